@@ -23,7 +23,7 @@ import psutil
 from bench import Result
 from bench.loads import COPY_US, Host, Load, host
 from bench.native import BUILD, built, granted, output
-from contract import lease_file, names
+from gpuslice.contract import lease_file, names
 
 _KERNELS_US: Final = (5, 50, 500, 5_000, 50_000)
 _CAPS: Final = range(10, 100, 10)

@@ -26,7 +26,7 @@ from typing import Final
 import psutil
 
 from bench.native import BUILD
-from contract import lease_file
+from gpuslice.contract import lease_file
 from simgpu import load_output
 
 _ROOT: Final = Path(__file__).resolve().parent.parent

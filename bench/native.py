@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from contract import grant_file, names
+from gpuslice.contract import grant_file, names
 from shim import region
 
 _ROOT: Final = Path(__file__).resolve().parent.parent

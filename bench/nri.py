@@ -28,7 +28,7 @@ import yaml
 
 from bench import Result
 from bench.native import BUILD, built
-from contract import allocation, grants, names
+from gpuslice.contract import allocation, grants, names
 from lab.node.namespace import Namespace
 from simgpu import config
 from tools import programs

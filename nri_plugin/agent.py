@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from contract import names
-from kube.log_lines import Line
+from gpuslice.contract import names
+from gpuslice.kube.log_lines import Line
 from nri_plugin.containers.parts import Parts
 from nri_plugin.endpoint import Endpoint
 from nri_plugin.gpu.arbiter_process import ArbiterProcess

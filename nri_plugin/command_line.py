@@ -12,9 +12,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from contract import names
-from gpu import driver_root
-from gpu.host_view import HostView
+from gpuslice.contract import names
+from gpuslice.gpu import driver_root
+from gpuslice.gpu.host_view import HostView
 from nri_plugin.flags import FLAGS
 from nri_plugin.host import discovery
 from nri_plugin.policy.model import Rules

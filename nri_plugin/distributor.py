@@ -19,10 +19,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from contract import library_file, names
-from contract.library_file import LibraryFileError
-from gpu.host_view import HostView
-from kube.log_lines import Format, Formatter, Line
+from gpuslice.contract import library_file, names
+from gpuslice.contract.library_file import LibraryFileError
+from gpuslice.gpu.host_view import HostView
+from gpuslice.kube.log_lines import Format, Formatter, Line
 from nri_plugin.host import releases
 from nri_plugin.policy.refusals import StoreError
 

@@ -23,7 +23,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from kube.log_lines import Line
+from gpuslice.kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Address

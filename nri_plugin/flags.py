@@ -6,11 +6,11 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
-from contract import names
-from contract.dialects import DIALECTS, KOORDINATOR
-from contract.overhead import CODE_BYTES
-from gpu import driver_root
-from kube.log_lines import Format
+from gpuslice.contract import names
+from gpuslice.contract.dialects import DIALECTS, KOORDINATOR
+from gpuslice.contract.overhead import CODE_BYTES
+from gpuslice.gpu import driver_root
+from gpuslice.kube.log_lines import Format
 from nri_plugin import setting_types
 from nri_plugin.host import bundle, discovery
 from nri_plugin.host.bundle import LOOSENING

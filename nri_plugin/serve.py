@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 
 import uvloop
 
-from gpu import driver_root
-from kube.log_lines import Formatter, Line
+from gpuslice.gpu import driver_root
+from gpuslice.kube.log_lines import Formatter, Line
 from nri_plugin import agent, command_line
 from nri_plugin.host.store import Store
 from nri_plugin.policy.refusals import StoreError

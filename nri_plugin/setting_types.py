@@ -13,8 +13,8 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
-from contract import names, quantity
-from contract.dialects import DIALECTS, Dialect
+from gpuslice.contract import names, quantity
+from gpuslice.contract.dialects import DIALECTS, Dialect
 from nri_plugin.host.bundle import LOOSENING, plain
 from nri_plugin.policy.capabilities import ALL, ALWAYS, CAPABILITIES
 from nri_plugin.policy.gpu_modes import Offer

@@ -10,11 +10,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
-from contract import names
-from contract.dialects import KOORDINATOR, Dialect
-from contract.overhead import CODE_BYTES
-from gpu.host_view import HostView
-from kube.log_lines import Format
+from gpuslice.contract import names
+from gpuslice.contract.dialects import KOORDINATOR, Dialect
+from gpuslice.contract.overhead import CODE_BYTES
+from gpuslice.gpu.host_view import HostView
+from gpuslice.kube.log_lines import Format
 from nri_plugin.policy.capabilities import ALWAYS
 from nri_plugin.policy.gpu_modes import Offer
 from nri_plugin.policy.model import Rules

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn
 
-from kube.log_lines import Line
+from gpuslice.kube.log_lines import Line
 
 _LOG: Final = logging.getLogger(__name__)
 

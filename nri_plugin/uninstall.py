@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin import command_line
 from nri_plugin.host.lock import Lock
 from nri_plugin.host.removal import Places, Removal

@@ -17,12 +17,12 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from contract import names
-from kube.client import Kube
-from kube.errors import KubeError
-from kube.fields import Json, at
-from kube.log_lines import Line
-from kube.reflector import UNLISTED, Reflector
+from gpuslice.contract import names
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.fields import Json, at
+from gpuslice.kube.log_lines import Line
+from gpuslice.kube.reflector import UNLISTED, Reflector
 from scheduler.kubernetes.admission import AUDIT_ONLY, COLLECTION, SELECTOR, WARNS, denial, refuses
 from scheduler.metrics import Metrics
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from kube.client import IGNORE
-from kube.errors import KubeError
-from kube.reflector import Backoff
+from gpuslice.kube.client import IGNORE
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.reflector import Backoff
 from scheduler.core.fit import why_not
 from scheduler.core.place import Placement, place
 from scheduler.core.request import Request

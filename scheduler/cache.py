@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from contract import names
-from kube.client import METADATA_ONLY, Kube
-from kube.fields import Json
-from kube.reflector import Reflector
+from gpuslice.contract import names
+from gpuslice.kube.client import METADATA_ONLY, Kube
+from gpuslice.kube.fields import Json
+from gpuslice.kube.reflector import Reflector
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.dialects.table import DEFAULT, Enabled

@@ -19,12 +19,12 @@ from typing import Annotated, Any, Final
 import typer
 import uvloop
 
-from contract import names
-from contract.dialects import DIALECTS, KOORDINATOR
-from kube import access
-from kube.access import AccessError
-from kube.client import Kube
-from kube.log_lines import Format, Formatter, Line
+from gpuslice.contract import names
+from gpuslice.contract.dialects import DIALECTS, KOORDINATOR
+from gpuslice.kube import access
+from gpuslice.kube.access import AccessError
+from gpuslice.kube.client import Kube
+from gpuslice.kube.log_lines import Format, Formatter, Line
 from scheduler import service
 from scheduler.core.request import Policy
 from scheduler.endpoint import Address

@@ -19,7 +19,7 @@ import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from kube.log_lines import Line
+from gpuslice.kube.log_lines import Line
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT
 from scheduler.decisions import view

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from contract import names
-from kube.errors import KubeError
-from kube.fields import Json
-from kube.log_lines import Line, printable
+from gpuslice.contract import names
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.fields import Json
+from gpuslice.kube.log_lines import Line, printable
 from scheduler.kubernetes.facts import Problem
 from scheduler.kubernetes.requests import Pending
 from scheduler.metrics import Metrics

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
-from kube.log_lines import Line
+from gpuslice.kube.log_lines import Line
 from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs, error
 from scheduler.kubernetes import arguments

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from kube.client import Kube
-from kube.errors import KubeError
-from kube.log_lines import Line
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.log_lines import Line
 from scheduler.leadership import lease
 from scheduler.leadership.election import POST_S, Candidate, Do, Election, Role, Timing
 from scheduler.leadership.lease import Record
@@ -54,7 +54,7 @@ class LeaseGuard(Protocol):
 
     @property
     def writer(self) -> str:
-        """Value of each Binding's annotation contract.names.ANNOTATION_WRITER, the fencing token.
+        """Value of each Binding's annotation ANNOTATION_WRITER, the fencing token.
         The API server refuses Bindings whose writer no longer holds the Lease."""
 
     def writing(self) -> contextlib.AbstractContextManager[None]:

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from contract import names
-from kube.client import Kube
-from kube.errors import KubeError
-from kube.log_lines import Line
+from gpuslice.contract import names
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.log_lines import Line
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Requeue, Sampling
 from scheduler.kubernetes.requests import Pending

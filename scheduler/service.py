@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from contract.dialects import DIALECTS, KOORDINATOR
-from kube.client import Kube
-from kube.log_lines import Format, Line
+from gpuslice.contract.dialects import DIALECTS, KOORDINATOR
+from gpuslice.kube.client import Kube
+from gpuslice.kube.log_lines import Format, Line
 from scheduler.admission import Admission
 from scheduler.binder import Binder
 from scheduler.cache import Cache

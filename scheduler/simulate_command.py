@@ -16,12 +16,12 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from contract.dialects import DIALECTS, KOORDINATOR
-from kube import access
-from kube.access import AccessError
-from kube.client import Kube
-from kube.errors import KubeError
-from kube.fields import Json
+from gpuslice.contract.dialects import DIALECTS, KOORDINATOR
+from gpuslice.kube import access
+from gpuslice.kube.access import AccessError
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.fields import Json
 from scheduler import cache
 from scheduler.core.request import Policy
 from scheduler.decisions.simulate import (

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from contract import names
-from kube.client import Kube
-from kube.errors import KubeError
-from kube.fields import Json, at, objects
+from gpuslice.contract import names
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.fields import Json, at, objects
 from scheduler.kubernetes import removal
 
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"

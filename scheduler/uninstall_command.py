@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from contract import names
-from kube import access
-from kube.access import AccessError
-from kube.client import Kube
-from kube.errors import KubeError
+from gpuslice.contract import names
+from gpuslice.kube import access
+from gpuslice.kube.access import AccessError
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
 from scheduler.uninstall import Uninstallation, UninstallError
 
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
-from contract import grant_file, names, overhead, quantity
+from gpuslice.contract import grant_file, names, overhead, quantity
 from shim import gpus, launch, library, measurement, region, show, strict
 from shim.arbiter import child, command
 from shim.show import size_text

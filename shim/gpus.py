@@ -12,7 +12,7 @@ from typing import Final
 
 import pynvml
 
-from gpu import answers
+from gpuslice.gpu import answers
 
 _CONTEXT_DEADLINE_S: Final = 30
 
@@ -62,7 +62,7 @@ def choose(gpus: Sequence[Gpu], wanted: Sequence[str]) -> Sequence[Gpu]:
 def context_bytes(gpu: Gpu) -> int:
     """GPU memory that a CUDA context itself takes, measured in a process started for it."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid}
-    command = [sys.executable, "-m", "gpu.context_size", gpu.uuid]
+    command = [sys.executable, "-m", "gpuslice.gpu.context_size", gpu.uuid]
     try:
         done = subprocess.run(
             command,

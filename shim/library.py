@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 
 _CHECKOUT_BUILD: Final = Path(__file__).resolve().parent.parent / "build" / "dev" / "lib"
 

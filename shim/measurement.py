@@ -17,10 +17,10 @@ from typing import Final
 
 import pynvml
 
-from contract.overhead import PERIOD_S, WINDOW
-from gpu import processes
-from gpu.account import Account, Measured, RegionError
-from gpu.answers import Usage
+from gpuslice.contract.overhead import PERIOD_S, WINDOW
+from gpuslice.gpu import processes
+from gpuslice.gpu.account import Account, Measured, RegionError
+from gpuslice.gpu.answers import Usage
 from shim import region, threads
 
 _LOG: Final = logging.getLogger(__name__)

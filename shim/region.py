@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from contract import grant_file, lease_file, names, region_file
-from contract.layout import whole
+from gpuslice.contract import grant_file, lease_file, names, region_file
+from gpuslice.contract.layout import whole
 
 _TMPFS: Final = Path("/dev/shm")
 _FLOCK: Final = "hhqqi4x"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-from contract import forwarder, names
+from gpuslice.contract import forwarder, names
 from shim import library
 
 

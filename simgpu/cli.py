@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from contract import quantity
+from gpuslice.contract import quantity
 from simgpu import cdi, config, device_nodes
 from simgpu.faults import RECOVERY_ACTIONS, is_call
 from simgpu.state_dir import StateDir, StateDirError

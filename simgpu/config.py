@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from contract import quantity
+from gpuslice.contract import quantity
 
 DEFAULT_FILE: Final = Path(__file__).with_name("default.toml")
 

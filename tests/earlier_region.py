@@ -10,7 +10,7 @@ import binascii
 import struct
 from typing import Final
 
-from contract import region_file
+from gpuslice.contract import region_file
 
 VERSION: Final = 4
 SLOTS: Final = 4096

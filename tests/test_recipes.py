@@ -13,8 +13,8 @@ import pytest
 
 from tests.support import ROOT
 
-_FOLDERS = ("contract", "docs", "kube", "manifests", "nri_plugin", "scheduler", "tests", "lab")
-_FOLDERS_OF_TOOLS = ("tools", "simgpu", "gpu", "shim", "bench", "traces")
+_FOLDERS = ("gpuslice", "docs", "manifests", "nri_plugin", "scheduler", "tests", "lab")
+_FOLDERS_OF_TOOLS = ("tools", "simgpu", "shim", "bench", "traces")
 
 _REFUSED = """
 from unittest.mock import Mock
@@ -30,7 +30,7 @@ except Exception as refused:
 _COUNTED = """
 from unittest.mock import Mock
 import asyncio
-from kube.errors import KubeError
+from gpuslice.kube.errors import KubeError
 from scheduler.metrics import Metrics
 from scheduler.requeuer import Requeuer
 metrics, kube = Metrics(), Mock()
@@ -48,7 +48,7 @@ from tools import chart
 assert "--dialects=koordinator,eighths" in chart.render("--set=dialects.eighths.enabled=true")
 """
 _READ = """
-from contract.grants import decode
+from gpuslice.contract.grants import decode
 print(decode('{"v":2,"containers":{}}'))
 """
 

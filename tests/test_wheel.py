@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import ROOT, imported
 
-PACKAGES = {"contract", "gpu", "kube", "nri_plugin", "scheduler", "shim"}
+PACKAGES = {"gpuslice", "nri_plugin", "scheduler", "shim"}
 # Modules whose import name differs from the name of their distribution.
 DISTRIBUTIONS = {
     "grpc": "grpcio",

@@ -1,5 +1,5 @@
 """`python -m tools.chart`: writes manifests/install.yaml, the chart rendered with its default
-values, and the chart's file of names from contract/dialects.py.
+values, and the chart's file of names from gpuslice/contract/dialects.py.
 
 install.yaml is not committed. `render` renders the chart with other values. Needs Helm, which is
 built once (tools.helm).
@@ -17,8 +17,8 @@ from typing import Final
 
 import yaml
 
-from contract import names
-from contract.dialects import DIALECTS, Dialect
+from gpuslice.contract import names
+from gpuslice.contract.dialects import DIALECTS, Dialect
 from tools import helm, kubernetes
 from tools.building import ProgramsError
 
@@ -32,7 +32,7 @@ _HEADER: Final = """\
 # kube-scheduler to the cluster's version. The Device CRD is in chart/crds.
 """
 _DIALECTS_HEADER: Final = """\
-# Rendered from contract/dialects.py by `python -m tools.chart`.
+# Rendered from gpuslice/contract/dialects.py by `python -m tools.chart`.
 """
 
 

@@ -14,7 +14,7 @@ from typing import Final
 MAX_LINES: Final = 60
 PATTERNS: Final = tuple(
     f"{part}/*.{kind}"
-    for part in ("contract", "gpu", "gpuslice", "kube", "nri_plugin", "scheduler", "shim")
+    for part in ("gpuslice", "nri_plugin", "scheduler", "shim")
     for kind in ("py", "c", "h")
 )
 TOO_LONG: Final = frozenset(

@@ -33,7 +33,7 @@ class Part:
 PARTS: Final = (
     Part(
         "product with manifests",
-        r"(contract|gpu|kube|gpuslice|nri_plugin|scheduler|shim|manifests)/",
+        r"(gpuslice|nri_plugin|scheduler|shim|manifests)/",
         *(46_500, 53_500),
     ),
     Part("of it `scheduler/`", r"scheduler/", 8_200),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from contract import quantity
+from gpuslice.contract import quantity
 from shim import region
 from traces import cost, host, record
 from traces.replay import Recording, Replay, ReplayError, load

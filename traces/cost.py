@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from contract import grant_file, names
+from gpuslice.contract import grant_file, names
 from shim import region
 from traces import host
 from traces.plan import Process

@@ -21,7 +21,7 @@ from typing import Final
 
 import pynvml
 
-from contract import forwarder
+from gpuslice.contract import forwarder
 from shim import launch, library
 from traces import host
 from traces.signatures import signatures

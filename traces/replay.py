@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contract import grant_file, names, overhead
+from gpuslice.contract import grant_file, names, overhead
 from shim import region
 from shim.measurement import Measurement
 from traces import host

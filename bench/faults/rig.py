@@ -22,7 +22,7 @@ from typing import Final
 from bench.faults import large, outcome
 from bench.faults.cases import Event, Injection, Scene, Strike
 from bench.faults.outcome import Cell, Kind, Outcome
-from contract import names
+from gpuslice.contract import names
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Container, CriError, Pod, Process
 from lab.node.lab import Lab, LabError

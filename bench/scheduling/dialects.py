@@ -12,8 +12,8 @@ from typing import Any, Final
 from bench.scheduling import verbs
 from bench.scheduling.caller import Caller, pod
 from bench.scheduling.fleets import GPU_BYTES, Size
-from contract import dialects
-from contract.dialects import HAMI, KAI, KOORDINATOR, VOLCANO, Dialect
+from gpuslice.contract import dialects
+from gpuslice.contract.dialects import HAMI, KAI, KOORDINATOR, VOLCANO, Dialect
 
 _PERCENT: Final = 20
 _MIB: Final = str((GPU_BYTES >> 20) * _PERCENT // 100)

@@ -19,7 +19,7 @@ from typing import Any
 import uvloop
 
 from bench.scheduling import fleets
-from contract.dialects import DIALECTS
+from gpuslice.contract.dialects import DIALECTS
 from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs
 from scheduler.dialects.table import DEFAULT, Enabled

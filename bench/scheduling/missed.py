@@ -21,7 +21,7 @@ from typing import Any, Final
 from bench.scheduling import stage
 from bench.scheduling.complete_runs import AFTER_PODS, BEFORE_PODS, PROGRAM
 from bench.scheduling.figures import say
-from kube.client import Kube
+from gpuslice.kube.client import Kube
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet_objects import Node, Shape

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from bench.scheduling import fleets
 from bench.scheduling.figures import say
-from contract import names
-from kube import access
-from kube.client import METADATA_ONLY, Kube
+from gpuslice.contract import names
+from gpuslice.kube import access
+from gpuslice.kube.client import METADATA_ONLY, Kube
 from lab.cluster.api import each
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import now

@@ -28,8 +28,8 @@ import yaml
 
 from bench.scheduling import fleets, stage
 from bench.scheduling.figures import cpu_s, say
-from contract import names
-from kube.client import Kube
+from gpuslice.contract import names
+from gpuslice.kube.client import Kube
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 

@@ -22,7 +22,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from contract.dialects import DIALECTS
+from gpuslice.contract.dialects import DIALECTS
 from lab.cluster.directory import ClusterDirectory, ClusterStatus, add_option
 from lab.cluster.marked_directory import DirectoryError
 from lab.cluster.owner import Owner, OwnerError, own

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import yaml
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster import etcd, manifests
 from lab.cluster.supervised import Process
 from tools import kubernetes

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import aiohttp
 import uvloop
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.api import MERGE_PATCH, Api, ApiError, each
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json

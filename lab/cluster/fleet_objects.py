@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from contract import names
+from gpuslice.contract import names
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from contract import names
+from gpuslice.contract import names
 from tools import chart
 
 Json = dict[str, Any]

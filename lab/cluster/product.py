@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from contract import names
-from contract.dialects import DIALECTS
+from gpuslice.contract import names
+from gpuslice.contract.dialects import DIALECTS
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.directory import MARK
 from lab.cluster.marked_directory import processes

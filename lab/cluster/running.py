@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster import certificate, product
 from lab.cluster.certificate import CertificateError
 from lab.cluster.controlplane import ControlPlane, ControlPlaneError, Serving
@@ -89,7 +89,7 @@ class Cluster:
 
     parent: where its directory is made (a short name: see namespace.py); a variable of every
     process in it has that value. served: names of other schedulers whose pods ours accepts; None:
-    gpuslice is not installed. dialects: names of contract.dialects to turn on, beside
+    gpuslice is not installed. dialects: names of gpuslice.contract.dialects to turn on, beside
     Koordinator's.
     """
 

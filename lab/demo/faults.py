@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from lab.demo.node import PROBE, Client, gib, refusal_of, shown, why_not
 from lab.demo.report import Report
 from lab.node.catalogue import PYTHON_IMAGE

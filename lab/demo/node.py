@@ -17,8 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from contract import names
-from contract.overhead import CODE_BYTES
+from gpuslice.contract import names
+from gpuslice.contract.overhead import CODE_BYTES
 from lab.demo import sample
 from lab.demo.report import Report, folded
 from lab.node.catalogue import PYTHON_IMAGE

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 EXAMPLES: Final = ROOT / "docs" / "examples"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.running import NODE
 from lab.demo import four_dialects, seed
 from lab.demo.live import Live

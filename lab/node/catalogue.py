@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from lab.node.containerd_config import PAUSE_IMAGE
 from tools.images.oci import Image, Layer
 

@@ -22,8 +22,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 
-from contract import allocation, grants, names, required_plugins
-from contract.overhead import CODE_BYTES
+from gpuslice.contract import allocation, grants, names, required_plugins
+from gpuslice.contract.overhead import CODE_BYTES
 from lab import pages
 from lab.node.catalogue import Catalogue
 from lab.node.containerd import Containerd

@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from kube.log_lines import Line
+from gpuslice.kube.log_lines import Line
 from nri_plugin.containers import reports
 from nri_plugin.containers.parts import Parts
 from nri_plugin.containers.records import Records

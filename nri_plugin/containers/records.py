@@ -15,8 +15,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from contract import names
-from kube.log_lines import Line
+from gpuslice.contract import names
+from gpuslice.kube.log_lines import Line
 from nri_plugin.containers.parts import Parts
 from nri_plugin.host.sweep import Sweeper
 from nri_plugin.policy import ledger, recovery

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from contract import names
-from kube.log_lines import Line
+from gpuslice.contract import names
+from gpuslice.kube.log_lines import Line
 from nri_plugin.containers.parts import Parts
 from nri_plugin.policy import checks
 from nri_plugin.policy.model import Container, Pod

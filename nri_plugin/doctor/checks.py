@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.doctor import node_checks, runtime_checks
 from nri_plugin.doctor.facts import Answer, Facts, Finding, fail, ok, warn
 from nri_plugin.host.nvidia_runtime import (

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from kube.log_lines import printable
+from gpuslice.kube.log_lines import printable
 from nri_plugin import command_line
 from nri_plugin.doctor import host, host_kernel
 from nri_plugin.doctor.checks import examine

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from gpu.driver_root import resolve
+from gpuslice.gpu.driver_root import resolve
 from nri_plugin.doctor.facts import Runtime, Socket
 from nri_plugin.host.host_command import in_root
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from contract import names
-from gpu.driver_root import READY
+from gpuslice.contract import names
+from gpuslice.gpu.driver_root import READY
 from nri_plugin.doctor import containerd, host_kernel, platform
 from nri_plugin.doctor.facts import (
     Agent,

@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from gpu.driver_root import resolve
+from gpuslice.gpu.driver_root import resolve
 
 _SYSTEMS: Final = {"talos": "talos", "bottlerocket": "bottlerocket", "flatcar": "flatcar"}
 """By ID of os-release, of systems that are configured in the same way wherever they run."""

@@ -4,7 +4,7 @@ One per node: the agent starts it once it holds the run directory's lock, and st
 with backoff, when it exits. Its standard input is a pipe that only this process holds, so that it
 exits with the agent, however that ends. Its standard output is a heartbeat; one without it,
 stopped or stuck in the kernel, is killed. Without it each container keeps its own part of each
-cycle (contract/lease_file.py); therefore it affects neither readiness nor any answer.
+cycle (gpuslice/contract/lease_file.py); therefore it affects neither readiness nor any answer.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from contract import names
-from kube.log_lines import Line
+from gpuslice.contract import names
+from gpuslice.kube.log_lines import Line
 from nri_plugin.child import cause, importing
 from nri_plugin.metrics import Metrics
 

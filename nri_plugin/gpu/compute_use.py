@@ -18,12 +18,12 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge
 
-from contract import names
-from contract.grant_file import is_cap
-from contract.region_file import Compute
-from gpu.account import Use
-from gpu.answers import Utilization
-from kube.log_lines import Line
+from gpuslice.contract import names
+from gpuslice.contract.grant_file import is_cap
+from gpuslice.contract.region_file import Compute
+from gpuslice.gpu.account import Use
+from gpuslice.gpu.answers import Utilization
+from gpuslice.kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.notices import Notice, Notices

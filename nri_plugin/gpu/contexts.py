@@ -1,10 +1,11 @@
 """GPU memory that a CUDA context takes by itself, for grants: measured in a child process.
 
-The child creates a context and measures it (gpu/context_size.py), which takes half a GiB of a GPU
-for a moment. Therefore it is done once for each product and driver version, one at a time, on a GPU
-that is offered for shares and has no process; the size is kept across restarts (record.py). A
-failure is logged once and retried later; meanwhile, grants contain CONTEXT_BYTES_ASSUMED, and what
-a context takes beyond that is measured with the overhead. Nothing waits for a measurement.
+The child creates a context and measures it (gpuslice/gpu/context_size.py), which takes half a GiB
+of a GPU for a moment. Therefore it is done once for each product and driver version, one at a time,
+on a GPU that is offered for shares and has no process; the size is kept across restarts
+(record.py). A failure is logged once and retried later; meanwhile, grants contain
+CONTEXT_BYTES_ASSUMED, and what a context takes beyond that is measured with the overhead. Nothing
+waits for a measurement.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from gpu import answers
-from kube.log_lines import Line
+from gpuslice.gpu import answers
+from gpuslice.kube.log_lines import Line
 from nri_plugin.child import Child
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.record import model_key
@@ -42,7 +43,7 @@ class Contexts:
         deadline_s: float = 30.0,
         min_interval_s: float = 60.0,
         now: Callable[[], float] = time.monotonic,
-        command: Sequence[str] = (sys.executable, "-m", "gpu.context_size"),
+        command: Sequence[str] = (sys.executable, "-m", "gpuslice.gpu.context_size"),
     ) -> None:
         self._environment = environment
         self._inventory = inventory

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from kube.log_lines import Line
+from gpuslice.kube.log_lines import Line
 from nri_plugin.gpu import health
 from nri_plugin.gpu.nvml_process import COMMAND, DEADLINE_S, FIRST_S, Answers, NvmlProcess
 from nri_plugin.gpu.nvml_queries import BOARD, GPUS, LINKS

@@ -2,9 +2,9 @@
 of regions supply compute_use.py. Less often while no container has a process on a GPU.
 
 NVML reports the GPU memory of each process, control groups map processes to containers, and regions
-contain the charges; the difference is the overhead (contract/overhead.py). NVML's process is the
-inventory's. Another thread reads files and /proc. No container waits for this. Without a value from
-NVML (some MIG drivers, a GPU that does not answer), the grant stays unchanged.
+contain the charges; the difference is the overhead (gpuslice/contract/overhead.py). NVML's process
+is the inventory's. Another thread reads files and /proc. No container waits for this. Without a
+value from NVML (some MIG drivers, a GPU that does not answer), the grant stays unchanged.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from contract.overhead import PERIOD_S, WINDOW
-from gpu.account import Account, Measured, RegionError, Use
-from gpu.answers import Usage, Utilization, by_pid
-from kube.log_lines import Line
+from gpuslice.contract.overhead import PERIOD_S, WINDOW
+from gpuslice.gpu.account import Account, Measured, RegionError, Use
+from gpuslice.gpu.answers import Usage, Utilization, by_pid
+from gpuslice.kube.log_lines import Line
 from nri_plugin.gpu.compute_use import ComputeUse, Reading
 from nri_plugin.gpu.nvml_process import Answers, NvmlProcess
 from nri_plugin.gpu.nvml_queries import PROCESSES

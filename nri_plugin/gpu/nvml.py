@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pynvml
 
-from gpu import driver_root, nvml, processes
+from gpuslice.gpu import driver_root, nvml, processes
 from nri_plugin.gpu.description import describe
 from nri_plugin.gpu.nvml_queries import BOARD, GPUS, LINKS, PROCESSES
 

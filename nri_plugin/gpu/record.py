@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from kube.log_lines import Line
+from gpuslice.kube.log_lines import Line
 from nri_plugin.policy.model import Gpu
 from nri_plugin.threads import Worker
 

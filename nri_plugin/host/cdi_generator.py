@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from contract import names
-from kube.log_lines import Line
+from gpuslice.contract import names
+from gpuslice.kube.log_lines import Line
 from nri_plugin.child import Child
 from nri_plugin.host import cdi_reader
 from nri_plugin.host.driver_root import WITHOUT_MOUNT, DriverRoot

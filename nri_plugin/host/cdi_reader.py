@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import yaml
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.host import cdi_edits
 from nri_plugin.host.cdi_edits import SpecError, Stat
 from nri_plugin.policy import nvidia

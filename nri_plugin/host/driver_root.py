@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gpu.driver_root import locate, resolve
+from gpuslice.gpu.driver_root import locate, resolve
 from nri_plugin.host.host_command import in_root
 from nri_plugin.policy.nvidia import CONTROL_NODES
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from contract.library_file import ELF_HEADER, ELF_LITTLE, ELF_SEGMENT, ELF_WIDE
+from gpuslice.contract.library_file import ELF_HEADER, ELF_LITTLE, ELF_SEGMENT, ELF_WIDE
 from nri_plugin.host import rooted_open
 
 _SCRIPTS_MAX: Final = 6

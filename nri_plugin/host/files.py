@@ -28,8 +28,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from contract import grant_file, lease_file, names, region_file
-from kube.log_lines import Line
+from gpuslice.contract import grant_file, lease_file, names, region_file
+from gpuslice.kube.log_lines import Line
 from nri_plugin.host import selinux, tmpfs
 from nri_plugin.policy import plan as plans
 from nri_plugin.policy import preload_list

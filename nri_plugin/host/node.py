@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-from kube.log_lines import Line
+from gpuslice.kube.log_lines import Line
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import cdi_vendor, device_plugins, discovery, driver_root, nvidia_runtime
 from nri_plugin.host.cdi_generator import Generator

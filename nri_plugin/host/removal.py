@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from contract import library_file, names
-from contract.library_file import LibraryFileError
+from gpuslice.contract import library_file, names
+from gpuslice.contract.library_file import LibraryFileError
 from nri_plugin.gpu import record
 from nri_plugin.host import bundle, cdi_generator, driver_root, lock, releases, tmpfs
 from nri_plugin.host.files import RunDirectory

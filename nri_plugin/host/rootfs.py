@@ -24,8 +24,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from contract import names
-from contract.library_file import MACHINES
+from gpuslice.contract import names
+from gpuslice.contract.library_file import MACHINES
 from nri_plugin.host import bundle, entrypoint, rooted_open, selinux
 from nri_plugin.host.rooted_open import kind
 from nri_plugin.policy import mountinfo, preload_list

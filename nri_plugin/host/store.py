@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from contract import forwarder, names
+from gpuslice.contract import forwarder, names
 from nri_plugin.host import releases, tmpfs
 from nri_plugin.policy.refusals import Refused, StoreError
 from nri_plugin.policy.shortage import raise_shortage

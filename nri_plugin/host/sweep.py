@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from functools import partial
 from typing import Final
 
-from kube.log_lines import Line
+from gpuslice.kube.log_lines import Line
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy.refusals import FilesError
 from nri_plugin.threads import Worker

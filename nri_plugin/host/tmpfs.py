@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.host import selinux
 
 _NOSUID: Final = 2

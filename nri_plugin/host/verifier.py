@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from contract import names
-from kube.log_lines import Line
+from gpuslice.contract import names
+from gpuslice.kube.log_lines import Line
 from nri_plugin.host import rootfs, selinux
 from nri_plugin.host.rootfs import Proof
 from nri_plugin.metrics import Metrics

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kube.log_lines import Line
+from gpuslice.kube.log_lines import Line
 from nri_plugin.host.node import Node
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Gpu, Paths, Specs

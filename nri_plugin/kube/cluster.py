@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from contract import names
-from kube import access
-from kube.access import Access, AccessError
-from kube.client import Kube
-from kube.fields import Json
-from kube.log_lines import Line
-from kube.reflector import UNLISTED, Reflector
+from gpuslice.contract import names
+from gpuslice.kube import access
+from gpuslice.kube.access import Access, AccessError
+from gpuslice.kube.client import Kube
+from gpuslice.kube.fields import Json
+from gpuslice.kube.log_lines import Line
+from gpuslice.kube.reflector import UNLISTED, Reflector
 from nri_plugin.gpu.inventory import Inventory, pace_s
 from nri_plugin.kube.events import Events
 from nri_plugin.kube.heartbeat import Heartbeat

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from kube.client import Kube
-from kube.errors import KubeError
-from kube.log_lines import Line, printable
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.log_lines import Line, printable
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects
 from nri_plugin.policy.notices import Notice, Notices

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from contract import names
-from kube.client import Kube
-from kube.errors import KubeError
-from kube.log_lines import Line
+from gpuslice.contract import names
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects
 

@@ -21,11 +21,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from contract import names
-from kube.client import Kube
-from kube.errors import KubeError
-from kube.fields import Json
-from kube.log_lines import Line
+from gpuslice.contract import names
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.fields import Json
+from gpuslice.kube.log_lines import Line
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects

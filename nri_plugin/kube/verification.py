@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
-from contract import names
-from kube.log_lines import Line
+from gpuslice.contract import names
+from gpuslice.kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.ledger import Hold

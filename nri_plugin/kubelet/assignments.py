@@ -15,7 +15,7 @@ from typing import Final
 
 import grpc.aio
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.host import device_plugins
 from nri_plugin.messages import podresources_pb2 as api
 from nri_plugin.policy.gpu_modes import Assigned

@@ -19,8 +19,8 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from contract import names
-from kube.log_lines import Line
+from gpuslice.contract import names
+from gpuslice.kube.log_lines import Line
 from nri_plugin.host.device_plugins import KUBELETS_OWN
 from nri_plugin.messages import deviceplugin_pb2 as api
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import grpc
 
-from kube.log_lines import Line
+from gpuslice.kube.log_lines import Line
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host.device_plugins import KUBELETS_OWN, RecordError
 from nri_plugin.kubelet import assignments, device_plugin

@@ -17,7 +17,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final
 
-from kube.log_lines import printable
+from gpuslice.kube.log_lines import printable
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.handler import Answer, Handler
 from nri_plugin.policy.refusals import Refused

@@ -1,8 +1,8 @@
 """Logs every decision and session, one line each, and counts them in the metrics.
 
-Makes no decisions. Called on the event loop, and takes microseconds. kube/log_lines.py has the
-log format, metrics.py the numbers. Routine requests (of containers without a share) are logged at
-level debug, and counted like the rest.
+Makes no decisions. Called on the event loop, and takes microseconds. gpuslice/kube/log_lines.py has
+the log format, metrics.py the numbers. Routine requests (of containers without a share) are logged
+at level debug, and counted like the rest.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from kube.log_lines import Line
+from gpuslice.kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.nri.answers import Decision, Outcome
 from nri_plugin.protocol.session_events import RuntimeInfo

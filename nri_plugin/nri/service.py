@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.containers.lifecycle import Lifecycle
 from nri_plugin.containers.parts import Parts
 from nri_plugin.host import discovery, nvidia_runtime, selinux

@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.policy import nvidia
 from nri_plugin.policy.merged import CgroupRule, Merged, Owners

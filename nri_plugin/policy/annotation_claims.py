@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from contract import allocation, dialects, grants, names, quantity
+from gpuslice.contract import allocation, dialects, grants, names, quantity
 from nri_plugin.policy.model import Claim, Gpu, Pod, Share
 from nri_plugin.policy.refusals import Reason, Refused, refused
 

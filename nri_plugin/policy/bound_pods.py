@@ -22,7 +22,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
-from contract import allocation, names
+from gpuslice.contract import allocation, names
 from nri_plugin.policy import annotation_claims, ledger
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.ledger import Hold

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.policy import nvidia
 from nri_plugin.policy.model import Container, Pod
 from nri_plugin.policy.nvidia import Toolkit

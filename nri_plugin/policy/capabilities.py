@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.policy.model import Edits
 
 CAPABILITIES: Final = ("compute", "utility", "video", "graphics", "display", "ngx", "compat32")

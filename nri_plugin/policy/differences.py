@@ -14,7 +14,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.policy.merged import Merged
 from nri_plugin.policy.model import Mount
 from nri_plugin.policy.places import Destinations, normal

@@ -19,7 +19,7 @@ from itertools import combinations
 from math import inf
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.policy import other_plugins
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.other_plugins import Sign

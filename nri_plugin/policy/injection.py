@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.policy import capabilities
 from nri_plugin.policy.model import CdiDevice, Claim, Container, Edits, Mount, Paths
 from nri_plugin.policy.places import Destinations

@@ -12,10 +12,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
-from contract import names, quantity
-from contract.dialects import NODE_RESOURCES
-from kube.fields import NOTHING, Json, at, objects, texts
-from kube.managed_fields import writers
+from gpuslice.contract import names, quantity
+from gpuslice.contract.dialects import NODE_RESOURCES
+from gpuslice.kube.fields import NOTHING, Json, at, objects, texts
+from gpuslice.kube.managed_fields import writers
 from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.notices import Notice
 from nri_plugin.policy.totals import PERCENT, Entry

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from contract import names, overhead
+from gpuslice.contract import names, overhead
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.policy.places import is_below, normal
 
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")

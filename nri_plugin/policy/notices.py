@@ -20,8 +20,8 @@ _MOST: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """reason: one of contract.names. of_node: the event is the node's, because the API server does
-    not have the pod. action: the container's operation. warning: the event is a Warning, else
+    """reason: one of contract/names.py. of_node: the event is the node's, because the API server
+    does not have the pod. action: the container's operation. warning: the event is a Warning, else
     Normal."""
 
     pod: Pod

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 
 _MAJOR: Final = 195
 _DRIVER: Final = "nvidia"

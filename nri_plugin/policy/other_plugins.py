@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 
 
 @dataclass(frozen=True, slots=True)

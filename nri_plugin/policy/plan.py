@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from contract import names
-from contract.quantity import format_binary
+from gpuslice.contract import names
+from gpuslice.contract.quantity import format_binary
 from nri_plugin.policy import checks
 from nri_plugin.policy.checks import Request
 from nri_plugin.policy.model import Claim, Container, Device, Hook, Mount, Pod, Share

@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from contract import grant_file, names
+from gpuslice.contract import grant_file, names
 from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Claim, ClaimSource, Gpu, Mount, Pod, Share

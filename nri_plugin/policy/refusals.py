@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 
 _ALLOCATION: Final = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}"
 _GRANTS: Final = f"annotation {names.ANNOTATION_GRANTS}"

@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
-from contract import allocation, dialects, names
+from gpuslice.contract import allocation, dialects, names
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from contract import names, quantity
+from gpuslice.contract import names, quantity
 from scheduler.core.label_sets import LabelSets
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Attribute, Requirement
@@ -103,7 +103,7 @@ _HELD: Final = {
 
 
 class Fleet:
-    """Columns over all nodes. N: rows, G: GPUs of a node at most (contract.names.MAX_GPUS)."""
+    """Columns over all nodes. N: rows, G: GPUs of a node at most (MAX_GPUS)."""
 
     # [N, G], the GPUs of one minor contiguous in memory; used_*, and reserved_* added to it:
     total_bytes: NDArray[np.int64]

@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from contract import names
+from gpuslice.contract import names
 from scheduler.core.fit import feasible, max_rows
 from scheduler.core.fleet import Rows
 from scheduler.core.request import Request, Shape

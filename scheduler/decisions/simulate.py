@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from contract import names
-from kube.fields import at
+from gpuslice.contract import names
+from gpuslice.kube.fields import at
 from scheduler.core.fit import fit, texts
 from scheduler.core.place import Placement, Share, place
 from scheduler.core.request import Policy

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contract import names
+from gpuslice.contract import names
 from scheduler.core.allocations import Allocations
 from scheduler.core.fleet import NO_ROW, Fleet, Gpu
 from scheduler.core.place import Placement

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from scheduler.kubernetes.facts import DeviceFacts, NodeFacts
 
 _NAMED_AT_MOST: Final = 3

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from contract import dialects, names
+from gpuslice.contract import dialects, names
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.core.request import (
     WHOLE_PERCENT,

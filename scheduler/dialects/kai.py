@@ -15,8 +15,8 @@ from fractions import Fraction
 from functools import partial
 from typing import Final
 
-from contract import names, quantity
-from contract.dialects import (
+from gpuslice.contract import names, quantity
+from gpuslice.contract.dialects import (
     KAI,
     KAI_CONTAINER,
     KAI_CONTAINER_PREFIX,

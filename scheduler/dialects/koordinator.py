@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from contract import names
-from contract.dialects import KOORDINATOR
+from gpuslice.contract import names
+from gpuslice.contract.dialects import KOORDINATOR
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.core.request import (
     WHOLE_PERCENT,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from contract import names, quantity
+from gpuslice.contract import names, quantity
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement
 from scheduler.core.request import ContainerRequest, Phase, Policy, Requirement, Scope

@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from contract import names, quantity
-from contract.dialects import DIALECTS, HAMI, KAI, KOORDINATOR, VOLCANO, Dialect
+from gpuslice.contract import names, quantity
+from gpuslice.contract.dialects import DIALECTS, HAMI, KAI, KOORDINATOR, VOLCANO, Dialect
 from scheduler.dialects import hami, kai, koordinator, volcano
 from scheduler.dialects.reading import PodFields, Reader, Reading, RequestError, policy
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
-from contract import dialects, names
-from contract.dialects import (
+from gpuslice.contract import dialects, names
+from gpuslice.contract.dialects import (
     VOLCANO_MEMORY,
     VOLCANO_NUMBER,
     VOLCANO_VGPU_CORES,

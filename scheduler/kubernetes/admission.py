@@ -1,8 +1,8 @@
 """Which bindings of admission policies are to refuse instead of warn, and by which patch.
 
 Pure. The chart installs a binding with validationActions [Audit] and the label
-contract.names.LABEL_ADMISSION, and another one that warns, so that an installation whose scheduler
-never starts refuses no pod. Beside Deny, which stays in a server-side apply of the chart, Audit is
+LABEL_ADMISSION, and another one that warns, so that an installation whose scheduler never starts
+refuses no pod. Beside Deny, which stays in a server-side apply of the chart, Audit is
 valid and Warn is not. A binding without the label, with another value of it, or with other actions
 is an operator's choice and stays.
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from contract import names
-from kube.fields import Json, at
+from gpuslice.contract import names
+from gpuslice.kube.fields import Json, at
 
 COLLECTION: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 _OPEN: Final = (["Audit"], ["Warn"])

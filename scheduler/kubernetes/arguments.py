@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from kube.fields import Json
+from gpuslice.kube.fields import Json
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests
 from scheduler.kubernetes.requests import Pending

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from contract import allocation, grants, names, required_plugins
-from kube.errors import UNREACHABLE, KubeError
-from kube.fields import Json
+from gpuslice.contract import allocation, grants, names, required_plugins
+from gpuslice.kube.errors import UNREACHABLE, KubeError
+from gpuslice.kube.fields import Json
 from scheduler.core.place import Peak, Placement
 from scheduler.dialects.reading import Outputs
 from scheduler.dialects.table import Enabled

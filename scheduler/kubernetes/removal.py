@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from contract import names
-from contract.dialects import NODE_RESOURCES
-from kube import managed_fields
-from kube.fields import Json, at, objects
+from gpuslice.contract import names
+from gpuslice.contract.dialects import NODE_RESOURCES
+from gpuslice.kube import managed_fields
+from gpuslice.kube.fields import Json, at, objects
 
 _PREFIX: Final = "gpuslice.io/"
 _KUBELET: Final = "kubelet"

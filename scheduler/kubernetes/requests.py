@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from contract import names, quantity
-from contract.dialects import KOORDINATOR, Dialect
-from kube.fields import Json, at, objects, texts
+from gpuslice.contract import names, quantity
+from gpuslice.contract.dialects import KOORDINATOR, Dialect
+from gpuslice.kube.fields import Json, at, objects, texts
 from scheduler.core.request import Phase, Request
 from scheduler.dialects import koordinator, table
 from scheduler.dialects.koordinator import misnamed

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from contract import allocation, grants, names, quantity
-from kube.fields import Json, at, objects, texts
+from gpuslice.contract import allocation, grants, names, quantity
+from gpuslice.kube.fields import Json, at, objects, texts
 from scheduler.core.fleet import MAX_BYTES, MIN_BYTES, Gpu
 from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Phase, Request
 from scheduler.dialects.reading import RequestError

@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from contract import names
-from kube.fields import Json, at
+from gpuslice.contract import names
+from gpuslice.kube.fields import Json, at
 
 COLLECTION: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
 PATH: Final = f"{COLLECTION}/{names.LEASE_SCHEDULER}"

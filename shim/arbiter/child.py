@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from shim import threads
 
 _COMMAND: Final = (sys.executable, "-m", "shim", "arbiter", "--heartbeat")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from shim.arbiter import process
 
 ABOUT: Final = "divide each GPU's time among the containers of a directory"

@@ -19,8 +19,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from contract import grant_file, lease_file, names, region_file
-from contract.lease_file import Lease
+from gpuslice.contract import grant_file, lease_file, names, region_file
+from gpuslice.contract.lease_file import Lease
 from shim import region
 from shim.arbiter.turns import Activity, Share
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from contract.lease_file import CYCLE_NS
+from gpuslice.contract.lease_file import CYCLE_NS
 from shim.arbiter.files import Container, directories
 from shim.arbiter.turns import IDLE_NS, Activity, Share, Turns
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from contract.grant_file import is_cap
-from contract.lease_file import CYCLE_NS, WHOLE_PPM, Lease
+from gpuslice.contract.grant_file import is_cap
+from gpuslice.contract.lease_file import CYCLE_NS, WHOLE_PPM, Lease
 
 _MS: Final = 1_000_000
 IDLE_NS: Final = 10 * _MS

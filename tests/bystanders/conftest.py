@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from lab.node.catalogue import PYTHON_IMAGE
 from tests.bystanders.pods import BYSTANDERS, DEBUG_PROFILES

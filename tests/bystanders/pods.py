@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from contract import names
+from gpuslice.contract import names
 from lab.node.catalogue import PYTHON_IMAGE
 
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import STOCK
 from tests.bystanders.conftest import ACCOUNT, KOORDINATORS_KIND, NODE, debugger

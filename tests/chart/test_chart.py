@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin import command_line, distributor
 from tests.chart.rendering import EVERYTHING, command, keys, objects, one, runs_on
 from tests.support import imported

@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from contract import names
-from contract.dialects import DIALECTS, HAMI_GPU
+from gpuslice.contract import names
+from gpuslice.contract.dialects import DIALECTS, HAMI_GPU
 from lab.cluster.manifests import CONFIG_FILE, CONFIG_MAP, NAMES, NAMES_POLICY, POLICY
 from scheduler.dialects.koordinator import RESOURCES
 from tests.chart.rendering import objects, one

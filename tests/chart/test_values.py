@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from contract.dialects import DIALECTS
+from gpuslice.contract.dialects import DIALECTS
 from tests.chart.rendering import EVERYTHING, command, keys, objects, one
 from tools import chart
 

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from contract import names
-from kube import access
-from kube.client import Kube
-from kube.errors import KubeError
+from gpuslice.contract import names
+from gpuslice.kube import access
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
 from lab.cluster.controlplane import ControlPlane
 from scheduler.cache import DEVICES, LEASES, NODES, Cache
 from scheduler.core.place import Placement

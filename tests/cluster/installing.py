@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from contract import names
-from contract.dialects import HAMI_MEMORY, VOLCANO_MEMORY
+from gpuslice.contract import names
+from gpuslice.contract.dialects import HAMI_MEMORY, VOLCANO_MEMORY
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import KOORDINATOR, NAMES_POLICY

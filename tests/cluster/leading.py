@@ -14,9 +14,9 @@ import signal
 import sys
 from typing import Any
 
-from kube import access
-from kube.client import Kube
-from kube.errors import KubeError
+from gpuslice.kube import access
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.kubernetes import binding
 from scheduler.leader import Leader

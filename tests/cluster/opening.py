@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.admission.requested import asking, pod
 from tests.cluster.server import MERGE_PATCH, Server

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from http.client import HTTPException
 from typing import Any, Final, Self
 
-from contract import names
+from gpuslice.contract import names
 from lab import pages
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster import etcd as etcd_lab
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane

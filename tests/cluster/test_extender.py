@@ -13,9 +13,9 @@ import pytest
 import uvloop
 import yaml
 
-from contract import names
-from kube import access
-from kube.client import Kube
+from gpuslice.contract import names
+from gpuslice.kube import access
+from gpuslice.kube.client import Kube
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from tools import chart, helm
 

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from scheduler.leadership.lease import PATH

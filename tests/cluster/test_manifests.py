@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
-from contract.dialects import DIALECTS
+from gpuslice.contract import names
+from gpuslice.contract.dialects import DIALECTS
 from lab.cluster import manifests
 from lab.cluster.manifests import BINDING, NAMES, named
 from nri_plugin import distributor

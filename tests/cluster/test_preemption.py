@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
-from contract.allocation import DeviceEntry, decode
+from gpuslice.contract import names
+from gpuslice.contract.allocation import DeviceEntry, decode
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet

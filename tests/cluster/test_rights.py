@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane, free_port
 from lab.cluster.fleet import Fleet

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from contract import names
-from contract.dialects import VOLCANO_MEMORY
+from gpuslice.contract import names
+from gpuslice.contract.dialects import VOLCANO_MEMORY
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from scheduler.command_line import application

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from contract import names
-from contract.dialects import VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
+from gpuslice.contract import names
+from gpuslice.contract.dialects import VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 
-from contract import library_file
+from gpuslice.contract import library_file
 
 
 def library(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.allocation import Allocation, AllocationError, DeviceEntry, decode, encode
+from gpuslice.contract.allocation import Allocation, AllocationError, DeviceEntry, decode, encode
 from tests.support import GIB
 
 UUID = "GPU-8c25ea37-2909-6e62-b7bf-e2fcadebea8d"

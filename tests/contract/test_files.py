@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import grant_file, names, region_file
-from contract.grant_file import Gpu, Grant
-from contract.layout import Field, Struct, Write
+from gpuslice.contract import grant_file, names, region_file
+from gpuslice.contract.grant_file import Gpu, Grant
+from gpuslice.contract.layout import Field, Struct, Write
 from tests.contract.writes import apply
 from tests.earlier_region import earlier_region
 from tests.support import ROOT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract.grants import Document, GpuGrant, GrantsError, decode, encode, parse
+from gpuslice.contract.grants import Document, GpuGrant, GrantsError, decode, encode, parse
 
 GPU = '{"id":"GPU-a","minor":0,"memory":1024,"core":50}'
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import lease_file
-from contract.layout import Write
-from contract.lease_file import Lease
+from gpuslice.contract import lease_file
+from gpuslice.contract.layout import Write
+from gpuslice.contract.lease_file import Lease
 from tests.contract.writes import apply
 
 times = st.integers(0, 2**64 - 1)

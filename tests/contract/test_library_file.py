@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import library_file
-from contract.library_file import CONTRACT, MACHINES, LibraryFileError
+from gpuslice.contract import library_file
+from gpuslice.contract.library_file import CONTRACT, MACHINES, LibraryFileError
 from tests.contract.libraries import library
 
 HERE = os.uname().machine

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.overhead import CODE_BYTES, WINDOW, Overhead, Sample
+from gpuslice.contract.overhead import CODE_BYTES, WINDOW, Overhead, Sample
 
 MIB, GIB = 1 << 20, 1 << 30
 _BYTES = st.integers(0, 2**40)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.quantity import Absent, Invalid, Value, format_binary, parse, share_of
+from gpuslice.contract.quantity import Absent, Invalid, Value, format_binary, parse, share_of
 from tests.support import GIB
 
 VALUES = [

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import names
-from contract.required_plugins import MAX_CONTAINER_NAME_CHARS, binding_annotations
+from gpuslice.contract import names
+from gpuslice.contract.required_plugins import MAX_CONTAINER_NAME_CHARS, binding_annotations
 
 BARE = "required-plugins.noderesource.dev"
 container_names = st.from_regex(r"\A[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from contract.layout import Write
+from gpuslice.contract.layout import Write
 
 
 def apply(data: bytes, writes: Iterable[Write]) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.dialects import DIALECTS
+from gpuslice.contract.dialects import DIALECTS
 from tests.dialects.pods import remove
 from tests.e2e.whole import Whole, running
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from contract import dialects
+from gpuslice.contract import dialects
 from lab.node.catalogue import BUSYBOX_IMAGE, Catalogue
 from lab.node.cri import Process
 from lab.node.lab import CLUSTER_FILES, Lab

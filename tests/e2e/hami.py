@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster import packing
 from lab.cluster.directory import ClusterDirectory
 from tests.e2e.whole import Whole

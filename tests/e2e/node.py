@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from contract import names
+from gpuslice.contract import names
 from lab import pages
 from tests.e2e import machine
 from tests.e2e.machine import Found

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from tests.e2e.whole import Whole
 from tests.support import until
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.demo import seed
 from lab.node import cgroups, network
 from tests.e2e.whole import HALF, WHOLE_GPU, Whole, allocatable

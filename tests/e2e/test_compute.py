@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from simgpu import load_output
 from tests.e2e.whole import Whole, running
 from tests.support import until

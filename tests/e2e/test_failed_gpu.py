@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from tests.e2e import node
 from tests.e2e.whole import HALF, WHOLE_GPU, Whole, running
 from tests.support import until

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.product import GPU_NODE_LABEL
 from lab.demo import seed
 from tests.e2e import hami, machine, other_runtime

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.running import NODE
 from tests.e2e.whole import HALF, Whole, running
 from tests.support import until

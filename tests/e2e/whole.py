@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.directory import MARK
 from lab.cluster.marked_directory import processes
 from lab.cluster.product import RELEASE, run_helm

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from contract import allocation, grants, names, quantity
+from gpuslice.contract import allocation, grants, names, quantity
 from nri_plugin.host import cdi_reader
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import translate

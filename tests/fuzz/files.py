@@ -12,8 +12,8 @@ import struct
 from functools import cache
 from typing import Final
 
-from contract import grant_file, names, region_file
-from gpu import library_cache
+from gpuslice.contract import grant_file, names, region_file
+from gpuslice.gpu import library_cache
 from tests.fuzz.choices import Choices
 
 _HEADER_BYTES: Final = region_file.HEADER.size

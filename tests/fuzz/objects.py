@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from contract import names
+from gpuslice.contract import names
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import Placement, place

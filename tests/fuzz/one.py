@@ -59,7 +59,7 @@ def _watched(run: Callable[[bytes], None], report: Path) -> Callable[[bytes], No
 
 def main() -> None:
     name, report, *arguments = sys.argv[1:]
-    with atheris.instrument_imports(include=["contract", "kube", "nri_plugin", "scheduler"]):
+    with atheris.instrument_imports(include=["gpuslice", "nri_plugin", "scheduler"]):
         from tests.fuzz.targets import TARGETS
     target = TARGETS[name]
     options = [f"-max_len={target.bytes_most}", "-len_control=0", *arguments]

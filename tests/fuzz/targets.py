@@ -49,10 +49,16 @@ TARGETS: Final[Mapping[str, Target]] = {
         words=(*documents.WORDS, *documents.YAML_WORDS),
     ),
     "allocation": Target(
-        "contract/allocation.py", "AllocationError", documents.allocations, words=documents.WORDS
+        "gpuslice/contract/allocation.py",
+        "AllocationError",
+        documents.allocations,
+        words=documents.WORDS,
     ),
     "grants": Target(
-        "contract/grants.py", "GrantsError", documents.container_grants, words=documents.WORDS
+        "gpuslice/contract/grants.py",
+        "GrantsError",
+        documents.container_grants,
+        words=documents.WORDS,
     ),
     "cluster": Target(
         "scheduler/kubernetes/translate.py, requests.py, scheduler/dialects/, decisions/state.py",
@@ -60,14 +66,14 @@ TARGETS: Final[Mapping[str, Target]] = {
         objects.cluster,
         words=objects.WORDS,
     ),
-    "quantity": Target("contract/quantity.py", "nothing", documents.quantities, 256),
-    "region": Target("contract/region_file.py", "RegionError", files.regions),
+    "quantity": Target("gpuslice/contract/quantity.py", "nothing", documents.quantities, 256),
+    "region": Target("gpuslice/contract/region_file.py", "RegionError", files.regions),
     "program": Target(
         "nri_plugin/host/entrypoint.py", "nothing", images.programs, words=("ELF", "#!")
     ),
     "preload": Target("nri_plugin/policy/preload_list.py", "nothing", images.preload_files, 512),
-    "grant": Target("contract/grant_file.py", "nothing", files.grant_files, 9000),
+    "grant": Target("gpuslice/contract/grant_file.py", "nothing", files.grant_files, 9000),
     "library-cache": Target(
-        "gpu/library_cache.py", "nothing", files.library_caches, words=("libcuda.so.1",)
+        "gpuslice/gpu/library_cache.py", "nothing", files.library_caches, words=("libcuda.so.1",)
     ),
 }

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from shim import region
 from tests.support import MIB
 from traces import watch

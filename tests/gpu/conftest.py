@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, names
+from gpuslice.contract import grant_file, names
 from shim import region
 from tests import sanitizers
 from tests.gpu import facts

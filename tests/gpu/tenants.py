@@ -17,7 +17,7 @@ from typing import Final
 
 import psutil
 
-from contract import grant_file, overhead
+from gpuslice.contract import grant_file, overhead
 from shim import measurement, region
 from tests.gpu.conftest import GpuHost
 from tests.gpu.facts import Facts

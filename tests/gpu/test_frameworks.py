@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.overhead import CODE_BYTES
+from gpuslice.contract.overhead import CODE_BYTES
 from tests.gpu import facts
 from tests.gpu.account import BLOCK
 from tests.gpu.conftest import GpuHost, machine

@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from kube.access import Access
-from kube.client import Kube
+from gpuslice.kube.access import Access
+from gpuslice.kube.client import Kube
 from lab.cluster import certificate
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

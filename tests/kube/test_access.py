@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from kube import access
-from kube.access import Access, AccessError
-from kube.client import Kube
-from kube.errors import KubeError
+from gpuslice.kube import access
+from gpuslice.kube.access import Access, AccessError
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
 from tests.kube.api_server import certificate_for, refuse, serving
 from tests.kube.api_server import json as answered
 from tests.support import until_async
@@ -261,7 +261,7 @@ def test_a_pod_does_not_load_what_reads_a_kubeconfig(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("one")
     (tmp_path / "ca.crt").write_text("a certificate")
     program = (
-        "import sys, pathlib; from kube import access, client, reflector;"
+        "import sys, pathlib; from gpuslice.kube import access, client, reflector;"
         f"access.load('', {{'KUBERNETES_SERVICE_HOST': '10.0.0.1'}}, pathlib.Path('{tmp_path}'));"
         "print('kubernetes' in sys.modules)"
     )

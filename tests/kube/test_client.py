@@ -12,9 +12,9 @@ import orjson
 import pytest
 from aiohttp import web
 
-from kube.access import Access
-from kube.client import IGNORE, METADATA_ONLY, STRATEGIC_PATCH, Kube
-from kube.errors import NO_ANSWER, UNREACHABLE, KubeError
+from gpuslice.kube.access import Access
+from gpuslice.kube.client import IGNORE, METADATA_ONLY, STRATEGIC_PATCH, Kube
+from gpuslice.kube.errors import NO_ANSWER, UNREACHABLE, KubeError
 from tests.kube.api_server import (
     certificate_for,
     client_of,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube import log_lines as logs
-from kube.log_lines import Format, Formatter, Line
+from gpuslice.kube import log_lines as logs
+from gpuslice.kube.log_lines import Format, Formatter, Line
 
 HOSTILE = 'pod\nlevel=error msg="forged" \x1b[2J\x7f\u2028\u202e\x85 caf\u00e9'
 

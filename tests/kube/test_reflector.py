@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from kube.reflector import Reflector
+from gpuslice.kube.reflector import Reflector
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.support import until_async
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from contract import grant_file, names
+from gpuslice.contract import grant_file, names
 from tests.load.accounts import Share
 
 Json = dict[str, Any]

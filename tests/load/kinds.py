@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from contract import names
+from gpuslice.contract import names
 from tests.load.accounts import Share
 from tests.load.inside import SCRIPT
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contract import grant_file
+from gpuslice.contract import grant_file
 from tests.load import inside
 from tests.load.accounts import Share, books
 from tests.load.inside import Size

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.overhead import CODE_BYTES
+from gpuslice.contract.overhead import CODE_BYTES
 from lab.node.catalogue import OWN_PRELOAD, PYTHON_IMAGE
 from lab.node.containerd_config import Options
 from lab.node.cri import Container, Process

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, lease_file, names
+from gpuslice.contract import grant_file, lease_file, names
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Process
 from lab.node.lab import Lab

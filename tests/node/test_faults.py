@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.faults import bystanders
-from contract import names
+from gpuslice.contract import names
 from lab.node.catalogue import (
     LINKED_VOLUME,
     LINKED_VOLUME_IMAGE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.node.catalogue import (
     AUDITING_IMAGE,
     ENVIRON_IMAGE,

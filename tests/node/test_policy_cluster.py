@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Process, Sandbox

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab import pages
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import CriError, Pod, Process

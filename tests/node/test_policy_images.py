@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.node.catalogue import (
     DANGLING_PRELOAD_IMAGE,
     DIRECTORY_IN_PLACE_IMAGE,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import CriError, Process, Sandbox
 from lab.node.lab import Lab

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.containerd_config import Options
 from lab.node.cri import CriError, Process

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin import __main__ as agent
 from nri_plugin.host import bundle, selinux, tmpfs
 

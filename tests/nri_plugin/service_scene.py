@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from contract import allocation, grants, names
-from contract.allocation import Allocation, DeviceEntry
-from contract.grants import GpuGrant
+from gpuslice.contract import allocation, grants, names
+from gpuslice.contract.allocation import Allocation, DeviceEntry
+from gpuslice.contract.grants import GpuGrant
 from nri_plugin.containers.parts import Parts
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory

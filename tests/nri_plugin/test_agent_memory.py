@@ -20,9 +20,9 @@ from typing import Final
 import pytest
 import yaml
 
-from contract import allocation, grants, names, quantity
-from contract.allocation import Allocation, DeviceEntry
-from contract.grants import GpuGrant
+from gpuslice.contract import allocation, grants, names, quantity
+from gpuslice.contract.allocation import Allocation, DeviceEntry
+from gpuslice.contract.grants import GpuGrant
 from lab.node.memory_group import MemoryGroup
 from nri_plugin.gpu import record
 from nri_plugin.host.files import RunDirectory

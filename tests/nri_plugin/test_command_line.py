@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from contract import names
-from contract.dialects import KOORDINATOR, VOLCANO
+from gpuslice.contract import names
+from gpuslice.contract.dialects import KOORDINATOR, VOLCANO
 from nri_plugin import command_line, uninstall
 from nri_plugin.doctor import command as doctor
 from nri_plugin.policy.capabilities import CAPABILITIES

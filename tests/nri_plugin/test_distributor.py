@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
-from contract.library_file import MACHINES
-from gpu.host_view import HostView
+from gpuslice.contract import names
+from gpuslice.contract.library_file import MACHINES
+from gpuslice.gpu.host_view import HostView
 from nri_plugin.distributor import Copy
 from tests.contract.libraries import library
 from tests.support import ROOT, until

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.host import releases, tmpfs
 from nri_plugin.host.bundle import of
 from nri_plugin.host.lock import Lock

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gpu.driver_root import resolve
+from gpuslice.gpu.driver_root import resolve
 from lab.node.cri import Container, Cri, Pod, Process, Sandbox
 from lab.node.namespace import Namespace
 from tools.images.table import table

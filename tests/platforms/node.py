@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from contract import names
+from gpuslice.contract import names
 from lab.node import cgroups
 from lab.node.catalogue import BUSYBOX_IMAGE, Catalogue
 from lab.node.containerd_config import PAUSE_IMAGE

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contract import names
+from gpuslice.contract import names
 
 Mi, Gi = 2**20, 2**30
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
-from kube.access import Access
+from gpuslice.kube.access import Access
 from tests.kube.api_server import json, refuse, serving
 
 

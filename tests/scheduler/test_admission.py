@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from contract import names
-from kube.errors import KubeError
+from gpuslice.contract import names
+from gpuslice.kube.errors import KubeError
 from scheduler.admission import Admission
 from scheduler.metrics import Metrics
 

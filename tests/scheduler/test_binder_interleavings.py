@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from contract import grants
-from contract import names as words
-from kube.errors import NO_ANSWER, UNREACHABLE, KubeError
+from gpuslice.contract import grants
+from gpuslice.contract import names as words
+from gpuslice.kube.errors import NO_ANSWER, UNREACHABLE, KubeError
 from scheduler.binder import Binder
 from scheduler.cache import _Pods
 from scheduler.decisions.requeue import Unschedulable

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from contract import names
+from gpuslice.contract import names
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason

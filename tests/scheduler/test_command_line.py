@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kube.log_lines import Format
+from gpuslice.kube.log_lines import Format
 from scheduler import command_line
 from scheduler.command_line import PREFIX, application, policies
 from scheduler.core.request import Policy

@@ -6,7 +6,7 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from kube.errors import KubeError
+from gpuslice.kube.errors import KubeError
 from scheduler.events import AGAIN_S, BURST, NOTE_BYTES, PER_S, Events, event
 from scheduler.kubernetes.facts import Problem
 from scheduler.metrics import Metrics

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kube.client import Kube
+from gpuslice.kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs
 from scheduler.extender import MOST_BYTES, NOT_SYNCED, Extender

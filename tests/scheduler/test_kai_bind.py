@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from contract import names
-from contract.dialects import KAI, KOORDINATOR
-from kube.client import Kube
+from gpuslice.contract import names
+from gpuslice.contract.dialects import KAI, KOORDINATOR
+from gpuslice.kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs
 from scheduler.events import POD_NOTICE, Events

@@ -15,9 +15,9 @@ import orjson
 import pytest
 from aiohttp import web
 
-from contract import names
-from kube.client import Kube
-from kube.errors import KubeError
+from gpuslice.contract import names
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
 from scheduler.leader import Leader, boot_clock
 from scheduler.leadership.election import POST_S, Candidate, Role, Timing
 from scheduler.leadership.lease import PATH

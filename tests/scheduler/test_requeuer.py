@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kube.errors import KubeError
+from gpuslice.kube.errors import KubeError
 from scheduler import requeuer
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Requeue, Sampling

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, lease_file, names, region_file
+from gpuslice.contract import grant_file, lease_file, names, region_file
 from shim import region
 from tests.shim.clients import CUDA, NVML, SERVE_COMMANDS
 from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
@@ -89,7 +89,7 @@ def test_run_passes_on_what_a_context_takes(
     shim: Shim, options: list[str], context_bytes: int
 ) -> None:
     program = (
-        "import os, pathlib\nfrom contract import grant_file\n"
+        "import os, pathlib\nfrom gpuslice.contract import grant_file\n"
         "data = pathlib.Path(os.environ['GPUSLICE_DIR'], 'grant').read_bytes()\n"
         "print({gpu.context_bytes for gpu in grant_file.decode(data).gpus})"
     )

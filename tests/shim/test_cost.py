@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, names, region_file
+from gpuslice.contract import grant_file, names, region_file
 from shim import region
 from tests.shim.conftest import GIB, MIB, NULL_GPU, Grants, Host
 from tests.shim.drivers import SOURCES, build

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file
+from gpuslice.contract import grant_file
 from shim import region
 from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, MIB, NULL_GPU, Grants, Host, set_limit

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file
+from gpuslice.contract import grant_file
 from shim import region
 from tests.shim.conftest import NULL_GPU, Host, used
 from tests.shim.drivers import SOURCES, build

@@ -192,6 +192,9 @@ def _product(recipe: Recipe, system: System, contents: str) -> Layer:
     site = wheels.own(_hash(everything, str(system.packages)), system, place)
     for name in recipe.packages:
         layer.add_root(site / name, f"{place}/{name}")
+    for package in {name.partition("/")[0] for name in recipe.packages if "/" in name}:
+        layer.add_file(site / package / "__init__.py", f"{place}/{package}/__init__.py")
+        layer.add_root(site / package / "__pycache__", f"{place}/{package}/__pycache__")
     for inside, path in recipe.libraries.items():
         layer.add_file(site / inside, path, 0o755)
         layer.add_link(f"{place}/{inside}", path)

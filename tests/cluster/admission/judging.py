@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from contract import names
-from contract.dialects import DIALECTS
+from gpuslice.contract import names
+from gpuslice.contract.dialects import DIALECTS
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from scheduler.dialects.reading import RequestError

@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping
 from typing import Any, Final
 
-from contract import names
-from contract.dialects import VOLCANO
+from gpuslice.contract import names
+from gpuslice.contract.dialects import VOLCANO
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import grants, names, required_plugins
+from gpuslice.contract import grants, names, required_plugins
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.admission import requested
 from tests.cluster.admission.requested import workloads

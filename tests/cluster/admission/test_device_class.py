@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from contract import names
-from contract.dialects import HAMI_GPU, HAMI_MEMORY
+from gpuslice.contract import names
+from gpuslice.contract.dialects import HAMI_GPU, HAMI_MEMORY
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet

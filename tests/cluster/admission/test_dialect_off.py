@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from contract import names
-from contract.dialects import (
+from gpuslice.contract import names
+from gpuslice.contract.dialects import (
     DIALECTS,
     HAMI_GPU,
     HAMI_MEMORY,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import dialects, names
+from gpuslice.contract import dialects, names
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import NAMES_POLICY, STOCK
 from tests.cluster.admission.judging import ALL_DIALECTS, PODS, rendered, tried

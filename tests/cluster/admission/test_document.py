@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from tests.cluster.admission.requested import asking, pod
 from tests.cluster.admission.test_allocations import ALLOCATION
 from tests.cluster.admission.test_placement import DENIED

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from contract import dialects, names
+from gpuslice.contract import dialects, names
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.admission.judging import rendered, tried, verdict

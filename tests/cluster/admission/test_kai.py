@@ -9,7 +9,7 @@ from typing import Any, Final
 import psutil
 import pytest
 
-from contract.dialects import KAI, KOORDINATOR
+from gpuslice.contract.dialects import KAI, KOORDINATOR
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.admission.judging import DRY, PODS, enforced, tried, verdict
 from tests.cluster.admission.requested import workloads

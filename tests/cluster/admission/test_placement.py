@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json

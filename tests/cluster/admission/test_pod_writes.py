@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
-from kube import access
-from kube.client import Kube
-from kube.errors import KubeError
+from gpuslice.contract import names
+from gpuslice.kube import access
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
 from lab.cluster.controlplane import ControlPlane
 from scheduler.decisions.sampling import Requeue
 from scheduler.kubernetes import binding

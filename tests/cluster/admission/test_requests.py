@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.admission.judging import DRY, PODS, tried, verdict
 from tests.cluster.admission.requested import HALF, any_pod, asking, container, pod, workloads

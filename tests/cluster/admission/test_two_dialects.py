@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
-from contract.dialects import (
+from gpuslice.contract import names
+from gpuslice.contract.dialects import (
     DIALECTS,
     HAMI_GPU,
     HAMI_MEMORY,

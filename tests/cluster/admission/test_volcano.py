@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract.dialects import VOLCANO
+from gpuslice.contract.dialects import VOLCANO
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.admission.judging import DRY, enforced, tried, verdict
 from tests.cluster.admission.requested import asking, container, of_volcano, pod, workloads

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from kube.client import Kube
+from gpuslice.kube.client import Kube
 from nri_plugin.kube import cluster, verification
 from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold

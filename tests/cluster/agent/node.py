@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from contract import allocation, names
-from contract.dialects import KOORDINATOR, NODE_RESOURCES
+from gpuslice.contract import allocation, names
+from gpuslice.contract.dialects import KOORDINATOR, NODE_RESOURCES
 from lab.cluster.controlplane import ControlPlane
 from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from contract.dialects import KOORDINATOR, Dialect
+from gpuslice.contract.dialects import KOORDINATOR, Dialect
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.kube.cluster import Cluster
 from nri_plugin.metrics import Metrics

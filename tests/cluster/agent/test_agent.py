@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
-from contract.dialects import KOORDINATOR, VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
+from gpuslice.contract import names
+from gpuslice.contract.dialects import KOORDINATOR, VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
 from lab.cluster.controlplane import ControlPlane
 from nri_plugin.kube.heartbeat import STOPPED
 from nri_plugin.kube.inventory_publisher import CONTEST_WRITES

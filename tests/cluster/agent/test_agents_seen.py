@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.api import MERGE_PATCH, Api, ApiError
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
-from contract.dialects import KOORDINATOR
+from gpuslice.contract import names
+from gpuslice.contract.dialects import KOORDINATOR
 from lab.cluster.controlplane import ControlPlane
 from nri_plugin.kube import verification
 from nri_plugin.policy import ledger

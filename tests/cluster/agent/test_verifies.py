@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from nri_plugin.kube import verification
 from nri_plugin.kube.verification import GrantState

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.node import nvidia_runtime
 from lab.node.catalogue import ENVIRON_IMAGE, PYTHON_IMAGE, TWICE_IMAGE
 from lab.node.containerd_config import Options

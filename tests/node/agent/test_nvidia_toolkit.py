@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu import driver_root
+from gpuslice.gpu import driver_root
 from lab import pages
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Process

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Container, CriError, Process
 from lab.node.lab import Lab

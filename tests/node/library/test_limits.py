@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from contract import names
-from contract.overhead import CODE_BYTES
+from gpuslice.contract import names
+from gpuslice.contract.overhead import CODE_BYTES
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Container, Process
 from lab.node.lab import Lab

@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from lab.node.catalogue import NO_ETC_IMAGE, PYTHON_IMAGE
 from lab.node.cri import Container, Process, Sandbox
 from lab.node.lab import Lab

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.host import cdi_reader
 from nri_plugin.host.cdi_generator import FILE, OPTIONS, Generator, render
 from nri_plugin.policy.refusals import ChildError

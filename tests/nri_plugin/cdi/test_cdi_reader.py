@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.host import cdi_reader
 from nri_plugin.host.cdi_reader import Reader
 from nri_plugin.policy.model import Device, Edits, Hook, HookStage, Mount, Specs

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, grants, names
-from contract.grants import GpuGrant
+from gpuslice.contract import grant_file, grants, names
+from gpuslice.contract.grants import GpuGrant
 from nri_plugin.host import bundle
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.service import Service

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from contract import grant_file, names
+from gpuslice.contract import grant_file, names
 from nri_plugin.containers.lifecycle import Lifecycle
 from nri_plugin.policy import kube_objects
 from nri_plugin.policy.model import Claim, Container, Gpu, Pod, Share

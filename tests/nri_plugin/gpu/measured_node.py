@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from contract import grant_file, names, region_file
+from gpuslice.contract import grant_file, names, region_file
 from nri_plugin.gpu.measuring import Measuring
 from nri_plugin.gpu.nvml_process import NvmlProcess
 from nri_plugin.metrics import Metrics

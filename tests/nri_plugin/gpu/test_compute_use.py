@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from contract import names
-from contract.region_file import Compute
-from gpu.account import Use
+from gpuslice.contract import names
+from gpuslice.contract.region_file import Compute
+from gpuslice.gpu.account import Use
 from nri_plugin.gpu.compute_use import ComputeUse, Reading, increase, share_over
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold

@@ -16,7 +16,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from gpu import answers, context_size, processes
+from gpuslice.gpu import answers, context_size, processes
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.record import FILE, Record
@@ -245,7 +245,7 @@ def test_implausible_figures_of_nvml_are_rejected(
     script = (
         "import os, sys, pynvml\nfrom collections import namedtuple\n"
         "Row = namedtuple('Row', 'pid usedGpuMemory')\n"
-        "from gpu import context_size\n"
+        "from gpuslice.gpu import context_size\n"
         f"pynvml.nvmlDeviceGetComputeRunningProcesses = lambda GPU: {rows}\n"
         "sys.exit(context_size.main())"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu import driver_root
+from gpuslice.gpu import driver_root
 from nri_plugin.command_line import from_arguments
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu import driver_root, library_cache
+from gpuslice.gpu import driver_root, library_cache
 
 _PLACES = (
     "usr/lib64",

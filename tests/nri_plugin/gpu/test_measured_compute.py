@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import pytest
 
-from contract import names, region_file
+from gpuslice.contract import names, region_file
 from tests.earlier_region import SLOTS, earlier_region
 from tests.nri_plugin.gpu.measured_node import LABELS, THROTTLED, Node, during, sample
 

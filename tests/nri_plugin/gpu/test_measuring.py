@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.gpu.nvml_process import COMMAND
 from tests.nri_plugin import fake_nvml
 from tests.nri_plugin.gpu.deadlines import Deadlines

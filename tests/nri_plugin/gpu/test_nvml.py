@@ -16,7 +16,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpu import processes
+from gpuslice.gpu import processes
 from nri_plugin.gpu import description, nvml
 from nri_plugin.gpu.nvml_process import Line
 from tests.support import GIB, until

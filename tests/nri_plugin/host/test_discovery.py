@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu import driver_root
-from gpu.host_view import HostView
+from gpuslice.gpu import driver_root
+from gpuslice.gpu.host_view import HostView
 from nri_plugin.command_line import from_arguments
 from nri_plugin.host import bundle, discovery
 from nri_plugin.host.discovery import Seen, find_state

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.doctor.host import missing
 from nri_plugin.host import cdi_reader
 from nri_plugin.host.cdi_generator import render

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.library_file import MACHINES
+from gpuslice.contract.library_file import MACHINES
 from nri_plugin.host import entrypoint
 
 HERE = MACHINES["x86_64"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.library_file import MACHINES
+from gpuslice.contract.library_file import MACHINES
 from nri_plugin.host import entrypoint, rooted_open
 from nri_plugin.host.entrypoint import Process
 from tests.nri_plugin.host.test_elf import GLIBC, HERE, MUSL, program

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, lease_file, names, region_file
-from gpu.account import Account
+from gpuslice.contract import grant_file, lease_file, names, region_file
+from gpuslice.gpu.account import Account
 from nri_plugin.host import files, tmpfs
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import preload_list

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from contract import (
+from gpuslice.contract import (
     allocation,
     grant_file,
     grants,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.host import releases
 from nri_plugin.policy.refusals import StoreError
 from tests.contract.libraries import library

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.host import cdi_generator, driver_root, releases, tmpfs
 from nri_plugin.host.bundle import of
 from nri_plugin.host.files import RunDirectory

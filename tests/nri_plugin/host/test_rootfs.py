@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.host import rootfs, selinux
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.selinux import LABEL

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.host import bundle, selinux, tmpfs
 from nri_plugin.host.selinux import EXECUTE, LABEL, READ, WRITE, Policy
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import forwarder, names
+from gpuslice.contract import forwarder, names
 from nri_plugin.host import releases, tmpfs
 from nri_plugin.host.store import Store, keep_mounted, publish_forwarders, read
 from nri_plugin.policy.refusals import StoreError

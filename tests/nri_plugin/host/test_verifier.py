@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.command_line import from_arguments
 from nri_plugin.host import bundle as bundles
 from nri_plugin.host import rootfs, verifier

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
-from gpu.driver_root import NVML
+from gpuslice.contract import names
+from gpuslice.gpu.driver_root import NVML
 from nri_plugin.host import device_plugins
 from nri_plugin.host import watch as module
 from nri_plugin.host.cdi_generator import FILE

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.command_line import from_arguments
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import watch as module

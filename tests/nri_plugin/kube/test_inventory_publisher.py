@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 
-from contract import names
-from kube.client import Kube
-from kube.errors import KubeError
+from gpuslice.contract import names
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.kube.inventory_publisher import (
     CONTEST_S,

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.kube.verification import ABSENT_S, WITHIN_S, GrantState, Verification
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import ledger

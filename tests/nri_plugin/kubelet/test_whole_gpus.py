@@ -19,7 +19,7 @@ import grpc
 import pytest
 import uvloop
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.command_line import from_arguments
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import device_plugins

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from contract import allocation, grants, names
-from contract.allocation import Allocation, DeviceEntry
-from contract.grants import GpuGrant
+from gpuslice.contract import allocation, grants, names
+from gpuslice.contract.allocation import Allocation, DeviceEntry
+from gpuslice.contract.grants import GpuGrant
 from nri_plugin.host import bundle
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri

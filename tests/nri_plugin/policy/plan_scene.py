@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from contract import allocation, grants, names
-from contract.allocation import Allocation, DeviceEntry
-from contract.grants import GpuGrant
+from gpuslice.contract import allocation, grants, names
+from gpuslice.contract.allocation import Allocation, DeviceEntry
+from gpuslice.contract.grants import GpuGrant
 from nri_plugin.policy.model import (
     CdiDevice,
     Container,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import allocation, grants, names
+from gpuslice.contract import allocation, grants, names
 from nri_plugin.policy import ledger
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.kube_objects import Bound

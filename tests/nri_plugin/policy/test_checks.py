@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import grants, names
-from contract.grants import GpuGrant
+from gpuslice.contract import grants, names
+from gpuslice.contract.grants import GpuGrant
 from nri_plugin.policy import annotation_claims, checks
 from nri_plugin.policy.model import Container, Device, Edits, Mount, Paths, Pod, Specs
 from nri_plugin.policy.plan import ContainerPlan

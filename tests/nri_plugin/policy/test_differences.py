@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.policy import plan as plans
 from nri_plugin.policy.differences import Observed, Seen, differences
 from nri_plugin.policy.merged import Merged, Owners, foreign_gpu

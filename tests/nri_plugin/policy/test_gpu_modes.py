@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.policy import gpu_modes, ledger
 from nri_plugin.policy.gpu_modes import (
     ADMISSION_S,

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import names
-from contract.dialects import NODE_RESOURCES
+from gpuslice.contract import names
+from gpuslice.contract.dialects import NODE_RESOURCES
 from nri_plugin.policy import kube_objects
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.model import Gpu

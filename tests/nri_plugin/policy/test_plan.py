@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.policy import plan as plans
 from nri_plugin.policy.model import (
     CdiDevice,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from contract import allocation, grant_file, grants, names
-from contract.allocation import Allocation, DeviceEntry
-from contract.grants import GpuGrant
+from gpuslice.contract import allocation, grant_file, grants, names
+from gpuslice.contract.allocation import Allocation, DeviceEntry
+from gpuslice.contract.grants import GpuGrant
 from nri_plugin.policy import annotation_claims
 from nri_plugin.policy.ledger import Part
 from nri_plugin.policy.model import Gpu, Pod

@@ -9,8 +9,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import allocation, names
-from contract.dialects import NODE_RESOURCES, VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
+from gpuslice.contract import allocation, names
+from gpuslice.contract.dialects import NODE_RESOURCES, VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
 from nri_plugin.policy import ledger
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Hold

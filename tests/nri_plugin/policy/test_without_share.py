@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from nri_plugin.policy import annotation_claims
 from nri_plugin.policy.model import Container, Device, Mount, Pod, Specs
 from nri_plugin.policy.plan import ContainerPlan

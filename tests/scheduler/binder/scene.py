@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from kube.client import Kube
+from gpuslice.kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs

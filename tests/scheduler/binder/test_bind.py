@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from contract import names as words
+from gpuslice.contract import names as words
 from tests.scheduler import calls, objects
 from tests.scheduler.binder.scene import Scene, scene_of
 from tests.scheduler.pod_server import Fate, Misfortune

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from contract import names as words
-from kube.access import Access
-from kube.client import Kube
+from gpuslice.contract import names as words
+from gpuslice.kube.access import Access
+from gpuslice.kube.client import Kube
 from tests.scheduler import calls
 from tests.scheduler.binder.scene import Scene, scene_of
 from tests.scheduler.lease_guards import ManualLeaseGuard

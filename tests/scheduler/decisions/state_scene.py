@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from contract import names
+from gpuslice.contract import names
 from scheduler.core.fit import fit
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason

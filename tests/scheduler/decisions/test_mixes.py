@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import dialects, names
+from gpuslice.contract import dialects, names
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement, place

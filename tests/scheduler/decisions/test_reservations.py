@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from contract import names
-from kube.errors import KubeError
+from gpuslice.contract import names
+from gpuslice.kube.errors import KubeError
 from scheduler.binder import Binder
 from scheduler.core.reservations import Kind
 from scheduler.decisions.state import State

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names as words
+from gpuslice.contract import names as words
 from scheduler.decisions.requeue import TIMEOUT_S, Unschedulable
 from scheduler.decisions.sampling import Requeue, Sampling
 from scheduler.decisions.verbs import Verbs

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from scheduler.core.reasons import Reason
 from scheduler.kubernetes import binding, translate
 from tests.scheduler.decisions.state_scene import (

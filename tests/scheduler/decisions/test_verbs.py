@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contract import names as words
+from gpuslice.contract import names as words
 from scheduler.core.fit import feasible
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE, Reason

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contract import names as words
+from gpuslice.contract import names as words
 from scheduler.core.place import Placement, place
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contract import names
+from gpuslice.contract import names
 from scheduler import endpoint
 from scheduler.decisions import view
 from scheduler.decisions.simulate import fleet, simulate

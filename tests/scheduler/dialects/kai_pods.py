@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from contract.dialects import KAI
+from gpuslice.contract.dialects import KAI
 from scheduler.core.request import Phase
 from scheduler.dialects.reading import Container, PodFields
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from contract.dialects import DIALECTS
+from gpuslice.contract.dialects import DIALECTS
 from scheduler.dialects.reading import MAX_REFUSAL, RequestError
 from scheduler.kubernetes import requests
 

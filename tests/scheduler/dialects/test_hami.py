@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from scheduler.core.request import ContainerRequest, Phase, Policy, Scope
 from scheduler.dialects.hami import read
 from scheduler.dialects.reading import Container, PodFields, Reading, RequestError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contract.dialects import KAI, KOORDINATOR
+from gpuslice.contract.dialects import KAI, KOORDINATOR
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement, Share
 from scheduler.core.request import ContainerRequest, Phase

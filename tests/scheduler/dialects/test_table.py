@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from contract import grants, names
-from contract.dialects import DIALECTS, Dialect
-from kube.client import Kube
+from gpuslice.contract import grants, names
+from gpuslice.contract.dialects import DIALECTS, Dialect
+from gpuslice.kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.cache import _Pods
 from scheduler.core.fleet import Gpu

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from scheduler.kubernetes.admission import denial
 
 AUTO: Final = {names.LABEL_ADMISSION: names.ADMISSION_AUTO}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from contract import names
+from gpuslice.contract import names
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.kubernetes import binding
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contract import grants, names
+from gpuslice.contract import grants, names
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.facts import HeldGpu, Unreadable
 from tests.scheduler.kubernetes.requests_scene import HALF, refused, request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.facts import LeaseFacts, NodeFacts
 from tests.scheduler.objects import Gi, device, gpu, lease, node

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract import names
+from gpuslice.contract import names
 from scheduler.core.request import Phase, Policy, Requirement, Scope
 from scheduler.dialects.reading import RequestError
 from scheduler.dialects.table import DEFAULT

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from contract import names
-from kube.fields import Json
+from gpuslice.contract import names
+from gpuslice.kube.fields import Json
 from scheduler.leadership import lease
 from scheduler.leadership.lease import Record
 

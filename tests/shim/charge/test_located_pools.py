@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file
+from gpuslice.contract import grant_file
 from shim import region
 from tests.shim.conftest import GIB, MIB, Host
 from tests.shim.drivers import DRIVERS, build_driver

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from contract import grant_file
+from gpuslice.contract import grant_file
 from shim import region
 from tests.shim.conftest import GIB, Host
 from tests.shim.drivers import DRIVERS, build_driver

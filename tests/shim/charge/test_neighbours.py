@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.overhead import CODE_BYTES, WINDOW
-from gpu import answers
+from gpuslice.contract.overhead import CODE_BYTES, WINDOW
+from gpuslice.gpu import answers
 from tests.shim.clients import CUDA
 from tests.shim.conftest import AS_ON_A_GPU, CONTEXT_BYTES, GIB, MIB, Host, gpu_table, simulated
 
@@ -174,7 +174,7 @@ def _started(host: Host, program: str, fixed_bytes: int) -> subprocess.Popen[str
 _WATCH = """
 import json, sys, time
 import pynvml
-from gpu import processes
+from gpuslice.gpu import processes
 pynvml.nvmlInit()
 while True:
     print(json.dumps(processes.query()), flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file
+from gpuslice.contract import grant_file
 from shim import region
 from tests.shim.clients import CUDA, NVML
 from tests.shim.conftest import GIB, MIB, Host, gpu_table, simulated

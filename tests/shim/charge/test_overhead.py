@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.overhead import WINDOW
-from gpu import answers
-from gpu.account import Account
+from gpuslice.contract.overhead import WINDOW
+from gpuslice.gpu import answers
+from gpuslice.gpu.account import Account
 from shim import region
 from shim.measurement import Measurement
 from tests.shim.clients import SERVE_COMMANDS
@@ -36,7 +36,7 @@ def _program(host: Host, directory: Path, begin: str) -> Iterator[Talk]:
 
 _ASK = """
 import json, pynvml
-from gpu import processes
+from gpuslice.gpu import processes
 pynvml.nvmlInit()
 print(json.dumps(processes.query()))
 """

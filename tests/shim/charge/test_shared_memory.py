@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from tests.shim.clients import SERVE_COMMANDS
 from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host, gpu_table, simulated, used
 from tests.shim.exact import PHYSICAL

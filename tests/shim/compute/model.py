@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Literal
 
-from contract import lease_file
+from gpuslice.contract import lease_file
 from shim.arbiter.turns import Activity, Share, Turns, parts_ppm
 from tests.support import ROOT
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import grant_file, lease_file, names, region_file
+from gpuslice.contract import grant_file, lease_file, names, region_file
 from shim import region
 from shim.arbiter.files import Container, directories
 from shim.arbiter.process import Arbiter

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from shim import region
 from simgpu.load_output import totals
 from tests.shim.compute.conftest import Start

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names, region_file
+from gpuslice.contract import names, region_file
 from tests.shim.conftest import GIB, Grants, Host
 from tests.shim.loader.every_symbol import exports
 from tests.support import ROOT

@@ -12,7 +12,7 @@ from itertools import pairwise
 import psutil
 import pytest
 
-from contract.lease_file import CYCLE_NS
+from gpuslice.contract.lease_file import CYCLE_NS
 from tests.shim.compute.conftest import Start
 from tests.support import ROOT, measured
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import lease_file
-from contract.lease_file import CYCLE_NS, STALE_NS, WHOLE_PPM, Lease
+from gpuslice.contract import lease_file
+from gpuslice.contract.lease_file import CYCLE_NS, STALE_NS, WHOLE_PPM, Lease
 from shim.arbiter.turns import Activity, Share, Turns, parts_ppm
 
 MS = 1_000_000

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names, region_file
+from gpuslice.contract import names, region_file
 from shim import region
 from tests import sanitizers
 from tests.shim.clients import NVML

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import forwarder, grant_file
+from gpuslice.contract import forwarder, grant_file
 from shim import region
 from tests.shim.conftest import GIB, MIB, Grants, Host
 from tests.shim.drivers import DRIVERS, SOURCES, build, build_driver

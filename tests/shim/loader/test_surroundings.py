@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from shim import region
 from tests.shim.clients import CUDA, NVML
 from tests.shim.conftest import GIB, MIB, Grants, Host

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from contract import grant_file, names, region_file
-from contract.layout import whole
+from gpuslice.contract import grant_file, names, region_file
+from gpuslice.contract.layout import whole
 
 GRANT_ID: Final = 0x1122334455667788
 LIMIT_BYTES: Final = 1 << 30

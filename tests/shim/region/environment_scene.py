@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from contract import names
+from gpuslice.contract import names
 from tests.shim.clients import NVML
 from tests.shim.conftest import Host
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import region_file
+from gpuslice.contract import region_file
 from tests.shim.region.core import LIMIT_BYTES, Box, patch
 
 pytestmark = pytest.mark.sim

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names
+from gpuslice.contract import names
 from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
 from tests.shim.region.environment_scene import (

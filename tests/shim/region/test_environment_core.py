@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract import names
+from gpuslice.contract import names
 from tests.conftest import build
 from tests.shim.region.core import Shell
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import names, region_file
+from gpuslice.contract import names, region_file
 from tests.shim.clients import CUDA, SERVE_COMMANDS
 from tests.shim.conftest import GIB, MIB, Host
 from tests.shim.drivers import build

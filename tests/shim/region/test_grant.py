@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from contract import grant_file
+from gpuslice.contract import grant_file
 from tests.shim.region.core import GRANT_ID, LIMIT_BYTES, Box, patch, uuid
 
 pytestmark = pytest.mark.sim

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from contract import names, region_file
+from gpuslice.contract import names, region_file
 from tests.earlier_region import earlier_region
 from tests.shim.region.core import GRANT_ID, Box, patch
 

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from contract import names, region_file
+from gpuslice.contract import names, region_file
 from tests.shim.region.core import Box
 from tests.support import until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from contract import region_file
+from gpuslice.contract import region_file
 from tests.shim.region.core import LIMIT_BYTES, Box, Shell
 from tests.support import until
 

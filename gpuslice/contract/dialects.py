@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 
 
 @dataclass(frozen=True, slots=True)

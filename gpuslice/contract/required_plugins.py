@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 
 MAX_KEY_CHARS: Final = 63
 """Limit of an annotation key's part after the slash. The API server does not check it for a

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from contract import grant_file, lease_file, region_file
+from gpuslice.contract import grant_file, lease_file, region_file
 
 CONTRACT: Final = (
     f"grant {grant_file.VERSION}, region {region_file.VERSION}, lease {lease_file.VERSION}"

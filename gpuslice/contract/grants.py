@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from contract import names
+from gpuslice.contract import names
 
 VERSION: Final = 1
 _MAX_BYTES: Final = 2**63 - 1

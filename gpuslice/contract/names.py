@@ -58,10 +58,10 @@ LABEL_PARTITION_POLICY: Final = "node.koordinator.sh/gpu-partition-policy"
 # --- Kubernetes: what the scheduler writes, in the Binding ---------------------------------------
 
 ANNOTATION_DEVICE_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
-"""Pod annotation: the allocation, Koordinator's JSON (see contract.allocation)."""
+"""Pod annotation: the allocation, Koordinator's JSON (allocation.py)."""
 
 ANNOTATION_GRANTS: Final = "gpuslice.io/grants"
-"""Pod annotation: which container gets how much of which GPU (see contract.grants)."""
+"""Pod annotation: which container gets how much of which GPU (grants.py)."""
 
 ANNOTATION_WRITER: Final = "gpuslice.io/writer"
 """Pod annotation: the lease holder that bound the pod, and its term: the Lease's holderIdentity and
@@ -72,7 +72,7 @@ ANNOTATION_REQUEUED_AT: Final = "gpuslice.io/requeued-at"
 it makes kube-scheduler requeue the pod. The value is informational; no program reads it."""
 
 ANNOTATION_REQUIRED_PLUGINS: Final = "required-plugins.noderesource.dev"
-"""Annotation of NRI's default validator, followed by a scope (see contract.required_plugins)."""
+"""Annotation of NRI's default validator, followed by a scope (required_plugins.py)."""
 SCOPE_POD: Final = "/pod"
 SCOPE_CONTAINER: Final = "/container."
 """Followed by the container's name. Overrides the pod's scope, which overrides the bare key."""

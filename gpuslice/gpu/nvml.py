@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pynvml
 
-from gpu.driver_root import NVML, NotFoundError, load, seen_root
+from gpuslice.gpu.driver_root import NVML, NotFoundError, load, seen_root
 
 
 def start() -> None:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gpu import library_cache
+from gpuslice.gpu import library_cache
 
 VARIABLE: Final = "GPUSLICE_DRIVER_ROOT"
 """The driver root's path on the host, where an operator chose it."""

@@ -3,8 +3,8 @@
 The process creates the GPU's primary context and reads its own memory use from NVML. All of it is
 freed when the process exits. Since it briefly takes a context's memory, it does nothing if another
 process uses the GPU.
-Run as `python -m gpu.context_size UUID`; it prints one number. The caller sets CUDA_VISIBLE_DEVICES
-to the UUID, and a deadline.
+Run as `python -m gpuslice.gpu.context_size UUID`; it prints one number. The caller sets
+CUDA_VISIBLE_DEVICES to the UUID, and a deadline.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Final
 
 import pynvml
 
-from gpu import driver_root, nvml, processes
-from gpu.answers import UnknownSizeError
+from gpuslice.gpu import driver_root, nvml, processes
+from gpuslice.gpu.answers import UnknownSizeError
 
 _UUID_BYTES: Final = 16
 

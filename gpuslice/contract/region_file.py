@@ -31,8 +31,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
-from contract import names
-from contract.layout import Field, Struct, whole
+from gpuslice.contract import names
+from gpuslice.contract.layout import Field, Struct, whole
 
 MAGIC: Final = int.from_bytes(b"gpsregio", "little")
 VERSION: Final = 5

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from contract import names, quantity
+from gpuslice.contract import names, quantity
 
 _BINARY_SI: Final = frozenset({names.RESOURCE_MEMORY})
 MAX_ANNOTATION_CHARS: Final = 256 * 1024

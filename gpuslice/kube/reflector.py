@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
-from kube.client import PAGE, Kube
-from kube.errors import KubeError
-from kube.fields import Json
+from gpuslice.kube.client import PAGE, Kube
+from gpuslice.kube.errors import KubeError
+from gpuslice.kube.fields import Json
 
 UNLISTED: Final = "has not been listed yet"
 

@@ -1,4 +1,4 @@
-"""Answers of the queries of the driver: gpu/processes.py and gpu/context_size.py.
+"""Answers of the queries of the driver: processes.py and context_size.py.
 
 Separate from the queries, because pynvml takes 5 MiB, which a reader of answers does not need. The
 memory of a process is that of contexts, code and allocations. NVML uses process numbers of the
@@ -32,7 +32,7 @@ class UnknownSizeError(Exception):
 
 
 def context_bytes(answer: bytes | str) -> int:
-    """Parse the output of gpu/context_size.py. Raises UnknownSizeError if it is implausible."""
+    """Parse the output of context_size.py. Raises UnknownSizeError if it is implausible."""
     try:
         size_bytes = int(answer)
     except ValueError as error:

@@ -21,9 +21,9 @@ import aiohttp
 import orjson
 from aiohttp import hdrs
 
-from kube.access import Access, AccessError
-from kube.errors import NO_ANSWER, UNREACHABLE, KubeError
-from kube.fields import Json
+from gpuslice.kube.access import Access, AccessError
+from gpuslice.kube.errors import NO_ANSWER, UNREACHABLE, KubeError
+from gpuslice.kube.fields import Json
 
 TIMEOUT_S: Final = 10.0
 """Timeout of one request, to the last byte of the answer; the caller may override it."""

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
-from contract import names
-from contract.layout import Field, Struct, Write, c_string, whole
+from gpuslice.contract import names
+from gpuslice.contract.layout import Field, Struct, Write, c_string, whole
 
 MAGIC: Final = int.from_bytes(b"gpsgrant", "little")
 VERSION: Final = 1

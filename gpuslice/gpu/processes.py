@@ -1,4 +1,4 @@
-"""Queries NVML for the GPU memory and utilization of a GPU's processes (gpu/answers.py).
+"""Queries NVML for the GPU memory and utilization of a GPU's processes (gpuslice/gpu/answers.py).
 
 The calls may block in the driver.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 import pynvml
 
-from gpu.answers import Usage
+from gpuslice.gpu.answers import Usage
 
 _LISTS: Final = (
     pynvml.nvmlDeviceGetComputeRunningProcesses,

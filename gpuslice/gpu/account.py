@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from contract import grant_file, lease_file, names, region_file
-from contract.overhead import Overhead, Sample
-from gpu.answers import Usage
+from gpuslice.contract import grant_file, lease_file, names, region_file
+from gpuslice.contract.overhead import Overhead, Sample
+from gpuslice.gpu.answers import Usage
 
 RegionError = region_file.RegionError
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC

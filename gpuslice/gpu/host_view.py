@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gpu.driver_root import resolve
+from gpuslice.gpu.driver_root import resolve
 
 _ROOT: Final = Path("/")
 

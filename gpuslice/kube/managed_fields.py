@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from kube.fields import at
+from gpuslice.kube.fields import at
 
 
 def writers(raw: Mapping[str, Any], *path: str) -> Mapping[str, AbstractSet[str]]:

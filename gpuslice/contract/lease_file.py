@@ -20,8 +20,8 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Final
 
-from contract import names
-from contract.layout import Field, Struct, Write, whole
+from gpuslice.contract import names
+from gpuslice.contract.layout import Field, Struct, Write, whole
 
 MAGIC_BYTES: Final = b"gpslease"
 MAGIC: Final = int.from_bytes(MAGIC_BYTES, "little")

@@ -1,0 +1,1 @@
+"""What the programs of gpuslice share: the contract, NVIDIA's driver, and Kubernetes' API."""
