@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.simgpu.host import Host
-from tests.simgpu.programs import cuda_programs, memory_programs
+from tests.simgpu.programs import cuda_programs
 from tests.support import GIB, MIB, ROOT
 
 pytestmark = pytest.mark.sim
@@ -35,11 +35,6 @@ def start(host: Host, name: str, *arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("name", cuda_programs.PROGRAMS)
 def test_cuda_bindings(driver_host: Host, name: str) -> None:
     driver_host.program("cuda_programs", name)
-
-
-@pytest.mark.parametrize("name", memory_programs.PROGRAMS)
-def test_memory_is_counted_as_documented(idle_host: Host, name: str) -> None:
-    idle_host.program("memory_programs", name)
 
 
 @pytest.mark.parametrize(

@@ -121,22 +121,13 @@ typedef struct {
 	CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
+/* Of a child graph's node. */
 typedef struct {
 	int type;
 	int reserved0[3];
-	union {
-		long long reserved1[29];
-		CUDA_KERNEL_NODE_PARAMS kernel;
-		struct {
-			CUgraph graph;
-			int ownership;
-		} graph;
-		CUDA_MEM_ALLOC_NODE_PARAMS alloc;
-		struct {
-			CUdeviceptr dptr;
-		} free;
-	} of;
-	long long reserved2;
+	CUgraph graph;
+	int ownership;
+	long long rest[28];
 } CUgraphNodeParams;
 
 typedef struct {

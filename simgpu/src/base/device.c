@@ -26,10 +26,7 @@ CUresult device_alive(struct sim_link *link)
 /* Checks common to most queries; the devices never change after cuInit. */
 static CUresult ask(CUdevice ordinal, const void *answer, struct device **device)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	return driver_leave(answer ? device_get(ordinal, device) : CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -45,10 +42,7 @@ CUresult cuDeviceGet(CUdevice *out, int ordinal)
 
 CUresult cuDeviceGetCount(int *count)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!count)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*count = driver.devices;
@@ -58,10 +52,8 @@ CUresult cuDeviceGetCount(int *count)
 CUresult cuDeviceGetName(char *name, int bytes, CUdevice ordinal)
 {
 	struct device *device;
-	CUresult result = ask(ordinal, name, &device);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(ask(ordinal, name, &device));
 	if (bytes <= 0)
 		return CUDA_ERROR_INVALID_VALUE;
 	snprintf(name, (size_t)bytes, "%s", device->gpu->name);
@@ -172,7 +164,7 @@ static bool gpu_attribute(const struct sim_gpu *gpu, int attribute, int *value)
 	return false;
 }
 
-CUresult device_attribute(const struct device *device, int attribute, int *value)
+static CUresult device_attribute(const struct device *device, int attribute, int *value)
 {
 	if (gpu_attribute(device->gpu, attribute, value))
 		return CUDA_SUCCESS;

@@ -152,6 +152,21 @@ static inline CUresult driver_leave(CUresult result)
 	return result;
 }
 
+/* Returns from the calling function with the result of `call` unless that is CUDA_SUCCESS. */
+#define TRY(call)                                                                                  \
+	do {                                                                                       \
+		CUresult tried = (call);                                                           \
+		if (tried != CUDA_SUCCESS)                                                         \
+			return tried;                                                              \
+	} while (0)
+/* The same, and releases the lock first. */
+#define TRY_LOCKED(call)                                                                           \
+	do {                                                                                       \
+		CUresult tried = (call);                                                           \
+		if (tried != CUDA_SUCCESS)                                                         \
+			return driver_leave(tried);                                                \
+	} while (0)
+
 /* The CUDA code for the daemon's status. */
 CUresult driver_result(enum sim_status status);
 
@@ -170,7 +185,6 @@ CUresult device_import(struct device *device, uint64_t token, uint64_t *id);
 /* The memory exists as long as a process has that descriptor open, too; not if the daemon cannot
  * see this process. */
 CUresult device_keep(struct device *device, uint64_t id, int fd);
-CUresult device_attribute(const struct device *device, int attribute, int *value);
 
 /* CLOCK_MONOTONIC. */
 uint64_t now_ns(void);
@@ -195,6 +209,11 @@ CUresult device_alive(struct sim_link *link);
 CUresult stream_get(CUstream handle, struct stream **stream);
 /* The same after driver_enter; if it fails, driver_leave has been called. */
 CUresult stream_enter(CUstream handle, struct stream **stream);
+/*
+ * What the stream's work so far waits for, and its device; for a call that no capture allows.
+ * Called and returns without the lock.
+ */
+CUresult stream_pending(CUstream handle, struct mark *pending, struct device **device);
 /* Distinguishes a stream from all others of the process. */
 uint64_t stream_serial(const struct stream *stream);
 /* All that work submitted to the stream now must wait for. */

@@ -39,10 +39,9 @@ CUresult context_current(struct context **out)
 
 CUresult context_enter(CUcontext handle, struct context **context)
 {
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = handle ? context_get(handle, context) : context_current(context);
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
@@ -155,15 +154,12 @@ static CUresult create(CUcontext *out, unsigned int flags, CUdevice ordinal, uns
 {
 	struct context *context;
 	struct device *device;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!out || !context_flags_are_good(flags))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	result = device_get(ordinal, &device);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(device_get(ordinal, &device));
 	if (stack.depth == STACK_CONTEXTS)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	context = object_new(OBJECT_CONTEXT, sizeof(*context));
@@ -241,10 +237,9 @@ static CUresult end(CUcontext handle, struct context *context)
 CUresult cuCtxDestroy_v2(CUcontext handle)
 {
 	struct context *context;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = get_own(handle, &context);
 	return driver_leave(result == CUDA_SUCCESS ? end(handle, context) : result);
 }
@@ -252,10 +247,9 @@ CUresult cuCtxDestroy_v2(CUcontext handle)
 CUresult cuCtxAttach(CUcontext *out, unsigned int flags)
 {
 	struct context *context;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!out || flags)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*out = stack.depth ? stack.context[stack.depth - 1] : NULL;
@@ -268,10 +262,9 @@ CUresult cuCtxAttach(CUcontext *out, unsigned int flags)
 CUresult cuCtxDetach(CUcontext handle)
 {
 	struct context *context;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = get_own(handle, &context);
 	if (result == CUDA_SUCCESS && context->attached)
 		context->attached--;
@@ -283,10 +276,9 @@ CUresult cuCtxDetach(CUcontext handle)
 CUresult cuCtxPushCurrent_v2(CUcontext handle)
 {
 	struct context *context;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = context_get(handle, &context);
 	if (result == CUDA_SUCCESS && stack.depth == STACK_CONTEXTS)
 		result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -297,10 +289,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext handle)
 
 CUresult cuCtxPopCurrent_v2(CUcontext *out)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!stack.depth)
 		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
 	stack.depth--;
@@ -320,10 +309,9 @@ static bool is_idle_primary(CUcontext handle)
 CUresult cuCtxSetCurrent(CUcontext handle)
 {
 	struct context *context;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!handle) {
 		stack.depth -= stack.depth > 0;
 		return driver_leave(CUDA_SUCCESS);
@@ -340,10 +328,7 @@ CUresult cuCtxSetCurrent(CUcontext handle)
 
 CUresult cuCtxGetCurrent(CUcontext *out)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!out)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*out = stack.depth ? stack.context[stack.depth - 1] : NULL;
@@ -353,10 +338,8 @@ CUresult cuCtxGetCurrent(CUcontext *out)
 CUresult cuCtxGetDevice_v2(CUdevice *out, CUcontext handle)
 {
 	struct context *context;
-	CUresult result = context_enter(handle, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(handle, &context));
 	if (!out)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*out = context->device->ordinal;

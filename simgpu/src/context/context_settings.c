@@ -15,10 +15,8 @@ bool context_flags_are_good(unsigned int flags)
 CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
 {
 	struct context *context;
-	CUresult result = context_enter(handle, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(handle, &context));
 	if (!id)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*id = context->object.serial;
@@ -28,10 +26,8 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
 {
 	struct context *context;
-	CUresult result = context_enter(handle, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(handle, &context));
 	if (!version)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*version = context->api_version;
@@ -41,10 +37,8 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
 CUresult cuCtxGetLimit(size_t *value, int limit)
 {
 	struct context *context;
-	CUresult result = context_enter(NULL, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	if (!value)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (limit < 0 || limit >= SIM_CONTEXT_LIMITS)
@@ -56,10 +50,8 @@ CUresult cuCtxGetLimit(size_t *value, int limit)
 CUresult cuCtxSetLimit(int limit, size_t value)
 {
 	struct context *context;
-	CUresult result = context_enter(NULL, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	if (limit < 0 || limit >= SIM_CONTEXT_LIMITS || (limit == SIM_LIMIT_CIG_ENABLED && value))
 		return driver_leave(CUDA_ERROR_UNSUPPORTED_LIMIT);
 	return driver_leave(overhead_set_limit(context, limit, value));
@@ -68,10 +60,8 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
 	struct context *context;
-	CUresult result = context_enter(NULL, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	if (least)
 		*least = 0;
 	if (greatest)
@@ -82,10 +72,7 @@ CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 /* The mode is the calling thread's; capture.c reads it. */
 CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!mode || *mode < 0 || *mode > 2)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*mode = capture_mode_exchange(*mode);

@@ -56,10 +56,7 @@ void events_settle(const struct context *context)
 
 static CUresult enter(CUevent handle, struct event **event)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	*event = object_get(handle, OBJECT_EVENT);
 	return *event ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_HANDLE);
 }
@@ -68,10 +65,8 @@ CUresult cuEventCreate(CUevent *out, unsigned int flags)
 {
 	struct context *context;
 	struct event *event;
-	CUresult result = context_enter(NULL, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	if (!out || flags & ~(unsigned int)CU_EVENT_FLAGS_MASK)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING))
@@ -88,10 +83,8 @@ CUresult cuEventCreate(CUevent *out, unsigned int flags)
 CUresult cuEventDestroy_v2(CUevent handle)
 {
 	struct event *event;
-	CUresult result = enter(handle, &event);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, &event));
 	object_free(event);
 	return driver_leave(CUDA_SUCCESS);
 }
@@ -101,10 +94,9 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 	struct stream *stream;
 	struct event *event;
 	uint64_t now;
-	CUresult result = enter(handle, &event);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, &event));
 	result = stream_get(stream_handle, &stream);
 	if (result == CUDA_SUCCESS && stream->context != event->context)
 		result = CUDA_ERROR_INVALID_HANDLE;
@@ -136,15 +128,11 @@ CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned int fl
 CUresult cuEventQuery(CUevent handle)
 {
 	struct event *event;
-	CUresult result = enter(handle, &event);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, &event));
 	if (is_captured(event))
 		return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
-	result = capture_allows();
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(capture_allows());
 	return driver_leave(settle(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
@@ -153,15 +141,11 @@ CUresult cuEventSynchronize(CUevent handle)
 	struct event *event;
 	struct device *device;
 	struct mark mark;
-	CUresult result = enter(handle, &event);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, &event));
 	if (is_captured(event))
 		return driver_leave(CUDA_ERROR_CAPTURED_EVENT);
-	result = capture_allows();
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(capture_allows());
 	mark = event->mark;
 	device = event->context->device;
 	driver_unlock();
@@ -172,10 +156,8 @@ CUresult cuEventSynchronize(CUevent handle)
 CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent from, CUevent to)
 {
 	struct event *start, *end;
-	CUresult result = enter(from, &start);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(from, &start));
 	end = object_get(to, OBJECT_EVENT);
 	if (!milliseconds)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -197,10 +179,9 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
 {
 	struct stream *stream;
 	struct event *event;
-	CUresult result = enter(handle, &event);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, &event));
 	result = flags ? CUDA_ERROR_INVALID_VALUE : stream_get(stream_handle, &stream);
 	if (result == CUDA_SUCCESS && is_captured(event)) {
 		if (stream->capture && stream->capture != event->capture)

@@ -19,10 +19,9 @@ static struct green *get(CUgreenCtx handle)
 CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource *resource, int type)
 {
 	struct device *device;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = device_get(ordinal, &device);
 	if (result == CUDA_SUCCESS && (!resource || type != RESOURCE_MULTIPROCESSORS))
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -37,10 +36,8 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResource *resour
 				   unsigned int count)
 {
 	struct object *described;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!out || !resources || count != 1 || resources->type != RESOURCE_MULTIPROCESSORS)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	described = object_new(OBJECT_RESOURCES, sizeof(*described));
@@ -73,17 +70,14 @@ CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc described, CUdevice
 {
 	CUcontext primary;
 	bool known;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	known = object_get(described, OBJECT_RESOURCES);
 	driver_unlock();
 	if (!out || !known || flags & ~(unsigned int)FLAGS)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = cuDevicePrimaryCtxRetain(&primary, ordinal);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(cuDevicePrimaryCtxRetain(&primary, ordinal));
 	driver_lock();
 	result = make(ordinal, out);
 	driver_unlock();
@@ -96,10 +90,8 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle)
 {
 	struct green *green;
 	int ordinal;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	green = get(handle);
 	if (!green)
 		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
@@ -113,10 +105,8 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle)
 CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx handle)
 {
 	struct green *green;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	green = get(handle);
 	if (!out || !green)
 		return driver_leave(out ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE);

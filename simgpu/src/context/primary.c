@@ -13,7 +13,6 @@
 static CUresult retain(struct device *device, CUcontext *out)
 {
 	struct context *context = device->primary;
-	CUresult result;
 
 	if (!context) {
 		context = object_new(OBJECT_CONTEXT, sizeof(*context));
@@ -23,9 +22,7 @@ static CUresult retain(struct device *device, CUcontext *out)
 		device->primary = context;
 	}
 	if (!context->alive) {
-		result = context_open(device, context);
-		if (result != CUDA_SUCCESS)
-			return result;
+		TRY(context_open(device, context));
 		context->api_version = CONTEXT_API_VERSION;
 	}
 	context->retained++;
@@ -36,10 +33,9 @@ static CUresult retain(struct device *device, CUcontext *out)
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal)
 {
 	struct device *device;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = out ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
 	return driver_leave(result == CUDA_SUCCESS ? retain(device, out) : result);
 }
@@ -48,13 +44,10 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
 {
 	struct device *device;
 	struct context *context;
-	CUresult result = driver_enter();
+	CUresult result = CUDA_SUCCESS;
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = device_get(ordinal, &device);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY(driver_enter());
+	TRY_LOCKED(device_get(ordinal, &device));
 	context = device->primary;
 	if (!context || !context->retained)
 		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
@@ -68,10 +61,9 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 	struct chunk *gone = NULL;
 	struct graph_block *graphs_gone = NULL;
 	struct device *device;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = device_get(ordinal, &device);
 	if (result == CUDA_SUCCESS && device->primary && device->primary->alive)
 		result = context_close(device->primary);
@@ -88,10 +80,9 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags, int *is_active)
 {
 	struct device *device;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = flags && is_active ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);

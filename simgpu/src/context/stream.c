@@ -51,10 +51,8 @@ static CUresult own_stream(struct context *context, struct stream **out)
 CUresult stream_get(CUstream handle, struct stream **out)
 {
 	struct context *context;
-	CUresult result = context_current(&context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_current(&context));
 	if (!handle)
 		handle = zero_is_per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 	if (handle == CU_STREAM_PER_THREAD)
@@ -130,10 +128,9 @@ void streams_forget(struct context *context)
 
 CUresult stream_enter(CUstream handle, struct stream **stream)
 {
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = stream_get(handle, stream);
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
@@ -146,9 +143,7 @@ CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int prior
 
 	if (!out || flags & ~(unsigned int)CU_STREAM_NON_BLOCKING)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = context_enter(NULL, &context);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	(void)priority;
 	result = add(context, flags, &stream);
 	if (result == CUDA_SUCCESS)
@@ -165,10 +160,8 @@ CUresult cuStreamCreate(CUstream *out, unsigned int flags)
 CUresult cuStreamDestroy_v2(CUstream handle)
 {
 	struct stream *stream;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	stream = object_get(handle, OBJECT_STREAM);
 	if (!stream || stream->owner_thread)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
@@ -177,47 +170,41 @@ CUresult cuStreamDestroy_v2(CUstream handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult cuStreamQuery(CUstream handle)
+CUresult stream_pending(CUstream handle, struct mark *pending, struct device **device)
 {
 	struct stream *stream;
-	struct mark ready;
-	CUresult result = stream_enter(handle, &stream);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = capture_allows_on(stream);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
-	ready = stream_ready(stream);
-	return driver_leave(mark_is_reached(&ready) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+	TRY(stream_enter(handle, &stream));
+	TRY_LOCKED(capture_allows_on(stream));
+	*pending = stream_ready(stream);
+	*device = stream->context->device;
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuStreamQuery(CUstream handle)
+{
+	struct device *device;
+	struct mark pending;
+
+	TRY(stream_pending(handle, &pending, &device));
+	return mark_is_reached(&pending) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuStreamSynchronize(CUstream handle)
 {
-	struct stream *stream;
 	struct device *device;
-	struct mark ready;
-	CUresult result = stream_enter(handle, &stream);
+	struct mark pending;
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = capture_allows_on(stream);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
-	ready = stream_ready(stream);
-	device = stream->context->device;
-	driver_unlock();
-	mark_wait(&ready);
+	TRY(stream_pending(handle, &pending, &device));
+	mark_wait(&pending);
 	return pools_synchronised(device);
 }
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *out)
 {
 	struct stream *stream;
-	CUresult result = stream_enter(handle, &stream);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(stream_enter(handle, &stream));
 	if (!out)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*out = object_handle(stream->context);

@@ -1,6 +1,6 @@
 /*
- * The exported functions: every entry of cuda.def. Before cuInit it may have an answer of its own;
- * a fault of that name may apply; then the driver's own function runs.
+ * The exported functions: every entry of cuda.def. A fault of that name may apply; then the
+ * driver's own function runs.
  *
  * An ENTRY row has no list of arguments: they are a, b, c and so on, as many as it has parameters.
  */
@@ -8,9 +8,6 @@
 #include "abi/cuda_export.h"
 #include "base/driver.h"
 #include "base/fault.h"
-#include "entry/before_init.h"
-
-#include <string.h>
 
 /* clang-format off */
 #define JOIN_(left, right) left##right
@@ -34,37 +31,12 @@
 #define LIST_SOME(...) JOIN(ARGS_, COUNT(__VA_ARGS__))
 #define ARGS(...)                                                                                  \
 	JOIN(LIST_, SECOND(JOIN(PROBE_, FIRST(__VA_ARGS__, ~))(), SOME, ~))(__VA_ARGS__)
-/* Whether all arguments are zero. */
-#define ZEROS_1 is_zero(&a, sizeof(a))
-#define ZEROS_2 ZEROS_1 && is_zero(&b, sizeof(b))
-#define ZEROS_3 ZEROS_2 && is_zero(&c, sizeof(c))
-#define ZEROS_4 ZEROS_3 && is_zero(&d, sizeof(d))
-#define ZEROS_5 ZEROS_4 && is_zero(&e, sizeof(e))
-#define ZEROS_6 ZEROS_5 && is_zero(&f, sizeof(f))
-#define ZEROS_7 ZEROS_6 && is_zero(&g, sizeof(g))
-#define ZEROS_8 ZEROS_7 && is_zero(&h, sizeof(h))
-#define ZEROS_9 ZEROS_8 && is_zero(&i, sizeof(i))
-#define ZEROS_10 ZEROS_9 && is_zero(&j, sizeof(j))
-#define ZEROS_11 ZEROS_10 && is_zero(&k, sizeof(k))
-#define ZEROS_NONE(...) true
-#define ZEROS_SOME(...) JOIN(ZEROS_, COUNT(__VA_ARGS__))
-#define ZEROS(...)                                                                                 \
-	JOIN(ZEROS_, SECOND(JOIN(PROBE_, FIRST(__VA_ARGS__, ~))(), SOME, ~))(__VA_ARGS__)
 /* clang-format on */
-
-static bool is_zero(const void *argument, size_t bytes)
-{
-	static const char zeros[sizeof(CUipcMemHandle)];
-
-	return memcmp(argument, zeros, bytes) == 0;
-}
 
 #define EXPORT(symbol, name, params, args)                                                         \
 	CUresult exported_##symbol params                                                          \
 	{                                                                                          \
 		CUresult result;                                                                   \
-		if (!driver_is_up() && before_init(name, ZEROS params, &result))                   \
-			return result;                                                             \
 		return fault_strikes(name, &result) ? result : symbol args;                        \
 	}
 

@@ -27,8 +27,7 @@ CUresult cuMemAlloc_v3(CUdeviceptr *out, size_t bytes, uint64_t flags)
 	return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-#define LATER(symbol, base)                                                                        \
-	{#base, (any_function)symbol, (any_function)symbol, UNSEEN_GENERATION, false},
+#define LATER(symbol, base) {#base, (any_function)symbol, UNSEEN_GENERATION, false},
 const struct row sim_later_rows[] = {LATER(cuUnseenName, cuUnseenName)
 					 LATER(cuMemAlloc_v3, cuMemAlloc)};
 const size_t sim_later_count = sizeof(sim_later_rows) / sizeof(*sim_later_rows);

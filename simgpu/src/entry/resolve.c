@@ -11,42 +11,12 @@
 #include "abi/cuda_entry.h"
 #include "abi/cuda_export.h"
 #include "abi/cuda_unsupported.h"
+#include "base/driver.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-/*
- * Drivers may return an inner function where they export another; with SIMGPU_INNER_ENTRIES=1 this
- * one does, for every name.
- */
-#if defined(__x86_64__)
-#define JUMP "jmp "
-#elif defined(__aarch64__)
-#define JUMP "b "
-#endif
-#define INNER(symbol)                                                                              \
-	void inner_##symbol(void);                                                                 \
-	__asm__(".text\n.type inner_" #symbol ", @function\ninner_" #symbol ":\n\t" JUMP #symbol   \
-		"\n");
-
-#define ENTRY(symbol, base, since, params)		INNER(symbol)
-#define OLDER(symbol, base, since, params, args, newer) INNER(symbol)
-#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	INNER(symbol) INNER(symbol##suffix)
-#include "abi/cuda.def"
-#undef ENTRY
-#undef OLDER
-#undef PER_THREAD
-#define NAME(symbol, base, since)	     INNER(symbol)
-#define PER_THREAD_NAME(symbol, base, since) INNER(symbol)
-#define UNLISTED_NAME(symbol, base, since)
-#include "abi/cuda_unsupported.def"
-#undef NAME
-#undef PER_THREAD_NAME
-#undef UNLISTED_NAME
-
 #define ROW(symbol, linked, base, since, per_thread)                                               \
-	{#base, (any_function)linked, inner_##symbol, since, per_thread},
+	{#base, (any_function)linked, since, per_thread},
 static const struct row rows[] = {
 #define ENTRY(symbol, base, since, params)		ROW(symbol, exported_##symbol, base, since, false)
 #define OLDER(symbol, base, since, params, args, newer) ENTRY(symbol, base, since, params)
@@ -89,13 +59,6 @@ static const struct row *find(const char *base, int version, bool per_thread, bo
 	return found;
 }
 
-static any_function answer(const struct row *row)
-{
-	const char *inner = getenv("SIMGPU_INNER_ENTRIES");
-
-	return inner && strcmp(inner, "1") == 0 ? row->inner : row->function;
-}
-
 static CUresult look_up(const char *base, int version, uint64_t flags, any_function *function,
 			int *status)
 {
@@ -109,7 +72,7 @@ static CUresult look_up(const char *base, int version, uint64_t flags, any_funct
 	*status = row	  ? CU_GET_PROC_ADDRESS_SUCCESS
 		  : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
 			  : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-	*function = row ? answer(row) : NULL;
+	*function = row ? row->function : NULL;
 	return CUDA_SUCCESS;
 }
 
@@ -118,11 +81,9 @@ CUresult cuGetProcAddress_v2(const char *base, void **function, int version, uin
 {
 	any_function found;
 	int reason;
-	CUresult result = base && function ? look_up(base, version, flags, &found, &reason)
-					   : CUDA_ERROR_INVALID_VALUE;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(base && function ? look_up(base, version, flags, &found, &reason)
+			     : CUDA_ERROR_INVALID_VALUE);
 	memcpy(function, &found, sizeof(found));
 	if (status)
 		*status = reason;
@@ -132,10 +93,8 @@ CUresult cuGetProcAddress_v2(const char *base, void **function, int version, uin
 CUresult cuGetProcAddress(const char *base, void **function, int version, uint64_t flags)
 {
 	void *found = NULL;
-	CUresult result = cuGetProcAddress_v2(base, function ? &found : NULL, version, flags, NULL);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(cuGetProcAddress_v2(base, function ? &found : NULL, version, flags, NULL));
 	if (!found)
 		return CUDA_ERROR_NOT_FOUND;
 	*function = found;

@@ -12,7 +12,7 @@ typedef void (*any_function)(void);
 
 struct row {
 	const char *base;
-	any_function function, inner;
+	any_function function;
 	int since;
 	bool per_thread;
 };

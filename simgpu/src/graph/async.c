@@ -36,16 +36,14 @@ static CUresult grow_and_take(struct pool *pool, uint64_t bytes, uint64_t stream
 	struct device *device = pool->device;
 	uint64_t grown_bytes = pool_growth_bytes(bytes);
 	uint64_t id;
-	CUresult result;
+	CUresult result = CUDA_SUCCESS;
 
 	if (pool->max_bytes && pool->reserved_bytes + grown_bytes > pool->max_bytes)
 		grown_bytes = (bytes + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
 	if (pool->max_bytes && pool->reserved_bytes + grown_bytes > pool->max_bytes)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	driver_unlock();
-	result = reserve_or_trim(device, grown_bytes, &id);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(reserve_or_trim(device, grown_bytes, &id));
 	driver_lock();
 	pool = object_get(handle, OBJECT_POOL);
 	if (!pool || pool->destroyed)
@@ -92,10 +90,8 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, bo
 	struct device *device;
 	struct pool *pool = NULL;
 	uint64_t address;
-	CUresult result = stream_enter(stream_handle, &stream);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(stream_enter(stream_handle, &stream));
 	if (!out || !bytes)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	device = stream->context->device;
@@ -145,10 +141,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream_handle)
 	struct device *device;
 	struct range *range;
 	struct mark ready;
-	CUresult result = stream_enter(stream_handle, &stream);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(stream_enter(stream_handle, &stream));
 	if (stream->capture)
 		return driver_leave(capture_free(stream, address));
 	range = memory_find(address, &device);

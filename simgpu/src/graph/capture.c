@@ -111,13 +111,10 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, int mode)
 {
 	struct capture *capture;
 	struct stream *stream;
-	CUresult result;
 
 	if (mode < CU_STREAM_CAPTURE_GLOBAL || mode > CU_STREAM_CAPTURE_RELAXED)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = stream_enter(handle, &stream);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(stream_enter(handle, &stream));
 	if (stream == &stream->context->legacy)
 		return driver_leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	if (stream->capture)
@@ -146,10 +143,9 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *out)
 {
 	struct capture *capture;
 	struct stream *stream;
-	CUresult result = stream_enter(handle, &stream);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(stream_enter(handle, &stream));
 	capture = stream->capture;
 	if (!out)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -175,10 +171,8 @@ static int status_of(const struct stream *stream)
 CUresult cuStreamIsCapturing(CUstream handle, int *status)
 {
 	struct stream *stream;
-	CUresult result = stream_enter(handle, &stream);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(stream_enter(handle, &stream));
 	if (!status)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*status = status_of(stream);
@@ -191,10 +185,8 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream handle, int *status, uint64_t *id, C
 	static CUgraphNode last; /* until the next call, as documented */
 	struct capture *capture;
 	struct stream *stream;
-	CUresult result = stream_enter(handle, &stream);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(stream_enter(handle, &stream));
 	if (!status)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*status = status_of(stream);

@@ -84,10 +84,9 @@ static CUresult submit(const struct transfer *transfer, CUstream handle)
 	struct work work = {0};
 	struct stream *stream;
 	bool captured;
-	CUresult result = stream_enter(handle, &stream);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(stream_enter(handle, &stream));
 	if (!is_good(transfer))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	work.duration_ns = duration_ns(transfer, stream);
@@ -104,21 +103,12 @@ static CUresult submit(const struct transfer *transfer, CUstream handle)
 /* Waits for the legacy stream's work so far; true if the GPU still answers. */
 static CUresult wait_for_legacy(void)
 {
-	struct stream *stream;
-	struct sim_link *link;
-	struct mark ready;
-	CUresult result = stream_enter(NULL, &stream);
+	struct device *device;
+	struct mark pending;
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = capture_allows_on(stream);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
-	ready = stream_ready(stream);
-	link = stream->context->device->link;
-	driver_unlock();
-	mark_wait(&ready);
-	return device_alive(link);
+	TRY(stream_pending(NULL, &pending, &device));
+	mark_wait(&pending);
+	return device_alive(device->link);
 }
 
 static CUresult submit_and_wait(const struct transfer *transfer)

@@ -104,10 +104,7 @@ CUresult graph_add_free(struct graph *graph, uint64_t address, struct node **out
 
 static CUresult enter(CUgraph handle, struct graph **graph)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	*graph = object_get(handle, OBJECT_GRAPH);
 	return *graph ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
 }
@@ -115,10 +112,8 @@ static CUresult enter(CUgraph handle, struct graph **graph)
 CUresult cuGraphCreate(CUgraph *out, unsigned int flags)
 {
 	struct graph *graph;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!out || flags)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	graph = graph_new();
@@ -131,10 +126,8 @@ CUresult cuGraphCreate(CUgraph *out, unsigned int flags)
 CUresult cuGraphDestroy(CUgraph handle)
 {
 	struct graph *graph;
-	CUresult result = enter(handle, &graph);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, &graph));
 	if (graph->owned)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	graph_free(graph);
@@ -151,10 +144,7 @@ struct addition {
 
 static CUresult begin(const struct addition *add, struct graph **graph)
 {
-	CUresult result = enter(add->graph, graph);
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(add->graph, graph));
 	if (!add->out || (add->count && !add->after))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	for (size_t i = 0; i < add->count; i++) {
@@ -181,10 +171,8 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph handle, const CUgraph
 	struct addition add = {out, handle, after, count};
 	struct node *node = NULL;
 	struct graph *graph;
-	CUresult result = begin(&add, &graph);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(begin(&add, &graph));
 	if (!parameters || !function_get(kernel_work(parameters).function))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	node = graph_add(graph, CU_GRAPH_NODE_TYPE_KERNEL);
@@ -200,10 +188,9 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph handle, const CUgraphN
 	struct node *node = NULL;
 	struct device *device;
 	struct graph *graph;
-	CUresult result = begin(&add, &graph);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(begin(&add, &graph));
 	if (!parameters || !parameters->bytesize || parameters->poolProps.handleTypes ||
 	    parameters->poolProps.allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
 	    parameters->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
@@ -223,65 +210,43 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph handle, const CUgraphNo
 	struct addition add = {out, handle, after, count};
 	struct node *node = NULL;
 	struct graph *graph;
-	CUresult result = begin(&add, &graph);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(begin(&add, &graph));
 	result = graph_add_free(graph, address, &node);
 	return finish(&add, result, node);
 }
 
-static CUresult add_child(const struct addition *add, CUgraph child_handle, int ownership)
+/* Child graphs alone: each other node has an entry of its own. */
+CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
+			   const void *edges, size_t count, CUgraphNodeParams *parameters)
 {
+	struct addition add = {out, handle, after, count};
 	struct graph *graph, *child;
-	struct node *node = NULL;
-	CUresult result = begin(add, &graph);
+	struct node *node;
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	child = object_get(child_handle, OBJECT_GRAPH);
+	(void)edges;
+	TRY(begin(&add, &graph));
+	if (!parameters || parameters->type != CU_GRAPH_NODE_TYPE_GRAPH ||
+	    parameters->ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
+		return driver_leave(CUDA_ERROR_NOT_SUPPORTED);
+	child = object_get(parameters->graph, OBJECT_GRAPH);
 	if (!child || child == graph || child->owned)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	if (ownership != CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE)
-		return driver_leave(CUDA_ERROR_NOT_SUPPORTED);
 	node = graph_add(graph, CU_GRAPH_NODE_TYPE_GRAPH);
 	if (node) {
 		node->child = child;
 		child->owned = true;
 	}
-	return finish(add, CUDA_SUCCESS, node);
-}
-
-CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after,
-			   const void *edges, size_t count, CUgraphNodeParams *parameters)
-{
-	struct addition add = {out, graph, after, count};
-
-	(void)edges;
-	switch (parameters ? parameters->type : -1) {
-	case CU_GRAPH_NODE_TYPE_KERNEL:
-		return cuGraphAddKernelNode_v2(out, graph, after, count, &parameters->of.kernel);
-	case CU_GRAPH_NODE_TYPE_GRAPH:
-		return add_child(&add, parameters->of.graph.graph, parameters->of.graph.ownership);
-	case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
-		return cuGraphAddMemAllocNode(out, graph, after, count, &parameters->of.alloc);
-	case CU_GRAPH_NODE_TYPE_MEM_FREE:
-		return cuGraphAddMemFreeNode(out, graph, after, count, parameters->of.free.dptr);
-	case -1:
-		return CUDA_ERROR_INVALID_VALUE;
-	default:
-		return CUDA_ERROR_NOT_SUPPORTED;
-	}
+	return finish(&add, CUDA_SUCCESS, node);
 }
 
 /* As documented: without an array their number, with one as many as fit, the rest NULL. */
 CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *count)
 {
 	struct graph *graph;
-	CUresult result = enter(handle, &graph);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, &graph));
 	if (!count)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	for (size_t i = 0; nodes && i < *count; i++)
@@ -293,10 +258,7 @@ CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *count)
 
 static CUresult enter_node(CUgraphNode handle, struct node **node)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	*node = object_get(handle, OBJECT_NODE);
 	return *node ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
 }
@@ -304,10 +266,8 @@ static CUresult enter_node(CUgraphNode handle, struct node **node)
 CUresult cuGraphNodeGetType(CUgraphNode handle, int *type)
 {
 	struct node *node;
-	CUresult result = enter_node(handle, &node);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter_node(handle, &node));
 	if (!type)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*type = node->type;
@@ -317,10 +277,8 @@ CUresult cuGraphNodeGetType(CUgraphNode handle, int *type)
 CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph *out)
 {
 	struct node *node;
-	CUresult result = enter_node(handle, &node);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter_node(handle, &node));
 	if (!out || !node->child)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*out = object_handle(node->child);
@@ -330,10 +288,8 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph *out)
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *out)
 {
 	struct node *node;
-	CUresult result = enter_node(handle, &node);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter_node(handle, &node));
 	if (!out || node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*out = (CUDA_MEM_ALLOC_NODE_PARAMS){

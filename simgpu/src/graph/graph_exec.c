@@ -44,10 +44,8 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags)
 {
 	struct graph *graph;
 	struct exec *exec;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	graph = object_get(handle, OBJECT_GRAPH);
 	if (!out || !graph || flags & ~(uint64_t)0xf || (graph->exec && graph_has_memory(graph)))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -109,10 +107,8 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node,
 {
 	struct exec *exec;
 	size_t i = 0;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	exec = object_get(handle, OBJECT_EXEC);
 	while (exec && i < exec->count && exec->steps[i].node != node)
 		i++;
@@ -126,10 +122,8 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node,
 CUresult cuGraphExecDestroy(CUgraphExec handle)
 {
 	struct exec *exec;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	exec = object_get(handle, OBJECT_EXEC);
 	if (!exec)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -157,10 +151,9 @@ static CUresult free_leftovers(struct exec *exec)
 static CUresult begin(CUgraphExec handle, CUstream stream_handle, struct exec **exec)
 {
 	struct stream *stream;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	*exec = object_get(handle, OBJECT_EXEC);
 	result = *exec ? stream_get(stream_handle, &stream) : CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS && stream->capture)
@@ -171,10 +164,8 @@ static CUresult begin(CUgraphExec handle, CUstream stream_handle, struct exec **
 CUresult cuGraphUpload(CUgraphExec handle, CUstream stream)
 {
 	struct exec *exec;
-	CUresult result = begin(handle, stream, &exec);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(begin(handle, stream, &exec));
 	driver_unlock();
 	return graph_memory_back(handle);
 }
@@ -209,10 +200,9 @@ static CUresult run_steps(CUgraphExec handle, CUstream stream_handle)
 CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream)
 {
 	struct exec *exec;
-	CUresult result = begin(handle, stream, &exec);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(begin(handle, stream, &exec));
 	result = free_leftovers(exec);
 	driver_unlock();
 	if (result == CUDA_SUCCESS)

@@ -276,10 +276,9 @@ CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
 {
 	struct graph_block *gone = NULL;
 	struct device *device;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = device_get(ordinal, &device);
 	if (result == CUDA_SUCCESS)
 		graph_memory_trim(device, &gone);
@@ -291,10 +290,8 @@ CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
 static CUresult attribute_of(CUdevice ordinal, int attribute, void *value, uint64_t **word)
 {
 	struct device *device;
-	CUresult result = device_get(ordinal, &device);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(device_get(ordinal, &device));
 	if (!value || attribute < 0 || attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
 		return CUDA_ERROR_INVALID_VALUE;
 	uint64_t *words[] = {&device->graphs.used_bytes, &device->graphs.used_high_bytes,
@@ -306,10 +303,9 @@ static CUresult attribute_of(CUdevice ordinal, int attribute, void *value, uint6
 CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, int attribute, void *value)
 {
 	uint64_t *word;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = attribute_of(ordinal, attribute, value, &word);
 	if (result == CUDA_SUCCESS)
 		*(uint64_t *)value = *word;

@@ -33,11 +33,9 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
 {
 	struct work work = {.function = function};
 	struct context *context;
-	CUresult result = context_enter(NULL, &context);
 
 	(void)shared_bytes, (void)extra;
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	work.duration_ns = duration_ns(function, parameters);
 	driver_unlock();
 	if (!function)

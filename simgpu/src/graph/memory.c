@@ -133,17 +133,13 @@ static CUresult allocate(CUdeviceptr *out, uint64_t bytes, bool low, bool manage
 {
 	struct context *context;
 	struct wish wish = {.bytes = bytes, .low = low, .managed = managed};
-	CUresult result = context_enter(NULL, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	if (!out || !bytes)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (bytes > UINT64_MAX - SIM_GRANULE_BYTES)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	result = capture_allows();
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(capture_allows());
 	wish.device = context->device;
 	wish.handle = object_handle(context);
 	wish.context = context->id;
@@ -178,11 +174,10 @@ CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
 static CUresult allocate_pitch(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
 			       unsigned int element, bool low)
 {
-	CUresult result = driver_enter();
+	CUresult result;
 	size_t row = (width + PITCH_BYTES - 1) & ~(size_t)(PITCH_BYTES - 1);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	driver_unlock();
 	if (!out || !pitch || !width || !height || row < width ||
 	    (element != 4 && element != 8 && element != 16))
@@ -238,10 +233,9 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 	struct device *device = NULL;
 	struct range *range;
 	uint64_t id;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!address)
 		return driver_leave(CUDA_SUCCESS);
 	result = context_current(&context);
@@ -272,10 +266,9 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 	struct sim_memory memory;
 	struct context *context;
 	struct sim_link *link;
-	CUresult result = context_enter(NULL, &context);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	if (!free_bytes || !total_bytes)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	link = context->device->link;
@@ -312,10 +305,8 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr a
 	struct context *context;
 	struct device *device;
 	struct range *range;
-	CUresult result = context_enter(NULL, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	range = memory_find(address, &device);
 	if (!range && mapping_find(address))
 		range = &mapping_find(address)->range;

@@ -22,10 +22,8 @@ static CUresult load(const struct work *work, const struct stream *stream)
 static CUresult occupy(const struct work *work, struct stream *stream, struct mark *room)
 {
 	uint64_t duration_ns = work->duration_ns;
-	CUresult result = work->function ? load(work, stream) : CUDA_SUCCESS;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(work->function ? load(work, stream) : CUDA_SUCCESS);
 	if (duration_ns == CODE_UNSTATED)
 		duration_ns =
 		    sim_link_shared(stream->context->device->link)->board.launch_default_ns;

@@ -52,10 +52,9 @@ CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, en
 	struct device *device;
 	uint64_t context_id;
 	CUcontext current;
-	CUresult result = context_enter(NULL, &context);
+	CUresult result = CUDA_SUCCESS;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	if (!handle || !desc || !levels)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	made.desc = *desc;
@@ -136,10 +135,9 @@ static CUresult destroy(void *handle, enum object_kind kind)
 	struct device *device;
 	struct array *array;
 	uint64_t id;
-	CUresult result = context_enter(NULL, &context);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	array = object_get(handle, kind);
 	if (!array || array->mipmap)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
@@ -191,10 +189,8 @@ static struct array *make_level(struct array *mipmap, unsigned int level)
 CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray handle, unsigned int level)
 {
 	struct array *mipmap, *array;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	mipmap = mipmap_get(handle);
 	if (!mipmap)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);

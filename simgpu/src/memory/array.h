@@ -14,11 +14,8 @@
 
 struct array_layout {
 	unsigned int element_bytes; /* of a texel, or of a compressed block */
-	unsigned int element_width; /* in texels: 1, or 4 */
-	unsigned int levels, layers;
+	unsigned int levels;
 	uint64_t bytes, alignment; /* on the GPU */
-	uint64_t tail_bytes;	   /* of a layer's levels smaller than a sparse tile */
-	unsigned int tail_first_level;
 	struct {
 		unsigned int width, height, depth; /* a sparse tile, in texels */
 	} tile;

@@ -102,10 +102,9 @@ static CUresult apply(const CUarrayMapInfo *info)
 CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream handle)
 {
 	struct stream *stream;
-	CUresult result = stream_enter(handle, &stream);
+	CUresult result = CUDA_SUCCESS;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(stream_enter(handle, &stream));
 	if (!list || !count)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
@@ -120,10 +119,9 @@ static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, void *handle,
 {
 	struct device *device;
 	struct array *array;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	array = object_get(handle, kind);
 	result = device_get(ordinal, &device);
 	if (result == CUDA_SUCCESS &&
@@ -151,10 +149,8 @@ CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out,
 					     CUmipmappedArray handle)
 {
 	struct array *array;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	array = mipmap_get(handle);
 	if (!out || !array || !(array->desc.Flags & CUDA_ARRAY3D_SPARSE))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -162,7 +158,6 @@ CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out,
 	out->tileExtent.width = array->layout.tile.width;
 	out->tileExtent.height = array->layout.tile.height;
 	out->tileExtent.depth = array->layout.tile.depth;
-	out->miptailFirstLevel = array->layout.tail_first_level;
-	out->miptailSize = array->layout.tail_bytes;
+	out->miptailFirstLevel = array->layout.levels;
 	return driver_leave(CUDA_SUCCESS);
 }

@@ -27,19 +27,16 @@ CUresult cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMOR
 	struct physical *memory = NULL;
 	struct context *context;
 	CUmemGenericAllocationHandle handle;
-	CUresult result = context_enter(NULL, &context);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	driver_unlock();
 	if (!out || !desc || !desc->size || desc->flags & ~1u)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (desc->type != CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	result = cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)desc->handle.fd,
-						CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)desc->handle.fd,
+					   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	driver_lock();
 	memory = physical_get(handle);
 	result = context_current(&context); /* another thread may have ended it */
@@ -66,10 +63,8 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory hand
 {
 	struct external *external;
 	struct context *context;
-	CUresult result = context_enter(NULL, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	external = external_get(handle);
 	if (!external)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
@@ -86,10 +81,9 @@ cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *out, CUexternalMemory 
 {
 	struct external *external;
 	struct physical *memory;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	external = external_get(handle);
 	if (!external)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
@@ -109,10 +103,8 @@ cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *out, CUexternalMemory 
 CUresult cuDestroyExternalMemory(CUexternalMemory handle)
 {
 	struct external *external;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	external = external_get(handle);
 	if (!external)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);

@@ -67,10 +67,8 @@ static CUresult allocate(void **out, size_t bytes)
 CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
 {
 	struct context *context;
-	CUresult result = context_enter(NULL, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	if (!out || !bytes || flags & ~(unsigned int)CU_MEMHOSTALLOC_FLAGS_MASK)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	return driver_leave(allocate(out, bytes));
@@ -89,10 +87,8 @@ CUresult cuMemAllocHost(void **out, unsigned int bytes)
 CUresult cuMemFreeHost(void *address)
 {
 	struct pinned *found;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	found = find(address);
 	if (!found || found->base != address || found->registered)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -113,10 +109,8 @@ static bool overlaps(const char *base, size_t bytes)
 CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
 {
 	struct context *context;
-	CUresult result = context_enter(NULL, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	if (!address || !bytes || flags & ~(unsigned int)CU_MEMHOSTREGISTER_FLAGS_MASK)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (overlaps(address, bytes))
@@ -132,10 +126,8 @@ CUresult cuMemHostUnregister(void *address)
 {
 	struct context *context;
 	struct pinned *found;
-	CUresult result = context_enter(NULL, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	found = find(address);
 	if (!address)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -147,10 +139,7 @@ CUresult cuMemHostUnregister(void *address)
 
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *address, unsigned int flags)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!out || flags || !find(address))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*out = (CUdeviceptr)(uintptr_t)address;

@@ -90,10 +90,9 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
 	struct device *device;
 	const struct range *range;
 	uint64_t id;
-	CUresult result = context_enter(NULL, &context);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	range = exportable(address, &device);
 	if (!out || !range)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -167,13 +166,10 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle given, unsigned 
 {
 	struct context *context;
 	struct handle handle;
-	CUresult result;
 
 	if (!out || flags & ~CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
 		return CUDA_ERROR_INVALID_VALUE;
-	result = context_enter(NULL, &context);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	memcpy(&handle, &given, sizeof(handle));
 	return driver_leave(open_checked(out, context, &handle));
 }
@@ -190,10 +186,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 	struct range *range = NULL;
 	struct sim_id id;
 	uint32_t i = 0;
-	CUresult result = context_enter(NULL, &context);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	while (i < opening_count &&
 	       (openings[i].base != address || !range_of(&openings[i], &device)))
 		i++;

@@ -34,10 +34,9 @@ static CUresult check_prop(const CUmulticastObjectProp *prop)
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const CUmulticastObjectProp *prop)
 {
 	struct physical *object;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = out ? check_prop(prop) : CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS && prop->size % vmm_granule())
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -56,10 +55,9 @@ CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice ordi
 {
 	struct physical *object;
 	struct device *device;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	object = multicast_get(handle);
 	result = object ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
@@ -112,10 +110,8 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
 			    size_t bytes, unsigned long long flags)
 {
 	struct physical *object, *memory;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	object = multicast_get(handle);
 	memory = physical_get(memory_handle);
 	if (!object || !memory || flags || memory_offset % vmm_granule() || bytes > memory->bytes ||
@@ -130,10 +126,8 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
 {
 	struct physical *object;
 	struct mapping *mapping;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	object = multicast_get(handle);
 	mapping = mapping_find(address);
 	if (!object || !mapping || flags ||
@@ -156,10 +150,9 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice ordinal
 {
 	struct physical *object;
 	struct device *device;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	object = multicast_get(handle);
 	result = object ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)

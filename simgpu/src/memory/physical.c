@@ -120,10 +120,9 @@ static CUresult check_prop(const CUmemAllocationProp *prop, struct device **devi
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop, int option)
 {
 	struct device *device;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!bytes || !prop || option < 0 || option > 1)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	result = check_prop(prop, &device);
@@ -138,10 +137,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
 	struct physical *memory;
 	struct device *device;
 	uint64_t id = 0;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result =
 	    out && prop && bytes && !flags ? check_prop(prop, &device) : CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS && bytes % vmm_granule())
@@ -169,10 +167,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct physical *memory;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	memory = physical_get(handle);
 	if (!memory)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -184,10 +180,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
 {
 	struct mapping *mapping;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	mapping = mapping_find((uint64_t)(uintptr_t)address);
 	if (!out || !mapping)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -200,10 +194,8 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 						CUmemGenericAllocationHandle handle)
 {
 	struct physical *memory;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	memory = physical_get(handle);
 	if (!prop || !memory || memory->multicast)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);

@@ -81,37 +81,48 @@ static struct place find(uint64_t address)
 	return place;
 }
 
+/* What a query writes; 0 bytes: nothing. */
+static const unsigned char value_bytes[ATTRIBUTE_LAST + 1] = {
+    [ATTRIBUTE_CONTEXT] = 8,
+    [ATTRIBUTE_MEMORY_TYPE] = 4,
+    [ATTRIBUTE_DEVICE_POINTER] = 8,
+    [ATTRIBUTE_HOST_POINTER] = 8,
+    [ATTRIBUTE_SYNC_MEMOPS] = 4,
+    [ATTRIBUTE_BUFFER_ID] = 8,
+    [ATTRIBUTE_IS_MANAGED] = 4,
+    [ATTRIBUTE_DEVICE_ORDINAL] = 4,
+    [ATTRIBUTE_IS_LEGACY_IPC_CAPABLE] = 4,
+    [ATTRIBUTE_RANGE_START] = 8,
+    [ATTRIBUTE_RANGE_SIZE] = 8,
+    [ATTRIBUTE_MAPPED] = 4,
+    [ATTRIBUTE_ALLOWED_HANDLE_TYPES] = 8,
+    [ATTRIBUTE_IS_GPU_DIRECT_CAPABLE] = 4,
+    [ATTRIBUTE_ACCESS_FLAGS] = 4,
+    [ATTRIBUTE_MEMPOOL_HANDLE] = 8,
+};
+
 static CUresult answer(const struct place *place, int attribute, void *out)
 {
-	const struct {
-		const void *value;
-		size_t bytes;
-		bool host_too;
-	} rows[] = {
-	    [ATTRIBUTE_CONTEXT] = {&place->context, sizeof(place->context), false},
-	    [ATTRIBUTE_MEMORY_TYPE] = {&(unsigned int){place->host ? CU_MEMORYTYPE_HOST
-								   : CU_MEMORYTYPE_DEVICE},
-				       sizeof(unsigned int), true},
-	    [ATTRIBUTE_DEVICE_POINTER] = {&place->address, sizeof(uint64_t), true},
-	    [ATTRIBUTE_HOST_POINTER] = {place->host || place->managed ? &place->address : NULL,
-					sizeof(void *), true},
-	    [ATTRIBUTE_SYNC_MEMOPS] = {&(int){0}, sizeof(int), true},
-	    [ATTRIBUTE_BUFFER_ID] = {&place->buffer, sizeof(uint64_t), true},
-	    [ATTRIBUTE_IS_MANAGED] = {&(int){place->managed}, sizeof(int), true},
-	    [ATTRIBUTE_DEVICE_ORDINAL] = {&place->ordinal, sizeof(int), true},
-	    [ATTRIBUTE_IS_LEGACY_IPC_CAPABLE] = {&(int){0}, sizeof(int), true},
-	    [ATTRIBUTE_RANGE_START] = {&place->base, sizeof(uint64_t), true},
-	    [ATTRIBUTE_RANGE_SIZE] = {&place->bytes, sizeof(uint64_t), true},
-	    [ATTRIBUTE_MAPPED] = {&(int){1}, sizeof(int), true},
-	    [ATTRIBUTE_ALLOWED_HANDLE_TYPES] = {&place->handle_types, sizeof(uint64_t), true},
-	    [ATTRIBUTE_IS_GPU_DIRECT_CAPABLE] = {&(int){0}, sizeof(int), true},
-	    [ATTRIBUTE_ACCESS_FLAGS] = {&(unsigned int){3}, sizeof(unsigned int), true},
-	    [ATTRIBUTE_MEMPOOL_HANDLE] = {&place->pool, sizeof(place->pool), true},
+	const uint64_t values[ATTRIBUTE_LAST + 1] = {
+	    [ATTRIBUTE_CONTEXT] = (uint64_t)(uintptr_t)place->context,
+	    [ATTRIBUTE_MEMORY_TYPE] = place->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
+	    [ATTRIBUTE_DEVICE_POINTER] = place->address,
+	    [ATTRIBUTE_HOST_POINTER] = place->address,
+	    [ATTRIBUTE_BUFFER_ID] = place->buffer,
+	    [ATTRIBUTE_IS_MANAGED] = place->managed,
+	    [ATTRIBUTE_DEVICE_ORDINAL] = (uint64_t)place->ordinal,
+	    [ATTRIBUTE_RANGE_START] = place->base,
+	    [ATTRIBUTE_RANGE_SIZE] = place->bytes,
+	    [ATTRIBUTE_MAPPED] = 1,
+	    [ATTRIBUTE_ALLOWED_HANDLE_TYPES] = place->handle_types,
+	    [ATTRIBUTE_ACCESS_FLAGS] = 3,
+	    [ATTRIBUTE_MEMPOOL_HANDLE] = (uint64_t)(uintptr_t)place->pool,
 	};
 
-	if (!place->known || !rows[attribute].value || (place->host && !rows[attribute].host_too))
+	if (!place->known || (attribute == ATTRIBUTE_CONTEXT && place->host) ||
+	    (attribute == ATTRIBUTE_HOST_POINTER && !place->host && !place->managed))
 		return CUDA_ERROR_INVALID_VALUE;
-	memcpy(out, rows[attribute].value, rows[attribute].bytes);
+	memcpy(out, &values[attribute], value_bytes[attribute]);
 	return CUDA_SUCCESS;
 }
 
@@ -127,10 +138,9 @@ static CUresult check(int attribute)
 CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr address)
 {
 	struct place place;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = out ? check(attribute) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
@@ -142,39 +152,16 @@ CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr address)
 CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void **outs,
 				CUdeviceptr address)
 {
-	static const size_t zeroed[] = {
-	    [ATTRIBUTE_CONTEXT] = 8,
-	    [ATTRIBUTE_MEMORY_TYPE] = 4,
-	    [ATTRIBUTE_DEVICE_POINTER] = 8,
-	    [ATTRIBUTE_HOST_POINTER] = 8,
-	    [ATTRIBUTE_SYNC_MEMOPS] = 4,
-	    [ATTRIBUTE_BUFFER_ID] = 8,
-	    [ATTRIBUTE_IS_MANAGED] = 4,
-	    [ATTRIBUTE_DEVICE_ORDINAL] = 4,
-	    [ATTRIBUTE_IS_LEGACY_IPC_CAPABLE] = 4,
-	    [ATTRIBUTE_RANGE_START] = 8,
-	    [ATTRIBUTE_RANGE_SIZE] = 8,
-	    [ATTRIBUTE_MAPPED] = 4,
-	    [ATTRIBUTE_ALLOWED_HANDLE_TYPES] = 8,
-	    [ATTRIBUTE_IS_GPU_DIRECT_CAPABLE] = 4,
-	    [ATTRIBUTE_ACCESS_FLAGS] = 4,
-	    [ATTRIBUTE_MEMPOOL_HANDLE] = 8,
-	};
 	struct place place;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!count || !attributes || !outs)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	for (unsigned int i = 0; i < count; i++) {
-		result = outs[i] ? check(attributes[i]) : CUDA_ERROR_INVALID_VALUE;
-		if (result != CUDA_SUCCESS)
-			return driver_leave(result);
-	}
+	for (unsigned int i = 0; i < count; i++)
+		TRY_LOCKED(outs[i] ? check(attributes[i]) : CUDA_ERROR_INVALID_VALUE);
 	place = find(address);
 	for (unsigned int i = 0; i < count; i++) {
-		memset(outs[i], 0, zeroed[attributes[i]]);
+		memset(outs[i], 0, value_bytes[attributes[i]]);
 		answer(&place, attributes[i], outs[i]);
 		if (!place.known && attributes[i] == ATTRIBUTE_DEVICE_ORDINAL)
 			memcpy(outs[i], &place.ordinal, sizeof(place.ordinal));

@@ -10,10 +10,7 @@
 
 CUresult pool_enter(CUmemoryPool handle, struct pool **pool)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	*pool = object_get(handle, OBJECT_POOL);
 	return *pool && !(*pool)->destroyed ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
 }
@@ -23,10 +20,9 @@ static CUresult pool_of_device(CUmemoryPool *out, CUdevice ordinal, bool current
 {
 	struct device *device;
 	struct pool *pool;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = out ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
@@ -51,10 +47,9 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 {
 	struct device *device;
 	struct pool *pool;
-	CUresult result = pool_enter(handle, &pool);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(pool_enter(handle, &pool));
 	result = device_get(ordinal, &device);
 	if (result == CUDA_SUCCESS && (pool->device != device || pool->imported))
 		result = CUDA_ERROR_INVALID_VALUE;
@@ -88,18 +83,14 @@ CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
 {
 	struct device *device;
 	struct pool *pool;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!out || !properties ||
 	    (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED &&
 	     properties->allocType != CU_MEM_ALLOCATION_TYPE_MANAGED) ||
 	    properties->handleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	result = device_of_pool(properties, &device);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(device_of_pool(properties, &device));
 	pool = pool_new(device);
 	if (!pool)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
@@ -114,10 +105,8 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
 	struct chunk *gone = NULL;
 	struct pool *pool;
-	CUresult result = pool_enter(handle, &pool);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(pool_enter(handle, &pool));
 	if (pool->is_default)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (pool->device->current_pool == pool)
@@ -134,13 +123,9 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes)
 {
 	struct chunk *gone = NULL;
 	struct pool *pool;
-	CUresult result = pool_enter(handle, &pool);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = capture_allows();
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY(pool_enter(handle, &pool));
+	TRY_LOCKED(capture_allows());
 	pool_trim(pool, keep_bytes, &gone);
 	driver_unlock();
 	chunks_give_back(gone);
@@ -150,10 +135,8 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep_bytes)
 CUresult cuMemPoolGetAttribute(CUmemoryPool handle, int attribute, void *value)
 {
 	struct pool *pool;
-	CUresult result = pool_enter(handle, &pool);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(pool_enter(handle, &pool));
 	const uint64_t words[] = {
 	    [CU_MEMPOOL_ATTR_RELEASE_THRESHOLD] = pool->threshold_bytes,
 	    [CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT] = pool->reserved_bytes,
@@ -174,10 +157,8 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, int attribute, void *value)
 CUresult cuMemPoolSetAttribute(CUmemoryPool handle, int attribute, void *value)
 {
 	struct pool *pool;
-	CUresult result = pool_enter(handle, &pool);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(pool_enter(handle, &pool));
 	if (!value)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES &&

@@ -31,11 +31,9 @@ CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool handle, int ty
 {
 	struct shared_pool shared = {.magic = MAGIC};
 	struct pool *pool;
-	CUresult result = pool_enter(handle, &pool);
 	int fd;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(pool_enter(handle, &pool));
 	if (!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
 	    !(pool->handle_types & type) || pool->imported)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -59,10 +57,8 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int
 {
 	struct shared_pool shared = {0};
 	struct pool *pool = NULL;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
 	    pread((int)(uintptr_t)handle, &shared, sizeof(shared), 0) != (ssize_t)sizeof(shared) ||
 	    shared.magic != MAGIC)
@@ -84,10 +80,8 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr address
 	struct device *device;
 	struct range *range;
 	uint64_t id;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	range = memory_find(address, &device);
 	if (!out || !range || !range->chunk || range->base != address ||
 	    !chunk_pool(range->chunk)->origin || chunk_pool(range->chunk)->imported)
@@ -96,9 +90,7 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr address
 	shared.bytes = range->bytes;
 	id = chunk_place(range->chunk, address, &shared.offset, &shared.chunk_bytes);
 	driver_unlock();
-	result = device_export(device, id, &shared.token);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(device_export(device, id, &shared.token));
 	memset(out, 0, sizeof(*out));
 	memcpy(out, &shared, sizeof(shared));
 	return CUDA_SUCCESS;
@@ -110,10 +102,9 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool handle, CUmemPool
 	struct device *device;
 	struct pool *pool;
 	uint64_t id, address = 0;
-	CUresult result = pool_enter(handle, &pool);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(pool_enter(handle, &pool));
 	if (data)
 		memcpy(&shared, data, sizeof(shared));
 	if (!out || !data || !pool->imported || shared.magic != MAGIC ||

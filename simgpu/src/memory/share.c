@@ -70,10 +70,9 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
 {
 	struct share share = {.magic = SHARE_MAGIC};
 	struct physical *memory;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	memory = physical_get(handle);
 	if (!out || flags || !memory || !(type & SHAREABLE_TYPES) || type & (type - 1) ||
 	    !(memory->prop.requestedHandleTypes & type))
@@ -140,10 +139,9 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
 {
 	int given = (int)(intptr_t)shareable, fd = -1;
 	struct share share;
-	CUresult result = driver_enter();
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	driver_unlock();
 	if (!out)
 		return CUDA_ERROR_INVALID_VALUE;

@@ -128,10 +128,8 @@ CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, C
 {
 	struct reservation *reserved;
 	uint64_t aligned;
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	aligned = alignment < vmm_granule() ? vmm_granule() : alignment;
 	if (!out || !bytes || bytes % vmm_granule() || aligned & (aligned - 1) || flags)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -145,11 +143,9 @@ CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, C
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
 {
 	struct reservation **link = &reservations;
-	CUresult result = driver_enter();
 	size_t at;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	while (*link && ((*link)->base != address || (*link)->bytes != bytes || (*link)->buffer))
 		link = &(*link)->next;
 	at = first_behind(address);
@@ -196,10 +192,8 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 		  CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
 	struct mapping wanted = {.range = {.base = address, .bytes = bytes}};
-	CUresult result = driver_enter();
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	wanted.memory = physical_get(handle);
 	if (!wanted.memory || !bytes || flags || offset || (address | bytes) % vmm_granule() ||
 	    bytes > wanted.memory->bytes)
@@ -225,11 +219,9 @@ static void unmap(size_t first, size_t count)
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
 {
-	CUresult result = driver_enter();
 	size_t first, count;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	count = whole_mappings(address, bytes, &first);
 	if (!count || reservation_of(address, 1)->buffer)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -293,12 +285,11 @@ static void set_bit(uint64_t *bits, uint64_t bit, bool on)
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
 			size_t accesses)
 {
-	CUresult result = driver_enter();
+	CUresult result = CUDA_SUCCESS;
 	size_t first, count;
 	struct device *device;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	count = whole_mappings(address, bytes, &first);
 	if (!count || !access || !accesses)
 		result = CUDA_ERROR_INVALID_VALUE;

@@ -30,12 +30,11 @@ CUresult cuLibraryLoadData(CUlibrary *out, const void *image, int *jit_options, 
 {
 	struct library *library;
 	struct code *code;
-	CUresult result = driver_enter();
+	CUresult result;
 
 	(void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values,
 	    (void)count;
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	result = out ? code_of(image, &code) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
@@ -57,10 +56,7 @@ CUresult cuLibraryLoadData(CUlibrary *out, const void *image, int *jit_options, 
 
 static CUresult enter(CUlibrary handle, const void *out, struct library **library)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!out)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*library = object_get(handle, OBJECT_LIBRARY);
@@ -70,10 +66,8 @@ static CUresult enter(CUlibrary handle, const void *out, struct library **librar
 CUresult cuLibraryUnload(CUlibrary handle)
 {
 	struct library *library;
-	CUresult result = enter(handle, &library, &library);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, &library, &library));
 	library_free(library);
 	return driver_leave(CUDA_SUCCESS);
 }
@@ -82,10 +76,8 @@ CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary handle, const char *name)
 {
 	struct function *kernel;
 	struct library *library;
-	CUresult result = enter(handle, out && name ? out : NULL, &library);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, out && name ? out : NULL, &library));
 	kernel = functions_find(library->kernels, library->code, name);
 	if (!kernel)
 		return driver_leave(CUDA_ERROR_NOT_FOUND);
@@ -95,14 +87,10 @@ CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary handle, const char *name)
 
 CUresult library_module(struct library *library, struct context *context, struct module **out)
 {
-	CUresult result;
-
 	for (*out = library->modules; *out; *out = (*out)->next_of_library)
 		if ((*out)->context == context)
 			return CUDA_SUCCESS;
-	result = module_new(context, library->code, out);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(module_new(context, library->code, out));
 	(*out)->library = library;
 	(*out)->next_of_library = library->modules;
 	library->modules = *out;
@@ -130,10 +118,9 @@ CUresult cuLibraryGetModule(CUmodule *out, CUlibrary handle)
 {
 	struct library *library;
 	struct module *module;
-	CUresult result = enter(handle, out, &library);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, out, &library));
 	result = module_of(library, &module);
 	if (result == CUDA_SUCCESS)
 		*out = object_handle(module);
@@ -144,68 +131,26 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary handl
 {
 	struct library *library;
 	struct module *module;
-	CUresult result = enter(handle, (address || bytes) && name ? name : NULL, &library);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, (address || bytes) && name ? name : NULL, &library));
 	result = module_of(library, &module);
 	if (result == CUDA_SUCCESS)
 		result = module_variable(module, name, address, bytes);
 	return driver_leave(result);
 }
 
-static CUresult enter_kernel(CUkernel handle, const void *out, struct function **kernel)
-{
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	if (!out)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*kernel = object_get(handle, OBJECT_KERNEL);
-	return *kernel ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_HANDLE);
-}
-
 CUresult cuKernelGetFunction(CUfunction *out, CUkernel handle)
 {
 	struct function *kernel, *function;
 	struct module *module;
-	CUresult result = enter_kernel(handle, out, &kernel);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = module_of(kernel->library, &module);
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY(driver_enter());
+	kernel = object_get(handle, OBJECT_KERNEL);
+	if (!out || !kernel)
+		return driver_leave(out ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE);
+	TRY_LOCKED(module_of(kernel->library, &module));
 	function = module->functions[kernel->entry - module->code->entries];
 	*out = object_handle(function);
 	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel handle, CUdevice ordinal)
-{
-	struct function *kernel;
-	struct device *device;
-	CUresult result = enter_kernel(handle, value, &kernel);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = device_get(ordinal, &device);
-	if (result == CUDA_SUCCESS)
-		result = function_attribute(kernel, device, attribute, value);
-	return driver_leave(result);
-}
-
-CUresult cuKernelSetAttribute(int attribute, int value, CUkernel handle, CUdevice ordinal)
-{
-	struct function *kernel;
-	struct device *device;
-	CUresult result = enter_kernel(handle, &kernel, &kernel);
-
-	if (result != CUDA_SUCCESS)
-		return result;
-	result = device_get(ordinal, &device);
-	if (result == CUDA_SUCCESS)
-		result = function_set_attribute(kernel, attribute, value);
-	return driver_leave(result);
 }

@@ -114,16 +114,12 @@ CUresult module_variable(struct module *module, const char *name, CUdeviceptr *a
 			 size_t *bytes)
 {
 	const struct code_variable *found;
-	CUresult result = module_load_code(module);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(module_load_code(module));
 	found = code_variable_find(module->code, name);
 	if (!found)
 		return CUDA_ERROR_NOT_FOUND;
-	result = variables_place(module);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(variables_place(module));
 	if (address)
 		*address = module->variables->base + found->offset;
 	if (bytes)
@@ -136,10 +132,9 @@ CUresult cuModuleLoadData(CUmodule *out, const void *image)
 	struct context *context;
 	struct module *module;
 	struct code *code;
-	CUresult result = context_enter(NULL, &context);
+	CUresult result;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(context_enter(NULL, &context));
 	result = out ? code_of(image, &code) : CUDA_ERROR_INVALID_VALUE;
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
@@ -176,10 +171,7 @@ CUresult cuModuleLoad(CUmodule *out, const char *path)
 
 static CUresult enter(CUmodule handle, const void *out, struct module **module)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!out)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*module = object_get(handle, OBJECT_MODULE);
@@ -189,10 +181,8 @@ static CUresult enter(CUmodule handle, const void *out, struct module **module)
 CUresult cuModuleUnload(CUmodule handle)
 {
 	struct module *module;
-	CUresult result = enter(handle, &module, &module);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, &module, &module));
 	/* A library's module ends with the library. */
 	if (module->library)
 		return driver_leave(CUDA_ERROR_NOT_PERMITTED);
@@ -202,10 +192,7 @@ CUresult cuModuleUnload(CUmodule handle)
 
 CUresult cuModuleGetLoadingMode(int *mode)
 {
-	CUresult result = driver_enter();
-
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_enter());
 	if (!mode)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	*mode = 2; /* lazy */
@@ -216,10 +203,8 @@ CUresult cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name)
 {
 	struct function *function;
 	struct module *module;
-	CUresult result = enter(handle, out && name ? out : NULL, &module);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, out && name ? out : NULL, &module));
 	function = functions_find(module->functions, module->code, name);
 	if (!function)
 		return driver_leave(CUDA_ERROR_NOT_FOUND);
@@ -231,9 +216,7 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule hand
 			      const char *name)
 {
 	struct module *module;
-	CUresult result = enter(handle, (address || bytes) && name ? name : NULL, &module);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(enter(handle, (address || bytes) && name ? name : NULL, &module));
 	return driver_leave(module_variable(module, name, address, bytes));
 }

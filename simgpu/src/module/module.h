@@ -15,7 +15,6 @@ struct function {
 	struct module *module;
 	struct library *library;
 	const struct code_entry *entry;
-	int dynamic_shared_bytes, carveout_percent;
 };
 
 struct module {
@@ -58,9 +57,5 @@ CUresult module_load_code(struct module *module);
 void module_unload_code(struct module *module);
 /* Loads a function's code for the context, and takes its local memory. */
 CUresult function_load(struct function *function, struct context *context);
-
-CUresult function_attribute(const struct function *function, const struct device *device,
-			    int attribute, int *value);
-CUresult function_set_attribute(struct function *function, int attribute, int value);
 
 #endif

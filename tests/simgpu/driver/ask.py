@@ -31,7 +31,6 @@ RELEASES: Final = (
 )
 VERSIONS: Final = tuple(sorted((0, 1999, 3019, *RELEASES, 14000, 2**31 - 1)))
 FLAGS: Final = (0, 1, 2, 3)
-ERRORS: Final = range(-1, 1100)
 NVML_ERRORS: Final = range(-1, 1001)
 
 _ARGUMENTS: Final = 16
@@ -125,12 +124,6 @@ def _errors(answer: Callable[[int], str], codes: range) -> dict[str, str]:
     return {code: text for code, text in said.items() if text != unknown or code == "-1"}
 
 
-def _text(function: Any, code: int) -> str:
-    text = ctypes.c_char_p(b"untouched")
-    result = function(code, ctypes.byref(text))
-    return f"{result} {text.value.decode() if text.value is not None else None}"
-
-
 def _row(base: str, answers: Sequence[str]) -> str:
     """`version answer` pairs, of each run of equal answers the first version; or the version from
     which a name means itself, which means nothing before."""
@@ -209,12 +202,6 @@ def ask_cuda(more_names: Sequence[str], apart: bool) -> Any:
             "version": f"{version_code} {version.value}",
             "unknown_export_table": f"{code} {pointer}",
         },
-        "errors": _errors(
-            lambda code: " ".join(
-                _text(function, code) for function in (cuda.cuGetErrorName, cuda.cuGetErrorString)
-            ),
-            ERRORS,
-        ),
         "resolved": _resolved(cuda, sorted({*more_names, *entries, *bases}), entries),
         "calls": _calls(cuda, entries, apart),
     }

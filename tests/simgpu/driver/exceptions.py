@@ -13,18 +13,22 @@ class KnownDifference(NamedTuple):
     reason: str
 
 
-_ONE_TABLE: Final = (
-    "before_init.def is one table for all generations, and has the answer of driver 550"
-)
-
-
 def _known(versions: tuple[int, ...], question: str, reason: str) -> KnownDifference:
     return KnownDifference(versions, re.compile(question), reason)
 
 
+_CHECKED_FIRST: Final = (
+    r"cuCtxDestroy(_v2)?|cuEventQuery|cuEventSynchronize|cuGraphInstantiateWithParams(_ptsz)?"
+    r"|cuIpcGetMemHandle|cuLaunchKernelEx(_ptsz)?|cuMemMapArrayAsync(_ptsz)?"
+    r"|cuStreamBeginCaptureToGraph(_ptsz)?|cuStreamEndCapture(_ptsz)?"
+)
+
 CUDA: Final = (
-    _known((11040,), "cuCtxDestroy(_v2)? zeros", _ONE_TABLE),
-    _known((11040,), "cuStreamEndCapture(_ptsz)? zeros", _ONE_TABLE),
+    _known(
+        (11040,),
+        rf"({_CHECKED_FIRST}) (zeros|pointers)",
+        "NVIDIA's driver checks some arguments before it finds that there was no cuInit",
+    ),
 )
 
 NVML: Final = (

@@ -17,7 +17,6 @@ from typing import Any, Final
 from cuda.bindings import driver
 
 from tests.simgpu.programs.cuda_calls import BLOCK, PTX, R, begin, free_bytes, ok
-from tests.simgpu.programs.error_codes import error_codes
 from tests.support import GIB, MIB
 
 
@@ -181,7 +180,6 @@ PROGRAMS: Final[dict[str, Callable[[], None]]] = {
         fill_the_gpu,
         contexts,
         launches,
-        error_codes,
     )
 }
 """Those that need nothing but a host with two GPUs."""
