@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Final
@@ -52,13 +52,10 @@ class Load:
     processes: int = 1
     blocks: int = 1
     forced: bool = False
-    bucket: bool = False
-    """It limits itself to its share, without the library."""
 
     @property
     def arguments(self) -> Sequence[str]:
-        bucket = str(self.percent if self.bucket else 0)
-        return (str(self._kernel_us), self.mode, str(self.streams), str(self.blocks), bucket)
+        return (str(self._kernel_us), self.mode, str(self.streams), str(self.blocks))
 
     @property
     def _kernel_us(self) -> float:
@@ -175,10 +172,9 @@ class Host:
 
     def alone(self, load: Load, seconds: int = 3, again: bool = False) -> MeasuredWork:
         """The work of such a program alone and without a limit; measured once, or again."""
-        free = replace(load, bucket=False)
-        key = (*free.arguments, free.processes)
+        key = (*load.arguments, load.processes)
         if again or key not in self._alone:
-            self._alone[key] = self.run([free], seconds, limited=False)[0]
+            self._alone[key] = self.run([load], seconds, limited=False)[0]
         return self._alone[key]
 
     def arbiters(self) -> Sequence[psutil.Process]:

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final
 
 from bench import Result
-from bench.scheduling import blocking, complete_runs, dialects, fleets, verbs
+from bench.scheduling import blocking, complete_runs, fleets, verbs
 from bench.scheduling.figures import Figures, say
 from bench.scheduling.throughput import (
     BARE,
@@ -30,7 +30,6 @@ from bench.scheduling.throughput import (
 
 _AT_LEAST_OF_BARE: Final = {1_000: 0.75, 5_000: 0.9}
 _MIXED: Final = (OURS, OURS_TENTH, OURS_ZONE)
-_AT_MOST_OF_KOORDINATOR: Final = 1.05
 _BLOCKING_MS: Final = 50.0
 _MIXES: Final = {"": fleets.ONE, "_tenth": fleets.TENTH, "_wide": fleets.WIDE}
 
@@ -40,7 +39,6 @@ def run(quick: bool) -> Result:
     _blocking(figures, fleets.LARGE)
     _whole(figures, quick)
     _verbs(figures, quick)
-    _dialects(figures, quick)
     header = ("", "measured", "goal")
     return Result(figures.values, figures.at_most, header, figures.rows, figures.at_least)
 
@@ -107,13 +105,6 @@ def _verbs(figures: Figures, quick: bool) -> None:
             if mix is fleets.ONE or size is fleets.MIDDLE:
                 count = pods // 4 if quick else pods
                 _mix(figures, size, f"{size.nodes}{suffix}", mix, 2 if quick else 5, count)
-
-
-def _dialects(figures: Figures, quick: bool) -> None:
-    """The time of filter and prioritize for a dialect's pod, of that for Koordinator's."""
-    say(f"{fleets.LARGE.nodes:,} nodes, by request dialect")
-    for name, ratio in dialects.ratios(dialects.measure(fleets.LARGE, 75 if quick else 400)):
-        figures.add(f"dialect_{name}_ratio", ratio, _AT_MOST_OF_KOORDINATOR)
 
 
 def _mix(
