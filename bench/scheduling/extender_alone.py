@@ -1,9 +1,7 @@
 """The extender over a given fleet and an API server that accepts everything at once, to measure the
 verbs themselves. Runs until its standard input ends; its first line is its port.
 
-    python -m bench.scheduling.extender_alone NODES PODS [all]
-
-all: with all request dialects on.
+    python -m bench.scheduling.extender_alone NODES PODS
 """
 
 from __future__ import annotations
@@ -19,10 +17,8 @@ from typing import Any
 import uvloop
 
 from bench.scheduling import fleets
-from gpuslice.contract.dialects import DIALECTS
 from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs
-from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
 
@@ -58,10 +54,10 @@ class _Yes:
         yield
 
 
-async def main(size: fleets.Size, enabled: Enabled) -> None:
+async def main(size: fleets.Size) -> None:
     state, yes = fleets.filled(size), _Yes()
-    verbs = Verbs(state, enabled=enabled)
-    binder = Binder(state, yes, yes, verbs, enabled=enabled)
+    verbs = Verbs(state)
+    binder = Binder(state, yes, yes, verbs)
     extender = Extender(verbs, binder, yes, yes, Metrics())
     serving = await extender.serve("127.0.0.1", 0)
     sys.stdout.write(f"{serving.addresses[0][1]}\n")
@@ -74,6 +70,5 @@ async def main(size: fleets.Size, enabled: Enabled) -> None:
 if __name__ == "__main__":
     # The caller counts and retries binds whose GPU was filled meanwhile.
     logging.getLogger("scheduler.extender").setLevel(logging.ERROR)
-    _, nodes, pods, *which = sys.argv
-    enabled = frozenset(each.name for each in DIALECTS) if which else DEFAULT
-    uvloop.run(main(fleets.Size(int(nodes), int(pods)), enabled))
+    _, nodes, pods = sys.argv
+    uvloop.run(main(fleets.Size(int(nodes), int(pods))))

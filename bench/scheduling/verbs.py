@@ -212,10 +212,10 @@ _OUR_CORE: Final = _CORES[-1]
 
 
 @contextmanager
-def other_side(size: Size, *options: str) -> Iterator[tuple[int, int]]:
-    """The extender's process id and port. options: of bench.scheduling.extender_alone."""
+def other_side(size: Size) -> Iterator[tuple[int, int]]:
+    """The extender's process id and port."""
     sizes = (str(size.nodes), str(size.pods))
-    command = [sys.executable, "-m", "bench.scheduling.extender_alone", *sizes, *options]
+    command = [sys.executable, "-m", "bench.scheduling.extender_alone", *sizes]
     with on_core(_ITS_CORE):
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
