@@ -1,11 +1,10 @@
 /*
  * cuda-load, of the lab's images: keeps GPU 0 busy, and says how much it got done.
  *
- *	cuda-load SECONDS KERNEL_US [MODE [STREAMS [BLOCKS [BUCKET]]]]
+ *	cuda-load SECONDS KERNEL_US [MODE [STREAMS [BLOCKS]]]
  *
  * MODE: launch, wait (for each), graph, cooperative, ex (with attributes), cluster (as ex, and in
  * clusters of two blocks), runtime (the driver calls of NVIDIA's runtime for a launch) or copy.
- * BUCKET: percent; it limits itself to them, as a straw man.
  *
  * It prints "ready" when it begins. Once a second, and at the end, a line: seconds since the
  * start, finished launches, and the work in them in percent of the time (exact on the simulated
@@ -34,9 +33,6 @@ enum {
 	NOT_READY = 600,
 	COPY_BYTES = 1 << 20,
 	STEPS_MOST = 1 << 20,	    /* whose times are kept, the first ones */
-	BUCKET_MOST_NS = 10000000,  /* what it may save */
-	BUCKET_MARKS = 4,	    /* of work that it does not know yet */
-	BUCKET_PAUSE_NS = 500000,   /* between looks at it */
 	ATTRIBUTE_CLUSTER = 4,	    /* CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION */
 	ATTRIBUTE_PROGRAMMATIC = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
 	ATTRIBUTE_PRIORITY = 8,	    /* CU_LAUNCH_ATTRIBUTE_PRIORITY */
@@ -75,7 +71,6 @@ static struct {
 	void *driver, *function, *streams[MOST_STREAMS], *graph;
 	int stream_count;
 	unsigned int blocks;
-	double bucket; /* 0: none */
 	unsigned long long from, to;
 	uint64_t kernel_ns, launch_ns; /* of a kernel; of what one call launches */
 	const char *mode;
@@ -209,25 +204,9 @@ static void submit(void *stream)
 /* Launches between two events, oldest first. */
 static struct {
 	void *event;
-	uint64_t launches, marked_ns;
+	uint64_t launches;
 } marks[MARKS];
 static uint64_t first_mark, next_mark, finished, marks_most;
-
-/* Tokens come with time, and work takes what its own events show: from the end of the work before
- * it, or from when it was submitted. */
-static struct {
-	double tokens_ns;
-	uint64_t filled_ns, ended_ns;
-} bucket;
-
-static void take_tokens(uint64_t marked_ns)
-{
-	uint64_t at_ns = now_ns();
-
-	bucket.tokens_ns -=
-	    (double)(at_ns - (bucket.ended_ns > marked_ns ? bucket.ended_ns : marked_ns));
-	bucket.ended_ns = at_ns;
-}
 
 static void look_at_marks(int wait_for_one)
 {
@@ -238,28 +217,9 @@ static void look_at_marks(int wait_for_one)
 		if (result == NOT_READY)
 			return;
 		check(result, "cuEventQuery");
-		take_tokens(marks[first_mark % MARKS].marked_ns);
 		finished += marks[first_mark++ % MARKS].launches;
 		wait_for_one = 0;
 	}
-}
-
-static int bucket_is_empty(void)
-{
-	uint64_t at_ns = now_ns();
-
-	bucket.tokens_ns += (double)(at_ns - bucket.filled_ns) * load.bucket / 100;
-	bucket.filled_ns = at_ns;
-	if (bucket.tokens_ns > BUCKET_MOST_NS)
-		bucket.tokens_ns = BUCKET_MOST_NS;
-	look_at_marks(0);
-	return bucket.tokens_ns <= 0 || next_mark - first_mark >= BUCKET_MARKS;
-}
-
-static void wait_for_tokens(void)
-{
-	while (bucket_is_empty())
-		nanosleep(&(struct timespec){0, BUCKET_PAUSE_NS}, NULL);
 }
 
 static void mark(void *stream, uint64_t launches)
@@ -269,7 +229,6 @@ static void mark(void *stream, uint64_t launches)
 	if (!marks[next_mark % MARKS].event)
 		CALL(cuEventCreate, &marks[next_mark % MARKS].event, NO_TIMING);
 	marks[next_mark % MARKS].launches = launches;
-	marks[next_mark % MARKS].marked_ns = now_ns();
 	CALL(cuEventRecord, marks[next_mark++ % MARKS].event, stream);
 	look_at_marks(0);
 }
@@ -291,12 +250,9 @@ static void run(uint64_t duration_ns)
 	marks_most = QUEUED_NS / (batch * load.launch_ns + 1) + 2;
 	if (marks_most > MARKS)
 		marks_most = MARKS;
-	bucket.filled_ns = start_ns;
 	while (at_ns < start_ns + duration_ns) {
 		void *stream = load.streams[steps % (uint64_t)load.stream_count];
 
-		if (load.bucket > 0)
-			wait_for_tokens();
 		submit(stream);
 		if (++pending == batch) {
 			mark(stream, pending);
@@ -327,14 +283,13 @@ int main(int count, char **arguments)
 	if (count < 3) {
 		fprintf(stderr, "usage: cuda-load SECONDS KERNEL_US [launch | wait | graph |"
 				" cooperative | ex | cluster | runtime | copy"
-				" [STREAMS [BLOCKS [BUCKET]]]]\n");
+				" [STREAMS [BLOCKS]]]\n");
 		return 2;
 	}
 	load.kernel_ns = (uint64_t)(atof(arguments[2]) * 1e3);
 	load.mode = count > 3 ? arguments[3] : "launch";
 	load.stream_count = count > 4 ? atoi(arguments[4]) : 1;
 	load.blocks = count > 5 ? (unsigned int)atoi(arguments[5]) : 1;
-	load.bucket = count > 6 ? atof(arguments[6]) : 0;
 	if (load.stream_count < 1 || load.stream_count > MOST_STREAMS) {
 		fprintf(stderr, "cuda-load: STREAMS: invalid value %s: must be 1 to %d\n",
 			arguments[4], MOST_STREAMS);

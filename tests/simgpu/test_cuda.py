@@ -78,16 +78,6 @@ def test_processes_share_one_pool_and_an_exit_frees_memory(driver_host: Host) ->
     watcher.wait_for_free(40 * GIB)
 
 
-def test_a_gpu_for_which_there_are_few_addresses(sim_dir: Path, build_dir: Path) -> None:
-    """Eight times its size does not fit 128 TiB of address space; less does."""
-    host = Host(sim_dir, options=["--gpu", "20Ti"], build_dir=build_dir)
-    host.up()
-    child = start(host, "hold", str(3 * GIB))
-    child.communicate("")
-    host.down()
-    assert child.returncode == 0
-
-
 def test_a_lost_gpu_answers_errors(driver_host: Host) -> None:
     child = start(driver_host, "lose_the_gpu")
     driver_host.fault("lose")

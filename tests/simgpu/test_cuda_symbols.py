@@ -52,13 +52,6 @@ def ask(cuda: ctypes.CDLL, base: str, version: int, flags: int) -> tuple[int, in
     return code, pointer.value, status.value
 
 
-def test_null_arguments(cuda: ctypes.CDLL) -> None:
-    pointer = ctypes.c_void_p()
-    assert cuda.cuGetProcAddress_v2(None, ctypes.byref(pointer), 13000, 0, None) == INVALID_VALUE
-    assert cuda.cuGetProcAddress_v2(b"cuInit", None, 13000, 0, None) == INVALID_VALUE
-    assert cuda.cuGetProcAddress_v2(b"cuInit", ctypes.byref(pointer), 13000, 0, None) == SUCCESS
-
-
 def test_every_row_of_both_lists(cuda: ctypes.CDLL, library: Path) -> None:
     """Every row's symbol is exported and found at its version; nothing else is exported."""
     rows: set[tuple[str, str, int, int]] = set()

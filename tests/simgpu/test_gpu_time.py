@@ -18,7 +18,7 @@ import pytest
 
 from simgpu import board, load_output, wire
 from simgpu.wire import Op, Request, Role
-from tests.simgpu.host import PLAIN, Host
+from tests.simgpu.host import Host
 from tests.simgpu.programs import gpu_time
 from tests.support import measured
 
@@ -71,17 +71,6 @@ def loads(host: Host, program: Path, *what: tuple[int, float]) -> Iterator[list[
 @pytest.mark.parametrize("name", gpu_time.PROGRAMS)
 def test_gpu_time(driver_host: Host, name: str) -> None:
     driver_host.program("gpu_time", name)
-
-
-def test_copies_take_time_where_the_host_has_a_rate(
-    sim_dir: Path, build_dir: Path, tmp_path: Path
-) -> None:
-    description = tmp_path / "host.toml"
-    description.write_text(PLAIN.read_text() + "copy_gib_per_s = 1\n")
-    host = Host(sim_dir, ["--config", description], build_dir=build_dir)
-    host.up()
-    host.program("gpu_time", "copies_take_time")
-    host.down()
 
 
 @pytest.mark.parametrize("other_ns", [MS, 10_000], ids=["alike", "shorter"])

@@ -28,11 +28,6 @@ def free():
     left, total = ctypes.c_size_t(), ctypes.c_size_t()
     assert cuda.cuMemGetInfo_v2(ctypes.byref(left), ctypes.byref(total)) == 0
     return left.value
-def reserved():
-    pool, value = ctypes.c_void_p(), ctypes.c_uint64()
-    assert cuda.cuDeviceGetDefaultMemPool(ctypes.byref(pool), 0) == 0
-    assert cuda.cuMemPoolGetAttribute(pool, 5, ctypes.byref(value)) == 0
-    return value.value
 """
 
 
@@ -66,21 +61,4 @@ assert free() == 8 * MIB
 assert take(0) == -INVALID
 """,
         NULL_DRIVER_BYTES=str(8 << 20),
-    )
-
-
-def test_a_pool_keeps_what_was_freed_until_the_next_synchronisation(build_dir: Path) -> None:
-    run(
-        build_dir,
-        """
-before = free()
-small, large = (take(size, cuda.cuMemAllocAsync, None) for size in (512, 40 * MIB))
-assert reserved() == before - free() == 64 * MIB
-assert cuda.cuMemFreeAsync(ctypes.c_uint64(large), None) == 0
-assert take(40 * MIB, cuda.cuMemAllocAsync, None) == large and reserved() == 64 * MIB
-assert give(large) == cuda.cuStreamSynchronize(None) == 0
-assert reserved() == 2 * MIB
-assert give(small) == cuda.cuStreamSynchronize(None) == 0
-assert free() == before
-""",
     )

@@ -67,17 +67,6 @@ typedef struct {
 enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
 
 typedef struct {
-	int id;
-	union {
-		_Alignas(8) char bytes[64];
-		int cooperative;
-		struct {
-			unsigned int x, y, z;
-		} clusterDim;
-	} value;
-} CUlaunchAttribute;
-
-typedef struct {
 	unsigned int gridDimX;
 	unsigned int gridDimY;
 	unsigned int gridDimZ;
@@ -86,7 +75,7 @@ typedef struct {
 	unsigned int blockDimZ;
 	unsigned int sharedMemBytes;
 	CUstream hStream;
-	const CUlaunchAttribute *attrs;
+	const void *attrs;
 	unsigned int numAttrs;
 } CUlaunchConfig;
 
@@ -162,7 +151,7 @@ enum { CU_CTX_SCHED_MASK = 0x07, CU_CTX_FLAGS_MASK = 0xFF };
 enum { CU_STREAM_NON_BLOCKING = 0x1 };
 enum { CU_EVENT_DISABLE_TIMING = 0x2, CU_EVENT_INTERPROCESS = 0x4, CU_EVENT_FLAGS_MASK = 0x7 };
 enum { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST };
-enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_ARRAY, CU_MEMORYTYPE_UNIFIED };
+enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE };
 enum {
 	CU_MEM_LOCATION_TYPE_NONE,
 	CU_MEM_LOCATION_TYPE_DEVICE,
@@ -170,7 +159,7 @@ enum {
 	CU_MEM_LOCATION_TYPE_HOST_NUMA,
 	CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6
 };
-enum { CU_MEM_ACCESS_READ = 1, CU_MEM_ACCESS_READWRITE = 3 };
+enum { CU_MEM_ACCESS_READWRITE = 3 };
 enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOCATION_TYPE_MANAGED };
 enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 enum {

@@ -121,7 +121,7 @@ struct device {
 	struct pool *default_pool, *current_pool; /* NULL until first use */
 	struct graph_pool {
 		struct graph_block *unused; /* kept for the next graph */
-		uint64_t used_bytes, used_high_bytes, reserved_bytes, reserved_high_bytes;
+		uint64_t used_bytes, reserved_bytes;
 	} graphs;
 };
 

@@ -9,12 +9,6 @@ static uint64_t block_bytes(const struct graph_memory *memory)
 	return (memory->range->bytes + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
 }
 
-static void raise_to(uint64_t *high, uint64_t current)
-{
-	if (*high < current)
-		*high = current;
-}
-
 /* Every allocation node's memory, in any order. */
 static struct graph_memory **all;
 static size_t all_count, all_cap;
@@ -125,13 +119,6 @@ static void back(struct graph_memory *memory, struct graph_block *block)
 
 	memory->block = block;
 	pool->used_bytes += block->bytes;
-	raise_to(&pool->used_high_bytes, pool->used_bytes);
-}
-
-static void count_reserved(struct device *device, uint64_t bytes)
-{
-	device->graphs.reserved_bytes += bytes;
-	raise_to(&device->graphs.reserved_high_bytes, device->graphs.reserved_bytes);
 }
 
 /* The first allocation without memory, after unused blocks have served those they can. */
@@ -194,7 +181,7 @@ static CUresult reserve(struct device *device, uint64_t bytes)
 	}
 	block->next = device->graphs.unused;
 	device->graphs.unused = block;
-	count_reserved(device, bytes);
+	device->graphs.reserved_bytes += bytes;
 	return CUDA_SUCCESS;
 }
 
@@ -287,27 +274,17 @@ CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
 	return result;
 }
 
-static CUresult attribute_of(CUdevice ordinal, int attribute, void *value, uint64_t **word)
+/* The current value in place of a maximum. */
+CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, int attribute, void *value)
 {
 	struct device *device;
 
-	TRY(device_get(ordinal, &device));
-	if (!value || attribute < 0 || attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
-		return CUDA_ERROR_INVALID_VALUE;
-	uint64_t *words[] = {&device->graphs.used_bytes, &device->graphs.used_high_bytes,
-			     &device->graphs.reserved_bytes, &device->graphs.reserved_high_bytes};
-	*word = words[attribute];
-	return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, int attribute, void *value)
-{
-	uint64_t *word;
-	CUresult result;
-
 	TRY(driver_enter());
-	result = attribute_of(ordinal, attribute, value, &word);
-	if (result == CUDA_SUCCESS)
-		*(uint64_t *)value = *word;
-	return driver_leave(result);
+	TRY_LOCKED(device_get(ordinal, &device));
+	if (!value || attribute < 0 || attribute > CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*(uint64_t *)value = attribute < CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
+				 ? device->graphs.used_bytes
+				 : device->graphs.reserved_bytes;
+	return driver_leave(CUDA_SUCCESS);
 }

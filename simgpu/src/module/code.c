@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VARIABLE_ALIGNED 256
-
 /* Space for one more than `count`; at powers of two, so that a long list is seldom copied. */
 static void *grow(void *rows, unsigned int count, size_t bytes)
 {
@@ -30,35 +28,12 @@ bool code_entry_add(struct code *code, struct code_entry entry, const char *name
 	return true;
 }
 
-bool code_variable_add(struct code *code, uint64_t bytes, const char *name, size_t length)
-{
-	struct code_variable *rows = grow(code->variables, code->variable_count, sizeof(*rows));
-	char *copy = rows ? strndup(name, length) : NULL;
-
-	if (rows)
-		code->variables = rows;
-	if (!copy)
-		return false;
-	rows[code->variable_count++] =
-	    (struct code_variable){.name = copy, .offset = code->variables_bytes, .bytes = bytes};
-	code->variables_bytes += (bytes + VARIABLE_ALIGNED - 1) & ~(uint64_t)(VARIABLE_ALIGNED - 1);
-	return true;
-}
-
 int code_entry_find(const struct code *code, const char *name)
 {
 	for (unsigned int i = 0; i < code->entry_count; i++)
 		if (strcmp(code->entries[i].name, name) == 0)
 			return (int)i;
 	return -1;
-}
-
-const struct code_variable *code_variable_find(const struct code *code, const char *name)
-{
-	for (unsigned int i = 0; i < code->variable_count; i++)
-		if (strcmp(code->variables[i].name, name) == 0)
-			return &code->variables[i];
-	return NULL;
 }
 
 enum code_result code_read(const void *image, struct code **out)
@@ -84,9 +59,6 @@ void code_release(struct code *code)
 		return;
 	for (unsigned int i = 0; i < code->entry_count; i++)
 		free(code->entries[i].name);
-	for (unsigned int i = 0; i < code->variable_count; i++)
-		free(code->variables[i].name);
 	free(code->entries);
-	free(code->variables);
 	free(code);
 }

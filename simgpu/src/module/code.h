@@ -1,5 +1,5 @@
 /*
- * What the driver needs of a program's code: the names of its kernels and variables, and its size.
+ * What the driver needs of a program's code: the names of its kernels, and its size.
  *
  * The code itself is not read: a simulated launch takes time and computes nothing. Comments in PTX
  * text state what the code would do. `// simgpu: duration_ns=250000` before an entry is the
@@ -25,20 +25,11 @@ struct code_entry {
 	uint64_t local_bytes; /* per thread; 0 if unstated */
 };
 
-/* A variable in global or constant memory. */
-struct code_variable {
-	char *name;
-	uint64_t offset, bytes; /* in the memory of all variables */
-};
-
 struct code {
 	unsigned int references;
 	uint64_t bytes; /* on the GPU */
 	struct code_entry *entries;
 	unsigned int entry_count;
-	struct code_variable *variables;
-	unsigned int variable_count;
-	uint64_t variables_bytes;
 };
 
 enum code_result {
@@ -53,11 +44,9 @@ void code_release(struct code *code);
 
 /* The number of the entry called `name`, or -1. */
 int code_entry_find(const struct code *code, const char *name);
-const struct code_variable *code_variable_find(const struct code *code, const char *name);
 
-/* For the readers of the two formats. False: there is no memory for another entry or variable. */
+/* For the readers of the two formats. False: there is no memory for another entry. */
 bool code_entry_add(struct code *code, struct code_entry entry, const char *name, size_t length);
-bool code_variable_add(struct code *code, uint64_t bytes, const char *name, size_t length);
 enum code_result text_read(const char *text, struct code *code);
 enum code_result cubin_read(const char *image, struct code *code);
 

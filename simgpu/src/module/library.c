@@ -136,7 +136,7 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary handl
 	TRY(enter(handle, (address || bytes) && name ? name : NULL, &library));
 	result = module_of(library, &module);
 	if (result == CUDA_SUCCESS)
-		result = module_variable(module, name, address, bytes);
+		result = module_variable(module, address, bytes);
 	return driver_leave(result);
 }
 

@@ -1,8 +1,8 @@
 /*
- * Modules: the code of an image loaded into a context, with its functions and variables.
+ * Modules: the code of an image loaded into a context, with its functions.
  *
- * The variables of a module have addresses once one of them is requested. Their memory is part of
- * the code's.
+ * The names of variables are not read: every one has the same address in the module, whose memory
+ * is part of the code's.
  */
 #include "module/module.h"
 
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #define IMAGE_MAX_BYTES (64u << 20)
+#define VARIABLE_BYTES	4096
 
 CUresult code_of(const void *image, struct code **code)
 {
@@ -94,36 +95,24 @@ void modules_forget(struct context *context)
 			module_free(module);
 }
 
-static CUresult variables_place(struct module *module)
+CUresult module_variable(struct module *module, CUdeviceptr *address, size_t *bytes)
 {
-	struct range *range;
-
-	if (module->variables)
-		return CUDA_SUCCESS;
-	range = arena_take(&module->context->device->arena, module->code->variables_bytes);
-	if (!range)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	range->id = module->object.serial;
-	range->context = module->context->object.serial;
-	range->imported = true;
-	module->variables = range;
-	return CUDA_SUCCESS;
-}
-
-CUresult module_variable(struct module *module, const char *name, CUdeviceptr *address,
-			 size_t *bytes)
-{
-	const struct code_variable *found;
+	struct range *range = module->variables;
 
 	TRY(module_load_code(module));
-	found = code_variable_find(module->code, name);
-	if (!found)
-		return CUDA_ERROR_NOT_FOUND;
-	TRY(variables_place(module));
+	if (!range) {
+		range = arena_take(&module->context->device->arena, VARIABLE_BYTES);
+		if (!range)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		range->id = module->object.serial;
+		range->context = module->context->object.serial;
+		range->imported = true;
+		module->variables = range;
+	}
 	if (address)
-		*address = module->variables->base + found->offset;
+		*address = range->base;
 	if (bytes)
-		*bytes = found->bytes;
+		*bytes = range->bytes;
 	return CUDA_SUCCESS;
 }
 
@@ -218,5 +207,5 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule hand
 	struct module *module;
 
 	TRY(enter(handle, (address || bytes) && name ? name : NULL, &module));
-	return driver_leave(module_variable(module, name, address, bytes));
+	return driver_leave(module_variable(module, address, bytes));
 }

@@ -45,8 +45,7 @@ struct function *function_get(const void *handle);
 CUresult module_new(struct context *context, struct code *code, struct module **out);
 void module_free(struct module *module);
 /* Loads the code, and returns where a variable is. */
-CUresult module_variable(struct module *module, const char *name, CUdeviceptr *address,
-			 size_t *bytes);
+CUresult module_variable(struct module *module, CUdeviceptr *address, size_t *bytes);
 /* The library's module in a context, made if there is none yet. */
 CUresult library_module(struct library *library, struct context *context, struct module **out);
 /* The module ends. */

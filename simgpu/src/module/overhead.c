@@ -126,8 +126,6 @@ CUresult module_load_code(struct module *module)
 		return CUDA_SUCCESS;
 	if (bytes == CODE_UNSTATED)
 		bytes = module->context->device->gpu->module_bytes;
-	if (bytes < module->code->variables_bytes)
-		bytes = module->code->variables_bytes;
 	result = hold(module->context, bytes, &module->memory);
 	module->loaded = result == CUDA_SUCCESS;
 	return result;

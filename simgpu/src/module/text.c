@@ -1,4 +1,4 @@
-/* PTX text: its entries, variables and `// simgpu:` comments; see code.h. */
+/* PTX text: its entries and `// simgpu:` comments; see code.h. */
 #include "module/code.h"
 
 #include <ctype.h>
@@ -74,32 +74,6 @@ static bool read_entry(struct reader *reader)
 	return !next(reader) || code_entry_add(reader->code, stated, reader->word, reader->length);
 }
 
-/* ` .align 4 .b8 name[8][2] = ...`, after `.global` or `.const`. */
-static bool read_variable(struct reader *reader)
-{
-	const char *at = reader->at, *end = at + strcspn(at, ";={)"), *name = NULL;
-	uint64_t bytes = 0, count = 1;
-	size_t length = 0;
-
-	while (at < end) {
-		size_t word = strcspn(at, " \t\n[];={),");
-
-		if (*at == '[')
-			count *= strtoull(at + 1, NULL, 10);
-		if (*at == '.' && at[1] && strchr("usbf", at[1]) && isdigit((unsigned char)at[2])) {
-			bytes = strtoull(at + 2, NULL, 10) / 8;
-		} else if (isalpha((unsigned char)*at) || *at == '_') {
-			name = at;
-			length = word;
-		}
-		at += word ? word : 1;
-	}
-	reader->at = end;
-	if (!name || !bytes || (*end != ';' && *end != '='))
-		return true; /* the type of a parameter, or a texture */
-	return code_variable_add(reader->code, bytes * count, name, length);
-}
-
 enum code_result text_read(const char *text, struct code *code)
 {
 	struct reader reader = {
@@ -111,11 +85,8 @@ enum code_result text_read(const char *text, struct code *code)
 	code->bytes = CODE_UNSTATED;
 	if (!next(&reader) || !is(&reader, ".version"))
 		return CODE_INVALID;
-	while (kept && next(&reader)) {
+	while (kept && next(&reader))
 		if (is(&reader, ".entry"))
 			kept = read_entry(&reader);
-		else if (is(&reader, ".global") || is(&reader, ".const"))
-			kept = read_variable(&reader);
-	}
 	return kept ? CODE_OK : CODE_NO_MEMORY;
 }

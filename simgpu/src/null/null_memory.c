@@ -31,8 +31,7 @@ struct block {
 	uint64_t words_with_places; /* bit: that word of `places` is not 0 */
 	uint64_t places[WORDS];	    /* bit: that place is free */
 	uint32_t live;
-	uint32_t previous, next; /* of those with places, + 1 */
-	uint8_t size;		 /* places are 512 << size bytes */
+	uint8_t size; /* places are 512 << size bytes */
 	uint8_t heap;
 	bool taken;
 };
@@ -50,7 +49,7 @@ static struct {
 	struct numbers block_numbers, large_numbers;
 	struct block *blocks;
 	struct large *large;
-	uint32_t with_places[NULL_HEAP_COUNT][SIZE_COUNT]; /* block + 1; 0: none */
+	uint32_t current[NULL_HEAP_COUNT][SIZE_COUNT]; /* block + 1 that is filled; 0: none */
 } memory;
 
 /* Zeros; the kernel provides each page at its first use. */
@@ -123,31 +122,7 @@ static void heap_give(enum null_heap heap, uint64_t bytes)
 		memory.used_bytes -= bytes;
 }
 
-static void link_block(uint32_t number)
-{
-	struct block *block = &memory.blocks[number];
-	uint32_t *first = &memory.with_places[block->heap][block->size];
-
-	block->previous = 0;
-	block->next = *first;
-	if (*first)
-		memory.blocks[*first - 1].previous = number + 1;
-	*first = number + 1;
-}
-
-static void unlink_block(uint32_t number)
-{
-	struct block *block = &memory.blocks[number];
-
-	if (block->next)
-		memory.blocks[block->next - 1].previous = block->previous;
-	if (block->previous)
-		memory.blocks[block->previous - 1].next = block->next;
-	else
-		memory.with_places[block->heap][block->size] = block->next;
-}
-
-/* A new block, in its list; false if the GPU is full. */
+/* A new block to be filled; false if the GPU is full. */
 static bool add_block(enum null_heap heap, int size)
 {
 	uint64_t place_count = UINT64_C(1) << (SIZE_COUNT - size), words = (place_count + 63) / 64;
@@ -167,8 +142,13 @@ static bool add_block(enum null_heap heap, int size)
 	if (place_count < 64)
 		block->places[0] = (UINT64_C(1) << place_count) - 1;
 	block->words_with_places = words == 64 ? UINT64_MAX : (UINT64_C(1) << words) - 1;
-	link_block(number);
+	memory.current[heap][size] = number + 1;
 	return true;
+}
+
+static bool has_places(uint32_t current)
+{
+	return current && memory.blocks[current - 1].words_with_places;
 }
 
 static uint64_t take_small(enum null_heap heap, uint64_t bytes)
@@ -178,9 +158,9 @@ static uint64_t take_small(enum null_heap heap, uint64_t bytes)
 	struct block *block;
 	uint32_t number;
 
-	if (!memory.with_places[heap][size] && !add_block(heap, size))
+	if (!has_places(memory.current[heap][size]) && !add_block(heap, size))
 		return 0;
-	number = memory.with_places[heap][size] - 1;
+	number = memory.current[heap][size] - 1;
 	block = &memory.blocks[number];
 	word = __builtin_ctzll(block->words_with_places);
 	bit = __builtin_ctzll(block->places[word]);
@@ -188,12 +168,11 @@ static uint64_t take_small(enum null_heap heap, uint64_t bytes)
 	block->places[word] &= block->places[word] - 1;
 	if (!block->places[word])
 		block->words_with_places &= block->words_with_places - 1;
-	if (!block->words_with_places)
-		unlink_block(number);
 	return SMALL_ADDRESS + ((uint64_t)number << BLOCK_SHIFT) +
 	       ((uint64_t)(word * 64 + bit) << (GRANULE_SHIFT + size));
 }
 
+/* The block of the latest free is filled next. */
 static bool give_small(uint64_t offset)
 {
 	uint32_t number = (uint32_t)(offset >> BLOCK_SHIFT);
@@ -208,13 +187,12 @@ static bool give_small(uint64_t offset)
 	bit = UINT64_C(1) << place % 64;
 	if (offset != place << (GRANULE_SHIFT + block->size) || block->places[word] & bit)
 		return false;
-	if (!block->words_with_places)
-		link_block(number);
 	block->places[word] |= bit;
 	block->words_with_places |= UINT64_C(1) << word;
+	memory.current[block->heap][block->size] = number + 1;
 	if (--block->live)
 		return true;
-	unlink_block(number);
+	memory.current[block->heap][block->size] = 0;
 	block->taken = false;
 	heap_give(block->heap, NULL_BLOCK_BYTES);
 	number_give(&memory.block_numbers, number);

@@ -70,34 +70,27 @@ NVML_API(nvmlDeviceGetMigMode, nvmlDevice_t device, unsigned int *now, unsigned 
 NVML_API(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, nvmlMemory_t *memory)
 {
 	struct sim_memory pool;
-	nvmlReturn_t result = query_memory(device, &pool);
 
-	if (result == NVML_SUCCESS && !memory)
+	TRY_NVML(query_memory(device, &pool));
+	if (!memory)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS) {
-		memory->total = pool.total_bytes;
-		memory->free = pool.free_bytes;
-		memory->used = pool.total_bytes - pool.free_bytes;
-	}
-	return result;
+	*memory =
+	    (nvmlMemory_t){pool.total_bytes, pool.free_bytes, pool.total_bytes - pool.free_bytes};
+	return NVML_SUCCESS;
 }
 
 NVML_API(nvmlDeviceGetMemoryInfo_v2, nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
 	struct sim_memory pool;
-	nvmlReturn_t result = query_memory(device, &pool);
 
-	if (result == NVML_SUCCESS && !memory)
+	TRY_NVML(query_memory(device, &pool));
+	if (!memory)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS && memory->version != NVML_MEMORY_V2)
+	if (memory->version != NVML_MEMORY_V2)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	if (result == NVML_SUCCESS) {
-		memory->total = pool.total_bytes;
-		memory->reserved = 0;
-		memory->free = pool.free_bytes;
-		memory->used = pool.total_bytes - pool.free_bytes;
-	}
-	return result;
+	*memory = (nvmlMemory_v2_t){NVML_MEMORY_V2, pool.total_bytes, 0, pool.free_bytes,
+				    pool.total_bytes - pool.free_bytes};
+	return NVML_SUCCESS;
 }
 
 NVML_API(nvmlDeviceGetName, nvmlDevice_t device, char *name, unsigned int length)

@@ -11,10 +11,11 @@ from tests.support import measured
 pytestmark = pytest.mark.sim
 
 PREPARED = """
-import sys, threading, time
+import os, sys, threading, time
 from pathlib import Path
 from shim import region
 from tests.simgpu.programs.gpu_time import *
+from tests.support import MIB
 def work(gpu=0):
     return region.status(Path(os.environ["GPUSLICE_DIR"]))[gpu].work
 def mode(name):

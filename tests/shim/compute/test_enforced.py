@@ -159,7 +159,7 @@ def test_a_lost_arbiter_costs_little(start: Start, number: signal.Signals) -> No
 
 
 PREPARED = """
-import sys, time
+import os, sys, time
 from tests.simgpu.programs.gpu_time import *
 begin()
 function = kernel()

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sim
 
 LOAD = ROOT / "build/dev/bin/cuda-load"
 PREPARED = """
-import mmap, sys, threading, time
+import mmap, os, sys, threading, time
 from tests.simgpu.programs.gpu_time import *
 """
 TIMED = (

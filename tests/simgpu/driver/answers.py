@@ -30,21 +30,3 @@ def read(library: str, version: int) -> Answers:
         question: {name: answer for name, answer in rows.items() if answer}
         for question, rows in found.items()
     }
-
-
-def write(asked: Mapping[int, Mapping[str, Answers]]) -> None:
-    """Write the answers by version and library."""
-    rows: dict[tuple[str, str, str], dict[int, str]] = defaultdict(dict)
-    for version in VERSIONS:
-        for library, questions in asked[version].items():
-            for question, answers in questions.items():
-                for name, answer in answers.items():
-                    rows[library, question, name][version] = answer
-    with PATH.open("w") as file:
-        for key, answer_at in sorted(rows.items()):
-            before = ""
-            for version in VERSIONS:
-                answer = answer_at.get(version, "")
-                if answer != before:
-                    file.write("\t".join((*key, str(version), answer)) + "\n")
-                before = answer

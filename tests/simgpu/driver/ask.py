@@ -1,11 +1,11 @@
 """Records the answers of one libcuda and one libnvidia-ml without a GPU.
 
-    python -m tests.simgpu.driver.ask cuda|nvml [--apart] < NAMES
+    python -m tests.simgpu.driver.ask cuda|nvml < NAMES
 
 Run as a program of its own: it loads the library that LD_LIBRARY_PATH finds, calls it, and prints
 one JSON document. NAMES are more names for cuGetProcAddress, one per line. Each function is called
-twice: with zeros, and with pointers to zeroed memory at fixed addresses, in a child process; with
---apart each call has a child of its own, else one child serves until a call ends it.
+twice: with zeros, and with pointers to zeroed memory at fixed addresses, in a child process that
+serves until a call ends it.
 """
 
 from __future__ import annotations
@@ -73,18 +73,17 @@ def _map_zeros(address: int) -> None:
         raise OSError(f"no memory at {address:#x}")
 
 
-def _in_children(calls: Sequence[Callable[[], int]], apart: bool) -> Iterator[str]:
+def _in_children(calls: Sequence[Callable[[], int]]) -> Iterator[str]:
     """Each call's code, or the name of the signal that ended it."""
     done = 0
     while done < len(calls):
         reading, writing = os.pipe()
-        last = done + 1 if apart else len(calls)
         child = os.fork()
         if not child:
             silent = os.open(os.devnull, os.O_RDWR)
             os.dup2(silent, 1)
             os.dup2(silent, 2)
-            for call in calls[done:last]:
+            for call in calls[done:]:
                 signal.alarm(_DEADLINE_S)
                 os.write(writing, b"%d\n" % call())
             os._exit(0)
@@ -94,12 +93,12 @@ def _in_children(calls: Sequence[Callable[[], int]], apart: bool) -> Iterator[st
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         yield from codes
         done += len(codes)
-        if done < last:
+        if done < len(calls):
             yield signal.Signals(-status).name if status < 0 else f"exit {status}"
             done += 1
 
 
-def _calls(library: ctypes.CDLL, names: Sequence[str], apart: bool) -> dict[str, str]:
+def _calls(library: ctypes.CDLL, names: Sequence[str]) -> dict[str, str]:
     addresses = [_POINTED_AT + i * _POINTED_BYTES for i in range(_ARGUMENTS)]
     for address in addresses:
         _map_zeros(address)
@@ -109,8 +108,8 @@ def _calls(library: ctypes.CDLL, names: Sequence[str], apart: bool) -> dict[str,
         function.argtypes = [ctypes.c_uint64] * _ARGUMENTS
         return lambda: int(function(*arguments))
 
-    zeros = _in_children([call(name, [0] * _ARGUMENTS) for name in names], apart)
-    pointers = _in_children([call(name, addresses) for name in names], apart)
+    zeros = _in_children([call(name, [0] * _ARGUMENTS) for name in names])
+    pointers = _in_children([call(name, addresses) for name in names])
     return {
         name: f"{first} {second}"
         for name, first, second in zip(names, zeros, pointers, strict=True)
@@ -188,7 +187,7 @@ def _answer(function: Any, symbols: dict[int, str], name: str, version: int, fla
     return f"{code}/{status.value}/{pointer}"
 
 
-def ask_cuda(more_names: Sequence[str], apart: bool) -> Any:
+def ask_cuda(more_names: Sequence[str]) -> Any:
     cuda = ctypes.CDLL("libcuda.so.1")
     entries = exports(_located("libcuda.so"))
     bases = {re.sub(r"(_v\d+)?(_pt[sd][sz])?$", "", name) for name in entries}
@@ -203,20 +202,19 @@ def ask_cuda(more_names: Sequence[str], apart: bool) -> Any:
             "unknown_export_table": f"{code} {pointer}",
         },
         "resolved": _resolved(cuda, sorted({*more_names, *entries, *bases}), entries),
-        "calls": _calls(cuda, entries, apart),
+        "calls": _calls(cuda, entries),
     }
 
 
-def ask_nvml(apart: bool) -> Any:
+def ask_nvml() -> Any:
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     nvml.nvmlErrorString.restype = ctypes.c_char_p
     return {
         "errors": _errors(lambda code: str(nvml.nvmlErrorString(code).decode()), NVML_ERRORS),
-        "calls": _calls(nvml, exports(_located("libnvidia-ml.so")), apart),
+        "calls": _calls(nvml, exports(_located("libnvidia-ml.so"))),
     }
 
 
 if __name__ == "__main__":
-    apart = "--apart" in sys.argv
-    asked = ask_cuda(sys.stdin.read().split("\n"), apart) if "cuda" in sys.argv else ask_nvml(apart)
+    asked = ask_cuda(sys.stdin.read().split("\n")) if "cuda" in sys.argv else ask_nvml()
     json.dump(asked, sys.stdout)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
+import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,20 +17,42 @@ import pytest
 
 from tests import sanitizers
 from tests.simgpu.driver import answers
-from tests.simgpu.driver.__main__ import ask
 from tests.simgpu.driver.compare import Difference, differences
 from tests.simgpu.driver.exceptions import CUDA, NVML, KnownDifference
+from tests.support import ROOT
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
+
+
+def _names_of_the_lists() -> set[str]:
+    """The base names and symbols of cuda.def and cuda_unsupported.def."""
+    lists = (ROOT / "simgpu/src/abi" / name for name in ("cuda.def", "cuda_unsupported.def"))
+    text = "".join(path.read_text() for path in lists)
+    rows = re.findall(r"^[A-Z_]+\((\w+), (\w+), \d", text, flags=re.MULTILINE)
+    return {name for row in rows for name in row}
+
+
+def _answers(part: str, directory: Path, **environ: str) -> Any:
+    """Output of ask.py on the library in `directory`; part: cuda or nvml."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simgpu.driver.ask", part],
+        input="\n".join(sorted(_names_of_the_lists())),
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": str(directory), **environ},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
 
 
 @functools.cache
 def _ask(part: str, directory: Path, preloaded: str = "") -> Any:
     """There is no GPU: no daemon has this directory."""
     if not preloaded:
-        return ask(part, directory, SIMGPU_DIR="/nonexistent")
+        return _answers(part, directory, SIMGPU_DIR="/nonexistent")
     with tempfile.TemporaryDirectory() as temporary:
-        return ask(
+        return _answers(
             part,
             directory,
             SIMGPU_DIR="/nonexistent",

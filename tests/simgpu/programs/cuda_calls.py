@@ -13,10 +13,6 @@ PTX: Final = b"""
 .version 8.0
 .target sm_80
 .address_size 64
-.visible .global .align 16 .b8 table[3][40];
-// simgpu: duration_ns=20000000
-.visible .entry twenty_ms(.param .u64 where, .param .u32 count, .param .align 8 .b8 rest[24])
-{ .reg .b32 %r<2>; ret; }
 // simgpu: duration_ns=3600000000000
 .visible .entry hour() { ret; }
 .visible .entry brief() { ret; }

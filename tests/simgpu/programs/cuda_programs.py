@@ -7,16 +7,14 @@ their own, because a driver is initialised once per process.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from cuda.bindings import driver
 
-from tests.simgpu.programs.cuda_calls import BLOCK, PTX, R, begin, free_bytes, ok
+from tests.simgpu.programs.cuda_calls import BLOCK, R, begin, free_bytes, ok
 from tests.support import GIB, MIB
 
 
@@ -31,16 +29,6 @@ def devices() -> None:
         uuid = ok(driver.cuDeviceGetUuid(device)).bytes
         assert uuid.hex() == f"5e1f0a70000040008000{ordinal:012x}"
         assert ok(driver.cuDeviceTotalMem(device)) == 40 * GIB
-        attribute = driver.CUdevice_attribute
-        for wanted, key in (
-            (8, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
-            (0, attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
-            (32, attribute.CU_DEVICE_ATTRIBUTE_WARP_SIZE),
-            (1024, attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
-            (1, attribute.CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING),
-            (1, attribute.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED),
-        ):
-            assert ok(driver.cuDeviceGetAttribute(key, device)) == wanted, key
 
 
 def visible_devices() -> None:
@@ -109,45 +97,6 @@ def contexts() -> None:
     assert free_bytes() == 40 * GIB
 
 
-def launches() -> None:
-    begin()
-    module = ok(driver.cuModuleLoadData(PTX))
-    function = ok(driver.cuModuleGetFunction(module, b"twenty_ms"))
-    assert driver.cuModuleGetFunction(module, b"absent")[0] is R.CUDA_ERROR_NOT_FOUND
-    assert driver.cuModuleGetGlobal(module, b"absent")[0] is R.CUDA_ERROR_NOT_FOUND
-    _, size = ok(driver.cuModuleGetGlobal(module, b"table"))
-    assert size == 120
-    stream = ok(driver.cuStreamCreate(0))
-    events = [ok(driver.cuEventCreate(0)) for _ in range(3)]
-    arguments = ((0, 1, 0), (ctypes.c_uint64, ctypes.c_uint32, ctypes.c_void_p))
-    started = time.monotonic()
-    ok(driver.cuEventRecord(events[0], stream))
-    for event in events[1:]:
-        ok(driver.cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, stream, arguments, 0))
-        ok(driver.cuEventRecord(event, stream))
-    ok(driver.cuStreamSynchronize(stream))
-    assert time.monotonic() - started >= 0.040
-    first, second, both = (
-        ok(driver.cuEventElapsedTime(events[a], events[b])) for a, b in ((0, 1), (1, 2), (0, 2))
-    )
-    assert first >= 19.9 and second >= 19.9 and abs(first + second - both) < 0.01
-    config = driver.CUlaunchConfig()
-    config.gridDimX = config.gridDimY = config.gridDimZ = 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = 32, 1, 1
-    config.hStream = stream
-    brief = ok(driver.cuModuleGetFunction(module, b"brief"))
-    ok(driver.cuLaunchKernelEx(config, brief, 0, 0))
-    ok(driver.cuCtxSynchronize())
-    # Never waited for: the GPU drops a process's work when it ends.
-    hour = ok(driver.cuModuleGetFunction(module, b"hour"))
-    ok(driver.cuLaunchKernel(hour, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0))
-    ok(driver.cuEventRecord(events[2], stream))
-    assert driver.cuStreamQuery(stream)[0] is R.CUDA_ERROR_NOT_READY
-    assert driver.cuEventQuery(events[2])[0] is R.CUDA_ERROR_NOT_READY
-    assert driver.cuEventElapsedTime(events[0], events[2])[0] is R.CUDA_ERROR_NOT_READY
-    ok(driver.cuModuleUnload(module))
-
-
 def hold() -> None:
     """argv: bytes to allocate. Prints "held", and waits for the end of stdin."""
     begin()
@@ -179,7 +128,6 @@ PROGRAMS: Final[dict[str, Callable[[], None]]] = {
         devices,
         fill_the_gpu,
         contexts,
-        launches,
     )
 }
 """Those that need nothing but a host with two GPUs."""
