@@ -1,10 +1,9 @@
 """Switches admission policies from warnings to refusals once the installation works.
 
-It works if the extender's lists are complete, an agent is ready, and the extender's own
-kube-scheduler leads: it calls the extender, or renews its Lease, whose holder begins with this
-pod's host name. Until then the policies only warn, so that a failed installation refuses no pod.
-The bindings are watched: applying the chart again resets them, and they are switched again at once.
-Which ones, and how: scheduler.kubernetes.admission.
+It works if the extender's lists are complete, an agent is ready, and the pod's kube-scheduler
+leads. Until then the policies only warn, so that a failed installation refuses no pod. The bindings
+are watched: applying the chart again resets them, and they are switched again at once. Which ones,
+and how: scheduler.kubernetes.admission.
 
 Without the right to list or patch the bindings, one warning is logged; pods are scheduled as usual.
 """
@@ -13,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from typing import Final
 
-from gpuslice.contract import names
 from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from gpuslice.kube.fields import Json, at
@@ -28,31 +25,18 @@ from scheduler.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
 
-_LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
-_PATH: Final = f"{_LEASES}/{names.LEASE_KUBE_SCHEDULER}"
 _POLL_S: Final = 1.0
-_RENEWED_S: Final = 5.0
-"""kube-scheduler renews its Lease every 2 s."""
 _ANSWER_S: Final = 3.0
 _RETRY_S: Final = 30.0
 
 
 class Admission:
-    """is_ready: whether the extender's lists are complete and an agent is ready. is_called:
-    whether kube-scheduler calls the extender, so that it holds the Lease."""
+    """is_ready: whether the installation works."""
 
-    def __init__(
-        self,
-        kube: Kube,
-        is_ready: Callable[[], bool],
-        is_called: Callable[[], bool],
-        metrics: Metrics,
-    ) -> None:
+    def __init__(self, kube: Kube, is_ready: Callable[[], bool], metrics: Metrics) -> None:
         self._kube = kube
         self._is_ready = is_ready
-        self._is_called = is_called
         self._metrics = metrics
-        self._holder = f"{socket.gethostname()}_"
         self._warning: dict[str, Json] = {}
         """By binding, the patch by which it refuses."""
         self._refusing: set[str] = set()
@@ -81,8 +65,6 @@ class Admission:
     async def _enforce(self) -> None:
         if not (self._warning or self._refusing) or not self._is_ready():
             return
-        if not (self._is_called() or await self._leads()):
-            return
         failed: KubeError | None = None
         for name, patch in sorted(self._warning.items()):
             try:
@@ -105,23 +87,6 @@ class Admission:
             self._refusing.discard(name)
         if failed is not None:
             raise failed
-
-    async def _leads(self) -> bool:
-        """Whether this pod's kube-scheduler holds its Lease, and renews it."""
-        renewed = await self._renewed()
-        if renewed:
-            await asyncio.sleep(_RENEWED_S)
-        return bool(renewed) and await self._renewed() not in ("", renewed)
-
-    async def _renewed(self) -> str:
-        try:
-            spec = at(await self._kube.get(_PATH, timeout_s=_ANSWER_S), "spec")
-        except KubeError as error:
-            if error.status == 404:
-                return ""
-            raise
-        ours = str(spec.get("holderIdentity") or "").startswith(self._holder)
-        return str(spec.get("renewTime") or "") if ours else ""
 
     def _log_problem(self, problem: str) -> None:
         if problem != self._logged_problem:

@@ -30,8 +30,8 @@ from scheduler.kubernetes import binding
 from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.kubernetes.binding import PodState, Verdict, pod_state, verdict
 from scheduler.kubernetes.requests import Pending
-from scheduler.leader import LeaseGuard
-from scheduler.leadership.election import POST_S
+from scheduler.leadership import POST_S
+from scheduler.lease_guard import LeaseGuard
 
 WORK_S: Final = 8.0
 """A bind starts no new operation after this time, so its answer comes at most POST_S later.
@@ -112,6 +112,11 @@ class Binder:
         self._jobs: dict[str, _Job] = {}
         self._sent: dict[str, _SentBinding] = {}
         self._noticed: dict[str, Pending] = {}
+
+    async def finish(self, timeout_s: float) -> None:
+        """Returns when no outcome is being determined, or after the timeout."""
+        if tasks := [job.task for job in self._jobs.values()]:
+            await asyncio.wait(tasks, timeout=timeout_s)
 
     async def bind(self, arguments: BindingArguments) -> str:
         """Returns "" if the pod is bound to that node; else the reason, or that the outcome is
@@ -302,26 +307,21 @@ class Binder:
         before = self._sent.get(uid)
         placement, version = attempt.placement, attempt.version
         body = binding.binding(*arguments, attempt.annotations, self._guard.writer, version)
+        if not self._guard.may_write():
+            return _NOT_HOLDER
+        if placement is not None:
+            versions = before.versions if before else frozenset[str]()
+            self._sent[uid] = _SentBinding(arguments, versions | {version})
         try:
-            with self._guard.writing():
-                if not self._guard.may_write():
-                    return _NOT_HOLDER
-                if placement is not None:
-                    versions = before.versions if before else frozenset[str]()
-                    self._sent[uid] = _SentBinding(arguments, versions | {version})
-                try:
-                    path = f"{arguments.path}/binding"
-                    await self._kube.post(path, body, timeout_s=POST_S, fieldValidation=IGNORE)
-                except KubeError as error:
-                    if verdict(error) is Verdict.UNKNOWN:
-                        raise
-                    # The Binding was not applied.
-                    if before is None:
-                        self._sent.pop(uid, None)
-                    else:
-                        self._sent[uid] = before
-                    return error
+            path = f"{arguments.path}/binding"
+            await self._kube.post(path, body, timeout_s=POST_S, fieldValidation=IGNORE)
         except KubeError as error:
+            if verdict(error) is not Verdict.UNKNOWN:
+                # The Binding was not applied.
+                if before is None:
+                    self._sent.pop(uid, None)
+                else:
+                    self._sent[uid] = before
             return error
         return None
 

@@ -1,4 +1,4 @@
-"""Updates `scheduler.decisions.state` from watches of pods, nodes, devices and the agents' Leases.
+"""Updates `scheduler.decisions.state` from watches of pods, nodes, devices and Leases.
 
 Apart from the binder, the cache alone changes State, on the same event loop. It stores facts and no
 JSON; per pod it adds only a hash of the fields that are read, to detect changes. It does not store
@@ -21,7 +21,8 @@ from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests, translate
-from scheduler.kubernetes.facts import LeaseFacts
+from scheduler.kubernetes.facts import LeaseFacts, SchedulerLease
+from scheduler.kubernetes.leases import agent_lease, scheduler_lease
 
 PODS: Final = "/api/v1/pods"
 NODES: Final = "/api/v1/nodes"
@@ -31,11 +32,14 @@ LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leas
 _UNFINISHED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 """A finished pod counts as deleted; the server reports it so with this selector."""
 _TICK_S: Final = 1.0
+_KUBE_SCHEDULER: Final = f"{names.NAMESPACE}/{names.LEASE_KUBE_SCHEDULER}"
+"""A key that no node has."""
 
 
 class Cache:
     """See the module. The creator must run `run`. clock: the same as State's. wall: seconds since
-    the epoch. enabled: the dialects that are on."""
+    the epoch. enabled: the dialects that are on. observe_scheduler: receives kube-scheduler's
+    Lease; None: it does not exist."""
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class Cache:
         wall: Callable[[], float] = time.time,
         retries: Unschedulable | None = None,
         enabled: Enabled = DEFAULT,
+        observe_scheduler: Callable[[SchedulerLease | None], None] = lambda lease: None,
     ) -> None:
         self._kube = kube
         self._state = state
@@ -57,7 +62,7 @@ class Cache:
 
         nodes = _Objects(translate.node, state.observe_node, state.remove_node)
         devices = _Objects(translate.device, state.observe_device, state.remove_device)
-        leases = _Objects(translate.lease, observe_lease, state.remove_lease)
+        leases = _Leases(observe_lease, state.remove_lease, observe_scheduler)
         queue = Unschedulable(state) if retries is None else retries
         pods = _Pods(state, queue, enabled)
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
@@ -151,6 +156,36 @@ class _Objects:
         self._there -= names
         for name in names:
             self._remove(name)
+
+
+class _Leases(_Objects):
+    """The agents' Leases, and kube-scheduler's."""
+
+    def __init__(
+        self,
+        observe: Callable[[LeaseFacts], None],
+        remove: Callable[[str], None],
+        observe_scheduler: Callable[[SchedulerLease | None], None],
+    ) -> None:
+        super().__init__(agent_lease, observe, remove)
+        self._observe_scheduler = observe_scheduler
+
+    def observed(self, raw: Json) -> str:
+        lease = scheduler_lease(raw)
+        if lease is None:
+            return super().observed(raw)
+        self._observe_scheduler(lease)
+        return _KUBE_SCHEDULER
+
+    def deleted(self, raw: Json) -> None:
+        super().deleted(raw)
+        if scheduler_lease(raw) is not None:
+            self._observe_scheduler(None)
+
+    def listed(self, keys: set[str]) -> None:
+        super().listed(keys)
+        if _KUBE_SCHEDULER not in keys:
+            self._observe_scheduler(None)
 
 
 class _Pods:

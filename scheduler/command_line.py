@@ -1,7 +1,7 @@
 """The command line: flags, environment and the text of --help.
 
-Each flag has a variable (`--state-dir`: GPUSLICE_SCHEDULER_STATE_DIR); the flag has precedence. No
-other module reads arguments or environment.
+Each flag has a variable (`--log-format`: GPUSLICE_SCHEDULER_LOG_FORMAT); the flag has precedence.
+No other module reads arguments or environment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -28,14 +27,13 @@ from gpuslice.kube.log_lines import Format, Formatter, Line
 from scheduler import service
 from scheduler.core.request import Policy
 from scheduler.endpoint import Address
-from scheduler.service import IdentityError, Settings
+from scheduler.service import Settings
 from scheduler.simulate_command import FlagError, enabled, simulate_command
 from scheduler.uninstall_command import uninstall_command
 
 _LOG: Final = logging.getLogger("scheduler")
 
 PREFIX: Final = "GPUSLICE_SCHEDULER_"
-_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _DIALECTS: Final = [each.name for each in DIALECTS]
 
@@ -106,13 +104,6 @@ Kubeconfig = Annotated[
 ]
 
 
-def _installation() -> str:
-    """The default installation name, derived from the pod's namespace."""
-    with contextlib.suppress(OSError):
-        return _NAMESPACE_FILE.read_text().strip() or Settings().installation
-    return Settings().installation
-
-
 @application.command()
 def serve(
     kubeconfig: Kubeconfig = "",
@@ -133,26 +124,6 @@ def serve(
             metavar="HOST:PORT",
         ),
     ] = "0.0.0.0:9445",
-    installation: Annotated[
-        str,
-        _option(
-            "installation",
-            "Name shared by the replicas of one installation, unique among installations. Default:"
-            " the pod's namespace.",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ] = "",
-    state_dir: Annotated[
-        Path | None,
-        _option(
-            "state-dir",
-            "A directory of this replica's own that survives a restart (an emptyDir): a restarted"
-            " container reuses its Lease without waiting for expiry.",
-            metavar="DIR",
-            show_default=False,
-        ),
-    ] = None,
     policy: Annotated[
         list[str] | None,
         _option(
@@ -178,9 +149,9 @@ def serve(
 ) -> None:
     """Serve kube-scheduler until SIGTERM.
 
-    Several replicas may run. The replica whose kube-scheduler leads takes the Lease
-    gpuslice-system/gpuslice-scheduler and binds; the others are ready standbys. On SIGTERM it
-    finishes pending work and releases the Lease. The log goes to standard error.
+    Several replicas may run. The replica whose kube-scheduler holds the Lease
+    gpuslice-system/gpuslice-kube-scheduler binds: its holder is named after this host. The others
+    are ready standbys. On SIGTERM it finishes pending work. The log goes to standard error.
 
     Its lines on standard output: "extender: http://...", the address for kube-scheduler; "serving:
     http://...", the address of --http; and "ready: ...", after it has read the cluster's state.
@@ -189,8 +160,6 @@ def serve(
         kubeconfig=kubeconfig,
         listen=address("--listen", listen),
         http=address_or_off("--http", http),
-        installation=installation or _installation(),
-        state_dir=state_dir,
         policies=policies(policy or ()),
         dialects=enabled(dialects),
         log_format=log_format,
@@ -203,7 +172,7 @@ def serve(
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings))
-    except (AccessError, IdentityError, OSError) as error:
+    except (AccessError, OSError) as error:
         _LOG.error(Line("cannot serve", error=error))
         raise typer.Exit(1) from None
     except Exception:

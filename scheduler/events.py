@@ -98,14 +98,14 @@ class Events:
                 await self._write(POD_NOTICE, about, text)
 
     async def second_installation(self, status: str) -> None:
-        """This process receives calls, but another installation holds the Lease."""
-        lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, names.LEASE_SCHEDULER, "")
-        # The text contains a time, so the key leaves it out.
-        await self._write(SECOND_INSTALLATION, lease, status, key=self._identity)
+        """kube-scheduler calls this process, but another pod's holds the Lease."""
+        name = names.LEASE_KUBE_SCHEDULER
+        lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, name, "")
+        await self._write(SECOND_INSTALLATION, lease, status)
 
-    async def _write(self, reason: str, regarding: Regarding, text: str, key: str = "") -> None:
+    async def _write(self, reason: str, regarding: Regarding, text: str) -> None:
         now_s = self._clock()
-        about = (reason, *regarding, key or text)
+        about = (reason, *regarding, text)
         self._written_at_s = {
             each: at for each, at in self._written_at_s.items() if now_s - at < AGAIN_S
         }

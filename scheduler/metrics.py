@@ -44,24 +44,13 @@ class Metrics:
         )
         self.lease_held = gauge(
             "gpuslice_scheduler_lease_held",
-            "1 while this process holds the Lease that a bind requires. While pods are pending,"
-            " the sum over all replicas is 1.",
-        )
-        self.lease_changes = counter(
-            "gpuslice_scheduler_lease_changes_total",
-            "Leader election state transitions of this process, by new state: acquiring, holding,"
-            " releasing, standby.",
-            ("role",),
-        )
-        self.lease_failures = counter(
-            "gpuslice_scheduler_lease_failures_total",
-            "Failed Lease requests to the API server: read, acquire, renew, release, campaign.",
-            ("request",),
+            "1 while kube-scheduler's Lease names this pod, so that this process binds. While pods"
+            " are pending, the sum over all replicas is 1.",
         )
         self.second_installation = gauge(
             "gpuslice_scheduler_second_installation",
-            "1 while kube-scheduler calls this process and another installation holds the Lease, so"
-            " that this one cannot bind. /readyz has its name.",
+            "1 while kube-scheduler calls this process and another pod's kube-scheduler holds the"
+            " Lease, so that this process cannot bind. /readyz has its name.",
         )
         self.ready = gauge(
             "gpuslice_scheduler_ready",

@@ -1,24 +1,18 @@
-"""Creates cache, verbs, binder, leader and endpoint, connects them, and stops them in order.
+"""Creates cache, verbs, binder, leadership and endpoint, connects them, and stops them in order.
 
-On shutdown: no new write starts, pending work ends, the Lease is released, and only then
-kube-scheduler's calls are refused. A kill at any moment loses nothing: all state is read from the
-API server again.
+On shutdown: no new write starts, pending work ends, and only then kube-scheduler's calls are
+refused. A kill at any moment loses nothing: all state is read from the API server again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import gc
 import logging
-import os
 import socket
-import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gpuslice.contract.dialects import DIALECTS, KOORDINATOR
 from gpuslice.kube.client import Kube
@@ -34,8 +28,7 @@ from scheduler.decisions.verbs import Verbs
 from scheduler.endpoint import Address, Endpoint
 from scheduler.events import Events
 from scheduler.extender import Extender
-from scheduler.leader import Leader, boot_clock
-from scheduler.leadership.election import Candidate
+from scheduler.leadership import Leadership, boot_clock
 from scheduler.metrics import Metrics
 from scheduler.requeuer import Requeuer
 
@@ -47,9 +40,6 @@ their time, with pauses of 0.2 s. Stored objects have no cycles; those that do a
 megabytes."""
 
 _RETRY_S: Final = 1.0
-_MAX_IDENTITIES: Final = 8
-"""Identities of earlier processes; some may have exited before they held the Lease."""
-_IDENTITY_BYTES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +51,6 @@ class Settings:
     listen: Address = ("127.0.0.1", 9444)
     http: Address | None = ("0.0.0.0", 9445)
     """None: not served."""
-    installation: str = "default"
-    state_dir: Path | None = None
     policies: Mapping[str, Policy] = field(default_factory=dict)
     """By schedulerName, for pods that specify no policy; the default is binpack."""
     dialects: frozenset[str] = frozenset({KOORDINATOR.name})
@@ -74,41 +62,7 @@ class Settings:
     report_s: float = 20.0
     """Interval of writing Events about problems."""
     leave_s: float = 20.0
-    """Time limit for finishing pending work and releasing the Lease."""
-
-
-class IdentityError(RuntimeError):
-    """The directory cannot be used; the text has the reason."""
-
-
-@contextlib.contextmanager
-def identity(installation: str, directory: Path | None = None) -> Iterator[Candidate]:
-    """This process's identity, and those of predecessors that have certainly exited. Raises
-    IdentityError.
-
-    directory: outlives the process and is not shared (an emptyDir of the pod). Acquiring the lock
-    of a file in it proves that the earlier process has exited; the file contains the last
-    identities. Their Lease need not be waited out.
-    """
-    name = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
-    if directory is None:
-        yield Candidate(name, installation)
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            file = os.open(directory / "identity", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            stack.callback(os.close, file)
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            before = os.pread(file, _IDENTITY_BYTES, 0).decode("utf-8", "replace").split()
-            # One write. A kill during it leaves at worst names that belong to no process.
-            written = "\n".join((name, *before[: _MAX_IDENTITIES - 1])).encode()
-            os.pwrite(file, written.ljust(_IDENTITY_BYTES), 0)
-        except OSError as error:
-            busy = isinstance(error, BlockingIOError)
-            why = "another scheduler that runs uses it" if busy else error.strerror
-            raise IdentityError(f"{directory}: {why}") from error
-        yield Candidate(name, installation, frozenset(before))
+    """Time limit for finishing pending work."""
 
 
 async def run(
@@ -120,94 +74,103 @@ async def run(
     """Runs until `leaving` is set and pending work has ended. announce: writes a line for the
     parent process.
 
-    Raises IdentityError, OSError if the extender's address is taken, and any defect of this
-    program, after which its state is not reliable.
+    Raises OSError if the extender's address is taken, and any defect of this program, after which
+    its state is not reliable.
     """
-    with identity(settings.installation, settings.state_dir) as me:
-        await _run(settings, kube, me, leaving, announce)
-
-
-async def _run(
-    settings: Settings,
-    kube: Kube,
-    me: Candidate,
-    leaving: asyncio.Event,
-    announce: Callable[[str], None],
-) -> None:
     gc.set_threshold(*COLLECTED_AFTER)
-    metrics, state = Metrics(), State()
-    after = len(me.exited) or None
-    _LOG.info(
-        Line("scheduler started", identity=me.identity, installation=me.installation, after=after)
-    )
-    served = {each.scheduler_name for each in DIALECTS if each.name in settings.dialects}
-    profiles = {*(served - {""}), *settings.policies}
-    retries = Unschedulable(state, profiles)
-    metrics.waiting.set_function(retries.__len__)
-    missed = asyncio.Event()
-    sampling = Sampling(state, missed.set)
-    on = settings.dialects
-    cache = Cache(kube, state, boot_clock, retries=retries, enabled=on)
-    leader = Leader(kube, me, cache.relist, metrics)
-    verbs = Verbs(state, settings.policies, retries, on, sampling)
-    requeuer = Requeuer(retries, sampling, kube, metrics, boot_clock)
-    binder = Binder(state, kube, leader, verbs, boot_clock, enabled=on)
-    events = Events(kube, metrics, boot_clock, me.identity)
-    endpoint = Endpoint(state, cache, metrics, lambda: leader.status)
-    extender = Extender(verbs, binder, leader, cache, metrics)
-    admission = Admission(
-        kube, lambda: state.has_agent and not endpoint.problems, leader.may_write, metrics
-    )
+    await _Service(settings, kube).run(leaving, announce)
 
-    async def retry() -> None:
-        """Only in the process that may bind: the others answer no filter, and so refuse no pod."""
-        if leader.may_write():
-            await requeuer.requeue_due()
 
-    async def report() -> None:
-        """Only the process that may bind reports; a second installation reports itself."""
-        if leader.may_write():
-            await events.notices(binder.take_notices())
-            await events.problems(state.problems())
-        elif leader.second_installation:
-            await events.second_installation(leader.status)
+class _Service:
+    """The parts, connected."""
 
-    serving = await extender.serve(*settings.listen)
-    host, port = serving.addresses[0][:2]
-    announce(f"extender: http://{host}:{port}")
-    try:
-        async with asyncio.TaskGroup() as group:
-            others = [group.create_task(cache.run(), name="cache")]
-            others.append(
-                group.create_task(_every(settings.check_s, binder.check_overdue), name="check")
+    def __init__(self, settings: Settings, kube: Kube) -> None:
+        hostname, on = socket.gethostname(), settings.dialects
+        _LOG.info(Line("scheduler started", hostname=hostname))
+        self._settings = settings
+        self._state, metrics = State(), Metrics()
+        served = {each.scheduler_name for each in DIALECTS if each.name in on}
+        retries = Unschedulable(self._state, {*(served - {""}), *settings.policies})
+        metrics.waiting.set_function(retries.__len__)
+        self._missed = asyncio.Event()
+        sampling = Sampling(self._state, self._missed.set)
+        self._leadership = guard = Leadership(hostname, lambda: self._cache.relist())
+        metrics.lease_held.set_function(guard.may_write)
+        metrics.second_installation.set_function(lambda: guard.second_installation)
+        self._cache = Cache(
+            kube,
+            self._state,
+            boot_clock,
+            retries=retries,
+            enabled=on,
+            observe_scheduler=guard.observe,
+        )
+        verbs = Verbs(self._state, settings.policies, retries, on, sampling)
+        self._requeuer = Requeuer(retries, sampling, kube, metrics, boot_clock)
+        self._binder = Binder(self._state, kube, guard, verbs, boot_clock, enabled=on)
+        self._events = Events(kube, metrics, boot_clock, hostname)
+        self._endpoint = Endpoint(self._state, self._cache, metrics, lambda: guard.status)
+        self._extender = Extender(verbs, self._binder, guard, self._cache, metrics)
+        self._admission = Admission(kube, self._is_ready, metrics)
+
+    async def run(self, leaving: asyncio.Event, announce: Callable[[str], None]) -> None:
+        serving = await self._extender.serve(*self._settings.listen)
+        host, port = serving.addresses[0][:2]
+        announce(f"extender: http://{host}:{port}")
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(work, name=name)
+                    for name, work in self._work(announce).items()
+                ]
+                await leaving.wait()
+                _LOG.info("shutting down: pending Bindings are completed, new ones refused")
+                self._leadership.leaving = True
+                await self._binder.finish(self._settings.leave_s)
+                for task in tasks:
+                    task.cancel()
+        finally:
+            await serving.cleanup()
+
+    def _work(self, announce: Callable[[str], None]) -> Mapping[str, Coroutine[Any, Any, None]]:
+        """The tasks' coroutines by name."""
+        settings = self._settings
+        work = {
+            "cache": self._cache.run(),
+            "leadership": self._leadership.run(),
+            "check": _every(settings.check_s, self._binder.check_overdue),
+            "retry": _every(_RETRY_S, self._retry),
+            "requeue": self._requeuer.run(self._missed),
+            "report": _every(settings.report_s, self._report),
+            "ready": _ready(self._cache, announce),
+            "admission": self._admission.run(),
+        }
+        if settings.http is not None:
+            work["endpoint"] = self._endpoint.run(
+                settings.http, lambda at: announce(f"serving: http://{at}")
             )
-            others.append(group.create_task(_every(_RETRY_S, retry), name="retry"))
-            others.append(group.create_task(requeuer.run(missed), name="requeue"))
-            others.append(group.create_task(_every(settings.report_s, report), name="report"))
-            if settings.http is not None:
-                pages = endpoint.run(settings.http, lambda at: announce(f"serving: http://{at}"))
-                others.append(group.create_task(pages, name="endpoint"))
-            others.append(group.create_task(_ready(cache, announce), name="ready"))
-            others.append(group.create_task(admission.run(), name="admission"))
-            leading = group.create_task(leader.run(), name="lead")
-            await _first(leaving.wait(), leading)
-            _LOG.info("shutting down: pending Bindings are completed, new ones refused")
-            leader.leave()
-            done, _ = await asyncio.wait([leading], timeout=settings.leave_s)
-            if not done:
-                _LOG.warning(Line("exited without releasing the Lease", status=leader.status))
-                leading.cancel()
-            for task in others:
-                task.cancel()
-    finally:
-        await serving.cleanup()
+        return work
 
+    def _is_ready(self) -> bool:
+        """Whether a pod that requests a share can be bound here."""
+        return (
+            self._state.has_agent and not self._endpoint.problems and self._leadership.may_write()
+        )
 
-async def _first(waited: Awaitable[object], task: asyncio.Task[None]) -> None:
-    """Returns when either of the two ends."""
-    waiting = asyncio.ensure_future(waited)
-    await asyncio.wait([waiting, task], return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
+    async def _retry(self) -> None:
+        """Only in the process that may bind: the others answer no filter, and so refuse no pod."""
+        if self._leadership.may_write():
+            await self._requeuer.requeue_due()
+
+    async def _report(self) -> None:
+        """Only the process that may bind reports; a second installation reports itself."""
+        if self._leadership.may_write():
+            await self._events.notices(self._binder.take_notices())
+            await self._events.problems(self._state.problems())
+        elif self._leadership.second_installation:
+            status = self._leadership.status
+            _LOG.warning(Line("second installation", status=status))
+            await self._events.second_installation(status)
 
 
 async def _ready(cache: Cache, announce: Callable[[str], None]) -> None:

@@ -32,7 +32,6 @@ _OURS: Final = f"{names.LABEL_PART_OF}={names.PART_OF}"
 _COMPONENTS: Final = (
     f"{names.LABEL_NAME} in ({names.AGENT},{names.DISTRIBUTOR},{names.SCHEDULER_NAME})"
 )
-_SCHEDULERS_LEASES: Final = (names.LEASE_SCHEDULER, names.LEASE_KUBE_SCHEDULER)
 _CLEANING: Final = f"{names.LABEL_NAME}={names.UNINSTALLER}"
 _KEPT_POLICY: Final = "gpuslice-writer"
 """See its manifest."""
@@ -79,7 +78,7 @@ class Uninstallation:
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases"
         for lease in await self._list(leases):
             agents = _name(lease).startswith(names.LEASE_AGENT_PREFIX)
-            if agents or _name(lease) in _SCHEDULERS_LEASES:
+            if agents or _name(lease) == names.LEASE_KUBE_SCHEDULER:
                 await self._delete(leases, lease)
         await self._report()
 

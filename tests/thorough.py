@@ -52,7 +52,7 @@ THOROUGH: Final = {
         "as the test before it, again and again"
     ),
     "tests/cluster/test_leader.py::test_*halted*": (
-        "waits for Leases; leadership/test_election.py has no clock"
+        "waits for Leases; scheduler/test_leadership.py sets the clock"
     ),
     "tests/dialects/test_pairs.py::*": (
         "minutes of equal pods; kubelet/test_whole_gpus.py has a few"
@@ -62,9 +62,6 @@ THOROUGH: Final = {
     ),
     "tests/node/agent/test_recovery.py::test_idle_and_hostile_*": (
         "waits for deadlines of a quarter of a minute"
-    ),
-    "tests/cluster/test_leader.py::test_a_lease_deleted_by_hand_*": (
-        "waits for Leases; leadership/test_election.py has no clock"
     ),
     "tests/cluster/test_service.py::test_a_second_installation_*": "as the tests of leadership",
     "tests/cluster/test_service.py::test_a_simulation_*": "simulate, over a whole cluster",
@@ -93,7 +90,7 @@ THOROUGH: Final = {
     "tests/scheduler/test_binder_interleavings.py::*[[][5-9][0-9]]": _SEEDS,
     "tests/scheduler/test_binder_interleavings.py::*[[]1[0-9][0-9]]": _SEEDS,
     "tests/scheduler/decisions/test_state_order.py::test_no_grant_ever_*[[][3-9][0-9]]": _SEEDS,
-    "tests/scheduler/leadership/test_election.py::test_writes_of_*[[][2-5][0-9]-*": _SEEDS,
+    "tests/scheduler/test_leadership_runs.py::*[[][1-4][0-9]-*": _SEEDS,
 }
 
 WHOLE: Final = {

@@ -23,7 +23,6 @@ TOO_LONG: Final = frozenset(
         "nri_plugin/metrics.py __init__",
         "scheduler/command_line.py serve",
         "scheduler/metrics.py __init__",
-        "scheduler/service.py _run",
         "scheduler/simulate_command.py simulate_command",
         "shim/cli.py _parser",
     }

@@ -26,8 +26,11 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 
 BEFORE_PODS: Final = (
-    *("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
-    *("Lease", "FlowSchema"),
+    "ServiceAccount",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
 )
 AFTER_PODS: Final = (manifests.POLICY, manifests.BINDING)
 """Applied last: policies refuse pods that are created with a node."""
@@ -54,12 +57,10 @@ async def measure(directory: Path, quick: bool) -> Measured:
     stages = [there.nodes] if quick else [fleets.MIDDLE.nodes, fleets.LARGE.nodes]
     nodes = fleets.Size(stages[-1], 0).shape.all_nodes()
     measured = Measured(pods=there.pods)
-    election = {"leaderElection": {"leaderElect": False}}
-    profiles = {**manifests.configuration(), **election}
     with ControlPlane(directory) as plane:
         plane.install_kinds()
         plane.apply_json(*manifests.objects(*BEFORE_PODS))
-        installation = Installation(plane, profiles, module=PROGRAM)
+        installation = Installation(plane, manifests.configuration(), module=PROGRAM)
         async with stage.administrator(plane) as kube:
             await stage.build(kube, nodes[: there.nodes])
             await stage.fill(kube, there)

@@ -10,8 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import uvloop
@@ -48,10 +47,6 @@ class _Yes:
 
     def refusal(self) -> str:
         return ""
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        yield
 
 
 async def main(size: fleets.Size) -> None:

@@ -129,13 +129,14 @@ async def scene(plane: ControlPlane, nodes: int, *options: str) -> AsyncIterator
     """The fleet with the scheduler. options: more of kube-scheduler's."""
     plane.install_kinds()
     plane.apply_json(*manifests.objects(*BEFORE_PODS))
-    configuration = {**manifests.configuration(), "leaderElection": {"leaderElect": False}}
+    configuration = manifests.configuration()
     installation = Installation(plane, configuration, module=PROGRAM, options=options)
     async with stage.administrator(plane) as kube:
         made = Scene(plane, kube)
         await made.fill(Shape(nodes=nodes, gpus=2).all_nodes())
         plane.apply_json(*manifests.in_force(manifests.objects(*AFTER_PODS)))
         with installation:
+            await asyncio.to_thread(installation.wait_binds)
             yield made
 
 

@@ -130,7 +130,8 @@ class Throughput:
         ours, mix = kind not in self._without, _MIXES.get(kind, fleets.ONE)
         config = self._without.get(kind, self._ours)
         self._extender.send_signal(signal.SIGCONT if ours else signal.SIGSTOP)
-        scheduler = self._plane.start_kube_scheduler(config, name=f"kube-scheduler-{self._number}")
+        kubeconfig, name = self._plane.kubeconfig("scheduler"), f"kube-scheduler-{self._number}"
+        scheduler = self._plane.start_kube_scheduler(config, kubeconfig, name)
         try:
             await self._warm_up(namespace, mix)
             await self._rest(scheduler.pid)

@@ -64,8 +64,8 @@ ANNOTATION_GRANTS: Final = "gpuslice.io/grants"
 """Pod annotation: which container gets how much of which GPU (grants.py)."""
 
 ANNOTATION_WRITER: Final = "gpuslice.io/writer"
-"""Pod annotation: the lease holder that bound the pod, and its term: the Lease's holderIdentity and
-leaseTransitions, separated by a space. An admission policy checks the Binding against the Lease."""
+"""Pod annotation: the kube-scheduler whose extender bound the pod: its identity, which no other
+process has. An admission policy compares it with the holder of kube-scheduler's Lease."""
 
 ANNOTATION_REQUEUED_AT: Final = "gpuslice.io/requeued-at"
 """Pod annotation: when capacity became free for an unschedulable pod that was not retried. Setting
@@ -125,16 +125,9 @@ AGENT_LEASE_EXPIRED_AFTER_S: Final = 40
 """Time without a renewal after which the scheduler excludes the node: Kubernetes' own timeout for a
 kubelet since 1.32 (node-monitor-grace-period)."""
 assert AGENT_LEASE_EXPIRED_AFTER_S >= 4 * AGENT_LEASE_RENEW_S, "three renewals in a row may fail"
-LEASE_SCHEDULER: Final = "gpuslice-scheduler"
-"""The Lease in our namespace that a scheduler process must hold to bind pods."""
 LEASE_KUBE_SCHEDULER: Final = "gpuslice-kube-scheduler"
-"""The Lease of kube-scheduler's own leader election, as the chart configures it."""
-ANNOTATION_CANDIDATE: Final = "gpuslice.io/candidate"
-"""Annotation of that Lease: another process that kube-scheduler calls and that should bind."""
-ANNOTATION_FENCING_PENDING: Final = "gpuslice.io/fencing-pending"
-"""Annotation of that Lease: `true` while the holder must still wait out the previous holder."""
-ANNOTATION_INSTALLATION: Final = "gpuslice.io/installation"
-"""Annotation of that Lease: the holder's installation."""
+"""The Lease of kube-scheduler's leader election in our namespace, as the chart configures it. The
+extender binds only while the holder is the kube-scheduler of its pod."""
 ANNOTATION_READY: Final = "gpuslice.io/ready"
 """Annotation of the agent's Lease: `true`, or the reason why the agent can serve no container."""
 

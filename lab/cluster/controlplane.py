@@ -146,11 +146,13 @@ class ControlPlane:
         kubeconfig: Path | None = None,
         name: str = "kube-scheduler",
         *options: str,
+        hostname: str = "",
     ) -> Process:
         """A kube-scheduler with that configuration (the stock one if None), as that user.
 
-        Only its configuration file says how to reach the API server, so it gets a copy of `config`
-        with `kubeconfig`. `name` names its log.
+        hostname: see Process; its identity in the Lease begins with it. Only its configuration file
+        says how to reach the API server, so it gets a copy of `config` with `kubeconfig`. `name`
+        names its log.
         """
         written: dict[str, Any] = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -168,7 +170,8 @@ class ControlPlane:
             *(f"--authentication-kubeconfig={own}", f"--authorization-kubeconfig={own}"),
             *options,
         ]
-        process = Process(command, self.directory / f"{name}.log", self.environ())
+        log = self.directory / f"{name}.log"
+        process = Process(command, log, self.environ(), hostname=hostname)
         self._schedulers.append(process)
         return process
 

@@ -10,7 +10,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from lab import pages
@@ -30,8 +30,9 @@ class Installation:
     """A context manager: both programs run until it exits.
 
     configuration: kube-scheduler's, as in the chart; the extender's
-    address is added. module: the extender's program. installation: the name that replicas share; ""
-    for a single one. arguments: more of the extender's. options: more of kube-scheduler's.
+    address is added. module: the extender's program. arguments: more of the extender's. options:
+    more of kube-scheduler's. hostname: of both, as in a pod; replicas need different ones, because
+    kube-scheduler's Lease names its holder by it. "": this host's.
     """
 
     def __init__(
@@ -40,19 +41,18 @@ class Installation:
         configuration: Json,
         name: str = "gpuslice",
         module: str = "scheduler",
-        installation: str = "",
         arguments: Sequence[str] = (),
         options: Sequence[str] = (),
+        hostname: str = "",
     ) -> None:
         self._arguments = arguments
         self._options = options
         self.name = name
-        self._installation = installation or name
+        self._hostname = hostname
         self._plane = plane
         self._port, self._http_port = free_port(), free_port()
         self._module = module
         self._kubeconfig = plane.kubeconfig("scheduler")
-        self._state_dir = plane.directory / f"{name}.state"
         self.config = plane.directory / f"{name}.kube-scheduler.yaml"
         written = copy.deepcopy(dict(configuration))
         written["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self._port}"
@@ -103,11 +103,11 @@ class Installation:
             command = [
                 *(sys.executable, "-m", self._module, "serve", f"--kubeconfig={self._kubeconfig}"),
                 *(f"--listen=127.0.0.1:{self._port}", f"--http=127.0.0.1:{self._http_port}"),
-                *(f"--installation={self._installation}", f"--state-dir={self._state_dir}"),
                 *self._arguments,
             ]
             log = self._plane.directory / f"{self.name}.extender.log"
-            self._extender = Process(command, log, self._plane.environ())
+            environ = self._plane.environ()
+            self._extender = Process(command, log, environ, hostname=self._hostname)
 
     def start_kube_scheduler(self) -> None:
         with self._starting:
@@ -117,15 +117,28 @@ class Installation:
                     self._kubeconfig,
                     f"{self.name}.kube-scheduler",
                     *self._options,
+                    hostname=self._hostname,
                 )
 
     def wait_ready(self) -> None:
         """Wait until the extender is ready. Raises InstallationError."""
+        self._wait(self._is_ready, "the extender is not ready")
+
+    def wait_binds(self) -> None:
+        """Wait until the extender may bind. Raises InstallationError."""
+        self._wait(lambda: self.binds, "the extender may not bind")
+
+    def _wait(self, is_over: Callable[[], bool], problem: str) -> None:
         deadline = time.monotonic() + _READY_S
-        while not self._is_ready():
+        while not is_over():
             if not self.extender.running or time.monotonic() > deadline:
-                raise InstallationError(f"the extender is not ready:\n{self.extender.log_tail()}")
+                raise InstallationError(f"{problem}:\n{self.extender.log_tail()}")
             time.sleep(0.05)
+
+    @property
+    def binds(self) -> bool:
+        """Whether the extender may bind: its kube-scheduler leads."""
+        return "this process binds" in self.ask("/readyz")[1]
 
     @property
     def pages(self) -> tuple[str, int]:

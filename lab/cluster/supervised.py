@@ -27,17 +27,22 @@ _UNLESS_ORPHANED: Final = 'test "$PPID" = "$0" && exec "$@"'
 
 
 class Process:
-    """A running program; its output is appended to `log`."""
+    """A running program; its output is appended to `log`.
+    hostname: the name of this host for the program, as a pod has its own; "": the host's."""
 
     def __init__(
-        self, command: Sequence[str | Path], log: Path, environ: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str | Path],
+        log: Path,
+        environ: Mapping[str, str] | None = None,
+        hostname: str = "",
     ) -> None:
         self.log = log
         guard = ["setpriv", "--pdeathsig=KILL", "sh", "-c", _UNLESS_ORPHANED, str(os.getpid())]
         with log.open("ab") as out:
             self._program = _STARTER.submit(
                 subprocess.Popen[bytes],
-                [*guard, *map(str, command)],
+                [*_in_uts_namespace(hostname), *guard, *map(str, command)],
                 cwd=_ROOT,
                 env={**os.environ, **(environ or {})},
                 stdin=subprocess.DEVNULL,
@@ -85,3 +90,11 @@ class Process:
 
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+
+
+def _in_uts_namespace(hostname: str) -> Sequence[str]:
+    """The command that gives the next one the host name, with the same process ID."""
+    if not hostname:
+        return ()
+    user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+    return ("unshare", *user, "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', hostname)

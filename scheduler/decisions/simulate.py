@@ -23,6 +23,7 @@ from scheduler.dialects.reading import RequestError
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.facts import LeaseFacts
+from scheduler.kubernetes.leases import agent_lease
 
 Json = Mapping[str, Any]
 
@@ -110,7 +111,7 @@ def fleet(found: Iterable[Json], now_s: float | None = None) -> State:
             state.observe_device(translate.device(raw))
         elif kind == "Pod":
             state.observe_pod(translate.pod(raw))
-        elif kind == "Lease" and (lease := translate.lease(raw)) is not None:
+        elif kind == "Lease" and (lease := agent_lease(raw)) is not None:
             leases.append(lease)
     if not nodes:
         raise SimulationError("fleet: must have a Node; add Nodes and their Devices")

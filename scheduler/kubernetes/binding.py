@@ -70,7 +70,7 @@ def binding(
     """The Binding of a pod to a node; annotations None: the pod requests no share.
 
     The API server refuses it by UID if another pod has the name; by writer (see
-    `scheduler.leader`) if another process may write by then; by version (the
+    `scheduler.leadership`) if another process may write by then; by version (the
     resourceVersion) if the pod has changed since.
     """
     metadata: dict[str, Any] = {"namespace": namespace, "name": name, "uid": uid}

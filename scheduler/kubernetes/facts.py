@@ -6,6 +6,7 @@ paths and no dialects. Problem and Holder are State's reports for people.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -102,6 +103,17 @@ class LeaseFacts:
     beat: str
     not_ready: str = ""
     renewed_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLease:
+    """kube-scheduler's Lease. holder: an identity; "" if it was released. acquired_s, renewed_s: in
+    seconds since the epoch by the holder's clock; inf, -inf: not recorded."""
+
+    holder: str = ""
+    duration_s: float = 0.0
+    acquired_s: float = math.inf
+    renewed_s: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)

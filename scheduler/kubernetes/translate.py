@@ -1,4 +1,4 @@
-"""Reads Kubernetes objects: nodes, inventories, agents' Leases, and what pods hold.
+"""Reads Kubernetes objects: nodes, inventories, and what pods hold.
 
 Pure. Content of other writers is read tolerantly: unreadable parts are left out and reported, and
 what a pod may hold stays held.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Final
 
 from gpuslice.contract import allocation, grants, names, quantity
@@ -21,7 +20,6 @@ from scheduler.kubernetes.facts import (
     DeviceFacts,
     Held,
     HeldGpu,
-    LeaseFacts,
     NodeFacts,
     PodFacts,
     Unreadable,
@@ -163,7 +161,7 @@ def _peak(raw: Json, shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
     return peak_bytes, peak_core
 
 
-# --- nodes, inventory and agents -----------------------------------------------------------------
+# --- nodes and inventory -------------------------------------------------------------------------
 
 
 def node(raw: Json) -> NodeFacts:
@@ -256,29 +254,3 @@ def _invalid(field: str, value: object, allowed: str) -> str:
     if value is None:
         return f"{field}: required value: must be {allowed}"
     return f"{field}: invalid value {json.dumps(value)}: must be {allowed}"
-
-
-def lease(raw: Json) -> LeaseFacts | None:
-    """The Lease of a node's agent; None: another component's Lease."""
-    metadata = at(raw, "metadata")
-    name = str(metadata.get("name", ""))
-    ours = metadata.get("namespace") == names.NAMESPACE
-    if not ours or not name.startswith(names.LEASE_AGENT_PREFIX):
-        return None
-    ready = texts(metadata, "annotations").get(names.ANNOTATION_READY, "readiness not reported")
-    beat = str(at(raw, "spec").get("renewTime") or "")
-    return LeaseFacts(
-        name=name.removeprefix(names.LEASE_AGENT_PREFIX),
-        beat=beat,
-        not_ready="" if ready == "true" else ready or "no reason given",
-        renewed_s=_epoch_s(beat),
-    )
-
-
-def _epoch_s(text: str) -> float | None:
-    """Parses a MicroTime, which is in UTC."""
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return at.timestamp() if at.tzinfo is not None else None

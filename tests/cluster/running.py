@@ -64,27 +64,25 @@ def running(
     name: str = OURS,
     served: Sequence[str] = NAMES,
     lease_s: int = 15,
-    installation: str = "",
+    hostname: str = "",
+    elects: bool = True,
 ) -> Installation:
-    """A context manager. installation: its name. For a name other than OURS, kube-scheduler leads
-    without an election, because the manifests' rights are for one Lease of kube-scheduler's, and a
-    kube-scheduler that cannot renew its own exits; the extender's Lease is the same. lease_s: of
-    kube-scheduler's Lease, which must expire after a kill."""
-    installation = installation or name
+    """A context manager. hostname: as of a pod. elects: False for a second installation, whose
+    kube-scheduler leads without an election, because the manifests' rights are for one Lease.
+    lease_s: of kube-scheduler's Lease, which must expire after a kill."""
     written = configuration(served, lease_s)
-    if installation != OURS:
+    if not elects:
         written["leaderElection"] = {"leaderElect": False}
-    return Installation(plane, written, name, installation=installation)
+    return Installation(plane, written, name, hostname=hostname)
 
 
-def replica(plane: ControlPlane, name: str, installation: str = OURS) -> Installation:
-    """A pod of the Deployment; the replicas of one installation elect one kube-scheduler."""
-    served = (names.SCHEDULER_NAME,)
-    return running(plane, name, served, 4, installation)
+def replica(plane: ControlPlane, name: str, elects: bool = True) -> Installation:
+    """A pod of the Deployment with that name; the replicas elect one kube-scheduler."""
+    return running(plane, name, (names.SCHEDULER_NAME,), 4, name, elects)
 
 
 def holds(replica: Installation) -> bool:
-    return "this process" in replica.ask("/readyz")[1]
+    return replica.binds
 
 
 def keeps(replica: Installation, container: str) -> bool:

@@ -26,10 +26,10 @@ from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.extender import Extender
 from scheduler.kubernetes.arguments import BindingArguments
-from scheduler.leader import Leader
-from scheduler.leadership.election import Candidate
+from scheduler.leadership import Leadership
 from scheduler.metrics import Metrics
 from tests.cluster.admission.requested import asking, pod
+from tests.cluster.admission.scheduler_lease import KubeScheduler
 from tests.load.accounts import Books, books
 from tests.scheduler import calls
 from tests.support import until, until_async
@@ -65,13 +65,12 @@ class World:
         self.plane = plane
         self.namespace = namespace
         self.state = State()
-        self.cache = Cache(ours, self.state)
+        self.leadership = Leadership(namespace, lambda: self.cache.relist())
+        self.cache = Cache(ours, self.state, observe_scheduler=self.leadership.observe)
         self.verbs = Recorded(self.state)
         metrics = Metrics()
-        me = Candidate(f"test-{namespace}", "test")
-        self.leader = Leader(ours, me, self.cache.relist, metrics)
-        self.binder = Binder(self.state, ours, self.leader, self.verbs)
-        self.extender = Extender(self.verbs, self.binder, self.leader, self.cache, metrics)
+        self.binder = Binder(self.state, ours, self.leadership, self.verbs)
+        self.extender = Extender(self.verbs, self.binder, self.leadership, self.cache, metrics)
         self._kube = kube
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
 
@@ -100,7 +99,7 @@ class World:
         return calls.loads(self.verbs.filter(calls.arguments(raw, nodes)))
 
     async def bind(self, raw: dict[str, Any], node: str) -> str:
-        assert await self.leader.admit() == ""
+        assert await self.leadership.admit() == ""
         metadata = raw["metadata"]
         wanted = BindingArguments(self.namespace, metadata["name"], metadata["uid"], node)
         return await self.binder.bind(wanted)
@@ -123,9 +122,9 @@ class World:
             await self.binder.check_overdue()
 
     async def admitted(self) -> None:
-        """Waits until this process holds the Lease, as verbs do."""
+        """Waits until this process may bind, as verbs do."""
         async with asyncio.timeout(_DEADLINE_S):
-            while said := await self.leader.admit():
+            while said := await self.leadership.admit():
                 assert "gpuslice does not bind here" in said
                 await asyncio.sleep(0.1)
 
@@ -177,16 +176,18 @@ async def world_of(plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
     async with Kube(admin) as kube, Kube(ours) as own:
         world = World(plane, namespace, kube, own)
         following = asyncio.create_task(world.cache.run())
-        leading = asyncio.create_task(world.leader.run())
+        leading = asyncio.create_task(world.leadership.run())
+        lease = KubeScheduler(plane, namespace)
         try:
+            await asyncio.to_thread(lease.acquire)
             await asyncio.wait_for(world.cache.wait_synced(), _DEADLINE_S)
             await world.admitted()
             yield world
         finally:
-            world.leader.leave()
-            await asyncio.wait_for(leading, _DEADLINE_S)
-            following.cancel()
-            await asyncio.wait({following})
+            await asyncio.to_thread(lease.release)
+            for task in (leading, following):
+                task.cancel()
+            await asyncio.wait({leading, following})
 
 
 Act = Callable[[World, str, str], Awaitable[None]]
@@ -241,7 +242,7 @@ def test_pods_are_bound_with_a_real_kube_scheduler(play: Play, tmp_path: Path) -
             assert raw["spec"]["nodeName"] in (one, two)
             assert (names.ANNOTATION_GRANTS in annotations) is (name != "plain")
             if name != "plain":
-                assert annotations[names.ANNOTATION_WRITER] == world.leader.writer
+                assert annotations[names.ANNOTATION_WRITER] == world.leadership.writer
         for body in (*world.verbs.filtered, *world.verbs.prioritized):
             assert (body[:18], body.count(BETWEEN), body[-3:]) == (b'{"Pod":{"metadata"', 1, b'"]}')
         heads = {body.partition(BETWEEN)[0] for body in world.verbs.filtered}
@@ -261,7 +262,7 @@ def test_no_pod_is_preempted_while_we_may_not_write(
             for name in ("a", "b"):
                 await world.make(name, 100)
             await world.until_bound("a", "b")
-            world.leader.leave()
+            world.leadership.leaving = True
             await world.make("urgent", 50, priorityClassName="above-all")
             said = await world.condition("urgent", "preempt")
         assert "failed preempt with extender at URL" in said

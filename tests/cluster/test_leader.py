@@ -1,7 +1,8 @@
-"""At most one process writes, on a real API server, while processes are stopped, killed,
-disconnected, or called at the same time.
+"""At most one process writes, on a real API server, while processes are stopped, killed or
+disconnected. The tests write the Lease as kube-scheduler does.
 
-Cases and random runs without a server: tests/scheduler/leadership/test_election.py.
+Cases and random runs without a server: tests/scheduler/test_leadership.py. With kube-schedulers:
+test_service.py and test_storms.py.
 """
 
 from __future__ import annotations
@@ -9,42 +10,40 @@ from __future__ import annotations
 import json
 import secrets
 import signal
-import ssl
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pytest
 
 from gpuslice.contract import names
-from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
-from scheduler.leadership.lease import PATH
 from tests.cluster.admission.requested import asking, pod
+from tests.cluster.admission.scheduler_lease import PATH, KubeScheduler, delete
 from tests.cluster.server import Server
 from tests.support import ROOT, until
 
 pytestmark = pytest.mark.cluster
 
-LEASE = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
+_LEASE_S: Final = 15
 
 
-class Candidate:
-    """A process of `tests.cluster.leading`."""
+class Extender:
+    """A process of `tests.cluster.leading`, beside a kube-scheduler of the same host name."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ControlPlane, hostname: str) -> None:
         kubeconfig = str(plane.kubeconfig("scheduler"))
+        self.kube_scheduler = KubeScheduler(plane, hostname)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cluster.leading", kubeconfig],
+            [sys.executable, "-m", "tests.cluster.leading", kubeconfig, hostname],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
         )
-        self.identity = self._answer()["identity"]
 
     def __enter__(self) -> Self:
         return self
@@ -53,6 +52,7 @@ class Candidate:
         self.kill()
 
     def kill(self) -> None:
+        self.kube_scheduler.kill()
         self.process.kill()
         self.process.communicate()
 
@@ -89,37 +89,60 @@ class Candidate:
 
 @pytest.fixture
 def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
-    """A control plane with the manifests' rights and policies, and a Lease without holder."""
-    installed.kubectl("delete", *LEASE, "--ignore-not-found")
-    installed.apply_json(*manifests.objects("Lease"))
+    """Yield a control plane with the manifests' rights and policies, without a Lease."""
+    delete(installed)
     yield installed
-    installed.kubectl("delete", *LEASE, "--ignore-not-found")
+    delete(installed)
 
 
-def holds(candidate: Candidate) -> None:
-    until(candidate.may, f"{candidate.identity} may write")
+def leads(extender: Extender) -> None:
+    until(extender.may, f"the extender beside {extender.kube_scheduler.identity} may write")
 
 
-def test_a_killed_holder_is_replaced_after_its_lease(plane: ControlPlane) -> None:
-    with Candidate(plane) as first, Candidate(plane) as second:
-        first.ask("keep_asking")
-        holds(first)
-        first.kill()
-        second.ask("keep_asking")
+def expires(plane: ControlPlane) -> None:
+    """Waits as long as another kube-scheduler would."""
+    with Server(plane) as server:
+        spec = server.ask("GET", PATH).body["spec"]
+        expired = datetime.fromisoformat(spec["renewTime"]) + timedelta(seconds=_LEASE_S)
+        until(lambda: datetime.now(UTC) > expired, "the Lease has expired")
+
+
+def test_the_extender_beside_the_next_kube_scheduler_binds_after_a_kill(
+    plane: ControlPlane,
+) -> None:
+    with Extender(plane, "a") as first, Extender(plane, "b") as second:
+        first.kube_scheduler.acquire()
+        leads(first)
         assert not second.may()
-        holds(second)
+        first.kill()
+        expires(plane)
+        second.kube_scheduler.acquire()
+        leads(second)
         assert second.ask("may")["listed"] == 1
 
 
-def test_a_halted_holder_does_not_write_after_it_continues(plane: ControlPlane) -> None:
-    with Candidate(plane) as first, Candidate(plane) as second:
-        first.ask("keep_asking")
-        holds(first)
+def test_after_a_release_the_next_one_binds_and_the_former_does_not(plane: ControlPlane) -> None:
+    with Extender(plane, "a") as first, Extender(plane, "b") as second:
+        first.kube_scheduler.acquire()
+        leads(first)
+        first.kube_scheduler.release()
+        until(lambda: not first.may(), "the former one sees the release")
+        second.kube_scheduler.acquire()
+        leads(second)
+        assert not first.may()
+
+
+def test_a_halted_extender_does_not_write_after_it_continues(plane: ControlPlane) -> None:
+    with Extender(plane, "a") as first, Extender(plane, "b") as second:
+        first.kube_scheduler.acquire()
+        leads(first)
         first.stop()
         until(lambda: first.is_stopped, "it is stopped")
+        first.kube_scheduler.kill()
         first.send("may")
-        second.ask("keep_asking")
-        holds(second)
+        expires(plane)
+        second.kube_scheduler.acquire()
+        leads(second)
         first.proceed()
         assert first._answer()["may"] is False
         assert second.may()
@@ -154,63 +177,46 @@ def test_what_one_sends_that_was_halted_in_between_is_refused_by_the_api_server(
     """Stopped after its check of the clock: its POST is sent when another process has already
     bound."""
     early, late, next_one = pods
-    with Candidate(plane) as first, Candidate(plane) as second:
-        first.ask("keep_asking")
-        holds(first)
+    with Extender(plane, "a") as first, Extender(plane, "b") as second:
+        first.kube_scheduler.acquire()
+        leads(first)
 
         assert first.ask("bind", "default", early, node, False)["error"] == ""
         first.send("bind", "default", late, node, True)
         until(lambda: first.is_stopped, "it has halted before its POST")
-        second.ask("keep_asking")
-        holds(second)
+        first.kube_scheduler.kill()
+        expires(plane)
+        second.kube_scheduler.acquire()
+        leads(second)
         assert second.ask("bind", "default", next_one, node, False)["error"] == ""
         first.proceed()
-        error = first._answer()["error"]
-        assert f"'{first.identity} " in error and f"'{second.identity} " in error
+        assert "invalid value 'a_1': must be 'b_1', the holder" in first._answer()["error"]
         bound = plane.kubectl("get", "pod", late, "-o=jsonpath={.spec.nodeName}")
         assert bound == ""
         assert first.ask("bind", "default", late, node, False)["error"].startswith(
-            "gpuslice does not bind here: on standby; another replica holds the Lease"
+            "gpuslice does not bind here: on standby; b_1 holds the Lease"
         )
 
 
 def test_without_the_api_server_no_process_may_write(plane: ControlPlane) -> None:
-    with Candidate(plane) as first:
-        first.ask("keep_asking")
-        holds(first)
+    with Extender(plane, "a") as first:
+        first.kube_scheduler.acquire()
+        leads(first)
         with plane.apiserver.frozen():
             until(lambda: not first.may(), "it may not write")
-            assert "could not be renewed in time" in first.ask("may")["status"]
-        holds(first)
+            assert "has not renewed the Lease" in first.ask("may")["status"]
+        leads(first)
+        assert first.ask("may")["listed"] == 1, "no other process could bind meanwhile"
 
 
-def test_a_lease_deleted_by_hand_lets_no_second_process_bind(
-    plane: ControlPlane,
-) -> None:
-    with Candidate(plane) as first, Candidate(plane) as second:
-        first.ask("keep_asking")
-        holds(first)
-        plane.kubectl("delete", *LEASE)
-        second.ask("keep_asking")
-        until(lambda: not first.may(), "the earlier holder notices that it is gone")
-        until(lambda: first.may() or second.may(), "one of them has it again")
-        assert not (first.may() and second.may())
-
-
-def test_renewals_do_not_wait_behind_bindings(plane: ControlPlane) -> None:
-    """They have their own flow at the API server, with the priority of leader elections."""
-    context = ssl.create_default_context(cafile=str(plane.ca))
-
-    def flow(path: str) -> str:
-        request = urllib.request.Request(plane.server + path)
-        request.add_header("Authorization", f"Bearer {plane.token('scheduler')}")
-        handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-        with urllib.request.build_opener(*handlers).open(request, timeout=60) as answer:
-            return str(answer.headers["X-Kubernetes-PF-FlowSchema-UID"])
-
-    uid = plane.kubectl("get", "flowschema", "gpuslice-leases", "-o=jsonpath={.metadata.uid}")
-    until(lambda: flow(PATH) == uid, "the flow is in force")
-    assert flow("/api/v1/pods?limit=1") != uid
+def test_a_lease_deleted_by_hand_permits_nothing(plane: ControlPlane) -> None:
+    with Extender(plane, "a") as first:
+        first.kube_scheduler.acquire()
+        leads(first)
+        first.kube_scheduler.kill()
+        delete(plane)
+        until(lambda: not first.may(), "the extender sees that it is gone")
+        assert "no kube-scheduler holds the Lease" in first.ask("may")["status"]
 
 
 def test_a_write_that_is_late_is_given_up_by_the_server(plane: ControlPlane) -> None:

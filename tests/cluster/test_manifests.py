@@ -143,14 +143,12 @@ def test_the_schedulers_deployment_matches_the_other_manifests() -> None:
     assert deployment["replicas"] == 2
     assert pod["serviceAccountName"] == names.SCHEDULER_NAME
     assert pod["schedulerName"] not in NAMES
-    config, state = pod["volumes"]
+    (config,) = pod["volumes"]
     assert config["configMap"] == {"name": manifests.CONFIG_MAP}
     first, second = pod["containers"]
     (mount,) = first["volumeMounts"]
     assert f"--config={mount['mountPath']}/{manifests.CONFIG_FILE}" in first["command"]
-    (mount,) = second["volumeMounts"]
-    assert (mount["name"], "emptyDir" in state) == (state["name"], True)
-    assert f"--state-dir={mount['mountPath']}" in second["command"]
+    assert "volumeMounts" not in second
     assert second["command"][:4] == ["python", "-m", "scheduler", "serve"]
     (port,) = second["ports"]
     assert Settings().http == ("0.0.0.0", port["containerPort"])
@@ -200,10 +198,10 @@ def test_the_distributor_has_what_it_needs_and_no_more() -> None:
     )
 
 
-def test_both_leases_and_no_other_are_the_schedulers_to_write() -> None:
+def test_kube_schedulers_lease_and_no_other_is_the_schedulers_to_write() -> None:
     rules = named("Role", names.SCHEDULER_NAME)["rules"]
     written = [rule["resourceNames"] for rule in rules if "resourceNames" in rule]
-    assert written == [[names.LEASE_SCHEDULER, names.LEASE_KUBE_SCHEDULER]]
+    assert written == [[names.LEASE_KUBE_SCHEDULER]]
     unbounded = [verb for rule in rules if "resourceNames" not in rule for verb in rule["verbs"]]
     assert not {"update", "delete", "*"} & set(unbounded)
 

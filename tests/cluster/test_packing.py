@@ -10,7 +10,6 @@ from typing import Any, Final
 import pytest
 
 from gpuslice.contract import names
-from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
@@ -38,15 +37,11 @@ def server(installed: ControlPlane) -> Iterator[Server]:
         "metadata": {"name": "packed"},
         "spec": {"selector": {"app": "packed"}, "ports": [{"port": 80}]},
     }
-    lease = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
-    installed.kubectl("delete", *lease, "--ignore-not-found")
-    installed.apply_json(*manifests.objects("Lease"))
     with Fleet(installed, _SHAPE.all_nodes()), Server(installed) as asked:
         assert asked.ask("POST", "/api/v1/namespaces/default/services", service).done
         with running(installed, _REPLICA):
             yield asked
         asked.ask("DELETE", "/api/v1/namespaces/default/services/packed")
-    installed.kubectl("delete", *lease)
 
 
 @pytest.fixture

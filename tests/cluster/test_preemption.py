@@ -15,7 +15,6 @@ import pytest
 
 from gpuslice.contract import names
 from gpuslice.contract.allocation import DeviceEntry, decode
-from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
@@ -38,12 +37,8 @@ _SPARED: Final = "no candidate node for preemption"
 
 @pytest.fixture(scope="module")
 def ours(installed: ControlPlane) -> Iterator[Installation]:
-    lease = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}")
-    installed.kubectl("delete", *lease, "--ignore-not-found")
-    installed.apply_json(*manifests.objects("Lease"))
     with running(installed, "preemption") as started:
         yield started
-    installed.kubectl("delete", *lease)
 
 
 @pytest.fixture

@@ -12,14 +12,12 @@ from typing import Any, Final
 import pytest
 
 from gpuslice.contract import names
-from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane, free_port
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from tests.cluster.admission.requested import asking, container, pod
 from tests.cluster.running import replica
 from tests.cluster.server import MERGE_PATCH, Server
-from tests.cluster.test_service import LEASE
 from tests.support import until
 
 pytestmark = pytest.mark.cluster
@@ -84,13 +82,10 @@ def test_the_schedulers_rights_are_upstreams_and_ours(server: Server) -> None:
 @pytest.fixture
 def node(installed: ControlPlane) -> Iterator[str]:
     """Create a node while the scheduler runs under the manifests' rights."""
-    installed.kubectl("delete", *LEASE, "--ignore-not-found")
-    installed.apply_json(*manifests.objects("Lease"))
     nodes = Shape(nodes=1, gpus=2, prefix="rights-").all_nodes()
     with Fleet(installed, nodes), replica(installed, "rights") as running:
         yield nodes[0].name
         assert "forbidden" not in running.kube_scheduler.log.read_text()
-    installed.kubectl("delete", *LEASE, "--ignore-not-found")
 
 
 class CreatedObjects:

@@ -31,16 +31,12 @@ def _configuration() -> dict[str, Any]:
     rendered = chart.render(_ON, "--show-only=templates/scheduler/configuration.yaml")
     data = yaml.safe_load(rendered)["data"]
     found: dict[str, Any] = yaml.safe_load(data[manifests.CONFIG_FILE])
-    return {**found, "leaderElection": {"leaderElect": False}}
+    return found
 
 
 @pytest.fixture(scope="module")
 def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
     """A node as in Volcano's guide, and the scheduler with the dialect on."""
-    installed.kubectl(
-        "delete", "lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}", "--ignore-not-found"
-    )
-    installed.apply_json(*manifests.objects("Lease"))
     shape = Shape(nodes=1, gpus=8, memory_bytes=_MIB << 20, prefix="volcano-")
     options = ["--dialects=koordinator,volcano"]
     with (

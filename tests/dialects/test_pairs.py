@@ -23,7 +23,8 @@ from lab.node.lab import CLUSTER_FILES, Lab
 from scheduler.core.place import Placement, place
 from scheduler.decisions.state import State
 from scheduler.kubernetes import binding, requests
-from scheduler.kubernetes.translate import device, lease, node
+from scheduler.kubernetes.leases import agent_lease
+from scheduler.kubernetes.translate import device, node
 from tests.scheduler import objects
 
 pytestmark = pytest.mark.node
@@ -54,7 +55,7 @@ def _state(lab: Lab) -> State:
     gpus = [objects.gpu(gpu.uuid, gpu.minor, f"{_GPU_MIB}Mi") for gpu in lab.gpus]
     made.observe_node(node(objects.node("n0")))
     made.observe_device(device(objects.device("n0", *gpus)))
-    facts = lease(objects.lease("n0"))
+    facts = agent_lease(objects.lease("n0"))
     assert facts is not None
     made.observe_lease(facts, 0.0)
     return made

@@ -19,6 +19,7 @@ from scheduler.core.place import Placement, place
 from scheduler.decisions.state import State
 from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes import binding, requests, translate
+from scheduler.kubernetes.leases import agent_lease
 from tests.fuzz.choices import Choices
 from tests.fuzz.documents import WORDS as DOCUMENT_WORDS
 from tests.fuzz.documents import document
@@ -46,7 +47,7 @@ def cluster(data: bytes) -> None:
     inventory = objects.device("n1", *(objects.gpu(f"GPU-{n}", n, "4Gi") for n in range(3)))
     state.observe_device(translate.device(_changed(inventory, choices)))
     state.observe_node(translate.node(_changed(objects.node("n1"), choices)))
-    lease = translate.lease(_changed(objects.lease("n1"), choices))
+    lease = agent_lease(_changed(objects.lease("n1"), choices))
     if lease is not None:
         state.observe_lease(lease, 0.0)
     bound = objects.pod(

@@ -48,6 +48,12 @@ def test_a_program_that_is_not_there_has_ended(tmp_path: Path) -> None:
     assert "/no/such: not found" in process.log_tail()
 
 
+def test_a_program_can_have_a_host_name_of_its_own(tmp_path: Path) -> None:
+    process = Process(["sh", "-c", "hostname; echo $$"], tmp_path / "log", hostname="pod-1")
+    until(lambda: not process.running, "it has ended")
+    assert process.log_tail() == f"pod-1\n{process.pid}\n"
+
+
 def test_a_program_outlives_the_thread_that_asked_for_it(tmp_path: Path) -> None:
     started: list[Process] = []
     thread = threading.Thread(
@@ -69,15 +75,18 @@ _OWNER = """
 import sys, time
 from pathlib import Path
 from lab.cluster.supervised import Process
-print(Process(["sleep", "600"], Path(sys.argv[1])).pid, flush=True)
+print(Process(["sleep", "600"], Path(sys.argv[1]), hostname=sys.argv[2]).pid, flush=True)
 while True:  # a signal just before a sleep would be handled at its end
     time.sleep(0.1)
 """
 
 
+@pytest.mark.parametrize("hostname", ["", "pod-1"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_program_ends_with_its_owner(tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-c", _OWNER, str(tmp_path / "log")]
+def test_a_program_ends_with_its_owner(
+    tmp_path: Path, number: signal.Signals, hostname: str
+) -> None:
+    command = [sys.executable, "-c", _OWNER, str(tmp_path / "log"), hostname]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as owner:

@@ -18,6 +18,7 @@ from lab.cluster.controlplane import ControlPlane
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Process, Sandbox
 from lab.node.lab import Lab
+from tests.cluster.admission import scheduler_lease
 from tests.cluster.admission.requested import asking, binding, pod
 from tests.cluster.conftest import installed
 from tests.cluster.opening import opened
@@ -57,13 +58,11 @@ class Cluster:
         if made_there:
             asked["spec"]["nodeName"] = self.node
         pods = f"/api/v1/namespaces/{self.namespace}/pods"
-        leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
         with Server(self.plane) as admin, Server(self.plane, "scheduler") as scheduler:
             assert (answer := admin.ask("POST", pods, asked)).done, answer.text
             if made_there:
                 return name
-            lease = admin.ask("GET", f"{leases}/{names.LEASE_SCHEDULER}").body.get("spec", {})
-            writer = f"{lease.get('holderIdentity', '')} {lease.get('leaseTransitions', 0)}"
+            writer = scheduler_lease.writer(admin)
             body = binding(name, self.node, {**annotations, names.ANNOTATION_WRITER: writer})
             answer = scheduler.ask("POST", f"{pods}/{name}/binding", body)
             assert answer.done, answer.text

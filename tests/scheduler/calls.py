@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scheduler.decisions.state import State
-from scheduler.kubernetes.translate import device, lease, node
+from scheduler.kubernetes.leases import agent_lease
+from scheduler.kubernetes.translate import device, node
 from tests.scheduler import objects
 
 
@@ -65,7 +66,7 @@ def state(nodes: int = 2, gpus: int = 2, memory: str = "24Gi") -> State:
         made.observe_node(node(objects.node(name)))
         each = [objects.gpu(f"GPU-{name}-{minor}", minor, memory) for minor in range(gpus)]
         made.observe_device(device(objects.device(name, *each)))
-        facts = lease(objects.lease(name))
+        facts = agent_lease(objects.lease(name))
         assert facts is not None
         made.observe_lease(facts, 0.0)
     return made

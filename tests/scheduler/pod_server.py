@@ -51,6 +51,10 @@ class PodServer:
         self.sent = asyncio.Event()
         """A POST was received."""
         self.queries: list[dict[str, str]] = []
+        self.slow_s = 0.0
+        """How long a Binding takes."""
+        self.most_under_way = 0
+        self._under_way = 0
         self._late: list[dict[str, Any]] = []
         self._version = 100
 
@@ -82,6 +86,10 @@ class PodServer:
         self.bindings.append(binding)
         self.queries.append(dict(request.query))
         self.sent.set()
+        self._under_way += 1
+        self.most_under_way = max(self.most_under_way, self._under_way)
+        await asyncio.sleep(self.slow_s)
+        self._under_way -= 1
         if self.posts:
             return await self._befall(request, self.posts.pop(0), name, binding)
         problem = self._assign(binding)

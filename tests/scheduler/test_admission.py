@@ -36,7 +36,7 @@ def binding(name: str, *actions: str) -> dict[str, Any]:
 def test_a_binding_that_cannot_be_changed_does_not_keep_others_from_refusing() -> None:
     async def main() -> None:
         server = Server()
-        admission = Admission(server, lambda: True, lambda: True, Metrics())  # type: ignore[arg-type]
+        admission = Admission(server, lambda: True, Metrics())  # type: ignore[arg-type]
         for name in ("gpuslice-a", "gpuslice-b", "gpuslice-c"):
             admission.observed(binding(name, "Audit"))
         with pytest.raises(KubeError, match="cannot patch gpuslice-a"):

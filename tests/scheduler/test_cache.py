@@ -14,12 +14,13 @@ import pytest
 from aiohttp import web
 
 from gpuslice.contract import names
-from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache
+from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache, _Leases
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.kubernetes import binding
+from scheduler.kubernetes.facts import SchedulerLease
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.scheduler import calls
 from tests.scheduler.objects import (
@@ -207,3 +208,19 @@ async def test_an_agents_first_lease_is_judged_by_the_agents_clock(
         await cache.wait_synced()
         blocked_by = state.fleet.blocked_by[state.fleet.row_of("n1")]
         assert blocked_by == (Reason.AGENT_LEASE_EXPIRED if expired else Reason.FITS)
+
+
+def test_kube_schedulers_lease_is_reported_and_so_is_its_absence() -> None:
+    seen: list[SchedulerLease | None] = []
+    leases = _Leases(lambda facts: None, lambda node: None, seen.append)
+    metadata = {"namespace": names.NAMESPACE, "name": names.LEASE_KUBE_SCHEDULER}
+    raw = {"metadata": metadata, "spec": {"holderIdentity": "a_1"}}
+    key = leases.observed(raw)
+    agent = leases.observed(lease("n0"))
+    leases.listed({key, agent})
+    assert seen == [SchedulerLease("a_1")]
+    leases.deleted(lease("n0"))
+    leases.deleted(raw)
+    assert seen[1:] == [None]
+    leases.listed({agent})
+    assert seen[1:] == [None, None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import typer
@@ -42,12 +41,10 @@ def test_without_flags_there_are_the_defaults(served: list[Settings]) -> None:
     assert served == [Settings()]
 
 
-def test_each_flag_has_a_variable_and_outranks_it(served: list[Settings], tmp_path: Path) -> None:
+def test_each_flag_has_a_variable_and_outranks_it(served: list[Settings]) -> None:
     environment = {
         "listen": "127.0.0.1:1",
         "http": "off",
-        "installation": "blue",
-        "state_dir": str(tmp_path),
         "policy": "koord-scheduler=spread gpuslice-scheduler=binpack",
         "log_format": "json",
         "verbose": "true",
@@ -60,22 +57,11 @@ def test_each_flag_has_a_variable_and_outranks_it(served: list[Settings], tmp_pa
         kubeconfig="/k",
         listen=("127.0.0.1", 1),
         http=None,
-        installation="blue",
-        state_dir=tmp_path,
         policies={"koord-scheduler": Policy.SPREAD, "gpuslice-scheduler": Policy.BINPACK},
         log_format=Format.JSON,
         verbose=True,
     )
     assert second.listen == ("::1", 2) and second.policies == {"a": Policy.SPREAD}
-
-
-def test_the_installation_is_the_pods_namespace(
-    served: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "namespace").write_text("green\n")
-    monkeypatch.setattr(command_line, "_NAMESPACE_FILE", tmp_path / "namespace")
-    assert run("serve")[0] == 0
-    assert served[0].installation == "green"
 
 
 @pytest.mark.parametrize(

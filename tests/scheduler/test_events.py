@@ -88,8 +88,8 @@ def test_an_event_that_the_server_refuses_is_counted_and_dropped() -> None:
 
 def test_a_second_installation_is_reported_on_the_lease() -> None:
     scene = Scene()
-    asyncio.run(scene.events.second_installation("another installation, a, holds it: 3 s ago"))
-    asyncio.run(scene.events.second_installation("another installation, a, holds it: 9 s ago"))
+    for _ in range(2):
+        asyncio.run(scene.events.second_installation("on standby; a_1 holds the Lease"))
     ((path, body),) = scene.api.written
     assert path.endswith("/namespaces/gpuslice-system/events")
     assert body["regarding"]["kind"] == "Lease"

@@ -11,7 +11,7 @@ import pytest
 
 from gpuslice.contract import grants, names, required_plugins
 from lab.cluster.controlplane import ControlPlane
-from tests.cluster.admission import requested
+from tests.cluster.admission import requested, scheduler_lease
 from tests.cluster.admission.requested import workloads
 from tests.cluster.server import MERGE_PATCH, STRATEGIC_PATCH, Answer, Server
 from tests.support import until
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 ALLOCATION: Final = {
     names.ANNOTATION_DEVICE_ALLOCATED: '{"gpu":[]}',
     names.ANNOTATION_GRANTS: grants.encode({"main": [grants.GpuGrant("GPU-a", 0, 1024, 50)]}),
-    names.ANNOTATION_WRITER: " 0",
+    names.ANNOTATION_WRITER: "tests_1",
     **required_plugins.binding_annotations(["main"]),
 }
 """Annotations that only the scheduler writes."""
@@ -40,7 +40,9 @@ _NODE: Final = "n1"
 def server(installed: ControlPlane) -> Iterator[Server]:
     with Server(installed) as asked:
         assert asked.ask("POST", "/api/v1/nodes", {"metadata": {"name": _NODE}}).done
+        scheduler_lease.write(asked, ALLOCATION[names.ANNOTATION_WRITER])
         yield asked
+        scheduler_lease.delete(installed)
         assert asked.ask("DELETE", f"/api/v1/nodes/{_NODE}").done
 
 

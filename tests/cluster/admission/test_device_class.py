@@ -43,7 +43,7 @@ def _feature_gates(rendered: list[Json]) -> list[str]:
 def _configuration(rendered: list[Json]) -> Json:
     data = one(rendered, "ConfigMap", manifests.CONFIG_MAP)["data"]
     written: Json = yaml.safe_load(data[manifests.CONFIG_FILE])
-    return {**written, "leaderElection": {"leaderElect": False}}
+    return written
 
 
 def test_a_device_class_for_nvidias_gpus_stops_no_share(own_plane: ControlPlane) -> None:

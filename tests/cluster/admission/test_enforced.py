@@ -15,7 +15,8 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
-from scheduler.admission import _LEASES, _POLL_S
+from scheduler.admission import _POLL_S
+from tests.cluster.admission import scheduler_lease
 from tests.cluster.admission.requested import asking, pod
 from tests.cluster.running import replica
 from tests.cluster.server import Answer, Server
@@ -67,7 +68,7 @@ def counted(extender: Installation) -> bool:
 
 def leads(server: Server) -> bool:
     """kube-scheduler renews its Lease."""
-    lease = server.ask("GET", f"{_LEASES}/{names.LEASE_KUBE_SCHEDULER}")
+    lease = server.ask("GET", scheduler_lease.PATH)
     return lease.done and bool(lease.body["spec"].get("holderIdentity"))
 
 

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from gpuslice.contract import names
-from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json
 from lab.cluster.manifests import KOORDINATOR, NAMES, NAMES_POLICY, STOCK
+from tests.cluster.admission import scheduler_lease
 from tests.cluster.admission.judging import DRY, PODS, tried
 from tests.cluster.admission.requested import HALF, asking, binding, container, pod, workloads
 from tests.cluster.installing import serve
@@ -205,32 +205,32 @@ def test_a_variable_in_an_ephemeral_container(server: Server, name: str) -> None
 
 
 def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server: Server) -> None:
-    leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
-    lease = f"{leases}/{names.LEASE_SCHEDULER}"
-    held = {"spec": {"holderIdentity": "us", "leaseTransitions": 7, "leaseDurationSeconds": 8}}
-    unheld = {"spec": dict.fromkeys(held["spec"])}
     assert server.ask("POST", PODS, pod(asking(HALF), name="bound")).done
 
-    def bind(writer: str) -> Answer:
+    def bind(writer: str, query: str = "") -> Answer:
         annotations = {
             names.ANNOTATION_DEVICE_ALLOCATED: '{"gpu":[]}',
             names.ANNOTATION_WRITER: writer,
         }
-        return scheduler.ask("POST", f"{PODS}/bound/binding", binding("bound", "n1", annotations))
+        path = f"{PODS}/bound/binding{query}"
+        return scheduler.ask("POST", path, binding("bound", "n1", annotations))
 
-    installed.apply_json(*manifests.objects("Lease"))
     with Server(installed, "scheduler") as scheduler:
         try:
-            assert scheduler.ask("PATCH", lease, held, MERGE_PATCH).done
-            until(lambda: bind("us 6").policy == "gpuslice-writer", "the API server has the Lease")
-            assert bind("us 6").text == (
-                "metadata.annotations[gpuslice.io/writer]: invalid value 'us 6': must be 'us 7',"
-                " the holder of the Lease gpuslice-system/gpuslice-scheduler"
+            scheduler_lease.write(scheduler, "us_7")
+            # Without the Lease the policy allows the Binding, so this must not bind the pod.
+            until(
+                lambda: bind("us_6", DRY).policy == "gpuslice-writer",
+                "the API server has the Lease",
+            )
+            assert bind("us_6").text == (
+                "metadata.annotations[gpuslice.io/writer]: invalid value 'us_6': must be 'us_7',"
+                " the holder of the Lease gpuslice-system/gpuslice-kube-scheduler"
             )
             assert bind("").policy == "gpuslice-writer"
-            assert bind("us 7").done
+            assert bind("us_7").done
         finally:
-            server.ask("PATCH", lease, unheld, MERGE_PATCH)
+            scheduler_lease.delete(installed)
             server.ask("DELETE", f"{PODS}/bound?gracePeriodSeconds=0")
 
 
@@ -289,11 +289,10 @@ def test_an_agent_writes_the_objects_of_its_own_node_alone(agent: Server, server
         assert answer.policy == "gpuslice-agents" or answer.status == 409, (what, answer.body)
         assert answer.status == 409 or answer.text.endswith(" for the agent of node n-own")
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
-    for taken in (names.LEASE_SCHEDULER, "gpuslice-kube-scheduler"):
-        lease = {"metadata": {"name": taken}, "spec": {"holderIdentity": "me"}}
-        answer = agent.ask("POST", leases, lease)
-        assert answer.policy == "gpuslice-agents", answer.body
-        assert answer.text.endswith("must be agent-n-own for the agent of node n-own")
+    lease = {"metadata": {"name": names.LEASE_KUBE_SCHEDULER}, "spec": {"holderIdentity": "me"}}
+    answer = agent.ask("POST", leases, lease)
+    assert answer.policy == "gpuslice-agents", answer.body
+    assert answer.text.endswith("must be agent-n-own for the agent of node n-own")
 
 
 def test_an_agent_whose_token_names_no_node_writes_nothing(

@@ -20,6 +20,7 @@ from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod, Share
 from scheduler.kubernetes import translate
+from tests.cluster.admission import scheduler_lease
 from tests.cluster.admission.requested import asking, binding, pod
 from tests.cluster.agent import side as agent_side
 from tests.cluster.agent.side import Side
@@ -125,8 +126,7 @@ class Pods:
         """The path of a pod that was bound with such an allocation."""
         path = self.make()
         written = allocated(uuid, minor, memory_bytes, core)
-        lease = self._server.ask("GET", f"{LEASES}/{names.LEASE_SCHEDULER}").body.get("spec", {})
-        writer = f"{lease.get('holderIdentity', '')} {lease.get('leaseTransitions', 0)}"
+        writer = scheduler_lease.writer(self._server)
         self.bound(path, node, {**written, names.ANNOTATION_WRITER: writer})
         return path
 

@@ -15,6 +15,7 @@ from nri_plugin.kube.inventory_publisher import CONTEST_WRITES
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice
 from scheduler.kubernetes import translate
+from scheduler.kubernetes.leases import agent_lease
 from tests.cluster.agent import side as agent_side
 from tests.cluster.agent.node import (
     DEVICES,
@@ -54,9 +55,9 @@ def test_the_agent_publishes_its_gpus_and_the_scheduler_reads_them(side: Side, n
         (0, 8 * GIB, True),
         (1, 4 * GIB, True),
     ]
-    lease = translate.lease(node.lease())
+    lease = agent_lease(node.lease())
     assert lease is not None and (lease.name, lease.not_ready) == (node.name, "")
-    until(lambda: translate.lease(node.lease()) != lease, "the Lease is renewed")
+    until(lambda: agent_lease(node.lease()) != lease, "the Lease is renewed")
 
 
 def test_a_node_has_volcanos_totals_while_its_dialect_is_on(

@@ -22,10 +22,10 @@ async def test_one_write_carries_the_pod_the_node_the_gpus_and_the_writer(scene:
     annotations = metadata["annotations"]
     assert (metadata["uid"], metadata["resourceVersion"]) == ("u-1", "1")
     assert binding["target"]["name"] == "n0"
-    assert annotations[words.ANNOTATION_WRITER] == "pod-1 3"
+    assert annotations[words.ANNOTATION_WRITER] == "pod-1_3"
     assert "GPU-n0-0" in annotations[words.ANNOTATION_GRANTS]
     assert scene.server.queries == [{"timeout": "1.000s", "fieldValidation": "Ignore"}]
-    assert (scene.server.seen_gets, scene.guard.most_under_way) == (0, 1)
+    assert (scene.server.seen_gets, scene.guard.checked) == (0, 1)
     assert (scene.held(), scene.state.is_bound("u-1")) == (50, False)
     scene.watch()
     assert (scene.held(), scene.state.is_bound("u-1")) == (50, True)
@@ -46,17 +46,31 @@ async def test_nothing_is_sent_for_a_bind_whose_time_is_over(scene: Scene) -> No
     assert (scene.server.seen_gets, scene.held("n0")) == (0, 50)
 
 
+async def test_a_shutdown_waits_for_outcomes_up_to_its_time_limit(scene: Scene) -> None:
+    scene.server.slow_s = 0.5
+    scene.ask(calls.pod())
+    binding = asyncio.create_task(scene.bind())
+    await scene.server.sent.wait()
+    await scene.binder.finish(0.01)
+    assert not binding.done()
+    await scene.binder.finish(60.0)
+    await asyncio.sleep(0)
+    assert binding.done()
+    assert await binding == ""
+
+
 async def test_few_bindings_are_sent_at_once_and_the_others_wait(
     patient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scheduler.binder.MAX_POSTS", 2)
     state = calls.state(nodes=2, gpus=4)
     async with scene_of(*(calls.pod(f"u-{number}") for number in range(6)), state=state) as scene:
+        scene.server.slow_s = 0.2
         for number in range(6):
             scene.ask(calls.pod(f"u-{number}"))
         said = await asyncio.gather(*(scene.bind(f"u-{number}") for number in range(6)))
         assert said == [""] * 6
-        assert scene.guard.most_under_way == 2
+        assert scene.server.most_under_way == 2
         sent = [binding["metadata"]["uid"] for binding in scene.server.bindings]
         assert sorted(sent) == [f"u-{number}" for number in range(6)]
 

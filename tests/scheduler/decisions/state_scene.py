@@ -13,6 +13,7 @@ from scheduler.core.request import ContainerRequest, Request
 from scheduler.decisions.state import State
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.facts import PodFacts
+from scheduler.kubernetes.leases import agent_lease
 from tests.scheduler.objects import (
     Gi,
     allocated,
@@ -38,7 +39,7 @@ def observe_device(state: State, raw: dict[str, Any]) -> None:
 
 
 def observe_lease(state: State, raw: dict[str, Any], now_s: float = 0.0) -> None:
-    read = translate.lease(raw)
+    read = agent_lease(raw)
     assert read is not None
     state.observe_lease(read, now_s)
 

@@ -10,8 +10,9 @@ from scheduler.decisions import requeue
 from scheduler.decisions.requeue import MAX_DUE, TIMEOUT_S, Unschedulable
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
+from scheduler.kubernetes.leases import agent_lease
 from scheduler.kubernetes.requests import pending
-from scheduler.kubernetes.translate import device, lease, node
+from scheduler.kubernetes.translate import device, node
 from tests.scheduler import calls, objects
 from tests.scheduler.calls import arguments, names
 from tests.scheduler.decisions.test_verbs import WHOLE, bound
@@ -99,8 +100,8 @@ def test_capacity_that_is_only_reserved_for_another_pod_is_free(refusing: Refusi
 def test_an_agent_that_is_ready_again_requeues_a_pod() -> None:
     refusing = Refusing()
     refusing.free()
-    unready = lease(objects.lease("n0", ready="no library"))
-    ready = lease(objects.lease("n0"))
+    unready = agent_lease(objects.lease("n0", ready="no library"))
+    ready = agent_lease(objects.lease("n0"))
     assert unready is not None
     assert ready is not None
     refusing.state.observe_lease(unready, 1.0)
@@ -114,7 +115,7 @@ def test_a_new_node_requeues_a_pod(refusing: Refusing) -> None:
     state: State = refusing.state
     state.observe_node(node(objects.node("n1")))
     state.observe_device(device(objects.device("n1", objects.gpu("GPU-n1-0", 0, "24Gi"))))
-    facts = lease(objects.lease("n1"))
+    facts = agent_lease(objects.lease("n1"))
     assert facts is not None
     state.observe_lease(facts, 0.0)
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.core.reasons import Reason
 from scheduler.kubernetes import translate
+from scheduler.kubernetes.leases import agent_lease
 from tests.scheduler.decisions.state_scene import (
     HALF,
     holding,
@@ -108,7 +109,7 @@ def test_a_lease_expires_when_it_has_not_changed_by_our_clock() -> None:
 
 
 def test_the_age_of_a_lease_before_we_began_counts() -> None:
-    state, read = made(), translate.lease(lease("n1", 1))
+    state, read = made(), agent_lease(lease("n1", 1))
     assert read is not None
     state.remove_lease("n1")
     state.observe_lease(read, 100.0, age_s=30.0)

@@ -7,6 +7,7 @@ import pytest
 from gpuslice.contract import names
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.facts import LeaseFacts, NodeFacts
+from scheduler.kubernetes.leases import agent_lease
 from tests.scheduler.objects import Gi, device, gpu, lease, node
 
 
@@ -90,9 +91,9 @@ def test_an_inventory_that_cannot_be_read_and_an_empty_one() -> None:
 def test_an_agents_lease() -> None:
     beat, at_s = "2026-01-01T00:00:07.000000Z", 1767225607.0
     for ready, said in (("true", ""), ("no driver", "no driver"), ("", "no reason given")):
-        found = translate.lease(lease("n1", 7, ready))
+        found = agent_lease(lease("n1", 7, ready))
         assert found == LeaseFacts("n1", beat, said, at_s)
-    assert translate.lease(lease("n1", 7, None)) == LeaseFacts(
+    assert agent_lease(lease("n1", 7, None)) == LeaseFacts(
         "n1", beat, "readiness not reported", at_s
     )
 
@@ -101,12 +102,12 @@ def test_an_agents_lease() -> None:
 def test_a_lease_without_a_valid_renewal_time(written: str | None) -> None:
     raw = lease("n1")
     raw["spec"]["renewTime"] = written
-    assert translate.lease(raw) == LeaseFacts("n1", written or "")
+    assert agent_lease(raw) == LeaseFacts("n1", written or "")
 
 
 def test_other_leases_are_not_an_agents() -> None:
     elsewhere, other = lease("n1"), lease("n1")
     elsewhere["metadata"]["namespace"] = "kube-node-lease"
-    other["metadata"]["name"] = names.LEASE_SCHEDULER
-    assert translate.lease(elsewhere) is None
-    assert translate.lease(other) is None
+    other["metadata"]["name"] = names.LEASE_KUBE_SCHEDULER
+    assert agent_lease(elsewhere) is None
+    assert agent_lease(other) is None

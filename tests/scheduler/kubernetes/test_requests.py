@@ -15,6 +15,7 @@ from scheduler.core.request import Phase, Policy, Requirement, Scope
 from scheduler.dialects.reading import RequestError
 from scheduler.dialects.table import DEFAULT
 from scheduler.kubernetes import requests, translate
+from scheduler.kubernetes.leases import agent_lease
 from tests.scheduler.kubernetes.requests_scene import HALF, refused, request
 from tests.scheduler.objects import container, pod
 
@@ -185,7 +186,7 @@ def test_any_json_in_a_pod_is_read_or_refused(data: st.DataObject) -> None:
     except RequestError as error:
         assert str(error)
     translate.pod(raw)
-    for read in (translate.node, translate.device, translate.lease):
+    for read in (translate.node, translate.device, agent_lease):
         read(raw)
         read(data.draw(st.dictionaries(st.sampled_from(["metadata", "spec"]), JSON)))
 

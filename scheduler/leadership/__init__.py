@@ -1,1 +1,0 @@
-"""Which process may write allocations: the Lease, the election, the fencing."""

@@ -1,0 +1,144 @@
+"""Random runs of two pods in virtual time: no write of one arrives after the other's list.
+
+Each pod has a kube-scheduler, which elects by client-go's rules, and an extender, whose watch may
+lag. Pods are killed, drained and started; extenders are halted between the check of the clock and
+the POST. The API server's policy refuses a writer that is not the holder; without the policy,
+neither halts nor releases are safe, and the runs have none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from scheduler.kubernetes.facts import SchedulerLease
+from scheduler.leadership import POST_S, Leadership
+from tests.scheduler import virtual_time
+
+LASTS_S = 600.0
+LEASE_S, RENEW_DEADLINE_S, RETRY_S = 15.0, 10.0, 2.0
+
+
+@dataclass
+class Cluster:
+    """lists: by writer, when the list before its first write began. landed: when each write was
+    done, and its writer."""
+
+    chance: random.Random
+    has_policy: bool
+    lease: SchedulerLease = field(default_factory=SchedulerLease)
+    watches: list[asyncio.Queue[tuple[float, SchedulerLease]]] = field(default_factory=list)
+    lists: dict[str, float] = field(default_factory=dict)
+    landed: list[tuple[float, str]] = field(default_factory=list)
+    posts: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def write(self, lease: SchedulerLease) -> None:
+        self.lease = lease
+        for watch in self.watches:
+            watch.put_nowait((virtual_time.now(), lease))
+
+    async def post(self, writer: str) -> None:
+        """On its way for some seconds, then at the server."""
+        await asyncio.sleep(self.chance.random() * POST_S)
+        if self.has_policy and self.chance.random() < 0.2:
+            await asyncio.sleep(self.chance.random() * 60)  # halted: the client's timer, too
+        if not self.has_policy or self.lease.holder == writer:
+            await asyncio.sleep(self.chance.random() * POST_S)
+            self.landed.append((virtual_time.now(), writer))
+
+
+class Pod:
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.cluster, self.chance = cluster, cluster.chance
+        self.identity = f"pod-{number}_x"
+        self.leadership = Leadership(
+            f"pod-{number}", self._list, virtual_time.now, virtual_time.now
+        )
+        watch: asyncio.Queue[tuple[float, SchedulerLease]] = asyncio.Queue()
+        watch.put_nowait((virtual_time.now(), cluster.lease))
+        cluster.watches.append(watch)
+        self.watch = watch
+        self.tasks = [
+            asyncio.create_task(each)
+            for each in (self._elect(), self._follow(), self._bind(), self.leadership.run())
+        ]
+
+    async def end(self, drained: bool) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.wait(self.tasks)
+        self.cluster.watches.remove(self.watch)
+        if drained and self.cluster.lease.holder == self.identity:
+            self.cluster.write(SchedulerLease("", 1.0, 0.0, virtual_time.now()))
+
+    async def _elect(self) -> None:
+        seen, seen_s, renewed_s = self.cluster.lease, virtual_time.now(), -1.0
+        while True:
+            now_s, lease = virtual_time.now(), self.cluster.lease
+            if lease != seen:
+                seen, seen_s = lease, now_s
+            if lease.holder == self.identity:
+                if now_s - renewed_s > RENEW_DEADLINE_S:
+                    return  # kube-scheduler exits
+                if self.chance.random() < 0.7:
+                    renewed_s = now_s
+                    self.cluster.write(
+                        SchedulerLease(self.identity, LEASE_S, lease.acquired_s, now_s)
+                    )
+            elif renewed_s > 0:
+                return  # it has lost the Lease, and exits
+            elif not lease.holder or now_s - seen_s >= LEASE_S:
+                renewed_s = now_s
+                self.cluster.write(SchedulerLease(self.identity, LEASE_S, now_s, now_s))
+            await asyncio.sleep(RETRY_S * (1 + 0.1 * self.chance.random()))
+
+    async def _follow(self) -> None:
+        while True:
+            _, lease = await self.watch.get()
+            if self.chance.random() < 0.05:
+                await asyncio.sleep(self.chance.random() * 20)
+            self.leadership.observe(lease)
+
+    async def _list(self) -> None:
+        self.listed_s = virtual_time.now()
+        await asyncio.sleep(self.chance.random() * 3)
+
+    async def _bind(self) -> None:
+        while True:
+            await asyncio.sleep(0.3)
+            if self.leadership.may_write():
+                self.cluster.lists.setdefault(self.identity, self.listed_s)
+                post = asyncio.create_task(self.cluster.post(self.leadership.writer))
+                self.cluster.posts.add(post)
+                post.add_done_callback(self.cluster.posts.discard)
+
+
+async def _run(seed: int, has_policy: bool) -> Cluster:
+    chance = random.Random(seed)
+    cluster = Cluster(chance, has_policy)
+    pods = [Pod(cluster, number) for number in range(2)]
+    number = len(pods)
+    while virtual_time.now() < LASTS_S:
+        await asyncio.sleep(10 + chance.random() * 60)
+        pod = pods.pop(chance.randrange(len(pods)))
+        await pod.end(drained=has_policy and chance.random() < 0.5)
+        pods.append(Pod(cluster, number))
+        number += 1
+    for pod in pods:
+        await pod.end(drained=False)
+    await asyncio.gather(*cluster.posts)
+    return cluster
+
+
+@pytest.mark.parametrize("has_policy", [True, False])
+@pytest.mark.parametrize("seed", range(50))
+def test_no_write_arrives_after_the_next_terms_list(seed: int, has_policy: bool) -> None:
+    cluster = virtual_time.run(_run(seed, has_policy))
+    writers = {writer for _, writer in cluster.landed}
+    assert len(writers) >= 3, "several pods bind in turn"
+    for at_s, writer in cluster.landed:
+        for other, listed_s in cluster.lists.items():
+            assert other == writer or listed_s < cluster.lists[writer] or at_s <= listed_s
