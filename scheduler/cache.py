@@ -38,8 +38,7 @@ _KUBE_SCHEDULER: Final = f"{names.NAMESPACE}/{names.LEASE_KUBE_SCHEDULER}"
 
 class Cache:
     """See the module. The creator must run `run`. clock: the same as State's. wall: seconds since
-    the epoch. enabled: the dialects that are on. observe_scheduler: receives kube-scheduler's
-    Lease; None: it does not exist."""
+    the epoch. enabled: the dialects that are on. observe_scheduler: see Leadership.observe."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class Cache:
         wall: Callable[[], float] = time.time,
         retries: Unschedulable | None = None,
         enabled: Enabled = DEFAULT,
-        observe_scheduler: Callable[[SchedulerLease | None], None] = lambda lease: None,
+        observe_scheduler: Callable[[SchedulerLease | None, bool], None] = lambda *lease: None,
     ) -> None:
         self._kube = kube
         self._state = state
@@ -60,9 +59,12 @@ class Cache:
             age_s = 0.0 if facts.renewed_s is None else wall() - facts.renewed_s
             state.observe_lease(facts, clock(), age_s)
 
+        def observe_kube_scheduler(lease: SchedulerLease | None) -> None:
+            observe_scheduler(lease, self._reflectors["leases"].listing)
+
         nodes = _Objects(translate.node, state.observe_node, state.remove_node)
         devices = _Objects(translate.device, state.observe_device, state.remove_device)
-        leases = _Leases(observe_lease, state.remove_lease, observe_scheduler)
+        leases = _Leases(observe_lease, state.remove_lease, observe_kube_scheduler)
         queue = Unschedulable(state) if retries is None else retries
         pods = _Pods(state, queue, enabled)
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
