@@ -39,8 +39,6 @@ METADATA_ONLY: Final = "PartialObjectMetadata"
 """Value of `only`: the server omits all but the objects' metadata."""
 
 MERGE_PATCH: Final = "application/merge-patch+json"
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
-"""Only for built-in types. The API server takes less processor time than for a merge patch."""
 IGNORE: Final = "Ignore"
 """Value of `fieldValidation` for a body that this program composes: the server does not check for
 unknown and repeated fields."""
@@ -167,14 +165,12 @@ class Kube:
         path: str,
         body: Json,
         *,
-        kind: str = MERGE_PATCH,
         only: str = "",
         timeout_s: float = TIMEOUT_S,
         **query: object,
     ) -> Any:
-        """Send a merge patch; `kind` selects another content type. only: what the answer has of
-        the object."""
-        return await self._write("PATCH", path, query, body, timeout_s, kind, only)
+        """Send a merge patch. only: what the answer has of the object."""
+        return await self._write("PATCH", path, query, body, timeout_s, MERGE_PATCH, only)
 
     async def delete(
         self, path: str, body: Json | None = None, *, timeout_s: float = TIMEOUT_S, **query: object

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from gpuslice.kube.access import Access
-from gpuslice.kube.client import IGNORE, METADATA_ONLY, STRATEGIC_PATCH, Kube
+from gpuslice.kube.client import IGNORE, METADATA_ONLY, Kube
 from gpuslice.kube.errors import NO_ANSWER, UNREACHABLE, KubeError
 from tests.kube.api_server import (
     certificate_for,
@@ -48,9 +48,7 @@ def test_a_write_carries_its_body_its_deadline_and_the_credentials(by_proxy: boo
                 done = {"kind": "Status"}
                 assert await kube.post("/p", {"a": 1}, timeout_s=20) == done
                 assert await kube.patch("/p", {"b": None}, fieldManager="x y") == done
-                said = await kube.patch(
-                    "/p", {}, kind=STRATEGIC_PATCH, only=METADATA_ONLY, fieldValidation=IGNORE
-                )
+                said = await kube.patch("/p", {}, only=METADATA_ONLY, fieldValidation=IGNORE)
                 assert said == done
 
     asyncio.run(scene())
@@ -61,7 +59,7 @@ def test_a_write_carries_its_body_its_deadline_and_the_credentials(by_proxy: boo
         ("PATCH", "/p", {"timeout": "10.000s", "fieldManager": "x y"}, {"b": None}),
         merge,
         ("PATCH", "/p", {"timeout": "10.000s", "fieldValidation": "Ignore"}, {}),
-        (["Bearer secret"], ["application/strategic-merge-patch+json"], [_METADATA]),
+        (["Bearer secret"], [_KINDS[1]], [_METADATA]),
     ]
 
 
