@@ -14,18 +14,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from gpuslice.kube.client import IGNORE
 from gpuslice.kube.errors import KubeError
 from gpuslice.kube.reflector import Backoff
-from scheduler.core.fit import why_not
-from scheduler.core.place import Placement, place
-from scheduler.core.request import Request
+from scheduler.core.place import Placement
+from scheduler.decisions.choice import BOUND, Answer, Choice, Undetermined, bound_to, choose
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
-from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import binding
 from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.kubernetes.binding import PodState, Verdict, pod_state, verdict
@@ -43,8 +41,8 @@ each takes a connection, whose TLS handshake costs as much as a Binding."""
 UNOBSERVED_S: Final = 30.0
 """A pod assumed for this long and not observed as bound is read from the API server."""
 
-_Task = asyncio.Task[str]
-_Work = Coroutine[Any, Any, str]
+_Task = asyncio.Task[Answer]
+_Work = Coroutine[Any, Any, Answer]
 
 _NOT_HOLDER: Final = KubeError(0, "NotLeaseHolder", "this process does not hold the Lease")
 
@@ -56,18 +54,6 @@ class Client(Protocol):
     async def post(
         self, path: str, body: Any, *, timeout_s: float = ..., **query: object
     ) -> Any: ...
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """placement, request, annotations: None for a pod without a share. version: the resourceVersion
-    that the Binding requires; "" for a pod without a share."""
-
-    arguments: BindingArguments
-    request: Request | None = None
-    placement: Placement | None = None
-    annotations: Mapping[str, str] | None = None
-    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +74,7 @@ class _Job:
 
 
 class Binder:
-    """See the module. clock: the same as State's. wall_ns: nanoseconds since the epoch. enabled:
-    the dialects that are on."""
+    """See the module. clock: the same as State's. wall_ns: nanoseconds since the epoch."""
 
     def __init__(
         self,
@@ -99,10 +84,8 @@ class Binder:
         verbs: Verbs,
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
-        enabled: Enabled = DEFAULT,
     ) -> None:
         self._wall_ns = wall_ns
-        self._enabled = enabled
         self._state = state
         self._kube = kube
         self._guard = guard
@@ -118,19 +101,18 @@ class Binder:
         if tasks := [job.task for job in self._jobs.values()]:
             await asyncio.wait(tasks, timeout=timeout_s)
 
-    async def bind(self, arguments: BindingArguments) -> str:
-        """Returns "" if the pod is bound to that node; else the reason, or that the outcome is
-        unknown. Continues if the caller stops waiting."""
+    async def bind(self, arguments: BindingArguments) -> Answer:
+        """Continues if the caller stops waiting."""
         until_s = self._clock() + WORK_S
         while (job := self._jobs.get(arguments.uid)) is not None:
             if job.arguments == arguments:
                 return await asyncio.shield(job.task)
             await asyncio.wait((job.task,))
         pending = self._verbs.pending_pod(arguments.uid)
-        chosen = None if pending is None else self._choose(arguments, pending)
-        if isinstance(chosen, str):
-            return chosen
-        return await asyncio.shield(self._begin(arguments, self._bind(arguments, chosen, until_s)))
+        choice = Undetermined() if pending is None else self._choose(arguments, pending)
+        if isinstance(choice, Answer):
+            return choice
+        return await asyncio.shield(self._begin(arguments, self._bind(arguments, choice, until_s)))
 
     def take_notices(self) -> Sequence[Pending]:
         """The pods with notices for which a GPU was chosen since the last call."""
@@ -147,7 +129,8 @@ class Binder:
             sent = self._sent.get(uid)
             if sent is None or uid in self._jobs:
                 continue  # settled during an earlier check, or in progress
-            if await self._begin(sent.arguments, self._check(sent), of_bind=False):
+            answer = await self._begin(sent.arguments, self._check(sent), of_bind=False)
+            if answer.error:
                 return  # no answer; the others would get none either
 
     # --- jobs: at most one per pod
@@ -157,7 +140,7 @@ class Binder:
         self._jobs[arguments.uid] = _Job(arguments if of_bind else None, task)
         return task
 
-    async def _run(self, uid: str, work: _Work) -> str:
+    async def _run(self, uid: str, work: _Work) -> Answer:
         try:
             return await work
         finally:
@@ -166,124 +149,92 @@ class Binder:
             del self._jobs[uid]
 
     async def _bind(
-        self, arguments: BindingArguments, attempt: _Attempt | None, until_s: float
-    ) -> str:
-        if attempt is None:
-            read = await self._read(arguments, until_s)
-            if isinstance(read, str):
-                return read
-            answer = self._apply(arguments, read)
+        self, arguments: BindingArguments, choice: Choice | Undetermined, until_s: float
+    ) -> Answer:
+        if isinstance(choice, Undetermined):
+            pod = await self._read(arguments, until_s)
+            if isinstance(pod, Answer):
+                return pod
+            answer = self._apply(arguments, pod)
             if answer is not None:
                 return answer
-            chosen = self._choose(arguments, read.pending)
-            if not isinstance(chosen, _Attempt):
+            again = self._choose(arguments, pod.pending)
+            if isinstance(again, Answer):
+                return again
+            if isinstance(again, Undetermined):
                 why = "the API server returned the pod unchanged"
-                return chosen or self._unconfirmed(arguments.uid, why)
-            attempt = chosen
-        return await self._write(attempt, until_s)
+                return self._unconfirmed(arguments.uid, why)
+            choice = again
+        return await self._write(arguments, choice, until_s)
 
-    async def _write(self, attempt: _Attempt, until_s: float) -> str:
+    async def _write(self, arguments: BindingArguments, choice: Choice, until_s: float) -> Answer:
         """POSTs until the outcome is known or the time is over."""
-        arguments, uid, pause = attempt.arguments, attempt.arguments.uid, Backoff()
+        uid, pause = arguments.uid, Backoff()
         while True:
+            # 1. Wait for one of MAX_POSTS, and send.
             if not await self._post_begins(until_s):
                 return self._unconfirmed(uid, "the API server took too long to answer")
             try:
-                if attempt.placement is not None and self._state.assumed(uid) != attempt.placement:
+                if choice.placement is not None and self._state.assumed(uid) != choice.placement:
                     return self._overtaken(arguments)
-                error = await self._post(attempt)
+                error = await self._post(arguments, choice)
             finally:
                 self._posts.release()
+            # 2. Return what the API server's answer decides.
             if error is None:
-                return ""
+                return BOUND
             if error is _NOT_HOLDER:
                 return self._unconfirmed(uid, self._guard.refusal())
             outcome = verdict(error)
             if outcome is Verdict.REFUSED and uid not in self._sent:
-                return str(error)
+                return Answer(str(error))
             wait_s = pause.next_s()
+            # 3. If the Binding may have been applied, read the pod.
             if outcome is not Verdict.NOT_DONE:
-                read = await self._read(arguments, until_s)
-                if isinstance(read, str):
-                    return self._unconfirmed(uid, f"{error}; {read}")
-                answer = self._apply(arguments, read)
+                pod = await self._read(arguments, until_s)
+                if isinstance(pod, Answer):
+                    return self._unconfirmed(uid, f"{error}; {pod.error}")
+                answer = self._apply(arguments, pod)
                 if answer is not None:
                     return answer
-                if read.pending.request != attempt.request:
+                if pod.pending.request != choice.request:
                     return self._unconfirmed(uid, "the pod was changed meanwhile")
-                if attempt.placement is not None and read.pending.version != attempt.version:
-                    attempt.version, wait_s = read.pending.version, 0.0
+                if choice.placement is not None and pod.pending.version != choice.version:
+                    choice, wait_s = replace(choice, version=pod.pending.version), 0.0
+            # 4. Wait, and send it again.
             left_s = until_s - self._clock()
             if left_s <= 0:
                 return self._unconfirmed(uid, str(error))
             await asyncio.sleep(min(wait_s, left_s))
 
-    async def _check(self, sent: _SentBinding) -> str:
-        """Returns "" if the outcome is known or still awaited; else why it could not be
+    async def _check(self, sent: _SentBinding) -> Answer:
+        """Returns BOUND if the outcome is known or still awaited; else why it could not be
         determined."""
         arguments = sent.arguments
-        read = await self._read(arguments, self._clock())
-        if isinstance(read, str):
-            return read
-        self._apply(arguments, read)
-        held, sent_last = self._state.assumed(arguments.uid), self._state.sent(arguments.uid)
-        if held is not None and sent_last is not None and arguments.uid in self._sent:
-            self._hold(arguments, held, sent_last.annotations)
-        return ""
+        pod = await self._read(arguments, self._clock())
+        if isinstance(pod, Answer):
+            return pod
+        self._apply(arguments, pod)
+        placement, last = self._state.assumed(arguments.uid), self._state.sent(arguments.uid)
+        if placement is not None and last is not None and arguments.uid in self._sent:
+            self._assume(arguments, placement, last.annotations)
+        return BOUND
 
     # --- steps
 
-    def _choose(self, arguments: BindingArguments, pending: Pending) -> _Attempt | str | None:
-        """Chooses and reserves what to send. A str is the reason for sending nothing. None: the
-        outcome of an earlier Binding must be determined first. Awaits nothing."""
-        uid, state = arguments.uid, self._state
-        if state.is_bound(uid):
-            return _at(state.node_of(uid), arguments)
-        if pending.refusal:
-            return pending.refusal
-        if pending.request is None:
-            return _Attempt(arguments)
-        placement, sent = state.assumed(uid), state.sent(uid)
-        if not pending.version or (placement is not None and placement.node != arguments.node):
-            return None
-        if placement is None:
-            found = self._place(arguments, pending, pending.request)
-            if isinstance(found, str):
-                return found
-            placement = found
-        if sent is None:
-            gpus = state.fleet.gpus[state.fleet.row_of(arguments.node)]
-            outputs = pending.outputs(placement, gpus, self._wall_ns())
-            annotations = binding.annotations_of(placement, outputs)
-            if pending.notices:
+    def _choose(
+        self, arguments: BindingArguments, pending: Pending
+    ) -> Choice | Answer | Undetermined:
+        """Chooses and reserves what to send. Awaits nothing."""
+        policy = self._verbs.policy(pending)
+        choice = choose(self._state, pending, arguments.node, policy, self._wall_ns())
+        if isinstance(choice, Choice) and choice.placement and choice.annotations:
+            if pending.notices and self._state.sent(arguments.uid) is None:
                 self._noticed[arguments.uid] = pending
-        else:
-            annotations = sent.annotations
-        self._hold(arguments, placement, annotations)
-        return _Attempt(arguments, pending.request, placement, annotations, pending.version)
+            self._assume(arguments, choice.placement, choice.annotations)
+        return choice
 
-    def _place(
-        self, arguments: BindingArguments, pending: Pending, request: Request
-    ) -> Placement | str:
-        """The reserved placement if it is on this node, else a new one; a str is the reason why the
-        pod does not fit."""
-        state = self._state
-        reserved = state.reservations.placement(arguments.uid, request, arguments.node)
-        if reserved is not None:
-            return reserved
-        rows, policy = state.fleet.rows_of([arguments.node]), self._verbs.policy(pending)
-        row = int(rows[0])
-        found = place(state.fleet, request, row, policy)
-        if isinstance(found, Placement):
-            return found
-        with state.reservations.lifted(rows) as lifted:
-            if len(lifted):
-                found = place(state.fleet, request, row, policy)
-            if isinstance(found, Placement):
-                return found
-            return f"node {arguments.node}: {why_not(state.fleet, request, row)}"
-
-    def _hold(
+    def _assume(
         self, arguments: BindingArguments, placement: Placement, annotations: Mapping[str, str]
     ) -> None:
         until_s, pod_key = self._clock() + UNOBSERVED_S, f"{arguments.namespace}/{arguments.name}"
@@ -301,15 +252,14 @@ class Binder:
             return False
         return True
 
-    async def _post(self, attempt: _Attempt) -> KubeError | None:
+    async def _post(self, arguments: BindingArguments, choice: Choice) -> KubeError | None:
         """None: the pod is bound."""
-        arguments, uid = attempt.arguments, attempt.arguments.uid
+        uid, version = arguments.uid, choice.version
         before = self._sent.get(uid)
-        placement, version = attempt.placement, attempt.version
-        body = binding.binding(*arguments, attempt.annotations, self._guard.writer, version)
+        body = binding.binding(*arguments, choice.annotations, self._guard.writer, version)
         if not self._guard.may_write():
             return _NOT_HOLDER
-        if placement is not None:
+        if choice.placement is not None:
             versions = before.versions if before else frozenset[str]()
             self._sent[uid] = _SentBinding(arguments, versions | {version})
         try:
@@ -325,37 +275,36 @@ class Binder:
             return error
         return None
 
-    async def _read(self, arguments: BindingArguments, until_s: float) -> PodState | str:
-        """The pod as the API server has it; a str is the reason why it could not be read in
-        time."""
-        pause = Backoff()
+    async def _read(self, arguments: BindingArguments, until_s: float) -> PodState | Answer:
+        """The pod as the API server has it, or why it could not be read in time."""
+        pause, dialects = Backoff(), self._state.dialects
         while True:
             if self._clock() > until_s:
-                return "the pod could not be read in time"
+                return Answer("the pod could not be read in time")
             try:
                 raw = await self._kube.get(arguments.path, timeout_s=GET_S)
-                return pod_state(raw, arguments.uid, self._enabled)
+                return pod_state(raw, arguments.uid, dialects)
             except KubeError as error:
                 if error.status == 404:
-                    return pod_state({}, arguments.uid, self._enabled)
+                    return pod_state({}, arguments.uid, dialects)
                 left_s = until_s - self._clock()
                 if left_s <= 0:
-                    return f"the pod could not be read: {error}"
+                    return Answer(f"the pod could not be read: {error}")
                 await asyncio.sleep(min(pause.next_s(), left_s))
 
-    def _apply(self, arguments: BindingArguments, read: PodState) -> str | None:
-        """Removes a Binding from `_sent` if it cannot be applied any more. Returns the verb's
-        answer; None: the pod can be bound."""
+    def _apply(self, arguments: BindingArguments, pod: PodState) -> Answer | None:
+        """Removes a Binding from `_sent` if it cannot be applied any more. None: the pod can be
+        bound."""
         uid = arguments.uid
-        held, sent = self._state.assumed(uid), self._sent.get(uid)
-        if read.gone or (read.deleting and not read.node):
+        placement, sent = self._state.assumed(uid), self._sent.get(uid)
+        if pod.gone or (pod.deleting and not pod.node):
             self._sent.pop(uid, None)
-            return "the pod is gone" if read.gone else "the pod is being deleted"
-        if read.node:
-            if held is not None and held.node != read.node:
+            return Answer("the pod is gone" if pod.gone else "the pod is being deleted")
+        if pod.node:
+            if placement is not None and placement.node != pod.node:
                 self._sent.pop(uid, None)
-            return _at(read.node, arguments)
-        version = read.pending.version
+            return bound_to(pod.node, arguments.node)
+        version = pod.pending.version
         if sent is not None and version in sent.versions:
             self._sent[uid] = _SentBinding(sent.arguments, frozenset((version,)))
         elif sent is not None:
@@ -364,21 +313,17 @@ class Binder:
                 self._state.forget(uid)
         return None
 
-    def _overtaken(self, arguments: BindingArguments) -> str:
+    def _overtaken(self, arguments: BindingArguments) -> Answer:
         """The answer when the watch has already reported the outcome."""
         self._sent.pop(arguments.uid, None)
         if self._state.is_bound(arguments.uid):
-            return _at(self._state.node_of(arguments.uid), arguments)
-        return "the pod is gone"
+            return bound_to(self._state.node_of(arguments.uid), arguments.node)
+        return Answer("the pod is gone")
 
-    def _unconfirmed(self, uid: str, why: str) -> str:
+    def _unconfirmed(self, uid: str, why: str) -> Answer:
         """The answer when no further operation is tried for now."""
         if uid not in self._sent:
-            return why
-        held = self._state.assumed(uid)
-        node = "" if held is None else f" to {held.node}"
-        return f"binding{node} not confirmed: {why}; kube-scheduler retries"
-
-
-def _at(node: str | None, arguments: BindingArguments) -> str:
-    return "" if node == arguments.node else f"the pod is bound to {node}"
+            return Answer(why)
+        placement = self._state.assumed(uid)
+        node = "" if placement is None else f" to {placement.node}"
+        return Answer(f"binding{node} not confirmed: {why}; kube-scheduler retries")

@@ -18,8 +18,8 @@ from gpuslice.kube.client import METADATA_ONLY, Kube
 from gpuslice.kube.fields import Json
 from gpuslice.kube.reflector import Reflector
 from scheduler.decisions.requeue import Unschedulable
+from scheduler.decisions.sampling import Sampling
 from scheduler.decisions.state import State
-from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.facts import LeaseFacts, SchedulerLease
 from scheduler.kubernetes.leases import agent_lease, scheduler_lease
@@ -38,7 +38,7 @@ _KUBE_SCHEDULER: Final = f"{names.NAMESPACE}/{names.LEASE_KUBE_SCHEDULER}"
 
 class Cache:
     """See the module. The creator must run `run`. clock: the same as State's. wall: seconds since
-    the epoch. enabled: the dialects that are on. observe_scheduler: see Leadership.observe."""
+    the epoch. observe_scheduler: see Leadership.observe."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Cache:
         jitter: Callable[[], float] = random.random,
         wall: Callable[[], float] = time.time,
         retries: Unschedulable | None = None,
-        enabled: Enabled = DEFAULT,
+        sampling: Sampling | None = None,
         observe_scheduler: Callable[[SchedulerLease | None, bool], None] = lambda *lease: None,
     ) -> None:
         self._kube = kube
@@ -65,8 +65,11 @@ class Cache:
         nodes = _Objects(translate.node, state.observe_node, state.remove_node)
         devices = _Objects(translate.device, state.observe_device, state.remove_device)
         leases = _Leases(observe_lease, state.remove_lease, observe_kube_scheduler)
-        queue = Unschedulable(state) if retries is None else retries
-        pods = _Pods(state, queue, enabled)
+        pods = _Pods(
+            state,
+            Unschedulable(state) if retries is None else retries,
+            Sampling(state) if sampling is None else sampling,
+        )
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
         self._reflectors: Final[Mapping[str, Reflector]] = {
             "nodes": Reflector(kube, NODES, nodes, only=METADATA_ONLY, **shared),
@@ -193,15 +196,10 @@ class _Leases(_Objects):
 class _Pods:
     """marks: by UID, translate.mark of the pod as last observed."""
 
-    def __init__(
-        self,
-        state: State,
-        retries: Unschedulable,
-        enabled: Enabled = DEFAULT,
-    ) -> None:
-        self._enabled = enabled
+    def __init__(self, state: State, retries: Unschedulable, sampling: Sampling) -> None:
         self._state = state
         self._retries = retries
+        self._sampling = sampling
         self._marks: dict[str, int] = {}
 
     def observed(self, raw: Json) -> str:
@@ -213,9 +211,9 @@ class _Pods:
         if mark == translate.UNBOUND:
             if requests.was_refused(raw):
                 # Bound by kube-scheduler while another process was its extender.
-                self._retries.restore(requests.pending(raw, self._enabled))
+                self._retries.restore(requests.pending(raw, self._state.dialects))
             return uid
-        self._retries.remove(uid)
+        self._leave_queues(uid)
         sent = self._state.sent(uid)
         if sent and translate.is_bound_with(raw, sent.node, sent.annotations):
             self._state.confirm(uid)
@@ -235,6 +233,10 @@ class _Pods:
 
     def _forget(self, uid: str) -> None:
         self._marks.pop(uid, None)
-        self._retries.remove(uid)
+        self._leave_queues(uid)
         self._state.reservations.end(uid)
         self._state.remove_pod(uid)
+
+    def _leave_queues(self, uid: str) -> None:
+        self._retries.remove(uid)
+        self._sampling.remove(uid)

@@ -25,7 +25,7 @@ from scheduler.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
 
-MOST_BYTES: Final = 64 << 20
+MAX_BYTES: Final = 64 << 20
 """Limit of a body: the largest pod that the API server accepts, and a hundred thousand names."""
 BODY_S: Final = 30.0
 """Timeout for the rest of a request whose head has arrived."""
@@ -80,7 +80,7 @@ class Extender:
     async def serve(self, host: str, port: int) -> web.AppRunner:
         """Serves until the runner's `cleanup`. Port 0: any free port; see the runner's addresses.
         A caller that disconnects does not cancel its call: the Binding may be done."""
-        app = web.Application(client_max_size=MOST_BYTES)
+        app = web.Application(client_max_size=MAX_BYTES)
         for path in self._calls:
             app.router.add_post(path, self._answer)
         app.router.add_route("*", "/{other:.*}", self._other)
@@ -139,7 +139,7 @@ class Extender:
 
     async def _bind(self, body: bytes) -> Reply:
         wanted = arguments.binding(body)
-        refused = await self._refusal() or await self._binder.bind(wanted)
+        refused = await self._refusal() or (await self._binder.bind(wanted)).error
         if refused:
             pod = f"{wanted.namespace}/{wanted.name}"
             _LOG.warning(Line("not bound", pod=pod, node=wanted.node, error=refused))

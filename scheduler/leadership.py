@@ -47,20 +47,19 @@ def boot_clock() -> float:
 
 
 class Leadership:
-    """Implements LeaseGuard. `run` must run. hostname: of this pod. relist: lists all objects
-    again. wall: seconds since the epoch, by the clock that kube-scheduler's times are of."""
+    """Implements LeaseGuard. `run` must run. hostname: of this pod. wall: seconds since the epoch,
+    by the clock that kube-scheduler's times are of."""
 
     def __init__(
         self,
         hostname: str,
-        relist: Callable[[], Awaitable[None]],
         clock: Callable[[], float] = boot_clock,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.leaving = False
         """Set once: no write starts any more."""
         self._prefix = f"{hostname}_"
-        self._relist, self._clock, self._wall = relist, clock, wall
+        self._clock, self._wall = clock, wall
         self._started_s = clock()
         self._lease = SchedulerLease()
         self._valid_until_s = -math.inf
@@ -104,8 +103,9 @@ class Leadership:
         elif lease is not None:  # released
             self._others_end_s = -math.inf
 
-    async def run(self) -> None:
-        """Lists all objects at the start of each term of this pod. Runs until cancelled."""
+    async def run(self, relist: Callable[[], Awaitable[None]]) -> None:
+        """Lists all objects at the start of each term of this pod. Runs until cancelled. relist:
+        lists them again."""
         while True:
             wait_s = self._ready_s - self._clock()
             with contextlib.suppress(TimeoutError):
@@ -114,7 +114,7 @@ class Leadership:
             self._changed.clear()
             if self._clock() < (ready_s := self._ready_s):
                 continue
-            await self._relist()
+            await relist()
             if self._ready_s == ready_s:
                 self.writer, self._ready_s = self._lease.holder, math.inf
                 self._open.set()

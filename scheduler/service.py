@@ -88,13 +88,13 @@ class _Service:
         hostname, on = socket.gethostname(), settings.dialects
         _LOG.info(Line("scheduler started", hostname=hostname))
         self._settings = settings
-        self._state, metrics = State(), Metrics()
+        self._state, metrics = State(dialects=on), Metrics()
         served = {each.scheduler_name for each in DIALECTS if each.name in on}
         retries = Unschedulable(self._state, {*(served - {""}), *settings.policies})
         metrics.waiting.set_function(retries.__len__)
         self._missed = asyncio.Event()
         sampling = Sampling(self._state, self._missed.set)
-        self._leadership = guard = Leadership(hostname, lambda: self._cache.relist())
+        self._leadership = guard = Leadership(hostname)
         metrics.lease_held.set_function(guard.may_write)
         metrics.second_installation.set_function(lambda: guard.second_installation)
         self._cache = Cache(
@@ -102,12 +102,12 @@ class _Service:
             self._state,
             boot_clock,
             retries=retries,
-            enabled=on,
+            sampling=sampling,
             observe_scheduler=guard.observe,
         )
-        verbs = Verbs(self._state, settings.policies, retries, on, sampling)
+        verbs = Verbs(self._state, settings.policies, retries, sampling)
         self._requeuer = Requeuer(retries, sampling, kube, metrics, boot_clock)
-        self._binder = Binder(self._state, kube, guard, verbs, boot_clock, enabled=on)
+        self._binder = Binder(self._state, kube, guard, verbs, boot_clock)
         self._events = Events(kube, metrics, boot_clock, hostname)
         self._endpoint = Endpoint(self._state, self._cache, metrics, lambda: guard.status)
         self._extender = Extender(verbs, self._binder, guard, self._cache, metrics)
@@ -137,7 +137,7 @@ class _Service:
         settings = self._settings
         work = {
             "cache": self._cache.run(),
-            "leadership": self._leadership.run(),
+            "leadership": self._leadership.run(self._cache.relist),
             "check": _every(settings.check_s, self._binder.check_overdue),
             "retry": _every(_RETRY_S, self._retry),
             "requeue": self._requeuer.run(self._missed),

@@ -63,13 +63,13 @@ class Allocations:
             self.written[entry] = self.changes
         self._entries[uid] = entries
 
-    def of(self, uid: str) -> Sequence[GpuAmount]:
+    def amounts(self, uid: str) -> Sequence[GpuAmount]:
         """The pod's amounts; none for an unknown pod."""
         return [self._taken(entry) for entry in self._entries.get(uid, ())]
 
     def pop(self, uid: str) -> Sequence[GpuAmount]:
         """Removes the pod's amounts, and returns them."""
-        taken = self.of(uid)
+        taken = self.amounts(uid)
         for entry in self._entries.pop(uid, ()):
             self.written[entry] = _UNUSED
             self._unused.append(entry)

@@ -110,6 +110,10 @@ class Sampling:
             self._due.append(Requeue(pending, node if node or is_stale else None))
             self._wake()
 
+    def remove(self, uid: str) -> None:
+        """The pod is bound or gone."""
+        self._pods.pop(uid, None)
+
     def failed(self, uid: str) -> None:
         """The pod could not be requeued."""
         if uid in self._pods:

@@ -26,6 +26,7 @@ from scheduler.core.reservations import GpuAmount, Kind, Reservations
 from scheduler.decisions.agents import Agents
 from scheduler.decisions.eviction import Eviction
 from scheduler.decisions.withheld import without_effect
+from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes.facts import (
     DeviceFacts,
     Held,
@@ -60,9 +61,15 @@ class SentBinding(NamedTuple):
 
 
 class State:
-    """See the module. Times are seconds of one monotonic clock, the caller's."""
+    """See the module. Times are seconds of one monotonic clock, the caller's. dialects: those that
+    are on, for every reader of pods."""
 
-    def __init__(self, expired_after_s: float = names.AGENT_LEASE_EXPIRED_AFTER_S) -> None:
+    def __init__(
+        self,
+        expired_after_s: float = names.AGENT_LEASE_EXPIRED_AFTER_S,
+        dialects: Enabled = DEFAULT,
+    ) -> None:
+        self.dialects = dialects
         self.fleet = Fleet()
         self.reservations = Reservations(self.fleet)
         self._agents = Agents(expired_after_s)
@@ -244,7 +251,7 @@ class State:
         for uid in self._on_node.get(node, ()):
             gpus = tuple(
                 (self.fleet.gpus[row][each.slot].uuid, each.memory_bytes, each.core_percent)
-                for each in self._allocations.of(uid)
+                for each in self._allocations.amounts(uid)
             )
             if gpus:
                 found.append(Holder(uid, self._holdings[uid].pod_key, gpus, uid in self._assumed))

@@ -28,14 +28,13 @@ from scheduler.decisions.eviction import Eviction
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Sampling
 from scheduler.decisions.state import State
-from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes.arguments import Reader, Victims
 from scheduler.kubernetes.requests import Pending
 
-MOST_NODES: Final = 32
+MAX_NODES: Final = 32
 """Number of nodes that `filter` returns."""
-_MORE_NODES: Final = 2 * MOST_NODES
-"""So many of the fleet's best contain MOST_NODES candidates, unless other filters rule out more
+_MORE_NODES: Final = 2 * MAX_NODES
+"""So many of the fleet's best contain MAX_NODES candidates, unless other filters rule out more
 than half."""
 _MAX_RECENT: Final = 8192
 """Pods between filter and bind: a few, unless bind waits for volumes."""
@@ -56,40 +55,57 @@ class _Scored:
 
 class Verbs:
     """policies: by profile (schedulerName), for pods without a policy annotation. retries: receives
-    the pods that are refused for lack of capacity. enabled: the dialects that are on. sampling:
-    requeues pods that fit outside of kube-scheduler's sample."""
+    the pods that are refused for lack of capacity. sampling: requeues pods that fit outside of
+    kube-scheduler's sample."""
 
     def __init__(
         self,
         state: State,
         policies: Mapping[str, Policy] | None = None,
         retries: Unschedulable | None = None,
-        enabled: Enabled = DEFAULT,
         sampling: Sampling | None = None,
     ) -> None:
         self._state = state
         self._policies = policies or {}
         self._retries = Unschedulable(state) if retries is None else retries
         self._sampling = Sampling(state) if sampling is None else sampling
-        self._reader = Reader(enabled)
+        self._reader = Reader(state.dialects)
         self._recent: dict[str, Pending] = {}
         self._scored: _Scored | None = None
 
     def filter(self, body: bytes) -> bytes:
         """ExtenderFilterResult. Raises ArgumentsError."""
+        # 1. Read the call.
         pending, names = self._reader.arguments(body)
         self._store(pending)
         self._retries.remove(pending.uid)
+        # 2. Answer for a pod that needs no choice.
         if pending.refusal:
             refused = dict.fromkeys(names, pending.refusal.replace("%", _PERCENT))
             return orjson.dumps({"NodeNames": [], "FailedAndUnresolvableNodes": refused})
         if pending.request is None:
-            return orjson.dumps({"NodeNames": names})
+            return _accepted(names)
         if self._state.is_bound(pending.uid):
             return error(f"the pod is bound to {self._state.node_of(pending.uid)}")
-        if self._kept(pending.uid, names):
-            return orjson.dumps({"NodeNames": [self._state.node_of(pending.uid)]})
-        return self._filter(pending, pending.request, names)
+        # 3. Return only the node where GPUs are held or reserved for the pod.
+        node = self._own_node(pending, pending.request, names)
+        if node:
+            return _accepted([node])
+        # 4. Take the best nodes of the fleet, if most of it is sent.
+        named = self._best_of_all(pending, pending.request, names)
+        if named:
+            return _accepted(named)
+        # 5. Evaluate each node, then without reservations of other pods.
+        rows = self._state.fleet.rows_of(names)
+        accepted = self._sampling.observe(pending, rows)
+        fitting = self._fitting(pending.request, rows)
+        # 6. Refuse the pod, and queue it for a retry.
+        if not len(fitting):
+            self._retries.refuse(pending, pending.request, accepted)
+            self._sampling.refuse(pending, pending.request, rows, self.policy(pending))
+            return self._refusal(pending.request, names, rows)
+        # 7. Return the best nodes, or all if kube-scheduler weighs the pod's preferences.
+        return _accepted(self._nodes(pending, pending.request, fitting))
 
     def prioritize(self, body: bytes) -> bytes:
         """HostPriorityList. Raises ArgumentsError."""
@@ -186,54 +202,57 @@ class Verbs:
         fleet = self._state.fleet
         return not fleet.blocked_by[fleet.row_of(placement.node)]
 
-    def _filter(self, pending: Pending, request: Request, names: Sequence[str]) -> bytes:
-        state, fleet = self._state, self._state.fleet
+    def _own_node(self, pending: Pending, request: Request, names: Sequence[str]) -> str:
+        """The node to which the pod's Binding was sent, or where GPUs are reserved for it; "" if
+        there is none among these. Ends a reservation that is not used."""
+        state = self._state
+        if self._kept(pending.uid, names):
+            return state.node_of(pending.uid) or ""
         nominated = state.reservations.nominated_node(pending.uid)
-        if nominated in names or len(names) == 1:
+        if len(names) == 1 or (nominated and nominated in names):
             node = nominated or names[0]
             reserved = state.reservations.placement(pending.uid, request, node)
             if reserved is not None:
                 state.reserve(pending.uid, request, reserved, Kind.RANKED)
-                return orjson.dumps({"NodeNames": [node]})
+                return node
         if not nominated:
             state.reservations.end(pending.uid)
-        if 2 * len(names) > len(fleet) and not pending.prefers:
-            named = self._best_of_all(pending, request, names)
-            if named:
-                return orjson.dumps({"NodeNames": named})
-        rows = fleet.rows_of(names)
-        accepted = self._sampling.observe(pending, rows)
+        return ""
+
+    def _fitting(self, request: Request, rows: Rows) -> Rows:
+        fleet, reservations = self._state.fleet, self._state.reservations
         fitting = rows[feasible(fleet, request, rows)]
         if not len(fitting):
-            with state.reservations.lifted(rows) as again:
+            with reservations.lifted(rows) as again:
                 fitting = again[feasible(fleet, request, again)]
-        if not len(fitting):
-            self._retries.refuse(pending, request, accepted)
-            self._sampling.refuse(pending, request, rows, self.policy(pending))
-            return self._refusal(request, names, rows)
-        if len(fitting) > MOST_NODES and not pending.prefers:
-            named = self._best(pending, request, fitting, MOST_NODES)
-            return orjson.dumps({"NodeNames": named})
-        named = [fleet.names[row] for row in fitting.tolist()]
+        return fitting
+
+    def _nodes(self, pending: Pending, request: Request, fitting: Rows) -> Sequence[str]:
+        if len(fitting) > MAX_NODES and not pending.prefers:
+            return self._best(pending, request, fitting, MAX_NODES)
+        named = [self._state.fleet.names[row] for row in fitting.tolist()]
         if len(named) == 1:
             # kube-scheduler does not prioritize a single node.
             self._reserve(pending, request, named[0])
-        return orjson.dumps({"NodeNames": named})
+        return named
 
     def _best_of_all(
         self, pending: Pending, request: Request, names: Sequence[str]
     ) -> Sequence[str]:
         """The best nodes of the whole fleet that are among the candidates; resolving each name
-        costs more. Empty: too few of them are candidates to be conclusive."""
+        costs more. Empty: too few of them are candidates to be conclusive, or the pod has
+        preferences."""
         fleet = self._state.fleet
+        if 2 * len(names) <= len(fleet) or pending.prefers:
+            return ()
         rows = fleet.every_row()
         fitting = rows[feasible(fleet, request, rows)]
-        if len(fitting) <= MOST_NODES:
+        if len(fitting) <= MAX_NODES:
             return ()
         among = frozenset(names)
         ranked = self._best(pending, request, fitting, _MORE_NODES)
-        named = [name for name in ranked if name in among][:MOST_NODES]
-        return named if len(named) == MOST_NODES else ()
+        named = [name for name in ranked if name in among][:MAX_NODES]
+        return named if len(named) == MAX_NODES else ()
 
     def _best(self, pending: Pending, request: Request, rows: Rows, most: int) -> Sequence[str]:
         """Names of the best nodes, best first. Their scores are cached for `prioritize`."""
@@ -267,6 +286,10 @@ class Verbs:
 def error(text: str) -> bytes:
     """ExtenderFilterResult or ExtenderBindingResult of a failed call."""
     return orjson.dumps({"Error": text})
+
+
+def _accepted(names: Sequence[str]) -> bytes:
+    return orjson.dumps({"NodeNames": names})
 
 
 def _priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:

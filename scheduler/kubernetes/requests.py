@@ -6,10 +6,8 @@ results are cached by every input that they depend on.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -60,17 +58,6 @@ class ParsedRequest(NamedTuple):
     notices: Sequence[str] = ()
 
 
-class _Fields(NamedTuple):
-    """Everything in a pod that determines its request, as JSON. containers: the fields of
-    `Container`. Pods of one owner differ only in their names, which no dialect reads."""
-
-    scheduler_name: str
-    annotations: Mapping[str, str]
-    labels: Mapping[str, str]
-    overhead: Json
-    containers: Sequence[tuple[str, str, int, Json, Json, bool]]
-
-
 def request(pod: Json, enabled: Enabled = DEFAULT) -> Request | None:
     """The pod's request; None: no share, so any node will do. Raises RequestError."""
     found = read(pod, enabled)
@@ -79,27 +66,38 @@ def request(pod: Json, enabled: Enabled = DEFAULT) -> Request | None:
 
 def read(pod: Json, enabled: Enabled) -> ParsedRequest | None:
     """Read what `request` reads, and the rest. enabled: the dialects that are on."""
-    fields = _fields_of(pod)
+    fields = _fields(pod)
     try:
-        text = json.dumps(fields)
-    except (TypeError, ValueError, RecursionError):
-        return _request(fields, enabled)  # read from a file: YAML has types that JSON lacks
-    if len(text) > _MAX_CHARACTERS:
-        return _request(fields, enabled)
-    return _cached_request(text, enabled)
+        key = repr(fields), enabled
+    except RecursionError:
+        return _checked(fields, enabled)
+    if key in _cached:
+        _cached[key] = found = _cached.pop(key)
+        return found
+    found = _checked(fields, enabled)
+    if len(key[0]) <= _MAX_CHARACTERS:
+        _cached[key] = found
+        if len(_cached) > _MAX_CACHED:
+            del _cached[next(iter(_cached))]
+    return found
+
+
+_cached: dict[tuple[str, Enabled], ParsedRequest | None] = {}
+"""By the text of PodFields: pods of one owner differ only in their names, which no dialect reads.
+The least recently used ones are dropped."""
 
 
 def requested(pod: Json) -> Request | None:
     """Read what `request` reads, under any resource names and dialect: a bound pod was understood
     by some scheduler."""
-    found = _read_fields(_fields_of(pod), None)
+    found = _interpret(_fields(pod), None)
     return None if found is None else found.request
 
 
 def requested_of_koordinator(pod: Json) -> Request | None:
     """The same, only in Koordinator's names: a request in others, without an allocation, is that of
     another scheduler."""
-    found = _read_fields(_fields_of(pod), None, {KOORDINATOR: koordinator.read})
+    found = _interpret(_fields(pod), None, {KOORDINATOR: koordinator.read})
     return None if found is None else found.request
 
 
@@ -113,54 +111,45 @@ def container_phases(pod: Json) -> Iterator[tuple[str, Phase, int, Json]]:
         yield str(raw.get("name", "")), Phase.MAIN, order, raw
 
 
-def _fields_of(pod: Json) -> _Fields:
+def _fields(pod: Json) -> PodFields:
     metadata, spec = at(pod, "metadata"), at(pod, "spec")
-    written = []
+    containers = []
     for name, phase, order, raw in container_phases(pod):
         resources = at(raw, "resources")
-        amounts = at(resources, "limits"), at(resources, "requests")
+        limits, requests = at(resources, "limits"), at(resources, "requests")
         privileged = at(raw, "securityContext").get("privileged") is True
-        written.append((name, phase.value, order, *amounts, privileged))
-    return _Fields(
+        containers.append(Container(name, phase, order, limits, requests, privileged))
+    return PodFields(
         str(spec.get("schedulerName", "")),
         texts(metadata, "annotations"),
         {key: text for key, text in texts(metadata, "labels").items() if key in _LABELS},
         at(spec, "overhead"),
-        written,
+        containers,
     )
 
 
-@lru_cache(_MAX_CACHED)
-def _cached_request(text: str, enabled: Enabled) -> ParsedRequest | None:
-    return _request(_Fields(*json.loads(text)), enabled)
-
-
-def _request(fields: _Fields, enabled: Enabled) -> ParsedRequest | None:
-    for name, _, _, limits, requests, _ in fields.containers:
-        for key, value in (*limits.items(), *requests.items()):
+def _checked(pod: PodFields, enabled: Enabled) -> ParsedRequest | None:
+    """Also refuses names and amounts that the API server would refuse: the pod may not have passed
+    it."""
+    for container in pod.containers:
+        where = f"container {container.name}"
+        for key, value in (*container.limits.items(), *container.requests.items()):
             if must := misnamed(key):
-                raise RequestError(f"container {name}: resource name: invalid value {key}: {must}")
-            found = quantity.parse(value) if key in table.RESOURCES else None
-            if isinstance(found, quantity.Value) and found.rounded:
-                # The API server refuses fractions too, but this pod may not have passed it.
-                raise RequestError(
-                    f"container {name}: {key}: invalid value {value}: must be a whole number"
-                )
-    return _read_fields(fields, enabled)
+                raise RequestError(f"{where}: resource name: invalid value {key}: {must}")
+            amount = quantity.parse(value) if key in table.RESOURCES else None
+            if isinstance(amount, quantity.Value) and amount.rounded:
+                raise RequestError(f"{where}: {key}: invalid value {value}: must be a whole number")
+    return _interpret(pod, enabled)
 
 
-def _read_fields(
-    fields: _Fields, enabled: Enabled, readers: Mapping[Dialect, Reader] = table.READERS
+def _interpret(
+    pod: PodFields, enabled: Enabled, readers: Mapping[Dialect, Reader] = table.READERS
 ) -> ParsedRequest | None:
-    containers = [Container(each[0], Phase(each[1]), *each[2:]) for each in fields.containers]
-    annotations, labels, overhead = fields.annotations, fields.labels, fields.overhead
-    scheduler_name = fields.scheduler_name
-    pod = PodFields(scheduler_name, annotations, labels, overhead, containers)
-    found = table.read(pod, enabled, readers)
-    if found is None:
+    reading = table.read(pod, enabled, readers)
+    if reading is None:
         return None
-    _refuse_foreign(pod, found.foreign)
-    named = [container.name for container in found.containers]
+    _refuse_foreign(pod, reading.foreign)
+    named = [container.name for container in reading.containers]
     if len(named) > MAX_CONTAINERS:
         raise RequestError(
             f"spec: invalid value {len(named)} containers that request a share of a GPU: must be at"
@@ -168,8 +157,10 @@ def _read_fields(
         )
     if len(set(named)) < len(named):
         raise RequestError(f"containers: invalid value {', '.join(named)}: must be unique names")
-    asked = Request(found.containers, found.policy, found.selector, found.scope, found.isolation)
-    return ParsedRequest(asked, found.outputs, found.notices)
+    request = Request(
+        reading.containers, reading.policy, reading.selector, reading.scope, reading.isolation
+    )
+    return ParsedRequest(request, reading.outputs, reading.notices)
 
 
 def _refuse_foreign(pod: PodFields, foreign: frozenset[str]) -> None:

@@ -65,9 +65,9 @@ async def main(kubeconfig: str, hostname: str) -> None:
             await cache.relist()
             listed += 1
 
-        leadership = Leadership(hostname, relist)
+        leadership = Leadership(hostname)
         cache = Cache(kube, State(), observe_scheduler=leadership.observe)
-        running = [asyncio.create_task(each) for each in (cache.run(), leadership.run())]
+        running = [asyncio.create_task(each) for each in (cache.run(), leadership.run(relist))]
         commands = Commands(kube, leadership)
         while line := await reader.readline():
             command, *arguments = json.loads(line)

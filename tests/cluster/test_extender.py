@@ -65,7 +65,7 @@ class World:
         self.plane = plane
         self.namespace = namespace
         self.state = State()
-        self.leadership = Leadership(namespace, lambda: self.cache.relist())
+        self.leadership = Leadership(namespace)
         self.cache = Cache(ours, self.state, observe_scheduler=self.leadership.observe)
         self.verbs = Recorded(self.state)
         metrics = Metrics()
@@ -102,7 +102,7 @@ class World:
         assert await self.leadership.admit() == ""
         metadata = raw["metadata"]
         wanted = BindingArguments(self.namespace, metadata["name"], metadata["uid"], node)
-        return await self.binder.bind(wanted)
+        return (await self.binder.bind(wanted)).error
 
     async def books(self) -> Books:
         """The accounts, computed from the pods' annotations."""
@@ -176,7 +176,7 @@ async def world_of(plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
     async with Kube(admin) as kube, Kube(ours) as own:
         world = World(plane, namespace, kube, own)
         following = asyncio.create_task(world.cache.run())
-        leading = asyncio.create_task(world.leadership.run())
+        leading = asyncio.create_task(world.leadership.run(world.cache.relist))
         lease = KubeScheduler(plane, namespace)
         try:
             await asyncio.to_thread(lease.acquire)

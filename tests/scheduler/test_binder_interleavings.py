@@ -20,6 +20,7 @@ from gpuslice.kube.errors import NO_ANSWER, UNREACHABLE, KubeError
 from scheduler.binder import Binder
 from scheduler.cache import _Pods
 from scheduler.decisions.requeue import Unschedulable
+from scheduler.decisions.sampling import Sampling
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import translate
@@ -46,7 +47,7 @@ class Store:
         self.bound_to: dict[str, str] = {}
         self.views: dict[str, list[dict[str, Any]]] = {}
         """By name, earlier versions of each pod."""
-        self._watch = _Pods(state, Unschedulable(state))
+        self._watch = _Pods(state, Unschedulable(state), Sampling(state))
         self._version = 0
 
     # --- requests of the scheduler
@@ -171,7 +172,7 @@ async def _place(store: Store, verbs: Verbs, binder: Binder, uid: str) -> None:
     timeout_s = chance.choice((0.5, 5.0, 30.0))
     try:
         async with asyncio.timeout(timeout_s):
-            said = await binder.bind(wanted)
+            said = (await binder.bind(wanted)).error
     except TimeoutError:
         said = "no answer"
     pod = store.pods.get(uid)

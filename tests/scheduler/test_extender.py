@@ -16,7 +16,7 @@ from aiohttp import web
 from gpuslice.kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs
-from scheduler.extender import MOST_BYTES, NOT_SYNCED, Extender
+from scheduler.extender import MAX_BYTES, NOT_SYNCED, Extender
 from scheduler.metrics import Metrics
 from tests.scheduler import calls, objects
 from tests.scheduler.lease_guards import ManualLeaseGuard
@@ -225,7 +225,7 @@ async def test_a_call_may_be_large() -> None:
 
 async def test_a_larger_call_is_refused() -> None:
     async with serving() as client:
-        status, _ = await client.ask("filter", b" " * (MOST_BYTES + 1))
+        status, _ = await client.ask("filter", b" " * (MAX_BYTES + 1))
         assert status == 413
 
 

@@ -11,6 +11,7 @@ from gpuslice.contract import names
 from gpuslice.contract.dialects import KAI, KOORDINATOR
 from gpuslice.kube.client import Kube
 from scheduler.binder import Binder
+from scheduler.decisions.choice import BOUND
 from scheduler.decisions.verbs import Verbs
 from scheduler.events import POD_NOTICE, Events
 from scheduler.kubernetes.arguments import BindingArguments
@@ -39,11 +40,12 @@ async def test_the_binding_and_the_event(mps: str) -> None:
     raw["metadata"]["annotations"] = annotations
     raw["spec"]["schedulerName"] = KAI.scheduler_name
     state, server, api = calls.state(nodes=1, gpus=2), PodServer(raw), Api()
-    verbs = Verbs(state, enabled=ENABLED)
+    state.dialects = ENABLED
+    verbs = Verbs(state)
     async with server.serving() as access, Kube(access) as kube:
-        binder = Binder(state, kube, ManualLeaseGuard(), verbs, enabled=ENABLED)
+        binder = Binder(state, kube, ManualLeaseGuard(), verbs)
         verbs.filter(calls.arguments(raw, calls.names(1)))
-        assert await binder.bind(BindingArguments("default", "pod-u-1", "u-1", "n0")) == ""
+        assert await binder.bind(BindingArguments("default", "pod-u-1", "u-1", "n0")) == BOUND
     (binding,) = server.bindings
     written = binding["metadata"]["annotations"]
     assert written["received-resource-type"] == "Fraction"

@@ -29,9 +29,9 @@ class Scene:
     def __init__(self) -> None:
         self.lists = 0
         self.list_s = 1.0
-        self.leadership = Leadership("pod-a", self._list, virtual_time.now, virtual_time.now)
+        self.leadership = Leadership("pod-a", virtual_time.now, virtual_time.now)
 
-    async def _list(self) -> None:
+    async def list(self) -> None:
         self.lists += 1
         await asyncio.sleep(self.list_s)
 
@@ -56,7 +56,7 @@ class Scene:
 def play(act: Callable[[Scene], Awaitable[None]]) -> Scene:
     async def run() -> Scene:
         scene = Scene()
-        running = asyncio.create_task(scene.leadership.run())
+        running = asyncio.create_task(scene.leadership.run(scene.list))
         await act(scene)
         assert not running.done()
         running.cancel()

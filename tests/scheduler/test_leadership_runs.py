@@ -56,16 +56,19 @@ class Pod:
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.cluster, self.chance = cluster, cluster.chance
         self.identity = f"pod-{number}_x"
-        self.leadership = Leadership(
-            f"pod-{number}", self._list, virtual_time.now, virtual_time.now
-        )
+        self.leadership = Leadership(f"pod-{number}", virtual_time.now, virtual_time.now)
         watch: asyncio.Queue[tuple[float, SchedulerLease]] = asyncio.Queue()
         watch.put_nowait((virtual_time.now(), cluster.lease))
         cluster.watches.append(watch)
         self.watch = watch
         self.tasks = [
             asyncio.create_task(each)
-            for each in (self._elect(), self._follow(), self._bind(), self.leadership.run())
+            for each in (
+                self._elect(),
+                self._follow(),
+                self._bind(),
+                self.leadership.run(self._list),
+            )
         ]
 
     async def end(self, drained: bool) -> None:

@@ -35,7 +35,8 @@ class Scene:
         self.verbs.filter(calls.arguments(raw, calls.names(2)))
 
     async def bind(self, uid: str = "u-1", node: str = "n0") -> str:
-        return await self.binder.bind(BindingArguments("default", f"pod-{uid}", uid, node))
+        arguments = BindingArguments("default", f"pod-{uid}", uid, node)
+        return (await self.binder.bind(arguments)).error
 
     def watch(self, uid: str = "u-1") -> None:
         """The watch delivers the pod as it is now."""

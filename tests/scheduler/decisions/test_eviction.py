@@ -167,5 +167,5 @@ def test_entries_of_allocations_are_reused() -> None:
         assert held.memory_bytes[entries].tolist() == [
             each.memory_bytes for taken in there.values() for each in taken
         ]
-    assert {uid: list(held.of(uid)) for uid in there} == there
+    assert {uid: list(held.amounts(uid)) for uid in there} == there
     assert len(held.row) <= 40 * 9 * 2

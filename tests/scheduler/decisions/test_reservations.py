@@ -52,7 +52,7 @@ class Scene:
 
     def bind(self, uid: str, node: str) -> str:
         wanted = BindingArguments("default", f"pod-{uid}", uid, node)
-        return asyncio.run(self.binder.bind(wanted))
+        return asyncio.run(self.binder.bind(wanted)).error
 
     def used(self) -> tuple[int, int]:
         """Percent of both GPUs that pods hold."""

@@ -15,7 +15,7 @@ from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy
 from scheduler.core.score import best, score
 from scheduler.decisions.state import State
-from scheduler.decisions.verbs import MOST_NODES, Verbs
+from scheduler.decisions.verbs import MAX_NODES, Verbs
 from scheduler.kubernetes import binding
 from scheduler.kubernetes.requests import request
 from scheduler.kubernetes.translate import device, node, pod
@@ -76,7 +76,7 @@ def test_filter_names_the_best_of_any_number_of_candidates() -> None:
             assert asked is not None
             rows = state.fleet.rows_of(set(among) - {"unknown"})
             fitting = rows[feasible(state.fleet, asked, rows)]
-            ranked = best(state.fleet, score(state.fleet, asked, fitting), fitting, MOST_NODES)
+            ranked = best(state.fleet, score(state.fleet, asked, fitting), fitting, MAX_NODES)
             wanted = {state.fleet.names[row] for row in fitting[ranked].tolist()}
             found = filtered(Verbs(state), calls.pod(), among)["NodeNames"]
             assert set(found) == wanted and len(found) == len(wanted)
@@ -99,10 +99,10 @@ REQUIRED: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {}
         ({"affinity": {"podAffinity": PREFERRED}}, 100),
         ({"affinity": {"podAntiAffinity": PREFERRED}}, 100),
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, 100),
-        ({"affinity": None, "topologySpreadConstraints": None}, MOST_NODES),
-        ({"affinity": {"nodeAffinity": REQUIRED}}, MOST_NODES),
-        ({"affinity": {"podAffinity": None}}, MOST_NODES),
-        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, MOST_NODES),
+        ({"affinity": None, "topologySpreadConstraints": None}, MAX_NODES),
+        ({"affinity": {"nodeAffinity": REQUIRED}}, MAX_NODES),
+        ({"affinity": {"podAffinity": None}}, MAX_NODES),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, MAX_NODES),
     ],
 )
 def test_all_are_named_where_the_pod_prefers_some_and_what_is_required_is_no_preference(
@@ -229,7 +229,7 @@ def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> 
         return scored(Verbs(state), raw, among)
 
     among = filtered(verbs, raw, names(50))["NodeNames"]
-    assert len(among) == MOST_NODES
+    assert len(among) == MAX_NODES
     for some in (among, among[:5], [*among[:5], "n0"], ["n0", "unknown"]):
         assert scored(verbs, raw, some) == afresh(some)
 

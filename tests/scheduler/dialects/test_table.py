@@ -20,6 +20,7 @@ from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement
 from scheduler.core.request import ContainerRequest, Policy
 from scheduler.decisions.requeue import Unschedulable
+from scheduler.decisions.sampling import Sampling
 from scheduler.decisions.verbs import Verbs
 from scheduler.dialects import table
 from scheduler.dialects.reading import Outputs, PodFields, Reading, RequestError
@@ -76,10 +77,11 @@ class Scene:
     def __init__(self, server: PodServer, kube: Kube) -> None:
         self.server, self.now_ns = server, 1_000
         self.state = calls.state(nodes=1, gpus=1)
-        self.verbs = Verbs(self.state, enabled=ON)
-        self.watch = _Pods(self.state, Unschedulable(self.state), ON)
+        self.state.dialects = ON
+        self.verbs = Verbs(self.state)
+        self.watch = _Pods(self.state, Unschedulable(self.state), Sampling(self.state))
         self.binder = Binder(
-            self.state, kube, ManualLeaseGuard(), self.verbs, lambda: 0.0, self._wall_ns, ON
+            self.state, kube, ManualLeaseGuard(), self.verbs, lambda: 0.0, self._wall_ns
         )
 
     def _wall_ns(self) -> int:
@@ -90,7 +92,8 @@ class Scene:
         return calls.loads(self.verbs.filter(calls.arguments(raw, ["n0"])))
 
     async def bind(self, uid: str) -> str:
-        return await self.binder.bind(BindingArguments("default", f"pod-{uid}", uid, "n0"))
+        arguments = BindingArguments("default", f"pod-{uid}", uid, "n0")
+        return (await self.binder.bind(arguments)).error
 
 
 def asking(uid: str = "u-1", eighths: str = "1") -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""Chooses what the Binding of a pod contains: its GPUs on the node that kube-scheduler selected.
+
+Pure, over the state, and changes nothing. `binder` reserves the choice and sends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler.core.fit import why_not
+from scheduler.core.place import Placement, place
+from scheduler.core.request import Policy, Request
+from scheduler.decisions.state import State
+from scheduler.kubernetes import binding
+from scheduler.kubernetes.requests import Pending
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a bind. error: "" if the pod is bound to the requested node."""
+
+    error: str = ""
+
+
+BOUND: Final = Answer()
+
+
+@dataclass(frozen=True, slots=True)
+class Undetermined:
+    """The outcome of an earlier Binding must be determined first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The content of a Binding; empty for a pod without a share. version: the resourceVersion that
+    the Binding requires."""
+
+    request: Request | None = None
+    placement: Placement | None = None
+    annotations: Mapping[str, str] | None = None
+    version: str = ""
+
+
+def choose(
+    state: State, pending: Pending, node: str, policy: Policy, now_ns: int
+) -> Choice | Answer | Undetermined:
+    """policy: for a pod that has none. now_ns: since the epoch."""
+    uid = pending.uid
+    if state.is_bound(uid):
+        return bound_to(state.node_of(uid), node)
+    if pending.refusal:
+        return Answer(pending.refusal)
+    if pending.request is None:
+        return Choice()
+    assumed, sent = state.assumed(uid), state.sent(uid)
+    if not pending.version or (assumed is not None and assumed.node != node):
+        return Undetermined()
+    placement = assumed or _place(state, uid, pending.request, node, policy)
+    if isinstance(placement, Answer):
+        return placement
+    if sent is not None:
+        return Choice(pending.request, placement, sent.annotations, pending.version)
+    gpus = state.fleet.gpus[state.fleet.row_of(node)]
+    annotations = binding.annotations_of(placement, pending.outputs(placement, gpus, now_ns))
+    return Choice(pending.request, placement, annotations, pending.version)
+
+
+def bound_to(node: str | None, wanted: str) -> Answer:
+    """node: where the pod is bound."""
+    return BOUND if node == wanted else Answer(f"the pod is bound to {node}")
+
+
+def _place(
+    state: State, uid: str, request: Request, node: str, policy: Policy
+) -> Placement | Answer:
+    """The GPUs that are reserved for the pod on this node, else free ones, else those reserved for
+    other pods."""
+    reserved = state.reservations.placement(uid, request, node)
+    if reserved is not None:
+        return reserved
+    rows = state.fleet.rows_of([node])
+    row = int(rows[0])
+    placement = place(state.fleet, request, row, policy)
+    if isinstance(placement, Placement):
+        return placement
+    with state.reservations.lifted(rows) as lifted:
+        if len(lifted):
+            placement = place(state.fleet, request, row, policy)
+        if isinstance(placement, Placement):
+            return placement
+        return Answer(f"node {node}: {why_not(state.fleet, request, row)}")
