@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from scheduler.command_line import application
+import os
+import sys
+
+from scheduler.command_line import main
 
 if __name__ == "__main__":
-    application(prog_name="python -m scheduler")
+    sys.exit(main(sys.argv[1:], os.environ))

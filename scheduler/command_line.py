@@ -1,21 +1,22 @@
-"""The command line: flags, environment and the text of --help.
+"""The command line: commands, flags, environment and the text of --help.
 
-Each flag has a variable (`--log-format`: GPUSLICE_SCHEDULER_LOG_FORMAT); the flag has precedence.
-No other module reads arguments or environment.
+Each flag of `serve` has a variable (`--log-format`: GPUSLICE_SCHEDULER_LOG_FORMAT); the flag has
+precedence. No other module reads the environment.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import logging
 import re
 import signal
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-import typer
 import uvloop
 
 from gpuslice.contract import names
@@ -24,162 +25,187 @@ from gpuslice.kube import access
 from gpuslice.kube.access import AccessError
 from gpuslice.kube.client import Kube
 from gpuslice.kube.log_lines import Format, Formatter, Line
-from scheduler import service
+from scheduler import service, simulate_command, uninstall_command
 from scheduler.core.request import Policy
 from scheduler.endpoint import Address
 from scheduler.service import Settings
-from scheduler.simulate_command import FlagError, enabled, simulate_command
-from scheduler.uninstall_command import uninstall_command
+from scheduler.simulate_command import dialects
 
 _LOG: Final = logging.getLogger("scheduler")
 
 PREFIX: Final = "GPUSLICE_SCHEDULER_"
 
-_DIALECTS: Final = [each.name for each in DIALECTS]
-
 _HELP: Final = f"""\
 gpuslice's scheduler: an extender of the stock kube-scheduler. kube-scheduler selects the node; the
 extender selects the GPU, and writes it in the request that binds the pod.
 
-`python -m scheduler serve`: run the extender, in kube-scheduler's pod
-
-`python -m scheduler simulate -f pod.yaml --from-cluster`: show where a pod would be placed, and why
-
-`python -m scheduler uninstall`: remove what the agents wrote into the cluster's objects
+python -m scheduler serve: run the extender, in kube-scheduler's pod
+python -m scheduler simulate -f pod.yaml --from-cluster: show where a pod would be placed, and why
+python -m scheduler uninstall: remove what the agents wrote into the cluster's objects
 
 Pods select it by `schedulerName: {names.SCHEDULER_NAME}`. docs/requests.md lists what they may
 request; docs/scheduling.md describes how to run it.
 """
+_SERVE: Final = """\
+Serve kube-scheduler until SIGTERM.
 
-application = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help=_HELP,
-)
+Several replicas may run. The replica whose kube-scheduler holds the Lease
+gpuslice-system/gpuslice-kube-scheduler binds: its holder is named after this host. The others are
+ready standbys. On SIGTERM it finishes pending work. The log goes to standard error.
+
+Its lines on standard output: "extender: http://...", the address for kube-scheduler; "serving:
+http://...", the address of --http; and "ready: ...", after it has read the cluster's state.
+"""
 
 
-def address(flag: str, text: str, allowed: str = "HOST:PORT") -> Address:
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Returns the exit status, or exits as argparse does."""
+    given = parser(environment).parse_args(arguments)
+    status: int = given.run(given)
+    return status
+
+
+def parser(environment: Mapping[str, str]) -> ArgumentParser:
+    known = ArgumentParser(
+        prog="python -m scheduler",
+        description=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = known.add_subparsers(metavar="COMMAND", required=True)
+    for name, text, add_flags, run in (
+        ("serve", _SERVE, lambda command: _add_flags(command, environment), serve),
+        ("simulate", simulate_command.HELP, simulate_command.add_flags, simulate_command.run),
+        ("uninstall", uninstall_command.HELP, uninstall_command.add_flags, uninstall_command.run),
+    ):
+        command = commands.add_parser(
+            name,
+            help=text.partition("\n")[0],
+            description=text,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        add_flags(command)
+        command.set_defaults(run=run)
+    return known
+
+
+def variable(flag: str) -> str:
+    return PREFIX + flag.removeprefix("--").upper().replace("-", "_")
+
+
+def _add_flags(command: ArgumentParser, environment: Mapping[str, str]) -> None:
+    def add(flag: str, default: str, text: str, **more: Any) -> None:
+        written = environment.get(variable(flag)) or default
+        shown = f"{text} (default: {default})" if default else text
+        command.add_argument(flag, default=written, help=shown, **more)
+
+    add(
+        "--kubeconfig",
+        "",
+        "Configuration for the API server. Default: the pod's service account, else kubectl's.",
+        metavar="FILE",
+    )
+    add(
+        "--listen",
+        "127.0.0.1:9444",
+        "Address of /filter, /prioritize, /preempt and /bind, for kube-scheduler. Any process that"
+        " can connect to it can bind pods.",
+        metavar="HOST:PORT",
+        type=address,
+    )
+    add(
+        "--http",
+        "0.0.0.0:9445",
+        "Address of /livez, /readyz, /metrics and /debug/fleet; off: do not serve them.",
+        metavar="HOST:PORT",
+        type=address_or_off,
+    )
+    add(
+        "--policy",
+        "",
+        f"Policy for pods of this schedulerName without the annotation {names.ANNOTATION_POLICY}:"
+        " binpack (the default), spread or first. Repeatable; in the environment separated by"
+        " blanks.",
+        metavar="NAME=POLICY",
+        dest="policies",
+        type=policies,
+        action=_Merge,
+    )
+    add(
+        "--dialects",
+        KOORDINATOR.name,
+        "Dialects in which pods may request shares, separated by commas:"
+        f" {', '.join(each.name for each in DIALECTS)}. A pod in another one is refused.",
+        metavar="NAMES",
+        type=dialects,
+    )
+    add("--log-format", Format.LOGFMT.value, "Format of log lines: logfmt or json.", type=Format)
+    command.add_argument(
+        "--verbose",
+        action="store_true",
+        default=environment.get(variable("--verbose"), "").lower() in ("1", "true"),
+        help="Log routine operations too.",
+    )
+
+
+class _Merge(argparse.Action):
+    """Collects the values of a repeated flag, which replace the default."""
+
+    def __call__(
+        self, parser: ArgumentParser, namespace: Namespace, value: Any, option: str | None = None
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, value if before is self.default else {**before, **value})
+
+
+# --- values of flags
+
+
+def address(text: str, allowed: str = "HOST:PORT") -> Address:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-        raise FlagError(flag, f"invalid value {text!r}: must be {allowed}")
+        raise ArgumentTypeError(f"invalid value {text!r}: must be {allowed}")
     return host, int(port)
 
 
-def address_or_off(flag: str, text: str) -> Address | None:
-    return None if text == "off" else address(flag, text, "HOST:PORT or off")
+def address_or_off(text: str) -> Address | None:
+    return None if text == "off" else address(text, "HOST:PORT or off")
 
 
-def policies(given: Sequence[str]) -> dict[str, Policy]:
-    found = {}
-    for text in given:
-        name, equals, policy = text.partition("=")
-        known = {each.value: each for each in Policy}
-        if not equals or not name or policy not in known:
+def policies(text: str) -> Mapping[str, Policy]:
+    """text: separated by blanks."""
+    known = {each.value: each for each in Policy}
+    policy_of = {}
+    for each in text.split():
+        name, _, policy = each.partition("=")
+        if not name or policy not in known:
             allowed = " or ".join(f"NAME={each}" for each in known)
-            raise FlagError("--policy", f"invalid value {text!r}: must be {allowed}")
-        found[name] = known[policy]
-    return found
+            raise ArgumentTypeError(f"invalid value {text!r}: must be {allowed}")
+        policy_of[name] = known[policy]
+    return policy_of
 
 
-def _variable(name: str) -> str:
-    return PREFIX + name.upper().replace("-", "_")
+# --- serve
 
 
-def _option(name: str, text: str, **more: Any) -> Any:
-    return typer.Option(f"--{name}", envvar=_variable(name), help=text, **more)
-
-
-Kubeconfig = Annotated[
-    str,
-    _option(
-        "kubeconfig",
-        "Configuration for the API server. Default: the pod's service account, else kubectl's.",
-        metavar="FILE",
-        show_default=False,
-    ),
-]
-
-
-@application.command()
-def serve(
-    kubeconfig: Kubeconfig = "",
-    listen: Annotated[
-        str,
-        _option(
-            "listen",
-            "Address of /filter, /prioritize, /preempt and /bind, for kube-scheduler. Any process"
-            " that can connect to it can bind pods.",
-            metavar="HOST:PORT",
-        ),
-    ] = "127.0.0.1:9444",
-    http: Annotated[
-        str,
-        _option(
-            "http",
-            "Address of /livez, /readyz, /metrics and /debug/fleet; off: do not serve them.",
-            metavar="HOST:PORT",
-        ),
-    ] = "0.0.0.0:9445",
-    policy: Annotated[
-        list[str] | None,
-        _option(
-            "policy",
-            "Policy for pods of this schedulerName without the annotation"
-            f" {names.ANNOTATION_POLICY}: binpack (the default), spread or first. Repeatable; in"
-            " the environment separated by blanks.",
-            metavar="NAME=POLICY",
-            show_default=False,
-        ),
-    ] = None,
-    dialects: Annotated[
-        str,
-        _option(
-            "dialects",
-            "Dialects in which pods may request shares, separated by commas:"
-            f" {', '.join(_DIALECTS)}. A pod in another one is refused.",
-            metavar="NAMES",
-        ),
-    ] = KOORDINATOR.name,
-    log_format: Annotated[Format, _option("log-format", "Format of log lines.")] = Format.LOGFMT,
-    verbose: Annotated[bool, _option("verbose", "Log routine operations too.")] = False,
-) -> None:
-    """Serve kube-scheduler until SIGTERM.
-
-    Several replicas may run. The replica whose kube-scheduler holds the Lease
-    gpuslice-system/gpuslice-kube-scheduler binds: its holder is named after this host. The others
-    are ready standbys. On SIGTERM it finishes pending work. The log goes to standard error.
-
-    Its lines on standard output: "extender: http://...", the address for kube-scheduler; "serving:
-    http://...", the address of --http; and "ready: ...", after it has read the cluster's state.
-    """
-    settings = Settings(
-        kubeconfig=kubeconfig,
-        listen=address("--listen", listen),
-        http=address_or_off("--http", http),
-        policies=policies(policy or ()),
-        dialects=enabled(dialects),
-        log_format=log_format,
-        verbose=verbose,
-    )
+def serve(given: Namespace) -> int:
+    settings = Settings(**{name: each for name, each in vars(given).items() if name != "run"})
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Formatter(settings.log_format))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
-    logging.getLogger("scheduler").setLevel(logging.DEBUG if verbose else logging.INFO)
+    _LOG.setLevel(logging.DEBUG if settings.verbose else logging.INFO)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings))
     except (AccessError, OSError) as error:
         _LOG.error(Line("cannot serve", error=error))
-        raise typer.Exit(1) from None
+        return 1
     except Exception:
         # A defect of this program: State is not reliable. The kubelet restarts the process.
         _LOG.exception("failed")
-        raise typer.Exit(1) from None
+        return 1
     _LOG.info("stopped")
+    return 0
 
 
 async def _serve(settings: Settings) -> None:
@@ -210,7 +236,3 @@ def announce(line: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
-
-
-application.command(name="simulate")(simulate_command)
-application.command(name="uninstall")(uninstall_command)

@@ -6,15 +6,13 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-import typer
 import yaml
-from rich.console import Console
-from rich.table import Table
 
 from gpuslice.contract.dialects import DIALECTS, KOORDINATOR
 from gpuslice.kube import access
@@ -26,6 +24,7 @@ from scheduler import cache
 from scheduler.core.request import Policy
 from scheduler.decisions.simulate import (
     Account,
+    Candidate,
     SimulationError,
     fleet,
     names_shown,
@@ -34,6 +33,7 @@ from scheduler.decisions.simulate import (
     simulate,
     size,
 )
+from scheduler.decisions.state import State
 
 _KINDS: Final = {
     cache.NODES: "Node",
@@ -42,107 +42,97 @@ _KINDS: Final = {
     cache.PODS: "Pod",
 }
 _SHOWN: Final = 10
-_UNCUT: Final = 10_000
-"""Columns at which tables are cut. The default without a terminal, 80, would truncate UUIDs."""
+
+HELP: Final = """\
+Show where pods would be placed, GPU by GPU, and why other nodes are refused. Changes nothing.
+
+The decision is the scheduler's own. kube-scheduler's other criteria (affinity, taints, processors,
+volumes) are not evaluated: it may rule out a node that is listed here.
+
+The exit status is 1 if a pod fits nowhere, 2 if the input is unreadable.
+"""
 
 
-class FlagError(typer.BadParameter):
-    """A flag's value is invalid; printed without click's own "Invalid value"."""
+def add_flags(command: ArgumentParser) -> None:
+    command.add_argument(
+        "-f",
+        "--file",
+        type=Path,
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="Pods or workloads with a pod's template, as YAML or JSON; - is standard input.",
+    )
+    command.add_argument(
+        "--fleet",
+        type=Path,
+        metavar="FILE",
+        help="Nodes and Devices, optionally Leases and Pods: the output of `kubectl get"
+        " nodes,devices,leases,pods -A -o yaml`. Without Leases, every agent is ready; otherwise a"
+        " node is excluded if its agent's Lease was renewed more than 40 s before the latest one.",
+    )
+    command.add_argument(
+        "--from-cluster",
+        action="store_true",
+        help="Read the cluster. A node is excluded if its agent's Lease was renewed more than 40 s"
+        " ago by this machine's clock.",
+    )
+    command.add_argument(
+        "--copies", type=int, default=1, help="Number of times to place each pod (default: 1)."
+    )
+    command.add_argument(
+        "--policy",
+        type=Policy,
+        default=Policy.BINPACK,
+        help="Policy for pods without its annotation: binpack (the default), spread or first.",
+    )
+    command.add_argument(
+        "--dialects",
+        type=dialects,
+        default=KOORDINATOR.name,
+        metavar="NAMES",
+        help="As of `serve`.",
+    )
+    command.add_argument("--json", action="store_true", help="Print JSON.")
+    command.add_argument("--kubeconfig", default="", metavar="FILE", help="For --from-cluster.")
 
-    def __init__(self, flag: str, problem: str) -> None:
-        super().__init__(f"{flag}: {problem}")
 
-    def format_message(self) -> str:
-        return self.message
-
-
-def enabled(text: str) -> frozenset[str]:
+def dialects(text: str) -> frozenset[str]:
     """The value of --dialects, of `serve` too."""
-    found, known = frozenset(each.strip() for each in text.split(",")), [d.name for d in DIALECTS]
-    if KOORDINATOR.name not in found or not found <= set(known):
-        raise FlagError(
-            "--dialects",
-            f"invalid value {text!r}: must be {KOORDINATOR.name}, and any of"
-            f" {', '.join(known[1:])}",
+    named, known = frozenset(each.strip() for each in text.split(",")), [d.name for d in DIALECTS]
+    if KOORDINATOR.name not in named or not named <= set(known):
+        raise ArgumentTypeError(
+            f"invalid value {text!r}: must be {KOORDINATOR.name}, and any of {', '.join(known[1:])}"
         )
-    return found
+    return named
 
 
-def simulate_command(
-    file: Annotated[
-        list[Path],
-        typer.Option(
-            "-f",
-            "--file",
-            metavar="FILE",
-            help="Pods or workloads with a pod's template, as YAML or JSON; - is standard input.",
-        ),
-    ],
-    fleet_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--fleet",
-            metavar="FILE",
-            help="Nodes and Devices, optionally Leases and Pods: the output of"
-            " `kubectl get nodes,devices,leases,pods -A -o yaml`. Without Leases, every agent is"
-            " ready; otherwise a node is excluded if its agent's Lease was renewed more than"
-            " 40 s before the latest one.",
-        ),
-    ] = None,
-    from_cluster: Annotated[
-        bool,
-        typer.Option(
-            "--from-cluster",
-            help="Read the cluster. A node is excluded if its agent's Lease was renewed more than"
-            " 40 s ago by this machine's clock.",
-        ),
-    ] = False,
-    copies: Annotated[
-        int, typer.Option("--copies", min=1, max=10_000, help="Number of times to place each pod.")
-    ] = 1,
-    policy: Annotated[
-        Policy, typer.Option("--policy", help="Policy for pods without its annotation.")
-    ] = Policy.BINPACK,
-    dialects: Annotated[
-        str,
-        typer.Option("--dialects", metavar="NAMES", help="As of `serve`."),
-    ] = KOORDINATOR.name,
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    kubeconfig: Annotated[
-        str, typer.Option("--kubeconfig", metavar="FILE", help="For --from-cluster.")
-    ] = "",
-) -> None:
-    """Show where pods would be placed, GPU by GPU, and why other nodes are refused. Changes
-    nothing.
-
-    The decision is the scheduler's own. kube-scheduler's other criteria (affinity, taints,
-    processors, volumes) are not evaluated: it may rule out a node that is listed here.
-
-    The exit status is 1 if a pod fits nowhere, 2 if the input is unreadable.
-    """
+def run(given: Namespace) -> int:
     try:
-        if from_cluster == (fleet_file is not None):
-            raise SimulationError("fleet: must be one of --fleet FILE and --from-cluster")
-        asked = pods(objects(each for path in file for each in _documents(path)))
-        if fleet_file is not None:
-            state = fleet(objects(_documents(fleet_file)))
-        else:
-            now_s = time.time()
-            state = fleet(asyncio.run(everything(kubeconfig)), now_s)
+        asked = pods(objects(each for path in given.file for each in _documents(path)))
+        state = _state(given)
     except (SimulationError, AccessError, KubeError, OSError) as error:
         sys.stderr.write(f"simulate: {error}\n")
-        raise typer.Exit(2) from None
-    repeated = [pod for pod in asked for _ in range(copies)]
-    on = enabled(dialects)
-    accounts = [simulate(state, pod, n, policy, on) for n, pod in enumerate(repeated)]
-    if json_:
+        return 2
+    repeated = [pod for pod in asked for _ in range(given.copies)]
+    accounts = [
+        simulate(state, pod, number, given.policy, given.dialects)
+        for number, pod in enumerate(repeated)
+    ]
+    if given.json:
         sys.stdout.write(json.dumps([asdict(each) for each in accounts], indent=2) + "\n")
     else:
-        console = Console(highlight=False, soft_wrap=True, width=_UNCUT)
-        for account in accounts:
-            _show(console, account)
-    if not all(each.placed for each in accounts):
-        raise typer.Exit(1)
+        sys.stdout.writelines(f"{line}\n" for each in accounts for line in _lines(each))
+    return 0 if all(each.placed for each in accounts) else 1
+
+
+def _state(given: Namespace) -> State:
+    if given.from_cluster == (given.fleet is not None):
+        raise SimulationError("fleet: must be one of --fleet FILE and --from-cluster")
+    if given.fleet is not None:
+        return fleet(objects(_documents(given.fleet)))
+    now_s = time.time()
+    return fleet(asyncio.run(everything(given.kubeconfig)), now_s)
 
 
 def _documents(path: Path) -> Iterable[object]:
@@ -165,41 +155,36 @@ async def everything(kubeconfig: str) -> Sequence[Json]:
     return found
 
 
-def _show(console: Console, account: Account) -> None:
+def _lines(account: Account) -> Iterator[str]:
     if account.error:
-        console.print(f"{account.pod}: refused, on every node", markup=False)
-        console.print(f"  {account.error}", markup=False)
+        yield f"{account.pod}: refused, on every node"
+        yield f"  {account.error}"
         return
     if not account.requests_share:
-        console.print(f"{account.pod}: requests no share of a GPU; fits on any node", markup=False)
+        yield f"{account.pod}: requests no share of a GPU; fits on any node"
         return
     if account.candidates:
-        console.print(f"{account.pod}: {account.node}", markup=False)
-        console.print(_candidates(account))
+        yield f"{account.pod}: {account.node}"
+        yield from _table(account.candidates[:_SHOWN])
+        if (more := len(account.candidates) - _SHOWN) > 0:
+            yield f"  and {more} more"
     else:
-        console.print(f"{account.pod}: no node has enough free GPU capacity", markup=False)
+        yield f"{account.pod}: no node has enough free GPU capacity"
     for refusal in account.refused:
         count = f"{len(refusal.nodes)} node" + ("s" if len(refusal.nodes) > 1 else "")
-        shown = names_shown(refusal.nodes)
-        console.print(f"  {count}: {refusal.text}: {shown}", markup=False)
+        yield f"  {count}: {refusal.text}: {names_shown(refusal.nodes)}"
 
 
-def _candidates(account: Account) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("  node", "score", "container", "gpu", "memory", "core"):
-        table.add_column(heading, no_wrap=True)
-    for candidate in account.candidates[:_SHOWN]:
-        for number, share in enumerate(candidate.containers):
+def _table(candidates: Sequence[Candidate]) -> Iterator[str]:
+    rows = [("node", "score", "container", "gpu", "memory", "core")]
+    for candidate in candidates:
+        node, score = candidate.node, f"{candidate.score:.2f}"
+        for share in candidate.containers:
             core = "no cap" if share.core_percent is None else f"{share.core_percent} %"
-            table.add_row(
-                f"  {candidate.node}" if not number else "",
-                f"{candidate.score:.2f}" if not number else "",
-                share.container,
-                f"{share.minor} {share.uuid}",
-                size(share.memory_bytes),
-                core,
-            )
-    more = len(account.candidates) - _SHOWN
-    if more > 0:
-        table.add_row(f"  and {more} more")
-    return table
+            gpu, memory = f"{share.minor} {share.uuid}", size(share.memory_bytes)
+            rows.append((node, score, share.container, gpu, memory, core))
+            node = score = ""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"  {'  '.join(cells)}".rstrip()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated
-
-import typer
+from argparse import ArgumentParser, Namespace
+from typing import Final
 
 from gpuslice.contract import names
 from gpuslice.kube import access
@@ -15,61 +14,60 @@ from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from scheduler.uninstall import Uninstallation, UninstallError
 
+HELP: Final = """\
+Remove what gpuslice wrote into the cluster, before its manifests are deleted.
 
-def uninstall_command(
-    kubeconfig: Annotated[
-        str,
-        typer.Option(
-            "--kubeconfig",
-            help="Configuration for the API server. Default: the pod's service account, else"
-            " kubectl's.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = "",
-    namespace: Annotated[
-        str, typer.Option("--namespace", help="Of gpuslice's components.", metavar="NAME")
-    ] = names.NAMESPACE,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be removed; change nothing.")
-    ] = False,
-    timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            help="For the end of the components' pods, or for the nodes, in seconds.",
-            metavar="SECONDS",
-        ),
-    ] = 120.0,
-    nodes: Annotated[
-        bool,
-        typer.Option(
-            "--nodes",
-            help="Instead wait for the chart's DaemonSet that cleans the nodes, print what it"
-            " reports, and delete it.",
-        ),
-    ] = False,
-) -> None:
-    """Remove what gpuslice wrote into the cluster, before its manifests are deleted.
+The chart runs it before `helm uninstall`. By hand: `python -m scheduler uninstall`, then `kubectl
+delete -f manifests/install.yaml`. It prints each object that it changes, and what stays. It may be
+repeated. docs/install.md has the whole order.
+"""
 
-    The chart runs it before `helm uninstall`. By hand: `python -m scheduler uninstall`, then
-    `kubectl delete -f manifests/install.yaml`. It prints each object that it changes, and what
-    stays. It may be repeated. docs/install.md has the whole order.
-    """
+
+def add_flags(command: ArgumentParser) -> None:
+    command.add_argument(
+        "--kubeconfig",
+        default="",
+        metavar="FILE",
+        help="Configuration for the API server. Default: the pod's, else kubectl's.",
+    )
+    command.add_argument(
+        "--namespace",
+        default=names.NAMESPACE,
+        metavar="NAME",
+        help="Of gpuslice's components (default: %(default)s).",
+    )
+    command.add_argument(
+        "--dry-run", action="store_true", help="Print what would be removed; change nothing."
+    )
+    command.add_argument(
+        "--timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="For the end of the components' pods, or for the nodes (default: 120).",
+    )
+    command.add_argument(
+        "--nodes",
+        action="store_true",
+        help="Instead wait for the chart's DaemonSet that cleans the nodes, print what it reports,"
+        " and delete it.",
+    )
+
+
+def run(given: Namespace) -> int:
     try:
-        asyncio.run(_uninstall(kubeconfig, namespace, dry_run, timeout_s, nodes))
+        asyncio.run(_uninstall(given))
     except (AccessError, KubeError, UninstallError) as error:
         sys.stderr.write(f"uninstall: {error}\n")
-        raise typer.Exit(1) from None
+        return 1
+    return 0
 
 
-async def _uninstall(
-    kubeconfig: str, namespace: str, dry_run: bool, timeout_s: float, nodes: bool
-) -> None:
+async def _uninstall(given: Namespace) -> None:
     def print_line(line: str) -> None:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
-    async with Kube(access.load(kubeconfig), user_agent="gpuslice-uninstall") as kube:
-        work = Uninstallation(kube, namespace, dry_run, timeout_s, print_line)
-        await (work.nodes() if nodes else work.run())
+    async with Kube(access.load(given.kubeconfig), user_agent="gpuslice-uninstall") as kube:
+        work = Uninstallation(kube, given.namespace, given.dry_run, given.timeout, print_line)
+        await (work.nodes() if given.nodes else work.run())

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import typer
-from typer.testing import CliRunner
-
-from scheduler.command_line import PREFIX, application
+from scheduler.command_line import parser, variable
 from scheduler.core.reasons import Reason
 from scheduler.endpoint import PAGES
 from scheduler.events import REASONS
 from scheduler.metrics import Metrics
+from tests.scheduler import commands
 from tests.support import ROOT, table_below
 
 TEXT = (ROOT / "docs/scheduling.md").read_text()
@@ -24,20 +22,15 @@ def block(name: str) -> str:
 
 
 def test_the_settings_are_those_of_the_code() -> None:
-    serve = typer.main.get_command(application).commands["serve"]  # type: ignore[attr-defined]
-    known = {
-        option.opts[0]: (option.envvar, option.default)
-        for option in serve.params
-        if option.name != "help"
-    }
+    (subparsers,) = (each for each in parser({})._actions if isinstance(each.choices, dict))
+    serve = subparsers.choices["serve"]  # type: ignore[index]
+    known = {each.option_strings[0]: each.default for each in serve._actions if each.dest != "help"}
     written = {row[0].strip("`"): row[1:] for row in table_below(TEXT, "flag | variable")}
     assert written.keys() == known.keys()
-    for flag, (variable, default) in known.items():
-        assert written[flag][0] == f"`{variable}`"
-        assert variable == PREFIX + flag.removeprefix("--").upper().replace("-", "_")
-        if default not in (None, ""):
-            shown = str(default.value if hasattr(default, "value") else default)
-            assert written[flag][1].strip("`").lower() == shown.lower()
+    for flag, default in known.items():
+        assert written[flag][0] == f"`{variable(flag)}`"
+        if default:
+            assert written[flag][1].strip("`") == default
 
 
 def test_the_pages_are_those_of_the_code() -> None:
@@ -83,6 +76,6 @@ def test_the_simulation_comes_out_as_it_is_shown(tmp_path: Path) -> None:
         (tmp_path / name).write_text(block(name))
     arguments = command.removeprefix("$ python -m scheduler ").split()
     arguments = [str(tmp_path / a) if a.endswith(".yaml") else a for a in arguments]
-    done = CliRunner().invoke(application, arguments)
-    assert [line.rstrip() for line in done.output.splitlines()] == output.splitlines()
+    done = commands.run(*arguments)
+    assert done.stdout.splitlines() == output.splitlines()
     assert done.exit_code == 1

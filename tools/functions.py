@@ -21,9 +21,7 @@ TOO_LONG: Final = frozenset(
     {
         "nri_plugin/agent.py run",
         "nri_plugin/metrics.py __init__",
-        "scheduler/command_line.py serve",
         "scheduler/metrics.py __init__",
-        "scheduler/simulate_command.py simulate_command",
         "shim/cli.py _parser",
     }
 )

@@ -4,10 +4,12 @@ agents would load the API server more than the measured pods."""
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from typing import Final
 
 from scheduler import service
-from scheduler.command_line import application
+from scheduler.command_line import main
 from scheduler.decisions.state import State
 
 _BELIEVED_S: Final = 86400.0
@@ -15,4 +17,4 @@ _BELIEVED_S: Final = 86400.0
 
 if __name__ == "__main__":
     vars(service)["State"] = functools.partial(State, _BELIEVED_S)
-    application(prog_name="python -m bench.scheduling.fresh_leases")
+    sys.exit(main(sys.argv[1:], os.environ))

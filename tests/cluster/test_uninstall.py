@@ -9,14 +9,13 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
 from gpuslice.contract import names
 from gpuslice.contract.dialects import VOLCANO_MEMORY
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
-from scheduler.command_line import application
 from tests.cluster.server import MERGE_PATCH, Server
+from tests.scheduler.commands import Done, run
 from tools import chart
 
 pytestmark = pytest.mark.cluster
@@ -163,10 +162,10 @@ def _fill(made: Cluster) -> None:
     made.post("/api/v1/namespaces/default/pods", {"metadata": share, "spec": spec})
 
 
-def uninstall(plane: ControlPlane, *options: str) -> Result:
+def uninstall(plane: ControlPlane, *options: str) -> Done:
     """Run as the chart's Job does, with its rights."""
     kubeconfig = plane.service_account_kubeconfig(names.NAMESPACE, names.UNINSTALLER)
-    return CliRunner().invoke(application, ["uninstall", *options, f"--kubeconfig={kubeconfig}"])
+    return run("uninstall", *options, f"--kubeconfig={kubeconfig}")
 
 
 def gpu_totals(cluster: Cluster, node: str) -> list[Json]:

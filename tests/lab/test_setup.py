@@ -57,7 +57,7 @@ def test_another_requirement_makes_the_environment_stale(
     (tmp_path / "pyproject.toml").write_text(text)
     before = setup._made_from(["lab", "dev"])
     assert setup._made_from(["lab"]) < before
-    (tmp_path / "pyproject.toml").write_text(text.replace('"rich>=', '"rich>=99.'))
+    (tmp_path / "pyproject.toml").write_text(text.replace('"uvloop>=', '"uvloop>=99.'))
     assert not setup._made_from(["lab"]) <= before
 
 

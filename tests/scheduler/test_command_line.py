@@ -6,14 +6,13 @@ import subprocess
 import sys
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from gpuslice.kube.log_lines import Format
 from scheduler import command_line
-from scheduler.command_line import PREFIX, application, policies
+from scheduler.command_line import PREFIX, policies
 from scheduler.core.request import Policy
 from scheduler.service import Settings
+from tests.scheduler import commands
 from tests.support import ROOT
 
 
@@ -32,8 +31,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
 def run(*arguments: str, **environment: str) -> tuple[int, str]:
     variables = {PREFIX + name.upper(): value for name, value in environment.items()}
-    done = CliRunner().invoke(application, arguments, env=variables)
-    return done.exit_code, done.output
+    done = commands.run(*arguments, environment=variables)
+    assert isinstance(done.exit_code, int)
+    return done.exit_code, done.stdout + done.stderr
 
 
 def test_without_flags_there_are_the_defaults(served: list[Settings]) -> None:
@@ -88,8 +88,7 @@ def test_an_invalid_argument_is_refused_with_what_is_allowed(
 ) -> None:
     status, output = run(*arguments)
     assert status == 2
-    shown = " ".join(output.replace("│", " ").split())
-    assert f" {text}" in shown and "Invalid value" not in shown
+    assert f" {text}" in output
     assert served == []
 
 
@@ -101,12 +100,10 @@ def test_a_kubeconfig_that_is_not_there_is_named() -> None:
 
 
 def test_help_has_an_example_of_every_command() -> None:
-    commands = typer.main.get_command(application).commands  # type: ignore[attr-defined]
-    assert commands.keys() == {"serve", "simulate", "uninstall"}
     text = run("--help")[1]
-    for name in commands:
+    for name in ("serve", "simulate", "uninstall"):
         assert f"python -m scheduler {name}" in text
 
 
 def test_without_arguments_there_are_no_policies() -> None:
-    assert policies(()) == {}
+    assert policies("") == {}

@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
-from typer.testing import CliRunner
 
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.request import Policy
 from scheduler.decisions import simulate
 from scheduler.decisions.simulate import SimulationError
 from scheduler.kubernetes import binding
-from scheduler.simulate_command import simulate_command
+from tests.scheduler import commands
 from tests.scheduler.objects import Gi, container, device, gpu, lease, node, pod
 
 
@@ -170,10 +168,7 @@ def test_unusable_objects_are_refused_with_the_reason(call: Any, text: str) -> N
 def ask(tmp_path: Path, *arguments: str, pods: list[dict[str, Any]] | None = None) -> Any:
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump_all(FLEET))
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump_all(pods or [HALF]))
-    application = typer.Typer()
-    application.command()(simulate_command)
-    files = ["-f", str(tmp_path / "pod.yaml")]
-    return CliRunner().invoke(application, [*files, *arguments])
+    return commands.run("simulate", "-f", str(tmp_path / "pod.yaml"), *arguments)
 
 
 def in_file(tmp_path: Path, *arguments: str, pods: list[dict[str, Any]] | None = None) -> Any:
@@ -244,11 +239,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, written: bytes) -> 
 
 
 def test_a_pod_may_come_by_standard_input(tmp_path: Path) -> None:
-    application = typer.Typer()
-    application.command()(simulate_command)
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump_all(FLEET))
-    arguments = ["-f", "-", "--fleet", str(tmp_path / "fleet.yaml")]
-    done = CliRunner().invoke(application, arguments, input=json.dumps(HALF))
+    arguments = ["simulate", "-f", "-", "--fleet", str(tmp_path / "fleet.yaml")]
+    done = commands.run(*arguments, given=json.dumps(HALF))
     assert done.stdout.startswith("default/pod-u-1: n10")
 
 
