@@ -6,6 +6,7 @@ same table, and a test compares the two.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -36,82 +37,33 @@ class Metrics:
         histogram = partial(Histogram, registry=self.registry)
         self.verb_duration = histogram(
             "gpuslice_scheduler_verb_duration_seconds",
-            "Time from kube-scheduler's call (filter, prioritize, preempt, bind) to the answer, by"
-            " outcome: answered or error. kube-scheduler places one pod at a time, and waits for"
-            " all but bind.",
+            "Time from kube-scheduler's call to the answer, by outcome: answered or error.",
             ("verb", "outcome"),
             buckets=_LATENCY_BUCKETS_S,
         )
         self.lease_held = gauge(
-            "gpuslice_scheduler_lease_held",
-            "1 while kube-scheduler's Lease names this pod, so that this process binds. While pods"
-            " are pending, the sum over all replicas is 1.",
+            "gpuslice_scheduler_lease_held", "1 while kube-scheduler's Lease names this pod."
         )
         self.second_installation = gauge(
             "gpuslice_scheduler_second_installation",
-            "1 while kube-scheduler calls this process and another pod's kube-scheduler holds the"
-            " Lease, so that this process cannot bind. /readyz has its name.",
+            "1 while kube-scheduler calls this process and another pod's holds the Lease.",
         )
-        self.ready = gauge(
-            "gpuslice_scheduler_ready",
-            "1 while /readyz returns ok: the lists are complete, and the watches are current.",
-        )
+        self.ready = gauge("gpuslice_scheduler_ready", "1 while /readyz returns ok.")
         self.watch_age = gauge(
             "gpuslice_scheduler_watch_age_seconds",
-            "Time since the API server's last message on these objects: about a minute at most."
-            " +Inf before the first list.",
+            "Time since the API server's last message on these objects: about a minute at most.",
             ("kind",),
         )
         self.lists = counter(
-            "gpuslice_scheduler_lists_total",
-            "Full lists of all objects of a kind: at the start, with each term of the Lease, and"
-            " after a watch that cannot be resumed.",
-            ("kind",),
-        )
-        self.nodes = gauge(
-            "gpuslice_scheduler_nodes",
-            "Nodes, by the reason why they are excluded, listed in docs/scheduling.md; FITS: not"
-            " excluded.",
-            ("reason",),
-        )
-        self.gpus = gauge(
-            "gpuslice_scheduler_gpus",
-            "GPUs, by state: usable, or not (unhealthy, cordoned, excluded).",
-            ("state",),
-        )
-        self.memory_bytes = gauge(
-            "gpuslice_scheduler_gpu_memory_bytes",
-            "Memory of all GPUs, by state: total, granted, and free (of usable GPUs only).",
-            ("state",),
-        )
-        self.core_ratio = gauge(
-            "gpuslice_scheduler_gpu_core_granted_ratio",
-            "Granted fraction of the compute time of all GPUs, 0 to 1.",
-        )
-        self.largest_free = gauge(
-            "gpuslice_scheduler_largest_free_slice_bytes",
-            "The largest share that fits now. Compared with free memory, it shows the fragmentation"
-            " of the GPUs.",
-        )
-        self.assumed = gauge(
-            "gpuslice_scheduler_assumed_pods",
-            "Pods with chosen GPUs whose binding the watch has not reported yet.",
-        )
-        self.problems = gauge(
-            "gpuslice_scheduler_problems",
-            "Problems that need a person: unreadable annotations and inventories, missing or"
-            " overcommitted GPUs, node agents that are not ready. /debug/fleet lists them.",
+            "gpuslice_scheduler_lists_total", "Full lists of all objects of a kind.", ("kind",)
         )
         self.waiting = gauge(
             "gpuslice_scheduler_waiting_pods",
-            "Unschedulable pods with a request for GPUs. Compared with free memory, it shows when"
-            " the cluster needs more GPUs. Take the maximum over the replicas.",
+            "Unschedulable pods with a request for GPUs. Take the maximum over the replicas.",
         )
         self.requeued = counter(
             "gpuslice_scheduler_requeued_pods_total",
-            "Unschedulable pods that the extender requeued, by cause: capacity (it became"
-            " available, and kube-scheduler had not retried the pod), sample (kube-scheduler had"
-            " not sent the nodes that fit).",
+            "Unschedulable pods that the extender requeued, by cause: capacity or sample.",
             ("cause",),
         )
         self.enforced = counter(
@@ -122,6 +74,36 @@ class Metrics:
             "gpuslice_scheduler_events_total",
             "Kubernetes Events, by outcome: written, dropped (too many), failed.",
             ("outcome",),
+        )
+        self._add_fleet(gauge)
+
+    def _add_fleet(self, gauge: Callable[..., Gauge]) -> None:
+        """The gauges that `endpoint.measure` sets from the state."""
+        self.nodes = gauge(
+            "gpuslice_scheduler_nodes",
+            "Nodes, by the reason why they are excluded; FITS: not excluded.",
+            ("reason",),
+        )
+        self.gpus = gauge("gpuslice_scheduler_gpus", "GPUs: usable, unusable.", ("state",))
+        self.memory_bytes = gauge(
+            "gpuslice_scheduler_gpu_memory_bytes",
+            "Memory of all GPUs: total, granted, and free (of usable GPUs only).",
+            ("state",),
+        )
+        self.core_ratio = gauge(
+            "gpuslice_scheduler_gpu_core_granted_ratio",
+            "Granted fraction of the compute time of all GPUs, 0 to 1.",
+        )
+        self.largest_free = gauge(
+            "gpuslice_scheduler_largest_free_slice_bytes", "The largest share that fits now."
+        )
+        self.assumed = gauge(
+            "gpuslice_scheduler_assumed_pods",
+            "Pods with chosen GPUs whose binding the watch has not reported yet.",
+        )
+        self.problems = gauge(
+            "gpuslice_scheduler_problems",
+            "Problems that need a person; /debug/fleet lists them.",
         )
 
     def render(self) -> bytes:

@@ -21,7 +21,6 @@ TOO_LONG: Final = frozenset(
     {
         "nri_plugin/agent.py run",
         "nri_plugin/metrics.py __init__",
-        "scheduler/metrics.py __init__",
         "shim/cli.py _parser",
     }
 )
