@@ -74,23 +74,25 @@ class Reservations:
 
     def placement(self, owner: str, request: Request, node: str) -> Placement | None:
         """The reservation for this owner, request and node."""
-        found = self._by_owner.get(owner)
-        if found is None or found.placement.node != node or found.request != request:
+        reservation = self._by_owner.get(owner)
+        if reservation is None or reservation.request != request:
             return None
-        return found.placement
+        return reservation.placement if reservation.placement.node == node else None
 
     def nominated_node(self, owner: str) -> str:
         """The node that is nominated for the pod, while GPUs are reserved there; "" for none."""
-        found = self._by_owner.get(owner)
-        return found.placement.node if found and found.kind is Kind.NOMINATED else ""
+        reservation = self._by_owner.get(owner)
+        if reservation is None or reservation.kind is not Kind.NOMINATED:
+            return ""
+        return reservation.placement.node
 
     def end(self, owner: str) -> Placement | None:
         """Ends the owner's reservation and returns its placement."""
-        found = self._by_owner.pop(owner, None)
-        if found is None:
+        reservation = self._by_owner.pop(owner, None)
+        if reservation is None:
             return None
-        self._count(found, -1)
-        return found.placement
+        self._count(reservation, -1)
+        return reservation.placement
 
     def end_overdue(self, now_s: float) -> None:
         for owner in [o for o, each in self._by_owner.items() if each.deadline_s <= now_s]:

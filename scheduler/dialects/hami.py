@@ -39,7 +39,7 @@ _PRIORITY: Final = dialects.HAMI_PRIORITY
 _MIB: Final = 2**20
 _VENDOR: Final = "nvidia-"
 """HAMi puts it before the models that it matches, in upper case."""
-_MOST: Final = {
+_MAX: Final = {
     _GPU: names.MAX_GPUS,
     _MEMORY: MAX_BYTES // _MIB,
     _PERCENT: WHOLE_PERCENT,
@@ -98,7 +98,7 @@ def _amounts(container: Container) -> Mapping[str, int]:
 def _container_request(container: Container, amounts: Mapping[str, int]) -> ContainerRequest:
     for name, asked in amounts.items():
         in_bytes = name == _MEMORY and is_in_bytes(_written(container, name))
-        if asked > _MOST[name] or in_bytes:
+        if asked > _MAX[name] or in_bytes:
             raise _invalid(container, name, _allowed(name))
     if amounts.keys() == {_PRIORITY}:
         of = ", ".join(dialects.HAMI.resources[:-1])
@@ -126,7 +126,7 @@ def _written(container: Container, name: str) -> object:
 def _allowed(name: str) -> str:
     if name == _PRIORITY:
         return "0 or 1"
-    return f"1 to {_MOST[name]}" + (" MiB, a number without a unit" if name == _MEMORY else "")
+    return f"1 to {_MAX[name]}" + (" MiB, a number without a unit" if name == _MEMORY else "")
 
 
 def _invalid(container: Container, name: str, allowed: str) -> RequestError:

@@ -38,7 +38,7 @@ from scheduler.core.request import ContainerRequest, Phase
 from scheduler.dialects.reading import FOREIGN, Container, Outputs, PodFields, Reading, RequestError
 
 _MIB: Final = 1 << 20
-_LEAST_FRACTION: Final = "0.000001"
+_MIN_FRACTION: Final = "0.000001"
 """A smaller one could be less than a byte."""
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]+")
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?0*[0-9]{1,2})?")
@@ -162,8 +162,8 @@ def _fraction(written: Mapping[str, str]) -> Fraction | None:
         raise RequestError(_FRACTION)
     if not _DECIMAL.fullmatch(text):
         raise RequestError(_NOTATION + text)
-    if amount < float(_LEAST_FRACTION):
-        raise _invalid(KAI_FRACTION, text, f"at least {_LEAST_FRACTION}")
+    if amount < float(_MIN_FRACTION):
+        raise _invalid(KAI_FRACTION, text, f"at least {_MIN_FRACTION}")
     return Fraction(text)
 
 

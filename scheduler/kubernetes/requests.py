@@ -60,8 +60,8 @@ class ParsedRequest(NamedTuple):
 
 def request(pod: Json, enabled: Enabled = DEFAULT) -> Request | None:
     """The pod's request; None: no share, so any node will do. Raises RequestError."""
-    found = read(pod, enabled)
-    return None if found is None else found.request
+    parsed = read(pod, enabled)
+    return None if parsed is None else parsed.request
 
 
 def read(pod: Json, enabled: Enabled) -> ParsedRequest | None:
@@ -72,14 +72,14 @@ def read(pod: Json, enabled: Enabled) -> ParsedRequest | None:
     except RecursionError:
         return _checked(fields, enabled)
     if key in _cached:
-        _cached[key] = found = _cached.pop(key)
-        return found
-    found = _checked(fields, enabled)
+        _cached[key] = parsed = _cached.pop(key)
+        return parsed
+    parsed = _checked(fields, enabled)
     if len(key[0]) <= _MAX_CHARACTERS:
-        _cached[key] = found
+        _cached[key] = parsed
         if len(_cached) > _MAX_CACHED:
             del _cached[next(iter(_cached))]
-    return found
+    return parsed
 
 
 _cached: dict[tuple[str, Enabled], ParsedRequest | None] = {}
@@ -90,15 +90,15 @@ The least recently used ones are dropped."""
 def requested(pod: Json) -> Request | None:
     """Read what `request` reads, under any resource names and dialect: a bound pod was understood
     by some scheduler."""
-    found = _interpret(_fields(pod), None)
-    return None if found is None else found.request
+    parsed = _interpret(_fields(pod), None)
+    return None if parsed is None else parsed.request
 
 
 def requested_of_koordinator(pod: Json) -> Request | None:
     """The same, only in Koordinator's names: a request in others, without an allocation, is that of
     another scheduler."""
-    found = _interpret(_fields(pod), None, {KOORDINATOR: koordinator.read})
-    return None if found is None else found.request
+    parsed = _interpret(_fields(pod), None, {KOORDINATOR: koordinator.read})
+    return None if parsed is None else parsed.request
 
 
 def container_phases(pod: Json) -> Iterator[tuple[str, Phase, int, Json]]:
@@ -229,9 +229,9 @@ class Pending:
 def pending(pod: Json, enabled: Enabled = DEFAULT) -> Pending:
     """Never raises for content that the pod's author wrote. enabled: the dialects that are on."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
-    found, refusal = None, ""
+    parsed, refusal = None, ""
     try:
-        found = read(pod, enabled)
+        parsed = read(pod, enabled)
     except RequestError as error:
         refusal = str(error)
     return Pending(
@@ -239,7 +239,7 @@ def pending(pod: Json, enabled: Enabled = DEFAULT) -> Pending:
         version=str(metadata.get("resourceVersion", "")),
         profile=str(spec.get("schedulerName", "")),
         prefers=any(_preferences(spec)),
-        request=found.request if found else None,
+        request=parsed.request if parsed else None,
         refusal=refusal,
         namespace=str(metadata.get("namespace", "")),
         name=str(metadata.get("name", "")),
@@ -247,8 +247,8 @@ def pending(pod: Json, enabled: Enabled = DEFAULT) -> Pending:
         constraints=_constraints(spec),
         nominated=str((pod.get("status") or {}).get("nominatedNodeName") or ""),
         requeued_at=texts(metadata, "annotations").get(names.ANNOTATION_REQUEUED_AT, ""),
-        outputs=found.outputs if found else no_outputs,
-        notices=found.notices if found else (),
+        outputs=parsed.outputs if parsed else no_outputs,
+        notices=parsed.notices if parsed else (),
     )
 
 
