@@ -31,23 +31,17 @@ _MEMORY_DIR: Final = Path("/dev/shm")
 _HANG_S: Final = 20
 """Timeout of one input, on a machine that has other work; inputs take microseconds."""
 _MEMORY_MB: Final = 1024
-_BLOCKS_MOST: Final = 20_000
-"""Limit of a run's growth in the interpreter's live blocks: caches, and never by the input."""
-_RESIDENT_MB_MOST: Final = 128
-"""Limit of a run's growth in the resident size, with all inputs that libFuzzer keeps."""
+"""Of a run, with all inputs that libFuzzer keeps."""
 _TAIL_LINES: Final = 30
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a target's run. finding: why it ended early, or what has grown; empty: no
-    finding."""
+    """Result of a target's run. finding: why it ended early; empty: no finding."""
 
     target: str
     executions: int
     seconds: float
-    blocks_grown: int
-    resident_mb_grown: float
     finding: str
 
 
@@ -59,9 +53,7 @@ def run(name: str, limits: Sequence[str]) -> Outcome:
     if name in TARGETS:
         with zipfile.ZipFile(archive(name)) as inputs:
             inputs.extractall(known)
-    report = WORK / f"{name}.json"
-    report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "tests.fuzz.one", name, str(report)]
+    command = [sys.executable, "-m", "tests.fuzz.one", name, str(WORK / f"{name}.dict")]
     command += [*limits, f"-timeout={_HANG_S}", f"-rss_limit_mb={_MEMORY_MB}"]
     command += [f"-artifact_prefix={findings}/{name}-", str(learnt), str(known)]
     begun = time.monotonic()
@@ -75,27 +67,11 @@ def run(name: str, limits: Sequence[str]) -> Outcome:
             errors="replace",
         )
     seconds = time.monotonic() - begun
-    grown = json.loads(report.read_text()) if report.exists() else {}
     counted = re.search(r"^Done (\d+) runs", done.stderr, re.MULTILINE)
-    executions = int(counted[1]) if counted else grown.get("executions", 0)
-    blocks = grown.get("blocks", 0) - grown.get("first_blocks", 0)
-    resident = (grown.get("resident_bytes", 0) - grown.get("first_resident_bytes", 0)) / 1e6
     finding = ""
     if done.returncode != 0:
         finding = "\n".join(done.stderr.splitlines()[-_TAIL_LINES:]) or f"ended: {done.returncode}"
-    elif resident > _RESIDENT_MB_MOST:
-        finding = f"memory grows: {resident:.0f} MB"
-    elif blocks > _BLOCKS_MOST and _grows_unwatched(name, executions, learnt, known):
-        finding = f"memory grows: {blocks} blocks"
-    return Outcome(name, executions, round(seconds, 1), blocks, round(resident, 1), finding)
-
-
-def _grows_unwatched(name: str, executions: int, *inputs: Path) -> bool:
-    """Whether as many executions grow beyond the limits without the fuzzer, too; see `again`."""
-    command = [sys.executable, "-m", "tests.fuzz.again", name, *map(str, inputs)]
-    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True)
-    grown = json.loads(done.stdout)
-    return bool(grown["blocks"] * executions > _BLOCKS_MOST * grown["executions"])
+    return Outcome(name, int(counted[1]) if counted else 0, round(seconds, 1), finding)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,7 +98,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(
                 f"{outcome.target:10} {outcome.executions:>10,} executions"
                 f"  {outcome.executions / outcome.seconds:>7,.0f}/s"
-                f"  {outcome.blocks_grown:>6} blocks  {outcome.resident_mb_grown:>5} MB grown"
                 f"  {outcome.finding or 'nothing found'}\n"
             )
             sys.stdout.flush()
