@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gpuslice.contract import names
-from nri_plugin import command_line, distributor
+from nri_plugin import command_line
 from tests.chart.rendering import EVERYTHING, command, keys, objects, one, runs_on
 from tests.support import imported
 from tools import chart, helm
@@ -90,12 +90,7 @@ def _check_references(rendered: list[Json]) -> None:
 
 
 @pytest.mark.parametrize(
-    "on",
-    [
-        tuple(itertools.compress(_SWITCHES, bits))
-        for bits in itertools.product((True, False), repeat=4)
-    ],
-    ids=lambda on: "+".join(on) or "nothing",
+    "on", [_SWITCHES, *itertools.combinations(_SWITCHES, 3), *((each,) for each in _SWITCHES)]
 )
 def test_components_are_independent(on: tuple[str, ...]) -> None:
     rendered = objects({each: {"enabled": each in on} for each in _SWITCHES})
@@ -291,18 +286,6 @@ def test_agents_run_where_a_label_of_a_provider_says_that_there_is_a_gpu(compone
         assert not runs_on(pod, labels), node
 
 
-def test_a_node_selector_restricts_and_an_affinity_replaces() -> None:
-    values = {"agent": {"nodeSelector": {"pool": "a"}, "affinity": {"podAffinity": {"x": 1}}}}
-    pod = _daemon_set(values)["template"]["spec"]
-    assert not runs_on(pod, _GPU_NODES["GKE"])
-    assert runs_on(pod, {**_GPU_NODES["GKE"], "pool": "a"})
-    assert pod["affinity"]["podAffinity"] == {"x": 1}
-    terms = [{"matchExpressions": [{"key": "mine", "operator": "Exists"}]}]
-    mine = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    pod = _daemon_set({"agent": {"affinity": {"nodeAffinity": mine}}})["template"]["spec"]
-    assert pod["affinity"] == {"nodeAffinity": mine}
-
-
 @pytest.mark.parametrize("off", ["", "agent"])
 def test_the_removal_runs_on_the_same_nodes_and_while_a_driver_is_replaced(off: str) -> None:
     options = [f"--set={off}.enabled=false"] if off else []
@@ -321,12 +304,6 @@ def test_pools_are_daemon_sets_of_their_own() -> None:
     assert selectors[0] != selectors[1]
     for each, name in zip(agents, "ab", strict=True):
         assert each["spec"]["template"]["spec"]["nodeSelector"] == {"pool": name}
-
-
-def test_the_distributors_payload_is_a_value() -> None:
-    words = command(objects({}, f"--values={EVERYTHING}"), "DaemonSet", "gpuslice-distributor")
-    given = distributor.parser().parse_args(words[4:])
-    assert (str(given.library), str(given.source)) == ("/extra/libvgpu.so", "hami")
 
 
 # --- what an operator reads
