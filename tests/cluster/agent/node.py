@@ -143,7 +143,7 @@ class Pods:
 
     def bound(self, path: str, node: Node, annotations: Mapping[str, str]) -> None:
         """Binds as the scheduler."""
-        body = binding(path.rpartition("/")[2], node.name, annotations)
+        body = binding(pod_name(path), node.name, annotations)
         answer = self._scheduler.ask("POST", f"{path}/binding", body)
         assert answer.done, answer.text
 
@@ -169,8 +169,8 @@ def pods(installed: ControlPlane, server: Server) -> Iterator[Pods]:
     installed.remove_namespace(name)
 
 
-def leaving(server: Server, pod: str) -> bool:
-    return "deletionTimestamp" in server.ask("GET", pod).body["metadata"]
+def pod_name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def events(server: Server, pod: str) -> list[str]:

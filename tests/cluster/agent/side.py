@@ -10,11 +10,10 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuslice.contract.dialects import KOORDINATOR, Dialect
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.kube.cluster import Cluster
 from nri_plugin.metrics import Metrics
@@ -36,7 +35,6 @@ class Side:
         node: str,
         kubeconfig: Path,
         environment: dict[str, str],
-        dialects: Sequence[Dialect] = (KOORDINATOR,),
     ) -> None:
         self.settings = Settings(
             nri_socket=NOWHERE,
@@ -50,7 +48,6 @@ class Side:
             node_name=node,
             inventory_interval_s=0.5,
             inventory_interval_most_s=0.5,
-            dialects=dialects,
         )
         self.metrics = Metrics()
         self.readiness = Readiness(time.monotonic)
@@ -115,9 +112,8 @@ def serving(
     node: str,
     kubeconfig: Path,
     environment: dict[str, str],
-    dialects: Sequence[Dialect] = (KOORDINATOR,),
 ) -> Iterator[Side]:
-    side = Side(node, kubeconfig, environment, dialects)
+    side = Side(node, kubeconfig, environment)
     side.start()
     try:
         yield side

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gpuslice.contract import names
-from gpuslice.contract.dialects import KOORDINATOR, VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
+from gpuslice.contract.dialects import KOORDINATOR
 from lab.cluster.controlplane import ControlPlane
+from nri_plugin.kube import verification
 from nri_plugin.kube.heartbeat import STOPPED
-from nri_plugin.kube.inventory_publisher import CONTEST_WRITES
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.leases import agent_lease
+from tests.cluster.admission.requested import binding
 from tests.cluster.agent import side as agent_side
 from tests.cluster.agent.node import (
     DEVICES,
@@ -23,18 +26,21 @@ from tests.cluster.agent.node import (
     Node,
     Pods,
     account,
+    allocated,
     events,
     host,
-    leaving,
     node,
+    node_events,
     of_gpus,
     of_pod,
+    pod_name,
     pods,
     server,
     side,
     small_gpu,
 )
 from tests.cluster.agent.side import Side
+from tests.cluster.opening import opened
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.simgpu.host import GIB, Host
 from tests.support import until
@@ -58,16 +64,6 @@ def test_the_agent_publishes_its_gpus_and_the_scheduler_reads_them(side: Side, n
     lease = agent_lease(node.lease())
     assert lease is not None and (lease.name, lease.not_ready) == (node.name, "")
     until(lambda: agent_lease(node.lease()) != lease, "the Lease is renewed")
-
-
-def test_a_node_has_volcanos_totals_while_its_dialect_is_on(
-    account: Path, node: Node, host: Host
-) -> None:
-    koordinators = of_gpus(8 * GIB, 4 * GIB)
-    with agent_side.serving(node.name, account, host.env(), dialects=(KOORDINATOR, VOLCANO)):
-        node.have({**koordinators, VOLCANO_MEMORY: 12 << 10, VOLCANO_NUMBER: 2})
-    with agent_side.serving(node.name, account, host.env()):
-        node.have(koordinators)
 
 
 def test_the_agent_restores_changed_totals_and_its_device(
@@ -99,16 +95,6 @@ def test_a_gpu_that_cannot_be_injected_is_unhealthy_and_the_others_are_not(
     assert node.ready() == "true"
 
 
-def test_another_writer_of_the_totals_is_left_alone(side: Side, node: Node, server: Server) -> None:
-    zeros: Json = {"status": {"capacity": dict.fromkeys(KOORDINATOR.node_resources, "0")}}
-    for _ in range(CONTEST_WRITES):
-        node.have(of_gpus(8 * GIB, 4 * GIB))
-        assert server.ask("PATCH", f"{node.path}/status", zeros, MERGE_PATCH).done
-    until(lambda: "overwrites this agent's values" in node.ready(), "it is said")
-    time.sleep(2)
-    assert {node.get()["status"]["capacity"][key] for key in KOORDINATOR.node_resources} == {"0"}
-
-
 def test_a_node_of_the_same_name_is_another(side: Side, node: Node, server: Server) -> None:
     node.have(of_gpus(8 * GIB, 4 * GIB))
     assert server.ask("DELETE", node.path).done
@@ -129,69 +115,80 @@ def test_the_lease_has_the_problems_of_readyz(side: Side, node: Node) -> None:
     assert node.ready() == STOPPED
 
 
-def test_a_gpu_that_fails_counts_while_it_is_held(
-    side: Side, node: Node, server: Server, host: Host, pods: Pods
+def test_a_failed_gpu_counts_while_it_is_held_and_outlives_its_device_object(
+    account: Path, node: Node, server: Server, host: Host, pods: Pods
 ) -> None:
-    node.have(of_gpus(8 * GIB, 4 * GIB))
-    (lost,) = (c for c in translate.device(node.device()).gpus if c.minor == 1)
-    pod = pods.bind(node, lost.uuid, 1, 2 * GIB)
-    host.fault("lose", gpu=1)
+    """A restarted agent derives the failed GPU from the grants."""
 
-    def usable() -> list[bool]:
-        return [gpu.usable for gpu in translate.device(node.device()).gpus]
-
-    until(lambda: usable() == [True, False], "the GPU is listed as unhealthy")
-    node.have(of_gpus(8 * GIB, 4 * GIB))
-    assert server.ask("DELETE", f"{pod}?gracePeriodSeconds=0").done
-    node.have(of_gpus(8 * GIB))
-    assert usable() == [True, False], "NVML still has it, lost"
-
-
-@pytest.mark.parametrize("agent", ["runs", "was killed"])
-def test_a_failed_gpu_that_is_held_outlives_its_device_object(
-    account: Path, node: Node, server: Server, host: Host, pods: Pods, agent: str
-) -> None:
-    """An agent remembers the GPUs that it has listed; a restarted one derives them from the
-    grants."""
-
-    def is_failed(memory_bytes: int) -> bool:
-        listed = node.device().get("spec", {}).get("devices", [])
-        found = [(each["id"], each["minor"], each["health"]) for each in listed]
-        return [each[1:] for each in found] == [(0, True), (1, False)] and (
-            found[1][0] == uuid
-            and listed[1]["resources"][names.RESOURCE_MEMORY] == str(memory_bytes)
-        )
+    def listed() -> list[tuple[bool, int]]:
+        devices = node.device().get("spec", {}).get("devices", [])
+        return [(e["health"], int(e["resources"][names.RESOURCE_MEMORY]) // GIB) for e in devices]
 
     with agent_side.serving(node.name, account, host.env()):
-        uuid = small_gpu(node)
-        pods.bind(node, uuid, 1, 2 * GIB)
+        pod = pods.bind(node, small_gpu(node), 1, 2 * GIB)
         host.fault("lose", gpu=1)
-        until(lambda: is_failed(4 * GIB), "the GPU is listed as unhealthy")
-        if agent == "runs":
-            assert server.ask("DELETE", f"{DEVICES}/{node.name}").done
-            until(lambda: is_failed(4 * GIB), "the Device is as it was")
-            node.have(of_gpus(8 * GIB, 4 * GIB))
-            return
+        until(lambda: listed() == [(True, 8), (False, 4)], "the GPU is listed as unhealthy")
+        node.have(of_gpus(8 * GIB, 4 * GIB))
     assert server.ask("DELETE", f"{DEVICES}/{node.name}").done
     with agent_side.serving(node.name, account, host.env()):
-        until(lambda: is_failed(2 * GIB), "the GPU is listed with what is granted of it")
+        until(lambda: listed() == [(True, 8), (False, 2)], "it is listed with what is granted")
         node.have(of_gpus(8 * GIB, 2 * GIB))
+        assert server.ask("DELETE", f"{pod}?gracePeriodSeconds=0").done
+        node.have(of_gpus(8 * GIB))
 
 
-# --- pods with an unavailable grant
+# --- grants
 
 
-def test_a_pod_that_was_bound_to_a_full_gpu_is_reported_and_stays(
-    side: Side, node: Node, server: Server, pods: Pods
+@pytest.fixture
+def unguarded(installed: ControlPlane) -> Iterator[None]:
+    with opened(installed):
+        yield
+
+
+def test_a_grant_that_no_scheduler_wrote_is_reported(
+    side: Side, node: Node, server: Server, pods: Pods, unguarded: None
 ) -> None:
+    """The API server's record of the writers shows it."""
     uuid = small_gpu(node)
-    first, late = (pods.bind(node, uuid, 1, size) for size in (3 * GIB, 2 * GIB))
-    side.holds = (of_pod(server, late, uuid, 2 * GIB),)
-    until(lambda: bool(events(server, late)), "its event")
-    (said,) = events(server, late)
-    assert f"refused now: {uuid}: insufficient free capacity when the pod was bound" in said
-    time.sleep(2)  # several checks
-    assert not leaving(server, late) and not leaving(server, first)
+    share = allocated(uuid, 1, GIB // 2, core=10)
+    made = pods.make(node.name, share)
+    honest = pods.bind(node, uuid, 1, GIB)
+    changed = pods.make()
+    pods.bound(changed, node, {})
+    until(lambda: side.bounds.pod(of_pod(server, changed, uuid, 1).pod_uid) is not None, "it")
+    assert server.ask("PATCH", changed, {"metadata": {"annotations": share}}, MERGE_PATCH).done
+    unsigned = pods.make(annotations=share)
+    assert server.ask("POST", f"{unsigned}/binding", binding(pod_name(unsigned), node.name)).done
+    wrong = {
+        made: "the pod was created with spec.nodeName; no scheduler bound it",
+        changed: f"annotation {names.ANNOTATION_DEVICE_ALLOCATED} was changed after",
+        unsigned: f"annotation {names.ANNOTATION_WRITER}, which our scheduler writes with it",
+    }
+    side.holds = tuple(
+        of_pod(server, path, uuid, GIB // 2, container_id=path) for path in (*wrong, honest)
+    )
+    for path, why in wrong.items():
+        until(partial(events, server, path), f"its event: {why}")
+        (said,) = events(server, path)
+        assert "refused now: GPU grant: must be written by a scheduler" in said and why in said
+    assert events(server, honest) == []
+
+
+def test_a_container_of_a_deleted_pod_is_reported_at_the_node(
+    side: Side, node: Node, server: Server, pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "ABSENT_S", 1.0)
+    uuid = small_gpu(node)
+    path = pods.bind(node, uuid, 1, GIB)
+    side.holds = (of_pod(server, path, uuid, GIB),)
+    assert server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
+    until(lambda: bool(node_events(server, node)), "the node's event")
+    (said,) = node_events(server, node)
+    assert (said["reason"], said["related"]["name"]) == (
+        names.EVENT_GRANT_UNCONFIRMED,
+        pod_name(path),
+    )
 
 
 def test_the_order_of_binding_outlives_the_agent(
