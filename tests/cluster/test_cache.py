@@ -4,42 +4,125 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Awaitable, Callable
-from fractions import Fraction
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from gpuslice.contract import names
+from gpuslice.kube import access
+from gpuslice.kube.client import Kube
 from lab.cluster import etcd as etcd_lab
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
-from scheduler.cache import NODES
-from scheduler.core.place import Placement, place
+from scheduler.cache import DEVICES, LEASES, NODES, Cache
 from scheduler.core.reasons import Reason
-from scheduler.core.request import ContainerRequest, Request
-from scheduler.kubernetes import binding
-from tests.cluster.cache_scene import Play, World, by_koordinator, world_of
-from tests.scheduler.objects import gpu
+from scheduler.decisions.state import State
+from tests.scheduler.objects import (
+    RENEWED_S,
+    Gi,
+    allocated,
+    container,
+    device,
+    gpu,
+    lease,
+    node,
+    pod,
+    resources,
+)
+from tests.support import until_async
 
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture(scope="module")
-def with_rights(control_plane: ControlPlane) -> ControlPlane:
-    rights = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    control_plane.apply_json(*manifests.objects(*rights))
-    return control_plane
+class World:
+    """One node of two GPUs of 24 GiB, and pods of one namespace. kube: the account that writes
+    them; ours: the scheduler's, with the manifests' rights."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, kube: Kube, ours: Kube) -> None:
+        self.plane = plane
+        self.node = f"node-{namespace}"
+        self.kube = kube
+        self.state = State()
+        self.cache = Cache(ours, self.state, wall=lambda: RENEWED_S)
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        self._task: asyncio.Task[None] | None = None
+
+    async def make(self) -> None:
+        made = await self.kube.post(NODES, {"apiVersion": "v1", "kind": "Node", **node(self.node)})
+        uid, gpus = made["metadata"]["uid"], [gpu("GPU-a", 0), gpu("GPU-b", 1)]
+        await self.kube.post(DEVICES, device(self.node, *gpus, node_uid=uid))
+        whole = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **lease(self.node, 1)}
+        await self.kube.post(LEASES, whole)
+
+    async def remove(self) -> None:
+        agents = f"{LEASES}/{names.LEASE_AGENT_PREFIX}{self.node}"
+        for path in (f"{NODES}/{self.node}", f"{DEVICES}/{self.node}", agents):
+            await self.kube.delete(path)
+
+    async def make_pod(self, name: str, uuid: str = "GPU-a", minor: int = 0) -> None:
+        """It holds half of the GPU, by Koordinator's annotation."""
+        half = resources(memory="12Gi", core=50, ratio=50)
+        annotations = {names.ANNOTATION_DEVICE_ALLOCATED: allocated((uuid, minor, half))}
+        main = {**container("main", core=50, ratio=50), "image": "none"}
+        raw = pod(main, node=self.node, annotations=annotations)
+        raw["metadata"] = {"name": name, "annotations": annotations}
+        await self.kube.post(self._pods, {"apiVersion": "v1", "kind": "Pod", **raw})
+
+    async def delete_pod(self, name: str, grace_s: int = 0) -> None:
+        await self.kube.delete(f"{self._pods}/{name}", {"gracePeriodSeconds": grace_s})
+
+    async def follow(self) -> None:
+        self._task = asyncio.create_task(self.cache.run())
+        await self.cache.wait_synced()
+
+    async def leave(self) -> None:
+        """Stops the watches; the state stays."""
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    def used(self) -> dict[str, int]:
+        """GiB used of each GPU of the node."""
+        fleet, row = self.state.fleet, self.state.fleet.row_of(self.node)
+        return {
+            each.uuid: int(fleet.used_bytes[row, slot]) // Gi
+            for slot, each in enumerate(fleet.gpus[row])
+        }
+
+    async def until_used(self, a: int, b: int) -> None:
+        await until_async(lambda: self.used() == {"GPU-a": a, "GPU-b": b})
+
+
+@asynccontextmanager
+async def world_of(plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
+    admin, ours = (str(plane.kubeconfig(user)) for user in ("admin", "scheduler"))
+    async with Kube(access.load(admin)) as kube, Kube(access.load(ours)) as scheduler:
+        world = World(plane, namespace, kube, scheduler)
+        await world.make()
+        await world.follow()
+        try:
+            row = world.state.fleet.row_of(world.node)
+            assert Reason(int(world.state.fleet.blocked_by[row])) is Reason.FITS
+            yield world
+        finally:
+            await world.leave()
+            await world.remove()
+
+
+Play = Callable[[Callable[[World], Awaitable[None]]], None]
 
 
 @pytest.fixture
-def play(with_rights: ControlPlane, namespace: str) -> Play:
+def play(control_plane: ControlPlane, namespace: str) -> Play:
     """Runs a scene in its own world."""
+    rights = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    control_plane.apply_json(*manifests.objects(*rights))
 
     def run(scene: Callable[[World], Awaitable[None]]) -> None:
         async def whole() -> None:
-            async with world_of(with_rights, namespace) as world:
+            async with world_of(control_plane, namespace) as world:
                 await scene(world)
 
         asyncio.run(whole())
@@ -47,31 +130,13 @@ def play(with_rights: ControlPlane, namespace: str) -> Play:
     return run
 
 
-def test_the_cache_follows_a_pod_from_creation_to_deletion(play: Play) -> None:
-    async def scene(world: World) -> None:
-        uid = await world.make_pod("ours", bound=False)
-        half = Request([ContainerRequest("main", core_percent=50, memory_ratio=Fraction(1, 2))])
-        placement = place(world.state.fleet, half, world.state.fleet.row_of(world.node))
-        assert isinstance(placement, Placement)
-        world.state.assume(
-            uid, placement, deadline_s=0.0, annotations=binding.annotations_of(placement)
-        )
-        await world.bind("ours", uid, placement)
-        await world.until(lambda: world.state.is_bound(uid), "that it is bound")
-        assert world.used() == {"GPU-a": 12, "GPU-b": 0}
-        await world.delete_pod("ours")
-        await world.until_used(a=0, b=0)
-
-    play(scene)
-
-
 def test_a_terminating_pod_holds_its_gpu_until_it_is_deleted(play: Play) -> None:
     async def scene(world: World) -> None:
-        await world.make_pod("slow", annotations=by_koordinator())
+        await world.make_pod("slow")
         await world.until_used(a=12, b=0)
         await world.delete_pod("slow", grace_s=600)
         # A later event of the watch has arrived, so the deletion has too.
-        await world.make_pod("after", annotations=by_koordinator("GPU-b", 1))
+        await world.make_pod("after", "GPU-b", 1)
         await world.until_used(a=12, b=12)
         await world.delete_pod("slow")
         await world.until_used(a=0, b=12)
@@ -79,42 +144,14 @@ def test_a_terminating_pod_holds_its_gpu_until_it_is_deleted(play: Play) -> None
     play(scene)
 
 
-def test_minors_that_are_renumbered_leave_each_grant_on_its_gpu(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.make_pod("stays", annotations=by_koordinator())
-        await world.until_used(a=12, b=0)
-        await world.change_device(gpu("GPU-b", 0), gpu("GPU-a", 1))
-        fleet = world.state.fleet
-        await world.until(
-            lambda: fleet.gpus[fleet.row_of(world.node)][0].uuid == "GPU-b",
-            "the new order",
-        )
-        assert world.used() == {"GPU-a": 12, "GPU-b": 0}
-
-    play(scene)
-
-
-def test_the_api_server_is_killed_and_comes_back(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.make_pod("before", annotations=by_koordinator())
-        await world.until_used(a=12, b=0)
-        await asyncio.to_thread(world.plane.restart_apiserver)
-        await world.make_pod("after", annotations=by_koordinator("GPU-b", 1))
-        await world.until_used(a=12, b=12)
-        await world.until(lambda: not world.cache.problems(), "all is watched again")
-        assert world.cache.synced
-
-    play(scene)
-
-
 def test_after_a_compaction_the_cache_relists_without_deleted_pods(play: Play) -> None:
     async def scene(world: World) -> None:
-        await world.make_pod("gone", annotations=by_koordinator())
+        await world.make_pod("gone")
         await world.until_used(a=12, b=0)
         before = world.cache.lists()["pods"]
         await world.leave()
         await world.delete_pod("gone")
-        await world.make_pod("new", annotations=by_koordinator("GPU-b", 1))
+        await world.make_pod("new", "GPU-b", 1)
         await asyncio.to_thread(_compact, world.plane)
         # A restarted API server has lost its watch cache's history.
         await asyncio.to_thread(world.plane.restart_apiserver)
@@ -122,88 +159,6 @@ def test_after_a_compaction_the_cache_relists_without_deleted_pods(play: Play) -
         await world.follow()
         await world.until_used(a=0, b=12)
         assert world.cache.lists()["pods"] > before
-
-    play(scene)
-
-
-def test_a_relist_finds_pods_that_were_deleted_and_replaced_meanwhile(play: Play) -> None:
-    async def scene(world: World) -> None:
-        waiting = await world.make_pod("waiting", bound=False)
-        await world.make_pod("gone", annotations=by_koordinator())
-        await world.until_used(a=12, b=0)
-        half = Request([ContainerRequest("main", core_percent=50, memory_ratio=Fraction(1, 2))])
-        placement = place(world.state.fleet, half, world.state.fleet.row_of(world.node))
-        assert isinstance(placement, Placement)
-        world.state.assume(
-            waiting, placement, deadline_s=0.0, annotations=binding.annotations_of(placement)
-        )
-        assert world.used() == {"GPU-a": 24, "GPU-b": 0}
-        await world.leave()
-        await world.delete_pod("gone")
-        await world.delete_pod("waiting")
-        await world.make_pod("gone", annotations=by_koordinator("GPU-b", 1))
-        await world.kube.delete(f"{NODES}/{world.node}")
-        await world.make_node()
-        world._task = asyncio.create_task(world.cache.run())
-        await world.cache.relist()
-        assert world.used() == {"GPU-a": 0, "GPU-b": 12}
-        assert world.state.assumed(waiting) is None
-        assert world.blocked_by() is Reason.DEVICE_STALE
-
-    play(scene)
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-def test_after_turmoil_the_cache_equals_a_fresh_list(play: Play, seed: int) -> None:
-    chance = random.Random(seed)
-    gpus = [[gpu("GPU-a", 0), gpu("GPU-b", 1)], [gpu("GPU-b", 0), gpu("GPU-c", 1)]]
-    annotations = [
-        by_koordinator("GPU-a", 0),
-        by_koordinator("GPU-b", 1),
-        by_koordinator("GPU-c", 0),
-        {names.ANNOTATION_DEVICE_ALLOCATED: "no JSON"},
-        {},
-    ]
-
-    async def scene(world: World) -> None:
-        serial, live = 0, list[str]()
-        for step in range(120):
-            act = chance.random()
-            if act < 0.45 or not live:
-                serial += 1
-                name = f"pod-{serial}"
-                bound = chance.random() < 0.8
-                await world.make_pod(name, bound=bound, annotations=chance.choice(annotations))
-                live.append(name)
-            elif act < 0.65:
-                name = chance.choice(live)
-                await world.delete_pod(name, chance.choice((0, 0, 600)))
-                live = await world.pods()
-            elif act < 0.75:
-                await world.finish_pod(chance.choice(live))
-            elif act < 0.85:
-                wanted = chance.choice(annotations[:3])
-                for key, value in wanted.items():
-                    await world.annotate_pod(chance.choice(live), key, value)
-            elif act < 0.93:
-                await world.change_device(*chance.choice(gpus))
-            elif act < 0.97:
-                await world.kube.delete(f"{NODES}/{world.node}")
-                await world.make_node()
-                await world.change_device(*chance.choice(gpus))
-            else:
-                await world.leave()
-                world._task = asyncio.create_task(world.cache.run())
-            if step in (40, 80):
-                await asyncio.to_thread(world.plane.restart_apiserver)
-        fresh = World(world.plane, "fresh", world.kube, world.ours)
-        fresh.node = world.node
-        await fresh.follow()
-        try:
-            await world.until(lambda: world.known() == fresh.known(), f"{fresh.known()}")
-        finally:
-            await fresh.leave()
-        assert any(fresh.used().values())
 
     play(scene)
 

@@ -1,7 +1,9 @@
-"""The control plane of the cluster tests: it starts, authenticates, and stops."""
+"""The control plane of the cluster tests: it ends with its owner, and etcd refuses other users."""
 
 from __future__ import annotations
 
+import http.client
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -47,12 +49,17 @@ def test_a_port_that_another_has_is_not_taken_for_ours(
     ours._write_credentials()
     with pytest.raises(ControlPlaneError, match="address already in use"):
         ours._start_etcd(his)
-    tried: list[int] = []
 
-    def start(port: int) -> str:
-        tried.append(port)
-        return ours._start_etcd(port if len(tried) > 1 else his)
 
-    url = ours._on_a_free_port(start)
-    assert url.endswith(f":{tried[1]}")
-    ours.stop()
+def test_etcd_needs_a_certificate_that_only_its_owner_can_read(control_plane: ControlPlane) -> None:
+    """Access to it bypasses all rights in Kubernetes."""
+    port = int(control_plane._etcd_url.rpartition(":")[2])
+    link = http.client.HTTPSConnection(
+        "127.0.0.1", port, context=ssl._create_unverified_context(), timeout=30
+    )
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        link.request("POST", "/v3/cluster/member/list", "{}")
+        link.getresponse()
+    link.close()
+    for name in ("etcd.key", "service-accounts.key", "tokens.csv", "admin.kubeconfig"):
+        assert (control_plane.directory / name).stat().st_mode & 0o077 == 0, name

@@ -21,7 +21,7 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from scheduler.binder import Binder
-from scheduler.cache import DEVICES, Cache
+from scheduler.cache import Cache
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.extender import Extender
@@ -30,9 +30,8 @@ from scheduler.leadership import Leadership
 from scheduler.metrics import Metrics
 from tests.cluster.admission.requested import asking, pod
 from tests.cluster.admission.scheduler_lease import KubeScheduler
-from tests.load.accounts import Books, books
 from tests.scheduler import calls
-from tests.support import until, until_async
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
@@ -88,10 +87,6 @@ class World:
         found: dict[str, Any] = await self._kube.get(f"{self.pods}/{name}")
         return found
 
-    async def touch(self, name: str) -> None:
-        note = {"metadata": {"annotations": {"note": "changed"}}}
-        await self._kube.patch(f"{self.pods}/{name}", note)
-
     async def delete(self, name: str, grace_s: int = 0) -> None:
         await self._kube.delete(f"{self.pods}/{name}", {"gracePeriodSeconds": grace_s})
 
@@ -103,23 +98,6 @@ class World:
         metadata = raw["metadata"]
         wanted = BindingArguments(self.namespace, metadata["name"], metadata["uid"], node)
         return (await self.binder.bind(wanted)).error
-
-    async def books(self) -> Books:
-        """The accounts, computed from the pods' annotations."""
-        pods = await self._kube.get(self.pods)
-        nodes = f"{self.namespace}-"
-        devices = (await self._kube.get(DEVICES))["items"]
-        ours = [each for each in devices if each["metadata"]["name"].startswith(nodes)]
-        return books(pods["items"], ours)
-
-    async def sending(self) -> None:
-        """Waits until a Binding is pending."""
-        await until_async(lambda: self.binder._jobs)
-
-    async def check_overdue(self) -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            await self.binder.check_overdue()
 
     async def admitted(self) -> None:
         """Waits until this process may bind, as verbs do."""
@@ -276,30 +254,6 @@ def test_no_pod_is_preempted_while_we_may_not_write(
         installed.kubectl("delete", "priorityclass", "above-all")
 
 
-def test_repeated_bind_calls_bind_once(play: Play) -> None:
-    async def act(world: World, one: str, two: str) -> None:
-        raw = await world.make("p", 50)
-        world.ask(raw, one, two)
-        assert await world.bind(raw, one) == ""
-        assert await world.bind(raw, one) == ""
-        assert await world.bind(raw, two) == f"the pod is bound to {one}"
-        assert (await world.get("p"))["spec"]["nodeName"] == one
-        assert (world.held(one), world.held(two)) == (50, 0)
-
-    play(act)
-
-
-def test_a_pod_that_was_changed_since_is_bound_all_the_same(play: Play) -> None:
-    async def act(world: World, one: str, two: str) -> None:
-        raw = await world.make("p", 50)
-        world.ask(raw, one, two)
-        await world.touch("p")
-        assert await world.bind(raw, one) == ""
-        assert (await world.get("p"))["spec"]["nodeName"] == one
-
-    play(act)
-
-
 def test_a_deleted_replaced_or_terminating_pod_is_not_bound(play: Play) -> None:
     async def act(world: World, one: str, two: str) -> None:
         gone = await world.make("gone", 50)
@@ -318,15 +272,6 @@ def test_a_deleted_replaced_or_terminating_pod_is_not_bound(play: Play) -> None:
         assert await world.bind(going, one) == "the pod is being deleted"
         await world.let_go("going")
         assert world.held(one) == 0
-
-    play(act)
-
-
-def test_bind_reads_a_pod_that_filter_has_not_received(play: Play) -> None:
-    async def act(world: World, one: str, two: str) -> None:
-        raw = await world.make("p", 50)
-        assert await world.bind(raw, one) == ""
-        assert (await world.get("p"))["spec"]["nodeName"] == one
 
     play(act)
 
@@ -354,37 +299,5 @@ def test_a_binding_that_a_frozen_server_applies_later_overfills_nothing(
         assert await world.bind(pods[0], one) == ""
         await world.until_bound("p0")
         assert world.held(one) == 70
-
-    play(act)
-
-
-@pytest.mark.parametrize("gpus", [4])
-def test_a_server_that_freezes_over_and_over_under_load_overfills_and_leaks_nothing(
-    play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scheduler.binder.UNOBSERVED_S", 5.0)
-
-    async def act(world: World, one: str, two: str) -> None:
-        checking = asyncio.create_task(world.check_overdue())
-        async with world.kube_scheduler(tmp_path):
-            for storm in range(3):
-                percents = (30, 30, 30, 50, 50, 10, 20, 100)
-                making = [
-                    asyncio.create_task(world.make(f"p-{storm}-{number}", percent))
-                    for number, percent in enumerate(percents)
-                ]
-                await world.sending()
-                with world.plane.apiserver.frozen():
-                    await asyncio.sleep(7.0)
-                await asyncio.gather(*making)
-                assert (await world.books()).wrong == []
-            async with asyncio.timeout(_DEADLINE_S):
-                while (now := await world.books()).fitting or world.state.overdue(float("inf")):
-                    assert now.wrong == []
-                    await asyncio.sleep(0.5)
-        checking.cancel()
-        assert (now.wrong, len(now.bound) + len(now.pending), bool(now.pending)) == ([], 24, True)
-        held = sum(gpu.held_core for gpu in now.gpus.values())
-        assert world.held(one) + world.held(two) == held
 
     play(act)
