@@ -13,17 +13,21 @@ from lab.cluster.controlplane import ControlPlane
 from scheduler.dialects.reading import RequestError
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests
+from tests.cluster.installing import serve
 from tests.cluster.server import Answer, Server
-from tests.support import until
 
 Json = dict[str, Any]
 PODS: Final = "/api/v1/namespaces/default/pods"
 DRY: Final = "?dryRun=All"
+MUTATES: Final = "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+"""Kubernetes before 1.36 has no such policies."""
+SWITCHES: Final = tuple(f"--set={each.switch}=true" for each in DIALECTS if each.switch)
+ALL_ON: Final = frozenset(each.name for each in DIALECTS)
 
 
-def tried(server: Server, raw: Json) -> Answer:
-    """The API server's answer to the pod's creation."""
-    return server.ask("POST", PODS + DRY, raw)
+def tried(server: Server, raw: Json, path: str = PODS) -> Answer:
+    """The API server's answer to the creation of the pod, or of a workload at this path."""
+    return server.ask("POST", path + DRY, raw)
 
 
 def verdict(raw: Json, enabled: Enabled = DEFAULT) -> str:
@@ -35,24 +39,20 @@ def verdict(raw: Json, enabled: Enabled = DEFAULT) -> str:
     return ""
 
 
-ALL_DIALECTS: Final = ",".join(f"{each.switch}=true" for each in DIALECTS if each.switch)
-"""The chart's values that turn them on."""
-
-
-def rendered(setting: str, *policies: str) -> list[Json]:
-    """These policies and their bindings, in force, as with the chart's values."""
-    made = manifests.serving([names.SCHEDULER_NAME], f"--set={setting}")
-    return manifests.in_force(each for each in made if each["metadata"]["name"] in policies)
+def policies(*options: str) -> list[Json]:
+    """The policies and their bindings, in force, of a chart with these options."""
+    made = manifests.serving([names.SCHEDULER_NAME], *options)
+    return manifests.in_force(each for each in made if "AdmissionPolicy" in each["kind"])
 
 
 @contextmanager
-def enforced(
-    control: ControlPlane, server: Server, policy: str, setting: str, refused: Json
-) -> Iterator[None]:
-    """A dialect's policy, beside those of an installation without the dialect."""
-    ours = rendered(setting, policy)
+def all_dialects(control: ControlPlane) -> Iterator[None]:
+    """The policies of an installation with all dialects on."""
+    usual = {each["metadata"]["name"] for each in policies()}
+    ours = policies(MUTATES, *SWITCHES)
     control.apply_json(*ours)
-    until(lambda: tried(server, refused).policy == policy, "the policy is in force")
     yield
     for each in ours:
-        control.kubectl("delete", each["kind"], policy)
+        if each["metadata"]["name"] not in usual:
+            control.kubectl("delete", each["kind"], each["metadata"]["name"])
+    serve(control)

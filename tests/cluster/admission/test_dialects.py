@@ -1,52 +1,71 @@
-"""The policies on pods of other request dialects, at the real API server."""
+"""The real API server judges pods of every dialect as the scheduler does, in the same words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import psutil
 import pytest
 
 from gpuslice.contract import dialects, names
+from gpuslice.contract.dialects import HAMI, KAI, VOLCANO
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import NAMES_POLICY, STOCK
-from tests.cluster.admission.judging import ALL_DIALECTS, PODS, rendered, tried
-from tests.cluster.admission.requested import asking, binding, container, pod
-from tests.cluster.installing import serve
-from tests.cluster.server import MERGE_PATCH, Server
+from tests.cluster.admission.dialect_pods import GPU, RANDOM, RIGHT, WRONG, of_kai, stock
+from tests.cluster.admission.judging import (
+    ALL_ON,
+    MUTATES,
+    PODS,
+    SWITCHES,
+    all_dialects,
+    policies,
+    tried,
+    verdict,
+)
+from tests.cluster.admission.requested import (
+    HALF,
+    asking,
+    binding,
+    container,
+    of_volcano,
+    pod,
+    workloads,
+)
+from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.scheduler.dialects import kai_pods
 from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
-_POLICIES: Final = [
-    f"gpuslice-{each}"
-    for each in ("allocations", "dialects", "environment", "requests", "scheduler-names")
-]
+_SEEDED: Final = 150
 _FROM_MAP: Final = {"configMapKeyRef": {"name": "p-shared-gpu-0", "key": "x"}}
-KAI, VOLCANO, HAMI = dialects.KAI, dialects.VOLCANO, dialects.HAMI
 
 
 @pytest.fixture(scope="module", autouse=True)
 def all_on(installed: ControlPlane, server: Server) -> Iterator[None]:
-    installed.apply_json(*rendered(ALL_DIALECTS, *_POLICIES))
-    until(lambda: _all_are_on(server), "each policy of the dialects is in force")
-    yield
-    serve(installed)
-
-
-def _all_are_on(server: Server) -> bool:
     """The API server puts one policy in force after the other."""
-    wrong = tried(server, volcano({"name": names.ENV_MEMORY_LIMIT, "value": "1"}))
-    return (
-        "volcano in a pod" in tried(server, volcano(scheduler=STOCK)).text
-        and wrong.policy == "gpuslice-environment"
-        and all(tried(server, made()).done for made in (kai, volcano, hami))
-    )
+
+    def in_force() -> bool:
+        wrong = tried(server, volcano({"name": names.ENV_MEMORY_LIMIT, "value": "1"}))
+        return (
+            all(tried(server, pods[0]).policy == policy for policy, pods in WRONG.items())
+            and all(tried(server, raw).done for raw in RIGHT[:8])
+            and tried(server, pod(asking({names.RESOURCE_CORE: 1}))).policy == "gpuslice-requests"
+            and wrong.policy == "gpuslice-environment"
+            and "volcano in a pod" in tried(server, volcano(scheduler=STOCK)).text
+            and scheduler_of(tried(server, stock(asking({GPU: 1})))) == names.SCHEDULER_NAME
+        )
+
+    with all_dialects(installed):
+        until(in_force, "each policy of the dialects is in force")
+        yield
 
 
-def kai(*env: Json, scheduler: str = KAI.scheduler_name, **annotations: str) -> Json:
-    asked = annotations or {dialects.KAI_FRACTION: "0.5"}
+def kai(*env: Json, scheduler: str = KAI.scheduler_name) -> Json:
+    asked = {dialects.KAI_FRACTION: "0.5"}
     return pod(container(env=list(env)), scheduler=scheduler, annotations=asked)
 
 
@@ -59,7 +78,167 @@ def hami(*env: Json) -> Json:
 
 
 def koordinator(*env: Json) -> Json:
-    return pod(asking({names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}, env=list(env)))
+    return pod(asking(HALF, env=list(env)))
+
+
+def scheduler_of(answer: Answer) -> str:
+    return str(answer.body.get("spec", {}).get("schedulerName", answer.text))
+
+
+# --- requests
+
+
+@pytest.mark.parametrize(
+    ("policy", "number"),
+    [(policy, number) for policy, pods in WRONG.items() for number in range(len(pods))],
+)
+def test_a_refusal_has_the_schedulers_message(server: Server, policy: str, number: int) -> None:
+    raw = WRONG[policy][number]
+    answer = tried(server, raw)
+    assert (answer.status, answer.policy) == (422, policy), answer.body
+    assert answer.text == verdict(raw, ALL_ON)
+
+
+@pytest.mark.parametrize("number", range(len(RIGHT)))
+def test_requests_that_can_be_satisfied_are_admitted(server: Server, number: int) -> None:
+    answer = tried(server, RIGHT[number])
+    assert answer.done, answer.text
+    assert verdict(RIGHT[number], ALL_ON) == ""
+
+
+@pytest.mark.parametrize("policy", WRONG)
+@pytest.mark.parametrize("kind", workloads(pod()))
+def test_the_same_request_in_a_template_is_refused(server: Server, policy: str, kind: str) -> None:
+    raw = WRONG[policy][0]
+    path, workload = workloads(raw)[kind]
+    answer = tried(server, workload, path)
+    assert (answer.policy, answer.text) == (policy, verdict(raw, ALL_ON)), answer.body
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+def test_the_api_server_and_the_scheduler_agree(server: Server, kind: str) -> None:
+    """The texts are equal where there is one error. Of several each may report another first."""
+    chance, same, accepted = random.Random(1), 0, 0
+    for _ in range(_SEEDED):
+        raw = RANDOM[kind](chance)
+        answer, said = tried(server, raw), verdict(raw, ALL_ON)
+        assert answer.done == (said == ""), (answer.text, said, raw)
+        accepted += answer.done
+        same += answer.text == said
+    assert accepted > _SEEDED // 20
+    assert same > _SEEDED // 4
+
+
+def test_pods_of_other_schedulers_are_not_judged(server: Server) -> None:
+    for policy in ("gpuslice-volcano", "gpuslice-hami", "gpuslice-kai"):
+        raw = WRONG[policy][0]
+        elsewhere = {**raw, "spec": {**raw["spec"], "schedulerName": "other"}}
+        assert scheduler_of(tried(server, elsewhere)) == "other"
+    assert tried(server, pod(container(), scheduler=STOCK, annotations={"mps": "true"})).done
+    raw = pod(container(), annotations={"gpu-memory": "16Gi", "gpu-fraction": "all"})
+    assert tried(server, raw).done
+
+
+def test_a_request_is_judged_where_it_changes(server: Server) -> None:
+    made = pod(asking({dialects.VOLCANO_MEMORY: 1}))
+    path, workload = workloads(made)["Deployment"]
+    raw = kai_pods.pod({"gpu-fraction": "0.5"})
+    assert server.ask("POST", path, workload).done and server.ask("POST", PODS, raw).done
+    try:
+        assert server.ask("PATCH", f"{path}/w", {"spec": {"replicas": 0}}, MERGE_PATCH).done
+        changed = {"spec": {"template": {"spec": WRONG["gpuslice-hami"][0]["spec"]}}}
+        assert server.ask("PATCH", f"{path}/w", changed, MERGE_PATCH).policy == "gpuslice-hami"
+        for key, value, policy in (
+            ("gpu-fraction", "1.5", "gpuslice-kai"),
+            (kai_pods.LIMIT, "1Gi", "gpuslice-kai"),
+            ("gpu-fraction", "0.25", ""),
+        ):
+            annotated = {"metadata": {"annotations": {key: value}}}
+            assert server.ask("PATCH", f"{PODS}/p", annotated, MERGE_PATCH).policy == policy
+    finally:
+        server.ask("DELETE", f"{path}/w")
+        server.ask("DELETE", f"{PODS}/p?gracePeriodSeconds=0")
+
+
+@pytest.mark.parametrize("text", ["1e9999999", "12345678901234567890e9999999"])
+def test_a_quantity_of_millions_of_digits_costs_the_api_server_nothing(
+    installed: ControlPlane, server: Server, text: str
+) -> None:
+    """Kubernetes compares quantities in decimal: seconds of a processor for each, and minutes for
+    two digits more of the exponent."""
+    raw = kai_pods.pod({kai_pods.LIMIT: text, kai_pods.REQUEST: "1Gi"})
+    program = psutil.Process(installed.apiserver.pid)
+    before_s = program.cpu_times().user
+    assert tried(server, raw).policy == "gpuslice-kai"
+    assert program.cpu_times().user - before_s < 2
+
+
+def test_a_pod_of_twenty_containers_is_within_the_budget(server: Server) -> None:
+    annotations = {f"example.org/{n}": "x" * 500 for n in range(100)}
+    limit = kai_pods.MEMORY.format("c19", "limit")
+    raw = kai_pods.pod({**annotations, limit: "1Gi", "mps": "true"})
+    env = [{"name": f"A_VARIABLE_OF_THE_PROGRAM_{n}", "value": "x" * 40} for n in range(100)]
+    for kind in ("initContainers", "containers"):
+        made = [{"name": f"{kind[0]}{n}", "image": "none", "env": env} for n in range(20)]
+        raw["spec"][kind] = made
+    answer = tried(server, raw)
+    assert answer.done, answer.body
+    raw["metadata"]["annotations"]["gpu-fraction-container-name"] = "c0"
+    assert tried(server, raw).text.endswith("does not match container name c19")
+
+
+# --- the scheduler of a pod
+
+
+@pytest.mark.parametrize(
+    ("raw", "scheduler"),
+    [
+        (stock(asking({GPU: 1, dialects.HAMI_MEMORY: 3000})), names.SCHEDULER_NAME),
+        (stock(container(resources={"limits": {GPU: "2"}})), names.SCHEDULER_NAME),
+        (stock(container(), asking({GPU: 1}, "first", init=True)), names.SCHEDULER_NAME),
+        (pod(asking({GPU: 1}), scheduler=STOCK), names.SCHEDULER_NAME),
+        (stock(container()), STOCK),
+        (stock(asking({GPU: 0})), STOCK),
+        (stock(asking({GPU: 1}), labels={"hami.io/webhook": "ignore"}), STOCK),
+    ],
+)
+def test_a_pod_of_hami_that_names_no_scheduler_gets_ours(
+    server: Server, raw: Json, scheduler: str
+) -> None:
+    assert scheduler_of(tried(server, raw)) == scheduler
+
+
+def test_a_pod_of_hami_that_names_its_node_is_refused(server: Server) -> None:
+    raw = stock(asking({GPU: 1}))
+    raw["spec"]["nodeName"] = "n1"
+    answer = tried(server, raw)
+    assert answer.policy == "gpuslice-hami"
+    assert answer.text.startswith("nodeName: invalid value 'n1': must be empty")
+
+
+def test_without_the_mutation_pods_and_templates_must_name_the_scheduler(
+    installed: ControlPlane, server: Server
+) -> None:
+    refused = (
+        "schedulerName: invalid value 'default-scheduler': must be gpuslice-scheduler or"
+        " kai-scheduler or volcano in a pod that requests a share of a GPU; default-scheduler would"
+        " start it without a GPU"
+    )
+    raw = stock(asking({GPU: 1}))
+    path, workload = workloads(pod(asking({GPU: 1}), scheduler=STOCK))["Job"]
+    assert tried(server, workload, path).done
+    installed.kubectl("delete", "mutatingadmissionpolicybinding", "gpuslice-hami-scheduler")
+    try:
+        until(lambda: tried(server, raw).text == refused, "no pod is changed")
+        installed.apply_json(*policies(*SWITCHES))
+        until(lambda: tried(server, workload, path).text == refused, "templates are judged")
+        assert tried(server, volcano(scheduler=STOCK)).policy == NAMES_POLICY
+    finally:
+        installed.apply_json(*policies(MUTATES, *SWITCHES))
+        until(lambda: scheduler_of(tried(server, raw)) == names.SCHEDULER_NAME, "set")
+
+
+# --- variables and annotations
 
 
 def test_what_their_webhooks_set_is_permitted_on_their_pods(server: Server) -> None:
@@ -82,44 +261,24 @@ def test_what_their_webhooks_set_is_permitted_on_their_pods(server: Server) -> N
     ],
 )
 def test_other_variables_and_variables_of_other_dialects_are_refused(
-    server: Server, made: Any, name: str
+    server: Server, made: Callable[..., Json], name: str
 ) -> None:
     answer = tried(server, made({"name": name, "value": "1"}))
     assert (answer.status, answer.policy) == (403, "gpuslice-environment"), answer.body
     assert answer.text.startswith(f"container main: env {name}: invalid value '1': must be ")
 
 
-def test_another_dialects_share_with_the_stock_scheduler_is_refused(server: Server) -> None:
-    answer = tried(server, volcano(scheduler=STOCK))
-    assert answer.policy == NAMES_POLICY, answer.body
-    assert answer.text == (
-        "schedulerName: invalid value 'default-scheduler': must be gpuslice-scheduler or"
-        " kai-scheduler or volcano in a pod that requests a share of a GPU; default-scheduler would"
-        " start it without a GPU"
-    )
-
-
-def test_pods_without_a_request_of_a_dialect_are_admitted(server: Server) -> None:
-    """HAMi's pods name no scheduler: another policy gives them one."""
-    assert tried(server, kai(scheduler=STOCK, mps="true")).done
-    for elsewhere in (STOCK, names.SCHEDULER_NAME, "other"):
-        raw = kai(scheduler=elsewhere)
-        raw["metadata"]["annotations"] = {"gpu-memory": "16Gi", "gpu-fraction": "all"}
-        assert tried(server, raw).done
-    raw = hami()
-    raw["spec"]["schedulerName"] = STOCK
-    assert tried(server, raw).done
-
-
 @pytest.mark.parametrize(
-    ("made", "key"),
-    [(kai, dialects.KAI_RECEIVED_TYPE), (volcano, dialects.VOLCANO_INDEX)],
+    ("raw", "key"),
+    [
+        (of_kai(), dialects.KAI_RECEIVED_TYPE),
+        (of_volcano(asking({dialects.VOLCANO_MEMORY: 1024})), dialects.VOLCANO_INDEX),
+    ],
 )
 def test_what_the_scheduler_writes_for_their_programs(
-    installed: ControlPlane, server: Server, made: Any, key: str
+    installed: ControlPlane, server: Server, raw: Json, key: str
 ) -> None:
     """A template or a copied pod may have it, and the Binding overwrites it; then it stays."""
-    raw = made()
     raw["metadata"].setdefault("annotations", {})[key] = "old"
     assert server.ask("POST", PODS, raw).done
     at = f"{PODS}/p"
@@ -133,7 +292,5 @@ def test_what_the_scheduler_writes_for_their_programs(
             answer = server.ask("PATCH", at, changed, MERGE_PATCH)
             assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
             assert answer.text.startswith(f"metadata.annotations[{key}]: forbidden to ")
-        beside = {"metadata": {"annotations": {"example.com/note": "x"}}}
-        assert server.ask("PATCH", at, beside, MERGE_PATCH).done
     finally:
         server.ask("DELETE", f"{at}?gracePeriodSeconds=0")

@@ -54,13 +54,6 @@ def test_each_policy_has_its_row_and_its_resources() -> None:
         assert listed == matched & set(_SUBRESOURCES), name
 
 
-def test_the_document_has_the_number_of_policies() -> None:
-    count = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")[
-        len(policies())
-    ]
-    assert f"\n{count} policies of the API server's own kind" in _TEXT
-
-
 def test_the_allocations_annotations() -> None:
     listed = {code(cell)[0] for cell, _ in table("annotation | says")}
     written = {key.partition("/")[0] if "required" in key else key for key in ALLOCATION}
