@@ -30,13 +30,23 @@ class Pods:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._plane.kubectl("delete", "pod", "--force", "--grace-period=0", *self._names)
+        now = ("--force", "--grace-period=0", "--ignore-not-found")
+        self._plane.kubectl("delete", "pod", *now, *self._names)
 
     def add(self, made: dict[str, Any]) -> str:
         """The pod's name."""
         self._plane.kubectl("create", "-f", "-", given=json.dumps(made))
         self._names.append(str(made["metadata"]["name"]))
         return self._names[-1]
+
+    def delete(self, name: str) -> None:
+        self._plane.kubectl("delete", "pod", name)
+
+    def live(self) -> set[str]:
+        """Names of the pods that are not being deleted."""
+        listed = json.loads(self._plane.kubectl("get", "pods", "-o=json"))["items"]
+        metadata = (each["metadata"] for each in listed)
+        return {each["name"] for each in metadata if "deletionTimestamp" not in each}
 
     def get(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._plane.kubectl("get", "pod", name, "-o=json"))

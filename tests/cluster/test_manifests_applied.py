@@ -157,41 +157,23 @@ def test_the_notes_say_that_no_node_is_known_to_have_a_gpu_and_name_taints(
         server.ask("DELETE", f"{nodes}/n-1")
 
 
-def test_a_name_whose_own_scheduler_runs_here_is_not_served(
-    installed: ControlPlane, server: Server
-) -> None:
-    """Helm looks into the cluster; without access to it, the name is served."""
-    served = f"--set=schedulerNames={{{','.join(NAMES)}}}"
-    connected = (*_CONNECTED, f"--kubeconfig={installed.kubeconfig()}")
-    pods = "/api/v1/namespaces/default/pods"
-    running = {"name": "main", "image": "koordinator-sh/koord-scheduler:v1.6.0"}
-    pod = {"metadata": {"name": "koord-scheduler-1"}, "spec": {"containers": [running]}}
-    assert chart.render(served, *connected)
-    assert server.ask("POST", pods, pod).done
-    try:
-        with pytest.raises(chart.ChartError) as refused:
-            chart.render(served, *connected)
-        assert (
-            "schedulerNames: invalid value koord-scheduler: must be served by one scheduler, and"
-            " pod default/koord-scheduler-1 runs its own; stop that pod, or omit the name"
-        ) in str(refused.value)
-        assert chart.render(served)
-    finally:
-        server.ask("DELETE", f"{pods}/koord-scheduler-1?gracePeriodSeconds=0")
+_SERVED: Final = f"schedulerNames={{{','.join(NAMES)}}}"
 
 
 @pytest.mark.parametrize(
-    ("switch", "image", "label"),
+    ("setting", "image", "label"),
     [
-        ("dialects.volcano.enabled", "volcanosh/vc-scheduler:v1.12.0", ""),
-        ("global.gpuSharing", "ghcr.io/kai-scheduler/kai-scheduler/scheduler:v0.9.0", ""),
-        ("global.gpuSharing", "registry:5000/kai@sha256:00", "kai-scheduler-default"),
-        ("dialects.hami.enabled", "projecthami/hami:v2.7.0", "hami-scheduler"),
+        (_SERVED, "koordinator-sh/koord-scheduler:v1.6.0", ""),
+        ("dialects.volcano.enabled=true", "volcanosh/vc-scheduler:v1.12.0", ""),
+        ("global.gpuSharing=true", "ghcr.io/kai-scheduler/kai-scheduler/scheduler:v0.9.0", ""),
+        ("global.gpuSharing=true", "registry:5000/kai@sha256:00", "kai-scheduler-default"),
+        ("dialects.hami.enabled=true", "projecthami/hami:v2.7.0", "hami-scheduler"),
     ],
 )
-def test_nor_is_a_dialect_on_beside_its_own_scheduler(
-    installed: ControlPlane, server: Server, switch: str, image: str, label: str
+def test_a_name_or_dialect_whose_own_scheduler_runs_here_is_not_served(
+    installed: ControlPlane, server: Server, setting: str, image: str, label: str
 ) -> None:
+    """Helm looks into the cluster; without access to it, the name is served."""
     connected = (*_CONNECTED, f"--kubeconfig={installed.kubeconfig()}")
     pods = "/api/v1/namespaces/default/pods"
     metadata = {"name": "theirs", "labels": {"app": label} if label else {}}
@@ -199,12 +181,15 @@ def test_nor_is_a_dialect_on_beside_its_own_scheduler(
     assert server.ask("POST", pods, {"metadata": metadata, "spec": running}).done
     try:
         with pytest.raises(chart.ChartError) as refused:
-            chart.render(f"--set={switch}=true", *connected)
+            chart.render(f"--set={setting}", *connected)
+        field, _, value = setting.partition("=")
+        value = KOORDINATOR if setting == _SERVED else value
         assert (
-            f"{switch}: invalid value true: must be served by one scheduler, and pod default/theirs"
-            " runs its own; stop that pod, or set it to false"
+            f"{field}: invalid value {value}: must be served by one scheduler, and pod"
+            " default/theirs runs its own; stop that pod, or"
         ) in str(refused.value)
         assert chart.render(*connected)
+        assert chart.render(f"--set={setting}")
     finally:
         server.ask("DELETE", f"{pods}/theirs?gracePeriodSeconds=0")
 
@@ -233,65 +218,44 @@ def test_what_the_scheduler_put_in_force_stays_in_an_upgrade_and_a_rollback(
         installed.kubectl(*patch, '-p={"spec":{"validationActions":["Deny"]}}')
 
 
+_GPU: Final[Json] = {
+    **{"type": "gpu", "id": "GPU-8c25ea37", "minor": 0, "moduleID": 3, "health": False},
+    "labels": {"slot": "1"},
+    "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": 5},
+    "topology": {"socketID": -1, "nodeID": 0, "pcieID": "pci0000:3a", "busID": "0000:3b:00.0"},
+    "conditions": [
+        {
+            **{"type": "Healthy", "status": "False", "reason": "Xid79", "message": "Xid error"},
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ],
+}
+_RDMA: Final[Json] = {
+    **{"type": "rdma", "id": "0000:1f:00.0", "minor": 1, "health": True},
+    "vfGroups": [{"labels": {"a": "b"}, "vfs": [{"minor": 2, "busID": "0000:1f:00.2"}]}],
+    "ofANewerKoordinator": {"kept": True},
+}
+_DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 KOORDLETS_DEVICE: Final[Json] = {
     "apiVersion": names.DEVICE_API_VERSION,
     "kind": names.DEVICE_KIND,
     "metadata": {"name": "of-koordlet", "labels": {"node.koordinator.sh/gpu-model": "A100"}},
-    "spec": {
-        "devices": [
-            {
-                "type": "gpu",
-                "id": "GPU-8c25ea37",
-                "minor": 0,
-                "moduleID": 3,
-                "health": False,
-                "labels": {"slot": "1"},
-                "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory": 5},
-                "topology": {
-                    "socketID": -1,
-                    "nodeID": 0,
-                    "pcieID": "pci0000:3a",
-                    "busID": "0000:3b:00.0",
-                },
-                "conditions": [
-                    {
-                        "type": "Healthy",
-                        "status": "False",
-                        "reason": "Xid79",
-                        "message": "Xid error detected on device, error code: 79",
-                        "lastTransitionTime": "2026-01-01T00:00:00Z",
-                    }
-                ],
-            },
-            {
-                "type": "rdma",
-                "id": "0000:1f:00.0",
-                "minor": 1,
-                "health": True,
-                "vfGroups": [
-                    {"labels": {"a": "b"}, "vfs": [{"minor": 2, "busID": "0000:1f:00.2"}]}
-                ],
-                "ofANewerKoordinator": {"kept": True},
-            },
-        ]
-    },
+    "spec": {"devices": [_GPU, _RDMA]},
     "status": {"allocations": [{"type": "gpu", "entries": [{"name": "p", "minors": [0]}]}]},
 }
 """All fields of Koordinator's own definition."""
 
 
 def test_what_koordinators_agent_writes_is_kept_whole(server: Server) -> None:
-    path = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
-    answer = server.ask("POST", f"{path}?fieldValidation=Strict", KOORDLETS_DEVICE)
+    answer = server.ask("POST", f"{_DEVICES}?fieldValidation=Strict", KOORDLETS_DEVICE)
     try:
         assert answer.done, answer.text
-        read = server.ask("GET", f"{path}/of-koordlet").body
-        assert (read["spec"], read["status"]) == (
-            KOORDLETS_DEVICE["spec"],
-            KOORDLETS_DEVICE["status"],
-        )
+        read = server.ask("GET", f"{_DEVICES}/of-koordlet").body
+        assert [read[key] for key in ("spec", "status")] == [
+            KOORDLETS_DEVICE[key] for key in ("spec", "status")
+        ]
     finally:
-        server.ask("DELETE", f"{path}/of-koordlet")
+        server.ask("DELETE", f"{_DEVICES}/of-koordlet")
 
 
 @pytest.mark.parametrize(
@@ -301,28 +265,17 @@ def test_what_koordinators_agent_writes_is_kept_whole(server: Server) -> None:
 def test_what_no_reader_could_read_is_refused(server: Server, field: str, value: Any) -> None:
     device = copy.deepcopy(KOORDLETS_DEVICE)
     device["spec"]["devices"][0][field] = value
-    path = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
-    answer = server.ask("POST", path, device)
+    answer = server.ask("POST", _DEVICES, device)
     assert (answer.status, f"spec.devices[0].{field}" in answer.text) == (422, True), answer.body
-
-
-# --- kube-scheduler
 
 
 def test_kube_scheduler_takes_the_configuration_under_the_manifests_own_rights(
     installed: ControlPlane, server: Server, tmp_path: Path
 ) -> None:
-    """Two replicas: one leads, by its Lease; the other takes over when the first is killed. While
-    the extender is unavailable, no pod is bound without it. None of their requests is forbidden."""
+    """While the extender is unavailable, no pod is bound without it. No request is forbidden."""
     config = tmp_path / "kube-scheduler.yaml"
     config.write_text(json.dumps(manifests.configuration(NAMES, lease_s=4)))
-    leases = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
-    lease = f"{leases}/{names.LEASE_KUBE_SCHEDULER}"
     pods = "/api/v1/namespaces/default/pods"
-    kubeconfig = installed.kubeconfig("scheduler")
-
-    def holder() -> str:
-        return str(server.ask("GET", lease).body.get("spec", {}).get("holderIdentity", ""))
 
     def condition() -> str:
         status = server.ask("GET", f"{pods}/waits").body.get("status", {})
@@ -332,23 +285,14 @@ def test_kube_scheduler_takes_the_configuration_under_the_manifests_own_rights(
     assert server.ask(
         "POST", "/api/v1/nodes", {"metadata": {"name": "n-free"}, "status": node}
     ).done
-    first = installed.start_kube_scheduler(config, kubeconfig, "kube-scheduler-1")
-    second = None
+    started = installed.start_kube_scheduler(config, installed.kubeconfig("scheduler"), "alone")
     try:
-        until(lambda: holder() != "", "one leads")
-        before = holder()
-        second = installed.start_kube_scheduler(config, kubeconfig, "kube-scheduler-2")
-        container = {"name": "main", "image": "none"}
-        spec = {"schedulerName": KOORDINATOR, "containers": [container]}
-        assert server.ask("POST", pods, {"metadata": {"name": "waits"}, "spec": spec}).done
+        waits = pod(container(), scheduler=KOORDINATOR, name="waits")
+        assert server.ask("POST", pods, waits).done
         until(lambda: "127.0.0.1:9444" in condition(), "the pod waits for the extender")
-        first.kill()
-        until(lambda: holder() not in ("", before), "the other one leads")
-        for process in (first, second):
-            assert "forbidden" not in process.log.read_text()
+        assert "forbidden" not in started.log.read_text()
         assert "nodeName" not in server.ask("GET", f"{pods}/waits").body["spec"]
     finally:
-        for process in filter(None, (first, second)):
-            process.kill()
+        started.kill()
         server.ask("DELETE", f"{pods}/waits?gracePeriodSeconds=0")
         server.ask("DELETE", "/api/v1/nodes/n-free")

@@ -108,10 +108,6 @@ def test_a_pod_may_ask_to_be_spread(place: Place) -> None:
     assert len(nodes) == _NODES
 
 
-def test_a_pod_without_a_share_is_placed_under_our_name_too(place: Place) -> None:
-    assert place({}) in _SHAPE.node_names()
-
-
 def test_neither_program_is_forbidden_anything(installed: ControlPlane, place: Place) -> None:
     """The programs have the manifests' rights. The tests above caused all that they do."""
     place(QUARTER)
