@@ -91,19 +91,19 @@ class Endurance:
 
         return asyncio.run(self._during(kill, until_gone=True))
 
-    def kill_processes(self, share: float) -> None:
-        """Kill this share of them, while pods come and go."""
+    def kill_processes(self) -> Figures:
+        """Kill all of them, while pods come and go."""
 
         async def middle(crowd: Crowd) -> None:
             await asyncio.sleep(self._chance.uniform(*_MIDDLE_S))
 
-        asyncio.run(self._during(middle, until_gone=False))
+        figures = asyncio.run(self._during(middle, until_gone=False))
         processes = self._whole.marked()
-        chosen = self._chance.sample(processes, round(share * len(processes)))
-        for pid in chosen:
+        for pid in processes:
             with contextlib.suppress(ProcessLookupError):  # it ended with one of the others
                 os.kill(pid, signal.SIGKILL)
-        self._say(f"killed {len(chosen)} of {len(processes)} processes")
+        self._say(f"killed {len(processes)} processes")
+        return figures
 
     async def _kill(self, part: str, crowd: Crowd) -> None:
         before = self._whole.pid(part)

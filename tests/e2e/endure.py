@@ -6,10 +6,7 @@ On a machine of its own (alone.py), so that leftovers can be listed exactly:
     kills    the same, while containerd, kubelet, the node agent and the extender are killed (-9)
              over and over, in random order
     down     make cluster-down, and the machine is as it was
-    some     a second cluster; during it half of its processes are killed at random, then
-             make cluster-down
-    all      a third one, and all of them
-    early    a fourth one, killed while it starts, with the command that starts it
+    all      a second cluster, all of whose processes are killed, then make cluster-down
 
 Every pod's containers check their limits throughout, and their output is evaluated
 (tests/load/crowd.py). When all pods are deleted the node is as it was before the first, and no
@@ -22,17 +19,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import os
 import random
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from lab.cluster.directory import ClusterDirectory
 from tests.e2e import alone, machine
 from tests.e2e.endurance import Endurance
 from tests.e2e.whole import Whole
@@ -42,8 +35,7 @@ from tests.load.report import say
 from tests.support import ROOT
 
 GPUS: Final = "8x23040Mi"
-_PHASES: Final = ("calm", "kills", "down", "some", "all", "early")
-_EARLY_S: Final = (0.5, 12.0)
+_PHASES: Final = ("calm", "kills", "down", "all")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -104,15 +96,9 @@ class _Run:
                 if "kills" in self._phases:
                     about = f"each killed {options.kills} times"
                     summary.enter(about, endurance.kills(options.kills))
-            summary.ended("after all pods have gone")
-        for phase, share in (("some", 0.5), ("all", 1.0)):
-            if phase in self._phases:
-                with self._up() as endurance:
-                    endurance.kill_processes(share)
-                summary.ended(f"{share:.0%} of its processes killed while pods came and went")
-        if "early" in self._phases:
-            self._early()
-            summary.ended("killed while it came up, with the command that starts it")
+        if "all" in self._phases:
+            with self._up() as endurance:
+                summary.enter("all processes killed", endurance.kill_processes())
 
     @contextlib.contextmanager
     def _up(self) -> Iterator[Endurance]:
@@ -125,15 +111,6 @@ class _Run:
             _keep(whole)
             whole.command("down")
             raise
-        self._down(whole)
-
-    def _early(self) -> None:
-        whole = Whole(self._options.gpus)
-        with subprocess.Popen(whole.line("up"), stderr=subprocess.DEVNULL) as command:
-            time.sleep(self._chance.uniform(*_EARLY_S))
-            command.kill()
-        if (owner := ClusterDirectory(whole.directory).owner()) is not None:
-            os.kill(owner, signal.SIGKILL)
         self._down(whole)
 
     def _down(self, whole: Whole) -> None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Final
 
 import aiohttp
@@ -25,16 +23,13 @@ from tests.load.accounts import Share
 from tests.load.generator import Load, LoadError
 from tests.load.kinds import KINDS
 
-AFTER_A_KILL_S: Final = 10.0
-"""A kill may have delayed pods that fit within this time after it."""
 _LOG_LINES: Final = 500
 _SILENCE_S: Final = 60.0
-"""A running container writes a line at least this often."""
+"""A container that runs has written its first line by then."""
 _CONTEXT_BYTES: Final = config.load(config.DEFAULT_FILE).context_overhead_bytes
 _UNREACHABLE: Final = (ApiError, aiohttp.ClientError, TimeoutError)
 _NO_LOGS: Final = "unable to retrieve container logs for "
 """The kubelet's answer, in place of a log, while its runtime does not report the container."""
-_STAMP: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.?\d*Z (.*)")
 
 Json = dict[str, Any]
 
@@ -42,7 +37,7 @@ Json = dict[str, Any]
 @dataclass
 class _Tenant:
     """fits_s: since when it has a node, or fits on one; None while neither. ran_s: when all its
-    containers were first observed running. looks: by container, the last one read, and its time."""
+    containers were first observed running. looks: by container, the number of the last one read."""
 
     kind: str
     made_s: float
@@ -52,7 +47,7 @@ class _Tenant:
     leaving: bool = False
     restarts: int = 0
     read_s: float = 0.0
-    looks: dict[str, tuple[int, float]] = field(default_factory=dict)
+    looks: dict[str, int] = field(default_factory=dict)
 
 
 class Crowd(Load):
@@ -150,18 +145,11 @@ class Crowd(Load):
             self.figures.ran += 1
             self.figures.restarts += restarts
             assert tenant.fits_s is not None
-            whose, since_s = self._delayed_by(tenant.fits_s)
-            self.figures.waits_s[whose].append(now_s - since_s)
+            wait_s = self.waited_s(tenant.fits_s)
+            self.figures.longest_wait_s = max(self.figures.longest_wait_s, wait_s)
             tenant.restarts = restarts
         elif tenant.ran_s is not None and (not runs or restarts != tenant.restarts):
             raise LoadError(f"{name} ran, and has ended since: {_why(pod)}")
-
-    def _delayed_by(self, fits_s: float) -> tuple[str, float]:
-        """The kill that may have delayed it, and the start of its wait after that."""
-        for at_s, what in reversed(self.kills):
-            if fits_s < at_s or fits_s - at_s < AFTER_A_KILL_S:
-                return what, max(at_s, fits_s)
-        return "", fits_s
 
     async def read(self) -> None:
         """Reads the log of the pod that was not read for longest."""
@@ -181,8 +169,7 @@ class Crowd(Load):
         try:
             texts = {
                 container["name"]: await self._api.text(
-                    f"{self._path}/{name}/log?container={container['name']}"
-                    f"&timestamps=true&tailLines={_LOG_LINES}"
+                    f"{self._path}/{name}/log?container={container['name']}&tailLines={_LOG_LINES}"
                 )
                 for container in pod["spec"]["containers"]
             }
@@ -212,23 +199,16 @@ class Crowd(Load):
         granted: Sequence[str],
     ) -> None:
         size = inside.Size(_gpu_bytes(self.devices), _CONTEXT_BYTES)
-        for stamped in text.splitlines():
-            matched = _STAMP.fullmatch(stamped)
-            if matched is None:
-                raise LoadError(f"{where} says {stamped!r}")
-            number = inside.number(matched[2])
-            last, last_s = tenant.looks.get(container, (0, 0.0))
+        for line in text.splitlines():
+            number, last = inside.number(line), tenant.looks.get(container, 0)
             if 0 < number <= last:
                 continue
-            wrong = inside.verdict(matched[2], share, granted, size)
+            wrong = inside.verdict(line, share, granted, size)
             if wrong or number != last + 1:
-                raise LoadError(f"{where}, look {number} after {last}: {wrong or matched[2]}")
-            at_s = datetime.fromisoformat(f"{matched[1]}+00:00").timestamp()
-            tenant.looks[container] = (number, at_s)
+                raise LoadError(f"{where}, look {number} after {last}: {wrong or line}")
+            tenant.looks[container] = number
             self.figures.looks_inside += 1
-            self.figures.short += share is not None and inside.is_short(matched[2], share, size)
-            if last:
-                self.figures.silence_s = max(self.figures.silence_s, at_s - last_s)
+            self.figures.short += share is not None and inside.is_short(line, share, size)
 
     def _in_time(self, deadline_s: float, what: str) -> None:
         if time.monotonic() > deadline_s:

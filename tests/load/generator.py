@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -31,12 +31,10 @@ class LoadError(AssertionError):
 class Figures:
     """The results of a load.
 
-    bound: pods with a node. kills: by program. Of a storm: longest_wait_s, of a pod while it fitted
-    somewhere, from the first check that showed it or from the last kill; requeued, pods that the
-    scheduler requeued. Of a crowd: waits_s, by the program killed last ("": none), the time from
-    when a pod fitted until all its containers ran; silence_s, the longest interval between two
-    reports of one container; short, reports at which the GPU had less free than the limit
-    (inside.is_short).
+    bound: pods with a node. kills: by program. longest_wait_s: of a pod while it fitted somewhere,
+    from the first check that showed it or from the last kill, to its node, or in a crowd until all
+    its containers ran. requeued: pods that the scheduler requeued. short: reports at which the GPU
+    had less free than the limit (inside.is_short).
     """
 
     made: int = 0
@@ -51,9 +49,7 @@ class Figures:
     most_at_once: int = 0
     looks_inside: int = 0
     restarts: int = 0
-    silence_s: float = 0.0
     short: int = 0
-    waits_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 class Load:

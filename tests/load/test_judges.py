@@ -66,20 +66,12 @@ def pod(uid: str, percent: int, node: str = "", *minors: int, **changed: Any) ->
     [
         ([pod("a", 60, "n1", 0), pod("b", 50, "n1", 0)], "n1, minor 0: "),
         ([pod("a", 60, "n1", 0, memory=1)], "asked"),
-        ([pod("a", 60, "n1", 0, id="GPU-n2-0")], "no GPU of its node"),
         ([pod("a", 60, "n1", 0, minor=1)], "no GPU of its node"),
         ([pod("a", 60, "n1", 0, core=61)], "asked"),
-        ([pod("a", 60, "n1", 0) | {"status": {"phase": "Running"}}, pod("b", 60, "n1", 0)], "n1"),
     ],
 )
 def test_inconsistent_accounts_are_reported(pods: list[dict[str, Any]], text: str) -> None:
     assert any(text in line for line in books(pods, DEVICES).wrong)
-
-
-def test_a_pod_that_is_bound_without_grants_is_wrong() -> None:
-    bare = pod("a", 60, "n1", 0)
-    del bare["metadata"]["annotations"]
-    assert books([bare], DEVICES).wrong == ["storm/a: is bound without 'gpuslice.io/grants'"]
 
 
 def test_waiting_pods_that_fit_are_found() -> None:
@@ -102,12 +94,11 @@ def line(
     smi: str = "GPU-a, 500;",
     core: str = "30",
     limit_bytes: int = 500 << 20,
-    core_percent: int = 30,
     total: int = 500 << 20,
     more: int = 2,
     free: int = 400 << 20,
 ) -> str:
-    grant = grant_file.Grant(7, (grant_file.Gpu(_UUID, limit_bytes, core_percent, 0),))
+    grant = grant_file.Grant(7, (grant_file.Gpu(_UUID, limit_bytes, 30, 0),))
     sealed = base64.b64encode(gzip.compress(grant_file.fresh(grant), mtime=0)).decode()
     taken = {"context": 0, "total": total, "free": free, "filled": 0, "more": more}
     return f"look 3|{core}|{smi}|2|{sealed}|{json.dumps(taken)}"
@@ -117,14 +108,10 @@ def line(
     ("said", "wrong"),
     [
         (line(smi="GPU-a, 1000;"), "nvidia-smi shows"),
-        (line(smi="GPU-b, 500;"), "nvidia-smi shows"),
-        (line(smi="GPU-a, 500;GPU-b, 500;"), "nvidia-smi shows"),
         (line(core=""), "the variable of its core"),
         (line(limit_bytes=501 << 20), "its grant says"),
-        (line(core_percent=100), "its grant says"),
         (line(total=1000 << 20), "its program found"),
         (line(more=0), "its program found"),
-        (line().replace("H4s", "xxx"), "its grant says {}"),
         ("sh: cuda-probe: not found", "not a look"),
     ],
 )
@@ -139,9 +126,3 @@ def test_a_refusal_on_a_full_gpu_is_no_error() -> None:
     assert not inside.is_short(line(more=0), _SHARE, _SIZE)
     more = line(more=0, free=300 << 20, total=1000 << 20)
     assert "its program found" in inside.verdict(more, _SHARE, [_UUID], _SIZE)
-
-
-def test_a_pod_without_a_share_must_have_no_gpu() -> None:
-    nothing = 'look 1||sh: nvidia-smi: not found;|0||{"driver": false}'
-    assert inside.verdict(nothing, None, [], _SIZE) == ""
-    assert inside.verdict(line(), None, [], _SIZE) == line()
