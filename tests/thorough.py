@@ -1,7 +1,7 @@
 """Tests that `make test` leaves to `make test-all`, by pattern of their id, with the reason.
 
 Most repeat, at length or over another build, what a shorter test of `make test` shows: the reason
-names it. The others (aarch64, the wheel, the oldest Kubernetes, what waits for a deadline) have no
+names it. The others (aarch64, the wheel, what waits for a deadline) have no
 shorter form.
 """
 
@@ -41,16 +41,8 @@ THOROUGH: Final = {
     "tests/node/test_policy_lifecycle.py::test_a_container_restarted_100_times": _KILLS,
     "tests/node/agent/test_recovery.py::test_a_thousand_*": _KILLS,
     "tests/node/library/test_upgrades.py::*": "fifty containers; test_store.py has one of each",
-    "tests/cluster/agent/test_killed.py::*": _KILLS,
-    "tests/cluster/admission/test_enforced.py::test_without_the_right_*": "an extender of its own",
     "tests/cluster/test_sampling.py::*": "400 nodes; decisions/test_sampling.py has the decision",
     "tests/cluster/test_storms.py::*": "hundreds of pods; the demo binds a few",
-    "tests/cluster/test_cache.py::test_after_turmoil_*": (
-        "random changes; the other tests of the file make one each"
-    ),
-    "tests/cluster/test_extender.py::test_a_server_that_freezes_over_and_over_*": (
-        "as the test before it, again and again"
-    ),
     "tests/cluster/test_leader.py::test_*halted*": (
         "waits for Leases; scheduler/test_leadership.py sets the clock"
     ),
@@ -68,15 +60,11 @@ THOROUGH: Final = {
     "tests/cluster/test_extender.py::test_pods_are_bound_with_a_real_kube_scheduler[[]2]": (
         "the demo binds pods with a real kube-scheduler"
     ),
-    "tests/cluster/agent/test_agents_seen.py::test_a_lease_that_expired_before_*": (
-        "waits for a Lease; scheduler/test_cache.py sets the clock"
-    ),
     "tests/shim/region/test_environment_core.py::test_the_parser_agrees_*": (
         "random texts; region/test_environment.py has one of each kind"
     ),
     "tests/shim/test_processes.py::*[[][1-9][0-9]]": "as with fewer processes",
     "tests/traces/test_record.py::*": "records again what test_replay.py replays",
-    "tests/chart/test_oldest.py::*": "fetches the sources of another Kubernetes",
     "tests/lab/test_cluster_directory.py::test_clearing_ends_*": _KILLS,
     "tests/lab/test_setup.py::test_an_environment_that_was_half_made_*": _BUILDS,
     "tests/node/test_demo_node.py::*": "make demo verifies its checks",
@@ -95,7 +83,7 @@ THOROUGH: Final = {
 
 WHOLE: Final = {
     "tests/e2e/test_demo.py::test_a_run_is_as_documented_and_leaves_nothing",
-    "tests/e2e/test_install.py::test_helm_install_turns_nri_on_and_the_documents_pod_runs",
+    "tests/e2e/test_install.py::test_the_documents_pod_runs_after_helm_install",
     "tests/e2e/test_install.py::test_strict_mode_runs_a_limited_container",
     "tests/e2e/test_install.py::test_helm_uninstall_leaves_nothing_where_no_pod_has_a_share",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,6 @@ from tests.dialects.pods import (
     logs,
     sees_no_gpu,
 )
-from tests.e2e.hami import DIRECTORIES
 from tests.e2e.whole import Whole
 from tests.support import MIB, until
 
@@ -94,7 +94,7 @@ def test_hamis_pod_names_no_scheduler_and_has_its_share(empty: Whole) -> None:
 @pytest.fixture
 def unchanged_host() -> Iterator[None]:
     """The lab shares with the machine the directories that HAMi's DaemonSet makes on the host."""
-    made = [each for each in DIRECTORIES if not each.exists()]
+    made = [each for each in (Path("/usl"), Path("/tmp/vgpulock")) if not each.exists()]
     yield
     for each in made:
         shutil.rmtree(each, ignore_errors=True)

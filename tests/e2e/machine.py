@@ -12,10 +12,6 @@ the host. Files are those of a machine of its own (alone.py): elsewhere other pr
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import socket
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,15 +24,6 @@ LAYERS: Final = "GPUSLICE_TEST_LAYERS"
 """The variable with the path of the changed files of a machine of its own."""
 FRESH: Final = ("/dev/shm", "/tmp")
 """Empty when such a machine begins."""
-_KERNEL: Final = Path("/proc/sys")
-_RESTLESS: Final = re.compile(
-    r"fs/(dentry-state|file-nr|inode-nr|inode-state|aio-nr|quota/.*|binfmt_misc/.*)"
-    r"|kernel/(ns_last_pid|random/.*|pty/nr|osrelease|sched_domain/.*|tainted|.*count)"
-    r"|net/(netfilter/nf_conntrack_count|.*/route/.*|.*/neigh/.*|.*/conf/(?!all/|default/).*)"
-    r"|vm/stat_refresh|debug/.*"
-)
-"""Settings that are counters; and those of an interface, which is listed itself."""
-_LISTENS: Final = "0A"
 _NAMESPACES: Final = ("cgroup", "ipc", "mnt", "net", "pid", "uts")
 
 Found = Mapping[str, Counter[str]]
@@ -114,62 +101,12 @@ def _interfaces(proc: Path) -> Iterator[str]:
         yield line.partition(":")[0].strip()
 
 
-def _routes(proc: Path) -> Iterator[str]:
-    for line in (proc / "net" / "route").read_text().splitlines()[1:]:
-        words = line.split()
-        to = socket.inet_ntoa(int(words[1], 16).to_bytes(4, "little"))
-        yield f"{to} by {words[0]}"
-
-
-def _listening(proc: Path) -> Iterator[str]:
-    for family in ("tcp", "tcp6"):
-        for line in (proc / "net" / family).read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == _LISTENS:
-                yield f"{family} port {int(words[1].rpartition(':')[2], 16)}"
-
-
 def _sockets(proc: Path) -> Iterator[str]:
     """Those with a name, in the file system or abstract."""
     for line in (proc / "net" / "unix").read_text().splitlines()[1:]:
         words = line.split(maxsplit=7)
         if len(words) == 8:
             yield words[7]
-
-
-def _filters(proc: Path) -> Iterator[str]:
-    """Tables of the packet filters in use, and nftables' rules if it is installed."""
-    for name in ("ip_tables_names", "ip6_tables_names", "arp_tables_names"):
-        table = proc / "net" / name
-        if table.exists():
-            yield from (f"{name} {line}" for line in table.read_text().split())
-    if proc.name == "self" and shutil.which("nft"):
-        yield from subprocess.check_output(["nft", "list", "ruleset"], text=True).splitlines()
-
-
-def _shared_memory(proc: Path) -> Iterator[str]:
-    for kind in ("shm", "sem", "msg"):
-        lines = Path("/proc/sysvipc", kind).read_text().splitlines()[1:]
-        yield from (f"{kind} {line.split()[0]} {line.split()[1]}" for line in lines)
-
-
-def _settings(proc: Path) -> Iterator[str]:
-    top = proc / "root" / _KERNEL.relative_to("/")
-    for directory, _, names in os.walk(top):
-        for name in names:
-            path = Path(directory, name)
-            short = str(path.relative_to(top))
-            if not _RESTLESS.fullmatch(short):
-                try:
-                    yield f"{short} = {path.read_text().strip()}"
-                except OSError:
-                    continue
-
-
-def _devices(proc: Path) -> Iterator[str]:
-    for directory, inner, names in os.walk(proc / "root" / "dev"):
-        inner[:] = [name for name in inner if name not in ("pts", "shm")]
-        yield from (f"/{Path(directory, name).relative_to(proc / 'root')}" for name in names)
 
 
 def _files(proc: Path) -> Iterator[str]:
@@ -207,12 +144,6 @@ _KINDS: Final[Mapping[str, Callable[[Path], Iterator[str]]]] = {
     "namespace": _namespaces,
     "mount": _mounts,
     "interface": _interfaces,
-    "route": _routes,
-    "listening": _listening,
     "unix socket": _sockets,
-    "packet filter": _filters,
-    "shared memory": _shared_memory,
-    "kernel setting": _settings,
-    "device": _devices,
     "file": _files,
 }

@@ -8,15 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import names
 from lab.demo import seed
 from lab.node import cgroups, network
-from tests.e2e.whole import HALF, WHOLE_GPU, Whole, allocatable
+from tests.e2e.whole import HALF, WHOLE_GPU, Whole
 from tests.support import until
 
 pytestmark = pytest.mark.e2e
@@ -55,19 +53,6 @@ def test_a_pod_that_does_not_fit_waits_until_another_is_deleted(whole: Whole) ->
     assert whole.inside("late", f"{_QUERY}=memory.total") == "11520\n"
 
 
-def test_an_image_of_ones_own_runs(whole: Whole, tmp_path: Path) -> None:
-    (tmp_path / "own").write_text("#!/bin/sh\necho mine\n")
-    (tmp_path / "own").chmod(0o755)
-    added = f"{tmp_path / 'own'}=/usr/bin/own"
-    command = [sys.executable, "-m", "lab.cluster.packing", "mine:1", "--package", "hostname"]
-    done = subprocess.run(
-        [*command, "--file", added, "--at", str(whole.directory)], text=True, capture_output=True
-    )
-    assert done.stdout == "docker.io/library/mine:1\n", done.stderr
-    whole.run_pod("mine", image="mine:1")
-    assert whole.inside("mine", "own; hostname") == "mine\nmine\n"
-
-
 def test_a_second_up_finds_it_and_other_gpus_are_refused(whole: Whole) -> None:
     owner = whole.owner
     assert "already" in whole.up()
@@ -101,8 +86,7 @@ def test_the_machine_keeps_its_own(whole: Whole) -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"),
-        *("gpuslice extender", "gpuslice kube-scheduler", "gpuslice node agent"),
+        *("kube-apiserver", "gpuslice extender", "gpuslice node agent"),
         *("containerd", "kubelet"),
     ],
 )
@@ -136,20 +120,6 @@ def test_after_kills_and_hangs_pods_run_and_limits_hold(whole: Whole) -> None:
     whole.kubectl("delete", "pod", "full", "late")
     whole.run_pod("later", HALF)
     assert whole.inside("later", f"{_QUERY}=memory.total") == "11520\n"
-
-
-def test_gpuslice_is_removed_and_installed_again_under_a_running_pod(whole: Whole) -> None:
-    """The whole story, from a bare cluster to a clean node: test_install.py."""
-    whole.helm("test", "gpuslice", "--timeout=60s")
-    whole.helm("uninstall", "gpuslice", "--wait", "--timeout=100s")
-    assert allocatable(whole, names.RESOURCE_GPU) == ""
-    assert whole.inside("later", f"{_QUERY}=memory.total") == "11520\n"
-    whole.install()
-    until(lambda: allocatable(whole, names.RESOURCE_GPU) == "200", "the node has its GPUs")
-    assert '"minor":1,' in whole.allocated("later")
-    whole.run_pod("beside", WHOLE_GPU)
-    assert '"minor":0,' in whole.allocated("beside"), "the share of later is still counted"
-    whole.kubectl("delete", "pod", "beside")
 
 
 def test_a_cluster_whose_owner_was_killed_is_detected_and_restarted(whole: Whole) -> None:

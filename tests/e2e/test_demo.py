@@ -63,9 +63,7 @@ def test_a_run_is_as_documented_and_leaves_nothing(
     assert _from_its_second_chapter(said) == _from_its_second_chapter(demo.DOCUMENT.read_text())
 
 
-@pytest.mark.parametrize(
-    ("chapter", "number"), [("1  ", signal.SIGINT), ("4  ", signal.SIGINT), ("2  ", signal.SIGTERM)]
-)
+@pytest.mark.parametrize(("chapter", "number"), [("4  ", signal.SIGINT), ("2  ", signal.SIGTERM)])
 def test_an_interrupted_demo_reports_it_and_leaves_nothing(
     directory: ClusterDirectory, chapter: str, number: signal.Signals
 ) -> None:
@@ -80,25 +78,6 @@ def test_an_interrupted_demo_reports_it_and_leaves_nothing(
     assert complaint.splitlines()[-1] == "demo: interrupted; all that it started is removed"
     assert "Traceback" not in complaint
     assert _left(directory, status) == []
-
-
-def test_a_killed_demo_stops_its_cluster(directory: ClusterDirectory) -> None:
-    with _begun(directory) as run:
-        _read_to(run.stdout, "2  ")
-        status = directory.read_status()
-        run.kill()
-    until(lambda: _left(directory, status) == [], "all of it has ended")
-
-
-def test_a_failed_check_is_the_exit_status_and_leaves_nothing(
-    directory: ClusterDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(story, "_GPU_MIB", 40960)
-    assert demo.main(["--plain", "--at", str(directory.path)]) == 1
-    said = capsys.readouterr().out
-    assert "✗ nvidia-smi shows half of a GPU of 40960MiB" in said
-    assert "✓ no process, mount, cgroup, interface or file of the cluster is left" in said
-    assert "failed checks: 5" in said
 
 
 def test_a_kept_cluster_is_usable_and_blocks_a_second_demo(directory: ClusterDirectory) -> None:
