@@ -31,6 +31,16 @@ async def test_one_write_carries_the_pod_the_node_the_gpus_and_the_writer(scene:
     assert (scene.held(), scene.state.is_bound("u-1")) == (50, True)
 
 
+async def test_repeated_bind_calls_bind_once(scene: Scene) -> None:
+    scene.ask(calls.pod())
+    assert await scene.bind() == ""
+    scene.watch()
+    assert await scene.bind() == ""
+    assert await scene.bind(node="n1") == "the pod is bound to n0"
+    assert len(scene.server.bindings) == 1
+    assert (scene.held("n0"), scene.held("n1")) == (50, 0)
+
+
 async def test_nothing_is_sent_for_a_bind_whose_time_is_over(scene: Scene) -> None:
     """kube-scheduler's call has timed out: it waited here behind another bind of its pod."""
     scene.server.posts = [Fate.HANG]
