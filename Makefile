@@ -12,7 +12,7 @@ CHECKOUT := $(shell LC_ALL=C; [[ $$(pwd -P) == *[!a-zA-Z0-9/._+@~,$$'\x80'-$$'\x
 ifneq ($(CHECKOUT),)
 $(error checkout: invalid path $(CHECKOUT): must not contain a space, a colon or another sign than / . _ - + @ ~ and comma; move it)
 endif
-.PHONY: help setup base show build demo demo-picture demo-node demo-faults cluster cluster-down test test-all e2e e2e-install endure gpu lint sanitize fuzz bench faults storm images clean
+.PHONY: help setup base show build demo demo-picture demo-node demo-faults cluster cluster-down test test-all e2e endure gpu lint sanitize fuzz bench faults storm images clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,14 +62,10 @@ test: setup  ## lint, then the tests: 12 minutes on two cores (root, else withou
 
 test-all: setup  ## the same with sanitizers, fuzzing, aarch64, the wheel, long races, e2e: most of an hour
 	@$(VENV)/python -m tools.lint
-	@$(PYTEST) --durations 20 --ignore tests/e2e/test_install.py $(ARGS)
-	@$(MAKE) e2e-install ARGS=
+	@$(PYTEST) --durations 20 $(ARGS)
 
 e2e: setup  ## the tests of the whole cluster and the short storms, after building their programs (root)
 	@$(VENV)/python -m pytest -m e2e tests/e2e tests/cluster tests/dialects $(ARGS)
-
-e2e-install: setup  ## a bare cluster: install by Helm, upgrade under load, drain, restart, uninstall (root)
-	@$(VENV)/python -m tests.e2e.alone $(VENV)/python -m pytest -x tests/e2e/test_install.py $(ARGS)
 
 endure: setup  ## half an hour of pod churn on a whole cluster, with components killed (root; ARGS=--help)
 	@$(VENV)/python -m tests.e2e.endure $(ARGS)

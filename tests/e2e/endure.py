@@ -1,11 +1,9 @@
 """`python -m tests.e2e.endure`, `make endure`: a long run of a crowd of pods on a whole cluster.
 
-On a machine of its own (alone.py), so that leftovers can be listed exactly:
-
     calm     50 pods come and go in random order
     kills    the same, while containerd, kubelet, the node agent and the extender are killed (-9)
              over and over, in random order
-    down     make cluster-down, and the machine is as it was
+    down     make cluster-down, which leaves nothing
     all      a second cluster, all of whose processes are killed, then make cluster-down
 
 Every pod's containers check their limits throughout, and their output is evaluated
@@ -20,13 +18,12 @@ import argparse
 import contextlib
 import datetime
 import random
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.e2e import alone, machine
+from lab.cluster.directory import ClusterDirectory
 from tests.e2e.endurance import Endurance
 from tests.e2e.whole import Whole
 from tests.load import report
@@ -51,18 +48,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--gpus", default=GPUS)
     parser.add_argument("--seed", type=int, default=None, help="one that is printed, by default")
     parser.add_argument("--results", type=Path, metavar="DIR", help="where the table is written")
-    parser.add_argument("--here", action="store_true", help="on this machine, not one of its own")
     options = parser.parse_args(arguments)
     if options.seed is None:
         options.seed = random.randrange(1 << 32)
-    if not options.here:
-        command = [sys.executable, "-m", "tests.e2e.endure", *arguments, "--here"]
-        done = alone.run([*command, f"--seed={options.seed}"], subprocess.PIPE)
-        sys.stdout.write(done.stdout)
-        if options.results and done.returncode == 0:
-            today = datetime.datetime.now(datetime.UTC).date()
-            (options.results / f"endurance-{today}.md").write_text(done.stdout)
-        return done.returncode
     say(f"seed {options.seed}: {' '.join(arguments)}")
     run = _Run(options)
     try:
@@ -72,6 +60,9 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     finally:
         sys.stdout.write(run.summary.text())
+    if options.results:
+        today = datetime.datetime.now(datetime.UTC).date()
+        (options.results / f"endurance-{today}.md").write_text(run.summary.text())
     return 0
 
 
@@ -82,7 +73,6 @@ class _Run:
         self._options = options
         self._phases = options.phases or _PHASES
         self._chance = random.Random(options.seed)
-        self._before = machine.look()
         self.summary = report.Report(options.seed, options.pods, options.gpus)
 
     def all_phases(self) -> None:
@@ -114,17 +104,18 @@ class _Run:
         self._down(whole)
 
     def _down(self, whole: Whole) -> None:
-        labs = [path.name for path in whole.directory.glob("gpuslice-lab-*")]
+        directory = ClusterDirectory(whole.directory)
+        status = directory.read_status()
         done = whole.command("down")
         if done.returncode != 0:
             raise LoadError(done.stderr)
-        if left := machine.left(self._before, machine.look(labs)):
+        if left := directory.left(status):
             raise LoadError("left on the machine:\n" + "\n".join(left))
-        say("the cluster is down, and the machine is as it was")
+        say("the cluster is down, and nothing of it is left")
 
 
 def _keep(whole: Whole) -> None:
-    """Copies the logs of a failed run out of the machine before it is removed."""
+    """Copies the logs of a failed run before the cluster is removed."""
     kept = ROOT / "build" / "endure"
     kept.mkdir(parents=True, exist_ok=True)
     lab = Path(whole.state["directory"])

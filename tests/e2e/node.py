@@ -6,21 +6,23 @@ Read from outside, by the namespaces of its containerd; the cluster must be heal
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from gpuslice.contract import names
 from lab import pages
-from tests.e2e import machine
-from tests.e2e.machine import Found
+from lab.node import cgroups
 from tests.e2e.whole import Whole
 from tests.load import kinds
 from tests.support import until
 
-_KINDS: Final = ("process", "namespace", "mount", "interface", "unix socket")
+_NAMESPACES: Final = ("cgroup", "ipc", "mnt", "net", "pid", "uts")
 _GAUGES: Final[Mapping[str, Sequence[str]]] = {
     "gpuslice extender": (
         'gpuslice_scheduler_gpu_memory_bytes{state="granted"}',
@@ -54,32 +56,44 @@ class Node:
 
     def _of_pods(self) -> Sequence[str]:
         """Resources of a single pod: its shim's process, its cgroups."""
-        found = machine.look([self.lab.name], ("process",), str(self._whole.pid("containerd")))
-        shims = (each for each in found["process"] if "containerd-shim" in each)
-        return [*shims, *(each for each in found["cgroup"] if "/pod" in each.split("kubepods")[-1])]
+        shims = (each for each in _processes(self._proc) if "containerd-shim" in each)
+        groups = _cgroups(self.lab.name)
+        return [*shims, *(each for each in groups if "/pod" in each.split("kubepods")[-1])]
 
     def left(self) -> Sequence[str]:
         """Additions since the beginning, and figures that are not zero: one line each."""
-        more = [line for line in machine.left(self._before, self._look()) if line[0] == "+"]
+        now = self._look()
+        more = (
+            f"+ {kind}: {each}"
+            for kind in now
+            for each in sorted((now[kind] - self._before[kind]).elements())
+        )
         return [*more, *self._grants(), *self._gpus()]
+
+    @property
+    def _proc(self) -> Path:
+        return Path(f"/proc/{self._whole.pid('containerd')}")
 
     @property
     def lab(self) -> Path:
         return Path(self._whole.state["directory"])
 
-    def _look(self) -> Found:
-        found = dict(machine.look([self.lab.name], _KINDS, str(self._whole.pid("containerd"))))
-        inside = Path(f"/proc/{self._whole.pid('containerd')}/root")
+    def _look(self) -> Mapping[str, Counter[str]]:
+        """Readable lines, counted, by kind."""
+        proc = self._proc
         # Objects that programs recreate have a creation number in their name.
-        found["unix socket"] = machine.counted(
-            re.sub(r"\d+", "N", each) for each in found["unix socket"].elements()
-        )
-        regions = inside / "run" / names.PLUGIN_NAME
+        sockets = (re.sub(r"\d+", "N", each) for each in _sockets(proc))
+        regions = proc / "root" / "run" / names.PLUGIN_NAME
         given = self.lab / "kubelet" / "addresses" / "pods"
         return {
-            **found,
-            "region directory": machine.counted(_names(regions, "*")),
-            "address": machine.counted(_names(given, "[0-9]*")),
+            "process": Counter(_processes(proc)),
+            "namespace": Counter(_namespaces(proc)),
+            "mount": Counter(_mounts(proc)),
+            "interface": Counter(_interfaces(proc)),
+            "unix socket": Counter(sockets),
+            "cgroup": Counter(_cgroups(self.lab.name)),
+            "region directory": Counter(each.name for each in regions.glob("*")),
+            "address": Counter(each.name for each in given.glob("[0-9]*")),
         }
 
     def _grants(self) -> Iterator[str]:
@@ -108,5 +122,54 @@ def ask_gpus(lab: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
     return answer
 
 
-def _names(directory: Path, which: str) -> Iterator[str]:
-    return (each.name for each in directory.glob(which))
+def _pids(proc: Path) -> Iterator[Path]:
+    """The processes in that one's PID namespace."""
+    own = os.readlink(proc / "ns" / "pid")
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):  # it has exited
+            if entry.name.isdigit() and os.readlink(entry / "ns" / "pid") == own:
+                yield entry
+
+
+def _processes(proc: Path) -> Iterator[str]:
+    for entry in _pids(proc):
+        with suppress(OSError):
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            yield f"{command.strip()[:200]}{' (zombie)' * (state == 'Z')}"
+
+
+def _namespaces(proc: Path) -> Iterator[str]:
+    """Each once, however many processes are in it; and those that only a name keeps."""
+    found = set()
+    for entry in _pids(proc):
+        for kind in _NAMESPACES:
+            with suppress(OSError):
+                found.add(os.readlink(entry / "ns" / kind))
+    yield from found
+    named = proc / "root" / "run" / "netns"
+    yield from (f"netns {each.name}" for each in (named.iterdir() if named.is_dir() else ()))
+
+
+def _mounts(proc: Path) -> Iterator[str]:
+    for line in (proc / "mountinfo").read_text().splitlines():
+        words = line.split()
+        yield f"{words[4]} ({words[words.index('-') + 1]}, {words[5]})"
+
+
+def _interfaces(proc: Path) -> Iterator[str]:
+    for line in (proc / "net" / "dev").read_text().splitlines()[2:]:
+        yield line.partition(":")[0].strip()
+
+
+def _sockets(proc: Path) -> Iterator[str]:
+    """Those with a name, in the file system or abstract."""
+    lines = (proc / "net" / "unix").read_text().splitlines()[1:]
+    rows = (line.split(maxsplit=7) for line in lines)
+    return (row[7] for row in rows if len(row) == 8)
+
+
+def _cgroups(name: str) -> Iterator[str]:
+    for group in cgroups.named(name):
+        yield str(group)
+        yield from (str(inner) for inner in group.rglob("*") if inner.is_dir())

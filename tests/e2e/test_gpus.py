@@ -70,8 +70,9 @@ def test_a_deleted_pod_releases_its_whole_gpu(whole: Whole) -> None:
 def test_a_failed_gpu_counts_while_a_pod_has_a_share_of_it(whole: Whole) -> None:
     whole.kubectl("delete", "pod", "half", "other-half")
     whole.run_pod("good", _ONE)
+    until(lambda: _healthy(whole) == {_uuid(whole, "late")}, "one GPU takes shares")
     _to_gpu(whole, "lose", "late")
-    until(lambda: _healthy(whole) == {_uuid(whole, "good")}, "the Device reports the failed GPU")
+    until(lambda: not _healthy(whole), "the Device reports the failed GPU")
     until(lambda: names.EVENT_GPU_FAILED in whole.events("late"), "an event of the pod")
     assert names.EVENT_GPU_FAILED not in whole.events("good")
     _offers(whole, "1", "100")
@@ -94,7 +95,7 @@ def test_a_component_that_restarts_ends_no_pod(whole: Whole, part: str) -> None:
 
 def test_a_gpu_that_is_back_is_used_again(whole: Whole) -> None:
     _to_gpu(whole, "restore", "late")
-    until(lambda: len(_healthy(whole)) == 2, "the Device says that it is back")
+    until(lambda: _healthy(whole) == {_uuid(whole, "late")}, "the Device says that it is back")
     whole.run_pod("beside", HALF)
     assert _uuid(whole, "beside") == _uuid(whole, "late")
 
@@ -143,6 +144,7 @@ def _device(whole: Whole) -> list[Mapping[str, object]]:
 
 
 def _healthy(whole: Whole) -> set[str]:
+    """One that is held whole is not: it takes no share."""
     return {str(each["id"]) for each in _device(whole) if each["health"]}
 
 

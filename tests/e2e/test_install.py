@@ -19,7 +19,6 @@ import pytest
 from gpuslice.contract import names
 from lab.cluster.product import GPU_NODE_LABEL
 from lab.demo import seed
-from tests.e2e import machine
 from tests.e2e.remains import files, is_clean, new_files
 from tests.e2e.whole import HALF, Whole, allocatable, running
 from tests.support import ROOT, until
@@ -36,8 +35,6 @@ _NO_IMAGES: Final = [
     for name in ("agent", "scheduler")
     for field, value in {"tag": "none", "pullPolicy": "Never"}.items()
 ]
-_OF_PYTEST: Final = "pytest"
-"""In the paths of what pytest itself writes meanwhile."""
 _NEXT: Final = "0.1.1"
 _SETTLED_S: Final = 5.0
 _PROBE: Final = "while true; do cuda-probe; sleep 0.2; done"
@@ -45,18 +42,11 @@ _PROBE: Final = "while true; do cuda-probe; sleep 0.2; done"
 
 @pytest.fixture(scope="module")
 def whole(build_dir: Path) -> Iterator[Whole]:
-    """A machine of the test's own (`make e2e-install`) must be as before at the end."""
     assert build_dir.is_dir()
-    is_alone = machine.LAYERS in os.environ
-    earlier = machine.look() if is_alone else {}
     with running("2x23040Mi", bare=True) as cluster:
         cluster.run_pod("ordinary")
         cluster.kubectl("label", "node", cluster.state["node"], GPU_NODE_LABEL)
         yield cluster
-        labs = [path.name for path in cluster.directory.glob("gpuslice-lab-*")]
-    if is_alone:
-        left = machine.left(earlier, machine.look(labs))
-        assert [line for line in left if _OF_PYTEST not in line] == []
 
 
 @pytest.fixture(scope="module")
