@@ -322,16 +322,10 @@ def test_alerts_are_of_metrics_that_exist() -> None:
     assert len(lists) == 2 and named <= used
 
 
-@pytest.mark.parametrize("on", [("scheduler",), ("agent", "distributor"), _SWITCHES], ids="+".join)
-def test_the_notes_have_the_commands_that_verify_what_is_installed(on: tuple[str, ...]) -> None:
-    switches = [f"--set={each}.enabled={str(each in on).lower()}" for each in _SWITCHES]
+def test_the_notes_have_the_commands_that_verify_what_is_installed() -> None:
     command = [str(helm.ensure()), "install", "gpuslice", str(chart.CHART), "--dry-run=client"]
-    done = subprocess.run(
-        [*command, f"--namespace={chart.NAMESPACE}", *switches], text=True, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
-    notes = done.stdout.partition("\nNOTES:\n")[2]
+    off = (f"--namespace={chart.NAMESPACE}", "--set=scheduler.enabled=false")
+    notes = subprocess.check_output([*command, *off], text=True).partition("\nNOTES:\n")[2]
     checked = set(re.findall(r"rollout status \w+/gpuslice-(\w+)$", notes, re.MULTILINE))
-    assert checked == set(on) - {"admission"}
-    assert ("validatingadmissionpolicybindings" in notes) == ("admission" in on)
+    assert checked == {"agent", "distributor"}
     assert "helm test gpuslice --namespace gpuslice-system" in notes

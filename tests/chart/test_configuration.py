@@ -11,7 +11,7 @@ import yaml
 
 from gpuslice.contract import names
 from gpuslice.contract.dialects import DIALECTS, HAMI_GPU
-from lab.cluster.manifests import CONFIG_FILE, CONFIG_MAP, NAMES, NAMES_POLICY, POLICY
+from lab.cluster.manifests import CONFIG_FILE, CONFIG_MAP, NAMES_POLICY, POLICY
 from scheduler.dialects.koordinator import RESOURCES
 from tests.chart.rendering import objects, one
 
@@ -29,11 +29,6 @@ def configuration(served: Sequence[str] = OURS, *options: str) -> Json:
     config_map = rendered("ConfigMap", CONFIG_MAP, served, *options)
     written: Json = yaml.safe_load(config_map["data"][CONFIG_FILE])
     return written
-
-
-def test_there_is_a_profile_for_each_name() -> None:
-    assert [p["schedulerName"] for p in configuration()["profiles"]] == [names.SCHEDULER_NAME]
-    assert [p["schedulerName"] for p in configuration(NAMES)["profiles"]] == list(NAMES)
 
 
 def ignored(*options: str) -> Sequence[set[str]]:

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cluster
 Json = dict[str, Any]
 
 _HAMI: Final[Json] = {"dialects": {"hami": {"enabled": True}}}
+_POOL: Final[Json] = {"name": "a", "agent": {"nodeSelector": {"a": "b"}}}
 REFUSED: Final[dict[str, tuple[Json, str]]] = {
     "unknown": (
         {"agent": {"strickt": True}},
@@ -64,14 +65,7 @@ REFUSED: Final[dict[str, tuple[Json, str]]] = {
         "wholeGpus: invalid value any: must be off while dialects.hami.enabled is true",
     ),
     "hami_beside_a_pools_device_plugin": (
-        {
-            **_HAMI,
-            "agent": {
-                "nodePools": [
-                    {"name": "a", "agent": {"nodeSelector": {"a": "b"}}, "wholeGpus": "6,7"}
-                ]
-            },
-        },
+        {**_HAMI, "agent": {"nodePools": [{**_POOL, "wholeGpus": "6,7"}]}},
         "wholeGpus: invalid value 6,7: must be off while dialects.hami.enabled is true",
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -73,12 +73,10 @@ class World:
         self._kube = kube
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
 
-    async def make(
-        self, name: str, percent: int = 0, finalizers: Sequence[str] = (), **more: Any
-    ) -> dict[str, Any]:
+    async def make(self, name: str, percent: int = 0, **more: Any) -> dict[str, Any]:
         """A pod that requests the given part of a GPU."""
         asked = {names.RESOURCE_CORE: f"{percent}", names.RESOURCE_MEMORY_RATIO: f"{percent}"}
-        raw = pod(asking(asked if percent else {}), name=name, finalizers=finalizers)
+        raw = pod(asking(asked if percent else {}), name=name)
         raw["spec"] |= more
         made: dict[str, Any] = await self._kube.post(self.pods, raw)
         return made
@@ -86,9 +84,6 @@ class World:
     async def get(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = await self._kube.get(f"{self.pods}/{name}")
         return found
-
-    async def delete(self, name: str, grace_s: int = 0) -> None:
-        await self._kube.delete(f"{self.pods}/{name}", {"gracePeriodSeconds": grace_s})
 
     def ask(self, raw: dict[str, Any], *nodes: str) -> Any:
         return calls.loads(self.verbs.filter(calls.arguments(raw, nodes)))
@@ -109,9 +104,6 @@ class World:
     def held(self, node: str) -> int:
         """Percent held of the node's GPUs."""
         return int(self.state.fleet.used_core[self.state.fleet.row_of(node)].sum())
-
-    async def let_go(self, name: str) -> None:
-        await self._kube.patch(f"{self.pods}/{name}", {"metadata": {"finalizers": None}})
 
     async def until_bound(self, *wanted: str) -> None:
         """Waits until the cache has observed the pods as bound."""
@@ -252,28 +244,6 @@ def test_no_pod_is_preempted_while_we_may_not_write(
         play(act)
     finally:
         installed.kubectl("delete", "priorityclass", "above-all")
-
-
-def test_a_deleted_replaced_or_terminating_pod_is_not_bound(play: Play) -> None:
-    async def act(world: World, one: str, two: str) -> None:
-        gone = await world.make("gone", 50)
-        world.ask(gone, one)
-        await world.delete("gone")
-        said = await world.bind(gone, one)
-        assert said == "the pod is gone" or "not found" in said, said
-        replaced = await world.make("replaced", 50)
-        world.ask(replaced, one)
-        await world.delete("replaced")
-        await world.make("replaced", 50)
-        assert await world.bind(replaced, one) == "the pod is gone"
-        going = await world.make("going", 50, finalizers=["test.example/waits"])
-        world.ask(going, one)
-        await world.delete("going")
-        assert await world.bind(going, one) == "the pod is being deleted"
-        await world.let_go("going")
-        assert world.held(one) == 0
-
-    play(act)
 
 
 def test_a_binding_that_a_frozen_server_applies_later_overfills_nothing(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -15,13 +14,13 @@ from lab.cluster.manifests import BINDING, NAMES, named
 from nri_plugin import distributor
 from scheduler.core.fleet import MAX_BYTES
 from scheduler.service import Settings
+from tests.chart.rendering import EVERYTHING
 from tests.cluster.admission.test_placement import DENIED
 from tests.cluster.installing import PROBES, policies
 from tools import chart
 
 Json = dict[str, Any]
 
-FILES: Final = [*chart.CHART.rglob("*.yaml")]
 _NAME: Final = re.compile(
     r"(?:required-plugins\.noderesource\.dev|(?:\w+\.)?(?:koordinator\.sh|gpuslice\.io)"
     r"|kubernetes\.io(?=/gpu|/rdma|/fpga))(?:/[\w.-]+)?"
@@ -39,13 +38,9 @@ def of_the_contract() -> set[str]:
     return texts | {_GROUP, f"{names.DEVICE_PLURAL}.{_GROUP}"}
 
 
-@pytest.mark.parametrize("path", sorted(FILES), ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_every_name_of_the_wire_is_the_contracts(path: Path) -> None:
-    assert others(path.read_text()) == set()
-
-
-def test_every_name_of_the_wire_is_the_contracts_when_rendered() -> None:
-    assert others(chart.install()) == set()
+@pytest.mark.parametrize("options", [[], [f"--values={EVERYTHING}"]], ids=["default", "everything"])
+def test_every_name_of_the_wire_is_the_contracts(options: list[str]) -> None:
+    assert others(chart.render("--include-crds", *options)) == set()
 
 
 def others(text: str) -> set[str]:
@@ -91,34 +86,10 @@ def test_each_policy_fails_closed_but_two() -> None:
     assert open_ones == ["gpuslice-resource-names", "gpuslice-writer"]
 
 
-def test_unknown_resources_are_looked_for_in_every_kind_of_workload() -> None:
-    """Requests are looked for there, too: tests/cluster/admission makes a template of each kind."""
-    judged = [
-        {
-            kind
-            for rule in policies()[name]["matchConstraints"]["resourceRules"]
-            for kind in rule["resources"]
-        }
-        for name in ("gpuslice-requests", "gpuslice-resource-names")
-    ]
-    assert judged[0] == judged[1]
-
-
-def texts_in(policy: str, variable: str = "") -> set[str]:
-    """The string literals in a policy's expressions."""
-    spec = policies()[policy]
-    found = [v["expression"] for v in spec["variables"] if not variable or v["name"] == variable]
-    found += [] if variable else [v["expression"] for v in spec["validations"]]
+def texts_in(policy: str, variable: str) -> set[str]:
+    """The string literals in the expression of a policy's variable."""
+    found = [v["expression"] for v in policies()[policy]["variables"] if v["name"] == variable]
     return {text for expression in found for text in re.findall(r"'([^']*)'", expression)}
-
-
-def test_every_policy_recognizes_our_pods_by_the_same_names() -> None:
-    """The names are those in the chart's values."""
-    text = "".join(path.read_text() for path in (chart.CHART / "templates/admission").iterdir())
-    compared = re.findall(r"schedulerName\.orValue\(''\) in (\[[^\]]*\])", text)
-    own = [each for each in compared if "default-scheduler" not in each]
-    assert own == ['[{{ include "gpuslice.served" . }}]'] * len(own)
-    assert len(own) >= 6
 
 
 def test_the_denied_variables_are_those_of_the_tests() -> None:

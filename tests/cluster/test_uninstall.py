@@ -3,7 +3,6 @@ it leaves."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -12,8 +11,8 @@ import yaml
 
 from gpuslice.contract import names
 from gpuslice.contract.dialects import VOLCANO_MEMORY
-from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
+from tests.cluster.admission.judging import MUTATES, SWITCHES, policies
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.scheduler.commands import Done, run
 from tools import chart
@@ -113,13 +112,10 @@ class Cluster:
         self.post(_BINDINGS, {"metadata": {"name": name, "labels": labels}, "spec": bound})
 
     def hooks(self) -> None:
-        """The chart's; the API server accepts all, and its account and rights stay."""
+        """The account of the chart's hooks, and its rights, which stay."""
         rendered = yaml.safe_load_all(chart.render("--show-only=templates/uninstall.yaml"))
-        objects = [each for each in rendered if each]
-        run = [each for each in objects if each["kind"] in ("Job", "DaemonSet")]
-        listed = {"apiVersion": "v1", "kind": "List", "items": run}
-        self.plane.apply_json(*(each for each in objects if each not in run))
-        self.plane.kubectl("create", "--dry-run=server", "-f", "-", given=json.dumps(listed))
+        kinds = ("Job", "DaemonSet")
+        self.plane.apply_json(*(each for each in rendered if each and each["kind"] not in kinds))
 
     def clear(self) -> None:
         for path in self._made:
@@ -243,18 +239,11 @@ def test_a_node_that_is_not_reached_is_reported(cluster: Cluster) -> None:
 
 def test_the_account_may_delete_each_policy_of_the_chart() -> None:
     """It may delete each by its name, and no other."""
-    (role,) = (
-        each
-        for each in yaml.safe_load_all(chart.render("--show-only=templates/uninstall.yaml"))
-        if each and each["kind"] == "ClusterRole"
-    )
+    hooks = yaml.safe_load_all(chart.render("--show-only=templates/uninstall.yaml"))
+    (role,) = (each for each in hooks if each and each["kind"] == "ClusterRole")
     (named,) = (rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule)
-    on = ("global.gpuSharing=true", "dialects.volcano.enabled=true", "dialects.hami.enabled=true")
-    mutating = "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
-    options = (mutating, *(f"--set={each}" for each in on))
-    rendered = manifests.serving([names.SCHEDULER_NAME], *options)
-    policies = {each["metadata"]["name"] for each in rendered if "AdmissionPolicy" in each["kind"]}
-    assert set(named) == policies - {"gpuslice-writer"}
+    ours = {each["metadata"]["name"] for each in policies(MUTATES, *SWITCHES)}
+    assert set(named) == ours - {"gpuslice-writer"}
 
 
 def _changes(*outputs: str) -> Sequence[str]:

@@ -2,118 +2,83 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import time
 from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
 from gpuslice.contract import names
-from gpuslice.kube import access
-from gpuslice.kube.client import Kube
-from gpuslice.kube.errors import KubeError
 from lab.cluster.controlplane import ControlPlane
 from scheduler.decisions.sampling import Requeue
 from scheduler.kubernetes import binding
 from scheduler.kubernetes.requests import Pending, pending
 from scheduler.requeuer import requeueing
 from tests.cluster.admission.requested import HALF, asking, pod
+from tests.cluster.server import MERGE_PATCH, Answer, Server
 from tests.scheduler.kubernetes.test_binding import PLACEMENT
 
 pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
 
-_STRICT: Final = {"fieldValidation": "Strict"}
-_NODE: Final = "n1"
+_STRICT: Final = "?fieldValidation=Strict"
+_ANOTHER: Final = "6e1a4e1c-0000-4000-8000-000000000000"
 _ANNOTATIONS: Final = binding.annotations_of(PLACEMENT)
-_ANSWER_S: Final = 60.0
-_GOODBYE_S: Final = 0.25
-"""aiohttp does not wait for the end of TLS connections."""
 
 
 class Scene:
     """One pending pod."""
 
-    def __init__(self, kube: Kube, namespace: str) -> None:
-        self._kube = kube
+    def __init__(self, server: Server, namespace: str) -> None:
+        self._server = server
         self._namespace = namespace
-        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        pods = f"/api/v1/namespaces/{namespace}/pods"
+        assert server.ask("POST", pods, pod(asking(HALF))).done
+        self._path = f"{pods}/p"
 
-    async def make(self) -> None:
-        await self._kube.post(self._pods, pod(asking(HALF)))
+    def read(self) -> Json:
+        return self._server.ask("GET", self._path).body
 
-    async def read(self) -> Json:
-        found: Json = await self._kube.get(f"{self._pods}/p")
-        return found
-
-    async def requeue(self, seen: Pending, nominated: str | None) -> None:
+    def requeue(self, seen: Pending, nominated: str | None) -> Answer:
         body = requeueing(Requeue(seen, nominated))
-        await self._kube.patch(f"{seen.path}/status", body, timeout_s=_ANSWER_S, **_STRICT)
+        return self._server.ask("PATCH", f"{self._path}/status{_STRICT}", body, MERGE_PATCH)
 
-    async def bind(self, seen: Pending, **more: Any) -> None:
-        arguments = (self._namespace, "p", seen.uid, _NODE, _ANNOTATIONS, "a-writer", seen.version)
+    def bind(self, seen: Pending, **more: Any) -> Answer:
+        arguments = (self._namespace, "p", seen.uid, "n1", _ANNOTATIONS, "a-writer", seen.version)
         body = {**binding.binding(*arguments), **more}
-        await self._kube.post(f"{seen.path}/binding", body, timeout_s=_ANSWER_S, **_STRICT)
+        return self._server.ask("POST", f"{self._path}/binding{_STRICT}", body)
 
 
-def play(plane: ControlPlane, namespace: str, act: Callable[[Scene], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with Kube(access.load(str(plane.kubeconfig("admin")))) as kube:
-            scene = Scene(kube, namespace)
-            await scene.make()
-            await act(scene)
-        await asyncio.sleep(_GOODBYE_S)
-
-    asyncio.run(run())
+@pytest.fixture
+def scene(control_plane: ControlPlane, namespace: str) -> Scene:
+    return Scene(Server(control_plane), namespace)
 
 
-def test_a_requeued_pod_has_the_node_nominated(control_plane: ControlPlane, namespace: str) -> None:
+def test_a_requeued_pod_has_the_node_nominated(scene: Scene) -> None:
     """Each write changes the pod, or kube-scheduler would not retry it."""
-
-    async def act(scene: Scene) -> None:
-        for nominated in ("n1", "n2", None, "", None):
-            before = pending(await scene.read())
-            await asyncio.sleep(0.002)
-            await scene.requeue(before, nominated)
-            raw = await scene.read()
-            after = pending(raw)
-            assert after.nominated == (before.nominated if nominated is None else nominated)
-            assert after.version != before.version
-            assert raw["metadata"]["annotations"].keys() == {names.ANNOTATION_REQUEUED_AT}
-
-    play(control_plane, namespace, act)
+    for nominated in ("n1", "n2", None, "", None):
+        before = pending(scene.read())
+        time.sleep(0.002)
+        assert scene.requeue(before, nominated).done
+        raw = scene.read()
+        after = pending(raw)
+        assert after.nominated == (before.nominated if nominated is None else nominated)
+        assert after.version != before.version
+        assert raw["metadata"]["annotations"].keys() == {names.ANNOTATION_REQUEUED_AT}
 
 
-def test_another_pod_and_a_bound_pod_are_not_requeued(
-    control_plane: ControlPlane, namespace: str
-) -> None:
-    async def act(scene: Scene) -> None:
-        seen = pending(await scene.read())
-        with pytest.raises(KubeError) as raised:
-            await scene.requeue(replace(seen, uid="6e1a4e1c-0000-4000-8000-000000000000"), "n1")
-        assert raised.value.status == 422
-        await scene.bind(seen)
-        with pytest.raises(KubeError) as raised:
-            await scene.requeue(seen, "n2")
-        assert raised.value.status == 422
-
-    play(control_plane, namespace, act)
-
-
-def test_the_binding_has_no_field_that_the_server_does_not_have(
-    control_plane: ControlPlane, namespace: str
-) -> None:
-    """So the server need not look for one: `fieldValidation=Ignore`."""
-
-    async def act(scene: Scene) -> None:
-        seen = pending(await scene.read())
-        with pytest.raises(KubeError, match="unknown"):
-            await scene.bind(seen, unknown={})
-        await scene.bind(seen)
-        raw = await scene.read()
-        assert raw["spec"]["nodeName"] == _NODE
-        assert _ANNOTATIONS.items() <= raw["metadata"]["annotations"].items()
-
-    play(control_plane, namespace, act)
+def test_another_pod_and_a_bound_pod_are_neither_requeued_nor_bound(scene: Scene) -> None:
+    """The binding has no field that the server does not have, so that the server need not look for
+    one: `fieldValidation=Ignore`."""
+    seen = pending(scene.read())
+    another = replace(seen, uid=_ANOTHER)
+    assert scene.requeue(another, "n1").status == 422
+    assert scene.bind(another).status == 409
+    assert "unknown" in scene.bind(seen, unknown={}).text
+    assert scene.bind(seen).done
+    raw = scene.read()
+    assert raw["spec"]["nodeName"] == "n1"
+    assert _ANNOTATIONS.items() <= raw["metadata"]["annotations"].items()
+    assert scene.requeue(seen, "n2").status == 422
+    assert scene.bind(seen).status == 409
