@@ -195,6 +195,7 @@ def test_a_grant_that_no_scheduler_wrote_stays_foreign_until_deletion(
     assert found.reason is Reason.GRANT_FOREIGN
     assert problem in found.text
     assert bounds.objection(order[-1].pod, GPUS, NO_PODS) == found
+    assert bounds.mismatch(hold(Pod("a", "team", "pod-a")), GPUS) == found
     # It does not count in the order.
     for number in range(2):
         bounds.put(bound(f"b{number}", 4 * GIB), listing=False)
