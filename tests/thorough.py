@@ -41,7 +41,6 @@ THOROUGH: Final = {
     "tests/node/test_policy_lifecycle.py::test_a_container_restarted_100_times": _KILLS,
     "tests/node/agent/test_recovery.py::test_a_thousand_*": _KILLS,
     "tests/node/library/test_upgrades.py::*": "fifty containers; test_store.py has one of each",
-    "tests/cluster/test_sampling.py::*": "400 nodes; decisions/test_sampling.py has the decision",
     "tests/cluster/test_storms.py::*": "hundreds of pods; the demo binds a few",
     "tests/cluster/test_leader.py::test_*halted*": (
         "waits for Leases; scheduler/test_leadership.py sets the clock"

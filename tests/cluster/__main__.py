@@ -2,8 +2,8 @@
 
 1,000 pods at once on 100 nodes of 8 GPUs, then 300 deleted and 300 created: without faults; with
 the extender killed 50 times, each 1 to 10 s after it was ready; with kube-scheduler killed every 30
-s; with kube-apiserver frozen for up to 20 s; with a second installation by mistake. Exit status 1
-if the accounts are wrong, or if a pod that fits waits for more than 30 s.
+s; with kube-apiserver frozen for up to 20 s. Exit status 1 if the accounts are wrong, or if a pod
+that fits waits for more than 30 s.
 """
 
 from __future__ import annotations
@@ -43,9 +43,6 @@ _DISTURBANCES: Final = {
         lease_s=4,
     ),
     "apiserver": Disturbance("kube-apiserver frozen 10 times, for 1 to 20 s", apiserver_freezes=10),
-    "second": Disturbance(
-        "a second installation, the extender killed 10 times", extender_kills=10, second=True
-    ),
 }
 _CONDITIONS: Final = """# A thousand pods at once, whole
 
@@ -67,11 +64,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "disturbance", nargs="*", choices=[[], *_DISTURBANCES], help="all, if none is given"
     )
-    parser.add_argument(
-        "--patient",
-        action="store_true",
-        help="on a busy machine: the 30 s restart whenever a pod is bound",
-    )
     parser.add_argument("--seed", type=int, default=6, help="of the random choices")
     parser.add_argument(
         "--results",
@@ -86,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
         disturbance = _DISTURBANCES[name]
         say(disturbance.about)
         try:
-            figures = _whole(disturbance, options.seed, not options.patient)
+            figures = _whole(disturbance, options.seed)
             rows.append(_row(disturbance, figures))
         except (LoadError, ExceptionGroup) as error:
             say(f"failed: {error!r}")
@@ -101,19 +93,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _whole(disturbance: Disturbance, seed: int, strict: bool) -> Figures:
+def _whole(disturbance: Disturbance, seed: int) -> Figures:
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuslice-storm-"))
         plane = stack.enter_context(ControlPlane(Path(directory) / "plane"))
         install(plane)
         stack.enter_context(Fleet(plane, Shape(nodes=_NODES).all_nodes()))
         installation = stack.enter_context(running(plane, lease_s=disturbance.lease_s))
-        if disturbance.second:
-            stack.enter_context(running(plane, "mistake"))
 
         async def run_storm() -> Figures:
             async with Api(plane) as api:
-                storm = Storm(api, random.Random(seed), strict=strict)
+                storm = Storm(api, random.Random(seed))
                 await pass_over(storm, disturbance, installation, plane.apiserver, log=say)
                 return storm.figures
 

@@ -41,13 +41,6 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         yield started
 
 
-@pytest.fixture(scope="module")
-def own_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """An empty one for the module, for tests that fill the cluster or install gpuslice."""
-    with ControlPlane(tmp_path_factory.mktemp("own-plane")) as started:
-        yield started
-
-
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
     """A namespace for the test; its pods are deleted with it."""

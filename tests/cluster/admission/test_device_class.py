@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import secrets
 from typing import Any, Final
 
 import pytest
@@ -17,13 +15,16 @@ from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 from tests.chart.rendering import Json, command, objects, one
+from tests.cluster.admission.judging import all_dialects, tried
 from tests.cluster.admission.requested import asking, pod
 from tests.cluster.running import Pods
+from tests.cluster.server import Server
+from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
 _ON: Final = "--set=dialects.hami.enabled=true"
-_CLASS: Final = {
+_CLASS: Final[Json] = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "DeviceClass",
     "metadata": {"name": "gpu.nvidia.com"},
@@ -32,7 +33,6 @@ _CLASS: Final = {
         "selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}],
     },
 }
-_POLICIES: Final = (manifests.POLICY, manifests.BINDING)
 
 
 def _feature_gates(rendered: list[Json]) -> list[str]:
@@ -46,26 +46,29 @@ def _configuration(rendered: list[Json]) -> Json:
     return written
 
 
-def test_a_device_class_for_nvidias_gpus_stops_no_share(own_plane: ControlPlane) -> None:
+def test_a_device_class_for_nvidias_gpus_stops_no_share(installed: ControlPlane) -> None:
     """kube-scheduler would look for a device of that class, and find none on any node."""
     rendered = objects({}, _ON)
-    own_plane.install_kinds()
-    own_plane.apply_json(*(each for each in rendered if each["kind"] not in _POLICIES))
-    own_plane.kubectl("create", "-f", "-", given=json.dumps(_CLASS))
-    shape = Shape(nodes=1, gpus=2)
+    lease = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}", "--ignore-not-found")
+    installed.kubectl("delete", *lease)
+    installed.apply_json(*manifests.objects("Lease"), _CLASS)
     runs: dict[str, Any] = {
         "arguments": ["--dialects=koordinator,hami"],
         "options": _feature_gates(rendered),
     }
     with (
-        Fleet(own_plane, shape.all_nodes()),
-        Installation(own_plane, _configuration(rendered), "hami", **runs),
-        Pods(own_plane) as pods,
+        all_dialects(installed),
+        Fleet(installed, Shape(nodes=1, gpus=2, prefix="class-").all_nodes()),
+        Installation(installed, _configuration(rendered), "hami", **runs),
+        Server(installed) as server,
+        Pods(installed) as pods,
     ):
-        name = f"hami-{secrets.token_hex(4)}"
-        pods.add(pod(asking({HAMI_GPU: 1, HAMI_MEMORY: 3000}), name=name))
-        annotations = pods.bound(name)["metadata"]["annotations"]
+        asked = pod(asking({HAMI_GPU: 1, HAMI_MEMORY: 3000}), name="hami")
+        until(lambda: tried(server, asked).done, "the dialect is on")
+        annotations = pods.bound(pods.add(asked))["metadata"]["annotations"]
         assert names.ANNOTATION_DEVICE_ALLOCATED in annotations
+    installed.kubectl("delete", *lease)
+    installed.kubectl("delete", "deviceclass", _CLASS["metadata"]["name"])
 
 
 @pytest.mark.parametrize(

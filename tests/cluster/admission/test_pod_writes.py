@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -51,8 +52,9 @@ class Scene:
 
 
 @pytest.fixture
-def scene(control_plane: ControlPlane, namespace: str) -> Scene:
-    return Scene(Server(control_plane), namespace)
+def scene(control_plane: ControlPlane, namespace: str) -> Iterator[Scene]:
+    with Server(control_plane) as server:
+        yield Scene(server, namespace)
 
 
 def test_a_requeued_pod_has_the_node_nominated(scene: Scene) -> None:
