@@ -43,19 +43,20 @@ _ANSWER_S: Final = 10.0
 
 
 class Node:
-    """A cluster without pods: its state is the reference. A first pod has been created and deleted
-    by then, because of what the node creates once: a bridge, groups of pods."""
+    """A cluster without pods but gpuslice's: its state is the reference. A first pod has been
+    created and deleted by then, because of what the node creates once: a bridge, groups of pods."""
 
     def __init__(self, whole: Whole) -> None:
         self._whole = whole
+        own = {*self._of_pods()}
         whole.kubectl("create", "-f", "-", given=json.dumps(kinds.pod("first", "half")))
         whole.ready("first")
         whole.kubectl("delete", "pod", "first")
-        until(lambda: not self._of_pods(), "the first pod has left the node")
+        until(lambda: {*self._of_pods()} <= own, "the first pod has left the node")
         self._before = self._look()
 
     def _of_pods(self) -> Sequence[str]:
-        """Resources of a single pod: its shim's process, its cgroups."""
+        """Resources of single pods: their shims' processes, their cgroups."""
         shims = (each for each in _processes(self._proc) if "containerd-shim" in each)
         groups = _cgroups(self.lab.name)
         return [*shims, *(each for each in groups if "/pod" in each.split("kubepods")[-1])]
