@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuslice.contract import names
-from nri_plugin.policy import gpu_modes, ledger
+from nri_plugin.policy import ledger
 from nri_plugin.policy.gpu_modes import (
     ADMISSION_S,
     OTHER_GONE_S,
@@ -99,58 +99,30 @@ def test_a_held_gpu_stays_available_to_the_kubelet() -> None:
 
 def test_a_hold_ends_when_the_kubelet_assigns_the_gpu_no_more() -> None:
     modes = known()
-    modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
+    modes.allocate(["GPU-0", "GPU-1"], GPUS, NO_SHARES, 0)
     modes.assigned(NOTHING, NO_SHARES, ADMISSION_S - 1)
-    assert modes.held == {"GPU-0"}, "the kubelet is still admitting the pod"
+    assert modes.held == {"GPU-0", "GPU-1"}, "the kubelet is still admitting the pods"
     modes.assigned(Assigned({"GPU-0": "default/whole"}, {}), NO_SHARES, ADMISSION_S)
-    assert modes.pods == {"default/whole"}
+    assert (modes.held, modes.pods) == ({"GPU-0"}, {"default/whole"}), "it rejected the other one"
     modes.assigned(NOTHING, NO_SHARES, ADMISSION_S + 1)
     assert not modes.held
 
 
-def test_a_pod_that_the_kubelet_rejected_holds_nothing() -> None:
-    modes = known()
-    modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
-    modes.assigned(NOTHING, NO_SHARES, ADMISSION_S)
-    assert not modes.held
-
-
-def test_a_kubelet_that_starts_without_its_pods_frees_nothing() -> None:
-    """Its record has the pod, and the API server too."""
-    modes = known()
-    record = {"GPU-0": {"uid-1"}}
-    modes.assigned(Assigned({"GPU-0": "default/whole"}, record), frozenset({"uid-1"}), 1)
-    modes.assigned(Assigned({}, record), frozenset({"uid-1"}), 100)
-    assert modes.held == {"GPU-0"}
-    modes.assigned(Assigned({}, record), frozenset({"uid-2"}), 101)
-    assert not modes.held, "the record of a pod that is gone is stale"
-
-
-def test_an_init_container_holds_its_gpu() -> None:
-    """PodResources does not list it; the record does."""
-    modes = known()
-    modes.assigned(Assigned({}, {"GPU-0": {"uid-1"}}), frozenset({"uid-1"}), 100)
-    assert modes.held == {"GPU-0"}
-    assert modes.pods == {"uid-1"}
-
-
-def test_the_record_alone_counts_while_the_nodes_pods_are_not_known() -> None:
-    """They are not known at the agent's start: a pod whose init container has the GPU may be one of
-    them."""
-    modes = GpuModes(ANY)
-    modes.assigned(Assigned({}, {"GPU-0": {"uid-1"}}), None, 0)
-    assert modes.held == {"GPU-0"}
-    refusal = modes.objection(["GPU-0"])
-    assert refusal is not None and "to a pod in the kubelet's checkpoint" in refusal.text
-    modes.assigned(Assigned({}, {"GPU-0": {"uid-1"}}), frozenset(), 100)
-    assert not modes.held
-
-
-def test_shares_are_refused_until_the_kubelets_holds_are_listed() -> None:
-    modes = GpuModes(ANY)
+def test_the_record_of_a_pod_that_exists_holds_its_gpu() -> None:
+    """PodResources lists no init container, and no pod at the kubelet's start. The node's pods are
+    not known at the agent's start."""
+    modes, record = GpuModes(ANY), {"GPU-0": {"uid-1"}}
     refusal = modes.objection(["GPU-0"])
     assert refusal is not None and refusal.reason is Reason.GPU_MODE_UNKNOWN
-    modes.assigned(NOTHING, NO_SHARES, 0)
+    modes.assigned(Assigned({}, record), None, 0)
+    refusal = modes.objection(["GPU-0"])
+    assert refusal is not None and "to a pod in the kubelet's checkpoint" in refusal.text
+    for assigned in ({}, {"GPU-0": "default/whole"}, {}):
+        modes.assigned(Assigned(assigned, record), frozenset({"uid-1"}), 100)
+        assert modes.held == {"GPU-0"}
+    assert "uid-1" in modes.pods
+    modes.assigned(Assigned({}, record), frozenset({"uid-2"}), 101)
+    assert not modes.held, "the record of a pod that is gone is stale"
     assert modes.objection(["GPU-0"]) is None
 
 
@@ -236,7 +208,7 @@ class Node:
         self.modes.assigned(Assigned(dict(self.whole), {}), frozenset(), self.now_s)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(steps)
 def test_of_a_share_and_a_whole_gpu_exactly_one_wins(
     chosen: Sequence[tuple[str, int, int]],
@@ -272,13 +244,10 @@ ALL = [gpu.uuid for gpu in BOARD]
         (["GPU-0", "GPU-1", "GPU-2", "GPU-8"], [], 1, {"GPU-8"}),
         (["GPU-0", "GPU-9"], [], 2, {"GPU-0"}),
         ([], [], 1, set()),
+        (ALL, [], 9, set(ALL)),
     ],
 )
 def test_gpus_near_each_other_are_preferred(
     available: Sequence[str], must: Sequence[str], size: int, expected: set[str]
 ) -> None:
     assert set(preferred(available, must, size, BOARD)) == expected
-
-
-def test_all_gpus_of_a_node_can_be_preferred() -> None:
-    assert set(gpu_modes.preferred(ALL, [], 9, BOARD)) == set(ALL)

@@ -263,12 +263,10 @@ def test_whatever_others_wrote_is_read(raw: Json) -> None:
     kube_objects.bound(raw)
     kube_objects.device("n", "u", (), raw)
 
-
-def test_gpus_that_cannot_be_read_are_left_out() -> None:
     memory = {names.RESOURCE_MEMORY: "1Gi"}
     whole: Json = {"type": "gpu", "id": "GPU-0", "minor": 0, "health": True, "resources": memory}
     odd: list[Json] = [{"type": "rdma"}, {"id": 5}, {"minor": -1}, {"minor": True}, {"minor": "0"}]
     odd += [{"resources": {}}, {"resources": {names.RESOURCE_MEMORY: "much"}}]
     listed = [whole, *({**whole, **each} for each in odd)]
     found = kube_objects.entries({"spec": {"devices": listed}})
-    assert found == [Entry(Gpu("GPU-0", 0, 1 << 30), True)]
+    assert found == [Entry(Gpu("GPU-0", 0, 1 << 30), True)], "the others are left out"

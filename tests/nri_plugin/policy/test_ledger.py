@@ -63,13 +63,6 @@ def test_compute_is_counted_too_unless_it_is_not_capped() -> None:
     assert take(ledger, shared("4", 1, "main", uid="z")) is None
 
 
-def test_a_grant_in_force_counts_although_the_pods_grant_has_changed() -> None:
-    ledger = Ledger()
-    assert take(ledger, shared("1", 50, "main")) is None
-    assert take(ledger, shared("2", 1, "side")) is None
-    assert ledger.granted()[A.uuid].memory_bytes == 50
-
-
 def test_a_restarted_container_takes_its_predecessors_place() -> None:
     ledger = Ledger()
     assert take(ledger, own("1", 100, 100)) is None
@@ -77,12 +70,6 @@ def test_a_restarted_container_takes_its_predecessors_place() -> None:
     assert take(ledger, own("2", 100, 100)) is None
     assert [held.container_id for held in ledger.holds()] == ["2"]
     assert take(ledger, own("3", 1, 0, name="side")) is not None
-
-
-def test_pods_without_a_uid_are_not_taken_for_one_another() -> None:
-    ledger = Ledger()
-    assert take(ledger, own("1", 60, 0, uid="")) is None
-    assert take(ledger, own("2", 60, 0, uid="")) is not None
 
 
 def test_an_unconfirmed_hold_remains_until_it_is_removed() -> None:
@@ -95,13 +82,6 @@ def test_an_unconfirmed_hold_remains_until_it_is_removed() -> None:
     ledger.reported("1")
     ledger.mark_unconfirmed(unconfirmed)
     assert {held.container_id for held in ledger.holds()} == {"0", "1"}
-
-
-def test_what_runs_is_adopted_even_where_it_is_more_than_the_gpu() -> None:
-    ledger = Ledger()
-    ledger.adopt([own("1", 80, 0, uid="x"), own("2", 80, 0, uid="y")], frozenset())
-    short = take(ledger, own("3", 1, 0, uid="z"))
-    assert short is not None and short.left == -60
 
 
 def test_the_refusal_names_the_largest_holders() -> None:
@@ -138,11 +118,17 @@ def test_a_pods_running_containers_do_not_exceed_its_allocation() -> None:
     assert take(ledger, own("4", 50, 0, uid="other"), HALF) is None, "another pod's is its own"
 
 
-def test_of_two_shortages_the_pods_own_is_reported() -> None:
+def test_holds_that_the_model_does_not_make() -> None:
     ledger = Ledger()
-    assert take(ledger, own("1", 60, 0, uid="other")) is None
-    short = take(ledger, own("2", 51, 0), HALF)
-    assert short is not None and short.reason is Reason.ALLOCATION_FULL
+    assert take(ledger, shared("1", 50, "main")) is None
+    assert take(ledger, shared("2", 1, "side")) is None
+    assert ledger.granted()[A.uuid].memory_bytes == 50, "the grant in force counts"
+    ledger = Ledger()
+    ledger.adopt([own("1", 80, 0, uid=""), own("2", 80, 0, uid="")], frozenset())
+    short = take(ledger, own("3", 1, 0, uid="z"))
+    assert short is not None and short.left == -60, "what runs is adopted, whatever it is"
+    short = take(ledger, own("4", 51, 0), HALF)
+    assert short is not None and short.reason is Reason.ALLOCATION_FULL, "the pod's own comes first"
 
 
 @dataclass

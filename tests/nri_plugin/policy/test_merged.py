@@ -26,16 +26,10 @@ BROUGHT: Mapping[str, Merged] = {
     "device /dev/nvidia0": Merged(
         ME, devices=(GPU,), owners=Owners(devices={"/dev/nvidia0": OTHER})
     ),
-    "device /dev/gpu": Merged(
-        ME, devices=(GPU._replace(path="/dev/gpu"),), owners=Owners(devices={"/dev/gpu": OTHER})
-    ),
     "device /dev/nvidia-caps/nvidia-cap1": Merged(
         ME,
         devices=(Device("/dev/nvidia-caps/nvidia-cap1", "c", 234, 1),),
         owners=Owners(devices={"/dev/nvidia-caps/nvidia-cap1": OTHER}),
-    ),
-    "mount /dev/nvidia1": Merged(
-        ME, mounts=(Mount("/dev/nvidia1", "/x"),), owners=Owners(mounts={"/dev/nvidia1": OTHER})
     ),
     "mount /gpu": Merged(
         ME, mounts=(Mount("/gpu", "/dev/nvidia1"),), owners=Owners(mounts={"/gpu": OTHER})

@@ -67,17 +67,14 @@ def test_a_spec_decides_whether_its_cdi_name_brings_a_gpu(
     assert cdi_vendor.by_name([tmp_path], [name], host) == ({name} if brings else set())
 
 
-def test_what_a_spec_makes_for_any_of_its_devices_counts(tmp_path: Path) -> None:
-    write(tmp_path, "acme.com/net", NET, GPU)
-    assert cdi_vendor.by_name([tmp_path], ["acme.com/net=0"], host) == {"acme.com/net=0"}
-
-
 def test_a_name_that_brings_a_gpu_somewhere_brings_it(tmp_path: Path) -> None:
-    for number, edits in enumerate((NET, GPU)):
-        (tmp_path / str(number)).mkdir()
-        write(tmp_path / str(number), "acme.com/net", edits)
+    """In the spec's edits for all devices, or in one directory of two."""
     places = [tmp_path / "0", tmp_path / "1"]
-    for directories in (places, places[::-1]):
+    for place, edits in zip(places, (NET, GPU), strict=True):
+        place.mkdir()
+        write(place, "acme.com/net", edits)
+    write(tmp_path, "acme.com/net", NET, GPU)
+    for directories in (places, places[::-1], [tmp_path]):
         assert cdi_vendor.by_name(directories, ["acme.com/net=0"], host) == {"acme.com/net=0"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -25,7 +25,6 @@ from nri_plugin.policy.model import (
 )
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refusal
-from tests.nri_plugin import objects
 from tests.nri_plugin.policy.plan_scene import (
     CORE,
     GPUS,
@@ -52,17 +51,9 @@ from tests.nri_plugin.policy.plan_scene import (
 from tests.support import GIB
 
 
-def test_containers_may_each_have_all_of_the_allocation() -> None:
-    """An init container and a main one never run at once; the ledger counts those that do."""
-    of = pod([HALF], {name: [grant(A, 20 * GIB)] for name in ("fetch", "main")})
-    for name in ("fetch", "main"):
-        decision = adjusted(of, replace(MAIN, name=name))
-        assert [share.memory_bytes for share in decision.shares] == [20 * GIB]
-
-
 def test_the_plan_of_a_grant_exactly() -> None:
     decision = decide(pod([HALF], {"main": [grant(A, 5 * GIB, 30)]}))
-    run = "/run/gpuslice/c0ffee"
+    run, plain = "/run/gpuslice/c0ffee", ("nosuid", "nodev", "noexec")
     assert decision == ContainerPlan(
         key="c0ffee",
         container="main",
@@ -88,21 +79,9 @@ def test_the_plan_of_a_grant_exactly() -> None:
             LIBCUDA,
             Mount("/.gpuslice", run, ("bind", "ro", "nosuid", "nodev", "rprivate")),
             Mount("/.gpuslice/libvgpu.so", STORE, ("bind", "ro", "nosuid", "nodev")),
-            Mount(
-                "/.gpuslice/region",
-                f"{run}/region",
-                ("bind", "rw", "nosuid", "nodev", "noexec"),
-            ),
-            Mount(
-                "/etc/ld.so.preload",
-                f"{run}/preload",
-                ("bind", "ro", "nosuid", "nodev", "noexec"),
-            ),
-            Mount(
-                "/etc/ld-nix.so.preload",
-                f"{run}/preload-nix",
-                ("bind", "ro", "nosuid", "nodev", "noexec"),
-            ),
+            Mount("/.gpuslice/region", f"{run}/region", ("bind", "rw", *plain)),
+            Mount("/etc/ld.so.preload", f"{run}/preload", ("bind", "ro", *plain)),
+            Mount("/etc/ld-nix.so.preload", f"{run}/preload-nix", ("bind", "ro", *plain)),
             Mount("/usr/local/vgpu/libvgpu.so", STORE, ("bind", "ro", "nosuid", "nodev")),
         ),
         devices=(Device("/dev/nvidiactl", "c", 195, 255), Device("/dev/nvidia0", "c", 195, 0)),
@@ -112,11 +91,13 @@ def test_the_plan_of_a_grant_exactly() -> None:
 
 def test_without_grants_the_pods_containers_share_one_directory() -> None:
     of = pod([HALF, OTHER])
-    first = decide(of)
-    second = decide(of, replace(MAIN, id="other", name="sidecar"))
-    assert isinstance(first, ContainerPlan)
-    assert isinstance(second, ContainerPlan)
+    first, second = adjusted(of), adjusted(of, replace(MAIN, id="other", name="sidecar"))
     assert (first.key, first.shared) == ("pod-0f0f-11", True)
+    stored = plans.decode(plans.encode(first), "pod-0f0f-11", "main")
+    assert stored is not None and (stored.key, stored.files) == (first.key, first.files)
+    assert (
+        stored.preloads == first.preloads and first.preloads["/etc/ld.so.preload"] == "preload.main"
+    )
     assert second.key == first.key
     lists = [
         {mount.destination: mount.source for mount in each.mounts}["/etc/ld.so.preload"]
@@ -145,21 +126,17 @@ def test_the_environment_counts_gpus_as_the_driver_does() -> None:
     )
 
 
-def test_no_percent_is_never_written_as_no_limit() -> None:
-    decision = adjusted(pod([HALF], {"main": [grant(A, 1, 0)]}))
-    assert decision.shares[0].core_percent == 0
-    written = {v for k, v in decision.env if k.startswith(names.ENV_CORE_LIMIT)}
-    assert written == {"1"}
-
-
-def test_a_missing_id_means_the_minor() -> None:
-    decision = adjusted(pod([replace(OTHER, id=None)]))
-    assert decision.shares == (Share(B.uuid, 1, 3 * GIB, 100, uncapped=True),)
-
-
-def test_memory_in_bytes_outranks_the_ratio() -> None:
-    decision = adjusted(pod([entry({MEMORY: 7, RATIO: 50})]))
-    assert decision.shares[0].memory_bytes == 7
+def test_the_shares_of_an_allocation() -> None:
+    assert adjusted(pod([entry({MEMORY: 7, RATIO: 50})])).shares[0].memory_bytes == 7
+    by_minor = adjusted(pod([replace(OTHER, id=None)]))
+    assert by_minor.shares == (Share(B.uuid, 1, 3 * GIB, 100, uncapped=True),)
+    # An init container and a main one never run at once; the ledger counts those that do.
+    of = pod([HALF], {name: [grant(A, 20 * GIB, 0)] for name in ("fetch", "main")})
+    for name in ("fetch", "main"):
+        decision = adjusted(of, replace(MAIN, name=name))
+        assert decision.shares == (Share(A.uuid, 0, 20 * GIB, 0),)
+        written = {v for k, v in decision.env if k.startswith(names.ENV_CORE_LIMIT)}
+        assert written == {"1"}, "never as no limit"
 
 
 FORWARDERS = {soname: f"/store/{soname}" for soname in names.DRIVER_SONAMES}
@@ -191,18 +168,12 @@ def test_strict_mode_puts_forwarders_in_the_drivers_place() -> None:
     assert sources[names.CONTAINER_PRELOAD]  # beside the preload, not instead of it
     order = [mount.destination for mount in decision.mounts]
     assert order.index(names.CONTAINER_DIR) < order.index("/.gpuslice/driver/libcuda.so.1")
-
-
-def test_without_strict_mode_the_driver_is_mounted_as_in_the_spec() -> None:
-    decision = adjusted(pod([HALF]), specs=STRICT_SPECS)
-    assert set(DRIVER_FILES) <= set(decision.mounts)
-    assert not [m for m in decision.mounts if m.destination.startswith("/.gpuslice/driver")]
-
-
-def test_strict_mode_refuses_a_volume_over_the_drivers_place() -> None:
-    container = replace(MAIN, mounts=(Mount("/usr/lib/x", "/volume"),))
+    plain = adjusted(pod([HALF]), specs=STRICT_SPECS).mounts
+    assert set(DRIVER_FILES) <= set(plain)
+    assert not [m for m in plain if m.destination.startswith("/.gpuslice/driver")]
+    over = replace(MAIN, mounts=(Mount("/usr/lib/x", "/volume"),))
     paths = replace(PATHS, forwarders=FORWARDERS)
-    refused(Reason.MOUNT_COLLISION, pod([HALF]), container, STRICT_SPECS, paths)
+    refused(Reason.MOUNT_COLLISION, pod([HALF]), over, STRICT_SPECS, paths)
 
 
 @pytest.mark.parametrize("destination", ["/usr/local", "/usr/local/vgpu", "/usr"])
@@ -230,21 +201,12 @@ CAPABILITIES = names.ENV_DRIVER_CAPABILITIES
 GRANTED = pod([HALF], {"main": [grant(A, 5 << 30, 30)]})
 
 
-def decided(
-    options: InjectionOptions, specs: Specs = WHOLE_DRIVER, env: Sequence[str] = ()
-) -> objects.Result:
-    container = replace(MAIN, env=env)
-    return objects.decide(GRANTED, container, [A], specs, replace(PATHS, injection=options))
-
-
 @pytest.mark.parametrize(
     ("allowed", "asked", "value", "cut", "came"),
     [
         (set(), "all", "compute,utility", True, []),
-        (set(), "video", "compute,utility", True, []),
         (set(), None, "compute,utility", False, []),
         ({"video"}, "video", "compute,utility,video", False, [ENCODE.destination]),
-        ({"video"}, None, "compute,utility", False, []),
         ({"graphics"}, "graphics,video", "compute,utility,graphics", True, [RENDER.path]),
     ],
 )
@@ -252,8 +214,8 @@ def test_the_driver_is_held_to_what_the_operator_allows(
     allowed: set[str], asked: str | None, value: str, cut: bool, came: list[str]
 ) -> None:
     env = [] if asked is None else [f"{CAPABILITIES}={asked}"]
-    decision = decided(InjectionOptions(allowed), env=env)
-    assert isinstance(decision, ContainerPlan)
+    paths = replace(PATHS, injection=InjectionOptions(allowed))
+    decision = adjusted(GRANTED, replace(MAIN, env=env), WHOLE_DRIVER, paths)
     assert dict(decision.env)[CAPABILITIES] == value
     assert bool(decision.cut) is cut
     injected = [mount.destination for mount in decision.mounts]
@@ -332,21 +294,6 @@ def test_never_more_than_the_gpu(
         memory, core = total.get(gpu.uuid, (0, 0))
         assert memory <= gpu.memory_bytes
         assert core <= 100
-
-
-def test_a_stored_plan_has_what_is_compared_later() -> None:
-    plan = adjusted(pod([HALF]))
-    stored = plans.decode(plans.encode(plan), "pod-0f0f-11", "main")
-    assert stored is not None
-    assert (stored.key, stored.container, stored.files) == (plan.key, "main", plan.files)
-    assert (
-        stored.preloads
-        == plan.preloads
-        == {
-            "/etc/ld.so.preload": "preload.main",
-            "/etc/ld-nix.so.preload": "preload-nix.main",
-        }
-    )
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,6 @@ def test_entries(data: bytes, found: Sequence[bytes]) -> None:
     assert list(preload_list.entries(data)) == found
 
 
-def test_nothing_is_named_twice() -> None:
-    assert preload_list.merged(OURS, [b"/a.so", b"/.gpuslice/libvgpu.so", b"/a.so"]) == (
-        OURS + b"/a.so\n"
-    )
-    assert preload_list.merged(OURS, []) == OURS
-
-
 @given(st.binary())
 def test_whatever_is_added_ours_is_first_and_theirs_keep_their_order(data: bytes) -> None:
     theirs = preload_list.entries(data)

@@ -49,15 +49,14 @@ def test_what_is_in_force_outranks_the_annotation() -> None:
     assert [held.parts for held in found.holds] == [{GPU.uuid: Part(299, 39)}]
     assert (found.holds[0].container_key, found.holds[0].pod_uid) == ("team/train/main", "u1")
     assert found.strays == []
+    found = look(replace(MAIN, stopped=True))
+    assert (found.users, found.holds, found.strays) == ({"c1": {"c1"}}, [], [])
 
 
 def test_without_files_the_hold_is_that_of_the_annotation() -> None:
     found = look(MAIN, in_force=False)
     assert [held.parts for held in found.holds] == [{GPU.uuid: Part(300, 40)}]
     assert found.strays == [(Stray.FILES_LOST, MAIN)]
-
-
-def test_a_container_without_files_or_grant_is_reported() -> None:
     lost = replace(MAIN, pod=pod("{"))
     found = look(lost, in_force=False)
     assert [dict(held.parts) for held in found.holds] == [{}]
@@ -83,11 +82,6 @@ def test_a_shared_grant_without_a_cap_holds_no_compute(text: str, percent: int) 
     assert found.users == {"pod-u1": {"c1", "c2"}}
     assert [held.container_key for held in found.holds] == ["team/train"] * 2
     assert [held.parts for held in found.holds] == [{GPU.uuid: Part(299, percent)}] * 2
-
-
-def test_a_stopped_container_keeps_its_files_and_holds_nothing() -> None:
-    found = look(replace(MAIN, stopped=True))
-    assert (found.users, found.holds, found.strays) == ({"c1": {"c1"}}, [], [])
 
 
 def test_a_created_container_holds_nothing_once_its_successor_runs() -> None:
@@ -133,6 +127,9 @@ def test_a_gpu_of_another_plugin_is_reported() -> None:
     agent = replace(theirs, pod=replace(ABSENT, namespace=names.NAMESPACE))
     assert look(agent).strays == []
     assert look(replace(MAIN, nodes=["/dev/nvidia0"])).strays == []
+    # Our device plugin gave it. The kubelet's record has the UID alone, as of an init container.
+    for whole in (f"{ABSENT.namespace}/{ABSENT.name}", ABSENT.uid):
+        assert survey([theirs], {}, [], annotation_claims, {whole}).strays == []
 
 
 def test_gpus_of_nvidias_runtime_are_reported() -> None:
@@ -141,11 +138,3 @@ def test_gpus_of_nvidias_runtime_are_reported() -> None:
         missed = Running("c1", "sidecar", of, None, missed=True)
         assert look(missed).strays == [(Stray.NVIDIA_RUNTIME, missed)]
         assert look(replace(missed, stopped=True)).strays == []
-
-
-def test_a_whole_gpu_of_our_device_plugin_is_not() -> None:
-    held = Running("c1", "main", ABSENT, None, nodes=["/dev/nvidia0"])
-    whole = {f"{ABSENT.namespace}/{ABSENT.name}"}
-    assert survey([held], {}, [], annotation_claims, whole).strays == []
-    # The kubelet's record has the UID alone, as of an init container's pod.
-    assert survey([held], {}, [], annotation_claims, {ABSENT.uid}).strays == []
