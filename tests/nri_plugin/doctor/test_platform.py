@@ -49,26 +49,19 @@ def test_a_host_that_cannot_be_read_is_no_platform(tmp_path: Path) -> None:
     assert platform.find(tmp_path) == ""
 
 
-def test_the_machine_configuration_of_talos_turns_nri_on() -> None:
-    _, _, text = nri_instructions.NRI["talos"].partition("\n")
-    (file,) = yaml.safe_load(text)["machine"]["files"]
-    assert file["path"] == "/etc/cri/conf.d/20-customization.part"
-    assert _turns_on(file["content"])
-
-
-def test_the_node_configuration_of_eks_turns_nri_on() -> None:
-    _, _, text = nri_instructions.NRI["eks"].partition("\n")
-    assert _turns_on(yaml.safe_load(text)["spec"]["containerd"]["config"])
-
-
-@pytest.mark.parametrize("name", ["flatcar", "k3s", "rke2"])
-def test_the_lines_of_the_others_turn_nri_on(name: str) -> None:
-    text = nri_instructions.NRI[name]
-    assert _turns_on(text[text.index("[plugins.") :])
-
-
-def _turns_on(toml: str) -> bool:
-    return tomllib.loads(toml)["plugins"]["io.containerd.nri.v1.nri"]["disable"] is False
+@pytest.mark.parametrize("name", ["talos", "eks", "flatcar", "k3s", "rke2"])
+def test_the_lines_of_a_platform_turn_nri_on(name: str) -> None:
+    toml = nri_instructions.NRI[name]
+    if name in ("talos", "eks"):
+        document = yaml.safe_load(toml.partition("\n")[2])
+        if name == "talos":
+            (file,) = document["machine"]["files"]
+            assert file["path"] == "/etc/cri/conf.d/20-customization.part"
+            toml = file["content"]
+        else:
+            toml = document["spec"]["containerd"]["config"]
+    found = tomllib.loads(toml[toml.index("[plugins.") :])
+    assert found["plugins"]["io.containerd.nri.v1.nri"]["disable"] is False
 
 
 @pytest.mark.parametrize("name", nri_instructions.NRI)
