@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import sys
@@ -21,7 +22,6 @@ while not select.select([0], [], [], 0.05)[0]:
     os.write(1, b"s")
     open(sys.argv[1] + "/beats", "a").write("s")
 """
-WAITS = "import sys; os.write(1, b'w'); sys.stdin.read()"
 SERVES = "import sys; os.write(1, b's'); sys.stdin.read()"
 FAILS = "import sys; sys.exit('no GPU\\nOSError: no space')"
 IGNORES_EOF = "import time; time.sleep(600)"
@@ -102,26 +102,6 @@ def test_an_arbiter_ends_with_its_input(tmp_path: Path, caplog: pytest.LogCaptur
     assert not [text for text in caplog.messages if "killed" in text]
 
 
-def test_an_arbiter_that_ignores_the_end_of_its_input_is_killed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = python(tmp_path, IGNORES_EOF, leave_s=0.5)
-    node.during(lambda: until_async(lambda: node.starts == 1 and pid(tmp_path) != 0))
-    gone(pid(tmp_path))
-    assert any("arbiter killed" in text for text in caplog.messages)
-
-
-def test_an_arbiter_that_is_stopped_is_killed(tmp_path: Path) -> None:
-    node = python(tmp_path, SERVES, leave_s=0.5)
-
-    async def work() -> None:
-        await until_async(lambda: pid(tmp_path) != 0)
-        os.kill(pid(tmp_path), signal.SIGSTOP)
-
-    node.during(work)
-    gone(pid(tmp_path))
-
-
 def test_an_arbiter_that_is_killed_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -162,14 +142,6 @@ def test_an_arbiter_without_heartbeats_is_killed_and_replaced(
     assert "killed: no heartbeat for 60 s" in said[0] and "again_in_s=0.1" in said[0]
 
 
-def test_an_arbiter_without_a_first_heartbeat_is_killed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = python(tmp_path, IGNORES_EOF, start_s=0.5, leave_s=0.5)
-    node.during(lambda: until_async(lambda: node.starts >= 2))
-    assert "killed: no heartbeat for 0.5 s" in caplog.text
-
-
 def test_a_halt_of_the_agent_kills_no_arbiter(tmp_path: Path) -> None:
     """Heartbeats that the agent did not read in time are no silence."""
     node = python(tmp_path, BEATS)
@@ -185,39 +157,28 @@ def test_a_halt_of_the_agent_kills_no_arbiter(tmp_path: Path) -> None:
     assert node.starts == 1
 
 
-def test_an_arbiter_that_waits_for_another_is_not_up(tmp_path: Path) -> None:
-    node = python(tmp_path, WAITS)
-
-    async def work() -> None:
-        await until_async(lambda: pid(tmp_path) != 0)
-        await asyncio.sleep(0.5)
-        assert not node.up
-
-    node.during(work)
-
-
+@pytest.mark.parametrize(
+    ("served_s", "pauses"), [(0, ["0.1", "0.2", "0.4"]), (5, ["0.1", "0.1", "0.1"])]
+)
 def test_an_arbiter_that_fails_is_restarted_with_growing_delays(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, served_s: int, pauses: list[str]
 ) -> None:
+    """One that served for long is replaced at once."""
     node = python(tmp_path, FAILS)
-    node.during(lambda: until_async(lambda: node.starts >= 4))
-    said = [text for text in caplog.messages if "arbiter exited" in text]
-    assert ["OSError: no space" in text for text in said[:3]] == [True] * 3
-    assert [text.rpartition("again_in_s=")[2] for text in said[:3]] == ["0.1", "0.2", "0.4"]
-
-
-def test_an_arbiter_that_served_for_long_is_replaced_at_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    node = python(tmp_path, FAILS)
-    seconds = iter(range(0, 10**6, 5))
+    seconds = itertools.count(0, served_s)
     node.arbiter._now = lambda: float(next(seconds))
     node.during(lambda: until_async(lambda: node.starts >= 4))
     said = [text for text in caplog.messages if "arbiter exited" in text]
-    assert [text.rpartition("again_in_s=")[2] for text in said[:3]] == ["0.1"] * 3
+    assert ["OSError: no space" in text for text in said[:3]] == [True] * 3
+    assert [text.rpartition("again_in_s=")[2] for text in said[:3]] == pauses
 
 
-def test_a_command_that_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    node = Node(tmp_path, "/nowhere/python")
-    node.during(lambda: until_async(lambda: "/nowhere/python: No such file" in caplog.text))
-    assert node.starts == 0
+def test_an_arbiter_that_ignores_the_end_of_its_input_is_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before that, without a first heartbeat, too."""
+    node = python(tmp_path, IGNORES_EOF, start_s=0.5, leave_s=0.2)
+    node.during(lambda: until_async(lambda: node.starts >= 2 and pid(tmp_path) != 0))
+    gone(pid(tmp_path))
+    assert "killed: no heartbeat for 0.5 s" in caplog.text
+    assert any("arbiter killed" in text for text in caplog.messages)

@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -127,13 +127,6 @@ def test_the_series_of_a_removed_container_are_removed(node: Node) -> None:
     assert node.increases() == (0, 0, 0), "another container's file"
 
 
-def test_a_pods_containers_that_share_a_grant_have_one_series(node: Node) -> None:
-    shared = replace(hold("c1", "pod-u"), container_key="d/p")
-    node.holds = [shared, replace(shared, container_id="c2")]
-    node.read(10 * S, **{"pod-u": Compute()})
-    assert node.increases("") == (0, 0, 0)
-
-
 def test_a_reading_that_failed_is_made_up_for(node: Node) -> None:
     node.read(10 * S, c1=Compute())
     node.read(11 * S)
@@ -143,16 +136,25 @@ def test_a_reading_that_failed_is_made_up_for(node: Node) -> None:
     assert (node.increases(), node.shares()) == ((1, 1, 0), (0.5, 0.5))
 
 
-def test_turns_are_idle_for_no_longer_than_time_passes(node: Node) -> None:
-    for second, idle_ns in enumerate((0, S // 10, 3600 * S, S // 2)):
+@pytest.mark.parametrize(
+    ("counts", "idle_s"),
+    [((0, S // 10, 3600 * S, S // 2), 1.6), ((5 * S, 6 * S, S // 2, S), 2)],
+    ids=["more than time", "another arbiter"],
+)
+def test_turns_are_idle_for_no_longer_than_time_passes(
+    node: Node, counts: Sequence[int], idle_s: float
+) -> None:
+    for second, idle_ns in enumerate(counts):
         node.read(second * S, c1=Use(Compute(), turn_idle_ns=idle_ns))
-    assert node.increases() == (0, 0, 1.6)
+    assert node.increases() == (0, 0, idle_s)
 
 
-def test_another_arbiter_counts_idle_turns_from_zero(node: Node) -> None:
-    for second, idle_ns in enumerate((5 * S, 6 * S, S // 2, S)):
-        node.read(second * S, c1=Use(Compute(), turn_idle_ns=idle_ns))
-    assert node.increases() == (0, 0, 2)
+def test_containers_that_share_a_grant_have_one_series(node: Node) -> None:
+    shared = replace(hold("c1", "pod-u"), container_key="d/p")
+    node.holds = [shared, replace(shared, container_id="c2")]
+    node.read(10 * S, **{"pod-u": Compute(unfinished_since_ns=8 * S)})
+    assert node.increases("") == (0, 0, 0)
+    assert node.metric("long_kernel_containers_total") == 1
 
 
 @pytest.mark.parametrize(
@@ -169,13 +171,8 @@ def test_a_tenant_may_write_anything(after: Compute, expected: tuple[float, floa
     now = Reading(11 * S, {GPU: Use(after)})
     assert increase(before, now, GPU) == expected
     assert share_over(1, [before, now], GPU) == expected[1]
-
-
-def test_two_readings_at_once_and_a_gpu_that_is_new() -> None:
-    now = Reading(10 * S, {GPU: Use(Compute(busy_ns=S))})
-    assert increase(now, now, GPU) == (0, 0, 0)
-    assert share_over(1, [now, now], GPU) == 0
-    assert increase(Reading(9 * S, {}), now, GPU) == (0, 0, 0)
+    assert increase(now, now, GPU) == (0, 0, 0) and share_over(1, [now, now], GPU) == 0
+    assert increase(Reading(9 * S, {}), now, GPU) == (0, 0, 0), "a GPU that is new"
 
 
 def test_a_long_kernel_is_reported_once_per_container(
@@ -197,12 +194,6 @@ def test_a_long_kernel_is_reported_once_per_container(
     assert len(said) == 1 and "key=c1" in said[0] and "gpu=GPU-1" in said[0]
     node.read(13 * S, c1=long, c2=long)
     assert node.metric("long_kernel_containers_total") == 2
-
-
-def test_containers_that_share_a_grant_are_reported_together(node: Node) -> None:
-    node.holds = [hold("c1", "pod-u"), hold("c2", "pod-u")]
-    node.read(10 * S, **{"pod-u": Compute(unfinished_since_ns=8 * S)})
-    assert node.metric("long_kernel_containers_total") == 1
 
 
 @pytest.mark.parametrize("since_ns", [0, 9 * S, 10 * S, 2**64 - 1])

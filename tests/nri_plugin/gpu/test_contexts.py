@@ -21,7 +21,7 @@ from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.record import FILE, Record
 from nri_plugin.policy.model import Gpu
-from tests.shim.conftest import GIB, GPUS, MIB, Host, gpu_host, library, simulated
+from tests.shim.conftest import GIB, GPUS, MIB, Host, gpu_host, library
 from tests.support import Clock, until_async
 
 __all__ = ["gpu_host", "library"]
@@ -94,14 +94,10 @@ async def test_a_size_outlasts_the_agent_and_not_the_drivers_version(tmp_path: P
     [
         ("import sys; sys.exit('first\\nNVML: Driver Not Loaded')", "NVML: Driver Not Loaded"),
         ("import os; os.abort()", "killed by signal 6"),
-        ("import os; os.kill(os.getpid(), 9)", "killed by signal 9"),
         ("import sys; sys.exit(3)", "exited with status 3 and no message"),
         ("print('about 300')", "unreadable answer"),
-        ("", "unreadable answer"),
         ("print(0)", "0 bytes for a context: implausible"),
-        ("print(-5)", "-5 bytes for a context: implausible"),
         (f"print({GIB} + 1)", "implausible"),
-        (f"print({1 << 64} - 1)", "implausible"),
     ],
 )
 async def test_a_failed_measurement_is_logged_once_and_repeated(
@@ -173,12 +169,6 @@ def neighbour(host: Host, gpu: int) -> Iterator[None]:
 
 
 @pytest.mark.sim
-def test_measuring_a_context_leaves_no_memory_in_use(gpu_host: Host) -> None:
-    assert learn(over(gpu_host), GPU, OTHER) == {GPU: 300 * MIB, OTHER: 300 * MIB}
-    assert used(gpu_host) == [0, 0]
-
-
-@pytest.mark.sim
 def test_a_gpu_that_a_process_uses_is_left_alone(
     gpu_host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,38 +177,9 @@ def test_a_gpu_that_a_process_uses_is_left_alone(
         assert learn(asked, GPU) == {}
         assert "another process uses the GPU" in caplog.text
         assert used(gpu_host) == [GIB + 300 * MIB, 0]
-    assert learn(asked, GPU) == {GPU: 300 * MIB}, "retried when it is free"
-
-
-@pytest.mark.sim
-def test_a_gpu_that_is_lost(gpu_host: Host, caplog: pytest.LogCaptureFixture) -> None:
-    asked = over(gpu_host)
-    control(gpu_host, op="lose", gpu=0)
-    try:
-        assert learn(asked, GPU, OTHER) == {OTHER: 300 * MIB}
-    finally:
-        control(gpu_host, op="restore", gpu=0)
-    assert f"context size unknown gpu={GPU}" in caplog.text
-    assert learn(asked, GPU) == {GPU: 300 * MIB, OTHER: 300 * MIB}
-
-
-@pytest.mark.sim
-def test_contexts_that_cost_nothing_are_unknown(
-    build_dir: Path, library: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """NVML may report no processes. A figure of zero is rejected."""
-    with simulated(build_dir, library, tmp_path) as host:
-        assert learn(over(host), GPU) == {}
-    assert "0 bytes for a context: implausible" in caplog.text
-
-
-@pytest.mark.sim
-def test_without_libcuda(gpu_host: Host, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """NVML answers, and there is no CUDA: for example on a GPU for graphics alone."""
-    nvml = "libnvidia-ml.so.1"
-    (tmp_path / nvml).symlink_to(gpu_host.driver_dir / nvml)
-    assert learn(over(gpu_host, LD_LIBRARY_PATH=str(tmp_path)), GPU) == {}
-    assert "libcuda.so.1" in caplog.text
+    both = {GPU: 300 * MIB, OTHER: 300 * MIB}
+    assert learn(asked, GPU, OTHER) == both, "retried when it is free"
+    assert used(gpu_host) == [0, 0]
 
 
 @pytest.mark.sim
@@ -229,7 +190,6 @@ def test_without_a_driver(gpu_host: Host, tmp_path: Path) -> None:
 
 _LIES = {
     "nothing": ("[]", "does not list this process"),
-    "another process": ("[Row(1, 300)]", "does not list this process"),
     "not available": ("[Row(os.getpid(), None)]", "does not report the memory of processes"),
     "twice": ("[Row(os.getpid(), 300)] * 2", "does not report the memory of processes"),
     "more than all": ("[Row(os.getpid(), 1 << 29)]", "bytes for a context, of"),

@@ -64,14 +64,6 @@ def _cache(flags: int, soname: str, path: str) -> bytes:
     return header + struct.pack("<iIIIQ", flags, start, start + len(soname) + 1, 0, 0) + strings
 
 
-@pytest.mark.parametrize(
-    ("flags", "found"), [(0x0303, True), (0x0A03, True), (0x0003, False), (0x0803, False)]
-)
-def test_64_bit_libraries_alone(flags: int, found: bool) -> None:
-    cache = _cache(flags, "libcuda.so.1", "/a/libcuda.so.1")
-    assert list(library_cache.find(cache, "libcuda.so.1")) == ["/a/libcuda.so.1"] * found
-
-
 def test_a_directory_that_only_the_roots_cache_names(tmp_path: Path) -> None:
     root, library = tmp_path / "root", "opt/nvidia/current/lib64/libcuda.so.580"
     (root / library).parent.mkdir(parents=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from dataclasses import asdict
@@ -53,16 +52,6 @@ def test_unused_gpus_are_measured_less_often(node: Node) -> None:
         assert await pause_s({}) == 1
 
     during(measuring, work)
-
-
-def test_a_region_of_an_older_agent_has_no_use_of_compute(node: Node) -> None:
-    node.add("c1", "key-1", 0)
-    file = node.root / "key-1" / names.FILE_REGION
-    os.truncate(file, region_file.Geometry(1).compute_offset(0))
-    node.nvml({})
-    sample(node.measuring(), 2)
-    assert node.metric(THROTTLED, **LABELS) == 0
-    assert node.metric("gpuslice_containers_not_measured") == 0
 
 
 def test_an_earlier_containers_region_has_its_work_behind_more_slots(node: Node) -> None:

@@ -31,11 +31,13 @@ BAD_ANSWER = "import sys\nfor line in sys.stdin: print({!r}, flush=True)"
 def test_a_container_s_processes_are_summed_and_the_rest_is_written(node: Node) -> None:
     node.add("c1", "key-1", 500)
     node.add("c2", "key-2", 0)
+    node.add("c3", "key-2", 0)
     node.process(11, "c1")
     node.process(12, "c1")
+    node.process(31, "c3")
     node.process(21, "c2")
     node.process(99, "of another")
-    node.nvml({11: 400, 12: 300, 21: 50, 99: 10_000, 100: 7})
+    node.nvml({11: 400, 12: 300, 21: 30, 31: 20, 99: 10_000, 100: 7})
     measuring = node.measuring()
     sample(measuring, 2)
     assert (node.overhead("key-1"), node.overhead("key-2")) == (0, 0)
@@ -43,31 +45,6 @@ def test_a_container_s_processes_are_summed_and_the_rest_is_written(node: Node) 
     assert (node.overhead("key-1"), node.overhead("key-2")) == (200, 50)
     assert node.metric("gpuslice_overhead_bytes", uuid=GPU) == 250
     assert node.metric("gpuslice_containers_not_measured") == 0
-
-
-def test_containers_that_share_a_grant_are_measured_together(node: Node) -> None:
-    node.add("c1", "pod-u", 500)
-    node.add("c2", "pod-u", 500)
-    node.process(11, "c1")
-    node.process(21, "c2")
-    node.nvml({11: 400, 21: 300})
-    sample(node.measuring())
-    assert node.overhead("pod-u") == 200
-
-
-@pytest.mark.parametrize("held", [None, {11: None}], ids=["GPU", "process"])
-def test_without_a_figure_the_last_one_stands(
-    node: Node, held: dict[int, int | None] | None
-) -> None:
-    node.add("c1", "key-1", 500)
-    node.process(11, "c1")
-    node.nvml({11: 700})
-    measuring = node.measuring()
-    sample(measuring)
-    node.nvml(held)
-    sample(measuring)
-    assert node.overhead("key-1") == 200
-    assert node.metric("gpuslice_containers_not_measured") == 1
 
 
 def test_processes_that_nvml_does_not_list_have_no_figure(
@@ -78,12 +55,18 @@ def test_processes_that_nvml_does_not_list_have_no_figure(
     node.add("c1", "key-1", 500)
     node.process(11, "c1")
     node.nvml({11: 700})
-    sample(node.measuring())
-    node.nvml({})
-    again = node.measuring()
-    sample(again, 5)
-    assert node.overhead("key-1") == 200
+    first = node.measuring()
+    sample(first)
+    node.nvml({11: None})
+    sample(first)
     assert node.metric("gpuslice_containers_not_measured") == 1
+    caplog.clear()
+    again = node.measuring()
+    for unknown in (None, {}):
+        node.nvml(unknown)
+        sample(again, 5)
+        assert node.overhead("key-1") == 200
+        assert node.metric("gpuslice_containers_not_measured") == 1
     said = [each for each in caplog.messages if "no figure" in each]
     assert len(said) == 1 and "key-1" in said[0]
     node.nvml({11: 700})
@@ -137,10 +120,8 @@ def test_another_grant_in_the_same_place_gets_nothing_of_a_sample_under_way(node
     [
         ("import sys; sys.stderr.write('NVML: Driver Not Loaded\\n'); sys.exit(1)", "Not Loaded"),
         (BAD_ANSWER.format("never mind"), "unreadable answer"),
-        (BAD_ANSWER.format("[]"), "unreadable answer"),
-        ("import os; os.kill(os.getpid(), 9)", "killed by signal 9"),
     ],
-    ids=["no driver", "not JSON", "not a mapping", "killed"],
+    ids=["no driver", "not JSON"],
 )
 def test_nvml_that_does_not_answer_is_not_queried_for_a_while(
     node: Node, script: str, problem: str, caplog: pytest.LogCaptureFixture
@@ -198,16 +179,6 @@ def test_a_gpu_that_does_not_answer_leaves_the_others_measured(node: Node) -> No
         assert node.overhead("key-1") == 200
 
     during(measuring, work)
-
-
-def test_the_age_of_the_last_sample_grows_when_sampling_has_ended(node: Node) -> None:
-    measuring = node.measuring()
-    sample(measuring)
-    assert node.metric("gpuslice_sample_age_seconds") == 0
-    node.seconds += 3600
-    assert node.metric("gpuslice_sample_age_seconds") == 3600
-    sample(measuring, 1)
-    assert node.metric("gpuslice_sample_age_seconds") == 0
 
 
 def test_the_overhead_of_real_programs_is_measured(gpu_host: Host, tmp_path: Path) -> None:

@@ -151,25 +151,18 @@ def test_xid_errors_since_the_last_look(gpus: nvml.Gpus, driver: Driver) -> None
     assert [line["xids"] for line in ask(gpus, 4)[1].values()] == [[], []]
 
 
-def test_a_gpu_that_does_not_answer_leaves_the_others_their_index(
-    gpus: nvml.Gpus, driver: Driver
-) -> None:
-    driver.lost = {0}
-    lines = ask(gpus, 1)[1]
-    assert lines[0]["error"] == str(pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST))
-    assert lines[1]["gpu"]["index"] == 1
-
-
 def test_nvml_is_initialised_again_only_while_a_gpu_does_not_answer(
     gpus: nvml.Gpus, driver: Driver
 ) -> None:
     ask(gpus, 1)
     ask(gpus, 2)
     assert driver.starts == 1
-    driver.lost = {1}
-    ask(gpus, 3)
+    driver.lost = {0}
+    lines = ask(gpus, 3)[1]
+    assert lines[0]["error"] == str(pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST))
+    assert lines[1]["gpu"]["index"] == 1
     driver.lost = set()
-    assert "gpu" in ask(gpus, 4)[1][1]
+    assert "gpu" in ask(gpus, 4)[1][0]
     ask(gpus, 5)
     assert driver.starts == 2
 
@@ -210,17 +203,12 @@ def test_memory_that_nvml_does_not_have(gpus: nvml.Gpus, driver: Driver) -> None
 def test_memory_that_waits_for_its_repair(
     gpus: nvml.Gpus, driver: Driver, rows: tuple[int, int, int, int], problem: str
 ) -> None:
-    driver.remapped[1] = rows
+    driver.remapped[1], driver.recovery = rows, {1: 2}
     lines = ask(gpus, 1)[1]
+    assert [lines[index]["gpu"]["recovery"] for index in (0, 1)] == [0, 2]
     assert "problem" not in lines[0]["gpu"]
     assert lines[1]["gpu"]["problem"].startswith(problem)
     assert lines[1]["gpu"]["memory_bytes"] == 79 * GIB
-
-
-def test_the_recovery_action(gpus: nvml.Gpus, driver: Driver) -> None:
-    driver.recovery = {1: 2}
-    lines = ask(gpus, 1)[1]
-    assert [lines[i]["gpu"]["recovery"] for i in (0, 1)] == [0, 2]
 
 
 def test_the_child_imports_little() -> None:

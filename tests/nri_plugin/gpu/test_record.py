@@ -57,12 +57,6 @@ def test_a_file_that_cannot_be_read_counts_as_none(tmp_path: Path, text: str) ->
     assert (record.gpus, record.xids, record.contexts) == ((), {}, {})
 
 
-async def test_a_full_disk_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    record = Record(tmp_path / "absent", "boot")
-    record.begin()
-    await until_async(lambda: "record of GPUs not written" in caplog.text)
-
-
 def test_the_load_is_named_by_boot() -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert load_id().split()[0] == boot == json.loads(json.dumps(boot))

@@ -27,6 +27,39 @@ def over(host: Host, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @pytest.mark.sim
+def test_a_gpu_in_trouble_is_named_and_not_offered(build_dir: Path, tmp_path: Path) -> None:
+    config = tmp_path / "host.toml"
+    text = (
+        '[[gpu]]\nuuid = "GPU-00000000-0000-0000-0000-00000000000{0}"\nminor = {0}\n'
+        'memory = "1Gi"\n{1}'
+    )
+    mig = 'mig_uuid = "MIG-00000000-0000-0000-0000-000000000009"\n'
+    config.write_text("".join(text.format(n, mig if n == 1 else "") for n in range(3)))
+    host = Host(tmp_path / "sim", ("--config", config), build_dir)
+
+    async def work() -> None:
+        gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
+        await gpus.refresh()
+        assert [gpu.minor for gpu in gpus.gpus] == [0, 2]
+        assert "MIG mode is enabled" in gpus.seen[1].problem
+        assert gpus.seen[1].memory_bytes == GIB and gpus.seen[1].bus_id
+        whole = gpus.seen
+        for action, problem in (("reset", "recovery: reset the GPU"), ("none", "")):
+            host.fault("recovery", action)
+            await gpus.refresh()
+            assert problem in gpus.seen[0].problem
+        host.fault("lose", gpu=2)
+        for _ in range(2):
+            await gpus.refresh()
+            # It does not even report its name any more.
+            assert gpus.gpus == whole[:1]
+            assert gpus.seen[2] == replace(whole[2], problem="GPU is lost")
+        await gpus.close()
+
+    over(host, work)
+
+
+@pytest.mark.sim
 def test_one_gpu_that_hangs_in_the_driver_is_one_unhealthy_gpu(
     build_dir: Path, tmp_path: Path
 ) -> None:
@@ -55,74 +88,6 @@ def test_one_gpu_that_hangs_in_the_driver_is_one_unhealthy_gpu(
         host.fault("latency", "MEMORY_INFO", "0", gpu=1)
         await gpus.refresh()
         assert gpus.gpus == healthy
-        await gpus.close()
-
-    over(host, work)
-
-
-@pytest.mark.sim
-def test_a_recovery_action_of_the_driver(build_dir: Path, tmp_path: Path) -> None:
-    host = Host(tmp_path / "sim", ("--gpu", str(GIB)), build_dir)
-
-    async def work() -> None:
-        gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
-        for action, problem in (
-            ("reset", "the driver reports that it needs recovery: reset the GPU"),
-            ("drain-and-reset", "drain and reset"),
-            ("none", ""),
-        ):
-            host.fault("recovery", action)
-            await gpus.refresh()
-            assert problem in gpus.seen[0].problem
-            assert bool(gpus.gpus) is (action == "none")
-        await gpus.close()
-
-    over(host, work)
-
-
-@pytest.mark.sim
-def test_a_gpu_that_falls_off_the_bus_is_not_offered(build_dir: Path, tmp_path: Path) -> None:
-    options = ("--gpu", str(GIB), "--gpu", str(2 * GIB))
-    host = Host(tmp_path / "sim", options, build_dir)
-
-    async def work() -> None:
-        gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
-        await gpus.refresh()
-        assert [gpu.memory_bytes for gpu in gpus.gpus] == [GIB, 2 * GIB]
-        assert gpus.driver == "580.65.06"
-        whole = gpus.seen
-        assert gpus.gpus == whole
-        host.fault("lose", gpu=1)
-        for _ in range(3):
-            await gpus.refresh()
-            # It does not even report its name any more.
-            assert gpus.gpus == whole[:1]
-            assert gpus.seen == (whole[0], replace(whole[1], problem="GPU is lost"))
-        await gpus.close()
-
-    over(host, work)
-
-
-@pytest.mark.sim
-def test_a_gpu_in_mig_mode_is_in_trouble_and_keeps_its_memory(
-    build_dir: Path, tmp_path: Path
-) -> None:
-    config = tmp_path / "host.toml"
-    text = (
-        '[[gpu]]\nuuid = "GPU-00000000-0000-0000-0000-00000000000{0}"\nminor = {0}\n'
-        'memory = "1Gi"\n{1}'
-    )
-    mig = 'mig_uuid = "MIG-00000000-0000-0000-0000-000000000009"\n'
-    config.write_text(text.format(0, "") + text.format(1, mig))
-    host = Host(tmp_path / "sim", ("--config", config), build_dir)
-
-    async def work() -> None:
-        gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
-        await gpus.refresh()
-        assert [gpu.minor for gpu in gpus.gpus] == [0]
-        assert "MIG mode is enabled" in gpus.seen[1].problem
-        assert gpus.seen[1].memory_bytes == GIB
-        assert gpus.seen[1].bus_id
         await gpus.close()
 
     over(host, work)

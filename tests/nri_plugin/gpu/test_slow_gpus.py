@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.nvml_queries import PROCESSES
 from nri_plugin.gpu.record import FILE, Record
 from tests.nri_plugin import fake_nvml
@@ -17,12 +18,22 @@ from tests.nri_plugin.gpu.inventory_scene import GPU_1, GPU_2, ONE, TWO, Answers
 from tests.support import Clock, until_async
 
 
-async def test_a_gpu_that_does_not_answer_is_unhealthy_until_it_does(tmp_path: Path) -> None:
-    clock = Clock()
-    answers = Answers(tmp_path, ONE, TWO)
+async def scene(path: Path) -> tuple[Answers, Clock, Inventory, Deadlines]:
+    """Two GPUs that have answered."""
+    answers, clock = Answers(path, ONE, TWO), Clock()
     gpus = answers.inventory(clock)
-    deadlines = Deadlines(gpus.nvml)
     await gpus.refresh()
+    return answers, clock, gpus, Deadlines(gpus.nvml)
+
+
+async def heard(gpus: Inventory) -> None:
+    """Return when no answer is late any more."""
+    await gpus.refresh()
+    await until_async(lambda: not gpus.nvml._running.late)  # type: ignore[union-attr]
+
+
+async def test_a_gpu_that_does_not_answer_is_unhealthy_until_it_does(tmp_path: Path) -> None:
+    answers, clock, gpus, deadlines = await scene(tmp_path)
     answers.give(ONE, {**TWO, "silent": True})
     clock.seconds += 5
     looking = asyncio.create_task(gpus.refresh())
@@ -37,8 +48,7 @@ async def test_a_gpu_that_does_not_answer_is_unhealthy_until_it_does(tmp_path: P
     assert [*gpus.gpus] == [GPU_1]
     answers.give(ONE, TWO)
     clock.seconds += 5
-    await gpus.refresh()
-    await until_async(lambda: not gpus.nvml._running.late)  # type: ignore[union-attr]
+    await heard(gpus)
     clock.seconds += 5
     await gpus.refresh()
     assert [*gpus.gpus] == [GPU_1, GPU_2]
@@ -48,11 +58,7 @@ async def test_a_gpu_that_does_not_answer_is_unhealthy_until_it_does(tmp_path: P
 async def test_measurements_do_not_wait_for_a_gpu_that_was_slow(tmp_path: Path) -> None:
     """The GPU stays out until it has answered a query of its health in time: its next answer may be
     as slow."""
-    clock = Clock()
-    answers = Answers(tmp_path, ONE, TWO)
-    gpus = answers.inventory(clock)
-    deadlines = Deadlines(gpus.nvml)
-    await gpus.refresh()
+    answers, clock, gpus, deadlines = await scene(tmp_path)
     answers.give(ONE, {**TWO, "silent": True})
     asked = asyncio.create_task(gpus.nvml.ask(PROCESSES))
     await until_async(lambda: deadlines.heard(0))
@@ -87,8 +93,7 @@ async def test_a_slow_first_answer_is_waited_for(tmp_path: Path) -> None:
     assert gpus.unnamed == ["GPU 1: NVML has not answered for it yet (60 s)"]
     answers.give(ONE, TWO)
     clock.seconds += 5
-    await gpus.refresh()
-    await until_async(lambda: not gpus.nvml._running.late)  # type: ignore[union-attr]
+    await heard(gpus)
     clock.seconds += 5
     await gpus.refresh()
     assert ([*gpus.gpus], gpus.nvml.silent, gpus.unnamed) == ([GPU_1, GPU_2], False, [])
