@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import grant_file, grants, names
+from gpuslice.contract import grant_file, grants
 from gpuslice.contract.grants import GpuGrant
 from nri_plugin.host import bundle
 from nri_plugin.messages import nri_pb2 as nri
@@ -24,7 +24,6 @@ from tests.nri_plugin.host.test_device_plugins import write
 from tests.nri_plugin.service_scene import (
     GRANTS,
     HALF,
-    QUARTER,
     UUID,
     Host,
     as_made,
@@ -105,25 +104,6 @@ async def test_a_pod_with_rdma_alone_waits_for_nothing_of_ours(
         await stuck
 
 
-async def test_an_rdma_allocation_that_changes_while_its_pod_runs_changes_nothing(
-    host: Host,
-) -> None:
-    """koord-scheduler or an operator moves the pod to another device: neither the agent's start
-    nor the pod's next container is affected."""
-    rdma, other = '{"rdma":[{"minor":0}]}', '{"rdma":[{"minor":1}]}'
-    of, runs, made = pod(labels={}, allocated=rdma), container(), container(1)
-    runs.state = nri.CONTAINER_RUNNING
-    handler = host.service('{"gpus": []}')
-    bound_pods = handler._parts.bound_pods
-    for text in (rdma, other):
-        seen = Pod(of.uid, of.namespace, of.name, {}, {names.ANNOTATION_DEVICE_ALLOCATED: text})
-        bound_pods.put(Bound(seen, "2026-01-01T00:00:00Z", False, {}), listing=False)
-    async with serving(handler, [of], [runs]) as runtime:
-        assert await runtime.create(of, made) == nri.CreateContainerResponse()
-        await runtime.notify("StartContainer", of, made)
-        assert (handler.holds, bound_pods.foreign(), host.keys()) == ((), {}, set())
-
-
 async def test_a_share_of_a_gpu_that_another_plugin_gave_to_a_pod_is_refused(
     host: Host, tmp_path: Path
 ) -> None:
@@ -155,19 +135,6 @@ async def test_a_share_is_refused_where_selinux_hides_the_files_of_its_limit(hos
         assert handler.node.selinux in text
         assert host.keys() == set()
         assert await runtime.create(pod(1, labels={}), container(1, sandbox=1)) is not None
-
-
-async def test_a_container_without_a_share_starts_though_cdi_specs_hang(host: Host) -> None:
-    handler, hangs = host.service(), threading.Event()
-    made = container(name="sidecar")
-    made.cdi_devices.add(name="example.com/nic=0")
-    async with serving(handler) as runtime:
-        stuck = asyncio.create_task(handler._worker.run(hangs.wait, 60))
-        handler.lifecycle._settings = replace(host.settings, work_deadline_s=0.2)
-        assert await runtime.create(pod(allocated=HALF, grants=GRANTS), made) is not None
-        assert not stuck.done()
-        hangs.set()
-        await stuck
 
 
 def _sandbox(host: Host, of: nri.PodSandbox, program: str) -> None:
@@ -227,21 +194,18 @@ async def test_gpus_that_nvidias_runtime_gives_are_counted(host: Host) -> None:
         assert handler._parts.metrics.unlimited.labels("nvidia_runtime")._value.get() == 3
 
 
-async def test_before_other_device_plugins_are_looked_for_nothing_is_overridden(
-    host: Host,
+@pytest.mark.parametrize("looked", [True, False])
+async def test_while_it_is_not_known_which_gpus_are_held_nothing_is_overridden(
+    host: Host, looked: bool
 ) -> None:
+    """The container may be of a pod to which the kubelet assigned a GPU, or which another device
+    plugin serves."""
     handler = host.service()
     _sandbox(host, pod(labels={}), NVIDIA)
-    async with serving(handler) as runtime:
-        assert await runtime.create(pod(labels={}), _asks("all")) == nri.CreateContainerResponse()
-
-
-async def test_while_it_is_not_known_which_gpus_are_held_nothing_is_overridden(
-    host: Host,
-) -> None:
-    """The container may be of a pod to which the kubelet assigned a GPU."""
-    async with _at_nvidias_default(host) as (handler, runtime):
+    if looked:
+        await handler.node.look_for_plugins()
         handler.node.modes.unknown = "the kubelet's record cannot be read"
+    async with serving(handler) as runtime:
         assert await runtime.create(pod(labels={}), _asks("all")) == nri.CreateContainerResponse()
 
 
@@ -278,18 +242,3 @@ async def test_variables_of_a_grant_in_the_container(
         env = {each.key: each.value for each in reply.adjust.env}
         assert env["VOLCANO_GPU_ALLOCATED"] == "5120"
         assert env["NVIDIA_VISIBLE_DEVICES"] == visible
-
-
-async def test_a_container_gets_what_the_node_is_when_it_is_made(host: Host) -> None:
-    """A decision on the previous state is a guess; a change since is detected in time."""
-    spec = host.cdi / "gpu.json"
-    async with serving(host.service()) as runtime:
-        for number, path in enumerate(("/dev/gpu0", "/dev/gpu0", "/dev/gpu-one")):
-            spec.write_text(spec.read_text().replace("/dev/gpu0", path))
-            of = pod(number, allocated=QUARTER)
-            reply = await runtime.create(of, container(number, sandbox=number))
-            assert reply is not None
-            assert path in {mount.destination for mount in reply.adjust.mounts}
-        spec.write_text(spec.read_text().replace(UUID, "GPU-other"))
-        text = await refused(runtime, pod(3, allocated=QUARTER), container(3, sandbox=3))
-        assert f"CDI device nvidia.com/gpu={UUID}: not found" in text

@@ -12,7 +12,6 @@ from gpuslice.contract import grant_file, names
 from nri_plugin.containers.lifecycle import Lifecycle
 from nri_plugin.policy import kube_objects
 from nri_plugin.policy.model import Claim, Container, Gpu, Pod, Share
-from nri_plugin.policy.recovery import Running
 from nri_plugin.policy.refusals import Reason, Refused
 from tests.nri_plugin.service_scene import UUID, Host
 
@@ -88,10 +87,3 @@ async def test_a_container_with_a_claim_does_not_start_without_it(host: Host) ->
         with pytest.raises(Refused) as refused:
             await checked
         assert refused.value.refusal.reason is Reason.NOT_ADJUSTED
-
-
-async def test_what_the_runtime_lists_holds_its_share_again(host: Host) -> None:
-    async with living(host) as life:
-        await life.listed([Running("c0", "main", POD, "c0", waiting=True)])
-        (hold,) = life.records.ledger.holds()
-        assert (hold.pod_uid, hold.parts[UUID].memory_bytes) == ("uid-0", 5 << 30)

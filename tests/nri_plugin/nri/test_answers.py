@@ -32,16 +32,6 @@ async def test_a_verdict_may_await_an_examination(objects: bool) -> None:
         assert looked
 
 
-async def test_a_verdict_that_comes_too_late_fails_the_creation() -> None:
-    async with session() as r:
-        r.handler.at_once = True
-        r.handler.hooks["look"] = asyncio.Event().wait
-        r.runtime.request_timeout_s = 1
-        with pytest.raises(RequestFailed, match="did not decide Validate within"):
-            await r.runtime.create(pod(), container())
-        assert r.runtime.dropped is None
-
-
 async def test_a_refusal_reaches_the_user_unchanged() -> None:
     async with session() as r:
         r.handler.hooks["create"] = raiser(objection("no GPU-7 on this node: \udcff é"))
@@ -121,21 +111,3 @@ async def test_a_handler_that_answers_at_once_has_the_same_replies(
         "outcome=refused",
         "outcome=error",
     ]
-
-
-async def test_a_late_handler_is_cancelled() -> None:
-    async with session() as r:
-        cancelled = asyncio.Event()
-
-        async def hook() -> None:
-            try:
-                await forever()
-            finally:
-                cancelled.set()
-
-        r.handler.hooks["create"] = hook
-        r.runtime.request_timeout_s = 0.4
-        with pytest.raises(RequestFailed):
-            await r.runtime.create(pod(), container())
-        await cancelled.wait()
-        assert not r.plugin.done()

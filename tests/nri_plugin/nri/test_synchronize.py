@@ -38,32 +38,45 @@ from tests.support import until_async
 pytestmark = pytest.mark.node
 
 
-async def test_synchronize_adopts_200_containers_beside_1000_stale_directories(
+async def test_the_answer_does_not_wait_for_the_verification_of_its_containers(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each has 1/200 of the GPU, one has lost its files; the next one finds none left."""
-    part = TOTAL // 200
+    """Each container has a part of the GPU. The record of the first cannot be read, the eighth has
+    lost its files, and 1000 directories are stale."""
+    count, part = 200, TOTAL // 200
     resources = {names.RESOURCE_MEMORY: part, names.RESOURCE_CORE: 0}
     text = allocation.encode(Allocation({"gpu": [DeviceEntry(0, resources, UUID)]}))
     granted = grants.encode({"main": [GpuGrant(UUID, 0, part, 0)]})
-    pods = [pod(number, allocated=text, grants=granted) for number in range(200)]
-    listed = [as_made(container(number, sandbox=number), None) for number in range(200)]
+    pods = [pod(number, allocated=text, grants=granted) for number in range(count + 1)]
+    listed = [as_made(container(number, sandbox=number), None) for number in range(count)]
     files = RunDirectory(host.run, lambda: 7)
     for made in listed:
+        made.state = nri.CONTAINER_RUNNING
         made.mounts.add(destination="/.gpuslice", source=str(host.run / made.id))
         if made.id != "c7":
             files.apply(planned(made.id, [Share(UUID, 0, part, 0)]))
     for number in range(1000):
         (host.run / f"deleted{number}").mkdir()
+    slow = host.run / "c0" / "plan.json"
+    slow.unlink()
+    os.mkfifo(slow)
     handler = host.service()
     await host.inventory.refresh()
-    async with serving(handler, pods, listed) as runtime:
-        assert handler.records.ledger.granted() == {UUID: Part(200 * part, 0)}
-        rest = pod(200, allocated=text, grants=granted)
-        assert "insufficient free capacity" in await refused(runtime, rest, container(200))
+    async with serving(handler, pods[:count], listed, settled=False) as runtime:
+        assert handler.records.ledger.granted() == {UUID: Part(count * part, 0)}
+        life = handler.lifecycle
+        assert life._verifying is not None and not life.verifier._tasks
+        await asyncio.to_thread(slow.write_text, "{}")
+        slow.unlink()
+        await life.settled()
+        counted = handler._parts.metrics.registry.get_sample_value
+        assert counted("gpuslice_limit_not_in_place_total") == count, "none has our mounts"
+        rest = container(count, sandbox=count)
+        assert "insufficient free capacity" in await refused(runtime, pods[count], rest)
         await runtime.stop(pods[0], listed[0])
-        assert await runtime.create(rest, container(200)) is not None
-    assert len(host.keys()) == 200
+        assert await runtime.create(pods[count], rest) is not None
+        await handler.records.sweeper.settled()
+    assert len(host.keys()) == count
     lost = [r.getMessage() for r in caplog.records if "whose grant is missing" in r.getMessage()]
     assert len(lost) == 1 and "pod=train-7" in lost[0]
 
@@ -80,21 +93,6 @@ async def test_a_container_in_creation_keeps_its_hold_for_one_synchronize(host: 
         assert "insufficient free capacity" in text
     async with serving(handler):
         assert host.keys() == set()
-
-
-async def test_the_hold_of_a_container_that_was_never_created_expires(host: Host) -> None:
-    """Answered, then containerd was killed: no event for the container will ever arrive."""
-    whole = HALF.replace("50", "100")
-    host.settings = replace(host.settings, making_s=0.05)
-    handler = host.service()
-    async with serving(handler) as runtime:
-        await runtime.create(pod(0, allocated=whole), container(0))
-    async with serving(handler) as runtime:
-        while True:
-            with contextlib.suppress(RequestFailed):
-                await runtime.create(pod(1, allocated=whole), container(1, sandbox=1))
-                break
-            await asyncio.sleep(0.01)
 
 
 async def test_synchronize_removes_orphans_and_records_users(host: Host) -> None:
@@ -136,21 +134,6 @@ async def test_files_of_a_container_that_was_never_created_are_removed(host: Hos
         await until_async(lambda: host.keys() == {"c1", "c2"})
 
 
-async def test_containers_made_without_the_agent_are_logged_and_counted(
-    host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
-    of = [pod(allocated=HALF), pod(1, labels={})]
-    handler = host.service()
-    async with serving(handler, of, [container(), container(1, sandbox=1)]):
-        pass
-    counted = handler._parts.metrics.registry.get_sample_value
-    for kind, count in (("not_adjusted", 1), ("files_lost", 0), ("foreign_gpu", 0)):
-        assert counted("gpuslice_stray_containers", {"kind": kind}) == count
-    lines = [r.getMessage() for r in caplog.records if "without its GPU" in r.getMessage()]
-    assert len(lines) == 1
-    assert "namespace=team pod=train-0 uid=uid-0 container=main" in lines[0]
-
-
 async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,7 +156,9 @@ async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted
     assert "pod=train-0" in line and "delete the pod" in line
 
 
-async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(host: Host) -> None:
+async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
     """A node's reboot without NRI's validator leaves such a container. The pod's author gets an
     event. No other pod gets its capacity, so that the pod can be recreated."""
     of, whole = pod(allocated=HALF), HALF.replace("50", "100")
@@ -181,6 +166,10 @@ async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(host
     handler = Service(replace(host.parts(), notices=notices))
     await host.inventory.refresh()
     async with serving(handler, [of], [container()]) as runtime:
+        counted = handler._parts.metrics.registry.get_sample_value
+        assert counted("gpuslice_stray_containers", {"kind": "not_adjusted"}) == 1
+        (line,) = (r.getMessage() for r in caplog.records if "without its GPU" in r.getMessage())
+        assert "namespace=team pod=train-0 uid=uid-0 container=main" in line
         other = pod(1, allocated=whole)
         text = await refused(runtime, other, container(1, sandbox=1))
         assert "insufficient free capacity" in text and "team/train-0" in text
@@ -195,33 +184,3 @@ async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(host
         await runtime.notify("RemoveContainer", of, made)
         await runtime.notify("RemoveContainer", of, container())
         assert await runtime.create(other, container(3, sandbox=1)) is not None
-
-
-async def test_the_answer_does_not_wait_for_the_verification_of_700_containers(
-    host: Host,
-) -> None:
-    """The record of the first cannot be read. The ledger has all shares when the answer is sent."""
-    part = TOTAL // 700
-    resources = {names.RESOURCE_MEMORY: part, names.RESOURCE_CORE: 0}
-    text = allocation.encode(Allocation({"gpu": [DeviceEntry(0, resources, UUID)]}))
-    granted = grants.encode({"main": [GpuGrant(UUID, 0, part, 0)]})
-    pods = [pod(number, allocated=text, grants=granted) for number in range(700)]
-    listed = [as_made(container(number, sandbox=number), None) for number in range(700)]
-    for made in listed:
-        made.state = nri.CONTAINER_RUNNING
-        made.mounts.add(destination="/.gpuslice", source=str(host.run / made.id))
-        (host.run / made.id).mkdir(parents=True)
-    slow = host.run / "c0" / "mounts"
-    os.mkfifo(slow)
-    handler = host.service()
-    await host.inventory.refresh()
-    async with serving(handler, pods, listed, settled=False):
-        assert handler.records.ledger.granted() == {UUID: Part(700 * part, 0)}
-        life = handler.lifecycle
-        assert life._verifying is not None and not life.verifier._tasks
-        await asyncio.to_thread(slow.write_text, "{}")
-        slow.unlink()
-        await life.settled()
-        counted = handler._parts.metrics.registry.get_sample_value
-        assert counted("gpuslice_limit_not_in_place_total") == 700, "none has our files"
-        await handler.records.sweeper.settled()
