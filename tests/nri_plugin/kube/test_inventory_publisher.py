@@ -76,14 +76,6 @@ def test_a_field_in_a_lasting_contest_is_left_to_the_other_client() -> None:
     assert not contest.lasts
 
 
-def test_a_contest_that_continues_is_a_lasting_one() -> None:
-    clock = Clock()
-    contest = Contest(clock)
-    for _ in range(20):
-        fight(contest, clock, CONTEST_S / (2 * CONTEST_WRITES), CONTEST_WRITES)
-    assert contest.lasts
-
-
 def test_a_kubelets_writes_at_its_starts_are_no_contest() -> None:
     clock = Clock()
     contest = Contest(clock)
@@ -96,14 +88,6 @@ def test_other_values_and_late_events_are_no_contest() -> None:
     contest = Contest(clock)
     assert all(write(contest, f"{n}Gi", str(n)) for n in range(50))
     assert all(write(contest, "80Gi", "the same") for _ in range(50))
-
-
-def test_a_revert_counts_once_however_often_the_agents_answer_to_it_fails() -> None:
-    clock = Clock()
-    contest = Contest(clock)
-    assert write(contest, "80Gi", "1")
-    assert all(contest.may_write("80Gi", f"unrelated {n}") for n in range(50))
-    assert not contest.lasts
 
 
 def test_writes_that_the_api_server_rejects_are_no_contest() -> None:

@@ -78,16 +78,6 @@ def test_each_grant_has_its_state(bench: Bench) -> None:
     assert bench.check() == {}
 
 
-def test_a_pod_bound_to_a_full_gpu_is_a_mismatch(bench: Bench) -> None:
-    for uid in ("first", "late"):
-        bench.bounds.put(bound(uid, 5 * GIB), listing=False)
-        bench.runs(uid, 5 * GIB, 5 * GIB)
-    assert bench.check() == {GrantState.CONFIRMED: 1, GrantState.MISMATCH: 1}
-    notice = bench.notices.first()
-    assert notice is not None and notice.pod.uid == "late"
-    assert "insufficient free capacity when the pod was bound" in notice.text
-
-
 def test_grants_without_an_api_server_are_reported_after_a_while(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,20 +115,13 @@ def test_a_container_without_a_pod_is_logged_and_reported_once(
     assert len(caplog.records) == 1
 
 
-def test_containers_of_a_deleted_pod_have_a_minute_to_stop(bench: Bench) -> None:
+def test_a_pod_is_not_absent_while_the_api_server_does_not_answer(bench: Bench) -> None:
+    """The minute begins when the watch is in sync again: containers of a deleted pod have it to
+    stop."""
     bench.bounds.put(bound("a"), listing=False)
     bench.runs("a")
     assert bench.check() == {GrantState.CONFIRMED: 1}
     bench.bounds.deleted("a")
-    for _ in range(6):
-        assert bench.check(later_s=10) == {GrantState.UNKNOWN: 1}
-        assert bench.readiness.notes == ()
-    assert bench.check(later_s=10) == {GrantState.POD_NOT_FOUND: 1}
-
-
-def test_a_pod_is_not_absent_while_the_api_server_does_not_answer(bench: Bench) -> None:
-    """The minute begins when the watch is in sync again."""
-    bench.runs("a")
     for watching in (True, False, True):
         bench.check(watching=watching)
         assert bench.check(later_s=ABSENT_S - 1, watching=watching) == {GrantState.UNKNOWN: 1}
