@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +41,6 @@ def test_a_generated_spec_replaces_an_unusable_one_of_another_program(
     host.spec.write_text(whole)
     specs, _ = run(node.inspect_host)
     assert specs.devices[UUID].file == str(host.spec)
-
-
-def test_where_the_runtime_reads_a_spec_it_is_not_doubled(tmp_path: Path) -> None:
-    """Pods that hold a GPU whole have it by the other program's description, too."""
-    host = Host(tmp_path, "--whole-gpus", "any")
-    host.show(*TWO)
-    host.spec.write_text(broken(spec(UUID, OTHER), UUID))
-    host.ctk.write_text(spec(UUID, OTHER))
-    found = run(lambda: inspect(host.node()))
-    assert (found.lacks, list(found.unusable)) == ([], [UUID])
-    assert os.listdir(host.cdi) == [host.spec.name]
 
 
 def test_a_generated_spec_is_renewed_when_a_file_of_it_vanishes(host: Host, tmp_path: Path) -> None:
@@ -98,11 +86,3 @@ def test_missing_control_nodes_are_created_before_a_spec_is_generated(
         f"system create-device-nodes --control-devices --driver-root={root} --dev-root={root}"
     )
     assert generated.startswith("cdi generate ")
-
-
-def test_control_nodes_that_cannot_be_created_are_a_hint(host: Host) -> None:
-    (host.dev / "nvidia-uvm").unlink()
-    host.spec.unlink()
-    (problem,) = host.lacks()
-    assert "none was generated: FileNotFoundError" in problem
-    assert "run nvidia-modprobe -c 0 -u on the host" in problem

@@ -61,12 +61,6 @@ def test_the_pods_of_a_gpu_by_the_ids_of_plugins(
     assert assigned.pods("GPU-bbbbbbbb-0000-0000-0000-000000000000", 20) == set()
 
 
-def test_a_mig_device_is_no_gpu(tmp_path: Path) -> None:
-    """A GPU in MIG mode has no shares."""
-    write(tmp_path, {"uid-1": [UUID.replace("GPU", "MIG")]}, "nvidia.com/mig-1g.5gb")
-    assert Assignments(tmp_path).pods(UUID, 0) == set()
-
-
 def test_a_record_that_changed_is_read_again(tmp_path: Path) -> None:
     assigned = Assignments(tmp_path)
     assert assigned.pods(UUID, 0) == set(), "the kubelet has written none"

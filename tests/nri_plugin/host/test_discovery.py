@@ -63,17 +63,6 @@ def test_paths_are_the_hosts_seen_below_its_root(root: Path) -> None:
     assert given.kubelet_dir == root / "data/kubelet"
 
 
-def test_on_the_host_paths_stay_as_they_are_given() -> None:
-    found = from_arguments(["--library", "/l"], {})
-    assert found.nri_socket == discovery.NRI_SOCKET
-    assert tuple(found.cdi_dirs) == discovery.CDI_DIRS
-
-
-def test_a_loop_of_links_is_left_to_its_reader(root: Path) -> None:
-    (root / "etc").symlink_to("/etc")
-    assert HostView(root).seen(Path("/etc/cdi")) == root / "etc/cdi"
-
-
 def test_the_kubelets_directory_is_the_one_with_its_socket(root: Path) -> None:
     socket = root / "var/lib/k0s/kubelet/pod-resources/kubelet.sock"
     socket.parent.mkdir(parents=True)
@@ -120,13 +109,6 @@ def test_the_driver_root_is_where_nvml_lies(root: Path, below: str, expected: st
     assert driver_root.locate(root) is None
     install(root, below)
     assert driver_root.locate(root) == Path(expected)
-
-
-def test_a_link_to_the_current_driver_is_followed_on_the_host(root: Path) -> None:
-    """Flatcar's."""
-    install(root, "opt/nvidia/580/usr/lib64")
-    (root / "opt/nvidia/current").symlink_to("/opt/nvidia/580")
-    assert driver_root.locate(root) == Path("/opt/nvidia/current")
 
 
 def test_gpu_operators_file_comes_first_while_it_is_right(root: Path) -> None:

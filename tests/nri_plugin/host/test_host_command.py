@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host import driver_root
 from nri_plugin.host.host_command import in_root
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter another root")
@@ -41,8 +40,3 @@ def test_a_program_runs_below_another_root(root: Path) -> None:
     assert _run(in_root(root, ["/bin/pwd"])).stdout == "/\n"
     assert "No such file" in _run(in_root(root, ["/bin/none"])).stderr
     assert in_root(Path("/"), ["pwd"]) == ["pwd"]
-
-
-def test_whether_a_hook_runs_on_the_host_is_tried_there(root: Path) -> None:
-    assert driver_root._runs(root, Path("/bin/true"))
-    assert not driver_root._runs(root, Path("/bin/none"))

@@ -63,17 +63,6 @@ def test_the_second_agent_names_the_first_and_takes_over_when_it_is_killed(tmp_p
     asyncio.run(Lock(run_dir, "pid=third").acquire(lambda why: pytest.fail(why)))
 
 
-def test_a_runtime_that_has_not_named_itself_is_unknown(tmp_path: Path) -> None:
-    old = holder(tmp_path)
-    (tmp_path / FILE).write_text("")
-
-    def report(why: str) -> None:
-        assert why == "another agent serves this node (it has just begun)"
-        end(old)
-
-    asyncio.run(Lock(tmp_path, "pid=new").acquire(report))
-
-
 def test_a_file_that_was_removed_between_open_and_lock_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,17 +82,6 @@ def test_a_file_that_was_removed_between_open_and_lock_counts_for_nothing(
     asyncio.run(Lock(tmp_path, "pid=new").acquire(said.append))
     assert (len(said) == 1 and "No such file" in said[0]) or "it was removed" in said[0]
     assert (tmp_path / FILE).read_text() == "pid=new\n"
-
-
-def test_a_directory_that_cannot_be_made_is_reported_and_retried(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    run_dir.write_text("in the way")
-
-    def report(why: str) -> None:
-        assert why == f"{run_dir / FILE} cannot be locked: File exists"
-        run_dir.unlink()
-
-    asyncio.run(Lock(run_dir, "pid=new").acquire(report))
 
 
 def test_a_directory_that_others_can_reach_is_closed_to_them(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from gpuslice.contract import (
     allocation,
     grant_file,
     grants,
-    lease_file,
     names,
 )
 from nri_plugin.host.files import RunDirectory
@@ -27,7 +26,6 @@ from nri_plugin.policy import annotation_claims, recovery
 from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.policy.recovery import Running, Stray
 from nri_plugin.policy.refusals import FilesError
-from shim.arbiter.files import Container
 from tests.nri_plugin.objects import clear, planned
 from tests.support import GIB
 
@@ -93,28 +91,3 @@ def test_a_second_container_of_a_shared_grant_of_another_version_is_refused(
     with pytest.raises(FilesError, match=f"version {grant_file.VERSION + step}, of another rel"):
         run.apply(planned("pod-u", SHARES, shared=True))
     assert (tmp_path / "run/pod-u/region").stat().st_ino == inode
-
-
-def test_shared_files_that_a_kill_left_half_written_are_rewritten(
-    run: RunDirectory, tmp_path: Path
-) -> None:
-    run.apply(planned("pod-u", SHARES, shared=True))
-    (tmp_path / "run/pod-u/grant").write_bytes(b"")
-    run.apply(planned("pod-u", SHARES, shared=True))
-    assert run.grants(["pod-u"])
-
-
-@pytest.mark.parametrize("step", NEIGHBOURS)
-def test_the_arbiter_writes_no_lease_of_another_version(
-    step: int, run: RunDirectory, tmp_path: Path
-) -> None:
-    """Its layout is not known; the container keeps its own part of each cycle."""
-    run.apply(planned("c1", SHARES))
-    Container(tmp_path / "run/c1").close()
-    path = tmp_path / "run/c1/lease"
-    data = bytearray(path.read_bytes())
-    struct.pack_into("<I", data, lease_file.HEADER.offset("version"), lease_file.VERSION + step)
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match="not a lease file of version 1"):
-        Container(tmp_path / "run/c1")
-    assert path.read_bytes() == data

@@ -39,10 +39,6 @@ def test_the_program_of_a_sandbox(tmp_path: Path, program: str, theirs: bool) ->
     assert not nvidia_runtime.runs(tmp_path, "gone")
 
 
-def test_without_a_sandbox_the_default_is_unknown(tmp_path: Path) -> None:
-    assert nvidia_runtime.default(tmp_path, []) is None
-
-
 def test_the_newest_sandbox_shows_the_default(tmp_path: Path) -> None:
     """The default may have become NVIDIA's runtime while pods of the one before run."""
     for order, (sandbox_id, program) in enumerate((("old", "/usr/bin/runc"), ("new", NVIDIA))):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -161,32 +159,3 @@ def test_interrupted_at_each_system_call(how: str, before: bytes | None, shm: Pa
 
 
 # --- on a real file system
-
-
-@contextmanager
-def mounted(place: Path, options: str) -> Iterator[None]:
-    libc = ctypes.CDLL(None, use_errno=True)
-    place.mkdir(parents=True)
-    assert libc.mount(b"vgpu", bytes(place), b"tmpfs", 0, options.encode()) == 0
-    try:
-        yield
-    finally:
-        assert libc.umount2(bytes(place), 2) == 0
-
-
-@pytest.mark.node
-def test_a_full_disk_keeps_what_was_there(tmp_path: Path) -> None:
-    top = tmp_path / "top"
-    store = top / "store"
-    with mounted(top, "size=512k"):
-        publish(OLD, store)
-        with (top / "ballast").open("wb", buffering=0) as file, pytest.raises(OSError):
-            while True:
-                file.write(bytes(4096))
-        with pytest.raises(StoreError, match=r"libvgpu\.so\.new: No space left on device"):
-            publish(NEW, store)
-        assert content(store) == OLD
-        assert not [*top.rglob("*.new")]
-        (top / "ballast").unlink()
-        publish(NEW, store)
-        assert content(store) == NEW

@@ -175,14 +175,6 @@ def test_a_process_that_ends_while_it_is_read_is_passed_over(tmp_path: Path) -> 
         os.waitpid(pid, 0)
 
 
-def test_a_copy_that_another_container_mounts_stays(node: Node, tmp_path: Path) -> None:
-    copied = node.places.copy
-    (tmp_path / "inside").touch()
-    with node.process((copied, tmp_path / "inside")):
-        assert node.uninstall()["vgpu/libvgpu.so"] == "stays: a container has it mounted"
-    assert node.uninstall() == {"vgpu/libvgpu.so": "removed"}
-
-
 def test_files_of_other_programs_stay(node: Node) -> None:
     node.places.copy.write_bytes(library(None))
     (node.places.run_dir / "foreign").mkdir()
@@ -196,14 +188,6 @@ def test_files_of_other_programs_stay(node: Node) -> None:
         *("vgpu", "vgpu/.libvgpu.so.new", "vgpu/libvgpu.so"),
     ]
     (node.places.run_dir / "foreign/file").unlink()
-
-
-def test_a_bundle_that_cannot_be_read_removes_nothing(node: Node) -> None:
-    (node.bundle() / "config.json").write_text("[")
-    before = node.there()
-    with pytest.raises(OSError, match="is not as the runtime reads it"):
-        node.uninstall()
-    assert node.there() == before
 
 
 # --- killed at each step

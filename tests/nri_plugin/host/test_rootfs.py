@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -42,12 +41,6 @@ def test_an_image_without_anything_of_ours_passes(bundle: Bundle) -> None:
     assert bundle.examine().preloads == {}
 
 
-def test_an_empty_preload_of_the_image_passes(bundle: Bundle) -> None:
-    (bundle.root / "etc/ld.so.preload").write_bytes(b"")
-    bundle.create()
-    bundle.examine()
-
-
 @pytest.mark.parametrize("place", names.CONTAINER_PRELOADS)
 def test_what_the_images_own_preload_names_is_found(bundle: Bundle, place: str) -> None:
     (bundle.root / place[1:]).write_text("/lib/jemalloc.so # fast\n/lib/other.so")
@@ -68,13 +61,13 @@ def test_the_entry_point_is_judged_by_what_the_runtime_will_start(
     assert "'/volume/busybox' is statically linked" in bundle.examine().out_of_reach
 
 
-@pytest.mark.parametrize(
-    "config", ["{", "[]", "{}", '{"process": []}', '{"process": {"env": [1]}}']
-)
+@pytest.mark.parametrize("config", ["{", "[]", '{"process": {"env": [1]}}'])
 def test_a_configuration_that_cannot_be_read_is_refused(bundle: Bundle, config: str) -> None:
     bundle.create()
     (bundle.path / "config.json").write_text(config)
     expect_refusal(bundle, Reason.ROOTFS_UNKNOWN)
+    os.truncate(bundle.path / "config.json", 1 << 40)
+    expect_refusal(bundle, Reason.ROOTFS_UNKNOWN, "config.json has more than 16777216 bytes")
 
 
 @pytest.mark.parametrize("of", ["bounding", "effective", "permitted", "inheritable", "ambient"])
@@ -110,11 +103,6 @@ def fifo_preload(root: Path) -> None:
     os.mkfifo(root / "etc/ld-nix.so.preload")
 
 
-def linked_etc(root: Path) -> None:
-    (root / "etc").rename(root / "config")
-    (root / "etc").symlink_to("config")
-
-
 def linked_directory(root: Path) -> None:
     (root / "elsewhere").mkdir()
     (root / ".gpuslice").symlink_to("elsewhere")
@@ -126,11 +114,6 @@ IMAGES: Mapping[str, tuple[Callable[[Path], None], Reason, str]] = {
         fifo_preload,
         Reason.IMAGE_PRELOAD,
         "ld-nix.so.preload: invalid value (a special file)",
-    ),
-    "a link as /etc": (
-        linked_etc,
-        Reason.IMAGE_PATH,
-        "image path /etc: invalid value (a symbolic link)",
     ),
     "a link as /.gpuslice": (
         linked_directory,
@@ -186,18 +169,6 @@ def test_a_forwarder_that_is_not_in_its_place(bundle: Bundle, tmp_path: Path, th
     expect_refusal(bundle, Reason.VIEW_DIFFERS, problem, forwarded=True)
 
 
-def test_a_driver_that_another_program_mounts_over_the_forwarder(
-    bundle: Bundle, tmp_path: Path
-) -> None:
-    forwarder, driver = tmp_path / "store/libcuda.so.1", tmp_path / "libcuda.so.1"
-    forwarder.write_bytes(b"")
-    driver.write_bytes(b"driver")
-    place = Mount("/lib/libcuda.so.1", str(forwarder), ("bind", "ro"))
-    bundle.must_see(place.destination, forwarder)
-    bundle.create(place, Mount(place.destination, str(driver), ("bind", "ro")))
-    expect_refusal(bundle, Reason.VIEW_DIFFERS, "a regular file of 6 bytes", forwarded=True)
-
-
 def test_a_driver_that_the_agents_pod_has_elsewhere_than_the_host(
     bundle: Bundle, tmp_path: Path
 ) -> None:
@@ -214,41 +185,6 @@ def test_a_driver_that_the_agents_pod_has_elsewhere_than_the_host(
     (in_pod / "lib/libcuda.so.1").unlink()
     (in_pod / "lib/libcuda.so.1").write_bytes(b"another")
     expect_refusal(bundle, Reason.VIEW_DIFFERS, "a regular file of 6 bytes", forwarded=True)
-
-
-def test_a_configuration_of_any_size_is_not_read(bundle: Bundle) -> None:
-    bundle.create()
-    os.truncate(bundle.path / "config.json", 1 << 40)
-    with pytest.raises(Refused, match=r"config\.json has more than 16777216 bytes"):
-        bundle.examine()
-
-
-def test_a_file_mounted_over_ours(bundle: Bundle, tmp_path: Path) -> None:
-    (tmp_path / "fake").write_text("")
-    bundle.create(Mount("/.gpuslice/libvgpu.so", str(tmp_path / "fake"), ("bind",)))
-    expect_refusal(bundle, Reason.VIEW_DIFFERS, "a regular file of 0 bytes")
-
-
-def test_a_file_of_the_same_number_on_another_file_system(bundle: Bundle, tmp_path: Path) -> None:
-    """File systems in memory number their files alike; the first grant is a low number."""
-    ours = (tmp_path / "run" / bundle.id / "grant").stat().st_ino
-    (tmp_path / "own").mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path / "own"], check=True)
-    try:
-        for number in range(ours + 1):
-            own = tmp_path / "own" / str(number)
-            own.touch()
-            if own.stat().st_ino == ours:
-                break
-        else:
-            pytest.skip(f"this kernel numbers files otherwise: {own.stat().st_ino}, not {ours}")
-        (bundle.root / "a/b").mkdir(parents=True)
-        (bundle.root / "a/b/grant").symlink_to("/.gpuslice/grant")
-        bundle.create(Mount("/a/b/grant", str(own), ("bind", "ro")))
-        with pytest.raises(Refused, match=r"/\.gpuslice/grant is not the file"):
-            bundle.examine()
-    finally:
-        subprocess.run(["umount", tmp_path / "own"], check=True)
 
 
 HIDDEN = {
@@ -273,12 +209,6 @@ def test_a_volume_that_shows_the_limits_of_others(
         bundle.examine()
 
 
-def test_volumes_of_other_paths_are_allowed(bundle: Bundle, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    bundle.create(Mount("/volume", str(tmp_path / "data"), ("bind", "rw")))
-    bundle.examine()
-
-
 _OWN = {"type": "pid"}
 _JOINED = {"type": "pid", "path": "/proc/1/ns/pid"}
 
@@ -299,12 +229,6 @@ def test_a_strong_container_without_a_share_beside_one(
     look = partial(rootfs.strong_beside, bundle.state, bundle.id)
     assert look() == ("SYS_ADMIN" if sees else "")
     assert look({"SYS_ADMIN"}) == ""
-
-
-def test_a_root_file_system_that_cannot_be_examined_is_refused(bundle: Bundle) -> None:
-    bundle.create()
-    (bundle.path / "rootfs").rename(bundle.path / "gone")
-    expect_refusal(bundle, Reason.ROOTFS_UNKNOWN)
 
 
 def test_a_runtime_that_runs_containers_in_a_sandbox(bundle: Bundle) -> None:

@@ -112,12 +112,6 @@ def test_an_answer_that_cannot_be_had_is_an_objection(tmp_path: Path, answer: st
     assert "its policy cannot be read" in said
 
 
-def test_the_question_is_a_transaction_on_one_descriptor(tmp_path: Path) -> None:
-    """A file that keeps what was written answers the question itself."""
-    (tmp_path / "access").touch()
-    assert selinux._ask(tmp_path / "access", f"{SUBJECT} {LABEL} 6") == f"{SUBJECT} {LABEL} 6"
-
-
 @pytest.mark.parametrize(
     ("process", "target", "found"),
     [
@@ -140,28 +134,6 @@ def test_the_label_of_a_sandbox_decides_for_the_node(
     assert text is None if found is None else found in (text or "") and bool(text) == bool(found)
     kernel.enforces("0")
     assert selinux.problem(*of) == (None if found is None else "")
-
-
-def test_files_without_a_label_are_a_problem(tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path / "host", {LABEL: ALL})
-    sandbox = bundle.of(tmp_path, "sandbox")
-    sandbox.mkdir(parents=True)
-    (sandbox / "config.json").write_text(json.dumps({"process": {"selinuxLabel": SUBJECT}}))
-
-    def none() -> str:
-        raise OSError(errno.ENODATA, "No data available")
-
-    text = selinux.problem(tmp_path, ["sandbox"], none, kernel.policy)
-    assert "the agent's files have no label" in (text or "")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"process": null}'])
-def test_a_bundle_that_cannot_be_read_is_no_problem(tmp_path: Path, text: str) -> None:
-    kernel = Kernel(tmp_path / "host", {OF_TMPFS: 0})
-    sandbox = bundle.of(tmp_path, "sandbox")
-    sandbox.mkdir(parents=True)
-    (sandbox / "config.json").write_text(text)
-    assert selinux.problem(tmp_path, ["sandbox"], lambda: OF_TMPFS, kernel.policy) is None
 
 
 # --- the label of our files ------------------------------------------------------------------
@@ -195,18 +167,6 @@ def test_a_file_system_is_mounted_with_the_label(
 
     tmpfs.mount(tmp_path, 4096, 8, label=label, call=mount)
     assert tried == [f"mode=0755,size=4096,nr_inodes=8{each}" for each in mounts]
-
-
-def test_another_failure_of_a_mount_is_not_tried_again(tmp_path: Path) -> None:
-    tried = []
-
-    def mount(path: Path, source: str, options: str) -> None:
-        tried.append(options)
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    with pytest.raises(OSError, match="Cannot allocate memory"):
-        tmpfs.mount(tmp_path, 4096, 8, label=LABEL, call=mount)
-    assert len(tried) == 1
 
 
 @pytest.mark.node

@@ -39,11 +39,6 @@ def test_published_under_its_hash(library: Path, tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["libvgpu.so"]
 
 
-def test_published_again_it_is_the_same_file(library: Path, tmp_path: Path) -> None:
-    inode = publish(library, tmp_path / "store").stat().st_ino
-    assert publish(library, tmp_path / "store").stat().st_ino == inode
-
-
 def test_a_release_that_nothing_uses_is_removed(library: Path, tmp_path: Path) -> None:
     directory = tmp_path / "store"
     old, used = (
@@ -78,32 +73,6 @@ def test_the_releases_of_other_agents_are_kept(library: Path, tmp_path: Path) ->
 def _written(library: Path, data: bytes) -> Path:
     library.write_bytes(data)
     return library
-
-
-def test_an_upgrade_stands_beside(library: Path, tmp_path: Path) -> None:
-    store = plain_store(tmp_path / "store", library)
-    first = store.own()
-    library.write_bytes(b"\x7fELF two")
-    assert store.own() == first
-    assert publish(library, tmp_path / "store") != first
-    assert first.read_bytes() == ELF
-
-
-def test_many_at_once_publish_one_file(library: Path, tmp_path: Path) -> None:
-    found: list[int] = []
-    barrier = threading.Barrier(8)
-
-    def work() -> None:
-        barrier.wait()
-        found.append(publish(library, tmp_path / "store").stat().st_ino)
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8
-    assert len(set(found)) == 1
 
 
 def test_a_library_that_comes_late_is_found(library: Path, tmp_path: Path) -> None:
@@ -203,9 +172,3 @@ def test_the_store_is_one_file_system_that_allows_execution(library: Path, tmp_p
         tmpfs.clear(directory)
     finally:
         tmpfs.clear(run_dir)
-
-
-def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "run").write_text("in the way")
-    with pytest.raises(StoreError, match="/run: File exists"):
-        keep_mounted(tmp_path / "run/.store")

@@ -65,21 +65,12 @@ def test_it_deletes_no_file(
     (root / "link").unlink()
 
 
-def test_a_run_directory_that_cannot_be_read_is_logged(
-    run: RunDirectory, root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    root.write_text("in the way")
-    sweep(run)
-    assert "the run directory cannot be swept" in caplog.text
-    root.unlink()
-
-
-def test_a_container_in_the_middle_of_a_thousand_waits_for_one_removal(
+def test_a_container_beside_hundreds_of_unused_ones_waits_for_one_removal(
     run: RunDirectory, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two keys that are unused at the start come into use before their turn: they stay."""
     caplog.set_level(logging.INFO)
-    for number in range(1000):
+    for number in range(300):
         (root / f"c{number:03}").mkdir(parents=True)
     for number in range(100):
         run.apply(planned(f"c{number:03}", SHARES))
@@ -91,24 +82,12 @@ def test_a_container_in_the_middle_of_a_thousand_waits_for_one_removal(
         sweeper.begin()
         while "c000" in await worker.run(run.keys, DEADLINE_S):
             pass
-        users.update(("new", "c999"))
+        users.update(("new", "c299"))
         await worker.run(lambda: run.apply(planned("new", SHARES)), DEADLINE_S)
         left = len(run.keys())
         await sweeper.settled()
         return left
 
     assert asyncio.run(work()) > 10, "it was made before the sweep was over"
-    assert run.keys() == {"new", "c999"}
-    assert "unused directories removed removed=999 stay=0" in caplog.text
-
-
-async def test_stopped_it_leaves_the_rest(run: RunDirectory, root: Path) -> None:
-    for number in range(500):
-        (root / f"c{number}").mkdir(parents=True)
-    sweeper = Sweeper(run, Worker("files"), DEADLINE_S, lambda: ())
-    sweeper.begin()
-    sweeper.begin()
-    await asyncio.sleep(0)
-    sweeper.stop()
-    await sweeper.settled()
-    assert len(run.keys()) > 1
+    assert run.keys() == {"new", "c299"}
+    assert "unused directories removed removed=299 stay=0" in caplog.text

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import names
 from nri_plugin.command_line import from_arguments
 from nri_plugin.host import bundle as bundles
 from nri_plugin.host import rootfs, verifier
@@ -22,7 +21,7 @@ from nri_plugin.host.rootfs import Proof
 from nri_plugin.host.verifier import Started, Verifier
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.differences import Identity
-from nri_plugin.policy.model import Container, Mount, Pod
+from nri_plugin.policy.model import Container, Pod
 from nri_plugin.policy.notices import Notices
 from nri_plugin.policy.refusals import Refused
 from tests.descriptors import no_descriptors
@@ -59,30 +58,13 @@ def test_what_was_put_in_place_is_what_the_program_meets(bundle: Bundle) -> None
 
 
 @pytest.mark.parametrize(
-    "place", ["/.gpuslice/libvgpu.so", "/.gpuslice/grant", "/.gpuslice/region"]
+    "place", ["/.gpuslice/libvgpu.so", "/.gpuslice/grant", "/etc/ld.so.preload"]
 )
 def test_a_file_that_was_put_over_ours_since(bundle: Bundle, place: str) -> None:
     bundle.create()
     bundle.examine()
     put_over(bundle, place)
     with pytest.raises(Refused, match=f"{place} is not the file that the agent mounted"):
-        prove(bundle)
-
-
-@pytest.mark.parametrize("place", ["/etc/ld.so.preload", "/etc/ld-nix.so.preload"])
-def test_a_preload_line_that_was_put_over_ours_since(bundle: Bundle, place: str) -> None:
-    bundle.create()
-    put_over(bundle, place)
-    with pytest.raises(Refused, match=f"{place} is not the file that the agent mounted"):
-        prove(bundle)
-
-
-def test_limits_of_other_libraries_not_seen_before_the_start(
-    bundle: Bundle, tmp_path: Path
-) -> None:
-    (tmp_path / "link").symlink_to(tmp_path)
-    bundle.create(Mount("/volume", str(tmp_path / "link/run"), ("bind", "rw")))
-    with pytest.raises(Refused, match="mount /volume: invalid value"):
         prove(bundle)
 
 
@@ -94,14 +76,6 @@ def test_a_capability_not_seen_before_the_start(bundle: Bundle) -> None:
         prove(bundle)
     (bundle.path / "config.json").write_text("{")
     with pytest.raises(OSError, match=r"config\.json is not as the runtime reads it"):
-        prove(bundle)
-
-
-def test_a_missing_file_of_the_host_is_an_error(bundle: Bundle) -> None:
-    """A file that cannot be compared is not proven."""
-    bundle.create()
-    Path(bundle.plan.files[names.CONTAINER_LIBRARY]).rename(bundle.state / "gone")
-    with pytest.raises(OSError, match="No such file"):
         prove(bundle)
 
 
@@ -178,12 +152,6 @@ def test_the_result_of_a_check_is_logged_and_failures_are_counted(desk: Desk) ->
     assert desk.counted == 1
 
 
-def test_a_container_without_all_mounts_is_reported_and_counted(desk: Desk) -> None:
-    (said,) = desk.perform(replace(desk.one, plan=None))
-    assert "limit not in place" in said and "without this agent" in said
-    assert desk.counted == 1
-
-
 def test_without_a_descriptor_a_container_is_not_checked(desk: Desk) -> None:
     """That is no fault of the container's."""
     desk.bundle.create()
@@ -221,14 +189,8 @@ def test_a_container_that_never_starts_is_not_reported(desk: Desk) -> None:
     assert desk.perform(replace(desk.one, waits_in=waits_in)) == []
 
 
-def test_a_stopped_verification_starts_no_check(desk: Desk) -> None:
-    desk.bundle.create()
-    assert desk.perform(desk.one, do=Verifier.stop) == []
-
-
-PODS = 110
-"""Pods of a node, the kubelet's default."""
-RETRIES = 5
+PODS = 40
+RETRIES = 3
 STRONG = {
     "process": {"cwd": "/", "capabilities": {"effective": ["CAP_SYS_ADMIN"]}},
     "linux": {"namespaces": []},

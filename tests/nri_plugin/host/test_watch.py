@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import names
 from gpuslice.gpu.driver_root import NVML
 from nri_plugin.host import device_plugins
 from nri_plugin.host import watch as module
@@ -45,13 +44,6 @@ def test_a_healthy_node_lacks_nothing(host: Host) -> None:
     assert not host.settings.generated_cdi_dir.exists()
 
 
-def test_the_device_plugins_spec_suffices(host: Host) -> None:
-    """GPU Operator's: nothing is generated."""
-    host.spec.write_text(spec(UUID, kind=names.CDI_KINDS[1]))
-    assert host.lacks() == []
-    assert not host.settings.generated_cdi_dir.exists()
-
-
 def test_a_node_with_a_plugin_of_nvidias_is_not_ours(host: Host, tmp_path: Path) -> None:
     plugins = tmp_path / "device-plugins"
     plugins.mkdir()
@@ -63,19 +55,6 @@ def test_a_node_with_a_plugin_of_nvidias_is_not_ours(host: Host, tmp_path: Path)
         theirs.listen()
         assert host.lacks(node) == [], "the GPUs themselves are in order"
         assert f"a device plugin listens on {plugins}/nvidia-gpu.sock" in (node.conflict or "")
-    assert node.gpus == []
-
-
-def test_a_node_with_nvidias_dra_driver_is_not_ours(host: Host, short: Path) -> None:
-    kubelet = short / "kubelet"
-    (kubelet / "plugins/gpu.nvidia.com").mkdir(parents=True)
-    host.settings = replace(host.settings, kubelet_dir=kubelet)
-    node = host.node()
-    with socket.socket(socket.AF_UNIX) as theirs:
-        theirs.bind(str(kubelet / "plugins/gpu.nvidia.com/dra.sock"))
-        theirs.listen()
-        assert host.lacks(node) == [], "the GPUs themselves are in order"
-    assert "keep the DRA driver's kubelet plugin off this node" in (node.conflict or "")
     assert node.gpus == []
 
 
@@ -99,17 +78,6 @@ def test_a_record_of_the_kubelets_that_cannot_be_read(host: Host, tmp_path: Path
     node = host.node()
     assert host.lacks(node) == []
     assert str(tmp_path / device_plugins.RECORD) in (node.conflict or "")
-
-
-def test_a_node_whose_selinux_hides_the_files(host: Host) -> None:
-    node = host.node()
-    node.selinux = "SELinux does not let container_t read a file of tmpfs_t"
-    assert host.lacks(node) == [node.selinux]
-
-
-def test_a_missing_library(host: Host) -> None:
-    host.library.unlink()
-    assert host.lacks() == [f"the library is missing: {host.library}: No such file or directory"]
 
 
 def test_a_gpu_whose_spec_cannot_be_used(host: Host) -> None:
@@ -187,13 +155,6 @@ def test_a_missing_directory_is_a_reason_with_the_hosts_path(host: Host, tmp_pat
     assert "the library is missing" in lacks[1]
     state.mkdir(parents=True)
     assert "the library is missing" in host.lacks(node)[0]
-
-
-def test_an_unusable_spec_is_named_by_the_hosts_path(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    host.settings = replace(host.settings, host_root=tmp_path)
-    (host.cdi / "again.json").write_text(spec(UUID))
-    assert f"CDI device of {UUID} in /cdi/nvidia.json: duplicate name: " in host.lacks()[0]
 
 
 async def test_the_watch_reports_a_library_that_is_lost_and_restored(

@@ -28,29 +28,6 @@ from tests.nri_plugin.host.watch_scene import (
 __all__ = ["host"]
 
 
-def test_a_missing_spec_is_generated(host: Host) -> None:
-    host.spec.unlink()
-    host.ctk.write_text(spec("0", UUID, "all"))
-    assert host.lacks() == []
-    assert os.listdir(host.settings.generated_cdi_dir) == [FILE]
-    assert os.listdir(host.cdi) == []
-
-
-def test_a_gpu_without_a_cdi_device_leaves_the_others_ready(host: Host) -> None:
-    """nvidia-ctk describes one of two; later both, and the first keeps its device."""
-    host.spec.unlink()
-    host.show(*TWO)
-    host.ctk.write_text(spec(OTHER))
-    node = host.node()
-    node.generator._min_interval_s = 0
-    found = run(lambda: inspect(node))
-    assert found.lacks == []
-    assert list(found.unusable) == [UUID]
-    assert f"nvidia-ctk does not describe nvidia.com/gpu={UUID}" in found.unusable[UUID]
-    host.ctk.write_text(spec(OTHER, UUID))
-    assert run(lambda: inspect(node)) == module.Found([], {})
-
-
 def test_a_gpu_with_an_unusable_generated_spec_leaves_the_others_ready(host: Host) -> None:
     """They are ready before nvidia-ctk describes it in a usable way."""
     host.spec.unlink()
@@ -70,19 +47,6 @@ def test_the_problem_names_why_no_spec_was_generated(host: Host) -> None:
     (problem,) = host.lacks()
     assert problem.startswith(f"{UUID} has no CDI device (unreadable: {host.spec}: ")
     assert "none was generated: FileNotFoundError: [Errno 2]" in problem
-
-
-def test_no_spec_is_generated_where_that_is_switched_off(tmp_path: Path) -> None:
-    host = Host(tmp_path, "--nvidia-ctk", "off")
-    host.spec.unlink()
-    assert host.lacks() == [f"{UUID} has no CDI device"]
-
-
-def test_a_spec_that_cannot_be_written(host: Host) -> None:
-    host.spec.unlink()
-    host.ctk.write_text(spec(UUID))
-    host.settings.run_dir.write_text("in the way")
-    assert host.lacks()[0].startswith("no CDI spec can be written: ")
 
 
 def test_a_generated_spec_gives_way_to_a_second_description(tmp_path: Path) -> None:
@@ -129,22 +93,6 @@ def test_an_earlier_agents_spec_is_renewed_or_removed(host: Host) -> None:
     run(host.node().renew_specs)
     assert not generated.exists()
     run(host.node().renew_specs)
-
-
-def test_another_driver_renews_the_generated_spec(host: Host) -> None:
-    """The agent needs no restart. It does not repeat a completed query for the same driver."""
-    host.spec.unlink()
-    host.ctk.write_text(spec(UUID))
-    node = host.node()
-    node.generator._min_interval_s = 0
-    assert host.lacks(node) == []
-    generated = host.settings.generated_cdi_dir / FILE
-    for driver, path in (("1", "/dev/zero"), ("2", "/dev/full")):
-        host.show(GPU, driver=driver)
-        host.ctk.write_text(spec(UUID).replace("/dev/zero", "/dev/full"))
-        run(lambda: ask(node))
-        assert host.lacks(node) == []
-        assert path in generated.read_text()
 
 
 def test_a_renewal_that_timed_out_is_repeated(host: Host) -> None:
