@@ -23,8 +23,6 @@ def _info(name: str, version: str, nri_version: str = "") -> RuntimeInfo:
     ("name", "version", "nri_version"),
     [
         ("containerd", "1.6.40", ""),
-        ("containerd", "v1.7.0", ""),
-        ("containerd", "v1.7.24", ""),
         ("containerd", "1.7.24~ds1", ""),
         ("containerd", "1.7.25", ""),
         ("containerd", "1.7", ""),
@@ -42,10 +40,8 @@ def test_refused(name: str, version: str, nri_version: str) -> None:
     ("name", "version", "nri_version"),
     [
         ("containerd", "v1.7.26", ""),
-        ("containerd", "1.7.35", ""),
         ("containerd", "v2.0.0", ""),
         ("containerd", "v2.4.2", "v0.12.3"),
-        ("containerd", "9.9.9", ""),
         ("containerd", "1.7.24", "v0.12.0"),
         ("containerd", "devel", ""),
         ("containerd", "", ""),

@@ -132,23 +132,11 @@ def test_only_supported_events_are_subscribed(nri_version: str, subscribed: int)
     assert isinstance(configured, session_events.Configured)
     response = nri.ConfigureResponse.FromString(wire.reply().payload)
     assert response.events == configured.events == subscribed
+    assert configured.runtime.request_timeout_ms == 2000, "where the runtime reports none"
     assert (response.failure_policy.fail_request, response.failure_policy.keep_connected) == (
         True,
         False,
     )
-
-
-@pytest.mark.parametrize("timeout", [0, -1])
-def test_a_runtime_that_reports_no_timeouts_has_the_old_ones(timeout: int) -> None:
-    wire = Wire()
-    (configured,) = wire.call(
-        "Configure",
-        nri.ConfigureRequest(
-            runtime_name="containerd", registration_timeout=timeout, request_timeout=timeout
-        ),
-    )
-    assert isinstance(configured, session_events.Configured)
-    assert configured.runtime.request_timeout_ms == 2000
 
 
 def test_chunks_of_synchronize_are_joined() -> None:

@@ -82,15 +82,6 @@ def test_the_server_reads_recorded_requests_in_every_cut(
         assert server.messages_to_send() == []
 
 
-def test_the_client_writes_the_recorded_request() -> None:
-    client = ttrpc.Client()
-    payload = bytes.fromhex("0a0867707573686172651202") + b"10"
-    stream = client.call("nri.pkg.api.v1alpha1.Runtime", "RegisterPlugin", payload, 5_000_000_000)
-    assert stream == 1
-    assert client.messages_to_send() == [REGISTER_GPUSHARE[MUX:]]
-    assert client.messages_to_send() == []
-
-
 @pytest.mark.parametrize("cut", CUTS)
 def test_the_client_reads_replies_in_every_cut(cut: Callable[[bytes], Iterator[bytes]]) -> None:
     client = ttrpc.Client()
@@ -101,13 +92,6 @@ def test_the_client_reads_replies_in_every_cut(cut: Callable[[bytes], Iterator[b
         ttrpc.Reply(1, 0, "", b""),
         ttrpc.Reply(5, 0, "", b"p"),
     ]
-
-
-def test_an_error_reply_is_written_as_recorded() -> None:
-    server = ttrpc.Server()
-    server.receive_data(request(7))
-    server.fail(7, Code.UNKNOWN, "no")
-    assert server.messages_to_send() == [ERROR_NO_ON_7[MUX:]]
 
 
 def test_replies_may_come_in_any_order_and_once() -> None:
@@ -124,25 +108,15 @@ def test_replies_may_come_in_any_order_and_once() -> None:
             answer()
 
 
+BAD, LONG = Code.INVALID_ARGUMENT, header(LIMIT + 1, 7, 1) + bytes(LIMIT + 1)
 RULES = {
-    "even-stream": (request(2), 2, Code.INVALID_ARGUMENT, "must be odd"),
-    "even-unknown-type": (header(0, 4, 9), 4, Code.INVALID_ARGUMENT, "must be odd"),
-    "stream-zero": (request(0), 0, Code.INVALID_ARGUMENT, "must be odd"),
-    "reused": (request(5), 5, Code.INVALID_ARGUMENT, "may not be used again"),
-    "lower": (request(3), 3, Code.INVALID_ARGUMENT, "may not be used again"),
-    "not-a-request": (
-        header(2, 7, 1) + b"\xff\xff",
-        7,
-        Code.INVALID_ARGUMENT,
-        "cannot be decoded",
-    ),
-    "not-utf-8": (header(3, 7, 1) + b"\x0a\x01\xff", 7, Code.INVALID_ARGUMENT, "cannot be decoded"),
-    "too-long": (
-        header(LIMIT + 1, 7, 1) + bytes(LIMIT + 1),
-        7,
-        Code.RESOURCE_EXHAUSTED,
-        "more than 4194304 bytes",
-    ),
+    "even-stream": (request(2), 2, BAD, "must be odd"),
+    "even-unknown-type": (header(0, 4, 9), 4, BAD, "must be odd"),
+    "stream-zero": (request(0), 0, BAD, "must be odd"),
+    "reused": (request(5), 5, BAD, "may not be used again"),
+    "lower": (request(3), 3, BAD, "may not be used again"),
+    "not-a-request": (header(2, 7, 1) + b"\xff\xff", 7, BAD, "cannot be decoded"),
+    "too-long": (LONG, 7, Code.RESOURCE_EXHAUSTED, "more than 4194304 bytes"),
 }
 
 
@@ -204,23 +178,11 @@ def test_too_many_open_calls_are_refused_and_not_kept() -> None:
     assert len(server.receive_data(request(9999))) == 1
 
 
-def test_a_negative_timeout_is_none() -> None:
-    (call,) = ttrpc.Server().receive_data(request(1, timeout_ns=-5))
-    assert call.timeout_ns == 0
-
-
 def test_an_error_s_text_is_cut_and_always_utf_8() -> None:
     assert ttrpc.sendable("\udcff path") == "? path"
     long = ttrpc.sendable("é" * ttrpc.STATUS_LIMIT_BYTES)
     assert long == "é" * (ttrpc.STATUS_LIMIT_BYTES // 2)
     assert ttrpc.sendable("x" + long + "é") == "x" + long[:-1]
-
-
-def test_a_reply_over_the_limit_is_an_error_of_the_call() -> None:
-    client = ttrpc.Client()
-    client.call("S", "M", b"", 0)
-    (reply,) = client.receive_data(header(LIMIT + 1, 1, 2) + bytes(LIMIT + 1))
-    assert (reply.stream, reply.code) == (1, Code.RESOURCE_EXHAUSTED)
 
 
 @pytest.mark.parametrize(
