@@ -14,36 +14,69 @@ from gpuslice.contract.dialects import KOORDINATOR, VOLCANO
 from nri_plugin import command_line, uninstall
 from nri_plugin.doctor import command as doctor
 from nri_plugin.policy.capabilities import CAPABILITIES
+from nri_plugin.settings import Settings
 
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 
 def test_defaults() -> None:
-    chosen = command_line.from_arguments(["--library", "/l.so"], {"A": "b"})
-    assert chosen.library == Path("/l.so")
-    assert chosen.nri_socket == Path("/var/run/nri/nri.sock")
-    assert chosen.run_dir == Path(names.HOST_RUN_DIR)
-    assert chosen.store_dir == Path(names.HOST_RUN_DIR, ".store")
-    assert chosen.containerd_state == Path("/run/containerd")
-    assert tuple(chosen.cdi_dirs) == CDI
-    assert chosen.index == "50"
-    assert chosen.environment == {"A": "b", "GPUSLICE_HOST_ROOT": "/"}
-    assert not chosen.verbose
-    assert not chosen.core_forced
-    assert chosen.http == ("127.0.0.1", 10275)
-    assert chosen.log_format == "logfmt"
-    assert tuple(chosen.node_resources) == KOORDINATOR.node_resources
+    given = command_line.from_arguments(["--library", "/l.so"], {"A": "b"})
+    assert given.library == Path("/l.so")
+    assert given.nri_socket == Path("/var/run/nri/nri.sock")
+    assert given.run_dir == Path(names.HOST_RUN_DIR)
+    assert given.store_dir == Path(names.HOST_RUN_DIR, ".store")
+    assert given.containerd_state == Path("/run/containerd")
+    assert tuple(given.cdi_dirs) == CDI
+    assert given.index == "50"
+    assert given.environment == {"A": "b", "GPUSLICE_HOST_ROOT": "/"}
+    assert not given.verbose
+    assert not given.core_forced
+    assert given.http == ("127.0.0.1", 10275)
+    assert given.log_format == "logfmt"
+    assert tuple(given.node_resources) == KOORDINATOR.node_resources
 
 
-def test_everything_given() -> None:
-    arguments = "--library /l --cdi-dir /a --cdi-dir /b --index 07 --run-dir /r/ --verbose"
-    chosen = command_line.from_arguments(arguments.split(), {})
-    assert tuple(chosen.cdi_dirs) == (*CDI, Path("/a"), Path("/b"))
-    assert (chosen.index, str(chosen.run_dir), chosen.verbose) == ("07", "/r", True)
-    assert chosen.cdi_kinds == names.CDI_KINDS
-    arguments = f"--library /l --cdi-kind a.b/gpu --cdi-kind {names.CDI_KINDS[1]}"
-    chosen = command_line.from_arguments(arguments.split(), {})
-    assert chosen.cdi_kinds == ("a.b/gpu", names.CDI_KINDS[1], names.CDI_KINDS[0])
+def chosen(*arguments: str, **variables: str) -> Settings:
+    named = {f"GPUSLICE_AGENT_{name}": value for name, value in variables.items()}
+    return command_line.from_arguments(["--library", "/l", *arguments], named)
+
+
+def test_flags() -> None:
+    given = chosen("--cdi-dir=/a", "--cdi-dir=/b", "--index=07", "--run-dir=/r/", "--verbose")
+    assert tuple(given.cdi_dirs) == (*CDI, Path("/a"), Path("/b"))
+    assert (given.index, str(given.run_dir), given.verbose) == ("07", "/r", True)
+    assert given.cdi_kinds == names.CDI_KINDS
+    second, first = names.CDI_KINDS[1], names.CDI_KINDS[0]
+    given = chosen("--cdi-kind", "a.b/gpu", "--cdi-kind", second)
+    assert given.cdi_kinds == ("a.b/gpu", second, first)
+    assert chosen("--nvidia-ctk", "off").nvidia_ctk == ()
+    given = chosen("--allow-capability", "CAP_SYS_ADMIN", "--allow-capability", "sys_module")
+    assert given.rules.capabilities == {"SYS_ADMIN", "SYS_MODULE"}
+    # Other readers see generated specs only if the runtime must see them.
+    assert chosen().generated_cdi_dir == Path(names.HOST_RUN_DIR, ".cdi")
+    assert chosen("--whole-gpus", "any").generated_cdi_dir == Path("/var/run/cdi")
+
+
+def test_a_flag_takes_precedence_over_the_environment() -> None:
+    variables = {"CDI_DIR": "/a", "INDEX": "07"}
+    given = chosen("--index", "08", **variables)
+    assert (given.index, tuple(given.cdi_dirs)) == ("08", (*CDI, Path("/a")))
+    given = chosen("--cdi-dir", "/b", **variables)
+    assert (given.index, tuple(given.cdi_dirs)) == ("07", (*CDI, Path("/b")))
+    given = chosen("--cdi-dir", "/etc/cdi")
+    assert tuple(given.cdi_dirs) == (CDI[1], CDI[0]), "it takes precedence over the other now"
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("", {"compute", "utility"}),
+        ("video, graphics", {"compute", "utility", "video", "graphics"}),
+        ("all", set(CAPABILITIES)),
+    ],
+)
+def test_capabilities(text: str, allowed: set[str]) -> None:
+    assert chosen("--driver-capabilities", text).driver_capabilities == allowed
 
 
 def test_every_setting_can_come_from_the_environment() -> None:
@@ -65,16 +98,16 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "nvidia_ctk": "chroot /host nvidia-ctk",
     }
     variables = {f"GPUSLICE_AGENT_{name.upper()}": value for name, value in said.items()}
-    chosen = command_line.from_arguments([], variables)
-    assert chosen.library == Path("/l.so")
-    assert tuple(chosen.cdi_dirs) == (*CDI, Path("/a"), Path("/b"))
-    assert chosen.http == Path("/h.sock")
-    assert (chosen.index, chosen.strict, chosen.verbose) == ("07", True, True)
-    assert (chosen.run_dir, chosen.log_format) == (Path("/r"), "json")
-    assert chosen.core_forced
-    assert chosen.driver_capabilities == {"compute", "utility", "video"}
-    assert tuple(chosen.node_resources) == VOLCANO.node_resources
-    assert chosen.nvidia_ctk == ("chroot", "/host", "nvidia-ctk")
+    given = command_line.from_arguments([], variables)
+    assert given.library == Path("/l.so")
+    assert tuple(given.cdi_dirs) == (*CDI, Path("/a"), Path("/b"))
+    assert given.http == Path("/h.sock")
+    assert (given.index, given.strict, given.verbose) == ("07", True, True)
+    assert (given.run_dir, given.log_format) == (Path("/r"), "json")
+    assert given.core_forced
+    assert given.driver_capabilities == {"compute", "utility", "video"}
+    assert tuple(given.node_resources) == VOLCANO.node_resources
+    assert given.nvidia_ctk == ("chroot", "/host", "nvidia-ctk")
     known = {command_line.variable_of(action) for action in command_line.parser()._actions} - {None}
     assert known >= set(variables)
 
@@ -89,48 +122,6 @@ def test_the_help_of_a_command_lists_the_settings_that_it_uses(command: ModuleTy
     assert known.parse_args(["--strict"]).strict, "an agent's flags are valid"
 
 
-def test_a_flag_takes_precedence_over_the_environment() -> None:
-    variables = {"GPUSLICE_AGENT_CDI_DIR": "/a", "GPUSLICE_AGENT_INDEX": "07"}
-    chosen = command_line.from_arguments(["--library", "/l", "--index", "08"], variables)
-    assert (chosen.index, tuple(chosen.cdi_dirs)) == ("08", (*CDI, Path("/a")))
-    chosen = command_line.from_arguments(["--library", "/l", "--cdi-dir", "/b"], variables)
-    assert (chosen.index, tuple(chosen.cdi_dirs)) == ("07", (*CDI, Path("/b")))
-    chosen = command_line.from_arguments(["--library", "/l", "--cdi-dir", "/etc/cdi"], {})
-    assert tuple(chosen.cdi_dirs) == (CDI[1], CDI[0]), "it takes precedence over the other now"
-
-
-def test_capabilities_of_linux_that_are_allowed() -> None:
-    given = ["--library", "/l", "--allow-capability", "CAP_SYS_ADMIN"]
-    chosen = command_line.from_arguments([*given, "--allow-capability", "sys_module"], {})
-    assert chosen.rules.capabilities == {"SYS_ADMIN", "SYS_MODULE"}
-    with pytest.raises(SystemExit):
-        command_line.from_arguments(["--library", "/l", "--allow-capability", "CHOWN"], {})
-
-
-def test_capabilities() -> None:
-    def allowed(text: str) -> object:
-        arguments = ["--library", "/l", "--driver-capabilities", text]
-        return command_line.from_arguments(arguments, {}).driver_capabilities
-
-    assert allowed("") == {"compute", "utility"}
-    assert allowed("video, graphics") == {"compute", "utility", "video", "graphics"}
-    assert allowed("all") == set(CAPABILITIES)
-
-
-def test_nvidia_ctk_can_be_left_out() -> None:
-    assert (
-        command_line.from_arguments(["--library", "/l", "--nvidia-ctk", "off"], {}).nvidia_ctk == ()
-    )
-
-
-def test_where_generated_specs_lie() -> None:
-    """Other readers see them only if the runtime must see them."""
-    hidden = command_line.from_arguments(["--library", "/l"], {})
-    assert hidden.generated_cdi_dir == Path(names.HOST_RUN_DIR, ".cdi")
-    seen = command_line.from_arguments(["--library", "/l", "--whole-gpus", "any"], {})
-    assert seen.generated_cdi_dir == Path("/var/run/cdi")
-
-
 @pytest.mark.parametrize(
     ("address", "read"),
     [
@@ -141,8 +132,7 @@ def test_where_generated_specs_lie() -> None:
     ],
 )
 def test_addresses(address: str, read: object) -> None:
-    chosen = command_line.from_arguments(["--library", "/l", "--http", address], {})
-    assert chosen.http == read
+    assert chosen("--http", address).http == read
 
 
 @pytest.mark.parametrize(
@@ -159,19 +149,17 @@ def test_refused_from_the_environment(
     name: str, value: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        command_line.from_arguments(["--library", "/l"], {f"GPUSLICE_AGENT_{name}": value})
+        chosen(**{name: value})
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
 
 
 def test_what_the_operator_allows() -> None:
-    chosen = command_line.from_arguments(["--library", "/l"], {})
-    assert not chosen.refuse_unenforceable
-    assert "kata" not in chosen.rules.runtime_handlers
+    assert not chosen().refuse_unenforceable
+    assert "kata" not in chosen().rules.runtime_handlers
     more = ["--unenforceable", "refuse", "--runtime-handler", "mine", "--runtime-handler", "kata"]
-    chosen = command_line.from_arguments(["--library", "/l", *more], {})
-    assert chosen.refuse_unenforceable
-    assert {"", "runc", "mine", "kata"} <= set(chosen.rules.runtime_handlers)
+    assert chosen(*more).refuse_unenforceable
+    assert {"", "runc", "mine", "kata"} <= set(chosen(*more).rules.runtime_handlers)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +173,6 @@ def test_what_the_operator_allows() -> None:
         ("--library l.so", "invalid value 'l.so': must be an absolute path"),
         ("--library /a/../l.so", "must be an absolute path without '..'"),
         ("--library /l --index 5", "invalid value '5': must be two digits"),
-        ("--library /l --index 123", "must be two digits"),
         ("--library /l --unenforceable ignore", "invalid choice: 'ignore'"),
         ("--library /l --indices 12", "unrecognized arguments"),
         (
@@ -196,9 +183,8 @@ def test_what_the_operator_allows() -> None:
         ("--library /l --cdi-kind gpu", "invalid value 'gpu': must be VENDOR/CLASS"),
         ("--library /l --cdi-kind management.nvidia.com/gpu", "must be a kind for tenants"),
         ("--library /l --http here", "invalid value 'here': must be HOST:PORT, unix:PATH"),
-        ("--library /l --http a:70000", "must be HOST:PORT"),
         ("--library /l --http unix:a", "invalid value 'a': must be an absolute path"),
-        ("--library /l --log-format xml", "xml"),
+        ("--library /l --allow-capability CHOWN", "CHOWN"),
         ("--library /l --core-policy fair", "invalid choice: 'fair'"),
     ],
 )

@@ -64,39 +64,6 @@ async def test_an_owners_jobs_that_hang_keep_its_places_and_no_others() -> None:
     assert await crew.run(lambda: True, 60, "one")
 
 
-async def test_a_thread_that_cannot_be_started_takes_no_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def no_more(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    crew = ThreadPool("c", 1, 1)
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
-        patched.setattr(threading.Thread, "start", no_more)
-        await crew.run(lambda: 1, 60, "one")
-    assert await crew.run(lambda: 2, 60, "one") == 2
-
-
-def test_a_job_that_outlives_the_loop_does_no_harm() -> None:
-    worker, gate, done = Worker("w"), threading.Event(), threading.Event()
-
-    def job() -> None:
-        gate.wait()
-
-    async def work() -> None:
-        with pytest.raises(TimeoutError):
-            await worker.run(job, 0.01)
-
-    asyncio.run(work())
-    gate.set()
-
-    async def after() -> None:
-        await worker.run(done.set, 60)
-
-    asyncio.run(after())
-    assert done.is_set()
-
-
 def test_a_hanging_job_does_not_keep_the_process() -> None:
     script = (
         "import asyncio, threading\n"

@@ -65,17 +65,6 @@ def test_it_removes_and_prints_each_path(node: Node) -> None:
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
 
 
-def test_it_refuses_while_an_agent_runs(node: Node) -> None:
-    agent = Lock(node.run_dir, _AGENT)
-    assert agent.try_acquire() is None
-    done = node.run()
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"another agent serves this node ({_AGENT}): must have ended" in done.stderr
-    assert node.release.exists()
-    agent.release()
-    assert node.run().returncode == 0
-
-
 def test_it_stays_ready_and_reports_each_path_once(node: Node) -> None:
     bundle = of(node.state, "c")
     bundle.mkdir(parents=True)
@@ -83,6 +72,9 @@ def test_it_stays_ready_and_reports_each_path_once(node: Node) -> None:
     (bundle / "config.json").write_text(json.dumps({"mounts": mounts}))
     agent, done, out = Lock(node.run_dir, _AGENT), node.root / "done", node.root / "out"
     assert agent.try_acquire() is None
+    refused = node.run()
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"another agent serves this node ({_AGENT}): must have ended" in refused.stderr
     with out.open("w") as file:
         command = node.command("--stay", f"--done-file={done}")
         process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file)
