@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpuslice.contract import names
-from gpuslice.contract.library_file import MACHINES
+from gpuslice.contract.library_file import MACHINES, LibraryFileError
 from gpuslice.gpu.host_view import HostView
-from nri_plugin.distributor import Copy, LibraryFileError, Origin, read
+from nri_plugin.distributor import Copy, Origin, read
 from tests.contract.libraries import library
 from tests.support import ROOT
 

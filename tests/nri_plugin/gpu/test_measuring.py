@@ -62,8 +62,8 @@ def test_processes_that_nvml_does_not_list_have_no_figure(
     assert node.metric("gpuslice_containers_not_measured") == 1
     caplog.clear()
     again = node.measuring()
-    for unknown in (None, {}):
-        node.nvml(unknown)
+    for is_known in (False, True):
+        node.nvml({} if is_known else None)
         sample(again, 5)
         assert node.overhead("key-1") == 200
         assert node.metric("gpuslice_containers_not_measured") == 1
