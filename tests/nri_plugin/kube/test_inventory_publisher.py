@@ -90,6 +90,22 @@ def test_other_values_and_late_events_are_no_contest() -> None:
     assert all(write(contest, "80Gi", "the same") for _ in range(50))
 
 
+def test_a_contest_that_continues_is_a_lasting_one() -> None:
+    clock = Clock()
+    contest = Contest(clock)
+    for _ in range(20):
+        fight(contest, clock, CONTEST_S / (2 * CONTEST_WRITES), CONTEST_WRITES)
+    assert contest.lasts
+
+
+def test_a_revert_counts_once_however_often_the_agents_answer_to_it_fails() -> None:
+    clock = Clock()
+    contest = Contest(clock)
+    assert write(contest, "80Gi", "1")
+    assert all(contest.may_write("80Gi", f"unrelated {n}") for n in range(50))
+    assert not contest.lasts
+
+
 def test_writes_that_the_api_server_rejects_are_no_contest() -> None:
     """Other programs, such as the kubelet, write the node meanwhile."""
     clock, asked = Clock(), list[str]()
