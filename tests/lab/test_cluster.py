@@ -26,15 +26,9 @@ def test_gpus_are_a_count_and_a_size(text: str, sizes: list[int]) -> None:
     ("text", "says"),
     [
         ("", "must be COUNTxSIZE"),
-        ("2x", "must be COUNTxSIZE"),
-        ("two", "must be COUNTxSIZE"),
         ("2x40Gi,", "must be COUNTxSIZE"),
         ("0x40Gi", "at least one"),
-        ("-1x40Gi", "must be COUNTxSIZE"),
-        ("1x0", "a positive multiple"),
         ("1x1", "a positive multiple"),
-        ("1000000000x1Gi", "must be COUNTxSIZE"),
-        ("999999999x1Gi", "GPUs: must be 1 to 64"),
         ("60x1Gi,5x1Gi", "GPUs: must be 1 to 64"),
     ],
 )

@@ -7,7 +7,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,20 +27,16 @@ def directory() -> Iterator[ClusterDirectory]:
 
 
 FOREIGN = {
-    "owner-list.csv": lambda path: path.touch(),
     "cluster.log.old": lambda path: path.touch(),
-    "gpuslice-lab-notes": lambda path: path.mkdir(),
     "owner": lambda path: path.mkdir(),
     "state.json": lambda path: path.symlink_to("/etc/hostname"),
-    "gpuslice-lab-abcdefgh": lambda path: path.touch(),
 }
 
 
-@pytest.mark.parametrize("make", [True, False])
 @pytest.mark.parametrize("name", FOREIGN)
 @pytest.mark.parametrize("marked", [True, False])
 def test_names_like_a_clusters_do_not_make_it_one(
-    directory: ClusterDirectory, name: str, make: bool, marked: bool
+    directory: ClusterDirectory, name: str, marked: bool
 ) -> None:
     """The marker shows that we made the directory; its content is identified by whole names."""
     if marked:
@@ -55,7 +50,7 @@ def test_names_like_a_clusters_do_not_make_it_one(
     try:
         with (
             pytest.raises(DirectoryError, match="--at: invalid value /"),
-            directory.changing(make=make),
+            directory.changing(),
         ):
             pass
         with pytest.raises(DirectoryError, match="--at: invalid value /"):
@@ -64,26 +59,6 @@ def test_names_like_a_clusters_do_not_make_it_one(
         assert (directory.path / "thesis").is_dir()
     finally:
         shutil.rmtree(directory.path)
-
-
-@pytest.mark.parametrize("spelling", ["/tmp/../tmp/{}", "/tmp/{}/.", "/tmp/{}/../{}", "{link}/{}"])
-def test_every_spelling_of_a_path_is_one_directory(
-    directory: ClusterDirectory, tmp_path: Path, spelling: str
-) -> None:
-    link = tmp_path / "link"
-    link.symlink_to("/tmp")
-    name = directory.path.name
-    with directory.changing():
-        other = ClusterDirectory(Path(spelling.replace("{link}", str(link)).replace("{}", name)))
-    assert other.path == directory.path
-
-
-@pytest.mark.parametrize("where", ["/tmp/none/x", "/proc/x", "/dev/null/x"])
-def test_where_no_directory_can_be_made_is_refused(where: str) -> None:
-    directory = ClusterDirectory(Path(where))
-    with pytest.raises(DirectoryError, match=f"{where} cannot be made: "), directory.changing():
-        pass
-    assert not directory.read_status().exists
 
 
 @pytest.mark.parametrize(
@@ -116,47 +91,6 @@ def test_a_link_or_a_directory_that_others_may_enter_is_refused(
     finally:
         if directory.path.is_symlink():
             directory.path.unlink()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="root makes it, another user reads it")
-def test_another_user_cannot_read_the_status(directory: ClusterDirectory) -> None:
-    with directory.changing():
-        os.seteuid(65534)
-        try:
-            with pytest.raises(DirectoryError, match="only root may look into"):
-                directory.read_status()
-        finally:
-            os.seteuid(0)
-
-
-def test_an_emptied_directory_has_no_cluster_and_may_get_another(
-    directory: ClusterDirectory,
-) -> None:
-    with directory.changing():
-        directory.log.touch()
-        assert directory.read_status().exists
-        directory.empty()
-        assert not directory.read_status().exists
-        assert directory.path.is_dir()
-        directory.clear()
-    assert not directory.path.exists()
-
-
-def test_without_a_cluster_reading_the_status_creates_nothing(directory: ClusterDirectory) -> None:
-    status = directory.read_status()
-    assert (status.exists, status.owner, status.is_healthy) == (False, None, False)
-    with directory.changing(make=False):
-        assert not directory.path.exists()
-
-
-def test_a_directory_with_leftovers_of_a_cluster_may_be_changed(
-    directory: ClusterDirectory,
-) -> None:
-    with directory.changing():
-        directory.log.touch()
-    with directory.changing(make=False):
-        directory.clear()
-    assert not directory.path.exists()
 
 
 _OWNER = """
@@ -210,26 +144,3 @@ def test_clearing_ends_the_owner_and_all_that_carries_the_mark(directory: Cluste
             assert another.poll() is None
             another.kill()
     assert not directory.path.exists()
-
-
-def test_a_process_that_waited_for_a_cleared_directory_recreates_it(
-    directory: ClusterDirectory,
-) -> None:
-    script = (
-        "import sys\nfrom pathlib import Path\nfrom lab.cluster.directory import ClusterDirectory\n"
-        "directory = ClusterDirectory(Path(sys.argv[1]))\n"
-        "with directory.changing():\n    print(directory.path.exists(), flush=True)\n"
-    )
-    with directory.changing():
-        waiting = subprocess.Popen(
-            [sys.executable, "-c", script, str(directory.path)], stdout=subprocess.PIPE, text=True
-        )
-        locks = Path("/proc/locks")
-        deadline = time.monotonic() + 60
-        while f"-> FLOCK  ADVISORY  WRITE {waiting.pid} " not in locks.read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        directory.clear()
-    with waiting:
-        assert waiting.stdout is not None
-        assert waiting.stdout.readline() == "True\n"

@@ -14,11 +14,8 @@ LONG = f"{'words ' * 20}[and a link](https://example.com)"
     [
         ("a.S", "/* who calls */", ["a.S:1: who: name the component instead\n"]),
         ("a.md", "whole\nNobody waits.", ["a.md:2: Nobody: name the component instead\n"]),
-        ("a.py", "def _who(one):", ["a.py:1: who: name the component instead\n"]),
-        ("a.txt", "nobody:x:65534:65534", []),
         ("a.md", LONG, [f"a.md:1: {len(LONG)} columns, at most 120\n"]),
         ("a.md", f"```\n{LONG}\n```\n| {LONG} |", []),
-        ("a.c", LONG, []),
     ],
 )
 def test_words_and_long_lines(name: str, text: str, found: list[str]) -> None:
@@ -34,10 +31,8 @@ _C_LONG = f"static int\tspare;\n\nint both(int a,\n\t int b)\n{{\n{_C_BODY}}}\n"
     ("name", "text", "too_long", "found"),
     [
         ("a.py", f"def one():\n{_BODY}", [], []),
-        ("a.py", f"async def one():\n{_BODY}    pass\n", [], ["a.py one: 61 lines, at most 60\n"]),
         ("a.py", f"class A:\n def one():\n{_BODY}    pass\n", ["a.py one"], []),
         ("a.c", _C_LONG, [], ["a.c both: 61 lines, at most 60\n"]),
-        ("a.h", _C_LONG.replace("\tcall();\n", "", 1), [], []),
         (
             "a.py",
             f"def one():\n{_BODY}",

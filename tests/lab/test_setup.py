@@ -6,20 +6,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lab.node.lab import CLUSTER_FILES
 from tools import setup
-
-
-def test_an_empty_path_lacks_every_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(setup, "_sbin_path", lambda: "/nonexistent")
-    assert {"gcc", "cmake", "make", "runc", "musl-tools", "util-linux"} <= set(
-        setup.missing_packages()
-    )
 
 
 def test_the_demos_build_has_what_its_images_contain() -> None:
@@ -61,19 +53,6 @@ def test_another_requirement_makes_the_environment_stale(
     assert not setup._made_from(["lab"]) <= before
 
 
-def test_an_environment_that_was_half_made_is_recreated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An interruption leaves an interpreter, and no pip yet."""
-    environment = tmp_path / ".venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
-    monkeypatch.setattr(setup, "VENV", environment)
-    monkeypatch.setattr(setup, "_STAMP", environment / "stamp")
-    monkeypatch.setattr(setup, "_requirements", lambda extras: ["pip"])
-    setup.virtual_environment([])
-    assert set((environment / "stamp").read_text().splitlines()) == setup._made_from([])
-
-
 def test_builds_of_a_checkout_that_was_moved_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,21 +75,14 @@ def _make(checkout: Path, target: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, text=True, capture_output=True, check=False)
 
 
-@pytest.mark.parametrize(
-    "name", ["a b", " a", "a:b", "a;b", "a$b", "a'b", 'a"b', "a#b", "a%b", "a=b"]
-)
+@pytest.mark.parametrize("name", ["a b", "a:b", "a$b", "a=b"])
 def test_make_refuses_a_checkout_whose_path_the_loader_cannot_take(
     tmp_path: Path, name: str
 ) -> None:
+    assert _make(tmp_path / "A-b_c.d+e@f~g,h", "help").returncode == 0
     for target in _TARGETS if name == "a b" else ["help"]:
         done = _make(tmp_path / name, target)
         assert done.returncode == 2, target
         (line,) = done.stderr.splitlines()
         assert "checkout: invalid path " in line and "must not contain a space" in line
         assert not done.stdout.replace("make: Entering directory", "").count("\n") > 2, target
-
-
-@pytest.mark.parametrize("name", ["gpuslice", "vgpu", "tests", "A-b_c.d+e@f~g,h", "Ä-路"])
-def test_make_takes_a_checkout_of_another_name(tmp_path: Path, name: str) -> None:
-    done = _make(tmp_path / name, "help")
-    assert (done.returncode, done.stderr) == (0, "")

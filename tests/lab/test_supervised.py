@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -40,35 +39,6 @@ def test_one_that_ignores_the_signal_or_is_stopped_ends_too(tmp_path: Path) -> N
     stopped.send(signal.SIGSTOP)
     stopped.kill()
     assert not is_running(ignoring.pid) and not is_running(stopped.pid)
-
-
-def test_a_program_that_is_not_there_has_ended(tmp_path: Path) -> None:
-    process = Process(["/no/such"], tmp_path / "log")
-    until(lambda: not process.running, "it has ended")
-    assert "/no/such: not found" in process.log_tail()
-
-
-def test_a_program_can_have_a_host_name_of_its_own(tmp_path: Path) -> None:
-    process = Process(["sh", "-c", "hostname; echo $$"], tmp_path / "log", hostname="pod-1")
-    until(lambda: not process.running, "it has ended")
-    assert process.log_tail() == f"pod-1\n{process.pid}\n"
-
-
-def test_a_program_outlives_the_thread_that_asked_for_it(tmp_path: Path) -> None:
-    started: list[Process] = []
-    thread = threading.Thread(
-        target=lambda: started.append(Process(["sleep", "600"], tmp_path / "log"))
-    )
-    thread.start()
-    thread.join()
-    process = started[0]
-    until(lambda: _command(process.pid) == "sleep", "it runs")
-    assert process.running
-    process.kill()
-
-
-def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 _OWNER = """

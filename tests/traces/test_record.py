@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -87,14 +86,9 @@ def test_a_recorded_program_is_replayed_without_a_difference(
     assert outcome.charge_error_bytes <= MOST_CHARGE_ERROR_BYTES
     threads = {each.thread for each in read(trace).items if isinstance(each, Call)}
     assert len(threads) == 4
-
-
-def test_a_trace_has_no_code_and_no_names(gpu: Mapping[str, str], tmp_path: Path) -> None:
-    (trace,) = recorded(gpu, tmp_path, sys.executable, "-c", _PROGRAM)
-    said = gzip.decompress(trace.read_bytes())
-    assert b"secret" not in said
-    assert b" cuModuleGetFunction 0 a=& b=0x" in said and b" c=@ > a=0x" in said
-    assert trace.name.startswith(Path(sys.executable).name)
+    text = gzip.decompress(trace.read_bytes())
+    assert b"secret" not in text, "no code, no names and no memory"
+    assert b" cuModuleGetFunction 0 a=& b=0x" in text and b" c=@ > a=0x" in text
 
 
 def test_each_process_has_a_trace_also_one_that_is_killed(
@@ -112,35 +106,3 @@ raise SystemExit(3)
     assert len(calls[0]) == len(calls[1]) > 200
     ends = [b"\n# end us=" in gzip.decompress(path.read_bytes()) for path in traces]
     assert sorted(ends) == [False, True]
-
-
-def test_a_forked_child_numbers_its_own_calls(gpu: Mapping[str, str], tmp_path: Path) -> None:
-    program = """
-import os
-from cuda.bindings import driver as d
-d.cuInit(0)
-if os.fork() == 0:
-    d.cuInit(0)
-    os._exit(0)
-os.wait()
-"""
-    parent, child = (
-        [each for each in read(path).items if isinstance(each, Call)]
-        for path in recorded(gpu, tmp_path, sys.executable, "-c", program)
-    )
-    assert [each.text for each in parent] == ["cuInit 0 a=0"]
-    assert [(each.number, each.thread) for each in child] == [(1, 1)]
-
-
-def test_without_a_driver_recording_is_an_error(build_dir: Path, tmp_path: Path) -> None:
-    bare = {"PATH": os.environ["PATH"]}
-    done = subprocess.run(
-        [sys.executable, "-m", "traces", "record", "--output", tmp_path, "--", "true"],
-        cwd=ROOT,
-        env=bare,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("gpuslice: record: libcuda.so.1: cannot open shared object")
