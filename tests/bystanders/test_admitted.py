@@ -12,9 +12,8 @@ import pytest
 
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
-from lab.cluster.manifests import STOCK
-from tests.bystanders.conftest import ACCOUNT, KOORDINATORS_KIND, NODE, debugger
-from tests.bystanders.pods import BYSTANDERS, DEBUG_PROFILES, KOORD_SCHEDULER, RDMA, Json
+from tests.bystanders.conftest import ACCOUNT, KOORDINATORS_KIND, NODE
+from tests.bystanders.pods import BYSTANDERS, KOORD_SCHEDULER, RDMA, Json
 from tests.cluster.admission.requested import asking, binding, container, pod, workloads
 from tests.cluster.admission.test_allocations import ALLOCATION
 from tests.cluster.server import MERGE_PATCH, Answer, Server
@@ -80,23 +79,6 @@ def test_a_pod_without_a_share_is_admitted_without_a_warning(plane: ControlPlane
         assert (done.returncode, done.stderr) == (0, "")
     finally:
         plane.remove_pods(BYSTANDERS[row]["metadata"]["namespace"])
-
-
-@pytest.mark.parametrize("profile", DEBUG_PROFILES)
-def test_kubectl_debugs_a_node(plane: ControlPlane, profile: str) -> None:
-    assert debugger(plane, profile)["spec"]["nodeName"] == NODE
-
-
-@pytest.mark.parametrize("scheduler", [STOCK, names.SCHEDULER_NAME])
-@pytest.mark.parametrize("provider", ["hami-core", "mps"])
-def test_a_pod_that_is_labelled_while_it_runs(
-    server: Server, scheduler: str, provider: str
-) -> None:
-    raw = pod(container(), scheduler=scheduler, name="train")
-    with existing(server, raw):
-        label = {"metadata": {"labels": {names.LABEL_ISOLATION_PROVIDER: provider}}}
-        assert server.ask("PATCH", f"{_PODS}/train", label, MERGE_PATCH).done
-        assert server.ask("PATCH", f"{_PODS}/train/status", label, MERGE_PATCH).done
 
 
 # --- restored pods

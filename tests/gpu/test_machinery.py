@@ -59,23 +59,3 @@ def test_the_rows_run_on_the_gpu_that_the_machine_reports(build_dir: Path, tmp_p
     assert all(needs_a_gpu.match(name) for name in without), rows
     seen = "tenant 1: seen 956 MiB, counted 1020 MiB"
     assert seen in said, "41 times 16 MiB and a context; the count has an allowance for code"
-
-
-def test_the_list_option_prints_what_is_available_and_runs_nothing(
-    build_dir: Path, tmp_path: Path
-) -> None:
-    none = {"LD_LIBRARY_PATH": str(build_dir), "SIMGPU_DIR": str(tmp_path)}
-    done = _run({**none, "GPUSLICE_CUPY": "/nowhere/python"}, "--list", "--results", tmp_path)
-    assert done.returncode == 0, done.stderr
-    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if " " in line)
-    assert lines["GPU"].startswith("none: GPU 0: NVML")
-    assert "cuda-bindings" in lines["driver"]
-    assert lines["cupy"].startswith("skipped: /nowhere/python has no cupy; GPUSLICE_CUPY=")
-    assert "test_frameworks.py::test_a_framework_gets_its_limit_and_no_more[vllm-to" in done.stdout
-    assert not [*tmp_path.glob("gpu-*.md")]
-
-
-def test_a_machine_without_a_gpu_is_reported(tmp_path: Path, build_dir: Path) -> None:
-    done = _run({"LD_LIBRARY_PATH": str(build_dir), "SIMGPU_DIR": str(tmp_path)})
-    assert (done.returncode, done.stdout.splitlines()[0].split()[:2]) == (2, ["GPU", "none:"])
-    assert done.stderr.startswith("gpuslice: GPU 0: ")

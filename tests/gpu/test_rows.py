@@ -7,8 +7,6 @@ they do not count as the rows' own tests, which every machine runs.
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from contextlib import AbstractContextManager
 
 import pytest
@@ -34,12 +32,6 @@ def _charged(gpu: Gpu) -> int:
     return region.status(gpu.grant_dir)[0].use.used_bytes
 
 
-def test_gpu_row_04_without_a_limit_the_drivers_figures(gpu: Gpu) -> None:
-    program = f"UUID = {gpu.facts.uuid!r}{VIEWS}print(by_cuda()[0], by_nvml()[0])"
-    ours, drivers = (gpu.host.python(program, preload=preload).stdout for preload in (True, False))
-    assert ours == drivers
-
-
 def test_gpu_row_05_to_the_limit_exactly(gpu: Gpu) -> None:
     gpu.python(
         BEGIN
@@ -57,12 +49,6 @@ must(d.cuMemFree(last)); must(d.cuMemFree(whole))
 took(0)
 """
     )
-
-
-def test_gpu_row_09_an_address_of_unknowns(gpu: Gpu) -> None:
-    program = BEGIN + "print('CODE', d.cuMemFree(0x1234560000)[0].name)"
-    ours = gpu.python(program).stdout
-    assert "CODE CUDA_ERROR_INVALID_VALUE" in ours
 
 
 def test_gpu_row_10_pitch(gpu: Gpu) -> None:
@@ -268,34 +254,6 @@ def test_gpu_row_16_ipc_is_charged_once(gpu: Gpu) -> None:
         assert _charged(gpu) == before
 
 
-def test_gpu_row_17_the_hosts_memory_is_no_gpus(gpu: Gpu) -> None:
-    gpu.python(
-        BEGIN
-        + """
-whole = must(d.cuMemAlloc(free_bytes))
-pinned = must(d.cuMemAllocHost(64 * MIB)), must(d.cuMemHostAlloc(64 * MIB, 0))
-took(free_bytes)
-for each in pinned:
-    must(d.cuMemFreeHost(each))
-"""
-    )
-
-
-def test_gpu_row_18_many_at_once(gpu: Gpu) -> None:
-    """Four processes request a third of the capacity each, repeatedly: never over the limit."""
-    with _talkers(gpu, 4) as talkers:
-        for _ in range(50):
-            free_bytes = gpu.limit_bytes - _charged(gpu)
-            for talk in talkers:
-                talk.send(f"alloc {free_bytes // 3 // (2 * MIB) * 2 * MIB}")
-            answers = [talk.answer() for talk in talkers]
-            assert answers.count(OUT_OF_MEMORY) == 1, answers
-            assert _charged(gpu) <= gpu.limit_bytes
-            for talk, answer in zip(talkers, answers, strict=True):
-                if answer != OUT_OF_MEMORY:
-                    assert talk.ask(f"free {answer.split()[1]}") == "0"
-
-
 def test_gpu_row_19_a_killed_holders_memory(gpu: Gpu) -> None:
     with _talkers(gpu, 2) as (holder, other):
         size = (gpu.limit_bytes - _charged(gpu)) // (2 * MIB) * 2 * MIB
@@ -318,21 +276,6 @@ def test_gpu_row_27_the_limit_follows_the_gpu(gpu: Gpu) -> None:
             assert gpu.python(program).stdout.split() == [str(gpu.limit_bytes)] * 2, visible
 
 
-def test_gpu_row_28_no_argument_crashes(gpu: Gpu) -> None:
-    gpu.python(
-        BEGIN
-        + """
-import ctypes
-library = ctypes.CDLL("libcuda.so.1")
-place, pointer = ctypes.c_size_t(7), ctypes.byref
-assert {library.cuMemGetInfo_v2(None, None), library.cuMemGetInfo_v2(pointer(place), None),
-        library.cuMemGetInfo_v2(None, pointer(place))} <= {0, 1}
-held_all = must(d.cuMemAlloc(free_bytes))
-assert must(d.cuMemGetInfo())[0] == 0
-"""
-    )
-
-
 def test_gpu_row_29_every_view_agrees(gpu: Gpu) -> None:
     gpu.python(
         BEGIN
@@ -343,15 +286,6 @@ assert by_cuda() == by_nvml(), (by_cuda(), by_nvml())
 assert by_cuda()[1] == charged()
 """
     )
-
-
-def test_gpu_row_29_nvidia_smi(gpu: Gpu) -> None:
-    if shutil.which("nvidia-smi") is None:
-        pytest.skip("no nvidia-smi on this machine")
-    asked = ["--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits"]
-    said = gpu.host.run(["nvidia-smi", *asked], gpu.grant_dir).stdout
-    totals = dict(line.split(", ") for line in said.splitlines())
-    assert int(totals[gpu.facts.uuid]) == gpu.limit_bytes // MIB
 
 
 def test_gpu_row_30_only_own_processes_are_listed(gpu: Gpu) -> None:
@@ -368,26 +302,3 @@ print(*(process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(h
         ).stdout.split()
         assert str(theirs.pid) not in said
         assert set(said) <= {str(ours.pid)}
-
-
-def test_gpu_row_37_starts(gpu: Gpu) -> None:
-    """No bound is asserted: the time of five starts, with the library and without, is recorded."""
-    gpu.python(
-        f"""
-import os, statistics, subprocess, time
-bare = {{name: text for name, text in os.environ.items() if name != "LD_PRELOAD"}}
-program = '''
-import ctypes
-cuda = ctypes.CDLL("libcuda.so.1")
-assert not cuda.cuInit(0)
-assert not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
-'''
-def took_ms(environment):
-    began = time.perf_counter()
-    subprocess.run([{sys.executable!r}, "-c", program], env=environment, check=True)
-    return (time.perf_counter() - began) * 1000
-pairs = [(took_ms(os.environ), took_ms(bare)) for _ in range(5)]
-ours, theirs = (statistics.median(each) for each in zip(*pairs))
-print(f"FIGURE start to context, median of 5: {{ours:.0f}} ms, without {{theirs:.0f}} ms")
-"""
-    )
