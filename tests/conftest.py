@@ -15,7 +15,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from lab.cluster.controlplane import ControlPlane
 from tests import sanitizers
+from tests.cluster.installing import install
 from tests.support import ROOT
 from tests.thorough import WHOLE, is_thorough
 from tools import helm, kubernetes
@@ -85,17 +87,21 @@ _LONG = ("test_fuzz.py", "test_wheel.py")
 idle."""
 
 _TOGETHER = {
+    "tests/node/test_policy_cluster.py": "API servers with our policies",
+    "tests/node/": "a containerd",
     "tests/bystanders/": "API servers with our policies",
     "tests/cluster/admission/": "API servers with our policies",
     "tests/cluster/agent/": "API servers with our policies",
     "tests/cluster/": "an API server",
-    "tests/node/": "a containerd",
 }
 """By path: what its tests share. One worker runs all tests that share it, so that it is not
 started, and kept running, once per worker."""
 
 _APART = "tests/platforms/"
 """Each of these tests has a node of its own, and may run beside the others."""
+
+_BY_FILE = "tests/node/agent/"
+"""Each of these files has hosts of its own."""
 
 
 def pytest_configure() -> None:
@@ -121,6 +127,8 @@ class _Shared(LoadFileScheduling):  # type: ignore[misc]  # untyped
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(_APART):
             return str(nodeid)
+        if nodeid.startswith(_BY_FILE):
+            return str(super()._split_scope(nodeid))
         shared = (what for path, what in _TOGETHER.items() if nodeid.startswith(path))
         return next(shared, super()._split_scope(nodeid))
 
@@ -132,7 +140,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _Shared
 def _start_order(item: pytest.Item) -> int:
     if item.path.name in _LONG:
         return 0
-    return 1 if item.nodeid.startswith(tuple(_TOGETHER)) else 2
+    if item.nodeid.startswith(_BY_FILE):
+        return 2
+    return 1 if item.nodeid.startswith(tuple(_TOGETHER)) else 3
 
 
 _TIERS: dict[str, Callable[[], str | None]] = {
@@ -166,6 +176,14 @@ def build_dir() -> Path:
     If GPUSLICE_PRESET names another preset, the build of that one.
     """
     return build(sanitizers.PRESET)
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane with everything installed and the policies in force."""
+    with ControlPlane(tmp_path_factory.mktemp("installed")) as started:
+        install(started)
+        yield started
 
 
 @functools.cache

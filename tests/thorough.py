@@ -13,6 +13,7 @@ from typing import Final
 _SANITIZERS: Final = "a sanitizer's build of what runs in the shipped build"
 _KILLS: Final = "many kills in a row; single ones run in make test"
 _BUILDS: Final = "builds the library or the wheel again"
+_FAULTS: Final = "a row of make faults like those that run in make test"
 _SEEDS: Final = "more seeds of a random test; others run in make test"
 
 THOROUGH: Final = {
@@ -36,11 +37,14 @@ THOROUGH: Final = {
     "tests/shim/test_storm.py::*": "all paths at once; test_matrix.py has the tests of each",
     "tests/shim/test_processes.py::test_after_three_thousand_kills_*": _KILLS,
     "tests/gpu/test_machinery.py::test_the_rows_run_on_*": "the rows of make gpu",
-    "tests/node/test_fault_matrix.py::*": "the rows of make faults",
-    "tests/node/test_demo_faults.py::*": "make demo-faults",
+    "tests/node/test_fault_matrix.py::*[[]cut]": _FAULTS,
+    "tests/node/test_fault_matrix.py::*[[]error]": _FAULTS,
+    "tests/node/test_fault_matrix.py::*[[]slow]": _FAULTS,
+    "tests/node/test_fault_matrix.py::*[[]answer]": _FAULTS,
+    "tests/node/test_fault_matrix.py::*[[]pieces]": _FAULTS,
+    "tests/node/test_fault_matrix.py::test_without_our_measures_*": _FAULTS,
     "tests/node/test_policy_lifecycle.py::test_a_container_restarted_100_times": _KILLS,
     "tests/node/agent/test_recovery.py::test_a_thousand_*": _KILLS,
-    "tests/node/library/test_upgrades.py::*": "fifty containers; test_store.py has one of each",
     "tests/cluster/test_storms.py::*": "hundreds of pods; the demo binds a few",
     "tests/cluster/test_leader.py::test_*halted*": (
         "waits for Leases; scheduler/test_leadership.py sets the clock"
@@ -66,12 +70,8 @@ THOROUGH: Final = {
     "tests/traces/test_record.py::*": "records again what test_replay.py replays",
     "tests/lab/test_cluster_directory.py::test_clearing_ends_*": _KILLS,
     "tests/lab/test_setup.py::test_an_environment_that_was_half_made_*": _BUILDS,
-    "tests/node/test_demo_node.py::*": "make demo verifies its checks",
+    "tests/node/test_demos.py::*": "make demo-node, make demo-faults",
     "tests/node/library/test_limits.py::test_sixteen_gpus_*": "as many GPUs as a grant may have",
-    "tests/node/library/test_limits.py::test_thirty_pods_*": "as the tests of one pod",
-    "tests/node/test_faults.py::test_an_agent_killed_while_*[[]5]": _KILLS,
-    "tests/node/test_faults.py::test_an_agent_killed_while_*[[][123]0]": _KILLS,
-    "tests/node/agent/test_recovery.py::test_an_agent_killed_while_*[[][!8]*]": _KILLS,
     "tests/scheduler/decisions/test_mixes.py::*[[][2-9]]": _SEEDS,
     "tests/scheduler/core/test_oracle.py::test_fit_and_place_*[[][3-9]]": _SEEDS,
     "tests/scheduler/test_binder_interleavings.py::*[[][5-9][0-9]]": _SEEDS,

@@ -42,8 +42,7 @@ PRELOAD_IMAGE: Final = "docker.io/local/own-preload:1"
 """The tools, with an /etc/ld.so.preload of the image; the next image has the one of Nix' loader."""
 NIX_PRELOAD_IMAGE: Final = "docker.io/local/own-nix-preload:1"
 LINKED_PRELOAD_IMAGE: Final = "docker.io/local/linked-preload:1"
-"""With a symbolic link as /etc/ld.so.preload; the next image's link is dangling."""
-DANGLING_PRELOAD_IMAGE: Final = "docker.io/local/dangling-preload:1"
+"""With a symbolic link as /etc/ld.so.preload."""
 LINKED_VOLUME_IMAGE: Final = "docker.io/local/linked-volume:1"
 """A link at LINKED_VOLUME points to the grant."""
 LINKED_VOLUME: Final = "/volumes/deep/grant"
@@ -51,9 +50,6 @@ ENVIRON_IMAGE: Final = "docker.io/local/environ:1"
 """With the variables of NVIDIA's CUDA images."""
 TWICE_IMAGE: Final = "docker.io/local/twice:1"
 """With one of these variables twice."""
-PRELOADING_IMAGE: Final = "docker.io/local/preloading:1"
-"""With a variable LD_PRELOAD that names libc and the driver; the next image has LD_AUDIT."""
-AUDITING_IMAGE: Final = "docker.io/local/auditing:1"
 FILE_IN_PLACE_IMAGE: Final = "docker.io/local/file-in-place:1"
 """With a file at our directory's path; the next image has a directory at the preload file's path.
 """
@@ -95,12 +91,11 @@ class Catalogue:
 
     def images(self) -> Sequence[Image]:
         preload = f"{OWN_PRELOAD} # of the image\n".encode()
-        own, nix, linked, dangling = Layer(), Layer(), Layer(), Layer()
+        own, nix, linked = Layer(), Layer(), Layer()
         own.add_bytes(names.CONTAINER_PRELOAD, preload)
         nix.add_bytes(names.CONTAINER_PRELOAD_NIX, preload)
         linked.add_bytes("/etc/preload", preload)
         linked.add_link(names.CONTAINER_PRELOAD, "/etc/preload")
-        dangling.add_link(names.CONTAINER_PRELOAD, "/nowhere/preload")
         volume = Layer()
         volume.add_link(LINKED_VOLUME, f"{names.CONTAINER_DIR}/{names.FILE_GRANT}")
         file, directory = Layer(), Layer()
@@ -116,14 +111,11 @@ class Catalogue:
             Image(PRELOAD_IMAGE, [*plain, own]),
             Image(NIX_PRELOAD_IMAGE, [*plain, nix]),
             Image(LINKED_PRELOAD_IMAGE, [*plain, linked]),
-            Image(DANGLING_PRELOAD_IMAGE, [*plain, dangling]),
             Image(FILE_IN_PLACE_IMAGE, [*plain, file]),
             Image(DIRECTORY_IN_PLACE_IMAGE, [*plain, directory]),
             Image(LINKED_VOLUME_IMAGE, [*plain, volume]),
             Image(ENVIRON_IMAGE, plain, environ=[visible, "NVIDIA_DRIVER_CAPABILITIES=all"]),
             Image(TWICE_IMAGE, plain, environ=[visible, f"{names.ENV_VISIBLE_DEVICES}=void"]),
-            Image(PRELOADING_IMAGE, plain, environ=["LD_PRELOAD=libc.so.6:libcuda.so.1"]),
-            Image(AUDITING_IMAGE, plain, environ=[f"LD_AUDIT={OWN_PRELOAD}"]),
             Image(NO_ETC_IMAGE, tools),
         )
 

@@ -12,7 +12,6 @@ import pytest
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import RENEW_S, Fleet
 from lab.cluster.fleet_objects import Shape
-from tests.cluster.installing import install
 from tests.cluster.server import Server
 
 _LOG_CHARS = 4000
@@ -60,14 +59,6 @@ def fleet(control_plane: ControlPlane) -> Iterator[Callable[..., Fleet]]:
             return until_the_end.enter_context(Fleet(control_plane, nodes, renew_s))
 
         yield make
-
-
-@pytest.fixture(scope="session")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A separate control plane with everything installed and the policies in force."""
-    with ControlPlane(tmp_path_factory.mktemp("installed")) as started:
-        install(started)
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +12,7 @@ from gpuslice.contract import names
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
-from tests.node.cases import CASES
+from tests.node.container_rows import CONTAINER_ROWS
 
 from .conftest import GIB
 
@@ -27,17 +27,22 @@ def one(lab: Lab, size: int = HALF) -> Mapping[str, str]:
     return lab.share({"main": [(0, size, 50)]})
 
 
-def two(lab: Lab) -> Mapping[str, str]:
-    return lab.share({"main": [(0, HALF, 50)], "side": [(0, QUARTER, 25)]})
+@contextmanager
+def agent_with(lab: Lab, *options: str | Path) -> Iterator[None]:
+    """The agent has these options in the block, and is stopped afterwards: the fixture `lab` starts
+    it again."""
+    lab.stop_agent()
+    lab.start_agent(options=options)
+    try:
+        yield
+    finally:
+        lab.stop_agent()
 
 
 @contextmanager
-def refused(name: str, container: str = "main") -> Iterator[None]:
-    """The block is refused, in the words of the row."""
-    (case,) = (case for case in CASES if case.name == name)
-    with pytest.raises(CriError, match=f'gpuslice refuses container "{container}"') as refusal:
+def refused(test: str) -> Iterator[None]:
+    """Expect a refusal of the container "main" in the words of a row of that test."""
+    with pytest.raises(CriError, match='gpuslice refuses container "main"') as refusal:
         yield
-    fragments = re.findall("`([^`]+)`", case.sees)
-    assert fragments
-    for fragment in fragments:
-        assert re.search(re.escape(fragment).replace(r"\.\.\.", ".*"), str(refusal.value))
+    rows = [row for row in CONTAINER_ROWS if row.test == test]
+    assert any(row.matches(str(refusal.value)) for row in rows), refusal.value

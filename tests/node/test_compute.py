@@ -32,11 +32,7 @@ SERIES = "gpuslice_container_gpu_"
 
 def arbiter(lab: Lab) -> int:
     """The number of the serving agent's arbiter, or 0 while there is none."""
-    return arbiter_of(lab.agent_pid)
-
-
-def arbiter_of(agent_pid: int) -> int:
-    for pid in children(agent_pid):
+    for pid in children(lab.agent_pid):
         with contextlib.suppress(OSError):  # it has exited
             if b"\0arbiter\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
@@ -88,19 +84,6 @@ def test_an_arbiter_that_is_killed_is_followed_by_another(lab: Lab) -> None:
         text for text in lab.agent_log.read_text()[logged:].splitlines() if "arbiter exited" in text
     ]
     assert "signal 9" in line and "again_in_s=0.1" in line
-
-
-def test_an_arbiter_that_hangs_is_killed_and_followed_by_another(lab: Lab) -> None:
-    """A container that starts meanwhile is served by the next one."""
-    lab.wait_until(lambda: sample(lab, "gpuslice_arbiter_up") == 1, "the arbiter")
-    first = arbiter(lab)
-    os.kill(first, signal.SIGSTOP)
-    with lab.pod("limited", lab.share({"main": SHARE})) as pod:
-        file = on_host(lab, pod.run("main", OWN).id, names.FILE_LEASE)
-        moves(lab, lambda: written_ns(file.read_bytes()))
-    assert arbiter(lab) not in (0, first)
-    assert "killed: no heartbeat for 4 s" in lab.agent_log.read_text()
-    lab.wait_until(lambda: sample(lab, "gpuslice_arbiter_up") == 1, "the arbiter")
 
 
 def test_an_agent_that_is_killed_leaves_no_arbiter(lab: Lab) -> None:
@@ -158,20 +141,6 @@ def test_an_agent_that_is_stopped_costs_no_container_its_share(lab: Lab, both: b
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
     lab.wait_until(lambda: sample(lab, "gpuslice_arbiter_up") == 1, "the arbiter")
-
-
-def test_an_agent_that_waits_for_another_has_no_arbiter(lab: Lab) -> None:
-    """One per node: the agent that holds the run directory's lock has it."""
-    lab.wait_until(lambda: arbiter(lab) != 0, "the arbiter")
-    waits = "another agent serves this node (pid="
-    before, ready = lab.agent_log.read_text().count(waits), lab.times_ready()
-    lab.start_agent_beside()
-    lab.wait_until(lambda: lab.agent_log.read_text().count(waits) > before, "it to wait")
-    assert lab._newcomer is not None
-    assert arbiter_of(children(lab._newcomer.entering.pid)[0]) == 0
-    lab.stop_agent()
-    lab.wait_until(lambda: lab.times_ready() > ready, "the newcomer to take over")
-    lab.wait_until(lambda: arbiter(lab) != 0, "its arbiter")
 
 
 def test_a_long_kernel_is_reported(lab: Lab) -> None:

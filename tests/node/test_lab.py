@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -16,20 +15,9 @@ import pytest
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Process
 from lab.node.lab import Lab
-from lab.node.namespace import Namespace
 from tests.support import until
 
-from .conftest import probe
-
 pytestmark = pytest.mark.node
-
-
-def test_a_pod_runs_and_no_gpu_is_in_it(bare_lab: Lab) -> None:
-    with bare_lab.pod("plain") as pod:
-        container = pod.run("main", Process(PYTHON_IMAGE))
-        assert container.exec(["id", "-u"]) == (0, "0\n", "")
-        assert not probe(container).driver
-        assert container.exec(["sh", "-c", "exit 3"]).code == 3
 
 
 _SYSTEM = ("/run", "/var", "/etc", "/opt")
@@ -52,14 +40,6 @@ def test_the_lab_writes_nothing_to_the_systems_containerd(bare_lab: Lab) -> None
             assert subprocess.run(found, capture_output=True, check=False).stdout == b""
 
 
-def test_a_temporary_directory_too_deep_for_sockets_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with contextlib.closing(Namespace()) as namespace:
-        assert namespace.directory.parent == Path("/tmp")
-
-
 def test_a_root_that_may_not_mount_is_refused_and_leaves_nothing(build_dir: Path) -> None:
     assert build_dir.is_dir()
     place = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short enough to be used
@@ -75,11 +55,6 @@ def test_a_root_that_may_not_mount_is_refused_and_leaves_nothing(build_dir: Path
     assert "must be a privileged one" in " ".join(done.stdout.split())
     assert "Traceback" not in done.stderr
     place.rmdir()
-
-
-def test_what_tests_mount_is_not_seen_outside() -> None:
-    ours, parents = (os.readlink(f"/proc/{pid}/ns/mnt") for pid in ("self", os.getppid()))
-    assert ours != parents
 
 
 _OWNER = """

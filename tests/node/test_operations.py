@@ -5,15 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lab import pages
-from lab.node.catalogue import PYTHON_IMAGE
-from lab.node.cri import Process
 from lab.node.lab import Lab
 
-from .conftest import GIB
-
 pytestmark = pytest.mark.node
-
-STATIC = Process(PYTHON_IMAGE, ("busybox", "sleep", "1000000"))
 
 
 def get(lab: Lab, page: str) -> tuple[int, str]:
@@ -42,11 +36,3 @@ def test_readiness_follows_the_session(lab: Lab) -> None:
     lab.cri.version()
     assert sample(lab, "gpuslice_nri_sessions_total") == sessions + 1
     assert sample(lab, 'gpuslice_nri_reconnects_total{cause="ended"}') >= 1
-
-
-def test_a_program_that_no_limit_reaches_is_counted(lab: Lab) -> None:
-    counted = "gpuslice_limit_not_enforceable_total"
-    before = sample(lab, counted)
-    with lab.pod("static", lab.share({"main": [(0, 20 * GIB, 50)]})) as pod:
-        pod.run("main", STATIC)
-    assert sample(lab, counted) == before + 1

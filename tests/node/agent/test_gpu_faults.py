@@ -70,29 +70,8 @@ def test_a_gpu_that_hangs_takes_no_other(two_gpus: Lab) -> None:
     run(lab, "new", 1)
     with pytest.raises(CriError, match="NVML did not answer for it in 10 s"):
         run(lab, "on-it-again", 0)
-    unknown = {
-        key: text.replace(lab.gpus[1].uuid, "GPU-ffffffff-0000-4000-8000-000000000000")
-        for key, text in lab.share({"main": [(1, 4 * GIB, 10)]}).items()
-    }
-    refused = pytest.raises(CriError, match=r"must be a GPU of this node|cannot list this node's")
-    with lab.pod("unknown", unknown) as pod, refused:
-        pod.run("main", OWN)
     lab.stop_agent()
     fault(lab, "latency", "MEMORY_INFO", 0)
     lab.start_agent()
     lab.wait_until(lambda: gpus(lab) == 2, "the GPU is back")
     run(lab, "on-it-at-last", 0)
-
-
-def test_a_size_of_a_context_is_measured_once(two_gpus: Lab) -> None:
-    """It is measured once the agent has registered, and not again after a restart."""
-    lab = two_gpus
-
-    def measured() -> int:
-        return lab.agent_log.read_text().count('"context size"')
-
-    lab.wait_until(lambda: measured() == 1, "the context is measured")
-    lab.stop_agent()
-    lab.start_agent()
-    run(lab, "one", 0)
-    assert measured() == 1

@@ -75,66 +75,6 @@ def test_a_gpu_that_is_all_granted_refuses_more(lab: Lab, fifths: list[Container
     expect_free(lab, WHOLE // 5)
 
 
-def test_a_container_that_ends_by_itself_gives_its_share_back(lab: Lab) -> None:
-    with lab.pod("job", lab.share({"main": [(0, WHOLE, 100)]})) as pod:
-        pod.run("main", BRIEF)
-        expect_free(lab, WHOLE)
-
-
-def test_a_restarted_container_takes_its_predecessors_place(lab: Lab) -> None:
-    """The whole GPU, repeatedly, whether or not the exit of the previous one was reported yet."""
-    with lab.pod("loop", lab.share({"main": [(0, WHOLE, 100)]})) as pod:
-        for attempt in range(5):
-            pod.create("main", BRIEF, attempt).start()
-        last = pod.create("main", OWN, 5)
-        last.start()
-        assert probe(last).held_to(WHOLE)
-        expect_full(lab, 1 << 20)
-
-
-@pytest.mark.parametrize("after_ms", [0, 8, 16])
-def test_an_agent_killed_while_a_container_is_made_grants_nothing_twice(
-    lab: Lab, after_ms: int
-) -> None:
-    """Whatever became of it, running containers and the next that fits add up to the GPU."""
-    killing = threading.Timer(after_ms / 1000, lab.stop_agent, [signal.SIGKILL])
-    with lab.pod("torn", lab.share({"main": [(0, HALF, 10)]})) as pod:
-        killing.start()
-        try:
-            started = probe(pod.run("main", OWN)).driver
-        except CriError:
-            started = False
-        finally:
-            killing.join()
-        lab.start_agent()
-        if started:
-            expect_full(lab, WHOLE)
-        expect_free(lab, HALF if started else WHOLE)
-
-
-def test_a_container_whose_files_were_lost_is_named_and_counted_still(
-    lab: Lab, half: Container
-) -> None:
-    lab.stop_agent()
-    assert lab.namespace.run(["umount", "-l", lab.run_dir / half.id]).returncode == 0
-    lab.start_agent()
-    expect_full(lab, HALF + 1)
-    named = [line for line in lab.agent_log.read_text().splitlines() if half.id in line]
-    assert any("whose grant is missing" in line for line in named)
-    assert probe(half).held_to(HALF)
-
-
-def test_a_container_made_while_the_agent_was_away_is_named(lab: Lab) -> None:
-    lab.stop_agent()
-    labels = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
-    with lab.pod("missed", lab.allocated([(0, HALF, 50)]), labels) as pod:
-        container = pod.run("main", OWN)
-        lab.start_agent()
-        named = [line for line in lab.agent_log.read_text().splitlines() if container.id in line]
-        assert any("container without its GPU" in line for line in named)
-    expect_free(lab, WHOLE)
-
-
 def test_in_a_rolling_update_no_two_agents_conflict(lab: Lab) -> None:
     """Containers are created all the while: limited, or refused for a moment; never by a
     conflict."""

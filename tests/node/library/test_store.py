@@ -4,7 +4,6 @@ keep."""
 from __future__ import annotations
 
 import hashlib
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,14 +97,3 @@ def test_the_next_container_mounts_the_newer_library(upgradable: Lab) -> None:
         lab.wait_until(lambda: sha256(newer) not in releases(lab), "the release to be removed")
         assert releases(lab) == {sha256(own), sha256(newest)}
         assert held(first) == maps
-
-
-def test_the_store_is_a_file_system_of_its_own_and_is_used_again(upgradable: Lab) -> None:
-    lab = upgradable
-    store = lab.namespace.outside(lab.store_dir)
-    path = store / sha256(lab.library.read_bytes()) / names.FILE_LIBRARY
-    before = path.stat()
-    assert before.st_dev != os.stat(lab.namespace.outside(lab.run_dir)).st_dev
-    lab.stop_agent(signal.SIGKILL)
-    lab.start_agent()
-    assert (path.stat().st_dev, path.stat().st_ino) == (before.st_dev, before.st_ino)
