@@ -100,8 +100,8 @@ started, and kept running, once per worker."""
 _APART = "tests/platforms/"
 """Each of these tests has a node of its own, and may run beside the others."""
 
-_BY_FILE = "tests/node/agent/"
-"""Each of these files has hosts of its own."""
+_BY_FILE = ("tests/node/agent/", "tests/node/test_fault_matrix.py")
+"""Each of these files has a containerd of its own, and may run beside the others."""
 
 
 def pytest_configure() -> None:

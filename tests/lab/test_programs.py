@@ -1,4 +1,4 @@
-"""The search for containerd's and Kubernetes' programs, and their builds."""
+"""The search for containerd's programs, and their builds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import kubernetes, programs
+from tools import programs
 from tools.building import ProgramsError
 from tools.releases import DEFAULT, RELEASES, of_machine
 
@@ -100,45 +100,3 @@ def test_the_features_of_a_version_of_containerd(
     release = of_machine(Path("/usr/bin"), version)
     assert (release.config_version, release.has_validator) == (config, validator)
     assert release.has_socket_dir == socket_dir
-
-
-# --- Kubernetes' programs
-
-BUILT = {
-    f"kubernetes-{kubernetes.VERSION}": (
-        *("kube-apiserver", "kube-controller-manager", "kube-scheduler"),
-        *("kubectl", "kubelet"),
-    ),
-    f"etcd-{kubernetes.ETCD_VERSION}": ("etcd",),
-    f"cni-{kubernetes.CNI_VERSION}": ("bridge", "host-local", "loopback"),
-}
-
-
-def _program(path: Path, says: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\necho '{says}'\n")
-    path.chmod(0o755)
-    return path
-
-
-def _cache(tmp_path: Path) -> dict[str, str]:
-    for directory, names in BUILT.items():
-        _fake(tmp_path / "cache" / "bin" / directory, names)
-    return {"GPUSLICE_CACHE": str(tmp_path / "cache"), "PATH": ""}
-
-
-@pytest.mark.parametrize(
-    ("name", "says", "will_do"),
-    [
-        ("kube-apiserver", "Kubernetes v1.35.2", False),
-        ("kubectl", "Client Version: v1.36.12", True),
-        ("etcd", "etcd Version: 3.4.23", False),
-    ],
-)
-def test_a_program_on_path_serves_if_its_version_will_do(
-    tmp_path: Path, name: str, says: str, will_do: bool
-) -> None:
-    own = _program(tmp_path / "own" / name, says)
-    found = kubernetes.find(_cache(tmp_path) | {"PATH": str(own.parent)})
-    assert found is not None
-    assert (getattr(found, name.replace("-", "_")) == own) is will_do

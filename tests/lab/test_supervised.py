@@ -21,16 +21,6 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_a_program_writes_its_log_and_gets_the_signal(tmp_path: Path) -> None:
-    script = "trap 'echo terminated; exit 0' TERM; echo up; while :; do sleep 0.05; done"
-    process = Process(["bash", "-c", script], tmp_path / "log")
-    until(lambda: process.log_tail() == "up\n", "it runs")
-    assert process.running
-    process.stop()
-    assert not process.running
-    assert process.log_tail() == "up\nterminated\n"
-
-
 def test_one_that_ignores_the_signal_or_is_stopped_ends_too(tmp_path: Path) -> None:
     ignoring = Process(["bash", "-c", "trap '' TERM; echo up; sleep 600"], tmp_path / "log")
     until(lambda: ignoring.log_tail() == "up\n", "it runs")

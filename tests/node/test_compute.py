@@ -54,18 +54,6 @@ def moves(lab: Lab, written: Callable[[], int]) -> None:
     lab.wait_until(lambda: written() > before_ns, "the arbiter to write the lease again")
 
 
-def test_the_arbiter_writes_a_containers_lease(lab: Lab) -> None:
-    with lab.pod("limited", lab.share({"main": SHARE})) as pod:
-        container = pod.run("main", OWN)
-        file = on_host(lab, container.id, names.FILE_LEASE)
-        data = file.read_bytes()
-        assert len(data) == lease_file.FILE_BYTES and data.startswith(lease_file.MAGIC_BYTES)
-        moves(lab, lambda: written_ns(file.read_bytes()))
-        inside = f"{names.CONTAINER_DIR}/{names.FILE_LEASE}"
-        assert container.exec(["cat", inside]).code == 0
-        assert container.exec(["sh", "-c", f": >>{inside}"]).code != 0
-
-
 def test_an_arbiter_that_is_killed_is_followed_by_another(lab: Lab) -> None:
     lab.wait_until(lambda: sample(lab, "gpuslice_arbiter_up") == 1, "the arbiter")
     starts = sample(lab, "gpuslice_arbiter_starts_total")
