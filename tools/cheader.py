@@ -87,7 +87,9 @@ def contract_h() -> str:
     lines = [_NOTICE, "#pragma once", ""]
     lines += ["#include <stddef.h>", "#include <stdint.h>", ""]
     lines += [f'#define {name} "{value}"' for name, value in _STRINGS.items()]
-    lines += [f"#define {name} 0x{value:x}" for name, value in _INTEGERS.items()]
+    for name, value in _INTEGERS.items():
+        # Amounts in decimal, as names have their units; what is wider than an int are bit patterns.
+        lines.append(f"#define {name} {value if value < 1 << 31 else hex(value)}")
     for struct in _STRUCTS:
         lines += ["", f"/* {struct.about} */", f"struct {struct.name} {{"]
         for field in struct.fields:

@@ -22,25 +22,20 @@
 
 bool (*vgpu_reclaim)(int gpu);
 
-static bool reserve(int gpu, uint64_t bytes)
+CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out)
 {
 	bool (*reclaim)(int gpu);
 
-	if (vgpu_reserve(gpu, bytes) == VGPU_OK)
-		return true;
-	reclaim = __atomic_load_n(&vgpu_reclaim, __ATOMIC_ACQUIRE);
-	return reclaim && reclaim(gpu) && vgpu_reserve(gpu, bytes) == VGPU_OK;
-}
-
-CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out)
-{
 	*out = (struct vgpu_reservation){.place = place, .bytes = bytes};
 	if (place.gpu == VGPU_GPU_UNMANAGED)
 		return CUDA_SUCCESS;
 	if (place.gpu == VGPU_GPU_NOT_GRANTED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (!reserve(place.gpu, bytes))
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (vgpu_reserve(place.gpu, bytes) != VGPU_OK) {
+		reclaim = __atomic_load_n(&vgpu_reclaim, __ATOMIC_ACQUIRE);
+		if (!reclaim || !reclaim(place.gpu) || vgpu_reserve(place.gpu, bytes) != VGPU_OK)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	}
 	VGPU_AT(ADMIT_RESERVED);
 	return CUDA_SUCCESS;
 }

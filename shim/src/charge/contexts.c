@@ -17,7 +17,7 @@ uint64_t vgpu_context_driver_id(CUcontext context)
 
 static uint64_t cost_bytes(int gpu)
 {
-	return vgpu_context_bytes(gpu, !vgpu_place_any_on(gpu));
+	return vgpu_context_bytes(gpu, !vgpu_generation_any_on(gpu));
 }
 
 CUresult vgpu_context_reserve(struct vgpu_place place, struct vgpu_reservation *out)

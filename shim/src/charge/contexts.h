@@ -7,7 +7,8 @@
 
 #include "charge/admission.h"
 
-/* Before one is created there. After CUDA_SUCCESS met or vgpu_cancel must follow. */
+/* Before one is created there. After CUDA_SUCCESS vgpu_context_first_used or vgpu_cancel must
+ * follow. */
 CUresult vgpu_context_reserve(struct vgpu_place place, struct vgpu_reservation *out);
 
 /*

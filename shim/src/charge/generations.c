@@ -184,21 +184,21 @@ static bool any(struct table *table, uint32_t generation, int gpu)
 	return found;
 }
 
-bool vgpu_place_is_current(uint32_t generation)
+bool vgpu_generation_is_current(uint32_t generation)
 {
 	struct table *table = generation ? enter() : NULL;
 
 	return !table || any(table, generation, 0);
 }
 
-bool vgpu_place_any_on(int gpu)
+bool vgpu_generation_any_on(int gpu)
 {
 	struct table *table = enter();
 
 	return table && any(table, 0, gpu);
 }
 
-void vgpu_place_join(CUcontext context, struct vgpu_place place)
+void vgpu_generation_join(CUcontext context, struct vgpu_place place)
 {
 	struct table *table = context && place.context ? enter() : NULL;
 	struct handle *handle;
@@ -211,7 +211,7 @@ void vgpu_place_join(CUcontext context, struct vgpu_place place)
 	vgpu_unlock(&table->lock);
 }
 
-void vgpu_place_part(CUcontext context)
+void vgpu_generation_part(CUcontext context)
 {
 	struct table *table = context ? enter() : NULL;
 	struct handle *handle;

@@ -39,11 +39,11 @@ bool vgpu_generation_begin(CUcontext context, uint64_t driver_id, uint32_t seria
 void vgpu_generation_ended(uint32_t generation);
 
 /* True until that generation has ended; 0 is never current. */
-bool vgpu_place_is_current(uint32_t generation);
+bool vgpu_generation_is_current(uint32_t generation);
 
 /* Add a handle of the context that lies there; and remove that handle alone. */
-void vgpu_place_join(CUcontext context, struct vgpu_place place);
-void vgpu_place_part(CUcontext context);
+void vgpu_generation_join(CUcontext context, struct vgpu_place place);
+void vgpu_generation_part(CUcontext context);
 
 /* True if a context on that GPU has been met and has not ended. */
-bool vgpu_place_any_on(int gpu);
+bool vgpu_generation_any_on(int gpu);

@@ -30,7 +30,8 @@ static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge
 
 	switch (vgpu_ledger_put(kind, key, *charge, NULL)) {
 	case VGPU_LEDGER_ADDED:
-		if (!vgpu_place_is_current(charge->context) && vgpu_ledger_take(kind, key, &gone))
+		if (!vgpu_generation_is_current(charge->context) &&
+		    vgpu_ledger_take(kind, key, &gone))
 			vgpu_refund_removed(&gone);
 		break;
 	case VGPU_LEDGER_REPLACED:
@@ -54,7 +55,7 @@ void vgpu_refund_end(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge
 	}
 	/* A free that the driver refuses may be late: the context has taken the memory, or is just
 	 * taking it. If it cannot be entered, the charge lasts until the process ends. */
-	if (driver_result == CUDA_SUCCESS || !vgpu_place_is_current(charge->context))
+	if (driver_result == CUDA_SUCCESS || !vgpu_generation_is_current(charge->context))
 		vgpu_refund_removed(charge);
 	else
 		put_back(kind, key, charge);

@@ -56,7 +56,7 @@ static bool prepare(struct event *event, uint32_t generation)
 {
 	if (event->handle && event->generation == generation)
 		return true;
-	if (event->handle && vgpu_place_is_current(event->generation))
+	if (event->handle && vgpu_generation_is_current(event->generation))
 		(void)real_cuEventDestroy_v2(event->handle);
 	event->handle = NULL;
 	if (real_cuEventCreate(&event->handle, DISABLE_TIMING) != CUDA_SUCCESS)
@@ -93,7 +93,7 @@ bool vgpu_event_is_reached(vgpu_event number)
 	CUresult result;
 	int mode;
 
-	if (!vgpu_place_is_current(event->generation))
+	if (!vgpu_generation_is_current(event->generation))
 		return true;
 	mode = vgpu_capture_mode_relax();
 	result = real_cuEventQuery(event->handle);

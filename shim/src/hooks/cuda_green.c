@@ -24,7 +24,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, u
 	result = real_cuGreenCtxCreate(green, resources, device, flags);
 	if (result == CUDA_SUCCESS && real_cuCtxFromGreenCtx(&context, *green) == CUDA_SUCCESS &&
 	    vgpu_place_of_context(primary, &place) == CUDA_SUCCESS)
-		vgpu_place_join(context, place);
+		vgpu_generation_join(context, place);
 	(void)cuDevicePrimaryCtxRelease_v2(device);
 	return result;
 }
@@ -43,10 +43,10 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 	if (device < 0 || cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
 		return real_cuGreenCtxDestroy(green);
 	/* Before the call: the driver may give the handle to another thread's context at once. */
-	vgpu_place_part(context);
+	vgpu_generation_part(context);
 	result = real_cuGreenCtxDestroy(green);
 	if (result != CUDA_SUCCESS)
-		vgpu_place_join(context, place);
+		vgpu_generation_join(context, place);
 	(void)cuDevicePrimaryCtxRelease_v2(device);
 	return result;
 }

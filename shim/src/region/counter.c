@@ -143,20 +143,25 @@ static uint64_t minus(uint64_t used_bytes, uint64_t bytes)
 	return used_bytes > bytes ? used_bytes - bytes : 0;
 }
 
-/* `held` is the slot's word after help; `adding` distinguishes a charge from an uncharge. */
-static enum vgpu_applied apply(const struct vgpu_view *view, int gpu,
-			       const struct vgpu_owner *owner, struct word held, bool adding,
-			       uint64_t bytes, uint64_t limit_bytes)
+enum vgpu_applied vgpu_counter_change(const struct vgpu_view *view, int gpu,
+				      const struct vgpu_owner *owner, bool adding, uint64_t bytes,
+				      uint64_t limit_bytes)
 {
 	struct vgpu_region_slot_gpu *entry = vgpu_view_slot_gpu(view, owner->slot, gpu);
 	uint64_t *published = (uint64_t *)&entry->delta_bytes;
-	uint64_t *counter = &vgpu_view_gpu(view, gpu)->used_bytes;
-	struct word operation = {adding ? bytes : 0 - bytes, held.high + 1};
-	struct word former = load_word(published);
-	struct word from, to;
+	struct vgpu_region_gpu *record = vgpu_view_gpu(view, gpu);
+	struct word from, to, held, former, operation;
 
+	load_counter(view, gpu);
+	held = load_word(&entry->bytes);
+	if (!adding && bytes > held.low) {
+		__atomic_add_fetch(&record->over_refund_count, 1, __ATOMIC_RELAXED);
+		bytes = held.low;
+	}
+	operation = (struct word){adding ? bytes : 0 - bytes, held.high + 1};
 	/* Read before the slot is confirmed as this process's: what a next owner publishes
 	 * remains. */
+	former = load_word(published);
 	if (!owns(view, owner))
 		return VGPU_LOST;
 	VGPU_AT(APPLY_OWNED);
@@ -169,53 +174,22 @@ static enum vgpu_applied apply(const struct vgpu_view *view, int gpu,
 		 * it shows here. */
 		if (load(&entry->sequence) != held.high)
 			return VGPU_LOST;
-		if (adding && (bytes > limit_bytes || from.low > limit_bytes - bytes))
+		if (adding && (bytes > limit_bytes || from.low > limit_bytes - bytes)) {
+			__atomic_add_fetch(&record->refused_count, 1, __ATOMIC_RELAXED);
+			__atomic_store_n(&record->last_refused_bytes, bytes, __ATOMIC_RELAXED);
 			return VGPU_REFUSED;
+		}
 		to.low = adding ? from.low + bytes : minus(from.low, bytes);
 		to.high = tag_of(owner->slot, operation.high);
-	} while (!swap_word(counter, from, to));
+	} while (!swap_word(&record->used_bytes, from, to));
 	VGPU_AT(COUNTER_SWAPPED);
 	help(view, gpu, to.high);
 	VGPU_AT(APPLY_DONE);
 	return VGPU_APPLIED;
 }
 
-static struct word load_held(const struct vgpu_view *view, int gpu, uint32_t slot)
-{
-	load_counter(view, gpu);
-	return load_word(&vgpu_view_slot_gpu(view, slot, gpu)->bytes);
-}
-
-enum vgpu_applied vgpu_counter_charge(const struct vgpu_view *view, int gpu,
-				      const struct vgpu_owner *owner, uint64_t bytes,
-				      uint64_t limit_bytes)
-{
-	struct word held = load_held(view, gpu, owner->slot);
-	enum vgpu_applied applied = apply(view, gpu, owner, held, true, bytes, limit_bytes);
-	struct vgpu_region_gpu *record = vgpu_view_gpu(view, gpu);
-
-	if (applied == VGPU_REFUSED) {
-		__atomic_add_fetch(&record->refused_count, 1, __ATOMIC_RELAXED);
-		__atomic_store_n(&record->last_refused_bytes, bytes, __ATOMIC_RELAXED);
-	}
-	return applied;
-}
-
-enum vgpu_applied vgpu_counter_uncharge(const struct vgpu_view *view, int gpu,
-					const struct vgpu_owner *owner, uint64_t bytes)
-{
-	struct word held = load_held(view, gpu, owner->slot);
-	struct vgpu_region_gpu *record = vgpu_view_gpu(view, gpu);
-
-	if (bytes > held.low) {
-		__atomic_add_fetch(&record->over_refund_count, 1, __ATOMIC_RELAXED);
-		bytes = held.low;
-	}
-	return apply(view, gpu, owner, held, false, bytes, VGPU_NO_LIMIT);
-}
-
-static uint64_t drop(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner,
-		     bool even_empty)
+uint64_t vgpu_counter_drop(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner,
+			   bool even_empty)
 {
 	struct vgpu_region_slot_gpu *entry = vgpu_view_slot_gpu(view, owner->slot, gpu);
 	uint64_t *counter = &vgpu_view_gpu(view, gpu)->used_bytes;
@@ -236,16 +210,6 @@ static uint64_t drop(const struct vgpu_view *view, int gpu, const struct vgpu_ow
 	help(view, gpu, to.high);
 	VGPU_AT(DROP_DONE);
 	return held.low;
-}
-
-uint64_t vgpu_counter_drop(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner)
-{
-	return drop(view, gpu, owner, false);
-}
-
-void vgpu_counter_renew(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner)
-{
-	drop(view, gpu, owner, true);
 }
 
 uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int gpu)

@@ -58,30 +58,23 @@ static inline struct vgpu_region_slot_gpu *vgpu_view_slot_gpu(const struct vgpu_
 }
 
 /*
- * Add bytes to the charge of `owner`, unless the GPU would then hold more than limit_bytes. One at
- * a time per slot and GPU: the caller holds the process's lock.
+ * Add bytes to the charge of `owner`, unless the GPU would then hold more than limit_bytes; or
+ * subtract them: more than it holds is clamped and counted. One at a time per slot and GPU: the
+ * caller holds the process's lock.
  */
-enum vgpu_applied vgpu_counter_charge(const struct vgpu_view *view, int gpu,
-				      const struct vgpu_owner *owner, uint64_t bytes,
+enum vgpu_applied vgpu_counter_change(const struct vgpu_view *view, int gpu,
+				      const struct vgpu_owner *owner, bool adding, uint64_t bytes,
 				      uint64_t limit_bytes);
-
-/* Subtract bytes; more than it holds is clamped and counted. The caller holds the process's
- * lock. */
-enum vgpu_applied vgpu_counter_uncharge(const struct vgpu_view *view, int gpu,
-					const struct vgpu_owner *owner, uint64_t bytes);
 
 /*
  * Drop the whole charge of an exited process's slot, if it still is in this generation. Any number
  * of processes may do so at once, without a lock. Returns the bytes that this call dropped.
- */
-uint64_t vgpu_counter_drop(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner);
-
-/*
- * The same for a slot that is about to be taken, and with a new sequence number even if nothing is
- * charged: an operation that the last owner, taken for exited, has published and not yet counted
+ * even_empty: for a slot that is about to be taken. It gets a new sequence number even if nothing
+ * is charged: an operation that the last owner, taken for exited, has published and not yet counted
  * never will be.
  */
-void vgpu_counter_renew(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner);
+uint64_t vgpu_counter_drop(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner,
+			   bool even_empty);
 
 uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int gpu);
 

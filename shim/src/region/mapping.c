@@ -33,7 +33,7 @@ void vgpu_recharge(struct vgpu_process *process, int gpu)
 	    vgpu_counter_charged_bytes(&process->view, gpu, process->owner.slot);
 
 	if (held_bytes > charged_bytes)
-		vgpu_counter_charge(&process->view, gpu, &process->owner,
+		vgpu_counter_change(&process->view, gpu, &process->owner, true,
 				    held_bytes - charged_bytes, VGPU_NO_LIMIT);
 }
 

@@ -228,28 +228,27 @@ static bool leaves_growth(const struct vgpu_process *process, int gpu)
 static enum vgpu_applied apply_locked(struct vgpu_process *process, int gpu, enum change change,
 				      uint64_t bytes)
 {
-	struct vgpu_process_gpu *own = &process->gpus[gpu];
+	uint64_t held_bytes = process->gpus[gpu].held_bytes, limit_bytes;
 	enum vgpu_applied applied;
 
 	if (!process->attached)
 		return VGPU_LOST;
 	vgpu_recharge(process, gpu);
-	applied = change == TAKE_OFF
-		      ? vgpu_counter_uncharge(&process->view, gpu, &process->owner, bytes)
-		      : vgpu_counter_charge(&process->view, gpu, &process->owner, bytes,
-					    change == ADD ? vgpu_grant_read(gpu, chargeable_bytes)
-							  : VGPU_NO_LIMIT);
-	if (applied == VGPU_APPLIED && change == ADD && !leaves_growth(process, gpu))
-		return vgpu_counter_uncharge(&process->view, gpu, &process->owner, bytes) ==
-			       VGPU_APPLIED
+	limit_bytes = change == ADD ? vgpu_grant_read(gpu, chargeable_bytes) : VGPU_NO_LIMIT;
+	applied = vgpu_counter_change(&process->view, gpu, &process->owner, change != TAKE_OFF,
+				      bytes, limit_bytes);
+	if (applied != VGPU_APPLIED)
+		return applied;
+	if (change == ADD && !leaves_growth(process, gpu))
+		return vgpu_counter_change(&process->view, gpu, &process->owner, false, bytes,
+					   VGPU_NO_LIMIT) == VGPU_APPLIED
 			   ? VGPU_REFUSED
 			   : VGPU_LOST;
-	if (applied == VGPU_APPLIED && change != TAKE_OFF)
-		__atomic_store_n(&own->held_bytes, own->held_bytes + bytes, __ATOMIC_RELAXED);
-	else if (applied == VGPU_APPLIED)
-		__atomic_store_n(&own->held_bytes,
-				 own->held_bytes > bytes ? own->held_bytes - bytes : 0,
-				 __ATOMIC_RELAXED);
+	if (change != TAKE_OFF)
+		held_bytes += bytes;
+	else
+		held_bytes -= held_bytes < bytes ? held_bytes : bytes;
+	__atomic_store_n(&process->gpus[gpu].held_bytes, held_bytes, __ATOMIC_RELAXED);
 	return applied;
 }
 
@@ -265,34 +264,16 @@ static void apply_late(struct vgpu_process *process, int gpu)
 		__atomic_fetch_add(late, bytes, __ATOMIC_RELAXED);
 }
 
-/* One attempt. What is not possible now is left to another process, or refused. */
-static enum vgpu_applied apply(struct vgpu_process *process, int gpu, enum change change,
-			       uint64_t bytes)
-{
-	struct vgpu_process_gpu *own = &process->gpus[gpu];
-	enum vgpu_applied applied;
-
-	if (!vgpu_lock(&own->lock)) {
-		if (change == ADD)
-			return VGPU_REFUSED;
-		__atomic_fetch_add(&own->late_bytes,
-				   change == TAKE_OFF ? -(int64_t)bytes : (int64_t)bytes,
-				   __ATOMIC_RELAXED);
-		return VGPU_APPLIED;
-	}
-	apply_late(process, gpu);
-	applied = apply_locked(process, gpu, change, bytes);
-	apply_late(process, gpu);
-	vgpu_unlock(&own->lock);
-	return applied;
-}
-
 /* A lost slot is detected and replaced once or twice; a region that keeps losing it is broken. */
 #define TRIES 3
 
+/* What is not possible while the lock is not available is left to its holder, or refused. */
 static enum vgpu_result change_attached(struct vgpu_process *process, int gpu, enum change change,
 					uint64_t bytes)
 {
+	enum vgpu_applied applied;
+	struct vgpu_process_gpu *own;
+
 	for (int tries = 0; tries < TRIES; tries++) {
 		enum vgpu_result result = vgpu_is_attached(process) ? VGPU_OK : vgpu_attach(NULL);
 
@@ -300,16 +281,24 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int gpu, e
 			return result;
 		if (gpu < 0 || gpu >= process->view.gpu_count)
 			return VGPU_OVER_LIMIT;
-		switch (apply(process, gpu, change, bytes)) {
-		case VGPU_APPLIED:
+		own = &process->gpus[gpu];
+		if (!vgpu_lock(&own->lock)) {
+			if (change == ADD)
+				return VGPU_OVER_LIMIT;
+			__atomic_fetch_add(&own->late_bytes,
+					   change == TAKE_OFF ? -(int64_t)bytes : (int64_t)bytes,
+					   __ATOMIC_RELAXED);
 			return VGPU_OK;
-		case VGPU_REFUSED:
-			return VGPU_OVER_LIMIT;
-		case VGPU_LOST:
-			result = vgpu_attach_again(process);
-			if (result != VGPU_OK)
-				return result;
 		}
+		apply_late(process, gpu);
+		applied = apply_locked(process, gpu, change, bytes);
+		apply_late(process, gpu);
+		vgpu_unlock(&own->lock);
+		if (applied != VGPU_LOST)
+			return applied == VGPU_APPLIED ? VGPU_OK : VGPU_OVER_LIMIT;
+		result = vgpu_attach_again(process);
+		if (result != VGPU_OK)
+			return result;
 	}
 	return VGPU_SYSTEM;
 }

@@ -78,8 +78,8 @@ static bool export_locked(struct vgpu_process *process, const struct vgpu_slots 
 	    !vgpu_slots_claim_shared(slots, owner))
 		return false;
 	VGPU_AT(SHARE_CLAIMED);
-	if (vgpu_counter_charge(&process->view, charge.gpu, owner, charge.bytes, VGPU_NO_LIMIT) ==
-		VGPU_APPLIED &&
+	if (vgpu_counter_change(&process->view, charge.gpu, owner, true, charge.bytes,
+				VGPU_NO_LIMIT) == VGPU_APPLIED &&
 	    enter(slots, owner)) {
 		VGPU_AT(SHARE_CHARGED);
 		vgpu_slots_offer(slots, owner, key);

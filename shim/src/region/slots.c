@@ -27,7 +27,7 @@ static uint32_t state_of(const struct vgpu_region_slot *slot)
 void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
 {
 	for (int gpu = 0; gpu < slots->view->gpu_count; gpu++)
-		if (vgpu_counter_drop(slots->view, gpu, owner))
+		if (vgpu_counter_drop(slots->view, gpu, owner, false))
 			__atomic_store_n(&vgpu_view_gpu(slots->view, gpu)->last_drop_ns,
 					 vgpu_now_ns(), __ATOMIC_RELAXED);
 }
@@ -203,7 +203,7 @@ static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner
 	struct vgpu_region_slot_gpu *entry;
 
 	for (int gpu = 0; gpu < slots->view->gpu_count; gpu++) {
-		vgpu_counter_renew(slots->view, gpu, owner);
+		vgpu_counter_drop(slots->view, gpu, owner, true);
 		entry = vgpu_view_slot_gpu(slots->view, owner->slot, gpu);
 		__atomic_store_n(&entry->growing, 0, __ATOMIC_RELAXED);
 	}

@@ -24,16 +24,17 @@ static void *owner_body(void *argument)
 	for (int round = 0; round < rounds; round++) {
 		uint64_t bytes = 1 + next_random(&random) % MOST_BYTES;
 		if (held) {
-			MUST(vgpu_counter_uncharge(&view, 0, &owner, held) == VGPU_APPLIED);
+			MUST(vgpu_counter_change(&view, 0, &owner, false, held, LIMIT_BYTES) ==
+			     VGPU_APPLIED);
 			held = 0;
-		} else if (vgpu_counter_charge(&view, 0, &owner, bytes, LIMIT_BYTES) ==
+		} else if (vgpu_counter_change(&view, 0, &owner, true, bytes, LIMIT_BYTES) ==
 			   VGPU_APPLIED) {
 			held = bytes;
 		}
 		MUST(vgpu_counter_used_bytes(&view, 0) <= LIMIT_BYTES);
 	}
 	if (held)
-		vgpu_counter_uncharge(&view, 0, &owner, held);
+		vgpu_counter_change(&view, 0, &owner, false, held, LIMIT_BYTES);
 	return NULL;
 }
 
