@@ -33,7 +33,6 @@ THOROUGH: Final = {
     "tests/shim/charge/test_neighbours.py::*": (
         "tenants for a minute; test_first_context.py has single steps"
     ),
-    "tests/shim/charge/test_pools_race.py::test_chunks_that_race_*": "as the test of two processes",
     "tests/shim/test_storm.py::*": "all paths at once; test_matrix.py has the tests of each",
     "tests/shim/test_processes.py::test_after_three_thousand_kills_*": _KILLS,
     "tests/gpu/test_machinery.py::test_the_rows_run_on_*": "the rows of make gpu",

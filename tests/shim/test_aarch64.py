@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shim.region import test_counter
-from tests.shim.region.core import Box, patch
+from tests.shim.region.core import Box
 from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
@@ -91,11 +90,6 @@ def test_the_loaders_entries_on_aarch64(tmp_path: Path) -> None:
     assert subprocess.run([program], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("arguments", [["oracle", "1"], ["threads"]], ids=" ".join)
-def test_the_ledger_on_aarch64(tmp_path: Path, arguments: list[str]) -> None:
-    subprocess.run([_program(tmp_path, "vgpu-ledger-test"), *arguments], check=True)
-
-
 def test_the_counter_on_aarch64(emulated: Box) -> None:
     assert emulated.run("threads", "8", "500", "1").split() == ["0"]
     assert emulated.used_seen_afresh() == 0
@@ -104,12 +98,6 @@ def test_the_counter_on_aarch64(emulated: Box) -> None:
 def test_the_counters_words_on_aarch64(tmp_path: Path) -> None:
     """Slots in parallel: that a word changes as a whole is the processor's property."""
     subprocess.run([_program(tmp_path, "vgpu-counter-test"), "4", "5000"], check=True)
-
-
-def test_the_counter_of_aarch64_refuses_and_clamps(emulated: Box) -> None:
-    test_counter.test_refunds_beyond_what_is_held_are_clamped_and_counted(emulated)
-    emulated.write()
-    test_counter.test_a_refusal_changes_nothing_but_the_statistics(emulated)
 
 
 def test_stopped_and_killed_at_the_counters_steps_on_aarch64(emulated: Box) -> None:
@@ -123,15 +111,3 @@ def test_stopped_and_killed_at_the_counters_steps_on_aarch64(emulated: Box) -> N
             subject.kill_alone()
         assert stopped or step == "DROP_SWAPPED"
         assert emulated.used_seen_afresh() == 0
-
-
-def test_regions_on_aarch64(emulated: Box) -> None:
-    patch(emulated.region, 8, b"\xff")
-    with emulated.shell() as refused:
-        assert refused.ask("attach") != "OK"
-    emulated.write()
-    with emulated.shell() as accepted:
-        assert accepted.ask("attach") == "OK"
-        assert accepted.ask("reserve 0 1000") == "OK"
-        emulated.set_limit(2000)
-        assert accepted.ask("reserve 0 1001") == "OVER_LIMIT"

@@ -179,12 +179,6 @@ def test_run_hands_on_no_signal_that_python_ignores(shim: Shim) -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_run_passes_arguments_and_output_on(shim: Shim) -> None:
-    done = shim("run", "--memory", "1GiB", "--", "printf", "%s,", "-x", "--memory", "--", "a b")
-    assert done.stdout == "-x,--memory,--,a b,"
-    assert done.stderr == ""
-
-
 def test_run_keeps_other_preloads_and_a_private_directory(shim: Shim) -> None:
     program = """
 import os, stat
@@ -321,14 +315,3 @@ def test_show_names_the_file_that_is_wrong(
 def test_a_grant_is_on_tmpfs_unless_tmpdir_is_set() -> None:
     assert region.parent({}) == Path("/dev/shm")
     assert region.parent({"TMPDIR": "/somewhere"}) is None
-
-
-def test_path_prints_the_path_of_the_library(shim: Shim, library: Path) -> None:
-    assert shim("path").stdout == f"{library}\n"
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["show", "--help"], []])
-def test_help_has_an_example(shim: Shim, arguments: list[str]) -> None:
-    done = shim(*arguments, status=0 if arguments else 2)
-    if arguments and arguments[0] != "show":
-        assert "python -m shim run --memory 20GiB -- python train.py" in done.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, Grants, Host
 
 pytestmark = pytest.mark.sim
@@ -53,41 +52,6 @@ assert 0 <= len(held) - free // (64 * MIB) <= 1, (len(held), free)
 held.clear()
 launch()
 held = [cuda.device_array(64 * MIB, np.uint8) for _ in range(free // (64 * MIB))]
-""",
-        grants.make(GIB),
-    )
-
-
-def test_cuda_bindings_allocate_up_to_the_limit(host: Host, grants: Grants) -> None:
-    """Every way of its driver module to request memory of the GPU ends in the same code."""
-    host.python(
-        CUDA
-        + """
-free, total = must(d.cuMemGetInfo())
-assert total == GIB and 0 < free <= GIB
-assert must(d.cuDeviceTotalMem(0)) == GIB
-held = must(d.cuMemAlloc(free))
-assert must(d.cuMemGetInfo()) == (0, GIB)
-stream = must(d.cuStreamCreate(0))
-properties = d.CUmemAllocationProp()
-properties.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-properties.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-array = d.CUDA_ARRAY_DESCRIPTOR()
-array.Width, array.Height, array.NumChannels = 4096, 4096, 1
-array.Format = d.CUarray_format.CU_AD_FORMAT_FLOAT
-for ask in (
-    lambda: d.cuMemAlloc(2 * MIB),
-    lambda: d.cuMemAlloc(1),
-    lambda: d.cuMemAllocPitch(4096, 4096, 4),
-    lambda: d.cuMemAllocManaged(2 * MIB, 1),
-    lambda: d.cuMemAllocAsync(2 * MIB, stream),
-    lambda: d.cuMemCreate(2 * MIB, properties, 0),
-    lambda: d.cuArrayCreate(array),
-):
-    assert ask()[0] == OOM, ask()
-assert d.cuMemFree(held) == (OK,)
-assert must(d.cuMemGetInfo()) == (free, GIB)
-assert d.cuMemFree(must(d.cuMemAlloc(free))) == (OK,)
 """,
         grants.make(GIB),
     )

@@ -128,14 +128,6 @@ for name, size in (("", 16), ("_v2", 24), ("_v3", 24)):
         assert host.python(program, directory).stdout == "2 2 2\n" * 3
 
 
-def test_an_exited_process_is_not_listed(host: Host, grants: Grants) -> None:
-    directory = grants.make(2 * GIB)
-    with holding(host, GIB, directory):
-        pass
-    program = NVML + "print(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu(0)))"
-    assert host.python(program, directory).stdout == "[]\n"
-
-
 def test_a_process_of_another_namespace_is_left_out(host: Host, grants: Grants) -> None:
     """Containers of one pod may share a grant: their memory counts, their pids are not listed."""
     directory = grants.make(2 * GIB)
@@ -167,31 +159,3 @@ for index in range(2):
         assert host.python(program, preload=False).stdout.split()[1] == str(2 * MIB)
         assert host.python(program, inside).stdout == f"{GPUS[0][1]} 0\n0 0\n"
         assert host.python(program, outside).stdout == f"{GPUS[0][1]} {2 * MIB}\n0 0\n"
-
-
-def test_without_a_usable_grant_no_process_is_listed(host: Host, grants: Grants) -> None:
-    directory = grants.make(GIB)
-    (directory / "grant").unlink()
-    with holding(host, GIB, None) as theirs:
-        done = host.run([sys.executable, "-c", _EVERY_WAY.split('print("oldest')[0]], directory)
-    assert str(theirs.pid) not in done.stdout
-    assert "compute NVMLError_NoPermission" in done.stdout
-
-
-def test_nvml_checks_versions_and_handles_itself(host: Host, grants: Grants) -> None:
-    program = (
-        NVML
-        + """
-import ctypes
-library = ctypes.CDLL("libnvidia-ml.so.1")
-memory = (ctypes.c_uint64 * 8)()
-memory[0] = 77
-print(library.nvmlDeviceGetMemoryInfo_v2(gpu(0), memory),
-      library.nvmlDeviceGetMemoryInfo(None, memory),
-      library.nvmlDeviceGetMemoryInfo(gpu(0), None),
-      library.nvmlDeviceGetMemoryInfo_v2(gpu(0), None))
-"""
-    )
-    assert (
-        host.python(program, grants.make(GIB)).stdout == host.python(program, preload=False).stdout
-    )

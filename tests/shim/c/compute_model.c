@@ -22,7 +22,6 @@ enum {
 	RING = 4096,
 	LIMITER_NONE = 0,
 	LIMITER_LIBRARY = 1,
-	LIMITER_BUCKET = 2, /* straw man: each container times itself by events */
 };
 
 #define NEVER	     UINT64_MAX
@@ -53,8 +52,6 @@ struct container {
 	struct vgpu_lease_record records[2];
 	struct vgpu_lease lease;
 	uint64_t launched_ns, busy_until_ns, busy_ns, counted_ns;
-	double bucket_ns, bucket_share;
-	uint64_t bucket_at_ns;
 	bool stopped;	/* all its programs are killed */
 	bool unchecked; /* its launches are not checked */
 };
@@ -73,17 +70,15 @@ struct model {
 struct model *model_new(const struct model_options *options, uint64_t now_ns);
 void model_free(struct model *model);
 int model_add(struct model *model, int container, const uint64_t *kernel_ns, uint32_t count,
-	      bool waits_each, double bucket_share);
+	      bool waits_each);
 void model_write_lease(struct model *model, int container, uint32_t offset, const void *data,
 		       uint32_t bytes);
 void model_sample(const struct model *model, int container, uint64_t out[3]);
 void model_kill(struct model *model, int container);
 void model_check_launches(struct model *model, int container, bool checked);
 void model_run(struct model *model, uint64_t until_ns);
-uint64_t model_done_ns(const struct model *model, int program);
-uint64_t model_idle_ns(const struct model *model);
-uint64_t model_launches(const struct model *model, int program);
-uint64_t model_throttled_ns(const struct model *model, int program);
+/* Work done, launches and time throttled of the program; the GPU's idle time. */
+void model_read(const struct model *model, int program, uint64_t out[4]);
 #pragma GCC visibility pop
 
 struct model *model_new(const struct model_options *options, uint64_t now_ns)
@@ -103,7 +98,7 @@ void model_free(struct model *model)
 }
 
 int model_add(struct model *model, int container, const uint64_t *kernel_ns, uint32_t count,
-	      bool waits_each, double bucket_share)
+	      bool waits_each)
 {
 	struct program *program = &model->program[model->programs];
 
@@ -112,8 +107,6 @@ int model_add(struct model *model, int container, const uint64_t *kernel_ns, uin
 				    .waits_each = waits_each,
 				    .wake_ns = model->now_ns + (uint64_t)model->programs * 7001};
 	memcpy(program->kernel_ns, kernel_ns, count * sizeof(*kernel_ns));
-	model->container[container].bucket_share = bucket_share;
-	model->container[container].bucket_at_ns = model->now_ns;
 	return model->programs++;
 }
 
@@ -166,24 +159,12 @@ void model_check_launches(struct model *model, int container, bool checked)
 	model->container[container].unchecked = !checked;
 }
 
-uint64_t model_done_ns(const struct model *model, int program)
+void model_read(const struct model *model, int program, uint64_t out[4])
 {
-	return model->program[program].done_ns;
-}
-
-uint64_t model_idle_ns(const struct model *model)
-{
-	return model->idle_ns;
-}
-
-uint64_t model_launches(const struct model *model, int program)
-{
-	return model->program[program].launches;
-}
-
-uint64_t model_throttled_ns(const struct model *model, int program)
-{
-	return model->program[program].throttled_ns;
+	out[0] = model->program[program].done_ns;
+	out[1] = model->program[program].launches;
+	out[2] = model->program[program].throttled_ns;
+	out[3] = model->idle_ns;
 }
 
 static bool has_work(const struct program *program)
@@ -291,24 +272,6 @@ static bool is_checked(const struct model *model, const struct program *program)
 	       !model->container[program->container].unchecked;
 }
 
-/* True: submit. The bucket's tokens are refilled with time, and each launch takes what the last one
- * took by the container's own events. */
-static bool bucket_admits(struct model *model, struct program *program, uint64_t *again_ns)
-{
-	struct container *container = &model->container[program->container];
-	double passed_ns = (double)(model->now_ns - container->bucket_at_ns);
-
-	container->bucket_ns += passed_ns * container->bucket_share;
-	container->bucket_at_ns = model->now_ns;
-	if (container->bucket_ns > 1e7)
-		container->bucket_ns = 1e7;
-	poll_markers(model, program, true);
-	container->bucket_ns -= (double)program->work.busy_ns;
-	program->work.busy_ns = 0;
-	*again_ns = model->now_ns + 500000;
-	return container->bucket_ns > 0 && program->work.count < 4;
-}
-
 static bool gate_admits(struct model *model, struct program *program, uint8_t kind,
 			uint64_t *again_ns)
 {
@@ -321,8 +284,6 @@ static bool gate_admits(struct model *model, struct program *program, uint8_t ki
 
 	if (!is_checked(model, program))
 		return true;
-	if (model->options.limiter == LIMITER_BUCKET)
-		return bucket_admits(model, program, again_ns);
 	container->launched_ns = model->now_ns;
 	if (model->now_ns >= program->work.polled_ns + POLL_MOST_NS || program->throttled)
 		poll_markers(model, program, false);

@@ -5,7 +5,6 @@ The region's figures are compared with the GPU's memory in use (exact.py) wherev
 
 from __future__ import annotations
 
-import subprocess
 import time
 from pathlib import Path
 
@@ -91,20 +90,6 @@ must(d.cuCtxDestroy(second))
 same(BLOCK, begun=held() - charged())
 must(d.cuMemFree(first))
 assert charged() == 0, charged()
-""",
-    "small managed memory shares blocks of its own": """
-A = d.CUpointer_attribute
-small = [must(d.cuMemAllocManaged(1000, 1)) for _ in range(100)]
-same(BLOCK)
-kind = must(d.cuPointerGetAttribute(A.CU_POINTER_ATTRIBUTE_IS_MANAGED, small[50]))
-assert int(kind) == 1, kind
-plain = must(d.cuMemAlloc(1000))
-same(2 * BLOCK)
-large = must(d.cuMemAllocManaged(BLOCK * 3 // 4, 1))
-same(3 * BLOCK)
-for address in (*small, plain, large):
-    must(d.cuMemFree(address))
-same(0)
 """,
 }
 _LIMITS = {
@@ -244,14 +229,6 @@ same(4 * MIB)
     )
 
 
-def test_row_17_no_call_about_host_memory_is_ours(library: Path) -> None:
-    exported = subprocess.run(
-        ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
-    ).stdout
-    assert "cuMemAlloc_v2" in exported
-    assert "cuMemHost" not in exported and "cuMemAllocHost" not in exported
-
-
 def test_what_exited_processes_hold_for_longer_is_refused_after_one_wait(
     build_dir: Path, library: Path, tmp_path: Path
 ) -> None:
@@ -283,19 +260,3 @@ def test_a_new_container_waits_for_the_memory_of_the_one_before_it(
         host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", grants.make(4 * GIB))
         again = grants.make(4 * GIB, created_ns=time.monotonic_ns())
         host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", again)
-
-
-def test_an_old_container_does_not_wait_for_the_memory_of_another(
-    build_dir: Path, library: Path, tmp_path: Path
-) -> None:
-    with simulated(build_dir, library, tmp_path, "teardown_delay_s = 60\n") as host:
-        grants = Grants(tmp_path)
-        host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", grants.make(4 * GIB))
-        program = """
-import time
-begun = time.monotonic()
-assert d.cuMemAlloc(4 * GIB)[0] == OOM
-assert time.monotonic() - begun < 5
-"""
-        old = grants.make(4 * GIB, created_ns=time.monotonic_ns() - 10**11)
-        host.python(EXACT + program, old)

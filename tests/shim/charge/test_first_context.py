@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -121,23 +121,6 @@ exact(CONTEXT + 64 * MIB)
         assert region.status(theirs)[0].use.used_bytes == CONTEXT + GIB
 
 
-def test_beside_a_neighbour_that_allocates_meanwhile(gpu_host: Host, grants: Grants) -> None:
-    mine = grants.make(GIB)
-    theirs = grants.make(2 * GIB)
-    with _neighbour(gpu_host, theirs, _RESTLESS):
-        gpu_host.python(
-            _TOOLS
-            + """
-for _ in range(50):
-    must(d.cuDevicePrimaryCtxRetain(0))
-    exact(CONTEXT)
-    must(d.cuDevicePrimaryCtxRelease(0))
-    exact(0)
-""",
-            mine,
-        )
-
-
 def test_a_context_beyond_the_limit_is_never_created(gpu_host: Host, grants: Grants) -> None:
     """Reserved before: the GPU's process list never shows it, nor does a reset of a context that
     was never created change the charge."""
@@ -158,42 +141,6 @@ for _ in range(2):
     )
 
 
-def test_processes_and_threads_of_a_container_each_pay_for_their_own(
-    gpu_host: Host, grants: Grants
-) -> None:
-    """Also while others of the container hold reservations that the GPU has not allocated yet."""
-    mine = grants.make(4 * GIB)
-    many = """
-import threading
-made = []
-def work():
-    made.append(must(d.cuCtxCreate(None, 0, 0)))
-threads = [threading.Thread(target=work) for _ in range(4)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-assert held() == 4 * CONTEXT
-for context in made: must(d.cuCtxDestroy(context))
-exact(0)
-"""
-    with _neighbour(gpu_host, grants.make(2 * GIB), _STEADY):
-        gpu_host.python(_TOOLS + many, mine)
-    pids = 4
-    program = (
-        _TOOLS
-        + """
-must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
-kept = must(d.cuMemAlloc(64 * MIB))
-assert held() == CONTEXT + 64 * MIB
-"""
-        + SERVE_COMMANDS
-    )
-    with ExitStack() as stack:
-        for _ in range(pids):
-            command = [sys.executable, "-c", program]
-            stack.enter_context(talking(command, gpu_host.environment(mine)))
-        assert region.status(mine)[0].use.used_bytes == pids * (CONTEXT + 64 * MIB)
-
-
 def test_memory_of_exited_processes_is_not_charged_to_a_context(
     slow_gpu_host: Host, grants: Grants
 ) -> None:
@@ -201,59 +148,6 @@ def test_memory_of_exited_processes_is_not_charged_to_a_context(
     killed = CUDA + "import os\nmust(d.cuMemAlloc(GIB)); os.kill(os.getpid(), 9)"
     slow_gpu_host.run([sys.executable, "-c", killed], directory, status=-9)
     slow_gpu_host.python(_TOOLS + "must(d.cuDevicePrimaryCtxRetain(0))\nexact(CONTEXT)", directory)
-
-
-_REFUSED = {
-    "cuCtxCreate": "(ctypes.byref(made), 0xffff, 0)",
-    "cuCtxCreate_v2": "(ctypes.byref(made), 0xffff, 0)",
-    "cuCtxCreate_v3": "(ctypes.byref(made), None, 0, 0xffff, 0)",
-    "cuCtxCreate_v4": "(ctypes.byref(made), None, 0xffff, 0)",
-}
-
-
-@pytest.mark.parametrize("call", _REFUSED)
-def test_a_context_that_the_driver_refuses_costs_nothing(
-    gpu_host: Host, grants: Grants, call: str
-) -> None:
-    gpu_host.python(
-        _TOOLS
-        + f"""
-must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
-exact(CONTEXT)
-made = ctypes.c_void_p()
-assert library.{call}{_REFUSED[call]} == 1
-exact(CONTEXT)
-""",
-        grants.make(2 * GIB),
-    )
-
-
-def test_contexts_are_charged_when_created_and_refunded_when_destroyed(
-    gpu_host: Host, grants: Grants
-) -> None:
-    gpu_host.python(
-        _TOOLS
-        + """
-def use(ordinal):
-    must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(ordinal))))
-use(0)
-for step in range(3):
-    context = must(d.cuCtxCreate(None, 0, 0))
-    exact(2 * CONTEXT)
-    must(d.cuMemAlloc(64 * MIB))
-    exact(2 * CONTEXT + 64 * MIB)
-    must(d.cuCtxDestroy(context))
-    exact(CONTEXT)
-use(0)
-use(1)
-assert region.status(Path(os.environ["GPUSLICE_DIR"]))[1].use.used_bytes == CONTEXT
-must(d.cuDevicePrimaryCtxReset(0))
-exact(0)
-use(0)
-exact(CONTEXT)
-""",
-        grants.make(2 * GIB, 2 * GIB),
-    )
 
 
 def test_the_first_context_of_a_process_is_charged_an_allowance_for_code(

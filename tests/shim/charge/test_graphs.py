@@ -149,14 +149,6 @@ same(GIB)
 assert launch(executable) == OK
 same(GIB)
 """,
-    "a graph that the driver would not destroy is still known": """
-executable = instantiate(scratch(GIB + 1))
-assert control(op="fail", gpu=0, call="cuGraphExecDestroy", code=999, count=1).get("ok")
-assert d.cuGraphExecDestroy(executable)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
-assert launch(executable) == OOM
-same(0)
-must(d.cuGraphExecDestroy(executable))
-""",
     "a graph that is not given leaves the handle as it was": """
 # The driver had created it, and the table of graphs that allocate was full.
 import ctypes
@@ -194,38 +186,3 @@ def test_a_program_is_charged_the_memory_of_its_graphs(
 ) -> None:
     """It is charged from a launch until a trim."""
     host.python(GRAPHS + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (GIB,))))
-
-
-def test_pools_and_graphs_beside_what_the_driver_takes_itself(
-    gpu_host: Host, grants: Grants
-) -> None:
-    """Contexts, code, blocks of 2 MiB, pools and graphs: the GPU's figure is the charge."""
-    gpu_host.python(
-        GRAPHS
-        + """
-def exact():
-    assert held() == charged() >= 300 * MIB, (held(), charged())
-exact()
-pool = new_pool()
-async_ = must(d.cuMemAllocAsync(5 * MIB, 0)), must(d.cuMemAllocFromPoolAsync(40 * MIB, pool, 0))
-exact()
-plain = must(d.cuMemAlloc(1000))
-exact()
-executable = instantiate(scratch(100 * MIB + 1))
-assert launch(executable) == OK
-exact()
-drop(*async_); sync()
-exact()
-must(d.cuMemFree(plain))
-must(d.cuDeviceGraphMemTrim(0))
-exact()
-assert d.cuMemAllocAsync(GIB, 0)[0] == OOM
-exact()
-must(d.cuMemAllocAsync(512 * MIB, 0))
-exact()
-must(d.cuDevicePrimaryCtxReset(0))
-use(0)
-exact()
-""",
-        grants.make(GIB),
-    )

@@ -48,20 +48,6 @@ must(d.cuCtxSetCurrent(primary))
 must(d.cuMemFree(large))
 exact(CONTEXT)
 """,
-    "green contexts and the primary share blocks": """
-primary = must(d.cuCtxGetCurrent())
-first = must(d.cuMemAlloc(512))
-for _ in range(2):
-    green = create()
-    enter(green)
-    must(d.cuMemFree(must(d.cuMemAlloc(512))))
-    exact(CONTEXT + 2 * MIB)
-    destroy(green)
-    exact(CONTEXT + 2 * MIB)
-    must(d.cuCtxSetCurrent(primary))
-must(d.cuMemFree(first))
-exact(CONTEXT)
-""",
     "a green context alone holds the primary and ends it": """
 must(d.cuDevicePrimaryCtxRelease(0))
 exact(0)

@@ -9,7 +9,6 @@ import pytest
 
 from tests.shim.conftest import GIB, MIB, Grants, Host, used
 from tests.shim.exact import EXACT
-from tests.support import until
 from tests.talking import Talk, talkers
 
 pytestmark = pytest.mark.sim
@@ -51,33 +50,6 @@ def test_row_16_ipc_memory_is_charged_once(host: Host, grants: Grants) -> None:
         assert used(directory) == before + SIZE, "the second has it still, and so has the GPU"
         assert second.ask("close 0") == "0"
         assert used(directory) == before
-
-
-def test_what_an_importer_keeps_outlives_its_exporter(host: Host, grants: Grants) -> None:
-    directory = grants.make(GIB)
-    with _talkers(host, directory, directory) as (exporter, importer):
-        before = _seen(importer)
-        handle = _exported(exporter)
-        assert importer.ask(f"open {handle}") == "0 0"
-        exporter.kill()
-        until(lambda: _seen(importer) <= before + SIZE, "the end of the exporter's own charge")
-        own = used(directory) - SIZE
-        assert importer.ask(f"alloc {GIB - own - SIZE + 2 * MIB}") == OUT_OF_MEMORY
-        assert importer.ask("close 0") == "0"
-        assert used(directory) == own
-
-
-def test_memory_opened_twice_is_held_until_it_is_closed_twice(host: Host, grants: Grants) -> None:
-    directory = grants.make(GIB)
-    with _talkers(host, directory, directory) as (exporter, importer):
-        handle = _exported(exporter)
-        with_it = used(directory)
-        assert [importer.ask(f"open {handle}") for _ in range(2)] == ["0 0", "0 1"]
-        assert exporter.ask("free 0") == "0"
-        assert importer.ask("close 0") == "0"
-        assert used(directory) == with_it
-        assert importer.ask("close 0") == "0"
-        assert used(directory) == with_it - SIZE
 
 
 def test_memory_of_an_exporter_outside_is_charged_to_the_importer(
@@ -152,21 +124,6 @@ def test_a_refused_opening_holds_nothing(host: Host, grants: Grants) -> None:
         handle = _exported(exporter)
         assert exporter.ask(f"open {handle}") == "201", "by its own process"
         assert exporter.ask("free 0") == "0"
-        assert used(directory) == before
-
-
-def test_an_exporter_that_frees_alone_gives_everything_back(host: Host, grants: Grants) -> None:
-    directory = grants.make(GIB)
-    with _talkers(host, directory) as (exporter,):
-        before = used(directory)
-        for _ in range(3):
-            assert exporter.ask(f"alloc {SIZE}").startswith("0 ")
-        for number in range(3):
-            assert exporter.ask(f"export {number}").startswith("0 ")
-            assert exporter.ask(f"export {number}").startswith("0 "), "again, for another process"
-        assert used(directory) == before + 3 * SIZE
-        for number in range(3):
-            assert exporter.ask(f"free {number}") == "0"
         assert used(directory) == before
 
 

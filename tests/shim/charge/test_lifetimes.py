@@ -39,7 +39,6 @@ context, address = ctypes.c_void_p(), ctypes.c_uint64()
 
 _AFTER_IT_CAME_AGAIN = {
     "released": "assert driver.cuDevicePrimaryCtxRelease_v2(0) == 0; same()",
-    "reset": "assert driver.cuDevicePrimaryCtxReset_v2(0) == 0; same()",
     "refused": """
 assert control(op="fail", gpu=0, call="cuDevicePrimaryCtxRetain", code=999, count=1)["ok"]
 assert retain(driver) == 999
@@ -47,12 +46,6 @@ same()
 assert retain(driver) == 0
 same()
 assert driver.cuDevicePrimaryCtxRelease_v2(0) == 0
-same()
-""",
-    "retained again": """
-retain(driver)
-same()
-driver.cuDevicePrimaryCtxRelease_v2(0)
 same()
 """,
 }
@@ -169,27 +162,6 @@ inside(context, 64 * MIB)
 same(made + BLOCK + 64 * MIB)
 must(d.cuMemFree(kept))
 same(made + 64 * MIB)
-must(d.cuCtxDestroy(context))
-same(before)
-""",
-        grants.make(2 * GIB),
-    )
-
-
-@pytest.mark.parametrize("call", _NOT_ENDED)
-def test_after_ends_that_were_refused_an_end_takes_all(
-    gpu_host: Host, grants: Grants, call: str
-) -> None:
-    attach, code = _NOT_ENDED[call]
-    gpu_host.python(
-        _SLOWLY
-        + f"""
-for _ in range(3):
-    inside(context, 32 * MIB)
-    {attach or "pass"}
-    with Slowly({call!r}, context, {code}):
-        inside(context, 16 * MIB)
-same(made + 144 * MIB)
 must(d.cuCtxDestroy(context))
 same(before)
 """,

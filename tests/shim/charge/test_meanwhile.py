@@ -26,39 +26,6 @@ def sleeps(thread):
 )
 
 
-def test_a_graph_that_was_trimmed_while_it_was_launched_reserves_again(
-    gpu_host: Host, grants: Grants
-) -> None:
-    gpu_host.python(
-        _BEGIN
-        + """
-busy = entry(must(d.cuModuleLoadData(
-    text(0).replace(b".visible", b"// simgpu: duration_ns=1000000\\n.visible"))))
-graph = new_graph()
-allocation, address = add_alloc(graph, 64 * MIB)
-kernel = must(d.cuGraphAddKernelNode(graph, [allocation], 1, kernel_params(busy)))
-must(d.cuGraphAddMemFreeNode(graph, [kernel], 1, address))
-executable = instantiate(graph)
-assert launch(executable) == OK
-must(d.cuDeviceGraphMemTrim(0))
-exact()
-before = charged()
-for _ in range(1024):  # the channel is full: the graph's kernel waits for room
-    must((run(busy),))
-thread = beside(lambda: library.cuGraphLaunch(ctypes.c_void_p(int(executable)), None))
-until(lambda: graph_bytes() == 64 * MIB)
-until(lambda: d.cuDeviceGraphMemTrim(0)[0] == OK and graph_bytes() == 0)
-thread.join()
-must(d.cuCtxSynchronize())
-must(d.cuMemAlloc(2048 * MIB - before - 32 * MIB))
-exact()
-assert launch(executable) == OOM
-exact()
-""",
-        grants.make(2 * GIB),
-    )
-
-
 def test_a_free_that_is_refused_when_its_address_was_given_again(
     gpu_host: Host, grants: Grants
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -102,16 +101,6 @@ def test_row_27_the_limit_follows_the_physical_gpu(three: Host, grant: Path, ord
         visible = ",".join(map(str, chosen))
         shown = _shown(three, _SHOW, grant, {**base, "CUDA_VISIBLE_DEVICES": visible})
         assert shown["cuda"] == _limits([gpus[index] for index in chosen]), visible
-
-
-def test_row_27_gpus_chosen_by_uuid(three: Host, grant: Path) -> None:
-    """Whole UUIDs, prefixes that are unique, and one that is not: the list ends there."""
-    for chosen in itertools.permutations(LIMIT, 2):
-        shown = _shown(three, _SHOW, grant, {"CUDA_VISIBLE_DEVICES": ",".join(chosen)})
-        assert shown["cuda"] == _limits([*chosen])
-    for visible, chosen_by_it in ((f"{C[:-1]},{A[:-1]}", [C, A]), (f"{B},{A[:8]}", [B])):
-        shown = _shown(three, _SHOW, grant, {"CUDA_VISIBLE_DEVICES": visible})
-        assert shown["cuda"] == _limits(chosen_by_it), visible
 
 
 def test_row_27_the_environments_limits_follow_it_too(three: Host, tmp_path: Path) -> None:

@@ -141,11 +141,3 @@ def test_managed_memory_may_exceed_the_limit_where_the_grant_allows_it(
         program.do("assert must(d.cuMemGetInfo())[1] == GIB and charged() == 0")
         program.do("must(d.cuMemAlloc(GIB)); must(d.cuMemFree(address))")
         assert region.status(directory)[0].used_bytes == GIB
-
-
-def test_nvml_lists_every_process_once(gpu_host: Host, grants: Grants) -> None:
-    directory = grants.make(2 * GIB)
-    with _program(gpu_host, directory, CODE) as program:
-        program.do("must(d.cuMemAlloc(100 * MIB))")
-        held = _ask(gpu_host)[_UUID]
-        assert held == {program.pid: CONTEXT_BYTES + 100 * MIB}

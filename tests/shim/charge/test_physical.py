@@ -52,28 +52,6 @@ took(0)
     )
 
 
-def test_row_13_created_mapped_and_released_over_and_over_is_refused_at_the_limit(
-    host: Host, grants: Grants
-) -> None:
-    _run(
-        host,
-        grants,
-        """
-at, got = reserve(4 * GIB), 0
-for round in range(20):
-    code, handle = d.cuMemCreate(200 * MIB, prop(), 0)
-    if code == OOM:
-        break
-    map(at + round * 200 * MIB, handle, 200 * MIB)
-    release(handle)
-    got += 1
-assert got == 5
-took(5 * 200 * MIB)
-assert refused(26 * MIB) and refused(200 * MIB)
-""",
-    )
-
-
 _PROGRAMS = {
     "memory is charged to the gpu that it was asked for": """
 other = create(64 * MIB, ordinal=1)
@@ -85,49 +63,6 @@ release(host_memory)
 release(other)
 took(0, 1)
 assert d.cuMemCreate(BLOCK, prop(9), 0)[0] == d.CUresult.CUDA_ERROR_INVALID_DEVICE
-""",
-    "segments that grow and shrink": """
-# As PyTorch's expandable segments: handles stay while they are mapped; its allocator handles a
-# refusal in the middle, and continues after freeing.
-random.seed(4)
-for size in (BLOCK, 20 * MIB):
-    at, live = reserve(2 * GIB), {}
-    while True:
-        place = len(live)
-        code, handle = d.cuMemCreate(size, prop(), 0)
-        if code == OOM:
-            break
-        map(at + place * size, handle, size); allow(at + place * size, size)
-        live[place] = handle
-        took(len(live) * size)
-    assert len(live) == (GIB - before[0][1]) // size
-    for place in random.sample(sorted(live), len(live) // 2):
-        unmap(at + place * size, size); release(live.pop(place))
-    took(len(live) * size)
-    assert not refused(size)
-    took(len(live) * size + size)
-    handle = create(size)
-    release(handle)
-    for place, handle in live.items():
-        release(handle); unmap(at + place * size, size)
-    took(size)
-    before = [(held(), charged())]
-""",
-    "everything away and back to the same addresses": """
-# As vLLM's sleep: unmap and release all, later create and map all again.
-sizes = [BLOCK * n for n in (1, 7, 40, 100)]
-places = [reserve(size) for size in sizes]
-for night in range(3):
-    handles = [create(size) for size in sizes]
-    for place, handle, size in zip(places, handles, sizes):
-        map(place, handle, size); allow(place, size)
-    took(sum(sizes))
-    for place, handle, size in zip(places, handles, sizes):
-        unmap(place, size); release(handle)
-    took(0)
-for place, size in zip(places, sizes):
-    must(d.cuMemAddressFree(place, size))
-took(0)
 """,
     "one unmapping of several mappings": """
 at = reserve(8 * BLOCK)
@@ -197,48 +132,6 @@ took(BLOCK)
 unmap(window, 8 * BLOCK)
 took(0)
 """,
-    "threads at the limit": """
-# Eight threads create, map, release and unmap; at the end the GPU and the charge agree.
-import threading
-wins, failures = [], []
-def work(seed):
-    try:
-        use(0)
-        mine, at = random.Random(seed), reserve(8 * BLOCK)
-        for _ in range(60):
-            code, handle = d.cuMemCreate(8 * BLOCK, prop(), 0)
-            assert code in (OK, OOM), code
-            if code == OOM:
-                continue
-            wins.append(seed)
-            map(at, handle, 8 * BLOCK)
-            steps = [lambda: release(handle), lambda: unmap(at, 8 * BLOCK)]
-            mine.shuffle(steps)
-            for step in steps:
-                step()
-    except BaseException as error:
-        failures.append(error)
-threads = [threading.Thread(target=work, args=[seed]) for seed in range(8)]
-for thread in threads:
-    thread.start()
-while any(thread.is_alive() for thread in threads):
-    assert held() - before[0][0] <= 96 * MIB - before[0][1], "over the limit"
-for thread in threads:
-    thread.join()
-assert not failures and len(wins) > 50, (failures, len(wins))
-took(0)
-""",
-    "a fork child holds nothing": """
-handle = create(BLOCK)
-pid = os.fork()
-if not pid:
-    d.cuMemRelease(handle)
-    os._exit(0)
-os.waitpid(pid, 0)
-took(BLOCK)
-release(handle)
-took(0)
-""",
     "mappings behind memory of the host end with their range": """
 at = reserve(4 * BLOCK)
 parts = [create(BLOCK, kind=L.CU_MEM_LOCATION_TYPE_HOST), create(BLOCK), create(BLOCK)]
@@ -255,7 +148,6 @@ _LIMITS = {
         GIB,
         64 * MIB,
     ),
-    "threads at the limit": (96 * MIB,),
 }
 
 

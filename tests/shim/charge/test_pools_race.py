@@ -64,51 +64,6 @@ def test_processes_at_the_limit_are_never_over_it_and_never_all_refused(
         assert sum(map(int, _raced(racers))) >= _ROUNDS
 
 
-_SMALL_RACERS = 8
-_SMALL_LIMIT_BYTES = 400 * MIB
-_SMALL_RACER = (
-    POOLS
-    + f"""
-import random, sys, time
-print("ready", flush=True)
-sys.stdin.readline()
-keep(default, 2**64 - 1)
-won, until = 0, time.monotonic() + 4
-while time.monotonic() < until:
-    taken = [d.cuMemAllocAsync(random.randrange(1, 33) * MIB, 0) for _ in range(6)]
-    assert charged() <= {_SMALL_LIMIT_BYTES}, charged()
-    addresses = [address for code, address in taken if code == OK]
-    assert all(code in (OK, OOM) for code, _ in taken)
-    won += len(addresses)
-    drop(*addresses); sync()
-    must(d.cuMemPoolTrimTo(default, 0))
-print(won, flush=True)
-"""
-)
-
-
-_WATCHER = """
-import sys, time
-print("ready", flush=True)
-sys.stdin.readline()
-until, most_charged, most_held = time.monotonic() + 4, 0, 0
-while time.monotonic() < until:
-    most_charged, most_held = max(most_charged, charged()), max(most_held, held() - begun)
-print(most_charged, most_held, flush=True)
-"""
-
-
-def test_chunks_that_race_for_the_limit_are_taken_within_it(host: Host, grants: Grants) -> None:
-    directory = grants.make(_SMALL_LIMIT_BYTES)
-    with ExitStack() as stack:
-        programs = [POOLS + _WATCHER, *[_SMALL_RACER] * _SMALL_RACERS]
-        seen, *won = _raced([_started(stack, each, host, directory) for each in programs])
-    assert all(int(each) > 0 for each in won)
-    most_charged, most_held = map(int, seen.split())
-    assert _SMALL_LIMIT_BYTES // 2 < most_charged <= _SMALL_LIMIT_BYTES
-    assert most_held <= _SMALL_LIMIT_BYTES
-
-
 _SLOW = """
 import threading
 pool = new_pool(); keep(pool, 2**40)

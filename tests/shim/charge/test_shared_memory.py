@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import names
 from tests.shim.clients import SERVE_COMMANDS
-from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host, gpu_table, simulated, used
+from tests.shim.conftest import GIB, MIB, Grants, Host, used
 from tests.shim.exact import PHYSICAL
 from tests.support import until
 from tests.talking import Talk, talking
@@ -132,19 +131,6 @@ def test_the_charge_lasts_until_the_last_importer_has_exited(
         until(is_free, "the last importer's exit ends the charge")
 
 
-def test_what_a_process_exports_and_imports_itself_is_one_memory(
-    host: Host, grants: Grants
-) -> None:
-    directory = grants.make(GIB)
-    with _programs(host, directory) as (program,):
-        program.do(f"handle = create({_SIZE}, shareable=FD)")
-        program.give(program)
-        program.do("again = must(take())")
-        program.give(program)
-        program.do("third = must(take())", f"took({_SIZE})")
-        program.do("release(handle); release(again)", f"took({_SIZE})", "release(third); took(0)")
-
-
 def test_memory_of_another_container_is_charged_by_what_is_mapped(
     host: Host, grants: Grants
 ) -> None:
@@ -176,31 +162,4 @@ def test_what_the_exporter_has_released_before_it_is_imported_is_charged_by_what
         importer.do("handle = must(take())", f"at = reserve({_SIZE}); map(at, handle, {_SIZE})")
         assert used(directory) == _SIZE
         importer.do(f"release(handle); unmap(at, {_SIZE})")
-        assert used(directory) == 0
-
-
-def test_more_exports_than_there_are_shared_slots(
-    build_dir: Path, library: Path, tmp_path: Path, grants: Grants
-) -> None:
-    """Memory that finds no slot stays its exporter's, and its importers pay for what they map."""
-    directory = grants.make(8 * GIB)
-    many, small = names.MAX_SLOTS // 2 + 3, 2 * MIB
-    large = gpu_table(0, GPUS[0][0], 8 * GIB)
-    with (
-        simulated(build_dir, library, tmp_path, gpus=large) as host,
-        _programs(host, directory, directory) as (exporter, importer),
-    ):
-        exporter.do(
-            "handles = []",
-            f"new = lambda: handles.append(create({small}, shareable=FD))",
-            "fd = lambda: int(must(d.cuMemExportToShareableHandle(handles[-1], FD, 0)))",
-            *[f"for _ in range({many // 8}): new(); os.close(fd())"] * 8,
-            f"for _ in range({many % 8}): new(); os.close(fd())",
-        )
-        assert used(directory) == many * small
-        exporter.give(importer, "handles[-1]")
-        importer.do(f"handle = must(take()); at = reserve({small}); map(at, handle, {small})")
-        assert used(directory) == (many + 1) * small
-        exporter.do("for h in handles: release(h)")
-        importer.do(f"release(handle); unmap(at, {small})")
         assert used(directory) == 0

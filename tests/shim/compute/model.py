@@ -18,7 +18,7 @@ from tests.support import ROOT
 
 _LIBRARY: Final = ROOT / "build/dev/lib/tests/libcompute-model.so"
 _START_NS: Final = 1_000_000_000_000
-_LIMITERS: Final = {"none": 0, "library": 1, "bucket": 2}
+_LIMITERS: Final = {"none": 0, "library": 1}
 
 
 class _Options(ctypes.Structure):
@@ -71,7 +71,7 @@ class Model:
     """A GPU with containers on it. arbiter_late_ns: how late the arbiter's steps come at most."""
 
     containers: Mapping[str, Container]
-    limiter: Literal["none", "library", "bucket"] = "library"
+    limiter: Literal["none", "library"] = "library"
     slice_us: int = 2000
     wake_us: int = 100
     arbiter_late_us: int = 300
@@ -84,8 +84,6 @@ class Model:
         self._random = random.Random(self.seed)
         self._c: Any = ctypes.CDLL(str(_LIBRARY))
         self._c.model_new.restype = ctypes.c_void_p
-        for name in ("done_ns", "idle_ns", "launches", "throttled_ns"):
-            getattr(self._c, f"model_{name}").restype = ctypes.c_uint64
         options = _Options(self.slice_us * 1000, 2000, self.wake_us * 1000, _LIMITERS[self.limiter])
         self._model = ctypes.c_void_p(
             self._c.model_new(ctypes.byref(options), ctypes.c_uint64(_START_NS))
@@ -112,8 +110,7 @@ class Model:
     def _share(self) -> None:
         self.turns.set_shares(self.shares)
         for number in self.numbers.values():
-            launches_checked = self.turns.launches_checked or self.limiter == "bucket"
-            self._c.model_check_launches(self._model, number, launches_checked)
+            self._c.model_check_launches(self._model, number, self.turns.launches_checked)
 
     def close(self) -> None:
         self._c.model_free(self._model)
@@ -126,7 +123,6 @@ class Model:
             (ctypes.c_uint64 * len(kernels))(*kernels),
             len(kernels),
             program.waits_each,
-            ctypes.c_double(self.containers[key].core_percent / 100),
         )
         return number
 
@@ -180,19 +176,26 @@ class Model:
     def kill(self, key: str) -> None:
         self._c.model_kill(self._model, self.numbers[key])
 
+    def _read(self, program: int) -> tuple[int, int, int, int]:
+        """Return the program's work, launches and throttled time, and the GPU's idle time."""
+        out = (ctypes.c_uint64 * 4)()
+        self._c.model_read(self._model, program, out)
+        done_ns, launches, throttled_ns, idle_ns = out
+        return done_ns, launches, throttled_ns, idle_ns
+
     def done_ns(self, key: str) -> int:
-        return sum(int(self._c.model_done_ns(self._model, each)) for each in self.programs[key])
+        return sum(self._read(each)[0] for each in self.programs[key])
 
     def _turns_idle_ns(self) -> int:
         return sum(member.idle_ns for member in self.turns._members.values())
 
     def launches(self, key: str) -> int:
-        return sum(int(self._c.model_launches(self._model, each)) for each in self.programs[key])
+        return sum(self._read(each)[1] for each in self.programs[key])
 
     def measure(self, seconds: int = 10, settle_s: float = 1.0) -> Outcome:
         """Return what each container gets in `seconds`, after `settle_s`."""
         self.run(settle_s)
-        idle_ns = int(self._c.model_idle_ns(self._model))
+        idle_ns = self._read(0)[3]
         turns_idle_ns = self._turns_idle_ns()
         marks: dict[str, list[int]] = {key: [self.done_ns(key)] for key in self.containers}
         for _ in range(seconds):
@@ -202,10 +205,10 @@ class Model:
         return Outcome(
             {key: (each[-1] - each[0]) / seconds / 1e7 for key, each in marks.items()},
             {key: [(b - a) / 1e7 for a, b in pairwise(each)] for key, each in marks.items()},
-            (int(self._c.model_idle_ns(self._model)) - idle_ns) / seconds / 1e7,
+            (self._read(0)[3] - idle_ns) / seconds / 1e7,
             (self._turns_idle_ns() - turns_idle_ns) / seconds / 1e7,
             {
-                key: sum(int(self._c.model_throttled_ns(self._model, p)) for p in programs)
+                key: sum(self._read(each)[2] for each in programs)
                 for key, programs in self.programs.items()
             },
         )

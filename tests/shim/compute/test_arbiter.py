@@ -128,18 +128,6 @@ def test_a_container_made_again_under_one_name_is_served(tmp_path: Path, at_ms: 
     assert share_ppm(directory) == 600_000
 
 
-def test_containers_made_within_one_tick_of_the_kernel_are_served(tmp_path: Path) -> None:
-    """Both entries may have the same time."""
-    one = make(tmp_path, "a", 30, forced=True)
-    status = tmp_path.stat()
-    steps = Steps(tmp_path)
-    steps.run(0)
-    two = make(tmp_path, "b", 60, forced=True)
-    os.utime(tmp_path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    steps.run(300)
-    assert (share_ppm(one), share_ppm(two)) == (300_000, 600_000)
-
-
 @pytest.mark.parametrize(("works", "seen_ms"), [(True, 50), (False, 180)])
 def test_a_changed_share_is_seen_soon(tmp_path: Path, works: bool, seen_ms: int) -> None:
     """Launches are no longer checked once a cap ends, and are checked again once one begins."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import pytest
 
 from tests.shim.conftest import GIB, Grants, Host
-from tests.support import measured
 
 pytestmark = pytest.mark.sim
 
@@ -60,30 +59,6 @@ graph = ok(driver.cuStreamEndCapture(streams[1]))
 assert nodes(graph) == 2, nodes(graph)
 assert work().busy_ns >= 140 * MS, work()
 """
-TWO_GPUS = """
-contexts = [begin(gpu) for gpu in (0, 1)]
-functions = []
-for context in contexts:
-    ok(driver.cuCtxSetCurrent(context))
-    functions.append(kernel())
-busy_ns = [0, 0]
-def launch_on(gpu, ms):
-    busy(functions[gpu], ms * MS)
-    ok(driver.cuCtxSynchronize())
-    busy_ns[gpu] += ms * MS
-    for each in (0, 1):
-        counted_ns = work(each).busy_ns
-        assert busy_ns[each] <= counted_ns <= busy_ns[each] + 40 * MS, (gpu, each, counted_ns)
-for _ in range(2):
-    ok(driver.cuCtxSetCurrent(contexts[0]))
-    launch_on(0, 50)
-    ok(driver.cuCtxSetCurrent(contexts[1]))
-    launch_on(1, 60)
-    ok(driver.cuCtxPushCurrent(contexts[0]))
-    launch_on(0, 70)
-    ok(driver.cuCtxPopCurrent())
-    launch_on(1, 80)
-"""
 OWN_DEFAULT_STREAM = """
 begin()
 function = kernel()
@@ -113,8 +88,3 @@ def test_what_is_entered(host: Host, grants: Grants, program: str) -> None:
     own = {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": "1"}
     variables = own if program is OWN_DEFAULT_STREAM else {}
     host.python(PREPARED + program, grant, variables=variables)
-
-
-@measured
-def test_work_is_entered_for_the_gpu_that_is_current(host: Host, grants: Grants) -> None:
-    host.python(PREPARED + TWO_GPUS, grants.make(GIB, GIB, core_percent=99))

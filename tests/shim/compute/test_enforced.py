@@ -106,24 +106,6 @@ def test_two_programs_divide_the_gpu_by_their_shares(start: Start) -> None:
     assert sum(shares) >= 60
 
 
-@measured
-def test_without_the_library_they_divide_it_equally(gpu_host: Host) -> None:
-    """The control: what the test before shows is the library's."""
-    environment = gpu_host.environment(preload=False)
-    one, other = (
-        subprocess.Popen(load("500"), env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    )
-    with one, other:
-        shares = percent(one), percent(other)
-    assert shares[1] / shares[0] < 1.5
-
-
-@measured
-def test_one_program_alone_has_the_whole_gpu(start: Start) -> None:
-    assert percent(start(["--core", "25"], *load("500"))) >= 60
-
-
 def arbiter_of(process: subprocess.Popen[str], but: int = 0) -> psutil.Process:
     """The arbiter that a `run` started, and not the one with the number `but`."""
     found: list[psutil.Process] = []
@@ -191,53 +173,3 @@ def test_a_kernel_without_an_end_holds_no_later_launch_back(start: Start) -> Non
     process = start(["--core", "50", "--core-policy", "force"], *command)
     out, _ = process.communicate(timeout=200)
     assert float(out) < _WELL_BELOW_S
-
-
-def test_nor_does_it_without_an_arbiter(gpu_host: Host, tmp_path: Path) -> None:
-    """It outlasts each window by more than the next one has."""
-    done = gpu_host.python(WAITING_FOR_LATER, variables=without_an_arbiter(tmp_path))
-    assert float(done.stdout) < _WELL_BELOW_S
-
-
-def test_what_a_capture_records_waits_for_nothing(start: Start) -> None:
-    """Outside of its window too: thousands of recorded launches take no turn. As launches they
-    would take 50 s."""
-    program = (
-        PREPARED
-        + """
-for _ in range(300):
-    busy(function, MS, streams[0])
-ok(driver.cuStreamBeginCapture(streams[1], driver.CUstreamCaptureMode(2)))
-begun = time.monotonic()
-for _ in range(5000):
-    busy(function, MS, streams[1])
-took_s = time.monotonic() - begun
-ok(driver.cuStreamEndCapture(streams[1]))
-print(took_s)
-"""
-    )
-    process = start(["--core", "10", "--core-policy", "force"], sys.executable, "-c", program)
-    out, _ = process.communicate(timeout=200)
-    assert float(out) < 20
-
-
-@measured
-def test_the_programs_of_one_container_divide_its_share(start: Start, tmp_path: Path) -> None:
-    """Four processes under one `run`; the region counts the GPU's time once."""
-    shell = " & ".join(" ".join(map(str, load("200"))) for _ in range(4)) + " & wait"
-    process = start(["--core", "40", "--core-policy", "force"], "/bin/sh", "-c", shell)
-    busy_ns = 0
-    while process.poll() is None:
-        with suppress(StopIteration, region.RegionDirectoryError):
-            busy_ns = max(busy_ns, region.status(next(tmp_path.iterdir()))[0].work.busy_ns)
-        time.sleep(0.1)
-    out, _ = process.communicate()
-    shares = [share for _, share in totals(out)]
-    assert len(shares) == 4
-    assert 28 <= sum(shares) <= 48
-    assert busy_ns / 1e7 / SECONDS == pytest.approx(sum(shares), abs=6)
-
-
-def test_nothing_is_left_when_programs_end(start: Start, tmp_path: Path) -> None:
-    assert percent(start(["--core", "30"], LOAD, "1", "200")) > 0
-    assert list(tmp_path.iterdir()) == []

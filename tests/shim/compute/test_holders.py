@@ -3,8 +3,6 @@ kernel on another GPU whose holder waits for one on this GPU."""
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
 import time
 from itertools import pairwise
@@ -34,37 +32,6 @@ while True:
     print(time.monotonic_ns(), flush=True)
 """
 )
-
-
-def child_named(process: subprocess.Popen[str], name: str) -> psutil.Process:
-    deadline = time.monotonic() + 100
-    while time.monotonic() < deadline:
-        for child in psutil.Process(process.pid).children(recursive=True):
-            if child.name() == name:
-                return child
-        time.sleep(0.02)
-    raise AssertionError(f"no {name}")
-
-
-@measured
-def test_the_window_of_a_killed_holder_passes_on(start: Start) -> None:
-    """It has 90 percent, so it most likely holds a window. Its container stays. Three times the
-    other's share passes, if the processors have other work, too."""
-    other = start(["--core", "10"], sys.executable, "-c", TIMED)
-    assert other.stdout
-    other.stdout.readline()
-    holder = start(["--core", "90"], "/bin/sh", "-c", f"{LOAD} 20 500; sleep 2")
-    load = child_named(holder, LOAD.name)
-    ends_ns: list[int] = []
-    while len(ends_ns) < 30 or ends_ns[-1] - ends_ns[-30] < 150_000_000:  # one share of 10 percent
-        ends_ns.append(int(other.stdout.readline()))
-    load.send_signal(signal.SIGKILL)
-    killed_ns = time.monotonic_ns()
-    while ends_ns[-1] < killed_ns + 700_000_000:
-        ends_ns.append(int(other.stdout.readline()))
-    other.kill()
-    after = [end_ns for end_ns in ends_ns if end_ns > killed_ns + 200_000_000]
-    assert ends_ns[-1] > killed_ns and len(after) >= 150  # of 500 ms
 
 
 BLOCKED = (

@@ -130,20 +130,11 @@ def test_three_containers() -> None:
         assert outcome.idle <= 2
 
 
-def test_what_containers_leave_is_divided_by_the_same_shares() -> None:
-    containers = {"a": Container(20), "b": Container(30)}
-    assert measured(containers).error({"a": 40, "b": 60}) <= 2
-
-
 def test_a_forced_share_leaves_the_rest_idle() -> None:
     containers = {"a": Container(20, forced=True), "b": Container(30, forced=True)}
     outcome = measured(containers)
     assert outcome.error({"a": 20, "b": 30}) <= 1
     assert 48 <= outcome.idle <= 52
-
-
-def test_a_container_without_a_cap_gets_what_others_leave() -> None:
-    assert measured({"a": Container(30), "b": Container(0)}).error({"a": 30, "b": 70}) <= 2
 
 
 def test_one_container_alone_gets_the_whole_gpu_within_200_ms() -> None:
@@ -195,11 +186,6 @@ def test_a_changed_share_takes_effect_within_one_cycle() -> None:
     model.run(1)
     assert model.done_ns("a") - before_ns >= 0.87e9
     model.close()
-
-
-def test_kernels_longer_than_a_cycle_are_paid_for_later() -> None:
-    outcome = measured(pair(50, 50, Program((200_000,)), SMALL))
-    assert outcome.error({"a": 50, "b": 50}) <= 3
 
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
@@ -272,14 +258,3 @@ def test_a_late_arbiter_costs_at_most_what_it_is_late(late_us: int) -> None:
 def test_the_gpus_and_the_kernels_times_do_not_matter(slice_us: int, wake_us: int) -> None:
     outcome = measured(pair(30, 70, SMALL, BIG), slice_us=slice_us, wake_us=wake_us)
     assert outcome.error({"a": 30, "b": 70}) <= 2
-
-
-def test_other_limiters_fail_the_same_table() -> None:
-    """No library; and a bucket that each container refills with its share and empties by events.
-    Two like programs divide a GPU equally by themselves."""
-    rows = [(shares, programs) for shares in SHARES for programs in PAIRS]
-    assert not any(holds(*row, limiter="bucket") for row in rows)
-    assert not any(holds(*row, limiter="none") for row in rows if row[0] != (50, 50))
-    for limiter in ("none", "bucket"):
-        alone = {cap: measured(forced(cap, SMALL), limiter=limiter).share["a"] for cap in CAPS}
-        assert mean(abs(share - cap) for cap, share in alone.items()) > 1

@@ -57,36 +57,12 @@ assert must(d.cuMemGetInfo()) == (GIB, GIB)
 use(1)
 assert must(d.cuMemGetInfo()) == (512 * MIB, 512 * MIB)
 """,
-    "what the driver refuses is refunded": """
-# A limit above the GPU's size: the program gets the driver's refusal, which costs nothing.
-assert must(d.cuDeviceTotalMem(0)) == 4 * GIB
-assert d.cuMemAlloc(5 * GIB)[0] == OOM
-assert must(d.cuMemGetInfo()) == (4 * GIB, 4 * GIB)
-must(d.cuMemAlloc(4 * GIB))
-assert must(d.cuMemGetInfo()) == (0, 4 * GIB)
-""",
-    "a fork child frees nothing of its parents": """
-import ctypes, os
-pointer = must(d.cuMemAlloc(GIB // 2))
-child = os.fork()
-if child == 0:
-    library = ctypes.CDLL("libcuda.so.1")
-    fresh = ctypes.c_uint64()
-    codes = (library.cuMemFree_v2(ctypes.c_uint64(int(pointer))),
-             library.cuMemAlloc_v2(ctypes.byref(fresh), ctypes.c_size_t(512)))
-    os._exit(0 if codes == (3, 3) else 1)
-assert os.waitpid(child, 0)[1] == 0
-assert must(d.cuMemGetInfo()) == (GIB // 2, GIB)
-must(d.cuMemFree(pointer))
-assert must(d.cuMemGetInfo()) == (GIB, GIB)
-""",
 }
 _LIMITS = {
     "each gpu has its own limit": (
         GIB,
         512 * MIB,
     ),
-    "what the driver refuses is refunded": (100 * GIB,),
 }
 
 
@@ -94,42 +70,6 @@ _LIMITS = {
 def test_a_client_sees_the_limit_and_nothing_else(host: Host, grants: Grants, name: str) -> None:
     """Its assertions are a client's."""
     host.python(CUDA + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (GIB,))))
-
-
-def test_the_drivers_own_codes_come_back(host: Host, grants: Grants) -> None:
-    """The same calls with and without the library; only the limit may differ; none is reached."""
-    program = (
-        CUDA
-        + """
-import ctypes
-library = ctypes.CDLL("libcuda.so.1")
-said = []
-def call(name, *arguments):
-    said.append((name, getattr(library, name)(*arguments)))
-pointer, size = ctypes.c_uint64(), ctypes.c_size_t
-for name in ("cuMemAlloc", "cuMemAlloc_v2"):
-    call(name, None, size(512)); call(name, ctypes.byref(pointer), size(0))
-for name in ("cuMemFree", "cuMemFree_v2"):
-    call(name, size(0)); call(name, size(0x1234))
-free, total = size(), size()
-for name in ("cuMemGetInfo", "cuMemGetInfo_v2"):
-    call(name, ctypes.byref(free), None); call(name, None, ctypes.byref(total))
-    call(name, None, None)
-for name in ("cuDeviceTotalMem", "cuDeviceTotalMem_v2"):
-    call(name, None, 0); call(name, ctypes.byref(total), 99); call(name, ctypes.byref(total), -1)
-good = must(d.cuMemAlloc(512))
-must(d.cuMemFree(good))
-call("cuMemFree_v2", size(int(good)))
-call("cuInit", 1)
-d.cuCtxSetCurrent(None)
-call("cuMemAlloc_v2", ctypes.byref(pointer), size(512))
-call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-print(said)
-"""
-    )
-    managed = host.python(program, grants.make(GIB))
-    assert managed.stdout == host.python(program, preload=False).stdout
-    assert "0x" not in managed.stderr
 
 
 def test_before_init_the_drivers_own_error_is_returned(host: Host, grants: Grants) -> None:

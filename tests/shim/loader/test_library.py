@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,28 +12,12 @@ import pytest
 
 from shim import library as library_module
 from tests.shim.conftest import GIB, Grants, Host
-from tests.shim.drivers import build
 
 pytestmark = pytest.mark.sim
 
 _SOURCES = Path(library_module.__file__).resolve().parent / "src"
 _NEWEST_GLIBC = (2, 17)
 _HELLO = '#include <stdio.h>\nint main(void) { puts("hello"); return 0; }\n'
-_WRAPS_START = """
-#include <dlfcn.h>
-#include <unistd.h>
-typedef void function(void);
-typedef int start(int (*)(void), int, char **, function *, function *, function *, void *);
-int __libc_start_main(int (*main)(void), int argc, char **argv, function *init, function *fini,
-                      function *rtld_fini, void *stack_end)
-{
-    start *real = (start *)dlsym(RTLD_NEXT, "__libc_start_main");
-
-    if (write(1, "started\\n", 8) != 8)
-        return 1;
-    return real(main, argc, argv, init, fini, rtld_fini, stack_end);
-}
-"""
 
 
 def _output(*command: str | Path) -> str:
@@ -105,28 +88,6 @@ def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path)
     )
     # No driver is loaded: the wrapper returns that it found none, and the program continues.
     assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 1)
-
-
-@pytest.mark.shipped
-def test_a_musl_program_runs_under_it(null_host: Host, tmp_path: Path) -> None:
-    if shutil.which("musl-gcc") is None:
-        missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        missing("musl-gcc is not installed (make setup installs musl-tools)")
-    same = _HELLO.replace("return 0;", 'return dlsym(RTLD_DEFAULT, "puts") != (void *)puts;')
-    program = build(tmp_path / "hello", "#include <dlfcn.h>\n" + same, compiler="musl-gcc")
-    done = null_host.run([program])
-    assert (done.stdout, done.stderr) == ("hello\n", "")
-
-
-@pytest.mark.shipped
-@pytest.mark.parametrize("ours_first", [True, False])
-def test_another_preload_that_wraps_the_start_of_programs_finds_dlsym(
-    library: Path, null_host: Host, tmp_path: Path, ours_first: bool
-) -> None:
-    other = build(tmp_path / "start.so", _WRAPS_START)
-    preload = [library, other] if ours_first else [other, library]
-    done = null_host.run(["true"], variables={"LD_PRELOAD": " ".join(map(str, preload))})
-    assert (done.stdout, done.stderr) == ("started\n", "")
 
 
 _STATE = """

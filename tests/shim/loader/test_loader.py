@@ -55,27 +55,6 @@ def test_row_32_a_driver_by_its_absolute_versioned_path(
     assert look(*steps, preload=[library]) == [f"{step} libvgpu.so" for step in steps[2:]]
 
 
-def test_row_33_another_driver_in_the_place_of_one_that_went(
-    look: Look, library: Path, tmp_path: Path
-) -> None:
-    """It may lie at the same address, with its functions elsewhere in it."""
-    padding = "".join(f"int pad{n}(void) {{ return {n}; }}" for n in range(20))
-    body = "int cuInit(unsigned f) {{ return f; }} int cuMemFree_v2(void *p) {{ return {code}; }}"
-    steps = []
-    for code, before in ((71, ""), (72, padding)):
-        directory = tmp_path / str(code)
-        directory.mkdir()
-        driver = build(
-            directory / "libcuda.so",
-            before + body.format(code=code),
-            "-Wl,-soname,libcuda.so.1",
-        )
-        steps += [f"open:{driver}", "call:cuMemFree_v2", "close"]
-    answers = ["call:cuMemFree_v2 71", "call:cuMemFree_v2 72"]
-    assert look(*steps) == answers
-    assert look(*steps, preload=[library]) == answers
-
-
 def test_row_32_the_opener_keeps_its_own_search_path(
     library: Path, null_host: Host, tmp_path: Path
 ) -> None:
@@ -127,35 +106,6 @@ def test_row_32_lookups_found_in_libc_itself_are_ours(
     assert null_host.run([program]).stdout == f"{library}\n" * 3
 
 
-def test_row_32_a_plugin_that_asks_for_the_next_dlsym_gets_ours(
-    library: Path, null_host: Host, tmp_path: Path
-) -> None:
-    """It lies behind the library, where the next one is libc's; it wraps nothing, so nothing is
-    lost."""
-    plugin = build(
-        tmp_path / "plugin.so",
-        """
-        #include <dlfcn.h>
-        #include <stdio.h>
-        typedef void *lookup(void *, const char *);
-        int look(void) {
-            lookup *volatile next = (lookup *)dlsym(RTLD_NEXT, "dlsym");
-            Dl_info info;
-            dladdr(next(dlopen("libcuda.so.1", RTLD_NOW), "cuInit"), &info);
-            return puts(info.dli_fname) < 0;
-        }""",
-    )
-    program = build(
-        tmp_path / "program",
-        f"""
-        #include <dlfcn.h>
-        int main(void) {{
-            return ((int (*)(void))dlsym(dlopen("{plugin}", RTLD_NOW), "look"))();
-        }}""",
-    )
-    assert null_host.run([program]).stdout == f"{library}\n"
-
-
 def test_the_entries_keep_registers_and_caller(build_dir: Path) -> None:
     assert subprocess.run([build_dir / "bin" / "vgpu-entries-test"], check=False).returncode == 0
 
@@ -185,17 +135,6 @@ int main(void)
 
 # Libraries that users preload; each names in its source what it represents.
 _OTHERS = {
-    "clock": """ /* libfaketime: the clock stands still */
-        #include <time.h>
-        #include <dlfcn.h>
-        int clock_gettime(clockid_t clock, struct timespec *now) {
-            static int (*real)(clockid_t, struct timespec *);
-            if (!real)
-                real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
-            int result = real(clock, now);
-            now->tv_sec = 1000; now->tv_nsec = 0;
-            return result;
-        }""",
     "dlsym": """ /* overlays and profilers: dlsym itself, found by dlvsym */
         #include <dlfcn.h>
         void *dlsym(void *handle, const char *name) {
@@ -235,14 +174,6 @@ _OTHERS = {
                 (int (*)(unsigned long long *, size_t))dlsym(RTLD_NEXT, "cuMemAlloc_v2");
             int volatile result = real(at, bytes);
             return result;
-        }""",
-    "dlopen": """ /* one that redirects files */
-        #include <dlfcn.h>
-        void *dlopen(const char *file, int flags) {
-            static void *(*real)(const char *, int);
-            if (!real) real = (void *(*)(const char *, int))dlsym(RTLD_NEXT, "dlopen");
-            void *volatile handle = real(file, flags);
-            return handle;
         }""",
 }
 

@@ -85,19 +85,3 @@ def test_names_that_are_not_hooked_are_untouched(look: Look, library: Path, driv
     names = [f"{way}:{name}" for name in ("cuCtxGetDevice", "malloc") for way in ("handle", "next")]
     arguments = [f"global:{driver}", *names]
     assert look(*arguments, preload=[library]) == look(*arguments)
-
-
-def test_a_library_loaded_later_may_get_a_wrapper_in_place_of_nothing(
-    look: Look, library: Path, driver: Path, private: Path
-) -> None:
-    """Here the library answers more than the real lookup; never the private function itself."""
-    arguments = [f"global:{private}", f"global:{driver}", f"open:{private}", "private-next"]
-    assert look(*arguments) == ["private-next null"]
-    assert look(*arguments, "private-next", preload=[library]) == ["private-next libvgpu.so"] * 2
-
-
-def test_dlsym_itself_is_ours(look: Look, library: Path) -> None:
-    assert look("default:dlsym", "default:dlvsym", preload=[library]) == [
-        "default:dlsym libvgpu.so",
-        "default:dlvsym libvgpu.so",
-    ]

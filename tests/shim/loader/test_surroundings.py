@@ -12,7 +12,7 @@ import pytest
 
 from gpuslice.contract import names
 from shim import region
-from tests.shim.clients import CUDA, NVML
+from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, MIB, Grants, Host
 
 pytestmark = pytest.mark.sim
@@ -81,19 +81,6 @@ assert not hasattr(nvml, "nvmlDeviceGetBAR1MemoryInfo"), "what NVML lacks, we do
     done = other.python(load + _TO_THE_LIMIT, grant, variables=variables[by])
     answers = "" if step is None else "999 999 999\n"
     assert (done.stdout, done.stderr) == (f"{answers}limited\n", ""), done
-
-
-def test_the_library_loads_no_nvml_of_its_own(host: Host, grants: Grants) -> None:
-    program = _TO_THE_LIMIT + 'assert "/libnvidia-ml.so" not in open("/proc/self/maps").read()'
-    host.python(program, grants.make(GIB))
-
-
-def test_tools_get_nvmls_own_error_where_nvml_fails(
-    host: Host, grants: Grants, tmp_path: Path
-) -> None:
-    other = _drivers(host, tmp_path / "drivers", "(void)0")
-    done = other.run([sys.executable, "-c", NVML], grants.make(GIB), status=1)
-    assert "NVMLError_Unknown" in done.stderr and "gpuslice: " not in done.stderr
 
 
 # A container's root without a runtime: the machine's directories, its own /etc and /dev.

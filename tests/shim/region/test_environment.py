@@ -84,22 +84,6 @@ def test_a_bad_size_of_contexts_is_refused_by_name(container: Container) -> None
     assert said.endswith(f'environment {names.ENV_CONTEXT}: invalid value "300MiB": {rule}\n')
 
 
-@pytest.mark.parametrize("text", ["", "101", "-1", "50%", "1g", "abc", "0x10", "1.0"])
-def test_a_bad_share_is_refused_by_name(container: Container, text: str) -> None:
-    rule = "must be a whole number, 0 (no limit) to 100"
-    for name, more in ((CORE, {}), (f"{CORE}_0", {MEMORY: "1g"})):
-        said = container.refusal({name: text, **more})
-        assert said.endswith(f'environment {name}: invalid value "{text}": {rule}\n')
-
-
-@pytest.mark.parametrize("suffix", ["_", "_x", "_32", "_-1", "_01", "_1_0", "_99999999999"])
-def test_a_limit_for_no_gpu_is_refused(container: Container, suffix: str) -> None:
-    rule = "LIMIT_ must be followed by the number of a GPU, 0 to 31"
-    for name, value in ((MEMORY, "1g"), (CORE, "50"), (CORE, "101")):
-        said = container.refusal({name + suffix: value})
-        assert said.endswith(f"environment {name}{suffix}: invalid name: {rule}\n")
-
-
 def test_what_is_refused_is_shown_in_one_short_line(container: Container) -> None:
     said = container.refusal({MEMORY: "1g\nfake; line\x1b[31m" + "x" * 1000})
     shown = r'environment CUDA_DEVICE_MEMORY_LIMIT: invalid value "[ -~]{40}\.\.\.": '
@@ -179,42 +163,6 @@ print(must(d.cuMemGetInfo()))
     assert (beside.stdout, beside.stderr) == (bare.stdout, "")
 
 
-def test_what_was_bound_beside_a_gpu_without_a_limit_is_refunded(container: Container) -> None:
-    program = (
-        CUDA
-        + """
-use(1)
-before = must(d.cuMemGetInfo())
-wanted = d.CUmulticastObjectProp()
-wanted.numDevices, wanted.size = 1, 8 * MIB
-made = must(d.cuMulticastCreate(wanted))
-must(d.cuMulticastAddDevice(made, 1))
-place = d.CUmemAllocationProp()
-place.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-place.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-place.location.id = 1
-memory = must(d.cuMemCreate(2 * MIB, place, 0))
-must(d.cuMulticastBindMem(made, 0, memory, 0, 2 * MIB, 0))
-must(d.cuMemRelease(memory))
-assert must(d.cuMemGetInfo()) != before
-must(d.cuMulticastUnbind(made, 1, 0, 2 * MIB))
-assert must(d.cuMemGetInfo()) == before
-"""
-    )
-    done = container.run(program, {f"{MEMORY}_1": "1g"})
-    assert done.stderr == ""
-
-
-def test_a_share_alone_limits_no_memory(container: Container) -> None:
-    assert container.totals({CORE: "50"}) == [size for _, size in GPUS]
-
-
-@pytest.mark.parametrize("listed", ["all", "0,1", "void", "none", "GPU-5e1f0a70,0", "GPU-zz"])
-def test_a_list_without_uuids_has_no_effect(container: Container, listed: str) -> None:
-    variables = {LISTED: listed, f"{MEMORY}_0": "512m", f"{MEMORY}_1": "1g"}
-    assert container.totals(variables) == [512 * MIB, GIB]
-
-
 def test_a_gpu_that_is_not_listed_has_no_memory(container: Container) -> None:
     assert container.totals({LISTED: GPUS[1][0], MEMORY: "1g"}) == [0, GIB]
 
@@ -245,11 +193,6 @@ def test_a_grant_outranks_every_variable(
     assert container.totals(variables) == [GIB, 512 * MIB]
     assert container.totals(variables, LOOK_NVML) == [GIB, 512 * MIB]
     assert not container.cache.exists()
-
-
-def test_no_variable_switches_a_limit_of_the_environment_off(container: Container) -> None:
-    for more in ({"CUDA_REDIRECT": "/nonexistent.so"}, {"CUDA_DISABLE_CONTROL": "true"}):
-        assert container.totals({MEMORY: "1g", **more}) == [GIB, GIB]
 
 
 def test_a_silent_log_level_silences_the_one_line(container: Container) -> None:

@@ -19,25 +19,6 @@ from tests.talking import talking
 pytestmark = pytest.mark.sim
 
 
-def test_processes_share_one_limit_and_children_agree(container: Container) -> None:
-    container.run(
-        CUDA
-        + """
-import os, subprocess, sys
-held = must(d.cuMemAlloc(GIB // 2))
-child = open("/proc/self/cmdline").read().split(chr(0))[2].split("import os")[0] + '''
-free, total = must(d.cuMemGetInfo())
-assert total == GIB and free <= GIB // 2, (free, total)
-assert d.cuMemAlloc(GIB // 2 + 1)[0] == OOM
-'''
-looser = {**os.environ, "CUDA_DEVICE_MEMORY_LIMIT": "4g"}
-for environment in (os.environ, looser):
-    subprocess.run([sys.executable, "-c", child], env=environment, check=True)
-""",
-        {MEMORY: "1g"},
-    )
-
-
 def test_the_first_process_sets_the_limit_until_the_last_exits(container: Container) -> None:
     assert container.totals({MEMORY: "1g"}) == [GIB, GIB]
     assert container.totals({MEMORY: "2g"}) == [2 * GIB, 2 * GIB], "no process was left"

@@ -123,13 +123,6 @@ def test_an_older_copy_is_never_taken_back(box: Box) -> None:
         assert running.ask("limit 0") == "100"
 
 
-def test_a_fork_child_sees_changes_too(box: Box) -> None:
-    with box.shell() as parent:
-        parent.ask("attach")
-        box.set_limit(512)
-        assert parent.child("fork limit 0")[1] == "512"
-
-
 def test_gpus_are_found_by_uuid(box: Box) -> None:
     two = Box(box.directory, box.program, gpu_count=2)
     two.write()

@@ -30,7 +30,7 @@ def _locked(box: Box, slot: int) -> bool:
     return int(struct.unpack_from("h", answer)[0]) != int(fcntl.F_UNLCK)
 
 
-def test_a_fork_child_starts_detached_and_outlives_its_parent_without_its_charge(box: Box) -> None:
+def test_row_23_a_fork_child_outlives_its_parent_without_its_charge(box: Box) -> None:
     with box.holding(HELD) as parent:
         _, said = parent.child("fork used 0")
         assert said == "0"
@@ -42,16 +42,6 @@ def test_a_fork_child_starts_detached_and_outlives_its_parent_without_its_charge
             assert [slot.number for slot in box.slots() if slot.state] == [0], (
                 "the slot is reusable"
             )
-
-
-def test_a_fork_child_that_attaches_has_a_charge_of_its_own(box: Box) -> None:
-    with box.holding(HELD) as parent:
-        _, said = parent.child("fork reserve 0 700")
-        assert said == "OK"
-        assert box.used_seen_afresh() == HELD + 700
-        parent.kill_alone()
-        assert box.used_seen_afresh() == 700
-    until(lambda: box.used_seen_afresh() == 0, "the killed child's charge")
 
 
 def test_a_raw_clone_that_outlives_its_parent_keeps_nothing_of_it(box: Box) -> None:
@@ -125,12 +115,6 @@ def test_exec_into_a_read_only_program_ends_the_charge(box: Box) -> None:
         assert holder.ask("peek") == "OK"
         assert holder.ask("used 0") == "0"
         assert box.used_seen_afresh() == 0
-
-
-def test_the_end_of_a_thread_is_not_the_end_of_its_process(box: Box) -> None:
-    with box.shell() as holder:
-        assert holder.ask(f"thread reserve 0 {HELD}") == "OK"
-        assert box.used_seen_afresh() == HELD
 
 
 @pytest.mark.parametrize("step", ["APPLY_PUBLISHED", "COUNTER_SWAPPED", "APPLY_DONE"])
@@ -362,13 +346,3 @@ def test_row_22_pid_1_of_two_containers_that_share_a_file(box: Box, nested: list
         assert second.ask("reserve 0 1") == "OK"
         _end(second, box, 1)
         assert box.used_seen_afresh() == 0
-
-
-def test_row_22_a_number_that_comes_again_is_another_process(box: Box, nested: list[str]) -> None:
-    with box.shell(*nested) as inside:
-        assert inside.ask(f"reserve 0 {HELD}") == "OK"
-        _end(inside, box, 0)
-    with box.shell(*nested) as again:
-        assert again.ask("attach") == "OK"
-        assert again.ask("used 0") == "0"
-        assert again.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
