@@ -253,7 +253,7 @@ CONTAINER_ROWS: Final[Sequence[Row]] = (
         " container that runs",
         _REFUSES + "; a running one continues, with the event `GrantRefused` and a metric",
         "`GPU grant: must be written by a scheduler: ...`",
-        "test_a_grant_that_no_scheduler_wrote_is_reported_and_its_pod_stays",
+        "test_a_grant_that_no_scheduler_wrote_stays_foreign_until_deletion",
     ),
     Row(
         "a grant of a GPU that is full with pods bound before it, even if its pod reached the node"
@@ -261,7 +261,7 @@ CONTAINER_ROWS: Final[Sequence[Row]] = (
         _REFUSES,
         "`GPU-...: insufficient free capacity when the pod was bound: ...; granted to pods bound"
         " before it: ...`",
-        "test_a_pod_that_was_bound_to_a_full_gpu_is_refused",
+        "test_pods_fit_in_the_order_of_binding",
     ),
     # --- GPUs ---
     Row(

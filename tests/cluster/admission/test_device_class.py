@@ -49,9 +49,7 @@ def _configuration(rendered: list[Json]) -> Json:
 def test_a_device_class_for_nvidias_gpus_stops_no_share(installed: ControlPlane) -> None:
     """kube-scheduler would look for a device of that class, and find none on any node."""
     rendered = objects({}, _ON)
-    lease = ("lease", names.LEASE_SCHEDULER, f"-n={names.NAMESPACE}", "--ignore-not-found")
-    installed.kubectl("delete", *lease)
-    installed.apply_json(*manifests.objects("Lease"), _CLASS)
+    installed.apply_json(_CLASS)
     runs: dict[str, Any] = {
         "arguments": ["--dialects=koordinator,hami"],
         "options": _feature_gates(rendered),
@@ -67,7 +65,6 @@ def test_a_device_class_for_nvidias_gpus_stops_no_share(installed: ControlPlane)
         until(lambda: tried(server, asked).done, "the dialect is on")
         annotations = pods.bound(pods.add(asked))["metadata"]["annotations"]
         assert names.ANNOTATION_DEVICE_ALLOCATED in annotations
-    installed.kubectl("delete", *lease)
     installed.kubectl("delete", "deviceclass", _CLASS["metadata"]["name"])
 
 
