@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 from lab import pages
 from nri_plugin import agent, command_line
+from nri_plugin.__main__ import main as agent_main
 from nri_plugin.gpu.arbiter_process import ArbiterProcess
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
@@ -229,3 +231,42 @@ def test_contexts_are_made_on_gpus_that_nothing_uses(tmp_path: Path) -> None:
     assert [gpu.uuid for gpu in agent.unused_gpus(node, holds)] == ["GPU-3"]
     node.modes.note("socket", Sign("nvidia-gpu.sock"), 0.0)
     assert agent.unused_gpus(node, holds) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+async def test_the_run_directory_is_secured_before_the_agent_connects(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An existing one: of another user, then with the mode that a kubelet gives it."""
+    chosen, run_dir = _settings(tmp_path), tmp_path / "run"
+    run_dir.mkdir()
+    run_dir.chmod(0o755)
+    os.chown(run_dir, 65534, 0)
+    modes: list[int] = []
+
+    def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        modes.append(run_dir.stat().st_mode & 0o777)
+        writer.close()
+
+    leaving = asyncio.Event()
+    server = await asyncio.start_unix_server(connected, chosen.nri_socket)
+    serving = asyncio.create_task(agent.run(chosen, print, leaving, "test"))
+    problem = f"{run_dir}: invalid owner, user 65534: must be user 0"
+    await until_async(lambda: problem in caplog.text)
+    assert (os.listdir(run_dir), modes) == ([], [])
+    os.chown(run_dir, 0, 0)
+    await until_async(lambda: modes)
+    leaving.set()
+    await serving
+    server.close()
+    assert set(modes) == {0o700}
+
+
+@pytest.mark.node
+def test_without_root_the_agent_exits_with_an_error(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["nri_plugin", "--library", str(host.library)])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert agent_main() == 1
+    assert "needs root" in caplog.text

@@ -239,3 +239,19 @@ def test_killed_at_each_step_the_next_run_completes_it(tmp_path: Path) -> None:
         if not was_killed:
             break
     assert number > 15
+
+
+def test_a_copy_that_another_container_mounts_stays(node: Node, tmp_path: Path) -> None:
+    copied = node.places.copy
+    (tmp_path / "inside").touch()
+    with node.process((copied, tmp_path / "inside")):
+        assert node.uninstall()["vgpu/libvgpu.so"] == "stays: a container has it mounted"
+    assert node.uninstall() == {"vgpu/libvgpu.so": "removed"}
+
+
+def test_a_bundle_that_cannot_be_read_removes_nothing(node: Node) -> None:
+    (node.bundle() / "config.json").write_text("[")
+    before = node.there()
+    with pytest.raises(OSError, match="is not as the runtime reads it"):
+        node.uninstall()
+    assert node.there() == before

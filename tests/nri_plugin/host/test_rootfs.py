@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -258,3 +259,25 @@ def test_a_label_that_may_not_use_our_files(
     expect_refusal(bundle, Reason.SELINUX, f"does not let {SUBJECT} execute, map a file")
     labels = {f"{bundle.files._root}/{bundle.id}/region": OF_TMPFS}
     expect_refusal(bundle, Reason.SELINUX, f"does not let {SUBJECT} map, write a file")
+
+
+def test_a_file_of_the_same_number_on_another_file_system(bundle: Bundle, tmp_path: Path) -> None:
+    """File systems in memory number their files alike; the first grant is a low number."""
+    ours = (tmp_path / "run" / bundle.id / "grant").stat().st_ino
+    (tmp_path / "own").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path / "own"], check=True)
+    try:
+        for number in range(ours + 1):
+            own = tmp_path / "own" / str(number)
+            own.touch()
+            if own.stat().st_ino == ours:
+                break
+        else:
+            pytest.skip(f"this kernel numbers files otherwise: {own.stat().st_ino}, not {ours}")
+        (bundle.root / "a/b").mkdir(parents=True)
+        (bundle.root / "a/b/grant").symlink_to("/.gpuslice/grant")
+        bundle.create(Mount("/a/b/grant", str(own), ("bind", "ro")))
+        with pytest.raises(Refused, match=r"/\.gpuslice/grant is not the file"):
+            bundle.examine()
+    finally:
+        subprocess.run(["umount", tmp_path / "own"], check=True)

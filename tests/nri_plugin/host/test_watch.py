@@ -182,3 +182,16 @@ async def test_the_watch_reports_a_library_that_is_lost_and_restored(
     assert value("gpuslice_containers_with_grant") == 2
     assert caplog.messages[-1] == "ready"
     assert any(line.startswith("not ready") for line in caplog.messages)
+
+
+def test_a_node_with_nvidias_dra_driver_is_not_ours(host: Host, short: Path) -> None:
+    kubelet = short / "kubelet"
+    (kubelet / "plugins/gpu.nvidia.com").mkdir(parents=True)
+    host.settings = replace(host.settings, kubelet_dir=kubelet)
+    node = host.node()
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(kubelet / "plugins/gpu.nvidia.com/dra.sock"))
+        theirs.listen()
+        assert host.lacks(node) == [], "the GPUs themselves are in order"
+    assert "keep the DRA driver's kubelet plugin off this node" in (node.conflict or "")
+    assert node.gpus == []

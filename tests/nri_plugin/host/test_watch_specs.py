@@ -118,3 +118,19 @@ def test_a_renewal_that_timed_out_is_repeated(host: Host) -> None:
 
     run(renew)
     assert "/dev/full" in (host.settings.generated_cdi_dir / FILE).read_text()
+
+
+def test_another_driver_renews_the_generated_spec(host: Host) -> None:
+    """The agent needs no restart. It does not repeat a completed query for the same driver."""
+    host.spec.unlink()
+    host.ctk.write_text(spec(UUID))
+    node = host.node()
+    node.generator._min_interval_s = 0
+    assert host.lacks(node) == []
+    generated = host.settings.generated_cdi_dir / FILE
+    for driver, path in (("1", "/dev/zero"), ("2", "/dev/full")):
+        host.show(GPU, driver=driver)
+        host.ctk.write_text(spec(UUID).replace("/dev/zero", "/dev/full"))
+        run(lambda: ask(node))
+        assert host.lacks(node) == []
+        assert path in generated.read_text()

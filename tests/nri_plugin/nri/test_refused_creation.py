@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import threading
 from dataclasses import replace
 
 import pytest
 
+from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.policy.gpu_modes import Assigned, Offer
+from tests.nri_plugin.objects import clear
 from tests.nri_plugin.service_scene import (
     GRANTS,
     HALF,
@@ -140,3 +143,27 @@ async def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
         await stuck
         await handler._worker.run(lambda: None, 60)
         assert not (host.settings.run_dir / made.id).exists()
+
+
+def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
+    """The host's /run, a tmpfs, has no space for one more directory."""
+    host.run.mkdir()
+    size = ["-o", "size=4k,nr_inodes=2"]
+    subprocess.run(["mount", "-t", "tmpfs", *size, "tmpfs", host.run], check=True)
+    try:
+        (host.run / ".lock").touch()
+
+        async def work() -> None:
+            handler = host.service()
+            async with serving(handler) as runtime:
+                text = await refused(runtime, pod(allocated=HALF), container())
+                assert "the agent cannot create the container's files" in text
+                assert f"{host.run}/pod-uid-0: No space left on device" in text
+                assert host.keys() == {".lock"} and not handler.records.ledger.holds()
+                (host.run / ".lock").unlink()
+                assert await runtime.create(pod(allocated=HALF), container()) is not None
+                clear(RunDirectory(host.run, lambda: 1))
+
+        asyncio.run(work())
+    finally:
+        subprocess.run(["umount", host.run], check=True)

@@ -184,3 +184,18 @@ async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(
         await runtime.notify("RemoveContainer", of, made)
         await runtime.notify("RemoveContainer", of, container())
         assert await runtime.create(other, container(3, sandbox=1)) is not None
+
+
+async def test_the_hold_of_a_container_that_was_never_created_expires(host: Host) -> None:
+    """Answered, then containerd was killed: no event for the container will ever arrive."""
+    whole = HALF.replace("50", "100")
+    host.settings = replace(host.settings, making_s=0.05)
+    handler = host.service()
+    async with serving(handler) as runtime:
+        await runtime.create(pod(0, allocated=whole), container(0))
+    async with serving(handler) as runtime:
+        while True:
+            with contextlib.suppress(RequestFailed):
+                await runtime.create(pod(1, allocated=whole), container(1, sandbox=1))
+                break
+            await asyncio.sleep(0.01)
