@@ -102,7 +102,10 @@ nvmlReturn_t nvml_enter_any(void)
 
 nvmlReturn_t nvml_enter(nvmlDevice_t device)
 {
-	TRY_NVML(nvml_enter_any());
+	nvmlReturn_t result = nvml_enter_any();
+
+	if (result != NVML_SUCCESS)
+		return result;
 	for (int i = 0; i < gpu_count; i++) {
 		if (device == &gpus[i] ||
 		    (device == &instances[i] && nvml_has_instance(sim_link_gpu(gpus[i].link))))

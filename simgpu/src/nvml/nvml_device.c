@@ -15,9 +15,10 @@
 
 static nvmlReturn_t query_memory(nvmlDevice_t device, struct sim_memory *out)
 {
-	nvmlReturn_t result;
+	nvmlReturn_t result = nvml_enter(device);
 
-	TRY_NVML(nvml_enter(device));
+	if (result != NVML_SUCCESS)
+		return result;
 	result = nvml_query(device, SIM_MEMORY_INFO, out, sizeof(*out), NULL);
 	nvml_leave();
 	return result;
@@ -25,7 +26,10 @@ static nvmlReturn_t query_memory(nvmlDevice_t device, struct sim_memory *out)
 
 nvmlReturn_t nvml_describe(nvmlDevice_t device, struct sim_gpu *out)
 {
-	TRY_NVML(nvml_enter(device));
+	nvmlReturn_t result = nvml_enter(device);
+
+	if (result != NVML_SUCCESS)
+		return result;
 	*out = *sim_link_gpu(device->link);
 	nvml_leave();
 	return NVML_SUCCESS;
@@ -50,47 +54,88 @@ static bool has_instance(nvmlDevice_t device, const struct sim_gpu *gpu)
 	return !device->instance && nvml_has_instance(gpu);
 }
 
+static unsigned int architecture(const struct sim_gpu *gpu)
+{
+	/* nvmlDeviceArchitecture_t; 8.9 is Ada, the other 8.x are Ampere. */
+	static const unsigned int by_major[] = {
+	    [5] = 3, [6] = 4, [7] = 5, [8] = 7, [9] = 9, [10] = 10};
+
+	if (gpu->capability_major == 7 && gpu->capability_minor == 5)
+		return 6;
+	if (gpu->capability_major == 8 && gpu->capability_minor == 9)
+		return 8;
+	if (gpu->capability_major < sizeof(by_major) / sizeof(by_major[0]) &&
+	    by_major[gpu->capability_major])
+		return by_major[gpu->capability_major];
+	return 0xffffffffu;
+}
+
 GPU_NUMBER(nvmlDeviceGetMinorNumber, unsigned int, gpu.minor)
 GPU_NUMBER(nvmlDeviceGetIndex, unsigned int, nvml_index(device))
+GPU_NUMBER(nvmlDeviceGetBrand, unsigned int, NVML_BRAND_NVIDIA)
+GPU_NUMBER(nvmlDeviceGetArchitecture, unsigned int, architecture(&gpu))
+GPU_NUMBER(nvmlDeviceGetNumGpuCores, unsigned int, gpu.multiprocessors * 64)
+GPU_NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned int, gpu.bus_width_bits)
+GPU_NUMBER(nvmlDeviceGetPersistenceMode, unsigned int, NVML_FEATURE_ENABLED)
+GPU_NUMBER(nvmlDeviceGetDisplayActive, unsigned int, NVML_FEATURE_DISABLED)
 GPU_NUMBER(nvmlDeviceGetComputeMode, unsigned int, 0)
+GPU_NUMBER(nvmlDeviceGetPerformanceState, unsigned int, 0)
+GPU_NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned int, gpu.power_limit_mw)
 GPU_NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, gpu.power_limit_mw)
 GPU_NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, device->instance)
+GPU_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, has_instance(device, &gpu))
 
-NVML_API(nvmlDeviceGetMigMode, nvmlDevice_t device, unsigned int *now, unsigned int *later)
-{
-	struct sim_gpu gpu;
+/* Two numbers at once: a mode now and after the next start, or the parts of a version. */
+#define GPU_PAIR(function, type, one, two)                                                         \
+	NVML_API(function, nvmlDevice_t device, type *first, type *second)                         \
+	{                                                                                          \
+		struct sim_gpu gpu;                                                                \
+		nvmlReturn_t result = nvml_describe(device, &gpu);                                 \
+                                                                                                   \
+		if (result == NVML_SUCCESS && (!first || !second))                                 \
+			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
+		if (result == NVML_SUCCESS) {                                                      \
+			*first = (type)(one);                                                      \
+			*second = (type)(two);                                                     \
+		}                                                                                  \
+		return result;                                                                     \
+	}
 
-	TRY_NVML(nvml_describe(device, &gpu));
-	if (!now || !later)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	*now = *later = has_instance(device, &gpu);
-	return NVML_SUCCESS;
-}
+GPU_PAIR(nvmlDeviceGetMigMode, unsigned int, has_instance(device, &gpu), has_instance(device, &gpu))
+GPU_PAIR(nvmlDeviceGetEccMode, unsigned int, NVML_FEATURE_ENABLED, NVML_FEATURE_ENABLED)
+GPU_PAIR(nvmlDeviceGetCudaComputeCapability, int, gpu.capability_major, gpu.capability_minor)
 
 NVML_API(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, nvmlMemory_t *memory)
 {
 	struct sim_memory pool;
+	nvmlReturn_t result = query_memory(device, &pool);
 
-	TRY_NVML(query_memory(device, &pool));
-	if (!memory)
+	if (result == NVML_SUCCESS && !memory)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	*memory =
-	    (nvmlMemory_t){pool.total_bytes, pool.free_bytes, pool.total_bytes - pool.free_bytes};
-	return NVML_SUCCESS;
+	if (result == NVML_SUCCESS) {
+		memory->total = pool.total_bytes;
+		memory->free = pool.free_bytes;
+		memory->used = pool.total_bytes - pool.free_bytes;
+	}
+	return result;
 }
 
 NVML_API(nvmlDeviceGetMemoryInfo_v2, nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
 	struct sim_memory pool;
+	nvmlReturn_t result = query_memory(device, &pool);
 
-	TRY_NVML(query_memory(device, &pool));
-	if (!memory)
+	if (result == NVML_SUCCESS && !memory)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (memory->version != NVML_MEMORY_V2)
+	if (result == NVML_SUCCESS && memory->version != NVML_MEMORY_V2)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	*memory = (nvmlMemory_v2_t){NVML_MEMORY_V2, pool.total_bytes, 0, pool.free_bytes,
-				    pool.total_bytes - pool.free_bytes};
-	return NVML_SUCCESS;
+	if (result == NVML_SUCCESS) {
+		memory->total = pool.total_bytes;
+		memory->reserved = 0;
+		memory->free = pool.free_bytes;
+		memory->used = pool.total_bytes - pool.free_bytes;
+	}
+	return result;
 }
 
 NVML_API(nvmlDeviceGetName, nvmlDevice_t device, char *name, unsigned int length)
@@ -105,18 +150,41 @@ NVML_API(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned int length
 {
 	char text[NVML_DEVICE_UUID_BUFFER_SIZE];
 	struct sim_gpu gpu;
+	nvmlReturn_t result = nvml_describe(device, &gpu);
 
-	TRY_NVML(nvml_describe(device, &gpu));
+	if (result != NVML_SUCCESS)
+		return result;
 	nvml_format_uuid(&gpu, device->instance, text);
 	return nvml_copy_text(text, uuid, length);
 }
+
+/* One instance per GPU, if any: GPU instance 0, compute instance 0. */
+#define INSTANCE_NUMBER(function)                                                                  \
+	NVML_API(function, nvmlDevice_t device, unsigned int *value)                               \
+	{                                                                                          \
+		struct sim_gpu gpu;                                                                \
+		nvmlReturn_t result = nvml_describe(device, &gpu);                                 \
+                                                                                                   \
+		if (result == NVML_SUCCESS && !value)                                              \
+			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
+		if (result == NVML_SUCCESS && !device->instance)                                   \
+			result = NVML_ERROR_NOT_SUPPORTED;                                         \
+		if (result == NVML_SUCCESS)                                                        \
+			*value = 0;                                                                \
+		return result;                                                                     \
+	}
+
+INSTANCE_NUMBER(nvmlDeviceGetGpuInstanceId)
+INSTANCE_NUMBER(nvmlDeviceGetComputeInstanceId)
 
 NVML_API(nvmlDeviceGetMigDeviceHandleByIndex, nvmlDevice_t device, unsigned int index,
 	 nvmlDevice_t *out)
 {
 	struct sim_gpu gpu;
+	nvmlReturn_t result = nvml_describe(device, &gpu);
 
-	TRY_NVML(nvml_describe(device, &gpu));
+	if (result != NVML_SUCCESS)
+		return result;
 	if (!out)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (index || !has_instance(device, &gpu))
@@ -128,8 +196,10 @@ NVML_API(nvmlDeviceGetMigDeviceHandleByIndex, nvmlDevice_t device, unsigned int 
 NVML_API(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, nvmlDevice_t device, nvmlDevice_t *out)
 {
 	struct sim_gpu gpu;
+	nvmlReturn_t result = nvml_describe(device, &gpu);
 
-	TRY_NVML(nvml_describe(device, &gpu));
+	if (result != NVML_SUCCESS)
+		return result;
 	if (!out || !device->instance)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*out = nvml_gpu_of(device);
@@ -158,13 +228,27 @@ NVML_API(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, nvmlPciInfo_t *pci)
 	return NVML_SUCCESS;
 }
 
+NVML_API(nvmlDeviceGetTotalEccErrors, nvmlDevice_t device, unsigned int error_type,
+	 unsigned int counter_type, unsigned long long *count)
+{
+	struct sim_gpu gpu;
+	nvmlReturn_t result = nvml_describe(device, &gpu);
+
+	if (result == NVML_SUCCESS && (!count || error_type > 1 || counter_type > 1))
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (result == NVML_SUCCESS)
+		*count = 0;
+	return result;
+}
+
 /* One field is simulated. The call succeeds also where a field of it is not supported. */
 NVML_API(nvmlDeviceGetFieldValues, nvmlDevice_t device, int count, nvmlFieldValue_t *values)
 {
-	nvmlReturn_t result = NVML_SUCCESS;
+	nvmlReturn_t result = nvml_enter(device);
 	struct sim_shared *shared;
 
-	TRY_NVML(nvml_enter(device));
+	if (result != NVML_SUCCESS)
+		return result;
 	shared = sim_link_shared(device->link);
 	if (count < 1 || !values)
 		result = NVML_ERROR_INVALID_ARGUMENT;

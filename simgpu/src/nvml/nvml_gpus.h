@@ -37,14 +37,6 @@ nvmlDevice_t nvml_gpu_of(nvmlDevice_t instance);
 nvmlDevice_t nvml_instance_of(nvmlDevice_t gpu);
 unsigned int nvml_index(nvmlDevice_t device);
 
-/* Returns from the calling function with the result of `call` unless that is NVML_SUCCESS. */
-#define TRY_NVML(call)                                                                             \
-	do {                                                                                       \
-		nvmlReturn_t tried = (call);                                                       \
-		if (tried != NVML_SUCCESS)                                                         \
-			return tried;                                                              \
-	} while (0)
-
 /* The GPU's description, for a caller that has not entered. */
 nvmlReturn_t nvml_describe(nvmlDevice_t device, struct sim_gpu *gpu);
 

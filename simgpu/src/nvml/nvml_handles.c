@@ -10,7 +10,10 @@
 
 NVML_API(nvmlDeviceGetCount_v2, unsigned int *count)
 {
-	TRY_NVML(nvml_enter_any());
+	nvmlReturn_t result = nvml_enter_any();
+
+	if (result != NVML_SUCCESS)
+		return result;
 	if (count)
 		*count = (unsigned int)nvml_gpu_count();
 	nvml_leave();
@@ -38,9 +41,10 @@ static nvmlReturn_t hand_out(int index, nvmlReturn_t absent, nvmlDevice_t *devic
 
 NVML_API(nvmlDeviceGetHandleByIndex_v2, unsigned int index, nvmlDevice_t *device)
 {
-	nvmlReturn_t result;
+	nvmlReturn_t result = nvml_enter_any();
 
-	TRY_NVML(nvml_enter_any());
+	if (result != NVML_SUCCESS)
+		return result;
 	result = NVML_ERROR_INVALID_ARGUMENT;
 	if (device && index < SIM_MAX_GPUS)
 		result = hand_out((int)index, NVML_ERROR_INVALID_ARGUMENT, device);
@@ -55,12 +59,13 @@ NVML_API(nvmlDeviceGetHandleByIndex, unsigned int index, nvmlDevice_t *device)
 
 NVML_API(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
 {
-	nvmlReturn_t result;
+	nvmlReturn_t result = nvml_enter_any();
 	char text[NVML_DEVICE_UUID_BUFFER_SIZE];
 	bool instance = uuid && strncmp(uuid, "MIG-", 4) == 0;
 	int found = -1;
 
-	TRY_NVML(nvml_enter_any());
+	if (result != NVML_SUCCESS)
+		return result;
 	result = NVML_ERROR_INVALID_ARGUMENT;
 	if (uuid && device) {
 		for (int i = 0; i < nvml_gpu_count() && found < 0; i++) {
@@ -94,10 +99,11 @@ static int parse_bus_id(const char *text, unsigned int *domain, unsigned int *bu
 NVML_API(nvmlDeviceGetHandleByPciBusId_v2, const char *bus_id, nvmlDevice_t *device)
 {
 	unsigned int domain, bus, slot;
-	nvmlReturn_t result;
+	nvmlReturn_t result = nvml_enter_any();
 	int found = -1;
 
-	TRY_NVML(nvml_enter_any());
+	if (result != NVML_SUCCESS)
+		return result;
 	result = NVML_ERROR_INVALID_ARGUMENT;
 	if (bus_id && device && parse_bus_id(bus_id, &domain, &bus, &slot)) {
 		for (int i = 0; i < nvml_gpu_count() && found < 0; i++) {

@@ -22,10 +22,11 @@ struct rows {
 static nvmlReturn_t query_rows(nvmlDevice_t device, enum sim_op op, size_t row_bytes,
 			       struct rows *rows)
 {
-	nvmlReturn_t result;
+	nvmlReturn_t result = nvml_enter(device);
 	uint32_t got = 0;
 
-	TRY_NVML(nvml_enter(device));
+	if (result != NVML_SUCCESS)
+		return result;
 	sim_look(device->link);
 	rows->of = malloc(SIM_PAYLOAD_BYTES);
 	result = rows->of ? nvml_query(device, op, rows->of, SIM_PAYLOAD_BYTES, &got)
@@ -62,11 +63,11 @@ static nvmlReturn_t compute_processes(nvmlDevice_t device, unsigned int *count, 
 				      size_t row_bytes)
 {
 	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = NVML_SUCCESS;
-	const struct sim_process *found;
+	nvmlReturn_t result = query_processes(device, &rows);
+	const struct sim_process *found = rows.of;
 
-	TRY_NVML(query_processes(device, &rows));
-	found = rows.of;
+	if (result != NVML_SUCCESS)
+		return result;
 	if (!count || (*count && !out))
 		result = NVML_ERROR_INVALID_ARGUMENT;
 	else
@@ -133,11 +134,11 @@ NVML_API(nvmlDeviceGetRunningProcessDetailList, nvmlDevice_t device,
 	 nvmlProcessDetailList_v1_t *list)
 {
 	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = NVML_SUCCESS;
-	const struct sim_process *found;
+	nvmlReturn_t result = query_processes(device, &rows);
+	const struct sim_process *found = rows.of;
 
-	TRY_NVML(query_processes(device, &rows));
-	found = rows.of;
+	if (result != NVML_SUCCESS)
+		return result;
 	if (!list || list->mode > NVML_PROCESS_MODE_MPS)
 		result = NVML_ERROR_INVALID_ARGUMENT;
 	else if (list->version != NVML_PROCESS_DETAIL_LIST_V1)
@@ -160,12 +161,12 @@ NVML_API(nvmlDeviceGetProcessUtilization, nvmlDevice_t device, nvmlProcessUtiliz
 	 unsigned int *count, unsigned long long since)
 {
 	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = NVML_SUCCESS;
-	const struct sim_process_utilization *found;
+	nvmlReturn_t result = query_loads(device, &rows);
+	const struct sim_process_utilization *found = rows.of;
 
 	(void)since; /* every sample is of the second that just ended */
-	TRY_NVML(query_loads(device, &rows));
-	found = rows.of;
+	if (result != NVML_SUCCESS)
+		return result;
 	if (!count)
 		result = NVML_ERROR_INVALID_ARGUMENT;
 	else if (!rows.count)
@@ -187,11 +188,11 @@ NVML_API(nvmlDeviceGetProcessesUtilizationInfo, nvmlDevice_t device,
 	 nvmlProcessesUtilizationInfo_v1_t *info)
 {
 	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = NVML_SUCCESS;
-	const struct sim_process_utilization *found;
+	nvmlReturn_t result = query_loads(device, &rows);
+	const struct sim_process_utilization *found = rows.of;
 
-	TRY_NVML(query_loads(device, &rows));
-	found = rows.of;
+	if (result != NVML_SUCCESS)
+		return result;
 	if (!info)
 		result = NVML_ERROR_INVALID_ARGUMENT;
 	else if (info->version != NVML_PROCESSES_UTILIZATION_V1)
@@ -219,11 +220,11 @@ NVML_API(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t device, nvmlBAR1Memory_t *bar
 	struct rows rows = {NULL, 0};
 	unsigned long long window = 1, used = 0;
 	struct sim_gpu gpu;
-	nvmlReturn_t result;
-	const struct sim_process *found;
+	nvmlReturn_t result = query_processes(device, &rows);
+	const struct sim_process *found = rows.of;
 
-	TRY_NVML(query_processes(device, &rows));
-	found = rows.of;
+	if (result != NVML_SUCCESS)
+		return result;
 	for (unsigned int i = 0; i < rows.count; i++)
 		used += found[i].contexts * BAR1_BYTES_PER_CONTEXT;
 	free(rows.of);

@@ -28,9 +28,16 @@
 	X(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t, nvmlMemory_v2_t *))                           \
 	X(nvmlDeviceGetUtilizationRates, (nvmlDevice_t, nvmlUtilization_t *))                      \
 	X(nvmlDeviceGetTemperature, (nvmlDevice_t, unsigned int, unsigned int *))                  \
+	X(nvmlDeviceGetFanSpeed, (nvmlDevice_t, unsigned int *))                                   \
 	X(nvmlDeviceGetPowerUsage, (nvmlDevice_t, unsigned int *))                                 \
 	X(nvmlDeviceGetEnforcedPowerLimit, (nvmlDevice_t, unsigned int *))                         \
+	X(nvmlDeviceGetPersistenceMode, (nvmlDevice_t, unsigned int *))                            \
+	X(nvmlDeviceGetDisplayActive, (nvmlDevice_t, unsigned int *))                              \
+	X(nvmlDeviceGetPerformanceState, (nvmlDevice_t, unsigned int *))                           \
+	X(nvmlDeviceGetComputeMode, (nvmlDevice_t, unsigned int *))                                \
 	X(nvmlDeviceGetMigMode, (nvmlDevice_t, unsigned int *, unsigned int *))                    \
+	X(nvmlDeviceGetTotalEccErrors,                                                             \
+	  (nvmlDevice_t, unsigned int, unsigned int, unsigned long long *))                        \
 	X(nvmlDeviceGetComputeRunningProcesses_v3,                                                 \
 	  (nvmlDevice_t, unsigned int *, nvmlProcessInfo_t *))
 

@@ -27,29 +27,48 @@ static void cell(char *out, nvmlReturn_t result, const char *format, unsigned in
 		snprintf(out, CELL, "%s", result == NVML_ERROR_GPU_IS_LOST ? "ERR!" : "N/A");
 }
 
-/* What NVML has no number of here: the modes and errors of a healthy GPU of a server. */
+static const char *on_off(nvmlReturn_t result, unsigned int value)
+{
+	if (result != NVML_SUCCESS)
+		return "N/A";
+	return value ? "On" : "Off";
+}
+
 static void print_name_row(nvmlDevice_t device, unsigned int index)
 {
-	char name[SMI_TEXT] = "N/A";
+	unsigned long long errors = 0;
+	unsigned int persistence = 0, display = 0;
+	nvmlReturn_t persistence_result, display_result;
+	char name[SMI_TEXT] = "N/A", ecc[CELL];
 	nvmlPciInfo_t pci = {0};
 
 	nvml.nvmlDeviceGetName(device, name, sizeof(name));
 	nvml.nvmlDeviceGetPciInfo_v3(device, &pci);
-	printf("| %3u  %-26.26s %6s  |   %16s %3s | %20s |\n", index, name, "On", pci.busId, "Off",
-	       "0");
+	persistence_result = nvml.nvmlDeviceGetPersistenceMode(device, &persistence);
+	display_result = nvml.nvmlDeviceGetDisplayActive(device, &display);
+	cell(ecc, nvml.nvmlDeviceGetTotalEccErrors(device, 1, 0, &errors), "%u",
+	     (unsigned int)errors);
+	printf("| %3u  %-26.26s %6s  |   %16s %3s | %20s |\n", index, name,
+	       on_off(persistence_result, persistence), pci.busId, on_off(display_result, display),
+	       ecc);
 }
 
 static void print_load_row(nvmlDevice_t device)
 {
-	char temperature[CELL], draw[CELL], limit[CELL], load[CELL];
+	char fan[CELL], temperature[CELL], state[CELL], draw[CELL], limit[CELL], load[CELL];
 	char power[2 * CELL + 3], memory[2 * CELL] = "N/A";
+	static const char *const modes[] = {"Default", "E. Thread", "Prohibited", "E. Process"};
 	nvmlMemory_v2_t pool = {.version = NVML_MEMORY_V2};
 	nvmlUtilization_t rates = {0};
 	nvmlReturn_t result;
 	unsigned int value = 0;
 
+	result = nvml.nvmlDeviceGetFanSpeed(device, &value);
+	cell(fan, result, "%u%%", value);
 	result = nvml.nvmlDeviceGetTemperature(device, NVML_TEMPERATURE_GPU, &value);
 	cell(temperature, result, "%uC", value);
+	result = nvml.nvmlDeviceGetPerformanceState(device, &value);
+	cell(state, result, "P%u", value);
 	result = nvml.nvmlDeviceGetPowerUsage(device, &value);
 	cell(draw, result, "%uW", value / 1000);
 	result = nvml.nvmlDeviceGetEnforcedPowerLimit(device, &value);
@@ -61,8 +80,10 @@ static void print_load_row(nvmlDevice_t device)
 			 smi_mib(pool.total));
 	result = nvml.nvmlDeviceGetUtilizationRates(device, &rates);
 	cell(load, result, "%u%%", rates.gpu);
-	printf("| %3s  %4s    %-4s %21s | %22s | %7s %12s |\n", "N/A", temperature, "P0", power,
-	       memory, load, "Default");
+	value = 0;
+	result = nvml.nvmlDeviceGetComputeMode(device, &value);
+	printf("| %3s  %4s    %-4s %21s | %22s | %7s %12s |\n", fan, temperature, state, power,
+	       memory, load, result == NVML_SUCCESS && value < 4 ? modes[value] : "N/A");
 }
 
 static void print_mig_row(nvmlDevice_t device)
