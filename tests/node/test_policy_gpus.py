@@ -13,6 +13,7 @@ import pytest
 
 from gpuslice.contract import names
 from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.containerd_config import Options
 from lab.node.cri import CriError, Pod, Process
 from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
@@ -76,7 +77,9 @@ def test_a_gpu_of_another_nri_plugin(other_vendor: Lab) -> None:
 def own_host(build_dir: Path, test_programs: dict[str, tuple[Path, int]]) -> Iterator[Lab]:
     """Two GPUs, and a kubelet's directories of its own."""
     assert build_dir.is_dir()
-    with Lab([40 * GIB] * 2, test_programs, on_host=True) as lab:
+    with Lab(
+        [40 * GIB] * 2, test_programs, options=Options(request_timeout_s=8), on_host=True
+    ) as lab:
         yield lab
 
 

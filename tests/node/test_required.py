@@ -31,6 +31,7 @@ def recipe() -> Options:
     chosen = nri["default_validator"]
     assert chosen["enable"] is True
     return Options(
+        request_timeout_s=8,
         required_plugins=chosen["required_plugins"],
         toleration=chosen["tolerate_missing_plugins_annotation"],
     )

@@ -49,4 +49,5 @@ PLATFORM: Final = Platform(
     ),
     driver=Driver("/usr/lib64", sockets=(PERSISTENCED, FABRICMANAGER)),
     toolkit=Toolkit(spec="/run/cdi/nvidia.yaml", runtime="/usr/bin/nvidia-container-runtime"),
+    files={"/usr/bin/nodeadm": ""},
 )

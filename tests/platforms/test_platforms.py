@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.node.cri import CriError
+from nri_plugin.doctor import platform as doctor
 from tests.platforms import gpu_operator, tree, ubuntu
 from tests.platforms.node import Node
 from tests.platforms.platform import Platform
@@ -19,6 +20,32 @@ pytestmark = pytest.mark.node
 @pytest.fixture(autouse=True)
 def _built(build_dir: object) -> None:
     """The simulated driver is built."""
+
+
+KNOWN_AS = {
+    "aks": "aks",
+    "bottlerocket": "bottlerocket",
+    "eks": "eks",
+    "flatcar": "flatcar",
+    "gke_cos": "gke",
+    "gke_ubuntu": "gke",
+    "k3s": "k3s",
+    "rke2": "rke2",
+    "talos": "talos",
+}
+"""By module of tests/platforms, where the platform has a way of its own."""
+
+
+@pytest.mark.parametrize("name", PLATFORMS)
+def test_a_platforms_node_is_known(name: str, tmp_path: Path) -> None:
+    node = PLATFORMS[name]
+    system = "".join(f'{key}="{value}"\n' for key, value in node.os.items())
+    files = {"/etc/os-release": system, node.containerd.file: "", **node.files}
+    for path, text in {**files, f"{node.driver.libraries}/libcuda.so.1": ""}.items():
+        file = tmp_path / path[1:]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert doctor.find(tmp_path) == KNOWN_AS.get(name, "")
 
 
 @pytest.mark.parametrize("name", PLATFORMS)

@@ -184,6 +184,8 @@ def containerd_table(described: Containerd) -> dict[str, Any]:
     else:
         pinned = {"pinned_images": {"sandbox": PAUSE_IMAGE}}
         plugins = {CRI: ours, "io.containerd.cri.v1.images": pinned}
+    # A machine that stalls for two seconds, NRI's default, is no agent that hangs.
+    plugins[NRI] = {"plugin_request_timeout": "8s"}
     return toml.merged(theirs, {"plugins": plugins})
 
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.containerd_config import Options
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
 from tests.node.conftest import GIB
@@ -20,7 +21,7 @@ _CONTAINERS = 40
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    with Lab([80 * GIB]) as lab:
+    with Lab([80 * GIB], options=Options(request_timeout_s=8)) as lab:
         yield lab
 
 

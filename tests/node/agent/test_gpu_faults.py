@@ -11,6 +11,7 @@ import pytest
 
 from lab import pages
 from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.containerd_config import Options
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
 from tests.node.conftest import GIB
@@ -23,7 +24,7 @@ HOUR_NS = 3600 * 10**9
 
 @pytest.fixture
 def two_gpus() -> Iterator[Lab]:
-    with Lab([40 * GIB] * 2) as lab:
+    with Lab([40 * GIB] * 2, options=Options(request_timeout_s=8)) as lab:
         lab.start_agent()
         yield lab
 

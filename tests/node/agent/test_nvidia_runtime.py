@@ -39,7 +39,7 @@ def node(
     """auto: the toolkit's default, by which it describes the GPUs that NVML lists. cdi: it takes
     them from a CDI spec of the host."""
     assert build_dir.is_dir()
-    options = Options(default_runtime="nvidia")
+    options = Options(default_runtime="nvidia", request_timeout_s=8)
     with Lab([40 * GIB] * 2, test_programs, options=options, on_host=True) as lab:
         config = f'[nvidia-container-runtime]\nmode = "{request.param}"\n'
         nvidia_runtime.install(lab.namespace, lab.sim_dir, config)

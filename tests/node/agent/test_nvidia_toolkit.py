@@ -12,6 +12,7 @@ import pytest
 
 from lab import pages
 from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.containerd_config import Options
 from lab.node.cri import Process
 from lab.node.lab import Lab
 from nri_plugin.host.cdi_generator import FILE
@@ -31,7 +32,9 @@ HOSTS = Path("/run/cdi/nvidia.yaml")
 
 @pytest.fixture(scope="module")
 def host(test_programs: dict[str, tuple[Path, int]]) -> Iterator[Lab]:
-    with Lab([SIZE, SIZE], test_programs, on_host=True) as lab:
+    with Lab(
+        [SIZE, SIZE], test_programs, options=Options(request_timeout_s=8), on_host=True
+    ) as lab:
         for program in PROGRAMS.values():
             shutil.copy(program.ensure(), lab.namespace.outside(Path("/usr/bin", program.name)))
         lab.namespace.write(SOCKET, "")

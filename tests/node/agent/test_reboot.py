@@ -24,7 +24,9 @@ def test_a_share_that_started_before_the_agent_keeps_its_allocation(
 ) -> None:
     """It runs without its GPU; no other pod gets the capacity before it is deleted."""
     assert build_dir.is_dir()
-    with Lab([80 * GIB], test_programs, options=Options(validator=False)) as lab:
+    with Lab(
+        [80 * GIB], test_programs, options=Options(validator=False, request_timeout_s=8)
+    ) as lab:
         whole = lab.share({"main": [(0, 79 * GIB, 100)]})
         with lab.pod("second", whole) as second:
             with lab.pod("first", lab.share({"main": [(0, 20 * GIB, 50)]})) as first:

@@ -9,6 +9,7 @@ import pytest
 from gpuslice.contract import names
 from gpuslice.contract.overhead import CODE_BYTES
 from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.containerd_config import Options
 from lab.node.cri import Container, Process
 from lab.node.lab import Lab
 
@@ -113,7 +114,7 @@ def test_sixteen_gpus_come_in_a_reply_of_more_than_5_kb(
     build_dir: object, test_programs: dict[str, tuple[object, int]]
 ) -> None:
     """NRI's transport drops a frame above 4,096 bytes that starts a message: it must be split."""
-    with Lab([GIB] * names.MAX_GPUS, test_programs) as lab:  # type: ignore[arg-type]
+    with Lab([GIB] * names.MAX_GPUS, test_programs, options=Options(request_timeout_s=8)) as lab:  # type: ignore[arg-type]
         spec = lab.sim_dir / "cdi" / "nvidia.json"
         document = json.loads(spec.read_text())
         document["containerEdits"]["env"] = [f"LONG={'x' * 5000}"]

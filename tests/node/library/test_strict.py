@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.containerd_config import Options
 from lab.node.cri import Container, Process
 from lab.node.lab import Lab
 from tests.shim.drivers import SOURCES, build
@@ -39,7 +40,7 @@ def files(
 
 @pytest.fixture(scope="module")
 def strict_lab(files: dict[str, tuple[Path, int]]) -> Iterator[Lab]:
-    with Lab([40 * GIB], files) as lab:
+    with Lab([40 * GIB], files, options=Options(request_timeout_s=8)) as lab:
         yield lab
 
 

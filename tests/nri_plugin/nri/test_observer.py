@@ -143,8 +143,8 @@ def test_the_watchdog_ends_a_process_that_hangs(hang: str) -> None:
 
 @pytest.mark.parametrize("then", ["Watchdog(600).feed()", "watchdog.close()"])
 def test_a_fed_or_released_watchdog_does_not_end_the_process(then: str) -> None:
-    rest = f"{then}\nimport time; time.sleep(1)\n"
-    child = subprocess.run([sys.executable, "-c", FED.format(0.3) + rest], timeout=60)
+    rest = f"{then}\nimport time; time.sleep(4)\n"
+    child = subprocess.run([sys.executable, "-c", FED.format(3) + rest], timeout=60)
     assert child.returncode == 0
 
 
