@@ -82,8 +82,7 @@ THOROUGH: Final = {
 WHOLE: Final = {
     "tests/e2e/test_demo.py::test_a_run_is_as_documented_and_leaves_nothing",
     "tests/e2e/test_install.py::test_the_documents_pod_runs_after_helm_install",
-    "tests/e2e/test_install.py::test_strict_mode_runs_a_limited_container",
-    "tests/e2e/test_install.py::test_helm_uninstall_leaves_nothing_where_no_pod_has_a_share",
+    "tests/e2e/test_install.py::test_strict_mode_limits_a_container_and_uninstall_leaves_nothing",
 }
 """Tests of tests/e2e in `make test`: to a limit that holds; from a bare cluster to a clean one."""
 

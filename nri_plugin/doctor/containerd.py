@@ -53,12 +53,15 @@ def inspect_socket(path: Path, root: Path = Path("/")) -> Socket:
     return Socket(True, inode(path, root) is not None)
 
 
-def inspect_runtime(socket: Path, config: Path | None, root: Path = Path("/")) -> Runtime:
-    """config: its file, if neither the command line nor the default names it. root: the host's."""
-    process = listener(socket, root)
+def inspect_runtime(
+    sockets: Sequence[Path], config: Path | None, root: Path = Path("/")
+) -> Runtime:
+    """sockets: the runtime listens at the first, or, where NRI is off, at another. config: its
+    file, if neither the command line nor the default names it. root: the host's."""
+    process = next(filter(None, (listener(each, root) for each in sockets)), None)
     if process is None:
         named = str(config or _DEFAULT_CONFIG)
-        problem = f"no process is seen that listens at {socket}"
+        problem = f"no process is seen that listens at {sockets[0]}"
         return _without_process(Path(named), root, problem)
     named = str(config or config_of(process.argv))
     known = Runtime(_NAMES.get(process.name, process.name), config_file=named)

@@ -50,6 +50,8 @@ from nri_plugin.policy.model import Gpu, Specs
 from nri_plugin.policy.refusals import StoreError
 from nri_plugin.settings import Settings
 
+_CRI_SOCKET: Final = "containerd.sock"
+"""In containerd's state directory."""
 _AGENT_S: Final = 5.0
 _TMPFS_MAGIC: Final = 0x01021994
 _MADV_WIPEONFORK: Final = 18
@@ -73,7 +75,8 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
     drivers = driver_root.find(root, settings.driver_root)
     directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
     specs = cdi_reader.load(directories, settings.cdi_kinds, drivers.stat)
-    runtime = containerd.inspect_runtime(settings.nri_socket, paths.containerd_config, root)
+    sockets = (settings.nri_socket, settings.containerd_state / _CRI_SOCKET)
+    runtime = containerd.inspect_runtime(sockets, paths.containerd_config, root)
     return Facts(
         settings=settings,
         root=os.geteuid() == 0,

@@ -115,17 +115,6 @@ def test_the_documents_pod_runs_after_helm_install(whole: Whole, before: Sequenc
     assert whole.inside("full", f"{_QUERY}=memory.total") == "23040\n"
 
 
-def test_strict_mode_runs_a_limited_container(whole: Whole) -> None:
-    """The agent's pod has the driver elsewhere than the host, whose paths the mounts have."""
-    whole.install("--reuse-values", "--set=agent.strict=true")
-    whole.kubectl("apply", "-f", str(ROOT / "docs/examples/half.yaml"))
-    whole.ready("half")
-    assert whole.kubectl("exec", "half", "--", *_SMI).strip() == "11520"
-    assert "libcuda.so.1" in whole.kubectl("exec", "half", "--", "ls", names.CONTAINER_DRIVER_DIR)
-    whole.kubectl("delete", "pod", "half", "--grace-period=1")
-    whole.install("--reuse-values", "--set=agent.strict=false")
-
-
 def test_upgrades_under_load_harm_no_pod(whole: Whole) -> None:
     """The upgrades are to images of another tag, which the node has."""
     _load(whole, "loaded")
@@ -163,12 +152,15 @@ def test_helm_uninstall_leaves_pods_running_with_what_they_use(
     is_clean(whole, [*before, *used])
 
 
-def test_helm_uninstall_leaves_nothing_where_no_pod_has_a_share(
+def test_strict_mode_limits_a_container_and_uninstall_leaves_nothing(
     whole: Whole, before: Sequence[str]
 ) -> None:
+    """The agent's pod has the driver elsewhere than the host, whose paths the mounts have."""
     whole.kubectl("delete", "pod", "--all", "--grace-period=1")
-    whole.install("--reuse-values")
+    whole.install("--set=agent.strict=true")
     whole.run_pod("again", HALF)
+    assert whole.inside("again", f"{_QUERY}=memory.total") == "11520\n"
+    assert "libcuda.so.1" in whole.inside("again", f"ls {names.CONTAINER_DRIVER_DIR}")
     whole.kubectl("delete", "pod", "again")
     whole.helm("uninstall", "gpuslice", "--wait", "--timeout=100s")
     is_clean(whole, before)

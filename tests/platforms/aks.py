@@ -47,4 +47,5 @@ PLATFORM: Final = Platform(
     toolkit=Toolkit(spec="/run/cdi/nvidia.yaml", recorded="aks-1.19.1", runtime=_RUNTIME),
     files={"/etc/kubernetes/azure.json": "{}"},
     noexec=("/run",),
+    nri_on="--os-sku Ubuntu2404, AzureLinux3",
 )

@@ -79,4 +79,5 @@ PLATFORM: Final = Platform(
         "nvidia-k8s-device-plugin.service",
     ),
     selinux=BOTTLEROCKET,
+    nri_on="aws-k8s-1.33-nvidia",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tests.platforms.platform import (
@@ -14,6 +15,28 @@ from tests.platforms.platform import (
     Toolkit,
 )
 
+_NVIDIA: Final = {
+    "runtime_type": "io.containerd.runc.v2",
+    "options": {"BinaryName": "/usr/bin/nvidia-container-runtime", "SystemdCgroup": True},
+}
+
+
+def _containerd(enable_cdi: bool) -> Containerd:
+    containerd = {
+        "default_runtime_name": "nvidia",
+        "discard_unpacked_layers": True,
+        "runtimes": {"nvidia": _NVIDIA},
+    }
+    return Containerd(
+        {
+            "version": 3,
+            "root": "/var/lib/containerd",
+            "state": "/run/containerd",
+            "plugins": {CRI: {"enable_cdi": enable_cdi, "containerd": containerd}},
+        }
+    )
+
+
 PLATFORM: Final = Platform(
     name="EKS, Amazon Linux 2023",
     node="EKS 1.32 or later, containerd 2; NVIDIA's runtime is the default",
@@ -22,32 +45,11 @@ PLATFORM: Final = Platform(
         " config*.template.toml; templates/al2023/provisioners/install-nvidia-driver.sh",
     ),
     os={"ID": "amzn", "VERSION_ID": "2023", "PRETTY_NAME": "Amazon Linux 2023"},
-    containerd=Containerd(
-        {
-            "version": 3,
-            "root": "/var/lib/containerd",
-            "state": "/run/containerd",
-            "plugins": {
-                CRI: {
-                    "enable_cdi": True,
-                    "containerd": {
-                        "default_runtime_name": "nvidia",
-                        "discard_unpacked_layers": True,
-                        "runtimes": {
-                            "nvidia": {
-                                "runtime_type": "io.containerd.runc.v2",
-                                "options": {
-                                    "BinaryName": "/usr/bin/nvidia-container-runtime",
-                                    "SystemdCgroup": True,
-                                },
-                            }
-                        },
-                    },
-                }
-            },
-        }
-    ),
+    containerd=_containerd(True),
     driver=Driver("/usr/lib64", sockets=(PERSISTENCED, FABRICMANAGER)),
     toolkit=Toolkit(spec="/run/cdi/nvidia.yaml", runtime="/usr/bin/nvidia-container-runtime"),
     files={"/usr/bin/nodeadm": ""},
+    nri_on="or in its NodeConfig:",
 )
+WITHOUT_CDI: Final = replace(PLATFORM, containerd=_containerd(False))
+"""EKS 1.30 and 1.31, where containerd applies no CDI device that the kubelet names."""

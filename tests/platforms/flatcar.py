@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
-from tests.platforms.platform import OLD_CRI, Containerd, Driver, Platform
+from tests.platforms.platform import OLD_CRI, Containerd, Driver, Platform, Toolkit
 
+
+def _config(default: str, runtimes: dict[str, Any]) -> dict[str, Any]:
+    """The part that the platform's and the sysext's file have in common."""
+    containerd = {"default_runtime_name": default, "runtimes": runtimes}
+    cri = {"enable_selinux": True, "containerd": containerd}
+    return {"version": 2, "plugins": {OLD_CRI: cri}}
+
+
+_RUNC: Final = {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}
+_RUNTIME: Final = "/usr/bin/nvidia-container-runtime"
+_NVIDIA: Final = {**_RUNC, "options": {"BinaryName": _RUNTIME, "SystemdCgroup": True}}
 _DRIVER: Final = "580.65.06/6.12.58-flatcar"
 PLATFORM: Final = Platform(
     name="Flatcar",
@@ -15,23 +27,7 @@ PLATFORM: Final = Platform(
     ),
     os={"ID": "flatcar", "VERSION_ID": "4593.0.0", "PRETTY_NAME": "Flatcar Container Linux"},
     containerd=Containerd(
-        {
-            "version": 2,
-            "plugins": {
-                OLD_CRI: {
-                    "enable_selinux": True,
-                    "containerd": {
-                        "runtimes": {
-                            "runc": {
-                                "runtime_type": "io.containerd.runc.v2",
-                                "options": {"SystemdCgroup": True},
-                            }
-                        }
-                    },
-                }
-            },
-        },
-        file="/usr/share/containerd/config.toml",
+        _config("runc", {"runc": _RUNC}), file="/usr/share/containerd/config.toml"
     ),
     driver=Driver(
         f"/opt/nvidia/{_DRIVER}/usr/lib64",
@@ -43,4 +39,19 @@ PLATFORM: Final = Platform(
         searched=("/opt/nvidia/current/usr/lib64",),
     ),
     read_only=("/usr",),
+    nri_on="CONTAINERD_CONFIG in a drop-in of containerd.service",
 )
+WITH_SYSEXTS: Final = replace(
+    PLATFORM,
+    cites=(
+        "flatcar/scripts build_library/extra_sysexts.sh",
+        "flatcar/sysext-bakery nvidia-runtime",
+    ),
+    containerd=Containerd(
+        _config("nvidia", {"runc": _RUNC, "nvidia": _NVIDIA}),
+        file="/etc/containerd/config-nvidia.toml",
+    ),
+    driver=Driver("/usr/lib64"),
+    toolkit=Toolkit(spec="/run/cdi/nvidia.yaml", runtime=_RUNTIME),
+)
+"""The driver and NVIDIA's runtime as sysexts: their files are in /usr."""

@@ -25,4 +25,5 @@ PLATFORM: Final = Platform(
     read_only=("/", "/usr"),
     noexec=("/var",),
     plugin=Plugin("nvidiaGPU-1795715260.sock", "gke-no-default-nvidia-gpu-device-plugin=true"),
+    nri_on="a node pool of GKE 1.33 or later",
 )

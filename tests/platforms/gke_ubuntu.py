@@ -21,4 +21,5 @@ PLATFORM: Final = Platform(
     driver=Driver("/home/kubernetes/bin/nvidia/lib64", programs="/home/kubernetes/bin/nvidia/bin"),
     noexec=("/run",),
     plugin=Plugin("nvidiaGPU-1795715260.sock", "gke-no-default-nvidia-gpu-device-plugin=true"),
+    nri_on="a node pool of GKE 1.33 or later",
 )

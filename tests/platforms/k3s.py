@@ -17,4 +17,5 @@ PLATFORM: Final = Platform(
     toolkit=Toolkit(spec="/run/cdi/nvidia.yaml"),
     files={"/run/containerd/io.containerd.runtime.v2.task/moby/of-docker/init.pid": "1"},
     noexec=("/run",),
+    nri_on="/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d",
 )

@@ -1,8 +1,8 @@
 """The kubelet's part in a DaemonSet's pod, by CRI, on a node of the lab: volumes and containers.
 
 Takes what the chart rendered: volumes by their type, mounts with their propagation, security, the
-environment, the commands. Not here: probes, restarts, service accounts
-(the agent then has no API server), limits of memory and CPU.
+environment, the commands. Not here: init containers, probes, restarts, service accounts (the agent
+then has no API server), limits of memory and CPU. The sandbox is always privileged.
 Source: pkg/volume/hostpath (types), pkg/kubelet/kuberuntime of Kubernetes.
 """
 
@@ -37,7 +37,7 @@ class FailedMount(Exception):
 
 
 class Started:
-    """A pod that runs. containers: by name; of init containers, those that have ended."""
+    """A pod that runs. containers: by name."""
 
     def __init__(self, pod: Pod, containers: Mapping[str, Container], logs: Path) -> None:
         self.pod = pod

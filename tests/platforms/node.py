@@ -142,16 +142,13 @@ class Node:
         assert rendering.runs_on(template["spec"], {key: value})
         if self.platform.selinux:
             _emulate(template["spec"], self.lab.directory, self.platform.selinux)
-        names_here = {
-            each["image"]: self._image
-            for each in template["spec"]["containers"] + template["spec"].get("initContainers", [])
-        }
+        names_here = {each["image"]: self._image for each in template["spec"]["containers"]}
         self._agent = kubelet.start(self.lab.namespace, self.lab.cri, template, names_here)
 
     def apply(self, change: Change) -> None:
         """Change the node, or the chart's values, as the table says."""
         if change.config:
-            self._configure(change.config)
+            self.configure(change.config)
         if change.values:
             self.stop_agent()
             self.start_agent(change.values)
@@ -207,13 +204,13 @@ class Node:
 
     # --- the host -------------------------------------------------------------------------------
 
-    def _configure(self, change: Mapping[str, Any]) -> None:
+    def configure(self, change: Mapping[str, Any]) -> None:
         """Merge a change into containerd's configuration, as the platform does at boot."""
         described = self.platform.containerd
         path, table = next(iter(described.imported.items()), (described.file, None))
         changed = toml.merged(table or tree.containerd_table(described), change)
-        # The platform has it written by a program that may; on a read-only /etc no other can.
-        self.lab.namespace.mount("-o", "remount,bind,rw", "/etc")
+        # The platform has it written by a program that may; below a read-only mount no other can.
+        self.lab.namespace.mount("-o", "remount,bind,rw", f"/{Path(path).parts[1]}")
         self.lab.namespace.write(Path(path), toml.text(changed))
         self.lab.containerd.stop()
         self.lab.containerd.start()

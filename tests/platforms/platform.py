@@ -141,3 +141,5 @@ class Platform:
     """/etc/cdi does not exist, and cannot be made."""
     change: Change | None = None
     """None: the node is ready without a value."""
+    nri_on: str = "in /etc/containerd/config.toml, then restart containerd:"
+    """Words of the doctor's advice where NRI is off."""

@@ -20,4 +20,5 @@ PLATFORM: Final = Platform(
     driver=Driver("/usr/lib64", drm=True, sockets=(PERSISTENCED,)),
     toolkit=Toolkit(spec="/run/cdi/nvidia.yaml"),
     selinux=CONTAINERS,
+    nri_on="/var/lib/rancher/rke2/agent/etc/containerd/config-v3.toml.d",
 )

@@ -23,7 +23,7 @@ from tests.platforms import (
     ubuntu,
 )
 from tests.platforms.node import Node
-from tests.platforms.platform import BY_HAND, Platform
+from tests.platforms.platform import BY_HAND, NRI, Platform
 from tests.support import ROOT, table_below
 
 DOCUMENT: Final = ROOT / "docs" / "platforms.md"
@@ -63,7 +63,8 @@ and driver, starts the chart's pod there, and records what it observes. The test
 `tests/platforms` compare. The GPUs are simulated. Nothing of it ran on the platform itself: the
 lab's containerd is 2.4.2 without systemd. SELinux and CRI-O's session are emulated. NVIDIA's
 nvidia-ctk and nvidia-container-runtime are the real ones. The CDI specs of releases before 1.20 are
-recordings of what those wrote.
+recordings of what those wrote. The lab's kubelet makes the pod's volumes and containers only: the
+agent has no service account there, and no API server.
 
 {table}
 
@@ -124,7 +125,8 @@ def examine(platform: Platform) -> Row:
 
 def _judge(node: Node) -> None:
     """The doctor finds no fault; the agent uses the platform's own CDI spec where there is one; a
-    share is held to its limit; no other container has a GPU."""
+    share is held to its limit; no other container has a GPU; where NRI is off, the doctor says how
+    it is turned on there."""
     findings = node.doctor()
     faults = {name: each for name, each in findings.items() if each.level == "fail"}
     assert not faults, faults
@@ -138,6 +140,9 @@ def _judge(node: Node) -> None:
     if node.platform.plugin is not None:
         node.start_plugin(node.platform.plugin)
         node.wait_for(node.platform.plugin.off)
+    node.configure({"plugins": {NRI: {"disable": True}}})
+    said = node.doctor()["nri"].do
+    assert node.platform.nri_on in said.replace("\n", " "), said
 
 
 def document(rows: Sequence[Row]) -> str:

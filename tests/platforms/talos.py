@@ -77,4 +77,5 @@ PLATFORM: Final = Platform(
         advice="/etc/cri/conf.d/20-customization.part",
         config={"plugins": {NRI: {"disable": False}}},
     ),
+    nri_on="path: /etc/cri/conf.d/20-customization.part",
 )

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from lab.node.cri import CriError
-from nri_plugin.doctor import platform as doctor
-from tests.platforms import gpu_operator, tree, ubuntu
+from tests.platforms import eks, flatcar, gpu_operator, tree, ubuntu
 from tests.platforms.node import Node
-from tests.platforms.platform import Platform
 from tests.platforms.table import DOCUMENT, PLATFORMS, YES, Row, committed, document, examine
 from tests.support import until
 
@@ -22,30 +20,11 @@ def _built(build_dir: object) -> None:
     """The simulated driver is built."""
 
 
-KNOWN_AS = {
-    "aks": "aks",
-    "bottlerocket": "bottlerocket",
-    "eks": "eks",
-    "flatcar": "flatcar",
-    "gke_cos": "gke",
-    "gke_ubuntu": "gke",
-    "k3s": "k3s",
-    "rke2": "rke2",
-    "talos": "talos",
+VARIANTS = {
+    **{each.toolkit.recorded or "no spec": each for each in ubuntu.EARLIER if each.toolkit},
+    "Flatcar with sysexts": flatcar.WITH_SYSEXTS,
+    "EKS 1.31, CDI is off": eks.WITHOUT_CDI,
 }
-"""By module of tests/platforms, where the platform has a way of its own."""
-
-
-@pytest.mark.parametrize("name", PLATFORMS)
-def test_a_platforms_node_is_known(name: str, tmp_path: Path) -> None:
-    node = PLATFORMS[name]
-    system = "".join(f'{key}="{value}"\n' for key, value in node.os.items())
-    files = {"/etc/os-release": system, node.containerd.file: "", **node.files}
-    for path, text in {**files, f"{node.driver.libraries}/libcuda.so.1": ""}.items():
-        file = tmp_path / path[1:]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    assert doctor.find(tmp_path) == KNOWN_AS.get(name, "")
 
 
 @pytest.mark.parametrize("name", PLATFORMS)
@@ -54,11 +33,9 @@ def test_a_platforms_node_is_as_the_document_says(name: str) -> None:
     assert list(committed()[row.platform.name]) == [*row.cells()], "run: python -m tests.platforms"
 
 
-@pytest.mark.parametrize(
-    "platform", ubuntu.EARLIER, ids=lambda each: each.toolkit.recorded or "without a spec"
-)
-def test_earlier_releases_of_the_toolkit_are_like_the_newest(platform: Platform) -> None:
-    assert examine(platform).ready == YES
+@pytest.mark.parametrize("node", VARIANTS)
+def test_another_release_or_layout_is_like_the_platforms_newest(node: str) -> None:
+    assert examine(VARIANTS[node]).ready == YES
 
 
 def test_the_agent_follows_a_driver_container_that_starts_late_and_again(build_dir: Path) -> None:

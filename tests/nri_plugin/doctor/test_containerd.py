@@ -35,7 +35,7 @@ def test_a_listener_is_found_without_connecting(listening: Path) -> None:
 
 def test_the_version_of_a_listener_is_found(listening: Path) -> None:
     """It is Python, for which there is no known configuration."""
-    found = containerd.inspect_runtime(listening, None)
+    found = containerd.inspect_runtime([Path("/absent"), listening], None)
     assert found.version == ".".join(map(str, sys.version_info[:3]))
     assert "python" in (found.name or "")
     assert found.problem == f"the configuration of {found.name} is not examined"
@@ -45,9 +45,9 @@ def test_the_version_of_a_listener_is_found(listening: Path) -> None:
 def test_where_nothing_listens_the_file_is_read(tmp_path: Path) -> None:
     path, config = tmp_path / "nri.sock", tmp_path / "config.toml"
     assert containerd.inspect_socket(path) == Socket(False, False)
-    assert containerd.inspect_runtime(path, config).config is None
+    assert containerd.inspect_runtime([path], config).config is None
     config.write_text("version = 3\n")
-    found = containerd.inspect_runtime(path, config)
+    found = containerd.inspect_runtime([path], config)
     assert found.config == {"version": 3}
     assert found.problem == f"no process is seen that listens at {path}"
 
