@@ -116,3 +116,4 @@ def test_a_gpu_that_another_device_plugin_gave_to_a_pod(own_host: Lab) -> None:
         write(record, {}, "nvidia.com/gpu")
         with lab.pod("taken", one(lab)) as pod:
             lab.wait_until(lambda: _is_limited(pod), "the agent to read the record again")
+    assert "context size" not in lab.agent_log.read_text(), "none is made on another plugin's GPUs"

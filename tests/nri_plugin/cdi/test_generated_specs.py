@@ -86,3 +86,20 @@ def test_missing_control_nodes_are_created_before_a_spec_is_generated(
         f"system create-device-nodes --control-devices --driver-root={root} --dev-root={root}"
     )
     assert generated.startswith("cdi generate ")
+
+
+def test_control_nodes_that_cannot_be_created_are_reported_with_the_remedy(
+    host: Host, tmp_path: Path
+) -> None:
+    (tmp_path / "cat.py").write_text(
+        "import sys\n"
+        "if sys.argv[2] == 'system':\n"
+        "    sys.exit('no module')\n"
+        "print(open(sys.argv[1]).read().replace('nvidia-uvm', 'other'))\n"
+    )
+    (host.dev / "nvidia-uvm").unlink()
+    host.spec.unlink()
+    host.ctk.write_text(spec(UUID))
+    (problem, *_) = host.lacks()
+    assert "cannot create them" in problem and "no module" in problem
+    assert "run nvidia-modprobe -c 0 -u on the host" in problem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -126,22 +127,29 @@ async def test_a_share_of_a_gpu_that_another_plugin_gave_to_a_pod_is_refused(
         assert await runtime.create(of, what) is not None
 
 
-async def test_a_share_is_refused_where_selinux_hides_the_files_of_its_limit(host: Host) -> None:
-    """A container without a share starts."""
+@pytest.mark.parametrize("sandbox", ["listed", "new"])
+async def test_a_share_is_refused_where_selinux_hides_the_files_of_its_limit(
+    host: Host, sandbox: str
+) -> None:
+    """containerd labels the sandbox, and the agent's files have no label, as this kernel has no
+    SELinux. A container without a share starts."""
+    of = pod(allocated=HALF)
+    _sandbox(host, of, "runc", selinuxLabel="system_u:system_r:container_t:s0")
     handler = host.service()
-    async with serving(handler) as runtime:
-        handler.node.selinux = "SELinux does not let container_t read a file of tmpfs_t"
-        text = await refused(runtime, pod(allocated=HALF), container())
-        assert handler.node.selinux in text
+    async with serving(handler, [of] if sandbox == "listed" else []) as runtime:
+        assert bool(handler.node.selinux) == (sandbox == "listed")
+        text = await refused(runtime, of, container())
+        assert "SELinux labels containers, and the agent's files have no label" in text
         assert host.keys() == set()
         assert await runtime.create(pod(1, labels={}), container(1, sandbox=1)) is not None
 
 
-def _sandbox(host: Host, of: nri.PodSandbox, program: str) -> None:
-    """Make a sandbox as containerd does."""
+def _sandbox(host: Host, of: nri.PodSandbox, program: str, **process: str) -> None:
+    """Make a sandbox as containerd does. process: of its OCI configuration."""
     made = bundle.of(host.settings.containerd_state, of.id)
     made.mkdir(parents=True)
     (made / "runtime").write_text(program)
+    (made / "config.json").write_text(json.dumps({"process": process}))
 
 
 def _asks(value: str) -> nri.Container:

@@ -44,6 +44,12 @@ def test_a_healthy_node_lacks_nothing(host: Host) -> None:
     assert not host.settings.generated_cdi_dir.exists()
 
 
+def test_a_node_whose_containers_cannot_use_our_files_is_not_ready(host: Host) -> None:
+    node = host.node()
+    node.selinux = "SELinux does not let container_t read a file of tmpfs_t"
+    assert host.lacks(node) == [node.selinux]
+
+
 def test_a_node_with_a_plugin_of_nvidias_is_not_ours(host: Host, tmp_path: Path) -> None:
     plugins = tmp_path / "device-plugins"
     plugins.mkdir()
