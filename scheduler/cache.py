@@ -49,7 +49,7 @@ class Cache:
         wall: Callable[[], float] = time.time,
         retries: Unschedulable | None = None,
         sampling: Sampling | None = None,
-        observe_scheduler: Callable[[SchedulerLease | None, bool], None] = lambda *lease: None,
+        observe_scheduler: Callable[[SchedulerLease | None], None] = lambda lease: None,
     ) -> None:
         self._kube = kube
         self._state = state
@@ -59,12 +59,9 @@ class Cache:
             age_s = 0.0 if facts.renewed_s is None else wall() - facts.renewed_s
             state.observe_lease(facts, clock(), age_s)
 
-        def observe_kube_scheduler(lease: SchedulerLease | None) -> None:
-            observe_scheduler(lease, self._reflectors["leases"].listing)
-
         nodes = _Objects(translate.node, state.observe_node, state.remove_node)
         devices = _Objects(translate.device, state.observe_device, state.remove_device)
-        leases = _Leases(observe_lease, state.remove_lease, observe_kube_scheduler)
+        leases = _Leases(observe_lease, state.remove_lease, observe_scheduler)
         pods = _Pods(
             state,
             Unschedulable(state) if retries is None else retries,

@@ -26,10 +26,8 @@ _LOG: Final = logging.getLogger(__name__)
 POST_S: Final = 4.0
 """Timeout of a Binding's POST at the client and, as its query `timeout`, at the server."""
 ANSWERED_S: Final = POST_S + 1.0
-"""The API server refuses new Bindings of a former holder, and ends earlier ones within POST_S."""
-EXPIRED_S: Final = 1.0
-"""The same for a holder whose Lease expired. By then its extender has sent nothing for seconds,
-unless it was halted; the API server takes milliseconds for a Binding."""
+"""The API server refuses new Bindings of a former holder, and ends earlier ones within POST_S. So
+nothing of it arrives later than this after the next holder acquired the Lease."""
 MIN_LEASE_S: Final = 15.0
 """A shorter Lease counts as one of this duration."""
 _MARGIN_S: Final = 0.5
@@ -65,8 +63,6 @@ class Leadership:
         self._valid_until_s = -math.inf
         self._others_end_s = -math.inf
         """When the writes of the last other holder end, by its renewals alone."""
-        self._answered_s = ANSWERED_S
-        """How long after the Lease was acquired a write of an earlier holder may end."""
         self._ready_s = math.inf
         """When the list of the coming term may start; inf: no term is coming."""
         self.writer = ""
@@ -74,16 +70,12 @@ class Leadership:
         self._changed, self._open = asyncio.Event(), asyncio.Event()
         self._called_s = self._refused_since_s = -math.inf
 
-    def observe(self, lease: SchedulerLease | None, listed: bool = False) -> None:
-        """The watch reports kube-scheduler's Lease; None: it does not exist. listed: by a list,
-        which skips states of the Lease; a watch reports each."""
-        now_s, wall_s, before = self._clock(), self._wall(), self._lease
+    def observe(self, lease: SchedulerLease | None) -> None:
+        """The watch reports kube-scheduler's Lease; None: it does not exist."""
+        now_s, wall_s, was = self._clock(), self._wall(), self._lease.holder
         self._lease, self._valid_until_s = lease or SchedulerLease(), -math.inf
-        if self._lease.holder != before.holder:
+        if self._lease.holder != was:
             self._end_term()
-            # kube-scheduler clears the holder when it releases the Lease.
-            has_expired = before.holder and not listed
-            self._answered_s = EXPIRED_S if has_expired else ANSWERED_S
         span_s = max(self._lease.duration_s, MIN_LEASE_S)
         if self._is_ours:
             # What is delivered late is old: the times are of this host's clock.
@@ -93,7 +85,7 @@ class Leadership:
                 acquired_s = now_s - max(0.0, wall_s - self._lease.acquired_s)
                 self._ready_s = max(
                     self._others_end_s,
-                    acquired_s + self._answered_s,
+                    acquired_s + ANSWERED_S,
                     # An earlier process of this pod may have sent a POST just before its end.
                     self._started_s + ANSWERED_S,
                 )

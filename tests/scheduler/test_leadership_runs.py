@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from scheduler.kubernetes.facts import SchedulerLease
-from scheduler.leadership import EXPIRED_S, POST_S, Leadership
+from scheduler.leadership import POST_S, Leadership
 from tests.scheduler import virtual_time
 
 LASTS_S = 600.0
@@ -43,12 +43,10 @@ class Cluster:
     async def post(self, writer: str) -> None:
         """On its way for some seconds, then at the server."""
         await asyncio.sleep(self.chance.random() * POST_S)
-        server_s = POST_S
         if self.has_policy and self.chance.random() < 0.2:
             await asyncio.sleep(self.chance.random() * 60)  # halted: the client's timer, too
-            server_s = EXPIRED_S
         if not self.has_policy or self.lease.holder == writer:
-            await asyncio.sleep(self.chance.random() * server_s)
+            await asyncio.sleep(self.chance.random() * POST_S)
             self.landed.append((virtual_time.now(), writer))
 
 
@@ -108,7 +106,7 @@ class Pod:
                 await asyncio.sleep(self.chance.random() * 20)
             while listed and not self.watch.empty():
                 _, lease = self.watch.get_nowait()
-            self.leadership.observe(lease, listed)
+            self.leadership.observe(lease)
 
     async def _list(self) -> None:
         self.listed_s = virtual_time.now()
