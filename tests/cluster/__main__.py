@@ -2,8 +2,8 @@
 
 1,000 pods at once on 100 nodes of 8 GPUs, then 300 deleted and 300 created: without faults; with
 the extender killed 50 times, each 1 to 10 s after it was ready; with kube-scheduler killed every 30
-s; with kube-apiserver frozen for up to 20 s. Exit status 1 if the accounts are wrong, or if a pod
-that fits waits for more than 30 s.
+s; with kube-apiserver frozen for up to 20 s; with a second installation by mistake. Exit status 1
+if the accounts are wrong, or if a pod that fits waits for more than 30 s.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ _DISTURBANCES: Final = {
         lease_s=4,
     ),
     "apiserver": Disturbance("kube-apiserver frozen 10 times, for 1 to 20 s", apiserver_freezes=10),
+    "second": Disturbance(
+        "a second installation, the extender killed 10 times", extender_kills=10, second=True
+    ),
 }
 _CONDITIONS: Final = """# A thousand pods at once, whole
 
@@ -100,6 +103,8 @@ def _whole(disturbance: Disturbance, seed: int) -> Figures:
         install(plane)
         stack.enter_context(Fleet(plane, Shape(nodes=_NODES).all_nodes()))
         installation = stack.enter_context(running(plane, lease_s=disturbance.lease_s))
+        if disturbance.second:
+            stack.enter_context(running(plane, "mistake", hostname="mistake", elects=False))
 
         async def run_storm() -> Figures:
             async with Api(plane) as api:

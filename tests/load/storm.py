@@ -112,7 +112,8 @@ class Disturbance:
     """extender_kills: number of kills, each at a random time within `kill_after_s` after it was
     ready. apiserver_freezes: number of times that kube-apiserver is stopped (SIGSTOP), each for a
     random time of `frozen_for_s`; the longest ones cost kube-scheduler its Lease.
-    kube_scheduler_every_s: 0 for never. lasts_s: minimum duration. lease_s: kube-scheduler's."""
+    kube_scheduler_every_s: 0 for never. lasts_s: minimum duration. second: another installation
+    runs. lease_s: kube-scheduler's."""
 
     about: str
     extender_kills: int = 0
@@ -121,6 +122,7 @@ class Disturbance:
     frozen_for_s: tuple[float, float] = (1.0, 20.0)
     kube_scheduler_every_s: float = 0.0
     lasts_s: float = 0.0
+    second: bool = False
     lease_s: int = 15
 
 
