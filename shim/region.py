@@ -114,7 +114,7 @@ def is_locked(descriptor: int, slot: int, count: int = 1) -> bool:
 
 
 def _holders(data: bytes, geometry: region_file.Geometry, descriptor: int) -> Iterator[Holder]:
-    for number in range(geometry.slot_count):
+    for number in range(names.MAX_SLOTS):
         at = geometry.slots_offset + number * geometry.slot_stride
         slot = {name: whole(value) for name, value in region_file.SLOT.unpack(data, at).items()}
         if not slot["generation"]:
@@ -138,10 +138,7 @@ def status(directory: Path) -> Sequence[GpuStatus]:
     geometry, uses = _region(directory, len(grant.gpus))
     path = directory / names.FILE_REGION
     records = _read(path, len(uses) * region_file.COMPUTE.size, geometry.compute_offset(0))
-    try:
-        leases = _read(directory / names.FILE_LEASE, lease_file.FILE_BYTES)
-    except RegionDirectoryError:  # made by an older release
-        leases = b""
+    leases = _read(directory / names.FILE_LEASE, lease_file.FILE_BYTES)
     each = region_file.COMPUTE.size
     found = []
     for index, (gpu, use) in enumerate(zip(grant.gpus, uses, strict=True)):

@@ -18,9 +18,7 @@ Locks are open file description locks on bytes beyond the end of the file. LIVE 
 the slot's process until it exits, or, shared, by each process that holds the memory. Each holder
 maps a page of the file without access at ANCHOR + slot * ANCHOR_BYTES, which keeps its lock.
 
-Version 3 added `created_ns`, version 4 the records of compute at the end; version 5 has 512 slots,
-earlier ones 4096. A container keeps the file and the library of one version; the agent and the
-arbiter read all versions, by the header's `slot_count`.
+A container keeps the file and the library of one version.
 """
 
 from __future__ import annotations
@@ -36,8 +34,6 @@ from gpuslice.contract.layout import Field, Struct, whole
 
 MAGIC: Final = int.from_bytes(b"gpsregio", "little")
 VERSION: Final = 5
-_READABLE: Final = (1, 2, 3, 4, VERSION)
-_SLOT_COUNTS: Final = (names.MAX_SLOTS, 4096)
 LOCK_LIVE: Final = 1 << 40
 ANCHOR: Final = 1 << 40
 ANCHOR_BYTES: Final = 1 << 16
@@ -149,7 +145,6 @@ class Geometry:
     """Byte offsets from the file's start in a region of `gpu_count` GPUs."""
 
     gpu_count: int
-    slot_count: int = names.MAX_SLOTS
 
     @property
     def slots_offset(self) -> int:
@@ -165,7 +160,7 @@ class Geometry:
         return self.compute_offset(self.gpu_count)
 
     def compute_offset(self, gpu: int) -> int:
-        return self.slots_offset + self.slot_count * self.slot_stride + gpu * COMPUTE.size
+        return self.slots_offset + names.MAX_SLOTS * self.slot_stride + gpu * COMPUTE.size
 
     def gpu_offset(self, gpu: int) -> int:
         return HEADER.size + gpu * GPU.size
@@ -219,7 +214,7 @@ def header(gpu_count: int, grant_id: int, created_ns: int) -> bytes:
             "gpu_count": gpu_count,
             "file_bytes": geometry.file_bytes,
             "grant_id": grant_id,
-            "slot_count": geometry.slot_count,
+            "slot_count": names.MAX_SLOTS,
             "slot_stride": geometry.slot_stride,
             "slots_offset": geometry.slots_offset,
             "created_ns": created_ns,
@@ -230,11 +225,10 @@ def header(gpu_count: int, grant_id: int, created_ns: int) -> bytes:
 
 
 def version(data: bytes) -> int | None:
-    """Return the version of a file that begins with `data`; None: it is not a readable one."""
-    try:
-        return whole(_header(data)["version"])
-    except RegionError:
+    """Return the version of a file that begins with `data`; None: it is broken."""
+    if len(data) < HEADER.size or HEADER.unpack(data)["magic"] != MAGIC:
         return None
+    return whole(HEADER.unpack(data)["version"])
 
 
 def geometry(data: bytes) -> Geometry:
@@ -242,13 +236,10 @@ def geometry(data: bytes) -> Geometry:
 
     Raises RegionError if the tenant has truncated or overwritten it.
     """
-    header = _header(data)
-    found = Geometry(whole(header["gpu_count"]), whole(header["slot_count"]))
-    if not 1 <= found.gpu_count <= names.MAX_GPUS:
-        raise RegionError(f"invalid gpu_count {found.gpu_count}: must be 1 to {names.MAX_GPUS}")
-    if found.slot_count not in _SLOT_COUNTS:
-        raise RegionError(f"invalid slot_count {found.slot_count}: must be one of {_SLOT_COUNTS}")
-    return found
+    count = whole(_header(data)["gpu_count"])
+    if not 1 <= count <= names.MAX_GPUS:
+        raise RegionError(f"invalid gpu_count {count}: must be 1 to {names.MAX_GPUS}")
+    return Geometry(count)
 
 
 def uses(data: bytes) -> Sequence[GpuUse]:
@@ -269,14 +260,14 @@ def _header(data: bytes) -> Mapping[str, int | bytes]:
     header = HEADER.unpack(data)
     if header["checksum"] != binascii.crc32(data[: HEADER.size - 4]):
         raise RegionError("invalid checksum of the header")
-    if header["magic"] != MAGIC or header["version"] not in _READABLE:
-        raise RegionError(f"invalid version {header['version']!r}: must be one of {_READABLE}")
+    if header["magic"] != MAGIC or header["version"] != VERSION:
+        raise RegionError(f"invalid version {header['version']!r}: must be {VERSION}")
     return header
 
 
 def compute(record: bytes) -> Compute:
-    """Return a GPU's work. record: COMPUTE.size bytes at `Geometry.compute_offset`; fewer, from an
-    older or a truncated file, are no work."""
+    """Return a GPU's work. record: COMPUTE.size bytes at `Geometry.compute_offset`; fewer, from a
+    truncated file, are no work."""
     if len(record) < COMPUTE.size:
         return Compute()
     values = COMPUTE.unpack(record)

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.contract.overhead import Overhead, Sample
 from gpuslice.gpu.answers import Usage
 
 RegionError = region_file.RegionError
-_READ: Final = os.O_RDONLY | os.O_CLOEXEC
-_WRITE: Final = os.O_RDWR | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,32 +40,30 @@ class Account:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._files = ExitStack()
         self._region = self._grant = self._lease = -1
         self._gpus: Sequence[grant_file.Gpu] | None = None
-        self._geometry: region_file.Geometry | None = None
         # The bytes read last, and their meaning: most containers change little within a second.
         self._grant_seen: tuple[bytes, grant_file.Grant] | None = None
         self._uses_seen: tuple[bytes, Sequence[region_file.GpuUse]] = b"", ()
         self._compute_seen: tuple[object, Mapping[str, Use]] = None, {}
 
     def __enter__(self) -> Account:
-        self._region = os.open(f"{self._directory}/{names.FILE_REGION}", _READ)
-        try:
-            self._grant = os.open(f"{self._directory}/{names.FILE_GRANT}", _WRITE)
-        except OSError:
-            os.close(self._region)
-            raise
-        try:
-            self._lease = os.open(f"{self._directory}/{names.FILE_LEASE}", _READ)
-        except OSError:  # made by an older agent
-            self._lease = -1
-        self._gpus = self._geometry = None
+        with ExitStack() as files:
+            self._region = self._open(files, names.FILE_REGION, os.O_RDONLY)
+            self._grant = self._open(files, names.FILE_GRANT, os.O_RDWR)
+            self._lease = self._open(files, names.FILE_LEASE, os.O_RDONLY)
+            self._files = files.pop_all()
+        self._gpus = None
         return self
 
     def __exit__(self, *_: object) -> None:
-        for descriptor in (self._region, self._grant, self._lease):
-            if descriptor >= 0:
-                os.close(descriptor)
+        self._files.close()
+
+    def _open(self, files: ExitStack, name: str, flags: int) -> int:
+        descriptor = os.open(f"{self._directory}/{name}", flags | os.O_CLOEXEC)
+        files.callback(os.close, descriptor)
+        return descriptor
 
     def gpus(self) -> Sequence[grant_file.Gpu]:
         """Return the grant's GPUs, read once for each `with`."""
@@ -87,17 +83,14 @@ class Account:
         return [use.used_bytes for use in uses]
 
     def compute(self) -> Mapping[str, Use]:
-        """Return the use by GPU UUID; no work where the region lacks the record. The same object
-        as before, if no work was done since."""
+        """Return the use by GPU UUID; no work where the region is truncated. The same object as
+        before, if no work was done since."""
         gpus = self.gpus()
-        if self._geometry is None:
-            head = os.pread(self._region, region_file.HEADER.size, 0)
-            self._geometry = region_file.geometry(head)
-        end = lease_file.record_offset(len(gpus), 0)
-        lease = os.pread(self._lease, end, 0) if self._lease >= 0 else b""
+        geometry = region_file.Geometry(len(gpus))
+        lease = os.pread(self._lease, lease_file.record_offset(len(gpus), 0), 0)
         checked = lease_file.launches_are_checked(lease)
         records = [
-            os.pread(self._region, region_file.COMPUTE.size, self._geometry.compute_offset(index))
+            os.pread(self._region, region_file.COMPUTE.size, geometry.compute_offset(index))
             for index in range(len(gpus))
         ]
         seen = (gpus, checked, records)

@@ -257,13 +257,10 @@ class Lifecycle:
             reports.not_enforceable(self._parts, pod, container, problem)
 
     async def _plan_in_place(self, container: Container, key: str) -> ContainerPlan | None:
-        """Return the container's stored plan; None: its own mounts lack a part of that, by which a
-        restarted agent obtains the same result. Raises TimeoutError."""
-        settings, name = self._settings, container.name
-        job = partial(self._parts.files.plan, key, name)
-        plan = await self.worker.run(job, settings.work_deadline_s)
-        if plan is None:
-            directories = str(settings.run_dir), str(settings.store_dir)
-            plan = plans.of_unrecorded(container.mounts, key, name, *directories)
-        lacks = next(differences(plan, Observed(mounts=container.mounts)), None)
-        return plan if lacks is None else None
+        """Return the container's stored plan; None: there is none, or the container's own mounts
+        lack a part of it. Raises TimeoutError."""
+        job = partial(self._parts.files.plan, key, container.name)
+        plan = await self.worker.run(job, self._settings.work_deadline_s)
+        if plan is None or any(differences(plan, Observed(mounts=container.mounts))):
+            return None
+        return plan

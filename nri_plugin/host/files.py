@@ -24,7 +24,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -48,8 +47,6 @@ _SLACK_BYTES: Final = 128 * _PAGE
 """For the file system's metadata and three files of each container that shares it; also the most
 that a tenant can add to its region."""
 _PLAN: Final = "plan.json"
-_EARLIER: Final = "mounts"
-"""The record of earlier releases, by container as the plan is."""
 _LABELLED: Final = "selinux-label"
 """A directory that exists for a moment; a sweep removes one that a kill left."""
 
@@ -81,21 +78,15 @@ class RunDirectory:
         assert plan.key is not None
         path = self._root / plan.key
         try:
+            if plan.shared:
+                _require_this_release(path)
             if plan.shared and (present := _read_grant(path)) is not None:
                 # Recreated, they would be a second limit beside that of the running containers.
-                if isinstance(present, int):
-                    raise FilesError(
-                        f"its running containers have a grant of version {present}, of another"
-                        " release of the agent: delete the pod to recreate it"
-                    )
                 if not _same(present, plan.shares):
                     raise FilesError(
                         "the pod's allocation is not the one that its running containers have"
                     )
-                _require_region_of_this_version(path)
                 _write_own(path, plan)
-                with suppress(FileNotFoundError):
-                    os.unlink(path / f"{_EARLIER}.{plan.container}")
                 return
             self._empty_directory(path)
             try:
@@ -132,7 +123,7 @@ class RunDirectory:
     def plan(self, key: str, container: str) -> ContainerPlan | None:
         """Return the container's stored plan; None: there is none. Raises Refused for a
         shortage."""
-        for name in (_plan(container), _PLAN, f"{_EARLIER}.{container}", _EARLIER):
+        for name in (_plan(container), _PLAN):
             try:
                 data = (self._root / key / name).read_bytes()
             except OSError as error:
@@ -144,11 +135,11 @@ class RunDirectory:
 
     def mounted(self) -> Collection[str] | None:
         """Return the host's files in the plans of all containers; None: one has no plan that can be
-        read, as of an earlier release."""
+        read."""
         sources: set[str] = set()
         for key in self.keys():
             directory = self._root / key
-            stored = [*directory.glob("plan*.json"), *directory.glob(f"{_EARLIER}*")]
+            stored = [*directory.glob("plan*.json")]
             if not stored and (directory / names.FILE_GRANT).exists():
                 return None
             for file in stored:
@@ -190,7 +181,7 @@ class RunDirectory:
                 raise_shortage(error)
                 _LOG.warning(Line("grant cannot be read", key=key, error=error))
                 continue
-            if isinstance(grant, grant_file.Grant):
+            if grant is not None:
                 found[key] = grant
         return found
 
@@ -291,30 +282,36 @@ def _write_own(path: Path, plan: ContainerPlan) -> None:
             os.fchmod(descriptor, 0o444)
 
 
-def _read_grant(path: Path) -> grant_file.Grant | int | None:
-    """Return the grant of a complete directory, or its version if that cannot be read, or None;
-    only an agent can write the file."""
+def _read_grant(path: Path) -> grant_file.Grant | None:
+    """Return the grant of a complete directory; only an agent can write the file."""
     if not os.path.ismount(path):
         return None
     try:
-        data = (path / names.FILE_GRANT).read_bytes()
+        return grant_file.decode((path / names.FILE_GRANT).read_bytes())
     except FileNotFoundError:
         return None
-    version = grant_file.version(data)
-    other = version not in (None, grant_file.VERSION)
-    return version if other else grant_file.decode(data)
 
 
-def _require_region_of_this_version(path: Path) -> None:
-    """The library that this agent mounts refuses another. The library also judges one that the
-    tenant broke, so this passes here."""
-    with (path / names.FILE_REGION).open("rb", buffering=0) as file:
-        version = region_file.version(file.read(region_file.HEADER.size))
-    if version not in (None, region_file.VERSION):
-        raise FilesError(
-            f"its running containers have a region of version {version}, of another release of the"
-            " agent: delete the pod to recreate it"
-        )
+_VERSIONS: Final = (
+    (names.FILE_GRANT, grant_file.HEAD.size, grant_file.version, grant_file.VERSION),
+    (names.FILE_REGION, region_file.HEADER.size, region_file.version, region_file.VERSION),
+)
+
+
+def _require_this_release(path: Path) -> None:
+    """Raises FilesError if running containers have files of another release, which this agent's
+    library refuses. The library also judges a region that the tenant broke, so that passes here."""
+    for name, head_bytes, version_of, ours in _VERSIONS:
+        try:
+            with (path / name).open("rb", buffering=0) as file:
+                version = version_of(file.read(head_bytes))
+        except FileNotFoundError:
+            continue
+        if version not in (None, ours):
+            raise FilesError(
+                f"its running containers have a {name} of version {version}, of another release of"
+                " the agent: delete the pod to recreate it"
+            )
 
 
 def _same(grant: grant_file.Grant, shares: Sequence[Share]) -> bool:

@@ -20,7 +20,6 @@ from gpuslice.contract.quantity import format_binary
 from nri_plugin.policy import checks
 from nri_plugin.policy.checks import Request
 from nri_plugin.policy.model import Claim, Container, Device, Hook, Mount, Pod, Share
-from nri_plugin.policy.places import is_below
 from nri_plugin.policy.refusals import Reason, refused
 
 GRANT: Final = f"{names.CONTAINER_DIR}/{names.FILE_GRANT}"
@@ -124,45 +123,14 @@ def encode(plan: ContainerPlan) -> bytes:
 
 
 def decode(data: bytes, key: str, container: str) -> ContainerPlan | None:
-    """Return a stored plan; None: this release cannot read it. The records of earlier releases have
-    the files alone."""
+    """Return a stored plan; None: this release cannot read it."""
     try:
         stored = json.loads(data)
     except ValueError:
         return None
-    if not isinstance(stored, dict):
+    if not isinstance(stored, dict) or stored.get("v") != _VERSION:
         return None
-    files = stored.get("files") if stored.get("v") == _VERSION else stored
+    files = stored.get("files")
     if not isinstance(files, dict) or not all(isinstance(each, str) for each in files.values()):
         return None
-    return ContainerPlan(key=key, container=container, files=files)
-
-
-def of_unrecorded(
-    mounts: Sequence[Mount], key: str, container: str, run_dir: str, store_dir: str
-) -> ContainerPlan:
-    """Return the plan of a container whose release stored none: what every release mounts."""
-    mounted = {mount.destination: mount.source for mount in mounts}
-    directory = f"{run_dir}/{key}"
-    # The library, and in strict mode the forwarders and the libraries that they load.
-    stored = {
-        place: source
-        for place, source in mounted.items()
-        if place != names.CONTAINER_LIBRARY_VISIBLE
-        and (is_below(source, store_dir) or is_below(place, names.CONTAINER_DIR))
-    }
-    lists = {
-        place: source
-        if (source := mounted.get(place, "")).startswith(f"{directory}/{name}.")
-        else f"{directory}/{name}"
-        for place, name in names.CONTAINER_PRELOADS.items()
-        if place in mounted or place == names.CONTAINER_PRELOAD
-    }
-    files = {
-        **stored,
-        names.CONTAINER_DIR: directory,
-        GRANT: f"{directory}/{names.FILE_GRANT}",
-        f"{names.CONTAINER_DIR}/{names.FILE_REGION}": f"{directory}/{names.FILE_REGION}",
-        **lists,
-    }
     return ContainerPlan(key=key, container=container, files=files)

@@ -62,8 +62,8 @@ class Container:
         self._sequences = [each[0] if each else 0 for each in found]
         self._launches_checked: bool | None = None
         self.key = f"{directory.name}/{status.st_ino}"
-        self._geometry = _geometry(self._region, count)
-        self._activity_offsets = [self._geometry.compute_offset(gpu) for gpu in range(count)]
+        geometry = region_file.Geometry(count)
+        self._activity_offsets = [geometry.compute_offset(gpu) for gpu in range(count)]
         self._activities = [(b"", Activity())] * count
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ class Container:
 
     def has_processes(self) -> bool:
         """Whether a process has a slot of the region."""
-        return region.is_locked(self._region, 0, self._geometry.slot_count)
+        return region.is_locked(self._region, 0, names.MAX_SLOTS)
 
     def write(self, gpu: int, lease: Lease) -> None:
         """Write the lease and wake the threads that wait for one."""
@@ -129,15 +129,6 @@ class Container:
             write = lease_file.check_launches(launches_checked)
             self._lease[write.offset : write.offset + len(write.data)] = write.data
             self._launches_checked = launches_checked
-
-
-def _geometry(descriptor: int, gpu_count: int) -> region_file.Geometry:
-    """A tenant that overwrites its header gives the arbiter records of no work, and no more."""
-    try:
-        found = region_file.geometry(os.pread(descriptor, region_file.HEADER.size, 0))
-    except region_file.RegionError:
-        return region_file.Geometry(gpu_count)
-    return region_file.Geometry(gpu_count, found.slot_count)
 
 
 def _open(path: Path, flags: int) -> int:

@@ -265,13 +265,6 @@ def test_show_prints_the_use_of_compute(shim: Shim, forced: Path) -> None:
     assert row[3:] == ["10.89GiB", "30%", "forced", "1.0s", "2.0s", "0.3s", "0"]
 
 
-def test_show_takes_a_region_of_an_older_release(shim: Shim, forced: Path) -> None:
-    os.truncate(forced / names.FILE_REGION, region_file.Geometry(1).compute_offset(0))
-    (forced / names.FILE_LEASE).unlink()
-    row = shim("show", forced).stdout.splitlines()[1].split()
-    assert row[3:] == ["10.89GiB", "30%", "forced", "0.0s", "0.0s", "0.0s", "0"]
-
-
 def test_show_watches_until_it_is_interrupted(forced: Path) -> None:
     command = [sys.executable, "-m", "shim", "show", "--watch", str(forced)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:

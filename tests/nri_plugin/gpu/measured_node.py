@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from gpuslice.contract import grant_file, names, region_file
+from gpuslice.contract import grant_file, lease_file, names, region_file
 from nri_plugin.gpu.measuring import Measuring
 from nri_plugin.gpu.nvml_process import NvmlProcess
 from nri_plugin.metrics import Metrics
@@ -54,6 +54,8 @@ class Node:
             grant = grant_file.Grant(7, (grant_file.Gpu(self.uuid, 10 * GIB, 100, 0),))
             (directory / names.FILE_GRANT).write_bytes(grant_file.fresh(grant))
             (directory / names.FILE_REGION).write_bytes(region_file.fresh(1, 7))
+            lease = lease_file.fresh(1, launches_checked=False)
+            (directory / names.FILE_LEASE).write_bytes(lease)
         self.charge(key, charged_bytes)
 
     def charge(self, key: str, charged_bytes: int) -> None:

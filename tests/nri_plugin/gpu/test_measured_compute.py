@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from dataclasses import asdict
 
 import pytest
 
 from gpuslice.contract import names, region_file
-from tests.earlier_region import SLOTS, earlier_region
 from tests.nri_plugin.gpu.measured_node import LABELS, THROTTLED, Node, during, sample
 
 
@@ -54,25 +53,14 @@ def test_unused_gpus_are_measured_less_often(node: Node) -> None:
     during(measuring, work)
 
 
-def test_an_earlier_containers_region_has_its_work_behind_more_slots(node: Node) -> None:
+def test_a_truncated_region_has_no_use_of_compute(node: Node) -> None:
     node.add("c1", "key-1", 0)
-    geometry = region_file.Geometry(1, SLOTS)
-    data = bytearray(earlier_region(1, 7))
     file = node.root / "key-1" / names.FILE_REGION
-    file.write_bytes(data)
+    os.truncate(file, region_file.Geometry(1).compute_offset(0))
     node.nvml({})
-    measuring = node.measuring()
-
-    async def work() -> None:
-        await measuring.sample()
-        data[geometry.compute_offset(0) :] = region_file.COMPUTE.pack(
-            asdict(region_file.Compute(throttled_ns=10**9))
-        )
-        file.write_bytes(data)
-        await measuring.sample()
-
-    during(measuring, work)
-    assert node.metric(THROTTLED, **LABELS) == 1
+    sample(node.measuring(), 2)
+    assert node.metric(THROTTLED, **LABELS) == 0
+    assert node.metric("gpuslice_containers_not_measured") == 0
 
 
 def test_nvmls_utilization_is_that_of_the_containers_processes(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import stat
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from nri_plugin.policy import preload_list
 from nri_plugin.policy.model import Floor, Share
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import FilesError, Refused
-from tests.earlier_region import earlier_region
 from tests.nri_plugin.objects import clear, planned
 
 pytestmark = pytest.mark.node
@@ -109,22 +108,22 @@ def test_a_grant_has_what_a_process_is_charged_at_once(
     assert (root / "c1/lease").read_bytes() == lease
 
 
-def test_a_shared_directory_of_an_earlier_agent(run: RunDirectory, root: Path) -> None:
-    """Its containers have mounted it as it is: without a lease, and with a measurement. The library
-    that this agent mounts refuses a region of another version."""
+def test_a_second_container_keeps_what_was_measured_and_needs_this_releases_region(
+    run: RunDirectory, root: Path
+) -> None:
+    """The library that this agent mounts refuses a region of another version."""
     plan = planned("pod-u", SHARES, shared=True)
     run.apply(plan)
-    (root / "pod-u/lease").unlink()
     with Account(root / "pod-u") as account:
         account.write_overheads({"GPU-1": 70 << 20})
     run.apply(plan)
-    assert not (root / "pod-u/lease").exists()
     assert [gpu.overhead_bytes for gpu in run.grants(["pod-u"])["pod-u"].gpus] == [70 << 20, 0]
-    head = earlier_region(2, GRANT_ID)[: region_file.HEADER.size]
-    (root / "pod-u/region").write_bytes(head)
-    with pytest.raises(FilesError, match=r"region of version 4, .* delete the pod"):
+    header = bytearray(region_file.header(2, GRANT_ID, MADE_NS))
+    struct.pack_into("<I", header, region_file.HEADER.offset("version"), region_file.VERSION + 1)
+    (root / "pod-u/region").write_bytes(header)
+    with pytest.raises(FilesError, match=r"region of version 6, .* delete the pod"):
         run.apply(plan)
-    assert (root / "pod-u/region").read_bytes() == head, "its users keep it"
+    assert (root / "pod-u/region").read_bytes() == header, "its users keep it"
 
 
 def test_an_images_preloads_come_behind_ours_in_the_same_file(
@@ -241,29 +240,6 @@ def test_the_stored_plans_of_all_containers_or_of_none(run: RunDirectory, root: 
     (root / "c1/plan.json").unlink()
     assert (run.mounted(), run.plan("c1", "main")) == (None, None), "its release wrote none"
     (root / "empty").rmdir()
-
-
-def test_the_record_of_an_earlier_release_is_read_as_a_plan(run: RunDirectory, root: Path) -> None:
-    """One container has its own record, and two share one. The next container of that name has this
-    release's."""
-    for key, record in (("c1", "mounts"), ("pod-u", "mounts.main"), ("pod-u", "mounts.side")):
-        if not (root / key).exists():
-            run.apply(planned(key, SHARES, key != "c1"))
-        (root / key / "plan.json").unlink(missing_ok=True)
-        (root / key / "plan.main.json").unlink(missing_ok=True)
-        (root / key / record).write_text(json.dumps({"/a": f"/store/{record}/libvgpu.so"}))
-    for key, name, record in (
-        *(("c1", "main", "mounts"), ("pod-u", "main", "mounts.main")),
-        ("pod-u", "side", "mounts.side"),
-    ):
-        plan = run.plan(key, name)
-        assert plan is not None and plan.files == {"/a": f"/store/{record}/libvgpu.so"}
-    mounted = run.mounted()
-    assert mounted is not None and len(mounted) == 3
-    run.apply(planned("pod-u", SHARES, True))
-    plan = run.plan("pod-u", "main")
-    assert plan is not None and names.CONTAINER_LIBRARY in plan.files
-    assert not (root / "pod-u/mounts.main").exists(), "an earlier agent would compare with it"
 
 
 def test_a_failed_preparation_leaves_no_files(run: RunDirectory, root: Path) -> None:

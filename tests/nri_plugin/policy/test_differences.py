@@ -122,48 +122,9 @@ def test_a_mount_that_the_created_container_lacks(place: str) -> None:
     assert not list(differences(PLAN, Observed(mounts=PLAN.mounts)))
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_container_whose_release_stored_no_plan(place: str) -> None:
-    """The first releases did not mount the second list. Only the file seen inside shows which
-    library it is."""
-    missing, elsewhere = without(place), [*without(place), Mount(place, "/elsewhere")]
-    for mounts, allowed in (
-        (missing, place == names.CONTAINER_PRELOAD_NIX),
-        (elsewhere, place == names.CONTAINER_LIBRARY),
-        (PLAN.mounts, True),
-    ):
-        unrecorded = ("c1", "main", "/run/gpuslice", "/run/gpuslice/.store")
-        plan = plans.of_unrecorded(mounts, *unrecorded)
-        assert (not list(differences(plan, Observed(mounts=mounts)))) is allowed
-        if mounts is PLAN.mounts:
-            assert plan.files == PLAN.files
-
-
-def test_a_container_of_an_earlier_release_is_compared_with_what_that_mounted() -> None:
-    """A store that was moved since, and a new mount path, are no differences."""
-    earlier = {**PLAN.files, names.CONTAINER_LIBRARY: "/opt/store/abc/libvgpu.so"}
-    del earlier[names.CONTAINER_PRELOAD_NIX]
-    mounts = [Mount(place, source) for place, source in earlier.items() if place != plans.GRANT]
-    assert not list(differences(replace(PLAN, files=earlier), Observed(mounts=mounts)))
-    assert list(differences(replace(PLAN, files={}), Observed(mounts=PLAN.mounts)))
-
-
-def test_strict_modes_forwarders_belong_to_the_plan() -> None:
-    store = "/run/gpuslice/.store"
-    more = {
-        "/usr/lib/libcuda.so.1": f"{store}/f/libcuda.so.1",
-        "/.gpuslice/driver/libcuda.so.1": "/host/libcuda.so.1",
-    }
-    mounts = [*PLAN.mounts, *map(Mount, more, more.values()), Mount("/data", "/host/data")]
-    plan = plans.of_unrecorded(mounts, "c1", "main", "/run/gpuslice", store)
-    assert plan.files == {**PLAN.files, **more}
-
-
 def test_a_container_that_shares_its_grant_has_preload_lists_of_its_own() -> None:
     shared = planned("pod-u", SHARES, shared=True)
     assert set(shared.preloads.values()) == {"preload.main", "preload-nix.main"}
-    unrecorded = ("pod-u", "main", "/run/gpuslice", "/run/gpuslice/.store")
-    assert plans.of_unrecorded(shared.mounts, *unrecorded).files == shared.files
 
 
 SEEN: Final[Mapping[str, Seen]] = {

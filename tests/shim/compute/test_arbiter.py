@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from gpuslice.contract import grant_file, lease_file, names, region_file
 from shim import region
-from shim.arbiter.files import Container, directories
+from shim.arbiter.files import directories
 from shim.arbiter.process import Arbiter
 from tests.descriptors import no_descriptors
-from tests.earlier_region import SLOTS, earlier_region
 from tests.shim.conftest import set_share
 from tests.support import ROOT
 
@@ -156,25 +152,6 @@ def test_each_gpu_of_a_container_has_its_own_share(tmp_path: Path) -> None:
     assert share_ppm(small) == 190_476
     assert (share_ppm(rest, 0), share_ppm(rest, 1)) == (47_619, 300_000)
     assert launches_are_checked(rest)
-
-
-def test_a_container_with_an_earlier_releases_region_is_served(tmp_path: Path) -> None:
-    """Its record of work lies behind 4096 slots, and the lock of its last slot counts too."""
-    directory = make(tmp_path, "a", 30)
-    data = bytearray(earlier_region(1, 7))
-    work = region_file.Compute(launched_ns=5, busy_ns=6)
-    at = region_file.Geometry(1, SLOTS).compute_offset(0)
-    data[at : at + region_file.COMPUTE.size] = region_file.COMPUTE.pack(asdict(work))
-    (directory / names.FILE_REGION).write_bytes(data)
-    container = Container(directory)
-    activity = container.activity(0)
-    assert (activity.launched_ns, activity.busy_ns) == (5, 6)
-    assert not container.has_processes()
-    with (directory / names.FILE_REGION).open("r+b") as file:
-        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, region_file.LOCK_LIVE + SLOTS - 1, 1, 0)
-        fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, lock)
-        assert container.has_processes()
-    container.close()
 
 
 def test_containers_beyond_the_limit_of_open_files_are_reported(tmp_path: Path) -> None:

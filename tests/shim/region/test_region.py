@@ -12,7 +12,6 @@ from collections.abc import Callable
 import pytest
 
 from gpuslice.contract import names, region_file
-from tests.earlier_region import earlier_region
 from tests.shim.region.core import GRANT_ID, Box, patch
 
 pytestmark = pytest.mark.sim
@@ -54,10 +53,6 @@ BROKEN: dict[str, tuple[str, Callable[[Box], object]]] = {
     ),
     "another magic": ("REGION_INVALID", lambda box: _rewrite_header(box, "magic", 7, "<Q")),
     "an older version": ("REGION_INVALID", lambda box: _rewrite_header(box, "version", 1, "<I")),
-    "an earlier release's": (
-        "REGION_INVALID",
-        lambda box: box.region.write_bytes(earlier_region(1, GRANT_ID)),
-    ),
     "a newer version": (
         "REGION_INVALID",
         lambda box: _rewrite_header(box, "version", region_file.VERSION + 1, "<I"),
