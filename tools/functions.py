@@ -20,7 +20,6 @@ PATTERNS: Final = tuple(
 TOO_LONG: Final = frozenset(
     {
         "nri_plugin/agent.py run",
-        "nri_plugin/metrics.py __init__",
         "shim/cli.py _parser",
     }
 )
