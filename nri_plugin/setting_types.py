@@ -20,7 +20,7 @@ from nri_plugin.policy.capabilities import ALL, ALWAYS, CAPABILITIES
 from nri_plugin.policy.gpu_modes import Offer
 from nri_plugin.settings import Address
 
-_MOST_CODE_BYTES: Final = 64 << 30
+_MAX_CODE_BYTES: Final = 64 << 30
 
 
 def absolute(text: str) -> Path:
@@ -83,8 +83,8 @@ def offer(text: str) -> Offer:
 
 def size(text: str) -> int:
     found = quantity.parse(text)
-    if not isinstance(found, quantity.Value) or found.amount > _MOST_CODE_BYTES:
-        most = quantity.format_binary(_MOST_CODE_BYTES)
+    if not isinstance(found, quantity.Value) or found.amount > _MAX_CODE_BYTES:
+        most = quantity.format_binary(_MAX_CODE_BYTES)
         raise argparse.ArgumentTypeError(f"invalid value {text!r}: must be 0 to {most}")
     return found.amount
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-_CONTEXT_MOST_BYTES: Final = 1 << 30
+_CONTEXT_MAX_BYTES: Final = 1 << 30
 """A larger value is treated as an error: contexts take a few hundred MiB."""
 
 Usage = Mapping[str, Mapping[int, int | None] | None]
@@ -37,6 +37,6 @@ def context_bytes(answer: bytes | str) -> int:
         size_bytes = int(answer)
     except ValueError as error:
         raise UnknownSizeError(f"unreadable answer: {answer[:80]!r}") from error
-    if not 0 < size_bytes <= _CONTEXT_MOST_BYTES:
+    if not 0 < size_bytes <= _CONTEXT_MAX_BYTES:
         raise UnknownSizeError(f"NVML reports {size_bytes} bytes for a context: implausible")
     return size_bytes

@@ -65,7 +65,7 @@ ROOTS: Final = (
 """GPU Operator's driver container; GKE's node images; GKE's public installer on Ubuntu; Flatcar; a
 distribution's package; Talos. A directory that has nothing but a driver precedes /, whose loader
 cache may list the same libraries without the programs beside them."""
-_MOST_LINKS: Final = 40
+_MAX_LINKS: Final = 40
 """Linux follows as many in a path."""
 
 
@@ -165,7 +165,7 @@ def resolve(root: Path, path: str) -> Path:
         exists = exists and target is not None
         if target:
             links += 1
-            if links > _MOST_LINKS:
+            if links > _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             below = [] if target.startswith("/") else below[:-1]
             left += _reversed_parts(target)

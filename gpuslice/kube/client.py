@@ -56,7 +56,7 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 )
 """A host that disappears without closing the connection is detected after half a minute."""
-_TEXT_MOST: Final = 500
+_TEXT_MAX: Final = 500
 
 
 class Kube:
@@ -347,12 +347,12 @@ def _refusal(status: int, content: bytes) -> KubeError:
     try:
         return KubeError(status, *_words(orjson.loads(content)))
     except (ValueError, AttributeError):
-        return KubeError(status, f"HTTP {status}", content[:_TEXT_MOST].decode(errors="replace"))
+        return KubeError(status, f"HTTP {status}", content[:_TEXT_MAX].decode(errors="replace"))
 
 
 def _words(status: Json) -> tuple[str, str]:
     reason = status.get("reason") or f"HTTP {status.get('code')}"
-    return str(reason), str(status.get("message") or "")[:_TEXT_MOST]
+    return str(reason), str(status.get("message") or "")[:_TEXT_MAX]
 
 
 def _failure(error: Exception) -> KubeError:

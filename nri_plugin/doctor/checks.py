@@ -20,8 +20,8 @@ from nri_plugin.host.nvidia_runtime import (
 from nri_plugin.policy import other_plugins
 from nri_plugin.policy.other_plugins import Sign
 
-_LEAST_FREE_BYTES: Final = 8 << 20
-_LEAST_FREE_INODES: Final = 1000
+_MIN_FREE_BYTES: Final = 8 << 20
+_MIN_FREE_INODES: Final = 1000
 _OURS: Final = ("nvidia.com/", "koordinator.sh/gpu")
 """Resources of device plugins that allocate NVIDIA GPUs."""
 
@@ -204,10 +204,10 @@ def run_dir(facts: Facts) -> Answer:
     path, seen = facts.settings.run_dir, facts.run_dir
     if seen.problem is not None:
         return fail(seen.problem, "set --run-dir to an existing directory")
-    if seen.free_bytes < _LEAST_FREE_BYTES or seen.free_inodes < _LEAST_FREE_INODES:
+    if seen.free_bytes < _MIN_FREE_BYTES or seen.free_inodes < _MIN_FREE_INODES:
         return fail(
             f"{path}: {seen.free_bytes >> 10} KiB and {seen.free_inodes} inodes free: must be at"
-            f" least {_LEAST_FREE_BYTES >> 10} KiB and {_LEAST_FREE_INODES}",
+            f" least {_MIN_FREE_BYTES >> 10} KiB and {_MIN_FREE_INODES}",
             "free space in its file system (/run), or mount a larger one",
         )
     if seen.open_to:

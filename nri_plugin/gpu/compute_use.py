@@ -31,10 +31,10 @@ from nri_plugin.policy.notices import Notice, Notices
 _LOG: Final = logging.getLogger(__name__)
 
 _SECOND_NS: Final = 1_000_000_000
-_WAITING_THREADS_MOST: Final = 4096
+_WAITING_THREADS_MAX: Final = 4096
 """Bounds a container's waiting time, a sum over threads, that one reading can add."""
 _WINDOWS_S: Final = (1, 10)
-_READINGS_MOST: Final = 1 + max(_WINDOWS_S)
+_READINGS_MAX: Final = 1 + max(_WINDOWS_S)
 """Readings kept of a container: one per second."""
 _TEXT: Final = (
     "a kernel runs for more than a second; kernels of more than a second cannot be interrupted;"
@@ -96,7 +96,7 @@ class ComputeUse:
         by_key = {hold.key: hold for hold in holds}
         known = (self._readings.keys() | readings.keys()) & by_key.keys()
         self._readings = {
-            key: self._readings.get(key, deque(maxlen=_READINGS_MOST)) for key in known
+            key: self._readings.get(key, deque(maxlen=_READINGS_MAX)) for key in known
         }
         increases: dict[tuple[str, ...], tuple[float, ...]] = {}
         share, requested = {}, {}
@@ -173,7 +173,7 @@ def increase(before: Reading, now: Reading, uuid: str) -> tuple[float, float, fl
     if idle_ns < 0:  # another arbiter counts from zero
         idle_ns = new.turn_idle_ns
     return (
-        min(max(throttled_ns, 0), elapsed_ns * _WAITING_THREADS_MOST) / _SECOND_NS,
+        min(max(throttled_ns, 0), elapsed_ns * _WAITING_THREADS_MAX) / _SECOND_NS,
         min(max(busy_ns, 0), elapsed_ns) / _SECOND_NS,
         min(idle_ns, elapsed_ns) / _SECOND_NS,
     )

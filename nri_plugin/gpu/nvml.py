@@ -25,7 +25,7 @@ from nri_plugin.gpu.description import describe
 from nri_plugin.gpu.nvml_queries import BOARD, GPUS, LINKS, PROCESSES
 
 _AT_ONCE_MS: Final = 0
-_EVENTS_MOST: Final = 1000
+_EVENTS_MAX: Final = 1000
 """Maximum per query: a failing GPU may report events faster than they can be read."""
 
 
@@ -115,7 +115,7 @@ class OneGpu:
     def take_xids(self) -> Sequence[tuple[str, int]]:
         """Return UUID and XID of each new error; the driver queues them in between."""
         found: list[tuple[str, int]] = []
-        while self._events is not None and len(found) < _EVENTS_MOST:
+        while self._events is not None and len(found) < _EVENTS_MAX:
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, _AT_ONCE_MS)
             except pynvml.NVMLError:  # a timeout: there are no more

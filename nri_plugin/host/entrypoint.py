@@ -26,7 +26,7 @@ from nri_plugin.host import rooted_open
 _SCRIPTS_MAX: Final = 6
 """Linux follows fewer nested scripts than this."""
 _PATH_PARTS_MAX: Final = 256
-_READ_MOST: Final = 1 << 62
+_READ_MAX: Final = 1 << 62
 
 
 Read = Callable[[int, int], bytes]
@@ -108,7 +108,7 @@ def _parse(descriptor: int) -> Program | Script | None:
     with rooted_open.readable(descriptor) as file:
 
         def read(offset: int, size: int) -> bytes:
-            return os.pread(file, size, offset) if offset < _READ_MOST else b""
+            return os.pread(file, size, offset) if offset < _READ_MAX else b""
 
         return parse(read)
 

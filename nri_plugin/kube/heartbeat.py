@@ -27,7 +27,7 @@ _RETRY_S: Final = 2.0
 _ANSWER_S: Final = 5.0
 _STOP_WRITE_S: Final = 1.5
 _LOOK_S: Final = 0.25
-_TEXT_MOST: Final = 500
+_TEXT_MAX: Final = 500
 _LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
 STOPPED: Final = "the agent was stopped"
 
@@ -56,7 +56,7 @@ class Heartbeat:
         loop = asyncio.get_running_loop()
         reported, due_s = "", 0.0
         while True:
-            text = "; ".join(self._problems())[:_TEXT_MOST] or "true"
+            text = "; ".join(self._problems())[:_TEXT_MAX] or "true"
             if loop.time() >= due_s or (reported and text != reported):
                 done = await self._write(text, _ANSWER_S)
                 reported = text if done else ""

@@ -23,7 +23,7 @@ from nri_plugin.policy.gpu_modes import Assigned
 LIST: Final = "/v1.PodResourcesLister/List"
 SOCKET: Final = "pod-resources/kubelet.sock"
 _ANSWER_S: Final = 5.0
-_MOST_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 64 << 20
 _REPLICA: Final = "::"
 """Separates the UUID from the number of a time slice in NVIDIA's IDs."""
 
@@ -31,7 +31,7 @@ _REPLICA: Final = "::"
 async def read(kubelet_dir: Path, device_plugin_dir: Path) -> Assigned:
     """Raises grpc.RpcError if the kubelet does not answer, and device_plugins.RecordError."""
     record = await asyncio.to_thread(partial(device_plugins.read_record, device_plugin_dir))
-    options = [("grpc.max_receive_message_length", _MOST_BYTES)]
+    options = [("grpc.max_receive_message_length", _MAX_BYTES)]
     async with grpc.aio.insecure_channel(f"unix:{kubelet_dir / SOCKET}", options) as channel:
         ask = channel.unary_unary(
             LIST,

@@ -25,12 +25,12 @@ _OURS: Final = (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS)
 _AT_SOME_TIME: Final = "9999"
 """Sorts after every known time."""
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
-_NOTE_MOST: Final = 1000
+_NOTE_MAX: Final = 1000
 _PLUGIN_GPUS: Final = (names.RESOURCE_NVIDIA_GPU, "nvidia.com/mig-")
 """Also nvidia.com/gpu.shared, of NVIDIA's plugin with time slices."""
 _HEALTHY: Final = "Healthy"
 """Type of a condition."""
-_INSTANCE_MOST: Final = 128
+_INSTANCE_MAX: Final = 128
 _NO_NAMESPACE: Final = "default"
 """Namespace for events of cluster-scoped objects, as the API server requires."""
 
@@ -256,7 +256,7 @@ def _condition(entry: Entry, was: Json, now: str) -> Json:
         "type": _HEALTHY,
         "status": status,
         "reason": _reason(entry),
-        "message": (entry.gpu.problem or entry.why)[:_NOTE_MOST],
+        "message": (entry.gpu.problem or entry.why)[:_NOTE_MAX],
         "lastTransitionTime": since or now,
     }
 
@@ -334,11 +334,11 @@ def event(notice: Notice, text: str, node_name: str, node_uid: str, name: str, n
         "metadata": {"namespace": about["regarding"].get("namespace", _NO_NAMESPACE), "name": name},
         "eventTime": now,
         "reportingController": "gpuslice.io/agent",
-        "reportingInstance": node_name[:_INSTANCE_MOST],
+        "reportingInstance": node_name[:_INSTANCE_MAX],
         "action": notice.action,
         "reason": notice.reason,
         "type": "Warning" if notice.warning else "Normal",
-        "note": text[:_NOTE_MOST],
+        "note": text[:_NOTE_MAX],
         **about,
     }
 

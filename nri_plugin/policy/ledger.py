@@ -42,7 +42,7 @@ class Part:
 
 NOTHING: Final = Part(0, 0)
 _WHOLE_CORE_PERCENT: Final = 100
-_NAMED_AT_MOST: Final = 8
+_NAMED_MAX: Final = 8
 _UNITS: Final = {"memory_bytes": "bytes of memory", "core_percent": "percent of compute"}
 
 
@@ -84,9 +84,9 @@ class Shortage:
     """The holders and their amounts, the largest first."""
 
     def refusal(self) -> Refusal:
-        named = [f"{name} {amount}" for name, amount in self.held[:_NAMED_AT_MOST]]
-        if len(self.held) > _NAMED_AT_MOST:
-            named.append(f"and {len(self.held) - _NAMED_AT_MOST} more")
+        named = [f"{name} {amount}" for name, amount in self.held[:_NAMED_MAX]]
+        if len(self.held) > _NAMED_MAX:
+            named.append(f"and {len(self.held) - _NAMED_MAX} more")
         return refuse(
             self.reason,
             container=self.container,

@@ -14,7 +14,7 @@ from typing import Final
 
 from nri_plugin.policy.model import Pod
 
-_MOST: Final = 128
+_MAX: Final = 128
 """Above this number, notices of pods that no longer run are dropped."""
 
 
@@ -40,7 +40,7 @@ class Notices:
         self._live = live
         self._waiting: deque[Notice] = deque()
         self._added: dict[tuple[str, str, str], None] = {}
-        self._clean_up_at = _MOST
+        self._clean_up_at = _MAX
 
     def add(self, notice: Notice) -> bool:
         """Add it. Returns False if it is already known."""
@@ -60,7 +60,7 @@ class Notices:
         live = self._live()
         self._added = {key: None for key in self._added if key[0] in live}
         self._waiting = deque(notice for notice in self._waiting if notice.pod.uid in live)
-        self._clean_up_at = _MOST + 2 * len(self._added)
+        self._clean_up_at = _MAX + 2 * len(self._added)
 
     def done(self, notice: Notice) -> None:
         """It is written, or cannot be."""
