@@ -68,103 +68,139 @@ async def run(
     announce: called each time the agent begins to adjust containers. identity: shown to other
     agents on this node. on_heartbeat: called every second while the event loop runs.
     """
-    metrics, readiness = Metrics(), Readiness(time.monotonic, on_heartbeat)
-    inventory = Inventory(settings.environment, record=Record(settings.run_dir))
-    contexts = Contexts(settings.environment, inventory)
-    files = RunDirectory(
-        settings.run_dir,
-        lambda: random.SystemRandom().randrange(1, 1 << 64),
-        core_forced=settings.core_forced,
-    )
-    store = Store(settings.store_dir, settings.library)
-    bound_pods = BoundPods()
-    notices = Notices(lambda: {hold.pod_uid for hold in service.holds})
-    service = Service(
-        Parts(settings, inventory, contexts, files, store, metrics, bound_pods, notices)
-    )
-    endpoint = settings.http and Endpoint(settings.http, readiness, metrics)
-    if endpoint:
-        endpoint.start()
-    measure = Measuring(settings.run_dir, lambda: service.holds, inventory.nvml, metrics, notices)
-    observer = Observer(metrics, readiness, service.granted)
-    lock = Lock(settings.run_dir, identity)
-    whole: WholeGpus | None = None
-    if settings.whole_gpus:
+    agent = _Agent(settings, identity, on_heartbeat)
+    try:
+        await agent.run(announce, leaving)
+    finally:
+        await agent.close()
+
+
+class _Agent:
+    """The agent's parts, and its tasks, which `close` ends."""
+
+    def __init__(self, settings: Settings, identity: str, on_heartbeat: Callable[[], None]) -> None:
+        self._settings = settings
+        self._metrics = metrics = Metrics()
+        self._readiness = Readiness(time.monotonic, on_heartbeat)
+        self._inventory = Inventory(settings.environment, record=Record(settings.run_dir))
+        self._contexts = Contexts(settings.environment, self._inventory)
+        files = RunDirectory(
+            settings.run_dir,
+            lambda: random.SystemRandom().randrange(1, 1 << 64),
+            core_forced=settings.core_forced,
+        )
+        store = Store(settings.store_dir, settings.library)
+        self._bound_pods = BoundPods()
+        self._notices = Notices(lambda: {hold.pod_uid for hold in self._holds()})
+        self._service = Service(
+            Parts(
+                settings,
+                self._inventory,
+                self._contexts,
+                files,
+                store,
+                metrics,
+                self._bound_pods,
+                self._notices,
+            )
+        )
+        self._endpoint = settings.http and Endpoint(settings.http, self._readiness, metrics)
+        if self._endpoint:
+            self._endpoint.start()
+        self._measuring = Measuring(
+            settings.run_dir, self._holds, self._inventory.nvml, metrics, self._notices
+        )
+        self._observer = Observer(metrics, self._readiness, self._service.granted)
+        self._lock = Lock(settings.run_dir, identity)
+        self._arbiter = ArbiterProcess(settings.run_dir, settings.environment, metrics)
+        self._whole = self._whole_gpus() if settings.whole_gpus else None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _holds(self) -> Sequence[Hold]:
+        return self._service.holds
+
+    def _whole_gpus(self) -> WholeGpus:
         from nri_plugin.kubelet.whole_gpus import WholeGpus
 
-        whole = WholeGpus(
-            settings,
-            service.node.modes,
-            inventory,
-            lambda: service.holds,
-            lambda: service.knows_holds,
-            bound_pods,
-            readiness,
-            metrics,
+        return WholeGpus(
+            self._settings,
+            self._service.node.modes,
+            self._inventory,
+            self._holds,
+            lambda: self._service.knows_holds,
+            self._bound_pods,
+            self._readiness,
+            self._metrics,
         )
-    arbiter = ArbiterProcess(settings.run_dir, settings.environment, metrics)
-    side: Cluster | None = None
-    tasks: set[asyncio.Task[None]] = set()
 
-    def start(name: str, work: Callable[[], Awaitable[None]]) -> None:
-        tasks.add(asyncio.create_task(supervised(name, work), name=name))
+    def _cluster(self) -> Cluster:
+        from nri_plugin.kube.cluster import Cluster
 
-    def for_contexts() -> Sequence[Gpu]:
-        knows_pods = bound_pods.listed or not settings.in_cluster
-        if readiness.problems or not knows_pods:
-            return ()
-        return unused_gpus(service.node, service.holds)
+        return Cluster(
+            self._settings,
+            self._inventory,
+            self._bound_pods,
+            self._notices,
+            self._holds,
+            self._readiness,
+            self._metrics,
+            self._service.node.modes,
+        )
 
-    async def prepare() -> None:
-        await inventory.refresh(SILENT_S)
-        report(await inspect(service.node), readiness)
-        if whole is not None:
-            await whole.recover()
-        await lock.acquire(observer.waiting)
-        inventory.record.begin()
-        if whole is not None:  # the agent that had the lock may have allocated GPUs since
-            await whole.recover()
-
-    start("watch", lambda: watch(service.node, lambda: len(service.holds), readiness, metrics))
-    start("measuring", measure.run)
-    try:
-        await _unless(leaving, prepare())
-        if not leaving.is_set():
-            start("arbiter", arbiter.run)
-            start("contexts", lambda: contexts.run(for_contexts))
-        # Objects that exist now are permanent: exclude them from garbage collection, which would
-        # delay answers to containers.
+    async def run(self, announce: Callable[[str], None], leaving: asyncio.Event) -> None:
+        node, settings = self._service.node, self._settings
+        self._start(
+            "watch", lambda: watch(node, lambda: len(self._holds()), self._readiness, self._metrics)
+        )
+        self._start("measuring", self._measuring.run)
+        await _unless(leaving, self._prepare())
+        cluster: Cluster | None = None
         if not settings.in_cluster:
             _LOG.info(Line(_NO_CLUSTER))
         elif not leaving.is_set():
-            from nri_plugin.kube.cluster import Cluster
-
-            side = Cluster(
-                settings,
-                inventory,
-                bound_pods,
-                notices,
-                lambda: service.holds,
-                readiness,
-                metrics,
-                service.node.modes,
-            )
+            cluster = self._cluster()
+        if not leaving.is_set():
+            self._start("arbiter", self._arbiter.run)
+            self._start("contexts", lambda: self._contexts.run(self._for_contexts))
+        # Objects that exist now are permanent: exclude them from garbage collection, which would
+        # delay answers to containers.
         gc.collect()
         gc.freeze()
-        if side is not None:
-            start("connection to the API server", side.run)
-        if whole is not None and not leaving.is_set():
-            start("whole GPUs", whole.run)
-        await _serve(settings, service, observer, announce, leaving)
-    finally:
-        for task in tasks:
+        if cluster is not None:
+            self._start("connection to the API server", cluster.run)
+        if self._whole is not None and not leaving.is_set():
+            self._start("whole GPUs", self._whole.run)
+        await _serve(settings, self._service, self._observer, announce, leaving)
+
+    def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.add(asyncio.create_task(supervised(name, work), name=name))
+
+    async def _prepare(self) -> None:
+        await self._inventory.refresh(SILENT_S)
+        report(await inspect(self._service.node), self._readiness)
+        if self._whole is not None:
+            await self._whole.recover()
+        await self._lock.acquire(self._observer.waiting)
+        self._inventory.record.begin()
+        if self._whole is not None:  # the agent that had the lock may have allocated GPUs since
+            await self._whole.recover()
+
+    def _for_contexts(self) -> Sequence[Gpu]:
+        knows_pods = self._bound_pods.listed or not self._settings.in_cluster
+        if self._readiness.problems or not knows_pods:
+            return ()
+        return unused_gpus(self._service.node, self._holds())
+
+    async def close(self) -> None:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.wait(tasks)
-        lock.release()
-        service.close()
-        if endpoint:
-            endpoint.close()
-        await inventory.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._lock.release()
+        self._service.close()
+        if self._endpoint:
+            self._endpoint.close()
+        await self._inventory.close()
 
 
 def unused_gpus(node: Node, holds: Iterable[Hold]) -> Sequence[Gpu]:

@@ -72,6 +72,24 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_options(run)
+    shown = commands.add_parser("show", help=show.ABOUT)
+    show.configure(shown)
+    shown.set_defaults(action=show.run)
+    about = "the path of libvgpu.so, for the node agent's --library"
+    path = commands.add_parser("path", help=about, description=f"Print {about}.")
+    path.set_defaults(action=_path)
+    turns = commands.add_parser(
+        "arbiter",
+        help=command.ABOUT + "; the node agent and `run` start it",
+        description=command.DESCRIPTION,
+    )
+    command.configure(turns)
+    turns.set_defaults(action=command.run)
+    return parser
+
+
+def _add_options(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "--memory", required=True, metavar="SIZE", help="20GiB, 512MiB, bytes, or 50%%"
     )
@@ -117,20 +135,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("command", nargs="+", metavar="CMD", help="after --, with its arguments")
     run.set_defaults(action=_run)
-    shown = commands.add_parser("show", help=show.ABOUT)
-    show.configure(shown)
-    shown.set_defaults(action=show.run)
-    about = "the path of libvgpu.so, for the node agent's --library"
-    path = commands.add_parser("path", help=about, description=f"Print {about}.")
-    path.set_defaults(action=_path)
-    turns = commands.add_parser(
-        "arbiter",
-        help=command.ABOUT + "; the node agent and `run` start it",
-        description=command.DESCRIPTION,
-    )
-    command.configure(turns)
-    turns.set_defaults(action=command.run)
-    return parser
 
 
 def _run(options: argparse.Namespace) -> int:
