@@ -7,10 +7,10 @@ lies at that path.
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 from gpuslice.contract import forwarder, names
+from gpuslice.gpu import driver_root
 from shim import library
 
 
@@ -30,8 +30,8 @@ def place(directory: Path, ours: Path) -> None:
 def _loaded_from(soname: str) -> Path:
     """The file that programs load here, as the dynamic loader finds it."""
     try:
-        ctypes.CDLL(soname)
-    except OSError as error:
+        driver_root.load(soname)
+    except (OSError, driver_root.NotFoundError) as error:
         raise DriverError(f"run --strict: {error}") from error
     stem = soname.removesuffix(".1")
     maps = Path("/proc/self/maps").read_text().splitlines()

@@ -15,6 +15,7 @@ from tests.support import ROOT, imported
 PACKAGES = {"gpuslice", "nri_plugin", "scheduler", "shim"}
 # Modules whose import name differs from the name of their distribution.
 DISTRIBUTIONS = {
+    "_cffi_backend": "cffi",
     "grpc": "grpcio",
     "google": "protobuf",
     "prometheus_client": "prometheus-client",

@@ -48,7 +48,7 @@ PARTS: Final = (
     Part("all", r"", 135_300, 153_500),
 )
 _LEFT_OUT: Final = re.compile(
-    r"\.(gz|tar|bin|zst|png|svg|ico|woff2?)$|recorded[^/]*\.tsv$|_pb2(_grpc)?\.pyi?$|traces/data/"
+    r"\.(gz|tar|bin|zst|png|svg|ico|woff2?)$|recorded[^/]*\.tsv$|_pb2(_grpc)?\.pyi?$|_ffi\.py$|traces/data/"
     r"|(^|/)recorded/|(^|/)(uv\.lock|package-lock\.json)$"
 )
 _HEAD: Final = """\

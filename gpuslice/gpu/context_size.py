@@ -10,14 +10,14 @@ CUDA_VISIBLE_DEVICES to the UUID, and a deadline.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import pynvml
 
+from gpuslice.ffi.cuda_ffi import ffi
 from gpuslice.gpu import driver_root, nvml, processes
 from gpuslice.gpu.answers import UnknownSizeError
 
@@ -61,24 +61,25 @@ def _context(uuid: str) -> Iterator[None]:
         cuda = driver_root.load(driver_root.CUDA)
     except (OSError, driver_root.NotFoundError) as error:
         raise UnknownSizeError(str(error)) from error
-    device, context, named = ctypes.c_int(), ctypes.c_void_p(), (ctypes.c_ubyte * _UUID_BYTES)()
-    for name, *arguments in (
-        ("cuInit", 0),
-        ("cuDeviceGet", ctypes.byref(device), 0),
-        ("cuDeviceGetUuid", named, device),
-    ):
-        _check(cuda, name, *arguments)
+    device, context = ffi.new("int *"), ffi.new("void **")
+    named = ffi.new("unsigned char[]", _UUID_BYTES)
+    _check(cuda, "cuInit", 0)
+    _check(cuda, "cuDeviceGet", device, 0)
+    _check(cuda, "cuDeviceGetUuid", named, device[0])
     if bytes(named).hex() != uuid.removeprefix("GPU-").replace("-", ""):
         raise UnknownSizeError(f"CUDA shows GPU-{bytes(named).hex()} in its place")
-    _check(cuda, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    _check(cuda, "cuDevicePrimaryCtxRetain", context, device[0])
     try:
         yield
     finally:
-        cuda.cuDevicePrimaryCtxRelease_v2(device)
+        cuda.cuDevicePrimaryCtxRelease_v2(device[0])
 
 
-def _check(cuda: ctypes.CDLL, name: str, *arguments: object) -> None:
-    code = getattr(cuda, name)(*arguments)
+def _check(cuda: Any, name: str, *arguments: object) -> None:
+    try:
+        code = getattr(cuda, name)(*arguments)
+    except AttributeError as error:  # a driver that lacks the function
+        raise UnknownSizeError(str(error)) from error
     if code != 0:
         raise UnknownSizeError(f"{name} returned {code}")
 

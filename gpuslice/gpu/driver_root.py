@@ -14,13 +14,13 @@ below /, the loader searches as usual.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from gpuslice.ffi import cuda_ffi
 from gpuslice.gpu import library_cache
 
 VARIABLE: Final = "GPUSLICE_DRIVER_ROOT"
@@ -73,10 +73,16 @@ class NotFoundError(Exception):
     """The driver root has no such library; the text lists the directories and names the setting."""
 
 
-def load(soname: str) -> ctypes.CDLL:
-    """Return the driver's library. Raises NotFoundError, or OSError if it cannot be loaded."""
+_loaded: Final[list[Any]] = []
+"""cffi unloads a library with its last reference."""
+
+
+def load(soname: str) -> Any:
+    """Return the driver's library, with the functions of gpuslice/ffi/cuda.h. Raises NotFoundError,
+    or OSError if it cannot be loaded."""
     root = seen_root()
-    return ctypes.CDLL(str(find(root, soname)) if root else soname)
+    _loaded.append(cuda_ffi.ffi.dlopen(str(find(root, soname)) if root else soname))
+    return _loaded[-1]
 
 
 def seen_root() -> Path | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import http.client
 import mmap
 import os
@@ -21,6 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from gpuslice.contract import names
+from gpuslice.ffi import libc
+from gpuslice.ffi.libc import ffi
 from gpuslice.gpu.driver_root import READY
 from nri_plugin.doctor import containerd, host_kernel, platform
 from nri_plugin.doctor.facts import (
@@ -172,12 +173,10 @@ def _run_dir(path: Path, root: Path) -> RunDir:
 
 def _file_system(path: Path) -> int:
     """Return statfs' f_type, its first word, which Python's statvfs omits."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    buffer = (ctypes.c_long * 64)()
-    if libc.statfs(os.fsencode(path), buffer) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(path))
-    return int(buffer[0])
+    words = ffi.new("long[64]")
+    if libc.LIBC.statfs(os.fsencode(path), words) != 0:
+        raise libc.error(path)
+    return int(words[0])
 
 
 def _kernel() -> Kernel:

@@ -11,26 +11,23 @@ Linux 5.6; on older kernels, or if a sandbox forbids it, all functions raise OSE
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import stat
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from gpuslice.ffi import libc
+from gpuslice.ffi.libc import ffi
+
 _OPENAT2: Final = 437
 """openat2's system call number on every architecture."""
-_HOW: Final = struct.Struct("QQQ")
+_HOW_BYTES: Final = ffi.sizeof("struct open_how")
 _NO_MAGIC_LINKS: Final = 0x02
 _IN_ROOT: Final = 0x10
 _ATTEMPTS: Final = 16
 """openat2 returns EAGAIN while a directory on the path is renamed; then it is retried."""
-
-_SYSCALL: Final = ctypes.CDLL(None, use_errno=True).syscall
-_SYSCALL.restype = ctypes.c_long
-_SYSCALL.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)
 
 
 @contextmanager
@@ -87,12 +84,12 @@ def _open(root: int, path: str, flags: int) -> int:
     name = os.fsencode(path)
     if b"\0" in name:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
-    how = _HOW.pack(flags, 0, _IN_ROOT | _NO_MAGIC_LINKS)
+    how = ffi.new("struct open_how *", (flags, 0, _IN_ROOT | _NO_MAGIC_LINKS))
+    arguments = ffi.cast("int", root), ffi.new("char[]", name), how, ffi.cast("size_t", _HOW_BYTES)
     for _ in range(_ATTEMPTS):
-        descriptor = int(_SYSCALL(_OPENAT2, root, name, how, len(how)))
+        descriptor = int(libc.LIBC.syscall(_OPENAT2, *arguments))
         if descriptor >= 0:
             return descriptor
-        code = ctypes.get_errno()
-        if code not in (errno.EAGAIN, errno.EINTR):
+        if ffi.errno not in (errno.EAGAIN, errno.EINTR):
             break
-    raise OSError(code, os.strerror(code), path)
+    raise libc.error(path)

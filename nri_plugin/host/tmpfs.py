@@ -7,7 +7,6 @@ policy gives files in memory, and whether that suffices is judged when a contain
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuslice.contract import names
+from gpuslice.ffi import libc
 from nri_plugin.host import selinux
 
 _NOSUID: Final = 2
@@ -25,14 +25,10 @@ _MNT_DETACH: Final = 2
 _UMOUNT_NOFOLLOW: Final = 8
 _MAX_STACKED: Final = 16
 
-_LIBC: Final = ctypes.CDLL(None, use_errno=True)
-_LIBC.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)
-_LIBC.umount2.argtypes = (ctypes.c_char_p, ctypes.c_int)
-
 
 def _mount(path: Path, source: str, options: str) -> None:
     target, flags = os.fsencode(path), _NOSUID | _NODEV
-    _check(_LIBC.mount(source.encode(), target, b"tmpfs", flags, options.encode()), path)
+    _check(libc.LIBC.mount(source.encode(), target, b"tmpfs", flags, options.encode()), path)
 
 
 def mount(
@@ -63,7 +59,7 @@ def clear(path: Path) -> None:
     for _ in range(_MAX_STACKED):
         if not os.path.ismount(path):
             break
-        _check(_LIBC.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW), path)
+        _check(libc.LIBC.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW), path)
     try:
         path.rmdir()
     except FileNotFoundError:
@@ -72,5 +68,4 @@ def clear(path: Path) -> None:
 
 def _check(result: int, path: Path) -> None:
     if result != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), str(path))
+        raise libc.error(path)

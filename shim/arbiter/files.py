@@ -8,7 +8,6 @@ what is not this user's, or not a regular file, is not served, and its open wait
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
@@ -21,14 +20,16 @@ from typing import Final
 
 from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.contract.lease_file import Lease
+from gpuslice.ffi.libc import LIBC, ffi
 from shim import region
 from shim.arbiter.turns import Activity, Share
 
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
-_FUTEX_WAKE: Final = 1
-_ALL: Final = 2**31 - 1
+_FUTEX_WAKE: Final = ffi.cast("int", 1)
+_ALL: Final = ffi.cast("int", 2**31 - 1)
+_NONE: Final = ffi.NULL, ffi.NULL, ffi.cast("int", 0)
+"""What FUTEX_WAKE does not read."""
 _RECORD_BYTES: Final = region_file.COMPUTE.size
-_libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Container:
@@ -56,7 +57,7 @@ class Container:
                 )
             self._lease = mmap.mmap(lease, lease_file.FILE_BYTES)
             self._region = _open(directory / names.FILE_REGION, os.O_RDONLY)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._lease))
+        self._words = ffi.from_buffer(self._lease)
         count = len(self.gpus)
         found = [lease_file.decode(data, gpu) for gpu in range(count)]
         self._sequences = [each[0] if each else 0 for each in found]
@@ -69,6 +70,7 @@ class Container:
     def close(self) -> None:
         """Close its files; its tenants keep their own part of each cycle."""
         self._grant.close()
+        ffi.release(self._words)
         self._lease.close()
         os.close(self._region)
 
@@ -120,8 +122,7 @@ class Container:
         sequence = self._sequences[gpu] = self._sequences[gpu] + 1
         for write in lease_file.update(gpu, sequence, lease):
             self._lease[write.offset : write.offset + len(write.data)] = write.data
-        word = ctypes.c_void_p(self._address + write.offset)
-        _libc.syscall(_SYS_FUTEX, word, _FUTEX_WAKE, _ALL, None, None, 0)
+        LIBC.syscall(_SYS_FUTEX, self._words + write.offset, _FUTEX_WAKE, _ALL, *_NONE)
 
     def check_launches(self, launches_checked: bool) -> None:
         """Turn the check of its launches on or off."""

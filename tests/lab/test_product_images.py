@@ -23,6 +23,7 @@ from tools.images.table import Recipe, project, table
 
 _PRODUCT = {"gpuslice", "nri_plugin", "scheduler", "shim"}
 _MODULES = {
+    "_cffi_backend": "cffi",
     "google": "protobuf",
     "grpc": "grpcio",
     "prometheus_client": "prometheus-client",

@@ -10,7 +10,6 @@ bottlerocket-core-kit packages/selinux-policy.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
@@ -77,13 +76,13 @@ _CLASSES: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
 class _Kernel:
     """libc's mount and umount2, of which the first takes the label of a tmpfs."""
 
-    def __init__(self, libc: Any, policy: str) -> None:
-        self._libc, self._policy = libc, policy
+    def __init__(self, libc: Any, ffi: Any, policy: str) -> None:
+        self._libc, self._ffi, self._policy = libc, ffi, policy
 
     def mount(self, source: bytes, target: bytes, kind: bytes, flags: int, options: bytes) -> int:
         label = _CONTEXT.search(options or b"")
         if label is not None and self._policy == BOTTLEROCKET:
-            ctypes.set_errno(errno.EINVAL)  # its policy has no such type
+            self._ffi.errno = errno.EINVAL  # its policy has no such type
             return -1
         # A tmpfs counts an attribute as a part of an inode.
         plain = _INODES.sub(lambda found: b"%d" % (int(found[0]) + 1), _CONTEXT.sub(b"", options))
@@ -109,7 +108,8 @@ def _label(path: str | Path, policy: str) -> str:
 
 
 def _install(policy: str) -> None:
-    from nri_plugin.host import selinux, tmpfs
+    from gpuslice.ffi import libc
+    from nri_plugin.host import selinux
 
     def access(_: Path, question: str) -> str:
         kind = question.split()[1].split(":")[2]
@@ -121,7 +121,7 @@ def _install(policy: str) -> None:
         return f"{_label(path, policy)}\0".encode()
 
     os.getxattr = getxattr  # type: ignore[assignment]
-    tmpfs._LIBC = _Kernel(tmpfs._LIBC, policy)  # type: ignore[misc, assignment]
+    libc.LIBC = _Kernel(libc.LIBC, libc.ffi, policy)  # type: ignore[misc]
     selinux.label.__defaults__ = (Path(INSIDE, "filesystems"),)
     *others, _ = selinux.Policy.__init__.__defaults__ or ()
     selinux.Policy.__init__.__defaults__ = (*others, access)
