@@ -15,6 +15,10 @@
 
 #include "compute/submitted_work.h"
 
+#pragma GCC visibility push(default)
+#include "compute_model.h"
+#pragma GCC visibility pop
+
 enum {
 	MOST_PROGRAMS = 16,
 	MOST_CONTAINERS = 8,
@@ -26,11 +30,6 @@ enum {
 
 #define NEVER	     UINT64_MAX
 #define POLL_MOST_NS UINT64_C(100000) /* between the library's polls of its markers */
-
-struct model_options {
-	uint64_t slice_ns, launch_ns, wake_ns;
-	uint32_t limiter;
-};
 
 struct program {
 	int container;
@@ -64,22 +63,6 @@ struct model {
 	struct container container[MOST_CONTAINERS];
 	uint64_t idle_ns;
 };
-
-/* Python calls these. */
-#pragma GCC visibility push(default)
-struct model *model_new(const struct model_options *options, uint64_t now_ns);
-void model_free(struct model *model);
-int model_add(struct model *model, int container, const uint64_t *kernel_ns, uint32_t count,
-	      bool waits_each);
-void model_write_lease(struct model *model, int container, uint32_t offset, const void *data,
-		       uint32_t bytes);
-void model_sample(const struct model *model, int container, uint64_t out[3]);
-void model_kill(struct model *model, int container);
-void model_check_launches(struct model *model, int container, bool checked);
-void model_run(struct model *model, uint64_t until_ns);
-/* Work done, launches and time throttled of the program; the GPU's idle time. */
-void model_read(const struct model *model, int program, uint64_t out[4]);
-#pragma GCC visibility pop
 
 struct model *model_new(const struct model_options *options, uint64_t now_ns)
 {

@@ -5,12 +5,13 @@ compute_model.c states what it assumes of a GPU. The same arguments give the sam
 
 from __future__ import annotations
 
-import ctypes
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Literal
+
+from cffi import FFI
 
 from gpuslice.contract import lease_file
 from shim.arbiter.turns import Activity, Share, Turns, parts_ppm
@@ -21,13 +22,12 @@ _START_NS: Final = 1_000_000_000_000
 _LIMITERS: Final = {"none": 0, "library": 1}
 
 
-class _Options(ctypes.Structure):
-    _fields_ = (
-        ("slice_ns", ctypes.c_uint64),
-        ("launch_ns", ctypes.c_uint64),
-        ("wake_ns", ctypes.c_uint64),
-        ("limiter", ctypes.c_uint32),
-    )
+_ffi: Final = FFI()
+_ffi.cdef((ROOT / "tests/shim/c/compute_model.h").read_text())
+
+
+def _library() -> Any:
+    return _ffi.dlopen(str(_LIBRARY))
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,10 @@ class Model:
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
-        self._c: Any = ctypes.CDLL(str(_LIBRARY))
-        self._c.model_new.restype = ctypes.c_void_p
-        options = _Options(self.slice_us * 1000, 2000, self.wake_us * 1000, _LIMITERS[self.limiter])
-        self._model = ctypes.c_void_p(
-            self._c.model_new(ctypes.byref(options), ctypes.c_uint64(_START_NS))
-        )
+        self._c = _library()
+        times_ns = self.slice_us * 1000, 2000, self.wake_us * 1000
+        options = _ffi.new("struct model_options *", (*times_ns, _LIMITERS[self.limiter]))
+        self._model = self._c.model_new(options, _START_NS)
         self.now_ns = _START_NS
         self.programs: dict[str, list[int]] = {}
         self.numbers: dict[str, int] = {}
@@ -120,7 +118,7 @@ class Model:
         number: int = self._c.model_add(
             self._model,
             self.numbers[key],
-            (ctypes.c_uint64 * len(kernels))(*kernels),
+            kernels,
             len(kernels),
             program.waits_each,
         )
@@ -150,7 +148,7 @@ class Model:
     def _seen(self) -> Mapping[str, Activity]:
         seen = {}
         for key, number in self.numbers.items():
-            out = (ctypes.c_uint64 * 3)()
+            out = _ffi.new("uint64_t[3]")
             self._c.model_sample(self._model, number, out)
             seen[key] = Activity(*out)
         return seen
@@ -168,7 +166,7 @@ class Model:
             # One that was stopped continues late.
             step_ns = max(self._arbiter_ns, self.now_ns)
             until_ns = min(end_ns, step_ns) if self.arbiter else end_ns
-            self._c.model_run(self._model, ctypes.c_uint64(until_ns))
+            self._c.model_run(self._model, until_ns)
             self.now_ns = until_ns
             if self.arbiter and self.now_ns >= self._arbiter_ns:
                 self._step()
@@ -178,7 +176,7 @@ class Model:
 
     def _read(self, program: int) -> tuple[int, int, int, int]:
         """Return the program's work, launches and throttled time, and the GPU's idle time."""
-        out = (ctypes.c_uint64 * 4)()
+        out = _ffi.new("uint64_t[4]")
         self._c.model_read(self._model, program, out)
         done_ns, launches, throttled_ns, idle_ns = out
         return done_ns, launches, throttled_ns, idle_ns
