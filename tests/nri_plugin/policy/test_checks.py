@@ -103,6 +103,7 @@ CLAIMS: Final[Mapping[str, Case]] = {
     "17 GPUs": Case(
         Reason.TOO_MANY_GPUS, "invalid value 17 GPUs: must be at most 16", pod([HALF] * 17)
     ),
+    "16 GPUs": Case(Reason.GPU_TWICE, "gpu[1].id: duplicate value", pod([HALF] * 16)),
     "a GPU unknown by id": Case(
         Reason.GPU_UNKNOWN,
         f"gpu[0]: invalid value GPU-nowhere: must be a GPU of this node ({A.uuid} as minor 0",
