@@ -23,7 +23,7 @@ from gpuslice.contract import names
 from lab.node import cgroups
 from lab.node.catalogue import BUSYBOX_IMAGE, Catalogue
 from lab.node.containerd_config import PAUSE_IMAGE
-from lab.node.cri import Process
+from lab.node.cri import CriError, Process
 from lab.node.lab import CLUSTER_FILES, Lab
 from lab.node.namespace import Inside, children
 from tests.chart import rendering
@@ -214,6 +214,15 @@ class Node:
         self.lab.namespace.write(Path(path), toml.text(changed))
         self.lab.containerd.stop()
         self.lab.containerd.start()
+        until(self._serves_cri, "containerd serves the kubelet again")
+
+    def _serves_cri(self) -> bool:
+        assert self._agent is not None
+        try:
+            self._agent.containers["agent"].status()
+        except CriError:
+            return False
+        return True
 
     def start_plugin(self, plugin: Plugin) -> None:
         """A device plugin that serves, as far as others see it: it accepts connections."""
