@@ -1,8 +1,109 @@
-"""See command_line.py."""
+"""`make demo`: the pod of Koordinator's document, unmodified, from kubectl to the limit.
 
+Starts a cluster of its own, runs one story on it, and verifies each check as it prints it; then
+removes the cluster. While Kubernetes is still being built, the story of one node runs first. Exit
+status 1 if a check fails, 130 after a ^C. `--keep` leaves the cluster running. `--picture`
+writes what the run prints into docs/demo.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shlex
+import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final, TextIO
 
-from lab.demo.command_line import main
+from lab.cluster.directory import ClusterDirectory, add_option
+from lab.cluster.marked_directory import DirectoryError
+from lab.demo import background_builds, node, seed, story
+from lab.demo.live import Live, StageError
+from lab.demo.report import Report
+from lab.node import network
+
+DIRECTORY: Final = "/tmp/gpuslice-demo"
+DOCUMENT: Final = seed.ROOT / "docs" / "demo.md"
+_BEGIN, _END = "<!-- demo:begin -->", "<!-- demo:end -->"
+
+
+def _live(out: TextIO, where: Path, kept: bool) -> int:
+    """Run the story; return the exit status."""
+    with background_builds.begun() as wait, Live(ClusterDirectory(where), wait) as live:
+        if wait is not None and node.perform(sys.stdout) != 0:
+            return 1
+        report = Report(out)
+        try:
+            story.run(report, live, where)
+            if not kept:
+                story.end(report, live)
+        except StageError as error:
+            report.check("the demo completes", False, error)
+        code = report.end()
+        if kept and live.is_up:
+            live.let_go()
+            out.write(_to_play(ClusterDirectory(where), live.kubectl))
+    return code
+
+
+def _to_play(directory: ClusterDirectory, kubectl: Path) -> str:
+    proxy = f" NO_PROXY={network.ADDRESSES}" if network.proxied(os.environ) else ""
+    kubeconfig = shlex.quote(str(directory.kubeconfig))
+    lines = (
+        f"It goes on, in {directory.path}. To try:",
+        f"  export KUBECONFIG={kubeconfig}{proxy}; alias kubectl={shlex.quote(str(kubectl))}",
+        f"  kubectl exec -it {story.LAST} -- bash     # and in it: nvidia-smi, cuda-probe",
+        f"  kubectl describe pod {story.LAST}         # its annotations, and its events",
+        f"  kubectl delete pod {story.LAST} --grace-period=1",
+        f"To end it: make cluster-down{directory.advice}",
+    )
+    return "\n".join(["", *lines, ""])
+
+
+def _picture(document: str, printed: str) -> str:
+    """The document's text with the output of this run."""
+    head, _, rest = document.partition(_BEGIN)
+    _, _, tail = rest.partition(_END)
+    return f"{head}{_BEGIN}\n```text\n$ make demo\n{printed}```\n{_END}{tail}"
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.demo", description=(__doc__ or "").partition("\n")[0]
+    )
+    add_option(parser, DIRECTORY)
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
+    end.add_argument("--picture", action="store_true", help="write the output into docs/demo.md")
+    given = parser.parse_args(arguments)
+    if os.geteuid() != 0:
+        sys.stderr.write("demo: namespaces and containerd need root: sudo make demo\n")
+        return 1
+    signal.signal(signal.SIGTERM, _interrupt)
+    out = io.StringIO() if given.picture else sys.stdout
+    try:
+        code = _live(out, given.at, given.keep)
+    except (DirectoryError, StageError) as error:
+        sys.stderr.write(f"demo: {error}\n")
+        return 1
+    except KeyboardInterrupt as interrupt:
+        sys.stderr.write("\ndemo: interrupted; all that it started is removed\n")
+        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+    if isinstance(out, io.StringIO):
+        printed = "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+        sys.stdout.write(printed)
+        if code == 0:
+            DOCUMENT.write_text(_picture(DOCUMENT.read_text(), printed))
+    return code
+
 
 if __name__ == "__main__":
     sys.exit(main())

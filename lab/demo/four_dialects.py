@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from lab.demo.live import kubectl, probed
 from lab.demo.report import Report
 from lab.demo.seed import EXAMPLES
-from lab.demo.stage import kubectl, probed
 
 _SCRIPT: Final = "cuda-probe; nvidia-smi --query-gpu=uuid --format=csv,noheader"
 _MIB: Final = 1 << 20
@@ -45,7 +45,7 @@ def chapter(
     `gpu`; leaving: the one that makes room."""
     report.chapter("7  Pods of four systems on one GPU")
     delete = kubectl("delete", "pod", leaving, "--grace-period=1")
-    show("$ " + " ".join(delete.words), delete)
+    show(delete.shown, delete)
     texts = [(EXAMPLES / name).read_text() for name in _FILES]
     texts.append(_KAI.read_text().replace("nvidia-smi, -L", "sleep, 1d"))
     apply = kubectl("apply", "-f", "-", given="---\n".join(texts))

@@ -5,22 +5,23 @@ The cluster ends with this process, even if it is killed (owner.py), unless `let
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from lab.cluster.command_line import gpus
 from lab.cluster.directory import ClusterDirectory
 from lab.cluster.marked_directory import DirectoryError
 from lab.cluster.owner import Owner, OwnerError
 from lab.demo import seed
-from lab.demo.stage import AGAIN_S, Act, Holds, Output, StageError
-from lab.demo.terminal import TerminalError, typed
 from lab.node import network
 from tools import kubernetes, programs
 from tools.building import ProgramsError
@@ -30,13 +31,50 @@ _DONE: Final = "✓ "
 """The prefix of a successful step's line at the cluster's start (progress.py)."""
 
 
+_AGAIN_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One command of kubectl. given: its standard input."""
+
+    words: tuple[str, ...]
+    given: str = ""
+
+    @property
+    def shown(self) -> str:
+        return f"$ kubectl {' '.join(self.words)}"
+
+
+def kubectl(*words: str, given: str = "") -> Act:
+    return Act(words, given)
+
+
+class Output(NamedTuple):
+    """code: the exit status of an act, 0 for success. text: its output."""
+
+    code: int
+    text: str
+
+
+class StageError(RuntimeError):
+    """The act could not be performed; the text says why."""
+
+
+def probed(text: str) -> dict[str, Any]:
+    """cuda-probe's line, wherever it is in the output."""
+    line = re.search(r'^\{"driver".*\}$', text, re.MULTILINE)
+    if line is None:
+        raise StageError(f"no line of cuda-probe: {text!r}")
+    found: dict[str, Any] = json.loads(line[0])
+    return found
+
+
 class Live:
     """One cluster. As a context manager it is removed at the end, unless `let_go` was called.
     Methods raise StageError."""
 
-    def __init__(
-        self, directory: ClusterDirectory, wait_built: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, directory: ClusterDirectory, wait_built: Callable[[], None] | None) -> None:
         self._wait_built = wait_built
         self._directory = directory
         self._owner: Owner | None = None
@@ -59,7 +97,8 @@ class Live:
                 log(done.removeprefix(_DONE))
 
         with _explained():
-            self._wait_built()
+            if self._wait_built is not None:
+                self._wait_built()
             programs.ensure()
             self.kubectl = kubernetes.ensure().kubectl
             with self._directory.changing():
@@ -76,32 +115,30 @@ class Live:
                 )
                 self._status = self._owner.wait_ready(step)
 
-    def do(self, act: Act, holds: Holds | None = None, again_s: float = AGAIN_S) -> Output:
+    def do(
+        self, act: Act, holds: Callable[[str], bool] | None = None, again_s: float = _AGAIN_S
+    ) -> Output:
         """holds: the act is repeated, `again_s` after it ended, until this is true of its output,
         or a timeout."""
         begun = time.monotonic()
         with _explained():
-            code, text = self._done(act)
-            while holds is not None and not holds(text) and time.monotonic() - begun < _DO_S:
+            output = self._done(act)
+            while holds is not None and not holds(output.text) and time.monotonic() - begun < _DO_S:
                 time.sleep(again_s)
-                code, text = self._done(act)
-        return Output(code, text)
+                output = self._done(act)
+        return output
 
-    def _done(self, act: Act) -> tuple[int, str]:
-        command: list[str | Path] = [self.kubectl, *act.words[1:]]
-        environ = {**network.unproxied(os.environ), "KUBECONFIG": str(self._directory.kubeconfig)}
-        if act.typed:
-            return typed(command, act.typed, environ, _DO_S)
+    def _done(self, act: Act) -> Output:
         done = subprocess.run(
-            command,
+            [self.kubectl, *act.words],
             input=act.given,
-            env=environ,
+            env={**network.unproxied(os.environ), "KUBECONFIG": str(self._directory.kubeconfig)},
             cwd=seed.ROOT,
             text=True,
             capture_output=True,
             timeout=_DO_S,
         )
-        return done.returncode, done.stdout if done.returncode == 0 else done.stderr
+        return Output(done.returncode, done.stderr if done.returncode else done.stdout)
 
     def down(self) -> list[str]:
         """End the cluster; return what is left of it. A ^C during this call has no effect."""
@@ -132,11 +169,5 @@ class Live:
 def _explained() -> Iterator[None]:
     try:
         yield
-    except (
-        OwnerError,
-        DirectoryError,
-        ProgramsError,
-        TerminalError,
-        subprocess.SubprocessError,
-    ) as e:
-        raise StageError(str(e)) from e
+    except (OwnerError, DirectoryError, ProgramsError, subprocess.SubprocessError) as error:
+        raise StageError(str(error)) from error

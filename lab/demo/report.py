@@ -1,7 +1,7 @@
-"""The demo's output: each check is printed with its result, and counted.
+"""The demo's output: each check is printed with its result, and counted. Independent of pods and
+GPUs.
 
-Two output forms: for a terminal, and plain, with times or masked times, from which the documents'
-samples are made. Independent of pods and GPUs.
+Outside of a terminal it has 80 columns and no colours, as in docs/demo.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _WIDTH: Final = 80
 _FOLD: Final = 76
 _BAR_CELLS: Final = 40
 _FILLS: Final = (("█", "green"), ("▓", "yellow"), ("▒", "magenta"))
-_MASK: Final = "… s"
 
 Bars = Sequence[tuple[str, float, str]]
 """Name, filled part and note of each."""
@@ -55,23 +54,12 @@ def _drawn(bars: Bars) -> Text:
 class Report:
     """A console, and the count of its checks."""
 
-    def __init__(self, out: TextIO, plain: bool, masked: bool) -> None:
-        self._console = Console(
-            file=out,
-            width=_WIDTH if plain or not out.isatty() else None,
-            color_system=None if plain else "auto",
-            highlight=False,
-            emoji=False,
-            legacy_windows=False,
-        )
-        self._plain = plain
-        self._masked = masked
+    def __init__(self, out: TextIO) -> None:
+        width = None if out.isatty() else _WIDTH
+        self._console = Console(file=out, width=width, highlight=False, emoji=False)
         self._begun = time.monotonic()
         self.passed = 0
         self.failed: list[str] = []
-
-    def _took(self, since: float) -> str:
-        return _MASK if self._masked else duration(time.monotonic() - since)
 
     def title(self, text: str, under: str) -> None:
         self._console.print(Text(text, style="bold"))
@@ -96,7 +84,7 @@ class Report:
     def watching(self, text: str) -> Iterator[Callable[[Bars], None]]:
         """A step with bars, which a terminal shows while it runs; then printed with its time."""
         begun = time.monotonic()
-        if self._plain or not self._console.is_terminal:
+        if not self._console.is_terminal:
             yield lambda bars: None
         else:
             with Live(Text(f"  {text} …"), console=self._console, transient=True) as live:
@@ -110,7 +98,8 @@ class Report:
         self._console.print(_drawn(bars))
 
     def _done(self, text: str, begun: float) -> None:
-        self._console.print(Text.assemble("  ", text, (f"  ({self._took(begun)})", "dim")))
+        took = duration(time.monotonic() - begun)
+        self._console.print(Text.assemble("  ", text, (f"  ({took})", "dim")))
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
@@ -157,6 +146,6 @@ class Report:
             for text in self.failed:
                 self._console.print(f"  ✗ {text}")
             return 1
-        took = self._took(self._begun)
+        took = duration(time.monotonic() - self._begun)
         self._console.print(Text(f"{self.passed} checks, all passed.  ({took})", "bold"))
         return 0

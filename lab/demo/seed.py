@@ -5,7 +5,7 @@ The document shows its annotation on GPUs of 23040 MiB of which the first is ful
 
 from __future__ import annotations
 
-import json
+import re
 from pathlib import Path
 from typing import Final
 
@@ -38,19 +38,6 @@ def like(name: str, percent: int = _PERCENT) -> str:
 
 
 def of_a_whole_gpu(name: str) -> str:
-    """A pod of the same container that requests a whole GPU."""
-    limits = {"cpu": "40m", "memory": "40Mi", names.RESOURCE_GPU: 100}
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["sleep", "365d"],
-        "resources": {"limits": limits},
-    }
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"schedulerName": SCHEDULER, "containers": [container]},
-    }
-    return json.dumps(pod)
+    """The same pod, which requests a whole GPU."""
+    share = r"koordinator\.sh/gpu\.shared: 1\s+\S+: 50\s+\S+: 50"
+    return re.sub(share, f"{names.RESOURCE_GPU}: 100", like(name))

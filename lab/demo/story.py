@@ -15,9 +15,8 @@ from typing import Any, Final
 from gpuslice.contract import names
 from lab.cluster.running import NODE
 from lab.demo import four_dialects, seed
-from lab.demo.live import Live
+from lab.demo.live import Act, Live, StageError, kubectl, probed
 from lab.demo.report import Report, folded
-from lab.demo.stage import Act, StageError, kubectl, probed
 from simgpu import load_output
 from tools import kubernetes
 from tools.releases import DEFAULT
@@ -33,9 +32,9 @@ _FULL: Final = "full"
 _MALFORMED: Final = 150
 _MIB: Final = 1 << 20
 _GPU_MIB: Final = 23040
-_SUCCESS, _OUT_OF_MEMORY = 0, 2
+_SUCCESS, OUT_OF_MEMORY = 0, 2
 _OOM: Final = "CUDA_ERROR_OUT_OF_MEMORY"
-_HOLD: Final = (
+HOLD: Final = (
     "cuda-probe hold >/tmp/held 2>&1 & until [ -s /tmp/held ]; do sleep 0.1; done; cat /tmp/held"
 )
 """The probe keeps what it allocates, and prints its line after the allocation."""
@@ -49,8 +48,6 @@ _WITHIN: Final = 5
 _WORK_AT_LEAST: Final = 75
 """Some 99 percent on an idle machine. On a busy one the programs wait for a processor, which the
 simulated GPU does not."""
-_SHELL: Final = ("exec", "-it", FIRST, "--", "bash")
-_TYPED: Final = ("nvidia-smi", "cuda-probe", "exit")
 _ALLOCATED: Final = names.ANNOTATION_DEVICE_ALLOCATED
 
 
@@ -103,7 +100,7 @@ class _Scene:
         report.chapter("2  The document's pod, unchanged; GPU 0 is allocated")
         self._run(_FULL, seed.of_a_whole_gpu(_FULL), f"{_FULL}, which requests a whole GPU")
         document = kubectl("apply", "-f", str(seed.PATH.relative_to(seed.ROOT)))
-        self._show("$ " + " ".join(document.words), document, _running(FIRST))
+        self._show(document.shown, document, _running(FIRST))
         allocated = self._allocated(FIRST)
         report.text(f"{_ALLOCATED}:")
         report.text(f"  {folded(allocated)}", "dim")
@@ -123,8 +120,8 @@ class _Scene:
     def inside(self) -> None:
         report = self._report
         report.chapter(f"3  Inside {FIRST}")
-        shell = kubectl(*_SHELL, typed=_TYPED)
-        shown = self._show(f"$ {' '.join(shell.words)}   # {', '.join(_TYPED[:-1])}", shell)
+        programs = kubectl("exec", FIRST, "--", "sh", "-c", "nvidia-smi; cuda-probe")
+        shown = self._show(f"$ kubectl exec {FIRST} -- sh -c 'nvidia-smi; cuda-probe'", programs)
         used = re.search(r"(\d+)MiB / +(\d+)MiB", shown)
         found = used[0] if used else ""
         report.check(
@@ -147,7 +144,7 @@ class _Scene:
         self._run(SECOND, seed.like(SECOND, 25), f"{SECOND}: 25 instead of 50 percent")
         gpu = _entry(self._allocated(SECOND))["id"]
         report.check(f"{SECOND} has the same GPU", gpu == self._gpu, gpu)
-        held = self._probe(FIRST, _HOLD)
+        held = self._probe(FIRST, HOLD)
         report.check(f"{FIRST} holds {held['free'] // _MIB} MiB", held["filled"] == _SUCCESS, held)
         self._limited(SECOND, 25)
 
@@ -170,7 +167,7 @@ class _Scene:
             (node, why),
         )
         delete = kubectl("delete", "pod", SECOND, "--grace-period=1")
-        self._show("$ " + " ".join(delete.words), delete, _running(THIRD))
+        self._show(delete.shown, delete, _running(THIRD))
         report.gpu([(FIRST, 0.5), (THIRD, 0.5)], "GPU 1")
         gpu = _entry(self._allocated(THIRD))["id"]
         report.check(f"{THIRD} runs, on the GPU that {SECOND} had", gpu == self._gpu, gpu)
@@ -180,7 +177,7 @@ class _Scene:
         report = self._report
         report.chapter("6  Two pods that share a GPU's time: 30 and 70 percent")
         delete = kubectl("delete", "pod", FIRST, THIRD, "--grace-period=1")
-        self._show("$ " + " ".join(delete.words), delete)
+        self._show(delete.shown, delete)
         for pod, percent in TURNS.items():
             busy = seed.like(pod, percent).replace("cpu: 40m", "cpu: 400m")
             self._run(pod, busy, f"{pod}: {percent} percent")
@@ -251,13 +248,13 @@ class _Scene:
     def _output_of(self, act: Act) -> str:
         output = self._stage.do(act)
         if output.code != 0:
-            raise StageError(f"{' '.join(act.words)}: {output.text.strip()}")
+            raise StageError(f"{act.shown}: {output.text.strip()}")
         return output.text
 
     def _output_with(self, word: str, act: Act) -> str:
         output = self._stage.do(act, lambda text: word in text)
         if word not in output.text:
-            raise StageError(f"{' '.join(act.words)}: timeout waiting for {word}: {output.text}")
+            raise StageError(f"{act.shown}: timeout waiting for {word}: {output.text}")
         return output.text
 
     def _allocated(self, pod: str) -> str:
@@ -297,13 +294,16 @@ def _running(pod: str) -> Act:
 
 
 def _takes_all_of(percent: int, taken: dict[str, Any]) -> bool:
-    """Take all of its share of a GPU that the driver reports free."""
-    limit = _GPU_MIB * percent // 100 * _MIB
-    return (taken["total"], taken["filled"]) == (limit, _SUCCESS)
+    return takes_all(_GPU_MIB * percent // 100 * _MIB, taken)
+
+
+def takes_all(limit_bytes: int, taken: dict[str, Any]) -> bool:
+    """Whether the probe sees that limit, and allocated all that the driver reports free."""
+    return (taken["total"], taken["filled"]) == (limit_bytes, _SUCCESS)
 
 
 def _is_refused_more(taken: dict[str, Any]) -> bool:
-    return bool(taken["more"] == _OUT_OF_MEMORY)
+    return bool(taken["more"] == OUT_OF_MEMORY)
 
 
 def _escaped(name: str) -> str:

@@ -15,13 +15,13 @@ from typing import IO
 import pytest
 
 from lab.cluster.directory import ClusterDirectory, ClusterStatus
-from lab.demo import command_line as demo
+from lab.demo import __main__ as demo
 from lab.demo import story
 from tests.support import until
 
 pytestmark = pytest.mark.e2e
 
-_PROGRAM = (sys.executable, "-m", "lab.demo", "--plain")
+_PROGRAM = (sys.executable, "-m", "lab.demo")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from lab.demo import command_line as demo
+from lab.demo import __main__ as demo
 from lab.demo import seed, story
 from tests.support import ROOT
 

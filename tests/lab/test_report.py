@@ -15,7 +15,7 @@ def test_an_interrupted_demo_of_one_node_reports_it(capsys: pytest.CaptureFixtur
         raise KeyboardInterrupt
 
     try:
-        code = node.shown(True, True, interrupted)
+        code = node.main(interrupted)
     except KeyboardInterrupt:
         pytest.fail("it would end in a traceback")
     assert code == 128 + signal.SIGINT

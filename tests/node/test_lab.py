@@ -45,7 +45,7 @@ def test_a_root_that_may_not_mount_is_refused_and_leaves_nothing(build_dir: Path
     place = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short enough to be used
     without = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
     done = subprocess.run(
-        [*without, sys.executable, "-m", "lab.demo.node", "--plain"],
+        [*without, sys.executable, "-m", "lab.demo.node"],
         env={**os.environ, "TMPDIR": str(place)},
         text=True,
         capture_output=True,
