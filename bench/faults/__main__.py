@@ -6,22 +6,16 @@ import argparse
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from bench.faults import report, rig
-from bench.faults.cases import INJECTIONS, ROWS, Injection
 from bench.faults.outcome import Cell
 from bench.faults.report import Column
-from lab.node.containerd import ContainerdError
+from bench.faults.rig import INJECTIONS, ROWS, Injection
 from lab.node.containerd_config import Options
-from lab.node.cri import CriError
-from lab.node.lab import Lab, LabError
-from lab.node.namespace import NamespaceError
+from lab.node.lab import CLUSTER_FILES, FAILURES, Lab
 from tools import programs
-from tools.building import ProgramsError
 from tools.releases import DEFAULT, RELEASES, Release
 
 
@@ -33,29 +27,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     injections = {name: known[name] for name in chosen.fault or known}
     for release in releases:
         programs.ensure(release=release)
-    with tempfile.TemporaryDirectory(prefix="gpuslice-probe-") as directory:
-        files = rig.build_probe(Path(directory))
-        columns = []
-        for release in releases:
-            validators = (True,) if chosen.control or not release.has_validator else (True, False)
-            for validator in validators:
-                cells = _column(release, validator, chosen.control, injections, files)
-                columns.append(Column(release, validator and release.has_validator, cells))
-    text = report.document(columns, control=chosen.control)
-    sys.stdout.write(text)
-    if chosen.write is not None:
-        chosen.write.write_text(text)
+    columns = []
+    for release in releases:
+        validators = (True,) if chosen.control or not release.has_validator else (True, False)
+        for validator in validators:
+            cells = _column(release, validator, chosen.control, injections)
+            columns.append(Column(release, validator and release.has_validator, cells))
+    sys.stdout.write(report.document(columns, control=chosen.control))
     return report.verdict(columns, control=chosen.control)
 
 
 def _column(
-    release: Release,
-    validator: bool,
-    naive: bool,
-    injections: Mapping[str, Injection],
-    files: Mapping[str, tuple[Path, int]],
+    release: Release, validator: bool, naive: bool, injections: Mapping[str, Injection]
 ) -> Mapping[str, Cell]:
-    with Lab(files=files, release=release, options=Options(validator=validator)) as lab:
+    with Lab(files=CLUSTER_FILES, release=release, options=Options(validator=validator)) as lab:
         title = release.title + ("" if validator else ", validator off")
         with rig.Rig(lab, naive=naive) as made:
             return rig.column(made, title, injections)
@@ -84,20 +69,15 @@ def _parser() -> argparse.ArgumentParser:
         " /usr/bin; it is run privately, the one that serves the machine is not touched",
     )
     parser.add_argument("--fault", action="append", choices=list(ROWS), help="one row, repeatable")
-    parser.add_argument(
-        "--write", type=Path, metavar="FILE", help="also write the table to this file"
-    )
     return parser
 
-
-_CANNOT_GO_ON: Final = (LabError, CriError, ContainerdError, NamespaceError, ProgramsError)
 
 if __name__ == "__main__":
     if os.geteuid() != 0:
         sys.exit("faults: private containerds need root: sudo make faults")
     try:
         sys.exit(main())
-    except _CANNOT_GO_ON as error:
+    except FAILURES as error:
         sys.exit(f"faults: {error}")
     except KeyboardInterrupt:
         sys.stderr.write("\nfaults: interrupted; all that it started is removed\n")

@@ -49,23 +49,12 @@ class Struck(RuntimeError):
     """Raised in a handler, as by a bug."""
 
 
-class Plan:
-    """The content of FILE."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def at(self, event: Event) -> Strike | None:
-        words = self._path.read_text().split() if self._path.exists() else []
-        return Strike(words[0]) if words[1:] == [event.value] else None
-
-
 class Handler:
     """The agent's handler, with the planned fault before or after its work."""
 
-    def __init__(self, handler: Served, plan: Plan, naive: bool) -> None:
+    def __init__(self, handler: Served, file: Path, naive: bool) -> None:
         self._handler = handler
-        self._plan = plan
+        self._file = file
         self._naive = naive
         self.strike_answer: Strike | None = None
         """The fault for the next answer written."""
@@ -85,10 +74,14 @@ class Handler:
 
         return struck
 
+    def _planned(self, event: Event) -> Strike | None:
+        words = self._file.read_text().split() if self._file.exists() else []
+        return Strike(words[0]) if words[1:] == [event.value] else None
+
     async def _strike(self, event: Event) -> None:
-        match self._plan.at(event):
+        match self._planned(event):
             case Strike.HANG:
-                while self._plan.at(event) is Strike.HANG:
+                while self._planned(event) is Strike.HANG:
                     time.sleep(0.02)  # noqa: ASYNC251 - it is to block the loop
             case Strike.CRASH:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -133,10 +126,9 @@ def _without_what_it_has(container: nri.Container) -> nri.Container:
 def main() -> int:
     program, file, *flags = sys.argv
     naive = flags[:1] == ["--naive"]
-    plan = Plan(Path(file))
 
     async def serve(unix: socket.socket, handler: Any, **options: Any) -> None:
-        struck = Handler(handler, plan, naive)
+        struck = Handler(handler, Path(file), naive)
         if naive:
             options["wanted_events"] = SERVED_EVENTS & ~EventMask.VALIDATE_CONTAINER_ADJUSTMENT
         await _serve(Socket(unix, struck), struck, **options)

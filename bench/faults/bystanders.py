@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from bench.faults.cases import Event, Strike
+from bench.faults.report import table
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.containerd_config import Options
 from lab.node.cri import CriError, Process
@@ -148,19 +148,10 @@ def measure(lab: Lab, rounds: int, titles: Sequence[str]) -> Mapping[str, Harm]:
     return found
 
 
-def table(columns: Mapping[str, Mapping[str, Harm]]) -> str:
-    """columns: by the title of the release."""
-    heads = ["the agent", *columns]
-    lines = [heads, ["---"] * len(heads)]
-    lines += [[title, *(each[title].text for each in columns.values())] for title in SITUATIONS]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.faults.bystanders", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="ends of the agent per cell")
     parser.add_argument("--runtime", action="append", choices=list(RELEASES), help="one column")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="also write the table there")
     chosen = parser.parse_args(arguments)
     columns: dict[str, Mapping[str, Harm]] = {}
     holds = True
@@ -175,9 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for text in sorted({text for harm in found.values() for text in harm.texts}):
             sys.stdout.write(f"{release.title}: {text}\n")
-    sys.stdout.write(table(columns))
-    if chosen.write is not None:
-        chosen.write.write_text(table(columns))
+    rows = [[title, *(each[title].text for each in columns.values())] for title in SITUATIONS]
+    sys.stdout.write(table(["the agent", *columns], rows))
     return 0 if holds else 1
 
 

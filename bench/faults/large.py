@@ -17,7 +17,6 @@ from lab import pages
 from lab.node.cri import Container
 from lab.node.lab import LabError
 
-ANSWER_BYTES: Final = 3_000_000
 _MOUNTS: Final = 1550
 _PLACE: Final = "/opt/large"
 _DETOUR: Final = "/." * 970
@@ -31,7 +30,7 @@ _SYNCHRONIZED: Final = "gpuslice_nri_synchronize_pods "
 
 @contextmanager
 def many_mounts(specs: Path) -> Iterator[None]:
-    """The node's CDI specs, with so many mounts per GPU that an answer has ANSWER_BYTES."""
+    """The node's CDI specs, with so many mounts per GPU that an answer has 3 MB."""
     (spec,) = specs.iterdir()
     before = spec.read_bytes()
     document = json.loads(before)
@@ -43,8 +42,6 @@ def many_mounts(specs: Path) -> Iterator[None]:
         }
         for index in range(_MOUNTS)
     ]
-    mount_bytes = sum(len(mount["hostPath"]) + len(mount["containerPath"]) for mount in mounts)
-    assert mount_bytes > ANSWER_BYTES
     document["containerEdits"]["mounts"] += mounts
     spec.write_text(json.dumps(document))
     try:

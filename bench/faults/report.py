@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from bench.faults.cases import INJECTIONS, SIZES, Injection
 from bench.faults.outcome import Cell, Kind
+from bench.faults.rig import INJECTIONS, SIZES, Injection
 from lab.node.namespace import environment
 from tools.releases import Release
 
@@ -79,10 +79,14 @@ def verdict(columns: Sequence[Column], *, control: bool) -> int:
 
 
 def document(columns: Sequence[Column], *, control: bool) -> str:
-    command = "make faults" + (" ARGS=--control" if control else "")
-    today = datetime.datetime.now(tz=datetime.UTC).date()
-    facts = {"runc": _runc(), "kernel": platform.release(), "command": command}
-    parts = [_HEAD.format(date=today, **facts)]
+    parts = [
+        _HEAD.format(
+            date=datetime.datetime.now(tz=datetime.UTC).date(),
+            runc=_runc(),
+            kernel=platform.release(),
+            command="make faults" + (" ARGS=--control" if control else ""),
+        )
+    ]
     if control:
         parts += [_CONTROL, _table(INJECTIONS, columns)]
     else:
@@ -106,14 +110,18 @@ def _runc() -> str:
 
 
 def _table(injections: Mapping[str, Injection], columns: Sequence[Column]) -> str:
-    head = ["fault", *(column.release.title for column in columns)]
     rows = [
         [injection.title, *(_cell(column.cells[name]) for column in columns)]
         for name, injection in injections.items()
         if name in columns[0].cells
     ]
+    return "\n" + table(["fault", *(column.release.title for column in columns)], rows)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """In Markdown."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _cell(cell: Cell) -> str:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from bench.faults import large, outcome
-from bench.faults.cases import Event, Injection, Scene, Strike
+from bench.faults.cases import Event, Strike
 from bench.faults.outcome import Cell, Kind, Outcome
 from gpuslice.contract import names
 from lab.node.catalogue import PYTHON_IMAGE
@@ -28,31 +28,20 @@ from lab.node.cri import Container, CriError, Pod, Process
 from lab.node.lab import Lab, LabError
 from tools.progress import step
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-PROBE: Final = "/opt/faults/probe"
-_PROBE_SOURCE: Final = ROOT / "simgpu/src/probe.c"
-
 _GRANT: Final = 4 << 30
 _PERCENT: Final = 10
 _CONTAINER: Final = "main"
 _RECOVERS_S: Final = 30.0
 
 
-def build_probe(directory: Path) -> Mapping[str, tuple[Path, int]]:
-    """The probe for the lab's images: from the path inside to the file here and its mode."""
-    program = directory / "probe"
-    subprocess.run(["gcc", "-O1", _PROBE_SOURCE, "-o", program, "-ldl"], check=True)
-    return {PROBE: (program, 0o755)}
-
-
 class Rig:
-    """`lab` must have been created with `build_probe`'s files; its agent must not run.
+    """probe: the path of cuda-probe in the lab's images. The lab's agent must not run.
 
     naive: the control. The runtime injects the GPU by CDI, as for a device plugin, the pod requires
     no plugin, and the agent takes no measure against its own failure.
     """
 
-    def __init__(self, lab: Lab, *, naive: bool = False, probe: str = PROBE) -> None:
+    def __init__(self, lab: Lab, *, naive: bool = False, probe: str = "cuda-probe") -> None:
         self._lab = lab
         self._look_inside = ("sh", "-c", f"ls /dev/simgpu 2>/dev/null; exec {probe}")
         self._naive = naive
@@ -88,26 +77,24 @@ class Rig:
         """Its containers, and those after it that show whether the node recovers."""
         outcomes: list[Outcome] = []
         after = self._heal()
+        validates = self._lab.release.has_validator and not self._naive
         with self._pod("before") as before:
             running = before.run(_CONTAINER, self._process)
-            for scene in (*self._strikes(injection), *map(_SCENES.__getitem__, injection.scenes)):
+            for event in injection.events:
+                if injection.strike and (validates or event is not Event.VALIDATE):
+                    self._fault.write_text(f"{injection.strike.value} {event.value}")
+                    outcomes.append(self.make())
+                    after += self._heal()
+            for scene in injection.scenes:
                 outcomes += scene(self)
                 after += self._heal()
             outcomes.append(self._probe(running))
         return Cell(outcomes, after)
 
-    def _strikes(self, injection: Injection) -> Iterator[Callable[[Rig], list[Outcome]]]:
-        validates = self._lab.release.has_validator and not self._naive
-        for event in injection.events:
-            if injection.strike is not None and (validates or event is not Event.VALIDATE):
-                yield partial(_struck, strike=injection.strike, event=event)
-
     # --- one container ----------------------------------------------------------------------
 
-    @contextmanager
-    def _pod(self, name: str) -> Iterator[Pod]:
-        with self._lab.pod(name, self._annotations) as pod:
-            yield pod
+    def _pod(self, name: str) -> AbstractContextManager[Pod]:
+        return self._lab.pod(name, self._annotations)
 
     def make(self, meanwhile: Callable[[], None] | None = None) -> Outcome:
         """A container from its creation to the probe. meanwhile: called between creation and
@@ -156,20 +143,17 @@ class Rig:
     def containerd_restarted(self) -> list[Outcome]:
         """The same, by SIGTERM and by SIGKILL. The agent is stopped until the first container was
         made."""
-        outcomes = []
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            restart = partial(self._restart_containerd, number)
-            ready = self._lab.times_ready()
-            self._lab.signal_agent(signal.SIGSTOP)
-            restart()
-            outcomes.append(self.make())
-            self._lab.signal_agent(signal.SIGCONT)
-            outcomes += self._until(partial(self._registered_since, ready))
-            outcomes.append(self.make(meanwhile=restart))
-        return outcomes
+        return [*self._restarted_by(signal.SIGTERM), *self._restarted_by(signal.SIGKILL)]
 
-    def _registered_since(self, times: int) -> bool:
-        return self._lab.times_ready() > times
+    def _restarted_by(self, number: int) -> list[Outcome]:
+        restart = partial(self._restart_containerd, number)
+        ready = self._lab.times_ready()
+        self._lab.signal_agent(signal.SIGSTOP)
+        restart()
+        first = self.make()
+        self._lab.signal_agent(signal.SIGCONT)
+        registering = self._until(lambda: self._lab.times_ready() > ready)
+        return [first, *registering, self.make(meanwhile=restart)]
 
     def large_answer(self) -> list[Outcome]:
         """The GPU's CDI spec adds so many mounts that the agent's answer has 3 MB."""
@@ -213,9 +197,6 @@ class Rig:
 
     # --- the agent --------------------------------------------------------------------------
 
-    def plan(self, text: str) -> None:
-        self._fault.write_text(text)
-
     def _start_agent(self) -> None:
         self._lab.start_agent(program=self._program)
 
@@ -225,7 +206,7 @@ class Rig:
 
         Retries as the kubelet does: at first the runtime may not have registered the agent.
         """
-        self.plan("")
+        self._fault.write_text("")
         if not self._lab.agent_running:
             self._start_agent()
         outcomes = [self.make()]
@@ -235,19 +216,39 @@ class Rig:
         return outcomes
 
 
-def _struck(rig: Rig, *, strike: Strike, event: Event) -> list[Outcome]:
-    rig.plan(f"{strike.value} {event.value}")
-    return [rig.make()]
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """One row: `strike` at each of `events`, each with its own container, then `scenes`."""
+
+    title: str
+    strike: Strike | None = None
+    events: Sequence[Event] = tuple(Event)
+    scenes: Sequence[Callable[[Rig], list[Outcome]]] = ()
 
 
-_SCENES: Final[Mapping[Scene, Callable[[Rig], list[Outcome]]]] = {
-    Scene.NEVER_CONNECTED: Rig.never_connected,
-    Scene.KILLED_IDLE: Rig.killed_idle,
-    Scene.AGENT_RESTARTED: Rig.agent_restarted,
-    Scene.CONTAINERD_RESTARTED: Rig.containerd_restarted,
-    Scene.LARGE_ANSWER: Rig.large_answer,
-    Scene.PIECES: Rig.pieces,
+INJECTIONS: Final[Mapping[str, Injection]] = {
+    "never": Injection("never connected", scenes=[Rig.never_connected]),
+    "hang": Injection("hang", Strike.HANG),
+    "crash": Injection("crash in the handler", Strike.CRASH),
+    "killed": Injection(
+        "killed between events",
+        Strike.KILL_AFTER,
+        (Event.CREATE, Event.VALIDATE),
+        [Rig.killed_idle],
+    ),
+    "cut": Injection("connection cut mid-frame", Strike.CUT),
+    "agent": Injection("agent restarted", scenes=[Rig.agent_restarted]),
+    "containerd": Injection("containerd restarted", scenes=[Rig.containerd_restarted]),
+    "error": Injection("error answer", Strike.ERROR),
+    "slow": Injection("slow handler", Strike.SLOW),
 }
+"""By the names on the command line, in the order of the table."""
+SIZES: Final[Mapping[str, Injection]] = {
+    "answer": Injection("an answer of 3 MB", scenes=[Rig.large_answer]),
+    "pieces": Injection("Synchronize in pieces", scenes=[Rig.pieces]),
+}
+"""No faults, but inputs that break plugins with careless protocol code; in a table of its own."""
+ROWS: Final[Mapping[str, Injection]] = {**INJECTIONS, **SIZES}
 
 
 def column(rig: Rig, title: str, injections: Mapping[str, Injection]) -> Mapping[str, Cell]:

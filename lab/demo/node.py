@@ -20,11 +20,8 @@ from gpuslice.contract.overhead import CODE_BYTES
 from lab.demo.report import Report, folded
 from lab.demo.story import HOLD, OUT_OF_MEMORY, takes_all
 from lab.node.catalogue import PYTHON_IMAGE
-from lab.node.containerd import ContainerdError
 from lab.node.cri import CriError, Pod, Process
-from lab.node.lab import BUILD, CLUSTER_FILES, Lab, LabError
-from lab.node.namespace import NamespaceError
-from tools.building import ProgramsError
+from lab.node.lab import BUILD, CLUSTER_FILES, FAILURES, Lab, LabError
 from tools.releases import DEFAULT
 
 GPU: Final = 40 << 30
@@ -179,15 +176,12 @@ def refused(report: Report, pod: Pod, what: str, because: str) -> None:
     report.check(what, because in text, text)
 
 
-_FATAL: Final = (LabError, CriError, ContainerdError, NamespaceError, ProgramsError)
-
-
 def perform(out: TextIO, script: Callable[[Report], None] = run) -> int:
     """Run the report; return the exit status."""
     report = Report(out)
     try:
         script(report)
-    except _FATAL as error:
+    except FAILURES as error:
         report.check("the demo completes", False, error)
     return report.end()
 

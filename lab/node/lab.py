@@ -26,15 +26,16 @@ from gpuslice.contract import allocation, grants, names, required_plugins
 from gpuslice.contract.overhead import CODE_BYTES
 from lab import pages
 from lab.node.catalogue import Catalogue
-from lab.node.containerd import Containerd
+from lab.node.containerd import Containerd, ContainerdError
 from lab.node.containerd_config import Options
-from lab.node.cri import ORDINARY, Cri, Pod, Sandbox
+from lab.node.cri import ORDINARY, Cri, CriError, Pod, Sandbox
 from lab.node.host import STANDARD, Host
-from lab.node.namespace import Inside, Namespace, children
+from lab.node.namespace import Inside, Namespace, NamespaceError, children
 from nri_plugin.gpu import record
 from simgpu import config
 from simgpu.state_dir import StateDir
 from tools import building, programs
+from tools.building import ProgramsError
 from tools.images import oci
 from tools.images.oci import Image
 from tools.releases import DEFAULT, Release
@@ -58,6 +59,10 @@ Share = tuple[int, int, int]
 
 class LabError(RuntimeError):
     """A part of the lab does not start; the text ends with that part's output."""
+
+
+FAILURES: Final = (LabError, CriError, ContainerdError, NamespaceError, ProgramsError)
+"""What a lab raises when it cannot continue, with a text for its user."""
 
 
 class Lab:

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.faults.cases import INJECTIONS, ROWS
 from bench.faults.outcome import Kind
 from bench.faults.report import Column
-from bench.faults.rig import Rig
+from bench.faults.rig import INJECTIONS, ROWS, Rig
 from lab.node.lab import Lab
 
 from .conftest import PROBE
