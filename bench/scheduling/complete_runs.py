@@ -22,6 +22,7 @@ from bench.scheduling.throughput import (
     Throughput,
 )
 from lab.cluster import manifests
+from lab.cluster.api import connected
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 
@@ -61,7 +62,7 @@ async def measure(directory: Path, quick: bool) -> Measured:
         plane.install_kinds()
         plane.apply_json(*manifests.objects(*BEFORE_PODS))
         installation = Installation(plane, manifests.configuration(), module=PROGRAM)
-        async with stage.administrator(plane) as kube:
+        async with connected(plane.kubeconfig()) as kube:
             await stage.build(kube, nodes[: there.nodes])
             await stage.fill(kube, there)
             plane.apply_json(*manifests.in_force(manifests.objects(*AFTER_PODS)))

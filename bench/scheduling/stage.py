@@ -10,16 +10,15 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 from bench.scheduling import fleets
 from bench.scheduling.figures import say
 from gpuslice.contract import names
-from gpuslice.kube import access
 from gpuslice.kube.client import METADATA_ONLY, Kube
-from lab.cluster.api import each
+from lab.cluster.api import TIMEOUT_S, each
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import now
 from lab.cluster.fleet_objects import Node, device_json, gpu_uuid, lease_json, node_json
@@ -35,18 +34,11 @@ _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _READS: Final = frozenset({"GET", "LIST", "WATCH", "CONNECT"})
 
 
-@asynccontextmanager
-async def administrator(plane: ControlPlane) -> AsyncIterator[Kube]:
-    path = str(plane.kubeconfig("admin"))
-    async with Kube(access.load(path), lambda: access.load(path)) as kube:
-        yield kube
-
-
 async def post_all(kube: Kube, path: str, bodies: Iterable[Json]) -> None:
     """Posts with maximum concurrency."""
 
     async def post(body: Json) -> None:
-        await kube.post(path, body, timeout_s=60.0)
+        await kube.post(path, body, timeout_s=TIMEOUT_S)
 
     await each(bodies, post)
 
@@ -55,9 +47,9 @@ async def build(kube: Kube, nodes: Sequence[Node]) -> None:
     """The nodes, their inventories and their agents' Leases."""
 
     async def make(node: Node) -> None:
-        made = await kube.post(NODES, node_json(node), timeout_s=60.0)
-        await kube.post(DEVICES, device_json(node, made["metadata"]["uid"]), timeout_s=60.0)
-        await kube.post(LEASES, lease_json(node.name, now()), timeout_s=60.0)
+        made = await kube.post(NODES, node_json(node), timeout_s=TIMEOUT_S)
+        await kube.post(DEVICES, device_json(node, made["metadata"]["uid"]), timeout_s=TIMEOUT_S)
+        await kube.post(LEASES, lease_json(node.name, now()), timeout_s=TIMEOUT_S)
 
     begun_s = time.monotonic()
     await each(nodes, make)

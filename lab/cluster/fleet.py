@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
-import aiohttp
 import uvloop
 
 from gpuslice.contract import names
-from lab.cluster.api import MERGE_PATCH, Api, ApiError, each
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
+from lab.cluster.api import TIMEOUT_S, connected, each
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json
 
@@ -45,7 +47,8 @@ class Fleet:
         self, plane: ControlPlane, nodes: Iterable[Node], renew_s: float | None = RENEW_S
     ) -> None:
         self.nodes: dict[str, Node] = {node.name: node for node in nodes}
-        self._api = Api(plane)
+        self._plane = plane
+        self._connection = AsyncExitStack()
         self._uids: dict[str, str] = {}
         self._ready = dict.fromkeys(self.nodes, "true")
         self._stopped: set[str] = set()
@@ -100,7 +103,8 @@ class Fleet:
     # --- internals: in its own thread
 
     async def _begin(self) -> None:
-        await self._api.__aenter__()
+        connecting = connected(self._plane.kubeconfig())
+        self._kube: Kube = await self._connection.enter_async_context(connecting)
         await each(self.nodes.values(), self._create)
         if self._renew_s is not None:
             self._renewing = asyncio.create_task(self._keep_renewing(self._renew_s))
@@ -110,21 +114,23 @@ class Fleet:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, *self._under_way.values(), return_exceptions=True)
         await each(tuple(self._uids), self._remove)
-        await self._api.__aexit__(None, None, None)
+        await self._connection.aclose()
 
     async def _create(self, node: Node) -> None:
-        made = await self._api.ask("POST", _NODES, node_json(node))
+        made = await self._kube.post(_NODES, node_json(node), timeout_s=TIMEOUT_S)
         self._uids[node.name] = made["metadata"]["uid"]
-        await self._api.ask("POST", _DEVICES, device_json(node, self._uids[node.name]))
-        await self._api.ask("POST", _LEASES, lease_json(node.name, now(), self._ready[node.name]))
+        device = device_json(node, self._uids[node.name])
+        lease = lease_json(node.name, now(), self._ready[node.name])
+        for path, body in ((_DEVICES, device), (_LEASES, lease)):
+            await self._kube.post(path, body, timeout_s=TIMEOUT_S)
 
     async def _remove(self, name: str) -> None:
         self._uids.pop(name, None)
         lease = f"{_LEASES}/{names.LEASE_AGENT_PREFIX}{name}"
         for path in (lease, f"{_DEVICES}/{name}", f"{_NODES}/{name}"):
             try:
-                await self._api.ask("DELETE", path)
-            except ApiError as error:
+                await self._kube.delete(path, timeout_s=TIMEOUT_S)
+            except KubeError as error:
                 if error.status != 404:  # a test may have deleted it
                     raise
 
@@ -133,7 +139,7 @@ class Fleet:
         annotations = {"annotations": renewed["metadata"]["annotations"]}
         path = f"{_LEASES}/{names.LEASE_AGENT_PREFIX}{name}"
         body = {"metadata": annotations, "spec": renewed["spec"]}
-        await self._api.ask("PATCH", path, body, MERGE_PATCH)
+        await self._kube.patch(path, body, timeout_s=TIMEOUT_S)
 
     async def _keep_renewing(self, every_s: float) -> None:
         """Spread evenly over the interval, a few together; renewals fail while the API server is
@@ -156,7 +162,7 @@ class Fleet:
         try:
             if name in self._uids and name not in self._stopped:
                 await self._renew(name)
-        except (ApiError, aiohttp.ClientError, TimeoutError):
+        except KubeError:
             return
         finally:
             del self._under_way[name]

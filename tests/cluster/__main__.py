@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from lab.cluster.api import Api
+from lab.cluster.api import connected
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
@@ -107,7 +107,7 @@ def _whole(disturbance: Disturbance, seed: int) -> Figures:
             stack.enter_context(running(plane, "mistake", hostname="mistake", elects=False))
 
         async def run_storm() -> Figures:
-            async with Api(plane) as api:
+            async with connected(plane.kubeconfig()) as api:
                 storm = Storm(api, random.Random(seed))
                 await pass_over(storm, disturbance, installation, plane.apiserver, log=say)
                 return storm.figures

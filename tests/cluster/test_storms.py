@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from lab.cluster.api import Api
+from lab.cluster.api import connected
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
@@ -33,8 +33,8 @@ WITHIN_S = 120.0
 
 @asynccontextmanager
 async def _storm(plane: ControlPlane, namespace: str, seed: int) -> AsyncIterator[Storm]:
-    async with Api(plane) as api:
-        await api.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    async with connected(plane.kubeconfig()) as api:
+        await api.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
         storm = Storm(api, random.Random(seed), namespace, strict=False)
         yield storm
         await storm.clear()

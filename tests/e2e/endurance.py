@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import re
@@ -15,10 +14,9 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from lab.cluster.api import Api
+from lab.cluster.api import connected
 from tests.e2e.node import Node
 from tests.e2e.whole import Whole
 from tests.load.crowd import Crowd
@@ -47,23 +45,6 @@ _MIDDLE_S: Final = (15.0, 40.0)
 
 
 @dataclass(frozen=True)
-class _Serving:
-    """A cluster's API server, by its user's kubeconfig."""
-
-    kubeconfig: dict[str, Any]
-
-    @property
-    def server(self) -> str:
-        return str(self.kubeconfig["clusters"][0]["cluster"]["server"])
-
-    @property
-    def ca(self) -> Path:
-        return Path(self.kubeconfig["clusters"][0]["cluster"]["certificate-authority"])
-
-    def token(self, user: str = "admin") -> str:
-        return str(self.kubeconfig["users"][0]["user"]["token"])
-
-
 class Endurance:
     """A cluster and its crowd. most: pods at once. say: receives progress lines."""
 
@@ -118,8 +99,7 @@ class Endurance:
 
     async def _during(self, task: Callable[[Crowd], Awaitable[None]], until_gone: bool) -> Figures:
         """Pods are created and deleted while the task runs; at its end all are deleted."""
-        config = json.loads((self._whole.directory / "kubeconfig").read_text())
-        async with Api(_Serving(config)) as api:
+        async with connected(self._whole.directory / "kubeconfig") as api:
             crowd = Crowd(api, self._chance)
             await crowd.come(self._most)
             around = [self._come_and_go(crowd), self._look(crowd), _read(crowd)]

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import aiohttp
-
-from lab.cluster.api import Api, ApiError
+from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
 from simgpu import config
 from tests.load import inside
 from tests.load.accounts import Share
@@ -27,7 +26,6 @@ _LOG_LINES: Final = 500
 _SILENCE_S: Final = 60.0
 """A container that runs has written its first line by then."""
 _CONTEXT_BYTES: Final = config.load(config.DEFAULT_FILE).context_overhead_bytes
-_UNREACHABLE: Final = (ApiError, aiohttp.ClientError, TimeoutError)
 _NO_LOGS: Final = "unable to retrieve container logs for "
 """The kubelet's answer, in place of a log, while its runtime does not report the container."""
 
@@ -56,7 +54,7 @@ class Crowd(Load):
     mix = "crowd"
     timeout_s = 120.0
 
-    def __init__(self, api: Api, chance: random.Random) -> None:
+    def __init__(self, api: Kube, chance: random.Random) -> None:
         super().__init__(api, chance)
         self._there: dict[str, _Tenant] = {}
 
@@ -173,7 +171,7 @@ class Crowd(Load):
                 )
                 for container in pod["spec"]["containers"]
             }
-        except _UNREACHABLE:
+        except KubeError:
             return False
         if any(text.startswith(_NO_LOGS) for text in texts.values()):
             return False

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from lab.cluster.api import Api, each
+from gpuslice.kube.client import Kube
+from lab.cluster.api import TIMEOUT_S, each
 from tests.load import kinds
 from tests.load.accounts import Books, books
 
@@ -60,7 +61,7 @@ class Load:
     timeout_s: ClassVar[float]
     """The longest that a pod that fits may wait, after its creation and after the last kill."""
 
-    def __init__(self, api: Api, chance: random.Random, namespace: str = "default") -> None:
+    def __init__(self, api: Kube, chance: random.Random, namespace: str = "default") -> None:
         self.figures = Figures()
         self.chance = chance
         self.devices: Sequence[Json] = ()
@@ -92,8 +93,8 @@ class Load:
         """The pods as the API server has them, added up. Raises LoadError for any error. Pods
         without a request hold nothing and are left out."""
         if not self.devices:
-            self.devices = (await self._api.ask("GET", DEVICES))["items"]
-        listed = (await self._api.ask("GET", self._path))["items"]
+            self.devices = (await self._api.get(DEVICES, timeout_s=TIMEOUT_S))["items"]
+        listed = (await self._api.get(self._path, timeout_s=TIMEOUT_S))["items"]
         self.pods = {pod["metadata"]["name"]: pod for pod in listed}
         self.figures.looks_at_books += 1
         made = books(
@@ -107,7 +108,7 @@ class Load:
 
     async def delete(self, name: str, grace_period_s: int | None = None) -> None:
         grace = {} if grace_period_s is None else {"gracePeriodSeconds": grace_period_s}
-        await self._api.ask("DELETE", f"{self._path}/{name}", grace or None)
+        await self._api.delete(f"{self._path}/{name}", grace or None, timeout_s=TIMEOUT_S)
 
     async def _make(self, what: tuple[str, str]) -> None:
-        await self._api.ask("POST", self._path, kinds.pod(*what))
+        await self._api.post(self._path, kinds.pod(*what), timeout_s=TIMEOUT_S)

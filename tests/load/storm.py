@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lab.cluster.api import Api, each
+from gpuslice.kube.client import Kube
+from lab.cluster.api import each
 from lab.cluster.installation import Installation
 from lab.cluster.supervised import Process
 from tests.load.accounts import Books
@@ -39,7 +40,7 @@ class Storm(Load):
     timeout_s = 30.0
 
     def __init__(
-        self, api: Api, chance: random.Random, namespace: str = "default", strict: bool = True
+        self, api: Kube, chance: random.Random, namespace: str = "default", strict: bool = True
     ) -> None:
         super().__init__(api, chance, namespace)
         self._strict = strict
