@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from gpuslice.contract import dialects, names
-from scheduler.core.fleet import MAX_BYTES
 from scheduler.core.request import (
     WHOLE_PERCENT,
     Attribute,
@@ -22,12 +21,18 @@ from scheduler.core.request import (
 )
 from scheduler.dialects.reading import (
     FOREIGN,
+    GPUS,
+    MIB,
+    MIB_BYTES,
+    PERCENT,
+    Bound,
     Container,
+    Json,
     PodFields,
     Reading,
     RequestError,
-    amount,
-    is_in_bytes,
+    annotation,
+    invalid,
     policy,
 )
 
@@ -36,27 +41,32 @@ _MEMORY: Final = dialects.HAMI_MEMORY
 _PERCENT: Final = dialects.HAMI_MEMORY_PERCENT
 _CORES: Final = dialects.HAMI_CORES
 _PRIORITY: Final = dialects.HAMI_PRIORITY
-_MIB: Final = 2**20
+_BOUNDS: Final[Mapping[str, Bound]] = {
+    _GPU: GPUS,
+    _MEMORY: MIB,
+    _PERCENT: PERCENT,
+    _CORES: PERCENT,
+    _PRIORITY: Bound(1, "0 or 1"),
+}
 _VENDOR: Final = "nvidia-"
 """HAMi puts it before the models that it matches, in upper case."""
-_MAX: Final = {
-    _GPU: names.MAX_GPUS,
-    _MEMORY: MAX_BYTES // _MIB,
-    _PERCENT: WHOLE_PERCENT,
-    _CORES: WHOLE_PERCENT,
-    _PRIORITY: 1,
-}
 _MAX_NAMES: Final = 1000
 """In a list. Each UUID is compared with every GPU of the cluster."""
 
 
 def read(pod: PodFields) -> Reading | None:
-    amounts = {container.name: _amounts(container) for container in pod.containers}
-    requests = [
-        _container_request(each, amounts[each.name])
-        for each in pod.containers
-        if amounts[each.name]
-    ]
+    requests, notices = [], []
+    for container in pod.containers:
+        # HAMi reads the limit; the API server requires the request to equal it.
+        written = {**container.requests, **container.limits}
+        amounts = container.amounts(written, _BOUNDS)
+        if amounts:
+            requests.append(_container_request(container, amounts, written))
+        if _PRIORITY in amounts:
+            notices.append(
+                f"{container.field(_PRIORITY)}: 1 has no effect: containers of a GPU run in turn,"
+                f" by their {_CORES}"
+            )
     if not requests:
         return None
     for container in pod.containers:
@@ -68,72 +78,33 @@ def read(pod: PodFields) -> Reading | None:
             )
     of_nodes = _policy(pod.annotations, dialects.HAMI_NODE_POLICY)
     of_gpus = _policy(pod.annotations, dialects.HAMI_GPU_POLICY)
-    notices = [
-        f"container {name}: {_PRIORITY}: 1 has no effect: containers of a GPU run in turn, by their"
-        f" {_CORES}"
-        for name, each in amounts.items()
-        if _PRIORITY in each
-    ]
     if of_nodes and of_gpus and of_nodes is not of_gpus:
         notices.append(
-            f"metadata.annotations[{dialects.HAMI_NODE_POLICY}]: {of_nodes.value} has no effect:"
+            f"{annotation(dialects.HAMI_NODE_POLICY)}: {of_nodes.value} has no effect:"
             f" {dialects.HAMI_GPU_POLICY}, {of_gpus.value}, ranks nodes and GPUs"
         )
+    selector = tuple(_selector(pod.annotations))
     return Reading(
-        requests,
-        of_gpus or of_nodes,
-        tuple(_selector(pod.annotations)),
-        foreign=FOREIGN - {_GPU},
-        notices=notices,
+        requests, of_gpus or of_nodes, selector, foreign=FOREIGN - {_GPU}, notices=notices
     )
 
 
-def _amounts(container: Container) -> Mapping[str, int]:
-    """Amounts above zero, by resource."""
-    resources = dialects.HAMI.resources
-    amounts = {name: amount(container, name, _written(container, name)) for name in resources}
-    return {name: asked for name, asked in amounts.items() if asked}
-
-
-def _container_request(container: Container, amounts: Mapping[str, int]) -> ContainerRequest:
-    for name, asked in amounts.items():
-        in_bytes = name == _MEMORY and is_in_bytes(_written(container, name))
-        if asked > _MAX[name] or in_bytes:
-            raise _invalid(container, name, _allowed(name))
+def _container_request(
+    container: Container, amounts: Mapping[str, int], written: Json
+) -> ContainerRequest:
     if amounts.keys() == {_PRIORITY}:
-        of = ", ".join(dialects.HAMI.resources[:-1])
-        raise _invalid(container, _PRIORITY, f"absent without one of {of}")
-    if _GPU not in amounts and _written(container, _GPU) is not None:
-        raise _invalid(container, _GPU, _allowed(_GPU))
-    core, size, ratio = amounts.get(_CORES), None, None
+        others = ", ".join(dialects.HAMI.resources[:-1])
+        must_be = f"absent without one of {others}"
+        raise invalid(container.field(_PRIORITY), written[_PRIORITY], must_be)
+    if _GPU in written and _GPU not in amounts:
+        raise invalid(container.field(_GPU), written[_GPU], GPUS.allowed)
+    gpus, core = amounts.get(_GPU, 1), amounts.get(_CORES)
     if _MEMORY in amounts:
-        size = amounts[_MEMORY] * _MIB
-    else:
-        ratio = ratio_of_percent(amounts.get(_PERCENT, WHOLE_PERCENT))
-        if ratio == 1 and core is None:
-            core = WHOLE_PERCENT
-    gpus = amounts.get(_GPU, 1)
-    return ContainerRequest(
-        container.name, container.phase, container.order, gpus, core, size, ratio
-    )
-
-
-def _written(container: Container, name: str) -> object:
-    """HAMi reads the limit; the API server requires the request to equal it."""
-    return container.limits.get(name, container.requests.get(name))
-
-
-def _allowed(name: str) -> str:
-    if name == _PRIORITY:
-        return "0 or 1"
-    return f"1 to {_MAX[name]}" + (" MiB, a number without a unit" if name == _MEMORY else "")
-
-
-def _invalid(container: Container, name: str, allowed: str) -> RequestError:
-    value = _written(container, name)
-    return RequestError(
-        f"container {container.name}: {name}: invalid value {value}: must be {allowed}"
-    )
+        return container.request(gpus, core, amounts[_MEMORY] * MIB_BYTES)
+    ratio = ratio_of_percent(amounts.get(_PERCENT, WHOLE_PERCENT))
+    if ratio == 1 and core is None:
+        core = WHOLE_PERCENT
+    return container.request(gpus, core, memory_ratio=ratio)
 
 
 def _policy(annotations: Mapping[str, str], key: str) -> Policy | None:
@@ -162,13 +133,10 @@ def _listed(annotations: Mapping[str, str], key: str) -> Sequence[str]:
     listed = [each.strip() for each in annotations[key].split(",")]
     if len(listed) > _MAX_NAMES:
         raise RequestError(
-            f"metadata.annotations[{key}]: invalid value of {len(listed)} names: must be at most"
+            f"{annotation(key)}: invalid value of {len(listed)} names: must be at most"
             f" {_MAX_NAMES} names; use the node's annotation {names.ANNOTATION_EXCLUDED_GPUS}, or a"
             " nodeSelector"
         )
     if not any(listed):
-        raise RequestError(
-            f"metadata.annotations[{key}]: invalid value {annotations[key]!r}: must be names,"
-            " separated by commas"
-        )
+        raise invalid(annotation(key), repr(annotations[key]), "names, separated by commas")
     return [each for each in listed if each]

@@ -35,9 +35,19 @@ from gpuslice.contract.dialects import (
 from scheduler.core.fleet import MAX_BYTES, Gpu
 from scheduler.core.place import Placement
 from scheduler.core.request import ContainerRequest, Phase
-from scheduler.dialects.reading import FOREIGN, Container, Outputs, PodFields, Reading, RequestError
+from scheduler.dialects.reading import (
+    GPUS,
+    MIB,
+    MIB_BYTES,
+    Container,
+    Outputs,
+    PodFields,
+    Reading,
+    RequestError,
+    annotation,
+    invalid,
+)
 
-_MIB: Final = 1 << 20
 _MIN_FRACTION: Final = "0.000001"
 """A smaller one could be less than a byte."""
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]+")
@@ -90,30 +100,21 @@ def read(pod: PodFields) -> Reading | None:
     _refuse_combinations(pod, keys, by_container, mps)
     if not keys:
         return None
-    memory = _memory(written)
+    mib = _number(written, KAI_MEMORY, MIB.most, _MEMORY, f"at most {MIB.most} MiB")
+    memory = None if mib is None else mib * MIB_BYTES
     ratio = _fraction(written)
-    gpus = _devices(written)
+    gpus = _number(written, KAI_DEVICES, GPUS.most, _DEVICES, GPUS.allowed) or 1
     if by_container:
         target, memory = _of_container(pod, by_container)
     else:
         target = _target(pod)
-    requested = ContainerRequest(target.name, target.phase, target.order, gpus, None, memory, ratio)
-    return Reading(
-        containers=(requested,),
-        foreign=FOREIGN,
-        notices=(_MPS_NOTICE,) if mps else (),
-        outputs=partial(_outputs, requested),
+    requested = target.request(gpus, None, memory, ratio)
+    notice = (
+        f"{annotation(KAI_MPS)}: true has no effect: the library limits each container, and"
+        " containers share a GPU without MPS"
     )
-
-
-_MPS_NOTICE: Final = (
-    f"metadata.annotations[{KAI_MPS}]: true has no effect: the library limits each container, and"
-    " containers share a GPU without MPS"
-)
-
-
-def _where(key: str) -> str:
-    return f"metadata.annotations[{key}]"
+    notices = (notice,) if mps else ()
+    return Reading((requested,), notices=notices, outputs=partial(_outputs, requested))
 
 
 def _refuse_combinations(
@@ -135,18 +136,20 @@ def _refuse_combinations(
 # --- amounts -------------------------------------------------------------------------------------
 
 
-def _memory(written: Mapping[str, str]) -> int | None:
-    """Bytes of each GPU."""
-    text = written.get(KAI_MEMORY)
+def _number(
+    written: Mapping[str, str], key: str, most: int, refusal: str, must_be: str
+) -> int | None:
+    """The positive number in the annotation. refusal: KAI's text for another value; must_be: of one
+    above `most`."""
+    text = written.get(key)
     if text is None:
         return None
     digits = text.lstrip("0")
     if not _WHOLE_NUMBER.fullmatch(text) or not digits:
-        raise RequestError(_MEMORY)
-    most_mib = MAX_BYTES // _MIB
-    if len(digits) > len(str(most_mib)) or int(digits) > most_mib:
-        raise _invalid(KAI_MEMORY, text, f"at most {most_mib} MiB")
-    return int(digits) * _MIB
+        raise RequestError(refusal)
+    if len(digits) > len(str(most)) or int(digits) > most:
+        raise invalid(annotation(key), text, must_be)
+    return int(digits)
 
 
 def _fraction(written: Mapping[str, str]) -> Fraction | None:
@@ -163,24 +166,8 @@ def _fraction(written: Mapping[str, str]) -> Fraction | None:
     if not _DECIMAL.fullmatch(text):
         raise RequestError(_NOTATION + text)
     if amount < float(_MIN_FRACTION):
-        raise _invalid(KAI_FRACTION, text, f"at least {_MIN_FRACTION}")
+        raise invalid(annotation(KAI_FRACTION), text, f"at least {_MIN_FRACTION}")
     return Fraction(text)
-
-
-def _devices(written: Mapping[str, str]) -> int:
-    text = written.get(KAI_DEVICES)
-    if text is None:
-        return 1
-    digits = text.lstrip("0")
-    if not _WHOLE_NUMBER.fullmatch(text) or not digits:
-        raise RequestError(_DEVICES)
-    if len(digits) > len(str(names.MAX_GPUS)) or int(digits) > names.MAX_GPUS:
-        raise _invalid(KAI_DEVICES, text, f"1 to {names.MAX_GPUS}")
-    return int(digits)
-
-
-def _invalid(key: str, text: str, must_be: str) -> RequestError:
-    return RequestError(f"{_where(key)}: invalid value {text}: must be {must_be}")
 
 
 # --- the container -------------------------------------------------------------------------------
@@ -193,10 +180,8 @@ def _target(pod: PodFields) -> Container:
     if pod.annotations.get(KAI_CONTAINER_TYPE) == KAI_INIT_CONTAINER:
         candidates = [each for each in candidates if each.phase is not Phase.MAIN]
         if not candidates:
-            raise RequestError(
-                f"{_where(KAI_CONTAINER_TYPE)}: invalid value {KAI_INIT_CONTAINER}: must be absent"
-                " in a pod without init containers"
-            )
+            must_be = "absent in a pod without init containers"
+            raise invalid(annotation(KAI_CONTAINER_TYPE), KAI_INIT_CONTAINER, must_be)
     elif name is None:
         candidates = [each for each in candidates if each.phase is Phase.MAIN]
     for each in candidates:
@@ -207,14 +192,14 @@ def _target(pod: PodFields) -> Container:
 
 def _of_container(pod: PodFields, keys: Sequence[str]) -> tuple[Container, int]:
     """The container that the keys name, and its bytes of each GPU."""
-    found: dict[str, int] = {}
+    bytes_of: dict[str, int] = {}
     containers = set()
     for key in keys:
         match = _OF_CONTAINER.fullmatch(key)
         if match is None:
             raise RequestError(f"invalid NvFractions annotation key: {key}")
         containers.add(match[1])
-        found[match[2]] = _bytes(key, pod.annotations[key])
+        bytes_of[match[2]] = _bytes(key, pod.annotations[key])
     if len(containers) > 1:
         raise RequestError(_SEVERAL)
     (name,) = containers
@@ -229,7 +214,7 @@ def _of_container(pod: PodFields, keys: Sequence[str]) -> tuple[Container, int]:
         raise RequestError(
             f"{KAI_CONTAINER} annotation value {other} does not match container name {name}"
         )
-    request, limit = found.get(KAI_MEMORY_REQUEST), found.get(KAI_MEMORY_LIMIT)
+    request, limit = bytes_of.get(KAI_MEMORY_REQUEST), bytes_of.get(KAI_MEMORY_LIMIT)
     if request is not None and limit is not None:
         if request > limit:
             raise RequestError(
@@ -237,8 +222,9 @@ def _of_container(pod: PodFields, keys: Sequence[str]) -> tuple[Container, int]:
             )
         if request < limit:
             key = f"{KAI_CONTAINER_PREFIX}{name}{KAI_MEMORY_LIMIT}"
-            raise _invalid(key, pod.annotations[key], "equal to the request, or without one")
-    return target, max(found.values())
+            must_be = "equal to the request, or without one"
+            raise invalid(annotation(key), pod.annotations[key], must_be)
+    return target, max(bytes_of.values())
 
 
 def _bytes(key: str, text: str) -> int:
@@ -247,8 +233,8 @@ def _bytes(key: str, text: str) -> int:
         raise RequestError(
             f"{key} annotation value must be a valid Kubernetes memory quantity greater than 0"
         )
-    if not _MIB <= read.amount <= MAX_BYTES:
-        raise _invalid(key, text, "1Mi to 256Ti")
+    if not MIB_BYTES <= read.amount <= MAX_BYTES:
+        raise invalid(annotation(key), text, "1Mi to 256Ti")
     return read.amount
 
 

@@ -22,7 +22,14 @@ from scheduler.core.request import (
     Scope,
     ratio_of_percent,
 )
-from scheduler.dialects.reading import FOREIGN, Container, PodFields, Reading, RequestError, amount
+from scheduler.dialects.reading import (
+    Container,
+    PodFields,
+    Reading,
+    RequestError,
+    annotation,
+    invalid,
+)
 
 _GPU: Final = names.RESOURCE_GPU
 _CORE: Final = names.RESOURCE_CORE
@@ -41,7 +48,7 @@ _MAX_CHARACTERS: Final = 16384
 _OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
 
 _ALLOWED: Final = (
-    f"must be {_GPU} alone, or one of {_MEMORY} and {_RATIO}, optionally with {_CORE} and {_SHARED}"
+    f"{_GPU} alone, or one of {_MEMORY} and {_RATIO}, optionally with {_CORE} and {_SHARED}"
 )
 
 
@@ -69,15 +76,13 @@ def read(pod: PodFields) -> Reading | None:
         return None
     isolation = _requires_isolation(pod.labels.get(names.LABEL_ISOLATION_PROVIDER))
     selector, scope = _hints(pod.annotations, requests)
-    return Reading(requests, None, selector, scope, isolation, FOREIGN)
+    return Reading(requests, None, selector, scope, isolation)
 
 
 def _requires_isolation(value: str | None) -> bool:
     if value is not None and value.lower() != names.ISOLATION_PROVIDER:
-        raise RequestError(
-            f"metadata.labels[{names.LABEL_ISOLATION_PROVIDER}]: invalid value {value!r}: must be"
-            f" {names.ISOLATION_PROVIDER}, in upper or lower case"
-        )
+        field = f"metadata.labels[{names.LABEL_ISOLATION_PROVIDER}]"
+        raise invalid(field, repr(value), f"{names.ISOLATION_PROVIDER}, in upper or lower case")
     return value is not None
 
 
@@ -85,55 +90,38 @@ def _requires_isolation(value: str | None) -> bool:
 
 
 def _amounts(container: Container) -> Mapping[str, int]:
-    """The requested amounts of share resources; zero is no request, as in Kubernetes."""
-    written = _resources(container)
-    amounts = {
-        name: amount(container, name, written.get(name), whole=False)
-        for name in KOORDINATOR.resources
-    }
-    return {name: asked for name, asked in amounts.items() if asked}
-
-
-def _resources(container: Container) -> Mapping[str, object]:
-    """Return the resources under canonical names. A request has precedence over a limit of the same
-    name; the API server requires both to be equal."""
-    amounts: dict[str, object] = {}
+    """The requested amounts of share resources; zero is no request, as in Kubernetes. A request has
+    precedence over a limit of the same name; the API server requires both to be equal."""
+    written: dict[str, object] = {}
     for there in (container.limits, container.requests):
         for key, value in there.items():
             canonical = names.DEPRECATED_RESOURCES.get(key, key)
             if canonical == key or canonical not in there:
-                amounts[canonical] = value
-    return amounts
+                written[canonical] = value
+    amounts = {name: container.amount(name, written.get(name)) for name in KOORDINATOR.resources}
+    return {name: requested for name, requested in amounts.items() if requested}
 
 
 def _container_request(container: Container, asked: Mapping[str, int]) -> ContainerRequest:
-    where = f"container {container.name}"
     one_memory = (_MEMORY in asked) != (_RATIO in asked)
     if asked.keys() != {_GPU} and (_GPU in asked or not one_memory):
         written = ", ".join(f"{name}={amount}" for name, amount in asked.items())
-        raise RequestError(f"{where}: resources: invalid value {written}: {_ALLOWED}")
+        raise invalid(container.field("resources"), written, _ALLOWED)
     gpus = _gpus(asked)
     if gpus > names.MAX_GPUS:
-        raise RequestError(
-            f"{where}: number of GPUs: invalid value {gpus}: must be 1 to {names.MAX_GPUS}"
-        )
-    even = _SHARED in asked
-    if _GPU in asked:
-        percent = _percent(where, _GPU, asked[_GPU], gpus, even)
-        share = ratio_of_percent(percent)
-        return ContainerRequest(
-            container.name, container.phase, container.order, gpus, percent, None, share
-        )
-    core = _percent(where, _CORE, asked[_CORE], gpus, even) if _CORE in asked else None
-    ratio = None
-    if _RATIO in asked:
-        ratio = ratio_of_percent(_percent(where, _RATIO, asked[_RATIO], gpus, even))
-    memory = asked.get(_MEMORY)
-    if memory is not None:
-        memory = _of_each(f"{where}: {_MEMORY}", memory, gpus, MAX_BYTES, "bytes")
-    return ContainerRequest(
-        container.name, container.phase, container.order, gpus, core, memory, ratio
-    )
+        raise invalid(container.field("number of GPUs"), gpus, f"1 to {names.MAX_GPUS}")
+    percent = {
+        name: _percent(container.field(name), asked[name], gpus, _SHARED in asked)
+        for name in (_GPU, _CORE, _RATIO)
+        if name in asked
+    }
+    core = percent.get(_GPU, percent.get(_CORE))
+    if _MEMORY in asked:
+        field = container.field(_MEMORY)
+        memory = _of_each(field, asked[_MEMORY], gpus, MAX_BYTES, "bytes")
+        return container.request(gpus, core, memory)
+    ratio = ratio_of_percent(percent[_GPU if _GPU in asked else _RATIO])
+    return container.request(gpus, core, memory_ratio=ratio)
 
 
 def _gpus(asked: Mapping[str, int]) -> int:
@@ -146,28 +134,22 @@ def _gpus(asked: Mapping[str, int]) -> int:
     return percent // WHOLE_PERCENT if whole else 1
 
 
-def _percent(where: str, name: str, total: int, gpus: int, even: bool) -> int:
+def _percent(field: str, total: int, gpus: int, even: bool) -> int:
     """The percent per GPU. even: gpu.shared gives the number of GPUs, which must divide the
     total."""
     if even and total % gpus:
-        raise RequestError(
-            f"{where}: {name}: invalid value {total}: must be a multiple of {_SHARED}, {gpus}"
-        )
+        raise invalid(field, total, f"a multiple of {_SHARED}, {gpus}")
     if not even and total > WHOLE_PERCENT and total % WHOLE_PERCENT:
-        raise RequestError(
-            f"{where}: {name}: invalid value {total}: must be 1 to {WHOLE_PERCENT}, or a multiple"
-            f" of {WHOLE_PERCENT} for whole GPUs"
-        )
-    return _of_each(f"{where}: {name}", total, gpus, WHOLE_PERCENT, "percent")
+        must_be = f"1 to {WHOLE_PERCENT}, or a multiple of {WHOLE_PERCENT} for whole GPUs"
+        raise invalid(field, total, must_be)
+    return _of_each(field, total, gpus, WHOLE_PERCENT, "percent")
 
 
-def _of_each(where: str, total: int, gpus: int, most: int, unit: str) -> int:
+def _of_each(field: str, total: int, gpus: int, most: int, unit: str) -> int:
     each = total // gpus
     if not 1 <= each <= most:
-        raise RequestError(
-            f"{where}: invalid value {total}: must be {gpus} to {most * gpus} {unit} for"
-            f" {gpus} GPU{'s' if gpus > 1 else ''}"
-        )
+        plural = "s" if gpus > 1 else ""
+        raise invalid(field, total, f"{gpus} to {most * gpus} {unit} for {gpus} GPU{plural}")
     return each
 
 
@@ -193,13 +175,13 @@ def _hints(
     for key in _NOT_HONOURED:
         if key in annotations:
             raise RequestError(
-                f"metadata.annotations[{key}]: must be absent, as gpuslice does not support it;"
-                f" use {names.ANNOTATION_ALLOCATE_HINT} instead"
+                f"{annotation(key)}: must be absent, as gpuslice does not support it; use"
+                f" {names.ANNOTATION_ALLOCATE_HINT} instead"
             )
     text = annotations.get(names.ANNOTATION_ALLOCATE_HINT)
     if text is None:
         return (), Scope.NODE
-    where = f"metadata.annotations[{names.ANNOTATION_ALLOCATE_HINT}]"
+    where = annotation(names.ANNOTATION_ALLOCATE_HINT)
     if len(text) > _MAX_CHARACTERS:
         raise RequestError(
             f"{where}: invalid value of {len(text)} characters: must have at most {_MAX_CHARACTERS}"
@@ -208,8 +190,7 @@ def _hints(
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         shown = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
-        problem = f"invalid value {shown!r}: must be JSON: {error}"
-        raise RequestError(f"{where}: {problem}") from error
+        raise invalid(where, repr(shown), f"JSON: {error}") from error
     gpu = _object(where, document, names.DEVICE_TYPE_GPU).get(names.DEVICE_TYPE_GPU)
     where = f"{where}: {names.DEVICE_TYPE_GPU}"
     hint = _object(where, gpu, "requiredTopologyScope", "selector")
@@ -221,13 +202,12 @@ def _scope(where: str, hint: Mapping[str, Any], requests: Sequence[ContainerRequ
     if text in (None, ""):
         return Scope.NODE
     scope = _SCOPES.get(text) if isinstance(text, str) else None
-    where = f"{where}.requiredTopologyScope: invalid value {text!r}"
+    where = f"{where}.requiredTopologyScope"
     if scope is None:
-        raise RequestError(f"{where}: must be one of {', '.join(_SCOPES)}")
+        raise invalid(where, repr(text), f"one of {', '.join(_SCOPES)}")
     if scope is Scope.DEVICE and any(requested.gpus > 1 for requested in requests):
-        raise RequestError(
-            f"{where}: must be one of PCIe, NUMANode, Node, as a container requests several GPUs"
-        )
+        must_be = "one of PCIe, NUMANode, Node, as a container requests several GPUs"
+        raise invalid(where, repr(text), must_be)
     return scope
 
 
@@ -236,9 +216,7 @@ def _selector(where: str, raw: object) -> Sequence[Requirement]:
     lines = []
     for key, value in _object(f"{where}.matchLabels", selector.get("matchLabels")).items():
         if not isinstance(value, str):
-            raise RequestError(
-                f"{where}.matchLabels.{key}: invalid value {value!r}: must be a string"
-            )
+            raise invalid(f"{where}.matchLabels.{key}", repr(value), "a string")
         lines.append(Requirement(key, frozenset({value})))
     expressions = selector.get("matchExpressions") or []
     if not isinstance(expressions, list):
@@ -253,19 +231,15 @@ def _expression(where: str, raw: object) -> Requirement:
     key, operator = expression.get("key"), expression.get("operator")
     values = expression.get("values") or []
     if not isinstance(key, str) or not key:
-        raise RequestError(f"{where}.key: invalid value {key!r}: must be a label's key")
+        raise invalid(f"{where}.key", repr(key), "a label's key")
     if not isinstance(operator, str) or operator not in _OPERATORS:
-        raise RequestError(
-            f"{where}.operator: invalid value {operator!r}: must be one of {', '.join(_OPERATORS)}"
-        )
+        raise invalid(f"{where}.operator", repr(operator), f"one of {', '.join(_OPERATORS)}")
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise RequestError(f"{where}.values: invalid value {values!r}: must be strings")
+        raise invalid(f"{where}.values", repr(values), "strings")
     needs_values = operator in ("In", "NotIn")
     if needs_values != bool(values):
-        allowed = "one or more" if needs_values else "empty"
-        raise RequestError(
-            f"{where}.values: invalid value {values!r}: must be {allowed} with {operator}"
-        )
+        must_be = f"{'one or more' if needs_values else 'empty'} with {operator}"
+        raise invalid(f"{where}.values", repr(values), must_be)
     return Requirement(key, frozenset(values) if needs_values else None, _OPERATORS[operator])
 
 
@@ -278,7 +252,5 @@ def _object(where: str, raw: object, *honoured: str) -> Mapping[str, Any]:
         raise RequestError(f"{where}: must be an object, not {type(raw).__name__}")
     for key in sorted(raw.keys() - set(honoured or raw)):
         if raw[key]:
-            raise RequestError(
-                f"{where}: invalid value {key}: must be one of {', '.join(honoured)}"
-            )
+            raise invalid(where, key, f"one of {', '.join(honoured)}")
     return raw

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from fractions import Fraction
+from typing import Any, Final, NamedTuple
 
 from gpuslice.contract import names, quantity
-from scheduler.core.fleet import Gpu
+from scheduler.core.fleet import MAX_BYTES, Gpu
 from scheduler.core.place import Placement
-from scheduler.core.request import ContainerRequest, Phase, Policy, Requirement, Scope
+from scheduler.core.request import (
+    WHOLE_PERCENT,
+    ContainerRequest,
+    Phase,
+    Policy,
+    Requirement,
+    Scope,
+)
 
 Json = Mapping[str, Any]
 Writer = Callable[[Placement, Sequence[Gpu], int], "Outputs"]
@@ -41,6 +49,16 @@ class RequestError(ValueError):
         super().__init__(text)
 
 
+def invalid(field: str, value: object, must_be: str) -> RequestError:
+    """An error in Kubernetes' form."""
+    return RequestError(f"{field}: invalid value {value}: must be {must_be}")
+
+
+def annotation(key: str) -> str:
+    """The annotation's field, for errors."""
+    return f"metadata.annotations[{key}]"
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """order: its index among the init containers, sidecars included; of MAIN ones among the main.
@@ -53,25 +71,52 @@ class Container:
     requests: Json
     privileged: bool = False
 
+    def request(
+        self,
+        gpus: int,
+        core_percent: int | None,
+        memory_bytes: int | None = None,
+        memory_ratio: Fraction | None = None,
+    ) -> ContainerRequest:
+        amounts = (gpus, core_percent, memory_bytes, memory_ratio)
+        return ContainerRequest(self.name, self.phase, self.order, *amounts)
 
-def amount(container: Container, name: str, written: object, whole: bool = True) -> int:
-    """The amount written for the resource; 0: not requested, as in Kubernetes. whole: refuses a
-    fraction, which is rounded up otherwise. The API server refuses it too, but the pod may not have
-    passed it. Raises RequestError."""
-    where = f"container {container.name}: {name}"
-    found = quantity.parse(written)
-    if isinstance(found, quantity.Invalid):
-        raise RequestError(f"{where}: {found.reason}")
-    if isinstance(found, quantity.Absent):
-        return 0
-    if whole and found.rounded:
-        raise RequestError(f"{where}: invalid value {written}: must be a whole number")
-    return found.amount
+    def field(self, resource: str) -> str:
+        """The field of the resource, for errors."""
+        return f"container {self.name}: {resource}"
+
+    def amount(self, resource: str, written: object) -> int:
+        """The amount written for the resource, rounded up; 0: not requested, as in Kubernetes.
+        Raises RequestError."""
+        found = quantity.parse(written)
+        if isinstance(found, quantity.Invalid):
+            raise RequestError(f"{self.field(resource)}: {found.reason}")
+        return found.amount if isinstance(found, quantity.Value) else 0
+
+    def amounts(self, written: Json, bounds: Mapping[str, Bound]) -> Mapping[str, int]:
+        """The amounts above zero, by resource, in the order of bounds. written: as limits. Raises
+        RequestError."""
+        amounts = {name: self.amount(name, written.get(name)) for name in bounds}
+        for name, bound in bounds.items():
+            # An amount of MiB with a unit of bytes (8Gi) was meant as bytes.
+            in_bytes = bound is MIB and str(written.get(name)).endswith("i")
+            if amounts[name] > bound.most or in_bytes:
+                raise invalid(self.field(name), written[name], bound.allowed)
+        return {name: requested for name, requested in amounts.items() if requested}
 
 
-def is_in_bytes(written: object) -> bool:
-    """Whether the amount has a unit of bytes (8Gi) where a number of MiB is expected."""
-    return str(written).endswith("i")
+class Bound(NamedTuple):
+    """The largest amount of a resource, and the allowed ones as in a refusal."""
+
+    most: int
+    allowed: str
+
+
+MIB_BYTES: Final = 1 << 20
+_MAX_MIB: Final = MAX_BYTES // MIB_BYTES
+MIB: Final = Bound(_MAX_MIB, f"1 to {_MAX_MIB} MiB, a number without a unit")
+GPUS: Final = Bound(names.MAX_GPUS, f"1 to {names.MAX_GPUS}")
+PERCENT: Final = Bound(WHOLE_PERCENT, f"1 to {WHOLE_PERCENT}")
 
 
 POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.SPREAD)}
@@ -84,10 +129,7 @@ def policy(annotations: Mapping[str, str], key: str = names.ANNOTATION_POLICY) -
     if text is None:
         return None
     if text not in POLICIES:
-        raise RequestError(
-            f"metadata.annotations[{key}]: invalid value {text!r}: must be one of"
-            f" {', '.join(POLICIES)}"
-        )
+        raise invalid(annotation(key), repr(text), f"one of {', '.join(POLICIES)}")
     return POLICIES[text]
 
 
@@ -133,7 +175,7 @@ class Reading:
     selector: Sequence[Requirement] = ()
     scope: Scope = Scope.NODE
     isolation: bool = True
-    foreign: frozenset[str] = frozenset()
+    foreign: frozenset[str] = FOREIGN
     notices: Sequence[str] = ()
     outputs: Writer = no_outputs
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
-from gpuslice.contract import dialects, names
+from gpuslice.contract import dialects
 from gpuslice.contract.dialects import (
     VOLCANO_MEMORY,
     VOLCANO_NUMBER,
@@ -21,32 +21,31 @@ from gpuslice.contract.dialects import (
     VOLCANO_VGPU_NUMBER,
     VOLCANO_VGPU_PERCENT,
 )
-from scheduler.core.fleet import MAX_BYTES, Gpu
+from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement
-from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Policy, Scope
+from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Policy, Scope, ratio_of_percent
 from scheduler.dialects.reading import (
-    FOREIGN,
+    GPUS,
+    MIB,
+    MIB_BYTES,
+    PERCENT,
+    Bound,
     Container,
     Outputs,
     PodFields,
     Reading,
     RequestError,
-    amount,
-    is_in_bytes,
+    invalid,
 )
 
-_MIB_SHIFT: Final = 20
-_MIB: Final = " MiB, a number without a unit"
-_LARGEST: Final[Mapping[str, tuple[int, str]]] = {
-    VOLCANO_MEMORY: (MAX_BYTES >> _MIB_SHIFT, _MIB),
-    VOLCANO_NUMBER: (names.MAX_GPUS, ""),
-    VOLCANO_VGPU_NUMBER: (names.MAX_GPUS, ""),
-    VOLCANO_VGPU_MEMORY: (MAX_BYTES >> _MIB_SHIFT, _MIB),
-    VOLCANO_VGPU_PERCENT: (WHOLE_PERCENT, ""),
-    VOLCANO_VGPU_CORES: (WHOLE_PERCENT, ""),
+_BOUNDS: Final[Mapping[str, Bound]] = {
+    VOLCANO_MEMORY: MIB,
+    VOLCANO_NUMBER: GPUS,
+    VOLCANO_VGPU_NUMBER: GPUS,
+    VOLCANO_VGPU_MEMORY: MIB,
+    VOLCANO_VGPU_PERCENT: PERCENT,
+    VOLCANO_VGPU_CORES: PERCENT,
 }
-"""By resource, the largest value and its unit."""
-
 _ALONE: Final = frozenset({VOLCANO_MEMORY, VOLCANO_NUMBER})
 """Each is a kind of request by itself; the other resources are vgpu's."""
 _VGPU: Final = ""
@@ -58,55 +57,34 @@ def read(pod: PodFields) -> Reading | None:
     requesting = [(each, amounts) for each in pod.containers if (amounts := _amounts(each))]
     if not requesting:
         return None
-    of_pod = [name for name in _LARGEST if any(name in amounts for _, amounts in requesting)]
+    of_pod = [name for name in _BOUNDS if any(name in amounts for _, amounts in requesting)]
     _refuse_mixed(of_pod)
     kind = _kind(of_pod[0])
     return Reading(
         containers=[_container_request(each, amounts) for each, amounts in requesting],
         policy=None if kind == _VGPU else Policy.FIRST,
         scope=Scope.DEVICE if kind == VOLCANO_MEMORY else Scope.NODE,
-        foreign=FOREIGN,
         outputs=outputs,
     )
 
 
 def _amounts(container: Container) -> Amounts:
-    amounts = {}
-    for name, (most, unit) in _LARGEST.items():
-        written = container.limits.get(name)
-        requested = amount(container, name, written)
-        if requested > most or (unit and is_in_bytes(written)):
-            raise RequestError(
-                f"container {container.name}: {name}: invalid value {written}: must be 1 to"
-                f" {most}{unit}"
-            )
-        if requested:
-            amounts[name] = requested
-    _refuse_incomplete(container, amounts)
+    """Volcano gives a container with vgpu amounts and no number no GPU at all, except for memory,
+    which means one GPU."""
+    amounts = container.amounts(container.limits, _BOUNDS)
+    vgpu = [name for name in amounts if name not in _ALONE]
+    if vgpu and VOLCANO_VGPU_NUMBER not in amounts:
+        if VOLCANO_VGPU_NUMBER in container.limits:
+            must_be = f"{GPUS.allowed} in a container with {vgpu[0]}"
+            raise invalid(container.field(VOLCANO_VGPU_NUMBER), 0, must_be)
+        if VOLCANO_VGPU_MEMORY not in amounts:
+            must_be = f"used with {VOLCANO_VGPU_NUMBER}; set {VOLCANO_VGPU_NUMBER}: 1"
+            raise invalid(container.field(vgpu[0]), amounts[vgpu[0]], must_be)
     return amounts
 
 
-def _refuse_incomplete(container: Container, amounts: Amounts) -> None:
-    """Volcano gives a container with vgpu amounts and no number no GPU at all, except for memory,
-    which means one GPU."""
-    vgpu = [name for name in amounts if name not in _ALONE]
-    where = f"container {container.name}"
-    if not vgpu or VOLCANO_VGPU_NUMBER in amounts:
-        return
-    if VOLCANO_VGPU_NUMBER in container.limits:
-        raise RequestError(
-            f"{where}: {VOLCANO_VGPU_NUMBER}: invalid value 0: must be 1 to {names.MAX_GPUS} in a"
-            f" container with {vgpu[0]}"
-        )
-    if VOLCANO_VGPU_MEMORY not in amounts:
-        raise RequestError(
-            f"{where}: {vgpu[0]}: invalid value {amounts[vgpu[0]]}: must be used with"
-            f" {VOLCANO_VGPU_NUMBER}; set {VOLCANO_VGPU_NUMBER}: 1"
-        )
-
-
 def _refuse_mixed(of_pod: Sequence[str]) -> None:
-    """of_pod: in the order of _LARGEST."""
+    """of_pod: in the order of _BOUNDS."""
     first = of_pod[0]
     for second in of_pod:
         if _kind(second) != _kind(first):
@@ -125,18 +103,16 @@ def _kind(name: str) -> str:
 
 
 def _container_request(container: Container, amounts: Amounts) -> ContainerRequest:
-    of = container.name, container.phase, container.order
     if VOLCANO_MEMORY in amounts:
-        return ContainerRequest(*of, memory_bytes=amounts[VOLCANO_MEMORY] << _MIB_SHIFT)
+        return container.request(1, None, amounts[VOLCANO_MEMORY] * MIB_BYTES)
     if VOLCANO_NUMBER in amounts:
-        gpus = amounts[VOLCANO_NUMBER]
-        return ContainerRequest(*of, gpus, core_percent=WHOLE_PERCENT, memory_ratio=Fraction(1))
-    gpus, core_percent = amounts.get(VOLCANO_VGPU_NUMBER, 1), amounts.get(VOLCANO_VGPU_CORES)
+        whole = Fraction(1)
+        return container.request(amounts[VOLCANO_NUMBER], WHOLE_PERCENT, memory_ratio=whole)
+    of_each = amounts.get(VOLCANO_VGPU_NUMBER, 1), amounts.get(VOLCANO_VGPU_CORES)
     if VOLCANO_VGPU_PERCENT not in amounts and VOLCANO_VGPU_MEMORY in amounts:
-        memory_bytes = amounts[VOLCANO_VGPU_MEMORY] << _MIB_SHIFT
-        return ContainerRequest(*of, gpus, core_percent, memory_bytes=memory_bytes)
-    ratio = Fraction(amounts.get(VOLCANO_VGPU_PERCENT, WHOLE_PERCENT), WHOLE_PERCENT)
-    return ContainerRequest(*of, gpus, core_percent, memory_ratio=ratio)
+        return container.request(*of_each, amounts[VOLCANO_VGPU_MEMORY] * MIB_BYTES)
+    ratio = ratio_of_percent(amounts.get(VOLCANO_VGPU_PERCENT, WHOLE_PERCENT))
+    return container.request(*of_each, memory_ratio=ratio)
 
 
 def outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:
@@ -150,8 +126,8 @@ def outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:
         },
         environment={
             share.container: {
-                dialects.VOLCANO_ALLOCATED: str(share.memory_bytes >> _MIB_SHIFT),
-                dialects.VOLCANO_TOTAL: str(total_bytes[share.uuid] >> _MIB_SHIFT),
+                dialects.VOLCANO_ALLOCATED: str(share.memory_bytes // MIB_BYTES),
+                dialects.VOLCANO_TOTAL: str(total_bytes[share.uuid] // MIB_BYTES),
             }
             for share in placement.shares
             if held.count(share.container) == 1

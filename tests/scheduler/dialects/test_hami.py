@@ -123,18 +123,15 @@ def test_koordinators_share_beside_a_gpu_is_refused() -> None:
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        (
-            {GPU: 1, MEMORY: "1500m"},
-            f"container main: {MEMORY}: invalid value 1500m: must be a whole number",
-        ),
-        ({GPU: "500m"}, f"container main: {GPU}: invalid value 500m: must be a whole number"),
-        ({GPU: 1, MEMORY: -1}, f"container main: {MEMORY}: invalid value '-1': must be at least 0"),
+        ({GPU: 1, MEMORY: "1500m"}, f"{MEMORY}: invalid value 1500m: must be a whole number"),
+        ({GPU: "500m"}, f"{GPU}: invalid value 500m: must be a whole number"),
+        ({GPU: 1, MEMORY: -1}, f"{MEMORY}: invalid value '-1': must be at least 0"),
     ],
 )
 def test_what_is_no_number_is_refused(asked: dict[str, object], text: str) -> None:
     with pytest.raises(RequestError) as refused:
-        read(pod(container(asked)))
-    assert str(refused.value) == text
+        requests.request(raw(asked), ON)
+    assert str(refused.value) == f"container c0: {text}"
 
 
 def is_selected(fields: PodFields, model: str = "", uuid: str = "") -> bool:
