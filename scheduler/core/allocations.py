@@ -15,8 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.core.fleet import NO_CORE, Rows
-from scheduler.core.reservations import GpuAmount
+from scheduler.core.fleet import NO_CORE, GpuAmount, Rows
 
 Entries = NDArray[np.intp]
 """Indices into the columns."""

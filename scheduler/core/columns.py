@@ -124,11 +124,10 @@ class Columns:
         if container.memory_ratio is None:
             assert container.memory_bytes is not None
             return container.memory_bytes
-        sizes = self._fleet.sizes
-        for_all = sizes.share_of_all(container.memory_ratio)
-        if for_all is not None:
-            return for_all
-        return sizes.shares(container.memory_ratio).take(self.gpu("size"))
+        size = self._fleet.sizes.only()
+        if size is not None:
+            return container.bytes_of(size)
+        return self._fleet.sizes.shares(container.memory_ratio).take(self.gpu("size"))
 
     def gpu(self, column: str) -> NDArray[Any]:
         """[G, R]."""

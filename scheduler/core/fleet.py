@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuslice.contract import names, quantity
-from scheduler.core.label_sets import LabelSets
+from scheduler.core.label_sets import LabelSet, LabelSets
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Attribute, Requirement
 from scheduler.core.sizes import NO_GPU, Sizes
@@ -64,6 +64,20 @@ class Gpu:
     labels: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
 
+    @property
+    def label_set(self) -> LabelSet:
+        return self.model, frozenset(self.labels.items())
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAmount:
+    """An amount of the GPU in this slot of the node's row; core_percent None: the share requests
+    none."""
+
+    slot: int
+    memory_bytes: int
+    core_percent: int | None
+
 
 _PER_GPU: Final[Mapping[str, tuple[Any, int]]] = {
     "total_bytes": (np.int64, 0),
@@ -96,6 +110,9 @@ _PER_NODE: Final[Mapping[str, tuple[Any, int]]] = {
     "freed_version": (np.int64, 0),
     "added": (np.int64, 0),
 }
+_DERIVED: Final = (
+    *("free_bytes", "free_core", "takes_uncapped", "is_open", "fullness", "packing"),
+)
 _HELD: Final = {
     "used": ("used_bytes", "used_core", "uncapped_shares"),
     "reserved": ("reserved_bytes", "reserved_core", "reserved_uncapped"),
@@ -219,7 +236,7 @@ class Fleet:
             self._grow(len(self.blocked_by), len(gpus))
         ordered = tuple(sorted(gpus, key=lambda gpu: (gpu.minor, gpu.uuid)))
         for gpu in self.gpus[row]:
-            self._labels.release(gpu.labels, gpu.model)
+            self._labels.release(gpu.label_set)
             self.sizes.release(gpu.total_bytes)
         self.gpus[row] = ordered
         for name, (_, nothing) in _PER_GPU.items():
@@ -230,11 +247,10 @@ class Fleet:
         self.numa[row, count] = _groups([gpu.numa for gpu in ordered])
         self.root[row, count] = _groups([gpu.root for gpu in ordered])
         self.link[row, count] = _groups([gpu.link for gpu in ordered])
-        self.label_set[row, count] = [self._labels.intern(gpu.labels, gpu.model) for gpu in ordered]
+        self.label_set[row, count] = [self._labels.intern(gpu.label_set) for gpu in ordered]
         self.uuid[row, count] = [_hash(gpu.uuid) for gpu in ordered]
         self.size[row, count] = [self.sizes.intern(gpu.total_bytes) for gpu in ordered]
-        for slot in range(len(ordered)):
-            self._derive(row, slot)
+        self._derive((row, count))
 
     def slot_of(self, row: int, uuid: str | None, minor: int) -> int | None:
         """The GPU's column, by UUID if given, else by minor. None: no such GPU."""
@@ -247,27 +263,22 @@ class Fleet:
         """The bytes of a percentage of the GPU's memory."""
         return quantity.share_of(self.gpus[row][slot].total_bytes, memory_percent)
 
-    def take(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
-        """A pod holds this much of the GPU; core_percent None: its share requests no core."""
-        self._change("used", row, slot, memory_bytes, core_percent)
+    def take(self, row: int, amount: GpuAmount, sign: int = 1) -> None:
+        """A pod holds this much of the GPU. sign -1 reverts it."""
+        self._change("used", row, amount, sign)
 
-    def release(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> None:
-        """Reverts a `take` with the same arguments."""
-        self._change("used", row, slot, memory_bytes, core_percent, -1)
+    def reserve(self, row: int, amount: GpuAmount, sign: int = 1) -> None:
+        """As `take`, in the columns of reservations."""
+        self._change("reserved", row, amount, sign)
 
-    def reserve(
-        self, row: int, slot: int, memory_bytes: int, core_percent: int | None, sign: int = 1
-    ) -> None:
-        """Take in the columns of reservations, as `take` does in the others. sign -1 reverts it."""
-        self._change("reserved", row, slot, memory_bytes, core_percent, sign)
-
-    def fits(self, row: int, slot: int, memory_bytes: int, core_percent: int | None) -> bool:
+    def fits(self, row: int, amount: GpuAmount) -> bool:
         """Whether this fits on the GPU beside everything used and reserved."""
-        if memory_bytes > self.free_bytes[row, slot]:
+        at = (row, amount.slot)
+        if amount.memory_bytes > self.free_bytes[at]:
             return False
-        if core_percent is None:
-            return bool(self.takes_uncapped[row, slot])
-        return core_percent <= int(self.free_core[row, slot])
+        if amount.core_percent is None:
+            return bool(self.takes_uncapped[at])
+        return amount.core_percent <= int(self.free_core[at])
 
     def selected(
         self, selector: Sequence[Requirement], column: Callable[[str], NDArray[Any]]
@@ -300,60 +311,41 @@ class Fleet:
             flat = left.reshape(-1, order="F")
             np.subtract.at(flat, slots * len(left) + rows, amount.astype(left.dtype))
             setattr(made, name, left)
-        made._derive_all()
+        for name in _DERIVED:
+            setattr(made, name, np.zeros_like(getattr(self, name)))
+        made._derive(...)
         return made
 
     def _changed(self) -> int:
         self.changes += 1
         return self.changes
 
-    def _change(
-        self, of: str, row: int, slot: int, size: int, core_percent: int | None, sign: int = 1
-    ) -> None:
+    def _change(self, kind: str, row: int, amount: GpuAmount, sign: int) -> None:
         self._changed()
-        at = (row, slot)
-        held_bytes, held_core, uncapped_shares = _HELD[of]
-        getattr(self, held_bytes)[at] += sign * size
-        if core_percent is None:
-            getattr(self, uncapped_shares)[at] += sign
+        at = (row, amount.slot)
+        held_bytes, held_core, uncapped_shares = (getattr(self, name) for name in _HELD[kind])
+        held_bytes[at] += sign * amount.memory_bytes
+        if amount.core_percent is None:
+            uncapped_shares[at] += sign
         else:
-            getattr(self, held_core)[at] += sign * core_percent
-        self._derive(row, slot)
+            held_core[at] += sign * amount.core_percent
+        self._derive(at)
 
-    def _derive(self, row: int, slot: int) -> None:
-        at = (row, slot)
-        total = int(self.total_bytes[at])
-        used_bytes = int(self.used_bytes[at]) + int(self.reserved_bytes[at])
-        used_core = int(self.used_core[at]) + int(self.reserved_core[at])
-        uncapped_shares = int(self.uncapped_shares[at]) + int(self.reserved_uncapped[at])
-        is_open = bool(used_bytes or used_core or uncapped_shares)
-        full = fullness(min(used_bytes, total), total, min(used_core, WHOLE_PERCENT))
+    def _derive(self, at: Any) -> None:
+        """Derives the columns of these GPUs. at: an index into the columns."""
+        total, usable = self.total_bytes[at], self.usable[at]
+        used_bytes = self.used_bytes[at] + self.reserved_bytes[at]
+        used_core = self.used_core[at] + self.reserved_core[at]
+        is_uncapped = self.uncapped_shares[at] + self.reserved_uncapped[at] != 0
+        is_open = (used_bytes != 0) | (used_core != 0) | is_uncapped
+        memory = np.minimum(used_bytes, total) / np.maximum(total, 1)
+        full = (memory + np.minimum(used_core, WHOLE_PERCENT) / WHOLE_PERCENT) / 2
         self.is_open[at], self.fullness[at] = is_open, full
         self.packing[at] = IN_USE * is_open + FULL * full
-        if not self.usable[at]:
-            return
-        free_bytes = max(0, total - used_bytes)
+        self.free_bytes[at] = np.maximum(total - used_bytes, 0) * usable
         # A share without a core cap and a share that holds all compute exclude each other.
-        most_core = WHOLE_PERCENT - 1 if uncapped_shares else WHOLE_PERCENT
-        self.free_bytes[at] = free_bytes
-        self.free_core[at] = max(0, most_core - used_core)
-        self.takes_uncapped[at] = used_core < WHOLE_PERCENT
-
-    def _derive_all(self) -> None:
-        """Derive every GPU as `_derive` does. Replaces the columns."""
-        total, usable = self.total_bytes, self.usable
-        used_bytes = self.used_bytes + self.reserved_bytes
-        used_core = self.used_core + self.reserved_core
-        is_uncapped = self.uncapped_shares + self.reserved_uncapped != 0
-        memory = np.minimum(used_bytes, total) / np.maximum(total, 1)
-        core = np.minimum(used_core, WHOLE_PERCENT) / WHOLE_PERCENT
-        self.is_open = (used_bytes != 0) | (used_core != 0) | is_uncapped
-        self.fullness = (memory + core) / 2
-        self.packing = IN_USE * self.is_open + FULL * self.fullness
-        self.free_bytes = np.maximum(total - used_bytes, 0) * usable
-        free_core = np.maximum(WHOLE_PERCENT - is_uncapped - used_core, 0) * usable
-        self.free_core = free_core.astype(np.uint8)
-        self.takes_uncapped = usable & (used_core < WHOLE_PERCENT)
+        self.free_core[at] = np.maximum(WHOLE_PERCENT - is_uncapped - used_core, 0) * usable
+        self.takes_uncapped[at] = usable & (used_core < WHOLE_PERCENT)
 
     def _grow(self, nodes: int, gpus: int) -> None:
         for columns, shape in ((_PER_NODE, (nodes,)), (_PER_GPU, (nodes, gpus))):
@@ -376,8 +368,3 @@ def _groups(values: Sequence[int | str | None]) -> Sequence[int]:
     """Numbers equal values from 0, in order of first occurrence; NO_GROUP for None."""
     known: dict[int | str, int] = {}
     return [NO_GROUP if each is None else known.setdefault(each, len(known)) for each in values]
-
-
-def fullness(used_bytes: int, total_bytes: int, used_core: int) -> float:
-    """The mean of the allocated fractions of memory and core, 0 to 1 unless overcommitted."""
-    return (used_bytes / total_bytes + used_core / WHOLE_PERCENT) / 2

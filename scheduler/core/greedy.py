@@ -9,8 +9,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scheduler.core.fleet import NO_GROUP, fullness
-from scheduler.core.request import ContainerRequest, Policy, Request, largest_first
+from scheduler.core.fleet import NO_GROUP
+from scheduler.core.request import (
+    WHOLE_PERCENT,
+    ContainerRequest,
+    Policy,
+    Request,
+    largest_first,
+)
 
 
 @dataclass(slots=True)
@@ -59,11 +65,9 @@ class Slot:
         self, container: ContainerRequest, policy: Policy, unused_near: tuple[int, ...]
     ) -> tuple[bool, float, tuple[int, ...], int]:
         """Sort key; the least is the best. unused_near: from `unused_near`."""
-        full = fullness(
-            self.used_bytes + max(self.held_bytes) + container.bytes_of(self.total_bytes),
-            self.total_bytes,
-            self.used_core + max(self.held_core) + (container.core_percent or 0),
-        )
+        size, core = container.bytes_of(self.total_bytes), container.core_percent or 0
+        memory = (self.used_bytes + max(self.held_bytes) + size) / self.total_bytes
+        full = (memory + (self.used_core + max(self.held_core) + core) / WHOLE_PERCENT) / 2
         if policy is Policy.FIRST:
             return (False, 0, (), self.index)
         if policy is Policy.SPREAD:

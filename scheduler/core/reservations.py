@@ -18,7 +18,7 @@ from enum import Enum
 
 import numpy as np
 
-from scheduler.core.fleet import Fleet, Rows
+from scheduler.core.fleet import Fleet, GpuAmount, Rows
 from scheduler.core.place import Placement
 from scheduler.core.request import Request
 
@@ -32,16 +32,6 @@ class Kind(Enum):
     bind, unless the pod waits for something else."""
     NOMINATED = 30.0
     """The pod is requeued with this node nominated. Longer than kube-scheduler's backoff."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuAmount:
-    """An amount of the GPU in this slot of the node's row; core_percent None: the share requests
-    none."""
-
-    slot: int
-    memory_bytes: int
-    core_percent: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +126,11 @@ class Reservations:
         taken = []
         for peak in placement.peaks:
             slot = fleet.slot_of(row, peak.uuid, peak.minor)
-            if slot is None or not fleet.fits(row, slot, peak.memory_bytes, peak.core_percent):
+            if slot is None:
                 return
             taken.append(GpuAmount(slot, peak.memory_bytes, peak.core_percent))
+            if not fleet.fits(row, taken[-1]):
+                return
         entered = replace(reservation, taken=tuple(taken))
         self._by_owner[entered.owner] = entered
         self._count(entered, 1)
@@ -146,4 +138,4 @@ class Reservations:
     def _count(self, reservation: Reservation, sign: int) -> None:
         row = self._fleet.row_of(reservation.placement.node)
         for each in reservation.taken:
-            self._fleet.reserve(row, each.slot, each.memory_bytes, each.core_percent, sign)
+            self._fleet.reserve(row, each, sign)

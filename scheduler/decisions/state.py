@@ -18,11 +18,11 @@ import numpy as np
 
 from gpuslice.contract import names
 from scheduler.core.allocations import Allocations
-from scheduler.core.fleet import NO_ROW, Fleet, Gpu
+from scheduler.core.fleet import NO_ROW, Fleet, Gpu, GpuAmount
 from scheduler.core.place import Placement
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
-from scheduler.core.reservations import GpuAmount, Kind, Reservations
+from scheduler.core.reservations import Kind, Reservations
 from scheduler.decisions.agents import Agents
 from scheduler.decisions.eviction import Eviction
 from scheduler.decisions.withheld import without_effect
@@ -156,7 +156,7 @@ class State:
             return
         row = self.fleet.row_of(holding.node)
         for taken in self._allocations.pop(uid):
-            self.fleet.release(row, taken.slot, taken.memory_bytes, taken.core_percent)
+            self.fleet.take(row, taken, -1)
         self.fleet.note_freed(row)
         self._vanished.pop(uid, None)
         self._assumed.pop(uid, None)
@@ -327,7 +327,7 @@ class State:
             if lost:
                 self._vanished[uid] = f"holds a GPU that its node does not have: {', '.join(lost)}"
         for each in taken:
-            self.fleet.take(row, each.slot, each.memory_bytes, each.core_percent)
+            self.fleet.take(row, each)
         self._allocations.put(uid, row, taken)
 
     def _resolve(self, row: int, held: Iterable[HeldGpu]) -> tuple[list[GpuAmount], list[str]]:

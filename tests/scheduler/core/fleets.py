@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from scheduler.core.fleet import Fleet, Gpu
+from scheduler.core.fleet import Fleet, Gpu, GpuAmount
 from scheduler.core.reasons import Reason
 from scheduler.core.request import (
     Attribute,
@@ -209,5 +209,5 @@ def fleet(of: Sequence[Node]) -> Fleet:
         made.set_node(row, each.blocked_by, each.isolates, each.partitioned)
         for slot, held in enumerate(each.gpus):
             for size, core in held.shares:
-                made.take(row, slot, size, core)
+                made.take(row, GpuAmount(slot, size, core))
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.core.fit import fit
-from scheduler.core.fleet import Fleet, Gpu
+from scheduler.core.fleet import Fleet, Gpu, GpuAmount
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Request
@@ -29,7 +29,7 @@ def add(made: Fleet, name: str, *held: Sequence[Held], of: Sequence[Gpu] | None 
     made.set_node(row, Reason.FITS, True)
     for slot, shares in enumerate(held):
         for size, core in shares:
-            made.take(row, slot, size, core)
+            made.take(row, GpuAmount(slot, size, core))
     return made
 
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 import pytest
 
 from scheduler.core.fit import fit
-from scheduler.core.fleet import MAX_BYTES, NO_ROW, Fleet, Gpu
+from scheduler.core.fleet import MAX_BYTES, NO_ROW, Fleet, Gpu, GpuAmount
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Attribute, ContainerRequest, Request, Requirement
@@ -61,7 +61,7 @@ def test_the_smallest_ratio_is_a_byte() -> None:
     fleet = add(Fleet(), "a", [(999, 1)], of=gpus)
     rows = fleet.rows_of(["a"])
     assert fit(fleet, request, rows)[0].all()
-    fleet.take(int(rows[0]), 0, 1, None)
+    fleet.take(int(rows[0]), GpuAmount(0, 1, None))
     assert not fit(fleet, request, rows)[0].any()
 
 
@@ -72,7 +72,7 @@ def test_equal_parts_fill_a_gpu(parts: int) -> None:
     for number in range(parts):
         found = place(fleet, request, fleet.row_of("a"))
         assert isinstance(found, Placement), number
-        fleet.take(fleet.row_of("a"), 0, found.peaks[0].memory_bytes, None)
+        fleet.take(fleet.row_of("a"), GpuAmount(0, found.peaks[0].memory_bytes, None))
     assert not fit(fleet, request, fleet.rows_of(["a"]))[0].any()
     left = 46068 * 2**20 % parts
     assert fleet.free_bytes[fleet.row_of("a"), 0] == left, "nothing is lost but the remainder"
@@ -83,7 +83,7 @@ def test_sizes_of_replaced_gpus_are_reused() -> None:
     for total in range(1000, 1020):
         add(fleet, "a", of=[Gpu("GPU-a", 0, total)])
         assert fit(fleet, half, fleet.rows_of(["a"]))[0].all()
-    assert len(fleet.sizes) == 1
+    assert len(fleet.sizes) == 2, "the size, and that of no GPU"
     assert len(fleet.sizes.shares(Fraction(1, 2))) <= 3
 
 

@@ -12,9 +12,9 @@ import pytest
 from scheduler.core import fleet as fleet_module
 from scheduler.core.allocations import Allocations
 from scheduler.core.fit import feasible
-from scheduler.core.fleet import Fleet
+from scheduler.core.fleet import Fleet, GpuAmount
 from scheduler.core.place import Placement, place
-from scheduler.core.reservations import GpuAmount, Kind
+from scheduler.core.reservations import Kind
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFacts, PodFacts
@@ -131,22 +131,20 @@ def test_any_number_of_victims_is_released_by_one_operation_on_the_columns(
         of = state.fleet.gpus[state.fleet.row_of(name)]
         for number in range(gpus * each):
             hold(state, f"{name}-{number}", name, [(of[number % gpus], 1000, 20)])
-    derived = {"_derive": 0, "_derive_all": 0}
-    for method in derived:
-        whole = getattr(Fleet, method)
+    derived: list[object] = []
+    derive = Fleet._derive
 
-        def counted(*given: object, method: str = method, whole: object = whole) -> None:
-            derived[method] += 1
-            assert callable(whole)
-            whole(*given)
+    def counted(fleet: Fleet, at: object) -> None:
+        derived.append(at)
+        derive(fleet, at)
 
-        monkeypatch.setattr(Fleet, method, counted)
+    monkeypatch.setattr(Fleet, "_derive", counted)
     asked = calls.pod("high", objects.container("main", gpu=200))
     for count in (1, 2, 5, 10):
-        derived.update(dict.fromkeys(derived, 0))
+        derived.clear()
         victims = {name: [f"{name}-{n}" for n in range(count)] for name in calls.names(40)}
         answer = b"".join(Verbs(state).preempt(calls.preemption(asked, victims)))
-        assert derived == {"_derive": 0, "_derive_all": 1}
+        assert derived == [...]
         found = calls.loads(answer)["NodeNameToMetaVictims"]
         assert found == (calls.metas(victims) if count == gpus * each else {})
 
