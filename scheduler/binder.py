@@ -22,14 +22,13 @@ from gpuslice.kube.errors import KubeError
 from gpuslice.kube.reflector import Backoff
 from scheduler.core.place import Placement
 from scheduler.decisions.choice import BOUND, Answer, Choice, Undetermined, bound_to, choose
-from scheduler.decisions.state import State
+from scheduler.decisions.state import Assumed, State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import binding
 from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.kubernetes.binding import PodState, Verdict, pod_state, verdict
 from scheduler.kubernetes.requests import Pending
-from scheduler.leadership import POST_S
-from scheduler.lease_guard import LeaseGuard
+from scheduler.leadership import POST_S, LeaseGuard
 
 WORK_S: Final = 8.0
 """A bind starts no new operation after this time, so its answer comes at most POST_S later.
@@ -175,7 +174,10 @@ class Binder:
             if not await self._post_begins(until_s):
                 return self._unconfirmed(uid, "the API server took too long to answer")
             try:
-                if choice.placement is not None and self._state.assumed(uid) != choice.placement:
+                assumed = self._state.assumed(uid)
+                if choice.placement is not None and (
+                    assumed is None or assumed.placement != choice.placement
+                ):
                     return self._overtaken(arguments)
                 error = await self._post(arguments, choice)
             finally:
@@ -215,9 +217,9 @@ class Binder:
         if isinstance(pod, Answer):
             return pod
         self._apply(arguments, pod)
-        placement, last = self._state.assumed(arguments.uid), self._state.sent(arguments.uid)
-        if placement is not None and last is not None and arguments.uid in self._sent:
-            self._assume(arguments, placement, last.annotations)
+        assumed = self._state.assumed(arguments.uid)
+        if assumed is not None and arguments.uid in self._sent:
+            self._assume(arguments, assumed.placement, assumed.annotations)
         return BOUND
 
     # --- steps
@@ -229,7 +231,7 @@ class Binder:
         policy = self._verbs.policy(pending)
         choice = choose(self._state, pending, arguments.node, policy, self._wall_ns())
         if isinstance(choice, Choice) and choice.placement and choice.annotations:
-            if pending.notices and self._state.sent(arguments.uid) is None:
+            if pending.notices and self._state.assumed(arguments.uid) is None:
                 self._noticed[arguments.uid] = pending
             self._assume(arguments, choice.placement, choice.annotations)
         return choice
@@ -237,8 +239,8 @@ class Binder:
     def _assume(
         self, arguments: BindingArguments, placement: Placement, annotations: Mapping[str, str]
     ) -> None:
-        until_s, pod_key = self._clock() + UNOBSERVED_S, f"{arguments.namespace}/{arguments.name}"
-        self._state.assume(arguments.uid, placement, until_s, pod_key, annotations)
+        assumed = Assumed(placement, annotations, self._clock() + UNOBSERVED_S)
+        self._state.assume(arguments.uid, assumed, f"{arguments.namespace}/{arguments.name}")
 
     async def _post_begins(self, until_s: float) -> bool:
         """Waits until one of MAX_POSTS may begin; the caller releases it. False: it is too late."""
@@ -296,12 +298,12 @@ class Binder:
         """Removes a Binding from `_sent` if it cannot be applied any more. None: the pod can be
         bound."""
         uid = arguments.uid
-        placement, sent = self._state.assumed(uid), self._sent.get(uid)
+        assumed, sent = self._state.assumed(uid), self._sent.get(uid)
         if pod.gone or (pod.deleting and not pod.node):
             self._sent.pop(uid, None)
             return Answer("the pod is gone" if pod.gone else "the pod is being deleted")
         if pod.node:
-            if placement is not None and placement.node != pod.node:
+            if assumed is not None and assumed.placement.node != pod.node:
                 self._sent.pop(uid, None)
             return bound_to(pod.node, arguments.node)
         version = pod.pending.version
@@ -324,6 +326,6 @@ class Binder:
         """The answer when no further operation is tried for now."""
         if uid not in self._sent:
             return Answer(why)
-        placement = self._state.assumed(uid)
-        node = "" if placement is None else f" to {placement.node}"
+        assumed = self._state.assumed(uid)
+        node = "" if assumed is None else f" to {assumed.placement.node}"
         return Answer(f"binding{node} not confirmed: {why}; kube-scheduler retries")

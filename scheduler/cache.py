@@ -211,8 +211,8 @@ class _Pods:
                 self._retries.restore(requests.pending(raw, self._state.dialects))
             return uid
         self._leave_queues(uid)
-        sent = self._state.sent(uid)
-        if sent and translate.is_bound_with(raw, sent.node, sent.annotations):
+        assumed = self._state.assumed(uid)
+        if assumed and translate.is_bound_with(raw, assumed.placement.node, assumed.annotations):
             self._state.confirm(uid)
         else:
             self._state.observe_pod(translate.pod(raw))

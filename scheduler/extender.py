@@ -20,7 +20,7 @@ from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs, error
 from scheduler.kubernetes import arguments
 from scheduler.kubernetes.arguments import ArgumentsError
-from scheduler.lease_guard import LeaseGuard
+from scheduler.leadership import LeaseGuard
 from scheduler.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
@@ -44,8 +44,31 @@ def boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+class LeaseGuard(Protocol):
+    """The right to bind. Only one process has it at a time, for a limited time. Nothing may be
+    awaited between `may_write` and the POST, whose timeout is POST_S."""
+
+    def record_call(self) -> bool:
+        """Records a verb. True if this process may write now; else call `admit`."""
+
+    async def admit(self) -> str:
+        """Records a verb, and waits briefly if this process is about to get the right. "": it may
+        write; else the verb's error."""
+
+    def may_write(self) -> bool:
+        """Whether a POST may be sent now."""
+
+    def refusal(self) -> str:
+        """Why this process may not write, and which one may; "" if it may."""
+
+    @property
+    def writer(self) -> str:
+        """Value of each Binding's annotation contract.names.ANNOTATION_WRITER: the holder of the
+        Lease. The API server refuses Bindings whose writer no longer holds it."""
+
+
 class Leadership:
-    """Implements LeaseGuard. `run` must run. hostname: of this pod. wall: seconds since the epoch,
+    """A LeaseGuard. `run` must run. hostname: of this pod. wall: seconds since the epoch,
     by the clock that kube-scheduler's times are of."""
 
     def __init__(

@@ -153,9 +153,8 @@ class _Service:
 
     def _is_ready(self) -> bool:
         """Whether a pod that requests a share can be bound here."""
-        return (
-            self._state.has_agent and not self._endpoint.problems and self._leadership.may_write()
-        )
+        has_agent, problems = self._state.agents.has_ready, self._endpoint.problems
+        return has_agent and not problems and self._leadership.may_write()
 
     async def _retry(self) -> None:
         """Only in the process that may bind: the others answer no filter, and so refuse no pod."""

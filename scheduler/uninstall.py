@@ -18,6 +18,7 @@ from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from gpuslice.kube.fields import Json, at, objects
 from scheduler.kubernetes import removal
+from scheduler.kubernetes.facts import some_of
 
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _POLICIES: Final = (
@@ -122,9 +123,9 @@ class Uninstallation:
             if not running:
                 break
             if time.monotonic() > until_s:
-                shown = _shown([f"{_name(pod)} on node {_node(pod)}" for pod in running])
+                pods = some_of([f"{_name(pod)} on node {_node(pod)}" for pod in running], _SHOWN)
                 raise UninstallError(
-                    f"pods still run after {self._timeout_s:.0f} s: {shown}: must have ended, as"
+                    f"pods still run after {self._timeout_s:.0f} s: {pods}: must have ended, as"
                     " they write again what is removed; run this command again"
                 )
             await asyncio.sleep(_POLL_S)
@@ -256,8 +257,3 @@ def _kind(path: str) -> str:
     """The resource's singular, as kubectl prints it."""
     plural = path.rpartition("/")[2]
     return plural[:-3] + "y" if plural.endswith("ies") else plural.removesuffix("s")
-
-
-def _shown(found: Sequence[str]) -> str:
-    more = len(found) - _SHOWN
-    return ", ".join(found[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -47,24 +47,17 @@ class Agents:
     def has_ready(self) -> bool:
         return any(not (each.expired or each.facts.not_ready) for each in self._leases.values())
 
-    def set_watch_lost(self, lost: bool) -> Sequence[str]:
-        """lost: whether the watch of Leases is broken, so that missing renewals mean nothing.
-        Returns the nodes whose reason changes."""
-        if lost == self._watch_lost:
-            return ()
-        self._watch_lost = lost
-        return [node for node, lease in self._leases.items() if lease.expired]
-
-    def tick(self, now_s: float) -> Sequence[str]:
-        """The nodes whose agents' Leases have expired since the last call."""
-        late = [
-            (node, lease)
-            for node, lease in self._leases.items()
-            if not lease.expired and now_s - lease.renewed_s > self._expired_after_s
-        ]
-        for _, lease in late:
-            lease.expired = True
-        return [node for node, _ in late]
+    def tick(self, now_s: float, watch_lost: bool) -> Sequence[str]:
+        """The nodes whose reason has changed since the last call. watch_lost: the watch of Leases
+        is broken, so that missing renewals mean nothing."""
+        changed = []
+        for node, lease in self._leases.items():
+            is_late = now_s - lease.renewed_s > self._expired_after_s
+            if watch_lost != self._watch_lost if lease.expired else is_late:
+                changed.append(node)
+            lease.expired |= is_late
+        self._watch_lost = watch_lost
+        return changed
 
     def blocked_by(self, node: str) -> Reason:
         """Why the node's agent serves no container; FITS: it does."""

@@ -54,14 +54,14 @@ def choose(
         return Answer(pending.refusal)
     if pending.request is None:
         return Choice()
-    assumed, sent = state.assumed(uid), state.sent(uid)
-    if not pending.version or (assumed is not None and assumed.node != node):
+    assumed = state.assumed(uid)
+    if not pending.version or (assumed is not None and assumed.placement.node != node):
         return Undetermined()
-    placement = assumed or _place(state, uid, pending.request, node, policy)
+    if assumed is not None:
+        return Choice(pending.request, assumed.placement, assumed.annotations, pending.version)
+    placement = _place(state, uid, pending.request, node, policy)
     if isinstance(placement, Answer):
         return placement
-    if sent is not None:
-        return Choice(pending.request, placement, sent.annotations, pending.version)
     gpus = state.fleet.gpus[state.fleet.row_of(node)]
     annotations = binding.annotations_of(placement, pending.outputs(placement, gpus, now_ns))
     return Choice(pending.request, placement, annotations, pending.version)

@@ -18,11 +18,11 @@ from scheduler.core.fit import fit, texts
 from scheduler.core.place import Placement, Share, place
 from scheduler.core.request import Policy
 from scheduler.core.score import best, score
-from scheduler.decisions.state import State
+from scheduler.decisions.state import Assumed, State
 from scheduler.dialects.reading import RequestError
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests, translate
-from scheduler.kubernetes.facts import LeaseFacts
+from scheduler.kubernetes.facts import LeaseFacts, some_of
 from scheduler.kubernetes.leases import agent_lease
 
 Json = Mapping[str, Any]
@@ -187,7 +187,7 @@ def simulate(
     refused.sort(key=lambda each: (-len(each.nodes), each.text))
     if not placements:
         return Account(pod_key, requests_share=True, placed=False, refused=refused)
-    state.assume(f"simulated-{number}", placements[0], 0.0, pod_key)
+    state.assume(f"simulated-{number}", Assumed(placements[0], {}, 0.0), pod_key)
     return Account(pod_key, True, True, None, placements[0].node, candidates, refused)
 
 
@@ -208,6 +208,4 @@ def names_shown(nodes: Sequence[str]) -> str:
     def numbers(name: str) -> list[int | str]:
         return [int(part) if part.isdigit() else part for part in re.split("([0-9]+)", name)]
 
-    ordered = sorted(nodes, key=numbers)
-    more = len(ordered) - _SHOWN
-    return ", ".join(ordered[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return some_of(sorted(nodes, key=numbers), _SHOWN)

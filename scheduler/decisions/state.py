@@ -10,9 +10,9 @@ Written by one thread. `fleet` is read-only for callers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Request
 from scheduler.core.reservations import Kind, Reservations
 from scheduler.decisions.agents import Agents
-from scheduler.decisions.eviction import Eviction
-from scheduler.decisions.withheld import without_effect
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes.facts import (
     DeviceFacts,
@@ -37,27 +35,31 @@ from scheduler.kubernetes.facts import (
     PodFacts,
     Problem,
     Unreadable,
+    some_of,
 )
+
+_SHOWN: Final = 3
+"""UUIDs that a problem lists."""
+
+
+class Assumed(NamedTuple):
+    """A placement whose binding is pending. annotations: of the Binding, by which the watch
+    recognises it."""
+
+    placement: Placement
+    annotations: Mapping[str, str]
+    deadline_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """A pod's shares on a node. placement, deadline_s, annotations: only for an assumed pod."""
+    """A pod's shares on a node."""
 
     node: str
     pod_key: str
     held: Held
     problem: str = ""
-    placement: Placement | None = None
-    deadline_s: float = 0.0
-    annotations: Mapping[str, str] | None = None
-
-
-class SentBinding(NamedTuple):
-    """The node and the annotations of an assumed pod's Binding."""
-
-    node: str
-    annotations: Mapping[str, str]
+    assumed: Assumed | None = None
 
 
 class State:
@@ -72,12 +74,12 @@ class State:
         self.dialects = dialects
         self.fleet = Fleet()
         self.reservations = Reservations(self.fleet)
-        self._agents = Agents(expired_after_s)
+        self.agents = Agents(expired_after_s)
         self._nodes: dict[str, NodeFacts] = {}
         self._devices: dict[str, DeviceFacts] = {}
         self._holdings: dict[str, _Holding] = {}
         self._on_node: dict[str, dict[str, None]] = {}
-        self._allocations = Allocations()
+        self.allocations = Allocations()
         self._vanished: dict[str, str] = {}
         self._assumed: dict[str, None] = {}
         self._now_s = 0.0
@@ -97,7 +99,7 @@ class State:
             with self.reservations.changing(name):
                 self.fleet.remove(name)
             for uid in self._on_node.get(name, ()):
-                self._allocations.pop(uid)
+                self.allocations.pop(uid)
                 self._vanished.pop(uid, None)
 
     def observe_device(self, facts: DeviceFacts) -> None:
@@ -114,29 +116,22 @@ class State:
         """The agent's Lease, as received at now_s. Only a changed Lease shows that the agent runs.
         The first one received has no local time, so its age is age_s by the agent's clock. An agent
         with a wrong clock is excluded until its next renewal."""
-        self._agents.observe(facts, now_s, age_s)
+        self.agents.observe(facts, now_s, age_s)
         self._judge(facts.name)
 
-    @property
-    def has_agent(self) -> bool:
-        """An agent serves containers on some node."""
-        return self._agents.has_ready
-
     def remove_lease(self, node: str) -> None:
-        if self._agents.remove(node):
+        if self.agents.remove(node):
             self._judge(node)
 
     def tick(self, now_s: float, leases_lost: bool = False) -> Sequence[str]:
         """Returns the nodes whose agents' Leases have expired since the last call. Call every
-        second or so. leases_lost: the watch of the agents' Leases is broken, so missing renewals
-        mean nothing."""
+        second or so. leases_lost: see Agents.tick."""
         self._now_s = now_s
         self.reservations.end_overdue(now_s)
-        changed = self._agents.set_watch_lost(leases_lost)
-        expired = self._agents.tick(now_s)
-        for node in (*changed, *expired):
+        changed = self.agents.tick(now_s, leases_lost)
+        for node in changed:
             self._judge(node)
-        return expired
+        return changed
 
     # --- pods
 
@@ -155,7 +150,7 @@ class State:
         if holding is None:
             return
         row = self.fleet.row_of(holding.node)
-        for taken in self._allocations.pop(uid):
+        for taken in self.allocations.pop(uid):
             self.fleet.take(row, taken, -1)
         self.fleet.note_freed(row)
         self._vanished.pop(uid, None)
@@ -165,29 +160,19 @@ class State:
         if not there:
             del self._on_node[holding.node]
 
-    def assume(
-        self,
-        uid: str,
-        placement: Placement,
-        deadline_s: float,
-        pod_key: str = "",
-        annotations: Mapping[str, str] | None = None,
-    ) -> None:
-        """Reserves the placement for the pod, ahead of its binding. annotations: those of the
-        Binding, by which the watch recognises it.
+    def assume(self, uid: str, assumed: Assumed, pod_key: str = "") -> None:
+        """Reserves the placement for the pod, ahead of its binding.
 
         Afterwards bind the pod, or call `forget` if that has certainly failed. Not for a pod that
         `is_bound`.
         """
-        peaks = placement.peaks
+        node, peaks = assumed.placement.node, assumed.placement.peaks
         held = tuple(HeldGpu(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in peaks)
-        holding = _Holding(placement.node, pod_key, held, "", placement, deadline_s, annotations)
-        self._hold(uid, holding)
+        self._hold(uid, _Holding(node, pod_key, held, "", assumed))
 
     def confirm(self, uid: str) -> None:
         """The assumed pod was observed as bound, with exactly the assumed placement."""
-        held = self._holdings[uid]
-        self._holdings[uid] = replace(held, placement=None, annotations=None)
+        self._holdings[uid] = replace(self._holdings[uid], assumed=None)
         del self._assumed[uid]
 
     def forget(self, uid: str) -> None:
@@ -198,8 +183,8 @@ class State:
     def overdue(self, now_s: float) -> Sequence[str]:
         """UIDs of assumed pods whose deadline has passed: read them from the API server. They keep
         their reservation, since a failure of the binding is not proven."""
-        deadlines = ((uid, self._holdings[uid].deadline_s) for uid in self._assumed)
-        return [uid for uid, deadline_s in deadlines if deadline_s <= now_s]
+        pending = ((uid, self.assumed(uid)) for uid in self._assumed)
+        return [uid for uid, assumed in pending if assumed and assumed.deadline_s <= now_s]
 
     def reserve(self, uid: str, request: Request, placement: Placement, kind: Kind) -> None:
         """Reserves the placement for the pod, which kube-scheduler is expected to bind there."""
@@ -210,26 +195,15 @@ class State:
         holding = self._holdings.get(uid)
         return None if holding is None else holding.node
 
-    def assumed(self, uid: str) -> Placement | None:
-        """The placement of a pod whose binding is pending; a repeated bind must choose it again.
-        None for other pods."""
+    def assumed(self, uid: str) -> Assumed | None:
+        """The Binding of a pod for which it is pending; a repeated bind must send it again. None
+        for other pods."""
         holding = self._holdings.get(uid)
-        return None if holding is None else holding.placement
-
-    def sent(self, uid: str) -> SentBinding | None:
-        """The Binding of a pod for which it is pending. None for other pods."""
-        holding = self._holdings.get(uid)
-        if holding is None or holding.annotations is None:
-            return None
-        return SentBinding(holding.node, holding.annotations)
+        return None if holding is None else holding.assumed
 
     def is_bound(self, uid: str) -> bool:
         """Whether the pod was observed as bound and has not finished."""
         return uid in self._holdings and uid not in self._assumed
-
-    def eviction(self) -> Eviction:
-        """Return the fleet as it is without certain pods."""
-        return Eviction(self.fleet, self._allocations)
 
     def keep_pods(self, uids: Iterable[str]) -> None:
         """Removes pods of other UIDs: a new list lacks them. Assumed pods stay, since they may be
@@ -251,7 +225,7 @@ class State:
         for uid in self._on_node.get(node, ()):
             gpus = tuple(
                 (self.fleet.gpus[row][each.slot].uuid, each.memory_bytes, each.core_percent)
-                for each in self._allocations.amounts(uid)
+                for each in self.allocations.amounts(uid)
             )
             if gpus:
                 found.append(Holder(uid, self._holdings[uid].pod_key, gpus, uid in self._assumed))
@@ -266,8 +240,8 @@ class State:
         for name, device in self._devices.items():
             found += [Problem(name, "", text) for text in device.problems]
             if node := self._nodes.get(name):
-                found += [Problem(name, "", text) for text in without_effect(node, device)]
-        found += self._agents.problems()
+                found += [Problem(name, "", text) for text in _without_effect(node, device)]
+        found += self.agents.problems()
         return sorted(found, key=lambda each: (each.node, each.about, each.text))
 
     def _overfull(self) -> list[Problem]:
@@ -298,14 +272,14 @@ class State:
             self._holdings[uid] = holding
             self._on_node.setdefault(holding.node, {})[uid] = None
             self._take(uid, holding)
-        if holding.placement is not None:
+        if holding.assumed is not None:
             self._assumed[uid] = None
 
     def _take(self, uid: str, holding: _Holding) -> None:
         """Takes the pod's reservation, or adds the holding; other reservations stay while they
         still fit."""
         reserved = self.reservations.end(uid)
-        if reserved is not None and reserved is holding.placement:
+        if reserved is not None and holding.assumed and reserved is holding.assumed.placement:
             self._enter(uid)
             return
         with self.reservations.changing(holding.node):
@@ -315,7 +289,7 @@ class State:
         """Adds to the fleet what the pod holds of existing GPUs."""
         holding = self._holdings[uid]
         row = self.fleet.row_of(holding.node)
-        self._allocations.pop(uid)
+        self.allocations.pop(uid)
         self._vanished.pop(uid, None)
         if row == NO_ROW:
             return
@@ -328,7 +302,7 @@ class State:
                 self._vanished[uid] = f"holds a GPU that its node does not have: {', '.join(lost)}"
         for each in taken:
             self.fleet.take(row, each)
-        self._allocations.put(uid, row, taken)
+        self.allocations.put(uid, row, taken)
 
     def _resolve(self, row: int, held: Iterable[HeldGpu]) -> tuple[list[GpuAmount], list[str]]:
         """Holdings of existing GPUs, and names of missing ones."""
@@ -380,4 +354,18 @@ class State:
             return Reason.DEVICE_STALE
         if not device.readable:
             return Reason.DEVICE_UNREADABLE
-        return self._agents.blocked_by(node.name)
+        return self.agents.blocked_by(node.name)
+
+
+def _without_effect(node: NodeFacts, device: DeviceFacts) -> Iterator[str]:
+    """A text for each annotation that withholds GPUs and has a UUID of none: new shares go to the
+    GPU that the operator meant."""
+    for key, withheld in (
+        (names.ANNOTATION_CORDONED_GPUS, node.cordoned),
+        (names.ANNOTATION_EXCLUDED_GPUS, node.excluded),
+    ):
+        if unknown := sorted(withheld - {gpu.uuid for gpu in device.gpus}):
+            yield (
+                f"metadata.annotations[{key}]: invalid value {some_of(unknown, _SHOWN)}: must be"
+                " UUIDs of GPUs in the node's Device; it has no effect"
+            )

@@ -127,7 +127,7 @@ class Verbs:
         the same victims. In parts, some of them empty: the caller may yield the event loop after
         each, and none takes long, however many victims there are. Raises ArgumentsError."""
         pending, listed = self._reader.preemption(body)
-        eviction = self._state.eviction()
+        eviction = Eviction(self._state.fleet, self._state.allocations)
         parts: deque[Mapping[str, Victims]] = deque()
         for victims in listed:
             parts.append(victims)
@@ -196,11 +196,10 @@ class Verbs:
         """Whether GPUs are held for the pod on one of the nodes: its Binding was sent and may have
         been applied. It is sent to the same node again; elsewhere the pod would need capacity
         twice."""
-        placement = self._state.assumed(uid)
-        if placement is None or placement.node not in names:
+        assumed, fleet = self._state.assumed(uid), self._state.fleet
+        if assumed is None or assumed.placement.node not in names:
             return False
-        fleet = self._state.fleet
-        return not fleet.blocked_by[fleet.row_of(placement.node)]
+        return not fleet.blocked_by[fleet.row_of(assumed.placement.node)]
 
     def _own_node(self, pending: Pending, request: Request, names: Sequence[str]) -> str:
         """The node to which the pod's Binding was sent, or where GPUs are reserved for it; "" if

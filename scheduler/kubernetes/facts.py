@@ -136,3 +136,9 @@ class Holder:
     pod_key: str
     gpus: Sequence[tuple[str, int, int | None]]
     assumed: bool
+
+
+def some_of(listed: Sequence[str], most: int) -> str:
+    """The first of the names, and the number of the others."""
+    more = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")

@@ -21,7 +21,7 @@ from lab.node.catalogue import BUSYBOX_IMAGE, Catalogue
 from lab.node.cri import Process
 from lab.node.lab import CLUSTER_FILES, Lab
 from scheduler.core.place import Placement, place
-from scheduler.decisions.state import State
+from scheduler.decisions.state import Assumed, State
 from scheduler.kubernetes import binding, requests
 from scheduler.kubernetes.leases import agent_lease
 from scheduler.kubernetes.translate import device, node
@@ -72,7 +72,7 @@ def _bound(state: State, uid: str, amount_mib: int) -> Mapping[str, str]:
     assert isinstance(found, Placement), found
     outputs = read.outputs(found, state.fleet.gpus[row], time.time_ns())
     annotations = binding.annotations_of(found, outputs)
-    state.assume(uid, found, _UNSEEN_S, uid, annotations)
+    state.assume(uid, Assumed(found, annotations, _UNSEEN_S), uid)
     return annotations
 
 

@@ -16,7 +16,7 @@ from gpuslice.contract import names
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import Placement, place
-from scheduler.decisions.state import State
+from scheduler.decisions.state import Assumed, State
 from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes import binding, requests, translate
 from scheduler.kubernetes.leases import agent_lease
@@ -97,7 +97,7 @@ def _ask(state: State, choices: Choices) -> None:
     except ValueError:
         # A container's name that the API server would have rejected.
         return
-    state.assume("asks", found, 0.0)
+    state.assume("asks", Assumed(found, {}, 0.0))
     fleet = state.fleet
     assert not [each for peak in found.peaks for each in state.problems() if peak.uuid in each.text]
     after = _held(fleet)

@@ -18,7 +18,7 @@ from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache, _Leases
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason
 from scheduler.decisions.requeue import Unschedulable
-from scheduler.decisions.state import State
+from scheduler.decisions.state import Assumed, State
 from scheduler.kubernetes import binding
 from scheduler.kubernetes.facts import SchedulerLease
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
@@ -157,7 +157,7 @@ async def test_a_bound_pod_holds_what_its_annotation_has(same: bool) -> None:
     seen = pod(container("main", ratio=50), uid="ours", node="n1", annotations=annotations)
     server.watches[PODS] = [[event("MODIFIED", seen, "12")]]
     async with running(server, state=state) as (_, state):
-        state.assume("ours", placement, 9.0, annotations=binding.annotations_of(placement))
+        state.assume("ours", Assumed(placement, binding.annotations_of(placement), 9.0))
         await until_async(lambda: state.is_bound("ours"))
         assert state.assumed_count == 0
         (held,) = state.holders("n1")

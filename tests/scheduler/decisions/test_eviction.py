@@ -15,6 +15,7 @@ from scheduler.core.fit import feasible
 from scheduler.core.fleet import Fleet, GpuAmount
 from scheduler.core.place import Placement, place
 from scheduler.core.reservations import Kind
+from scheduler.decisions.eviction import Eviction
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFacts, PodFacts
@@ -87,7 +88,7 @@ def test_releasing_all_victims_at_once_is_releasing_one_by_one(seed: int) -> Non
     state, uids = used(chance)
     before = copy.deepcopy(state.fleet)
     victims = victims_of(chance, state, uids)
-    eviction = state.eviction()
+    eviction = Eviction(state.fleet, state.allocations)
     names = list(victims)
     cut = chance.randint(0, len(names))
     for part in (names[:cut], names[cut:]):
@@ -111,7 +112,7 @@ def test_the_state_may_change_between_the_parts() -> None:
     gpus = [state.fleet.gpus[state.fleet.row_of(name)][0] for name in ("n0", "n1")]
     hold(state, "gone", "n0", [(gpus[0], 1000, 10)])
     hold(state, "stays", "n1", [(gpus[1], 500, 5)])
-    eviction = state.eviction()
+    eviction = Eviction(state.fleet, state.allocations)
     eviction.add({"n0": ["gone"], "n1": ["stays"]})
     state.remove_pod("gone")
     hold(state, "new", "n0", [(gpus[0], 2000, 20)])

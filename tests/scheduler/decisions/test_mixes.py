@@ -14,7 +14,7 @@ from scheduler.core.fit import fit
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
-from scheduler.decisions.state import State
+from scheduler.decisions.state import Assumed, State
 from scheduler.kubernetes import binding, requests, translate
 from scheduler.kubernetes.facts import DeviceFacts, LeaseFacts, NodeFacts
 from scheduler.kubernetes.requests import ParsedRequest
@@ -167,7 +167,7 @@ def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) 
     found = place(fleet, request, row)
     assert isinstance(found, Placement) == (said is Reason.FITS), (node, request)
     if isinstance(found, Placement):
-        state.assume(uid, found, 0.0)
+        state.assume(uid, Assumed(found, {}, 0.0))
         state.observe_pod(translate.pod(bound(pod, read, found, fleet.gpus[row])))
         assert state.is_bound(uid)
         by_uuid = {held.gpu.uuid: held for held in node.gpus}

@@ -8,6 +8,7 @@ import pytest
 
 from gpuslice.contract import names
 from scheduler.core.reasons import Reason
+from scheduler.decisions.state import Assumed
 from scheduler.kubernetes import binding, translate
 from tests.scheduler.decisions.state_scene import (
     HALF_OF_A,
@@ -115,7 +116,7 @@ def test_a_list_ends_pods_that_it_lacks_but_not_assumed_ones() -> None:
     state = made()
     state.observe_pod(holding("kept"))
     state.observe_pod(holding("gone", "GPU-b", 1))
-    state.assume("assumed", chosen(state), deadline_s=10.0)
+    state.assume("assumed", Assumed(chosen(state), {}, 10.0))
     state.keep_pods(["kept"])
     assert used(state) == {"GPU-a": (24, 100, 0), "GPU-b": (0, 0, 0)}
 

@@ -13,7 +13,7 @@ import pytest
 
 from scheduler.core.fleet import Fleet
 from scheduler.core.place import Placement, place
-from scheduler.decisions.state import State
+from scheduler.decisions.state import Assumed, State
 from scheduler.kubernetes import binding, requests, translate
 from tests.scheduler.decisions.state_scene import (
     holding,
@@ -125,7 +125,7 @@ def test_no_grant_ever_exceeds_a_gpu(seed: int) -> None:
         row = state.fleet.row_of(chance.choice(("n1", "n2")))
         found = place(state.fleet, request, row)
         if isinstance(found, Placement):
-            state.assume(uid, found, deadline_s=0.0)
+            state.assume(uid, Assumed(found, {}, 0.0))
             live[uid] = found
             if chance.random() < 0.8:
                 raw["spec"]["nodeName"] = found.node

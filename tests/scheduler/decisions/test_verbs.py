@@ -14,7 +14,7 @@ from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy
 from scheduler.core.score import best, score
-from scheduler.decisions.state import State
+from scheduler.decisions.state import Assumed, State
 from scheduler.decisions.verbs import MAX_NODES, Verbs
 from scheduler.kubernetes import binding
 from scheduler.kubernetes.requests import request
@@ -184,7 +184,7 @@ def test_gpus_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
     """Its Binding was sent and the outcome is unknown: the last free capacity is its own."""
     state = calls.state(nodes=2, gpus=1)
     raw = calls.pod("u-1", WHOLE)
-    state.assume("u-1", chosen(state, raw, "n1"), 30.0)
+    state.assume("u-1", Assumed(chosen(state, raw, "n1"), {}, 30.0))
     verbs = Verbs(state)
     assert filtered(verbs, raw, names(2)) == {"NodeNames": ["n1"]}
     assert scored(verbs, raw, names(2)) == {"n0": 0, "n1": 10}
@@ -194,7 +194,7 @@ def test_gpus_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
 def test_where_that_node_may_not_be_used_any_more_others_are_named() -> None:
     state = calls.state(nodes=3, gpus=1)
     raw = calls.pod("u-1", WHOLE)
-    state.assume("u-1", chosen(state, raw, "n1"), 30.0)
+    state.assume("u-1", Assumed(chosen(state, raw, "n1"), {}, 30.0))
     verbs = Verbs(state)
     assert filtered(verbs, raw, ["n0", "n2"]) == {"NodeNames": ["n0", "n2"]}
     state.remove_lease("n1")

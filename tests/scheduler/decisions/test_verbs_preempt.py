@@ -10,7 +10,7 @@ import pytest
 
 from gpuslice.contract import names as words
 from scheduler.core.place import Placement, place
-from scheduler.decisions.state import State
+from scheduler.decisions.state import Assumed, State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.requests import request
 from scheduler.kubernetes.translate import pod
@@ -110,7 +110,7 @@ def placed(state: State, raw: dict[str, Any], at: str) -> Placement:
 def test_a_pod_that_has_gpus_preempts_on_their_node_alone() -> None:
     """Its binding may have been applied; its processors may be taken meanwhile."""
     state, raw = calls.state(nodes=2, gpus=1), calls.pod("high", HALF)
-    state.assume("high", placed(state, raw, "n0"), 9.0)
+    state.assume("high", Assumed(placed(state, raw, "n0"), {}, 9.0))
     victims = {"n0": ["busy"], "n1": ["busier"]}
     assert preempted(state, raw, victims) == calls.metas({"n0": ["busy"]})
     assert preempted(state, raw, {"n1": ["busier"]}) == {}
