@@ -2,10 +2,8 @@
 
 It works if the extender's lists are complete, an agent is ready, and the pod's kube-scheduler
 leads. Until then the policies only warn, so that a failed installation refuses no pod. The bindings
-are watched: applying the chart again resets them, and they are switched again at once. Which ones,
-and how: scheduler.kubernetes.admission.
-
-Without the right to list or patch the bindings, one warning is logged; pods are scheduled as usual.
+are watched: applying the chart again resets them, and they are switched again at once. Without the
+right to list or patch the bindings, one warning is logged; pods are scheduled as usual.
 """
 
 from __future__ import annotations
@@ -15,16 +13,25 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from gpuslice.contract import names
 from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from gpuslice.kube.fields import Json, at
 from gpuslice.kube.log_lines import Line
 from gpuslice.kube.reflector import UNLISTED, Reflector
-from scheduler.kubernetes.admission import AUDIT_ONLY, COLLECTION, SELECTOR, WARNS, denial, refuses
 from scheduler.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
 
+_COLLECTION: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+_SELECTOR: Final = f"{names.LABEL_ADMISSION}={names.ADMISSION_AUTO}"
+_OPEN: Final = (["Audit"], ["Warn"])
+"""Actions of the bindings that are switched. Audit may stay beside Deny in a server-side apply of
+the chart. Other actions, or another value of the label, are an operator's choice and stay."""
+_WARNS: Final = "-warn"
+"""Suffix of the binding that warns; the warning is redundant once the other one refuses."""
+_AUDIT_ONLY: Final[Json] = {"spec": {"validationActions": ["Audit"]}}
+"""Its patch. It is not deleted, because Helm waits for the chart's objects."""
 _POLL_S: Final = 1.0
 _ANSWER_S: Final = 3.0
 _RETRY_S: Final = 30.0
@@ -45,7 +52,7 @@ class Admission:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        reflector = Reflector(self._kube, COLLECTION, self, query={"labelSelector": SELECTOR})
+        reflector = Reflector(self._kube, _COLLECTION, self, query={"labelSelector": _SELECTOR})
         following = asyncio.create_task(reflector.run(), name="follow admission")
         try:
             while True:
@@ -68,7 +75,7 @@ class Admission:
         failed: KubeError | None = None
         for name, patch in sorted(self._warning.items()):
             try:
-                stored = await self._kube.patch(f"{COLLECTION}/{name}", patch, timeout_s=_ANSWER_S)
+                stored = await self._kube.patch(f"{_COLLECTION}/{name}", patch, timeout_s=_ANSWER_S)
             except KubeError as error:
                 # 404, 409: the watch reports what it is now. Others do not hinder the next ones.
                 failed = failed if error.status in (404, 409) else error
@@ -79,7 +86,7 @@ class Admission:
         for name in sorted(self._refusing):
             try:
                 await self._kube.patch(
-                    f"{COLLECTION}/{name}{WARNS}", AUDIT_ONLY, timeout_s=_ANSWER_S
+                    f"{_COLLECTION}/{name}{_WARNS}", _AUDIT_ONLY, timeout_s=_ANSWER_S
                 )
             except KubeError as error:
                 if error.status != 404:
@@ -100,7 +107,7 @@ class Admission:
         self._warning.pop(name, None)
         if patch is not None:
             self._warning[name] = patch
-        elif refuses(raw):
+        elif "Deny" in (at(raw, "spec").get("validationActions") or ()):
             self._refusing.add(name)
         return name
 
@@ -109,3 +116,16 @@ class Admission:
 
     def listed(self, keys: set[str]) -> None:
         self._warning = {name: self._warning[name] for name in self._warning if name in keys}
+
+
+def denial(binding: Json) -> Json | None:
+    """Returns the patch by which the binding refuses; None: it is left as it is. The patch names
+    the version that was read, so that it never undoes a later change."""
+    metadata = at(binding, "metadata")
+    is_auto = at(metadata, "labels").get(names.LABEL_ADMISSION) == names.ADMISSION_AUTO
+    if not is_auto or at(binding, "spec").get("validationActions") not in _OPEN:
+        return None
+    return {
+        "metadata": {"resourceVersion": metadata.get("resourceVersion")},
+        "spec": {"validationActions": ["Deny"]},
+    }

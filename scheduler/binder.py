@@ -1,10 +1,8 @@
 """Binds pods: chooses and reserves the GPUs, POSTs one Binding, and determines its outcome.
 
 Choice and reservation are one step without an await. A reservation ends only when the Binding can
-no longer be applied: the API server reports that the pod is gone, is bound to another node, or has
-changed since the version that the Binding names. A missing answer decides nothing; nor does a
-conflict, which the API server also reports for failures of its store. The binder then reads the
-pod. A timeout alone ends no reservation. See docs/adr/0019.
+no longer be applied. A missing answer decides nothing, nor does a conflict, which the API server
+also reports for failures of its store: the binder then reads the pod. See docs/adr/0019.
 
 Runs on one event loop. Apart from the cache, the binder alone changes State.
 """

@@ -1,8 +1,8 @@
 """Updates `scheduler.decisions.state` from watches of pods, nodes, devices and Leases.
 
-Apart from the binder, the cache alone changes State, on the same event loop. It stores facts and no
-JSON; per pod it adds only a hash of the fields that are read, to detect changes. It does not store
-the requests of unbound pods: kube-scheduler sends them with each verb. See docs/adr/0023.
+It stores facts and no JSON; per pod it adds only a hash of the fields that are read, to detect
+changes. It does not store the requests of unbound pods: kube-scheduler sends them with each verb.
+See docs/adr/0023.
 """
 
 from __future__ import annotations

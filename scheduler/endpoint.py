@@ -2,8 +2,7 @@
 
 Runs on the main event loop, so an answer to /livez shows that the loop runs. Read-only and without
 authentication. /debug/fleet shows pod names and allocations, so it serves only connections from the
-pod itself, as `kubectl port-forward` makes them. The numbers of /metrics are computed at most once
-a second.
+pod itself, as `kubectl port-forward` makes them.
 """
 
 from __future__ import annotations

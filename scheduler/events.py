@@ -1,9 +1,8 @@
 """Kubernetes Events for State's problems, and for notices about pods.
 
-kube-scheduler writes `Scheduled` for each pod that the extender binds, and `FailedScheduling` with
-the extender's text; no second one is written. Only the process that may bind writes Events, or each
-replica would. The same Event is written at most once an hour, and a token bucket bounds the total
-rate. A failed write is dropped.
+kube-scheduler writes the Events of binding and of refusals. Only the process that may bind writes
+Events, or each replica would. The same Event is written at most once an hour, and a token bucket
+bounds the total rate. A failed write is dropped.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Permits this process to bind while kube-scheduler's Lease names its pod.
 
-kube-scheduler elects its leader by a Lease. Its identity there is HOSTNAME_UUID: the host name is
-the pod's, and the UUID is the process's. The watch of Leases reports the Lease, and this module
-writes nothing. A Lease that expired, was released, or is unknown permits nothing.
-Invariant: when a term's first write starts, the writes of earlier holders have ended, and all
-objects were listed after that. docs/adr/0018 has the argument.
+The Lease's holder is HOSTNAME_UUID; the host name is the pod's. The watch of Leases reports the
+Lease, and this module writes nothing. Invariant: when a term's first write starts, the writes of
+earlier holders have ended, and all objects were listed after that. See docs/adr/0018.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 """Requeues pods that fit and that kube-scheduler would not retry in time.
 
 kube-scheduler retries a refused pod when the pod changes. So the pod gets an annotation with the
-time, in a patch of its status, which kube-scheduler's account may write. A pod for which capacity
-became available is requeued after some seconds (docs/adr/0025). A pod whose fitting node was not in
-kube-scheduler's sample is requeued at once, in most cases with that node nominated
-(docs/adr/0050).
-
-Only the process that may bind requeues pods. A pod that is gone or was replaced is left alone. The
-search yields the event loop every few milliseconds.
+time, in a patch of its status, which kube-scheduler's account may write. A pod that is gone or was
+replaced is left alone. The search yields the event loop every few milliseconds.
 """
 
 from __future__ import annotations

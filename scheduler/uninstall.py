@@ -1,9 +1,7 @@
-"""Removes from the cluster what gpuslice's components wrote into it.
+"""Removes from the cluster what gpuslice's components wrote into it; docs/install.md has the order.
 
-In this order: the admission policies, so that nothing is refused while parts are missing; agents,
-distributors and scheduler, so that nothing is written again; then capacity, labels, Devices and
-Leases. Deletes no user's pod, no object that another program wrote, and never the definition of
-Device. Each step may be repeated; after an error the command is run again.
+Deletes no user's pod, no object that another program wrote, and never the definition of Device.
+Each step may be repeated; after an error the command is run again.
 """
 
 from __future__ import annotations

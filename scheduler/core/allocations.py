@@ -1,9 +1,7 @@
-"""Pods' shares of GPUs, as columns: an entry for each pod and GPU.
+"""Pods' shares of GPUs, as columns: an entry for each pod and GPU, of bound and of assumed pods.
 
-Contains the pods that are bound and those whose binding is assumed; `scheduler.decisions.state`
-writes it together with the fleet. The entries of any number of pods are found without a loop over
-them. An entry is reused once its pod is gone; `written` shows whether it is still the one that was
-found.
+The entries of any number of pods are found without a loop over them. An entry is reused once its
+pod is gone; `written` shows whether it is still the one that was found.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Feasibility: which nodes fit a request, in one pass over the columns.
 
 For one requesting container the columns decide. For several they rule nodes out, and a greedy pass
-(`scheduler.core.together`) decides the rest.
-
-The reason for refusing a node is one text per reason: kube-scheduler counts equal texts and cuts
-long messages. The text includes the missing amount where it is the same on all nodes.
+(`scheduler.core.together`) decides the rest. The reason for refusing nodes is one text per reason:
+kube-scheduler counts equal texts and cuts long messages.
 """
 
 from __future__ import annotations

@@ -2,11 +2,8 @@
 
 A column is an array [node, GPU]: a node is a row, its GPUs are ordered by minor. Rows are reused.
 Row 0 is no node: it represents unknown names and never fits. `used_*` is the exact sum of what pods
-hold, even above capacity; `reserved_*` is added to it (`scheduler.core.reservations`). Free
-capacity accounts for both and is never negative; an unusable GPU has none.
-
-Contains no pods; `scheduler.decisions.state` maps pods to allocations and alone writes to the
-fleet. fit, score and place read it.
+hold, even above capacity; `reserved_*` is added to it. Free capacity accounts for both and is never
+negative; an unusable GPU has none. `scheduler.decisions.state` alone writes to it.
 """
 
 from __future__ import annotations

@@ -30,13 +30,11 @@ class Slot:
     held_bytes: list[int]
     held_core: list[int]
     total_bytes: int
-    used_bytes: int
-    used_core: int
-    is_open: bool
-    fullness: float
     free_bytes: int
     free_core: int
     takes_uncapped: bool
+    is_open: bool
+    fullness: float
     capped: bool | None = None
     containers: list[int] = field(default_factory=list)
 
@@ -66,8 +64,8 @@ class Slot:
     ) -> tuple[bool, float, tuple[int, ...], int]:
         """Sort key; the least is the best. unused_near: from `unused_near`."""
         size, core = container.bytes_of(self.total_bytes), container.core_percent or 0
-        memory = (self.used_bytes + max(self.held_bytes) + size) / self.total_bytes
-        full = (memory + (self.used_core + max(self.held_core) + core) / WHOLE_PERCENT) / 2
+        memory = (max(self.held_bytes) + size) / self.total_bytes
+        full = self.fullness + (memory + (max(self.held_core) + core) / WHOLE_PERCENT) / 2
         if policy is Policy.FIRST:
             return (False, 0, (), self.index)
         if policy is Policy.SPREAD:
@@ -88,45 +86,28 @@ def unused_near(slots: Sequence[Slot]) -> Mapping[int, tuple[int, ...]]:
     return {slot.index: tuple(unused[each] for each in enumerate(slot.groups)) for slot in slots}
 
 
-class Greedy:
-    """One node, one request; slots are the usable ones."""
+def place_greedily(request: Request, policy: Policy, slots: Sequence[Slot]) -> bool:
+    """Places the containers on the slots, the largest first. False: one of them does not fit."""
+    near = unused_near(slots)
+    for number in largest_first(request, max(slot.total_bytes for slot in slots)):
+        container, moments = request.containers[number], request.moments[number]
+        fitting = [slot for slot in slots if slot.fits(container, moments)]
+        fitting.sort(key=lambda slot: slot.rank(container, policy, near[slot.index]))
+        if len(fitting) < container.gpus:
+            return False
+        for slot in _chosen(fitting, container.gpus, policy):
+            slot.add(number, container, moments)
+    return True
 
-    def __init__(self, request: Request, policy: Policy, slots: Sequence[Slot]) -> None:
-        self._request = request
-        self._policy = policy
-        self._slots = slots
-        self._unused_near = unused_near(slots)
 
-    def place(self) -> bool:
-        """Places the containers, the largest first. False: one of them does not fit."""
-        for number in largest_first(self._request, max(slot.total_bytes for slot in self._slots)):
-            chosen = self._choose(number)
-            if chosen is None:
-                return False
-            for slot in chosen:
-                container, moments = self._request.containers[number], self._request.moments[number]
-                slot.add(number, container, moments)
-        return True
-
-    def _choose(self, number: int) -> Sequence[Slot] | None:
-        wanted = self._request.containers[number].gpus
-        fitting = self._ranked(number)
-        if len(fitting) < wanted:
-            return None
-        if wanted > 1 and self._policy is not Policy.FIRST:
-            for level in range(3):
-                near = _nearest(fitting, level, wanted)
-                if near is not None:
-                    return near[:wanted]
-        return fitting[:wanted]
-
-    def _ranked(self, number: int) -> list[Slot]:
-        container, moments = self._request.containers[number], self._request.moments[number]
-        fitting = [slot for slot in self._slots if slot.fits(container, moments)]
-        near = self._unused_near
-        return sorted(
-            fitting, key=lambda slot: slot.rank(container, self._policy, near[slot.index])
-        )
+def _chosen(fitting: Sequence[Slot], wanted: int, policy: Policy) -> Sequence[Slot]:
+    """fitting: the best first."""
+    if wanted > 1 and policy is not Policy.FIRST:
+        for level in range(3):
+            near = _nearest(fitting, level, wanted)
+            if near is not None:
+                return near[:wanted]
+    return fitting[:wanted]
 
 
 def _nearest(fitting: Sequence[Slot], level: int, wanted: int) -> Sequence[Slot] | None:

@@ -1,14 +1,10 @@
 """Chooses the GPUs of one node for a pod. Plain integers, since a node has few GPUs.
 
-GPUs of one container are distinct. Among GPUs that fit, binpack takes one that is in use, and the
-fullest of these, to keep whole GPUs free; among equal ones, one whose NVLink group, PCIe root and
-NUMA node are in use, to keep these free too. Spread takes the emptiest. Ties are broken by the
-lowest minor, which alone decides for first. Otherwise several GPUs of one container are taken from
-one NVLink group if possible, else from one PCIe root, else one NUMA node; from the group with the
-fewest GPUs to spare.
-
-Containers are placed one by one, the largest first. A pod of several is placed where `fit` found
-that it fits. If these rules find no place there, the placement of `fit` is used, whatever its rank.
+Of the GPUs that fit, binpack takes the fullest one in use, and of equal ones that with neighbours
+in use; spread the emptiest; first the one of the lowest minor, which breaks all ties. The GPUs of
+one container are distinct, and are taken from one NVLink group, else one PCIe root, else one NUMA
+node, that with the fewest to spare. Containers are placed one by one, the largest first. If that
+finds no place where `fit` found one, the placement of `fit` is used, whatever its rank.
 
 A pod's shares of one GPU either all request core or none does: the allocation annotation has one
 core limit per GPU and pod, or none.
@@ -22,20 +18,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
+from numpy.typing import NDArray
+
 from scheduler.core.fleet import NO_GROUP, Fleet
-from scheduler.core.greedy import Greedy, Slot, unused_near
+from scheduler.core.greedy import Slot, place_greedily, unused_near
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Policy, Request, Scope
 from scheduler.core.together import assignment
 
+_GROUPS: Final = ("link", "root", "numa")
 _SLOT_COLUMNS: Final = (
-    *("total_bytes", "used_bytes", "used_core", "is_open"),
-    *("fullness", "free_bytes", "free_core", "takes_uncapped"),
+    *("total_bytes", "free_bytes", "free_core", "takes_uncapped", "is_open", "fullness"),
 )
 """In the order of `Slot`'s fields, of which they are the last required ones."""
-_RESERVED: Final = {"used_bytes": "reserved_bytes", "used_core": "reserved_core"}
-"""Columns to which the reserved ones are added."""
-_GROUPS: Final = ("link", "root", "numa")
 
 _PART_OF: Final[Mapping[Scope, Callable[[Slot], int]]] = {
     Scope.NUMA_NODE: lambda slot: slot.groups[2],
@@ -97,14 +92,10 @@ def place(
         if chosen is None:
             return Reason.TOGETHER
     for within in _within_scope(request.scope, slots, policy):
-        if Greedy(request, policy, within).place():
+        if place_greedily(request, policy, within):
             return _placement(fleet, request, row, within)
-    return Reason.TOGETHER if chosen is None else _as_assigned(fleet, request, row, chosen)
-
-
-def _as_assigned(
-    fleet: Fleet, request: Request, row: int, chosen: Mapping[int, Sequence[int]]
-) -> Placement:
+    if chosen is None:
+        return Reason.TOGETHER
     slots = _slots(fleet, request, row)
     for number, gpus in chosen.items():
         for slot in slots:
@@ -114,27 +105,21 @@ def _as_assigned(
 
 
 def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[Slot]:
+    """The usable GPUs that the request's selector matches."""
+
+    def column(name: str) -> NDArray[Any]:
+        values: NDArray[Any] = getattr(fleet, name)[row]
+        return values
+
+    usable = fleet.usable[row] & fleet.selected(request.selector, column)
+    groups = zip(*(column(name).tolist() for name in _GROUPS), strict=True)
+    values = zip(*(column(name).tolist() for name in _SLOT_COLUMNS), strict=True)
     moments = request.moment_count
-    slots = []
-
-    def column(name: str) -> list[Any]:
-        values = getattr(fleet, name)[row]
-        if name in _RESERVED:
-            values = values + getattr(fleet, _RESERVED[name])[row]
-        there: list[Any] = values.tolist()
-        return there
-
-    usable = fleet.usable[row]
-    if request.selector:
-        selector = request.selector
-        usable = usable & fleet.selected(selector, lambda name: getattr(fleet, name)[row])
-    gpus = zip(*map(column, _SLOT_COLUMNS), strict=True)
-    groups = zip(*map(column, _GROUPS), strict=True)
-    open_to_us = zip(usable.tolist(), gpus, groups, strict=True)
-    for index, (is_open, values, near) in enumerate(open_to_us):
-        if is_open:
-            slots.append(Slot(index, near, [0] * moments, [0] * moments, *values))
-    return slots
+    return [
+        Slot(index, near, [0] * moments, [0] * moments, *value)
+        for index, (near, value) in enumerate(zip(groups, values, strict=True))
+        if usable[index]
+    ]
 
 
 def _within_scope(scope: Scope, slots: Sequence[Slot], policy: Policy) -> Iterator[Sequence[Slot]]:
@@ -143,13 +128,11 @@ def _within_scope(scope: Scope, slots: Sequence[Slot], policy: Policy) -> Iterat
         if slots:
             yield slots
         return
-    part_of = _PART_OF[scope]
     parts: dict[int, list[Slot]] = {}
     for slot in slots:
-        part = part_of(slot)
+        part = _PART_OF[scope](slot)
         if part != NO_GROUP:
             parts.setdefault(part, []).append(slot)
-
     near = unused_near(slots)
 
     def emptiness(part: Sequence[Slot]) -> tuple[float, tuple[int, ...]]:
@@ -164,28 +147,18 @@ def _within_scope(scope: Scope, slots: Sequence[Slot], policy: Policy) -> Iterat
 
 
 def _placement(fleet: Fleet, request: Request, row: int, slots: Sequence[Slot]) -> Placement:
-    shares, peaks = [], []
     gpus = fleet.gpus[row]
-    for number, container in enumerate(request.containers):
-        for slot in slots:
-            if number in slot.containers:
-                gpu = gpus[slot.index]
-                size = container.bytes_of(gpu.total_bytes)
-                shares.append(
-                    Share(container.name, gpu.uuid, gpu.minor, size, container.core_percent)
-                )
+    shares = [
+        Share(each.name, gpu.uuid, gpu.minor, each.bytes_of(gpu.total_bytes), each.core_percent)
+        for number, each in enumerate(request.containers)
+        for gpu in (gpus[slot.index] for slot in slots if number in slot.containers)
+    ]
+    peaks = []
     for slot in slots:
         if slot.containers:
-            gpu = gpus[slot.index]
-            peaks.append(
-                Peak(
-                    gpu.uuid,
-                    gpu.minor,
-                    max(slot.held_bytes),
-                    _percent(request, slot),
-                    max(slot.held_core) if slot.capped else None,
-                )
-            )
+            gpu, size, percent = gpus[slot.index], max(slot.held_bytes), _percent(request, slot)
+            core = max(slot.held_core) if slot.capped else None
+            peaks.append(Peak(gpu.uuid, gpu.minor, size, percent, core))
     return Placement(fleet.names[row], tuple(shares), tuple(peaks))
 
 

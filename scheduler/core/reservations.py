@@ -1,12 +1,9 @@
-"""Reservations of GPU capacity for pods that hold nothing yet.
+"""Reservations of GPU capacity for pods that hold nothing yet. See docs/adr/0030.
 
-A reservation has an owner (a pod's UID), a kind and a deadline. It is counted in the fleet's
-columns `reserved_*`, in addition to what is used, so later placements avoid it. It is the placement
-that the extender expects kube-scheduler to bind. It makes no pod unschedulable: if a pod fits
-nowhere, `lifted` shows the fleet without reservations, and ends none of them.
-
-A reservation ends with its pod's binding or next filter, at its deadline, and when its node changes
-so that it no longer fits. Part of `scheduler.decisions.state`, which reports changes.
+A reservation is counted in the fleet's columns `reserved_*`, in addition to what is used, so later
+placements avoid it. It ends with its pod's binding or next filter, at its deadline, and when its
+node changes so that it no longer fits. It makes no pod unschedulable: if a pod fits nowhere,
+`lifted` shows the fleet without reservations.
 """
 
 from __future__ import annotations

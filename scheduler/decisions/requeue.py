@@ -1,14 +1,10 @@
 """Refused pods, and those that fit since capacity became available and that kube-scheduler has not
-retried.
+retried. See docs/adr/0025.
 
-Pure, over the state. kube-scheduler retries a refused pod when a pod leaves or a node changes, else
-after five minutes. It may observe the change before this process does, retry at once, and get an
-answer from the earlier state. It does not observe a recovered GPU or agent at all.
-
-Pods with requests of one shape share an entry and its search. Each pod keeps its candidates, the
-nodes that kube-scheduler sent; capacity elsewhere does not count for it. Entries take turns,
-and each examines only nodes that changed since its last turn. `verbs` and `cache` add and remove
-pods; `requeuer` calls `work` and requeues the pods that are due.
+Pure, over the state. Pods with requests of one shape share an entry and its search. Each pod keeps
+its candidates, the nodes that kube-scheduler sent; capacity elsewhere does not count for it.
+Entries take turns, and each examines only nodes that changed since its last turn. `verbs` and
+`cache` add and remove pods; `requeuer` calls `work` and requeues the pods that are due.
 """
 
 from __future__ import annotations

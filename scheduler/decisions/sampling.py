@@ -1,14 +1,9 @@
 """Requeues pods that fit in the fleet, but on no node of the sample that kube-scheduler sent.
 
-Pure, over the state. In a fleet of more than 100 nodes kube-scheduler filters nodes only until it
-has a sample; the next sample begins where the last one ended. If the GPU that fits is elsewhere,
-its node is nominated and the GPU is reserved: kube-scheduler tries a nominated node first, whatever
-the sample. `requeuer` writes the nominations. See docs/adr/0050.
-
-kube-scheduler's own filters may exclude that node. Nodes from the samples of pods with equal
-constraints come first, and a node that kube-scheduler refused for a pod is not nominated again. A
-sample also limits preemption: a pod of positive priority that fits nowhere is requeued until
-kube-scheduler has sampled the whole fleet once.
+Pure, over the state. The fitting node is nominated and its GPU is reserved: kube-scheduler tries a
+nominated node first, whatever the sample. `requeuer` writes the nominations. A sample also limits
+preemption: a pod of positive priority that fits nowhere is requeued until kube-scheduler has
+sampled the whole fleet once. See docs/adr/0050.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Allocations and reservations of every GPU, derived from facts about Kubernetes objects.
 
 A reducer: the state depends on the latest fact of each object, not on their order. No clock and no
-I/O; the caller passes the time. Pods are identified by UID. A bound pod holds what its annotations
-record, whichever scheduler bound it, until it has finished or is gone. A pod with an assumed
-placement (`assume`) holds the same until its binding is observed or `forget` is called.
-
-Written by one thread. `fleet` is read-only for callers.
+I/O. A bound pod holds what its annotations record, whichever scheduler bound it, until it has
+finished or is gone. An assumed pod holds the same until its binding is observed or `forget` is
+called. Pods are identified by UID. Written by one thread; `fleet` is read-only for callers.
 """
 
 from __future__ import annotations

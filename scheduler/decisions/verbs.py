@@ -3,8 +3,7 @@
 Pure, over the state. `filter` returns only the best few feasible nodes, because kube-scheduler
 scores each returned node itself; it returns all of them if the pod has preferences. If none fits,
 it gives one text per reason for all nodes of that reason. Bytes in, bytes out: this runs for every
-pod over all nodes. kube-scheduler calls `preempt` before it deletes pods: it compares totals of
-nodes, and the capacity that victims free may fit on no single GPU.
+pod over all nodes. kube-scheduler calls `preempt` before it deletes pods (docs/adr/0028).
 """
 
 from __future__ import annotations

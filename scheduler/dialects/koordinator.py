@@ -2,8 +2,7 @@
 
 Each container's request is read by itself; Koordinator's own scheduler sums a pod's containers,
 this one does not. Koordinator's hints on acceptable GPUs become the core's selector and scope, and
-its label requires isolation. The text of a refusal names the field, its value and the allowed
-values.
+its label requires isolation.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Volcano's dialect: the gpu-memory and gpu-number of its GPU sharing, and its vgpu resources.
 
 Pure. Only limits count, as in Volcano; the API server requires requests of these resources to equal
-them. Zero is no request, as in Kubernetes. A value that Volcano takes for zero or cuts to its
-maximum is refused. The policy gpuslice-volcano checks the same in CEL; the tests compare the texts.
-Source: volcano pkg/scheduler/api/devices/nvidia (gpushare, vgpu), devices pkg/plugin/nvidia.
+them. A value that Volcano takes for zero or cuts to its maximum is refused. Source: volcano
+pkg/scheduler/api/devices/nvidia (gpushare, vgpu), devices pkg/plugin/nvidia.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Facts about Kubernetes objects that decide placement, as plain values.
+"""Facts about Kubernetes objects that decide placement, as plain values without field paths.
 
-Written by `scheduler.kubernetes.translate`, read by `scheduler.decisions.state`; contains no field
-paths and no dialects. Problem and Holder are State's reports for people.
+Written by `scheduler.kubernetes.translate`, read by `scheduler.decisions.state`. Problem and Holder
+are State's reports for people.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """An uninstallation's patches of nodes and Devices: they remove what gpuslice's agents wrote, as
-recorded in managedFields.
+recorded in managedFields. Pure. Values of other programs (Koordinator's, an operator's) stay.
 
-Pure. Values of other programs (Koordinator's, an operator's) stay. Capacity is removed, not set to
-zero: a kubelet that restarts admits its running pods again, ignores requests for a resource that
-the node does not have, and rejects pods that request more of one than it has. For the same reason a
-zero that the kubelet wrote over the agents' value, as it does when it starts, is removed too.
+Capacity is removed, not set to zero: a kubelet that restarts admits its running pods again, ignores
+requests for a resource that the node does not have, and rejects pods that request more of one than
+it has. So a zero that the kubelet wrote over the agents' value, as it starts, is removed too.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from gpuslice.contract import names, quantity
-from gpuslice.contract.dialects import KOORDINATOR, Dialect
+from gpuslice.contract.dialects import Dialect
 from gpuslice.kube.fields import Json, at, objects, texts
 from scheduler.core.request import Phase, Request
-from scheduler.dialects import koordinator, table
+from scheduler.dialects import table
 from scheduler.dialects.koordinator import misnamed
 from scheduler.dialects.reading import (
     Container,
@@ -87,17 +87,10 @@ _cached: dict[tuple[str, Enabled], ParsedRequest | None] = {}
 The least recently used ones are dropped."""
 
 
-def requested(pod: Json) -> Request | None:
-    """Read what `request` reads, under any resource names and dialect: a bound pod was understood
-    by some scheduler."""
-    parsed = _interpret(_fields(pod), None)
-    return None if parsed is None else parsed.request
-
-
-def requested_of_koordinator(pod: Json) -> Request | None:
-    """The same, only in Koordinator's names: a request in others, without an allocation, is that of
-    another scheduler."""
-    parsed = _interpret(_fields(pod), None, {KOORDINATOR: koordinator.read})
+def requested(pod: Json, readers: Mapping[Dialect, Reader] = table.READERS) -> Request | None:
+    """Read what `request` reads, under any resource names: a bound pod was understood by some
+    scheduler."""
+    parsed = _interpret(_fields(pod), None, readers)
     return None if parsed is None else parsed.request
 
 

@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpuslice.contract import allocation, grants, names, quantity
+from gpuslice.contract.dialects import KOORDINATOR
 from gpuslice.kube.fields import Json, at, objects, texts
 from scheduler.core.fleet import MAX_BYTES, MIN_BYTES, Gpu
 from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Phase, Request
 from scheduler.dialects.reading import RequestError
+from scheduler.dialects.table import READERS
 from scheduler.kubernetes import requests
 from scheduler.kubernetes.facts import (
     DeviceFacts,
@@ -87,10 +89,11 @@ def _held(raw: Json) -> tuple[Held, str]:
             return tuple(_held_gpu(entry) for entry in allocated), problem
         except allocation.AllocationError as error:
             problem = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
+    # Without an allocation, a request in other dialects is that of another scheduler.
     is_ours = at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME
-    read = requests.requested if problem or is_ours else requests.requested_of_koordinator
+    readers = READERS if problem or is_ours else {KOORDINATOR: READERS[KOORDINATOR]}
     try:
-        requested = read(raw)
+        requested = requests.requested(raw, readers)
     except RequestError as error:
         requested, refused = None, str(error)
     else:

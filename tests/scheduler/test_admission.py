@@ -1,15 +1,15 @@
-"""Bindings of admission policies are switched to Deny, each by itself."""
+"""Which bindings of admission policies are switched to Deny, each by itself."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from gpuslice.contract import names
 from gpuslice.kube.errors import KubeError
-from scheduler.admission import Admission
+from scheduler.admission import Admission, denial
 from scheduler.metrics import Metrics
 
 
@@ -24,13 +24,15 @@ class Server:
         if name == "gpuslice-a":
             raise KubeError(403, "Forbidden", f"cannot patch {name}")
         self.changed.append(name)
-        return binding(name, *body["spec"]["validationActions"])
+        return binding(name, AUTO, body["spec"]["validationActions"])
 
 
-def binding(name: str, *actions: str) -> dict[str, Any]:
-    labels = {names.LABEL_ADMISSION: names.ADMISSION_AUTO}
-    metadata = {"name": name, "resourceVersion": "1", "labels": labels}
-    return {"metadata": metadata, "spec": {"validationActions": list(actions)}}
+AUTO: Final = {names.LABEL_ADMISSION: names.ADMISSION_AUTO}
+
+
+def binding(name: str, labels: object, actions: object) -> dict[str, Any]:
+    metadata = {"name": name, "resourceVersion": "7", "labels": labels}
+    return {"metadata": metadata, "spec": {"validationActions": actions}}
 
 
 def test_a_binding_that_cannot_be_changed_does_not_keep_others_from_refusing() -> None:
@@ -38,9 +40,33 @@ def test_a_binding_that_cannot_be_changed_does_not_keep_others_from_refusing() -
         server = Server()
         admission = Admission(server, lambda: True, Metrics())  # type: ignore[arg-type]
         for name in ("gpuslice-a", "gpuslice-b", "gpuslice-c"):
-            admission.observed(binding(name, "Audit"))
+            admission.observed(binding(name, AUTO, ["Audit"]))
         with pytest.raises(KubeError, match="cannot patch gpuslice-a"):
             await admission._enforce()
         assert server.changed[:2] == ["gpuslice-b", "gpuslice-c"]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("action", ["Audit", "Warn"])
+def test_one_that_refuses_nothing_is_changed_by_its_version(action: str) -> None:
+    assert denial(binding("a", AUTO, [action])) == {
+        "metadata": {"resourceVersion": "7"},
+        "spec": {"validationActions": ["Deny"]},
+    }
+
+
+LEFT: Final[dict[str, tuple[object, object]]] = {
+    "no label": (None, ["Warn"]),
+    "another label": ({names.LABEL_PART_OF: names.PART_OF}, ["Warn"]),
+    "another value": ({names.LABEL_ADMISSION: "off"}, ["Warn"]),
+    "refuses already": (AUTO, ["Deny"]),
+    "on trial": (AUTO, ["Warn", "Audit"]),
+    "re-applied beside the scheduler's own": (AUTO, ["Audit", "Deny"]),
+    "no actions": (AUTO, None),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_an_operators_choice_is_left(case: str) -> None:
+    assert denial(binding("a", *LEFT[case])) is None
