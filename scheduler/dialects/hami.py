@@ -71,11 +71,11 @@ def read(pod: PodFields) -> Reading | None:
         return None
     for container in pod.containers:
         if container.privileged:
-            raise RequestError(
-                f"container {container.name}: securityContext.privileged: invalid value true: must"
-                " be false in a pod that requests a share of a GPU, as a privileged container can"
-                " use every GPU of its node"
+            must_be = (
+                "false in a pod that requests a share of a GPU, as a privileged container can use"
+                " every GPU of its node"
             )
+            raise invalid(container.field("securityContext.privileged"), "true", must_be)
     of_nodes = _policy(pod.annotations, dialects.HAMI_NODE_POLICY)
     of_gpus = _policy(pod.annotations, dialects.HAMI_GPU_POLICY)
     if of_nodes and of_gpus and of_nodes is not of_gpus:

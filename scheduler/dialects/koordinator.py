@@ -51,16 +51,14 @@ _ALLOWED: Final = (
 )
 
 
-def misnamed(resource: str) -> str:
-    """How to mend the name of a GPU resource; "" if it is valid. No node has a resource of another
+def correct_name(resource: str) -> str:
+    """What the name of a GPU resource must be; "" if it is valid. No node has a resource of another
     name, so the pod would wait for ever: Koordinator's scheduler translates old names before it
     schedules, the stock scheduler does not."""
     if resource in RESOURCES or not resource.lower().startswith(_OF_GPUS):
         return ""
     new = names.DEPRECATED_RESOURCES.get(resource)
-    if new is not None:
-        return f"must be {new}"
-    return f"must be one of {', '.join(sorted(RESOURCES))}"
+    return f"one of {', '.join(sorted(RESOURCES))}" if new is None else new
 
 
 def read(pod: PodFields) -> Reading | None:

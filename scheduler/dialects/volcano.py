@@ -33,7 +33,6 @@ from scheduler.dialects.reading import (
     Outputs,
     PodFields,
     Reading,
-    RequestError,
     invalid,
 )
 
@@ -92,9 +91,7 @@ def _refuse_mixed(of_pod: Sequence[str]) -> None:
                 if second == VOLCANO_NUMBER
                 else "gpu-share and vgpu can't be used together"
             )
-            raise RequestError(
-                f"spec: invalid value {first} and {second}: must be one of them; {why}"
-            )
+            raise invalid("spec", f"{first} and {second}", f"one of them; {why}")
 
 
 def _kind(name: str) -> str:

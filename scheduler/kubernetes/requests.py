@@ -16,13 +16,14 @@ from gpuslice.contract.dialects import Dialect
 from gpuslice.kube.fields import Json, at, objects, texts
 from scheduler.core.request import Phase, Request
 from scheduler.dialects import table
-from scheduler.dialects.koordinator import misnamed
+from scheduler.dialects.koordinator import correct_name
 from scheduler.dialects.reading import (
     Container,
     PodFields,
     Reader,
     RequestError,
     Writer,
+    invalid,
     no_outputs,
 )
 from scheduler.dialects.table import DEFAULT, Enabled
@@ -125,13 +126,12 @@ def _checked(pod: PodFields, enabled: Enabled) -> ParsedRequest | None:
     """Also refuses names and amounts that the API server would refuse: the pod may not have passed
     it."""
     for container in pod.containers:
-        where = f"container {container.name}"
         for key, value in (*container.limits.items(), *container.requests.items()):
-            if must := misnamed(key):
-                raise RequestError(f"{where}: resource name: invalid value {key}: {must}")
+            if must_be := correct_name(key):
+                raise invalid(container.field("resource name"), key, must_be)
             amount = quantity.parse(value) if key in table.RESOURCES else None
             if isinstance(amount, quantity.Value) and amount.rounded:
-                raise RequestError(f"{where}: {key}: invalid value {value}: must be a whole number")
+                raise invalid(container.field(key), value, "a whole number")
     return _interpret(pod, enabled)
 
 
@@ -142,14 +142,13 @@ def _interpret(
     if reading is None:
         return None
     _refuse_foreign(pod, reading.foreign)
-    named = [container.name for container in reading.containers]
-    if len(named) > MAX_CONTAINERS:
-        raise RequestError(
-            f"spec: invalid value {len(named)} containers that request a share of a GPU: must be at"
-            f" most {MAX_CONTAINERS}; request shares in fewer containers"
-        )
-    if len(set(named)) < len(named):
-        raise RequestError(f"containers: invalid value {', '.join(named)}: must be unique names")
+    container_names = [container.name for container in reading.containers]
+    if len(container_names) > MAX_CONTAINERS:
+        requesting = f"{len(container_names)} containers that request a share of a GPU"
+        must_be = f"at most {MAX_CONTAINERS}; request shares in fewer containers"
+        raise invalid("spec", requesting, must_be)
+    if len(set(container_names)) < len(container_names):
+        raise invalid("containers", ", ".join(container_names), "unique names")
     request = Request(
         reading.containers, reading.policy, reading.selector, reading.scope, reading.isolation
     )
@@ -161,10 +160,7 @@ def _refuse_foreign(pod: PodFields, foreign: frozenset[str]) -> None:
     run without them."""
     for key, value in pod.overhead.items():
         if key in table.RESOURCES:
-            raise RequestError(
-                f"spec.overhead[{key}]: invalid value {value}: must be absent; request shares in"
-                " containers"
-            )
+            raise invalid(f"spec.overhead[{key}]", value, "absent; request shares in containers")
     for container in pod.containers:
         for written, value in {**container.limits, **container.requests}.items():
             key = names.DEPRECATED_RESOURCES.get(written, written)
@@ -176,10 +172,8 @@ def _refuse_foreign(pod: PodFields, foreign: frozenset[str]) -> None:
                 if key in names.RESOURCES_WHOLE
                 else "only Koordinator's own scheduler allocates it"
             )
-            raise RequestError(
-                f"container {container.name}: {key}: invalid value {value}: must be absent in a pod"
-                f" that requests a share of a GPU, as {why}"
-            )
+            must_be = f"absent in a pod that requests a share of a GPU, as {why}"
+            raise invalid(container.field(key), value, must_be)
 
 
 # --- identity of the pod

@@ -79,12 +79,10 @@ def _held(raw: Json) -> tuple[Held, str]:
     text = annotations.get(names.ANNOTATION_GRANTS)
     if text is not None:
         try:
-            granted = grants.decode(text)
+            return _held_by_containers(raw, grants.decode(text), allocated), problem
         except grants.GrantsError as error:
             problem = problem or f"annotation {names.ANNOTATION_GRANTS}: {error}"
-        else:
-            return _held_by_containers(raw, granted, allocated or ()), problem
-    if allocated is not None:
+    if allocated:
         try:
             return tuple(_held_gpu(entry) for entry in allocated), problem
         except allocation.AllocationError as error:
@@ -92,27 +90,24 @@ def _held(raw: Json) -> tuple[Held, str]:
     # Without an allocation, a request in other dialects is that of another scheduler.
     is_ours = at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME
     readers = READERS if problem or is_ours else {KOORDINATOR: READERS[KOORDINATOR]}
+    held: Held
     try:
         requested = requests.requested(raw, readers)
-    except RequestError as error:
-        requested, refused = None, str(error)
-    else:
-        refused = ""
-    if problem:
         # A pod without a request holds nothing, whatever its annotations claim.
-        unknown = requested is not None or refused
-        return (Unreadable(requested) if unknown else ()), problem
-    return (), "bound without an allocation: it has no GPU" if requested or refused else ""
+        held = Unreadable(requested) if requested else ()
+    except RequestError:
+        held = Unreadable(None)
+    if problem:
+        return held, problem
+    return (), "bound without an allocation: it has no GPU" if held else ""
 
 
-def _read_allocation(text: str | None) -> tuple[Sequence[allocation.DeviceEntry] | None, str]:
-    """The GPUs of the allocation; None if it is absent or unreadable."""
-    if text is None:
-        return None, ""
+def _read_allocation(text: str | None) -> tuple[Sequence[allocation.DeviceEntry], str]:
+    """The GPUs of the allocation; none if it is absent or unreadable."""
     try:
-        return allocation.decode(text).gpus or None, ""
+        return () if text is None else allocation.decode(text).gpus, ""
     except allocation.AllocationError as error:
-        return None, f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
+        return (), f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
 
 
 def _held_gpu(entry: allocation.DeviceEntry) -> HeldGpu:
