@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from aiohttp import web
 
@@ -43,28 +43,21 @@ Reply = tuple[bytes, str]
 Call = Callable[[bytes], Reply | Awaitable[Reply]]
 
 
-class Source(Protocol):
-    """The methods of `cache.Cache` that the extender uses."""
-
-    @property
-    def synced(self) -> bool: ...
-
-
 class Extender:
-    """See the module."""
+    """is_synced: whether all objects are listed."""
 
     def __init__(
         self,
         verbs: Verbs,
         binder: Binder,
         guard: LeaseGuard,
-        source: Source,
+        is_synced: Callable[[], bool],
         metrics: Metrics,
     ) -> None:
         self._verbs = verbs
         self._binder = binder
         self._guard = guard
-        self._source = source
+        self._is_synced = is_synced
         self._calls: Final[Mapping[str, Call]] = {
             "/filter": self._filter,
             "/prioritize": self._prioritize,
@@ -114,14 +107,14 @@ class Extender:
 
     def _filter(self, body: bytes) -> Reply | Awaitable[Reply]:
         """Handles every pod, synchronously where possible."""
-        if self._source.synced and self._guard.record_call():
+        if self._is_synced() and self._guard.record_call():
             return self._verbs.filter(body), ""
         return self._admitted(self._verbs.filter, body)
 
     def _prioritize(self, body: bytes) -> Reply:
         """Score the nodes. kube-scheduler continues without scores after an error. A process
         without the Lease has already refused the filter."""
-        return (self._verbs.prioritize(body), "") if self._source.synced else _refused(NOT_SYNCED)
+        return (self._verbs.prioritize(body), "") if self._is_synced() else _refused(NOT_SYNCED)
 
     async def _preempt(self, body: bytes) -> Reply:
         """kube-scheduler does not call filter first for a node that is full."""
@@ -146,7 +139,7 @@ class Extender:
         return _refused(refused)
 
     async def _refusal(self) -> str:
-        return await self._guard.admit() if self._source.synced else NOT_SYNCED
+        return await self._guard.admit() if self._is_synced() else NOT_SYNCED
 
 
 async def _read(request: web.Request) -> bytes:

@@ -110,7 +110,7 @@ class _Service:
         self._binder = Binder(self._state, kube, guard, verbs, boot_clock)
         self._events = Events(kube, metrics, boot_clock, hostname)
         self._endpoint = Endpoint(self._state, self._cache, metrics, lambda: guard.status)
-        self._extender = Extender(verbs, self._binder, guard, self._cache, metrics)
+        self._extender = Extender(verbs, self._binder, guard, lambda: self._cache.synced, metrics)
         self._admission = Admission(kube, self._is_ready, metrics)
 
     async def run(self, leaving: asyncio.Event, announce: Callable[[str], None]) -> None:

@@ -57,7 +57,9 @@ class Uninstallation:
         print_line: Callable[[str], None],
     ) -> None:
         self._kube = kube
-        self._namespace = namespace
+        self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        self._apps = f"/apis/apps/v1/namespaces/{namespace}"
+        self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._dry_run = dry_run
         self._timeout_s = timeout_s
         self._print_line = print_line
@@ -74,40 +76,35 @@ class Uninstallation:
             await self._clean(node)
         for device in await self._list(_DEVICES):
             await self._clear(device)
-        leases = f"/apis/coordination.k8s.io/v1/namespaces/{self._namespace}/leases"
-        for lease in await self._list(leases):
-            agents = _name(lease).startswith(names.LEASE_AGENT_PREFIX)
-            if agents or _name(lease) == names.LEASE_KUBE_SCHEDULER:
-                await self._delete(leases, lease)
+        for lease in await self._list(self._leases):
+            is_agents = _name(lease).startswith(names.LEASE_AGENT_PREFIX)
+            if is_agents or _name(lease) == names.LEASE_KUBE_SCHEDULER:
+                await self._delete(self._leases, lease)
         await self._report()
 
     async def nodes(self) -> None:
         """Waits until each node's part is done, prints what it reports, and deletes its DaemonSet.
         A node that does not answer in time is reported and not waited for. Raises KubeError."""
-        path = f"/apis/apps/v1/namespaces/{self._namespace}/daemonsets"
-        pods = f"/api/v1/namespaces/{self._namespace}/pods"
-        until_s = time.monotonic() + self._timeout_s
-        while not all(map(_complete, found := await self._list(path, _CLEANING))):
+        path, until_s = f"{self._apps}/daemonsets", time.monotonic() + self._timeout_s
+        while not all(map(_complete, daemon_sets := await self._list(path, _CLEANING))):
             if time.monotonic() > until_s:
                 break
             await asyncio.sleep(_POLL_S)
-        for pod in await self._list(pods, _CLEANING):
+        for pod in await self._list(self._pods, _CLEANING):
             if not _is_ready(pod):
                 self._print_line(f"node/{_node(pod)}: not reached: its files stay")
                 continue
-            text = await self._kube.text(f"{pods}/{_name(pod)}/log", tailLines=_LOG_LINES)
+            text = await self._kube.text(f"{self._pods}/{_name(pod)}/log", tailLines=_LOG_LINES)
             for line in text.splitlines():
                 self._print_line(f"node/{_node(pod)}: {line}")
-        for each in found:
+        for each in daemon_sets:
             await self._delete(path, each)
 
     # --- steps
 
     async def _stop(self) -> None:
         """Deletes the components, and returns when their pods have ended."""
-        pods = f"/api/v1/namespaces/{self._namespace}/pods"
-        for kind in ("daemonsets", "deployments"):
-            path = f"/apis/apps/v1/namespaces/{self._namespace}/{kind}"
+        for path in (f"{self._apps}/daemonsets", f"{self._apps}/deployments"):
             for each in await self._list(path, _COMPONENTS):
                 await self._delete(path, each, "Foreground")
         if self._dry_run:
@@ -116,21 +113,21 @@ class Uninstallation:
         while True:
             nodes = await self._list(_NODES)
             lost = {_name(node) for node in nodes if not _is_ready(node, unknown=True)}
-            found = await self._list(pods, _COMPONENTS)
-            running = [pod for pod in found if _node(pod) not in lost]
+            pods = await self._list(self._pods, _COMPONENTS)
+            running = [pod for pod in pods if _node(pod) not in lost]
             if not running:
                 break
             if time.monotonic() > until_s:
-                pods = some_of([f"{_name(pod)} on node {_node(pod)}" for pod in running], _SHOWN)
+                places = some_of([f"{_name(pod)} on node {_node(pod)}" for pod in running], _SHOWN)
                 raise UninstallError(
-                    f"pods still run after {self._timeout_s:.0f} s: {pods}: must have ended, as"
+                    f"pods still run after {self._timeout_s:.0f} s: {places}: must have ended, as"
                     " they write again what is removed; run this command again"
                 )
             await asyncio.sleep(_POLL_S)
         self._stays += [
-            f"pod {self._namespace}/{_name(pod)}: its node {_node(pod)} is not ready; when it is"
-            " back, the agent may write its totals again: then run this command again"
-            for pod in found
+            f"pod {_key(pod)}: its node {_node(pod)} is not ready; when it is back, the agent may"
+            " write its totals again: then run this command again"
+            for pod in pods
         ]
 
     async def _clean(self, node: Json) -> None:
@@ -152,10 +149,9 @@ class Uninstallation:
     async def _report(self) -> None:
         for pod in await self._list("/api/v1/pods"):
             if removal.has_share(pod):
-                name = f"{at(pod, 'metadata').get('namespace')}/{_name(pod)}"
                 self._stays.append(
-                    f"pod {name} on node {_node(pod)}: it has a share of a GPU, and keeps its limit"
-                    " until it ends"
+                    f"pod {_key(pod)} on node {_node(pod)}: it has a share of a GPU, and keeps its"
+                    " limit until it ends"
                 )
         self._stays += [
             f"customresourcedefinition/{names.DEVICE_PLURAL}"
@@ -172,14 +168,14 @@ class Uninstallation:
 
     async def _list(self, path: str, selector: str = "") -> Sequence[Json]:
         """All objects; none if the API server does not know the kind."""
-        found: list[Json] = []
+        listed: list[Json] = []
         try:
             async for items, _ in self._kube.list(path, labelSelector=selector):
-                found += items
+                listed += items
         except KubeError as error:
             if error.status != 404:
                 raise
-        return found
+        return listed
 
     async def _delete(self, path: str, raw: Json, policy: str = "Background") -> None:
         self._done(f"{_kind(path)}/{_name(raw)}", "deleted")
@@ -224,13 +220,17 @@ class Uninstallation:
 
 def _parts(patch: Json) -> Sequence[Json]:
     """The objects of a patch whose keys are removed."""
-    found = [*at(patch, "status").values(), *(at(patch, "metadata").values())]
-    parts = [each for each in found if isinstance(each, dict)]
+    values = [*at(patch, "status").values(), *at(patch, "metadata").values()]
+    parts = [each for each in values if isinstance(each, dict)]
     return parts or [{names.DEVICE_TYPE_GPU: None}]
 
 
 def _name(raw: Json) -> str:
     return str(at(raw, "metadata").get("name", ""))
+
+
+def _key(pod: Json) -> str:
+    return f"{at(pod, 'metadata').get('namespace')}/{_name(pod)}"
 
 
 def _node(pod: Json) -> str:
@@ -240,15 +240,15 @@ def _node(pod: Json) -> str:
 def _complete(daemon_set: Json) -> bool:
     """Whether its pod is ready on each node."""
     status, metadata = at(daemon_set, "status"), at(daemon_set, "metadata")
-    seen = status.get("observedGeneration") == metadata.get("generation")
-    return seen and status.get("numberReady", 0) >= status.get("desiredNumberScheduled", 0)
+    is_current = status.get("observedGeneration") == metadata.get("generation")
+    return is_current and status.get("numberReady", 0) >= status.get("desiredNumberScheduled", 0)
 
 
 def _is_ready(raw: Json, unknown: bool = False) -> bool:
     """Whether a pod or a node is ready. unknown: the result without that condition."""
     conditions = objects(at(raw, "status"), "conditions")
-    found = [each.get("status") == "True" for each in conditions if each.get("type") == "Ready"]
-    return found[0] if found else unknown
+    ready = [each.get("status") == "True" for each in conditions if each.get("type") == "Ready"]
+    return ready[0] if ready else unknown
 
 
 def _kind(path: str) -> str:

@@ -23,9 +23,8 @@ from scheduler.metrics import Metrics
 
 
 class _Yes:
-    """Stands in for the API server, the right to bind and the watches."""
+    """Stands in for the API server, and the right to bind."""
 
-    synced = True
     writer = "bench"
 
     async def get(self, path: str, *, timeout_s: float = 0.0) -> Mapping[str, Any]:
@@ -53,7 +52,7 @@ async def main(size: fleets.Size) -> None:
     state, yes = fleets.filled(size), _Yes()
     verbs = Verbs(state)
     binder = Binder(state, yes, yes, verbs)
-    extender = Extender(verbs, binder, yes, yes, Metrics())
+    extender = Extender(verbs, binder, yes, lambda: True, Metrics())
     serving = await extender.serve("127.0.0.1", 0)
     sys.stdout.write(f"{serving.addresses[0][1]}\n")
     sys.stdout.flush()

@@ -30,8 +30,6 @@ _SIZE: Final = 64
 
 
 class Allocations:
-    """See the module."""
-
     # [E]; row and slot: of the fleet's columns.
     row: Rows
     slot: Rows

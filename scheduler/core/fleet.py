@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuslice.contract import names, quantity
+from gpuslice.contract import names
 from scheduler.core.label_sets import LabelSet, LabelSets
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT, Attribute, Requirement
@@ -255,10 +255,6 @@ class Fleet:
             if gpu.uuid == uuid or (uuid is None and gpu.minor == minor):
                 return slot
         return None
-
-    def bytes_of(self, row: int, slot: int, memory_percent: int) -> int:
-        """The bytes of a percentage of the GPU's memory."""
-        return quantity.share_of(self.gpus[row][slot].total_bytes, memory_percent)
 
     def take(self, row: int, amount: GpuAmount, sign: int = 1) -> None:
         """A pod holds this much of the GPU. sign -1 reverts it."""

@@ -23,8 +23,6 @@ _NEVER: Final = 2**62
 
 
 class Sizes(Numbering[int]):
-    """See the module."""
-
     def __init__(self) -> None:
         super().__init__(0)
         self._shares: dict[tuple[int, int], NDArray[np.int64]] = {}

@@ -17,8 +17,6 @@ from scheduler.core.fleet import Fleet
 
 
 class Eviction:
-    """See the module."""
-
     def __init__(self, fleet: Fleet, allocations: Allocations) -> None:
         self._fleet = fleet
         self._allocations = allocations

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from gpuslice.contract import names
+from gpuslice.contract import names, quantity
 from scheduler.core.allocations import Allocations
 from scheduler.core.fleet import NO_ROW, Fleet, Gpu, GpuAmount
 from scheduler.core.place import Placement
@@ -310,9 +310,10 @@ class State:
             if slot is None:
                 lost.append(one.uuid or f"minor {one.minor}")
             else:
+                total = self.fleet.gpus[row][slot].total_bytes
                 size = one.memory_bytes
                 if size is None:
-                    size = self.fleet.bytes_of(row, slot, one.memory_percent)
+                    size = quantity.share_of(total, one.memory_percent)
                 taken.append(GpuAmount(slot, size, one.core_percent))
         return taken, lost
 

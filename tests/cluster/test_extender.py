@@ -69,7 +69,9 @@ class World:
         self.verbs = Recorded(self.state)
         metrics = Metrics()
         self.binder = Binder(self.state, ours, self.leadership, self.verbs)
-        self.extender = Extender(self.verbs, self.binder, self.leadership, self.cache, metrics)
+        self.extender = Extender(
+            self.verbs, self.binder, self.leadership, lambda: self.cache.synced, metrics
+        )
         self._kube = kube
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
 

@@ -29,10 +29,6 @@ BIND = calls.binding(calls.pod("p"), "n0")
 """The API server does not have the pod."""
 
 
-class Source:
-    synced = True
-
-
 def post(verb: str, body: bytes) -> bytes:
     head = f"POST /{verb} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
@@ -50,10 +46,10 @@ async def status(reader: asyncio.StreamReader) -> int:
 class Client:
     """An extender over HTTP: `post(verb, body)` returns the status and the answer."""
 
-    def __init__(self, server: PodServer, guard: ManualLeaseGuard, source: Source) -> None:
+    def __init__(self, server: PodServer, guard: ManualLeaseGuard) -> None:
         self.server = server
         self.guard = guard
-        self.source = source
+        self.is_synced = True
         self.metrics = Metrics()
         self.state = calls.state(nodes=2, gpus=1)
         self.verbs = Verbs(self.state)
@@ -86,10 +82,12 @@ class Client:
 
 @asynccontextmanager
 async def serving(*pods: dict[str, Any]) -> AsyncIterator[Client]:
-    client = Client(PodServer(*pods), ManualLeaseGuard(), Source())
+    client = Client(PodServer(*pods), ManualLeaseGuard())
     async with client.server.serving() as access, Kube(access) as kube:
         binder = Binder(client.state, kube, client.guard, client.verbs)
-        extender = Extender(client.verbs, binder, client.guard, client.source, client.metrics)
+        extender = Extender(
+            client.verbs, binder, client.guard, lambda: client.is_synced, client.metrics
+        )
         client.extender = extender
         runner = await extender.serve("127.0.0.1", 0)
         client.runner, (host, port) = runner, runner.addresses[0][:2]
@@ -119,7 +117,7 @@ async def test_before_the_cache_has_synced_each_verb_returns_an_error() -> None:
     """Never an empty success, which kube-scheduler would read as "no node fits" or "all fit"."""
     raw = calls.pod()
     async with serving(raw) as client:
-        client.source.synced = False
+        client.is_synced = False
         body = calls.arguments(raw, calls.names(2))
         for verb in ("filter", "prioritize"):
             assert await client.ask(verb, body) == (200, {"Error": NOT_SYNCED})
@@ -157,9 +155,9 @@ async def test_an_error_of_preempt_has_an_http_status_of_its_own() -> None:
         client.guard.is_open = False
         said = {"Error": "another replica holds the Lease: pod-7"}
         assert await client.ask("preempt", body) == (503, said)
-        client.source.synced = False
+        client.is_synced = False
         assert await client.ask("preempt", body) == (503, {"Error": NOT_SYNCED})
-        client.source.synced = client.guard.is_open = True
+        client.is_synced = client.guard.is_open = True
         status, answer = await client.ask("preempt", calls.arguments(raw, ["n1"]))
         assert (status, answer["Error"][:22]) == (503, "NodeNameToMetaVictims:")
         assert client.counted("preempt", "error") == 3
