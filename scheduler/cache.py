@@ -111,10 +111,10 @@ class Cache:
     def problems(self) -> Sequence[str]:
         """Kinds whose watch is broken, with the reason; and credentials that cannot be read
         again."""
-        found = [
+        broken = [
             f"{name}: {each.problem}" for name, each in self._reflectors.items() if each.problem
         ]
-        return [*found, self._kube.problem] if self._kube.problem else found
+        return [*broken, self._kube.problem] if self._kube.problem else broken
 
     async def _tick(self) -> None:
         while True:

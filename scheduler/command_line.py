@@ -60,8 +60,8 @@ http://...", the address of --http; and "ready: ...", after it has read the clus
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Returns the exit status, or exits as argparse does."""
-    given = parser(environment).parse_args(arguments)
-    status: int = given.run(given)
+    flags = parser(environment).parse_args(arguments)
+    status: int = flags.run(flags)
     return status
 
 
@@ -188,8 +188,8 @@ def policies(text: str) -> Mapping[str, Policy]:
 # --- serve
 
 
-def serve(given: Namespace) -> int:
-    settings = Settings(**{name: each for name, each in vars(given).items() if name != "run"})
+def serve(flags: Namespace) -> int:
+    settings = Settings(**{name: each for name, each in vars(flags).items() if name != "run"})
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Formatter(settings.log_format))
     logging.basicConfig(handlers=[handler], level=logging.INFO)

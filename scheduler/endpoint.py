@@ -88,13 +88,13 @@ class Endpoint:
     @property
     def problems(self) -> Sequence[str]:
         """Reasons for not being ready; empty: ready."""
-        found = list(self._source.problems())
+        problems = list(self._source.problems())
         for kind, age_s in self._source.ages().items():
             if _LAG_S < age_s < float("inf"):
-                found.append(f"{kind}: no message from the API server for {age_s:.0f} s")
-        if not self._source.synced and not found:
-            found.append("the lists of pods, nodes and GPUs are not complete yet")
-        return found
+                problems.append(f"{kind}: no message from the API server for {age_s:.0f} s")
+        if not self._source.synced and not problems:
+            problems.append("the lists of pods, nodes and GPUs are not complete yet")
+        return problems
 
     async def _livez(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -79,9 +79,9 @@ class Events:
         self._bucket = Bucket(clock())
         self._written_at_s: dict[tuple[str, ...], float] = {}
 
-    async def problems(self, found: Iterable[Problem]) -> None:
+    async def problems(self, problems: Iterable[Problem]) -> None:
         """found: the complete list of current problems."""
-        for each in found:
+        for each in problems:
             if each.about:
                 namespace, _, name = each.about.partition("/")
                 await self._write(POD_PROBLEM, ("v1", "Pod", namespace, name, each.uid), each.text)
@@ -106,7 +106,7 @@ class Events:
         now_s = self._clock()
         about = (reason, *regarding, text)
         self._written_at_s = {
-            each: at for each, at in self._written_at_s.items() if now_s - at < AGAIN_S
+            each: at_s for each, at_s in self._written_at_s.items() if now_s - at_s < AGAIN_S
         }
         if about in self._written_at_s:
             return
@@ -127,7 +127,7 @@ class Events:
             self._metrics.events.labels("written").inc()
 
 
-def event(reason: str, regarding: Regarding, text: str, identity: str, at: datetime) -> Json:
+def event(reason: str, regarding: Regarding, text: str, identity: str, now: datetime) -> Json:
     """events.k8s.io/v1."""
     fields = ("apiVersion", "kind", "namespace", "name", "uid")
     about = dict(zip(fields, regarding, strict=True))
@@ -138,7 +138,7 @@ def event(reason: str, regarding: Regarding, text: str, identity: str, at: datet
             "namespace": about["namespace"] or _DEFAULT_NAMESPACE,
             "name": f"gpuslice.{uuid.uuid4().hex[:16]}",
         },
-        "eventTime": at.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "eventTime": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
         "reportingController": COMPONENT,
         "reportingInstance": identity[:128],
         "action": "Schedule",

@@ -115,5 +115,5 @@ def requeueing(due: Requeue) -> Any:
 
 def _seen(pending: Pending) -> Any:
     """Metadata that changes at each call: kube-scheduler retries a pod only when it changes."""
-    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return {"uid": pending.uid, "annotations": {names.ANNOTATION_REQUEUED_AT: at}}
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"uid": pending.uid, "annotations": {names.ANNOTATION_REQUEUED_AT: now}}

@@ -147,7 +147,7 @@ class _Service:
         }
         if settings.http is not None:
             work["endpoint"] = self._endpoint.run(
-                settings.http, lambda at: announce(f"serving: http://{at}")
+                settings.http, lambda address: announce(f"serving: http://{address}")
             )
         return work
 

@@ -99,40 +99,40 @@ def add_flags(command: ArgumentParser) -> None:
 
 def dialects(text: str) -> frozenset[str]:
     """The value of --dialects, of `serve` too."""
-    named, known = frozenset(each.strip() for each in text.split(",")), [d.name for d in DIALECTS]
-    if KOORDINATOR.name not in named or not named <= set(known):
+    chosen, known = frozenset(each.strip() for each in text.split(",")), [d.name for d in DIALECTS]
+    if KOORDINATOR.name not in chosen or not chosen <= set(known):
         raise ArgumentTypeError(
             f"invalid value {text!r}: must be {KOORDINATOR.name}, and any of {', '.join(known[1:])}"
         )
-    return named
+    return chosen
 
 
-def run(given: Namespace) -> int:
+def run(flags: Namespace) -> int:
     try:
-        asked = pods(objects(each for path in given.file for each in _documents(path)))
-        state = _state(given)
+        asked = pods(objects(each for path in flags.file for each in _documents(path)))
+        state = _state(flags)
     except (SimulationError, AccessError, KubeError, OSError) as error:
         sys.stderr.write(f"simulate: {error}\n")
         return 2
-    repeated = [pod for pod in asked for _ in range(given.copies)]
+    repeated = [pod for pod in asked for _ in range(flags.copies)]
     accounts = [
-        simulate(state, pod, number, given.policy, given.dialects)
+        simulate(state, pod, number, flags.policy, flags.dialects)
         for number, pod in enumerate(repeated)
     ]
-    if given.json:
+    if flags.json:
         sys.stdout.write(json.dumps([asdict(each) for each in accounts], indent=2) + "\n")
     else:
         sys.stdout.writelines(f"{line}\n" for each in accounts for line in _lines(each))
     return 0 if all(each.placed for each in accounts) else 1
 
 
-def _state(given: Namespace) -> State:
-    if given.from_cluster == (given.fleet is not None):
+def _state(flags: Namespace) -> State:
+    if flags.from_cluster == (flags.fleet is not None):
         raise SimulationError("fleet: must be one of --fleet FILE and --from-cluster")
-    if given.fleet is not None:
-        return fleet(objects(_documents(given.fleet)))
+    if flags.fleet is not None:
+        return fleet(objects(_documents(flags.fleet)))
     now_s = time.time()
-    return fleet(asyncio.run(everything(given.kubeconfig)), now_s)
+    return fleet(asyncio.run(everything(flags.kubeconfig)), now_s)
 
 
 def _documents(path: Path) -> Iterable[object]:
@@ -147,12 +147,12 @@ def _documents(path: Path) -> Iterable[object]:
 
 async def everything(kubeconfig: str) -> Sequence[Json]:
     """All objects of the cluster that a simulation reads. Raises AccessError, KubeError."""
-    found: list[Json] = []
+    objects_read: list[Json] = []
     async with Kube(access.load(kubeconfig), user_agent="gpuslice-scheduler") as kube:
         for path, kind in _KINDS.items():
             async for items, _ in kube.list(path):
-                found += [{**item, "kind": kind} for item in items]
-    return found
+                objects_read += [{**item, "kind": kind} for item in items]
+    return objects_read
 
 
 def _lines(account: Account) -> Iterator[str]:

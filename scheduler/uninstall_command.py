@@ -54,20 +54,20 @@ def add_flags(command: ArgumentParser) -> None:
     )
 
 
-def run(given: Namespace) -> int:
+def run(flags: Namespace) -> int:
     try:
-        asyncio.run(_uninstall(given))
+        asyncio.run(_uninstall(flags))
     except (AccessError, KubeError, UninstallError) as error:
         sys.stderr.write(f"uninstall: {error}\n")
         return 1
     return 0
 
 
-async def _uninstall(given: Namespace) -> None:
+async def _uninstall(flags: Namespace) -> None:
     def print_line(line: str) -> None:
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
 
-    async with Kube(access.load(given.kubeconfig), user_agent="gpuslice-uninstall") as kube:
-        work = Uninstallation(kube, given.namespace, given.dry_run, given.timeout, print_line)
-        await (work.nodes() if given.nodes else work.run())
+    async with Kube(access.load(flags.kubeconfig), user_agent="gpuslice-uninstall") as kube:
+        work = Uninstallation(kube, flags.namespace, flags.dry_run, flags.timeout, print_line)
+        await (work.nodes() if flags.nodes else work.run())

@@ -72,9 +72,9 @@ class Allocations:
 
     def find(self, uids: Iterable[str]) -> tuple[Entries, NDArray[np.intp]]:
         """The entries of the pods, one pod after the other, and the number of each pod's."""
-        found = list(map(self._entries.get, uids, repeat(())))
-        counts = np.fromiter(map(len, found), np.intp, len(found))
-        return np.fromiter(chain.from_iterable(found), np.intp), counts
+        entries = list(map(self._entries.get, uids, repeat(())))
+        counts = np.fromiter(map(len, entries), np.intp, len(entries))
+        return np.fromiter(chain.from_iterable(entries), np.intp), counts
 
     def _taken(self, entry: int) -> GpuAmount:
         core = int(self.core_percent[entry])

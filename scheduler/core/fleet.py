@@ -266,21 +266,21 @@ class Fleet:
 
     def fits(self, row: int, amount: GpuAmount) -> bool:
         """Whether this fits on the GPU beside everything used and reserved."""
-        at = (row, amount.slot)
-        if amount.memory_bytes > self.free_bytes[at]:
+        index = (row, amount.slot)
+        if amount.memory_bytes > self.free_bytes[index]:
             return False
         if amount.core_percent is None:
-            return bool(self.takes_uncapped[at])
-        return amount.core_percent <= int(self.free_core[at])
+            return bool(self.takes_uncapped[index])
+        return amount.core_percent <= int(self.free_core[index])
 
     def selected(
         self, selector: Sequence[Requirement], column: Callable[[str], NDArray[Any]]
     ) -> Bools:
         """Which GPUs match the whole selector, in the shape of the columns given by name."""
-        of_sets = tuple(line for line in selector if line.of is not Attribute.UUID)
+        of_sets = tuple(line for line in selector if line.attribute is not Attribute.UUID)
         matched: Bools = self._labels.selected(of_sets)[column("label_set")]
         for line in selector:
-            if line.of is Attribute.UUID:
+            if line.attribute is Attribute.UUID:
                 listed = np.array([_hash(each) for each in sorted(line.values or ())], np.uint64)
                 matched &= np.isin(column("uuid"), listed, invert=line.negated)
         return matched
@@ -315,30 +315,30 @@ class Fleet:
 
     def _change(self, kind: str, row: int, amount: GpuAmount, sign: int) -> None:
         self._changed()
-        at = (row, amount.slot)
+        index = (row, amount.slot)
         held_bytes, held_core, uncapped_shares = (getattr(self, name) for name in _HELD[kind])
-        held_bytes[at] += sign * amount.memory_bytes
+        held_bytes[index] += sign * amount.memory_bytes
         if amount.core_percent is None:
-            uncapped_shares[at] += sign
+            uncapped_shares[index] += sign
         else:
-            held_core[at] += sign * amount.core_percent
-        self._derive(at)
+            held_core[index] += sign * amount.core_percent
+        self._derive(index)
 
-    def _derive(self, at: Any) -> None:
-        """Derives the columns of these GPUs. at: an index into the columns."""
-        total, usable = self.total_bytes[at], self.usable[at]
-        used_bytes = self.used_bytes[at] + self.reserved_bytes[at]
-        used_core = self.used_core[at] + self.reserved_core[at]
-        is_uncapped = self.uncapped_shares[at] + self.reserved_uncapped[at] != 0
+    def _derive(self, index: Any) -> None:
+        """Derives the columns of these GPUs. index: an index into the columns."""
+        total, usable = self.total_bytes[index], self.usable[index]
+        used_bytes = self.used_bytes[index] + self.reserved_bytes[index]
+        used_core = self.used_core[index] + self.reserved_core[index]
+        is_uncapped = self.uncapped_shares[index] + self.reserved_uncapped[index] != 0
         is_open = (used_bytes != 0) | (used_core != 0) | is_uncapped
         memory = np.minimum(used_bytes, total) / np.maximum(total, 1)
         full = (memory + np.minimum(used_core, WHOLE_PERCENT) / WHOLE_PERCENT) / 2
-        self.is_open[at], self.fullness[at] = is_open, full
-        self.packing[at] = IN_USE * is_open + FULL * full
-        self.free_bytes[at] = np.maximum(total - used_bytes, 0) * usable
+        self.is_open[index], self.fullness[index] = is_open, full
+        self.packing[index] = IN_USE * is_open + FULL * full
+        self.free_bytes[index] = np.maximum(total - used_bytes, 0) * usable
         # A share without a core cap and a share that holds all compute exclude each other.
-        self.free_core[at] = np.maximum(WHOLE_PERCENT - is_uncapped - used_core, 0) * usable
-        self.takes_uncapped[at] = usable & (used_core < WHOLE_PERCENT)
+        self.free_core[index] = np.maximum(WHOLE_PERCENT - is_uncapped - used_core, 0) * usable
+        self.takes_uncapped[index] = usable & (used_core < WHOLE_PERCENT)
 
     def _grow(self, nodes: int, gpus: int) -> None:
         for columns, shape in ((_PER_NODE, (nodes,)), (_PER_GPU, (nodes, gpus))):

@@ -44,10 +44,10 @@ class Slot:
             return False
         if core is None and not self.takes_uncapped:
             return False
-        for at in moments:
-            if self.held_bytes[at] + size > self.free_bytes:
+        for moment in moments:
+            if self.held_bytes[moment] + size > self.free_bytes:
                 return False
-            if core is not None and self.held_core[at] + core > self.free_core:
+            if core is not None and self.held_core[moment] + core > self.free_core:
                 return False
         return True
 
@@ -55,9 +55,9 @@ class Slot:
         self.containers.append(number)
         self.capped = container.core_percent is not None
         size, core = container.bytes_of(self.total_bytes), container.core_percent or 0
-        for at in moments:
-            self.held_bytes[at] += size
-            self.held_core[at] += core
+        for moment in moments:
+            self.held_bytes[moment] += size
+            self.held_core[moment] += core
 
     def rank(
         self, container: ContainerRequest, policy: Policy, unused_near: tuple[int, ...]

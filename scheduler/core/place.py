@@ -169,9 +169,9 @@ def _percent(request: Request, slot: Slot) -> int:
     in_bytes = [0] * len(slot.held_bytes)
     for number in slot.containers:
         container = request.containers[number]
-        for at in request.moments[number]:
-            ratios[at] += container.memory_ratio or 0
-            in_bytes[at] += container.memory_bytes or 0
+        for moment in request.moments[number]:
+            ratios[moment] += container.memory_ratio or 0
+            in_bytes[moment] += container.memory_bytes or 0
     pairs = zip(ratios, in_bytes, strict=True)
     most = max(ratio + Fraction(size, slot.total_bytes) for ratio, size in pairs)
     return min(WHOLE_PERCENT, math.floor(most * WHOLE_PERCENT))

@@ -117,16 +117,17 @@ class Requirement:
     key: str
     values: frozenset[str] | None = None
     negated: bool = False
-    of: Attribute = Attribute.LABEL
+    attribute: Attribute = Attribute.LABEL
 
     def matches(self, labels: Mapping[str, str], model: str = "", uuid: str = "") -> bool:
-        if self.of is Attribute.MODEL:
-            found = any(part in model.lower() for part in self.values or ())
-        elif self.of is Attribute.UUID:
-            found = uuid in (self.values or ())
+        values = self.values or frozenset()
+        if self.attribute is Attribute.MODEL:
+            is_match = any(part in model.lower() for part in values)
+        elif self.attribute is Attribute.UUID:
+            is_match = uuid in values
         else:
-            found = self.key in labels and (self.values is None or labels[self.key] in self.values)
-        return found != self.negated
+            is_match = self.key in labels and (self.values is None or labels[self.key] in values)
+        return is_match != self.negated
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +163,13 @@ class Request:
 
     @property
     def moment_count(self) -> int:
-        return 1 + max(at for runs_at in self.moments for at in runs_at)
+        return 1 + max(moment for runs_at in self.moments for moment in runs_at)
 
     def _whole_gpus(self) -> int:
         whole = [0] * self.moment_count
         for container, runs_at in zip(self.containers, self.moments, strict=True):
-            for at in runs_at:
-                whole[at] += container.gpus if container.memory_ratio == 1 else 0
+            for moment in runs_at:
+                whole[moment] += container.gpus if container.memory_ratio == 1 else 0
         return max(whole)
 
     def peak_of(self, total_bytes: int) -> tuple[int, int | None]:
@@ -176,9 +177,9 @@ class Request:
         on it; core None if none of them requests core."""
         held_bytes, held_core = [0] * self.moment_count, [0] * self.moment_count
         for container, runs_at in zip(self.containers, self.moments, strict=True):
-            for at in runs_at:
-                held_bytes[at] += container.bytes_of(total_bytes)
-                held_core[at] += container.core_percent or 0
+            for moment in runs_at:
+                held_bytes[moment] += container.bytes_of(total_bytes)
+                held_core[moment] += container.core_percent or 0
         capped = any(container.core_percent is not None for container in self.containers)
         return max(held_bytes), max(held_core) if capped else None
 
@@ -191,16 +192,16 @@ def moments_of(containers: Sequence[ContainerRequest]) -> Sequence[tuple[int, ..
     moments of what its containers hold in each: Kubernetes' own rule.
     """
     inits = sorted(container.order for container in containers if container.phase is Phase.INIT)
-    found: list[tuple[int, ...]] = []
+    moments: list[tuple[int, ...]] = []
     for container in containers:
         if container.phase is Phase.INIT:
-            found.append((inits.index(container.order),))
+            moments.append((inits.index(container.order),))
         elif container.phase is Phase.SIDECAR:
-            later = tuple(at for at, order in enumerate(inits) if order > container.order)
-            found.append((*later, len(inits)))
+            later = tuple(moment for moment, order in enumerate(inits) if order > container.order)
+            moments.append((*later, len(inits)))
         else:
-            found.append((len(inits),))
-    return tuple(found)
+            moments.append((len(inits),))
+    return tuple(moments)
 
 
 def largest_first(request: Request, largest_bytes: int) -> list[int]:

@@ -79,13 +79,13 @@ def _cut(
     return np.concatenate([better, last[ties <= np.partition(ties, wanted - 1)[wanted - 1]]])
 
 
-def levels(given: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]:
+def levels(values: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]:
     """[R]: scores as the integers 0 to `most` that kube-scheduler accepts.
 
     Only the best nodes get `most`, because kube-scheduler picks any of those. The worst gets 0
     unless it equals the best. Levels never reverse the order of scores.
     """
-    scores = np.asarray(given, np.float64)
+    scores = np.asarray(values, np.float64)
     low, high = scores.min(initial=1), scores.max(initial=0)
     if low >= high:
         return np.full(len(scores), most, np.int64)

@@ -22,11 +22,11 @@ _UNSET: Final = -1
 def together(fleet: Fleet, request: Request, rows: Rows) -> Bools:
     """[R]: nodes on which the containers fit, placed one by one, each on the fullest GPU with free
     capacity; by the policy FIRST on the first such GPU."""
-    found = np.zeros(len(rows), np.bool_)
-    for order, at in _orders(fleet, request, rows):
-        for tried in _passes(fleet, request, rows[at]):
-            found[at] |= tried.all_placed(order)
-    return found
+    fits = np.zeros(len(rows), np.bool_)
+    for order, indices in _orders(fleet, request, rows):
+        for tried in _passes(fleet, request, rows[indices]):
+            fits[indices] |= tried.all_placed(order)
+    return fits
 
 
 def assignment(fleet: Fleet, request: Request, row: int) -> Mapping[int, Sequence[int]] | None:
@@ -96,10 +96,10 @@ class _Pass:
         fitting &= (self._capped == _UNSET) | (self._capped == capped)
         if self._part is not None:
             fitting &= self._part
-        for at in moments:
-            fitting &= self._held_bytes[at] + size <= self._free_bytes
+        for moment in moments:
+            fitting &= self._held_bytes[moment] + size <= self._free_bytes
             if capped:
-                fitting &= self._held_core[at] + core <= self._free_core
+                fitting &= self._held_core[moment] + core <= self._free_core
         left = self._free_bytes - self._peak_bytes
         if self._request.policy is Policy.FIRST:
             left = np.zeros_like(left)
@@ -126,8 +126,8 @@ class _Pass:
     ) -> None:
         self._capped[gpus, nodes] = capped
         peak = self._peak_bytes[gpus, nodes]
-        for at in moments:
-            self._held_bytes[at][gpus, nodes] += size[gpus, nodes]
-            self._held_core[at][gpus, nodes] += core
-            np.maximum(peak, self._held_bytes[at][gpus, nodes], out=peak)
+        for moment in moments:
+            self._held_bytes[moment][gpus, nodes] += size[gpus, nodes]
+            self._held_core[moment][gpus, nodes] += core
+            np.maximum(peak, self._held_bytes[moment][gpus, nodes], out=peak)
         self._peak_bytes[gpus, nodes] = peak

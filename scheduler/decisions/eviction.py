@@ -29,15 +29,15 @@ class Eviction:
         rows = self._fleet.rows_of(victims)
         per_node = np.fromiter(map(len, victims.values()), np.intp, len(rows))
         entries, per_pod = self._allocations.find(chain.from_iterable(victims.values()))
-        named = np.repeat(np.repeat(rows, per_node), per_pod)
-        self._found.append(entries[self._allocations.row[entries] == named])
+        rows_of_entries = np.repeat(np.repeat(rows, per_node), per_pod)
+        self._found.append(entries[self._allocations.row[entries] == rows_of_entries])
 
     def remaining(self) -> Fleet:
         """The fleet without the victims and without reservations, as `Fleet.without` returns it."""
         held = self._allocations
         is_gone = np.zeros(len(held.row), np.bool_)
         for entries in self._found:
-            is_gone[entries] = True  # a pod that is named twice is released once
+            is_gone[entries] = True  # a pod that is a victim twice is released once
         gone = np.flatnonzero(is_gone & (held.written <= self._began))
         amounts = held.memory_bytes[gone], held.core_percent[gone]
         return self._fleet.without(held.row[gone], held.slot[gone], *amounts)

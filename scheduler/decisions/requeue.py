@@ -117,18 +117,18 @@ class Unschedulable:
         return not self._turns
 
     def due(self, is_over: Callable[[], bool] = lambda: False) -> Sequence[Pending]:
-        """Pods that fit now, by priority, at most MAX_DUE, found before `is_over`. Each is returned
+        """Pods that fit now, by priority, at most MAX_DUE, until `is_over`. Each is returned
         once for the capacity that became available until now."""
-        found: list[Pending] = []
+        due: list[Pending] = []
         for uid in sorted(self._ready, key=lambda uid: -self._pod(uid).pending.priority):
-            if len(found) == MAX_DUE or is_over():
+            if len(due) == MAX_DUE or is_over():
                 break
             pod = self._pod(uid)
             if len(self._fitting(self._entries[self._shape_of[uid]].request, self._ready[uid])):
-                found.append(pod.pending)
+                due.append(pod.pending)
             del self._ready[uid]
             pod.since = self._state.fleet.changes
-        return found
+        return due
 
     def _pod(self, uid: str) -> _Pod:
         return self._entries[self._shape_of[uid]].pods[uid]

@@ -91,7 +91,7 @@ def objects(documents: Iterable[object]) -> Iterator[Json]:
             yield document
 
 
-def fleet(found: Iterable[Json], now_s: float | None = None) -> State:
+def fleet(raws: Iterable[Json], now_s: float | None = None) -> State:
     """State from Node, Device, Lease and Pod objects. Without any Lease, as in a handwritten fleet,
     every agent counts as ready.
 
@@ -101,7 +101,7 @@ def fleet(found: Iterable[Json], now_s: float | None = None) -> State:
     state = State()
     leases = []
     nodes = []
-    for raw in found:
+    for raw in raws:
         kind = raw["kind"]
         if kind == "Node":
             node = translate.node(raw)
@@ -126,10 +126,10 @@ def fleet(found: Iterable[Json], now_s: float | None = None) -> State:
     return state
 
 
-def pods(found: Iterable[Json]) -> Sequence[Json]:
+def pods(raws: Iterable[Json]) -> Sequence[Json]:
     """The pods among the objects, and those in workload templates. Raises SimulationError."""
     made: list[Json] = []
-    for raw in found:
+    for raw in raws:
         if raw["kind"] == "Pod":
             made.append(raw)
         elif raw["kind"] in _TEMPLATE_KINDS:
@@ -146,8 +146,8 @@ def _of_template(owner: Json) -> Json:
     template = at(owner if kind == "PodTemplate" else holder, "template")
     if not template:
         raise SimulationError(f"{kind}.template: must be a pod's template")
-    named = at(owner, "metadata")
-    identity = {"name": named.get("name", ""), "namespace": named.get("namespace", "default")}
+    metadata = at(owner, "metadata")
+    identity = {"name": metadata.get("name", ""), "namespace": metadata.get("namespace", "default")}
     return {**template, "kind": "Pod", "metadata": {**at(template, "metadata"), **identity}}
 
 
@@ -176,10 +176,11 @@ def simulate(
     scores = score(fleet, request, rows[fits], policy)
     placements, candidates = [], []
     for index in best(fleet, scores, rows[fits], len(scores)).tolist():
-        found = place(fleet, request, int(rows[fits][index]), policy)
-        assert isinstance(found, Placement)  # `fit` has found it feasible
-        placements.append(found)
-        candidates.append(Candidate(found.node, round(float(scores[index]), 4), found.shares))
+        placement = place(fleet, request, int(rows[fits][index]), policy)
+        assert isinstance(placement, Placement)  # `fit` says that it is feasible
+        placements.append(placement)
+        rounded = round(float(scores[index]), 4)
+        candidates.append(Candidate(placement.node, rounded, placement.shares))
     refused = []
     for reason, text in texts(fleet, request, rows[~fits], reasons[~fits]).items():
         there = [fleet.names[row] for row in rows[reasons == reason].tolist()]

@@ -219,28 +219,30 @@ class State:
     def holders(self, node: str) -> Sequence[Holder]:
         """Pods that hold GPUs of the node, by name."""
         row = self.fleet.row_of(node)
-        found = []
+        holders = []
         for uid in self._on_node.get(node, ()):
             gpus = tuple(
                 (self.fleet.gpus[row][each.slot].uuid, each.memory_bytes, each.core_percent)
                 for each in self.allocations.amounts(uid)
             )
             if gpus:
-                found.append(Holder(uid, self._holdings[uid].pod_key, gpus, uid in self._assumed))
-        return sorted(found, key=lambda each: (each.pod_key, each.uid))
+                holders.append(Holder(uid, self._holdings[uid].pod_key, gpus, uid in self._assumed))
+        return sorted(holders, key=lambda each: (each.pod_key, each.uid))
 
     def problems(self) -> Sequence[Problem]:
         """All current problems, by node."""
-        found = self._overfull()
+        problems = self._overfull()
         for uid, holding in self._holdings.items():
             texts = (holding.problem, self._vanished.get(uid, ""))
-            found += [Problem(holding.node, holding.pod_key, text, uid) for text in texts if text]
+            problems += [
+                Problem(holding.node, holding.pod_key, text, uid) for text in texts if text
+            ]
         for name, device in self._devices.items():
-            found += [Problem(name, "", text) for text in device.problems]
+            problems += [Problem(name, "", text) for text in device.problems]
             if node := self._nodes.get(name):
-                found += [Problem(name, "", text) for text in _without_effect(node, device)]
-        found += self.agents.problems()
-        return sorted(found, key=lambda each: (each.node, each.about, each.text))
+                problems += [Problem(name, "", text) for text in _without_effect(node, device)]
+        problems += self.agents.problems()
+        return sorted(problems, key=lambda each: (each.node, each.about, each.text))
 
     def _overfull(self) -> list[Problem]:
         fleet = self.fleet

@@ -91,9 +91,9 @@ class Verbs:
         if node:
             return _accepted([node])
         # 4. Take the best nodes of the fleet, if most of it is sent.
-        named = self._best_of_all(pending, pending.request, names)
-        if named:
-            return _accepted(named)
+        best_names = self._best_of_all(pending, pending.request, names)
+        if best_names:
+            return _accepted(best_names)
         # 5. Evaluate each node, then without reservations of other pods.
         rows = self._state.fleet.rows_of(names)
         accepted = self._sampling.observe(pending, rows)
@@ -117,7 +117,7 @@ class Verbs:
             return _priorities(names, [_BEST if name == kept else 0 for name in names])
         self._state.reservations.end(pending.uid)
         scores = self._scores(pending, pending.request, names)
-        highest = max(range(len(names)), key=lambda at: float(scores[at]))
+        highest = max(range(len(names)), key=lambda index: float(scores[index]))
         self._reserve(pending, pending.request, names[highest])
         return _priorities(names, levels(scores, _BEST).tolist())
 
@@ -157,9 +157,9 @@ class Verbs:
         """The scores computed by `filter`, if the fleet is unchanged."""
         last, fleet = self._scored, self._state.fleet
         if last is not None and last.pending is pending and last.changes == fleet.changes:
-            found = [last.scores[name] for name in names if name in last.scores]
-            if len(found) == len(names):
-                return found
+            cached = [last.scores[name] for name in names if name in last.scores]
+            if len(cached) == len(names):
+                return cached
         return score(fleet, request, fleet.rows_of(names), self.policy(pending))
 
     def _reserve(self, pending: Pending, request: Request, node: str) -> None:
@@ -167,9 +167,9 @@ class Verbs:
         if self._state.node_of(pending.uid) is not None:
             return
         fleet = self._state.fleet
-        found = place(fleet, request, fleet.row_of(node), self.policy(pending))
-        if isinstance(found, Placement):
-            self._state.reserve(pending.uid, request, found, Kind.RANKED)
+        placement = place(fleet, request, fleet.row_of(node), self.policy(pending))
+        if isinstance(placement, Placement):
+            self._state.reserve(pending.uid, request, placement, Kind.RANKED)
 
     def _store(self, pending: Pending) -> None:
         self._recent.pop(pending.uid, None)
@@ -228,11 +228,11 @@ class Verbs:
     def _nodes(self, pending: Pending, request: Request, fitting: Rows) -> Sequence[str]:
         if len(fitting) > MAX_NODES and not pending.prefers:
             return self._best(pending, request, fitting, MAX_NODES)
-        named = [self._state.fleet.names[row] for row in fitting.tolist()]
-        if len(named) == 1:
+        node_names = [self._state.fleet.names[row] for row in fitting.tolist()]
+        if len(node_names) == 1:
             # kube-scheduler does not prioritize a single node.
-            self._reserve(pending, request, named[0])
-        return named
+            self._reserve(pending, request, node_names[0])
+        return node_names
 
     def _best_of_all(
         self, pending: Pending, request: Request, names: Sequence[str]
@@ -249,24 +249,24 @@ class Verbs:
             return ()
         among = frozenset(names)
         ranked = self._best(pending, request, fitting, _MORE_NODES)
-        named = [name for name in ranked if name in among][:MAX_NODES]
-        return named if len(named) == MAX_NODES else ()
+        node_names = [name for name in ranked if name in among][:MAX_NODES]
+        return node_names if len(node_names) == MAX_NODES else ()
 
     def _best(self, pending: Pending, request: Request, rows: Rows, most: int) -> Sequence[str]:
         """Names of the best nodes, best first. Their scores are cached for `prioritize`."""
         fleet = self._state.fleet
         scores = score(fleet, request, rows, self.policy(pending))
         chosen = best(fleet, scores, rows, most)
-        named = [fleet.names[row] for row in rows[chosen].tolist()]
-        by_name = dict(zip(named, scores[chosen].tolist(), strict=True))
+        node_names = [fleet.names[row] for row in rows[chosen].tolist()]
+        by_name = dict(zip(node_names, scores[chosen].tolist(), strict=True))
         self._scored = _Scored(pending, fleet.changes, by_name)
-        return named
+        return node_names
 
     def _refusal(self, request: Request, names: Sequence[str], rows: Rows) -> bytes:
         fleet = self._state.fleet
         _, reasons = fit(fleet, request, rows)
         text_by_reason = {
-            int(at): text for at, text in texts(fleet, request, rows, reasons).items()
+            int(reason): text for reason, text in texts(fleet, request, rows, reasons).items()
         }
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}

@@ -32,14 +32,14 @@ def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
         holders: dict[str, list[Json]] = {}
         for holder in state.holders(name):
             for uuid, memory_bytes, core_percent in holder.gpus:
-                held = {
+                share = {
                     "pod": holder.pod_key,
                     "uid": holder.uid,
                     "memory_bytes": memory_bytes,
                     "core_percent": core_percent,
                     "assumed": holder.assumed,
                 }
-                holders.setdefault(uuid, []).append(held)
+                holders.setdefault(uuid, []).append(share)
         reason = Reason(int(fleet.blocked_by[row]))
         yield {
             "name": name,

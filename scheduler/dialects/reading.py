@@ -88,10 +88,10 @@ class Container:
     def amount(self, resource: str, written: object) -> int:
         """The amount written for the resource, rounded up; 0: not requested, as in Kubernetes.
         Raises RequestError."""
-        found = quantity.parse(written)
-        if isinstance(found, quantity.Invalid):
-            raise RequestError(f"{self.field(resource)}: {found.reason}")
-        return found.amount if isinstance(found, quantity.Value) else 0
+        parsed = quantity.parse(written)
+        if isinstance(parsed, quantity.Invalid):
+            raise RequestError(f"{self.field(resource)}: {parsed.reason}")
+        return parsed.amount if isinstance(parsed, quantity.Value) else 0
 
     def amounts(self, written: Json, bounds: Mapping[str, Bound]) -> Mapping[str, int]:
         """The amounts above zero, by resource, in the order of bounds. written: as limits. Raises

@@ -114,7 +114,7 @@ def _container_request(container: Container, amounts: Amounts) -> ContainerReque
 def outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:
     """The variables are those of one GPU, so a container with several has none, as in Volcano."""
     total_bytes = {gpu.uuid: gpu.total_bytes for gpu in gpus}
-    held = [share.container for share in placement.shares]
+    containers = [share.container for share in placement.shares]
     return Outputs(
         annotations={
             dialects.VOLCANO_INDEX: ",".join(str(peak.minor) for peak in placement.peaks),
@@ -126,7 +126,7 @@ def outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:
                 dialects.VOLCANO_TOTAL: str(total_bytes[share.uuid] // MIB_BYTES),
             }
             for share in placement.shares
-            if held.count(share.container) == 1
+            if containers.count(share.container) == 1
         },
         visible_devices="index",
     )

@@ -68,11 +68,11 @@ class Reader:
         The body without its last two members, closed again, is the same object without them. If
         that object and the names are valid JSON, so is the whole body.
         """
-        at = body.rfind(_BETWEEN)
-        if at < 0 or body[-1:] != b"}":
+        start = body.rfind(_BETWEEN)
+        if start < 0 or body[-1:] != b"}":
             whole = _decode(body)
             return _read(whole, self._enabled), _names(whole.get("NodeNames"))
-        return self._pending(body[:at]), _names(_load(body[at + len(_BETWEEN) : -1]))
+        return self._pending(body[:start]), _names(_load(body[start + len(_BETWEEN) : -1]))
 
     def preemption(self, body: bytes) -> tuple[Pending, Iterator[Mapping[str, Victims]]]:
         """The pod, and its potential victims by node, in parts of some PART_BYTES each. Raises
@@ -81,12 +81,12 @@ class Reader:
         Each part is parsed as an object of its own. If the pod and all parts are valid JSON, so is
         the body.
         """
-        at = body.find(_VICTIMS)
-        if at < 0 or body[-2:] != b"}}":
+        start = body.find(_VICTIMS)
+        if start < 0 or body[-2:] != b"}}":
             whole = _decode(body)
             victims = _victims(whole.get("NodeNameToMetaVictims"))
             return _read(whole, self._enabled), iter((victims,))
-        return self._pending(body[:at]), _parts(body, at + len(_VICTIMS), len(body) - 2)
+        return self._pending(body[:start]), _parts(body, start + len(_VICTIMS), len(body) - 2)
 
     def _pending(self, head: bytes) -> Pending:
         """head: a JSON object without its closing brace."""
@@ -107,10 +107,10 @@ def binding(body: bytes) -> BindingArguments:
 
 
 def _decode(body: bytes) -> Json:
-    found = _load(body)
-    if not isinstance(found, dict):
+    document = _load(body)
+    if not isinstance(document, dict):
         raise ArgumentsError("body: must be a JSON object")
-    return found
+    return document
 
 
 def _load(text: bytes) -> object:
@@ -135,14 +135,14 @@ def _parts(body: bytes, start: int, end: int) -> Iterator[Mapping[str, Victims]]
     yield _victims(_load(b"{%b}" % body[start:end]))
 
 
-def _victims(found: object) -> Mapping[str, Victims]:
-    if not isinstance(found, dict):
+def _victims(document: object) -> Mapping[str, Victims]:
+    if not isinstance(document, dict):
         raise ArgumentsError(
             "NodeNameToMetaVictims: must be an object; configure the extender with"
             " nodeCacheCapable: true"
         )
     victims = {}
-    for node, each in found.items():
+    for node, each in document.items():
         listed = each.get("Pods") if isinstance(each, dict) else None
         if not isinstance(listed, list):
             raise ArgumentsError("NodeNameToMetaVictims: must be objects, each with a list of Pods")
@@ -155,13 +155,13 @@ def _victims(found: object) -> Mapping[str, Victims]:
     return victims
 
 
-def _names(found: object) -> Sequence[str]:
-    if not isinstance(found, list):
+def _names(names: object) -> Sequence[str]:
+    if not isinstance(names, list):
         raise ArgumentsError(
             "NodeNames: must be a list; configure the extender with nodeCacheCapable: true"
         )
     try:
-        "".join(found)
+        "".join(names)
     except TypeError:
         raise ArgumentsError("NodeNames: must be a list of strings") from None
-    return found
+    return names

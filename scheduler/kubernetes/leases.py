@@ -51,7 +51,7 @@ def scheduler_lease(raw: Json) -> SchedulerLease | None:
 def _epoch_s(text: str) -> float | None:
     """Parses a MicroTime, which is in UTC."""
     try:
-        at = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return at.timestamp() if at.tzinfo is not None else None
+    return time.timestamp() if time.tzinfo is not None else None
