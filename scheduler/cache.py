@@ -211,11 +211,7 @@ class _Pods:
                 self._retries.restore(requests.pending(raw, self._state.dialects))
             return uid
         self._leave_queues(uid)
-        assumed = self._state.assumed(uid)
-        if assumed and translate.is_bound_with(raw, assumed.placement.node, assumed.annotations):
-            self._state.confirm(uid)
-        else:
-            self._state.observe_pod(translate.pod(raw))
+        self._state.observe_pod(translate.pod(raw))
         return uid
 
     def deleted(self, raw: Json) -> None:

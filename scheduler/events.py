@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gpuslice.contract import names
 from gpuslice.kube.errors import KubeError
@@ -44,12 +44,6 @@ SECOND_INSTALLATION: Final = "SecondInstallation"
 REASONS: Final = (POD_PROBLEM, POD_NOTICE, NODE_PROBLEM, SECOND_INSTALLATION)
 
 
-class Client(Protocol):
-    """The methods of `kube.Kube` that are used here."""
-
-    async def post(self, path: str, body: Any, *, timeout_s: float = ...) -> Any: ...
-
-
 class Bucket:
     """Token bucket: at most BURST at once, and PER_S in the long run."""
 
@@ -67,12 +61,16 @@ class Bucket:
 
 
 class Events:
-    """clock: monotonic seconds. identity: of this process."""
+    """post: Kube.post. clock: monotonic seconds. identity: of this process."""
 
     def __init__(
-        self, kube: Client, metrics: Metrics, clock: Callable[[], float], identity: str
+        self,
+        post: Callable[..., Awaitable[Any]],
+        metrics: Metrics,
+        clock: Callable[[], float],
+        identity: str,
     ) -> None:
-        self._kube = kube
+        self._post = post
         self._metrics = metrics
         self._clock = clock
         self._identity = identity
@@ -119,7 +117,7 @@ class Events:
         namespace = body["metadata"]["namespace"]
         path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
         try:
-            await self._kube.post(path, body, timeout_s=_ANSWER_S)
+            await self._post(path, body, timeout_s=_ANSWER_S)
         except KubeError as error:
             self._metrics.events.labels("failed").inc()
             _LOG.warning(Line("event not written", reason=reason, about=regarding[3], error=error))

@@ -108,7 +108,7 @@ class _Service:
         verbs = Verbs(self._state, settings.policies, retries, sampling)
         self._requeuer = Requeuer(retries, sampling, kube, metrics, boot_clock)
         self._binder = Binder(self._state, kube, guard, verbs, boot_clock)
-        self._events = Events(kube, metrics, boot_clock, hostname)
+        self._events = Events(kube.post, metrics, boot_clock, hostname)
         self._endpoint = Endpoint(self._state, self._cache, metrics, lambda: guard.status)
         self._extender = Extender(verbs, self._binder, guard, lambda: self._cache.synced, metrics)
         self._admission = Admission(kube, self._is_ready, metrics)

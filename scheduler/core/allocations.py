@@ -60,7 +60,13 @@ class Allocations:
 
     def amounts(self, uid: str) -> Sequence[GpuAmount]:
         """The pod's amounts; none for an unknown pod."""
-        return [self._taken(entry) for entry in self._entries.get(uid, ())]
+        amounts = []
+        for entry in self._entries.get(uid, ()):
+            core = int(self.core_percent[entry])
+            size = int(self.memory_bytes[entry])
+            core_percent = None if core == NO_CORE else core
+            amounts.append(GpuAmount(int(self.slot[entry]), size, core_percent))
+        return amounts
 
     def pop(self, uid: str) -> Sequence[GpuAmount]:
         """Removes the pod's amounts, and returns them."""
@@ -75,11 +81,6 @@ class Allocations:
         entries = list(map(self._entries.get, uids, repeat(())))
         counts = np.fromiter(map(len, entries), np.intp, len(entries))
         return np.fromiter(chain.from_iterable(entries), np.intp), counts
-
-    def _taken(self, entry: int) -> GpuAmount:
-        core = int(self.core_percent[entry])
-        size = int(self.memory_bytes[entry])
-        return GpuAmount(int(self.slot[entry]), size, None if core == NO_CORE else core)
 
     def _grow(self, size: int) -> None:
         had = 0

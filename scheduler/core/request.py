@@ -5,7 +5,7 @@ Created by `scheduler.kubernetes.requests`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from fractions import Fraction
@@ -159,29 +159,27 @@ class Request:
         object.__setattr__(
             self, "shape", (*terms, *(container.amounts() for container in self.containers))
         )
-        object.__setattr__(self, "whole_gpus", self._whole_gpus())
+        whole = self._peak(lambda each: each.gpus if each.memory_ratio == 1 else 0)
+        object.__setattr__(self, "whole_gpus", whole)
 
     @property
     def moment_count(self) -> int:
         return 1 + max(moment for runs_at in self.moments for moment in runs_at)
 
-    def _whole_gpus(self) -> int:
-        whole = [0] * self.moment_count
-        for container, runs_at in zip(self.containers, self.moments, strict=True):
-            for moment in runs_at:
-                whole[moment] += container.gpus if container.memory_ratio == 1 else 0
-        return max(whole)
-
     def peak_of(self, total_bytes: int) -> tuple[int, int | None]:
         """Bytes and core that the pod would hold of a GPU of that size if all its containers were
         on it; core None if none of them requests core."""
-        held_bytes, held_core = [0] * self.moment_count, [0] * self.moment_count
-        for container, runs_at in zip(self.containers, self.moments, strict=True):
-            for moment in runs_at:
-                held_bytes[moment] += container.bytes_of(total_bytes)
-                held_core[moment] += container.core_percent or 0
         capped = any(container.core_percent is not None for container in self.containers)
-        return max(held_bytes), max(held_core) if capped else None
+        core = self._peak(lambda each: each.core_percent or 0) if capped else None
+        return self._peak(lambda each: each.bytes_of(total_bytes)), core
+
+    def _peak(self, amount: Callable[[ContainerRequest], int]) -> int:
+        """The most that the containers have of the amount at any moment."""
+        sums = [0] * self.moment_count
+        for container, moments in zip(self.containers, self.moments, strict=True):
+            for moment in moments:
+                sums[moment] += amount(container)
+        return max(sums)
 
 
 def moments_of(containers: Sequence[ContainerRequest]) -> Sequence[tuple[int, ...]]:

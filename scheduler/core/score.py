@@ -31,7 +31,6 @@ _NEARNESS: Final = 0.5
 def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.BINPACK) -> Scores:
     """float64[R], 0 to 1, for feasible rows. default: the policy if the request has none."""
     policy = request.policy or default
-    spread = policy is Policy.SPREAD
     columns = Columns(fleet, request, rows)
     full = columns.gpu("fullness")
     node = np.add.reduce(full, axis=0) * (_NODE / len(full))
@@ -40,16 +39,13 @@ def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.B
         fitting = columns.fitting(container)
         if policy is Policy.FIRST:
             _keep_first(fitting, container.gpus)
-        if spread:
-            kept = (IN_USE + FULL) * (1 - full - _growth(fleet, container, columns))
-            one = _best_of(kept, fitting, container.gpus) + (_NODE - node)
-        elif isinstance(growth := _growth(fleet, container, columns), float):
-            # The request fills every GPU by the same fraction.
-            one = _best_of(columns.gpu("packing"), fitting, container.gpus)
-            one += node + FULL * growth
+        growth = _growth(fleet, container, columns)
+        if policy is Policy.SPREAD:
+            free = (IN_USE + FULL) * (1 - full - growth)
+            one = _best_of(free, fitting, container.gpus) + (_NODE - node)
         else:
-            kept = columns.gpu("packing") + FULL * growth
-            one = _best_of(kept, fitting, container.gpus) + node
+            packed = columns.gpu("packing") + FULL * growth
+            one = _best_of(packed, fitting, container.gpus) + node
         if container.gpus > 1:
             one = (1 - _NEARNESS) * one + _NEARNESS * _nearness(columns, fitting, container.gpus)
         scores += one

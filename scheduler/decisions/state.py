@@ -41,8 +41,7 @@ _SHOWN: Final = 3
 
 
 class Assumed(NamedTuple):
-    """A placement whose binding is pending. annotations: of the Binding, by which the watch
-    recognises it."""
+    """A placement whose binding is pending. annotations: of the Binding."""
 
     placement: Placement
     annotations: Mapping[str, str]
@@ -167,11 +166,6 @@ class State:
         node, peaks = assumed.placement.node, assumed.placement.peaks
         held = tuple(HeldGpu(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in peaks)
         self._hold(uid, _Holding(node, pod_key, held, "", assumed))
-
-    def confirm(self, uid: str) -> None:
-        """The assumed pod was observed as bound, with exactly the assumed placement."""
-        self._holdings[uid] = replace(self._holdings[uid], assumed=None)
-        del self._assumed[uid]
 
     def forget(self, uid: str) -> None:
         """The binding failed. No effect if the pod was observed as bound meanwhile."""

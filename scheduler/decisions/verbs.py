@@ -265,9 +265,7 @@ class Verbs:
     def _refusal(self, request: Request, names: Sequence[str], rows: Rows) -> bytes:
         fleet = self._state.fleet
         _, reasons = fit(fleet, request, rows)
-        text_by_reason = {
-            int(reason): text for reason, text in texts(fleet, request, rows, reasons).items()
-        }
+        text_by_reason = texts(fleet, request, rows, reasons)
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
         for name, reason in zip(names, reasons.tolist(), strict=True):

@@ -50,13 +50,6 @@ def pod(raw: Json) -> PodFacts:
     )
 
 
-def is_bound_with(raw: Json, node: str, annotations: Mapping[str, str]) -> bool:
-    """Whether the pod is on that node, is unfinished, and has exactly these annotations."""
-    if at(raw, "spec").get("nodeName") != node or at(raw, "status").get("phase") in _FINISHED:
-        return False
-    return annotations.items() <= at(at(raw, "metadata"), "annotations").items()
-
-
 def uid(raw: Json) -> str:
     return str(at(raw, "metadata").get("uid", ""))
 
@@ -139,7 +132,7 @@ def _held_by_containers(
             share = (name, min(gpu.memory_bytes, MAX_BYTES), gpu.core_percent)
             shares_of.setdefault((gpu.id, gpu.minor), []).append(share)
     held = []
-    for (uuid, minor), shares in shares_of.items():
+    for (uuid, minor), shares in sorted(shares_of.items(), key=lambda each: each[0][1]):
         _, size, core = shares[0]
         if len(shares) > 1:
             size, core = _peak(raw, shares)

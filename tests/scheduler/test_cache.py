@@ -145,7 +145,7 @@ def test_a_broken_watch_of_leases_is_the_reason_where_leases_seem_expired() -> N
 
 @pytest.mark.parametrize("same", [True, False])
 async def test_a_bound_pod_holds_what_its_annotation_has(same: bool) -> None:
-    """A pod with this process's own annotations is not parsed again; other pods are."""
+    """Those that this process assumed for it, or others."""
     server, state = Server(pod(uid="ours")), State()
     share = Share("main", "GPU-a", 0, 12 * Gi, None)
     placement = Placement("n1", (share,), (Peak("GPU-a", 0, 12 * Gi, 50, None),))

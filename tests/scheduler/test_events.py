@@ -31,7 +31,7 @@ class Scene:
         self.now_s = 100.0
         self.api = Api()
         self.metrics = Metrics()
-        self.events = Events(self.api, self.metrics, lambda: self.now_s, "me")
+        self.events = Events(self.api.post, self.metrics, lambda: self.now_s, "me")
 
     def report(self, *problems: Problem) -> list[Any]:
         seen = len(self.api.written)

@@ -53,7 +53,7 @@ async def test_the_binding_and_the_event(mps: str) -> None:
     assert [gpu["memory"] for gpu in grants["containers"]["main"]] == [3 * GiB, 3 * GiB]
     assert {*grants["containers"]} == {"main"}
     assert grants["env"] == {"main": {"GPU_PORTION": "0.12", "RUNAI_NUM_OF_GPUS": "0.12"}}
-    events = Events(api, Metrics(), lambda: 0.0, "me")
+    events = Events(api.post, Metrics(), lambda: 0.0, "me")
     await events.notices(binder.take_notices())
     await events.notices(binder.take_notices())
     assert [(each["reason"], each["type"], each["regarding"]["uid"]) for each in api.written] == (

@@ -132,8 +132,7 @@ async def test_a_dialect_is_a_table_and_a_reader(
 async def test_a_binding_that_is_sent_again_has_the_same_annotations(
     monkeypatch: pytest.MonkeyPatch, at: Scene
 ) -> None:
-    """Those of the first may have been applied; and the watch recognises them without reading
-    them."""
+    """Those of the first may have been applied."""
     monkeypatch.setattr("scheduler.binder.WORK_S", 0.0)
     monkeypatch.setattr("scheduler.binder.POST_S", 0.3)
     at.server.posts.append(Fate.STORE_TIMES_OUT)
@@ -145,7 +144,6 @@ async def test_a_binding_that_is_sent_again_has_the_same_annotations(
     first, second = (each["metadata"]["annotations"] for each in at.server.bindings[:2])
     assert first == second
     assert first["toy.example/at"] == "1001"
-    monkeypatch.setattr("scheduler.kubernetes.translate.pod", None)
     at.watch.observed(at.server.pods["pod-u-1"])
     assert at.state.is_bound("u-1")
 
