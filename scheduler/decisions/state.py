@@ -211,16 +211,13 @@ class State:
         return len(self._assumed)
 
     def holders(self, node: str) -> Sequence[Holder]:
-        """Pods that hold GPUs of the node, by name."""
-        row = self.fleet.row_of(node)
-        holders = []
-        for uid in self._on_node.get(node, ()):
-            gpus = tuple(
-                (self.fleet.gpus[row][each.slot].uuid, each.memory_bytes, each.core_percent)
-                for each in self.allocations.amounts(uid)
-            )
-            if gpus:
-                holders.append(Holder(uid, self._holdings[uid].pod_key, gpus, uid in self._assumed))
+        """The shares of the node's GPUs, by the pods' names."""
+        gpus, holdings = self.fleet.gpus[self.fleet.row_of(node)], self._holdings
+        holders = [
+            Holder(uid, holdings[uid].pod_key, gpus[each.slot].uuid, each, uid in self._assumed)
+            for uid in self._on_node.get(node, ())
+            for each in self.allocations.amounts(uid)
+        ]
         return sorted(holders, key=lambda each: (each.pod_key, each.uid))
 
     def problems(self) -> Sequence[Problem]:

@@ -31,15 +31,14 @@ def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
             continue
         holders: dict[str, list[Json]] = {}
         for holder in state.holders(name):
-            for uuid, memory_bytes, core_percent in holder.gpus:
-                share = {
-                    "pod": holder.pod_key,
-                    "uid": holder.uid,
-                    "memory_bytes": memory_bytes,
-                    "core_percent": core_percent,
-                    "assumed": holder.assumed,
-                }
-                holders.setdefault(uuid, []).append(share)
+            share = {
+                "pod": holder.pod_key,
+                "uid": holder.uid,
+                "memory_bytes": holder.amount.memory_bytes,
+                "core_percent": holder.amount.core_percent,
+                "assumed": holder.assumed,
+            }
+            holders.setdefault(holder.gpu, []).append(share)
         reason = Reason(int(fleet.blocked_by[row]))
         yield {
             "name": name,

@@ -66,26 +66,9 @@ _OF_CONTAINER: Final = re.compile(
     rf"({re.escape(KAI_MEMORY_REQUEST)}|{re.escape(KAI_MEMORY_LIMIT)})"
 )
 
-_MPS_ALONE: Final = "MPS is only supported with GPU fraction request"
-_WITH_WHOLE_GPU: Final = (
-    "cannot have both GPU fraction request and whole GPU resource request/limit"
-)
-_BOTH: Final = "cannot request both GPU and GPU memory"
-_COMBINED: Final = (
-    f"cannot combine {KAI_CONTAINER_PREFIX} limit annotation with {KAI_FRACTION} or"
-    f" {KAI_MEMORY} annotation"
-)
-_DEVICES_ALONE: Final = (
-    "cannot request multiple fractional devices without specifying fraction portion or gpu-memory"
-)
 _MEMORY: Final = "gpu-memory annotation value must be a positive integer greater than 0"
 _FRACTION: Final = "gpu-fraction annotation value must be a positive number smaller than 1.0"
-_NOTATION: Final = (
-    "gpu-fraction annotation value must be a float written with a decimal point or a scientific"
-    " notation .given value: "
-)
 _DEVICES: Final = "fraction count annotation value must be a positive integer greater than 0"
-_SEVERAL: Final = "currently, kai doesn't support multiple containers with fractional GPU requests"
 
 
 def read(pod: PodFields) -> Reading | None:
@@ -123,11 +106,22 @@ def _refuse_combinations(
     whole = any(names.RESOURCE_NVIDIA_GPU in container.limits for container in pod.containers)
     fraction, memory = KAI_FRACTION in keys, KAI_MEMORY in keys
     for refused, text in (
-        (mps and not keys, _MPS_ALONE),
-        (whole and (fraction or by_container), _WITH_WHOLE_GPU),
-        (memory and (fraction or whole), _BOTH),
-        (by_container and (fraction or memory), _COMBINED),
-        (KAI_DEVICES in pod.annotations and not keys, _DEVICES_ALONE),
+        (mps and not keys, "MPS is only supported with GPU fraction request"),
+        (
+            whole and (fraction or by_container),
+            "cannot have both GPU fraction request and whole GPU resource request/limit",
+        ),
+        (memory and (fraction or whole), "cannot request both GPU and GPU memory"),
+        (
+            by_container and (fraction or memory),
+            f"cannot combine {KAI_CONTAINER_PREFIX} limit annotation with {KAI_FRACTION} or"
+            f" {KAI_MEMORY} annotation",
+        ),
+        (
+            KAI_DEVICES in pod.annotations and not keys,
+            "cannot request multiple fractional devices without specifying fraction portion or"
+            " gpu-memory",
+        ),
     ):
         if refused:
             raise RequestError(text)
@@ -164,7 +158,10 @@ def _fraction(written: Mapping[str, str]) -> Fraction | None:
     if amount <= 0 or amount >= 1:
         raise RequestError(_FRACTION)
     if not _DECIMAL.fullmatch(text):
-        raise RequestError(_NOTATION + text)
+        raise RequestError(
+            "gpu-fraction annotation value must be a float written with a decimal point or a"
+            f" scientific notation .given value: {text}"
+        )
     if amount < float(_MIN_FRACTION):
         raise invalid(annotation(KAI_FRACTION), text, f"at least {_MIN_FRACTION}")
     return Fraction(text)
@@ -201,7 +198,9 @@ def _of_container(pod: PodFields, keys: Sequence[str]) -> tuple[Container, int]:
         containers.add(match[1])
         bytes_of[match[2]] = _bytes(key, pod.annotations[key])
     if len(containers) > 1:
-        raise RequestError(_SEVERAL)
+        raise RequestError(
+            "currently, kai doesn't support multiple containers with fractional GPU requests"
+        )
     (name,) = containers
     target = next((each for each in pod.containers if each.name == name), None)
     if target is None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from scheduler.core.fleet import Gpu
+from scheduler.core.fleet import Gpu, GpuAmount
 from scheduler.core.request import WHOLE_PERCENT, Request
 
 
@@ -129,12 +129,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A pod that holds GPUs of a node. pod_key: NAMESPACE/NAME. gpus: the existing ones, as (UUID,
-    bytes, percent of core or None). assumed: its binding was not observed yet."""
+    """A pod's share of a GPU. pod_key: NAMESPACE/NAME. gpu: its UUID. assumed: the pod's binding
+    was not observed yet."""
 
     uid: str
     pod_key: str
-    gpus: Sequence[tuple[str, int, int | None]]
+    gpu: str
+    amount: GpuAmount
     assumed: bool
 
 

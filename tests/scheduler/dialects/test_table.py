@@ -16,7 +16,7 @@ from gpuslice.contract.dialects import DIALECTS, Dialect
 from gpuslice.kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.cache import _Pods
-from scheduler.core.fleet import Gpu
+from scheduler.core.fleet import Gpu, GpuAmount
 from scheduler.core.place import Placement
 from scheduler.core.request import ContainerRequest, Policy
 from scheduler.decisions.requeue import Unschedulable
@@ -158,7 +158,7 @@ async def test_another_writers_annotations_are_read(
     other["metadata"]["annotations"] = {names.ANNOTATION_DEVICE_ALLOCATED: text}
     at.watch.observed(other)
     (held,) = at.state.holders("n0")
-    assert held.gpus == (("GPU-n0-0", 5 * Gi, None),)
+    assert (held.gpu, held.amount) == ("GPU-n0-0", GpuAmount(0, 5 * Gi, None))
 
 
 def refusal(raw: dict[str, Any], enabled: frozenset[str]) -> str:
