@@ -55,14 +55,11 @@ class Requeuer:
         self._metrics = metrics
         self._clock = clock
 
-    async def run(self, missed: asyncio.Event) -> None:
-        """Requeues pods that missed a sample, until cancelled. missed: set when there are some."""
+    async def run(self, missed: asyncio.Queue[Requeue]) -> None:
+        """Requeues pods that missed a sample, until cancelled."""
         async with asyncio.TaskGroup() as writes:
             while True:
-                await missed.wait()
-                missed.clear()
-                for each in self._sampling.take():
-                    writes.create_task(self._requeue_missed(each))
+                writes.create_task(self._requeue_missed(await missed.get()))
 
     async def requeue_due(self) -> None:
         """Call every second in the process that may bind."""

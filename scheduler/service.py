@@ -22,7 +22,7 @@ from scheduler.binder import Binder
 from scheduler.cache import Cache
 from scheduler.core.request import Policy
 from scheduler.decisions.requeue import Unschedulable
-from scheduler.decisions.sampling import Sampling
+from scheduler.decisions.sampling import Requeue, Sampling
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.endpoint import Address, Endpoint
@@ -92,8 +92,8 @@ class _Service:
         served = {each.scheduler_name for each in DIALECTS if each.name in on}
         retries = Unschedulable(self._state, {*(served - {""}), *settings.policies})
         metrics.waiting.set_function(retries.__len__)
-        self._missed = asyncio.Event()
-        sampling = Sampling(self._state, self._missed.set)
+        self._missed: asyncio.Queue[Requeue] = asyncio.Queue()
+        sampling = Sampling(self._state, self._missed.put_nowait)
         self._leadership = guard = Leadership(hostname)
         metrics.lease_held.set_function(guard.may_write)
         metrics.second_installation.set_function(lambda: guard.second_installation)

@@ -8,7 +8,7 @@ sampled the whole fleet once. See docs/adr/0050.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -51,20 +51,14 @@ class _Missed:
 
 
 class Sampling:
-    """See the module. wake: called when `take` has something to return."""
+    """See the module. requeue: called with each pod to requeue."""
 
-    def __init__(self, state: State, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, state: State, requeue: Callable[[Requeue], None] = lambda due: None) -> None:
         self._state = state
-        self._wake = wake
+        self._requeue = requeue
         self._pods: dict[str, _Missed] = {}
         self._accepted: dict[int, Bools] = {}
         """By the pods' constraints, the rows of nodes that kube-scheduler has sent."""
-        self._due: list[Requeue] = []
-
-    def take(self) -> Sequence[Requeue]:
-        """The pods to requeue since the last call."""
-        due, self._due = self._due, []
-        return due
 
     def observe(self, pending: Pending, rows: Rows) -> Rows:
         """Records the nodes that kube-scheduler sent for the pod. Returns the known nodes that its
@@ -102,8 +96,7 @@ class Sampling:
         pod.tries += not node
         if node or is_stale or (pending.priority > 0 and pod.tries <= samples):
             pod.requeued_at = pending.requeued_at
-            self._due.append(Requeue(pending, node if node or is_stale else None))
-            self._wake()
+            self._requeue(Requeue(pending, node if node or is_stale else None))
 
     def remove(self, uid: str) -> None:
         """The pod is bound or gone."""

@@ -47,12 +47,12 @@ class Recording(Sampling):
 
 async def requeued(kube: Kube, *nominated: str | None) -> tuple[Recording, Metrics]:
     """The writes for one pod, after they have ended."""
-    sampling, metrics, missed = Recording(), Metrics(), asyncio.Event()
-    queue = Unschedulable(calls.state())
+    sampling, metrics, queue = Recording(), Metrics(), Unschedulable(calls.state())
+    missed: asyncio.Queue[Requeue] = asyncio.Queue()
     made = requeuer.Requeuer(queue, sampling, kube, metrics, lambda: 0.0)  # type: ignore[arg-type]
     running = asyncio.create_task(made.run(missed))
-    sampling._due += [Requeue(pending(calls.pod("a")), each) for each in nominated]
-    missed.set()
+    for each in nominated:
+        missed.put_nowait(Requeue(pending(calls.pod("a")), each))
     for _ in range(100):
         await asyncio.sleep(0)
     running.cancel()

@@ -29,14 +29,11 @@ class Scene:
         for name in _NODES:
             if name not in (free or ("n200", "n245")):
                 hold(self.state, f"on-{name}", name, 0, 60)
-        self.woken = 0
+        self.missed: list[Requeue] = []
         self.writes = 0
-        self.sampling = Sampling(self.state, self._wake)
+        self.sampling = Sampling(self.state, self.missed.append)
         self.queue = Unschedulable(self.state)
         self.verbs = Verbs(self.state, retries=self.queue, sampling=self.sampling)
-
-    def _wake(self) -> None:
-        self.woken += 1
 
     def ask(self, sent: Sequence[str], nominated: str = "", uid: str = "a", **spec: Any) -> Any:
         """The nodes in the answer of `filter`. The pod is as after the last write."""
@@ -45,9 +42,10 @@ class Scene:
 
     def due(self) -> list[str | None]:
         """Writes what is due; returns the nominations."""
-        found = [each.nominated for each in self.sampling.take()]
-        self.writes += bool(found)
-        return found
+        nominated = [each.nominated for each in self.missed]
+        self.missed.clear()
+        self.writes += bool(nominated)
+        return nominated
 
     def reserved(self, uid: str = "a") -> str:
         return self.state.reservations.nominated_node(uid)
@@ -67,9 +65,7 @@ def scene() -> Scene:
 
 def test_the_node_outside_of_the_sample_is_nominated_and_its_gpu_reserved(scene: Scene) -> None:
     assert scene.ask(SAMPLE) == []
-    (requeued,) = scene.sampling.take()
-    assert isinstance(requeued, Requeue) and scene.woken == 1
-    node = str(requeued.nominated)
+    node = str(scene.missed.pop().nominated)
     assert node in ("n200", "n245") and scene.reserved() == node
     assert scene.ask(SAMPLE, uid="b") == []
     assert {node, scene.reserved("b")} == {"n200", "n245"}
@@ -79,7 +75,7 @@ def test_the_node_outside_of_the_sample_is_nominated_and_its_gpu_reserved(scene:
 
 def test_until_kube_scheduler_has_received_the_write_nothing_more_is_written(scene: Scene) -> None:
     scene.ask(SAMPLE)
-    (requeued,) = scene.sampling.take()
+    requeued = scene.missed.pop()
     assert scene.ask(SAMPLE) == [] and scene.due() == []
     assert scene.reserved() == requeued.nominated
     assert scene.ask(_NODES[130:]) == [requeued.nominated]
@@ -96,7 +92,7 @@ def test_a_nomination_that_kube_scheduler_removed_is_written_again(scene: Scene)
 
 def test_a_write_that_failed_is_due_again(scene: Scene) -> None:
     scene.ask(SAMPLE)
-    (requeued,) = scene.sampling.take()
+    requeued = scene.missed.pop()
     scene.sampling.failed("a")
     assert scene.reserved() == ""
     scene.ask(SAMPLE)
