@@ -74,7 +74,7 @@ class Records:
         }
         for container_id, key in self._unreported.items():
             self._users.setdefault(key, set()).add(container_id)
-        self.ledger.adopt(state.holds, frozenset(self._plans))
+        self.ledger.adopt(state.holds, self._unreported)
         self.is_complete = True
         self._plans.clear()
         if self._unreported:
@@ -115,18 +115,18 @@ class Records:
         if objection is not None:
             raise Refused(objection)
         hold = ledger.hold(container.id, key, claim.shared, pod, container.name, claim.shares)
-        shortage = self.ledger.take(hold, gpus, ledger.parts(claim.allocated))
-        if shortage is not None:
-            raise Refused(shortage.refusal())
+        refusal = self.ledger.take(hold, gpus, ledger.parts(claim.allocated))
+        if refusal is not None:
+            raise Refused(refusal)
         self._unreported.pop(container.id, None)
         self._users.setdefault(key, set()).add(container.id)
 
     def _drop_unreported(self, container_ids: AbstractSet[str]) -> None:
         """Drop those of them that the runtime has not reported since. A runtime that was killed
         does not report the removal of a container that had not started."""
-        self.ledger.mark_unconfirmed(container_ids)
         unreported = container_ids & self._unreported.keys()
         for container_id in unreported:
+            self.ended(container_id)
             self._leaves(container_id, self._unreported.pop(container_id))
         if unreported:
             self.sweeper.begin()
@@ -141,7 +141,6 @@ class Records:
 
     def starts(self, container_id: str) -> ContainerPlan | None:
         """It is created; return its plan, if this session answered it."""
-        self.ledger.reported(container_id)
         self._unreported.pop(container_id, None)
         return self._plans.pop(container_id, None)
 

@@ -177,9 +177,9 @@ class BoundPods:
                 held.update((gpu, held[gpu].plus(part)) for gpu, part in hold.parts.items())
                 before.append(hold)
                 continue
-            shortage = ledger.short(Reason.GRANT_OVERFILLS, hold, before, whole)
-            assert shortage is not None
-            found[pod.uid] = shortage.refusal()
+            refusal = ledger.short(Reason.GRANT_OVERFILLS, hold, before, whole)
+            assert refusal is not None
+            found[pod.uid] = refusal
         return found
 
     def mismatch(self, hold: Hold, gpus: Sequence[Gpu]) -> Refusal | None:

@@ -17,9 +17,9 @@ holds no compute, as in Koordinator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Final
 
 from nri_plugin.policy.model import Gpu, Pod, Share
@@ -66,47 +66,14 @@ class Hold:
     allocation: else the GPU could be granted again before the pod is recreated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shortage:
-    """The first resource (memory or core) of the first GPU with insufficient capacity."""
-
-    reason: Reason
-    """Names the shortage: of the GPU, or of the pod's allocation of it."""
-    container: str
-    """The requesting container."""
-    uuid: str
-    what: str
-    requested: int
-    total: int
-    left: int
-    """Free capacity; negative if the GPU is overcommitted."""
-    held: Sequence[tuple[str, int]]
-    """The holders and their amounts, the largest first."""
-
-    def refusal(self) -> Refusal:
-        named = [f"{name} {amount}" for name, amount in self.held[:_NAMED_MAX]]
-        if len(self.held) > _NAMED_MAX:
-            named.append(f"and {len(self.held) - _NAMED_MAX} more")
-        return refuse(
-            self.reason,
-            container=self.container,
-            uuid=self.uuid,
-            requested=self.requested,
-            unit=_UNITS[self.what],
-            left=self.left,
-            total=self.total,
-            held=", ".join(named) or "none",
-        )
-
-
 def hold(
     container_id: str, key: str, shared: bool, pod: Pod, container: str, shares: Iterable[Share]
 ) -> Hold:
     """Return the hold of a container with these shares."""
     container_key = f"{pod.namespace}/{pod.name}" + ("" if shared else f"/{container}")
-    held = tuple(shares)
-    minors = {share.uuid: share.minor for share in held}
-    return Hold(container_id, key, pod.uid, container, container_key, parts(held), pod, minors)
+    taken = tuple(shares)
+    minors = {share.uuid: share.minor for share in taken}
+    return Hold(container_id, key, pod.uid, container, container_key, parts(taken), pod, minors)
 
 
 def parts(shares: Iterable[Share]) -> Mapping[str, Part]:
@@ -122,13 +89,12 @@ class Ledger:
 
     def __init__(self) -> None:
         self._holds: dict[str, Hold] = {}
-        self._unconfirmed: set[str] = set()
 
     def take(
         self, wanted: Hold, gpus: Iterable[Gpu], allocated: Mapping[str, Part]
-    ) -> Shortage | None:
+    ) -> Refusal | None:
         """Enter `wanted` if it fits its GPUs and its pod's allocation of them (`allocated`).
-        Otherwise return the shortage and change nothing.
+        Otherwise change nothing, and return the reason.
 
         Idempotent: a hold that exists already takes no more.
         """
@@ -141,49 +107,24 @@ class Ledger:
             wanted = replace(wanted, parts=there.parts, minors=there.minors)
         else:
             siblings = [other for other in grants.values() if _of_one_pod(wanted, other)]
-            shortage = short(Reason.ALLOCATION_FULL, wanted, siblings, allocated) or short(
+            refusal = short(Reason.ALLOCATION_FULL, wanted, siblings, allocated) or short(
                 Reason.GPU_FULL, wanted, grants.values(), whole(gpus)
             )
-            if shortage is not None:
-                return shortage
+            if refusal is not None:
+                return refusal
         self._holds = {other.container_id: other for other in others}
         self._holds[wanted.container_id] = wanted
-        self._unconfirmed.discard(wanted.container_id)
         return None
 
     def drop(self, container_id: str) -> None:
         """The container has stopped, or was never created; idempotent."""
         self._holds.pop(container_id, None)
-        self._unconfirmed.discard(container_id)
 
-    def reported(self, container_id: str) -> None:
-        """The runtime has reported the container since `adopt`, so it exists."""
-        self._unconfirmed.discard(container_id)
-
-    def adopt(self, running: Iterable[Hold], in_the_making: AbstractSet[str]) -> AbstractSet[str]:
-        """Replace all holds by those of running containers, and of containers answered just before,
-        which the runtime may not list yet. Returns the latter; those that the runtime has not
-        reported after a while must be passed to `mark_unconfirmed`.
-        """
-        kept = {i: held for i, held in self._holds.items() if i in in_the_making}
-        self._holds = {held.container_id: held for held in running}
-        unconfirmed = {i: held for i, held in kept.items() if i not in self._holds}
-        self._holds |= unconfirmed
-        self._unconfirmed = set(unconfirmed)
-        return frozenset(unconfirmed)
-
-    def mark_unconfirmed(self, container_ids: AbstractSet[str]) -> None:
-        """Drop those of them that the runtime has not reported since `adopt`."""
-        for container_id in container_ids & self._unconfirmed:
-            self.drop(container_id)
-
-    def granted(self) -> Mapping[str, Part]:
-        """Return the sum of all holds, by GPU."""
-        total: dict[str, Part] = {}
-        for held in _by_key(self._holds.values()).values():
-            for uuid, part in held.parts.items():
-                total[uuid] = total.get(uuid, NOTHING).plus(part)
-        return total
+    def adopt(self, running: Iterable[Hold], in_the_making: Container[str]) -> None:
+        """Replace all holds by those of running containers. Keep those of containers that the
+        runtime does not list because they are being created."""
+        kept = {i: hold for i, hold in self._holds.items() if i in in_the_making}
+        self._holds = kept | {hold.container_id: hold for hold in running}
 
     def holds(self) -> Sequence[Hold]:
         return tuple(self._holds.values())
@@ -200,7 +141,7 @@ def _of_one_pod(wanted: Hold, other: Hold) -> bool:
 
 
 def _by_key(holds: Iterable[Hold]) -> Mapping[str, Hold]:
-    return {held.key: held for held in holds}
+    return {hold.key: hold for hold in holds}
 
 
 def whole(gpus: Iterable[Gpu]) -> Mapping[str, Part]:
@@ -209,23 +150,37 @@ def whole(gpus: Iterable[Gpu]) -> Mapping[str, Part]:
 
 
 def short(
-    reason: Reason, wanted: Hold, held: Iterable[Hold], totals: Mapping[str, Part]
-) -> Shortage | None:
-    """Return where `wanted` plus `held` exceeds `totals` (by GPU)."""
-    others = list(held)
+    reason: Reason, wanted: Hold, others: Collection[Hold], totals: Mapping[str, Part]
+) -> Refusal | None:
+    """Return the first resource of the first GPU in which `wanted` and `others` exceed `totals`
+    (by GPU). reason: names the shortage, of the GPU or of the pod's allocation."""
     for uuid, part in wanted.parts.items():
-        for what in _UNITS:
-            requested, total = int(getattr(part, what)), int(getattr(totals[uuid], what))
+        for resource, unit in _UNITS.items():
+            requested, total = getattr(part, resource), getattr(totals[uuid], resource)
             amounts = [
-                (other.container_key, int(getattr(other.parts[uuid], what)))
+                (getattr(other.parts[uuid], resource), other.container_key)
                 for other in others
                 if uuid in other.parts
             ]
-            left = total - sum(amount for _, amount in amounts)
+            left = total - sum(amount for amount, _ in amounts)
             if requested > left:
-                amounts.sort(key=lambda entry: -entry[1])
-                held_by = tuple(amounts)
-                return Shortage(
-                    reason, wanted.container, uuid, what, requested, total, left, held_by
+                return refuse(
+                    reason,
+                    container=wanted.container,
+                    uuid=uuid,
+                    requested=requested,
+                    unit=unit,
+                    left=left,
+                    total=total,
+                    held=_listed(amounts),
                 )
     return None
+
+
+def _listed(amounts: Collection[tuple[int, str]]) -> str:
+    """Return the holders and their amounts, the largest first."""
+    ordered = sorted(amounts, key=itemgetter(0), reverse=True)
+    texts = [f"{name} {amount}" for amount, name in ordered[:_NAMED_MAX]]
+    if len(ordered) > _NAMED_MAX:
+        texts.append(f"and {len(ordered) - _NAMED_MAX} more")
+    return ", ".join(texts) or "none"
