@@ -11,7 +11,7 @@ import gc
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,12 +29,10 @@ from nri_plugin.host.lock import Lock
 from nri_plugin.host.node import Node
 from nri_plugin.host.store import Store
 from nri_plugin.host.watch import SILENT_S, inspect, report, watch
-from nri_plugin.metrics import Metrics
 from nri_plugin.nri import connection
 from nri_plugin.nri.observer import Observer
 from nri_plugin.nri.service import Service
-from nri_plugin.policy.bound_pods import BoundPods
-from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.notices import Notices
 from nri_plugin.protocol.errors import NriError
@@ -79,78 +77,51 @@ class _Agent:
     """The agent's parts, and its tasks, which `close` ends."""
 
     def __init__(self, settings: Settings, identity: str, on_heartbeat: Callable[[], None]) -> None:
-        self._settings = settings
-        self._metrics = metrics = Metrics()
-        self._readiness = Readiness(time.monotonic, on_heartbeat)
-        self._inventory = Inventory(settings.environment, record=Record(settings.run_dir))
-        self._contexts = Contexts(settings.environment, self._inventory)
+        inventory = Inventory(settings.environment, record=Record(settings.run_dir))
         files = RunDirectory(
             settings.run_dir,
             lambda: random.SystemRandom().randrange(1, 1 << 64),
             core_forced=settings.core_forced,
         )
-        store = Store(settings.store_dir, settings.library)
-        self._bound_pods = BoundPods()
-        self._notices = Notices(lambda: {hold.pod_uid for hold in self._holds()})
-        self._service = Service(
-            Parts(
-                settings,
-                self._inventory,
-                self._contexts,
-                files,
-                store,
-                metrics,
-                self._bound_pods,
-                self._notices,
-            )
+        ledger = Ledger()
+        self._parts = parts = Parts(
+            settings,
+            inventory,
+            Contexts(settings.environment, inventory),
+            files,
+            Store(settings.store_dir, settings.library),
+            notices=Notices(ledger.pod_uids),
+            ledger=ledger,
+            readiness=Readiness(time.monotonic, on_heartbeat),
         )
-        self._endpoint = settings.http and Endpoint(settings.http, self._readiness, metrics)
+        self._service = Service(parts)
+        self._endpoint = settings.http and Endpoint(settings.http, parts.readiness, parts.metrics)
         if self._endpoint:
             self._endpoint.start()
         self._measuring = Measuring(
-            settings.run_dir, self._holds, self._inventory.nvml, metrics, self._notices
+            settings.run_dir, ledger.holds, inventory.nvml, parts.metrics, parts.notices
         )
-        self._observer = Observer(metrics, self._readiness, self._service.granted)
+        self._observer = Observer(parts.metrics, parts.readiness, self._service.granted)
         self._lock = Lock(settings.run_dir, identity)
-        self._arbiter = ArbiterProcess(settings.run_dir, settings.environment, metrics)
+        self._arbiter = ArbiterProcess(settings.run_dir, settings.environment, parts.metrics)
         self._whole = self._whole_gpus() if settings.whole_gpus else None
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def _holds(self) -> Sequence[Hold]:
-        return self._service.holds
 
     def _whole_gpus(self) -> WholeGpus:
         from nri_plugin.kubelet.whole_gpus import WholeGpus
 
-        return WholeGpus(
-            self._settings,
-            self._service.node.modes,
-            self._inventory,
-            self._holds,
-            lambda: self._service.knows_holds,
-            self._bound_pods,
-            self._readiness,
-            self._metrics,
-        )
+        return WholeGpus(self._parts, self._service.node.modes)
 
     def _cluster(self) -> Cluster:
         from nri_plugin.kube.cluster import Cluster
 
-        return Cluster(
-            self._settings,
-            self._inventory,
-            self._bound_pods,
-            self._notices,
-            self._holds,
-            self._readiness,
-            self._metrics,
-            self._service.node.modes,
-        )
+        return Cluster(self._parts, self._service.node.modes)
 
     async def run(self, announce: Callable[[str], None], leaving: asyncio.Event) -> None:
-        node, settings = self._service.node, self._settings
+        parts, settings = self._parts, self._parts.settings
         self._start(
-            "watch", lambda: watch(node, lambda: len(self._holds()), self._readiness, self._metrics)
+            "watch",
+            lambda: watch(self._service.node, parts.ledger, parts.readiness, parts.metrics),
         )
         self._start("measuring", self._measuring.run)
         await _unless(leaving, self._prepare())
@@ -161,7 +132,7 @@ class _Agent:
             cluster = self._cluster()
         if not leaving.is_set():
             self._start("arbiter", self._arbiter.run)
-            self._start("contexts", lambda: self._contexts.run(self._for_contexts))
+            self._start("contexts", lambda: parts.contexts.run(self._for_contexts))
         # Objects that exist now are permanent: exclude them from garbage collection, which would
         # delay answers to containers.
         gc.collect()
@@ -176,20 +147,19 @@ class _Agent:
         self._tasks.add(asyncio.create_task(supervised(name, work), name=name))
 
     async def _prepare(self) -> None:
-        await self._inventory.refresh(SILENT_S)
-        report(await inspect(self._service.node), self._readiness)
+        await self._parts.inventory.refresh(SILENT_S)
+        report(await inspect(self._service.node), self._parts.readiness)
         if self._whole is not None:
             await self._whole.recover()
         await self._lock.acquire(self._observer.waiting)
-        self._inventory.record.begin()
+        self._parts.inventory.record.begin()
         if self._whole is not None:  # the agent that had the lock may have allocated GPUs since
             await self._whole.recover()
 
     def _for_contexts(self) -> Sequence[Gpu]:
-        knows_pods = self._bound_pods.listed or not self._settings.in_cluster
-        if self._readiness.problems or not knows_pods:
+        if self._parts.readiness.problems or not self._parts.knows_pods:
             return ()
-        return unused_gpus(self._service.node, self._holds())
+        return unused_gpus(self._service.node, self._parts.ledger)
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -200,13 +170,13 @@ class _Agent:
         self._service.close()
         if self._endpoint:
             self._endpoint.close()
-        await self._inventory.close()
+        await self._parts.inventory.close()
 
 
-def unused_gpus(node: Node, holds: Iterable[Hold]) -> Sequence[Gpu]:
+def unused_gpus(node: Node, ledger: Ledger) -> Sequence[Gpu]:
     """Return the GPUs on which a context may be made: those that are offered for shares, which none
     is on a node of another device plugin, and of which no pod has one, or the whole GPU."""
-    used = {uuid for hold in holds for uuid in hold.parts} | node.modes.held
+    used = ledger.gpus() | node.modes.held
     return [gpu for gpu in node.gpus if gpu.uuid not in used]
 
 

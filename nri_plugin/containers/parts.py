@@ -1,8 +1,10 @@
-"""What the agent hands to all that happens to a container."""
+"""What the agent hands to its components."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
+from functools import partial
 
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
@@ -11,15 +13,17 @@ from nri_plugin.host.store import Store
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy import annotation_claims
 from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import ClaimSource
 from nri_plugin.policy.notices import Notices
+from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """files: used by one worker thread alone. bound_pods: the API server's state. claims: where the
-    containers' claims come from."""
+    containers' claims come from. ledger: what running containers hold. notices: events to write."""
 
     settings: Settings
     inventory: Inventory
@@ -30,3 +34,10 @@ class Parts:
     bound_pods: BoundPods = field(default_factory=BoundPods)
     notices: Notices = field(default_factory=Notices)
     claims: ClaimSource = annotation_claims
+    ledger: Ledger = field(default_factory=Ledger)
+    readiness: Readiness = field(default_factory=partial(Readiness, time.monotonic))
+
+    @property
+    def knows_pods(self) -> bool:
+        """Return whether the node's pods are known, as far as they can be."""
+        return self.bound_pods.listed or not self.settings.in_cluster

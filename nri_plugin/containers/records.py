@@ -21,7 +21,6 @@ from nri_plugin.containers.parts import Parts
 from nri_plugin.host.sweep import Sweeper
 from nri_plugin.policy import ledger, recovery
 from nri_plugin.policy.gpu_modes import GpuModes
-from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Claim, Container, Gpu, Pod
 from nri_plugin.policy.notices import Notice
 from nri_plugin.policy.plan import ContainerPlan
@@ -51,9 +50,7 @@ class Records:
         self._unreported: dict[str, str] = {}
         """Containers that an earlier session answered and that the runtime has not reported since,
         with the key of their files."""
-        self.ledger = Ledger()
-        self.is_complete = False
-        """Whether the ledger has what runs: the runtime has listed its containers."""
+        self.ledger = parts.ledger
         self.sweeper = Sweeper(
             parts.files, worker, self._settings.work_deadline_s, lambda: self._users
         )
@@ -75,7 +72,6 @@ class Records:
         for container_id, key in self._unreported.items():
             self._users.setdefault(key, set()).add(container_id)
         self.ledger.adopt(state.holds, self._unreported)
-        self.is_complete = True
         self._plans.clear()
         if self._unreported:
             loop = asyncio.get_running_loop()
@@ -107,11 +103,9 @@ class Records:
         From now until it is removed it uses the files of `key`, even if the creation fails: work on
         them continues after a timeout, and the removal runs after that work.
         """
-        holding = frozenset(hold.pod_uid for hold in self.ledger.holds())
-        uuids = [share.uuid for share in claim.shares]
-        objection = self._parts.bound_pods.objection(pod, gpus, holding) or self._modes.objection(
-            uuids
-        )
+        objection = self._parts.bound_pods.objection(
+            pod, gpus, self.ledger.pod_uids()
+        ) or self._modes.objection(share.uuid for share in claim.shares)
         if objection is not None:
             raise Refused(objection)
         hold = ledger.hold(container.id, key, claim.shared, pod, container.name, claim.shares)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Final
 from gpuslice.kube.log_lines import Line
 from nri_plugin.host.node import Node
 from nri_plugin.metrics import Metrics
+from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Gpu, Paths, Specs
 from nri_plugin.policy.refusals import Refused
 from nri_plugin.readiness import BEAT_S, Readiness
@@ -42,9 +43,7 @@ class Found:
     unusable: Mapping[str, str] = field(default_factory=dict)
 
 
-async def watch(
-    node: Node, count_grants: Callable[[], int], readiness: Readiness, metrics: Metrics
-) -> None:
+async def watch(node: Node, ledger: Ledger, readiness: Readiness, metrics: Metrics) -> None:
     """Run until cancelled. Logs when the agent becomes ready, and when it is no longer ready."""
     beats, queried_runtime, shown = 0, node.runtime, None
     inspecting: asyncio.Task[Found] | None = None
@@ -53,7 +52,7 @@ async def watch(
         while True:
             readiness.beat()
             readiness.device_plugin = node.conflict
-            metrics.with_grant.set(count_grants())
+            metrics.with_grant.set(len(ledger.holds()))
             if inspecting is not None and inspecting.done():
                 report(inspecting.result(), readiness)
                 inspecting = None

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from gpuslice.contract import names
@@ -20,19 +19,14 @@ from gpuslice.kube.client import Kube
 from gpuslice.kube.fields import Json
 from gpuslice.kube.log_lines import Line
 from gpuslice.kube.reflector import UNLISTED, Reflector
-from nri_plugin.gpu.inventory import Inventory, pace_s
+from nri_plugin.containers.parts import Parts
 from nri_plugin.kube.events import Events
 from nri_plugin.kube.heartbeat import Heartbeat
 from nri_plugin.kube.inventory_publisher import DEVICES, NODES, InventoryPublisher
 from nri_plugin.kube.verification import Verification
-from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects, totals
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import GpuModes
-from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.notices import Notices
-from nri_plugin.readiness import Readiness
-from nri_plugin.settings import Settings
 from nri_plugin.supervision import supervised
 
 _LOG: Final = logging.getLogger(__name__)
@@ -46,32 +40,14 @@ _PAGE: Final = 100
 
 
 class Cluster:
-    """holds: what running containers hold. bound_pods: receives the node's pods. notices: events to
-    write."""
+    """bound_pods of the parts receives the node's pods."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        inventory: Inventory,
-        bound_pods: BoundPods,
-        notices: Notices,
-        holds: Callable[[], Sequence[Hold]],
-        readiness: Readiness,
-        metrics: Metrics,
-        modes: GpuModes,
-    ) -> None:
+    def __init__(self, parts: Parts, modes: GpuModes) -> None:
+        self._parts = parts
         self._modes = modes
-        self._settings = settings
-        self._inventory = inventory
-        self._bound_pods = bound_pods
-        self._notices = notices
-        self._holds = holds
-        self._readiness = readiness
-        self._metrics = metrics
+        self._metrics = parts.metrics
         self._problem = ""
-        self._verification = Verification(
-            bound_pods, holds, lambda: inventory.gpus, notices, readiness, metrics, time.monotonic
-        )
+        self._verification = Verification(parts)
 
     async def run(self) -> None:
         """Run until cancelled; then the Lease reports that the agent is gone."""
@@ -94,40 +70,20 @@ class Cluster:
             raise
 
     def _load(self) -> Access:
-        return access.load(self._settings.kubeconfig, self._settings.environment)
-
-    def _query_interval_s(self) -> float:
-        chosen = self._settings
-        took_s = self._inventory.took_s
-        return pace_s(took_s, chosen.inventory_interval_s, chosen.inventory_interval_most_s)
+        chosen = self._parts.settings
+        return access.load(chosen.kubeconfig, chosen.environment)
 
     async def _run(self, kube: Kube) -> None:
-        node_name = self._settings.node_name
-        publisher = InventoryPublisher(
-            kube,
-            node_name,
-            self._inventory,
-            self._bound_pods,
-            self._holds,
-            self._readiness,
-            self._query_interval_s,
-            self._metrics,
-            self._modes,
-            self._settings.node_resources,
-        )
-        heartbeat = Heartbeat(
-            kube,
-            node_name,
-            lambda: publisher.node_uid,
-            lambda: self._readiness.problems,
-            self._metrics,
-        )
+        node_name = self._parts.settings.node_name
+        publisher = InventoryPublisher(kube, self._parts, self._modes)
+        heartbeat = Heartbeat(kube, self._parts, lambda: publisher.node_uid)
+        events = Events(kube, self._parts, lambda: publisher.node_uid)
         own = {"fieldSelector": f"metadata.name={node_name}"}
         here = {
             "fieldSelector": f"spec.nodeName={node_name},status.phase!=Succeeded,"
             "status.phase!=Failed"
         }
-        pods = _Pods(self._bound_pods)
+        pods = _Pods(self._parts.bound_pods)
         reflectors = {
             "node": Reflector(kube, NODES, publisher.node, query=own),
             "Device": Reflector(kube, DEVICES, publisher.device, query=own),
@@ -141,11 +97,10 @@ class Cluster:
         def watching() -> bool:
             return reflectors["pods"].synced and not reflectors["pods"].problem
 
-        events = Events(kube, node_name, lambda: publisher.node_uid, self._metrics)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._verify(watching), name="verify")
-                group.create_task(events.run(self._notices), name="events")
+                group.create_task(events.run(), name="events")
                 for name, reflector in reflectors.items():
                     group.create_task(reflector.run(), name=f"follow {name}")
                 group.create_task(publisher.run(synced), name="inventory publisher")
@@ -163,9 +118,10 @@ class Cluster:
 
     def _report_failed_gpus(self) -> None:
         """Report failed GPUs. Before NVML's first answer nothing is known of any GPU."""
-        if self._inventory.seen or self._inventory.problem is None:
-            for notice in totals.failed_gpu_notices(self._holds(), self._inventory.seen):
-                self._notices.add(notice)
+        inventory, holds = self._parts.inventory, self._parts.ledger.holds()
+        if inventory.seen or inventory.problem is None:
+            for notice in totals.failed_gpu_notices(holds, inventory.seen):
+                self._parts.notices.add(notice)
 
     async def _report_state(self, reflectors: Mapping[str, Reflector]) -> None:
         """Report the connection's state: in the metrics, and in the log when it changes."""

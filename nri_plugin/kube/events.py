@@ -18,9 +18,9 @@ from typing import Final
 from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from gpuslice.kube.log_lines import Line, printable
-from nri_plugin.metrics import Metrics
+from nri_plugin.containers.parts import Parts
 from nri_plugin.policy import kube_objects
-from nri_plugin.policy.notices import Notice, Notices
+from nri_plugin.policy.notices import Notice
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -32,23 +32,22 @@ _AGAIN_S: Final = 5.0
 class Events:
     """node_uid: "" while it is not known."""
 
-    def __init__(
-        self, kube: Kube, node_name: str, node_uid: Callable[[], str], metrics: Metrics
-    ) -> None:
+    def __init__(self, kube: Kube, parts: Parts, node_uid: Callable[[], str]) -> None:
         self._kube = kube
-        self._node_name = node_name
+        self._notices = parts.notices
+        self._node_name = parts.settings.node_name
         self._node_uid = node_uid
-        self._written = metrics.api_writes.labels("event", "written")
-        self._failed = metrics.api_writes.labels("event", "failed")
+        self._written = parts.metrics.api_writes.labels("event", "written")
+        self._failed = parts.metrics.api_writes.labels("event", "failed")
 
-    async def run(self, notices: Notices) -> None:
+    async def run(self) -> None:
         """Write pending notices until cancelled."""
         while True:
-            notice = notices.first()
+            notice = self._notices.first()
             if notice is None:
                 await asyncio.sleep(_LOOK_S)
             elif await self.write(notice):
-                notices.done(notice)
+                self._notices.done(notice)
             else:
                 await asyncio.sleep(_AGAIN_S)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -18,7 +18,7 @@ from gpuslice.contract import names
 from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from gpuslice.kube.log_lines import Line
-from nri_plugin.metrics import Metrics
+from nri_plugin.containers.parts import Parts
 from nri_plugin.policy import kube_objects
 
 _LOG: Final = logging.getLogger(__name__)
@@ -33,22 +33,15 @@ STOPPED: Final = "the agent was stopped"
 
 
 class Heartbeat:
-    """problems: why the agent is not ready; empty: it is. node_uid: "" while it is not known."""
+    """node_uid: "" while it is not known."""
 
-    def __init__(
-        self,
-        kube: Kube,
-        node_name: str,
-        node_uid: Callable[[], str],
-        problems: Callable[[], Sequence[str]],
-        metrics: Metrics,
-    ) -> None:
+    def __init__(self, kube: Kube, parts: Parts, node_uid: Callable[[], str]) -> None:
         self._kube = kube
-        self._node_name = node_name
+        self._node_name = parts.settings.node_name
         self._node_uid = node_uid
-        self._problems = problems
-        self._written = metrics.api_writes.labels("lease", "written")
-        self._failed = metrics.api_writes.labels("lease", "failed")
+        self._readiness = parts.readiness
+        self._written = parts.metrics.api_writes.labels("lease", "written")
+        self._failed = parts.metrics.api_writes.labels("lease", "failed")
         self._problem = ""
 
     async def run(self) -> None:
@@ -56,7 +49,7 @@ class Heartbeat:
         loop = asyncio.get_running_loop()
         reported, due_s = "", 0.0
         while True:
-            text = "; ".join(self._problems())[:_TEXT_MAX] or "true"
+            text = "; ".join(self._readiness.problems)[:_TEXT_MAX] or "true"
             if loop.time() >= due_s or (reported and text != reported):
                 done = await self._write(text, _ANSWER_S)
                 reported = text if done else ""

@@ -26,16 +26,13 @@ from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from gpuslice.kube.fields import Json
 from gpuslice.kube.log_lines import Line
-from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.metrics import Metrics
+from nri_plugin.containers.parts import Parts
+from nri_plugin.gpu.inventory import pace_s
 from nri_plugin.policy import kube_objects
-from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import GpuModes
 from nri_plugin.policy.kube_objects import NodeFacts
-from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.policy.totals import Entry, entries, granted_gpus, totals
-from nri_plugin.readiness import Readiness
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -54,36 +51,21 @@ _FIELDS: Final = re.compile(r"f:devices|f:(koordinator|volcano)\.sh/gpu")
 
 
 class InventoryPublisher:
-    """holds: what running containers hold. readiness: the agent's; receives contests. interval_s:
-    maximum age of NVML's result. modes: receives what the Node object has. `node` and `device` are
-    the watches' sinks. resources: whose totals the node reports. now: a monotonic clock in seconds.
-    """
+    """modes: receives what the Node object has. `node` and `device` are the watches' sinks. now: a
+    monotonic clock in seconds."""
 
     def __init__(
         self,
         kube: Kube,
-        node_name: str,
-        inventory: Inventory,
-        bound_pods: BoundPods,
-        holds: Callable[[], Sequence[Hold]],
-        readiness: Readiness,
-        interval_s: Callable[[], float],
-        metrics: Metrics,
+        parts: Parts,
         modes: GpuModes,
-        resources: Sequence[str],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._resources = resources
+        self._kube = kube
+        self._parts = parts
         self._modes = modes
         self._now = now
-        self._kube = kube
-        self._node_name = node_name
-        self._inventory = inventory
-        self._bound_pods = bound_pods
-        self._holds = holds
-        self._readiness = readiness
-        self._interval_s = interval_s
-        self._metrics = metrics
+        self._node_name = node_name = parts.settings.node_name
         self._changed = asyncio.Event()
         self._logged_problem = ""
         self._conditions = True
@@ -102,9 +84,9 @@ class InventoryPublisher:
     async def run(self, known: Callable[[], bool]) -> None:
         """Run until cancelled. known: whether node, Device and pods have been listed."""
         while True:
-            self._inventory.query_if_older(self._interval_s())
+            self._query_gpus()
             pause_s = 0.0
-            self._readiness.cluster = self._contest()
+            self._parts.readiness.cluster = self._contest()
             if known():
                 try:
                     pause_s = _BETWEEN_S if await self._mend() else 0.0
@@ -115,6 +97,11 @@ class InventoryPublisher:
                     self._log("")
             await asyncio.sleep(pause_s)
             await self._wake()
+
+    def _query_gpus(self) -> None:
+        chosen, inventory = self._parts.settings, self._parts.inventory
+        shortest_s, longest_s = chosen.inventory_interval_s, chosen.inventory_interval_most_s
+        inventory.query_if_older(pace_s(inventory.took_s, shortest_s, longest_s))
 
     async def _wake(self) -> None:
         """Wait for the next change, or a timeout, because GPUs and pods trigger no event."""
@@ -135,12 +122,13 @@ class InventoryPublisher:
         self._note(facts)
         now = kube_objects.entries(self.device.raw)
         before = [*{each.gpu.uuid: each for each in (*self._listed, *now)}.values()]
-        holds = self._holds()
-        granted = {uuid for hold in holds for uuid in hold.parts} | self._bound_pods.granted(before)
-        reconstructed = granted_gpus(holds, self._bound_pods.allocated())
+        ledger, bound_pods = self._parts.ledger, self._parts.bound_pods
+        inventory = self._parts.inventory
+        granted = ledger.gpus() | bound_pods.granted(before)
+        reconstructed = granted_gpus(ledger.holds(), bound_pods.allocated())
         # Before NVML's first answer, only what the Device lists is known.
-        known = self._inventory.problem is None or self._inventory.seen
-        gpus = self._inventory.with_problems(self._readiness.unusable)
+        known = inventory.problem is None or inventory.seen
+        gpus = inventory.with_problems(self._parts.readiness.unusable)
         found = entries(gpus, before, granted, reconstructed) if known else now
         listed = [self._with_mode(entry) for entry in found]
         self._listed = listed if known else before
@@ -150,7 +138,8 @@ class InventoryPublisher:
         written = False
         if device is not None and (listed or self.device.raw):
             written = await self._write_device(device, listed)
-        wanted = totals(listed, granted, self._bound_pods.requested(), self._resources)
+        resources = self._parts.settings.node_resources
+        wanted = totals(listed, granted, bound_pods.requested(), resources)
         return await self._write_node(wanted, facts) or written
 
     def _note(self, facts: NodeFacts) -> None:
@@ -202,7 +191,7 @@ class InventoryPublisher:
         if may_write:
             await self._write("node", self._kube.patch(f"{path}/status", capacity or {}))
             contest.written(wanted, version)
-        label = not self._readiness.problems and not facts.isolates
+        label = not self._parts.readiness.problems and not facts.isolates
         if label:
             await self._write("node", self._kube.patch(path, kube_objects.isolates()))
         return may_write or label
@@ -212,9 +201,9 @@ class InventoryPublisher:
         try:
             stored: Json = await work
         except KubeError:
-            self._metrics.api_writes.labels(what, "failed").inc()
+            self._parts.metrics.api_writes.labels(what, "failed").inc()
             raise
-        self._metrics.api_writes.labels(what, "written").inc()
+        self._parts.metrics.api_writes.labels(what, "written").inc()
         _LOG.info(Line("object written", object=what))
         return stored
 

@@ -8,19 +8,17 @@ pod's next container is refused at creation. Missing information never refutes a
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final
 
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
-from nri_plugin.metrics import Metrics
-from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.containers.parts import Parts
 from nri_plugin.policy.ledger import Hold
-from nri_plugin.policy.model import Gpu
-from nri_plugin.policy.notices import Notice, Notices
+from nri_plugin.policy.notices import Notice
 from nri_plugin.policy.refusals import Refusal
-from nri_plugin.readiness import Readiness
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -49,24 +47,11 @@ class GrantState(StrEnum):
 
 
 class Verification:
-    """holds: what containers hold. clock: monotonic, in seconds."""
+    """clock: monotonic, in seconds."""
 
-    def __init__(
-        self,
-        bound_pods: BoundPods,
-        holds: Callable[[], Sequence[Hold]],
-        gpus: Callable[[], Sequence[Gpu]],
-        notices: Notices,
-        readiness: Readiness,
-        metrics: Metrics,
-        clock: Callable[[], float],
-    ) -> None:
-        self._bound_pods = bound_pods
-        self._holds = holds
-        self._gpus = gpus
-        self._notices = notices
-        self._readiness = readiness
-        self._metrics = metrics
+    def __init__(self, parts: Parts, clock: Callable[[], float] = time.monotonic) -> None:
+        self._parts = parts
+        self._bound_pods = parts.bound_pods
         self._clock = clock
         self._watching = False
         self._absent_since_s: dict[str, float] = {}
@@ -76,10 +61,10 @@ class Verification:
     def check(self, watching: bool) -> None:
         """Judge all running grants by the current state. watching: whether the watch of this node's
         pods is in sync with the API server."""
-        holds, gpus = self._holds(), self._gpus()
+        ledger, gpus = self._parts.ledger, self._parts.inventory.gpus
+        holds = ledger.holds()
         self._note_absent(holds, watching)
-        holding = frozenset(hold.pod_uid for hold in holds)
-        mismatch = {**self._bound_pods.over(gpus, holding), **self._bound_pods.foreign()}
+        mismatch = {**self._bound_pods.over(gpus, ledger.pod_uids()), **self._bound_pods.foreign()}
         states = []
         for hold in holds:
             refusal = mismatch.get(hold.pod_uid) or self._bound_pods.mismatch(hold, gpus)
@@ -93,7 +78,7 @@ class Verification:
             elif states[-1] is GrantState.POD_NOT_FOUND:
                 self._report_not_found(hold)
         for state in GrantState:
-            self._metrics.grants.labels(state.value).set(states.count(state))
+            self._parts.metrics.grants.labels(state.value).set(states.count(state))
         self._log_unknown([hold for hold in holds if not watching and self._absent(hold, WITHIN_S)])
 
     def _note_absent(self, holds: Sequence[Hold], watching: bool) -> None:
@@ -118,7 +103,7 @@ class Verification:
         named = [hold.container_key for hold in late[:_NAMED_AT_MOST]]
         more = [f"and {len(late) - len(named)} more"] if len(late) > len(named) else []
         text = f"grants that the API server has not confirmed: {', '.join(named + more)}"
-        self._readiness.grants = (text,) if late else ()
+        self._parts.readiness.grants = (text,) if late else ()
         if late and not self._late:
             _LOG.warning(Line("grants not confirmed yet", containers=text))
         elif self._late and not late:
@@ -136,7 +121,8 @@ class Verification:
         """Report once, in the log and in an event; in the node's if the pod does not exist."""
         of_node = reason == names.EVENT_GRANT_UNCONFIRMED
         action = "Start" if of_node else "Run"
-        if self._notices.add(Notice(hold.pod, hold.container_id, reason, text, of_node, action)):
+        notice = Notice(hold.pod, hold.container_id, reason, text, of_node, action)
+        if self._parts.notices.add(notice):
             _LOG.error(
                 Line(
                     message,

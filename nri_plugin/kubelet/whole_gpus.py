@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
@@ -19,20 +19,15 @@ from typing import Final
 import grpc
 
 from gpuslice.kube.log_lines import Line
-from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.containers.parts import Parts
 from nri_plugin.host.device_plugins import KUBELETS_OWN, RecordError
 from nri_plugin.kubelet import assignments, device_plugin
 from nri_plugin.kubelet.device_plugin import Decisions, DevicePlugin
 from nri_plugin.messages import deviceplugin_pb2 as api
-from nri_plugin.metrics import Metrics
 from nri_plugin.policy import gpu_modes
-from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import GpuModes
-from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.totals import Entry
-from nri_plugin.readiness import Readiness
-from nri_plugin.settings import Settings
 from nri_plugin.supervision import supervised
 
 _LOG: Final = logging.getLogger(__name__)
@@ -50,30 +45,16 @@ _FAILURES: Final = (OSError, grpc.RpcError, RecordError)
 
 
 class WholeGpus:
-    """holds: shares of running containers; knows_holds: whether all of them are known. bound_pods:
-    shares of pods without a running one."""
+    """The ledger has the shares of running containers, and bound_pods those of pods without one."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        modes: GpuModes,
-        inventory: Inventory,
-        holds: Callable[[], Sequence[Hold]],
-        knows_holds: Callable[[], bool],
-        bound_pods: BoundPods,
-        readiness: Readiness,
-        metrics: Metrics,
-    ) -> None:
-        self._settings = settings
+    def __init__(self, parts: Parts, modes: GpuModes) -> None:
+        self._parts = parts
         self._modes = modes
-        self._inventory = inventory
-        self._holds = holds
-        self._knows_holds = knows_holds
-        self._bound_pods = bound_pods
-        self._readiness = readiness
-        self._metrics = metrics
+        self._settings = parts.settings
+        self._inventory = parts.inventory
+        self._metrics = parts.metrics
         self._plugin = DevicePlugin(
-            settings.device_plugin_dir, Decisions(self._allocate, self._prefer)
+            parts.settings.device_plugin_dir, Decisions(self._allocate, self._prefer)
         )
         self._kubelet: object = None
         self._judged = False
@@ -103,8 +84,8 @@ class WholeGpus:
             await asyncio.sleep(_TICK_S)
 
     async def _round(self) -> None:
-        if time.monotonic() >= self._list_at or self._judged != self._knows_pods:
-            self._list_at, self._judged = time.monotonic() + _LIST_S, self._knows_pods
+        if time.monotonic() >= self._list_at or self._judged != self._parts.knows_pods:
+            self._list_at, self._judged = time.monotonic() + _LIST_S, self._parts.knows_pods
             await self._take_over()
         if self._modes.other_plugin:
             # It keeps its registration, which the kubelet drops when the agent's stream ends. The
@@ -121,18 +102,13 @@ class WholeGpus:
         """Return whether the kubelet may allocate: an agent that has just started has not read the
         granted shares yet. Once known, they stay known."""
         problem = ""
-        if not self._knows_holds():
+        if not self._parts.ledger.is_complete:
             problem = "the container runtime has not listed its containers yet"
-        elif not self._knows_pods:
+        elif not self._parts.knows_pods:
             problem = "the API server has not listed the node's pods yet"
         late = problem and time.monotonic() >= self._late_at
         self._log("shares", f"not registered with the kubelet: {problem}" if late else "")
         return not problem
-
-    @property
-    def _knows_pods(self) -> bool:
-        """Return whether the node's pods are known, as far as they can be."""
-        return self._bound_pods.listed or not self._settings.in_cluster
 
     async def _take_over(self) -> bool:
         chosen = self._settings
@@ -145,8 +121,8 @@ class WholeGpus:
             return False
         self._log("list", "")
         before, existing_uids = frozenset(self._modes.held), None
-        if self._knows_pods:
-            existing_uids = self._bound_pods.uids()
+        if self._parts.knows_pods:
+            existing_uids = self._parts.bound_pods.uids()
         else:  # a GPU with shares was not held whole when they started, so its record is stale
             shared = self._shared()
             recorded = {uuid: u for uuid, u in found.recorded.items() if uuid not in shared}
@@ -184,13 +160,12 @@ class WholeGpus:
     # --- the kubelet's questions -----------------------------------------------------------------
 
     def _gpus(self) -> Sequence[Gpu]:
-        return self._inventory.with_problems(self._readiness.unusable)
+        return self._inventory.with_problems(self._parts.readiness.unusable)
 
     def _shared(self) -> AbstractSet[str]:
         """Return the GPUs of which a share is granted, started or not."""
         entries = [Entry(gpu, healthy=True) for gpu in self._inventory.seen]
-        running = {uuid for hold in self._holds() for uuid in hold.parts}
-        return running | self._bound_pods.granted(entries)
+        return self._parts.ledger.gpus() | self._parts.bound_pods.granted(entries)
 
     def _device(self, gpu: Gpu, shared: AbstractSet[str]) -> api.Device:
         healthy = not self._modes.unavailable(gpu, shared)

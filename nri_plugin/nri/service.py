@@ -24,7 +24,6 @@ from nri_plugin.nri.handler import Answer
 from nri_plugin.policy import bystanders, merged, nvidia
 from nri_plugin.policy.bystanders import Gpus
 from nri_plugin.policy.differences import Observed, differences
-from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.merged import Merged
 from nri_plugin.policy.model import Container, Pod
 from nri_plugin.policy.notices import Notice
@@ -190,17 +189,7 @@ class Service:
             plugin = gpu.plugin or "unknown"
             raise refused(Reason.GPU_FOREIGN, plugin=plugin, what=gpu.what)
 
-    @property
-    def holds(self) -> Sequence[Hold]:
-        """Return what running containers hold."""
-        return self.records.ledger.holds()
-
     def granted(self, container_id: str) -> Mapping[str, str]:
         """Return what the answer to its creation gave the container, as fields of the log."""
         plan = self.records.plan_of(container_id)
         return {} if plan is None else plan.log_fields
-
-    @property
-    def knows_holds(self) -> bool:
-        """Return whether `holds` has what runs; not before the runtime has listed it."""
-        return self.records.is_complete

@@ -18,6 +18,7 @@ holds no compute, as in Koordinator.
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Final
@@ -89,6 +90,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._holds: dict[str, Hold] = {}
+        self.is_complete = False
+        """Whether it has what runs: the runtime has listed its containers."""
 
     def take(
         self, wanted: Hold, gpus: Iterable[Gpu], allocated: Mapping[str, Part]
@@ -125,9 +128,17 @@ class Ledger:
         runtime does not list because they are being created."""
         kept = {i: hold for i, hold in self._holds.items() if i in in_the_making}
         self._holds = kept | {hold.container_id: hold for hold in running}
+        self.is_complete = True
 
     def holds(self) -> Sequence[Hold]:
         return tuple(self._holds.values())
+
+    def gpus(self) -> AbstractSet[str]:
+        """Return the UUIDs of the GPUs of which a share is held."""
+        return {uuid for hold in self._holds.values() for uuid in hold.parts}
+
+    def pod_uids(self) -> AbstractSet[str]:
+        return frozenset(hold.pod_uid for hold in self._holds.values())
 
 
 def _succeeds(wanted: Hold, other: Hold) -> bool:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from nri_plugin.containers.parts import Parts
+from nri_plugin.gpu.contexts import Contexts
+from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
@@ -23,6 +28,7 @@ from nri_plugin.policy.model import (
 )
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Refusal, Refused
+from nri_plugin.settings import Settings
 
 Result = ContainerPlan | Refusal | None
 
@@ -81,6 +87,28 @@ def clear(directory: RunDirectory) -> None:
     """Remove its whole content."""
     for key in directory.keys():  # noqa: SIM118 - a method, not a mapping
         directory.remove(key)
+
+
+def parts(settings: Settings, inventory: Inventory | None = None, **more: Any) -> Parts:
+    """An agent's parts, of which the directories need not exist."""
+    inventory = inventory or Inventory(os.environ)
+    files = RunDirectory(settings.run_dir, lambda: 7)
+    store = plain_store(settings.store_dir, settings.library)
+    return Parts(settings, inventory, Contexts(os.environ, inventory), files, store, **more)
+
+
+def settings(**more: Any) -> Settings:
+    nowhere = Path("/nonexistent")
+    return Settings(
+        nri_socket=nowhere,
+        index="50",
+        run_dir=nowhere,
+        library=nowhere,
+        cdi_dirs=(),
+        containerd_state=nowhere,
+        environment=os.environ,
+        **more,
+    )
 
 
 def plain_store(directory: Path, library: Path) -> Store:

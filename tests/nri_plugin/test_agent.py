@@ -26,7 +26,7 @@ from nri_plugin.gpu.measuring import Measuring
 from nri_plugin.host.node import Node
 from nri_plugin.host.store import Store
 from nri_plugin.policy.gpu_modes import Offer
-from nri_plugin.policy.ledger import Hold, Part
+from nri_plugin.policy.ledger import Hold, Ledger, Part
 from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.settings import Settings
@@ -225,12 +225,13 @@ def test_contexts_are_made_on_gpus_that_nothing_uses(tmp_path: Path) -> None:
     node = Node(_settings(tmp_path), inventory, store, Worker("files"))
     node.modes.excluded = {"GPU-0"}
     part = {"GPU-2": Part(4, 50)}
-    holds = [Hold("c", "key", "u", "main", "d/p/main", part, Pod("u", "d", "p"))]
+    ledger = Ledger()
+    ledger.adopt([Hold("c", "key", "u", "main", "d/p/main", part, Pod("u", "d", "p"))], ())
     node.modes.offer = Offer(any=True)
     node.modes.allocate(["GPU-1"], inventory.seen, frozenset(), 0.0)
-    assert [gpu.uuid for gpu in agent.unused_gpus(node, holds)] == ["GPU-3"]
+    assert [gpu.uuid for gpu in agent.unused_gpus(node, ledger)] == ["GPU-3"]
     node.modes.note("socket", Sign("nvidia-gpu.sock"), 0.0)
-    assert agent.unused_gpus(node, holds) == []
+    assert agent.unused_gpus(node, ledger) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")

@@ -14,12 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from nri_plugin.containers.parts import Parts
+from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.host.store import Store
 from nri_plugin.kube.cluster import Cluster
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import GpuModes
-from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.notices import Notices
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Settings
@@ -54,7 +58,7 @@ class Side:
         self.readiness.session, self.readiness.node = None, ()
         self.bounds = BoundPods()
         self.notices = Notices()
-        self.holds: tuple[Hold, ...] = ()
+        self.ledger = Ledger()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._work, name="agent's side")
 
@@ -81,16 +85,19 @@ class Side:
         inventory = Inventory(
             self.settings.environment, deadline_s=60, min_interval_s=0.5, now=time.monotonic
         )
-        side = Cluster(
+        agent = Parts(
             self.settings,
             inventory,
+            Contexts(self.settings.environment, inventory),
+            RunDirectory(NOWHERE, lambda: 7),
+            Store(NOWHERE, NOWHERE),
+            self.metrics,
             self.bounds,
             self.notices,
-            lambda: self.holds,
-            self.readiness,
-            self.metrics,
-            GpuModes(),
+            ledger=self.ledger,
+            readiness=self.readiness,
         )
+        side = Cluster(agent, GpuModes())
         self._task = asyncio.current_task()  # type: ignore[assignment]
         beating = asyncio.create_task(self._beat())
         try:

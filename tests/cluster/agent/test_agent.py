@@ -165,8 +165,8 @@ def test_a_grant_that_no_scheduler_wrote_is_reported(
         changed: f"annotation {names.ANNOTATION_DEVICE_ALLOCATED} was changed after",
         unsigned: f"annotation {names.ANNOTATION_WRITER}, which our scheduler writes with it",
     }
-    side.holds = tuple(
-        of_pod(server, path, uuid, GIB // 2, container_id=path) for path in (*wrong, honest)
+    side.ledger.adopt(
+        [of_pod(server, path, uuid, GIB // 2, container_id=path) for path in (*wrong, honest)], ()
     )
     for path, why in wrong.items():
         until(partial(events, server, path), f"its event: {why}")
@@ -181,7 +181,7 @@ def test_a_container_of_a_deleted_pod_is_reported_at_the_node(
     monkeypatch.setattr(verification, "ABSENT_S", 1.0)
     uuid = small_gpu(node)
     path = pods.bind(node, uuid, 1, GIB)
-    side.holds = (of_pod(server, path, uuid, GIB),)
+    side.ledger.adopt([of_pod(server, path, uuid, GIB)], ())
     assert server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
     until(lambda: bool(node_events(server, node)), "the node's event")
     (said,) = node_events(server, node)
@@ -201,10 +201,11 @@ def test_the_order_of_binding_outlives_the_agent(
     time.sleep(1.1)  # the API server records a pod's binding time in whole seconds
     second = pods.bind(node, uuid, 1, 3 * GIB)
     with agent_side.serving(node.name, account, host.env()) as side:
-        side.holds = (
+        later, earlier = (
             of_pod(server, second, uuid, 3 * GIB),
             of_pod(server, first, uuid, 3 * GIB, "2"),
         )
+        side.ledger.adopt([later, earlier], ())
         until(lambda: bool(events(server, second)), "the later one is reported")
         assert events(server, first) == []
 

@@ -19,6 +19,8 @@ from nri_plugin.host import watch as module
 from nri_plugin.host.cdi_generator import FILE
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.gpu_modes import Mode
+from nri_plugin.policy.ledger import Ledger, hold
+from nri_plugin.policy.model import Pod, Share
 from nri_plugin.policy.nvidia import CONTROL_NODES
 from nri_plugin.readiness import Readiness
 from tests.nri_plugin.host.test_device_plugins import short, write
@@ -176,7 +178,10 @@ async def test_the_watch_reports_a_library_that_is_lost_and_restored(
     def value(name: str) -> float | None:
         return metrics.registry.get_sample_value(name)
 
-    watching = asyncio.create_task(module.watch(node, lambda: 2, readiness, metrics))
+    ledger = Ledger()
+    pod, shares = Pod("uid", "team", "train"), [Share("GPU-0", 0, 1, 1)]
+    ledger.adopt([hold(f"c{n}", f"c{n}", False, pod, f"{n}", shares) for n in range(2)], ())
+    watching = asyncio.create_task(module.watch(node, ledger, readiness, metrics))
     await until_async(lambda: "the library is missing" in str(readiness.node))
     assert value("gpuslice_ready") == 0
     host.library.write_bytes(whole)

@@ -8,9 +8,9 @@ import pytest
 
 from gpuslice.kube.errors import KubeError
 from nri_plugin.kube.events import Events
-from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice
+from tests.nri_plugin.objects import parts, settings
 
 NOTICE = Notice(Pod("u-1", "team", "train"), "main", "GrantRefused", "full")
 
@@ -30,15 +30,15 @@ class Server:
 
 
 async def test_the_event_of_another_start_is_not_written_again() -> None:
-    server, metrics = Server(), Metrics()
-    failed = metrics.api_writes.labels("event", "failed")
+    server, agent = Server(), parts(settings(node_name="n1"))
+    failed = agent.metrics.api_writes.labels("event", "failed")
     for _ in range(2):
-        assert await Events(server, "n1", lambda: "", metrics).write(NOTICE)  # type: ignore[arg-type]
+        assert await Events(server, agent, lambda: "").write(NOTICE)  # type: ignore[arg-type]
     assert len(server.names) == 1
     assert failed._value.get() == 0
 
 
 @pytest.mark.parametrize(("status", "is_done"), [(403, True), (429, False), (503, False)])
 async def test_what_the_server_may_accept_later_is_tried_again(status: int, is_done: bool) -> None:
-    events = Events(Server(status), "n1", lambda: "", Metrics())  # type: ignore[arg-type]
+    events = Events(Server(status), parts(settings()), lambda: "")  # type: ignore[arg-type]
     assert await events.write(NOTICE) is is_done

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any, cast
 
 import pytest
@@ -12,7 +11,6 @@ from aiohttp import web
 from gpuslice.contract import names
 from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
-from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.kube.inventory_publisher import (
     CONTEST_S,
     CONTEST_WRITES,
@@ -20,30 +18,19 @@ from nri_plugin.kube.inventory_publisher import (
     InventoryPublisher,
     other_writer,
 )
-from nri_plugin.metrics import Metrics
 from nri_plugin.policy import kube_objects
-from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import GpuModes, Mode, Offer
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.totals import Entry
 from nri_plugin.readiness import Readiness
 from tests.kube.api_server import client_of, refuse
+from tests.nri_plugin.objects import parts, settings
 from tests.support import Clock
 
 
 def publisher(kube: Kube, modes: GpuModes, clock: Clock) -> InventoryPublisher:
     return InventoryPublisher(
-        kube,
-        "node-1",
-        Inventory(os.environ),
-        BoundPods(),
-        list,
-        Readiness(clock),
-        lambda: 5.0,
-        Metrics(),
-        modes,
-        [names.RESOURCE_CORE],
-        clock,
+        kube, parts(settings(node_name="node-1"), readiness=Readiness(clock)), modes, clock
     )
 
 

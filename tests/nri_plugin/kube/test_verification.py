@@ -8,13 +8,11 @@ import pytest
 
 from gpuslice.contract import names
 from nri_plugin.kube.verification import ABSENT_S, WITHIN_S, GrantState, Verification
-from nri_plugin.metrics import Metrics
 from nri_plugin.policy import ledger
-from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Share
-from nri_plugin.policy.notices import Notices
 from nri_plugin.readiness import Readiness
+from tests.nri_plugin.objects import parts, settings
 from tests.nri_plugin.policy.test_bound_pods import GPUS, bound
 from tests.support import GIB
 
@@ -22,18 +20,13 @@ from tests.support import GIB
 class Bench:
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self.bounds, self.notices, self.metrics = BoundPods(), Notices(), Metrics()
-        self.readiness = Readiness(lambda: 0.0)
+        agent = parts(settings(), readiness=Readiness(lambda: 0.0))
+        agent.inventory.seen = GPUS
+        self.bounds, self.notices, self.metrics = agent.bound_pods, agent.notices, agent.metrics
+        self.readiness = agent.readiness
+        self.ledger = agent.ledger
         self.holds: list[Hold] = []
-        self.verification = Verification(
-            self.bounds,
-            lambda: tuple(self.holds),
-            lambda: GPUS,
-            self.notices,
-            self.readiness,
-            self.metrics,
-            lambda: self.now_s,
-        )
+        self.verification = Verification(agent, lambda: self.now_s)
 
     def runs(self, uid: str, memory_bytes: int = GIB, granted_bytes: int = GIB) -> None:
         pod, share = bound(uid, granted_bytes).pod, Share("GPU-0", 0, memory_bytes, 10)
@@ -41,6 +34,7 @@ class Bench:
 
     def check(self, later_s: float = 0.0, watching: bool = True) -> dict[GrantState, int]:
         self.now_s += later_s
+        self.ledger.adopt(self.holds, ())
         self.verification.check(watching)
         value = self.metrics.registry.get_sample_value
         counts = {s: value("gpuslice_grants", {"verification": s.value}) for s in GrantState}

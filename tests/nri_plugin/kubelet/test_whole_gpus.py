@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import socket
 import threading
@@ -21,19 +20,15 @@ import uvloop
 
 from gpuslice.contract import names
 from nri_plugin.command_line import from_arguments
-from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import device_plugins
 from nri_plugin.kubelet.whole_gpus import WholeGpus
 from nri_plugin.messages import deviceplugin_pb2 as api
-from nri_plugin.metrics import Metrics
 from nri_plugin.policy import gpu_modes, ledger
-from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import GpuModes
 from nri_plugin.policy.kube_objects import Bound
-from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Gpu, Pod, Share
-from nri_plugin.readiness import Readiness
 from tests.nri_plugin.kubelet.fake_kubelet import FakeKubelet
+from tests.nri_plugin.objects import parts
 from tests.support import GIB, until_async
 
 GPUS = [Gpu(f"GPU-{n}", n, 8 * GIB, numa=n // 2, link=f"nvlink-{n // 2}") for n in range(4)]
@@ -48,20 +43,12 @@ class Agent:
             device_plugin_dir=kubelet.plugins,
             kubeconfig=kubeconfig,
         )
-        self.modes, self.ledger = GpuModes(self.settings.whole_gpus), Ledger()
-        self.inventory, self.bound = Inventory(os.environ), BoundPods()
-        self.inventory.seen = GPUS
-        self.metrics = Metrics()
-        self.whole = WholeGpus(
-            self.settings,
-            self.modes,
-            self.inventory,
-            self.ledger.holds,
-            lambda: True,
-            self.bound,
-            Readiness(lambda: 0.0),
-            self.metrics,
-        )
+        agent = parts(self.settings)
+        agent.inventory.seen = GPUS
+        self.modes, self.ledger = GpuModes(self.settings.whole_gpus), agent.ledger
+        self.ledger.is_complete = True
+        self.bound, self.metrics = agent.bound_pods, agent.metrics
+        self.whole = WholeGpus(agent, self.modes)
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

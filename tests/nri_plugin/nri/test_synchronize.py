@@ -181,7 +181,7 @@ async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(
         # A container that the kubelet starts in its place is adjusted, and holds the same share.
         again = container(2)
         made = as_made(again, await runtime.create(of, again))
-        assert [hold.adjusted for hold in handler.holds] == [True]
+        assert [hold.adjusted for hold in handler.records.ledger.holds()] == [True]
         await runtime.notify("RemoveContainer", of, made)
         await runtime.notify("RemoveContainer", of, container())
         assert await runtime.create(other, container(3, sandbox=1)) is not None
