@@ -40,7 +40,7 @@ _DIRECTORY: Final = _LOOK | os.O_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Examination:
     """Results for a container that sees our mounts.
 
     preloads: by the path of a preload file, the names in the image's own. out_of_reach: why no
@@ -53,65 +53,6 @@ class Found:
     waits_in: Identity
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Host locations of the grants and the library.
-
-    driver_seen: where the driver's file of that host path is seen (DriverRoot.seen), because in a
-    pod the driver lies elsewhere than on the host. policy: SELinux's.
-    """
-
-    run_dir: Path
-    store_dir: Path
-    nri_socket: Path
-    driver_seen: Callable[[str], Path]
-    policy: selinux.Policy
-
-
-def examine(
-    containerd_state: Path,
-    container_id: str,
-    plan: ContainerPlan,
-    kept: Kept,
-    forwarded: bool,
-    allowed: AbstractSet[str] = frozenset(),
-) -> Found:
-    """Raise Refused unless the container will see the files of its plan; `container_id` is a file
-    name.
-
-    forwarded: the driver's libraries are forwarders, as in strict mode. allowed: capabilities that
-    the operator allows although they endanger the limit.
-    """
-    place = bundle.of(containerd_state, container_id)
-    try:
-        with _directory(place / "rootfs") as root:
-            preloads = check_image(root)
-        config = bundle.config(place)
-        process = _init(place)
-        check_labels(config.selinux_label, plan, kept)
-        check_capabilities(config, process, allowed)
-        check_volumes(process, plan, kept)
-        with _directory(process / "root") as root:
-            check_view(root, plan, kept.driver_seen)
-            machine = MACHINES[os.uname().machine]
-            why = entrypoint.out_of_reach(root, config.process, machine, forwarded)
-        waits_in = _runs(process)
-    except (OSError, ValueError) as error:
-        raise_shortage(error)
-        raise refused(Reason.ROOTFS_UNKNOWN, problem=error) from error
-    return Found(preloads, why, waits_in)
-
-
-def strong_beside(
-    containerd_state: Path, container_id: str, allowed: AbstractSet[str] = frozenset()
-) -> str:
-    """Return the capability by which a container without a share can remove the limits of
-    containers whose processes it sees; "": none. Raises OSError."""
-    place = bundle.of(containerd_state, container_id)
-    config = bundle.config(place)
-    return _loosening(config, bundle.init(place), allowed) if config.sees_others else ""
-
-
 class Proof(Enum):
     """State of a container that was started; values are the log's text."""
 
@@ -120,44 +61,132 @@ class Proof(Enum):
     ENDED = "ended"
 
 
-def prove(
-    containerd_state: Path,
-    container_id: str,
-    plan: ContainerPlan,
-    kept: Kept,
-    waits_in: Identity | None,
-    allowed: AbstractSet[str] = frozenset(),
-) -> Proof:
-    """Raise Refused or OSError if the container's program does not see the files of its plan, or
-    can remove them.
+@dataclass(frozen=True, slots=True)
+class Inspector:
+    """Inspects this host's containers, which it has by the names of their bundles.
 
-    waits_in: what its process ran before its start, as in Found; None: it has been started.
-    A shortage is Refused, and says nothing about the container.
+    driver_seen: where the driver's file of that host path is seen (DriverRoot.seen), because in a
+    pod the driver lies elsewhere than on the host. policy: SELinux's. forwarded: the driver's
+    libraries are forwarders, as in strict mode. allowed: capabilities that the operator allows
+    although they endanger the limit.
     """
-    place = bundle.of(containerd_state, container_id)
-    with ExitStack() as stack:
+
+    containerd_state: Path
+    run_dir: Path
+    store_dir: Path
+    nri_socket: Path
+    driver_seen: Callable[[str], Path]
+    policy: selinux.Policy
+    forwarded: bool = False
+    allowed: AbstractSet[str] = frozenset()
+
+    def examine(self, container_id: str, plan: ContainerPlan) -> Examination:
+        """Raise Refused unless the container will see the files of its plan."""
+        place = bundle.of(self.containerd_state, container_id)
         try:
-            # While this descriptor is open, a reused PID cannot refer to another process.
-            init = bundle.init(place)
-            process = Path("/proc/self/fd", str(stack.enter_context(_directory(init))))
-            if _runs(process) == waits_in:
-                return Proof.WAITS
-        except OSError as error:
+            with _directory(place / "rootfs") as root:
+                preloads = check_image(root)
+            config = bundle.config(place)
+            process = _init(place)
+            self._check_labels(config.selinux_label, plan)
+            self._check_capabilities(config, process)
+            self._check_volumes(process, plan)
+            with _directory(process / "root") as root:
+                self._check_view(root, plan)
+                machine = MACHINES[os.uname().machine]
+                why = entrypoint.out_of_reach(root, config.process, machine, self.forwarded)
+            return Examination(preloads, why, _runs(process))
+        except (OSError, ValueError) as error:
             raise_shortage(error)
-            return Proof.ENDED
-        try:
-            check_volumes(process, plan, kept)
-            root = stack.enter_context(_directory(process / "root"))
-            check_view(root, plan, kept.driver_seen)
-            check_capabilities(bundle.config(place), process, allowed)
-        except (OSError, Refused) as error:
-            raise_shortage(error)
+            raise refused(Reason.ROOTFS_UNKNOWN, problem=error) from error
+
+    def strong_beside(self, container_id: str) -> str:
+        """Return the capability by which a container without a share can remove the limits of
+        containers whose processes it sees; "": none. Raises OSError."""
+        place = bundle.of(self.containerd_state, container_id)
+        config = bundle.config(place)
+        return self._loosening(config, bundle.init(place)) if config.sees_others else ""
+
+    def prove(self, container_id: str, plan: ContainerPlan, waits_in: Identity | None) -> Proof:
+        """Raise Refused or OSError if the container's program does not see the files of its plan,
+        or can remove them.
+
+        waits_in: what its process ran before its start, as in Examination; None: it has been
+        started. A shortage is Refused, and says nothing about the container.
+        """
+        place = bundle.of(self.containerd_state, container_id)
+        with ExitStack() as stack:
             try:
-                _runs(process)
-            except OSError:
+                # While this descriptor is open, a reused PID cannot refer to another process.
+                init = bundle.init(place)
+                process = Path("/proc/self/fd", str(stack.enter_context(_directory(init))))
+                if _runs(process) == waits_in:
+                    return Proof.WAITS
+            except OSError as error:
+                raise_shortage(error)
                 return Proof.ENDED
-            raise
-    return Proof.HOLDS
+            try:
+                self._check_volumes(process, plan)
+                self._check_view(stack.enter_context(_directory(process / "root")), plan)
+                self._check_capabilities(bundle.config(place), process)
+            except (OSError, Refused) as error:
+                raise_shortage(error)
+                try:
+                    _runs(process)
+                except OSError:
+                    return Proof.ENDED
+                raise
+        return Proof.HOLDS
+
+    def _check_view(self, root: int, plan: ContainerPlan) -> None:
+        """`root`: descriptor of the process's own root; sources are the host's."""
+        seen = (self._seen(root, *file) for file in plan.files.items())
+        for what, problem in differences(plan, Observed(seen=seen)):
+            raise refused(Reason.VIEW_DIFFERS, path=what, problem=problem)
+
+    def _seen(self, root: int, path: str, source: str) -> Seen:
+        """Outside our own directory, where strict mode mounts forwarders, an image's links are
+        followed, because the file that a program opens is what counts."""
+        ours = _file(os.stat(self._source(path, source)))
+        with (_at if _is_own(path) else _behind)(root, path) as descriptor:
+            if descriptor is None:
+                return Seen(path, ours, None)
+            there = os.fstat(descriptor)
+            return Seen(path, ours, _file(there), f"{kind(there.st_mode)} of {there.st_size} bytes")
+
+    def _source(self, path: str, source: str) -> Path:
+        """Return where the file's source is seen here. Raises OSError."""
+        is_driver = is_below(path, names.CONTAINER_DRIVER_DIR)
+        return self.driver_seen(source) if is_driver else Path(source)
+
+    def _check_labels(self, label: str, plan: ContainerPlan) -> None:
+        """Raise Refused if SELinux keeps processes of that label from our files."""
+        for path, source in plan.files.items() if label else ():
+            target = selinux.label_of(self._source(path, source))
+            objection = self.policy.objection(label, target, *_use(path))
+            if objection:
+                raise refused(Reason.SELINUX, problem=objection)
+
+    def _check_capabilities(self, config: bundle.Config, process: Path) -> None:
+        """Raise Refused if a program in the container could remove a limit."""
+        name = self._loosening(config, process)
+        if name:
+            raise refused(Reason.CAPABILITY, name=name, do=bundle.LOOSENING[name])
+
+    def _loosening(self, config: bundle.Config, process: Path) -> str:
+        host_pid = _file(os.stat(process / "ns/pid")) == _file(os.stat("/proc/self/ns/pid"))
+        return bundle.loosening(config.capabilities, host_pid, self.allowed)
+
+    def _check_volumes(self, process: Path, plan: ContainerPlan) -> None:
+        """Raise Refused if a mount of the process other than the plan's exposes the host's
+        grants."""
+        here = _mounts(Path("/proc/self"))
+        places = (self.run_dir, self.store_dir, self.nri_socket)
+        limits = (mountinfo.location_of(here, os.path.realpath(each)) for each in places)
+        point = mountinfo.shown(_mounts(process), plan.files.keys(), mountinfo.Limits(*limits))
+        if point:
+            source, path = "(a host directory)", str(self.run_dir)
+            raise refused(Reason.HOST_VOLUME, mount=point, source=source, path=path)
 
 
 def check_image(root: int) -> Mapping[str, Sequence[bytes]]:
@@ -186,47 +215,12 @@ def _own_preload(root: int, place: str) -> Sequence[bytes]:
         return preload_list.entries(rooted_open.read_all(found, preload_list.MAX_BYTES))
 
 
-def check_view(root: int, plan: ContainerPlan, driver_seen: Callable[[str], Path]) -> None:
-    """`root`: descriptor of the process's own root; sources are the host's."""
-    seen = (_seen(root, *file, driver_seen) for file in plan.files.items())
-    for what, problem in differences(plan, Observed(seen=seen)):
-        raise refused(Reason.VIEW_DIFFERS, path=what, problem=problem)
-
-
-def _seen(root: int, path: str, source: str, driver_seen: Callable[[str], Path]) -> Seen:
-    """Outside our own directory, where strict mode mounts forwarders, an image's links are
-    followed, because the file that a program opens is what counts."""
-    ours = _file(os.stat(_source(path, source, driver_seen)))
-    with (_at if _is_own(path) else _behind)(root, path) as descriptor:
-        if descriptor is None:
-            return Seen(path, ours, None)
-        there = os.fstat(descriptor)
-        return Seen(path, ours, _file(there), f"{kind(there.st_mode)} of {there.st_size} bytes")
-
-
-def _source(path: str, source: str, driver_seen: Callable[[str], Path]) -> Path:
-    """Return where the file's source is seen here. Raises OSError."""
-    return driver_seen(source) if is_below(path, names.CONTAINER_DRIVER_DIR) else Path(source)
-
-
 def _init(place: Path) -> Path:
     """Return the /proc directory of the container's first process, as runc's shim has it."""
     try:
         return bundle.init(place)
     except FileNotFoundError as error:
         raise refused(Reason.RUNTIME_SANDBOXED, path=place / "init.pid") from error
-
-
-def check_labels(label: str, plan: ContainerPlan, kept: Kept) -> None:
-    """Raise Refused if SELinux keeps processes of that label from our files."""
-    if not label:
-        return
-    for path, source in plan.files.items():
-        wanted, kind = _use(path)
-        target = selinux.label_of(_source(path, source, kept.driver_seen))
-        objection = kept.policy.objection(label, target, wanted, kind)
-        if objection:
-            raise refused(Reason.SELINUX, problem=objection)
 
 
 def _use(destination: str) -> tuple[AbstractSet[str], str]:
@@ -237,34 +231,6 @@ def _use(destination: str) -> tuple[AbstractSet[str], str]:
         return selinux.WRITE, "file"
     is_data = _is_own(destination) and destination != names.CONTAINER_LIBRARY
     return (selinux.READ if is_data else selinux.EXECUTE), "file"
-
-
-def check_capabilities(config: bundle.Config, process: Path, allowed: AbstractSet[str]) -> None:
-    """Raise Refused if a program in the container could remove a limit."""
-    name = _loosening(config, process, allowed)
-    if name:
-        raise refused(Reason.CAPABILITY, name=name, do=bundle.LOOSENING[name])
-
-
-def _loosening(config: bundle.Config, process: Path, allowed: AbstractSet[str]) -> str:
-    host_pid = _file(os.stat(process / "ns/pid")) == _file(os.stat("/proc/self/ns/pid"))
-    return bundle.loosening(config.capabilities, host_pid, allowed)
-
-
-def check_volumes(process: Path, plan: ContainerPlan, kept: Kept) -> None:
-    """Raise Refused if a mount of the process other than the plan's exposes the host's grants."""
-    point = mountinfo.shown(_mounts(process), plan.files.keys(), _limits(kept))
-    if point:
-        raise refused(
-            Reason.HOST_VOLUME, mount=point, source="(a host directory)", path=str(kept.run_dir)
-        )
-
-
-def _limits(kept: Kept) -> mountinfo.Limits:
-    here = _mounts(Path("/proc/self"))
-    places = (kept.run_dir, kept.store_dir, kept.nri_socket)
-    located = (mountinfo.location_of(here, os.path.realpath(each)) for each in places)
-    return mountinfo.Limits(*located)
 
 
 def _mounts(process: Path) -> Sequence[mountinfo.Line]:

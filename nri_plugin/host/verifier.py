@@ -23,8 +23,8 @@ from typing import Final
 
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
-from nri_plugin.host import rootfs, selinux
-from nri_plugin.host.rootfs import Proof
+from nri_plugin.host import selinux
+from nri_plugin.host.rootfs import Examination, Inspector, Proof
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.differences import Identity
 from nri_plugin.policy.model import Container, Pod
@@ -54,7 +54,7 @@ _PAUSE_BETWEEN_S: Final = 0.01
 class Started:
     """A container with a grant. plan: None: its own mounts lack a part of it.
 
-    waits_in: as in rootfs.Found; None: it has been started.
+    waits_in: as in rootfs.Examination; None: it has been started.
     """
 
     pod: Pod
@@ -65,7 +65,7 @@ class Started:
 
 
 class Verifier:
-    """driver_seen: as in rootfs.Kept. notices: events for the pods' authors."""
+    """driver_seen: as in rootfs.Inspector. notices: events for the pods' authors."""
 
     def __init__(
         self,
@@ -77,30 +77,30 @@ class Verifier:
         self._settings = settings
         self._notices = notices
         self._metrics = metrics
-        self._kept = rootfs.Kept(
+        self._inspector = Inspector(
+            settings.containerd_state,
             settings.run_dir,
             settings.store_dir,
             settings.nri_socket,
             driver_seen,
             selinux.Policy(settings.host_root),
+            settings.strict,
+            settings.rules.capabilities,
         )
         self._inspecting = ThreadPool("inspection", _INSPECTED_AT_ONCE, _INSPECTED_OF_A_POD)
         self._verifying = ThreadPool("proof", _VERIFIED_AT_ONCE, _VERIFIED_OF_A_POD)
         self._turn = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def examine(self, pod: Pod, container: Container, plan: ContainerPlan) -> rootfs.Found:
+    async def examine(self, pod: Pod, container: Container, plan: ContainerPlan) -> Examination:
         """Inspect a container that waits for its start. Raises Refused."""
-        state, allowed = self._settings.containerd_state, self._settings.rules.capabilities
-        forwarded = self._settings.strict
-        job = partial(rootfs.examine, state, container.id, plan, self._kept, forwarded, allowed)
+        job = partial(self._inspector.examine, container.id, plan)
         return await self._inspecting.run(job, self._settings.work_deadline_s, pod.uid)
 
     async def strong_beside(self, pod: Pod, container: Container) -> str:
-        """Run rootfs' function of that name in a thread. Also raises RuntimeError if no thread can
-        be started."""
-        state, allowed = self._settings.containerd_state, self._settings.rules.capabilities
-        job = partial(rootfs.strong_beside, state, container.id, allowed)
+        """Run the inspector's method of that name in a thread. Also raises RuntimeError if no
+        thread can be started."""
+        job = partial(self._inspector.strong_beside, container.id)
         return await self._inspecting.run(job, self._settings.work_deadline_s, pod.uid)
 
     def begin(self, one: Started) -> None:
@@ -145,8 +145,7 @@ class Verifier:
     async def _inspect(self, one: Started) -> Proof:
         if one.plan is None:
             raise refused(Reason.NOT_ADJUSTED)
-        state, allowed = self._settings.containerd_state, self._settings.rules.capabilities
-        job = partial(rootfs.prove, state, one.id, one.plan, self._kept, one.waits_in, allowed)
+        job = partial(self._inspector.prove, one.id, one.plan, one.waits_in)
         async with self._turn:
             try:
                 return await self._verifying.run(job, self._settings.work_deadline_s, one.pod.uid)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from lab.node import cgroups
-from nri_plugin.host import rootfs, selinux
+from nri_plugin.host import selinux
 from nri_plugin.host.files import RunDirectory
+from nri_plugin.host.rootfs import Examination, Inspector
 from nri_plugin.policy.model import Gpu, Mount, Share
 from tests.nri_plugin.objects import clear, planned
 
@@ -43,7 +44,8 @@ class Bundle:
         self.files.apply(self.plan)
         self.mounts = self.plan.mounts[:PROTECTIVE]
         run, store, socket = (tmp_path / name for name in ("run", "store", "nri/nri.sock"))
-        self.kept = rootfs.Kept(run, store, socket, Path, selinux.Policy(Path("/")))
+        policy = selinux.Policy(Path("/"))
+        self.inspector = Inspector(self.state, run, store, socket, Path, policy)
         self.capabilities: dict[str, list[str]] = {}
         self.host_pid = False
         self.cgroup = f"gpuslice-test-{os.getpid()}"
@@ -96,8 +98,9 @@ class Bundle:
             )
         assert done.returncode == 0, (self.path / "log").read_text()
 
-    def examine(self, forwarded: bool = False, allowed: Set[str] = frozenset()) -> rootfs.Found:
-        return rootfs.examine(self.state, self.id, self.plan, self.kept, forwarded, allowed)
+    def examine(self, forwarded: bool = False, allowed: Set[str] = frozenset()) -> Examination:
+        inspector = replace(self.inspector, forwarded=forwarded, allowed=allowed)
+        return inspector.examine(self.id, self.plan)
 
     def start(self) -> None:
         subprocess.run([*self._runc, "start", self.id], check=True)

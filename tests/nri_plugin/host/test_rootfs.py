@@ -8,13 +8,12 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gpuslice.contract import names
-from nri_plugin.host import rootfs, selinux
+from nri_plugin.host import selinux
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.selinux import LABEL
 from nri_plugin.policy.model import Mount
@@ -178,7 +177,7 @@ def test_a_driver_that_the_agents_pod_has_elsewhere_than_the_host(
     (in_pod / "lib").mkdir(parents=True)
     (in_pod / "lib/libcuda.so.1").write_bytes(b"driver")
     root = DriverRoot(Path("/no/such/root"), in_pod)
-    bundle.kept = replace(bundle.kept, driver_seen=root.seen)
+    bundle.inspector = replace(bundle.inspector, driver_seen=root.seen)
     inside = f"{names.CONTAINER_DRIVER_DIR}/libcuda.so.1"
     bundle.must_see(inside, Path("/no/such/root/lib/libcuda.so.1"))
     bundle.create(Mount(inside, str(in_pod / "lib/libcuda.so.1"), ("bind", "ro")))
@@ -227,9 +226,9 @@ def test_a_strong_container_without_a_share_beside_one(
     written["process"]["capabilities"] = {"bounding": ["CAP_CHOWN", "CAP_SYS_ADMIN"]}
     written["linux"]["namespaces"] = namespaces
     (bundle.path / "config.json").write_text(json.dumps(written))
-    look = partial(rootfs.strong_beside, bundle.state, bundle.id)
-    assert look() == ("SYS_ADMIN" if sees else "")
-    assert look({"SYS_ADMIN"}) == ""
+    assert bundle.inspector.strong_beside(bundle.id) == ("SYS_ADMIN" if sees else "")
+    allowing = replace(bundle.inspector, allowed={"SYS_ADMIN"})
+    assert allowing.strong_beside(bundle.id) == ""
 
 
 def test_a_runtime_that_runs_containers_in_a_sandbox(bundle: Bundle) -> None:
@@ -248,7 +247,7 @@ def test_a_label_that_may_not_use_our_files(
     written["process"]["selinuxLabel"] = SUBJECT
     (bundle.path / "config.json").write_text(json.dumps(written))
     kernel = Kernel(tmp_path / "host", {LABEL: ALL, OF_TMPFS: bits("open", "read", "getattr")})
-    bundle.kept = replace(bundle.kept, policy=kernel.policy)
+    bundle.inspector = replace(bundle.inspector, policy=kernel.policy)
     labels: dict[str, str] = {}
     monkeypatch.setattr(selinux, "label_of", lambda path: labels.get(str(path), LABEL))
     bundle.examine()

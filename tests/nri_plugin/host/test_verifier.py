@@ -16,8 +16,8 @@ import pytest
 
 from nri_plugin.command_line import from_arguments
 from nri_plugin.host import bundle as bundles
-from nri_plugin.host import rootfs, verifier
-from nri_plugin.host.rootfs import Proof
+from nri_plugin.host import verifier
+from nri_plugin.host.rootfs import Inspector, Proof
 from nri_plugin.host.verifier import Started, Verifier
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.differences import Identity
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.node
 
 
 def prove(bundle: Bundle, waits_in: Identity | None = None) -> Proof:
-    return rootfs.prove(bundle.state, bundle.id, bundle.plan, bundle.kept, waits_in)
+    return bundle.inspector.prove(bundle.id, bundle.plan, waits_in)
 
 
 def put_over(bundle: Bundle, place: str) -> None:
@@ -83,13 +83,13 @@ def test_a_container_that_ends_during_the_check_is_not_reported(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle.create()
-    whole = rootfs.check_volumes
+    whole = Inspector._check_volumes
 
     def end_first(*arguments: object) -> None:
         bundle.end()
         whole(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(rootfs, "check_volumes", end_first)
+    monkeypatch.setattr(Inspector, "_check_volumes", end_first)
     assert prove(bundle) is Proof.ENDED
 
 
@@ -116,7 +116,7 @@ class Desk:
     ) -> list[str]:
         async def work() -> None:
             desk = verifier_at(self.bundle.state, deadline_s, self.metrics)
-            desk._kept = self.bundle.kept
+            desk._inspector = self.bundle.inspector
             desk.begin(one)
             do(desk)
             await desk.settled()

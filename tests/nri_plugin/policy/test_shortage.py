@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from nri_plugin.host import cdi_reader, cdi_vendor, rootfs
+from nri_plugin.host import cdi_reader, cdi_vendor
+from nri_plugin.host.rootfs import Proof
 from nri_plugin.policy.refusals import Refused
 from nri_plugin.policy.shortage import is_shortage
 from tests.descriptors import no_descriptors
@@ -33,10 +35,9 @@ def test_a_cdi_spec_that_cannot_be_opened_is_not_missing(tmp_path: Path) -> None
 @pytest.mark.node
 def test_a_running_containers_limit_is_not_judged(bundle: Bundle) -> None:
     bundle.create()
-    state, allowed = bundle.state, frozenset[str]()
-    arguments = (state, bundle.id, bundle.plan, bundle.kept)
-    _raises_shortage(lambda: rootfs.examine(*arguments, False, allowed))
-    _raises_shortage(lambda: rootfs.prove(*arguments, None, allowed))
+    prove = partial(bundle.inspector.prove, bundle.id, bundle.plan, None)
+    _raises_shortage(bundle.examine)
+    _raises_shortage(prove)
     _raises_shortage(lambda: bundle.files.plan(bundle.id, "main"))
     _raises_shortage(lambda: bundle.files.grants([bundle.id]))
-    assert rootfs.prove(*arguments, None, allowed) is rootfs.Proof.HOLDS
+    assert prove() is Proof.HOLDS
