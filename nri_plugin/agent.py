@@ -206,7 +206,7 @@ async def _serve(
             observer.connected(named)
             await connection.serve(
                 unix,
-                service,
+                service.handle,
                 name=names.PLUGIN_NAME,
                 index=settings.index,
                 on_ready=ready,

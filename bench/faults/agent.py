@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,14 +29,13 @@ from bench.faults.cases import Event, Strike
 from nri_plugin import __main__ as agent
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import answers, connection
-from nri_plugin.nri.handler import Handler as Served
-from nri_plugin.protocol import session
+from nri_plugin.protocol import session, session_events
 from nri_plugin.protocol.session_events import SERVED_EVENTS, EventMask
 
-_SERVED: Final[Mapping[str, Event]] = {
-    "create_container": Event.CREATE,
-    "validate": Event.VALIDATE,
-    "start_container": Event.START,
+_SERVED: Final[Mapping[type[session_events.Request], Event]] = {
+    session_events.CreateContainer: Event.CREATE,
+    session_events.Validate: Event.VALIDATE,
+    session_events.StartContainer: Event.START,
 }
 _LOST_BYTES: Final = 3
 """Fewer than a frame's payload, so the cut is within a payload."""
@@ -52,27 +52,23 @@ class Struck(RuntimeError):
 class Handler:
     """The agent's handler, with the planned fault before or after its work."""
 
-    def __init__(self, handler: Served, file: Path, naive: bool) -> None:
+    def __init__(self, handler: answers.Handler, file: Path, naive: bool) -> None:
         self._handler = handler
         self._file = file
         self._naive = naive
         self.strike_answer: Strike | None = None
         """The fault for the next answer written."""
 
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._handler, name)
-        event = _SERVED.get(name)
-        if event is None:
-            return method
+    def __call__(self, request: session_events.Request) -> answers.Answer[answers.Reply]:
+        event = _SERVED.get(type(request))
+        return self._handler(request) if event is None else self._struck(event, request)
 
-        async def struck(*messages: Any) -> Any:
-            await self._strike(event)
-            if self._naive and event is Event.CREATE:
-                messages = (messages[0], _without_what_it_has(messages[1]))
-            answer = method(*messages)
-            return await answer if inspect.iscoroutine(answer) else answer
-
-        return struck
+    async def _struck(self, event: Event, request: session_events.Request) -> answers.Reply:
+        await self._strike(event)
+        if self._naive and isinstance(request, session_events.CreateContainer):
+            request = replace(request, container=_without_what_it_has(request.container))
+        answer = self._handler(request)
+        return await answer if inspect.iscoroutine(answer) else answer  # type: ignore[return-value]
 
     def _planned(self, event: Event) -> Strike | None:
         words = self._file.read_text().split() if self._file.exists() else []

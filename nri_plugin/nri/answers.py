@@ -1,9 +1,15 @@
 """Runs the handler for each request of the runtime, and answers exactly once, within the deadline.
 
-A result that the handler returns directly is sent at once; a coroutine runs as a task with a
-deadline. A runtime that times out drops the plugin and, before NRI 0.12.5, starts the container
-without it. Therefore we answer an error after 75 % of the runtime's timeout: the request fails, and
-the registration is kept. connection.py calls this module and sends the session's output.
+A handler (service.py) returns the reply, None for an empty one, or a coroutine of it, which runs as
+a task with a deadline. It raises policy.refusals.Refused to send the runtime a reason that users
+read; any other exception is a bug, logged with its traceback and answered as an error too. The
+creation of a container must be idempotent, and leave nothing that its stop and its removal do not
+undo: the runtime sends these where a creation failed, here or in a later plugin. A handler never
+waits for what may hang (NVML, a tenant's file, the API server).
+
+A runtime that times out drops the plugin and, before NRI 0.12.5, starts the container without it.
+Therefore we answer an error after 75 % of the runtime's timeout: the request fails, and the
+registration is kept. connection.py calls this module and sends the session's output.
 """
 
 from __future__ import annotations
@@ -11,15 +17,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from gpuslice.kube.log_lines import printable
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.nri.handler import Answer, Handler
 from nri_plugin.policy.refusals import Refused
 from nri_plugin.protocol import session_events
 from nri_plugin.protocol.errors import NriError
@@ -27,6 +32,12 @@ from nri_plugin.protocol.session import Session
 from nri_plugin.protocol.session_events import Code
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+Answer: TypeAlias = _T | Coroutine[Any, Any, _T]
+"""The result itself if there is nothing to wait for, which saves a task; else a coroutine."""
+Reply: TypeAlias = nri.CreateContainerResponse | None
+Handler: TypeAlias = Callable[[session_events.Request], Answer[Reply]]
 
 BUDGET_SHARE: Final = 0.75
 """Fraction of the runtime's request timeout after which we answer with an error."""
@@ -103,7 +114,7 @@ class Answers:
         began_s = time.monotonic()
         self.requested += 1
         try:
-            answer = _HANDLERS[type(request)](self._handler, request)
+            answer = self._handler(request)
         except (Exception, asyncio.CancelledError) as error:
             self._fail(request, began_s, error)
             return
@@ -154,12 +165,7 @@ class Answers:
 
         task.add_done_callback(ended)
 
-    def _respond(
-        self,
-        request: session_events.Request,
-        began_s: float,
-        reply: nri.CreateContainerResponse | None,
-    ) -> None:
+    def _respond(self, request: session_events.Request, began_s: float, reply: Reply) -> None:
         if self._session.closed:
             return
         if not self._session.respond(request.request_id, reply):
@@ -242,19 +248,3 @@ def _of(request: session_events.Request) -> dict[str, Any]:
         "container": container.name,
         "container_id": container.id,
     }
-
-
-_HANDLERS: Final[Mapping[type[session_events.Request], Callable[[Handler, Any], Answer[Any]]]] = {
-    session_events.CreateContainer: lambda handler, of: handler.create_container(
-        of.pod, of.container
-    ),
-    session_events.StartContainer: lambda handler, of: handler.start_container(
-        of.pod, of.container
-    ),
-    session_events.StopContainer: lambda handler, of: handler.stop_container(of.pod, of.container),
-    session_events.RemoveContainer: lambda handler, of: handler.remove_container(
-        of.pod, of.container
-    ),
-    session_events.Synchronize: lambda handler, of: handler.synchronize(of.pods, of.containers),
-    session_events.Validate: lambda handler, of: handler.validate(of.request),
-}

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from nri_plugin.nri import observer
-from nri_plugin.nri.answers import Answers, Decision, Outcome
-from nri_plugin.nri.handler import Handler
+from nri_plugin.nri.answers import Answers, Decision, Handler, Outcome
 from nri_plugin.protocol import session_events
 from nri_plugin.protocol.errors import NriError
 from nri_plugin.protocol.session import Session

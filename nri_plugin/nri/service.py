@@ -20,7 +20,7 @@ from nri_plugin.containers.parts import Parts
 from nri_plugin.host import discovery, nvidia_runtime, selinux
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import translate
-from nri_plugin.nri.handler import Answer
+from nri_plugin.nri.answers import Answer, Reply
 from nri_plugin.policy import bystanders, merged, nvidia
 from nri_plugin.policy.bystanders import Gpus
 from nri_plugin.policy.differences import Observed, differences
@@ -29,6 +29,7 @@ from nri_plugin.policy.model import Container, Pod
 from nri_plugin.policy.notices import Notice
 from nri_plugin.policy.recovery import Running
 from nri_plugin.policy.refusals import Reason, refused
+from nri_plugin.protocol import session_events
 from nri_plugin.threads import in_time
 
 _RECHECK_S: Final = 60.0
@@ -53,7 +54,25 @@ class Service:
         """Start no more work."""
         self.lifecycle.close()
 
-    async def synchronize(
+    def handle(self, request: session_events.Request) -> Answer[Reply]:
+        """Decide about one request of the runtime."""
+        match request:
+            case session_events.CreateContainer(pod=pod, container=container):
+                return self._create(pod, container)
+            case session_events.StartContainer(pod=pod, container=container):
+                return self._start(pod, container)
+            case session_events.StopContainer(container=container):
+                self.records.ended(container.id)
+            case session_events.RemoveContainer(container=container):
+                key = translate.key_of(container, self._run_dir)
+                return self.records.removed(container.id, key)
+            case session_events.Validate(request=validation):
+                return self._validate(validation)
+            case session_events.Synchronize(pods=pods, containers=containers):
+                return self._synchronize(pods, containers)
+        return None
+
+    async def _synchronize(
         self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
     ) -> None:
         self._recheck_s = 0.0  # a restarted containerd may have another default
@@ -89,21 +108,17 @@ class Service:
         if problem is not None:
             self.node.selinux = problem
 
-    def create_container(
-        self, pod: nri.PodSandbox, container: nri.Container
-    ) -> Answer[nri.CreateContainerResponse | None]:
+    def _create(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[Reply]:
         self._check_new_sandbox(pod)
         if not self._parts.claims.may_claim(pod.labels, pod.annotations):
             return self._without_claim(pod, container)
         return self._created(translate.pod(pod), translate.container(container))
 
-    async def _created(self, pod: Pod, container: Container) -> nri.CreateContainerResponse | None:
+    async def _created(self, pod: Pod, container: Container) -> Reply:
         plan = await self.lifecycle.created(pod, container)
         return None if plan is None else translate.reply(plan)
 
-    def _without_claim(
-        self, pod: nri.PodSandbox, message: nri.Container
-    ) -> nri.CreateContainerResponse | None:
+    def _without_claim(self, pod: nri.PodSandbox, message: nri.Container) -> Reply:
         """Keep GPUs of NVIDIA's runtime from the container, or count that it gets them."""
         found = self._from_nvidias_runtime(pod.id, message, lambda: translate.pod(pod))
         if found is Gpus.UNLIMITED:
@@ -131,19 +146,13 @@ class Service:
         )
         return bystanders.gpus(of(), translate.container(message), here)
 
-    def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
+    def _start(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
         if not self._parts.claims.may_claim(pod.labels, pod.annotations):
             return None
         key = translate.key_of(container, self._run_dir)
         return self.lifecycle.starts(translate.pod(pod), translate.container(container), key)
 
-    def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        self.records.ended(container.id)
-
-    async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        await self.records.removed(container.id, translate.key_of(container, self._run_dir))
-
-    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
+    def _validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
         if not self._parts.claims.may_claim(request.pod.labels, request.pod.annotations):
             self._count_foreign(request)
             return None

@@ -5,52 +5,34 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import connection
+from nri_plugin.protocol import session_events
 from nri_plugin.protocol.session_events import EventMask
 
 Meddling = Callable[[nri.Container, nri.ContainerAdjustment], None]
 
 
-class Meddler:
-    """A plugin that runs after the agent, and makes one change to every container."""
-
-    def __init__(self, meddle: Meddling) -> None:
-        self._meddle = meddle
-
-    async def synchronize(
-        self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
-    ) -> None:
-        pass
-
-    async def create_container(
-        self, pod: nri.PodSandbox, container: nri.Container
-    ) -> nri.CreateContainerResponse:
-        reply = nri.CreateContainerResponse()
-        self._meddle(container, reply.adjust)
-        return reply
-
-    async def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        pass
-
-    stop_container = remove_container = start_container
-
-    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
-        pass
-
-
 @contextlib.contextmanager
 def plugin(lab: Lab, meddle: Meddling, name: str = "other", index: str = "60") -> Iterator[None]:
     """Runs the plugin during the block."""
+
+    def meddler(request: session_events.Request) -> nri.CreateContainerResponse | None:
+        if not isinstance(request, session_events.CreateContainer):
+            return None
+        reply = nri.CreateContainerResponse()
+        meddle(request.container, reply.adjust)
+        return reply
+
     ready, loop, leaving = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
         await connection.serve(
             await connection.connected(lab.namespace.outside(lab.containerd.paths.nri_socket)),
-            Meddler(meddle),
+            meddler,
             name=name,
             index=index,
             wanted_events=EventMask.CREATE_CONTAINER,

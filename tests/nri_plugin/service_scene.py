@@ -124,7 +124,7 @@ async def serving(
     """settled: begin when the work that follows Synchronize is done."""
     theirs, ours = await connected_pair()
     runtime = FakeRuntime(*theirs, nri_version=nri_version)
-    task = asyncio.create_task(connection.serve(ours, handler, name="gpuslice", index="50"))
+    task = asyncio.create_task(connection.serve(ours, handler.handle, name="gpuslice", index="50"))
     try:
         await runtime.handshake(pods or [], containers or [])
         if settled:

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.nri.answers import Answer, Reply
 from nri_plugin.nri.connection import serve
-from nri_plugin.nri.handler import Answer, Handler
 from nri_plugin.policy.refusals import Reason, Refused, refused
-from nri_plugin.protocol.session_events import RuntimeInfo
+from nri_plugin.protocol.session_events import (
+    ContainerRequest,
+    CreateContainer,
+    RemoveContainer,
+    Request,
+    RuntimeInfo,
+    StartContainer,
+    StopContainer,
+    Synchronize,
+    Validate,
+)
 from tests.nri_plugin.fake_runtime import FakeRuntime, connected_pair
+
+_METHODS: Mapping[type[Request], str] = {
+    StartContainer: "start",
+    StopContainer: "stop",
+    RemoveContainer: "remove",
+}
 
 
 class Recorder:
@@ -32,45 +48,34 @@ class Recorder:
         if method in self.hooks:
             await self.hooks[method]()
 
-    async def synchronize(
-        self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
-    ) -> None:
-        self.state = (pods, containers)
-        await self._asked("synchronize", "")
+    def handle(self, request: Request) -> Answer[Reply]:
+        match request:
+            case Synchronize():
+                self.state = (request.pods, request.containers)
+                return self._asked("synchronize", "")
+            case CreateContainer(container=container):
+                if not self.at_once:
+                    return self._create_later(container)
+                self._asked_at_once("create", container.id)
+                return self._reply()
+            case StopContainer(container=container) if self.at_once:
+                self._asked_at_once("stop", container.id)
+                return None
+            case ContainerRequest(container=container):
+                return self._asked(_METHODS[type(request)], container.id)
+            case Validate(request=validation) if "look" in self.hooks:
+                self.asked.append(("validate", validation.container.id))
+                return self._looked()
+            case Validate(request=validation):
+                self._asked_at_once("validate", validation.container.id)
+        return None
 
-    def create_container(
-        self, pod: nri.PodSandbox, container: nri.Container
-    ) -> Answer[nri.CreateContainerResponse | None]:
-        if self.at_once:
-            self._asked_at_once("create", container.id)
-            return self._reply()
-        return self._create_later(container)
-
-    async def _create_later(self, container: nri.Container) -> nri.CreateContainerResponse | None:
+    async def _create_later(self, container: nri.Container) -> Reply:
         await self._asked("create", container.id)
         return self._reply()
 
-    def _reply(self) -> nri.CreateContainerResponse | None:
+    def _reply(self) -> Reply:
         return self.adjustment and nri.CreateContainerResponse(adjust=self.adjustment)
-
-    async def start_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        await self._asked("start", container.id)
-
-    def stop_container(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
-        if self.at_once:
-            self._asked_at_once("stop", container.id)
-            return None
-        return self._asked("stop", container.id)
-
-    async def remove_container(self, pod: nri.PodSandbox, container: nri.Container) -> None:
-        await self._asked("remove", container.id)
-
-    def validate(self, request: nri.ValidateContainerAdjustmentRequest) -> Answer[None]:
-        if "look" in self.hooks:
-            self.asked.append(("validate", request.container.id))
-            return self._looked()
-        self._asked_at_once("validate", request.container.id)
-        return None
 
     async def _looked(self) -> None:
         await self.hooks["look"]()
@@ -98,13 +103,12 @@ class Rig:
 async def rig(*, registration_timeout_s: float = 30.0, **runtime: Any) -> AsyncIterator[Rig]:
     ours, theirs = await connected_pair()
     handler = Recorder()
-    checked: Handler = handler
     ready: list[RuntimeInfo] = []
     leaving = asyncio.Event()
     plugin = asyncio.create_task(
         serve(
             theirs,
-            checked,
+            handler.handle,
             name="gpuslice",
             index="50",
             on_ready=ready.append,

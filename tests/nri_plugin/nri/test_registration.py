@@ -55,7 +55,7 @@ async def test_a_fault_of_on_ready_is_logged_and_harms_no_session(
 
     fake = FakeRuntime(*ours)
     plugin = asyncio.create_task(
-        serve(theirs, Recorder(), name="gpuslice", index="50", on_ready=on_ready)
+        serve(theirs, Recorder().handle, name="gpuslice", index="50", on_ready=on_ready)
     )
     await fake.handshake()
     assert await fake.create(pod(), container()) is not None
