@@ -25,9 +25,9 @@ from nri_plugin.containers.parts import Parts
 from nri_plugin.containers.records import Records
 from nri_plugin.host.node import Node
 from nri_plugin.host.verifier import Started, Verifier
+from nri_plugin.policy import differences
 from nri_plugin.policy import plan as plans
 from nri_plugin.policy.checks import Request
-from nri_plugin.policy.differences import Observed, differences
 from nri_plugin.policy.model import Claim, Container, Floor, Pod
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.recovery import Running
@@ -261,6 +261,4 @@ class Lifecycle:
         lack a part of it. Raises TimeoutError."""
         job = partial(self._parts.files.plan, key, container.name)
         plan = await self.worker.run(job, self._settings.work_deadline_s)
-        if plan is None or any(differences(plan, Observed(mounts=container.mounts))):
-            return None
-        return plan
+        return plan if plan and differences.has_mounts(plan, container.mounts) else None

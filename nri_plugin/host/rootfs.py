@@ -29,7 +29,6 @@ from gpuslice.contract.library_file import MACHINES
 from nri_plugin.host import bundle, entrypoint, rooted_open, selinux
 from nri_plugin.host.rooted_open import kind
 from nri_plugin.policy import mountinfo, preload_list
-from nri_plugin.policy.differences import Identity, Observed, Seen, differences
 from nri_plugin.policy.places import is_below
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refused, refused
@@ -37,6 +36,9 @@ from nri_plugin.policy.shortage import raise_shortage
 
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY
+
+Identity = tuple[int, int]
+"""A file's device and inode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +141,19 @@ class Inspector:
         return Proof.HOLDS
 
     def _check_view(self, root: int, plan: ContainerPlan) -> None:
-        """`root`: descriptor of the process's own root; sources are the host's."""
-        seen = (self._seen(root, *file) for file in plan.files.items())
-        for what, problem in differences(plan, Observed(seen=seen)):
-            raise refused(Reason.VIEW_DIFFERS, path=what, problem=problem)
-
-    def _seen(self, root: int, path: str, source: str) -> Seen:
-        """Outside our own directory, where strict mode mounts forwarders, an image's links are
-        followed, because the file that a program opens is what counts."""
-        ours = _file(os.stat(self._source(path, source)))
-        with (_at if _is_own(path) else _behind)(root, path) as descriptor:
-            if descriptor is None:
-                return Seen(path, ours, None)
-            there = os.fstat(descriptor)
-            return Seen(path, ours, _file(there), f"{kind(there.st_mode)} of {there.st_size} bytes")
+        """Raise Refused unless each file of the plan is what the process sees at its path. `root`:
+        descriptor of the process's own root; sources are the host's."""
+        for path, source in plan.files.items():
+            ours = _file(os.stat(self._source(path, source)))
+            # Outside our own directory, where strict mode mounts forwarders, an image's links are
+            # followed, because the file that a program opens is what counts.
+            with (_at if _is_own(path) else _behind)(root, path) as descriptor:
+                if descriptor is None:
+                    raise refused(Reason.VIEW_DIFFERS, path=path, problem="it does not exist")
+                there = os.fstat(descriptor)
+            if _file(there) != ours:
+                problem = f"{kind(there.st_mode)} of {there.st_size} bytes"
+                raise refused(Reason.VIEW_DIFFERS, path=path, problem=problem)
 
     def _source(self, path: str, source: str) -> Path:
         """Return where the file's source is seen here. Raises OSError."""

@@ -24,9 +24,8 @@ from typing import Final
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
 from nri_plugin.host import selinux
-from nri_plugin.host.rootfs import Examination, Inspector, Proof
+from nri_plugin.host.rootfs import Examination, Identity, Inspector, Proof
 from nri_plugin.metrics import Metrics
-from nri_plugin.policy.differences import Identity
 from nri_plugin.policy.model import Container, Pod
 from nri_plugin.policy.notices import Notice, Notices
 from nri_plugin.policy.plan import ContainerPlan

@@ -21,9 +21,8 @@ from nri_plugin.host import discovery, nvidia_runtime, selinux
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import translate
 from nri_plugin.nri.answers import Answer, Reply
-from nri_plugin.policy import bystanders, merged, nvidia
+from nri_plugin.policy import bystanders, differences, merged, nvidia
 from nri_plugin.policy.bystanders import Gpus
-from nri_plugin.policy.differences import Observed, differences
 from nri_plugin.policy.merged import Merged
 from nri_plugin.policy.model import Container, Pod
 from nri_plugin.policy.notices import Notice
@@ -167,7 +166,7 @@ class Service:
         if translate.is_unchanged(request, plan):
             return None
         adjusted = translate.merged(request, self._settings.plugin)
-        for what, problem in differences(plan, Observed(merged=adjusted)):
+        for what, problem in differences.in_adjustment(plan, adjusted):
             raise refused(Reason.ADJUSTMENT_LOST, what=f"{what} {problem}")
         cdi_names = merged.host_names(adjusted)
         if cdi_names is None:

@@ -1,15 +1,13 @@
-"""Compares a container's plan with what the container has, at each moment of its life.
+"""Compares a container's plan with the adjustment of all NRI plugins, and with its mounts.
 
-Pure, and the only comparison. Validation shows the adjustment of all NRI plugins, the start and a
-restart of the agent the mounts that the runtime keeps, and the container's process the files that
-its programs see. A plugin that replaces our value by the same value could replace it by another one
-next time, so that is a difference, too.
+Pure. The runtime shows the adjustment at the validation, and the mounts from the container's start
+on. A plugin that replaces our value by the same value could replace it by another one next time, so
+that is a difference, too. rootfs.py compares the files that the container's programs see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
@@ -20,33 +18,7 @@ from nri_plugin.policy.model import Mount
 from nri_plugin.policy.places import Destinations, normal
 from nri_plugin.policy.plan import GRANT, ContainerPlan
 
-Identity = tuple[int, int]
-"""A file's device and inode."""
-
 _number = attrgetter("type", "major", "minor")
-
-
-class Seen(NamedTuple):
-    """A file that a container's programs see at `path`. there: None if there is none. what: its
-    kind and size."""
-
-    path: str
-    ours: Identity
-    there: Identity | None
-    what: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """What a container has. None: that part was not observed.
-
-    merged: all plugins' adjustment, before the creation. mounts: those of the created container.
-    seen: the files at the paths of the plan's, in the view of its process.
-    """
-
-    merged: Merged | None = None
-    mounts: Sequence[Mount] | None = None
-    seen: Iterable[Seen] = ()
 
 
 class Difference(NamedTuple):
@@ -56,16 +28,19 @@ class Difference(NamedTuple):
     problem: str
 
 
-def differences(plan: ContainerPlan, observed: Observed) -> Iterator[Difference]:
-    """Yield what of the plan is missing, changed, hidden or owned by another plugin."""
-    if observed.merged is not None:
-        checks = (_of_env, _of_mounts, _of_devices, _of_hooks, _of_owners)
-        yield from chain.from_iterable(check(plan, observed.merged) for check in checks)
-    if observed.mounts is not None:
-        yield from _of_created(plan, observed.mounts)
-    for path, ours, there, what in observed.seen:
-        if there != ours:
-            yield Difference(path, "it does not exist" if there is None else what)
+def in_adjustment(plan: ContainerPlan, merged: Merged) -> Iterator[Difference]:
+    """Yield what of the plan all plugins' adjustment lacks, or another plugin owns."""
+    checks = (_of_env, _of_mounts, _of_devices, _of_hooks, _of_owners)
+    return chain.from_iterable(check(plan, merged) for check in checks)
+
+
+def has_mounts(plan: ContainerPlan, mounts: Sequence[Mount]) -> bool:
+    """Whether a created container has the plan's mounts, of which the runtime keeps the sources.
+    The grant is a file in one of our mounts. A plan without the library is none."""
+    mounted = {mount.destination: mount.source for mount in mounts}
+    mounted[GRANT] = f"{mounted.get(names.CONTAINER_DIR)}/{names.FILE_GRANT}"
+    planned = {names.CONTAINER_LIBRARY: "", **plan.files}
+    return all(mounted.get(place) == source for place, source in planned.items())
 
 
 def _of_env(plan: ContainerPlan, merged: Merged) -> Iterator[Difference]:
@@ -120,13 +95,3 @@ def _of_owners(plan: ContainerPlan, merged: Merged) -> Iterator[Difference]:
     for what, owner in owned:
         if owner != me:
             yield Difference(what, f"was set by {owner or 'no plugin'}")
-
-
-def _of_created(plan: ContainerPlan, mounts: Sequence[Mount]) -> Iterator[Difference]:
-    """The runtime keeps a mount's source. The grant is a file in one of our mounts. A plan without
-    the library is none."""
-    mounted = {mount.destination: mount.source for mount in mounts}
-    mounted[GRANT] = f"{mounted.get(names.CONTAINER_DIR)}/{names.FILE_GRANT}"
-    for place, source in {names.CONTAINER_LIBRARY: "", **plan.files}.items():
-        if mounted.get(place) != source:
-            yield Difference(f"mount {place}", "was removed or has another source")

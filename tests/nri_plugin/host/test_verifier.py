@@ -17,10 +17,9 @@ import pytest
 from nri_plugin.command_line import from_arguments
 from nri_plugin.host import bundle as bundles
 from nri_plugin.host import verifier
-from nri_plugin.host.rootfs import Inspector, Proof
+from nri_plugin.host.rootfs import Identity, Inspector, Proof
 from nri_plugin.host.verifier import Started, Verifier
 from nri_plugin.metrics import Metrics
-from nri_plugin.policy.differences import Identity
 from nri_plugin.policy.model import Container, Pod
 from nri_plugin.policy.notices import Notices
 from nri_plugin.policy.refusals import Refused

@@ -6,7 +6,7 @@ import pytest
 
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import translate
-from nri_plugin.policy.differences import Observed, differences
+from nri_plugin.policy import differences
 from nri_plugin.policy.merged import CgroupRule, foreign_gpu
 from nri_plugin.policy.model import Container, Device, Hook, HookStage, Mount, Pod
 from nri_plugin.policy.plan import ContainerPlan
@@ -95,7 +95,7 @@ def judged(wanted: ContainerPlan = WANTED) -> nri.ValidateContainerAdjustmentReq
 def test_a_merged_container_has_the_agents_adjustment(wanted: ContainerPlan) -> None:
     request = judged(wanted)
     merged = translate.merged(request, ME)
-    assert not list(differences(wanted, Observed(merged=merged)))
+    assert not list(differences.in_adjustment(wanted, merged))
     assert foreign_gpu(merged) is None
     assert translate.is_unchanged(request, wanted)
 
