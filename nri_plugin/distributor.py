@@ -43,6 +43,9 @@ examples:
 _AGAIN_S: Final = 5.0
 """Between two looks at the copy's status: one system call."""
 _RETRY_S: Final = 60.0
+_NO_COPY: Final = (
+    "no copy of the library for Koordinator's and HAMi's pods; gpuslice's own pods need none"
+)
 
 
 class Origin(StrEnum):
@@ -142,14 +145,7 @@ class Copy:
             self._verified = None
             if str(error) != self._problem:
                 self._problem = str(error)
-                _LOG.warning(
-                    Line(
-                        "no copy of the library for Koordinator's and HAMi's pods; gpuslice's own"
-                        " pods need none",
-                        path=self._path,
-                        error=error,
-                    )
-                )
+                _LOG.warning(Line(_NO_COPY, path=self._path, error=error))
             return _RETRY_S
         self._problem = ""
         return _AGAIN_S

@@ -172,14 +172,7 @@ class Records:
             if stray is Stray.NOT_ADJUSTED:
                 text = f'container "{one.name}" runs without its GPU: {_MISSED}'
                 self._parts.notices.add(Notice(one.pod, one.name, names.EVENT_WITHOUT_GPU, text))
-            _LOG.error(
-                Line(
-                    recovery.ADVICE[stray],
-                    **one.pod.log_fields,
-                    container=one.name,
-                    container_id=one.id,
-                )
-            )
+            _LOG.error(Line(recovery.ADVICE[stray], **one.pod.log_fields(one.name, one.id)))
         for stray in Stray:
             count = sum(kind is stray for kind, _ in strays)
             self._parts.metrics.strays.labels(stray.value).set(count)

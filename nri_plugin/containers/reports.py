@@ -23,22 +23,16 @@ def without_gpu(notices: Notices, pod: Pod, container: Container, warning: str) 
 
 
 def kept_gpu(pod: Pod, container: Container) -> None:
-    _LOG.warning(
-        Line(
-            "container without a grant keeps the GPU of another device plugin",
-            **pod.log_fields,
-            container=container.name,
-            container_id=container.id,
-            given=checks.given_gpu(container),
-        )
-    )
+    text = "container without a grant keeps the GPU of another device plugin"
+    gpu = checks.given_gpu(container)
+    _LOG.warning(Line(text, **pod.log_fields(container.name, container.id), given=gpu))
 
 
 def cut_capabilities(notices: Notices, pod: Pod, container: Container, cut: Sequence[str]) -> None:
     if not cut:
         return
     listed, what = ",".join(cut), "driver capabilities cut"
-    _LOG.info(Line(what, **pod.log_fields, container=container.name, cut=listed))
+    _LOG.info(Line(what, **pod.log_fields(container.name), cut=listed))
     text = (
         f'container "{container.name}": {what}: {listed}: they are not injected, because memory'
         " taken through them is not limited; the operator allows them by --driver-capabilities"
@@ -56,12 +50,4 @@ def not_enforceable(parts: Parts, pod: Pod, container: Container, problem: str) 
 
 
 def warn(text: str, pod: Pod, container: Container, problem: str) -> None:
-    _LOG.warning(
-        Line(
-            text,
-            **pod.log_fields,
-            container=container.name,
-            container_id=container.id,
-            problem=problem,
-        )
-    )
+    _LOG.warning(Line(text, **pod.log_fields(container.name, container.id), problem=problem))

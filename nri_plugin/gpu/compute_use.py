@@ -148,16 +148,8 @@ class ComputeUse:
         reason = names.EVENT_LIMIT_NOT_ENFORCEABLE
         text = f"{uuid}, used by {hold.container_key}: {_TEXT}"
         self._notices.add(Notice(hold.pod, hold.key, reason, text, action="Run"))
-        _LOG.warning(
-            Line(
-                reason,
-                **hold.pod.log_fields,
-                container=hold.container_key,
-                key=hold.key,
-                gpu=uuid,
-                problem=_TEXT,
-            )
-        )
+        fields = hold.pod.log_fields(hold.container_key)
+        _LOG.warning(Line(reason, **fields, key=hold.key, gpu=uuid, problem=_TEXT))
 
 
 def increase(before: Reading, now: Reading, uuid: str) -> tuple[float, float, float]:

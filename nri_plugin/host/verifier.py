@@ -153,6 +153,4 @@ class Verifier:
 
 
 def _line(text: str, one: Started, problem: Exception | None = None) -> Line:
-    return Line(
-        text, **one.pod.log_fields, container=one.name, container_id=one.id, problem=problem
-    )
+    return Line(text, **one.pod.log_fields(one.name, one.id), problem=problem)

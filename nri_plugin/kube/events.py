@@ -67,15 +67,8 @@ class Events:
             if error.status == 409:
                 return True
             self._failed.inc()
-            _LOG.warning(
-                Line(
-                    "event not written",
-                    namespace=pod.namespace,
-                    pod=pod.name,
-                    reason=reason,
-                    error=error,
-                )
-            )
+            of_pod = {"namespace": pod.namespace, "pod": pod.name}
+            _LOG.warning(Line("event not written", **of_pod, reason=reason, error=error))
             return 400 <= error.status < 500 and error.status not in (401, 429)
         self._written.inc()
         return True

@@ -123,12 +123,5 @@ class Verification:
         action = "Start" if of_node else "Run"
         notice = Notice(hold.pod, hold.container_id, reason, text, of_node, action)
         if self._parts.notices.add(notice):
-            _LOG.error(
-                Line(
-                    message,
-                    **hold.pod.log_fields,
-                    container=hold.container,
-                    container_id=hold.container_id,
-                    problem=problem,
-                )
-            )
+            fields = hold.pod.log_fields(hold.container, hold.container_id)
+            _LOG.error(Line(message, **fields, problem=problem))

@@ -17,14 +17,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from gpuslice.kube.log_lines import printable
 from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.policy.model import Pod
 from nri_plugin.policy.refusals import Refused
 from nri_plugin.protocol import session_events
 from nri_plugin.protocol.errors import NriError
@@ -64,25 +65,19 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One answer. Names are the tenant's and unchecked; "" if the request has none."""
+    """One answer. about: the pod and container, by names that are the tenant's and unchecked, or of
+    Synchronize the numbers of pods and containers; as fields of the log."""
 
     request: str
     outcome: Outcome
     duration_s: float
     """From the request's arrival to the last byte of the answer."""
-    namespace: str = ""
-    pod: str = ""
-    uid: str = ""
-    container: str = ""
-    container_id: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
     """Name in refusals.Reason; "" unless refused."""
     text: str = ""
     """The error text sent to the runtime, if any."""
     error: BaseException | None = None
-    pods: int | None = None
-    containers: int | None = None
-    """For Synchronize: the number of containers in it."""
 
 
 class SynchronizeFailed(NriError):
@@ -207,7 +202,7 @@ class Answers:
         self, request: session_events.Request, outcome: Outcome, duration_s: float, **more: Any
     ) -> None:
         what = type(request).__name__
-        self._on_decision(request, Decision(what, outcome, duration_s, **more, **_of(request)))
+        self._on_decision(request, Decision(what, outcome, duration_s, _about(request), **more))
 
 
 class _Late(Exception):
@@ -218,10 +213,10 @@ class _Late(Exception):
 
 def _worded(request: session_events.Request, refused: Refused) -> str:
     """Return the text of the event that the pod's author reads."""
-    of, text = _of(request), str(refused)
-    if "container" in of:
-        pod = f"{of['namespace']}/{of['pod']}"
-        text = f'gpuslice refuses container "{of["container"]}" of pod {pod}: {text}'
+    about, text = _about(request), str(refused)
+    if "container" in about:
+        pod = f"{about['namespace']}/{about['pod']}"
+        text = f'gpuslice refuses container "{about["container"]}" of pod {pod}: {text}'
     return printable(text)[:_MAX_TEXT_CHARS]
 
 
@@ -230,8 +225,7 @@ def _error_of(work: asyncio.Task[Any]) -> BaseException | None:
     return asyncio.CancelledError("cancelled by itself") if work.cancelled() else work.exception()
 
 
-def _of(request: session_events.Request) -> dict[str, Any]:
-    """Return the pod and container of the request, as a decision's fields."""
+def _about(request: session_events.Request) -> Mapping[str, Any]:
     match request:
         case session_events.ContainerRequest(pod=pod, container=container):
             pass
@@ -241,10 +235,4 @@ def _of(request: session_events.Request) -> dict[str, Any]:
             return {"pods": len(pods), "containers": len(containers)}
         case _:
             return {}
-    return {
-        "namespace": pod.namespace,
-        "pod": pod.name,
-        "uid": pod.uid,
-        "container": container.name,
-        "container_id": container.id,
-    }
+    return Pod(pod.uid, pod.namespace, pod.name).log_fields(container.name, container.id)

@@ -52,11 +52,12 @@ class Observer:
         )
         if decision.outcome is Outcome.REFUSED:
             self._metrics.refusals.labels(decision.reason or "OTHER").inc()
-        if decision.pods is not None and decision.containers is not None:
-            self._metrics.synchronized_pods.set(decision.pods)
-            self._metrics.synchronized_containers.set(decision.containers)
+        about = decision.about
+        if "pods" in about:
+            self._metrics.synchronized_pods.set(about["pods"])
+            self._metrics.synchronized_containers.set(about["containers"])
         adjusted = decision.outcome is Outcome.ADJUSTED
-        write(decision, self._granted(decision.container_id) if adjusted else {})
+        write(decision, self._granted(about["container_id"]) if adjusted else {})
 
     def waiting(self, why: str) -> None:
         """Another agent serves the node. The same text is logged once."""
@@ -109,15 +110,9 @@ def write(decision: Decision, granted: Mapping[str, str] = _NOTHING) -> None:
             request=decision.request,
             outcome=decision.outcome,
             duration_ms=round(decision.duration_s * 1000, 3),
-            namespace=decision.namespace or None,
-            pod=decision.pod or None,
-            uid=decision.uid or None,
-            container=decision.container or None,
-            container_id=decision.container_id or None,
+            **decision.about,
             reason=decision.reason or None,
             text=decision.text or None,
-            pods=decision.pods,
-            containers=decision.containers,
             **granted,
         ),
         exc_info=decision.error,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gpuslice.contract import names, overhead
 
@@ -25,10 +25,10 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     runtime_handler: str = ""
 
-    @property
-    def log_fields(self) -> Mapping[str, str]:
-        """Return the fields that identify it in a log line."""
-        return {"namespace": self.namespace, "pod": self.name, "uid": self.uid}
+    def log_fields(self, container: str, container_id: str | None = None) -> Mapping[str, Any]:
+        """Return the fields that identify it and one of its containers in a log line."""
+        pod = {"namespace": self.namespace, "pod": self.name, "uid": self.uid}
+        return {**pod, "container": container, "container_id": container_id}
 
 
 class Mount(NamedTuple):

@@ -13,6 +13,7 @@ import pytest
 from nri_plugin.metrics import Metrics
 from nri_plugin.nri.answers import Decision, Outcome
 from nri_plugin.nri.observer import Observer
+from nri_plugin.policy.model import Pod
 from nri_plugin.policy.refusals import Reason
 from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.readiness import BEAT_LATE_S, Readiness
@@ -37,11 +38,7 @@ def test_a_refusal_is_counted_by_its_reason_and_written(caplog: pytest.LogCaptur
         "CreateContainer",
         Outcome.REFUSED,
         0.003,
-        namespace="ns",
-        pod="p",
-        uid="u",
-        container="main",
-        container_id="c0",
+        Pod("u", "ns", "p").log_fields("main", "c0"),
         reason=Reason.GPU_UNKNOWN.name,
         text="no such\ngpu",
     )
@@ -62,8 +59,8 @@ def test_an_adjustment_is_written_with_what_it_gave(caplog: pytest.LogCaptureFix
     caplog.set_level(logging.INFO)
     given = {"c1": {"gpus": "GPU-a:20Gi:50,GPU-b:512Mi:100", "library": "40223d11", "key": "c1"}}
     observer = Observer(Metrics(), Watched().readiness, given.__getitem__)
-    observer.decided(Decision("CreateContainer", Outcome.ADJUSTED, 0.001, container_id="c1"))
-    observer.decided(Decision("CreateContainer", Outcome.REFUSED, 0.001, container_id="c2"))
+    observer.decided(Decision("CreateContainer", Outcome.ADJUSTED, 0.001, {"container_id": "c1"}))
+    observer.decided(Decision("CreateContainer", Outcome.REFUSED, 0.001, {"container_id": "c2"}))
     assert "gpus=GPU-a:20Gi:50,GPU-b:512Mi:100 library=40223d11 key=c1" in caplog.messages[0]
     assert "gpus=" not in caplog.messages[1]
     observer.decided(Decision("StartContainer", Outcome.PASSED, 0.0001))
@@ -79,7 +76,9 @@ def test_the_start_and_the_end_of_a_session_are_counted(caplog: pytest.LogCaptur
     assert list(watched.readiness.problems) == ["nothing listens"]
     watched.observer.connected("/nri.sock")
     assert "not registered and synchronized yet" in watched.readiness.problems[0]
-    watched.observer.decided(Decision("Synchronize", Outcome.PASSED, 0.01, pods=2, containers=3))
+    watched.observer.decided(
+        Decision("Synchronize", Outcome.PASSED, 0.01, {"pods": 2, "containers": 3})
+    )
     watched.observer.ready(RUNTIME)
     assert not watched.readiness.problems
     assert watched.value("gpuslice_nri_session_up") == 1
