@@ -24,6 +24,7 @@ from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.measuring import Measuring
 from nri_plugin.gpu.record import Record
+from nri_plugin.host.descriptors import version
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.lock import Lock
 from nri_plugin.host.node import Node
@@ -231,21 +232,13 @@ async def _serve(
 
 async def _pause(place: Path, pause_s: float) -> None:
     """Sleep for `pause_s`, or until the socket at `place` is replaced."""
-    before, loop = _socket(place), asyncio.get_running_loop()
+    before, loop = version(place), asyncio.get_running_loop()
     until_s = loop.time() + pause_s
     while True:
         left_s = until_s - loop.time()
-        if left_s <= 0 or _socket(place) != before:
+        if left_s <= 0 or version(place) != before:
             return
         await asyncio.sleep(min(left_s, _SOCKET_LOOK_S))
-
-
-def _socket(place: Path) -> tuple[int, int] | None:
-    try:
-        found = place.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_ctime_ns
 
 
 async def _unless(leaving: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

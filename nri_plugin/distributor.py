@@ -24,6 +24,7 @@ from gpuslice.contract.library_file import LibraryFileError
 from gpuslice.gpu.host_view import HostView
 from gpuslice.kube.log_lines import Format, Formatter, Line
 from nri_plugin.host import releases
+from nri_plugin.host.descriptors import version
 from nri_plugin.policy.refusals import StoreError
 
 _LOG: Final = logging.getLogger(__name__)
@@ -136,11 +137,11 @@ class Copy:
         """Write the copy unless it is there. Return the seconds until it should be looked at."""
         seen = self._view.seen(self._path)
         try:
-            if self._verified is None or _identity(seen) != self._verified:
+            if self._verified is None or version(seen) != self._verified:
                 if not releases.holds(seen, self._data):
                     releases.replace(seen, self._data)
                     _LOG.info(Line("copy of the library written", path=self._path))
-                self._verified = _identity(seen)
+                self._verified = version(seen)
         except StoreError as error:
             self._verified = None
             if str(error) != self._problem:
@@ -149,12 +150,3 @@ class Copy:
             return _RETRY_S
         self._problem = ""
         return _AGAIN_S
-
-
-def _identity(path: Path) -> object:
-    """What changes with every change of the file; None: there is none."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_ctime_ns

@@ -18,7 +18,7 @@ from typing import Final
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
 from nri_plugin.containers.parts import Parts
-from nri_plugin.host.sweep import Sweeper
+from nri_plugin.containers.sweep import Sweeper
 from nri_plugin.policy import ledger, recovery
 from nri_plugin.policy.gpu_modes import GpuModes
 from nri_plugin.policy.model import Claim, Container, Gpu, Pod

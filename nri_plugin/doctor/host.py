@@ -45,6 +45,7 @@ from nri_plugin.host import (
     rooted_open,
     store,
 )
+from nri_plugin.host.descriptors import opened
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import Gpu, Specs
@@ -181,14 +182,12 @@ def _file_system(path: Path) -> int:
 
 def _kernel() -> Kernel:
     lacks: dict[str, str] = {}
-    root = os.open("/", os.O_PATH | os.O_DIRECTORY)
-    try:
-        with rooted_open.found(root, "/"):
-            pass
-    except OSError:
-        lacks["openat2"] = "the inspection of images at StartContainer (Linux 5.6)"
-    finally:
-        os.close(root)
+    with opened("/", os.O_PATH | os.O_DIRECTORY) as root:
+        try:
+            with rooted_open.found(root, "/"):
+                pass
+        except OSError:
+            lacks["openat2"] = "the inspection of images at StartContainer (Linux 5.6)"
     with mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as page:
         try:
             page.madvise(_MADV_WIPEONFORK)

@@ -16,7 +16,6 @@ k8s-device-plugin (its socket is `nvidia-`, the resource's name and `.sock`), Go
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import stat
@@ -27,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from nri_plugin.host.descriptors import version
 from nri_plugin.policy.other_plugins import Sign
 
 RECORD: Final = "kubelet_internal_checkpoint"
@@ -92,19 +92,12 @@ class Assignments:
 
     def pods(self, uuid: str, minor: int) -> AbstractSet[str]:
         """Return the UIDs of the GPU's pods, of which some may be gone. Raises RecordError."""
-        version = self._version()
-        if version is None or version != self._read:
+        now = version(self._directory / RECORD)
+        if now is None or now != self._read:
             self._pods = holders(read_record(self._directory))
-            self._read = version
+            self._read = now
         none: AbstractSet[str] = frozenset()
         return self._pods.get(uuid, none) | self._pods.get(f"nvidia{minor}", none)
-
-    def _version(self) -> object:
-        try:
-            found = os.stat(self._directory / RECORD)
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def holders(record: Record) -> Mapping[str, AbstractSet[str]]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuslice.gpu.driver_root import locate, resolve
+from nri_plugin.host import releases
 from nri_plugin.host.host_command import in_root
 from nri_plugin.policy.nvidia import CONTROL_NODES
 
@@ -102,11 +103,15 @@ class DriverRoot:
 
         It is a copy of ours in `directory`, which has the same path on the host: a toolkit of the
         host that is older than our nvidia-ctk fails for hooks that it does not implement. If ours
-        does not run there, because of an old libc, the host's is used. Raises OSError.
+        does not run there, because of an old libc, the host's is used. Raises OSError and
+        StoreError.
         """
         ours = shutil.which("nvidia-cdi-hook") or shutil.which(command[0])
         if ours:
-            copy = _copied(Path(ours), directory / Path(ours).name)
+            copy, data = directory / Path(ours).name, Path(ours).read_bytes()
+            if not releases.holds(copy, data):
+                with releases.locked(directory):
+                    releases.replace(copy, data)
             if _runs(self.root, copy):
                 return str(copy)
         for path in _HOOKS:
@@ -177,20 +182,3 @@ def _runs(host: Path, program: Path) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
-
-
-def _copied(source: Path, target: Path) -> Path:
-    """Copy the program by rename: containers that start now may execute the earlier copy."""
-    data = source.read_bytes()
-    with contextlib.suppress(FileNotFoundError):
-        if target.read_bytes() == data:
-            return target
-    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(data)
-        partial.chmod(0o755)
-        partial.rename(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return target

@@ -30,6 +30,7 @@ from typing import Final
 from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.kube.log_lines import Line
 from nri_plugin.host import selinux, tmpfs
+from nri_plugin.host.descriptors import opened, write
 from nri_plugin.policy import plan as plans
 from nri_plugin.policy import preload_list
 from nri_plugin.policy.model import Floor, Share
@@ -241,16 +242,11 @@ def _size_bytes(gpu_count: int) -> int:
 
 def _write(path: str, mode: int, data: bytes, size_bytes: int = 0) -> None:
     """Create a file. size_bytes: allocate that many bytes; zeros follow `data`."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_EXCL, 0o600)
-    try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(descriptor, left) :]
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
+        write(descriptor, data)
         if size_bytes:
             os.posix_fallocate(descriptor, 0, size_bytes)
         os.fchmod(descriptor, mode)
-    finally:
-        os.close(descriptor)
 
 
 def _gpus(shares: Sequence[Share], floor: Floor, forced: bool) -> Sequence[grant_file.Gpu]:
@@ -275,10 +271,9 @@ def _write_own(path: Path, plan: ContainerPlan) -> None:
     own = {name: _PRELOAD for name in plan.preloads.values()} if plan.shared else {}
     own[_plan(plan.container) if plan.shared else _PLAN] = plans.encode(plan)
     for name, data in own.items():
-        descriptor = os.open(path / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            file.write(data)
-            file.truncate()
+        with opened(path / name, os.O_WRONLY | os.O_CREAT, 0o444) as descriptor:
+            write(descriptor, data)
+            os.ftruncate(descriptor, len(data))
             os.fchmod(descriptor, 0o444)
 
 

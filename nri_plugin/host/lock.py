@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from nri_plugin.host.descriptors import opened
+
 FILE: Final = ".lock"
 _POLL_S: Final = 0.1
 _HOLDER_CHARS_MAX: Final = 200
@@ -76,16 +78,13 @@ def _secure(run_dir: Path) -> str | None:
     """Create the directory, or close it to others: the regions in it are open to every user, and a
     kubelet that creates it (hostPath DirectoryOrCreate) lets them in. Returns None on success."""
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid():
+    with opened(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
             return (
-                f"{run_dir}: invalid owner, user {found.st_uid}: must be user {os.geteuid()};"
+                f"{run_dir}: invalid owner, user {status.st_uid}: must be user {os.geteuid()};"
                 " remove the directory, or set --run-dir to another directory"
             )
-        if found.st_mode & _OTHERS:
+        if status.st_mode & _OTHERS:
             os.fchmod(descriptor, _MODE)
-    finally:
-        os.close(descriptor)
     return None

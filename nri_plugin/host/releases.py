@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -19,8 +20,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from nri_plugin.host.descriptors import opened, write
 from nri_plugin.policy.refusals import StoreError
 
+is_release: Final = re.compile("[0-9a-f]{64}").fullmatch
+"""By a name in the store."""
 LOCK: Final = ".lock"
 _LOCK_WAIT_S: Final = 0.5
 _LOCK_POLL_S: Final = 0.01
@@ -46,9 +50,9 @@ def publish(data: bytes, name: str, store: Path) -> Path:
 def holds(path: Path, data: bytes) -> bool:
     """Whether the path is a regular file with this content that every user can load."""
     try:
-        descriptor = os.open(path, _READ)
-        with open(descriptor, "rb", buffering=0) as file:
-            return os.fstat(descriptor).st_mode == stat.S_IFREG | _MODE and file.read() == data
+        with open(os.open(path, _READ), "rb", buffering=0) as file:
+            is_loadable = os.fstat(file.fileno()).st_mode == stat.S_IFREG | _MODE
+            return is_loadable and file.read() == data
     except OSError:
         return False
 
@@ -74,29 +78,21 @@ def replace(path: Path, data: bytes, mode: int = _MODE) -> None:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(descriptor, left) :]
-        os.fchmod(descriptor, mode)
-        os.fsync(descriptor)
-        # Drops the clean pages, so that it is read back from the disk.
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    except OSError as error:
-        error.filename = str(path)
-        raise
-    finally:
-        os.close(descriptor)
+    with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as descriptor:
+        try:
+            write(descriptor, data)
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+            # Drops the clean pages, so that it is read back from the disk.
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        except OSError as error:
+            error.filename = str(path)
+            raise
 
 
 def sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(directory, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
@@ -119,6 +115,13 @@ def locked(store: Path, wait_s: float = _LOCK_WAIT_S) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def remove(release: Path) -> None:
+    """Remove a release's directory. Raises OSError."""
+    for file in release.iterdir():
+        file.unlink()
+    release.rmdir()
 
 
 def _try(descriptor: int) -> bool:

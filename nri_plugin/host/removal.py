@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from contextlib import nullcontext, suppress
@@ -29,7 +28,6 @@ from nri_plugin.host import bundle, cdi_generator, driver_root, lock, releases, 
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import mountinfo
 
-_HASH: Final = re.compile("[0-9a-f]{64}").fullmatch
 _DELETED: Final = "//deleted"
 """The kernel's suffix of a mount's root that was removed."""
 _NO_MOUNTS: Final = {errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.EACCES, errno.EPERM}
@@ -114,9 +112,9 @@ class Removal:
         """Return whether any stays."""
         mounted = {Path(each).parent.name for each in used}
         store = self._places.store_dir
-        found = sorted(each for each in store.iterdir() if _HASH(each.name))
+        found = sorted(each for each in store.iterdir() if releases.is_release(each.name))
         for release in found:
-            self._remove(release, _remove_release, stays=release.name in mounted)
+            self._remove(release, releases.remove, stays=release.name in mounted)
         return any(each.exists() and each.name in mounted for each in found)
 
     def _copy(self, used: AbstractSet[str]) -> None:
@@ -193,9 +191,3 @@ def _partial(directory: Path, *prefixes: str) -> Iterable[str]:
     """Yield what a killed writer left."""
     if directory.is_dir():
         yield from (each.name for each in directory.iterdir() if each.name.startswith(prefixes))
-
-
-def _remove_release(release: Path) -> None:
-    for file in release.iterdir():
-        file.unlink()
-    release.rmdir()

@@ -20,6 +20,7 @@ from typing import Final
 
 from gpuslice.ffi import libc
 from gpuslice.ffi.libc import ffi
+from nri_plugin.host.descriptors import opened
 
 _OPENAT2: Final = 437
 """openat2's system call number on every architecture."""
@@ -46,13 +47,9 @@ def readable(looked_at: int) -> Iterator[int]:
     mode = os.fstat(looked_at).st_mode
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, f"it is {kind(mode)}")
-    descriptor = os.open(
-        f"/proc/self/fd/{looked_at}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    )
-    try:
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+    with opened(f"/proc/self/fd/{looked_at}", flags) as descriptor:
         yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def read_all(looked_at: int, at_most: int) -> bytes:

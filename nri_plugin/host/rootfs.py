@@ -27,6 +27,7 @@ from typing import Final
 from gpuslice.contract import names
 from gpuslice.contract.library_file import MACHINES
 from nri_plugin.host import bundle, entrypoint, rooted_open, selinux
+from nri_plugin.host.descriptors import opened
 from nri_plugin.host.rooted_open import kind
 from nri_plugin.policy import mountinfo, preload_list
 from nri_plugin.policy.places import is_below
@@ -34,6 +35,8 @@ from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refused, refused
 from nri_plugin.policy.shortage import raise_shortage
 
+_OPEN: Final = os.O_PATH | os.O_DIRECTORY
+"""Without O_NOFOLLOW: /proc/PID/root is a link to follow; the other paths are the runtime's own."""
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY
 
@@ -86,14 +89,14 @@ class Inspector:
         """Raise Refused unless the container will see the files of its plan."""
         place = bundle.of(self.containerd_state, container_id)
         try:
-            with _directory(place / "rootfs") as root:
+            with opened(place / "rootfs", _OPEN) as root:
                 preloads = check_image(root)
             config = bundle.config(place)
             process = _init(place)
             self._check_labels(config.selinux_label, plan)
             self._check_capabilities(config, process)
             self._check_volumes(process, plan)
-            with _directory(process / "root") as root:
+            with opened(process / "root", _OPEN) as root:
                 self._check_view(root, plan)
                 machine = MACHINES[os.uname().machine]
                 why = entrypoint.out_of_reach(root, config.process, machine, self.forwarded)
@@ -121,7 +124,7 @@ class Inspector:
             try:
                 # While this descriptor is open, a reused PID cannot refer to another process.
                 init = bundle.init(place)
-                process = Path("/proc/self/fd", str(stack.enter_context(_directory(init))))
+                process = Path("/proc/self/fd", str(stack.enter_context(opened(init, _OPEN))))
                 if _runs(process) == waits_in:
                     return Proof.WAITS
             except OSError as error:
@@ -129,7 +132,7 @@ class Inspector:
                 return Proof.ENDED
             try:
                 self._check_volumes(process, plan)
-                self._check_view(stack.enter_context(_directory(process / "root")), plan)
+                self._check_view(stack.enter_context(opened(process / "root", _OPEN)), plan)
                 self._check_capabilities(bundle.config(place), process)
             except (OSError, Refused) as error:
                 raise_shortage(error)
@@ -260,16 +263,6 @@ def _behind(root: int, path: str) -> Iterator[int | None]:
         except FileNotFoundError:
             found = None
         yield found
-
-
-@contextmanager
-def _directory(path: Path) -> Iterator[int]:
-    # Without O_NOFOLLOW: /proc/PID/root is a link to follow; the other path is the runtime's own.
-    descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

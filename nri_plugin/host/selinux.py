@@ -22,6 +22,7 @@ from typing import Final
 import orjson
 
 from nri_plugin.host import bundle
+from nri_plugin.host.descriptors import opened
 
 LABEL: Final = "system_u:object_r:container_file_t:s0"
 DO: Final = (
@@ -61,12 +62,9 @@ def label_of(path: str | Path) -> str:
 
 def _ask(path: Path, question: str) -> str:
     """A transaction of selinuxfs: the answer is read from the descriptor that was written."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
+    with opened(path, os.O_RDWR) as descriptor:
         os.write(descriptor, question.encode())
         return os.pread(descriptor, _ANSWER_BYTES, 0).decode()
-    finally:
-        os.close(descriptor)
 
 
 class Policy:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,10 +19,10 @@ from typing import Final
 
 from gpuslice.contract import forwarder, names
 from nri_plugin.host import releases, tmpfs
+from nri_plugin.host.descriptors import opened
 from nri_plugin.policy.refusals import Refused, StoreError
 from nri_plugin.policy.shortage import raise_shortage
 
-_HASH: Final = re.compile("[0-9a-f]{64}").fullmatch
 _BYTES: Final = 64 << 20
 """The most that the store takes of the agent's memory limit; a release and the hooks' program take
 9 MiB."""
@@ -35,14 +34,11 @@ def keep_mounted(directory: Path) -> None:
     """Mount the store's tmpfs, unless an earlier agent did. Raises StoreError."""
     try:
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        parent = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with opened(directory.parent, os.O_RDONLY | os.O_DIRECTORY) as parent:
             fcntl.flock(parent, fcntl.LOCK_EX)  # an agent that starts beside this one
             directory.mkdir(mode=0o755, exist_ok=True)
             if not os.path.ismount(directory):
                 tmpfs.mount(directory, _BYTES, _INODES, _SOURCE)
-        finally:
-            os.close(parent)
     except OSError as error:
         raise StoreError(f"{error.filename or directory}: {error.strerror}") from error
 
@@ -71,12 +67,9 @@ class Store:
         return self._own
 
     def directory(self) -> Path:
-        """Return the store's directory, in which other programs of ours may be put. Raises OSError
-        if it cannot be mounted."""
-        try:
-            self._prepare(self._directory)
-        except StoreError as error:
-            raise OSError(str(error)) from error
+        """Return the store's directory, in which other programs of ours may be put. Raises
+        StoreError if it cannot be mounted."""
+        self._prepare(self._directory)
         return self._directory
 
     def forwarders(self) -> Mapping[str, Path]:
@@ -119,7 +112,9 @@ class Store:
 
     def _unused(self, in_use: Collection[str]) -> Sequence[Path]:
         kept = {*in_use, *(path.parent.name for path in self._held)}
-        there = sorted(entry for entry in self._directory.iterdir() if _HASH(entry.name))
+        there = sorted(
+            entry for entry in self._directory.iterdir() if releases.is_release(entry.name)
+        )
         return [each for each in there if each.name not in kept and not _is_held(each)]
 
 
@@ -151,21 +146,16 @@ def read(library: Path) -> bytes:
 def _is_held(release: Path) -> bool:
     """Whether an agent holds a lock on one of the files."""
     for file in release.iterdir():
-        with suppress(FileNotFoundError):
-            descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with suppress(FileNotFoundError), opened(file, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
-            finally:
-                os.close(descriptor)
     return False
 
 
 def _remove(release: Path) -> bool:
     with suppress(OSError):
-        for file in release.iterdir():
-            file.unlink()
-        release.rmdir()
+        releases.remove(release)
         return True
     return False

@@ -20,7 +20,7 @@ from nri_plugin.host.node import Node
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Gpu, Paths, Specs
-from nri_plugin.policy.refusals import Refused
+from nri_plugin.policy.refusals import Refused, StoreError
 from nri_plugin.readiness import BEAT_S, Readiness
 
 _LOG: Final = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ async def _inspect(node: Node) -> Found:
         return Found([_LATE])
     except Refused as error:
         return Found([str(error)])
-    except OSError as error:
+    except (OSError, StoreError) as error:
         return Found([f"no CDI spec can be written: {error}"])
     judged = judge(node.gpus, specs, paths, node.generator.problem)
     unprotected = [each for each in (node.unprotected, node.selinux) if each]

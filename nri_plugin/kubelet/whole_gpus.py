@@ -13,13 +13,13 @@ import time
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import grpc
 
 from gpuslice.kube.log_lines import Line
 from nri_plugin.containers.parts import Parts
+from nri_plugin.host.descriptors import version
 from nri_plugin.host.device_plugins import KUBELETS_OWN, RecordError
 from nri_plugin.kubelet import assignments, device_plugin
 from nri_plugin.kubelet.device_plugin import Decisions, DevicePlugin
@@ -137,7 +137,7 @@ class WholeGpus:
 
     async def _stay_registered(self) -> None:
         place = self._settings.device_plugin_dir / KUBELETS_OWN
-        kubelet = _identity(place)
+        kubelet = version(place)
         if kubelet is None:
             self._log("register", f"no kubelet listens for device plugins at {place}")
             return
@@ -195,12 +195,3 @@ def _text(error: BaseException) -> str:
         details = getattr(error, "details", None)
         return str(details() if details else error)
     return str(error)
-
-
-def _identity(path: Path) -> object:
-    """Return a value that changes with the kubelet's start; None: it does not listen."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino, found.st_ctime_ns

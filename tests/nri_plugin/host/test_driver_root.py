@@ -119,7 +119,7 @@ def test_hooks_run_a_program_of_the_host(tmp_path: Path) -> None:
     container = DriverRoot(Path("/run/nvidia/driver"), mount)
     for _ in range(2):
         assert container.hook([str(ours)], programs) == f"{programs}/nvidia-ctk"
-    assert os.listdir(programs) == ["nvidia-ctk"]
+    assert sorted(os.listdir(programs)) == [".lock", "nvidia-ctk"]
     assert (programs / "nvidia-ctk").stat().st_mode & 0o777 == 0o755
     ours.write_text("#!/bin/sh\n# newer\n")
     container.hook([str(ours)], programs)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.containers.sweep import Sweeper
 from nri_plugin.host.files import RunDirectory
-from nri_plugin.host.sweep import Sweeper
 from nri_plugin.policy.model import Share
 from nri_plugin.threads import Worker
 from tests.nri_plugin.objects import clear, planned
