@@ -15,13 +15,16 @@ from nri_plugin import setting_types
 from nri_plugin.host import bundle, discovery
 from nri_plugin.host.bundle import LOOSENING
 from nri_plugin.policy.capabilities import ALWAYS, CAPABILITIES
-from nri_plugin.setting_types import absolute
 
 _Flag = tuple[str, Mapping[str, Any]]
 
 
 def _value(what: str, convert: Any, metavar: str | None, default: Any = None, **more: Any) -> _Flag:
     return what, {"type": convert, "metavar": metavar, "default": default, **more}
+
+
+def _path(what: str, default: str | None = None, **more: Any) -> _Flag:
+    return _value(what, setting_types.absolute, "PATH", default, **more)
 
 
 def _choice(what: str, *choices: str) -> _Flag:
@@ -40,37 +43,26 @@ def _switch(what: str) -> _Flag:
 _MORE_CAPABILITIES: Final = ", ".join(each for each in CAPABILITIES if each not in ALWAYS)
 
 FLAGS: Final[Mapping[str, _Flag]] = {
-    "--library": _value(
-        "libvgpu.so of this release, published into the store",
-        absolute,
-        "PATH",
-        required=True,
-    ),
-    "--host-root": _value(
+    "--library": _path("libvgpu.so of this release, published into the store", required=True),
+    "--host-root": _path(
         "directory at which the host's root directory is seen; in a pod, where it is mounted. The"
         " other paths of the host are given as the host has them",
-        absolute,
-        "PATH",
         "/",
     ),
-    "--nri-socket": _value("containerd's NRI socket", absolute, "PATH", str(discovery.NRI_SOCKET)),
-    "--run-dir": _value(
+    "--nri-socket": _path("containerd's NRI socket", str(discovery.NRI_SOCKET)),
+    "--run-dir": _path(
         "directory of the containers' grants, regions and library; it has the same path in a pod"
         " and on the host",
-        absolute,
-        "PATH",
         names.HOST_RUN_DIR,
     ),
-    "--containerd-state": _value(
+    "--containerd-state": _path(
         "containerd's state directory (default: of these, where containers of Kubernetes run:"
-        f" {', '.join(map(str, bundle.STATES))})",
-        absolute,
-        "PATH",
+        f" {', '.join(map(str, bundle.STATES))})"
     ),
     "--cdi-dir": _list(
         "directory of CDI specs beside /etc/cdi and /var/run/cdi, repeatable; a later directory"
         " takes precedence over earlier ones and over these two",
-        absolute,
+        setting_types.absolute,
         "DIR",
     ),
     "--cdi-kind": _list(
@@ -102,11 +94,9 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         "GPUS",
         "off",
     ),
-    "--kubelet-dir": _value(
+    "--kubelet-dir": _path(
         "the kubelet's --root-dir (default: the first of these that the kubelet uses:"
-        f" {', '.join(map(str, discovery.KUBELETS))})",
-        absolute,
-        "PATH",
+        f" {', '.join(map(str, discovery.KUBELETS))})"
     ),
     "--dialects": _value(
         "request dialects whose resources the node reports, comma-separated:"
@@ -140,20 +130,16 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         "COMMAND",
         "nvidia-ctk",
     ),
-    "--driver-root": _value(
+    "--driver-root": _path(
         "the host's directory of the driver's files: its libcuda.so.1 and libnvidia-ml.so.1 are"
         " used, and CDI specs are generated from it (default: what GPU Operator's validator"
         f" reports, else the first of these that has {driver_root.NVML}:"
-        f" {', '.join(driver_root.ROOTS)})",
-        absolute,
-        "PATH",
+        f" {', '.join(driver_root.ROOTS)})"
     ),
-    "--kubeconfig": _value(
+    "--kubeconfig": _path(
         "file with the address and credentials of the API server, which receives this node's GPUs"
         " and totals (default: those of the agent's pod; outside a pod the agent runs without an"
-        " API server)",
-        absolute,
-        "PATH",
+        " API server)"
     ),
     "--node-name": _value(
         "this node's name at the API server (default: the host's)",
