@@ -103,9 +103,8 @@ class Kube:
 
     async def text(self, path: str, **query: object) -> str:
         """GET of what is not JSON, such as a pod's log."""
-        return (await self._answer("GET", path, query, timeout_s=TIMEOUT_S)).decode(
-            errors="replace"
-        )
+        content = await self._answer("GET", path, query, timeout_s=TIMEOUT_S)
+        return content.decode(errors="replace")
 
     async def list(
         self, path: str, *, only: str = "", page: int = PAGE, **query: object
@@ -116,12 +115,11 @@ class Kube:
         if the list took longer than the server keeps it; the caller must then start again.
         """
         query["limit"] = page
+        only = only and f"{only}List"
         while True:
-            found = await self._ask(
-                "GET", path, query, timeout_s=PAGE_TIMEOUT_S, only=only and f"{only}List"
-            )
-            metadata = found.get("metadata") or {}
-            yield found.get("items") or (), metadata.get("resourceVersion", "")
+            answer = await self._ask("GET", path, query, timeout_s=PAGE_TIMEOUT_S, only=only)
+            metadata = answer.get("metadata") or {}
+            yield answer.get("items") or (), metadata.get("resourceVersion", "")
             if not metadata.get("continue"):
                 return
             query["continue"] = metadata["continue"]
@@ -133,10 +131,9 @@ class Kube:
         until the server ends the watch. An empty batch comes first, once the watch is established.
         Raises KubeError: 410 if the version is no longer available."""
         query.update(watch="true", allowWatchBookmarks="true", resourceVersion=resource_version)
-        self._renew()
         timeout = aiohttp.ClientTimeout(total=None, connect=TIMEOUT_S, sock_read=self._watch_idle_s)
         try:
-            async with self._request("GET", path, query, None, timeout, only) as response:
+            async with self._request("GET", path, query, timeout, only=only) as response:
                 if response.status != 200:
                     raise _refusal(response.status, await response.read())
                 yield ()
@@ -153,44 +150,20 @@ class Kube:
     async def post(
         self, path: str, body: Json, *, timeout_s: float = TIMEOUT_S, **query: object
     ) -> Any:
-        return await self._write("POST", path, query, body, timeout_s)
-
-    async def put(
-        self, path: str, body: Json, *, timeout_s: float = TIMEOUT_S, **query: object
-    ) -> Any:
-        return await self._write("PUT", path, query, body, timeout_s)
+        return await self._ask("POST", path, query, body, timeout_s=timeout_s)
 
     async def patch(
-        self,
-        path: str,
-        body: Json,
-        *,
-        only: str = "",
-        timeout_s: float = TIMEOUT_S,
-        **query: object,
+        self, path: str, body: Json, *, timeout_s: float = TIMEOUT_S, **query: object
     ) -> Any:
-        """Send a merge patch. only: what the answer has of the object."""
-        return await self._write("PATCH", path, query, body, timeout_s, MERGE_PATCH, only)
+        """Send a merge patch."""
+        return await self._ask("PATCH", path, query, body, timeout_s=timeout_s)
 
     async def delete(
         self, path: str, body: Json | None = None, *, timeout_s: float = TIMEOUT_S, **query: object
     ) -> Any:
-        return await self._write("DELETE", path, query, body, timeout_s)
+        return await self._ask("DELETE", path, query, body, timeout_s=timeout_s)
 
     # --- inside
-
-    async def _write(
-        self,
-        method: str,
-        path: str,
-        query: dict[str, object],
-        body: Json | None,
-        timeout_s: float,
-        kind: str = "",
-        only: str = "",
-    ) -> Any:
-        path = f"{path}?timeout={timeout_s:.3f}s"
-        return await self._ask(method, path, query, body, timeout_s=timeout_s, only=only, kind=kind)
 
     async def _ask(
         self,
@@ -198,14 +171,10 @@ class Kube:
         path: str,
         query: Mapping[str, object],
         body: Json | None = None,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        only: str = "",
-        kind: str = "",
+        **how: Any,
     ) -> Any:
-        content = await self._answer(
-            method, path, query, body, timeout_s=timeout_s, only=only, kind=kind
-        )
+        """Return the answer's JSON. how: the further arguments of `_answer`."""
+        content = await self._answer(method, path, query, body, **how)
         try:
             return orjson.loads(content)
         except ValueError as error:
@@ -220,14 +189,12 @@ class Kube:
         *,
         timeout_s: float,
         only: str = "",
-        kind: str = "",
     ) -> bytes:
-        data = None if body is None else orjson.dumps(body)
-        self._renew()
+        if method != "GET":
+            query = {"timeout": f"{timeout_s:.3f}s", **query}
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
-            request = self._request(method, path, query, data, timeout, only, kind)
-            async with request as response:
+            async with self._request(method, path, query, timeout, body, only) as response:
                 status, content = response.status, await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _failure(error) from error
@@ -242,18 +209,23 @@ class Kube:
         method: str,
         path: str,
         query: Mapping[str, object],
-        data: bytes | None,
         timeout: aiohttp.ClientTimeout,
+        body: Json | None = None,
         only: str = "",
-        kind: str = "",
     ) -> aiohttp.client._RequestContextManager:
+        """A server that cannot reduce the object to `only` answers with all of it."""
+        self._renew()
         if self._session is None:
             self._session = _session()
         return self._session.request(
             method,
-            f"{self._access.server}{_with(path, query)}",
-            data=data,
-            headers=self._headers | _content(only, kind),
+            f"{self._access.server}{path}{'?' if query else ''}{urlencode(query)}",
+            data=None if body is None else orjson.dumps(body),
+            headers={
+                **self._headers,
+                hdrs.ACCEPT: f"{_JSON};as={only};g=meta.k8s.io;v=v1,{_JSON}" if only else _JSON,
+                hdrs.CONTENT_TYPE: MERGE_PATCH if method == "PATCH" else _JSON,
+            },
             timeout=timeout,
             allow_redirects=False,
             ssl=True if self._context is None else self._context,
@@ -300,17 +272,6 @@ class Kube:
         finally:
             self._renewed_s = self._clock()
             self._renewing = None
-
-
-def _with(path: str, query: Mapping[str, object]) -> str:
-    return f"{path}{'&' if '?' in path else '?'}{urlencode(query)}" if query else path
-
-
-def _content(only: str, kind: str) -> dict[str, str]:
-    """The headers that differ from request to request. A server that cannot reduce the object
-    answers with all of it."""
-    accept = f"{_JSON};as={only};g=meta.k8s.io;v=v1,{_JSON}" if only else _JSON
-    return {hdrs.ACCEPT: accept, hdrs.CONTENT_TYPE: kind or _JSON}
 
 
 def _session() -> aiohttp.ClientSession:
