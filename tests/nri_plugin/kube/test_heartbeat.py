@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
+from nri_plugin.containers.parts import Parts
 from nri_plugin.kube.heartbeat import STOPPED, Heartbeat
 from nri_plugin.metrics import Metrics
+from nri_plugin.readiness import Readiness
+from tests.support import Clock
 
 
 class Server:
@@ -30,7 +34,9 @@ class Server:
 
 
 def _heartbeat(server: Server, metrics: Metrics) -> Heartbeat:
-    return Heartbeat(cast(Kube, server), "node-1", lambda: "uid-1", list, metrics)
+    settings, readiness = SimpleNamespace(node_name="node-1"), Readiness(Clock())
+    parts = SimpleNamespace(settings=settings, readiness=readiness, metrics=metrics)
+    return Heartbeat(cast(Kube, server), cast(Parts, parts), lambda: "uid-1")
 
 
 async def test_an_absent_lease_is_created() -> None:
