@@ -78,7 +78,7 @@ class Events:
         self._written_at_s: dict[tuple[str, ...], float] = {}
 
     async def problems(self, problems: Iterable[Problem]) -> None:
-        """found: the complete list of current problems."""
+        """problems: the complete list of current ones."""
         for each in problems:
             if each.about:
                 namespace, _, name = each.about.partition("/")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
 _Value = TypeVar("_Value", bound=Hashable)
 
 
-class Numbering(Generic[_Value]):
+class Numbering(ABC, Generic[_Value]):
     """Number 0 is that of `first`, which always exists."""
 
     def __init__(self, first: _Value) -> None:
@@ -45,6 +46,6 @@ class Numbering(Generic[_Value]):
             del self._number_of[value]
             self._unused.append(number)
 
+    @abstractmethod
     def _add(self, number: int) -> None:
         """The number has a new value."""
-        raise NotImplementedError

@@ -53,7 +53,8 @@ class Agents:
         changed = []
         for node, lease in self._leases.items():
             is_late = now_s - lease.renewed_s > self._expired_after_s
-            if watch_lost != self._watch_lost if lease.expired else is_late:
+            has_flipped = lease.expired and watch_lost != self._watch_lost
+            if has_flipped or (is_late and not lease.expired):
                 changed.append(node)
             lease.expired |= is_late
         self._watch_lost = watch_lost

@@ -121,8 +121,8 @@ class State:
             self._judge(node)
 
     def tick(self, now_s: float, leases_lost: bool = False) -> Sequence[str]:
-        """Returns the nodes whose agents' Leases have expired since the last call. Call every
-        second or so. leases_lost: see Agents.tick."""
+        """Returns the nodes whose agents' reason has changed since the last call. Call every second
+        or so. leases_lost: see Agents.tick."""
         self._now_s = now_s
         self.reservations.end_overdue(now_s)
         changed = self.agents.tick(now_s, leases_lost)
