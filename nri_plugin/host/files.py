@@ -178,7 +178,7 @@ class RunDirectory:
         for key in keys:
             try:
                 grant = _read_grant(self._root / key)
-            except (OSError, FilesError) as error:
+            except OSError as error:
                 raise_shortage(error)
                 _LOG.warning(Line("grant cannot be read", key=key, error=error))
                 continue
