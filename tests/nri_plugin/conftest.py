@@ -1,7 +1,8 @@
-"""A node's directories."""
+"""Directories of a node, and of sockets."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,3 +18,10 @@ def host(tmp_path: Path) -> Iterator[Host]:
     host = Host(tmp_path)
     yield host
     clear(RunDirectory(host.run, lambda: 1))
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """The path of a socket has at most 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="k-") as directory:
+        yield Path(directory)

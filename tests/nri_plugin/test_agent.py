@@ -59,10 +59,10 @@ def _settings(tmp_path: Path, *more: str) -> Settings:
 
 
 async def test_no_whole_gpu_is_offered_before_the_runtime_listed_its_containers(
-    tmp_path: Path,
+    tmp_path: Path, short: Path
 ) -> None:
     """A container that runs may have a share of the GPU that the kubelet would allocate."""
-    kubelet = FakeKubelet(tmp_path)
+    kubelet = FakeKubelet(short)
     await kubelet.start()
     chosen = replace(
         _settings(tmp_path, "--whole-gpus", "any"),

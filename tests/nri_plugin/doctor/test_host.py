@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,13 +73,6 @@ def test_nvidias_dra_driver_is_found(tmp_path: Path) -> None:
     assert host.find_device_plugins(below(tmp_path)).signs == []
     found = host.find_device_plugins(replace(below(tmp_path), cdi_dirs=[claim.parent]))
     assert [(str(claim) in sign.text, sign.is_dra) for sign in found.signs] == [(True, True)]
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """The path of a socket has at most 107 characters."""
-    with tempfile.TemporaryDirectory() as directory:
-        yield Path(directory)
 
 
 def test_a_device_plugin_is_found_beside_a_kubelet_of_another_root(short: Path) -> None:

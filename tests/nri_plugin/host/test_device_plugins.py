@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,6 @@ from nri_plugin.host.device_plugins import Assignments, RecordError
 from nri_plugin.policy.other_plugins import Sign
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
-
-
-@pytest.fixture
-def short() -> Iterator[Path]:
-    """A socket's path has at most 107 bytes."""
-    with tempfile.TemporaryDirectory(prefix="k-") as directory:
-        yield Path(directory)
 
 
 def write(directory: Path, assigned: Mapping[str, Sequence[str]], resource: str) -> None:

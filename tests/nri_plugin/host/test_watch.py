@@ -23,7 +23,7 @@ from nri_plugin.policy.ledger import Ledger, hold
 from nri_plugin.policy.model import Pod, Share
 from nri_plugin.policy.nvidia import CONTROL_NODES
 from nri_plugin.readiness import Readiness
-from tests.nri_plugin.host.test_device_plugins import short, write
+from tests.nri_plugin.host.test_device_plugins import write
 from tests.nri_plugin.host.watch_scene import (
     GPU,
     OTHER,
@@ -38,7 +38,7 @@ from tests.nri_plugin.host.watch_scene import (
 )
 from tests.support import until_async
 
-__all__ = ["host", "short"]
+__all__ = ["host"]
 
 
 def test_a_healthy_node_lacks_nothing(host: Host) -> None:

@@ -76,12 +76,12 @@ class Agent:
 
 
 def story(
-    tmp_path: Path, work: Callable[[FakeKubelet, Agent], Coroutine[Any, Any, None]], **more: str
+    short: Path, work: Callable[[FakeKubelet, Agent], Coroutine[Any, Any, None]], **more: str
 ) -> None:
     """Run on uvloop, as the agent does."""
 
     async def run() -> None:
-        kubelet = FakeKubelet(tmp_path)
+        kubelet = FakeKubelet(short)
         await kubelet.start()
         agent = Agent(kubelet, **more)
         try:
@@ -103,7 +103,7 @@ async def refused(admission: Awaitable[object]) -> str:
     return str(error.value.details())
 
 
-def test_the_kubelet_sees_the_gpus_with_their_numa_nodes(tmp_path: Path) -> None:
+def test_the_kubelet_sees_the_gpus_with_their_numa_nodes(short: Path) -> None:
     async def work(kubelet: FakeKubelet, _agent: Agent) -> None:
         (request,) = kubelet.registered
         assert (request.version, request.resource_name) == ("v1beta1", "nvidia.com/gpu")
@@ -111,10 +111,10 @@ def test_the_kubelet_sees_the_gpus_with_their_numa_nodes(tmp_path: Path) -> None
         numa = {uuid: [n.ID for n in each.topology.nodes] for uuid, each in kubelet.devices.items()}
         assert numa == {"GPU-0": [0], "GPU-1": [0], "GPU-2": [1], "GPU-3": [1]}
 
-    story(tmp_path, work)
+    story(short, work)
 
 
-def test_a_pod_gets_a_gpu_by_cdi_and_keeps_it(tmp_path: Path) -> None:
+def test_a_pod_gets_a_gpu_by_cdi_and_keeps_it(short: Path) -> None:
     async def work(kubelet: FakeKubelet, agent: Agent) -> None:
         response = await kubelet.allocate(["GPU-1"])
         assert [each.name for each in response.cdi_devices] == ["nvidia.com/gpu=GPU-1"]
@@ -130,10 +130,10 @@ def test_a_pod_gets_a_gpu_by_cdi_and_keeps_it(tmp_path: Path) -> None:
         await until_async(lambda: kubelet.health()["GPU-2"])
         assert set(await kubelet.preferred(["GPU-0", "GPU-2", "GPU-3"], 2)) == {"GPU-2", "GPU-3"}
 
-    story(tmp_path, work)
+    story(short, work)
 
 
-def test_a_kubelet_that_restarts_gets_the_plugin_again(tmp_path: Path) -> None:
+def test_a_kubelet_that_restarts_gets_the_plugin_again(short: Path) -> None:
     """It knows no pod until the API server answers it: the holds stay."""
 
     async def work(kubelet: FakeKubelet, agent: Agent) -> None:
@@ -148,10 +148,10 @@ def test_a_kubelet_that_restarts_gets_the_plugin_again(tmp_path: Path) -> None:
         await agent.whole._take_over()
         assert not agent.share("late", GPUS[int(uuid[-1])])
 
-    story(tmp_path, work)
+    story(short, work)
 
 
-def test_a_restarted_agent_has_the_holds_of_init_containers(tmp_path: Path) -> None:
+def test_a_restarted_agent_has_the_holds_of_init_containers(short: Path) -> None:
     """Only the kubelet's record has them, and until the API server has listed the
     node's pods nothing shows whether the record is stale."""
 
@@ -177,10 +177,10 @@ def test_a_restarted_agent_has_the_holds_of_init_containers(tmp_path: Path) -> N
         assert second.modes.held == {"GPU-0"}
         await second.whole._plugin.stop()
 
-    story(tmp_path, work)
+    story(short, work)
 
 
-def test_a_pod_that_ended_frees_its_gpu(tmp_path: Path) -> None:
+def test_a_pod_that_ended_frees_its_gpu(short: Path) -> None:
     async def work(kubelet: FakeKubelet, agent: Agent) -> None:
         (uuid,) = await kubelet.admit("default/whole")
         await until_async(lambda: agent.modes.pods == {"default/whole"})
@@ -188,18 +188,18 @@ def test_a_pod_that_ended_frees_its_gpu(tmp_path: Path) -> None:
         await until_async(lambda: not agent.modes.held)
         assert agent.share("next", GPUS[int(uuid[-1])])
 
-    story(tmp_path, work)
+    story(short, work)
 
 
-def test_a_registration_that_the_kubelet_dropped_is_repeated(tmp_path: Path) -> None:
+def test_a_registration_that_the_kubelet_dropped_is_repeated(short: Path) -> None:
     async def work(kubelet: FakeKubelet, agent: Agent) -> None:
-        (tmp_path / "device-plugins" / names.DEVICE_PLUGIN_SOCKET).unlink()
+        (short / "device-plugins" / names.DEVICE_PLUGIN_SOCKET).unlink()
         await until_async(lambda: len(kubelet.registered) == 2)
 
-    story(tmp_path, work)
+    story(short, work)
 
 
-def test_beside_another_device_plugin_the_agent_keeps_its_stream(tmp_path: Path) -> None:
+def test_beside_another_device_plugin_the_agent_keeps_its_stream(short: Path) -> None:
     """The agent keeps its stream, since the kubelet drops the newest plugin when it ends."""
 
     async def work(kubelet: FakeKubelet, agent: Agent) -> None:
@@ -215,10 +215,10 @@ def test_beside_another_device_plugin_the_agent_keeps_its_stream(tmp_path: Path)
         agent.modes.note("socket", None, gpu_modes.OTHER_GONE_S)
         await until_async(lambda: len(kubelet.registered) == 2 and kubelet.devices)
 
-    story(tmp_path, work)
+    story(short, work)
 
 
-def test_of_many_at_once_a_gpu_goes_to_shares_or_whole(tmp_path: Path) -> None:
+def test_of_many_at_once_a_gpu_goes_to_shares_or_whole(short: Path) -> None:
     """The kubelet's calls come by gRPC, shares by the runtime's socket, from threads: for each GPU
     one pod that requests it whole, and two shares, one of them without a limit of compute."""
 
@@ -271,7 +271,7 @@ def test_of_many_at_once_a_gpu_goes_to_shares_or_whole(tmp_path: Path) -> None:
             agent.modes._holds.clear()
         assert len(seen) == 2, "both win at times"
 
-    story(tmp_path, work)
+    story(short, work)
 
 
 def test_the_messages_are_the_kubelets() -> None:
