@@ -19,6 +19,7 @@ from lab.node.cri import Process
 from lab.node.lab import Lab
 from lab.node.namespace import children
 from simgpu import load_output
+from tests.support import measured
 
 from .conftest import GIB, LOAD, said
 from .test_operations import get, sample
@@ -103,6 +104,7 @@ def loads_get_their_shares(lab: Lab) -> Iterator[str]:
     assert abs(small_share - 30) <= 15 and abs(large_share - 70) <= 15, outs
 
 
+@measured
 def test_an_agent_that_is_killed_costs_no_container_its_share(lab: Lab) -> None:
     """Each keeps its own part of each cycle until the next agent's arbiter serves."""
     with loads_get_their_shares(lab) as small:
@@ -115,6 +117,7 @@ def test_an_agent_that_is_killed_costs_no_container_its_share(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["alone", "with its arbiter"])
+@measured
 def test_an_agent_that_is_stopped_costs_no_container_its_share(lab: Lab, both: bool) -> None:
     """The arbiter goes on without it. Where both are stopped, as by a freezer, each container keeps
     its own part of each cycle."""
