@@ -119,6 +119,30 @@ def test_everything_at_once_is_consistent() -> None:
     }
 
 
+def test_on_openshift_every_pod_has_a_constraint_that_admits_it() -> None:
+    """An agent or distributor is privileged or mounts a host's path; the others name a user."""
+    rendered = [
+        each
+        for each in yaml.safe_load_all(chart.render("--api-versions=security.openshift.io/v1"))
+        if each
+    ]
+    allowed: dict[str, set[str]] = {}
+    for each in rendered:
+        role = each.get("roleRef", {}).get("name", "")
+        if role.startswith("system:openshift:scc:"):
+            allowed[role.rpartition(":")[2]] = {subject["name"] for subject in each["subjects"]}
+    for each in rendered:
+        if "template" not in each.get("spec", {}):
+            continue
+        pod = each["spec"]["template"]["spec"]
+        if any("hostPath" in volume for volume in pod.get("volumes", ())):
+            assert pod.get("serviceAccountName", "default") in allowed["privileged"]
+        else:
+            assert pod["securityContext"]["runAsNonRoot"]
+    assert allowed["nonroot-v2"] == {f"system:serviceaccounts:{names.NAMESPACE}"}
+    assert "openshift" not in str(objects())
+
+
 def test_argo_cd_applies_the_policies_after_the_scheduler() -> None:
     waves = {
         key: each["metadata"].get("annotations", {}).get("argocd.argoproj.io/sync-wave", "0")
