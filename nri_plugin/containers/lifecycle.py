@@ -25,7 +25,7 @@ from nri_plugin.containers.parts import Parts
 from nri_plugin.containers.records import Records
 from nri_plugin.host.node import Node
 from nri_plugin.host.verifier import Started, Verifier
-from nri_plugin.policy import differences
+from nri_plugin.policy import differences, nvidia
 from nri_plugin.policy import plan as plans
 from nri_plugin.policy.checks import Request
 from nri_plugin.policy.model import Claim, Container, Floor, Pod
@@ -202,6 +202,8 @@ class Lifecycle:
         if not self._parts.claims.has_shares(pod):
             return None
         if key is not None:
+            if answered is not None:
+                _check_devices(container, answered)
             return self._start(pod, container, key)
         without = answered is not None and answered.key is None
         return self._start_without_share(pod, container, must_have=not without)
@@ -262,3 +264,11 @@ class Lifecycle:
         job = partial(self._parts.files.plan, key, container.name)
         plan = await self.worker.run(job, self._settings.work_deadline_s)
         return plan if plan and differences.has_mounts(plan, container.mounts) else None
+
+
+def _check_devices(container: Container, plan: ContainerPlan) -> None:
+    """Refuse a GPU of another NRI plugin: a runtime without a validator shows it only now."""
+    ours = {device.path for device in plan.devices}
+    for device in container.devices:
+        if nvidia.is_node(device.path, device.major) and device.path not in ours:
+            raise refused(Reason.GPU_FOREIGN, plugin="unknown", what=f"device {device.path}")

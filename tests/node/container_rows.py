@@ -279,7 +279,7 @@ CONTAINER_ROWS: Final[Sequence[Row]] = (
     Row(
         "a GPU that another NRI plugin injects into a container with a grant: by a device, a mount,"
         " a variable, a cgroup rule, or a CDI name whose spec has one (without a spec, by a name of"
-        " NVIDIA's); containerd 1.7 does not validate",
+        " NVIDIA's); containerd before 2.2 shows devices only, and the start is refused",
         f"{_REFUSES}; one without a grant starts without a limit, and"
         " `gpuslice_containers_unlimited_total` counts it",
         "`NRI plugin 60-other injected a GPU by CDI device acme.com/thing=all into this container;"

@@ -11,7 +11,7 @@ import pytest
 from gpuslice.contract import grant_file, names
 from nri_plugin.containers.lifecycle import Lifecycle
 from nri_plugin.policy import kube_objects
-from nri_plugin.policy.model import Claim, Container, Gpu, Pod, Share
+from nri_plugin.policy.model import Claim, Container, Device, Gpu, Pod, Share
 from nri_plugin.policy.refusals import Reason, Refused
 from tests.nri_plugin.service_scene import UUID, Host
 
@@ -87,3 +87,14 @@ async def test_a_container_with_a_claim_does_not_start_without_it(host: Host) ->
         with pytest.raises(Refused) as refused:
             await checked
         assert refused.value.refusal.reason is Reason.NOT_ADJUSTED
+
+
+async def test_a_container_with_another_plugins_gpu_does_not_start(host: Host) -> None:
+    """NRI before 0.10 shows other plugins' adjustments only in the container that results."""
+    async with living(host) as life:
+        plan = await life.created(POD, MAIN)
+        assert plan is not None and plan.key is not None
+        more = (*plan.devices, Device("/dev/nvidia7", "c", 195, 7))
+        with pytest.raises(Refused, match="injected a GPU by device /dev/nvidia7") as refused:
+            life.starts(POD, replace(MAIN, mounts=plan.mounts, devices=more), plan.key)
+        assert refused.value.refusal.reason is Reason.GPU_FOREIGN
