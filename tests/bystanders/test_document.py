@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from bench.faults.bystanders import AFTER, SITUATIONS, most
+from bench.faults.bystanders import AFTER, SITUATIONS, failing
 from tests.bystanders.pods import ROWS
 from tests.support import ROOT
 from tools.releases import RELEASES
@@ -34,4 +34,4 @@ def test_the_harm_of_an_agent_that_ends_is_on_each_containerd_what_its_nri_allow
     for title, cells in found.items():
         for release, cell in zip(RELEASES.values(), cells, strict=True):
             failed, created = map(int, re.findall(r"^(\d+) of (\d+)", cell)[0])
-            assert failed <= created // AFTER * most(release, title), (title, release.name)
+            assert failed == created // AFTER * failing(release, title), (title, release.name)

@@ -51,7 +51,7 @@ def test_the_agents_end_fails_at_most_the_next_container_without_a_share(
     bare_lab.stop_agent(signal.SIGKILL)
     harm = bystanders.measure(bare_lab, 1, [title])[title]
     assert harm.created > 1 and harm.later == 0
-    assert harm.failed <= bystanders.most(bare_lab.release, title), harm.texts
+    assert harm.failed <= bystanders.failing(bare_lab.release, title), harm.texts
 
 
 def test_without_the_agent_there_is_no_gpu(bare_lab: Lab) -> None:
