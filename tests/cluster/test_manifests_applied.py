@@ -18,6 +18,7 @@ from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import KOORDINATOR, NAMES, named
 from tests.chart.rendering import EVERYTHING
+from tests.cluster.admission.judging import DRY
 from tests.cluster.admission.requested import asking, container, pod
 from tests.cluster.installing import PROBES
 from tests.cluster.server import MERGE_PATCH, Server
@@ -66,6 +67,22 @@ def test_the_schedulers_pod_needs_no_privilege(server: Server, restricted: str) 
     spec = {key: value for key, value in template["spec"].items() if key[:8] != "priority"}
     answer = server.ask("POST", restricted, {"metadata": {"name": "p"}, "spec": spec})
     assert answer.done, answer.text
+
+
+@pytest.mark.parametrize("level", ["baseline", "privileged"])
+def test_the_agents_pod_needs_a_privileged_namespace(server: Server, level: str) -> None:
+    """Talos enforces `baseline` in a namespace without this label."""
+    label = {"pod-security.kubernetes.io/enforce": level}
+    named_so = {"metadata": {"name": f"of-{level}", "labels": label}}
+    assert server.ask("POST", "/api/v1/namespaces", named_so).done
+    template = named("DaemonSet", "gpuslice-agent")["spec"]["template"]
+    without = ("priority", "serviceAc")
+    spec = {key: value for key, value in template["spec"].items() if not key.startswith(without)}
+    path = f"/api/v1/namespaces/of-{level}"
+    answer = server.ask("POST", f"{path}/pods{DRY}", {"metadata": {"name": "p"}, "spec": spec})
+    assert answer.done == (level == "privileged"), answer.text
+    assert answer.done or "violates PodSecurity" in answer.text
+    server.ask("DELETE", path)
 
 
 def test_a_tenants_pod_needs_no_privilege_for_a_share(server: Server, restricted: str) -> None:

@@ -59,7 +59,7 @@ def start(namespace: Namespace, cri: Cri, template: Json, images: Mapping[str, s
     spec = template["spec"]
     sources = {each["name"]: _source(namespace, each) for each in spec["volumes"]}
     pod = cri.run_pod(
-        "gpuslice-agent",
+        template["metadata"]["labels"]["app.kubernetes.io/name"],
         labels=template["metadata"]["labels"],
         namespace="gpuslice-system",
         of=Sandbox(pid="NODE" if spec.get("hostPID") else "CONTAINER", privileged=True),
@@ -114,7 +114,7 @@ def _process(container: Json, sources: Mapping[str, Path], images: Mapping[str, 
     return Process(
         images[container["image"]],
         [str(word) for word in container["command"]],
-        {"PATH": table().path, **{each["name"]: _value(each) for each in container["env"]}},
+        {"PATH": table().path, **{each["name"]: _value(each) for each in container.get("env", ())}},
         mounts=places[False],
         read_mounts=places[True],
         propagation={

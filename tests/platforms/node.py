@@ -37,6 +37,7 @@ from tools.images.table import table
 GPU_BYTES: Final = 40 * GIB
 SHARE_BYTES: Final = 20 * GIB
 AGENT: Final = "gpuslice-agent"
+_DISTRIBUTOR: Final = "gpuslice-distributor"
 _PORT: Final = 10275
 _OUT_OF_MEMORY: Final = 2
 _START_S: Final = 120.0
@@ -136,14 +137,30 @@ class Node:
 
     def start_agent(self, values: Mapping[str, Any] | None = None) -> None:
         """Start the chart's pod. Raises FailedMount, CriError."""
-        daemon_set = rendering.one(rendering.objects(dict(values or {})), "DaemonSet", AGENT)
-        template = daemon_set["spec"]["template"]
-        key, _, value = self.platform.label.partition("=")
-        assert rendering.runs_on(template["spec"], {key: value})
+        template = self._template(AGENT, values or {})
         if self.platform.selinux:
             _emulate(template["spec"], self.lab.directory, self.platform.selinux)
+        self._agent = self._start_pod(template)
+
+    def distribute(self) -> str:
+        """Run the distributor's pod until it has said what becomes of its copy; return its log."""
+        started = self._start_pod(self._template(_DISTRIBUTOR, {}))
+        try:
+            until(lambda: "copy of the library" in started.log("distributor"), "it says so")
+            return started.log("distributor")
+        finally:
+            started.pod.remove()
+
+    def _template(self, daemon_set: str, values: Mapping[str, Any]) -> kubelet.Json:
+        found = rendering.one(rendering.objects(dict(values)), "DaemonSet", daemon_set)
+        template: kubelet.Json = found["spec"]["template"]
+        key, _, value = self.platform.label.partition("=")
+        assert rendering.runs_on(template["spec"], {key: value})
+        return template
+
+    def _start_pod(self, template: kubelet.Json) -> Started:
         names_here = {each["image"]: self._image for each in template["spec"]["containers"]}
-        self._agent = kubelet.start(self.lab.namespace, self.lab.cri, template, names_here)
+        return kubelet.start(self.lab.namespace, self.lab.cri, template, names_here)
 
     def apply(self, change: Change) -> None:
         """Change the node, or the chart's values, as the table says."""

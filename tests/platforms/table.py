@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpuslice.contract import names
 from tests.platforms import (
     aks,
     bottlerocket,
@@ -52,6 +53,7 @@ means that all of these hold:
 - A container with a share is held to its limit.
 - A container without a share that asks for all GPUs by its image has none.
   [failures.md](failures.md#nvidias-runtime-as-the-default) lists the containers that still get one.
+- The distributor writes its copy of the library, or logs that `/usr` is read-only.
 
 Another text says what to set. The same then holds.
 
@@ -64,7 +66,9 @@ and driver, starts the chart's pod there, and records what it observes. The test
 lab's containerd is 2.4.2 without systemd. SELinux and CRI-O's session are emulated. NVIDIA's
 nvidia-ctk and nvidia-container-runtime are the real ones. The CDI specs of releases before 1.20 are
 recordings of what those wrote. The lab's kubelet makes the pod's volumes and containers only: the
-agent has no service account there, and no API server.
+agent has no service account there, and no API server. Two things are tested apart from the nodes:
+that a namespace of the level `baseline` refuses the agent's pod and a `privileged` one admits it
+(Talos), and that the chart binds the SecurityContextConstraints of OpenShift.
 
 {table}
 
@@ -125,8 +129,8 @@ def examine(platform: Platform) -> Row:
 
 def _judge(node: Node) -> None:
     """The doctor finds no fault; the agent uses the platform's own CDI spec where there is one; a
-    share is held to its limit; no other container has a GPU; where NRI is off, the doctor says how
-    it is turned on there."""
+    share is held to its limit; no other container has a GPU; the distributor's copy is there, or
+    its log says why not; where NRI is off, the doctor says how it is turned on there."""
     findings = node.doctor()
     faults = {name: each for name, each in findings.items() if each.level == "fail"}
     assert not faults, faults
@@ -137,6 +141,11 @@ def _judge(node: Node) -> None:
     assert not replaced, replaced
     node.check_limit()
     assert not node.sees_gpus()
+    copied = node.lab.namespace.outside(Path(names.HOST_LIBRARY)).exists
+    assert not copied()
+    said = node.distribute()
+    assert copied() == ("/usr" not in node.platform.read_only), said
+    assert copied() or "gpuslice's own pods need none" in said, said
     if node.platform.plugin is not None:
         node.start_plugin(node.platform.plugin)
         node.wait_for(node.platform.plugin.off)

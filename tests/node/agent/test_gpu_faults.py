@@ -14,6 +14,7 @@ from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.containerd_config import Options
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
+from nri_plugin.gpu import record
 from tests.node.conftest import GIB
 
 pytestmark = pytest.mark.node
@@ -76,3 +77,20 @@ def test_a_gpu_that_hangs_takes_no_other(two_gpus: Lab) -> None:
     lab.start_agent()
     lab.wait_until(lambda: gpus(lab) == 2, "the GPU is back")
     run(lab, "on-it-at-last", 0)
+
+
+def test_a_context_is_measured_on_a_gpu_that_no_container_has(two_gpus: Lab) -> None:
+    lab = two_gpus
+    with lab.pod("busy", lab.share({"main": [(0, 4 * GIB, 10)]})) as pod:
+        pod.run("main", OWN)
+        lab.stop_agent()
+        lab.namespace.outside(lab.run_dir / record.FILE).unlink()
+        seen = len(lab.agent_log.read_text())
+        lab.start_agent()
+
+        def measured() -> list[str]:
+            log = lab.agent_log.read_text()[seen:]
+            return re.findall(r'msg="context size" gpu=(\S+)', log)
+
+        lab.wait_until(lambda: bool(measured()), "the size of a context")
+        assert measured() == [lab.gpus[1].uuid]

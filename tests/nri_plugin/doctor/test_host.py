@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import CdiDevice, Edits, Hook, HookStage, Specs
 from nri_plugin.settings import Settings
 from tests.nri_plugin.doctor.whole_node import GPU, WHOLE, chosen, config
+from tests.support import ROOT
 
 CHECKPOINT = {
     "Data": {
@@ -64,6 +68,15 @@ def test_a_malformed_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
     assert host.find_device_plugins(below(tmp_path)).problem is not None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a PID namespace")
+def test_a_pid_namespace_of_its_own_is_found() -> None:
+    """That of a pod without hostPID, and of every pod of Talos 1.14."""
+    program = "from nri_plugin.doctor import host; print(host._kernel().host_pids)"
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_nvidias_dra_driver_is_found(tmp_path: Path) -> None:
