@@ -18,6 +18,7 @@ from nri_plugin.host.nvidia_runtime import (
     OTHER_VARIABLES,
 )
 from nri_plugin.policy import other_plugins
+from nri_plugin.policy.nvidia import Toolkit
 from nri_plugin.policy.other_plugins import Sign
 
 _MIN_FREE_BYTES: Final = 8 << 20
@@ -47,11 +48,11 @@ def root(facts: Facts) -> Answer:
 
 
 def library(facts: Facts) -> Answer:
-    found, store = facts.library, facts.settings.store_dir
-    if found.problem is not None:
+    store = facts.settings.store_dir
+    if facts.library_problem is not None:
         do = "set --library, or GPUSLICE_AGENT_LIBRARY: containers with a share are refused"
-        return fail(found.problem, do)
-    if not found.published:
+        return fail(facts.library_problem, do)
+    if not facts.library_published:
         return warn(f"not in {store} yet", "the agent publishes it at its start")
     return ok(f"in {store}, as it is in {facts.settings.library}")
 
@@ -114,33 +115,31 @@ def nvidia_runtime(facts: Facts) -> Answer:
     known = runtime_checks.handlers(facts.runtime)
     theirs = [name for name, table in known.items() if "nvidia" in str(table).lower()]
     default = runtime_checks.default_handler(facts.runtime)
-    toolkit = facts.nvidia
+    file, toolkit = facts.nvidia.file, facts.nvidia.toolkit
     if facts.runtime.config is None:
-        theirs = ["unknown"] if toolkit.config is not None else []
+        theirs = ["unknown"] if toolkit is not None else []
     if not theirs and facts.runtime.config is None:
         found = "neither containerd's configuration nor that of NVIDIA's toolkit is known"
         do = "run the doctor as root with hostPID, while containerd runs"
         return warn(found, do)
     if not theirs:
         return ok("no runtime handler is NVIDIA's")
-    # A missing value means the toolkit's default.
-    config = toolkit.config or {}
-    by_variable = bool(config.get(ACCEPT_VARIABLES, True))
-    by_mount = bool(config.get(ACCEPT_MOUNTS, False))
+    toolkit = toolkit or Toolkit()
+    by_variable, by_mount = toolkit.of_unprivileged, toolkit.of_mounts
     if not (by_variable or by_mount):
         found = "NVIDIA's runtime ignores NVIDIA_VISIBLE_DEVICES of unprivileged pods"
         return ok(found)
     is_default = default in theirs
     by_class = "" if is_default else f" whose RuntimeClass has the handler {', '.join(theirs)}"
     ways = ["its own NVIDIA_VISIBLE_DEVICES"] * by_variable + ["a volume mount"] * by_mount
-    unread = f" ({toolkit.problem})" if toolkit.problem else ""
+    unread = f" ({facts.nvidia.problem})" if facts.nvidia.problem else ""
     found = f"a pod{by_class} gets GPUs without a limit by {' or '.join(ways)}{unread}"
-    if is_default and by_variable and config.get(OTHER_VARIABLES):
-        return fail(found, f"remove {OTHER_VARIABLES} from {toolkit.file}")
+    if is_default and by_variable and toolkit.other_variables:
+        return fail(found, f"remove {OTHER_VARIABLES} from {file}")
     if is_default and by_variable:
         found += ", where it is created while the agent does not run"
     keys = [ACCEPT_VARIABLES] * by_variable + [ACCEPT_MOUNTS] * by_mount
-    return warn(found, _refuse(toolkit.file, keys))
+    return warn(found, _refuse(file, keys))
 
 
 def _refuse(file: str, keys: Sequence[str]) -> str:
@@ -157,11 +156,12 @@ def _refuse(file: str, keys: Sequence[str]) -> str:
 
 
 def device_plugins(facts: Facts) -> Answer:
-    seen = facts.plugins
-    sockets = [name for name in seen.sockets if not name.endswith(names.DEVICE_PLUGIN_SOCKET)]
-    agents = bool(facts.settings.whole_gpus) and sockets != [*seen.sockets]
-    theirs = [name for name in sockets if "nvidia" in name.lower() or "gpu" in name.lower()]
-    ours = {names.RESOURCE_NVIDIA_GPU} if agents and not theirs else set()
+    """Programs that run now, as the agent sees them; else those that the kubelet's record names."""
+    seen, node = facts.plugins, facts.settings.node_name or "NODE"
+    do = other_plugins.advice(seen.signs or [Sign("a device plugin")], node, seen.operator)
+    if seen.signs:
+        return fail("; ".join(sign.text for sign in seen.signs), do)
+    ours = {names.RESOURCE_NVIDIA_GPU} if facts.settings.whole_gpus else set()
     uuids = [gpu.uuid for gpu in facts.gpus]
     offering = [
         resource
@@ -173,21 +173,10 @@ def device_plugins(facts: Facts) -> Answer:
         for pod, container, resource in seen.allocated
         if resource not in ours and (resource.startswith(_OURS) or resource in offering)
     ]
-    node = facts.settings.node_name or "NODE"
-    do = other_plugins.advice(seen.signs or [Sign("a device plugin")], node, seen.operator)
-    dra = next((sign.text for sign in seen.signs if sign.is_dra), "")
-    if dra:
-        return fail(f"{dra}: which GPUs its claims hold is not known here", do)
     if offering or holding:
         what = [f"a device plugin offers {', '.join(offering)}"] if offering else []
         what += [f"{', '.join(holding[:3])} got a GPU from it"] if holding else []
         return fail("; ".join(what), do)
-    if theirs:
-        return warn(
-            f"sockets of other plugins for GPUs: {', '.join(theirs)}; "
-            + (seen.problem or "they offer nothing now"),
-            do,
-        )
     if seen.problem is not None:
         do = "check by kubectl describe node that no nvidia.com/ resource is offered"
         return warn(seen.problem, do)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from nri_plugin.policy.model import Gpu, Specs
+from nri_plugin.policy.nvidia import Toolkit
 from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.settings import Settings
 
@@ -85,18 +86,10 @@ class Runtime:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
-    """problem: why it cannot be mounted into containers; None: it can."""
-
-    problem: str | None = None
-    published: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class NvidiaRuntime:
-    """config.toml of NVIDIA's container toolkit; None: it does not exist."""
+    """What NVIDIA's runtime accepts, by the file; None: the file does not exist, or `problem`."""
 
-    config: Mapping[str, Any] | None = None
+    toolkit: Toolkit | None = None
     file: str = "/etc/nvidia-container-runtime/config.toml"
     problem: str | None = None
 
@@ -111,7 +104,6 @@ class DevicePlugins:
 
     registered: Mapping[str, Sequence[str]] = field(default_factory=dict)
     allocated: Sequence[tuple[str, str, str]] = ()
-    sockets: Sequence[str] = ()
     problem: str | None = None
     signs: Sequence[Sign] = ()
     operator: bool = False
@@ -149,14 +141,6 @@ class DevChar:
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
-    """selinux: it is enforcing. apparmor: it is enabled."""
-
-    selinux: bool = False
-    apparmor: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Agent:
     """The agent's own report. None: it does not answer, and `problem` states the cause."""
 
@@ -173,7 +157,9 @@ class Facts:
     root: bool
     socket: Socket
     runtime: Runtime
-    library: Library
+    library_problem: str | None
+    """Why it cannot be mounted into containers; None: it can."""
+    library_published: bool
     gpus: Sequence[Gpu]
     gpus_problem: str | None
     specs: Specs
@@ -190,7 +176,10 @@ class Facts:
     driver_root: str = "/"
     """The directory of the driver's files, as the host has it."""
     dev_char: DevChar = DevChar()
-    security: Security = Security()
+    selinux: bool = False
+    """Whether it is enforcing."""
+    apparmor: bool = False
+    """Whether it is enabled."""
     platform: str = ""
     """Which one configures containerd in a way of its own (platform.py); "": none."""
     links: Mapping[str, str] = field(default_factory=dict)

@@ -13,7 +13,6 @@ import http.client
 import mmap
 import os
 import socket
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +28,6 @@ from nri_plugin.doctor.facts import (
     DevicePlugins,
     Facts,
     Kernel,
-    Library,
     NvidiaRuntime,
     RunDir,
     Runtime,
@@ -41,8 +39,10 @@ from nri_plugin.host import (
     cdi_reader,
     device_plugins,
     driver_root,
+    nvidia_runtime,
     releases,
     rooted_open,
+    selinux,
     store,
 )
 from nri_plugin.host.descriptors import opened
@@ -79,12 +79,14 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
     specs = cdi_reader.load(directories, settings.cdi_kinds, drivers.stat)
     sockets = (settings.nri_socket, settings.containerd_state / _CRI_SOCKET)
     runtime = containerd.inspect_runtime(sockets, paths.containerd_config, root)
+    library_problem, published = _library(settings, library)
     return Facts(
         settings=settings,
         root=os.geteuid() == 0,
         socket=containerd.inspect_socket(settings.nri_socket, root),
         runtime=runtime,
-        library=_library(settings, library),
+        library_problem=library_problem,
+        library_published=published,
         gpus=gpus,
         gpus_problem=inventory.problem,
         failed_gpus=[gpu for gpu in inventory.seen if gpu.problem],
@@ -98,7 +100,8 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
         driver=inventory.driver,
         driver_root=str(drivers.host),
         dev_char=host_kernel.dev_char(root, drivers),
-        security=host_kernel.security(root),
+        selinux=selinux.enforcing(root),
+        apparmor=host_kernel.apparmor(root),
         platform=platform.find(root),
         links=links(settings, runtime),
         state_seen=root == Path("/") or bundle.changed_s(settings.containerd_state) is not None,
@@ -139,14 +142,15 @@ def _exists(path: str, drivers: DriverRoot) -> bool:
     return False
 
 
-def _library(settings: Settings, library: Path | None) -> Library:
+def _library(settings: Settings, library: Path | None) -> tuple[str | None, bool]:
+    """Return why it cannot be mounted into containers, and whether it is published."""
     if library is None:
-        return Library("--library is not set")
+        return "--library is not set", False
     try:
         stored = releases.place(store.read(library), names.FILE_LIBRARY, settings.store_dir)
     except StoreError as error:
-        return Library(str(error))
-    return Library(None, stored.is_file())
+        return str(error), False
+    return None, stored.is_file()
 
 
 def _existing(path: Path) -> Path:
@@ -226,7 +230,7 @@ def read_nvidia_runtime(root: Path, file: Path) -> NvidiaRuntime:
     if _under(root, OPERATORS_CONFIG).is_file():
         file = OPERATORS_CONFIG
     try:
-        return NvidiaRuntime(tomllib.loads(_under(root, file).read_text()), str(file))
+        return NvidiaRuntime(nvidia_runtime.read(_under(root, file)), str(file))
     except FileNotFoundError:
         return NvidiaRuntime(None, str(file))
     except (OSError, ValueError) as error:
@@ -240,11 +244,6 @@ def find_device_plugins(settings: Settings) -> DevicePlugins:
         device_plugins.dra_sign(kubelet, settings.cdi_dirs),
     )
     found = DevicePlugins(
-        sockets=[
-            f"{directory.name}/{path.name}"
-            for directory in (plugins, kubelet / "plugins_registry")
-            for path in device_plugins.sockets(directory)
-        ],
         signs=[sign for sign in signs if sign is not None],
         operator=any(settings.view.seen(each).exists() for each in _OPERATORS),
     )

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from nri_plugin.doctor.facts import DevChar, Security
-from nri_plugin.host import selinux
+from nri_plugin.doctor.facts import DevChar
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.policy import mountinfo
 
@@ -51,19 +50,12 @@ def _nodes(directory: Path) -> Iterator[tuple[str, str]]:
                 yield number, f"/dev/{node.relative_to(directory)}"
 
 
-def security(root: Path) -> Security:
-    """root: the host's."""
-    return Security(
-        selinux=selinux.enforcing(root),
-        apparmor=_text(root / "sys/module/apparmor/parameters/enabled") == _ENABLED,
-    )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+def apparmor(root: Path) -> bool:
+    """Whether it is enabled. root: the host's."""
+    with contextlib.suppress(OSError):
+        enabled = (root / "sys/module/apparmor/parameters/enabled").read_text()
+        return enabled.strip() == _ENABLED
+    return False
 
 
 def propagates(mounts: str, path: Path) -> bool:

@@ -31,7 +31,7 @@ def dev_char(facts: Facts) -> Answer:
 
 
 def security_modules(facts: Facts) -> Answer:
-    if facts.security.selinux:
+    if facts.selinux:
         if facts.runtime.cri.get("enable_selinux") is False:
             return ok("SELinux is enforcing; containerd does not label containers (enable_selinux)")
         labels = f"SELinux is enforcing; the agent labels its files {selinux.LABEL}"
@@ -41,7 +41,7 @@ def security_modules(facts: Facts) -> Answer:
             f"{labels}; whether the policy lets containers use them is what the agent says",
             f"see the agent's /readyz; {selinux.DO}",
         )
-    if facts.security.apparmor:
+    if facts.apparmor:
         return ok("AppArmor: containerd's default profile allows the agent's files")
     return ok("neither SELinux is enforcing nor AppArmor enabled")
 

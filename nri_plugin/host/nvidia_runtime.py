@@ -53,9 +53,14 @@ def toolkit(program: str, host: Path) -> Toolkit:
     """Return what the runtime accepts; its defaults if its configuration cannot be read. host: the
     host's root directory as seen here."""
     try:
-        config = tomllib.loads(_file(program, host).read_text())
+        return read(_file(program, host))
     except (OSError, ValueError):
         return Toolkit()
+
+
+def read(file: Path) -> Toolkit:
+    """Return what a configuration accepts. Raises OSError and ValueError."""
+    config = tomllib.loads(file.read_text())
     return Toolkit(
         bool(config.get(ACCEPT_VARIABLES, True)),
         bool(config.get(ACCEPT_MOUNTS, False)),

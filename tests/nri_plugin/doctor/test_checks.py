@@ -19,15 +19,14 @@ from nri_plugin.doctor.facts import (
     Finding,
     Kernel,
     Level,
-    Library,
     NvidiaRuntime,
     RunDir,
     Runtime,
-    Security,
     Socket,
 )
 from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import Edits
+from nri_plugin.policy.nvidia import Toolkit
 from tests.nri_plugin.doctor import device_plugin_rows
 from tests.nri_plugin.doctor.whole_node import (
     CGROUPFS,
@@ -99,18 +98,18 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ),
     ("dev-char", {"dev_char": LACKING, **runtime(handlers=CGROUPFS)}, OK, "cgroupfs", ""),
     ("dev-char", {"dev_char": DevChar(LACKING.nodes)}, OK, "for the driver's 2 device nodes", ""),
-    ("security-modules", {"security": Security(selinux=True)}, OK, "lets containers use", ""),
+    ("security-modules", {"selinux": True}, OK, "lets containers use", ""),
     (
         "security-modules",
-        {"security": Security(selinux=True), "agent": Agent(False, "SELinux does not let")},
+        {"selinux": True, "agent": Agent(False, "SELinux does not let")},
         *(WARN, "container_file_t:s0; whether the policy", "the agent's /readyz"),
     ),
     (
         "security-modules",
-        {"security": Security(selinux=True), **runtime(cri={"enable_selinux": False})},
+        {"selinux": True, **runtime(cri={"enable_selinux": False})},
         *(OK, "does not label containers", ""),
     ),
-    ("security-modules", {"security": Security(apparmor=True)}, OK, "default profile allows", ""),
+    ("security-modules", {"apparmor": True}, OK, "default profile allows", ""),
     ("dialects", chosen("--dialects=koordinator,volcano"), OK, "koordinator, volcano; the", ""),
     (
         "driver",
@@ -194,8 +193,14 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         },
         *(OK, "/run/containerd", ""),
     ),
-    ("library", {"library": Library("/l: gone")}, FAIL, "/l: gone", "--library"),
-    ("library", {"library": Library()}, WARN, "not in /run/gpuslice/.store yet", "at its start"),
+    ("library", {"library_problem": "/l: gone"}, FAIL, "/l: gone", "--library"),
+    (
+        "library",
+        {"library_published": False},
+        WARN,
+        "not in /run/gpuslice/.store yet",
+        "at its start",
+    ),
     ("driver", {"gpus_problem": "NVML: no"}, FAIL, "NVML: no", "nvidia-smi"),
     ("driver", {"gpus": ()}, FAIL, "lists no GPU", "with a GPU"),
     ("driver", {"failed_gpus": [MIG]}, WARN, "GPU-m: MIG mode is", "repair or exclude these"),
@@ -220,14 +225,14 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("nvidia-runtime", NVIDIAS, WARN, "while the agent does not run", f"--set {ENVVAR}=false"),
     (
         "nvidia-runtime",
-        {**NVIDIAS, "nvidia": NvidiaRuntime({}, str(OPERATORS_CONFIG))},
+        {**NVIDIAS, "nvidia": NvidiaRuntime(Toolkit(), str(OPERATORS_CONFIG))},
         WARN,
         "a pod gets GPUs without a limit by its own NVIDIA_VISIBLE_DEVICES",
         "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED=false; or its cdi.enabled: true",
     ),
     (
         "nvidia-runtime",
-        {**NVIDIAS, "nvidia": NvidiaRuntime({"swarm-resource": "ANY"})},
+        {**NVIDIAS, "nvidia": NvidiaRuntime(Toolkit(other_variables="ANY"))},
         FAIL,
         "a pod gets GPUs without a limit",
         "remove swarm-resource from /etc/nvidia-container-runtime/config.toml",
@@ -242,14 +247,14 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ("nvidia-runtime", {**NVIDIAS, "nvidia": NvidiaRuntime(REFUSES)}, OK, "runtime ignores", ""),
     (
         "nvidia-runtime",
-        {**NVIDIAS, "nvidia": NvidiaRuntime({**REFUSES, MOUNTS: 1})},
+        {**NVIDIAS, "nvidia": NvidiaRuntime(replace(REFUSES, of_mounts=True))},
         WARN,
         "a pod gets GPUs without a limit by a volume mount",
         f"{MOUNTS}=false",
     ),
     (
         "nvidia-runtime",
-        {"runtime": Runtime(problem="x"), "nvidia": NvidiaRuntime({}, problem=None)},
+        {"runtime": Runtime(problem="x"), "nvidia": NvidiaRuntime(Toolkit(), problem=None)},
         WARN,
         "RuntimeClass has the handler unknown",
         "=false",

@@ -18,10 +18,12 @@ from nri_plugin.doctor.facts import DevicePlugins, Level, Runtime
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import CdiDevice, Edits, Hook, HookStage, Specs
+from nri_plugin.policy.nvidia import Toolkit
 from nri_plugin.settings import Settings
 from tests.nri_plugin.doctor.whole_node import GPU, WHOLE, chosen, config
 from tests.support import ROOT
 
+OF_X = Toolkit(other_variables="X")
 CHECKPOINT = {
     "Data": {
         "PodDeviceEntries": [
@@ -98,7 +100,7 @@ def test_a_device_plugin_is_found_beside_a_kubelet_of_another_root(short: Path) 
         plugin.bind(str(settings.device_plugin_dir / "nvidia-gpu.sock"))
         plugin.listen()
         found = host.find_device_plugins(settings)
-    assert (found.sockets, found.problem) == (["device-plugins/nvidia-gpu.sock"], None)
+    assert found.problem is None
     assert ["a device plugin listens on" in sign.text for sign in found.signs] == [True]
     assert found.operator and not host.find_device_plugins(below(short)).operator
 
@@ -108,21 +110,21 @@ def test_no_kubelet_at_all(tmp_path: Path) -> None:
     assert found.problem == f"{tmp_path}/device-plugins does not exist"
     (tmp_path / "device-plugins").mkdir()
     found = host.find_device_plugins(below(tmp_path))
-    assert found == DevicePlugins(allocated=[], sockets=[], signs=[])
+    assert found == DevicePlugins(allocated=[], signs=[])
 
 
 def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
     """A pod sees the host's root elsewhere. Links resolve relative to that root."""
     (tmp_path / "var/lib/kubelet/device-plugins").mkdir(parents=True)
     (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/nvidia.toml").write_text("a = 1\n")
+    (tmp_path / "etc/nvidia.toml").write_text('swarm-resource = "X"\n')
     (tmp_path / "lib").symlink_to("/usr")
     (tmp_path / "usr").mkdir()
     (tmp_path / "usr/nvidia-cdi-hook").touch()
     given = ("--host-root", str(tmp_path), "--kubelet-dir", "/var/lib/k0s/kubelet")
     settings: Settings = chosen(*given)["settings"]
     assert host.find_device_plugins(settings).problem is None
-    assert host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml")).config == {"a": 1}
+    assert host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml")).toolkit == OF_X
     names = ("/lib/nvidia-cdi-hook", "/lib/gone", "/usr/gone")
     hooks = tuple(Hook(HookStage.CREATE_CONTAINER, name) for name in names)
     specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(hooks=hooks))})
@@ -154,20 +156,20 @@ def test_containerds_directories_lie_where_the_hosts_links_lead(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("text", "known"),
-    [("a = 1\n", {"a": 1}), ("a = \n", None), (None, None)],
+    [('swarm-resource = "X"\n', OF_X), ("a = \n", None), (None, None)],
 )
 def test_nvidias_configuration(tmp_path: Path, text: str | None, known: object) -> None:
     file = tmp_path / "config.toml"
     if text is not None:
         file.write_text(text)
     found = host.read_nvidia_runtime(Path("/"), file)
-    assert found.config == known
+    assert found.toolkit == known
     assert (found.problem is not None) is (text == "a = \n")
 
 
 def test_the_configuration_of_gpu_operators_toolkit(tmp_path: Path) -> None:
     own = tmp_path / str(OPERATORS_CONFIG).lstrip("/")
     own.parent.mkdir(parents=True)
-    own.write_text("b = 2\n")
+    own.write_text('swarm-resource = "X"\n')
     found = host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml"))
-    assert (found.config, found.file) == ({"b": 2}, str(OPERATORS_CONFIG))
+    assert (found.toolkit, found.file) == (OF_X, str(OPERATORS_CONFIG))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.doctor import host_kernel
-from nri_plugin.doctor.facts import DevChar, Security
+from nri_plugin.doctor.facts import DevChar
 from nri_plugin.host.driver_root import WITHOUT_MOUNT, DriverRoot
 
 
@@ -32,17 +32,13 @@ def test_nodes_without_a_link(tmp_path: Path, below: str) -> None:
     assert host_kernel.dev_char(tmp_path / "none", WITHOUT_MOUNT).nodes == ()
 
 
-def test_security_modules(tmp_path: Path) -> None:
-    assert host_kernel.security(tmp_path) == Security()
-    selinux, apparmor = tmp_path / "sys/fs/selinux", tmp_path / "sys/module/apparmor/parameters"
-    for directory in (selinux, apparmor):
-        directory.mkdir(parents=True)
-    (selinux / "enforce").write_text("0")
-    (apparmor / "enabled").write_text("N\n")
-    assert host_kernel.security(tmp_path) == Security()
-    (selinux / "enforce").write_text("1")
-    (apparmor / "enabled").write_text("Y\n")
-    assert host_kernel.security(tmp_path) == Security(True, True)
+def test_whether_apparmor_is_enabled(tmp_path: Path) -> None:
+    assert not host_kernel.apparmor(tmp_path)
+    directory = tmp_path / "sys/module/apparmor/parameters"
+    directory.mkdir(parents=True)
+    for text in ("N\n", "Y\n"):
+        (directory / "enabled").write_text(text)
+        assert host_kernel.apparmor(tmp_path) is (text == "Y\n")
 
 
 MOUNTS = """\

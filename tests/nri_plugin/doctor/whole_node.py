@@ -13,13 +13,13 @@ from nri_plugin.doctor.facts import (
     Facts,
     Kernel,
     Level,
-    Library,
     NvidiaRuntime,
     RunDir,
     Runtime,
     Socket,
 )
 from nri_plugin.policy.model import CdiDevice, Edits, Gpu, Hook, HookStage, Mount, Specs
+from nri_plugin.policy.nvidia import Toolkit
 
 GPU = Gpu("GPU-a", 0, 40 << 30)
 HOOK = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-cdi-hook")
@@ -27,7 +27,7 @@ ENCODE = Mount("/usr/lib/libnvidia-encode.so.580", "/usr/lib/libnvidia-encode.so
 DEVICE = CdiDevice("GPU-a", "/etc/cdi/nvidia.yaml", Edits(hooks=(HOOK,)))
 NVIDIA = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/x/nvidia-runtime"}}
 ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
-REFUSES = {ENVVAR: False}
+REFUSES = Toolkit(of_unprivileged=False)
 MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 TOLERATE = {"tolerate_missing_plugins_annotation": "free"}
 REJECTS = {"enable": True, "reject_oci_hook_adjustment": True}
@@ -66,14 +66,14 @@ GIVES_WHOLE = from_arguments(["--library", "/lib.so", "--whole-gpus", "any"], {}
 OURS = DevicePlugins(
     {"nvidia.com/gpu": ["GPU-a"]},
     [("uid", "main", "nvidia.com/gpu")],
-    ["device-plugins/gpuslice-gpu.sock"],
 )
 WHOLE = Facts(
     settings=from_arguments(["--library", "/lib.so"], {}),
     root=True,
     socket=Socket(True, True),
     runtime=Runtime("containerd", "v2.4.2", config()),
-    library=Library(published=True),
+    library_problem=None,
+    library_published=True,
     gpus=(GPU,),
     gpus_problem=None,
     specs=Specs({"GPU-a": DEVICE}),
