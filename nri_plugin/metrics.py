@@ -1,7 +1,7 @@
 """The agent's Prometheus metrics, in one registry.
 
-Holds only numbers. Other modules set them; endpoint.py serves them. docs/operations.md has the same
-table, and a test compares the two.
+Holds only numbers. Other modules set them; endpoint.py serves them. docs/operations.md says what
+each means, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -51,196 +51,142 @@ class Metrics:
     def _add_requests(self) -> None:
         self.request_duration = Histogram(
             "gpuslice_nri_request_duration_seconds",
-            "Time from a request of the runtime to the agent's answer, by request and outcome"
-            " (adjusted, passed, refused, late, error). All containers of the node wait for it.",
+            "Time from a request to its answer: adjusted, passed, refused, late or error.",
             ("request", "outcome"),
             buckets=_LATENCY_BUCKETS_S,
             registry=self.registry,
         )
         self.refusals = self._counter(
-            "gpuslice_nri_refusals_total",
-            "Requests that the agent refused, by reason. The pod's events have the text, and"
-            " docs/operations.md what to do about each reason.",
-            "reason",
+            "gpuslice_nri_refusals_total", "Refusals; the pod's events have the texts.", "reason"
         )
         self.session_up = self._gauge(
-            "gpuslice_nri_session_up",
-            "1 while the agent is registered with the container runtime and synchronized; at 0 pods"
-            " with a share of a GPU cannot start on this node.",
+            "gpuslice_nri_session_up", "1 while registered with the runtime and synchronized."
         )
         self.sessions = self._counter(
-            "gpuslice_nri_sessions_total",
-            "Sessions that the agent established with the container runtime; more than one since"
-            " the start means reconnects.",
+            "gpuslice_nri_sessions_total", "Sessions with the container runtime since the start."
         )
         self.connections_lost = self._counter(
             "gpuslice_nri_reconnects_total",
-            "Reconnects to the container runtime, by cause: ended (the runtime stopped, or dropped"
-            " the agent), absent (no process listens), failed (an error of protocol or socket).",
+            "Reconnects to the container runtime, by cause: ended, absent, failed.",
             "cause",
         )
         self.runtime = Info(
-            "gpuslice_nri_runtime",
-            "The container runtime of the last session, its version and its NRI's; empty before the"
-            " first session.",
-            registry=self.registry,
+            "gpuslice_nri_runtime", "Runtime of the last session.", registry=self.registry
         )
         self.synchronized_pods = self._gauge(
-            "gpuslice_nri_synchronize_pods",
-            "Pods that the runtime reported at the start of the last session.",
+            "gpuslice_nri_synchronize_pods", "Pods that the runtime listed last."
         )
         self.synchronized_containers = self._gauge(
-            "gpuslice_nri_synchronize_containers",
-            "Containers that the runtime reported at the start of the last session.",
+            "gpuslice_nri_synchronize_containers", "Containers that the runtime listed last."
         )
 
     def _add_containers(self) -> None:
         self.strays = self._gauge(
             "gpuslice_stray_containers",
-            "Containers at the last Synchronize that differ from the agent's adjustment:"
-            " not_adjusted (created without the agent: no GPU for its share), files_lost (its grant"
-            " is missing on this host), foreign_gpu (a GPU without a limit), nvidia_runtime (GPUs"
-            " from NVIDIA's runtime: created without the agent). The log names them.",
+            "Containers at the last session's start that differ from the agent's adjustment:"
+            " not_adjusted, files_lost, foreign_gpu, nvidia_runtime; the log names them.",
             "kind",
         )
         self.with_grant = self._gauge(
-            "gpuslice_containers_with_grant", "Containers that hold a share of a GPU now."
+            "gpuslice_containers_with_grant", "Containers that hold a share of a GPU."
         )
         self.not_enforceable = self._counter(
             "gpuslice_limit_not_enforceable_total",
-            "Containers that started although the limit may not apply to their program"
-            " (LimitNotEnforceable): static, 32 bit, or not of glibc. --unenforceable refuse"
-            " refuses them; --strict limits those of musl.",
+            "Containers that started although the limit may not apply (LimitNotEnforceable).",
         )
         self.not_in_place = self._counter(
             "gpuslice_limit_not_in_place_total",
-            "Running containers with a share in which library, preload line or grant differ from"
-            " what the agent mounted, or cannot be examined. The log names them.",
+            "Running containers whose limit is missing or cannot be examined; the log names them.",
         )
         self.unlimited = self._counter(
             "gpuslice_containers_unlimited_total",
-            "Containers without a share that were created with GPUs, which have no limit, by"
-            " source: nvidia_runtime (NVIDIA_VISIBLE_DEVICES under NVIDIA's runtime), nri_plugin"
-            " (another NRI plugin).",
+            "Containers without a share that have GPUs from nvidia_runtime or an nri_plugin.",
             "source",
         )
 
     def _add_gpus(self) -> None:
         self.library = self._gauge(
-            "gpuslice_library",
-            "1 for the library that new containers mount, by its SHA-256. No series while the node"
-            " has no library.",
-            "sha256",
+            "gpuslice_library", "1 for the library that new containers mount.", "sha256"
         )
-        self.gpus = self._gauge("gpuslice_gpus", "GPUs of this node that the driver lists.")
+        self.gpus = self._gauge("gpuslice_gpus", "GPUs that the driver lists.")
         self.unusable = self._gauge(
-            "gpuslice_unusable_gpus",
-            "GPUs that the driver lists and that the agent cannot inject, because they have no"
-            " usable CDI device; /readyz and the Device object have the reasons.",
+            "gpuslice_unusable_gpus", "GPUs without a usable CDI device; /readyz has the reasons."
         )
-        self.whole_gpus = self._gauge(
-            "gpuslice_whole_gpus",
-            "GPUs assigned whole to pods (nvidia.com/gpu of the agent's device plugin).",
-        )
+        self.whole_gpus = self._gauge("gpuslice_whole_gpus", "GPUs assigned whole to pods.")
         self.whole_refused = self._counter(
-            "gpuslice_whole_gpu_refusals_total",
-            "Allocations of whole GPUs that the agent refused the kubelet, because a share came"
-            " first; the pod's event UnexpectedAdmissionError has the text.",
+            "gpuslice_whole_gpu_refusals_total", "Allocations of whole GPUs that the agent refused."
         )
         self.overhead = self._gauge(
             "gpuslice_overhead_bytes",
-            "GPU memory that the driver holds for containers with a share beyond their charge:"
-            " code, local memory, larger contexts. Measured every second; it lowers their limits.",
+            "Memory that the driver holds for containers beyond their charge.",
             "uuid",
         )
         self.sample_age = self._gauge(
             "gpuslice_sample_age_seconds",
-            "Time since the last complete sample of the containers' memory; one is due every second"
-            " (every three while no container uses a GPU). It grows while NVML does not answer, and"
-            " if the measuring task has ended.",
+            "Time since the last complete sample of the containers' memory, due every 1 to 3 s.",
         )
         self.not_measured = self._gauge(
             "gpuslice_containers_not_measured",
-            "Containers with a share for which NVML had no figure at the last sample (MPS, some MIG"
-            " drivers, a driver that does not answer); their last measurement stays in force.",
+            "Containers for which NVML had no figure at the last sample.",
         )
 
     def _add_compute(self) -> None:
         self.throttled = self._counter(
             "gpuslice_container_gpu_throttled_seconds_total",
-            "Time that launches of the container waited for its window on the GPU, summed over"
-            " threads.",
+            "Time that launches waited for the container's window on the GPU, summed over threads.",
             *_CONTAINER,
         )
         self.busy = self._counter(
             "gpuslice_container_gpu_busy_seconds_total",
-            "Time in which the GPU did work of the container, as the library counts it when the"
-            " work finishes; only where launches are checked.",
+            "Time in which the GPU did work of the container; only where launches are checked.",
             *_CONTAINER,
         )
         self.turn_idle = self._counter(
             "gpuslice_container_gpu_turn_idle_seconds_total",
-            "Time of the container's windows in which no work of it ran: from the start of a window"
-            " to the first work, from the last work to the end (hand-over), and the program's own"
-            " pauses. Counts only windows for which other containers waited, and those under"
-            " --core-policy force.",
+            "Time of the container's contended windows in which no work of it ran.",
             *_CONTAINER,
         )
         self.share = self._gauge(
             "gpuslice_container_gpu_share_ratio",
-            "Achieved share: part of the last second (window 1s) or ten (10s) in which the GPU did"
-            " work of the container; only where launches are checked.",
+            "Achieved share of the last second (1s) or ten (10s); only where launches are checked.",
             *_CONTAINER,
             "window",
         )
         self.requested = self._gauge(
             "gpuslice_container_gpu_request_ratio",
-            "Requested share (gpu-core) of the GPU's time; no series without a cap.",
+            "Requested share of the GPU's time; no series without a cap.",
             *_CONTAINER,
         )
         self.nvml_utilization = self._gauge(
             "gpuslice_container_gpu_nvml_utilization_ratio",
-            "Part of the driver's last sample period (at most a second) in which kernels of the"
-            " container's processes ran (nvmlDeviceGetProcessUtilization); no series where the GPU"
-            " does not support it.",
+            "Part of NVML's last sample period in which kernels of the container ran.",
             *_CONTAINER,
         )
 
     def _add_services(self) -> None:
         self.long_kernels = self._counter(
             "gpuslice_long_kernel_containers_total",
-            "Containers that ran a kernel of more than a second, which no component can interrupt"
-            " (LimitNotEnforceable). The log names them.",
+            "Containers that ran a kernel of more than a second; the log names them.",
         )
         self.arbiter_up = self._gauge(
-            "gpuslice_arbiter_up",
-            "1 while the arbiter, which divides each GPU's time, has a heartbeat and serves; at 0"
-            " each container keeps its own part of each cycle.",
+            "gpuslice_arbiter_up", "1 while the arbiter has a heartbeat and serves."
         )
         self.arbiter_starts = self._counter(
-            "gpuslice_arbiter_starts_total",
-            "Arbiters that the agent started; more than one since its start means that they exit,"
-            " or hang.",
+            "gpuslice_arbiter_starts_total", "Arbiters that the agent started."
         )
         self.api_up = self._gauge(
-            "gpuslice_api_up",
-            "1 while the agent's state of this node, its Device and its pods is in sync with the"
-            " API server; always 0 without a cluster.",
+            "gpuslice_api_up", "1 while node, Device and pods are in sync; 0 without a cluster."
         )
         self.api_writes = self._counter(
             "gpuslice_api_writes_total",
-            "Writes to the API server, by object (node, device, lease, event) and outcome"
-            " (written, failed). The agent retries failed ones; the log has the server's answer.",
+            "Writes of node, device, lease and event to the API server: written, failed.",
             "object",
             "outcome",
         )
         self.grants = self._gauge(
             "gpuslice_grants",
-            "Containers with a share, by the result of comparing them with the API server's pods:"
-            " confirmed; mismatch (differs from the pod's grant, or the GPU was full);"
-            " pod_not_found (created without the API server); unknown (no answer, or the"
-            " pod is absent for less than a minute). None"
-            " without a cluster.",
+            "Containers with a share, compared with the API server's pods: confirmed, mismatch,"
+            " pod_not_found, unknown.",
             "verification",
         )
         self.ready = self._gauge("gpuslice_ready", "1 while /readyz returns ok.")
