@@ -88,6 +88,15 @@ class Child:
         return ChildError(f"{self.subject} did not answer in {self.deadline_s:g} s")
 
 
+async def end(process: asyncio.subprocess.Process, timeout_s: float) -> None:
+    """Close the process's input, which ends it. Return when it has exited, or after the timeout."""
+    assert process.stdin is not None
+    process.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await process.wait()
+
+
 def importing(environment: Mapping[str, str]) -> Mapping[str, str]:
     """Return the environment of a child that imports what this process imports, whatever its
     working directory."""

@@ -82,8 +82,7 @@ def command_parser(
 
 def from_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Return the settings. Exits, as argparse does, for invalid arguments and for --help."""
-    known = parser()
-    return of(parse(known, arguments, environment), environment)
+    return of(parse(parser(), arguments, environment), environment)
 
 
 def parse(
@@ -112,7 +111,8 @@ def parse(
 
 
 def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
-    """Convert to Settings: most flags have a setting's name and value; the others are mapped."""
+    """Convert to Settings: most flags have a setting's name and value; the others are mapped. A
+    command that publishes nothing needs no library."""
     known = {field.name for field in fields(Settings)}
     settings = {name: value for name, value in vars(given).items() if name in known}
     handlers = (*Rules().runtime_handlers, *given.runtime_handler)
@@ -128,6 +128,7 @@ def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
         "device_plugin_dir": view.seen(discovery.DEVICE_PLUGINS),
         "environment": {**environment, **found},
         "kubeconfig": str(given.kubeconfig or ""),
+        "library": given.library or Path("/"),
         "kubelet_dir": view.seen(given.kubelet_dir or discovery.kubelet(view)),
         "managed_free": given.managed_memory == "free",
         "nri_socket": view.seen(given.nri_socket),

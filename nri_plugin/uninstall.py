@@ -45,9 +45,7 @@ _RETRY_S: Final = 5.0
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    known = parser()
-    given = command_line.parse(known, arguments, environment)
-    given.library = given.library or Path("/")  # unused: nothing is published
+    given = command_line.parse(parser(), arguments, environment)
     settings = command_line.of(given, environment)
     places = Places(
         settings.run_dir,

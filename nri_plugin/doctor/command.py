@@ -45,11 +45,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if set(arguments) <= {"--json"}:
         arguments = (*host_kernel.agent_arguments(), *arguments)
     given = command_line.parse(known, arguments, environment)
-    library = given.library
-    given.library = library or Path("/")  # unused: `collect` receives `library` itself, None too
     settings = command_line.of(given, environment)
     paths = host.HostPaths(given.containerd_config, given.nvidia_config)
-    findings = examine(host.collect(settings, library, paths))
+    findings = examine(host.collect(settings, given.library, paths))
     sys.stdout.write(as_json(findings) if given.json else as_text(findings))
     return int(any(finding.level is Level.FAIL for finding in findings))
 

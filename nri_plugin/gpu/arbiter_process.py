@@ -21,7 +21,7 @@ from typing import Final
 
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
-from nri_plugin.child import cause, importing
+from nri_plugin.child import cause, end, importing
 from nri_plugin.metrics import Metrics
 
 _LOG: Final = logging.getLogger(__name__)
@@ -129,12 +129,8 @@ class ArbiterProcess:
 
     async def _end(self, child: Process) -> None:
         """Close its input, which ends it; kill it if it does not exit in time."""
-        assert child.stdin is not None
-        child.stdin.close()
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._leave_s):
-                    await child.wait()
+            await end(child, self._leave_s)
         finally:
             if child.returncode is None:
                 _LOG.warning(Line("arbiter killed: it did not exit in time", pid=child.pid))

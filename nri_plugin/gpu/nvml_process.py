@@ -20,7 +20,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nri_plugin.child import Child, cause
+from nri_plugin.child import Child, cause, end
 from nri_plugin.gpu.nvml_queries import BOARD, GPUS, LINKS
 from nri_plugin.policy.refusals import ChildError
 
@@ -130,12 +130,8 @@ class NvmlProcess:
         process = running.process if running else self.child.lingering
         if process is None:
             return
-        assert process.stdin is not None
-        process.stdin.close()
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSE_S):
-                    await process.wait()
+            await end(process, _CLOSE_S)
         finally:
             if running is not None:
                 self._leave(running)

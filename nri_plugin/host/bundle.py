@@ -52,13 +52,14 @@ class Config:
     """capabilities: plain names of all that a process in the container can have.
 
     sees_others: the container has no PID namespace of its own, but its pod's, another container's
-    or the host's. selinux_label: of its processes; "": none.
+    or the host's. selinux_label: of its processes; "": none. sources: of its mounts.
     """
 
     process: entrypoint.Process
     capabilities: AbstractSet[str]
     sees_others: bool
-    selinux_label: str = ""
+    selinux_label: str
+    sources: Sequence[str]
 
 
 def changed_s(state: Path) -> float | None:
@@ -83,18 +84,6 @@ def all_of(containerd_state: Path) -> Sequence[Path]:
         return ()
 
 
-def sources(bundle: Path) -> Sequence[str]:
-    """Return the sources of the container's mounts; none if it was removed meanwhile. Raises
-    OSError, also for a malformed file."""
-    try:
-        mounts = json.loads((bundle / "config.json").read_bytes()).get("mounts") or ()
-        return [str(mount.get("source", "")) for mount in mounts]
-    except FileNotFoundError:
-        return ()
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise OSError(f"{bundle}/config.json is not as the runtime reads it: {error!r}") from error
-
-
 def init(bundle: Path) -> Path:
     """Return the /proc directory of the container's first process. Raises OSError."""
     return Path("/proc", (bundle / "init.pid").read_text().strip())
@@ -105,7 +94,7 @@ def config(bundle: Path) -> Config:
     with (bundle / "config.json").open("rb") as file:
         data = file.read(_CONFIG_BYTES + 1)
     if len(data) > _CONFIG_BYTES:
-        raise OSError(f"config.json has more than {_CONFIG_BYTES} bytes")
+        raise OSError(f"{bundle}/config.json has more than {_CONFIG_BYTES} bytes")
     try:
         written = json.loads(data)
         process = written["process"]
@@ -114,9 +103,10 @@ def config(bundle: Path) -> Config:
         held = _held(process.get("capabilities") or {})
         namespaces = (written.get("linux") or {}).get("namespaces") or ()
         own = any(each["type"] == "pid" and not each.get("path") for each in namespaces)
-        return Config(starts, held, not own, str(process.get("selinuxLabel") or ""))
+        sources = [str(mount.get("source", "")) for mount in written.get("mounts") or ()]
+        return Config(starts, held, not own, str(process.get("selinuxLabel") or ""), sources)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise OSError(f"config.json is not as the runtime reads it: {error!r}") from error
+        raise OSError(f"{bundle}/config.json is not as the runtime reads it: {error!r}") from error
 
 
 def _held(sets: dict[str, Any]) -> AbstractSet[str]:

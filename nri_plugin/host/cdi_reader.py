@@ -27,7 +27,7 @@ from nri_plugin.host import cdi_edits
 from nri_plugin.host.cdi_edits import SpecError, Stat
 from nri_plugin.policy import nvidia
 from nri_plugin.policy.model import CdiDevice, Edits, Specs
-from nri_plugin.policy.shortage import raise_shortage
+from nri_plugin.policy.refusals import raise_shortage
 
 _MAX_BYTES: Final = 4 << 20
 _YAML: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -17,7 +17,7 @@ from nri_plugin.host import cdi_reader
 from nri_plugin.host.cdi_edits import SpecError, Stat
 from nri_plugin.policy import nvidia
 from nri_plugin.policy.places import normal
-from nri_plugin.policy.shortage import raise_shortage
+from nri_plugin.policy.refusals import raise_shortage
 
 _DEVICES: Final = Path("/proc/devices")
 _UNREADABLE: Final = (

@@ -3,14 +3,12 @@
 In a pod the host's file system is mounted as a whole, at --host-root. So no directory has to exist
 before the pod starts, and what appears later is seen. Every path is translated once, at the agent's
 start (gpuslice/gpu/host_view.py). What the container runtime is told stays the host's path.
-The choice among directories is a function of what is there (`Seen`).
 Reads directories only. Blocks: not for the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -30,40 +28,21 @@ KUBELETS: Final = (
 
 
 def containerd_state(view: HostView) -> Path:
-    """Return the state directory of the kubelet's containerd, as the host has it."""
-    return find_state({state: _state(view.seen(state)) for state in bundle.STATES})
+    """Return the state directory of the kubelet's containerd, as the host has it: the one whose
+    containers of Kubernetes changed last; in a pod, the agent's own did. A Docker containerd beside
+    it has none, and an earlier installation's do not change. If none has any yet, return the first
+    that exists."""
+    seen = {state: view.seen(state) for state in bundle.STATES}
+    changed_s = {state: bundle.changed_s(path) for state, path in seen.items()}
+    with_pods = [(time_s, state) for state, time_s in changed_s.items() if time_s is not None]
+    existing = (state for state, path in seen.items() if path.is_dir())
+    return max(with_pods)[1] if with_pods else next(existing, bundle.STATES[0])
 
 
 def kubelet(view: HostView) -> Path:
     """Return the kubelet's --root-dir, as the host has it: the first that has its socket."""
     with_socket = (k for k in KUBELETS if view.seen(k / "pod-resources/kubelet.sock").exists())
     return next(with_socket, KUBELETS[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A state directory. changed_s: when a container of Kubernetes came or went last; None: it has
-    none."""
-
-    exists: bool
-    changed_s: float | None = None
-
-
-def find_state(states: Mapping[Path, Seen]) -> Path:
-    """Return the one whose containers of Kubernetes changed last; in a pod, the agent's own did. A
-    Docker containerd beside it has none, and an earlier installation's do not change. If none has
-    any yet, return the first that exists. Pure."""
-    with_pods = [(seen.changed_s, path) for path, seen in states.items() if seen.changed_s]
-    if with_pods:
-        return max(with_pods, key=lambda each: each[0] or 0.0)[1]
-    return next((path for path, seen in states.items() if seen.exists), next(iter(states)))
-
-
-def _state(path: Path) -> Seen:
-    try:
-        return Seen(path.is_dir(), bundle.changed_s(path))
-    except OSError:
-        return Seen(False)
 
 
 def missing(view: HostView, state: Path) -> Sequence[str]:

@@ -35,8 +35,7 @@ from nri_plugin.policy import plan as plans
 from nri_plugin.policy import preload_list
 from nri_plugin.policy.model import Floor, Share
 from nri_plugin.policy.plan import ContainerPlan
-from nri_plugin.policy.refusals import FilesError, Reason, refused
-from nri_plugin.policy.shortage import raise_shortage
+from nri_plugin.policy.refusals import FilesError, Reason, raise_shortage, refused
 
 _LOG: Final = logging.getLogger(__name__)
 

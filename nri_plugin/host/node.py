@@ -7,7 +7,6 @@ worker or a child, under a deadline. A CDI spec is generated for a GPU that has 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -67,7 +66,9 @@ class Node:
         )
         # The agent's own directory comes first: its spec counts where no other one is usable.
         directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
-        self._specs = Reader(directories, settings.cdi_kinds, self._status)
+        self._specs = Reader(
+            directories, settings.cdi_kinds, lambda path: self.driver_root.stat(path)
+        )
         self._renewed_for: tuple[str, Path] | None = None
         """Driver's version and root for which specs were generated; None: an earlier agent's."""
         self.default_runtime: str | None = None
@@ -117,9 +118,6 @@ class Node:
             self.toolkit = nvidia_runtime.toolkit(program, host)
             self.unprotected = nvidia_runtime.problem(program, self.toolkit, host)
 
-    def _status(self, path: str) -> os.stat_result:
-        return self.driver_root.stat(path)
-
     def as_on_host(self, text: str) -> str:
         """Return a text in which paths that are seen below the host's root are the host's own."""
         root = self._settings.host_root
@@ -127,7 +125,7 @@ class Node:
 
     async def find_directories(self) -> Sequence[str]:
         """Search for the driver's root anew, and return what the host lacks."""
-        return await self._work(self._find_driver_and_missing)
+        return await self.work(self._find_driver_and_missing)
 
     def _find_driver_and_missing(self) -> Sequence[str]:
         chosen = self._settings
@@ -141,7 +139,7 @@ class Node:
         """Note the signs of other programs that allocate GPUs, and what the kubelet assigned.
         WholeGpus reads the assignments where the agent is a device plugin itself."""
         chosen = self._settings
-        plugin, dra, assigned = await self._work(self._others)
+        plugin, dra, assigned = await self.work(self._others)
         now_s = time.monotonic()
         for source, sign in (("socket", plugin), ("dra", dra)):
             seen = sign and replace(sign, text=self.as_on_host(sign.text))
@@ -204,11 +202,11 @@ class Node:
             self._worker.post(collect)
 
     async def inspect_host(self) -> HostState:
-        return await self._work(self.inspect_host_now)
+        return await self.work(self.inspect_host_now)
 
     async def resolve_cdi_names(self, cdi_names: Sequence[str]) -> Host:
         """Return the facts that show whether other programs' CDI names inject a GPU."""
-        return await self._work(lambda: Host(self.with_gpu(cdi_names), cdi_vendor.majors()))
+        return await self.work(lambda: Host(self.with_gpu(cdi_names), cdi_vendor.majors()))
 
     def with_gpu(self, cdi_names: Sequence[str]) -> AbstractSet[str]:
         """Return those of these CDI names that inject a GPU; runs in the worker."""
@@ -240,11 +238,11 @@ class Node:
         """
         if not self._settings.nvidia_ctk or not self.generator.due:
             return False
-        options = await self._work(lambda: self.generator.options(self._store.directory()))
-        before = await self._work(self.generator.node_commands)
+        options = await self.work(lambda: self.generator.options(self._store.directory()))
+        before = await self.work(self.generator.node_commands)
         text = await self.generator.generate(uuids, options, before)
         if text is not None:
-            await self._work(partial(self.generator.write, text))
+            await self.work(partial(self.generator.write, text))
         return text is not None
 
     async def renew_specs(self) -> None:
@@ -256,19 +254,10 @@ class Node:
         driver = self.inventory.driver, self.driver_root.host
         if driver == self._renewed_for:
             return
-        uuids = await self._work(self.generator.present)
+        uuids = await self.work(self.generator.present)
         if uuids and not await self.generate_specs(uuids):
-            await self.discard_specs()
+            await self.work(self.generator.discard)
         self._renewed_for = driver
-
-    async def discard_specs(self) -> bool:
-        """Remove the generated specs; False: there were none. Raises OSError."""
-        return await self._work(self.generator.discard)
-
-    async def withdraw_duplicates(self) -> bool:
-        """Remove the generated devices that another spec defines, too; False: there were none.
-        Raises OSError."""
-        return await self._work(self.generator.withdraw_duplicates)
 
     def inspect_host_now(self) -> HostState:
         """Read the current CDI specs and library; runs in the worker."""
@@ -297,5 +286,6 @@ class Node:
             self.library = path
         return path
 
-    async def _work(self, job: Callable[[], _T]) -> _T:
+    async def work(self, job: Callable[[], _T]) -> _T:
+        """Run a job that blocks."""
         return await self._worker.run(job, self._settings.work_deadline_s)

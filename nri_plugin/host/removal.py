@@ -167,7 +167,8 @@ def used_by_containers(containerd_state: Path, proc: Path = _PROC) -> Used:
     all processes. Raises OSError."""
     paths, devices, trees = set[str](), set[str](), set[object]()
     for path in bundle.all_of(containerd_state):
-        paths.update(bundle.sources(path))
+        with suppress(FileNotFoundError):  # it was removed meanwhile
+            paths.update(bundle.config(path).sources)
     for process in proc.glob("[0-9]*"):
         try:
             root = (process / "root").stat()

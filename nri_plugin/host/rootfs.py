@@ -32,8 +32,7 @@ from nri_plugin.host.rooted_open import kind
 from nri_plugin.policy import mountinfo, preload_list
 from nri_plugin.policy.places import is_below
 from nri_plugin.policy.plan import ContainerPlan
-from nri_plugin.policy.refusals import Reason, Refused, refused
-from nri_plugin.policy.shortage import raise_shortage
+from nri_plugin.policy.refusals import Reason, Refused, raise_shortage, refused
 
 _OPEN: Final = os.O_PATH | os.O_DIRECTORY
 """Without O_NOFOLLOW: /proc/PID/root is a link to follow; the other paths are the runtime's own."""

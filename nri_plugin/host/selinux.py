@@ -19,8 +19,6 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
-import orjson
-
 from nri_plugin.host import bundle
 from nri_plugin.host.descriptors import opened
 
@@ -144,7 +142,6 @@ def problem(
 
 def _label(containerd_state: Path, sandbox_id: str) -> str:
     try:
-        spec = orjson.loads((bundle.of(containerd_state, sandbox_id) / "config.json").read_bytes())
-        return str(spec["process"].get("selinuxLabel", ""))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return bundle.config(bundle.of(containerd_state, sandbox_id)).selinux_label
+    except OSError:
         return ""

@@ -20,8 +20,7 @@ from typing import Final
 from gpuslice.contract import forwarder, names
 from nri_plugin.host import releases, tmpfs
 from nri_plugin.host.descriptors import opened
-from nri_plugin.policy.refusals import Refused, StoreError
-from nri_plugin.policy.shortage import raise_shortage
+from nri_plugin.policy.refusals import Refused, StoreError, raise_shortage
 
 _BYTES: Final = 64 << 20
 """The most that the store takes of the agent's memory limit; a release and the hooks' program take

@@ -29,8 +29,7 @@ from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Container, Pod
 from nri_plugin.policy.notices import Notice, Notices
 from nri_plugin.policy.plan import ContainerPlan
-from nri_plugin.policy.refusals import Reason, Refused, refused
-from nri_plugin.policy.shortage import is_shortage
+from nri_plugin.policy.refusals import Reason, Refused, is_shortage, refused
 from nri_plugin.settings import Settings
 from nri_plugin.threads import ThreadPool
 

@@ -121,7 +121,9 @@ async def _inspect(node: Node) -> Found:
         found = [specs.devices.get(gpu.uuid) for gpu in node.gpus]
         # Another program may have described the GPU since, in the same directory. Neither
         # description is then valid, so ours is removed.
-        if any(device and device.also_in for device in found) and await node.withdraw_duplicates():
+        if any(device and device.also_in for device in found) and await node.work(
+            node.generator.withdraw_duplicates
+        ):
             specs, paths = await node.inspect_host()
         wanted = node.to_generate(specs)
         if wanted and not silent and await node.generate_specs(wanted):

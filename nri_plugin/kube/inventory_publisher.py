@@ -65,7 +65,7 @@ class InventoryPublisher:
         self._parts = parts
         self._modes = modes
         self._now = now
-        self._node_name = node_name = parts.settings.node_name
+        self._node_name = parts.settings.node_name
         self._changed = asyncio.Event()
         self._logged_problem = ""
         self._conditions = True
@@ -74,8 +74,7 @@ class InventoryPublisher:
         self._listed: Sequence[Entry] = ()
         """The Device's last desired entries: it may be deleted, and a failed GPU reports
         nothing."""
-        self.node = One(node_name, self._changed)
-        self.device = One(node_name, self._changed)
+        self.node, self.device = One(self._changed), One(self._changed)
 
     @property
     def node_uid(self) -> str:
@@ -218,30 +217,24 @@ def _version(raw: Json) -> str:
 
 
 class One:
-    """A watch's sink for one object. raw: its current state; empty if it does not exist."""
+    """Sink of a watch that selects one object. raw: its state; empty if it does not exist."""
 
-    def __init__(self, name: str, changed: asyncio.Event) -> None:
+    def __init__(self, changed: asyncio.Event) -> None:
         self.raw: Json = {}
-        self._name = name
         self._changed = changed
 
     def observed(self, raw: Json) -> str:
-        name = str(raw["metadata"]["name"])
-        if name != self._name:
-            return ""
         self.raw = raw
         self._changed.set()
-        return name
+        return str(raw["metadata"]["name"])
 
     def deleted(self, raw: Json) -> None:
-        if raw["metadata"]["name"] == self._name:
-            self.raw = {}
-            self._changed.set()
+        self.raw = {}
+        self._changed.set()
 
     def listed(self, keys: set[str]) -> None:
         if not keys:
-            self.raw = {}
-            self._changed.set()
+            self.deleted(self.raw)
 
 
 class Contest:

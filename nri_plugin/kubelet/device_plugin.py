@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,19 +35,18 @@ _STOP_S: Final = 0.5
 _OPTIONS: Final = api.DevicePluginOptions(get_preferred_allocation_available=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Decisions:
-    """allocate: returns why not; "": the GPUs are held. prefer: available, required, count."""
-
-    allocate: Callable[[Sequence[str]], str]
-    prefer: Callable[[Sequence[str], Sequence[str], int], Sequence[str]]
-
-
 class DevicePlugin:
-    def __init__(self, directory: Path, decisions: Decisions) -> None:
+    """allocate: returns why not; "": the GPUs are held. prefer: of available, required, count."""
+
+    def __init__(
+        self,
+        directory: Path,
+        allocate: Callable[[Sequence[str]], str],
+        prefer: Callable[[Sequence[str], Sequence[str], int], Sequence[str]],
+    ) -> None:
         self._directory = directory
         self._socket = directory / names.DEVICE_PLUGIN_SOCKET
-        self._decisions = decisions
+        self._allocated, self._preferred = allocate, prefer
         self._devices = api.ListAndWatchResponse()
         self._streams: set[asyncio.Event] = set()
         self._server: Any = None
@@ -144,7 +142,7 @@ class DevicePlugin:
     ) -> api.PreferredAllocationResponse:
         response = api.PreferredAllocationResponse()
         for each in request.container_requests:
-            chosen = self._decisions.prefer(
+            chosen = self._preferred(
                 each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
             )
             response.container_responses.add(deviceIDs=chosen)
@@ -153,7 +151,7 @@ class DevicePlugin:
     async def _allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
         """One step for all containers of the request: no other task runs in between."""
         uuids = [uuid for each in request.container_requests for uuid in each.devices_ids]
-        refusal = self._decisions.allocate(uuids)
+        refusal = self._allocated(uuids)
         if refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         response = api.AllocateResponse()

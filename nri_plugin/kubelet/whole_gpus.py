@@ -22,7 +22,7 @@ from nri_plugin.containers.parts import Parts
 from nri_plugin.host.descriptors import version
 from nri_plugin.host.device_plugins import KUBELETS_OWN, RecordError
 from nri_plugin.kubelet import assignments, device_plugin
-from nri_plugin.kubelet.device_plugin import Decisions, DevicePlugin
+from nri_plugin.kubelet.device_plugin import DevicePlugin
 from nri_plugin.messages import deviceplugin_pb2 as api
 from nri_plugin.policy import gpu_modes
 from nri_plugin.policy.gpu_modes import GpuModes
@@ -53,9 +53,8 @@ class WholeGpus:
         self._settings = parts.settings
         self._inventory = parts.inventory
         self._metrics = parts.metrics
-        self._plugin = DevicePlugin(
-            parts.settings.device_plugin_dir, Decisions(self._allocate, self._prefer)
-        )
+        directory = parts.settings.device_plugin_dir
+        self._plugin = DevicePlugin(directory, self._allocate, self._prefer)
         self._kubelet: object = None
         self._judged = False
         """Whether the last list was compared with the node's pods."""

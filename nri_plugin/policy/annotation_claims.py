@@ -9,7 +9,7 @@ only the containers of a pod that requests a share, by the label or a grant.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -58,7 +58,7 @@ def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
     if not entries:
         warning = _LABEL_ALONE if _has_label(pod) else _unreadable(pod)
         return Claim(warning=warning) if warning else None
-    pool = _resolve(_sharable(pod, entries), gpus)
+    pool = _resolve(enumerate(_sharable(pod, entries)), gpus)
     return Claim(pool, shared=True, allocated=pool)
 
 
@@ -74,7 +74,7 @@ def gpus(annotations: Mapping[str, str]) -> Sequence[allocation.DeviceEntry]:
 def allocated(pod: Pod, gpus: Sequence[Gpu]) -> Sequence[Share]:
     """Return what the pod's containers may hold together. Raises Refused if one of them cannot have
     its share."""
-    pool = _resolve(_entries(pod), gpus)
+    pool = _resolve(enumerate(_entries(pod)), gpus)
     granted = _grants(pod)
     for name, listed in granted.containers.items() if granted else ():
         _shares(name, listed, pool)
@@ -91,12 +91,12 @@ def _of_container(pod: Pod, name: str, granted: grants.Document, gpus: Sequence[
     if not entries:
         raise refused(Reason.GRANTS_ALONE)
     # A failure of another GPU of the pod concerns only the containers with a part of that GPU.
-    used = [
+    used = (
         (index, entry)
         for index, entry in enumerate(entries)
         if any(entry.id == gpu.id or entry.minor == gpu.minor for gpu in listed)
-    ]
-    pool = _resolve_each(used, gpus)
+    )
+    pool = _resolve(used, gpus)
     shares, env = _shares(name, listed, pool), tuple(variables.items())
     return Claim(shares, allocated=pool, env=env, by_index=granted.by_index)
 
@@ -177,14 +177,11 @@ _allocation: Final = lru_cache(maxsize=256)(allocation.decode)
 _granted: Final = lru_cache(maxsize=256)(grants.parse)
 
 
-def _resolve(entries: Sequence[allocation.DeviceEntry], gpus: Sequence[Gpu]) -> Sequence[Share]:
-    """Return the allocation in exact bytes and percent of this node's GPUs."""
-    return _resolve_each(list(enumerate(entries)), gpus)
-
-
-def _resolve_each(
-    entries: Sequence[tuple[int, allocation.DeviceEntry]], gpus: Sequence[Gpu]
+def _resolve(
+    entries: Iterable[tuple[int, allocation.DeviceEntry]], gpus: Sequence[Gpu]
 ) -> Sequence[Share]:
+    """Return entries of the allocation, with their positions, in exact bytes and percent of this
+    node's GPUs."""
     shares: list[Share] = []
     for index, entry in entries:
         where = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {names.DEVICE_TYPE_GPU}[{index}]"
@@ -203,13 +200,8 @@ def _find(where: str, gpus: Sequence[Gpu], uuid: str | None, minor: int) -> Gpu:
             if gpu.problem:
                 raise refused(Reason.GPU_UNHEALTHY, where=where, uuid=gpu.uuid, problem=gpu.problem)
             if gpu.minor != minor:
-                raise refused(
-                    Reason.GPU_MISMATCH,
-                    where=where,
-                    uuid=gpu.uuid,
-                    actual=gpu.minor,
-                    minor=minor,
-                )
+                fields = {"uuid": gpu.uuid, "actual": gpu.minor, "minor": minor}
+                raise refused(Reason.GPU_MISMATCH, where=where, **fields)
             return gpu
     known = ", ".join(f"{gpu.uuid} as minor {gpu.minor}" for gpu in gpus) or "none"
     wanted = f"a GPU with minor {minor}" if uuid is None else uuid
@@ -253,14 +245,8 @@ def _shares(name: str, listed: Sequence[grants.GpuGrant], pool: Sequence[Share])
             ("core", gpu.core_percent, share.core_percent),
         ):
             if value > allowed:
-                raise refused(
-                    Reason.GRANT_OVER_ALLOCATION,
-                    where=where,
-                    uuid=gpu.id,
-                    what=what,
-                    value=value,
-                    allowed=allowed,
-                )
+                fields = {"what": what, "value": value, "allowed": allowed}
+                raise refused(Reason.GRANT_OVER_ALLOCATION, where=where, uuid=gpu.id, **fields)
     return tuple(
         Share(gpu.id, gpu.minor, gpu.memory_bytes, gpu.core_percent, by_uuid[gpu.id].uncapped)
         for gpu in listed

@@ -13,6 +13,7 @@ describe pod` shows them.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -267,3 +268,22 @@ class StoreError(AgentError):
 
 class ChildError(AgentError):
     """A child that queries the driver failed, timed out, or gave no usable answer."""
+
+
+_SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+def raise_shortage(error: BaseException) -> None:
+    """Raise Refused if the error is the agent's own lack of descriptors or memory.
+
+    It says nothing about the file that was to be read, so it must not become "not found", "not in
+    place" or a fault of the operator's configuration: a container with a share is refused for this
+    reason, which the kubelet retries, and a check reports nothing.
+    """
+    if isinstance(error, OSError) and error.errno in _SHORTAGES:
+        raise refused(Reason.SHORTAGE, problem=error) from error
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether `raise_shortage` raised it."""
+    return isinstance(error, Refused) and error.refusal.reason is Reason.SHORTAGE

@@ -69,7 +69,7 @@ def test_it_stays_ready_and_reports_each_path_once(node: Node) -> None:
     bundle = of(node.state, "c")
     bundle.mkdir(parents=True)
     mounts = [{"source": str(node.release / names.FILE_LIBRARY)}]
-    (bundle / "config.json").write_text(json.dumps({"mounts": mounts}))
+    (bundle / "config.json").write_text(json.dumps({"process": {"cwd": "/"}, "mounts": mounts}))
     agent, done, out = Lock(node.run_dir, _AGENT), node.root / "done", node.root / "out"
     assert agent.try_acquire() is None
     refused = node.run()

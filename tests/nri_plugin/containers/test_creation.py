@@ -149,7 +149,7 @@ def _sandbox(host: Host, of: nri.PodSandbox, program: str, **process: str) -> No
     made = bundle.of(host.settings.containerd_state, of.id)
     made.mkdir(parents=True)
     (made / "runtime").write_text(program)
-    (made / "config.json").write_text(json.dumps({"process": process}))
+    (made / "config.json").write_text(json.dumps({"process": {"cwd": "/", **process}}))
 
 
 def _asks(value: str) -> nri.Container:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,29 +11,36 @@ from gpuslice.gpu import driver_root
 from gpuslice.gpu.host_view import HostView
 from nri_plugin.command_line import from_arguments
 from nri_plugin.host import bundle, discovery
-from nri_plugin.host.discovery import Seen, find_state
 from nri_plugin.settings import Settings
 
-DOCKERS, K3S, K0S = map(Path, ("/run/containerd", "/run/k3s/containerd", "/run/k0s/containerd"))
+DOCKERS, K3S = Path("/run/containerd"), Path("/run/k3s/containerd")
 TASKS = "io.containerd.runtime.v2.task/k8s.io"
 
 
 @pytest.mark.parametrize(
     ("docker", "k3s", "chosen"),
     [
-        (Seen(False), Seen(False), DOCKERS),
-        (Seen(False), Seen(True), K3S),
-        (Seen(True), Seen(True), DOCKERS),
-        (Seen(True), Seen(True, 5.0), K3S),
-        (Seen(True, 4.0), Seen(True, 5.0), K3S),
-        (Seen(True, 6.0), Seen(True, 5.0), DOCKERS),
+        (None, None, DOCKERS),
+        (None, 0, K3S),
+        (0, 0, DOCKERS),
+        (0, 5, K3S),
+        (4, 5, K3S),
+        (6, 5, DOCKERS),
     ],
     ids=["none", "one", "both", "docker beside k3s", "an old installation", "kubeadm"],
 )
 def test_the_state_directory_is_that_of_the_kubelets_containerd(
-    docker: Seen, k3s: Seen, chosen: Path
+    tmp_path: Path, docker: int | None, k3s: int | None, chosen: Path
 ) -> None:
-    assert find_state({DOCKERS: docker, K3S: k3s, K0S: Seen(False)}) == chosen
+    """None: it does not exist. 0: it has no containers of Kubernetes. Else the time of the last."""
+    for state, changed_s in ((DOCKERS, docker), (K3S, k3s)):
+        if changed_s is not None:
+            (tmp_path / state.relative_to("/")).mkdir(parents=True)
+        if changed_s:
+            tasks = tmp_path / state.relative_to("/") / TASKS
+            tasks.mkdir(parents=True)
+            os.utime(tasks, (changed_s, changed_s))
+    assert discovery.containerd_state(HostView(tmp_path)) == chosen
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ class Node:
         path = of(self.places.containerd_state, "c")
         path.mkdir(parents=True)
         mounts = [{"destination": "/x", "source": str(source)} for source in sources]
-        (path / "config.json").write_text(json.dumps({"mounts": mounts}))
+        (path / "config.json").write_text(json.dumps({"process": {"cwd": "/"}, "mounts": mounts}))
         return path
 
     @contextmanager

@@ -128,7 +128,7 @@ def test_the_label_of_a_sandbox_decides_for_the_node(
     kernel = Kernel(tmp_path / "host", {OF_TMPFS: 0, LABEL: ALL})
     sandbox = bundle.of(tmp_path, "sandbox")
     sandbox.mkdir(parents=True)
-    (sandbox / "config.json").write_text(json.dumps({"process": process}))
+    (sandbox / "config.json").write_text(json.dumps({"process": {"cwd": "/", **process}}))
     of = (tmp_path, ["gone", "sandbox"], lambda: target, kernel.policy)
     text = selinux.problem(*of)
     assert text is None if found is None else found in (text or "") and bool(text) == bool(found)

@@ -10,8 +10,7 @@ import pytest
 
 from nri_plugin.host import cdi_reader, cdi_vendor
 from nri_plugin.host.rootfs import Proof
-from nri_plugin.policy.refusals import Refused
-from nri_plugin.policy.shortage import is_shortage
+from nri_plugin.policy.refusals import Refused, is_shortage
 from tests.descriptors import no_descriptors
 from tests.nri_plugin.bundle import Bundle, bundle
 
