@@ -42,7 +42,7 @@ def version(facts: Facts) -> Answer:
             "run the doctor as root with hostPID, while the runtime runs",
         )
     reported = f"{runtime.name} {runtime.version}"
-    found, release = runtimes.parse(runtime.version), runtimes.find("containerd", runtime.version)
+    found, release = runtimes.parse(runtime.version), runtimes.find(runtime.version)
     if runtime.name != "containerd":
         return fail(
             f"{reported}: the agent does not serve it: the container runtime must be containerd",

@@ -29,28 +29,19 @@ _EVENTS_MAX: Final = 1000
 """Maximum per query: a failing GPU may report events faster than they can be read."""
 
 
-class Writer:
-    """Writes whole lines, from any thread."""
-
-    def __init__(self, write: Callable[[str], object]) -> None:
-        self._write = write
-        self._lock = threading.Lock()
-
-    def line(self, answer: Mapping[str, Any]) -> None:
-        with self._lock:
-            self._write(json.dumps(answer) + "\n")
-
-
 class Asked:
     """A thread that answers queries one after the other. Of queries of one kind that wait, the
-    latest is answered. jobs: by kind; each returns the answer."""
+    latest is answered. jobs: by kind; each returns the answer. answer: writes it."""
 
     def __init__(
-        self, index: int, jobs: Mapping[str, Callable[[], Mapping[str, Any]]], writer: Writer
+        self,
+        index: int,
+        jobs: Mapping[str, Callable[[], Mapping[str, Any]]],
+        answer: Callable[[Mapping[str, Any]], None],
     ) -> None:
         self._index = index
         self._jobs = jobs
-        self._writer = writer
+        self._answer = answer
         self._waiting: dict[str, int] = {}
         self._lock = threading.Lock()
         self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -72,10 +63,10 @@ class Asked:
                 asked, self._waiting = self._waiting, {}
             for kind, number in asked.items():
                 try:
-                    answer = self._jobs[kind]()
+                    result = self._jobs[kind]()
                 except pynvml.NVMLError as error:
-                    answer = {"error": str(error)}
-                self._writer.line({"request": number, "index": self._index, **answer})
+                    result = {"error": str(error)}
+                self._answer({"request": number, "index": self._index, **result})
             with self._lock:
                 self.idle = not self._waiting
 
@@ -141,7 +132,8 @@ class Gpus:
 
     def __init__(self, write: Callable[[str], object]) -> None:
         nvml.start()
-        self._writer = Writer(write)
+        self._write = write
+        self._lock = threading.Lock()
         self._xids: list[tuple[str, int]] = []
         self._find()
 
@@ -157,18 +149,23 @@ class Gpus:
             "xids": self._xids,
         }
         self._xids = []
-        self._writer.line(head)
+        self._answer(head)
         for asked in [self._board] if kind == LINKS else self._threads:
             asked.ask(kind, number)
+
+    def _answer(self, answer: Mapping[str, Any]) -> None:
+        """Write a whole line, from any thread."""
+        with self._lock:
+            self._write(json.dumps(answer) + "\n")
 
     def _find(self) -> None:
         self._links: Sequence[str] | None = None
         self._gpus = [OneGpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
         self._threads = [
-            Asked(index, {GPUS: gpu.description, PROCESSES: gpu.processes}, self._writer)
+            Asked(index, {GPUS: gpu.description, PROCESSES: gpu.processes}, self._answer)
             for index, gpu in enumerate(self._gpus)
         ]
-        self._board = Asked(BOARD, {LINKS: self._find_links}, self._writer)
+        self._board = Asked(BOARD, {LINKS: self._find_links}, self._answer)
 
     def _initialize_again(self) -> None:
         """NVML finds a GPU that reappeared only when it is initialized again. No thread may be in

@@ -75,10 +75,6 @@ class Generator:
         below_mount = self.root.mount != Path("/")
         return self.root.options(self.root.hook(self._program, programs)) if below_mount else ()
 
-    def node_commands(self) -> Sequence[Sequence[str]]:
-        """Return what creates the control device nodes; empty if the host has them."""
-        return self.root.node_commands(self._program)
-
     async def generate(
         self,
         uuids: Iterable[str],

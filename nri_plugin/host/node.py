@@ -239,7 +239,8 @@ class Node:
         if not self._settings.nvidia_ctk or not self.generator.due:
             return False
         options = await self.work(lambda: self.generator.options(self._store.directory()))
-        before = await self.work(self.generator.node_commands)
+        program = self._settings.nvidia_ctk
+        before = await self.work(lambda: self.driver_root.node_commands(program))
         text = await self.generator.generate(uuids, options, before)
         if text is not None:
             await self.work(partial(self.generator.write, text))

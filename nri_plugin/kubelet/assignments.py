@@ -48,8 +48,4 @@ def _pods(listed: api.ListPodResourcesResponse) -> Iterator[tuple[str, str]]:
             for device in container.devices:
                 if device.resource_name == names.RESOURCE_NVIDIA_GPU:
                     for each in device.device_ids:
-                        yield _uuid(each), f"{pod.namespace}/{pod.name}"
-
-
-def _uuid(device_id: str) -> str:
-    return device_id.partition(_REPLICA)[0]
+                        yield each.partition(_REPLICA)[0], f"{pod.namespace}/{pod.name}"

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from gpuslice.kube.log_lines import printable
@@ -195,14 +194,8 @@ class Answers:
         self._send()
         duration_s = time.monotonic() - began_s
         # The report runs after the answer is sent; an exception in it does not end the session.
-        report = partial(self._report, request, outcome, duration_s, **more)
-        asyncio.get_running_loop().call_soon(report)
-
-    def _report(
-        self, request: session_events.Request, outcome: Outcome, duration_s: float, **more: Any
-    ) -> None:
-        what = type(request).__name__
-        self._on_decision(request, Decision(what, outcome, duration_s, _about(request), **more))
+        decision = Decision(type(request).__name__, outcome, duration_s, _about(request), **more)
+        asyncio.get_running_loop().call_soon(self._on_decision, request, decision)
 
 
 class _Late(Exception):

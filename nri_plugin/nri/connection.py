@@ -114,9 +114,13 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._poll = select.poll()
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
-        self._registration = asyncio.get_running_loop().call_later(
-            self._registration_timeout_s, self._end, self._too_late()
+        timeout_s = self._registration_timeout_s
+        too_late = RegistrationTimedOut(
+            f"no answer to the registration within {timeout_s:g} s: is another plugin, or a runtime"
+            " that starts, holding the line?"
         )
+        loop = asyncio.get_running_loop()
+        self._registration = loop.call_later(timeout_s, self._end, too_late)
         self._session.register()
         self._send()
 
@@ -206,9 +210,3 @@ class _Connection(asyncio.Protocol):
         Happens after this process hung: the runtime timed out and dropped us.
         """
         return self._session.closed or bool(self._poll.poll(0))
-
-    def _too_late(self) -> RegistrationTimedOut:
-        return RegistrationTimedOut(
-            f"no answer to the registration within {self._registration_timeout_s:g} s: "
-            "is another plugin, or a runtime that starts, holding the line?"
-        )

@@ -161,7 +161,6 @@ class BoundPods:
             return batch, scheduled, uid not in holding, uid
 
         whole = ledger.whole(gpus)
-        held = dict.fromkeys(whole, ledger.NOTHING)
         before: list[Hold] = []
         found: dict[str, Refusal] = {}
         granted = (known for known in self._pods.values() if known.gpus and not known.foreign)
@@ -173,13 +172,11 @@ class BoundPods:
                 )
             except Refused:  # none of the pod's containers is created, so it takes nothing
                 continue
-            if all(held[gpu].plus(part).within(whole[gpu]) for gpu, part in hold.parts.items()):
-                held.update((gpu, held[gpu].plus(part)) for gpu, part in hold.parts.items())
-                before.append(hold)
-                continue
             refusal = ledger.short(Reason.GRANT_OVERFILLS, hold, before, whole)
-            assert refusal is not None
-            found[pod.uid] = refusal
+            if refusal is None:
+                before.append(hold)
+            else:
+                found[pod.uid] = refusal
         return found
 
     def mismatch(self, hold: Hold, gpus: Sequence[Gpu]) -> Refusal | None:

@@ -34,9 +34,6 @@ class Part:
     memory_bytes: int
     core_percent: int
 
-    def plus(self, other: Part) -> Part:
-        return Part(self.memory_bytes + other.memory_bytes, self.core_percent + other.core_percent)
-
     def within(self, other: Part) -> bool:
         return self.memory_bytes <= other.memory_bytes and self.core_percent <= other.core_percent
 

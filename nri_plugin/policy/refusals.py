@@ -1,10 +1,4 @@
-"""AgentError with its kinds, and the reasons for which the agent refuses a container.
-
-    AgentError
-      Refused           a container may not be created or started as requested; has a Refusal
-      FilesError        the run directory cannot be prepared (this host's fault)
-      StoreError        the library cannot be published (this host's fault)
-      ChildError        NVML, CUDA or nvidia-ctk gave no usable answer (this host's, retryable)
+"""The agent's errors, and the reasons for which it refuses a container.
 
 A reason's value is its text; the fields in braces are filled in where it is raised. The texts name
 the cause and what to do; if the cause is a field, also its value and the allowed values. `kubectl
@@ -242,11 +236,7 @@ INVENTORY_DEPENDENT: Final = frozenset(
 """Refusals that a new inventory may change: a GPU was replaced, or the driver loaded late."""
 
 
-class AgentError(Exception):
-    """Base of the errors of this module."""
-
-
-class Refused(AgentError):
+class Refused(Exception):
     """Ends the current operation with a refusal."""
 
     def __init__(self, refusal: Refusal) -> None:
@@ -258,15 +248,15 @@ def refused(reason: Reason, **fields: object) -> Refused:
     return Refused(Refusal(reason, fields))
 
 
-class FilesError(AgentError):
+class FilesError(Exception):
     """The run directory cannot be prepared or cleaned; the text states the cause."""
 
 
-class StoreError(AgentError):
+class StoreError(Exception):
     """The library cannot be published; the text states what is missing."""
 
 
-class ChildError(AgentError):
+class ChildError(Exception):
     """A child that queries the driver failed, timed out, or gave no usable answer."""
 
 

@@ -28,10 +28,8 @@ FAILURE_POLICY: Final[Version] = (0, 12, 4)
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Releases of one runtime from `since` up to the next row. refused: the reason, or None."""
+    """Releases of containerd from `since` up to the next row. refused: the reason, or None."""
 
-    runtime: str
-    """The name in Configure, in lower case."""
     since: Version
     nri: Version
     refused: str | None = None
@@ -49,17 +47,17 @@ _NO_PLUGINS: Final = "its NRI ({nri}) lets no plugin connect; "
 _TO_1_7_26: Final = "use containerd 1.7.26 or newer"
 
 RELEASES: Final[Sequence[Release]] = (
-    Release("containerd", (1, 6, 0), (0, 1, 0), _NO_PLUGINS + _TO_1_7_26),
-    Release("containerd", (1, 7, 0), (0, 3, 0), _SENDS_NOTHING + _TO_1_7_26),
-    Release("containerd", (1, 7, 7), (0, 4, 0), _SENDS_NOTHING + _TO_1_7_26),
-    Release("containerd", (1, 7, 14), (0, 6, 0), _SENDS_NOTHING + _TO_1_7_26),
-    Release("containerd", (1, 7, 16), (0, 6, 1), _SENDS_NOTHING + _TO_1_7_26),
-    Release("containerd", (1, 7, 26), (0, 8, 0)),
-    Release("containerd", (2, 0, 0), (0, 8, 0)),
-    Release("containerd", (2, 2, 0), (0, 10, 0)),
-    Release("containerd", (2, 2, 1), (0, 11, 0)),
-    Release("containerd", (2, 3, 0), (0, 12, 0)),
-    Release("containerd", (2, 4, 0), (0, 12, 3)),
+    Release((1, 6, 0), (0, 1, 0), _NO_PLUGINS + _TO_1_7_26),
+    Release((1, 7, 0), (0, 3, 0), _SENDS_NOTHING + _TO_1_7_26),
+    Release((1, 7, 7), (0, 4, 0), _SENDS_NOTHING + _TO_1_7_26),
+    Release((1, 7, 14), (0, 6, 0), _SENDS_NOTHING + _TO_1_7_26),
+    Release((1, 7, 16), (0, 6, 1), _SENDS_NOTHING + _TO_1_7_26),
+    Release((1, 7, 26), (0, 8, 0)),
+    Release((2, 0, 0), (0, 8, 0)),
+    Release((2, 2, 0), (0, 10, 0)),
+    Release((2, 2, 1), (0, 11, 0)),
+    Release((2, 3, 0), (0, 12, 0)),
+    Release((2, 4, 0), (0, 12, 3)),
 )
 """In ascending order. For a runtime that reports its NRI version (0.12 and later), that version
 takes precedence over this table."""
@@ -73,7 +71,7 @@ def nri_of(runtime: RuntimeInfo) -> Version | None:
     reported = parse(runtime.nri_version)
     if reported is not None:
         return reported
-    release = find(runtime.name, runtime.version)
+    release = find(runtime.version)
     return None if release is None else release.nri
 
 
@@ -87,19 +85,17 @@ def refusal(runtime: RuntimeInfo) -> str | None:
             f"{runtime.name or 'a runtime without a name'} {runtime.version} is not served: the"
             f" container runtime must be {SERVED} ({_TO_1_7_26.removeprefix('use containerd ')})"
         )
-    release = None if parse(runtime.nri_version) else find(runtime.name, runtime.version)
+    release = None if parse(runtime.nri_version) else find(runtime.version)
     if release is None or release.refused is None:
         return None
     return f"{runtime.name} {runtime.version} is not served: {release.why_refused}"
 
 
-def find(name: str, version: str) -> Release | None:
+def find(version: str) -> Release | None:
     """Return the table's row. A release newer than all rows has at least the last row's NRI."""
     parsed = parse(version)
-    lines = [line for line in RELEASES if line.runtime == name.lower()]
-    if parsed is None:
-        return None
-    return next((line for line in reversed(lines) if line.since <= parsed), None)
+    rows = reversed(RELEASES) if parsed else ()
+    return next((row for row in rows if parsed and row.since <= parsed), None)
 
 
 def parse(version: str) -> Version | None:

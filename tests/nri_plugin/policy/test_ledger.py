@@ -26,12 +26,16 @@ def own(identity: str, memory: int, core: int, name: str = "main", uid: str = "u
 WHOLE = {A.uuid: Part(100, 100), B.uuid: Part(7, 100)}
 
 
+def plus(one: Part, other: Part) -> Part:
+    return Part(one.memory_bytes + other.memory_bytes, one.core_percent + other.core_percent)
+
+
 def granted(ledger: Ledger) -> Mapping[str, Part]:
     """Return the sum of all holds, by GPU."""
     total: dict[str, Part] = {}
     for held in {one.key: one for one in ledger.holds()}.values():
         for uuid, part in held.parts.items():
-            total[uuid] = total.get(uuid, NOTHING).plus(part)
+            total[uuid] = plus(total.get(uuid, NOTHING), part)
     return total
 
 
@@ -177,7 +181,7 @@ class Node(RuleBasedStateMachine):
         total: dict[str, Part] = {}
         for held in grants.values():
             for uuid, part in held.parts.items():
-                total[uuid] = total.get(uuid, Part(0, 0)).plus(part)
+                total[uuid] = plus(total.get(uuid, NOTHING), part)
         return total
 
     @rule(
@@ -209,7 +213,7 @@ class Node(RuleBasedStateMachine):
         }
         of_pod = self.expected(without=(uid, name), uid=uid)
         fits = key in siblings or not any(
-            exceeds(total.get(gpu, Part(0, 0)).plus(part), most[gpu])
+            exceeds(plus(total.get(gpu, NOTHING), part), most[gpu])
             for gpu, part in wanted.parts.items()
             for total, most in ((others, WHOLE), (of_pod, allocated))
         )
