@@ -1,14 +1,10 @@
 """Whether this agent can give containers their share now, and if not, why.
 
-Plain state. The event loop sets it (observer.py, watch.py, inventory_publisher.py,
-verification.py), the endpoint's thread reads it; each field is replaced as a whole, never modified.
-Ready means all of: registered with the runtime and synchronized, GPUs known, one of them usable,
-the library present, and no other device plugin for the GPUs. An unusable GPU is unhealthy in the
-Device object, and the node stays ready.
+Plain state: the event loop sets it, and the endpoint's thread reads it; each field is replaced as a
+whole. An unusable GPU is unhealthy in the Device object, and the node stays ready.
 
 The watchdog ends the process if its event loop has not run for too long, because an agent that
-hangs keeps the lock (lock.py), and no other agent can serve the node. The liveness probe reacts
-earlier; the watchdog is for nodes without one.
+hangs keeps the lock, and no other agent can serve the node. The liveness probe reacts earlier.
 """
 
 from __future__ import annotations

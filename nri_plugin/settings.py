@@ -25,66 +25,40 @@ Address = Path | tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The node agent's settings. Paths of the host are as the agent sees them, but for run_dir,
-    which is the same in both."""
+    """The node agent's settings; flags.py explains those that have a flag.
+
+    Paths of the host are as the agent sees them, but for run_dir and driver_root: run_dir is the
+    same in both, and driver_root as the host has it. cdi_dirs: from the lowest priority to the
+    highest. environment: of the children that query NVML.
+    """
 
     nri_socket: Path
-    """containerd's NRI socket; containerd replaces it whenever it starts."""
     index: str
-    """Two digits: plugins run in this order, and later ones see what earlier ones did."""
     run_dir: Path
-    """Holds a small tmpfs per container with a grant."""
     library: Path
-    """The library to publish; if it is missing, containers with a grant are refused."""
     cdi_dirs: Sequence[Path]
-    """Directories of CDI specs, from the lowest priority to the highest."""
     containerd_state: Path
-    """containerd's state directory, which contains bundles and root file systems."""
     environment: Mapping[str, str]
-    """Environment of the children that query NVML."""
     host_root: Path = Path("/")
-    """Where the agent sees the host's root directory."""
     driver_root: Path | None = None
-    """The directory of the driver's files, as the host has it; None: the agent searches for it."""
     strict: bool = False
-    """Mount forwarders over the driver's libraries, for programs that do not load preloads."""
     refuse_unenforceable: bool = False
-    """Refuse a container whose entry point does not load the library, instead of reporting it."""
     rules: Rules = Rules()  # noqa: RUF009
-    """The operator's permissions for containers with a grant."""
     verbose: bool = False
-    """Also log routine requests."""
     log_format: Format = Format.LOGFMT
     http: Address | None = None
-    """Address that serves readiness and metrics; None: not served."""
     driver_capabilities: AbstractSet[str] = ALWAYS
-    """The values of NVIDIA_DRIVER_CAPABILITIES that containers may request."""
     cdi_kinds: Sequence[str] = names.CDI_KINDS
-    """Kinds of CDI device that describe GPUs; the first one that has the GPU is used."""
     nvidia_ctk: Sequence[str] = ("nvidia-ctk",)
-    """Command that generates CDI specs for GPUs that have none; empty: none are generated."""
-
     whole_gpus: Offer = Offer()  # noqa: RUF009
-    """The GPUs that pods may hold whole, by nvidia.com/gpu; false: none, and no device plugin."""
     kubelet_dir: Path = Path("/var/lib/kubelet")
-    """The kubelet's --root-dir, which contains the socket of its PodResources API."""
     device_plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")
-    """Directory of the device plugins' sockets, the same for every --root-dir of the kubelet."""
-
     code_bytes: int = CODE_BYTES
-    """A process's charge for code, beside its context, until a measurement includes it."""
     managed_free: bool = False
-    """Do not charge managed memory to containers that are created from now on."""
     core_forced: bool = False
-    """Cap the compute of containers that are created from now on also while a GPU is idle."""
-
     dialects: Sequence[Dialect] = (KOORDINATOR,)
-    """Dialects whose totals the node reports."""
-
     kubeconfig: str = ""
-    """Access to the API server; "": as a pod of the cluster, or none outside a cluster."""
     node_name: str = ""
-    """This node's name at the API server."""
 
     inventory_max_age_s: float = 15.0
     """Maximum age of NVML's result when a container gets a GPU; if older, NVML is queried then."""

@@ -3,14 +3,11 @@
     {"v":1,"containers":{"NAME":[{"id":"GPU-...","minor":0,"memory":BYTES,"core":PERCENT}]}}
 
 Optional keys, for the programs of some request dialects: "env":{"NAME":{VARIABLE:VALUE}}, variables
-of containers with a share; "visible":"index", for NVIDIA_VISIBLE_DEVICES by minor, not by UUID. An
-agent of an earlier release refuses an annotation that has them.
+of containers with a share; "visible":"index", for NVIDIA_VISIBLE_DEVICES by minor, not by UUID.
 
-Invariant: no container, and no set of containers that run at the same time, has more of a GPU than
-the pod's allocation. An init container ends before the main containers start, so each may have all
-of it. A container that is not listed gets no GPU.
-Our scheduler writes it in the same write as the allocation. Without it (pods that Koordinator's
-scheduler bound) the pod's containers share one grant.
+Invariant: no set of containers that run at the same time has more of a GPU than the pod's
+allocation. A container that is not listed gets no GPU. Without the annotation (pods that
+Koordinator's scheduler bound) the pod's containers share one grant.
 """
 
 from __future__ import annotations

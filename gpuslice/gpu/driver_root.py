@@ -1,14 +1,11 @@
 """Finds the driver root, the directory of the driver's files on the host, and loads its libraries.
 
 GPU Operator's validator writes the root down; elsewhere it is the first of the directories that
-installers use in which NVML's library lies. Every call searches anew: the driver may appear late,
-and a driver container that restarts mounts its root anew.
+installers use in which NVML's library lies. Every call searches anew: the driver may appear late.
 
-In a pod the dynamic loader does not find the libraries: they are the host's, below a mount that
-$GPUSLICE_HOST_ROOT names. A library is loaded by its full path there; the loader then has it by
-its soname, and pynvml's own dlopen returns it. The mount's other libraries stay unused, because the
-host's libc need not fit this process: LD_LIBRARY_PATH would be wrong. On the host, with the driver
-below /, the loader searches as usual.
+In a pod the libraries are the host's, below a mount that $GPUSLICE_HOST_ROOT names. A library is
+loaded by its full path there; pynvml's own dlopen then returns it. The mount's other libraries stay
+unused, because the host's libc need not fit this process: LD_LIBRARY_PATH would be wrong.
 """
 
 from __future__ import annotations

@@ -2,11 +2,8 @@
 
 A creation makes one plan (policy/plan.py), enters its share in the ledger, and creates its files; a
 failure releases the share. The start compares the plan with what the container has, and appends the
-image's own preloads to ours. Records keeps the state, and handles stops and removals.
-
-The event loop never blocks on a disk, a driver or a tenant: that work runs in threads and a child,
-under deadlines. After a timeout a container with a share is refused. A method that returns a
-coroutine waits for that work; one that returns None has done all of it.
+image's own preloads to ours. Blocking work runs in threads and a child, under deadlines. After a
+timeout a container with a share is refused.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Containers' use of their share of each GPU's time: metrics, and a notice of long kernels.
 
-Input: the compute records of regions and the leases, read once a second by measuring.py, and NVML's
-utilization of processes, by which an operator can check them. The library writes the records while
-it checks launches, that is, where a container of the GPU has a cap. The tenant can write them too:
-a difference counts only as far as the time between two reads allows it.
-
-A container's first reading is its baseline, because it may have run before this agent started.
+Input: the compute records of regions and the leases, read by measuring.py, and NVML's utilization
+of processes. The library writes the records while it checks launches. The tenant can write them
+too: a difference counts only as far as the time between two reads allows it. A container's first
+reading is its baseline, because it may have run before this agent started.
 """
 
 from __future__ import annotations

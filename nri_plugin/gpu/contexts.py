@@ -1,11 +1,9 @@
 """GPU memory that a CUDA context takes by itself, for grants: measured in a child process.
 
-The child creates a context and measures it (gpuslice/gpu/context_size.py), which takes half a GiB
-of a GPU for a moment. Therefore it is done once for each product and driver version, one at a time,
-on a GPU that is offered for shares and has no process; the size is kept across restarts
-(record.py). A failure is logged once and retried later; meanwhile, grants contain
-CONTEXT_BYTES_ASSUMED, and what a context takes beyond that is measured with the overhead. Nothing
-waits for a measurement.
+The child (gpuslice/gpu/context_size.py) takes half a GiB of a GPU for a moment. Therefore each
+product is measured once for a driver version, one at a time, on a GPU that is offered for shares
+and has no process; record.py keeps the size. Meanwhile grants contain CONTEXT_BYTES_ASSUMED, and
+what a context takes beyond that is measured with the overhead. Nothing waits for a measurement.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Converts the edits of a CDI spec to plain values, for this host as it is now.
 
 Implements containerEdits of the Container Device Interface, versions 0.3 to 1.x. Invariant: a field
-or an entry that no program needs in order to compute on the GPU never makes the GPU unusable. A
-file or device node that the host lacks is left out if it is dispensable, and an error otherwise.
-Fields that an adjustment cannot express on every runtime (intelRdt, netDevices, annotations) are
-ignored. additionalGids opens device nodes to all users of the container instead.
+that no program needs in order to compute on the GPU never makes the GPU unusable. A file or device
+node that the host lacks is left out if it is dispensable, and an error otherwise. Fields that an
+adjustment cannot express on every runtime are ignored. additionalGids opens device nodes instead.
 Source: github.com/cncf-tags/container-device-interface SPEC.md, specs-go/config.go.
 """
 

@@ -1,11 +1,10 @@
 """Generates CDI specs with nvidia-ctk for GPUs that have none, for this agent's use.
 
-nvidia-ctk runs in a child under a deadline, and only for GPUs without a usable CDI device. Its
-output is parsed like any other spec before it is stored; only the missing GPUs' devices are kept,
-under their UUIDs, in one file that is replaced atomically. The file's directory decides which
-programs can use it: only this agent reads its own directory, so the GPU is injected only with our
-adjustment. Where pods hold whole GPUs, the file must be in a directory that the runtime reads; it
-then has all that NVIDIA's program describes, and what no share may have is cut at injection.
+nvidia-ctk runs in a child under a deadline. Its output is parsed like any other spec; only the
+missing GPUs' devices are kept, under their UUIDs, in one file that is replaced atomically. Only
+this agent reads its own directory, so the GPU is injected only with our adjustment. Where pods hold
+whole GPUs, the file must be in a directory that the runtime reads; what no share may have is cut at
+injection.
 """
 
 from __future__ import annotations

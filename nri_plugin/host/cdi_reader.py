@@ -1,11 +1,10 @@
 """Reads CDI specs of this node's GPUs into plain values, and again when a file changes.
 
-Implements the Container Device Interface, versions 0.3 to 1.x, for some kinds of device. Makes no
-decisions: unusable content becomes a problem of its device, an unreadable file a problem of the
-whole set, and the policy refuses only containers that request the device.
-Source: github.com/cncf-tags/container-device-interface SPEC.md. Later directories override earlier
-ones, but an unusable device overrides no usable one; a device defined twice in one directory is
-unusable. If several kinds have a usable device of one name, the first counts.
+Unusable content becomes a problem of its device, an unreadable file a problem of the whole set, and
+the policy refuses only containers that request the device. Later directories override earlier ones,
+but an unusable device overrides no usable one; a device defined twice in one directory is unusable.
+If several kinds have a usable device of one name, the first counts.
+Source: github.com/cncf-tags/container-device-interface SPEC.md, versions 0.3 to 1.x.
 """
 
 from __future__ import annotations

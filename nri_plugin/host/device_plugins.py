@@ -1,16 +1,12 @@
 """Other programs that allocate GPUs, by their sockets and files; and the kubelet's record.
 
-A program of NVIDIA's that listens in a directory of the kubelet serves the node. Node images run it
-without a pod; the cgroup of the process that listens then names its systemd unit. A DRA driver also
-leaves a CDI spec for each claim that it has prepared.
-
-The record (`kubelet_internal_checkpoint`) lists what each container was assigned. The kubelet
-writes it at each assignment, before it starts the container, and reads it at its own start; it
-does not write it when a pod ends. Blocks: run it in a thread.
-Source: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager (manager.go, checkpoint/), NVIDIA's
-k8s-device-plugin (its socket is `nvidia-`, the resource's name and `.sock`), Google's
-(`nvidiaGPU-` and a time; its IDs name a GPU by its device node), NVIDIA's DRA driver
-(cmd/gpu-kubelet-plugin/cdi.go), and k8s.io/dynamic-resource-allocation/kubeletplugin (its sockets).
+Node images run such programs without a pod; the cgroup of the process that listens then names its
+systemd unit. A DRA driver also leaves a CDI spec for each claim that it has prepared. The record
+lists what each container was assigned: the kubelet writes it before it starts the container, and
+not when a pod ends. Blocks: run it in a thread.
+Source: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, NVIDIA's k8s-device-plugin (its socket is
+`nvidia-`, the resource's name and `.sock`), Google's (`nvidiaGPU-` and a time; its IDs name a GPU
+by its device node), NVIDIA's DRA driver (cmd/gpu-kubelet-plugin/cdi.go).
 """
 
 from __future__ import annotations

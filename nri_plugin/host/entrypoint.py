@@ -1,12 +1,9 @@
 """Finds the program that a container will start, as the runtime and the kernel resolve it.
 
 A name is searched on the container's PATH, a script leads to its interpreter, and links resolve
-inside the container; all through the root of the container's process, with its volumes and mounts.
-Reports why no limit can be enforced in that program, or that it can. Programs started later, by it
-or by `kubectl exec`, are not examined.
-
-Reads only an ELF file's headers or a script's first line, as much as Linux reads. Malformed content
-is not an error; the file then is no program. Blocks: see rooted_open.py, which opens the files.
+inside the container. Reports why no limit can be enforced in that program, or that it can. Programs
+started later are not examined. Reads only an ELF file's headers or a script's first line. A
+malformed file is no program. Blocks: see rooted_open.py, which opens the files.
 """
 
 from __future__ import annotations

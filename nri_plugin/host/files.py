@@ -3,18 +3,16 @@
     RUN/KEY/           its own tmpfs with a size limit: no tenant can fill another's, or /run
       preload          content of /etc/ld.so.preload: our line, then the image's own
       preload-nix      the same for Nix' loader, which reads another file
-      preload.NAME     the same for one container, if several share the grant; preload-nix.NAME
       libvgpu.so       empty: mount point for the store's file
-      plan.json        the container's plan (policy/plan.py), with which it is compared later;
-                       plan.NAME.json for one container, if several share the grant
+      plan.json        the container's plan (policy/plan.py), with which it is compared later
       driver/SONAME    empty: mount point for the driver's real libraries in strict mode
-      region           writable by all users in the container; its blocks are allocated at once,
-                       so that no store into the mapping hits a full file system
+      region           writable by all users in the container
       lease            when its programs may submit work; the arbiter writes it
       grant            written last: a directory with a valid grant is complete
 
-Makes no decisions. All calls block and must run in one worker thread, which keeps them in order. A
-crash at any point leaves at most a directory that no container uses; sweep.py removes it.
+Containers that share a grant have files of their own: preload.NAME, preload-nix.NAME,
+plan.NAME.json. All calls block and must run in one worker thread, which keeps them in order. A
+crash leaves at most a directory that no container uses; sweep.py removes it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Where it is containerd's default runtime, an image with NVIDIA_VISIBLE_DEVICES=all gets all GPUs
 without a limit, and NRI does not report it. containerd writes the OCI runtime's program into the
-bundle of each sandbox, so the sandbox of any pod without a RuntimeClass shows the default.
-Blocks, except `runs`, which reads a small file of a tmpfs: run it in a thread.
+bundle of each sandbox. Blocks, except `runs`, which reads a small file of a tmpfs.
 Source: containerd's cmd/containerd-shim-runc-v2/runc (WriteRuntime), NVIDIA's container toolkit
 (1.17 to 1.20).
 """

@@ -5,9 +5,8 @@
     CDI/gpuslice-generated.json, and RUN/.store/nvidia-cdi-hook, which runs its hooks
     /usr/local/vgpu/libvgpu.so  the distributor's copy, if it is gpuslice's library
 
-A container is known by its bundle, and by the mounts of its processes, which outlive a bundle that
-was lost. Either is enough to keep what it uses. Each step may be repeated after a kill.
-All functions block.
+A container's bundle and the mounts of its processes show what it uses. Each step may be repeated
+after a kill. All functions block.
 """
 
 from __future__ import annotations

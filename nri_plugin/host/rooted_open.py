@@ -1,12 +1,11 @@
 """Opens files of an image or a container from the host, never outside its root.
 
 The only module that passes a path chosen by a tenant to the kernel. openat2 resolves it relative to
-the container's root, so that links, absolute ones too, resolve as in the container; magic links of
-/proc, which lead anywhere, are refused. The file type is checked before it is opened for reading: a
-FIFO, a device or a socket is never opened. The amount read is limited.
+the container's root, links too, and refuses magic links of /proc, which lead anywhere. A FIFO, a
+device or a socket is never opened. The amount read is limited.
 
-Blocks, and may hang on a broken disk: run it in its own thread, under a deadline. openat2 requires
-Linux 5.6; on older kernels, or if a sandbox forbids it, all functions raise OSError (ENOSYS).
+Blocks, and may hang on a broken disk. openat2 requires Linux 5.6; without it all functions raise
+OSError (ENOSYS).
 """
 
 from __future__ import annotations

@@ -1,15 +1,11 @@
-"""Checks, before a container runs, that its program will see the files that enforce the limit.
+"""Checks that a container's program will see, and sees, the files that enforce the limit.
 
 First the image is read from the host: its own preload files, because ours cover them, and symbolic
-links in our paths, because a program inside could remove them and thereby our file. Then the
-process's view, through /proc/PID/root: each of our mount points must show exactly the file that we
-mounted, whatever images, volumes and other plugins have mounted since. The program that is about to
-start is checked too (entrypoint.py).
-
-Paths to our own mount points are opened component by component, without following links; if links
-must be followed, rooted_open.py does it. An image therefore cannot redirect the check.
+links in our paths, which a program inside could remove. Then the process's view, through
+/proc/PID/root: each of our mount points must show exactly the file that we mounted. The program
+that is about to start is checked too (entrypoint.py). No image can redirect a check: paths to our
+mount points are opened component by component, and rooted_open.py follows links where it must be.
 Blocks, and may hang on a broken disk: run it in its own thread, under a deadline.
-Source: containerd's bundle layout (bundle.py).
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """SELinux: the label of the agent's files, and whether containers may use files of a label.
 
 A container that may not read /etc/ld.so.preload runs without its limit. So the agent's file systems
-are mounted with a label that every container may use: container_file_t without categories, as that
-of a volume that containers share. A kernel without SELinux does not know the option.
-Whether a container may use them is asked of the kernel, as user-space object managers do: policies
-differ, and Bottlerocket's has another type, and lets containers use all files in memory.
-containerd writes a container's label into its bundle (enable_selinux); without one, it runs
-unconfined. Blocks: run it in a thread.
+are mounted with a label that every container may use. Whether a container may use them is asked of
+the kernel, as policies differ: Bottlerocket's lets containers use all files in memory. containerd
+writes a container's label into its bundle; without one, it runs unconfined. Blocks.
 Source: containerd's internal/cri/server (sandbox_run_linux.go); Linux, security/selinux/hooks.c
 (the option `context`) and selinuxfs.c (`access`, `class`).
 """

@@ -1,11 +1,9 @@
 """The library on this host, as containers mount it: `STORE/SHA256/libvgpu.so`, and the forwarders.
 
-The store is a tmpfs of its own below the run directory, like the containers' files: it allows
-execution whatever /run does, needs no writable directory of the host, and stays when the agent
-restarts or is replaced. A new release is published beside the earlier ones, which containers map as
-long as they run. The agent removes a release that no container mounts and that is not an agent's
-own: each agent holds a lock on its own files.
-Blocks: run it in a worker thread.
+The store is a tmpfs of its own below the run directory: it allows execution whatever /run does, and
+stays when the agent restarts or is replaced. A new release is published beside the earlier ones,
+which containers map as long as they run. The agent removes a release that no container mounts and
+that is not an agent's own: each agent holds a lock on its own files. Blocks.
 """
 
 from __future__ import annotations

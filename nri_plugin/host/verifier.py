@@ -1,14 +1,10 @@
 """Inspects containers in threads: before their programs start, and once these run.
 
 Before the start, the inspection can refuse (rootfs.py). NRI cannot undo a start, so a later finding
-is only reported, in the log and in the metrics: hooks of the runtime may have run since. Containers
-with a share that run at Synchronize are verified too, because they may have started while the agent
-was not connected. No container is stopped.
-
-Containers are verified one after another, each in a separate thread and under a deadline. A check
-that hangs, as on an unreachable NFS server, reports nothing about its container, and delays no
-other check. One for which the agent has no descriptor left is repeated. Runs on the event loop; no
-answer to the runtime waits for a verification.
+is only reported: hooks of the runtime may have run since. Containers that run at Synchronize are
+verified too. They are verified one after another, each in a thread and under a deadline. A check
+that hangs reports nothing about its container, and delays no other check; one for which the agent
+has no descriptor left is repeated. No answer to the runtime waits for a verification.
 """
 
 from __future__ import annotations

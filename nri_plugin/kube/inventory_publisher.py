@@ -1,12 +1,9 @@
 """Reconciles the node's API objects: its Device, its capacity, its label.
 
-Compares the watched objects with the desired state and writes the difference, whatever caused it
-(the kubelet sets extended resources to zero when it starts). Writes nothing until all inputs are
-known. Makes no decisions: totals.py has the rules.
-
-Two programs that keep overwriting each other load the API server without end, and the node's totals
-are meaningless meanwhile. Therefore the agent counts how often its writes are reverted, and stops
-writing for a while.
+Compares the watched objects with the desired state (totals.py) and writes the difference, whatever
+caused it. Writes nothing until all inputs are known. Two programs that keep overwriting each other
+load the API server without end. Therefore the agent counts how often its writes are reverted, and
+stops writing for a while.
 """
 
 from __future__ import annotations

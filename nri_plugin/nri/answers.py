@@ -1,15 +1,12 @@
 """Runs the handler for each request of the runtime, and answers exactly once, within the deadline.
 
-A handler (service.py) returns the reply, None for an empty one, or a coroutine of it, which runs as
-a task with a deadline. It raises policy.refusals.Refused to send the runtime a reason that users
-read; any other exception is a bug, logged with its traceback and answered as an error too. The
-creation of a container must be idempotent, and leave nothing that its stop and its removal do not
-undo: the runtime sends these where a creation failed, here or in a later plugin. A handler never
-waits for what may hang (NVML, a tenant's file, the API server).
+A handler (service.py) returns the reply, None for an empty one, or a coroutine of it. It raises
+Refused to send the runtime a reason that users read; any other exception is a bug. The creation of
+a container must be idempotent, and leave nothing that its stop and its removal do not undo. A
+handler never waits for what may hang (NVML, a tenant's file, the API server).
 
 A runtime that times out drops the plugin and, before NRI 0.12.5, starts the container without it.
-Therefore we answer an error after 75 % of the runtime's timeout: the request fails, and the
-registration is kept. connection.py calls this module and sends the session's output.
+Therefore we answer an error after 75 % of the runtime's timeout.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """One NRI session over a socket: transfers bytes and enforces the session's deadlines.
 
-protocol/ implements the protocol without clock or socket, answers.py handles each request, and the
-handler (service.py) decides. agent.py connects, and reconnects when `serve` returns.
-
 Registration has a deadline of 30 s: the runtime accepts plugins one at a time, and an idle client
 before us blocks it for five seconds. There is no deadline between registration and Synchronize,
 because the runtime may delay it while a pod with a long grace period stops. While the runtime does

@@ -1,17 +1,12 @@
 """Cache of the pods bound to this node: their allocations in binding order.
 
 From it follow the pods that were bound to a GPU that was already full, and the grants that no
-scheduler wrote. Pure: the pod watch updates it, and the node's pods bound its size. Missing
-information never leads to a refusal: the ledger then decides alone.
+scheduler wrote. Pure: the pod watch updates it. Missing information never leads to a refusal.
 
-Binding order is the order in which the watch reports pods, since a pod appears there when it is
-bound. The pods of a list are unordered; their binding time is known to the second. A pod without a
-Binding (created with spec.nodeName) sorts after those.
-
-A scheduler writes the allocation once, before the pod reaches its node: ours in the Binding,
-Koordinator's just before it. Neither writes it into a pod without a Binding, nor changes it later,
-and ours adds its name. A grant that is written at a pod's creation and bound by another scheduler
-is not detected here; it is subject to the binding order. docs/adr/0027 has the reasons.
+The watch reports pods in binding order. The pods of a list are ordered by their binding time, known
+to the second, those created with spec.nodeName last. A scheduler writes the allocation once, before
+the pod reaches its node, and ours adds its name. A grant that is written at a pod's creation and
+bound by another scheduler is not detected here. docs/adr/0027 has the reasons.
 """
 
 from __future__ import annotations

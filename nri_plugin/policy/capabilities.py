@@ -1,12 +1,9 @@
 """Restricts NVIDIA_DRIVER_CAPABILITIES to what the operator allows: the variable and the files.
 
-Pure, and part of the policy. Memory that Vulkan, OpenGL or the video engines allocate is not
-charged, so their libraries and devices are injected only if the operator allows them. A CDI spec
-contains all of the driver; the table here maps files to capabilities by name. A file without a row
-counts as compute's, because a new driver's new file may be what CUDA needs.
-
-A container without the variable gets NVIDIA's default: compute and utility. These two are always
-injected, because a share needs them.
+Pure. Memory that Vulkan, OpenGL or the video engines allocate is not charged, so their libraries
+and devices are injected only if the operator allows them. The table maps files to capabilities by
+name. A file without a row counts as compute's, because a new driver's new file may be what CUDA
+needs. Compute and utility are always injected, because a share needs them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """All checks of a container's request for a share, in the order in which they refuse it.
 
-Pure. `CHECKS` is the order; each check raises Refused. Before these, the agent reads the claim
-(annotation_claims.py), and enters the share in the ledger (containers/records.py).
-
-Our mounts enforce the limit. They cannot do so if the container runs on another kernel, may use
-every device, has a GPU already, preloads libraries before ours, or has a volume that exposes the
-host's grant files. A container without a share keeps its volumes, and the GPUs that another device
-plugin gave it.
+Pure. `CHECKS` is the order; each check raises Refused. Our mounts enforce the limit. They cannot do
+so if the container runs on another kernel, may use every device, has a GPU already, preloads
+libraries before ours, or has a volume that exposes the host's grant files. A container without a
+share keeps its volumes, and the GPUs that another device plugin gave it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""The mode of each GPU of this node: shared, whole or excluded. The node's totals, its Device, its
-readiness, the kubelet's device plugin and the ledger of shares all read it here.
+"""The mode of each GPU of this node: shared, whole or excluded. All that offers GPUs reads it here.
 
-Pure: events in, answers out; a clock's seconds are arguments. Used only on the event loop, so that
-each call is one step: of a share and an `allocate` for the same GPU, the first call wins.
-
-A whole GPU is held from the answer to the kubelet's Allocate, which names no pod, until the kubelet
-no longer lists it for a pod. Nothing is stored on disk: the kubelet's own records give the
-holds after a restart.
+Pure: a clock's seconds are arguments. Used only on the event loop, so that of a share and an
+`allocate` for the same GPU, the first call wins. A whole GPU is held from the answer to the
+kubelet's Allocate, which names no pod, until the kubelet no longer lists it for a pod. The
+kubelet's own records give the holds after a restart.
 """
 
 from __future__ import annotations

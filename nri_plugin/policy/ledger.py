@@ -1,18 +1,13 @@
 """The ledger: the share of each GPU that each container holds, and whether a new one fits.
 
-Pure: events in, shortages out. Every user with write access to pods can write an annotation, so
-this ledger prevents that a GPU, or a pod's allocation, is granted twice. A pod's init containers
-may each have all of its allocation, because each ends before the next container starts; only the
-set of running containers shows which they are. Nothing here queries the API server.
+Pure. Every user with write access to pods can write an annotation, so the ledger prevents that a
+GPU, or a pod's allocation, is granted twice. Init containers may each have all of the allocation:
+each ends before the next container starts. Only the set of running containers shows which they are.
 
-Counting is by key of the grant's files: containers that share a grant hold it once, every other
-container its own. A container holds its share from before its creation is answered until it stops,
-is removed, or its creation is undone; an exited container that is not yet removed holds nothing. A
-container replaces the one that had its name in its pod, because Kubernetes restarts a container
-only after its predecessor has exited. Bytes and percent are exact. A share without a compute limit
-holds no compute, as in Koordinator.
-
-`adopt` rebuilds it from the running containers at every Synchronize; nothing is stored on disk.
+Containers with one key of the grant's files hold it once, every other container its own. A
+container holds its share from before its creation is answered until it stops, is removed, or its
+creation is undone. It replaces the one of its name in its pod, which has exited. A share without a
+compute limit holds no compute, as in Koordinator. `adopt` rebuilds the ledger at every Synchronize.
 """
 
 from __future__ import annotations

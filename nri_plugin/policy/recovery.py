@@ -1,11 +1,8 @@
 """Rebuilds the agent's state after its own or the runtime's restart, from the running containers.
 
-Pure. Inputs: the runtime's list, and the grants read from this host's files. Outputs: users of
-files, holds of GPUs, and containers that differ from what this agent creates.
-
-A grant file overrides the container's claim, because it is what is in force. If it is missing, also
-because the container was created without the agent, the claim gives the container's share, so that
-the GPU is not granted twice.
+Pure. A grant file overrides the container's claim, because it is what is in force. If it is
+missing, also because the container was created without the agent, the claim gives the container's
+share, so that the GPU is not granted twice.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Several connections in one socket: `[connection u32][length u32][payload]`, big endian.
 
-NRI always has two connections: on PLUGIN the runtime calls us, on RUNTIME we call it. There is no
-handshake and no flow control. Frame boundaries have no meaning: the reader joins the frames of each
-connection into one stream.
-
-The writer must choose them with care. A Go runtime reads through a buffer of 4096 bytes, and loses
-its connection (ENOMEM) if a frame with the start of a ttrpc message is larger; the rest of the
-message may be one piece. So a message is written as its first 4096 bytes and the rest. Many small
-pieces are not possible either: the reader queues 256 frames and fails at the next one.
+NRI always has two: on PLUGIN the runtime calls us, on RUNTIME we call it. There is no handshake and
+no flow control. Frame boundaries have no meaning to the reader. The writer must choose them with
+care: a Go runtime reads through a buffer of 4096 bytes, and loses its connection (ENOMEM) if a
+frame with the start of a ttrpc message is larger; the rest of the message may be one piece. It
+queues 256 frames and fails at the next one.
 """
 
 from __future__ import annotations

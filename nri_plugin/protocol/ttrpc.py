@@ -2,12 +2,9 @@
 
 Big endian. Both roles, unary calls only, as NRI uses it. Client streams are odd, ascending and
 never reused; a response has its request's number. Unknown message types and flags are ignored, as
-in the Go implementation, so that a later ttrpc may add some. Independent of NRI: payloads are
-bytes.
-
-A request that violates a rule but arrived in a whole frame is answered with an error status, and
-the byte stream continues. To the runtime an error means that its request fails, which is intended;
-after a lost connection it would continue without us.
+in the Go implementation. A request that violates a rule but arrived in a whole frame is answered
+with an error status, and the byte stream continues: to the runtime an error means that its request
+fails; after a lost connection it would continue without us.
 """
 
 from __future__ import annotations
