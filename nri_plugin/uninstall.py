@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from gpuslice.contract import names
 from nri_plugin import command_line
 from nri_plugin.host.lock import Lock
-from nri_plugin.host.removal import Places, Removal
+from nri_plugin.host.removal import Removal
 from nri_plugin.policy.refusals import StoreError
 from nri_plugin.setting_types import absolute
+from nri_plugin.settings import Settings
 
 _DESCRIPTION: Final = """\
 Removes gpuslice's files from this node, after its agent and distributor have exited. Running
@@ -47,19 +47,12 @@ _RETRY_S: Final = 5.0
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     given = command_line.parse(parser(), arguments, environment)
     settings = command_line.of(given, environment)
-    places = Places(
-        settings.run_dir,
-        settings.cdi_dirs,
-        settings.containerd_state,
-        settings.view.seen(Path(names.HOST_LIBRARY)),
-        settings.host_root,
-    )
     lock = Lock(settings.run_dir, f"pid={os.getpid()} host={socket.gethostname()} uninstall")
     if not given.stay:
-        problem = _uninstall(places, lock, set(), given.dry_run)
+        problem = _uninstall(settings, lock, set(), given.dry_run)
         sys.stderr.write(problem and f"uninstall: {problem}\n")
         return int(bool(problem))
-    _stay(places, lock, given.done_file)
+    _stay(settings, lock, given.done_file)
     return 0
 
 
@@ -83,12 +76,12 @@ def parser() -> argparse.ArgumentParser:
     return known
 
 
-def _stay(places: Places, lock: Lock, done_file: Path) -> None:
+def _stay(settings: Settings, lock: Lock, done_file: Path) -> None:
     stopped, printed, problem = threading.Event(), set[str](), ""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     while not stopped.is_set():
-        found = _uninstall(places, lock, printed)
+        found = _uninstall(settings, lock, printed)
         if found and found != problem:
             sys.stderr.write(f"uninstall: {found}; retried\n")
         elif not found:
@@ -97,7 +90,7 @@ def _stay(places: Places, lock: Lock, done_file: Path) -> None:
         stopped.wait(_RETRY_S if found else _AGAIN_S)
 
 
-def _uninstall(places: Places, lock: Lock, printed: set[str], dry_run: bool = False) -> str:
+def _uninstall(settings: Settings, lock: Lock, printed: set[str], dry_run: bool = False) -> str:
     """Return why it could not be completed; "": it was. printed: lines that were printed before."""
 
     def done(path: Path, what: str) -> None:
@@ -110,7 +103,7 @@ def _uninstall(places: Places, lock: Lock, printed: set[str], dry_run: bool = Fa
     try:
         if not dry_run and (why := lock.try_acquire()) is not None:
             return f"{why}: must have ended; delete the DaemonSet gpuslice-agent"
-        Removal(places, done, dry_run).run()
+        Removal(settings, done, dry_run).run()
     except (OSError, StoreError) as error:
         return str(error)
     finally:

@@ -46,8 +46,8 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         arguments = (*host_kernel.agent_arguments(), *arguments)
     given = command_line.parse(known, arguments, environment)
     settings = command_line.of(given, environment)
-    paths = host.HostPaths(given.containerd_config, given.nvidia_config)
-    findings = examine(host.collect(settings, given.library, paths))
+    configs = (given.containerd_config, given.nvidia_config)
+    findings = examine(host.collect(settings, given.library, *configs))
     sys.stdout.write(as_json(findings) if given.json else as_text(findings))
     return int(any(finding.level is Level.FAIL for finding in findings))
 

@@ -14,7 +14,7 @@ import mmap
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -61,16 +61,11 @@ _OPERATORS: Final = (OPERATORS_CONFIG, Path(READY).parent)
 """Files of GPU Operator's toolkit and of its validator."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostPaths:
-    """Host paths of other programs' files. containerd_config: None: the running one's own."""
-
-    containerd_config: Path | None
-    nvidia_config: Path
-
-
-def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts:
-    """Collect the facts. library: None if it is not configured."""
+def collect(
+    settings: Settings, library: Path | None, containerd_config: Path | None, nvidia_config: Path
+) -> Facts:
+    """Collect the facts. library: None if it is not configured. The other paths are the host's;
+    containerd_config: None: the running one's own."""
     root = settings.host_root
     inventory = _inventory(settings)
     gpus = inventory.gpus
@@ -78,7 +73,7 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
     directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
     specs = cdi_reader.load(directories, settings.cdi_kinds, drivers.stat)
     sockets = (settings.nri_socket, settings.containerd_state / _CRI_SOCKET)
-    runtime = containerd.inspect_runtime(sockets, paths.containerd_config, root)
+    runtime = containerd.inspect_runtime(sockets, containerd_config, root)
     library_problem, published = _library(settings, library)
     return Facts(
         settings=settings,
@@ -92,7 +87,7 @@ def collect(settings: Settings, library: Path | None, paths: HostPaths) -> Facts
         failed_gpus=[gpu for gpu in inventory.seen if gpu.problem],
         specs=specs,
         missing={gpu.uuid: missing(gpu, specs, drivers) for gpu in gpus},
-        nvidia=read_nvidia_runtime(root, paths.nvidia_config),
+        nvidia=read_nvidia_runtime(root, nvidia_config),
         plugins=find_device_plugins(settings),
         run_dir=_run_dir(settings.run_dir, root),
         kernel=_kernel(),

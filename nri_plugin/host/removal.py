@@ -26,6 +26,7 @@ from nri_plugin.gpu import record
 from nri_plugin.host import bundle, cdi_generator, driver_root, lock, releases, tmpfs
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import mountinfo
+from nri_plugin.settings import Settings
 
 _DELETED: Final = "//deleted"
 """The kernel's suffix of a mount's root that was removed."""
@@ -36,22 +37,6 @@ _PROC: Final = Path("/proc")
 _WRITTEN: Final = f".{names.FILE_LIBRARY}."
 """Beginning of the names of half-written files beside the copy."""
 _STAYS: Final = "stays: a container has it mounted"
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Paths of the host, as the agent's settings have them. copy: the distributor's. host_root:
-    where the host's root directory is seen."""
-
-    run_dir: Path
-    cdi_dirs: Iterable[Path]
-    containerd_state: Path
-    copy: Path
-    host_root: Path = Path("/")
-
-    @property
-    def store_dir(self) -> Path:
-        return self.run_dir / names.DIR_STORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,42 +51,45 @@ class Used:
 class Removal:
     """done: receives a path, and what happened to it or why it stays. dry_run: change nothing."""
 
-    def __init__(self, places: Places, done: Callable[[Path, str], None], dry_run: bool) -> None:
-        self._places = places
+    def __init__(
+        self, settings: Settings, done: Callable[[Path, str], None], dry_run: bool
+    ) -> None:
+        self._settings = settings
+        self._copied = settings.view.seen(Path(names.HOST_LIBRARY))
         self._done = done
         self._dry_run = dry_run
 
     def run(self) -> None:
         """Call it while no agent runs. Raises OSError, StoreError."""
-        used = used_by_containers(self._places.containerd_state)
+        used = used_by_containers(self._settings.containerd_state)
         self._grants(used)
         self._specs()
-        store, left = self._places.store_dir, False
+        store, left = self._settings.store_dir, False
         if os.path.ismount(store):
             with nullcontext() if self._dry_run else releases.locked(store):
                 left = self._releases(used.paths)
         if store.is_dir() and not left:
             self._remove(store, tmpfs.clear)
         self._copy(used.paths)
-        copies = self._places.copy.parent
+        copies = self._copied.parent
         self._empty(copies, *_partial(copies, _WRITTEN))
-        self._empty(self._places.run_dir, lock.FILE, record.FILE, record.NEW)
+        self._empty(self._settings.run_dir, lock.FILE, record.FILE, record.NEW)
 
     # --- parts
 
     def _grants(self, used: Used) -> None:
-        for key in sorted(RunDirectory(self._places.run_dir, lambda: 0).keys()):
-            path = self._places.run_dir / key
+        for key in sorted(RunDirectory(self._settings.run_dir, lambda: 0).keys()):
+            path = self._settings.run_dir / key
             found = path.stat().st_dev
             device = f"{os.major(found)}:{os.minor(found)}"
             in_bundle = any(Path(each).is_relative_to(path) for each in used.paths)
             self._remove(path, tmpfs.clear, stays=in_bundle or device in used.devices)
 
     def _specs(self) -> None:
-        private = self._places.run_dir / ".cdi"
-        specs = (each / cdi_generator.FILE for each in (*self._places.cdi_dirs, private))
+        private = self._settings.run_dir / ".cdi"
+        specs = (each / cdi_generator.FILE for each in (*self._settings.cdi_dirs, private))
         # The programs of the specs' hooks run while a container is created.
-        programs = (self._places.store_dir / each for each in driver_root.COPIED)
+        programs = (self._settings.store_dir / each for each in driver_root.COPIED)
         for path in (*specs, *programs):
             if path.exists():
                 self._remove(path, os.unlink)
@@ -110,14 +98,14 @@ class Removal:
     def _releases(self, used: AbstractSet[str]) -> bool:
         """Return whether any stays."""
         mounted = {Path(each).parent.name for each in used}
-        store = self._places.store_dir
+        store = self._settings.store_dir
         found = sorted(each for each in store.iterdir() if releases.is_release(each.name))
         for release in found:
             self._remove(release, releases.remove, stays=release.name in mounted)
         return any(each.exists() and each.name in mounted for each in found)
 
     def _copy(self, used: AbstractSet[str]) -> None:
-        path = self._places.copy
+        path = self._copied
         try:
             contract = library_file.parse(path.read_bytes()).contract
         except FileNotFoundError:
@@ -156,7 +144,7 @@ class Removal:
         for name in last:
             (directory / name).unlink(missing_ok=True)
         # In a pod the run directory itself is a mount, and is removed where it is none.
-        for path in (directory, self._places.host_root / directory.relative_to("/")):
+        for path in (directory, self._settings.host_root / directory.relative_to("/")):
             with suppress(OSError):
                 path.rmdir()
 

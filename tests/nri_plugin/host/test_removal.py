@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,15 +19,16 @@ from nri_plugin.host import cdi_generator, driver_root, releases, tmpfs
 from nri_plugin.host.bundle import of
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.lock import FILE
-from nri_plugin.host.removal import Places, Removal, used_by_containers
+from nri_plugin.host.removal import Removal, used_by_containers
 from nri_plugin.host.store import keep_mounted
 from nri_plugin.policy.model import Share
 from tests.contract.libraries import library
-from tests.nri_plugin.objects import clear, planned
+from tests.nri_plugin.objects import clear, planned, settings
 
 pytestmark = pytest.mark.node
 
 SHARES: Final = (Share("GPU-1", 0, 5 << 30, 40),)
+COPY: Final = names.HOST_LIBRARY.removeprefix("/")
 OLD, NEW = library(content=b"old"), library(content=b"new")
 
 
@@ -35,13 +37,14 @@ class Node:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.places = Places(
-            root / "run/gpuslice",
-            (root / "cdi",),
-            root / "containerd",
-            root / "vgpu/libvgpu.so",
-            root,
+        self.places = replace(
+            settings(),
+            run_dir=root / "run/gpuslice",
+            cdi_dirs=(root / "cdi",),
+            containerd_state=root / "containerd",
+            host_root=root,
         )
+        self.copy = root / COPY
         self.files = RunDirectory(self.places.run_dir, lambda: 7)
 
     def fill(self) -> None:
@@ -49,13 +52,13 @@ class Node:
         keep_mounted(store)
         self.old = releases.publish(OLD, names.FILE_LIBRARY, store).parent
         releases.publish(NEW, names.FILE_LIBRARY, store)
-        releases.replace(self.places.copy, NEW)
+        releases.replace(self.copy, NEW)
         for key in ("c1", "c2"):
             self.files.apply(planned(key, SHARES))
         (self.places.run_dir / FILE).touch()
         (store / driver_root.COPIED[0]).touch()
         (store / f".{driver_root.COPIED[0]}.17").touch()
-        (self.places.copy.parent / f".{names.FILE_LIBRARY}.new").touch()
+        (self.copy.parent / f".{names.FILE_LIBRARY}.new").touch()
         for directory in (*self.places.cdi_dirs, self.places.run_dir / ".cdi"):
             directory.mkdir()
             (directory / cdi_generator.FILE).write_text("{}")
@@ -107,7 +110,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
         tmpfs.clear(made.places.store_dir)
 
 
-LEFT: Final = ["cdi", "cdi/nvidia.yaml", "run"]
+LEFT: Final = ["cdi", "cdi/nvidia.yaml", "run", "usr", "usr/local"]
 
 
 def test_all_that_no_container_uses_is_removed(node: Node) -> None:
@@ -176,17 +179,19 @@ def test_a_process_that_ends_while_it_is_read_is_passed_over(tmp_path: Path) -> 
 
 
 def test_files_of_other_programs_stay(node: Node) -> None:
-    node.places.copy.write_bytes(library(None))
+    node.copy.write_bytes(library(None))
     (node.places.run_dir / "foreign").mkdir()
     (node.places.run_dir / "foreign/file").touch()
     done = node.uninstall()
-    assert done["vgpu/libvgpu.so"] == "stays: it is not gpuslice's library"
+    assert done[COPY] == "stays: it is not gpuslice's library"
     assert done["run/gpuslice/foreign"] == "stays: Directory not empty"
-    assert node.there() == [
-        *LEFT,
-        *(f"run/gpuslice{each}" for each in ("", "/.lock", "/foreign", "/foreign/file")),
-        *("vgpu", "vgpu/.libvgpu.so.new", "vgpu/libvgpu.so"),
-    ]
+    assert node.there() == sorted(
+        [
+            *LEFT,
+            *(f"run/gpuslice{each}" for each in ("", "/.lock", "/foreign", "/foreign/file")),
+            *("usr/local/vgpu", "usr/local/vgpu/.libvgpu.so.new", COPY),
+        ]
+    )
     (node.places.run_dir / "foreign/file").unlink()
 
 
@@ -242,11 +247,11 @@ def test_killed_at_each_step_the_next_run_completes_it(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_another_container_mounts_stays(node: Node, tmp_path: Path) -> None:
-    copied = node.places.copy
+    copied = node.copy
     (tmp_path / "inside").touch()
     with node.process((copied, tmp_path / "inside")):
-        assert node.uninstall()["vgpu/libvgpu.so"] == "stays: a container has it mounted"
-    assert node.uninstall() == {"vgpu/libvgpu.so": "removed"}
+        assert node.uninstall()[COPY] == "stays: a container has it mounted"
+    assert node.uninstall() == {COPY: "removed"}
 
 
 def test_a_bundle_that_cannot_be_read_removes_nothing(node: Node) -> None:
