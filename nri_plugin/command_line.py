@@ -82,7 +82,7 @@ def command_parser(
 
 def from_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
     """Return the settings. Exits, as argparse does, for invalid arguments and for --help."""
-    return of(parse(parser(), arguments, environment), environment)
+    return settings_of(parse(parser(), arguments, environment), environment)
 
 
 def parse(
@@ -110,7 +110,7 @@ def parse(
     return given
 
 
-def of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
+def settings_of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
     """Convert to Settings: most flags have a setting's name and value; the others are mapped. A
     command that publishes nothing needs no library."""
     known = {field.name for field in fields(Settings)}

@@ -46,7 +46,7 @@ _RETRY_S: Final = 5.0
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     given = command_line.parse(parser(), arguments, environment)
-    settings = command_line.of(given, environment)
+    settings = command_line.settings_of(given, environment)
     lock = Lock(settings.run_dir, f"pid={os.getpid()} host={socket.gethostname()} uninstall")
     if not given.stay:
         problem = _uninstall(settings, lock, set(), given.dry_run)

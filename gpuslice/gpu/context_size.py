@@ -28,7 +28,7 @@ def measure(uuid: str) -> int:
     """Return the bytes of this process's context on the GPU, from NVML's list of processes."""
     nvml.start()
     gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    others = processes.of(gpu)
+    others = processes.memory(gpu)
     if others is None:
         raise UnknownSizeError("NVML does not list the GPU's processes")
     if others:

@@ -28,7 +28,7 @@ _NO_LIST: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_N
 
 def query() -> Usage:
     """Query NVML, which must be initialized. Raises pynvml.NVMLError if it lists no GPU at all."""
-    return {uuid: of(gpu) for uuid, gpu in _gpus()}
+    return {uuid: memory(gpu) for uuid, gpu in _gpus()}
 
 
 def _gpus() -> Iterator[tuple[str, object]]:
@@ -42,7 +42,7 @@ def _gpus() -> Iterator[tuple[str, object]]:
         yield uuid, gpu
 
 
-def of(handle: object) -> Mapping[int, int | None] | None:
+def memory(handle: object) -> Mapping[int, int | None] | None:
     """Return bytes by process. A process with contexts of several kinds is in several lists, each
     time with its total. None: NVML has no list."""
     held: dict[int, int | None] = {}

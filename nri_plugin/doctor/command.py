@@ -45,7 +45,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if set(arguments) <= {"--json"}:
         arguments = (*host_kernel.agent_arguments(), *arguments)
     given = command_line.parse(known, arguments, environment)
-    settings = command_line.of(given, environment)
+    settings = command_line.settings_of(given, environment)
     configs = (given.containerd_config, given.nvidia_config)
     findings = examine(host.collect(settings, given.library, *configs))
     sys.stdout.write(as_json(findings) if given.json else as_text(findings))

@@ -99,7 +99,7 @@ class OneGpu:
         handle = pynvml.nvmlDeviceGetHandleByIndex(self._index)
         return {
             "uuid": pynvml.nvmlDeviceGetUUID(handle),
-            "memory": processes.of(handle),
+            "memory": processes.memory(handle),
             "utilization": processes.utilization(handle),
         }
 

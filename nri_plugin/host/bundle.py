@@ -71,7 +71,7 @@ def changed_s(state: Path) -> float | None:
         return None
 
 
-def of(containerd_state: Path, container_id: str) -> Path:
+def directory(containerd_state: Path, container_id: str) -> Path:
     """Return the bundle's directory; `container_id` is a file name."""
     return containerd_state / _TASKS / container_id
 

@@ -89,8 +89,8 @@ class Node:
     @property
     def gpus(self) -> Sequence[Gpu]:
         """Return the GPUs that work and that the operator leaves to gpuslice."""
-        of = self.modes.of
-        return [gpu for gpu in self.inventory.gpus if of(gpu)[0] is not Mode.EXCLUDED]
+        mode = self.modes.mode
+        return [gpu for gpu in self.inventory.gpus if mode(gpu)[0] is not Mode.EXCLUDED]
 
     @property
     def conflict(self) -> str | None:
@@ -102,8 +102,8 @@ class Node:
     def is_ours(self) -> bool:
         """Return whether gpuslice alone allocates this node's GPUs: other programs were looked for,
         none does, it is known which GPUs are held, and the operator has not excluded them all."""
-        of, seen = self.modes.of, self.inventory.seen
-        ours = not seen or any(of(gpu)[0] is not Mode.EXCLUDED for gpu in seen)
+        mode, seen = self.modes.mode, self.inventory.seen
+        ours = not seen or any(mode(gpu)[0] is not Mode.EXCLUDED for gpu in seen)
         return ours and self._looked and self.conflict is None
 
     def note_default_runtime(self, sandbox_ids: Sequence[str]) -> None:

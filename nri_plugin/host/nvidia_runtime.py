@@ -81,7 +81,7 @@ def problem(program: str, accepted: Toolkit, host: Path) -> str:
 def _program(containerd_state: Path, sandbox_id: str) -> tuple[int, str] | None:
     """When the sandbox was made, in nanoseconds, and its OCI runtime's program."""
     try:
-        file = bundle.of(containerd_state, sandbox_id) / "runtime"
+        file = bundle.directory(containerd_state, sandbox_id) / "runtime"
         return file.stat().st_mtime_ns, file.read_text().strip()
     except (OSError, ValueError):
         return None

@@ -82,7 +82,7 @@ class Inspector:
 
     def examine(self, container_id: str, plan: ContainerPlan) -> Examination:
         """Raise Refused unless the container will see the files of its plan."""
-        place = bundle.of(self.containerd_state, container_id)
+        place = bundle.directory(self.containerd_state, container_id)
         try:
             with opened(place / "rootfs", _OPEN) as root:
                 preloads = check_image(root)
@@ -103,7 +103,7 @@ class Inspector:
     def strong_beside(self, container_id: str) -> str:
         """Return the capability by which a container without a share can remove the limits of
         containers whose processes it sees; "": none. Raises OSError."""
-        place = bundle.of(self.containerd_state, container_id)
+        place = bundle.directory(self.containerd_state, container_id)
         config = bundle.config(place)
         return self._loosening(config, bundle.init(place)) if config.sees_others else ""
 
@@ -114,7 +114,7 @@ class Inspector:
         waits_in: what its process ran before its start, as in Examination; None: it has been
         started. A shortage is Refused, and says nothing about the container.
         """
-        place = bundle.of(self.containerd_state, container_id)
+        place = bundle.directory(self.containerd_state, container_id)
         with ExitStack() as stack:
             try:
                 # While this descriptor is open, a reused PID cannot refer to another process.

@@ -139,6 +139,6 @@ def problem(
 
 def _label(containerd_state: Path, sandbox_id: str) -> str:
     try:
-        return bundle.config(bundle.of(containerd_state, sandbox_id)).selinux_label
+        return bundle.config(bundle.directory(containerd_state, sandbox_id)).selinux_label
     except OSError:
         return ""

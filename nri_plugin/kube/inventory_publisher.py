@@ -150,7 +150,7 @@ class InventoryPublisher:
         self._modes.operator = facts.operator
 
     def _with_mode(self, entry: Entry) -> Entry:
-        mode, why = self._modes.of(entry.gpu)
+        mode, why = self._modes.mode(entry.gpu)
         return replace(entry, mode=mode, why=why)
 
     def _contest(self) -> str | None:

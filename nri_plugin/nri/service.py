@@ -85,10 +85,10 @@ class Service:
         # The worker does this before the files of the next container.
         self._worker.post(partial(self._note_labels, plain))
 
-    def _running(self, message: nri.Container, of: Pod | None) -> Running:
-        one = translate.running(message, of, self._run_dir)
-        found = self._from_nvidias_runtime(message.pod_sandbox_id, message, lambda: one.pod)
-        return replace(one, missed=found is Gpus.OVERRIDDEN)
+    def _running(self, message: nri.Container, pod: Pod | None) -> Running:
+        one = translate.running(message, pod, self._run_dir)
+        gpus = self._from_nvidias_runtime(message.pod_sandbox_id, message, lambda: one.pod)
+        return replace(one, missed=gpus is Gpus.OVERRIDDEN)
 
     def _check_new_sandbox(self, pod: nri.PodSandbox) -> None:
         """Check once a minute: containerd's default runtime may have become another one, or SELinux
@@ -119,19 +119,18 @@ class Service:
 
     def _without_claim(self, pod: nri.PodSandbox, message: nri.Container) -> Reply:
         """Keep GPUs of NVIDIA's runtime from the container, or count that it gets them."""
-        found = self._from_nvidias_runtime(pod.id, message, lambda: translate.pod(pod))
-        if found is Gpus.UNLIMITED:
+        gpus = self._from_nvidias_runtime(pod.id, message, lambda: translate.pod(pod))
+        if gpus is Gpus.UNLIMITED:
             self._parts.metrics.unlimited.labels("nvidia_runtime").inc()
-        if found is not Gpus.OVERRIDDEN:
+        if gpus is not Gpus.OVERRIDDEN:
             return None
-        of, text = translate.pod(pod), f'container "{message.name}": {bystanders.WARNING}'
-        self._parts.notices.add(
-            Notice(of, message.name, names.EVENT_WITHOUT_GPU, text, warning=False)
-        )
+        text = f'container "{message.name}": {bystanders.WARNING}'
+        reason, regarded = names.EVENT_WITHOUT_GPU, translate.pod(pod)
+        self._parts.notices.add(Notice(regarded, message.name, reason, text, warning=False))
         return translate.reply(bystanders.OVERRIDE)
 
     def _from_nvidias_runtime(
-        self, sandbox_id: str, message: nri.Container, of: Callable[[], Pod]
+        self, sandbox_id: str, message: nri.Container, make_pod: Callable[[], Pod]
     ) -> Gpus:
         """Return what NVIDIA's runtime gives the container. Nearly all request nothing."""
         toolkit, settings = self.node.toolkit, self._settings
@@ -143,7 +142,7 @@ class Service:
         here = bystanders.Situation(
             toolkit, self.node.is_ours, self.node.modes.pods, self._kubelet_dirs
         )
-        return bystanders.gpus(of(), translate.container(message), here)
+        return bystanders.gpus(make_pod(), translate.container(message), here)
 
     def _start(self, pod: nri.PodSandbox, container: nri.Container) -> Answer[None]:
         if not self._parts.claims.may_claim(pod.labels, pod.annotations):

@@ -142,7 +142,7 @@ def key_of(message: nri.Container, run_dir: str) -> str | None:
     return None
 
 
-def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
+def running(message: nri.Container, known: Pod | None, run_dir: str) -> Running:
     """Convert a container of Synchronize's list, which omits pods whose state is unknown."""
     labels = message.labels
     unknown = Pod(
@@ -153,7 +153,7 @@ def running(message: nri.Container, of: Pod | None, run_dir: str) -> Running:
     return Running(
         id=message.id,
         name=message.name,
-        pod=of or unknown,
+        pod=known or unknown,
         key=key_of(message, run_dir),
         mounts=mounts(message.mounts) if message.state == nri.CONTAINER_RUNNING else (),
         stopped=message.state == nri.CONTAINER_STOPPED,

@@ -89,15 +89,15 @@ def cut(edits: Edits, given: AbstractSet[str]) -> Edits:
 
 def is_needed(path: str) -> bool:
     """Whether the file is a library that compute and utility may load."""
-    return _LIBRARY.search(path) is not None and not _of(path)
+    return _LIBRARY.search(path) is not None and not _owners(path)
 
 
 def _within(path: str, given: AbstractSet[str]) -> bool:
-    owners = _of(path)
+    owners = _owners(path)
     return not owners or bool(owners & given)
 
 
-def _of(path: str) -> AbstractSet[str]:
+def _owners(path: str) -> AbstractSet[str]:
     """Return the capabilities any of which includes the file; empty: compute's and utility's."""
     for pattern, capabilities in _FILES:
         if pattern.search(path):

@@ -92,7 +92,7 @@ class GpuModes:
 
     # --- one mode per GPU ------------------------------------------------------------------------
 
-    def of(self, gpu: Gpu) -> tuple[Mode, str]:
+    def mode(self, gpu: Gpu) -> tuple[Mode, str]:
         """Return the GPU's mode, and its cause for people."""
         if self.other_plugin:
             return Mode.EXCLUDED, self.other_plugin
@@ -115,7 +115,7 @@ class GpuModes:
         A GPU that is held stays available, since the kubelet rejects a pod at its own restart if
         the pod's GPU is not.
         """
-        mode, why = self.of(gpu)
+        mode, why = self.mode(gpu)
         if gpu.problem:
             return gpu.problem
         if gpu.uuid in self._holds:

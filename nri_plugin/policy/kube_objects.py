@@ -317,7 +317,7 @@ def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
 def event(notice: Notice, text: str, node_name: str, node_uid: str, name: str, now: str) -> Json:
     """Return an events.k8s.io/v1 Event of the notice's pod or of the node. text: the notice's,
     printable. now: RFC 3339 with microseconds."""
-    of = {
+    pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "namespace": notice.pod.namespace,
@@ -325,9 +325,9 @@ def event(notice: Notice, text: str, node_name: str, node_uid: str, name: str, n
         "uid": notice.pod.uid,
     }
     if notice.of_node:
-        about = {"regarding": _node(node_name, node_uid), "related": of}
+        about = {"regarding": _node(node_name, node_uid), "related": pod}
     else:
-        about = {"regarding": of}
+        about = {"regarding": pod}
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",

@@ -99,7 +99,7 @@ def _own(lab: Lab, name: str) -> Path:
 
 
 def _plain(lab: Lab, pod: Pod, container: Container) -> str:
-    written = bundle.of(lab.containerd.paths.state, container.id) / "config.json"
+    written = bundle.directory(lab.containerd.paths.state, container.id) / "config.json"
     text = json.dumps(json.loads(written.read_text()), indent=1, sort_keys=True)
     for own in (container.id, pod.id, pod.uid):
         text = text.replace(own, "OWN")

@@ -175,7 +175,7 @@ def test_the_network_policy_covers_the_schedulers_pods_and_the_ports_of_their_me
 
 def _settings(words: list[str]) -> Any:
     assert words[:3] == ["python", "-m", "nri_plugin"]
-    return command_line.of(command_line.parse(command_line.parser(), words[3:], {}), {})
+    return command_line.settings_of(command_line.parse(command_line.parser(), words[3:], {}), {})
 
 
 def test_the_agents_flags_are_its_own_and_their_defaults_too() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from gpuslice.contract import names
 from nri_plugin.host import releases, tmpfs
-from nri_plugin.host.bundle import of
+from nri_plugin.host.bundle import directory
 from nri_plugin.host.lock import Lock
 from nri_plugin.host.store import keep_mounted
 from tests.contract.libraries import library
@@ -66,7 +66,7 @@ def test_it_removes_and_prints_each_path(node: Node) -> None:
 
 
 def test_it_stays_ready_and_reports_each_path_once(node: Node) -> None:
-    bundle = of(node.state, "c")
+    bundle = directory(node.state, "c")
     bundle.mkdir(parents=True)
     mounts = [{"source": str(node.release / names.FILE_LIBRARY)}]
     (bundle / "config.json").write_text(json.dumps({"process": {"cwd": "/"}, "mounts": mounts}))

@@ -59,7 +59,7 @@ def lab(node: Lab) -> Lab:
 
 def _spec(lab: Lab, container: Container) -> Any:
     """What the OCI runtime got from NVIDIA's."""
-    file = bundle.of(lab.containerd.paths.state, container.id) / "config.json"
+    file = bundle.directory(lab.containerd.paths.state, container.id) / "config.json"
     return json.loads(lab.namespace.outside(file).read_text())
 
 

@@ -146,7 +146,7 @@ async def test_a_share_is_refused_where_selinux_hides_the_files_of_its_limit(
 
 def _sandbox(host: Host, of: nri.PodSandbox, program: str, **process: str) -> None:
     """Make a sandbox as containerd does. process: of its OCI configuration."""
-    made = bundle.of(host.settings.containerd_state, of.id)
+    made = bundle.directory(host.settings.containerd_state, of.id)
     made.mkdir(parents=True)
     (made / "runtime").write_text(program)
     (made / "config.json").write_text(json.dumps({"process": {"cwd": "/", **process}}))

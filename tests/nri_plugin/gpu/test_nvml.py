@@ -222,9 +222,9 @@ def test_the_child_imports_little() -> None:
 def test_clients_of_mps_are_listed(driver: Driver) -> None:
     """Their list is not in older drivers; without one of the other lists nothing is known."""
     driver.mps = [SimpleNamespace(pid=7, usedGpuMemory=5)]
-    assert processes.of(object()) == {1: 3, 7: 5}
+    assert processes.memory(object()) == {1: 3, 7: 5}
     driver.mps = None
-    assert processes.of(object()) == {1: 3}
+    assert processes.memory(object()) == {1: 3}
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
 
 
 def _sandbox(state: Path, name: str, program: str) -> Path:
-    made = bundle.of(state, name)
+    made = bundle.directory(state, name)
     made.mkdir(parents=True)
     (made / "runtime").write_text(program)
     return made / "runtime"

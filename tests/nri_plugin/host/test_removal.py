@@ -16,7 +16,7 @@ import pytest
 
 from gpuslice.contract import names
 from nri_plugin.host import cdi_generator, driver_root, releases, tmpfs
-from nri_plugin.host.bundle import of
+from nri_plugin.host.bundle import directory
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.lock import FILE
 from nri_plugin.host.removal import Removal, used_by_containers
@@ -59,9 +59,9 @@ class Node:
         (store / driver_root.COPIED[0]).touch()
         (store / f".{driver_root.COPIED[0]}.17").touch()
         (self.copy.parent / f".{names.FILE_LIBRARY}.new").touch()
-        for directory in (*self.places.cdi_dirs, self.places.run_dir / ".cdi"):
-            directory.mkdir()
-            (directory / cdi_generator.FILE).write_text("{}")
+        for place in (*self.places.cdi_dirs, self.places.run_dir / ".cdi"):
+            place.mkdir()
+            (place / cdi_generator.FILE).write_text("{}")
         (self.places.run_dir / ".cdi/.half").touch()
         (self.root / "cdi/nvidia.yaml").write_text("kind: nvidia.com/gpu")
 
@@ -80,7 +80,7 @@ class Node:
 
     def bundle(self, *sources: Path) -> Path:
         """Adds a container with these mounts."""
-        path = of(self.places.containerd_state, "c")
+        path = directory(self.places.containerd_state, "c")
         path.mkdir(parents=True)
         mounts = [{"destination": "/x", "source": str(source)} for source in sources]
         (path / "config.json").write_text(json.dumps({"process": {"cwd": "/"}, "mounts": mounts}))

@@ -126,7 +126,7 @@ def test_the_label_of_a_sandbox_decides_for_the_node(
 ) -> None:
     """None: a sandbox without a label says nothing of others."""
     kernel = Kernel(tmp_path / "host", {OF_TMPFS: 0, LABEL: ALL})
-    sandbox = bundle.of(tmp_path, "sandbox")
+    sandbox = bundle.directory(tmp_path, "sandbox")
     sandbox.mkdir(parents=True)
     (sandbox / "config.json").write_text(json.dumps({"process": {"cwd": "/", **process}}))
     of = (tmp_path, ["gone", "sandbox"], lambda: target, kernel.policy)

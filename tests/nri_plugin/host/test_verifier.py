@@ -200,7 +200,7 @@ async def test_pods_whose_inspections_hang_leave_slots_to_the_others(tmp_path: P
     """The read file never ends, as on an NFS server that hangs, and the kubelet retries."""
     inspects, hung = verifier_at(tmp_path, 0.01, Metrics()), []
     for number in range(PODS - 1):
-        directory = bundles.of(tmp_path, f"hung-{number}")
+        directory = bundles.directory(tmp_path, f"hung-{number}")
         directory.mkdir(parents=True)
         os.mkfifo(directory / "config.json")
         hung.append(directory / "config.json")
@@ -209,7 +209,7 @@ async def test_pods_whose_inspections_hang_leave_slots_to_the_others(tmp_path: P
             with pytest.raises(TimeoutError):
                 await inspects.strong_beside(pod, Container(f"hung-{number}", "main"))
     inspects._settings = replace(inspects._settings, work_deadline_s=60)
-    directory = bundles.of(tmp_path, "other")
+    directory = bundles.directory(tmp_path, "other")
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(STRONG))
     (directory / "init.pid").write_text(str(os.getpid()))

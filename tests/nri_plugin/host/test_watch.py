@@ -74,10 +74,10 @@ def test_a_gpu_that_another_plugin_gave_to_a_pod_is_whole(host: Host, tmp_path: 
     node = host.node()
     write(tmp_path, {"uid-1": [UUID]}, "nvidia.com/gpu")
     assert host.lacks(node) == []
-    assert [node.modes.of(gpu)[0] for gpu in node.gpus] == [Mode.WHOLE, Mode.SHARED]
+    assert [node.modes.mode(gpu)[0] for gpu in node.gpus] == [Mode.WHOLE, Mode.SHARED]
     write(tmp_path, {}, "nvidia.com/gpu")
     assert host.lacks(node) == []
-    assert [node.modes.of(gpu)[0] for gpu in node.gpus] == [Mode.SHARED, Mode.SHARED]
+    assert [node.modes.mode(gpu)[0] for gpu in node.gpus] == [Mode.SHARED, Mode.SHARED]
 
 
 def test_a_record_of_the_kubelets_that_cannot_be_read(host: Host, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted
     pods = [pod(number, labels={}) for number in range(3)]
     pods[2].runtime_handler = "nvidia"
     for each in pods:
-        made = bundle.of(host.settings.containerd_state, each.id)
+        made = bundle.directory(host.settings.containerd_state, each.id)
         made.mkdir(parents=True)
         (made / "runtime").write_text("/usr/bin/nvidia-container-runtime")
     listed = [container(number, sandbox=number) for number in range(3)]

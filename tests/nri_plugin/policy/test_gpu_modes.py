@@ -43,7 +43,7 @@ def kubelet_sees(modes: GpuModes, shared: frozenset[str] = NO_SHARES) -> dict[st
 
 def test_without_an_offer_each_gpu_is_shared_and_the_kubelet_sees_none() -> None:
     modes = GpuModes()
-    assert {modes.of(gpu) for gpu in GPUS} == {(Mode.SHARED, "")}
+    assert {modes.mode(gpu) for gpu in GPUS} == {(Mode.SHARED, "")}
     assert kubelet_sees(modes) == {}
     assert "only for shares" in modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
     assert modes.objection(["GPU-0"]) is None
@@ -52,7 +52,7 @@ def test_without_an_offer_each_gpu_is_shared_and_the_kubelet_sees_none() -> None
 def test_reserved_gpus_are_given_whole_only() -> None:
     """They are reserved by NVML's index, or by UUID."""
     modes = known(Offer(reserved=frozenset({"0", "GPU-2"})))
-    assert [modes.of(gpu)[0] for gpu in GPUS] == [Mode.WHOLE, Mode.SHARED, Mode.WHOLE]
+    assert [modes.mode(gpu)[0] for gpu in GPUS] == [Mode.WHOLE, Mode.SHARED, Mode.WHOLE]
     assert kubelet_sees(modes) == {"GPU-0": True, "GPU-2": True}
     assert "only for shares" in modes.allocate(["GPU-1"], GPUS, NO_SHARES, 0)
     assert modes.offer.problem(GPUS) == ""
@@ -74,7 +74,7 @@ def test_a_gpu_with_shares_is_not_allocated() -> None:
 def test_a_failed_an_excluded_and_an_unknown_gpu_are_not_allocated() -> None:
     modes = known()
     modes.excluded = frozenset({"GPU-0"})
-    assert modes.of(GPUS[0])[0] is Mode.EXCLUDED
+    assert modes.mode(GPUS[0])[0] is Mode.EXCLUDED
     failed = [*GPUS[:2], Gpu("GPU-2", 2, 8 * GIB, problem="MIG mode is enabled")]
     for uuid, why in (
         ("GPU-0", names.ANNOTATION_EXCLUDED_GPUS),
@@ -90,7 +90,7 @@ def test_a_held_gpu_stays_available_to_the_kubelet() -> None:
     assert modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0) == ""
     modes.excluded = frozenset({"GPU-0"})
     assert kubelet_sees(modes)["GPU-0"]
-    assert modes.of(GPUS[0])[0] is Mode.WHOLE
+    assert modes.mode(GPUS[0])[0] is Mode.WHOLE
     refusal = modes.objection(["GPU-1", "GPU-0"])
     assert refusal is not None and refusal.reason is Reason.GPU_WHOLE
     wrong = "GPU of the share: invalid value GPU-0: must be a shared GPU; "
@@ -130,7 +130,7 @@ def test_another_device_plugin_excludes_all_gpus_until_it_has_ended() -> None:
     modes = known()
     assert modes.conflict("node-1") is None
     modes.note("socket", Sign("a device plugin listens on nvidia-gpu.sock"), 0)
-    assert {modes.of(gpu)[0] for gpu in GPUS} == {Mode.EXCLUDED}
+    assert {modes.mode(gpu)[0] for gpu in GPUS} == {Mode.EXCLUDED}
     assert "nvidia-gpu.sock" in modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
     assert "keep it off this node" in (modes.conflict("node-1") or "")
     assert modes.objection(["GPU-0"]) is None, "it has given the GPU to no pod"
