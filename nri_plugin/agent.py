@@ -189,7 +189,7 @@ async def _serve(
     leaving: asyncio.Event,
 ) -> None:
     pause_s, place = settings.first_retry_s, settings.nri_socket
-    named = settings.on_host(place)
+    on_host = settings.on_host(place)
 
     def ready(runtime: RuntimeInfo) -> None:
         nonlocal pause_s
@@ -204,7 +204,7 @@ async def _serve(
         try:
             unix = await connection.connected(place)
             longest_s = settings.last_refused_s
-            observer.connected(named)
+            observer.connected(on_host)
             await connection.serve(
                 unix,
                 service.handle,
@@ -216,15 +216,15 @@ async def _serve(
             )
             if leaving.is_set():
                 return
-            observer.lost("ended", f"the container runtime ended the session at {named}")
+            observer.lost("ended", f"the container runtime ended the session at {on_host}")
         except (FileNotFoundError, ConnectionRefusedError) as error:
             observer.lost(
                 "absent",
-                f"no process listens at {named} ({error.strerror}); start containerd with NRI"
+                f"no process listens at {on_host} ({error.strerror}); start containerd with NRI"
                 " enabled",
             )
         except (OSError, NriError) as error:
-            observer.lost("failed", f"no session at {named}: {error}")
+            observer.lost("failed", f"no session at {on_host}: {error}")
         pause_s = min(pause_s, longest_s)
         await _unless(leaving, _pause(place, pause_s * random.uniform(0.5, 1.0)))
         pause_s = min(pause_s * 2, longest_s)

@@ -103,11 +103,11 @@ def parse(
             lists[action.dest] = value  # flags would append to a default, not replace it
         else:
             action.default, action.required = value, False
-    given = known.parse_args(arguments)
+    values = known.parse_args(arguments)
     for name, value in lists.items():
-        if not getattr(given, name):
-            setattr(given, name, value)
-    return given
+        if not getattr(values, name):
+            setattr(values, name, value)
+    return values
 
 
 def settings_of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
@@ -117,16 +117,16 @@ def settings_of(given: argparse.Namespace, environment: Mapping[str, str]) -> Se
     settings = {name: value for name, value in vars(given).items() if name in known}
     handlers = (*Rules().runtime_handlers, *given.runtime_handler)
     view = HostView(given.host_root)
-    found = {driver_root.HOST_VARIABLE: str(given.host_root)}
+    roots = {driver_root.HOST_VARIABLE: str(given.host_root)}
     if given.driver_root:
-        found[driver_root.VARIABLE] = str(given.driver_root)
+        roots[driver_root.VARIABLE] = str(given.driver_root)
     settings |= {
         "cdi_kinds": tuple(dict.fromkeys((*given.cdi_kind, *names.CDI_KINDS))),
         "cdi_dirs": [*map(view.seen, _extended(discovery.CDI_DIRS, given.cdi_dir or ()))],
         "containerd_state": view.seen(given.containerd_state or discovery.containerd_state(view)),
         "core_forced": given.core_policy == "force",
         "device_plugin_dir": view.seen(discovery.DEVICE_PLUGINS),
-        "environment": {**environment, **found},
+        "environment": {**environment, **roots},
         "kubeconfig": str(given.kubeconfig or ""),
         "library": given.library or Path("/"),
         "kubelet_dir": view.seen(given.kubelet_dir or discovery.kubelet(view)),

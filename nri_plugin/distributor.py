@@ -58,20 +58,20 @@ class Origin(StrEnum):
 
 def main(arguments: Sequence[str]) -> int:
     known = parser()
-    given = known.parse_args(arguments)
+    options = known.parse_args(arguments)
     try:
-        data = read(given.library, Origin(given.source))
+        data = read(options.library, Origin(options.source))
     except LibraryFileError as error:
-        known.error(f"--library: invalid value {str(given.library)!r}: {error}")
+        known.error(f"--library: invalid value {str(options.library)!r}: {error}")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Formatter(given.log_format))
+    handler.setFormatter(Formatter(options.log_format))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     # The containers' users must be able to enter the directory, whatever our umask.
     os.umask(0o022)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    copy = Copy(data, Path(names.HOST_LIBRARY), HostView(given.host_root))
+    copy = Copy(data, Path(names.HOST_LIBRARY), HostView(options.host_root))
     while not stopped.is_set():
         stopped.wait(copy.restore())
     _LOG.info("stopped")

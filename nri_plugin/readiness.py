@@ -60,8 +60,8 @@ class Readiness:
     @property
     def problems(self) -> Sequence[str]:
         """Return all reasons why the agent is not ready; empty: it is."""
-        found = (self.hang, self.session, *self.node, self.cluster, self.device_plugin)
-        return [problem for problem in found if problem is not None]
+        problems = (self.hang, self.session, *self.node, self.cluster, self.device_plugin)
+        return [problem for problem in problems if problem is not None]
 
     @property
     def notes(self) -> Sequence[str]:

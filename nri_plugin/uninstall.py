@@ -45,14 +45,14 @@ _RETRY_S: Final = 5.0
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    given = command_line.parse(parser(), arguments, environment)
-    settings = command_line.settings_of(given, environment)
+    options = command_line.parse(parser(), arguments, environment)
+    settings = command_line.settings_of(options, environment)
     lock = Lock(settings.run_dir, f"pid={os.getpid()} host={socket.gethostname()} uninstall")
-    if not given.stay:
-        problem = _uninstall(settings, lock, set(), given.dry_run)
+    if not options.stay:
+        problem = _uninstall(settings, lock, set(), options.dry_run)
         sys.stderr.write(problem and f"uninstall: {problem}\n")
         return int(bool(problem))
-    _stay(settings, lock, given.done_file)
+    _stay(settings, lock, options.done_file)
     return 0
 
 
@@ -81,13 +81,13 @@ def _stay(settings: Settings, lock: Lock, done_file: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     while not stopped.is_set():
-        found = _uninstall(settings, lock, printed)
-        if found and found != problem:
-            sys.stderr.write(f"uninstall: {found}; retried\n")
-        elif not found:
+        why = _uninstall(settings, lock, printed)
+        if why and why != problem:
+            sys.stderr.write(f"uninstall: {why}; retried\n")
+        elif not why:
             done_file.touch()
-        problem = found
-        stopped.wait(_RETRY_S if found else _AGAIN_S)
+        problem = why
+        stopped.wait(_RETRY_S if why else _AGAIN_S)
 
 
 def _uninstall(settings: Settings, lock: Lock, printed: set[str], dry_run: bool = False) -> str:

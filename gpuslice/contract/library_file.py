@@ -76,16 +76,16 @@ def check(data: bytes, machine: str, contract: str | None = CONTRACT) -> None:
 
     machine: as uname reports it. contract: None accepts any, and libraries without one.
     """
-    found = parse(data)
-    if found.machine != MACHINES.get(machine):
-        built_for = {number: name for name, number in MACHINES.items()}.get(found.machine)
+    parsed = parse(data)
+    if parsed.machine != MACHINES.get(machine):
+        built_for = {number: name for name, number in MACHINES.items()}.get(parsed.machine)
         raise LibraryFileError(
             f"must be a library for {machine},"
-            f" not for {built_for or f'ELF machine {found.machine}'}"
+            f" not for {built_for or f'ELF machine {parsed.machine}'}"
         )
-    if contract is not None and found.contract != contract:
+    if contract is not None and parsed.contract != contract:
         raise LibraryFileError(
-            f"must be a library of contract {contract!r}, not {found.contract!r}"
+            f"must be a library of contract {contract!r}, not {parsed.contract!r}"
         )
 
 

@@ -247,10 +247,10 @@ def uses(data: bytes) -> Sequence[GpuUse]:
 
     Raises RegionError as `geometry` does.
     """
-    found = geometry(data)
-    if len(data) < found.slots_offset:
+    shape = geometry(data)
+    if len(data) < shape.slots_offset:
         raise RegionError("truncated GPU records")
-    gpus = (GPU.unpack(data, found.gpu_offset(i)) for i in range(found.gpu_count))
+    gpus = (GPU.unpack(data, shape.gpu_offset(i)) for i in range(shape.gpu_count))
     return tuple(GpuUse(**{name: whole(gpu[name]) for name in _USES}) for gpu in gpus)
 
 

@@ -97,8 +97,8 @@ class Account:
         if seen != self._compute_seen[0]:
             uses = {}
             for index, (gpu, record) in enumerate(zip(gpus, records, strict=True)):
-                found = lease_file.decode(lease, index)
-                idle_ns = found[1].idle_ns if found else 0
+                newest = lease_file.decode(lease, index)
+                idle_ns = newest[1].idle_ns if newest else 0
                 work = region_file.compute(record)
                 uses[gpu.uuid] = Use(work, gpu.core_percent, idle_ns, checked)
             self._compute_seen = seen, uses

@@ -62,12 +62,12 @@ def _context(uuid: str) -> Iterator[None]:
     except (OSError, driver_root.NotFoundError) as error:
         raise UnknownSizeError(str(error)) from error
     device, context = ffi.new("int *"), ffi.new("void **")
-    named = ffi.new("unsigned char[]", _UUID_BYTES)
+    uuid_bytes = ffi.new("unsigned char[]", _UUID_BYTES)
     _check(cuda, "cuInit", 0)
     _check(cuda, "cuDeviceGet", device, 0)
-    _check(cuda, "cuDeviceGetUuid", named, device[0])
-    if bytes(named).hex() != uuid.removeprefix("GPU-").replace("-", ""):
-        raise UnknownSizeError(f"CUDA shows GPU-{bytes(named).hex()} in its place")
+    _check(cuda, "cuDeviceGetUuid", uuid_bytes, device[0])
+    if bytes(uuid_bytes).hex() != uuid.removeprefix("GPU-").replace("-", ""):
+        raise UnknownSizeError(f"CUDA shows GPU-{bytes(uuid_bytes).hex()} in its place")
     _check(cuda, "cuDevicePrimaryCtxRetain", context, device[0])
     try:
         yield

@@ -96,8 +96,8 @@ def seen_root() -> Path | None:
             f" {', '.join(DIRECTORIES)}; install the driver, or set --driver-root to the host's"
             " directory that holds its files"
         )
-    found = resolve(seen, str(root or "/"))
-    return None if found == Path("/") else found
+    resolved = resolve(seen, str(root or "/"))
+    return None if resolved == Path("/") else resolved
 
 
 def locate(host: Path) -> Path | None:
@@ -133,11 +133,11 @@ def find(root: Path, soname: str) -> Path:
     """Return the library's own path, with all links resolved. Raises NotFoundError."""
     for path in _candidates(root, soname) if root.is_dir() else ():
         try:
-            found = resolve(root, path)
+            library = resolve(root, path)
         except OSError:
             continue
-        if found.is_file():
-            return found
+        if library.is_file():
+            return library
     raise NotFoundError(
         f"driver root: invalid value {root}: must contain {soname} in its {library_cache.PLACE}, or"
         f" in one of {', '.join((*DIRECTORIES, *FURTHER_DIRECTORIES))}; install the driver and run"

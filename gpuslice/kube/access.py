@@ -104,28 +104,28 @@ def _as_kubectl(kubeconfig: str) -> Access:
             f"{where}: the Python package kubernetes, which reads a kubeconfig, is not installed; "
             "the images lack it: a pod uses its service account"
         ) from error
-    found = Configuration()
+    cluster = Configuration()
     try:
         config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=kubeconfig or None, client_configuration=found
+            config_file=kubeconfig or None, client_configuration=cluster
         )
-        authorization = str(found.get_api_key_with_prefix("BearerToken") or "").strip()
+        authorization = str(cluster.get_api_key_with_prefix("BearerToken") or "").strip()
     except (config.ConfigException, *_UNUSABLE) as error:
         raise AccessError(f"{where}: {error}") from error
-    files = [str(each or "") for each in (found.ssl_ca_cert, found.cert_file, found.key_file)]
+    files = [str(each or "") for each in (cluster.ssl_ca_cert, cluster.cert_file, cluster.key_file)]
     try:
         changed = tuple(os.stat(each).st_mtime_ns for each in files if each)
     except OSError as error:
         raise AccessError(f"kubeconfig {kubeconfig}: {error}") from error
     return Access(
-        server=str(found.host).rstrip("/"),
+        server=str(cluster.host).rstrip("/"),
         authorization=authorization,
         ca_file=files[0],
         certificate_file=files[1],
         key_file=files[2],
-        server_name=str(found.tls_server_name or ""),
-        proxy=_proxy(found),
-        verify=bool(found.verify_ssl),
+        server_name=str(cluster.tls_server_name or ""),
+        proxy=_proxy(cluster),
+        verify=bool(cluster.verify_ssl),
         changed=changed,
     )
 

@@ -12,14 +12,14 @@ NOTHING: Final[Json] = {}
 
 def at(raw: Json, key: str) -> Json:
     """The object at the key; empty if there is none."""
-    found = raw.get(key)
-    return found if isinstance(found, dict) else NOTHING
+    value = raw.get(key)
+    return value if isinstance(value, dict) else NOTHING
 
 
 def objects(raw: Json, key: str) -> Sequence[Json]:
     """The objects in the list at the key."""
-    found = raw.get(key)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    values = raw.get(key)
+    return [each for each in values if isinstance(each, dict)] if isinstance(values, list) else []
 
 
 def texts(raw: Json, key: str) -> Mapping[str, str]:

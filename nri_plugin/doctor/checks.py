@@ -67,9 +67,9 @@ def driver(facts: Facts) -> Answer:
             " these, set --driver-root",
         )
     if facts.failed_gpus:
-        found = "; ".join(f"{gpu.uuid}: {gpu.problem}" for gpu in facts.failed_gpus)
+        problems = "; ".join(f"{gpu.uuid}: {gpu.problem}" for gpu in facts.failed_gpus)
         answer = warn if facts.gpus else fail
-        return answer(found, "repair or exclude these GPUs; the agent shares the others")
+        return answer(problems, "repair or exclude these GPUs; the agent shares the others")
     if not facts.gpus:
         do = "run the agent only on nodes with a GPU"
         return fail("the driver lists no GPU", do)
@@ -121,27 +121,27 @@ def nvidia_runtime(facts: Facts) -> Answer:
     if facts.runtime.config is None:
         theirs = ["unknown"] if toolkit is not None else []
     if not theirs and facts.runtime.config is None:
-        found = "neither containerd's configuration nor that of NVIDIA's toolkit is known"
+        finding = "neither containerd's configuration nor that of NVIDIA's toolkit is known"
         do = "run the doctor as root with hostPID, while containerd runs"
-        return warn(found, do)
+        return warn(finding, do)
     if not theirs:
         return ok("no runtime handler is NVIDIA's")
     toolkit = toolkit or Toolkit()
     by_variable, by_mount = toolkit.of_unprivileged, toolkit.of_mounts
     if not (by_variable or by_mount):
-        found = "NVIDIA's runtime ignores NVIDIA_VISIBLE_DEVICES of unprivileged pods"
-        return ok(found)
+        finding = "NVIDIA's runtime ignores NVIDIA_VISIBLE_DEVICES of unprivileged pods"
+        return ok(finding)
     is_default = default in theirs
     by_class = "" if is_default else f" whose RuntimeClass has the handler {', '.join(theirs)}"
     ways = ["its own NVIDIA_VISIBLE_DEVICES"] * by_variable + ["a volume mount"] * by_mount
     unread = f" ({facts.nvidia.problem})" if facts.nvidia.problem else ""
-    found = f"a pod{by_class} gets GPUs without a limit by {' or '.join(ways)}{unread}"
+    finding = f"a pod{by_class} gets GPUs without a limit by {' or '.join(ways)}{unread}"
     if is_default and by_variable and toolkit.other_variables:
-        return fail(found, f"remove {OTHER_VARIABLES} from {file}")
+        return fail(finding, f"remove {OTHER_VARIABLES} from {file}")
     if is_default and by_variable:
-        found += ", where it is created while the agent does not run"
+        finding += ", where it is created while the agent does not run"
     keys = [ACCEPT_VARIABLES] * by_variable + [ACCEPT_MOUNTS] * by_mount
-    return warn(found, _refuse(file, keys))
+    return warn(finding, _refuse(file, keys))
 
 
 def _refuse(file: str, keys: Sequence[str]) -> str:

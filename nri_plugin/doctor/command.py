@@ -44,11 +44,11 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     known = parser()
     if set(arguments) <= {"--json"}:
         arguments = (*host_kernel.agent_arguments(), *arguments)
-    given = command_line.parse(known, arguments, environment)
-    settings = command_line.settings_of(given, environment)
-    configs = (given.containerd_config, given.nvidia_config)
-    findings = examine(host.collect(settings, given.library, *configs))
-    sys.stdout.write(as_json(findings) if given.json else as_text(findings))
+    options = command_line.parse(known, arguments, environment)
+    settings = command_line.settings_of(options, environment)
+    configs = (options.containerd_config, options.nvidia_config)
+    findings = examine(host.collect(settings, options.library, *configs))
+    sys.stdout.write(as_json(findings) if options.json else as_text(findings))
     return int(any(finding.level is Level.FAIL for finding in findings))
 
 
@@ -75,8 +75,8 @@ def parser() -> argparse.ArgumentParser:
 def as_text(findings: Sequence[Finding]) -> str:
     lines = []
     for finding in findings:
-        found = printable(finding.found)
-        lines.append(f"{finding.level:<5} {finding.check}: {found}")
+        text = printable(finding.found)
+        lines.append(f"{finding.level:<5} {finding.check}: {text}")
         if finding.do:
             # Multi-line instructions are printed as lines; the finding is a single line.
             first, *rest = (printable(line) for line in finding.do.splitlines())

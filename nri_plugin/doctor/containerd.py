@@ -43,12 +43,12 @@ class Process:
 def inspect_socket(path: Path, root: Path = Path("/")) -> Socket:
     """path: as seen here. root: the host's root directory as seen here."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return Socket(False, False)
     except OSError as error:
         return Socket(False, False, f"{path}: {error.strerror}")
-    if not stat.S_ISSOCK(found.st_mode):
+    if not stat.S_ISSOCK(status.st_mode):
         return Socket(True, False, f"{path} is not a socket")
     return Socket(True, inode(path, root) is not None)
 
@@ -60,11 +60,11 @@ def inspect_runtime(
     file, if neither the command line nor the default names it. root: the host's."""
     process = next(filter(None, (listener(each, root) for each in sockets)), None)
     if process is None:
-        named = str(config or _DEFAULT_CONFIG)
+        file = str(config or _DEFAULT_CONFIG)
         problem = f"no process is seen that listens at {sockets[0]}"
-        return _without_process(Path(named), root, problem)
-    named = str(config or config_of(process.argv))
-    known = Runtime(_NAMES.get(process.name, process.name), config_file=named)
+        return _without_process(Path(file), root, problem)
+    file = str(config or config_of(process.argv))
+    known = Runtime(_NAMES.get(process.name, process.name), config_file=file)
     try:
         reported = run(process, "--version")
     except CommandError as error:
@@ -74,7 +74,7 @@ def inspect_runtime(
     if process.name != "containerd":
         return replace(known, problem=f"the configuration of {process.name} is not examined")
     try:
-        return replace(known, config=tomllib.loads(run(process, "-c", named, "config", "dump")))
+        return replace(known, config=tomllib.loads(run(process, "-c", file, "config", "dump")))
     except (CommandError, tomllib.TOMLDecodeError) as error:
         return replace(known, problem=f"containerd config dump: {error}")
 

@@ -106,8 +106,13 @@ def collect(
 def links(settings: Settings, runtime: Runtime) -> Mapping[str, str]:
     """Return the directories that containerd's configuration names, and where the host's links lead
     them: a pod's agent has resolved its own in the same way."""
-    named = [*runtime.cri.get("cdi_spec_dirs", ()), (runtime.config or {}).get("state") or "/"]
-    return {str(each): settings.on_host(settings.view.seen(Path(str(each)))) for each in named}
+    directories = [
+        *runtime.cri.get("cdi_spec_dirs", ()),
+        (runtime.config or {}).get("state") or "/",
+    ]
+    return {
+        str(each): settings.on_host(settings.view.seen(Path(str(each)))) for each in directories
+    }
 
 
 def _inventory(settings: Settings) -> Inventory:
@@ -127,8 +132,8 @@ def missing(gpu: Gpu, specs: Specs, drivers: DriverRoot) -> Sequence[str]:
     device = specs.devices.get(gpu.uuid)
     if device is None or device.problem is not None:
         return ()
-    named = [hook.path for edits in (device.common, device.own) for hook in edits.hooks]
-    return sorted({path for path in named if not _exists(path, drivers)})
+    programs = [hook.path for edits in (device.common, device.own) for hook in edits.hooks]
+    return sorted({path for path in programs if not _exists(path, drivers)})
 
 
 def _exists(path: str, drivers: DriverRoot) -> bool:
@@ -159,10 +164,10 @@ def _run_dir(path: Path, root: Path) -> RunDir:
         place = _existing(path)
         free = os.statvfs(place)
         tmpfs = _file_system(place) == _TMPFS_MAGIC
-        found = path.stat() if place == path else None
+        status = path.stat() if place == path else None
         open_to = ""
-        if found is not None and (found.st_mode & 0o077 or found.st_uid != os.geteuid()):
-            open_to = f"user {found.st_uid}, mode {found.st_mode & 0o777:o}"
+        if status is not None and (status.st_mode & 0o077 or status.st_uid != os.geteuid()):
+            open_to = f"user {status.st_uid}, mode {status.st_mode & 0o777:o}"
         mounts = Path("/proc/self/mountinfo").read_text() if in_pod else ""
         propagates = not in_pod or host_kernel.propagates(mounts, path)
         free_bytes = free.f_bavail * free.f_frsize
@@ -183,7 +188,7 @@ def _kernel() -> Kernel:
     lacks: dict[str, str] = {}
     with opened("/", os.O_PATH | os.O_DIRECTORY) as root:
         try:
-            with rooted_open.found(root, "/"):
+            with rooted_open.lookup(root, "/"):
                 pass
         except OSError:
             lacks["openat2"] = "the inspection of images at StartContainer (Linux 5.6)"
@@ -238,18 +243,18 @@ def find_device_plugins(settings: Settings) -> DevicePlugins:
         device_plugins.plugin_sign(plugins),
         device_plugins.dra_sign(kubelet, settings.cdi_dirs),
     )
-    found = DevicePlugins(
+    plugins_seen = DevicePlugins(
         signs=[sign for sign in signs if sign is not None],
         operator=any(settings.view.seen(each).exists() for each in _OPERATORS),
     )
     if not plugins.is_dir():
-        return replace(found, problem=f"{settings.on_host(plugins)} does not exist")
+        return replace(plugins_seen, problem=f"{settings.on_host(plugins)} does not exist")
     try:
         record = device_plugins.read_record(plugins)
     except device_plugins.RecordError as error:
-        return replace(found, problem=str(error))
+        return replace(plugins_seen, problem=str(error))
     allocated = [(each.pod_uid, each.container, each.resource) for each in record.entries]
-    return replace(found, registered=record.registered, allocated=allocated)
+    return replace(plugins_seen, registered=record.registered, allocated=allocated)
 
 
 def _under(root: Path, path: Path) -> Path:

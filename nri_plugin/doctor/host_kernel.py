@@ -44,9 +44,9 @@ def _nodes(directory: Path) -> Iterator[tuple[str, str]]:
     """Yield number and path of each of the driver's nodes."""
     for node in (*sorted(directory.glob("nvidia*")), *sorted(directory.glob("nvidia-caps*/*"))):
         with contextlib.suppress(OSError):
-            found = node.stat()
-            if stat.S_ISCHR(found.st_mode):
-                number = f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+            status = node.stat()
+            if stat.S_ISCHR(status.st_mode):
+                number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
                 yield number, f"/dev/{node.relative_to(directory)}"
 
 
@@ -61,8 +61,8 @@ def apparmor(root: Path) -> bool:
 def propagates(mounts: str, path: Path) -> bool:
     """Whether a mount made at `path` reaches the host. mounts: the text of a container's
     /proc/self/mountinfo, in which later lines cover earlier ones."""
-    found = [line for line in mountinfo.parse(mounts) if path.is_relative_to(line.point)]
-    return bool(found) and found[-1].shared
+    lines = [line for line in mountinfo.parse(mounts) if path.is_relative_to(line.point)]
+    return bool(lines) and lines[-1].shared
 
 
 def agent_arguments(proc: Path = Path("/proc")) -> Sequence[str]:

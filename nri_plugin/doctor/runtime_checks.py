@@ -168,8 +168,8 @@ def _has_hooks(facts: Facts, uuid: str) -> bool:
 
 def handlers(runtime: Runtime) -> Mapping[str, Mapping[str, Any]]:
     """Return containerd's runtime handlers by name."""
-    found = runtime.cri.get("containerd", {}).get("runtimes", {})
-    return found if isinstance(found, Mapping) else {}
+    tables = runtime.cri.get("containerd", {}).get("runtimes", {})
+    return tables if isinstance(tables, Mapping) else {}
 
 
 def default_handler(runtime: Runtime) -> str:

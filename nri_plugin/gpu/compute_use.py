@@ -123,15 +123,15 @@ class ComputeUse:
         self, holds: Iterable[Hold], utilized: Utilization, pids: Mapping[str, Collection[int]]
     ) -> None:
         """utilized: NVML's. pids: the processes of each key. Both empty: NVML did not answer."""
-        found = {}
+        ratios = {}
         for key, hold in {hold.key: hold for hold in holds}.items():
             kept = self._readings.get(key)
             for uuid in kept[-1].gpus if kept else ():
                 percents = utilized.get(uuid)
                 if percents is not None:
                     total = sum(percents.get(pid, 0) for pid in pids.get(key, ()))
-                    found[_labels(hold, uuid)] = min(total / 100, 1.0)
-        self._utilized.update(found)
+                    ratios[_labels(hold, uuid)] = min(total / 100, 1.0)
+        self._utilized.update(ratios)
         for uuid in {uuid for uuid, percents in utilized.items() if percents is None}:
             if uuid not in self._unsupported:
                 self._unsupported.add(uuid)

@@ -106,12 +106,12 @@ class Measuring:
             await self._worker.run(sample.begin, self._deadline_s)
             self._compute.add(holds, sample.readings)
             usage, utilized = _by_gpu(await self._nvml.ask(PROCESSES))
-            found = await self._worker.run(partial(sample.end, usage), self._deadline_s)
+            overheads = await self._worker.run(partial(sample.end, usage), self._deadline_s)
         except (ChildError, TimeoutError, ValueError) as error:
             self._log(str(error) or "the host's files could not be read in time")
-            found, utilized = {key: {} for key in self._measured}, {}
+            overheads, utilized = {key: {} for key in self._measured}, {}
         else:
-            self._log(self._missing(found))
+            self._log(self._missing(overheads))
             self._sampled_s = self._now()
         finally:
             self._worker.post(sample.close)
@@ -120,7 +120,7 @@ class Measuring:
         self._uses = uses
         self.pause_s = _UNUSED_PERIOD_S if unused and not any(sample.pids.values()) else PERIOD_S
         self._compute.utilization(holds, utilized, sample.pids)
-        self._show(found)
+        self._show(overheads)
 
     def _missing(self, found: _Found) -> str:
         """Report a missing value after WINDOW samples: NVML lists a new process one sample late."""

@@ -227,23 +227,23 @@ class NvmlProcess:
 
     def _take(self, running: _Running, line: bytes) -> None:
         """Raises ValueError."""
-        found = json.loads(line)
-        if not isinstance(found, dict) or not isinstance(found.get("request"), int):
+        answer = json.loads(line)
+        if not isinstance(answer, dict) or not isinstance(answer.get("request"), int):
             raise ValueError(repr(line[:80]))
         running.answered = True
-        request, index = running.requests.get(found["request"]), found.get("index")
+        request, index = running.requests.get(answer["request"]), answer.get("index")
         if isinstance(index, int):
             running.heard.add(index)
             running.late.discard(index)
             running.heard_s = self._now()
-        elif not isinstance(found.get("count"), int):
+        elif not isinstance(answer.get("count"), int):
             raise ValueError(repr(line[:80]))
         if request is None:
             return  # its deadline has passed
         if index is None:
-            request.head = found
+            request.head = answer
         else:
-            request.lines[index] = found
+            request.lines[index] = answer
         request.changed.set()
 
     def _fail(self, running: _Running, problem: str) -> None:

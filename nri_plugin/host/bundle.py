@@ -100,11 +100,13 @@ def config(bundle: Path) -> Config:
         process = written["process"]
         env = dict(line.partition("=")[::2] for line in process.get("env") or ())
         starts = entrypoint.Process(tuple(process.get("args") or ()), env, process["cwd"])
-        held = _held(process.get("capabilities") or {})
+        capabilities = _held(process.get("capabilities") or {})
         namespaces = (written.get("linux") or {}).get("namespaces") or ()
         own = any(each["type"] == "pid" and not each.get("path") for each in namespaces)
         sources = [str(mount.get("source", "")) for mount in written.get("mounts") or ()]
-        return Config(starts, held, not own, str(process.get("selinuxLabel") or ""), sources)
+        return Config(
+            starts, capabilities, not own, str(process.get("selinuxLabel") or ""), sources
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OSError(f"{bundle}/config.json is not as the runtime reads it: {error!r}") from error
 

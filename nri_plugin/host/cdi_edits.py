@@ -93,11 +93,11 @@ def _devices(nodes: Iterator[Object], status: Stat) -> Iterator[Device]:
 def _numbers(path: str, status: Stat) -> tuple[str, int, int]:
     """Those of the host's node now: nvidia-ctk may write only the path, and the driver's numbers
     may change at each boot."""
-    found = _found(status, path)
-    kind = "c" if stat.S_ISCHR(found.st_mode) else "b" if stat.S_ISBLK(found.st_mode) else None
+    node = _found(status, path)
+    kind = "c" if stat.S_ISCHR(node.st_mode) else "b" if stat.S_ISBLK(node.st_mode) else None
     if kind is None:
         raise OSError(errno.ENODEV, "must be a device node", path)
-    return kind, os.major(found.st_rdev), os.minor(found.st_rdev)
+    return kind, os.major(node.st_rdev), os.minor(node.st_rdev)
 
 
 def _found(status: Stat, path: str) -> os.stat_result:

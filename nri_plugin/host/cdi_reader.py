@@ -79,10 +79,10 @@ def _listing(directory: Path) -> object:
 def _seen(status: Stat, path: str) -> object:
     """Return a value that changes when the file or device node is replaced or modified."""
     try:
-        found = status(path)
+        seen = status(path)
     except OSError as error:
         return error.errno
-    return found.st_mode, found.st_rdev, state(found)
+    return seen.st_mode, seen.st_rdev, state(seen)
 
 
 def load(
@@ -101,12 +101,12 @@ def load(
         here: dict[tuple[str, str], CdiDevice] = {}
         for path in spec_files(directory, problems):
             try:
-                found = _read_spec(path, kinds, status)
+                listed = _read_spec(path, kinds, status)
             except (SpecError, OSError, ValueError, RecursionError) as error:
                 raise_shortage(error)
                 problems.append(f"{path}: {error}")
                 continue
-            for device in found:
+            for device in listed:
                 key = device.kind, device.name
                 twice = here.get(key)
                 here[key] = device if twice is None else _doubled(device, twice)
@@ -179,10 +179,10 @@ def _expands_over(most: int, parsed: object) -> bool:
 
 def document(path: Path) -> Any:
     """Return a spec file's content. Raises SpecError, OSError, ValueError or RecursionError."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
         raise SpecError(f"must be a regular file of at most {_MAX_BYTES} bytes")
-    return _parse(path, state(found))
+    return _parse(path, state(status))
 
 
 def _read_spec(path: Path, kinds: Sequence[str], status: Stat) -> Sequence[CdiDevice]:

@@ -159,10 +159,10 @@ def dra_sign(kubelet_dir: Path, cdi_dirs: Iterable[Path]) -> Sign | None:
 def _claims(cdi_dirs: Iterable[Path]) -> Iterator[Path]:
     for directory in cdi_dirs:
         try:
-            found = sorted(directory.iterdir())
+            paths = sorted(directory.iterdir())
         except OSError:
             continue
-        yield from (path for path in found if path.name.startswith(_CLAIM))
+        yield from (path for path in paths if path.name.startswith(_CLAIM))
 
 
 def _listener(path: Path, what: str, is_dra: bool = False, is_gke: bool = False) -> Sign | None:
@@ -186,7 +186,7 @@ def _listener(path: Path, what: str, is_dra: bool = False, is_gke: bool = False)
 def unit(pid: int, proc: Path = Path("/proc")) -> str:
     """Return the systemd unit of a process of the host; "": it is none, or not visible."""
     try:
-        found = _UNIT.search((proc / str(pid) / "cgroup").read_text())
+        match = _UNIT.search((proc / str(pid) / "cgroup").read_text())
     except OSError:
         return ""
-    return found[1] if found else ""
+    return match[1] if match else ""

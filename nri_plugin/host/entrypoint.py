@@ -75,7 +75,7 @@ def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> 
     try:
         place = _place(root, process, name)
         for _ in range(_SCRIPTS_MAX):
-            with rooted_open.found(root, place) as descriptor:
+            with rooted_open.lookup(root, place) as descriptor:
                 match _parse(descriptor):
                     case Script(interpreter):
                         name, place = interpreter, _from(process.cwd, interpreter)
@@ -97,7 +97,7 @@ def _loader(root: int, process: Process, program: Program) -> str:
     """Return the file name of the program's dynamic loader, with all links resolved."""
     if program.interpreter is None:
         return ""
-    with rooted_open.found(root, _from(process.cwd, program.interpreter)) as descriptor:
+    with rooted_open.lookup(root, _from(process.cwd, program.interpreter)) as descriptor:
         return rooted_open.name_of(descriptor)
 
 
@@ -117,7 +117,7 @@ def _place(root: int, process: Process, name: str) -> str:
     for directory in process.env.get("PATH", "").split(":")[:_PATH_PARTS_MAX]:
         place = _from(process.cwd, f"{directory or '.'}/{name}")
         try:
-            with rooted_open.found(root, place) as descriptor:
+            with rooted_open.lookup(root, place) as descriptor:
                 mode = os.fstat(descriptor).st_mode
         except OSError as error:
             if error.errno == errno.ENOSYS:
@@ -136,8 +136,8 @@ def parse(read: Read) -> Program | Script | None:
     """Return what the kernel would execute; None: a file that it does not execute by itself."""
     start = read(0, _LINE_BYTES)
     if start[:2] == b"#!":
-        named = re.match(rb"[ \t]*([^ \t\n\0]*)", start[2:])
-        return Script(os.fsdecode(named[1])) if named and named[1] else None
+        match = re.match(rb"[ \t]*([^ \t\n\0]*)", start[2:])
+        return Script(os.fsdecode(match[1])) if match and match[1] else None
     if len(start) < ELF_HEADER.size:
         return None
     magic, width, order, _, _, machine, _, _, segments_at, _, _, _, size, count, *_ = (

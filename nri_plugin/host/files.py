@@ -171,7 +171,7 @@ class RunDirectory:
     def grants(self, keys: Iterable[str]) -> Mapping[str, grant_file.Grant]:
         """Return the grants of those of `keys` that are complete directories. Raises Refused for a
         shortage."""
-        found = {}
+        grants = {}
         for key in keys:
             try:
                 grant = _read_grant(self._root / key)
@@ -180,8 +180,8 @@ class RunDirectory:
                 _LOG.warning(Line("grant cannot be read", key=key, error=error))
                 continue
             if grant is not None:
-                found[key] = grant
-        return found
+                grants[key] = grant
+        return grants
 
     def keys(self) -> AbstractSet[str]:
         """Return the keys of all directories; names that begin with a dot are the agent's own."""
@@ -307,5 +307,5 @@ def _require_this_release(path: Path) -> None:
 
 
 def _same(grant: grant_file.Grant, shares: Sequence[Share]) -> bool:
-    held = [(c.uuid, c.minor, c.limit_bytes, c.core_percent) for c in grant.gpus]
-    return held == [(s.uuid, s.minor, s.memory_bytes, s.core_percent) for s in shares]
+    granted = [(c.uuid, c.minor, c.limit_bytes, c.core_percent) for c in grant.gpus]
+    return granted == [(s.uuid, s.minor, s.memory_bytes, s.core_percent) for s in shares]

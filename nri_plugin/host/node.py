@@ -129,10 +129,10 @@ class Node:
 
     def _find_driver_and_missing(self) -> Sequence[str]:
         chosen = self._settings
-        found = driver_root.find(chosen.host_root, chosen.driver_root, self.driver_root)
-        if found != self.driver_root:
-            _LOG.info(Line("driver root", path=found.host, earlier=self.driver_root.host))
-            self.driver_root = self.generator.root = found
+        root = driver_root.find(chosen.host_root, chosen.driver_root, self.driver_root)
+        if root != self.driver_root:
+            _LOG.info(Line("driver root", path=root.host, earlier=self.driver_root.host))
+            self.driver_root = self.generator.root = root
         return discovery.missing(chosen.view, chosen.containerd_state)
 
     async def look_for_plugins(self) -> None:

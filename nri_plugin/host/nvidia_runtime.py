@@ -33,15 +33,15 @@ def default(containerd_state: Path, sandbox_ids: Iterable[str]) -> str | None:
     sandbox_ids: of pods with the default runtime handler. The newest counts: the default may have
     changed while older ones run.
     """
-    found = [_program(containerd_state, each) for each in sandbox_ids]
-    newest = max(filter(None, found), default=None)
+    programs = [_program(containerd_state, each) for each in sandbox_ids]
+    newest = max(filter(None, programs), default=None)
     return newest[1] if newest else None
 
 
 def runs(containerd_state: Path, sandbox_id: str) -> bool:
     """Whether NVIDIA's runtime runs the containers of this sandbox."""
-    found = _program(containerd_state, sandbox_id)
-    return found is not None and is_nvidias(found[1])
+    program = _program(containerd_state, sandbox_id)
+    return program is not None and is_nvidias(program[1])
 
 
 def is_nvidias(program: str) -> bool:

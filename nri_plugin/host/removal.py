@@ -80,8 +80,8 @@ class Removal:
     def _grants(self, used: Used) -> None:
         for key in sorted(RunDirectory(self._settings.run_dir, lambda: 0).keys()):
             path = self._settings.run_dir / key
-            found = path.stat().st_dev
-            device = f"{os.major(found)}:{os.minor(found)}"
+            number = path.stat().st_dev
+            device = f"{os.major(number)}:{os.minor(number)}"
             in_bundle = any(Path(each).is_relative_to(path) for each in used.paths)
             self._remove(path, tmpfs.clear, stays=in_bundle or device in used.devices)
 
@@ -99,10 +99,10 @@ class Removal:
         """Return whether any stays."""
         mounted = {Path(each).parent.name for each in used}
         store = self._settings.store_dir
-        found = sorted(each for each in store.iterdir() if releases.is_release(each.name))
-        for release in found:
+        present = sorted(each for each in store.iterdir() if releases.is_release(each.name))
+        for release in present:
             self._remove(release, releases.remove, stays=release.name in mounted)
-        return any(each.exists() and each.name in mounted for each in found)
+        return any(each.exists() and each.name in mounted for each in present)
 
     def _copy(self, used: AbstractSet[str]) -> None:
         path = self._copied

@@ -31,7 +31,7 @@ _ATTEMPTS: Final = 16
 
 
 @contextmanager
-def found(root: int, path: str) -> Iterator[int]:
+def lookup(root: int, path: str) -> Iterator[int]:
     """Yield an O_PATH descriptor of `path` under `root`, with all links resolved."""
     descriptor = _open(root, path, os.O_PATH | os.O_CLOEXEC)
     try:

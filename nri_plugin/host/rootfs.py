@@ -254,10 +254,10 @@ def _behind(root: int, path: str) -> Iterator[int | None]:
     """Do the same as `_at`, with links followed."""
     with ExitStack() as stack:
         try:
-            found = stack.enter_context(rooted_open.found(root, path))
+            descriptor = stack.enter_context(rooted_open.lookup(root, path))
         except FileNotFoundError:
-            found = None
-        yield found
+            descriptor = None
+        yield descriptor
 
 
 @contextmanager

@@ -131,9 +131,9 @@ def problem(
         return f"SELinux labels containers, and the agent's files have no label: {error!r}"
     for each in sorted(labels):
         for wanted, kind in ((EXECUTE | WRITE, "file"), ({"search"}, "dir")):
-            found = policy.objection(each, target, wanted, kind)
-            if found:
-                return found
+            objection = policy.objection(each, target, wanted, kind)
+            if objection:
+                return objection
     return ""
 
 

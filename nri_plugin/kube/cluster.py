@@ -56,8 +56,8 @@ class Cluster:
     async def _connected(self) -> None:
         """Run until there is a reason to reconnect."""
         try:
-            found = await asyncio.to_thread(self._load)
-            async with Kube(found, self._load, user_agent=names.AGENT) as kube:
+            server = await asyncio.to_thread(self._load)
+            async with Kube(server, self._load, user_agent=names.AGENT) as kube:
                 await self._run(kube)
         except AccessError as error:
             self._log(str(error))
@@ -126,9 +126,9 @@ class Cluster:
     async def _report_state(self, reflectors: Mapping[str, Reflector]) -> None:
         """Report the connection's state: in the metrics, and in the log when it changes."""
         while True:
-            found = {name: f.problem for name, f in reflectors.items() if f.problem}
-            self._metrics.api_up.set(not found)
-            self._log("; ".join(f"{n}: {text}" for n, text in found.items() if text != UNLISTED))
+            problems = {name: f.problem for name, f in reflectors.items() if f.problem}
+            self._metrics.api_up.set(not problems)
+            self._log("; ".join(f"{n}: {text}" for n, text in problems.items() if text != UNLISTED))
             await asyncio.sleep(_TICK_S)
 
     def _log(self, problem: str) -> None:

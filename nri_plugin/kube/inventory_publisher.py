@@ -125,8 +125,8 @@ class InventoryPublisher:
         # Before NVML's first answer, only what the Device lists is known.
         known = inventory.problem is None or inventory.seen
         gpus = inventory.with_problems(self._parts.readiness.unusable)
-        found = entries(gpus, before, granted, reconstructed) if known else now
-        listed = [self._with_mode(entry) for entry in found]
+        desired = entries(gpus, before, granted, reconstructed) if known else now
+        listed = [self._with_mode(entry) for entry in desired]
         self._listed = listed if known else before
         at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         shall_at = at if self._conditions else ""

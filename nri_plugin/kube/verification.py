@@ -100,9 +100,9 @@ class Verification:
         return GrantState.CONFIRMED if refusal is None else GrantState.MISMATCH
 
     def _log_unknown(self, late: Sequence[Hold]) -> None:
-        named = [hold.container_key for hold in late[:_NAMED_AT_MOST]]
-        more = [f"and {len(late) - len(named)} more"] if len(late) > len(named) else []
-        text = f"grants that the API server has not confirmed: {', '.join(named + more)}"
+        keys = [hold.container_key for hold in late[:_NAMED_AT_MOST]]
+        more = [f"and {len(late) - len(keys)} more"] if len(late) > len(keys) else []
+        text = f"grants that the API server has not confirmed: {', '.join(keys + more)}"
         self._parts.readiness.grants = (text,) if late else ()
         if late and not self._late:
             _LOG.warning(Line("grants not confirmed yet", containers=text))

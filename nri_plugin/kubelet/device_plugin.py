@@ -58,9 +58,9 @@ class DevicePlugin:
 
     def show(self, devices: Sequence[api.Device]) -> None:
         """Send the list to the kubelet if it differs from the last one."""
-        found = api.ListAndWatchResponse(devices=devices)
-        if found != self._devices:
-            self._devices = found
+        response = api.ListAndWatchResponse(devices=devices)
+        if response != self._devices:
+            self._devices = response
             for changed in self._streams:
                 changed.set()
 

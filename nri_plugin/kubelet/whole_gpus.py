@@ -112,7 +112,7 @@ class WholeGpus:
     async def _take_over(self) -> bool:
         chosen = self._settings
         try:
-            found = await assignments.read(chosen.kubelet_dir, chosen.device_plugin_dir)
+            assigned = await assignments.read(chosen.kubelet_dir, chosen.device_plugin_dir)
         except _FAILURES as error:
             self._log("list", f"the kubelet's assignments are not known: {_text(error)}")
             if self._modes.unknown:
@@ -124,12 +124,12 @@ class WholeGpus:
             existing_uids = self._parts.bound_pods.uids()
         else:  # a GPU with shares was not held whole when they started, so its record is stale
             shared = self._shared()
-            recorded = {uuid: u for uuid, u in found.recorded.items() if uuid not in shared}
-            found = replace(found, recorded=recorded)
-        self._modes.assigned(found, existing_uids, time.monotonic())
+            recorded = {uuid: u for uuid, u in assigned.recorded.items() if uuid not in shared}
+            assigned = replace(assigned, recorded=recorded)
+        self._modes.assigned(assigned, existing_uids, time.monotonic())
         for uuid in sorted(before ^ self._modes.held):
             change = "assigned" if uuid in self._modes.held else "no longer assigned"
-            _LOG.info(Line(f"GPU {change} whole", uuid=uuid, pod=found.pods.get(uuid)))
+            _LOG.info(Line(f"GPU {change} whole", uuid=uuid, pod=assigned.pods.get(uuid)))
         for uuid in sorted(self._modes.held & self._shared()):
             self._log(uuid, f"{uuid} is assigned whole to a pod, and others have shares of it")
         return True

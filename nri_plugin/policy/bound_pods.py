@@ -215,9 +215,9 @@ def _since(bound: Bound, hold: Hold) -> Refusal | None:
 def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal | None:
     """Refuse if the container has a GPU that its grant does not name. A grant still names a GPU
     that has failed."""
-    named = {entry.id for entry in entries}
-    others = [uuid for uuid in hold.parts if uuid not in named]
-    if not others or None in named:
+    ids = {entry.id for entry in entries}
+    others = [uuid for uuid in hold.parts if uuid not in ids]
+    if not others or None in ids:
         return None
     problem = (
         f"container {hold.container} has a share of {others[0]}, which the grant does not name"

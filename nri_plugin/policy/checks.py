@@ -131,9 +131,9 @@ def _put_first(preload: str) -> str:
 
 def other_gpu(request: Request) -> None:
     """The container must not have a GPU of another program."""
-    given = given_gpu(request.container)
-    if given:
-        raise refused(Reason.GPU_GIVEN, given=given)
+    gpu = given_gpu(request.container)
+    if gpu:
+        raise refused(Reason.GPU_GIVEN, given=gpu)
 
 
 def library(request: Request) -> None:

@@ -136,8 +136,8 @@ class GpuModes:
     def pods(self) -> AbstractSet[str]:
         """Return the pods that hold a GPU whole: by NAMESPACE/NAME as the kubelet reports them, by
         UID as it recorded them."""
-        named = {hold.pod for hold in self._holds.values()} - {""}
-        return named.union(*(hold.recorded for hold in self._holds.values()))
+        pods = {hold.pod for hold in self._holds.values()} - {""}
+        return pods.union(*(hold.recorded for hold in self._holds.values()))
 
     def allocate(
         self, uuids: Iterable[str], gpus: Sequence[Gpu], shared: AbstractSet[str], now_s: float

@@ -95,7 +95,7 @@ def node(raw: Json) -> NodeFacts:
 
 def entries(device: Json) -> Sequence[Entry]:
     """Return the GPUs that the Device lists, without unreadable ones."""
-    found = []
+    listed = []
     for raw in objects(at(device, "spec"), "devices"):
         uuid, minor = raw.get("id"), raw.get("minor")
         memory = _amounts(at(raw, "resources")).get(names.RESOURCE_MEMORY, 0)
@@ -116,8 +116,8 @@ def entries(device: Json) -> Sequence[Entry]:
             bus_id=bus_id if isinstance(bus_id, str) else "",
             model=labels.get(names.LABEL_GPU_MODEL, ""),
         )
-        found.append(Entry(gpu, raw.get("health") is True))
-    return found
+        listed.append(Entry(gpu, raw.get("health") is True))
+    return listed
 
 
 def bound(raw: Json) -> Bound:
@@ -245,8 +245,8 @@ def has_conditions(device: Json) -> bool:
 
 def _health(entry: Json) -> Json:
     """Return the stored condition that states why a GPU is unhealthy."""
-    found = [c for c in objects(entry, "conditions") if c.get("type") == _HEALTHY]
-    return found[0] if found else NOTHING
+    conditions = [c for c in objects(entry, "conditions") if c.get("type") == _HEALTHY]
+    return conditions[0] if conditions else NOTHING
 
 
 def _condition(entry: Entry, was: Json, now: str) -> Json:
@@ -352,5 +352,5 @@ def _node(name: str, uid: str) -> Json:
 
 def _amounts(raw: Json) -> Mapping[str, int]:
     """Return our resources' readable amounts."""
-    found = {key: quantity.parse(raw.get(key)) for key in NODE_RESOURCES}
-    return {key: each.amount for key, each in found.items() if isinstance(each, quantity.Value)}
+    amounts = {key: quantity.parse(raw.get(key)) for key in NODE_RESOURCES}
+    return {key: each.amount for key, each in amounts.items() if isinstance(each, quantity.Value)}

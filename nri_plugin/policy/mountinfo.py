@@ -70,14 +70,14 @@ def parse(text: str) -> Iterator[Line]:
 
 def location_of(lines: Sequence[Line], path: str) -> Location | None:
     """Locate a path by the mount table of the process that uses it; no component is a link."""
-    held = None
+    best = None
     for line in lines:
-        deepest = held is None or len(line.point) >= len(held.point)
+        deepest = best is None or len(line.point) >= len(best.point)
         if deepest and (path == line.point or is_below(path, line.point)):
-            held = line
-    if held is None:
+            best = line
+    if best is None:
         return None
-    return Location(held.device, normal(f"{held.root}/{path[len(held.point) :]}"))
+    return Location(best.device, normal(f"{best.root}/{path[len(best.point) :]}"))
 
 
 def shown(lines: Sequence[Line], ours: AbstractSet[str], limits: Limits) -> str:

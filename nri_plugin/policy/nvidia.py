@@ -86,11 +86,11 @@ def names_gpus(variable: str, value: str) -> bool:
 def asks_for_gpus(env: Iterable[str]) -> bool:
     """Whether NVIDIA's container runtime would inject GPUs because of these variables, of which the
     last of the same name counts."""
-    found = dict(line.split("=", 1) for line in env if line.startswith(_READ))
-    visible = found.get(names.ENV_VISIBLE_DEVICES)
+    values = dict(line.split("=", 1) for line in env if line.startswith(_READ))
+    visible = values.get(names.ENV_VISIBLE_DEVICES)
     if visible is not None:
         return names_gpus(names.ENV_VISIBLE_DEVICES, visible)
-    return bool(found.get(names.ENV_CUDA_VERSION)) and not found.get(names.ENV_REQUIRED_CUDA)
+    return bool(values.get(names.ENV_CUDA_VERSION)) and not values.get(names.ENV_REQUIRED_CUDA)
 
 
 def may_read_variables(runtime_handler: str, nvidia_default: bool) -> bool:

@@ -51,18 +51,18 @@ def conflict(signs: Iterable[Sign], node_name: str, operator: bool) -> str:
 
     operator: NVIDIA's GPU Operator manages the node.
     """
-    found = list(signs)
-    if not found:
+    listed = list(signs)
+    if not listed:
         return ""
-    what = "; ".join(sign.text for sign in found)
-    do = advice(found, node_name, operator)
+    what = "; ".join(sign.text for sign in listed)
+    do = advice(listed, node_name, operator)
     return f"another program allocates this node's GPUs ({what}): must be one component only; {do}"
 
 
 def advice(signs: Iterable[Sign], node_name: str, operator: bool) -> str:
     """Return how to keep the programs of these signs off the node, or gpuslice."""
-    found = dict.fromkeys(_advice(sign, node_name, operator) for sign in signs)
-    return f"{'; '.join(found)}, or keep gpuslice off it by nodeSelector"
+    advised = dict.fromkeys(_advice(sign, node_name, operator) for sign in signs)
+    return f"{'; '.join(advised)}, or keep gpuslice off it by nodeSelector"
 
 
 def _advice(sign: Sign, node_name: str, operator: bool) -> str:
