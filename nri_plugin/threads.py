@@ -54,10 +54,8 @@ class Worker:
 
 
 class ThreadPool:
-    """A thread per job, at most `size` at a time and `each` for one owner.
-
-    A job that hangs keeps its thread and its slot, and does not delay other owners' jobs.
-    """
+    """A thread per job, at most `size` at a time and `each` for one owner. A job that hangs keeps
+    its thread and its slot, and does not delay other owners' jobs."""
 
     def __init__(self, name: str, size: int, each: int) -> None:
         self._name = name

@@ -65,10 +65,8 @@ class Document:
 
 
 def encode(grants: Grants, environment: Environment | None = None, visible: str = "uuid") -> str:
-    """Return the annotation's text: keys sorted, no spaces; equal grants give equal bytes.
-
-    visible: "index" or "uuid", which is not written.
-    """
+    """Return the annotation's text: keys sorted, no spaces; equal grants give equal bytes. visible:
+    "index" or "uuid", which is not written."""
     containers = {
         name: [
             {
@@ -101,9 +99,7 @@ def decode(text: str) -> Grants:
 
 def parse(text: str) -> Document:
     """Parse the annotation strictly: only our scheduler writes it, so anything unexpected fails.
-
-    Raises GrantsError.
-    """
+    Raises GrantsError."""
     try:
         document = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:

@@ -89,10 +89,8 @@ class Struct:
         return self._struct.pack(*values)
 
     def unpack(self, data: bytes, position: int = 0) -> dict[str, int | bytes]:
-        """Return scalars and char arrays by name, without the reserved fields.
-
-        Raises struct.error if `data` is too short.
-        """
+        """Return scalars and char arrays by name, without the reserved fields. Raises struct.error
+        if `data` is too short."""
         return dict(zip(self._names, self._struct.unpack_from(data, position), strict=True))
 
 

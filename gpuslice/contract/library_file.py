@@ -72,10 +72,8 @@ def parse(data: bytes) -> Library:
 
 
 def check(data: bytes, machine: str, contract: str | None = CONTRACT) -> None:
-    """Raise LibraryFileError unless the data is a library for this machine and contract.
-
-    machine: as uname reports it. contract: None accepts any, and libraries without one.
-    """
+    """Raise LibraryFileError unless the data is a library for this machine and contract. machine:
+    as uname reports it. contract: None accepts any, and libraries without one."""
     parsed = parse(data)
     if parsed.machine != MACHINES.get(machine):
         built_for = {number: name for name, number in MACHINES.items()}.get(parsed.machine)

@@ -69,11 +69,8 @@ Quantity = Absent | Value | Invalid
 
 
 def parse(raw: object) -> Quantity:
-    """Parse a quantity from JSON: a string, a number, or None (absent).
-
-    Fractions round up, as Kubernetes' Value() does ("500m" is 1). Negative amounts and amounts
-    over int64 are Invalid.
-    """
+    """Parse a quantity from JSON: a string, a number, or None (absent). Fractions round up, as
+    Kubernetes' Value() does ("500m" is 1). Negative amounts and amounts over int64 are Invalid."""
     if raw is None:
         return Absent()
     if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):

@@ -232,10 +232,8 @@ def version(data: bytes) -> int | None:
 
 
 def geometry(data: bytes) -> Geometry:
-    """Return the geometry that the header states. `data`: the file's start, read by pread.
-
-    Raises RegionError if the tenant has truncated or overwritten it.
-    """
+    """Return the geometry that the header states. `data`: the file's start, read by pread. Raises
+    RegionError if the tenant has truncated or overwritten it."""
     count = whole(_header(data)["gpu_count"])
     if not 1 <= count <= names.MAX_GPUS:
         raise RegionError(f"invalid gpu_count {count}: must be 1 to {names.MAX_GPUS}")
@@ -243,10 +241,8 @@ def geometry(data: bytes) -> Geometry:
 
 
 def uses(data: bytes) -> Sequence[GpuUse]:
-    """Return the content of each GPU's record. `data`: the file's start, read by pread.
-
-    Raises RegionError as `geometry` does.
-    """
+    """Return the content of each GPU's record. `data`: the file's start, read by pread. Raises
+    RegionError as `geometry` does."""
     shape = geometry(data)
     if len(data) < shape.slots_offset:
         raise RegionError("truncated GPU records")

@@ -26,10 +26,8 @@ _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 def binding_annotations(container_names: Iterable[str]) -> Mapping[str, str]:
-    """Return all annotations to write for a pod in which these containers have a grant.
-
-    Raises ValueError for a name that Kubernetes does not allow for a container.
-    """
+    """Return all annotations to write for a pod in which these containers have a grant. Raises
+    ValueError for a name that Kubernetes does not allow for a container."""
     written = {names.ANNOTATION_REQUIRED_PLUGINS + names.SCOPE_POD: _VALUE}
     for name in container_names:
         if not _LABEL.fullmatch(name):

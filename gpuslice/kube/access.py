@@ -67,9 +67,7 @@ def load(
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Access:
     """Use the kubeconfig if one is named, else the pod's service account, else kubectl's defaults.
-
-    Raises AccessError.
-    """
+    Raises AccessError."""
     if not kubeconfig and environ.get("KUBERNETES_SERVICE_HOST"):
         return _as_pod(environ, service_account)
     return _as_kubectl(kubeconfig)

@@ -206,11 +206,8 @@ class Lifecycle:
         return self._start_without_share(pod, container, must_have=not without)
 
     def gets_gpu(self, pod: Pod, container_name: str) -> bool:
-        """Whether the container must not run without our adjustment.
-
-        A container of the pod without a share is adjusted too; without the adjustment it has no GPU
-        either.
-        """
+        """Whether the container must not run without our adjustment. A container of the pod without
+        a share is adjusted too; without the adjustment it has no GPU either."""
         try:
             claim = self._parts.claims.claim(pod, container_name, self._parts.inventory.gpus)
         except Refused:

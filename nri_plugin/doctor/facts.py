@@ -60,9 +60,7 @@ class Socket:
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The program that listens at the socket. None: not known, and `problem` states the cause.
-
-    config: its complete configuration including defaults, parsed from TOML.
-    """
+    config: its complete configuration including defaults, parsed from TOML."""
 
     name: str | None = None
     version: str | None = None

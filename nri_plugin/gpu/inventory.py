@@ -36,11 +36,8 @@ def pace_s(took_s: float, shortest_s: float, longest_s: float) -> float:
 
 
 class Inventory:
-    """The cached GPUs; queried again on demand, at most once per `min_interval_s`.
-
-    deadline_s, first_s, command: of NVML's process. record: None: none. now: a monotonic clock in
-    seconds.
-    """
+    """The cached GPUs; queried again on demand, at most once per `min_interval_s`. deadline_s,
+    first_s, command: of NVML's process. record: None: none. now: a monotonic clock in seconds."""
 
     def __init__(
         self,

@@ -33,9 +33,8 @@ class SpecError(Exception):
 
 
 def parse(parent: Object, status: Stat) -> tuple[Edits, AbstractSet[int]]:
-    """Return the edits, and the groups that they add to the container's processes.
-
-    status: stat function for the host's files. Raises SpecError."""
+    """Return the edits, and the groups that they add to the container's processes. status: stat
+    function for the host's files. Raises SpecError."""
     raw = parent.raw.get("containerEdits")
     edits = Object(parent.at("containerEdits"), {} if raw is None else raw)
     gids = edits.raw.get("additionalGids")

@@ -91,10 +91,7 @@ def load(
     status: Stat = os.stat,
 ) -> Specs:
     """Return every device of these kinds. Reads files: call it from a worker thread. Raises Refused
-    for a shortage.
-
-    status: stat function for the host's files and device nodes.
-    """
+    for a shortage. status: stat function for the host's files and device nodes."""
     devices: dict[tuple[str, str], CdiDevice] = {}
     problems: list[str] = []
     for directory in directories:

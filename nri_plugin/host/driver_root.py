@@ -121,10 +121,8 @@ class DriverRoot:
         return ""
 
     def translate(self, spec: dict[str, Any]) -> dict[str, Any]:
-        """Return the spec with the host's paths, as `nvidia-ctk cdi transform root` does.
-
-        Leaves what is not as the format requires: cdi_reader.py judges it.
-        """
+        """Return the spec with the host's paths, as `nvidia-ctk cdi transform root` does. Leaves
+        what is not as the format requires: cdi_reader.py judges it."""
         devices = [self._translate_edits(each) for each in spec.get("devices") or ()]
         return {**self._translate_edits(spec), "devices": devices}
 

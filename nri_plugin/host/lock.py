@@ -27,9 +27,7 @@ _OTHERS: Final = 0o077
 
 class Lock:
     """The lock of agents that share a run directory. identity: of this process, for the others.
-
-    Accesses only small local files: fast enough for the event loop.
-    """
+    Accesses only small local files: fast enough for the event loop."""
 
     def __init__(self, run_dir: Path, identity: str) -> None:
         self._path = run_dir / FILE

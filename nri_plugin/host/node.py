@@ -233,9 +233,7 @@ class Node:
 
     async def generate_specs(self, uuids: Collection[str]) -> bool:
         """Generate CDI specs for these GPUs, unless that was tried just now; False: none is new.
-
-        Raises OSError if they cannot be written.
-        """
+        Raises OSError if they cannot be written."""
         if not self._settings.nvidia_ctk or not self.generator.due:
             return False
         options = await self.work(lambda: self.generator.options(self._store.directory()))

@@ -262,11 +262,8 @@ def _behind(root: int, path: str) -> Iterator[int | None]:
 
 @contextmanager
 def _at(root: int, path: str) -> Iterator[int | None]:
-    """Yield an O_PATH descriptor of `path` itself under `root`; None if it does not exist.
-
-    A link among the parents raises Refused; if the path ends in a link, the descriptor is the
-    link's.
-    """
+    """Yield an O_PATH descriptor of `path` itself under `root`; None if it does not exist. A link
+    among the parents raises Refused; if the path ends in a link, the descriptor is the link's."""
     *parents, name = path.strip("/").split("/")
     current = os.dup(root)
     try:

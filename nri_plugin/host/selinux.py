@@ -72,10 +72,8 @@ class Policy:
     def objection(
         self, subject: str, target: str, wanted: AbstractSet[str], kind: str = "file"
     ) -> str:
-        """Return why a process may not use a file; "": it may. subject, target: their labels.
-
-        An answer that cannot be had is an objection.
-        """
+        """Return why a process may not use a file; "": it may. subject, target: their labels. An
+        answer that cannot be had is an objection."""
         if not subject or not enforcing(self._host):
             return ""
         try:

@@ -46,10 +46,8 @@ _PAUSE_BETWEEN_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A container with a grant. plan: None: its own mounts lack a part of it.
-
-    waits_in: as in rootfs.Examination; None: it has been started.
-    """
+    """A container with a grant. plan: None: its own mounts lack a part of it. waits_in: as in
+    rootfs.Examination; None: it has been started."""
 
     pod: Pod
     name: str

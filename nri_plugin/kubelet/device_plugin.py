@@ -65,10 +65,8 @@ class DevicePlugin:
                 changed.set()
 
     async def register(self) -> None:
-        """Serve again, and register. Raises OSError and grpc.RpcError.
-
-        An earlier stream ends first: the kubelet drops the newest registration with it.
-        """
+        """Serve again, and register. Raises OSError and grpc.RpcError. An earlier stream ends
+        first: the kubelet drops the newest registration with it."""
         await self.stop()
         self._server = grpc.aio.server()
         self._server.add_generic_rpc_handlers((self._handlers(),))

@@ -202,8 +202,6 @@ class _Connection(asyncio.Protocol):
             self._on_ready(self._session.runtime)
 
     def _runtime_closed(self) -> bool:
-        """Whether the runtime has closed the connection although unread data remains.
-
-        Happens after this process hung: the runtime timed out and dropped us.
-        """
+        """Whether the runtime has closed the connection although unread data remains. Happens after
+        this process hung: the runtime timed out and dropped us."""
         return self._session.closed or bool(self._poll.poll(0))

@@ -67,10 +67,8 @@ class Request:
 
 
 def volumes(request: Request) -> None:
-    """No volume may give write access to grants or the library.
-
-    The run directory contains mounts of its own, which stay writable under a read-only volume.
-    """
+    """No volume may give write access to grants or the library. The run directory contains mounts
+    of its own, which stay writable under a read-only volume."""
     run_dir = _on_host(request.paths.run_dir)
     never = dict.fromkeys(with_parents(run_dir), run_dir)
     never_written = never
@@ -193,10 +191,8 @@ CHECKS: Final[Sequence[Callable[[Request], None]]] = (
 
 
 def names_gpus(lines: Iterable[str]) -> str:
-    """Return a warning if the environment requests GPUs by name; "" otherwise.
-
-    The value `all`, which images set, does not count as a request.
-    """
+    """Return a warning if the environment requests GPUs by name; "" otherwise. The value `all`,
+    which images set, does not count as a request."""
     for line in lines:
         name, _, value = line.partition("=")
         if nvidia.names_gpus(name, value) and value != "all":

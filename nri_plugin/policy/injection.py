@@ -37,10 +37,8 @@ _T = TypeVar("_T")
 
 
 def our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> Sequence[Mount]:
-    """Return our mounts in mount order; the library's mount point is in the first.
-
-    Containers that share a grant have their own preload lists, to which their images append.
-    """
+    """Return our mounts in mount order; the library's mount point is in the first. Containers that
+    share a grant have their own preload lists, to which their images append."""
     directory = f"{paths.run_dir}/{key}"
     library = paths.library or ""
     of_its_own = f".{container.name}" if shared else ""
@@ -86,10 +84,8 @@ def gpu_edits(
     given: AbstractSet[str],
     files: Sequence[tuple[str, str]],
 ) -> GpuEdits:
-    """given: the capabilities to which files are restricted. files: forwarders by soname.
-
-    Cached: the same devices are requested repeatedly, and the runtime waits for the answer.
-    """
+    """given: the capabilities to which files are restricted. files: forwarders by soname. Cached:
+    the same devices are requested repeatedly, and the runtime waits for the answer."""
     edits = capabilities.cut(_edits(devices), given)
     driver, forwarders = _forwarded(edits.mounts, dict(files))
     destinations = Destinations((*_DESTINATIONS, *(mount.destination for mount in forwarders)))

@@ -32,10 +32,8 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class CgroupRule:
-    """Devices that a container may open without a device node of its own; None: any number.
-
-    The runtime does not report which plugin wrote it.
-    """
+    """Devices that a container may open without a device node of its own; None: any number. The
+    runtime does not report which plugin wrote it."""
 
     type: str
     major: int | None

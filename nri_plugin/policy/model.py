@@ -71,10 +71,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's part of one GPU: the content of its grant file.
-
-    uncapped: no compute was requested. core_percent is 100, and no compute of the GPU is granted.
-    """
+    """A container's part of one GPU: the content of its grant file. uncapped: no compute was
+    requested. core_percent is 100, and no compute of the GPU is granted."""
 
     uuid: str
     minor: int

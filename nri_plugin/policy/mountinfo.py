@@ -43,10 +43,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Host locations of the grants, the library and NRI's socket; None: not known.
-
-    socket: where NRI's plugins connect. A program that connects can undo any adjustment.
-    """
+    """Host locations of the grants, the library and NRI's socket; None: not known. socket: where
+    NRI's plugins connect. A program that connects can undo any adjustment."""
 
     run_dir: Location | None
     store: Location | None

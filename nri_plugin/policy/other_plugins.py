@@ -47,10 +47,8 @@ _DRA: Final = (
 
 
 def conflict(signs: Iterable[Sign], node_name: str, operator: bool) -> str:
-    """Return why the node is another program's, and what to change; "": it is ours.
-
-    operator: NVIDIA's GPU Operator manages the node.
-    """
+    """Return why the node is another program's, and what to change; "": it is ours. operator:
+    NVIDIA's GPU Operator manages the node."""
     listed = list(signs)
     if not listed:
         return ""

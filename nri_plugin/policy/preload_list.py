@@ -25,10 +25,8 @@ def entries(data: bytes) -> Sequence[bytes]:
 
 
 def merged(ours: bytes, theirs: Sequence[bytes]) -> bytes:
-    """Return the file with `ours` first, then the image's names that it does not contain yet.
-
-    ours: complete lines. A result longer than MAX_BYTES cannot be used.
-    """
+    """Return the file with `ours` first, then the image's names that it does not contain yet. ours:
+    complete lines. A result longer than MAX_BYTES cannot be used."""
     known = dict.fromkeys(entries(ours))
     more = dict.fromkeys(name for name in theirs if name not in known)
     return ours + b"".join(name + b"\n" for name in more)

@@ -35,10 +35,8 @@ def frames(connection: int, message: bytes) -> bytes:
 
 
 class Demultiplexer:
-    """Splits the socket's bytes into (connection, bytes) as they arrive: no frame is buffered.
-
-    Data of unknown connections is returned too; the caller must drop it.
-    """
+    """Splits the socket's bytes into (connection, bytes) as they arrive: no frame is buffered. Data
+    of unknown connections is returned too; the caller must drop it."""
 
     def __init__(self) -> None:
         self._header = b""

@@ -76,10 +76,8 @@ def nri_of(runtime: RuntimeInfo) -> Version | None:
 
 
 def refusal(runtime: RuntimeInfo) -> str | None:
-    """Return why this runtime is not served; None: it is.
-
-    Every release of containerd is served unless it is known to lack something.
-    """
+    """Return why this runtime is not served; None: it is. Every release of containerd is served
+    unless it is known to lack something."""
     if runtime.name.lower() != SERVED:
         return (
             f"{runtime.name or 'a runtime without a name'} {runtime.version} is not served: the"

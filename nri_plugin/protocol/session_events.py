@@ -104,9 +104,7 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Synchronize(Request):
     """All pods and containers of the runtime, chunks joined. After a success, events follow.
-
-    Stopped containers and pods in an unknown state are not included.
-    """
+    Stopped containers and pods in an unknown state are not included."""
 
     pods: Sequence[nri.PodSandbox]
     containers: Sequence[nri.Container]

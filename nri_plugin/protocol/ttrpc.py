@@ -117,9 +117,7 @@ class Server:
 
     def receive_data(self, data: bytes) -> list[Call]:
         """Take bytes; return the calls they complete. Each must be answered by reply() or fail().
-
-        Invalid calls are answered here; always send messages_to_send() afterwards.
-        """
+        Invalid calls are answered here; always send messages_to_send() afterwards."""
         calls = []
         for frame in self._parser.feed(data):
             call = self._call(frame)
