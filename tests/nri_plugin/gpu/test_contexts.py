@@ -224,7 +224,7 @@ def test_a_gpu_of_one_process_at_a_time_is_left_to_its_tenant(
         ("nvmlDeviceGetComputeMode", pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS),
     ):
         monkeypatch.setattr(pynvml, name, lambda *_, answer=answer: answer)
-    monkeypatch.setattr(processes, "of", lambda _: {})
+    monkeypatch.setattr(processes, "memory", lambda _: {})
     with pytest.raises(answers.UnknownSizeError, match="EXCLUSIVE_PROCESS"):
         context_size.measure("GPU-0")
 
