@@ -43,7 +43,6 @@ from nri_plugin.settings import Settings
 from nri_plugin.supervision import supervised
 
 if TYPE_CHECKING:
-    from nri_plugin.kube.cluster import Cluster
     from nri_plugin.kubelet.whole_gpus import WholeGpus
 
 _LOG: Final = logging.getLogger(__name__)
@@ -113,11 +112,6 @@ class _Agent:
 
         return WholeGpus(self._parts, self._service.node.modes)
 
-    def _cluster(self) -> Cluster:
-        from nri_plugin.kube.cluster import Cluster
-
-        return Cluster(self._parts, self._service.node.modes)
-
     async def run(self, announce: Callable[[str], None], leaving: asyncio.Event) -> None:
         parts, settings = self._parts, self._parts.settings
         self._start(
@@ -126,22 +120,22 @@ class _Agent:
         )
         self._start("measuring", self._measuring.run)
         await _unless(leaving, self._prepare())
-        cluster: Cluster | None = None
         if not settings.in_cluster:
             _LOG.info(Line(_NO_CLUSTER))
-        elif not leaving.is_set():
-            cluster = self._cluster()
         if not leaving.is_set():
             self._start("arbiter", self._arbiter.run)
             self._start("contexts", lambda: parts.contexts.run(self._for_contexts))
+            if settings.in_cluster:
+                from nri_plugin.kube.cluster import Cluster
+
+                cluster = Cluster(parts, self._service.node.modes)
+                self._start("connection to the API server", cluster.run)
+            if self._whole is not None:
+                self._start("whole GPUs", self._whole.run)
         # Objects that exist now are permanent: exclude them from garbage collection, which would
-        # delay answers to containers.
+        # delay answers to containers. The tasks have not begun yet.
         gc.collect()
         gc.freeze()
-        if cluster is not None:
-            self._start("connection to the API server", cluster.run)
-        if self._whole is not None and not leaving.is_set():
-            self._start("whole GPUs", self._whole.run)
         await _serve(settings, self._service, self._observer, announce, leaving)
 
     def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:

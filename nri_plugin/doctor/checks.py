@@ -164,11 +164,13 @@ def device_plugins(facts: Facts) -> Answer:
     if seen.signs:
         return fail("; ".join(sign.text for sign in seen.signs), do)
     ours = {names.RESOURCE_NVIDIA_GPU} if facts.settings.whole_gpus else set()
-    uuids = [gpu.uuid for gpu in facts.gpus]
+    uuids = tuple(gpu.uuid for gpu in facts.gpus)
+    # Time slices and MPS shares append a suffix to the UUID.
     offering = [
         resource
         for resource, ids in seen.registered.items()
-        if ids and resource not in ours and (resource.startswith(_OURS) or _names_a_gpu(ids, uuids))
+        if ids and resource not in ours
+        if resource.startswith(_OURS) or any(each.startswith(uuids) for each in ids)
     ]
     holding = [
         f"container {container} of pod {pod}"
@@ -184,11 +186,6 @@ def device_plugins(facts: Facts) -> Answer:
         return warn(seen.problem, do)
     offered = f"; the agent offers {names.RESOURCE_NVIDIA_GPU}" if ours else ""
     return ok(f"no other plugin offers these GPUs{offered}")
-
-
-def _names_a_gpu(ids: Sequence[str], uuids: Sequence[str]) -> bool:
-    """Whether an id names a GPU; time slices and MPS shares append a suffix to its UUID."""
-    return any(each.startswith(uuid) for each in ids for uuid in uuids)
 
 
 def run_dir(facts: Facts) -> Answer:

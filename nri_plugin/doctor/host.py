@@ -55,6 +55,8 @@ from nri_plugin.settings import Settings
 _CRI_SOCKET: Final = "containerd.sock"
 """In containerd's state directory."""
 _AGENT_S: Final = 5.0
+_HOSTS_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""Inode of /proc/self/ns/pid in the initial PID namespace, on every machine."""
 _TMPFS_MAGIC: Final = 0x01021994
 _MADV_WIPEONFORK: Final = 18
 _OPERATORS: Final = (OPERATORS_CONFIG, Path(READY).parent)
@@ -153,15 +155,10 @@ def _library(settings: Settings, library: Path | None) -> tuple[str | None, bool
     return None, stored.is_file()
 
 
-def _existing(path: Path) -> Path:
-    """Return the path, or its nearest existing parent."""
-    return next(each for each in (path, *path.parents) if each.exists())
-
-
 def _run_dir(path: Path, root: Path) -> RunDir:
     in_pod = root != Path("/")
     try:
-        place = _existing(path)
+        place = next(each for each in (path, *path.parents) if each.exists())
         free = os.statvfs(place)
         tmpfs = _file_system(place) == _TMPFS_MAGIC
         status = path.stat() if place == path else None
@@ -199,7 +196,7 @@ def _kernel() -> Kernel:
             lacks["MADV_WIPEONFORK"] = "the library, in programs that fork (Linux 4.14)"
     host_pids = False
     with contextlib.suppress(OSError):
-        host_pids = host_kernel.in_hosts_pids()
+        host_pids = os.stat("/proc/self/ns/pid").st_ino == _HOSTS_PID_NAMESPACE
     return Kernel(os.uname().release, lacks, host_pids)
 
 

@@ -18,12 +18,6 @@ from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.policy import mountinfo
 
 _ENABLED: Final = "Y"
-_HOSTS_PID_NAMESPACE: Final = 0xEFFFFFFC
-"""Inode of /proc/self/ns/pid in the initial PID namespace, on every machine."""
-
-
-def in_hosts_pids() -> bool:
-    return os.stat("/proc/self/ns/pid").st_ino == _HOSTS_PID_NAMESPACE
 
 
 def dev_char(root: Path, driver_root: DriverRoot) -> DevChar:

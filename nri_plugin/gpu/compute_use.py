@@ -18,7 +18,6 @@ from prometheus_client import Counter, Gauge
 
 from gpuslice.contract import names
 from gpuslice.contract.grant_file import is_cap
-from gpuslice.contract.region_file import Compute
 from gpuslice.gpu.account import Use
 from gpuslice.gpu.answers import Utilization
 from gpuslice.kube.log_lines import Line
@@ -111,7 +110,7 @@ class ComputeUse:
                         share[*labels, f"{window_s}s"] = share_over(window_s, kept, uuid)
                 if is_cap(use.core_percent):
                     requested[labels] = use.core_percent / 100
-                if _is_long(use.work, now.at_ns):
+                if 0 < use.work.unfinished_since_ns < now.at_ns - _SECOND_NS:
                     self._report(by_key[key], uuid)
         for index, series in enumerate(self._increases):
             series.update({labels: each[index] for labels, each in increases.items()})
@@ -184,7 +183,3 @@ def share_over(window_s: int, kept: Sequence[Reading], uuid: str) -> float:
 def _labels(hold: Hold, uuid: str) -> tuple[str, ...]:
     namespace, pod, *container = hold.container_key.split("/")
     return namespace, pod, *(container or [""]), uuid
-
-
-def _is_long(work: Compute, now_ns: int) -> bool:
-    return 0 < work.unfinished_since_ns < now_ns - _SECOND_NS

@@ -183,7 +183,8 @@ def render(reply: bytes, uuids: Sequence[str], root: DriverRoot = WITHOUT_MOUNT)
         listed = document.get("devices")
         if document.get("kind") != names.CDI_KIND or not isinstance(listed, list):
             continue
-        devices = {each["name"]: each for each in listed if _is_named(each)}
+        dicts = (each for each in listed if isinstance(each, dict))
+        devices = {each["name"]: each for each in dicts if isinstance(each.get("name"), str)}
         described = {uuid: devices[uuid] for uuid in uuids if uuid in devices}
         if len(described) > len(kept):
             best, kept = document, described
@@ -199,10 +200,6 @@ def render(reply: bytes, uuids: Sequence[str], root: DriverRoot = WITHOUT_MOUNT)
 
 def _text(spec: Mapping[str, Any]) -> str:
     return json.dumps(spec, indent=1) + "\n"
-
-
-def _is_named(device: object) -> bool:
-    return isinstance(device, dict) and isinstance(device.get("name"), str)
 
 
 def _documents(reply: bytes) -> Iterable[Mapping[str, Any]]:

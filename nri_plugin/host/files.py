@@ -80,7 +80,9 @@ class RunDirectory:
                 _require_this_release(path)
             if plan.shared and (present := _read_grant(path)) is not None:
                 # Recreated, they would be a second limit beside that of the running containers.
-                if not _same(present, plan.shares):
+                granted = [(g.uuid, g.minor, g.limit_bytes, g.core_percent) for g in present.gpus]
+                wanted = [(s.uuid, s.minor, s.memory_bytes, s.core_percent) for s in plan.shares]
+                if granted != wanted:
                     raise FilesError(
                         "the pod's allocation is not the one that its running containers have"
                     )
@@ -304,8 +306,3 @@ def _require_this_release(path: Path) -> None:
                 f"its running containers have a {name} of version {version}, of another release of"
                 " the agent: delete the pod to recreate it"
             )
-
-
-def _same(grant: grant_file.Grant, shares: Sequence[Share]) -> bool:
-    granted = [(c.uuid, c.minor, c.limit_bytes, c.core_percent) for c in grant.gpus]
-    return granted == [(s.uuid, s.minor, s.memory_bytes, s.core_percent) for s in shares]

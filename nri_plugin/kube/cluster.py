@@ -113,15 +113,12 @@ class Cluster:
     async def _verify(self, watching: Callable[[], bool]) -> None:
         while True:
             self._verification.check(watching())
-            self._report_failed_gpus()
+            inventory, holds = self._parts.inventory, self._parts.ledger.holds()
+            # Before NVML's first answer nothing is known of any GPU.
+            if inventory.seen or inventory.problem is None:
+                for notice in totals.failed_gpu_notices(holds, inventory.seen):
+                    self._parts.notices.add(notice)
             await asyncio.sleep(_LOOK_S)
-
-    def _report_failed_gpus(self) -> None:
-        """Report failed GPUs. Before NVML's first answer nothing is known of any GPU."""
-        inventory, holds = self._parts.inventory, self._parts.ledger.holds()
-        if inventory.seen or inventory.problem is None:
-            for notice in totals.failed_gpu_notices(holds, inventory.seen):
-                self._parts.notices.add(notice)
 
     async def _report_state(self, reflectors: Mapping[str, Reflector]) -> None:
         """Report the connection's state: in the metrics, and in the log when it changes."""

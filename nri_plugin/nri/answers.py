@@ -145,7 +145,9 @@ class Answers:
         def ended(_task: asyncio.Task[Any]) -> None:
             timer.cancel()
             self._tasks.discard(task)
-            error = _error_of(task)  # retrieved even if too late, or asyncio logs a warning
+            cancelled = asyncio.CancelledError("cancelled by itself")
+            # Retrieved even if too late, or asyncio logs a warning.
+            error = cancelled if task.cancelled() else task.exception()
             if task not in self.unanswered:
                 return
             self.unanswered.discard(task)
@@ -208,11 +210,6 @@ def _worded(request: session_events.Request, refused: Refused) -> str:
         pod = f"{about['namespace']}/{about['pod']}"
         text = f'gpuslice refuses container "{about["container"]}" of pod {pod}: {text}'
     return printable(text)[:_MAX_TEXT_CHARS]
-
-
-def _error_of(work: asyncio.Task[Any]) -> BaseException | None:
-    """Return a finished handler's exception. A handler that cancels itself has failed too."""
-    return asyncio.CancelledError("cancelled by itself") if work.cancelled() else work.exception()
 
 
 def _about(request: session_events.Request) -> Mapping[str, Any]:

@@ -66,7 +66,8 @@ def gpus(pod: Pod, container: Container, here: Situation) -> Gpus:
         or not here.assigned.isdisjoint((pod.uid, f"{pod.namespace}/{pod.name}"))
         or _has_gpu(container)
         or _manages_gpus(container, here.kubelet_dirs)
-        or _sets_twice(container)
+        # The runtime replaces the first of them, and the last counts.
+        or sum(line.startswith(f"{_KEY}=") for line in container.env) > 1
     )
     return Gpus.UNLIMITED if keeps else Gpus.OVERRIDDEN
 
@@ -85,8 +86,3 @@ def _manages_gpus(container: Container, kubelet_dirs: Collection[str]) -> bool:
         for source in (normal(m.source) for m in container.mounts if m.source.startswith("/"))
         for kubelet in kubelet_dirs
     )
-
-
-def _sets_twice(container: Container) -> bool:
-    """The runtime replaces the first of them, and the last counts."""
-    return sum(line.startswith(f"{_KEY}=") for line in container.env) > 1

@@ -148,7 +148,8 @@ def _requested(spec: Json) -> Mapping[str, int]:
     lasting = dict.fromkeys(NODE_RESOURCES, 0)
     peak = dict.fromkeys(NODE_RESOURCES, 0)
     for raw, role in _containers(spec):
-        requests = _amounts({**at(at(raw, "resources"), "limits"), **_requests(raw)})
+        resources = at(raw, "resources")
+        requests = _amounts({**at(resources, "limits"), **at(resources, "requests")})
         for key in NODE_RESOURCES:
             amount = requests.get(key, 0)
             if role == "init":
@@ -165,10 +166,6 @@ def _containers(spec: Json) -> Iterator[tuple[Json, str]]:
         yield raw, "lasting" if raw.get("restartPolicy") == "Always" else "init"
     for raw in objects(spec, "containers"):
         yield raw, "lasting"
-
-
-def _requests(container: Json) -> Json:
-    return at(at(container, "resources"), "requests")
 
 
 # --- writing -------------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class Ledger:
         Idempotent: a hold that exists already takes no more.
         """
         others = [other for other in self._holds.values() if not _succeeds(wanted, other)]
-        grants = _by_key(others)
+        grants = {other.key: other for other in others}
         if wanted.key in grants:
             # The existing files define what is in force. Code that reads them decides whether that
             # is what is wanted now.
@@ -141,10 +141,6 @@ def _succeeds(wanted: Hold, other: Hold) -> bool:
 
 def _of_one_pod(wanted: Hold, other: Hold) -> bool:
     return wanted.pod_uid == other.pod_uid != ""
-
-
-def _by_key(holds: Iterable[Hold]) -> Mapping[str, Hold]:
-    return {hold.key: hold for hold in holds}
 
 
 def whole(gpus: Iterable[Gpu]) -> Mapping[str, Part]:
