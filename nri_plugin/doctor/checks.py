@@ -158,12 +158,11 @@ def _refuse(file: str, keys: Sequence[str]) -> str:
 
 
 def device_plugins(facts: Facts) -> Answer:
-    """Programs that run now, as the agent sees them; else those that the kubelet's record names."""
-    seen, node = facts.plugins, facts.settings.node_name or "NODE"
-    do = other_plugins.advice(seen.signs or [Sign("a device plugin")], node, seen.operator)
-    if seen.signs:
-        return fail("; ".join(sign.text for sign in seen.signs), do)
-    ours = {names.RESOURCE_NVIDIA_GPU} if facts.settings.whole_gpus else set()
+    seen = facts.plugins
+    sockets = [name for name in seen.sockets if not name.endswith(names.DEVICE_PLUGIN_SOCKET)]
+    agents = bool(facts.settings.whole_gpus) and sockets != [*seen.sockets]
+    theirs = [name for name in sockets if "nvidia" in name.lower() or "gpu" in name.lower()]
+    ours = {names.RESOURCE_NVIDIA_GPU} if agents and not theirs else set()
     uuids = tuple(gpu.uuid for gpu in facts.gpus)
     # Time slices and MPS shares append a suffix to the UUID.
     offering = [
@@ -177,10 +176,18 @@ def device_plugins(facts: Facts) -> Answer:
         for pod, container, resource in seen.allocated
         if resource not in ours and (resource.startswith(_OURS) or resource in offering)
     ]
+    node = facts.settings.node_name or "NODE"
+    do = other_plugins.advice(seen.signs or [Sign("a device plugin")], node, seen.operator)
+    dra = next((sign.text for sign in seen.signs if sign.is_dra), "")
+    if dra:
+        return fail(f"{dra}: which GPUs its claims hold is not known here", do)
     if offering or holding:
         what = [f"a device plugin offers {', '.join(offering)}"] if offering else []
         what += [f"{', '.join(holding[:3])} got a GPU from it"] if holding else []
         return fail("; ".join(what), do)
+    if theirs:
+        idle = seen.problem or "they offer nothing now"
+        return warn(f"sockets of other plugins for GPUs: {', '.join(theirs)}; {idle}", do)
     if seen.problem is not None:
         do = "check by kubectl describe node that no nvidia.com/ resource is offered"
         return warn(seen.problem, do)

@@ -102,6 +102,7 @@ class DevicePlugins:
 
     registered: Mapping[str, Sequence[str]] = field(default_factory=dict)
     allocated: Sequence[tuple[str, str, str]] = ()
+    sockets: Sequence[str] = ()
     problem: str | None = None
     signs: Sequence[Sign] = ()
     operator: bool = False

@@ -241,6 +241,11 @@ def find_device_plugins(settings: Settings) -> DevicePlugins:
         device_plugins.dra_sign(kubelet, settings.cdi_dirs),
     )
     plugins_seen = DevicePlugins(
+        sockets=[
+            f"{directory.name}/{path.name}"
+            for directory in (plugins, kubelet / "plugins_registry")
+            for path in device_plugins.sockets(directory)
+        ],
         signs=[sign for sign in signs if sign is not None],
         operator=any(settings.view.seen(each).exists() for each in _OPERATORS),
     )

@@ -36,41 +36,57 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
         "container main of pod uid got a GPU",
         KEEP_OFF,
     ),
+    (
+        "device-plugins",
+        {"plugins": DevicePlugins(sockets=["device-plugins/nvidia-gpu.sock"])},
+        WARN,
+        "nvidia-gpu.sock",
+        KEEP_OFF,
+    ),
     ("device-plugins", {"settings": GIVES_WHOLE, "plugins": OURS}, OK, "agent offers nvidia", ""),
     (
         "device-plugins",
         {
             "settings": GIVES_WHOLE,
-            "plugins": replace(OURS, signs=[Sign(PLUGIN)], operator=True),
+            "plugins": replace(
+                OURS, sockets=[*OURS.sockets, "device-plugins/nvidia-gpu.sock"], operator=True
+            ),
         },
         FAIL,
-        PLUGIN,
+        "offers nvidia.com/gpu",
         "nvidia.com/gpu.deploy.device-plugin=false",
     ),
     *(
         (
             "device-plugins",
-            {"plugins": DevicePlugins(signs=[sign])},
+            {"plugins": DevicePlugins({name: ["GPU-a"]}, signs=[sign])},
             FAIL,
-            sign.text,
+            name,
             do,
         )
-        for sign, do in (
+        for name, sign, do in (
             (
-                Sign(f"{PLUGIN} of Bottlerocket", service="nvidia-k8s-device-plugin.service"),
+                "nvidia.com/bottlerocket",
+                Sign(PLUGIN, service="nvidia-k8s-device-plugin.service"),
                 "set settings.kubelet-device-plugins.nvidia.enabled = false",
             ),
             (
-                Sign(f"{PLUGIN} of AKS", service="nvidia-device-plugin.service"),
+                "nvidia.com/aks",
+                Sign(PLUGIN, service="nvidia-device-plugin.service"),
                 "make the AKS node pool with unmanaged GPUs",
             ),
-            (Sign(f"{PLUGIN} of GKE", is_gke=True), "make the GKE node pool with the label"),
+            ("nvidia.com/gke", Sign(PLUGIN, is_gke=True), "make the GKE node pool with the label"),
         )
     ),
     ("device-plugins", {"plugins": DevicePlugins(problem="torn")}, WARN, "torn", "kubectl"),
     (
         "device-plugins",
+        {"plugins": DevicePlugins(sockets=["device-plugins/nvidia-gpu.sock"], problem="torn")},
+        *(WARN, "nvidia-gpu.sock; torn", KEEP_OFF),
+    ),
+    (
+        "device-plugins",
         {"plugins": DevicePlugins(problem="torn", signs=[DRA])},
-        *(FAIL, "DRA driver listens on x.sock", "plugin off this node"),
+        *(FAIL, "DRA driver listens on x.sock: which GPUs its claims hold", "plugin off this node"),
     ),
 ]

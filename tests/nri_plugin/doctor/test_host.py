@@ -100,7 +100,7 @@ def test_a_device_plugin_is_found_beside_a_kubelet_of_another_root(short: Path) 
         plugin.bind(str(settings.device_plugin_dir / "nvidia-gpu.sock"))
         plugin.listen()
         found = host.find_device_plugins(settings)
-    assert found.problem is None
+    assert (found.sockets, found.problem) == (["device-plugins/nvidia-gpu.sock"], None)
     assert ["a device plugin listens on" in sign.text for sign in found.signs] == [True]
     assert found.operator and not host.find_device_plugins(below(short)).operator
 
@@ -110,7 +110,7 @@ def test_no_kubelet_at_all(tmp_path: Path) -> None:
     assert found.problem == f"{tmp_path}/device-plugins does not exist"
     (tmp_path / "device-plugins").mkdir()
     found = host.find_device_plugins(below(tmp_path))
-    assert found == DevicePlugins(allocated=[], signs=[])
+    assert found == DevicePlugins(allocated=[], sockets=[], signs=[])
 
 
 def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:

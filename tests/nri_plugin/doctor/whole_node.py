@@ -66,6 +66,7 @@ GIVES_WHOLE = from_arguments(["--library", "/lib.so", "--whole-gpus", "any"], {}
 OURS = DevicePlugins(
     {"nvidia.com/gpu": ["GPU-a"]},
     [("uid", "main", "nvidia.com/gpu")],
+    ["device-plugins/gpuslice-gpu.sock"],
 )
 WHOLE = Facts(
     settings=from_arguments(["--library", "/lib.so"], {}),
