@@ -127,8 +127,7 @@ class Lifecycle:
             if error.refusal.reason not in INVENTORY_DEPENDENT:
                 raise
         try:
-            refreshed = asyncio.wait_for(inventory.refresh(), self._settings.work_deadline_s)
-            await in_time("query the GPUs", refreshed)
+            await in_time("query the GPUs", self._refreshed())
         except Refused:
             if inventory.problem is None:
                 raise
@@ -139,6 +138,10 @@ class Lifecycle:
             if error.refusal.reason is Reason.GPU_UNKNOWN and problem:
                 raise refused(Reason.GPUS_UNKNOWN, problem=problem) from error
             raise
+
+    async def _refreshed(self) -> None:
+        async with asyncio.timeout(self._settings.work_deadline_s):
+            await self._parts.inventory.refresh()
 
     async def _share(self, pod: Pod, container: Container, claim: Claim) -> ContainerPlan:
         """Enter the share in the ledger, then inspect the host and create the container's files, in

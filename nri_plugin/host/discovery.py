@@ -8,6 +8,7 @@ Reads directories only. Blocks: not for the event loop.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -35,7 +36,8 @@ def containerd_state(view: HostView) -> Path:
     seen = {state: view.seen(state) for state in bundle.STATES}
     changed_s = {state: bundle.changed_s(path) for state, path in seen.items()}
     with_pods = [(time_s, state) for state, time_s in changed_s.items() if time_s is not None]
-    existing = (state for state, path in seen.items() if path.is_dir())
+    # A directory that cannot be read counts as absent, which pathlib would raise.
+    existing = (state for state, path in seen.items() if os.path.isdir(path))
     return max(with_pods)[1] if with_pods else next(existing, bundle.STATES[0])
 
 

@@ -73,9 +73,14 @@ class WholeGpus:
     async def run(self) -> None:
         """Run until cancelled. A bug in this part stops only this part, for a while."""
         try:
-            await supervised("device plugin", self._round)
+            await supervised("device plugin", self._rounds)
         finally:
             await self._plugin.stop()
+
+    async def _rounds(self) -> None:
+        while True:
+            await self._round()
+            await asyncio.sleep(_TICK_S)
 
     async def _round(self) -> None:
         if time.monotonic() >= self._list_at or self._judged != self._parts.knows_pods:
@@ -91,7 +96,6 @@ class WholeGpus:
             self._plugin.show([self._device(gpu, shared) for gpu in listed])
             await self._stay_registered()
         self._metrics.whole_gpus.set(len(self._modes.held))
-        await asyncio.sleep(_TICK_S)
 
     def _knows_shares(self) -> bool:
         """Return whether the kubelet may allocate: an agent that has just started has not read the

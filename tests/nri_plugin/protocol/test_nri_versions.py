@@ -35,6 +35,7 @@ OLD, NEW = EVENTS_BEFORE_0_10, EVENTS_SINCE_0_10
         ("containerd", "devel", "(devel)", OLD),
         ("containerd", "v2", "", OLD),
         ("containerd", "v2.99999999999999999999", "", OLD),
+        ("", "", "", OLD),
         ("dockerd", "29.1.0", "v0.11.0", NEW),
     ],
 )
