@@ -6,19 +6,29 @@ is listed in __main__'s table.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True)
+@dataclass
 class Result:
     """Figures by name (with the unit in the name), goals of some of them, and table rows."""
 
-    figures: Mapping[str, float]
-    at_most: Mapping[str, float]
     header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    at_least: Mapping[str, float] = field(default_factory=dict)
+    rows: list[Sequence[str]] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
+    at_most: dict[str, float] = field(default_factory=dict)
+    at_least: dict[str, float] = field(default_factory=dict)
+
+    def add(
+        self, name: str, value: float, at_most: float | None = None, at_least: float | None = None
+    ) -> None:
+        self.figures[name] = value
+        if at_most is not None:
+            self.at_most[name] = at_most
+        if at_least is not None:
+            self.at_least[name] = at_least
 
     @property
     def met(self) -> bool:
@@ -28,7 +38,18 @@ class Result:
     @property
     def goals(self) -> Mapping[str, str]:
         """Return the goals by figure, both of a figure that has two."""
-        text_of = {name: [f"<= {goal}"] for name, goal in self.at_most.items()}
+        text_of = {name: [f"<= {goal:g}"] for name, goal in self.at_most.items()}
         for name, goal in self.at_least.items():
-            text_of.setdefault(name, []).append(f">= {goal}")
+            text_of.setdefault(name, []).append(f">= {goal:g}")
         return {name: ", ".join(goals) for name, goals in text_of.items()}
+
+
+def calibration_s(turns: int = 2000) -> float:
+    """A fixed piece of interpreter work, in this thread's own processor time: the machine's current
+    speed."""
+    begun_s = time.thread_time()
+    total = 0
+    for number in range(turns):
+        total += number & 7
+    assert total
+    return time.thread_time() - begun_s

@@ -22,13 +22,12 @@ import psutil
 
 from bench import Result
 from bench.loads import COPY_US, Host, Load, host
-from bench.native import BUILD, built, granted, output
+from bench.native import PRELOAD, built, granted, output
 from gpuslice.contract import lease_file, names
 
 _KERNELS_US: Final = (5, 50, 500, 5_000, 50_000)
 _CAPS: Final = range(10, 100, 10)
 _AN_HOUR_NS: Final = 3_600_000_000_000
-_LIBRARY: Final = BUILD / "lib" / "libvgpu.so"
 _CHECKED: Final = "launch_checked"
 
 _MODES: Final = {
@@ -53,6 +52,19 @@ _FAULT_AFTER_S: Final = 3
 _STOP: Final = "arbiters stop for 3.9 s"
 _RESTART: Final = "parents are killed, an arbiter begins 2 s later"
 _WITH_BIG: Final = (_STOP, _RESTART)
+_HEADER: Final = ("containers", "requested", "got", "added wait p50 / p99 / ideal p50 / p99, ms")
+_AT_MOST: Final = {
+    "launch_without_cap_added_ns": 5.0,
+    "launch_capped_added_ns": 50.0,
+    "launch_checked_added_ns": 50.0,
+    "back_to_back_added_percent": 0.5,
+    "one_error_mean_points": 1.0,
+    "one_second_error_p95_points": 4.0,
+    "several_error_most_points": 2.0,
+    "loss_percent": 2.0,
+    "fault_error_most_points": 10.0,
+    "fault_most_of_share": 2.0,
+}
 
 
 @dataclass
@@ -67,11 +79,11 @@ class _Group:
         return sorted(self.seconds)[int(len(self.seconds) * 0.95)]
 
 
-class _Table:
-    def __init__(self) -> None:
-        self.figures: dict[str, float] = {}
-        self.rows: list[tuple[str, ...]] = []
-        self.groups: dict[str, _Group] = {}
+@dataclass
+class _Table(Result):
+    """groups: by the name of their load."""
+
+    groups: dict[str, _Group] = field(default_factory=dict)
 
     def row(self, *cells: str) -> None:
         """Add it, and show it: the whole table takes half an hour."""
@@ -255,12 +267,11 @@ def _open_lease(directory: Path) -> None:
 
 
 def _costs(table: _Table, quick: bool, program: Path) -> None:
-    preload = {"LD_PRELOAD": str(_LIBRARY)}
     with granted() as environment:
         bare = _launch_ns(program, environment, quick)
-        free = _launch_ns(program, {**environment, **preload}, quick)
+        free = _launch_ns(program, {**environment, **PRELOAD}, quick)
         _open_lease(Path(environment[names.ENV_DIR]))
-        capped = _launch_ns(program, {**environment, **preload}, quick)
+        capped = _launch_ns(program, {**environment, **PRELOAD}, quick)
     table.figures["launch_without_cap_added_ns"] = free["launch"] - bare["launch"]
     table.figures["launch_capped_added_ns"] = capped["launch"] - bare["launch"]
     table.figures["launch_checked_added_ns"] = capped[_CHECKED] - bare[_CHECKED]
@@ -277,7 +288,7 @@ def _costs(table: _Table, quick: bool, program: Path) -> None:
 def run(quick: bool) -> Result:
     load, calls = built("cuda-load", "bench-calls")
     seconds = 3 if quick else 10
-    table = _Table()
+    table = _Table(_HEADER, at_most=_AT_MOST, at_least={"control_error_points": 15.0})
     _costs(table, quick, calls)
     with host(load) as simulated:
         _back_to_back(table, simulated, quick)
@@ -285,18 +296,4 @@ def run(quick: bool) -> Result:
         _several(table, simulated, seconds, quick)
         _faults(table, simulated, seconds, quick)
         _control(table, simulated, seconds)
-    at_most = {
-        "launch_without_cap_added_ns": 5.0,
-        "launch_capped_added_ns": 50.0,
-        "launch_checked_added_ns": 50.0,
-        "back_to_back_added_percent": 0.5,
-        "one_error_mean_points": 1.0,
-        "one_second_error_p95_points": 4.0,
-        "several_error_most_points": 2.0,
-        "loss_percent": 2.0,
-        "fault_error_most_points": 10.0,
-        "fault_most_of_share": 2.0,
-    }
-    at_least = {"control_error_points": 15.0}
-    header = ("containers", "requested", "got", "added wait p50 / p99 / ideal p50 / p99, ms")
-    return Result(table.figures, at_most, header, table.rows, at_least)
+    return table

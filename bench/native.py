@@ -15,6 +15,7 @@ from shim import region
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 BUILD: Final = _ROOT / "build" / "dev"
+PRELOAD: Final = {"LD_PRELOAD": str(BUILD / "lib" / "libvgpu.so")}
 _NULL_GPU: Final = "GPU-6e756c6c-0000-4000-8000-000000000000"
 _LIMIT_BYTES: Final = 32 << 30
 

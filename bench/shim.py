@@ -4,25 +4,33 @@ Uses drivers that answer at once, so that only the library's time remains. Each 
 measured alternately, in several processes. For calls the fastest process counts: load on the core's
 other thread slows all calls of a process by up to 1.6, and nothing makes one faster. For starts the
 median counts. `machine` is the ratio of a calibration loop's times, with and without the library,
-which cannot affect it. Recorded programs (a training step, a graph's replay) are measured as
-bench/recorded.py describes.
+which cannot affect it.
+
+The last rows are the calls of recordings (docs/development.md): a training step run eagerly and one
+compiled, a burst of cuBLASLt in which functions get an attribute, and the replay of a graph.
+traces/cost.py describes their measurement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench import Result, recorded
-from bench.native import BUILD, built, granted, output
+from bench import Result, calibration_s, starts
+from bench.native import PRELOAD, built, granted, output
+from traces import cost
+from traces.cost import Part
+from traces.plan import Process
+from traces.replay import load
+from traces.trace import files
 
 _REPETITIONS: Final = 7
 _LIVE: Final = 1_000_000
 _PROCESSES: Final = 300
-_LIBRARY: Final = BUILD / "lib" / "libvgpu.so"
 
 
 @dataclass(frozen=True)
@@ -52,13 +60,26 @@ _GROWTH_PERCENT_AT_MOST: Final = 20.0
 """Limit of what a million live allocations may add to the library's own time, in percent of the
 whole pair with none."""
 
+_RECORDED: Final[Mapping[str, tuple[Row, str, Callable[[Process], Part]]]] = {
+    "eager_step": (Row("training step", "ns", 1000), "d", lambda of: cost.shortest(of, "step")),
+    "compiled_step": (
+        Row("training step, compiled", "ns", 1000),
+        "d",
+        lambda of: cost.shortest(of, "compiled step"),
+    ),
+    "burst": (Row("burst of cuBLASLt", "ns", 20_000), "d", cost.burst),
+    "graph_replay": (Row("graph replay", "ns", 50), "e", lambda of: cost.shortest(of, "replay")),
+}
+"""The letter names the recording."""
+
 
 @dataclass(frozen=True)
 class Pair:
+    """machine: the calibration loop's time with the library, in relation to its time without."""
+
     without: float
     with_it: float
-    machine: float
-    """Ratio of the calibration loop's time with the library to its time without."""
+    machine: float = 1.0
 
 
 def _calls(program: Path, environment: Mapping[str, str], quick: bool) -> Mapping[str, Pair]:
@@ -66,7 +87,7 @@ def _calls(program: Path, environment: Mapping[str, str], quick: bool) -> Mappin
     command: list[str | Path] = [program, str(passes), str(calls), str(_LIVE)]
     without, with_it = (
         [line.split() for line in output(command, {**environment, **preload}).splitlines()]
-        for preload in ({}, {"LD_PRELOAD": str(_LIBRARY)})
+        for preload in ({}, PRELOAD)
     )
     return {
         name: Pair(float(ns), float(with_ns), float(with_calibration) / float(calibration))
@@ -77,20 +98,19 @@ def _calls(program: Path, environment: Mapping[str, str], quick: bool) -> Mappin
 
 
 def _starts(
-    programs: Sequence[Path], environment: Mapping[str, str], quick: bool
+    plain: Path, cuda: Path, environment: Mapping[str, str], quick: bool
 ) -> dict[str, Pair]:
-    launcher, plain, cuda = programs
-    times = "100" if quick else "400"
-
-    def pair(how: str, count: str, program: Path) -> Pair:
-        figures = output([launcher, how, count, _LIBRARY, program], environment).split()
-        return Pair(float(figures[0]) / 1e3, float(figures[1]) / 1e3, float(figures[2]))
-
-    return {
-        "plain_start": pair("one", times, plain),
-        "cuda_start": pair("one", times, cuda),
-        "cuda_start_300_p99": pair("many", str(_PROCESSES), cuda),
-    }
+    environments = (environment, {**environment, **PRELOAD})
+    found = {}
+    for name, program in (("plain_start", plain), ("cuda_start", cuda)):
+        took_s, speed = starts.one(program, environments, 100 if quick else 400)
+        found[name] = Pair(took_s[0] * 1e3, took_s[1] * 1e3, speed[1] / speed[0])
+    many_s, speed = [], []
+    for each in environments:
+        many_s.append(starts.many(cuda, each, _PROCESSES))
+        speed.append(min(calibration_s() for _ in range(5)))
+    found["cuda_start_300_p99"] = Pair(many_s[0] * 1e3, many_s[1] * 1e3, speed[1] / speed[0])
+    return found
 
 
 def _summary(
@@ -106,54 +126,52 @@ def _summary(
     }
 
 
-def result(measured: Mapping[str, Pair]) -> Result:
-    figures: dict[str, float] = {}
-    at_most: dict[str, float] = {}
-    table: list[Sequence[str]] = []
-    added = {name: pair.with_it - pair.without for name, pair in measured.items()}
-    for name, row in ROWS.items():
-        pair = measured[name]
-        key = f"{name}_added_{row.unit}"
-        figures[f"{name}_without_{row.unit}"] = round(pair.without, row.digits)
-        figures[key] = round(added[name], row.digits)
-        figures[f"{name}_machine"] = round(pair.machine, 2)
-        if row.at_most is not None:
-            at_most[key] = row.at_most
-        goal = f"{row.at_most:g}" if row.at_most is not None else ""
-        numbers = (pair.without, pair.with_it, added[name])
-        cells = (f"{number:.{row.digits}f}" for number in numbers)
-        table.append((row.about, row.unit, *cells, goal, f"{pair.machine:.2f}"))
-    for name, base in _FLAT.items():
-        key = f"{name}_growth_percent"
-        growth = 100 * (added[name] - added[base]) / measured[base].with_it
-        figures[key] = round(growth, 1)
-        at_most[key] = _GROWTH_PERCENT_AT_MOST
-        about = f"{ROWS[base].about}: more with 1,000,000"
-        table.append((about, "%", "", "", f"{growth:.1f}", f"{_GROWTH_PERCENT_AT_MOST:g}", ""))
-    header = ("", "unit", "without", "with", "added", "at most", "machine")
-    return Result(figures, at_most, header, table)
+def _recorded(quick: bool) -> Iterator[tuple[str, Row, Pair]]:
+    """Nanoseconds for all calls of a row together, the median of several processes."""
+    built("trace-replay", "trace_recorded_driver")
+    with tempfile.TemporaryDirectory() as name:
+        for key, (row, letter, find) in _RECORDED.items():
+            scripts = Path(name) / key
+            scripts.mkdir()
+            (process, *_) = load(files(letter), scripts).processes
+            part = find(process)
+            without, added = cost.part_ns(part, scripts / process.name, 100 if quick else 1000)
+            about = f"{row.about}, {part.last - part.first} calls"
+            yield key, Row(about, row.unit, row.at_most), Pair(without, without + added)
 
 
-def _with_recorded(own: Result, quick: bool) -> Result:
-    """The rows of recorded programs after this module's own."""
-    figures, at_most, table = dict(own.figures), dict(own.at_most), list(own.rows)
-    for each in recorded.measured(quick):
-        figures[each.key] = round(each.added_ns, 1)
-        at_most[each.key] = each.at_most_ns
-        cells = (f"{ns:.1f}" for ns in (each.without_ns, each.with_ns, each.added_ns))
-        table.append((each.about, "ns", *cells, f"{each.at_most_ns:g}", ""))
-    return Result(figures, at_most, own.header, table)
+def _add(result: Result, name: str, row: Row, pair: Pair) -> None:
+    added = pair.with_it - pair.without
+    result.add(f"{name}_without_{row.unit}", round(pair.without, row.digits))
+    result.add(f"{name}_added_{row.unit}", round(added, row.digits), row.at_most)
+    result.add(f"{name}_machine", round(pair.machine, 2))
+    goal = f"{row.at_most:g}" if row.at_most is not None else ""
+    cells = (f"{number:.{row.digits}f}" for number in (pair.without, pair.with_it, added))
+    result.rows.append((row.about, row.unit, *cells, goal, f"{pair.machine:.2f}"))
 
 
 def run(quick: bool) -> Result:
-    calls, *starts = built("bench-calls", "bench-starts", "bench-plain-start", "bench-cuda-start")
+    calls, plain, cuda = built("bench-calls", "bench-plain-start", "bench-cuda-start")
     with granted() as environment:
         repetitions = [
-            (_calls(calls, environment, quick), _starts(starts, environment, quick))
+            (_calls(calls, environment, quick), _starts(plain, cuda, environment, quick))
             for _ in range(_REPETITIONS)
         ]
     measured = {
         **_summary([of_calls for of_calls, _ in repetitions], min),
         **_summary([of_starts for _, of_starts in repetitions], median),
     }
-    return _with_recorded(result(measured), quick)
+    result = Result(("", "unit", "without", "with", "added", "at most", "machine"))
+    for name, row in ROWS.items():
+        _add(result, name, row, measured[name])
+    for name, base in _FLAT.items():
+        live, none = (measured[each].with_it - measured[each].without for each in (name, base))
+        growth = 100 * (live - none) / measured[base].with_it
+        result.add(f"{name}_growth_percent", round(growth, 1), _GROWTH_PERCENT_AT_MOST)
+        about = f"{ROWS[base].about}: more with 1,000,000"
+        result.rows.append(
+            (about, "%", "", "", f"{growth:.1f}", f"{_GROWTH_PERCENT_AT_MOST:g}", "")
+        )
+    for each in _recorded(quick):
+        _add(result, *each)
+    return result

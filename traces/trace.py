@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
+DATA: Final = Path(__file__).parent / "data"
+LETTERS: Final = sorted({path.name.split("-")[0] for path in DATA.glob("*.trace.gz")})
+"""Each names a recording; each of its files is one process."""
 _CALL: Final = re.compile(r"(\d+) (\d+) (\d+) (\w+ \d+(?: [\w.]+=\S*)*(?: >(?: \w+=\S+)*)?)$")
 _START: Final = re.compile(r"# start monotonic_us=(\d+)")
 _PRIMARY: Final = re.compile(r"# primary .*device=(\d+) context=0x([0-9a-f]+)")
@@ -101,6 +104,11 @@ def read(path: Path) -> Recording:
         elif (context := _PRIMARY.match(text)) is not None:
             primary[int(context[2], 16)] = int(context[1])
     return Recording(path.name.split(".")[0], items, start_us, _memory_bytes(items), primary)
+
+
+def files(letter: str) -> Sequence[Path]:
+    """The traces of that recording."""
+    return sorted(DATA.glob(f"{letter}-*.trace.gz"))
 
 
 def _memory_bytes(items: Iterable[Call | Mark]) -> int:

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
-from bench.scheduling import fleets
-from bench.scheduling.figures import say
+from bench.scheduling import fleets, say
 from gpuslice.contract import names
 from gpuslice.kube.client import METADATA_ONLY, Kube
 from lab.cluster.api import TIMEOUT_S, each

@@ -26,8 +26,7 @@ from typing import Final
 import psutil
 import yaml
 
-from bench.scheduling import fleets, stage
-from bench.scheduling.figures import cpu_s, say
+from bench.scheduling import cpu_s, fleets, say, stage
 from gpuslice.contract import names
 from gpuslice.kube.client import Kube
 from lab.cluster.controlplane import ControlPlane
@@ -77,10 +76,6 @@ class Runs:
             by_program.setdefault(program, []).append(seconds / pods * 1e3)
         used = sum(spent_s.values()) / took_s / (os.cpu_count() or 1)
         self.idle.setdefault(kind, []).append(1 - used)
-
-    @property
-    def cpu_us_median(self) -> float:
-        return median(self.cpu_us)
 
     def written(self, kind: str, what: str) -> float:
         """Return the writes per bound pod, over all runs."""
@@ -145,7 +140,7 @@ class Throughput:
             seen = asyncio.create_task(
                 stage.bound_at(self._kube, namespace, count, found["metadata"]["resourceVersion"])
             )
-            before, begun_s = stage.writes(self._plane), self._cpu_s()
+            before, begun_s = stage.writes(self._plane), cpu_s(self._extender.pid)
             self._extender.send_signal(signal.SIGSTOP)
             await stage.post_all(self._kube, path, pods)
             spent_s, started_s = self._spent_s(scheduler.pid), time.monotonic()
@@ -156,7 +151,7 @@ class Throughput:
             took_s = times[-1] - started_s
             spent = {name: s - spent_s[name] for name, s in self._spent_s(scheduler.pid).items()}
             runs.spend(kind, spent, took_s, count)
-            cpu_us = (self._cpu_s() - begun_s) / count * 1e6
+            cpu_us = (cpu_s(self._extender.pid) - begun_s) / count * 1e6
             # The events are written a little later.
             await asyncio.sleep(2)
             runs.writes[kind] += stage.writes(self._plane) - before
@@ -196,9 +191,6 @@ class Throughput:
             if spent_s - before_s < _REST_S * _AT_REST:
                 return
         raise RuntimeError(f"the programs are not at rest within {_READY_S:.0f} s")
-
-    def _cpu_s(self) -> float:
-        return cpu_s(self._extender.pid)
 
     def _spent_s(self, scheduler_pid: int) -> Mapping[str, float]:
         """Processor time by program."""

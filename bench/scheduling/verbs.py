@@ -22,11 +22,13 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any, Final
 
+from bench import calibration_s
+from bench.scheduling import cpu_s
 from bench.scheduling.caller import Caller, pod
-from bench.scheduling.figures import Round, calibration_ms, cpu_s
 from bench.scheduling.fleets import ONE, Mix, Size
 
 VERBS: Final = ("filter", "prioritize", "bind")
+_CALIBRATION_TURNS: Final = 200_000
 _CHUNKS: Final = 32
 """Candidates within a goroutine's chunk are in order."""
 
@@ -52,88 +54,76 @@ class PodCalls:
 
 
 @dataclass
-class RoundResult:
-    """The results of a round. pods_per_s: bound per second of elapsed time, with binds in parallel.
-    per_core_s: bound per second of the extender's core. again: pods whose bind was refused because
-    another had filled the GPU. alone_s: by verb, one call after the other."""
-
-    pods_per_s: float
-    per_core_s: Round
-    again: int
-    alone_s: Mapping[str, Sequence[float]]
-
-
-@dataclass
 class Measured:
-    rounds: list[RoundResult] = field(default_factory=list)
+    """One value per round. pods_per_s: bound per second of elapsed time, with binds in parallel.
+    per_core_s: bound per second of the extender's core. calibration_s: of its core, before and
+    after. again: pods whose bind was refused because another had filled the GPU. alone_s: by verb,
+    one call after the other."""
 
-    @property
-    def pods_per_s(self) -> float:
-        return median(each.pods_per_s for each in self.rounds)
-
-    @property
-    def per_core_s(self) -> Sequence[Round]:
-        return [each.per_core_s for each in self.rounds]
-
-    @property
-    def again(self) -> int:
-        return sum(each.again for each in self.rounds)
+    pods_per_s: list[float] = field(default_factory=list)
+    per_core_s: list[float] = field(default_factory=list)
+    calibration_s: list[float] = field(default_factory=list)
+    again: int = 0
+    alone_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def milliseconds(self, verb: str) -> tuple[float, float]:
         """p50 and p99 of all rounds."""
-        taken = [taken for each in self.rounds for taken in each.alone_s[verb]]
-        return median(taken) * 1e3, quantiles(taken, n=100)[98] * 1e3
+        taken_s = self.alone_s[verb]
+        return median(taken_s) * 1e3, quantiles(taken_s, n=100)[98] * 1e3
 
 
 def measure(size: Size, rounds: int, pods: int, mix: Mix = ONE) -> Measured:
     """pods: of each round, half of them one call after the other."""
     measured = Measured()
     with other_side(size) as (pid, port):
-        first = 0
         for number in range(rounds + 1):
-            ready = list(_ready(size, first, pods, mix))
-            first += pods
-            taken = _round(pid, port, ready)
-            if number:  # the first is the warm-up
-                measured.rounds.append(taken)
+            ready = list(_ready(size, number * pods, pods, mix))
+            # The first is the warm-up.
+            _round(pid, port, ready, measured if number else Measured())
     return measured
 
 
-def _round(pid: int, port: int, ready: Sequence[PodCalls]) -> RoundResult:
+def _round(pid: int, port: int, ready: Sequence[PodCalls], into: Measured) -> None:
     half = len(ready) // 2
-    alone: dict[str, list[float]] = defaultdict(list)
     with closing(Caller(port)) as caller:
         for each in filter(lambda each: each.fits, ready[:half]):
             node, taken = choose(caller, each)
             for verb, seconds in taken.items():
-                alone[verb].append(seconds)
-            alone["bind"].append(bind(caller, each, node)[1])
-    before_ms = calibrated(_ITS_CORE)
+                into.alone_s[verb].append(seconds)
+            into.alone_s["bind"].append(bind(caller, each, node)[1])
+    into.calibration_s.append(_calibrated_s())
     begun_s, had_s = time.perf_counter(), cpu_s(pid)
-    again = drive(port, ready[half:], 1)
+    into.again += drive(port, ready[half:])
     took_s = time.perf_counter() - begun_s
     count = sum(each.fits for each in ready[half:])
-    per_core_s = count / (cpu_s(pid) - had_s)
-    in_a_round = Round(per_core_s, before_ms, calibrated(_ITS_CORE))
-    return RoundResult(count / took_s, in_a_round, again, alone)
+    into.pods_per_s.append(count / took_s)
+    into.per_core_s.append(count / (cpu_s(pid) - had_s))
+    into.calibration_s.append(_calibrated_s())
 
 
-def drive(port: int, ready: Sequence[PodCalls], binders: int) -> int:
-    """Calls the verbs pod after pod, with that many binds in parallel. Returns the number of
-    retried binds."""
-    again: list[str] = []
+def _calibrated_s() -> float:
+    """The least of five, since other load can only slow the loop down."""
+    with on_core(_ITS_CORE):
+        return min(calibration_s(_CALIBRATION_TURNS) for _ in range(5))
+
+
+def drive(port: int, ready: Sequence[PodCalls]) -> int:
+    """Calls the verbs pod after pod; binds are in parallel with the next pod's. Returns the number
+    of retried binds."""
     chosen: queue.SimpleQueue[tuple[PodCalls, str] | None] = queue.SimpleQueue()
 
-    def bind_all() -> None:
+    def bind_all() -> int:
+        again = 0
         with closing(Caller(port)) as binder:
             while (each := chosen.get()) is not None:
                 asked, node = each
                 while not bind(binder, asked, node)[0]:
-                    again.append(asked.name)
+                    again += 1
                     node, _ = choose(binder, asked)
+        return again
 
-    with closing(Caller(port)) as caller, ThreadPoolExecutor(binders) as pool:
-        running = [pool.submit(bind_all) for _ in range(binders)]
+    with closing(Caller(port)) as caller, ThreadPoolExecutor(1) as pool:
+        binding = pool.submit(bind_all)
         try:
             for each in ready:
                 if each.fits:
@@ -141,16 +131,8 @@ def drive(port: int, ready: Sequence[PodCalls], binders: int) -> int:
                 else:
                     refused(caller, each)
         finally:
-            for _ in running:
-                chosen.put(None)
-        for binder in running:
-            binder.result()
-    return len(again)
-
-
-def calibrated(core: int) -> float:
-    with on_core(core):
-        return calibration_ms()
+            chosen.put(None)
+        return binding.result()
 
 
 def choose(caller: Caller, asked: PodCalls) -> tuple[str, Mapping[str, float]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import starts
 from gpuslice.contract import grant_file, names, region_file
 from shim import region
 from tests.shim.conftest import GIB, MIB, NULL_GPU, Grants, Host
@@ -143,15 +144,11 @@ def test_row_37_a_start_costs_a_bounded_number_of_system_calls(
 
 
 def test_row_37_three_hundred_at_once_all_start(
-    null_host: Host, build_dir: Path, library: Path, directory: Path
+    null_host: Host, build_dir: Path, directory: Path
 ) -> None:
     """Each attaches, allocates and stays until all have; the region then holds none of them."""
-    bin_dir = build_dir / "bin"
-    null_host.run(
-        [bin_dir / "bench-starts", "many", "300", library, bin_dir / "bench-cuda-start"],
-        directory,
-        preload=False,
-    )
+    environment = null_host.environment(directory)
+    starts.many(build_dir / "bin" / "bench-cuda-start", environment, 300)
     used = region_file.uses((directory / names.FILE_REGION).read_bytes())[0]
     geometry = region_file.Geometry(1)
     data = (directory / names.FILE_REGION).read_bytes()

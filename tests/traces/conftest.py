@@ -11,8 +11,8 @@ import pytest
 
 from tests.support import GIB
 from traces import host
-from traces.recordings import files
 from traces.replay import Recording, load
+from traces.trace import files
 
 GPU_BYTES: Final = 17 * GIB
 """Two recorded GPUs, and more, so that the library must refuse and not the simulated GPU."""

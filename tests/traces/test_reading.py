@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from traces.plan import plan
-from traces.recordings import DATA
-from traces.trace import TraceError, read
+from traces.trace import DATA, TraceError, read
 
 
 def written(directory: Path, *lines: str) -> Path:

@@ -19,9 +19,8 @@ import pytest
 from tests.support import MIB, ROOT
 from tests.traces.conftest import Loaded
 from traces import host
-from traces.recordings import LETTERS, files
 from traces.replay import Outcome, Refusal, Replay
-from traces.trace import words
+from traces.trace import LETTERS, files, words
 from traces.watch import watching
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]

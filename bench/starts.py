@@ -1,0 +1,81 @@
+"""Times of program starts, with a preloaded library and without.
+
+os.posix_spawn is a vfork in glibc, so the size of this process does not matter. The environment has
+the grant's directory and the driver's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from fcntl import F_DUPFD_CLOEXEC, fcntl
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from bench import calibration_s
+
+_READY_FD, _END_FD = 3, 4
+_ABOVE: Final = 16
+"""Above the descriptor numbers that the children use."""
+
+
+def one(
+    program: Path, environments: Sequence[Mapping[str, str]], times: int
+) -> tuple[Sequence[float], Sequence[float]]:
+    """From spawn to end, in each environment alternately: the median seconds, and the calibration
+    loop's least."""
+    took_s: list[list[float]] = [[] for _ in environments]
+    calibrations_s = [inf] * len(environments)
+    for _ in range(times):
+        for which, environment in enumerate(environments):
+            begun_s = time.perf_counter()
+            _end(program, os.posix_spawn(program, [str(program)], environment))
+            took_s[which].append(time.perf_counter() - begun_s)
+            calibrations_s[which] = min(calibrations_s[which], calibration_s())
+    return [median(each) for each in took_s], calibrations_s
+
+
+def many(program: Path, environment: Mapping[str, str], count: int) -> float:
+    """Seconds from the first spawn to the first call of 99 percent of the processes, which are all
+    alive at once."""
+    with ExitStack() as stack:
+        ready, ready_end = map(os.fdopen, _pipe(), ("rb", "wb"))
+        end, end_end = map(os.fdopen, _pipe(), ("rb", "wb"))
+        for file in (ready, ready_end, end, end_end):
+            stack.enter_context(file)
+        actions = [
+            (os.POSIX_SPAWN_DUP2, ready_end.fileno(), _READY_FD),
+            (os.POSIX_SPAWN_DUP2, end.fileno(), _END_FD),
+        ]
+        begun_s, ready_s = time.perf_counter(), list[float]()
+        command = [str(program), "wait"]
+        started = [
+            os.posix_spawn(program, command, environment, file_actions=actions)
+            for _ in range(count)
+        ]
+        ready_end.close()
+        while len(ready_s) < count:
+            said = os.read(ready.fileno(), count)
+            if not said:
+                raise RuntimeError(f"{program}: a process ended early")
+            ready_s += [time.perf_counter() - begun_s] * len(said)
+    for pid in started:
+        _end(program, pid)
+    return ready_s[(count - 1) * 99 // 100]
+
+
+def _pipe() -> Sequence[int]:
+    ends = os.pipe()
+    above = [fcntl(end, F_DUPFD_CLOEXEC, _ABOVE) for end in ends]
+    for end in ends:
+        os.close(end)
+    return above
+
+
+def _end(program: Path, pid: int) -> None:
+    if os.waitpid(pid, 0)[1] != 0:
+        raise RuntimeError(f"{program} failed")
