@@ -30,7 +30,7 @@ from tests import sanitizers
 from tests.cluster.installing import install
 from tests.support import ROOT
 from tests.thorough import WHOLE, is_thorough
-from tools import helm, kubernetes
+from tools import kubernetes
 
 _CLONE_NEWNS = 0x20000
 _MS_REC = 0x4000
@@ -59,7 +59,7 @@ def _why_no_node() -> str | None:
 
 @functools.cache
 def _why_no_cluster() -> str | None:
-    if kubernetes.find() is None or helm.find() is None:
+    if kubernetes.find() is None or kubernetes.find_helm() is None:
         return "no programs of Kubernetes, or no Helm: make setup builds them"
     return None
 

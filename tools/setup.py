@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools import helm, kubernetes, programs
+from tools import kubernetes, programs
 from tools.building import ProgramsError
 from tools.images import nvidia_ctk
 from tools.progress import step
@@ -266,7 +266,7 @@ def install(goal: Goal) -> None:
             program.ensure()
     if goal.kubernetes:
         kubernetes.ensure()
-        helm.ensure()
+        kubernetes.ensure_helm()
         _images()
 
 

@@ -31,7 +31,7 @@ from lab.cluster.running import ClusterError
 from lab.node import network
 from lab.node.catalogue import PYTHON_IMAGE
 from simgpu import config
-from tools import helm, kubernetes, programs
+from tools import kubernetes, programs
 from tools.building import ProgramsError
 from tools.progress import step
 from tools.releases import DEFAULT
@@ -181,7 +181,7 @@ def _how_to_use(directory: ClusterDirectory, status: ClusterStatus) -> str:
     if status.state["served"] is None:
         values = shlex.quote(status.state["values"])
         lines += [
-            f"  alias helm={shlex.quote(str(helm.ensure()))}",
+            f"  alias helm={shlex.quote(str(kubernetes.ensure_helm()))}",
             f"  kubectl label node {status.state['node']} {GPU_NODE_LABEL}",
             "  helm install gpuslice manifests/chart -n gpuslice-system --create-namespace \\",
             f"    --values {values} --wait",

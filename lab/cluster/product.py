@@ -22,7 +22,7 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.directory import MARK
 from lab.cluster.marked_directory import processes
 from lab.node import network
-from tools import chart, helm
+from tools import chart, kubernetes
 
 RELEASE: Final = "gpuslice"
 GPU_NODE_LABEL: Final = "nvidia.com/gpu.present=true"
@@ -45,7 +45,7 @@ def run_helm(
     """Run Helm in gpuslice's namespace. directory: the lab's; Helm writes below it."""
     environ = network.unproxied(os.environ)
     environ |= {"KUBECONFIG": str(kubeconfig), "HOME": str(directory / "helm")}
-    command = [str(helm.ensure()), *arguments, f"--namespace={names.NAMESPACE}"]
+    command = [str(kubernetes.ensure_helm()), *arguments, f"--namespace={names.NAMESPACE}"]
     return subprocess.run(
         command, env=environ, text=True, capture_output=True, timeout=_HELM_S, check=False
     )

@@ -12,18 +12,18 @@ from contextlib import contextmanager
 from typing import Final
 
 from lab.demo.seed import ROOT
-from tools import helm, kubernetes
+from tools import kubernetes
 from tools.building import ProgramsError
 from tools.progress import step
 
-_MODULES: Final = ("tools.kubernetes", "tools.helm", "tools.images")
+_MODULES: Final = ("tools.kubernetes", "tools.images")
 
 
 @contextmanager
 def begun() -> Iterator[Callable[[], None] | None]:
     """A function that waits for the build, and raises ProgramsError; None: nothing is missing. A
     demo that ends early ends the build."""
-    if kubernetes.find() is not None and helm.find() is not None:
+    if kubernetes.find() is not None and kubernetes.find_helm() is not None:
         yield None
         return
     one_by_one = " && ".join(f'"$0" -m {module}' for module in _MODULES)

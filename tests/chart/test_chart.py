@@ -17,7 +17,7 @@ from gpuslice.contract import names
 from nri_plugin import command_line
 from tests.chart.rendering import EVERYTHING, command, keys, objects, one, runs_on
 from tests.support import imported
-from tools import chart, helm
+from tools import chart, kubernetes
 
 pytestmark = pytest.mark.cluster
 
@@ -56,7 +56,14 @@ def test_the_programs_of_the_chart_import_only_the_standard_library() -> None:
 
 @pytest.mark.parametrize("options", [[], [f"--values={EVERYTHING}"]], ids=["default", "everything"])
 def test_helm_finds_no_fault(options: list[str]) -> None:
-    command = [str(helm.ensure()), "lint", "--strict", "--quiet", *options, str(chart.CHART)]
+    command = [
+        str(kubernetes.ensure_helm()),
+        "lint",
+        "--strict",
+        "--quiet",
+        *options,
+        str(chart.CHART),
+    ]
     done = subprocess.run(
         [*command, f"--namespace={chart.NAMESPACE}"], text=True, capture_output=True
     )
@@ -347,7 +354,13 @@ def test_alerts_are_of_metrics_that_exist() -> None:
 
 
 def test_the_notes_have_the_commands_that_verify_what_is_installed() -> None:
-    command = [str(helm.ensure()), "install", "gpuslice", str(chart.CHART), "--dry-run=client"]
+    command = [
+        str(kubernetes.ensure_helm()),
+        "install",
+        "gpuslice",
+        str(chart.CHART),
+        "--dry-run=client",
+    ]
     off = (f"--namespace={chart.NAMESPACE}", "--set=scheduler.enabled=false")
     notes = subprocess.check_output([*command, *off], text=True).partition("\nNOTES:\n")[2]
     checked = set(re.findall(r"rollout status \w+/gpuslice-(\w+)$", notes, re.MULTILINE))

@@ -15,7 +15,7 @@ import yaml
 
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
-from tools import chart, helm
+from tools import chart, kubernetes
 
 pytestmark = pytest.mark.cluster
 
@@ -44,7 +44,7 @@ def run(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Helm]:
         where = (f"--namespace={names.NAMESPACE}", f"--kubeconfig={control_plane.kubeconfig()}")
         files = [str(directory)] if words[0] in ("install", "upgrade") else []
         verb, *options = words
-        command = [str(helm.ensure()), *verb.split(), _RELEASE, *files, *where, *options]
+        command = [str(kubernetes.ensure_helm()), *verb.split(), _RELEASE, *files, *where, *options]
         done = subprocess.run(command, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
         return done.stdout

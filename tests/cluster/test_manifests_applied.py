@@ -23,7 +23,7 @@ from tests.cluster.admission.requested import asking, container, pod
 from tests.cluster.installing import PROBES
 from tests.cluster.server import MERGE_PATCH, Server
 from tests.support import until
-from tools import chart, helm
+from tools import chart, kubernetes
 
 pytestmark = pytest.mark.cluster
 
@@ -147,7 +147,14 @@ def test_the_notes_say_that_no_node_is_known_to_have_a_gpu_and_name_taints(
     installed: ControlPlane, server: Server
 ) -> None:
     nodes, kubeconfig = "/api/v1/nodes", f"--kubeconfig={installed.kubeconfig()}"
-    command = [str(helm.ensure()), "install", "other", str(chart.CHART), *_CONNECTED, kubeconfig]
+    command = [
+        str(kubernetes.ensure_helm()),
+        "install",
+        "other",
+        str(chart.CHART),
+        *_CONNECTED,
+        kubeconfig,
+    ]
 
     def notes() -> str:
         place = f"--namespace={names.NAMESPACE}"

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import helm
-from tools.kubernetes import HELM_MODULE, HELM_VERSION
+from tools.kubernetes import HELM_MODULE, HELM_VERSION, ensure_helm, find_helm
 
 _GO = """#!/bin/sh
 echo "$CGO_ENABLED $@" >>"$CALLS"
@@ -38,11 +37,11 @@ def _machine(tmp_path: Path, on_path: str = "") -> dict[str, str]:
 @pytest.mark.parametrize("said", ["", "v3.13.9"])
 def test_without_a_recent_helm_it_is_built_once(said: str, tmp_path: Path) -> None:
     environ = _machine(tmp_path, said)
-    assert helm.find(environ) is None
-    built = helm.ensure(environ)
+    assert find_helm(environ) is None
+    built = ensure_helm(environ)
     assert built == tmp_path / "cache" / "bin" / f"helm-{HELM_VERSION}" / "helm"
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls[-1].startswith("0 build")
     assert calls[-1].endswith(f" {HELM_MODULE}/cmd/helm")
-    assert helm.ensure(environ) == helm.find(environ) == built
+    assert ensure_helm(environ) == find_helm(environ) == built
     assert (tmp_path / "calls").read_text().splitlines() == calls

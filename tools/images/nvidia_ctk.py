@@ -1,5 +1,5 @@
-"""NVIDIA's programs for CDI, built from their published module; with cgo, because they are linked
-with NVML.
+"""NVIDIA's programs for CDI, built once into the cache from their published module; with cgo,
+because they are linked with NVML. Standard library only: setup runs it.
 
 nvidia-ctk describes GPUs to a container runtime. nvidia-cdi-hook is what a description has the
 runtime execute on the host, where the image's glibc is not: it is linked statically.
@@ -10,24 +10,57 @@ runtime, as some platforms have it.
 from __future__ import annotations
 
 import dataclasses
+import platform
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from tools.published import Published
+from tools.building import build, cache_dir, runs
 
 _MODULE: Final = "github.com/NVIDIA/nvidia-container-toolkit"
-NVIDIA_CTK: Final = Published(
-    name="nvidia-ctk",
-    version="1.20.1",
-    module=_MODULE,
-    package="cmd/nvidia-ctk",
-    version_variable=f"{_MODULE}/internal/info.version",
-    free_bytes_wanted=1_000_000_000,
-    cgo=True,
-)
-NVIDIA_CDI_HOOK: Final = dataclasses.replace(
-    NVIDIA_CTK, name="nvidia-cdi-hook", package="cmd/nvidia-cdi-hook", static=True
-)
-NVIDIA_CONTAINER_RUNTIME: Final = dataclasses.replace(
-    NVIDIA_CTK, name="nvidia-container-runtime", package="cmd/nvidia-container-runtime"
-)
+_LAZILY: Final = "-extldflags=-Wl,-z,lazy"
+"""go-nvml loads NVML when it is called; bound at its start, nvidia-ctk would not start without."""
+_STATIC: Final = "-extldflags=-static"
+_GOARCH: Final = {"x86_64": "amd64", "aarch64": "arm64"}
+_FREE_BYTES_WANTED: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """static: without shared libraries, so that it runs whatever glibc the machine has."""
+
+    name: str
+    version: str = "1.20.1"
+    static: bool = False
+
+    @property
+    def package(self) -> str:
+        """The program's directory in the module."""
+        return f"cmd/{self.name}"
+
+    def ensure(self, machine: str = platform.machine()) -> Path:
+        """The program, built if the cache has none. Raises ProgramsError."""
+        is_other = machine != platform.machine()
+        directory = f"{self.name}-{self.version}" + f"-{machine}" * is_other
+        final = cache_dir() / "bin" / directory
+        if not runs(final / self.name):
+            title = f"building {self.name} {self.version} with Go, once"
+            with build(final, title, _FREE_BYTES_WANTED) as under_way:
+                cross = {"GOARCH": _GOARCH[machine], "CC": f"{machine}-linux-gnu-gcc"}
+                environ = {**under_way.environ, "CGO_ENABLED": "1", **(cross if is_other else {})}
+                here = dataclasses.replace(under_way, environ=environ)
+                program = f"{_MODULE}/{self.package}"
+                flags = f"-s -w -X {_MODULE}/internal/info.version=v{self.version}"
+                flags += f" {_STATIC if self.static else _LAZILY}"
+                here.go("mod", "init", "gpuslice.io/lab")
+                here.go("get", f"{program}@v{self.version}")
+                tags = "netgo,osusergo" if self.static else ""
+                options = ("-v", "-mod=mod", "-trimpath", "-tags", tags, "-ldflags", flags)
+                here.go("build", *options, "-o", str(here.into / self.name), program)
+        return final / self.name
+
+
+NVIDIA_CTK: Final = Program("nvidia-ctk")
+NVIDIA_CDI_HOOK: Final = Program("nvidia-cdi-hook", static=True)
+NVIDIA_CONTAINER_RUNTIME: Final = Program("nvidia-container-runtime")
 PROGRAMS: Final = {each.name: each for each in (NVIDIA_CDI_HOOK, NVIDIA_CTK)}
