@@ -141,8 +141,8 @@ class Cri:
 
     def version(self) -> str:
         """`containerd v2.4.2`, once the runtime serves."""
-        self.call("ListContainers", pb.ListContainersRequest(), pb.ListContainersResponse, True)
-        answer = self.call("Version", pb.VersionRequest(), pb.VersionResponse, wait=True)
+        self.call("ListContainers", pb.Id(), pb.ListContainersResponse, True)
+        answer = self.call("Version", pb.Id(), pb.VersionResponse, wait=True)
         return f"{answer.runtime_name} {answer.runtime_version}"
 
     def run_pod(
@@ -172,8 +172,7 @@ class Cri:
             ),
         )
         request = pb.RunPodSandboxRequest(config=config, runtime_handler=of.runtime_handler)
-        answer = self.call("RunPodSandbox", request, pb.RunPodSandboxResponse)
-        return Pod(self, answer.pod_sandbox_id, config)
+        return Pod(self, self.call("RunPodSandbox", request, pb.Id).id, config)
 
     @contextmanager
     def pod(
@@ -252,8 +251,7 @@ class Pod:
         request = pb.CreateContainerRequest(
             pod_sandbox_id=self.id, config=config, sandbox_config=self._config
         )
-        answer = self.cri.call("CreateContainer", request, pb.CreateContainerResponse)
-        return Container(self.cri, answer.container_id)
+        return Container(self.cri, self.cri.call("CreateContainer", request, pb.Id).id)
 
     def run(self, name: str, process: Process) -> Container:
         """Create and start. Raises CriError if either is refused."""
@@ -262,18 +260,14 @@ class Pod:
         return container
 
     def remove(self) -> None:
-        stop = pb.StopPodSandboxRequest(pod_sandbox_id=self.id)
-        self.cri.call("StopPodSandbox", stop, pb.Empty, wait=True)
+        self.cri.call("StopPodSandbox", pb.Id(id=self.id), pb.Id, wait=True)
         # As the kubelet does. A sandbox that still has containers is removed under a lock that is
         # taken twice; if a plugin registers in between, containerd deadlocks.
-        listed = self.cri.call(
-            "ListContainers", pb.ListContainersRequest(), pb.ListContainersResponse
-        )
+        listed = self.cri.call("ListContainers", pb.Id(), pb.ListContainersResponse)
         for container in listed.containers:
             if container.pod_sandbox_id == self.id:
                 Container(self.cri, container.id).remove()
-        remove = pb.RemovePodSandboxRequest(pod_sandbox_id=self.id)
-        self.cri.call("RemovePodSandbox", remove, pb.Empty)
+        self.cri.call("RemovePodSandbox", pb.Id(id=self.id), pb.Id)
 
 
 class Container:
@@ -284,25 +278,24 @@ class Container:
         self.cri = cri
 
     def start(self) -> None:
-        request = pb.StartContainerRequest(container_id=self.id)
-        self.cri.call("StartContainer", request, pb.Empty)
+        self.cri.call("StartContainer", pb.Id(id=self.id), pb.Id)
 
     def stop(self, grace_s: int = 0) -> None:
         request = pb.StopContainerRequest(container_id=self.id, timeout=grace_s)
-        self.cri.call("StopContainer", request, pb.Empty)
+        self.cri.call("StopContainer", request, pb.Id)
 
     def remove(self) -> None:
-        self.cri.call("RemoveContainer", pb.RemoveContainerRequest(container_id=self.id), pb.Empty)
+        self.cri.call("RemoveContainer", pb.Id(id=self.id), pb.Id)
 
     def resize(self, memory_bytes: int) -> None:
         """The kubelet's call when a pod is resized in place."""
         request = pb.UpdateContainerResourcesRequest(container_id=self.id)
         request.linux.memory_limit_in_bytes = memory_bytes
-        self.cri.call("UpdateContainerResources", request, pb.Empty)
+        self.cri.call("UpdateContainerResources", request, pb.Id)
 
     def status(self) -> pb.ContainerStatus:
-        request = pb.ContainerStatusRequest(container_id=self.id)
-        return self.cri.call("ContainerStatus", request, pb.ContainerStatusResponse).status
+        answer = self.cri.call("ContainerStatus", pb.Id(id=self.id), pb.ContainerStatusResponse)
+        return answer.status
 
     def exec(self, command: Sequence[str]) -> Finished:
         """Run to its end beside the container's own process, with the container's environment."""
