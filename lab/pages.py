@@ -10,14 +10,18 @@ from pathlib import Path
 
 
 def get(
-    place: str | Path | Sequence[str | int], path: str, timeout_s: float = 30.0
+    place: str | Path | Sequence[str | int],
+    path: str,
+    timeout_s: float = 30.0,
+    posted: str | None = None,
 ) -> tuple[int, str]:
-    """Status and body. place: a socket's path, or host and port. Raises OSError, HTTPException."""
+    """Status and body. place: a socket's path, or host and port. posted: the body of a POST. Raises
+    OSError, HTTPException."""
     family = socket.AF_UNIX if isinstance(place, str | Path) else socket.AF_INET
     with contextlib.closing(HTTPConnection("localhost", timeout=timeout_s)) as connection:
         connection.sock = socket.socket(family)
         connection.sock.settimeout(timeout_s)
         connection.sock.connect(str(place) if isinstance(place, str | Path) else tuple(place))
-        connection.request("GET", path)
+        connection.request("GET" if posted is None else "POST", path, posted)
         answer = connection.getresponse()
         return answer.status, answer.read().decode()

@@ -29,7 +29,8 @@ from typing import Any, Final
 import yaml
 
 from gpuslice.contract import names
-from lab.cluster import etcd, manifests
+from lab import pages
+from lab.cluster import manifests
 from lab.cluster.supervised import Process
 from tools import kubernetes
 
@@ -69,6 +70,8 @@ _TRIES: Final = 5
 _IN_USE: Final = "address already in use"
 _KUBECTL_S: Final = 120.0
 _TOKEN_S: Final = 24 * 3600
+_KEY: Final = ("ecparam", "-name", "prime256v1", "-genkey", "-noout")
+"""In the form of which kube-apiserver reads the public half, too."""
 
 
 class ControlPlaneError(RuntimeError):
@@ -85,7 +88,6 @@ class ControlPlane:
         self._serving = serving
         self._users = {**USERS, **serving.users}
         self._tokens = {user: secrets.token_hex(16) for user in self._users}
-        self._access = etcd.Access(self.directory)
         self._etcd: Process | None = None
         self._apiserver: Process | None = None
         self._schedulers: list[Process] = []
@@ -107,7 +109,7 @@ class ControlPlane:
         """Return when the API server is ready. Raises ControlPlaneError."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._write_credentials()
-        self._etcd_url = self._on_a_free_port(self._start_etcd)
+        self._start_etcd()
         self.server = self._on_a_free_port(self._start_apiserver)
 
     def stop(self) -> None:
@@ -138,7 +140,7 @@ class ControlPlane:
     def restart_etcd(self) -> None:
         """Restart etcd as `restart_apiserver` does the API server, which needs no restart."""
         self.etcd.kill()
-        self._start_etcd(int(self._etcd_url.rpartition(":")[2]))
+        self._start_etcd()
 
     def start_kube_scheduler(
         self,
@@ -263,25 +265,40 @@ class ControlPlane:
             for user, (name, groups) in self._users.items()
         ]
         _write_private(self.directory / "tokens.csv", "".join(rows))
-        _write_private(self.service_account_key, _private_key())
-        self._access.write()
+        _write_private(self.service_account_key, _openssl(*_KEY))
 
-    def _start_etcd(self, port: int) -> str:
-        name = secrets.token_hex(8)
+    @property
+    def etcd_socket(self) -> Path:
+        """A client that can write to etcd bypasses all rights in Kubernetes. So etcd listens on
+        sockets in a directory that only its owner can enter, and on no port."""
+        return self.directory / "etcd" / "clients"
+
+    def _start_etcd(self) -> None:
+        place = self.etcd_socket.parent
+        place.mkdir(mode=0o700, exist_ok=True)
         self._etcd = Process(
-            [self.programs.etcd, *self._access.options(port), f"--name={name}"],
+            [
+                *("env", f"--chdir={place}", self.programs.etcd, "--data-dir=.", "--name=lab"),
+                *("--unsafe-no-fsync", "--log-level=warn", "--listen-peer-urls=unix://peers:0"),
+                f"--listen-client-urls=unix://{self.etcd_socket}",
+                "--advertise-client-urls=http://localhost:0",
+            ],
             self.directory / "etcd.log",
         )
-        # Another program on this port would answer, but without a certificate for our name.
-        _wait_until(lambda: name in self._access.members(port), self._etcd)
-        return etcd.url(port)
+        _wait_until(self._etcd_answers, self._etcd)
+
+    def _etcd_answers(self) -> bool:
+        try:
+            return pages.get(self.etcd_socket, "/health")[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
 
     def _start_apiserver(self, port: int) -> str:
         key, address = self.service_account_key, self._serving.address
         self._apiserver = Process(
             [
                 self.programs.kube_apiserver,
-                *(f"--etcd-servers={self._etcd_url}", *self._access.client_options),
+                f"--etcd-servers=unix://{self.etcd_socket}",
                 *(f"--bind-address={address}", f"--advertise-address={address}"),
                 f"--secure-port={port}",
                 f"--cert-dir={self.directory / 'certificates'}",
@@ -344,13 +361,25 @@ class ControlPlane:
         return {"HOME": str(self.directory), "KUBECONFIG": "", "NO_PROXY": f"127.0.0.1,{address}"}
 
 
-def _private_key() -> str:
-    """A key on P-256 in SEC 1's form; a reader computes the public half."""
-    secret = b"\0" + secrets.token_bytes(31)  # certainly below the curve's order
-    curve = bytes.fromhex("a00a06082a8648ce3d030107")
-    inner = b"\x02\x01\x01\x04\x20" + secret + curve
-    encoded = ssl.DER_cert_to_PEM_cert(b"\x30" + bytes([len(inner)]) + inner)
-    return encoded.replace("CERTIFICATE", "EC PRIVATE KEY")
+def make_certificate(certificate: Path, key: Path, subject: str, *extensions: str) -> None:
+    """A self-signed one, trusted by its own peers alone. Only the owner may read the key. Raises
+    ControlPlaneError."""
+    key.touch(mode=0o600)  # openssl writes into the existing file
+    more = (word for each in extensions for word in ("-addext", each))
+    files = ("-keyout", str(key), "-out", str(certificate))
+    key_options = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    _openssl("req", "-x509", *key_options, "-days", "365", "-subj", subject, *files, *more)
+
+
+def _openssl(*words: str) -> str:
+    """Debian's ca-certificates depends on it."""
+    try:
+        done = subprocess.run(["openssl", *words], text=True, capture_output=True)
+    except FileNotFoundError as error:
+        raise ControlPlaneError("openssl is not installed (apt-get install openssl)") from error
+    if done.returncode != 0:
+        raise ControlPlaneError(f"openssl: {done.stderr.strip()}")
+    return done.stdout
 
 
 def free_port() -> int:

@@ -20,9 +20,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuslice.contract import names
-from lab.cluster import certificate, product
-from lab.cluster.certificate import CertificateError
-from lab.cluster.controlplane import ControlPlane, ControlPlaneError, Serving
+from lab.cluster import product
+from lab.cluster.controlplane import (
+    ControlPlane,
+    ControlPlaneError,
+    Serving,
+    make_certificate,
+)
 from lab.cluster.kubelet import Kubelet
 from lab.cluster.product import Product, ProductError
 from lab.cluster.registry import HOSTS_FILE, Registry
@@ -55,6 +59,8 @@ _WHOLE: Final = (
     ("create", "configmap/kube-root-ca.crt"),
 )
 """The node runs pods, and the namespace `default` has what every pod needs."""
+_KUBELET_CLIENT: Final = ("/O=system:masters/CN=kube-apiserver", "extendedKeyUsage=clientAuth")
+"""kubelet takes the subject as its client's user; the API server then authorises every request."""
 _USERS: Final = {
     "controller-manager": ("system:kube-controller-manager", ()),
     "kubelet": (f"system:node:{NODE}", ("system:nodes",)),
@@ -66,8 +72,8 @@ class ClusterError(RuntimeError):
 
 
 _FAILURES: Final = (
-    *(CertificateError, ConfigError, ContainerdError, ControlPlaneError, ImageError, LabError),
-    *(NamespaceError, NetworkError, OSError, ProductError, subprocess.SubprocessError),
+    *(ConfigError, ContainerdError, ControlPlaneError, ImageError, LabError, NamespaceError),
+    *(NetworkError, OSError, ProductError, subprocess.SubprocessError),
 )
 
 
@@ -185,7 +191,7 @@ class Cluster:
         assert link is not None
         directory = self.lab.directory
         shown, key = directory / "kube-apiserver.crt", directory / "kube-apiserver.key"
-        certificate.make(shown, key, certificate.KUBELET_CLIENT)
+        make_certificate(shown, key, *_KUBELET_CLIENT)
         serving = Serving(
             address=link.machine,
             users=_USERS,

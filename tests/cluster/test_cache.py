@@ -13,7 +13,7 @@ import pytest
 from gpuslice.contract import names
 from gpuslice.kube import access
 from gpuslice.kube.client import Kube
-from lab.cluster import etcd as etcd_lab
+from lab import pages
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from scheduler.cache import DEVICES, LEASES, NODES, Cache
@@ -180,7 +180,8 @@ def test_heartbeats_of_nodes_are_small(play: Play) -> None:
 
 
 def _compact(plane: ControlPlane) -> None:
-    etcd, port = etcd_lab.Access(plane.directory), int(plane._etcd_url.rpartition(":")[2])
-    now = json.loads(etcd.ask(port, "/v3/kv/range", b'{"key":"AA=="}'))["header"]["revision"]
-    asked = json.dumps({"revision": now, "physical": True})
-    etcd.ask(port, "/v3/kv/compaction", asked.encode())
+    def etcd(path: str, body: object) -> Any:
+        return json.loads(pages.get(plane.etcd_socket, path, posted=json.dumps(body))[1])
+
+    now = etcd("/v3/kv/range", {"key": "AA=="})["header"]["revision"]
+    etcd("/v3/kv/compaction", {"revision": now, "physical": True})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
-import ssl
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lab.cluster.controlplane import ControlPlane, ControlPlaneError
@@ -42,24 +42,26 @@ def test_the_control_plane_ends_when_its_owner_is_killed(tmp_path: Path) -> None
 def test_a_port_that_another_has_is_not_taken_for_ours(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """Its etcd would answer, and two API servers would write to it."""
-    his = int(control_plane._etcd_url.rpartition(":")[2])
+    """Its API server would answer."""
+    his = int(control_plane.server.rpartition(":")[2])
     ours = ControlPlane(tmp_path / "ours")
     ours.directory.mkdir()
     ours._write_credentials()
-    with pytest.raises(ControlPlaneError, match="address already in use"):
-        ours._start_etcd(his)
+    ours._start_etcd()
+    try:
+        with pytest.raises(ControlPlaneError, match="address already in use"):
+            ours._start_apiserver(his)
+    finally:
+        ours.stop()
 
 
-def test_etcd_needs_a_certificate_that_only_its_owner_can_read(control_plane: ControlPlane) -> None:
+def test_only_its_owner_can_reach_etcd(control_plane: ControlPlane) -> None:
     """Access to it bypasses all rights in Kubernetes."""
-    port = int(control_plane._etcd_url.rpartition(":")[2])
-    link = http.client.HTTPSConnection(
-        "127.0.0.1", port, context=ssl._create_unverified_context(), timeout=30
-    )
-    with pytest.raises((ssl.SSLError, ConnectionError)):
-        link.request("POST", "/v3/cluster/member/list", "{}")
-        link.getresponse()
-    link.close()
-    for name in ("etcd.key", "service-accounts.key", "tokens.csv", "admin.kubeconfig"):
+    place = control_plane.etcd_socket.parent
+    assert place.stat().st_mode & 0o077 == 0
+    connections = psutil.Process(control_plane.etcd.pid).net_connections("all")
+    assert {each.family for each in connections} == {socket.AF_UNIX}
+    sockets = {str(each.laddr) for each in connections if each.laddr}
+    assert sockets == {str(control_plane.etcd_socket), "peers:0"}
+    for name in ("service-accounts.key", "tokens.csv", "admin.kubeconfig"):
         assert (control_plane.directory / name).stat().st_mode & 0o077 == 0, name

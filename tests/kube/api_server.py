@@ -15,7 +15,7 @@ from aiohttp import web
 
 from gpuslice.kube.access import Access
 from gpuslice.kube.client import Kube
-from lab.cluster import certificate
+from lab.cluster.controlplane import make_certificate
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -70,7 +70,7 @@ def certificate_for(directory: Path, host: str) -> tuple[Path, ssl.SSLContext]:
     """A certificate for the address and for api.example, and the server's context with it."""
     made, key = directory / "certificate", directory / "key"
     named = f"subjectAltName=DNS:api.example,IP:{host}"
-    certificate.make(made, key, ("/CN=api", named))
+    make_certificate(made, key, "/CN=api", named)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made, key)
     return made, context
