@@ -7,6 +7,7 @@ it, even if that is killed, until that process calls `let_go`: so no unknown clu
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,14 +15,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from lab.cluster.directory import MARK, ClusterDirectory, ClusterStatus
-from lab.cluster.product import VALUES
-from lab.cluster.running import NODE, Cluster
+from lab.cluster.marked_directory import DirectoryError
+from lab.cluster.product import VALUES, Wanted
+from lab.cluster.running import NODE, Cluster, ClusterError
 from lab.node import network
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -41,19 +44,10 @@ class OwnerError(RuntimeError):
 class Owner:
     """A running owner of a cluster: it ends with this process, until `let_go`."""
 
-    def __init__(
-        self,
-        directory: ClusterDirectory,
-        sizes: Sequence[int],
-        served: Sequence[str] | None,
-        dialects: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, directory: ClusterDirectory, wanted: Wanted) -> None:
         self._directory = directory
-        command = [sys.executable, "-m", "lab.cluster", "own", "--at", str(directory.path)]
-        command += [option for size in sizes for option in ("--gpu", str(size))]
-        command += [option for name in served or () for option in ("--serve", name)]
-        command += ["--dialects", ",".join(dialects)]
-        command += ["--bare"] * (served is None)
+        asked = json.dumps(asdict(wanted))
+        command = [sys.executable, "-m", "lab.cluster.owner", str(directory.path), asked]
         with directory.log.open("w") as log:
             self._process = subprocess.Popen(
                 command,
@@ -138,12 +132,7 @@ class _Starter(threading.Thread):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def own(
-    directory: ClusterDirectory,
-    sizes: Sequence[int],
-    served: Sequence[str] | None,
-    dialects: Sequence[str],
-) -> None:
+def own(directory: ClusterDirectory, wanted: Wanted) -> None:
     """Start the cluster and keep it running, until a signal."""
     for asked in (signal.SIGTERM, signal.SIGINT):
         signal.signal(asked, _end)
@@ -152,21 +141,20 @@ def own(
     starter = _Starter()
     starter.start()
     try:
-        with Cluster(sizes, directory.path, served, dialects) as cluster:
-            wanted = {"gpus": list(sizes), "served": served, "dialects": list(dialects)}
+        with Cluster(wanted, directory.path) as cluster:
             _keep(directory, cluster, wanted)
     finally:
         if starter.has_ended:  # no other process would remove the directory
             directory.remove()
 
 
-def _keep(directory: ClusterDirectory, cluster: Cluster, wanted: dict[str, Any]) -> None:
+def _keep(directory: ClusterDirectory, cluster: Cluster, wanted: Wanted) -> None:
     shutil.copy2(cluster.plane.kubeconfig(), directory.kubeconfig)
     written: dict[str, Any] = {}
     while True:
         link = cluster.lab.namespace.link
         state = {
-            **wanted,
+            **asdict(wanted),
             "ready": True,
             "directory": str(cluster.lab.directory),
             "containerd": str(cluster.lab.namespace.outside(cluster.lab.containerd.paths.socket)),
@@ -174,7 +162,7 @@ def _keep(directory: ClusterDirectory, cluster: Cluster, wanted: dict[str, Any])
             "kubectl": str(cluster.plane.programs.kubectl),
             "kubeconfig": str(directory.kubeconfig),
             "node": NODE,
-            "pages": cluster.pages() if wanted["served"] is not None else {},
+            "pages": cluster.pages() if wanted.served is not None else {},
             "values": str(cluster.lab.directory / VALUES),
             "parts": {
                 part.name: {"pid": part.pid(), "restarts": part.restarts} for part in cluster.parts
@@ -187,3 +175,10 @@ def _keep(directory: ClusterDirectory, cluster: Cluster, wanted: dict[str, Any])
         for name in cluster.restart_exited_parts():
             sys.stderr.write(f"{name} had ended: started again\n")
             sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    try:
+        own(ClusterDirectory(Path(sys.argv[1])), Wanted(**json.loads(sys.argv[2])))
+    except (ClusterError, DirectoryError) as error:
+        sys.exit(f"cluster: {error}")

@@ -35,6 +35,17 @@ _HELM_S: Final = 280
 _SMALL: Final = {"requests": {"cpu": "10m", "memory": "64Mi"}}
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A cluster. gpus: bytes of each. served: names of other schedulers whose pods ours accepts;
+    None: gpuslice is not installed. dialects: names of gpuslice.contract.dialects to turn on,
+    beside Koordinator's."""
+
+    gpus: Sequence[int]
+    served: Sequence[str] | None = ()
+    dialects: Sequence[str] = ()
+
+
 class ProductError(RuntimeError):
     """Helm refuses; the text is its output."""
 

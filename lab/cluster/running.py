@@ -11,7 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuslice.contract import names
-from lab.cluster import product
+from lab.cluster import product, registry
 from lab.cluster.controlplane import (
     ControlPlane,
     ControlPlaneError,
@@ -28,8 +28,7 @@ from lab.cluster.controlplane import (
     make_certificate,
 )
 from lab.cluster.kubelet import Kubelet
-from lab.cluster.product import Product, ProductError
-from lab.cluster.registry import HOSTS_FILE, Registry
+from lab.cluster.product import Product, ProductError, Wanted
 from lab.cluster.supervised import Process
 from lab.node import catalogue
 from lab.node.catalogue import Catalogue
@@ -94,21 +93,11 @@ class Cluster:
     """Everything runs until the block ends; then nothing of it is left on the machine.
 
     parent: where its directory is made (a short name: see namespace.py); a variable of every
-    process in it has that value. served: names of other schedulers whose pods ours accepts; None:
-    gpuslice is not installed. dialects: names of gpuslice.contract.dialects to turn on, beside
-    Koordinator's.
+    process in it has that value.
     """
 
-    def __init__(
-        self,
-        memory_bytes: Sequence[int],
-        parent: Path,
-        served: Sequence[str] | None = (),
-        dialects: Sequence[str] = (),
-    ) -> None:
-        self._memory = memory_bytes
-        self._served = served
-        self._dialects = dialects
+    def __init__(self, wanted: Wanted, parent: Path) -> None:
+        self._wanted = wanted
         self._parent = parent
         self._stack = ExitStack()
         self._page, self._page_of = ("", 0), 0
@@ -131,9 +120,8 @@ class Cluster:
     def _open(self) -> None:
         """Parts that wait for no other start in parallel: images, above all."""
         programs = kubernetes.ensure()
-        bare = self._served is None
         with step("simulated GPUs, containerd"):
-            self.lab = Lab(self._memory, load=False, on_host=True, parent=self._parent)
+            self.lab = Lab(self._wanted.gpus, load=False, on_host=True, parent=self._parent)
             self._stack.enter_context(self.lab)
         with ThreadPoolExecutor(1) as beside:
             images = beside.submit(self._load_images, programs.kube_scheduler)
@@ -150,7 +138,7 @@ class Cluster:
             images.result()
         self.product = Product(self.plane, self._parent, self.lab.directory)
         self.product.write(self._values())
-        if not bare:
+        if self._wanted.served is not None:
             with step("gpuslice: helm install, until its pods are ready"):
                 self.plane.kubectl("label", "node", NODE, product.GPU_NODE_LABEL)
                 self.product.install("--wait", "--timeout=90s")
@@ -160,15 +148,14 @@ class Cluster:
         self.parts = self._table()
 
     def _find_processes(self) -> None:
-        if self._served is not None:
+        if self._wanted.served is not None:
             self.product.find_processes()
 
     def _values(self) -> Mapping[str, Any]:
         """The chart's values for this cluster."""
         sockets = self.lab.sim_dir / "gpus"
-        return product.values(
-            self.plane.server, self._parent, sockets, self._served or (), self._dialects
-        )
+        served, dialects = self._wanted.served or (), self._wanted.dialects
+        return product.values(self.plane.server, self._parent, sockets, served, dialects)
 
     def _load_images(self, kube_scheduler: Path) -> None:
         """Also gpuslice's own: they are built here, if the cache lacks them."""
@@ -179,11 +166,9 @@ class Cluster:
             for each in built:
                 self.lab.containerd.import_image(each.path)
         assert self.lab.namespace.link is not None
-        served = Registry(
-            [archive, *(each.path for each in built)], self.lab.namespace.link.machine
-        )
-        self._stack.enter_context(served)
-        self.lab.namespace.write(HOSTS_FILE, served.hosts())
+        archives = [archive, *(each.path for each in built)]
+        served = registry.serving(archives, self.lab.namespace.link.machine)
+        self.lab.namespace.write(registry.HOSTS_FILE, self._stack.enter_context(served))
 
     def _open_plane(self) -> Path:
         """The API server's client certificate for kubelet."""
@@ -225,7 +210,7 @@ class Cluster:
             *(
                 Part(program.name, partial(self.product.pid, program))
                 for program in product.PROGRAMS
-                if self._served is not None
+                if self._wanted.served is not None
             ),
         ]
 

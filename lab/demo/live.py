@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from lab.cluster.command_line import gpus
 from lab.cluster.directory import ClusterDirectory
 from lab.cluster.marked_directory import DirectoryError
 from lab.cluster.owner import Owner, OwnerError
+from lab.cluster.product import Wanted
 from lab.demo import seed
 from lab.node import network
 from tools import kubernetes, programs
@@ -110,9 +110,8 @@ class Live:
                     )
                 if status.exists:
                     self._directory.empty()
-                self._owner = Owner(
-                    self._directory, gpus(seed.GPUS), [seed.SCHEDULER], seed.DIALECTS
-                )
+                wanted = Wanted(seed.GPUS, [seed.SCHEDULER], seed.DIALECTS)
+                self._owner = Owner(self._directory, wanted)
                 self._status = self._owner.wait_ready(step)
 
     def do(

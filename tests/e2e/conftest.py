@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.demo import seed
 from tests.e2e.whole import Whole, running
 
 
 @pytest.fixture(scope="module")
 def whole(build_dir: Path) -> Iterator[Whole]:
     assert build_dir.is_dir()
-    with running(seed.GPUS) as cluster:
+    with running("2x23040Mi") as cluster:
         yield cluster

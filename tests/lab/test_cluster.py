@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.command_line import CommandError, dialects, gpus
+from lab.cluster.__main__ import CommandError, dialects, gpus
 from lab.cluster.product import values
 
 
