@@ -17,7 +17,7 @@
  */
 #define _GNU_SOURCE
 #include "record.h"
-#include "prototypes.h"
+#include "entries.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -38,15 +38,8 @@ struct row {
 	uint64_t unwritten;
 };
 
-#define ENTRY(symbol, base, since, params)                                                         \
+#define ROW(symbol, base, since, per_thread)                                                       \
 	static struct row row_##symbol = {.name = #symbol, .own = symbol};
-#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	ENTRY(symbol, base, since, params)                                                         \
-	ENTRY(symbol##suffix, base, since, params)
-#include "abi/cuda.def"
-#undef ENTRY
-#undef PER_THREAD
-
 #include "rows.h"
 
 static struct {
@@ -217,12 +210,9 @@ __attribute__((destructor)) static void end(void)
 	put(&text);
 }
 
-#define ENTRY(symbol, base, since, params)                                                         \
+#define EACH(symbol, base, since, per_thread)                                                      \
 	uint64_t symbol(WORDS)                                                                     \
 	{                                                                                          \
 		return call(&row_##symbol, (const uint64_t[]){WORD_LIST});                         \
 	}
-#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	ENTRY(symbol, base, since, params)                                                         \
-	ENTRY(symbol##suffix, base, since, params)
 #include "abi/cuda.def"

@@ -6,7 +6,6 @@
  * and values; calls of another entry are the library's own, and get the answers of a GPU of 1 TiB
  * with one context, or CUDA_ERROR_NOT_SUPPORTED. One thread calls at a time.
  */
-#include "prototypes.h"
 #include "script.h"
 
 #include <string.h>
@@ -38,14 +37,6 @@ struct row {
 
 #define ROW(symbol, base, since, per_thread)                                                       \
 	static struct row row_##symbol = {{#symbol, symbol}, #base, since, per_thread, NULL};
-#define ENTRY(symbol, base, since, params) ROW(symbol, base, since, 0)
-#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	ROW(symbol, base, since, 0)                                                                \
-	ROW(symbol##suffix, base, twin_since, 1)
-#include "abi/cuda.def"
-#undef ENTRY
-#undef PER_THREAD
-
 #include "rows.h"
 
 static const struct constant constants[] = {
@@ -150,12 +141,9 @@ static inline uint64_t answer(const struct row *of, const uint64_t *words)
 	return (uint64_t)operation->result;
 }
 
-#define ENTRY(symbol, base, since, params)                                                         \
+#define EACH(symbol, base, since, per_thread)                                                      \
 	uint64_t symbol(WORDS)                                                                     \
 	{                                                                                          \
 		return answer(&row_##symbol, (const uint64_t[]){WORD_LIST});                       \
 	}
-#define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	ENTRY(symbol, base, since, params)                                                         \
-	ENTRY(symbol##suffix, base, since, params)
 #include "abi/cuda.def"
