@@ -23,8 +23,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpuslice.contract.dialects import DIALECTS
-from lab.cluster.directory import ClusterDirectory, ClusterStatus, add_option
-from lab.cluster.marked_directory import DirectoryError
+from lab.cluster.directory import ClusterDirectory, ClusterStatus, DirectoryError, add_option
 from lab.cluster.owner import Owner, OwnerError
 from lab.cluster.product import GPU_NODE_LABEL, Wanted
 from lab.node import network

@@ -1,9 +1,10 @@
 """The directory of a cluster on this machine: its state, its locks, its removal.
 
-Only root may enter it, and it may be removed (marked_directory.py). It has two locks (one for
-changing the cluster, one held by its owner) and the state that the owner writes. owner.py starts
-the cluster. This module reads and removes, also what a killed owner left: every process of a
-cluster carries the directory's name in its environment, every cgroup that of a directory below it.
+Only root may enter it. It has our marker, and nothing unknown beside it: a user's own directory
+that is named by mistake is refused and keeps its content. It has two locks (one for changing the
+cluster, one held by its owner) and the state that the owner writes. owner.py starts the cluster.
+This module reads and removes, also what a killed owner left: every process of a cluster carries the
+directory's name in its environment, every cgroup that of a directory below it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
+import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lab.cluster import health, marked_directory
-from lab.cluster.marked_directory import DirectoryError, Marked, one_spelling
+from lab.cluster import health
 from lab.node import cgroups, network
 from lab.node.namespace import PARENT_CHARS_MAX, PREFIX
 
@@ -32,12 +34,19 @@ DIRECTORY: Final = "/tmp/gpuslice"
 """The default directory."""
 MARK: Final = "GPUSLICE_CLUSTER_AT"
 """The variable of all processes of a cluster; its value is the directory."""
+_MARKER: Final = ".gpuslice-cluster"
+_MARKER_TEXT: Final = "made by make cluster, and removed by make cluster-down\n"
 _LOG, _OWNER, _STATE, _KUBECONFIG = "cluster.log", "owner", "state.json", "kubeconfig"
 _FILES: Final = (_LOG, _OWNER, _STATE, f"{_STATE}.new", _KUBECONFIG, f"{_KUBECONFIG}.lock")
 """All that is in it beside the marker and labs' directories; kubectl makes the last."""
 _LAB: Final = re.compile(re.escape(PREFIX) + "[a-z0-9_]{8}")
+_NAMES_SHOWN: Final = 3
 _OWNER_END_S: Final = 60.0
 _CLEAR_S: Final = 40.0
+
+
+class DirectoryError(RuntimeError):
+    """The directory cannot be used, or cannot be cleared; the text says why."""
 
 
 def add_option(parser: argparse.ArgumentParser, default: str = DIRECTORY) -> None:
@@ -49,6 +58,16 @@ def add_option(parser: argparse.ArgumentParser, default: str = DIRECTORY) -> Non
         metavar="DIR",
         help=f"the cluster's directory, by default {default}",
     )
+
+
+def processes(directory: Path) -> Iterator[int]:
+    """Numbers of the processes of the cluster in that directory."""
+    wanted = f"{MARK}={directory}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has exited
+                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                    yield int(entry.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +90,7 @@ class ClusterDirectory:
     """One directory; a cluster is in it, or none. Raises DirectoryError."""
 
     def __init__(self, directory: Path) -> None:
-        self.path = one_spelling(directory)
-        self._marked = Marked(self.path, _FILES, _LAB)
+        self.path = _one_spelling(directory)
         length = len(os.fsencode(self.path))
         if length > PARENT_CHARS_MAX:
             raise DirectoryError(
@@ -81,28 +99,16 @@ class ClusterDirectory:
             )
         if not (str(self.path).isascii() and str(self.path).isprintable()):
             raise DirectoryError(f"{str(self.path)!r}: kubelet's paths must be printable ASCII")
-
-    @property
-    def kubeconfig(self) -> Path:
-        return self.path / _KUBECONFIG
+        self.kubeconfig = self.path / _KUBECONFIG
+        self.log = self.path / _LOG
+        self._state = self.path / _STATE
+        self._owner = self.path / _OWNER
 
     @property
     def advice(self) -> str:
         """The shell argument of `make cluster` that selects this directory."""
         named = str(self.path)
         return "" if named == DIRECTORY else f" AT={shlex.quote(named)}"
-
-    @property
-    def log(self) -> Path:
-        return self.path / _LOG
-
-    @property
-    def _state(self) -> Path:
-        return self.path / _STATE
-
-    @property
-    def _owner(self) -> Path:
-        return self.path / _OWNER
 
     # --- locks ------------------------------------------------------------------------------
 
@@ -112,20 +118,26 @@ class ClusterDirectory:
         directory is not made. Raises DirectoryError, also if it has foreign content."""
         while True:
             if make:
-                self._marked.make()
-            elif not self._marked.exists():
+                try:
+                    self.path.mkdir(mode=0o700, exist_ok=True)
+                except FileExistsError:  # a file, which is refused below
+                    pass
+                except OSError as error:
+                    raise DirectoryError(f"{self.path} cannot be made: {error.strerror}") from error
+            elif not os.path.lexists(self.path):
                 yield
                 return
             try:
-                descriptor = self._marked.opened()
+                descriptor = self._opened()
             except FileNotFoundError:
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
                 if self._is(descriptor):  # else another process has removed it meanwhile
-                    self._marked.check()
-                    if make:
-                        self._marked.mark()
+                    self._check()
+                    # Other processes may read it meanwhile: an existing one is not rewritten.
+                    if make and not self._is_marked():
+                        (self.path / _MARKER).write_text(_MARKER_TEXT)
                     yield
                     return
             finally:
@@ -148,12 +160,60 @@ class ClusterDirectory:
         fresh.write_text(json.dumps(state))
         fresh.rename(self._state)
 
+    def _opened(self) -> int:
+        """Another user's directory in /tmp could be changed at any time: it must be owned by us."""
+        status = self.path.lstat()
+        ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
+        if not (stat.S_ISDIR(status.st_mode) and ours):
+            raise DirectoryError(f"{self.path} is not a directory of ours with mode 0700")
+        return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
+    def _is(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), self.path.lstat())
+        except FileNotFoundError:
+            return False
+
+    # --- content ----------------------------------------------------------------------------
+
+    def _is_marked(self) -> bool:
+        marker = self.path / _MARKER
+        try:
+            return not marker.is_symlink() and marker.read_text() == _MARKER_TEXT
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError):
+            return False
+
+    def _known(self) -> list[Path]:
+        """Content that a cluster has made, by exact names, beside the marker; links never are."""
+        found = []
+        for entry in os.scandir(self.path):
+            is_lab = entry.is_dir(follow_symlinks=False) and _LAB.fullmatch(entry.name)
+            if is_lab or (entry.is_file(follow_symlinks=False) and entry.name in _FILES):
+                found.append(Path(entry.path))
+        return found
+
+    def _check(self) -> None:
+        """Its content is removed with the cluster, so none of it may be unknown."""
+        if not os.path.lexists(self.path):
+            return
+        inside = {path.name for path in self.path.iterdir()} - {_MARKER}
+        if inside and not self._is_marked():
+            raise DirectoryError(
+                f"--at: invalid value {self.path}: must be empty or a cluster's directory: it has"
+                f" {_some(inside)}"
+            )
+        if foreign := inside - {path.name for path in self._known()}:
+            raise DirectoryError(
+                f"--at: invalid value {self.path}: must have only a cluster's files; move away"
+                f" {_some(foreign)}"
+            )
+
     # --- state ------------------------------------------------------------------------------
 
     def read_status(self) -> ClusterStatus:
         """Raises DirectoryError if access is denied."""
         try:
-            exists = self._marked.is_marked() and any(self._marked.known())
+            exists = self._is_marked() and any(self._known())
             owner, state = self.owner(), self._read()
         except PermissionError as error:
             raise DirectoryError(f"only root may look into {self.path}") from error
@@ -201,7 +261,7 @@ class ClusterDirectory:
 
     def empty(self) -> None:
         """Remove what `clear` removes. The directory stays, for another cluster."""
-        self._marked.check()
+        self._check()
         owner, state = self.owner(), self._read()
         if owner is not None:
             self._end(owner)
@@ -213,19 +273,39 @@ class ClusterDirectory:
                 raise DirectoryError(f"processes {left} do not end")
             if time.monotonic() > patience or owner is None:
                 for pid in left:
-                    _kill(pid)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             time.sleep(0.1)
         for each in self.path.glob(f"{PREFIX}*"):
             if not cgroups.remove(each.name, deadline - time.monotonic()):
                 raise DirectoryError(f"cgroups {each.name} are still in use")
         if interface := state.get("interface"):
             network.remove(str(interface))
-        self._marked.empty()
+        self._remove_known()
 
     def remove(self) -> None:
         """Remove its known content and the directory, when no process of it runs. Raises
         DirectoryError."""
-        self._marked.remove()
+        self._remove_known()
+        try:
+            if self._is_marked():
+                (self.path / _MARKER).unlink()
+            self.path.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise DirectoryError(f"{self.path} cannot be removed: {error.strerror}") from error
+
+    def _remove_known(self) -> None:
+        if not self._is_marked():
+            return
+        for path in self._known():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        if left := [path.name for path in self._known()]:
+            raise DirectoryError(f"{', '.join(left)} in {self.path} cannot be removed")
 
     def left(self, status: ClusterStatus) -> list[str]:
         """Remains of a cluster that was observed here, after its end."""
@@ -251,16 +331,19 @@ class ClusterDirectory:
                 time.sleep(0.05)
 
     def _processes(self) -> list[int]:
-        found = marked_directory.processes(MARK, self.path)
-        return [pid for pid in found if pid != os.getpid()]
-
-    def _is(self, descriptor: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(descriptor), self.path.lstat())
-        except FileNotFoundError:
-            return False
+        return [pid for pid in processes(self.path) if pid != os.getpid()]
 
 
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+def _one_spelling(directory: Path) -> Path:
+    """The canonical form of the directory's path. Its last component may be a link, which is
+    refused."""
+    try:
+        named = directory.name not in ("", "..")
+        return directory.parent.resolve() / directory.name if named else directory.resolve()
+    except (OSError, RuntimeError) as error:  # the latter for a cycle of links
+        raise DirectoryError(f"{directory}: {error}") from error
+
+
+def _some(names: Iterable[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(map(repr, shown[:_NAMES_SHOWN])) + (", ..." if shown[_NAMES_SHOWN:] else "")

@@ -21,8 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from lab.cluster.directory import MARK, ClusterDirectory, ClusterStatus
-from lab.cluster.marked_directory import DirectoryError
+from lab.cluster.directory import MARK, ClusterDirectory, ClusterStatus, DirectoryError
 from lab.cluster.product import VALUES, Wanted
 from lab.cluster.running import NODE, Cluster, ClusterError
 from lab.node import network

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from lab.cluster.directory import ClusterDirectory, add_option
-from lab.cluster.marked_directory import DirectoryError
+from lab.cluster.directory import ClusterDirectory, DirectoryError, add_option
 from lab.node.catalogue import Catalogue
 from lab.node.lab import CLUSTER_FILES
 from tools import building, programs

@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 from gpuslice.contract import names
 from gpuslice.contract.dialects import DIALECTS
 from lab.cluster.controlplane import ControlPlane
-from lab.cluster.directory import MARK
-from lab.cluster.marked_directory import processes
+from lab.cluster.directory import MARK, processes
 from lab.node import network
 from tools import chart, kubernetes
 
@@ -163,7 +162,7 @@ class Product:
         """Find the programs' main processes, by their numbers outside of the lab's namespace."""
         found = {each: pid for each, pid in self._pids.items() if program_of(pid) is each}
         if len(found) < len(PROGRAMS):
-            for pid in sorted(processes(MARK, self.cluster)):
+            for pid in sorted(processes(self.cluster)):
                 if (program := program_of(pid)) is not None:
                     found.setdefault(program, pid)
         self._pids = found

@@ -19,8 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, TextIO
 
-from lab.cluster.directory import ClusterDirectory, add_option
-from lab.cluster.marked_directory import DirectoryError
+from lab.cluster.directory import ClusterDirectory, DirectoryError, add_option
 from lab.demo import background_builds, node, seed, story
 from lab.demo.live import Live, StageError
 from lab.demo.report import Report

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from lab.cluster.directory import ClusterDirectory
-from lab.cluster.marked_directory import DirectoryError
+from lab.cluster.directory import ClusterDirectory, DirectoryError
 from lab.cluster.owner import Owner, OwnerError
 from lab.cluster.product import Wanted
 from lab.demo import seed

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuslice.contract import names
-from lab.cluster.directory import MARK
-from lab.cluster.marked_directory import processes
+from lab.cluster.directory import MARK, processes
 from lab.cluster.product import RELEASE, run_helm
 from tools.chart import CHART
 
@@ -71,7 +70,7 @@ class Whole:
 
     def marked(self) -> list[int]:
         """Numbers of all its processes but those in users' pods."""
-        return list(processes(MARK, self.directory))
+        return list(processes(self.directory))
 
     def first(self) -> int:
         """The first process of the cluster's namespaces."""

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.cluster.directory import MARK, ClusterDirectory
-from lab.cluster.marked_directory import DirectoryError
+from lab.cluster.directory import MARK, ClusterDirectory, DirectoryError
 
 
 @pytest.fixture
