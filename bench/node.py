@@ -24,9 +24,9 @@ import psutil
 from bench import Result
 from bench.native import built
 from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.cgroups import MemoryGroup
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
-from lab.node.memory_group import MemoryGroup
 
 _GIB: Final = 1 << 30
 _GPU: Final = 80 * _GIB

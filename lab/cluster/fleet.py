@@ -51,7 +51,6 @@ class Fleet:
         self._connection = AsyncExitStack()
         self._uids: dict[str, str] = {}
         self._ready = dict.fromkeys(self.nodes, "true")
-        self._stopped: set[str] = set()
         self._renew_s = renew_s
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
@@ -82,10 +81,6 @@ class Fleet:
             self._loop.close()
 
     # --- the agent
-
-    def kill_agent(self, name: str) -> None:
-        """Stop renewing its Lease."""
-        self._loop.call_soon_threadsafe(self._stopped.add, name)
 
     def set_ready(self, name: str, ready: str = "true") -> None:
         """ "true", or why it can serve no container."""
@@ -146,10 +141,7 @@ class Fleet:
         down."""
         loop = asyncio.get_running_loop()
         while True:
-            begun_s, living = (
-                loop.time(),
-                [name for name in self._uids if name not in self._stopped],
-            )
+            begun_s, living = loop.time(), list(self._uids)
             parts = max(1, round(every_s / _TOGETHER_S))
             for part in range(parts):
                 await asyncio.sleep(begun_s + every_s * part / parts - loop.time())
@@ -160,7 +152,7 @@ class Fleet:
 
     async def _renew_if_it_can(self, name: str) -> None:
         try:
-            if name in self._uids and name not in self._stopped:
+            if name in self._uids:
                 await self._renew(name)
         except KubeError:
             return

@@ -104,10 +104,9 @@ class Catalogue:
         tools = [self._tools, self._extra]
         plain = [self._tools, self._etc, self._extra]
         visible = f"{names.ENV_VISIBLE_DEVICES}=all"
-        whole = [self._tools, self._etc, self._python, self._extra]
         return (
-            Image(PAUSE_IMAGE, [self._pause], ["/busybox", "sh", "-c", _FOR_EVER]),
-            Image(PYTHON_IMAGE, whole),
+            self._pause,
+            Image(PYTHON_IMAGE, self._whole),
             Image(PRELOAD_IMAGE, [*plain, own]),
             Image(NIX_PRELOAD_IMAGE, [*plain, nix]),
             Image(LINKED_PRELOAD_IMAGE, [*plain, linked]),
@@ -121,35 +120,31 @@ class Catalogue:
 
     def of_a_cluster(self) -> Sequence[Image]:
         """The images that the cluster's pods may name; its registry has no others."""
+        hami = Layer()
+        hami.add_bytes("/k8s-vgpu/lib/nvidia/libvgpu.so", b"stand-in")
         return (
             *(self.busybox(name, command) for name, command in _STAND_INS.items()),
-            Image(_HAMI_IMAGE, [self._tools, self._hami]),
-            Image(PAUSE_IMAGE, [self._pause], ["/busybox", "sh", "-c", _FOR_EVER]),
+            Image(_HAMI_IMAGE, [self._tools, hami]),
+            self._pause,
             self.busybox(),
             self.busybox(DEBIAN_IMAGE),
-            Image(
-                PYTHON_IMAGE,
-                [self._tools, self._etc, self._python, self._extra],
-                ["python3"],
-                [f"PATH={PYTHON_HOME}/bin:{_PATH}"],
-            ),
+            Image(PYTHON_IMAGE, self._whole, ["python3"], [f"PATH={PYTHON_HOME}/bin:{_PATH}"]),
         )
 
     def busybox(self, name: str = BUSYBOX_IMAGE, command: Sequence[str] = ("sh",)) -> Image:
         layers = [self._tools, self._etc, self._applets, self._extra]
         return Image(name, layers, command, [f"PATH={_PATH}"])
 
-    @cached_property
-    def _hami(self) -> Layer:
-        layer = Layer()
-        layer.add_bytes("/k8s-vgpu/lib/nvidia/libvgpu.so", b"stand-in")
-        return layer
+    @property
+    def _whole(self) -> Sequence[Layer]:
+        return [self._tools, self._etc, self._python, self._extra]
 
-    @cached_property
-    def _pause(self) -> Layer:
+    @property
+    def _pause(self) -> Image:
         layer = Layer()
         layer.add_file(_program("busybox"), "/busybox")
-        return layer
+        for_ever = "while :; do sleep 1000000; done"
+        return Image(PAUSE_IMAGE, [layer], ["/busybox", "sh", "-c", for_ever])
 
     @cached_property
     def _tools(self) -> Layer:
@@ -209,9 +204,6 @@ class Catalogue:
             layer.add_file(source, path, mode)
         layer.add_needed()
         return layer
-
-
-_FOR_EVER: Final = "while :; do sleep 1000000; done"
 
 
 def kube_scheduler(program: Path, version: str) -> Image:

@@ -1,8 +1,15 @@
-"""The control groups of a lab: its containers' groups are below groups of one name."""
+"""Control groups: those of a lab, whose containers' groups are below groups of one name, and one of
+memory, of either version, as a pod has one.
+
+The kernel charges a group of memory for its processes, for the kernel memory that they use, and for
+the files on tmpfs that they write. A file stays charged when the process that wrote it has exited.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Final
@@ -10,6 +17,9 @@ from typing import Final
 ROOT: Final = Path("/sys/fs/cgroup")
 _OWN: Final = Path("/proc/self/cgroup")
 _POLL_S: Final = 0.05
+REMOVE_TIMEOUT_S: Final = 60.0
+
+_V1: Final = ROOT / "memory"
 
 
 def named(name: str) -> list[Path]:
@@ -37,3 +47,62 @@ def remove(name: str, within_s: float = 0.0) -> bool:
             return not named(name)
         time.sleep(_POLL_S)
     return True
+
+
+class MemoryGroup:
+    """The group NAME, below the root of its hierarchy. limit_bytes 0: no limit."""
+
+    def __init__(self, name: str, limit_bytes: int = 0) -> None:
+        self._name = name
+        self._is_v1 = _V1.is_dir()
+        self.path = (_V1 if self._is_v1 else ROOT) / name
+        if not self._is_v1:
+            (ROOT / "cgroup.subtree_control").write_text("+memory")
+        self.path.mkdir()
+        if limit_bytes:
+            limit = "memory.limit_in_bytes" if self._is_v1 else "memory.max"
+            (self.path / limit).write_text(str(limit_bytes))
+
+    def container(self, number: int) -> Path:
+        """A new group below it, as a container of the pod has one."""
+        path = self.path / f"container-{number}"
+        if not self._is_v1:
+            (self.path / "cgroup.subtree_control").write_text("+memory")
+        path.mkdir()
+        return path
+
+    @property
+    def working_set_bytes(self) -> int:
+        """Return the usage without file pages that the kernel reclaims first, as the kubelet
+        computes it."""
+        usage = "memory.usage_in_bytes" if self._is_v1 else "memory.current"
+        inactive = "total_inactive_file" if self._is_v1 else "inactive_file"
+        return int((self.path / usage).read_text()) - _fields(self.path / "memory.stat")[inactive]
+
+    @property
+    def killed(self) -> int:
+        """Processes that the kernel killed for lack of memory."""
+        name = "memory.oom_control" if self._is_v1 else "memory.events"
+        # Version 2 counts those of the groups below here, too.
+        below = [each for each in self.path.iterdir() if each.is_dir()] if self._is_v1 else []
+        return sum(_fields(group / name)["oom_kill"] for group in (self.path, *below))
+
+    def remove(self) -> None:
+        """Kill the processes that are left in it, and remove it with the groups below.
+
+        A killed program's children end after it. TimeoutError: one is still there after
+        REMOVE_TIMEOUT_S.
+        """
+        deadline_s = time.monotonic() + REMOVE_TIMEOUT_S
+        while not remove(self._name):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{self.path}: still has processes after {REMOVE_TIMEOUT_S} s")
+            for file in (self.path / "cgroup.procs", *self.path.glob("*/cgroup.procs")):
+                for pid in file.read_text().split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+            time.sleep(_POLL_S)
+
+
+def _fields(file: Path) -> dict[str, int]:
+    return {key: int(value) for key, value in map(str.split, file.read_text().splitlines())}

@@ -6,7 +6,6 @@ Independent of pods (cri.py) and of our agent.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -104,10 +103,10 @@ class Containerd:
     def start(self) -> None:
         """Return when it answers. Raises ContainerdError."""
         command: list[str | Path] = [self._programs.containerd, "--config", self.paths.config]
+        # containerd looks for the shim on PATH; ours must come before any that the machine has.
+        environ = {"PATH": f"{self._programs.directory}:{_PATH}"}
         with self.paths.log.open("a") as log:
-            self._process = self._namespace.start(
-                command, log, subprocess.STDOUT, {"PATH": self._path()}
-            )
+            self._process = self._namespace.start(command, log, subprocess.STDOUT, environ)
         deadline = time.monotonic() + _START_S
         while not self._answers():
             if not self._process.running or time.monotonic() > deadline:
@@ -138,7 +137,3 @@ class Containerd:
         except ContainerdError:
             return False
         return True
-
-    def _path(self) -> str:
-        """containerd looks for the shim on PATH; ours must come before any that the machine has."""
-        return os.pathsep.join([str(self._programs.directory), _PATH])

@@ -7,7 +7,7 @@ shims' sockets in releases that cannot configure them (see containerd.py).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -55,47 +55,29 @@ temp = "{directory}/root/tmp"
   path = "{directory}/opt"
 """
 
-# Runc is not always allowed to lower oom_score_adj; the lab's images are only imported.
-_CRI: Final[Mapping[int, str]] = {
-    2: """\
-[plugins.'io.containerd.grpc.v1.cri']
-  restrict_oom_score_adj = true
-  netns_mounts_under_state_dir = true
-  enable_cdi = true
-  cdi_spec_dirs = ["{directory}/cdi"]
-  sandbox_image = "{pause}"
-  [plugins.'io.containerd.grpc.v1.cri'.cni]
-    bin_dir = "{directory}/cni/bin"
-    conf_dir = "{directory}/cni/conf"
-  [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc.options]
-      Root = "{directory}/runc"
-      SystemdCgroup = false
-""",
-    3: """\
-[plugins.'io.containerd.cri.v1.runtime']
+# Runc is not always allowed to lower oom_score_adj. The handler kata is a sandboxed runtime's name,
+# which is all that is known of it before it runs.
+_CRI: Final = """\
+[plugins.'{cri}']
   restrict_oom_score_adj = true
   netns_mounts_under_state_dir = true
   cdi_spec_dirs = ["{directory}/cdi"]
-  [plugins.'io.containerd.cri.v1.runtime'.cni]
-    bin_dirs = ["{directory}/cni/bin"]
+  {keys}
+  [plugins.'{cri}'.cni]
+    {programs}
     conf_dir = "{directory}/cni/conf"
-  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+"""
+_RUNTIME: Final = """\
+  [plugins.'{cri}'.containerd.runtimes.{handler}]
     runtime_type = "io.containerd.runc.v2"
-    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+    [plugins.'{cri}'.containerd.runtimes.{handler}.options]
       Root = "{directory}/runc"
       SystemdCgroup = false
-  # A sandboxed runtime's name, which is all that is known of it before it runs.
-  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.kata.options]
-      Root = "{directory}/runc"
-      SystemdCgroup = false
+"""
+_PINNED: Final = """\
 [plugins.'io.containerd.cri.v1.images'.pinned_images]
   sandbox = "{pause}"
-""",
-}
+"""
 
 _VALIDATOR: Final = """\
 [plugins.'io.containerd.nri.v1.nri'.default_validator]
@@ -113,17 +95,28 @@ _SOCKET_DIR: Final = """\
 
 def text(release: Release, directory: Path, options: Options) -> str:
     """The whole file."""
-    parts = [_COMMON, _CRI[release.config_version]]
-    parts += [_VALIDATOR] * release.has_validator
-    parts += [_SOCKET_DIR] * release.has_socket_dir
-    return "".join(parts).format(
-        config_version=release.config_version,
-        directory=directory,
-        pause=PAUSE_IMAGE,
-        request_timeout_s=options.request_timeout_s,
-        validator=str(options.validator).lower(),
-        required_plugins=json.dumps(list(options.required_plugins)),
-        toleration=options.toleration,
+    names = {"directory": directory, "pause": PAUSE_IMAGE}
+    if release.config_version == 2:
+        cri, pinned = "io.containerd.grpc.v1.cri", ""
+        keys = f'enable_cdi = true\n  sandbox_image = "{PAUSE_IMAGE}"'
+        programs = f'bin_dir = "{directory}/cni/bin"'
+    else:
+        cri, pinned, keys = "io.containerd.cri.v1.runtime", _PINNED, ""
+        programs = f'bin_dirs = ["{directory}/cni/bin"]'
+    runtimes = [_RUNTIME.format(cri=cri, handler=each, **names) for each in ("runc", "kata")]
+    cri_text = _CRI.format(cri=cri, keys=keys, programs=programs, **names) + "".join(runtimes)
+    parts = [_COMMON, pinned, _VALIDATOR * release.has_validator]
+    parts.append(_SOCKET_DIR * release.has_socket_dir)
+    return (
+        "".join(parts).format(
+            config_version=release.config_version,
+            request_timeout_s=options.request_timeout_s,
+            validator=str(options.validator).lower(),
+            required_plugins=json.dumps(list(options.required_plugins)),
+            toleration=options.toleration,
+            **names,
+        )
+        + cri_text
     )
 
 
@@ -133,8 +126,6 @@ imports = ["/etc/containerd/conf.d/*.toml"]
 
 [plugins.'io.containerd.cri.v1.runtime']
   restrict_oom_score_adj = true
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-  sandbox = "{pause}"
 [plugins.'io.containerd.cri.v1.images'.registry]
   config_path = "/etc/containerd/certs.d"
 [plugins.'io.containerd.nri.v1.nri']
@@ -156,7 +147,7 @@ _NVIDIA: Final = """\
 def of_host(options: Options) -> str:
     """containerd's defaults, as far as a machine without a network allows. NRI is on by default
     from containerd 2.0."""
-    text = _HOST + _NVIDIA * bool(options.default_runtime)
+    text = _HOST + _PINNED + _NVIDIA * bool(options.default_runtime)
     return text.format(
         pause=PAUSE_IMAGE,
         validator=str(options.validator).lower(),

@@ -23,12 +23,21 @@ from simgpu import device_nodes
 from simgpu.cdi import library_dir
 from simgpu.config import HostConfig
 from simgpu.state_dir import StateDir
+from tools.images.nvidia_ctk import NVIDIA_CDI_HOOK, NVIDIA_CONTAINER_RUNTIME, NVIDIA_CTK
 
 _COVERED: Final = ("/etc", "/opt", "/run", "/usr", "/var")
 CONTAINERD_ROOT: Final = Path("/var/lib/containerd")
 _LIBRARIES: Final = ("libcuda.so", "libnvidia-ml.so")
 _FIRMWARE: Final = Path("/usr/lib/firmware/nvidia")
 _BELOW_DEV: Final = ("pts", "shm", "mqueue")
+RUNTIME: Final = Path("/usr/bin/nvidia-container-runtime")
+RUNTIME_CONFIG: Final = Path("/etc/nvidia-container-runtime/config.toml")
+
+# GPU Operator's toolkit has such a script, too. The variable is the simulated driver's.
+_WRAPPER: Final = """\
+#!/bin/sh
+SIMGPU_DIR={sim_dir} exec {program}.real "$@"
+"""
 
 
 def make(
@@ -99,3 +108,18 @@ def _cover_dev(namespace: Namespace) -> None:
     namespace.cover(Path("/dev"))
     for name in below:
         namespace.mount("--move", kept / name, Path("/dev", name))
+
+
+def install_nvidia_runtime(namespace: Namespace, sim_dir: Path, config: str = "") -> None:
+    """NVIDIA's container runtime, as the toolkit's package installs it; the programs are NVIDIA's
+    own. The runtime asks the driver for its GPUs: the simulated one. Where Options.default_runtime
+    names a handler, containerd runs all containers without a RuntimeClass by it.
+
+    config: the toolkit's whole file; "" has its defaults. Raises NamespaceError.
+    """
+    for program in (NVIDIA_CDI_HOOK, NVIDIA_CTK):
+        shutil.copy(program.ensure(), namespace.outside(Path("/usr/bin", program.name)))
+    real = RUNTIME.with_suffix(".real")
+    shutil.copy(NVIDIA_CONTAINER_RUNTIME.ensure(), namespace.outside(real))
+    namespace.write(RUNTIME, _WRAPPER.format(sim_dir=sim_dir, program=RUNTIME), 0o755)
+    namespace.write(RUNTIME_CONFIG, config)

@@ -117,7 +117,10 @@ class Lab:
     def _open(self) -> None:
         self.directory = self.namespace.directory
         self.sim_dir = self.directory / "sim"
-        self.run_dir = self._tmpfs("run") / names.PLUGIN_NAME
+        run = self.directory / "run"
+        run.mkdir()
+        self.namespace.mount("-t", "tmpfs", "run", run)  # as a node's
+        self.run_dir = run / names.PLUGIN_NAME
         self.store_dir = self.run_dir / names.DIR_STORE
         built = programs.ensure(release=self.release)
         installed = None
@@ -199,7 +202,11 @@ class Lab:
     def start_gpus(self) -> None:
         """No effect if they run. Raises LabError. The GPUs start empty: allocations of earlier
         programs are lost, and existing containers cannot reach them."""
-        self._python("simgpu", "up", "--dir", self.sim_dir, *self._gpu_options())
+        gpus = [option for size in self._memory for option in ("--gpu", str(size))]
+        up: list[str | Path] = [sys.executable, "-m", "simgpu", "up", "--dir", self.sim_dir]
+        done = self.namespace.run([*up, "--config", config.DEFAULT_FILE, *gpus])
+        if done.returncode != 0:
+            raise LabError(f"simgpu up: {done.stdout}{done.stderr}")
 
     # --- the node agent ---------------------------------------------------------------------
 
@@ -327,19 +334,3 @@ class Lab:
             took_s = time.monotonic() - asked_s
             time.sleep(min(max(0.02, 4 * took_s), 1.0))
             asked_s = time.monotonic()
-
-    def _tmpfs(self, name: str) -> Path:
-        """A tmpfs like a node's /run, visible inside the lab only."""
-        place = self.directory / name
-        place.mkdir()
-        self.namespace.mount("-t", "tmpfs", name, place)
-        return place
-
-    def _gpu_options(self) -> list[str]:
-        gpus = [option for size in self._memory for option in ("--gpu", str(size))]
-        return ["--config", str(config.DEFAULT_FILE), *gpus]
-
-    def _python(self, module: str, *arguments: str | Path) -> None:
-        done = self.namespace.run([sys.executable, "-m", module, *arguments])
-        if done.returncode != 0:
-            raise LabError(f"python -m {module}: {done.stdout}{done.stderr}")

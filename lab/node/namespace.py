@@ -41,7 +41,10 @@ class Namespace:
     link: Link | None = None
 
     def __init__(self, own_network: bool = False, parent: Path | None = None) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent or _parent()))
+        temporary = tempfile.gettempdir()
+        # Sockets may not fit below it.
+        temporary = temporary if len(temporary) <= PARENT_CHARS_MAX else "/tmp"
+        self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent or temporary))
         self.cgroup = self.directory.name
         self._kinds = ["--mount", "--pid", *(["--net"] * own_network)]
         self._holder = subprocess.Popen(
@@ -156,12 +159,6 @@ class Namespace:
             process.entering.wait(_END_S)
         if self.link is not None:
             network.remove(self.link.interface)  # the kernel would, but not at once
-
-
-def _parent() -> str:
-    """The parent of the lab's directory: $TMPDIR, unless sockets would not fit below it."""
-    chosen = tempfile.gettempdir()
-    return chosen if len(chosen) <= PARENT_CHARS_MAX else "/tmp"
 
 
 class Inside:

@@ -81,8 +81,7 @@ def _example(directory: Path) -> Image:
 
 def test_an_archive_is_an_oci_layout_with_its_names(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
-    pack([_example(tmp_path / "tree")], tmp_path / "archive.tar", tmp_path)
-    with tarfile.open(tmp_path / "archive.tar") as tar:
+    with tarfile.open(pack([_example(tmp_path / "tree")], tmp_path)) as tar:
         assert json.loads(_read(tar, "oci-layout")) == {"imageLayoutVersion": "1.0.0"}
         (described,) = json.loads(_read(tar, "index.json"))["manifests"]
         assert described["annotations"] == {

@@ -23,7 +23,7 @@ import yaml
 from gpuslice.contract import allocation, grants, names, quantity
 from gpuslice.contract.allocation import Allocation, DeviceEntry
 from gpuslice.contract.grants import GpuGrant
-from lab.node.memory_group import MemoryGroup
+from lab.node.cgroups import MemoryGroup
 from nri_plugin.gpu import record
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri

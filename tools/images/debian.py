@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from tools import building
-from tools.images.oci import ARCHITECTURES, ImageError, remove_older, settle
+from tools.images.oci import ARCHITECTURES, ImageError, cached
 from tools.progress import step
-from tools.scratch import scratch
 
 _FORMAT: Final = 1
 _MERGED: Final = ("bin", "lib", "lib64", "sbin")
@@ -93,18 +92,18 @@ def system(packages: Sequence[str], machine: str, fetch: bool = False) -> System
     final = directory / f"{machine}-{hashlib.sha256(made_of).hexdigest()[:16]}"
     if fetch:
         shutil.rmtree(final, ignore_errors=True)
-    if not final.exists():
-        with scratch(directory, ".fetching-") as whole:
-            with step(f"fetching Debian packages for {machine}") as shown:
-                archives = _download(packages, machine, whole)
-                shown.result = f"{len(archives)} packages"
-            made = whole / "made"
-            _unpack(archives, packages, made)
-            ours = System(machine, packages, made / "root")
-            ours.compile(ours.root / "usr/lib", "/usr/lib")
-            settle(made, final)
-        remove_older(directory, f"{machine}-*", final)
-    os.utime(final)
+
+    def make(whole: Path) -> Path:
+        with step(f"fetching Debian packages for {machine}") as shown:
+            archives = _download(packages, machine, whole)
+            shown.result = f"{len(archives)} packages"
+        made = whole / "made"
+        _unpack(archives, packages, made)
+        ours = System(machine, packages, made / "root")
+        ours.compile(ours.root / "usr/lib", "/usr/lib")
+        return made
+
+    cached(final, f"{machine}-*", make)
     listed = (final / "packages.txt").read_text().splitlines()
     return System(machine, packages, final / "root", listed)
 

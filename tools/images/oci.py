@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -146,34 +146,29 @@ class Image:
 def archive(images: Sequence[Image], directory: Path) -> Path:
     """The OCI archive of the images, from `directory` or packed into it."""
     path = directory / f"images-{_key(images)}.tar"
-    if path.exists():
-        os.utime(path)
-        return path
-    with scratch(directory, ".packing-") as packing:
-        packed = packing / "archive.tar"
-        pack(images, packed, packing)
-        packed.rename(path)
-    remove_older(directory, "images-*.tar", path)
-    return path
+    return cached(path, "images-*.tar", lambda packing: pack(images, packing))
 
 
-def remove_older(directory: Path, pattern: str, newest: Path) -> None:
-    """Keep the files or directories that were used last."""
-    archives = sorted(directory.glob(pattern), key=lambda path: path.stat().st_mtime)
-    for path in archives[:-KEPT]:
-        if path.is_dir() and path != newest:
-            shutil.rmtree(path, ignore_errors=True)
-        elif path != newest:
-            path.unlink(missing_ok=True)
-
-
-def settle(made: Path, final: Path) -> Path:
-    """Make `final` the directory `made`, unless another process made it meanwhile."""
-    try:
-        made.rename(final)
-    except OSError:
-        if not final.is_dir():
-            raise
+def cached(final: Path, pattern: str, make: Callable[[Path], Path]) -> Path:
+    """The file or directory in the cache. Otherwise it is what `make` makes in a scratch directory,
+    unless another process makes it meanwhile. Of all that match the pattern, those that were used
+    last are kept."""
+    if not final.exists():
+        with scratch(final.parent, ".making-") as place:
+            made = make(place)
+            try:
+                made.rename(final)
+            except OSError:
+                if not final.is_dir():
+                    raise
+        os.utime(final)
+        found = sorted(final.parent.glob(pattern), key=lambda path: path.stat().st_mtime)
+        for path in found[:-KEPT]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    os.utime(final)
     return final
 
 
@@ -213,8 +208,9 @@ def _configuration(image: Image) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value}
 
 
-def pack(images: Sequence[Image], target: Path, packing: Path) -> None:
-    """Write the archive; `packing` is a directory for the blobs on the way."""
+def pack(images: Sequence[Image], packing: Path) -> Path:
+    """Write the archive into that directory, which also gets the blobs on the way."""
+    target = packing / "archive.tar"
     blobs: dict[str, Path] = {}
     layers: dict[int, dict[str, Any]] = {}
     manifests = []
@@ -260,6 +256,7 @@ def pack(images: Sequence[Image], target: Path, packing: Path) -> None:
         _put(tar, "index.json", Entry(0o644, content=json.dumps(index).encode()))
         for digest, path in sorted(blobs.items()):
             _put(tar, f"blobs/sha256/{digest}", Entry(0o644, source=path))
+    return target
 
 
 def _descriptor(kind: str, digest: str, size: int) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import subprocess
 import tarfile
@@ -25,7 +24,6 @@ from tools.images.nvidia_ctk import NVIDIA_CTK, PROGRAMS
 from tools.images.oci import ARCHITECTURES, Image, Layer
 from tools.images.table import ROOT, Recipe, project, requirements, table
 from tools.progress import step
-from tools.scratch import scratch
 
 CONTENTS: Final = "/usr/share/gpuslice/contents.txt"
 _LICENSE: Final = "/usr/share/gpuslice/LICENSE"
@@ -57,18 +55,14 @@ def ensure(recipe: Recipe, machine: str = platform.machine(), fetch: bool = Fals
     directory = building.cache_dir() / "images"
     name = f"{recipe.name}-{ARCHITECTURES[machine]}"
     system = debian.system(table().debian, machine, fetch)
-    path = directory / f"{name}-{_key(recipe, system)}.tar"
-    if path.exists():
-        os.utime(path)
-        return described(path)
-    with scratch(directory, ".packing-") as packing:
+
+    def make(packing: Path) -> Path:
         image = _image(recipe, system)
-        packed = packing / "archive.tar"
         with step(f"packing {recipe.name}"):
-            oci.pack([image], packed, packing)
-        packed.rename(path)
-    oci.remove_older(directory, f"{name}-*.tar", path)
-    return described(path)
+            return oci.pack([image], packing)
+
+    path = directory / f"{name}-{_key(recipe, system)}.tar"
+    return described(oci.cached(path, f"{name}-*.tar", make))
 
 
 def described(path: Path) -> Built:

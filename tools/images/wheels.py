@@ -7,23 +7,20 @@ each set of them.
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from tools import building
 from tools.images.debian import System
-from tools.images.oci import ImageError, remove_older, settle
+from tools.images.oci import ImageError, cached
 from tools.images.table import ROOT
 from tools.progress import step
-from tools.scratch import scratch
 
 _FORMAT: Final = 1
 _GLIBC: Final = range(5, 37)
@@ -34,16 +31,6 @@ _SLIM: Final = ROOT / "manifests" / "images" / "slim.sh"
 """The Containerfiles run it too."""
 
 
-@contextmanager
-def _stripping(machine: str) -> Iterator[list[str]]:
-    """Collects libraries, and removes the debugging information of all at the end."""
-    found: list[str] = []
-    yield found
-    if found:
-        strip = "strip" if machine == platform.machine() else f"{machine}-linux-gnu-strip"
-        subprocess.run([strip, "--strip-debug", *found], check=True)
-
-
 def installed(requirements: Sequence[str], system: System, place: str) -> Path:
     """A directory with `site`, the requirements' packages for the image's Python, compiled for
     `place` in the image, and `packages.txt`, "NAME VERSION" of each. Raises ImageError."""
@@ -52,23 +39,24 @@ def installed(requirements: Sequence[str], system: System, place: str) -> Path:
     made_of = f"{facts} {list(requirements)} {here}"
     directory = building.cache_dir() / "wheels"
     final = directory / hashlib.sha256(made_of.encode()).hexdigest()[:16]
-    if not final.exists():
-        with scratch(directory, ".fetching-") as whole:
-            with step(f"fetching Python packages for {system.machine}") as shown:
-                wheels = _download(requirements, here, system, whole)
-                shown.result = f"{len(wheels)} wheels"
-            made = whole / "made"
-            with _stripping(system.machine) as libraries:
-                for wheel in wheels:
-                    libraries += _unpack(wheel, made / "site")
-            _slim(made / "site")
-            names = [wheel.name.split("-")[:2] for wheel in wheels]
-            (made / "packages.txt").write_text("".join(f"{n} {v}\n" for n, v in sorted(names)))
-            system.compile(made / "site", place)
-            settle(made, final)
-        remove_older(directory, "[0-9a-f]*", final)
-    os.utime(final)
-    return final
+
+    def make(whole: Path) -> Path:
+        with step(f"fetching Python packages for {system.machine}") as shown:
+            wheels = _download(requirements, here, system, whole)
+            shown.result = f"{len(wheels)} wheels"
+        made = whole / "made"
+        libraries = [each for wheel in wheels for each in _unpack(wheel, made / "site")]
+        if libraries:
+            same = system.machine == platform.machine()
+            strip = "strip" if same else f"{system.machine}-linux-gnu-strip"
+            subprocess.run([strip, "--strip-debug", *libraries], check=True)
+        _slim(made / "site")
+        names = [wheel.name.split("-")[:2] for wheel in wheels]
+        (made / "packages.txt").write_text("".join(f"{n} {v}\n" for n, v in sorted(names)))
+        system.compile(made / "site", place)
+        return made
+
+    return cached(final, "[0-9a-f]*", make)
 
 
 def _download(
@@ -126,21 +114,19 @@ def own(sources: str, system: System, place: str) -> Path:
     """A directory with the product's packages from its wheel, compiled likewise; built once for
     each `sources`, a hash. Raises ImageError."""
     machine = system.machine
-    directory = building.cache_dir() / "wheels"
-    final = directory / f"own-{machine}-{sources}"
-    if not final.exists():
-        options = ["--no-build-isolation", "--no-deps"]
-        if machine != platform.machine():
-            toolchain = ROOT / "cmake" / f"{machine}.cmake"
-            options += ["--config-settings", f"cmake.define.CMAKE_TOOLCHAIN_FILE={toolchain}"]
-        with scratch(directory, ".building-") as whole:
-            with step(f"building the wheel for {machine}"):
-                _pip("wheel", *options, f"--wheel-dir={whole}", str(ROOT))
-            (wheel,) = whole.glob("*.whl")
-            _unpack(wheel, whole / "site")
-            _slim(whole / "site")
-            system.compile(whole / "site", place)
-            settle(whole / "site", final)
-        remove_older(directory, "own-*", final)
-    os.utime(final)
-    return final
+    options = ["--no-build-isolation", "--no-deps"]
+    if machine != platform.machine():
+        toolchain = ROOT / "cmake" / f"{machine}.cmake"
+        options += ["--config-settings", f"cmake.define.CMAKE_TOOLCHAIN_FILE={toolchain}"]
+
+    def make(whole: Path) -> Path:
+        with step(f"building the wheel for {machine}"):
+            _pip("wheel", *options, f"--wheel-dir={whole}", str(ROOT))
+        (wheel,) = whole.glob("*.whl")
+        site = whole / "site"
+        _unpack(wheel, site)
+        _slim(site)
+        system.compile(site, place)
+        return site
+
+    return cached(building.cache_dir() / "wheels" / f"own-{machine}-{sources}", "own-*", make)

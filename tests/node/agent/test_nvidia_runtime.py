@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from gpuslice.contract import names
-from lab.node import nvidia_runtime
 from lab.node.catalogue import ENVIRON_IMAGE, PYTHON_IMAGE, TWICE_IMAGE
 from lab.node.containerd_config import Options
 from lab.node.cri import Container, Process, Sandbox
+from lab.node.host import install_nvidia_runtime
 from lab.node.lab import Lab
 from nri_plugin.host import bundle
 from nri_plugin.messages import nri_pb2 as nri
@@ -42,7 +42,7 @@ def node(
     options = Options(default_runtime="nvidia", request_timeout_s=8)
     with Lab([40 * GIB] * 2, test_programs, options=options, on_host=True) as lab:
         config = f'[nvidia-container-runtime]\nmode = "{request.param}"\n'
-        nvidia_runtime.install(lab.namespace, lab.sim_dir, config)
+        install_nvidia_runtime(lab.namespace, lab.sim_dir, config)
         if request.param == "cdi":
             generate = ["nvidia-ctk", "cdi", "generate", "--output=/etc/cdi/nvidia.yaml"]
             done = lab.namespace.run(generate, lab.driver_environment())
