@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tools import building
-from tools.images.oci import ARCHITECTURES, ImageError, cached
+from tools.images.oci import ARCHITECTURES, ImageError, cached, is_elf
 from tools.progress import step
 
 _FORMAT: Final = 1
@@ -183,15 +183,12 @@ def _extract(package: Path, root: Path) -> Iterable[str]:
             target = root / where
             target.parent.mkdir(parents=True, exist_ok=True)
             if member.issym():
-                target.symlink_to(_merged(member.linkname))
+                merged = "/usr" if member.linkname.startswith(("/lib/", "/lib64/")) else ""
+                target.symlink_to(merged + member.linkname)
             elif (file := tar.extractfile(member)) is not None:
                 target.write_bytes(file.read())
                 target.chmod(member.mode & 0o777)
             yield where
-
-
-def _merged(link: str) -> str:
-    return f"/usr{link}" if link.startswith(("/lib/", "/lib64/")) else link
 
 
 def _libraries(root: Path, candidates: Iterable[str], wanted: Iterable[str]) -> set[str]:
@@ -202,7 +199,7 @@ def _libraries(root: Path, candidates: Iterable[str], wanted: Iterable[str]) -> 
     found: set[str] = set()
     queue = list(wanted)
     while queue:
-        needed = {name for name in needed_by(root / where for where in queue)}
+        needed = _needed_by(root / where for where in queue)
         queue = []
         for where in (each for name in needed for each in by_name.get(name, ())):
             both = {where}
@@ -213,15 +210,10 @@ def _libraries(root: Path, candidates: Iterable[str], wanted: Iterable[str]) -> 
     return found
 
 
-def needed_by(files: Iterable[Path]) -> set[str]:
+def _needed_by(files: Iterable[Path]) -> set[str]:
     """The names of the libraries that these programs and libraries are linked with."""
-    elf = [path for path in files if not path.is_symlink() and path.is_file() and _is_elf(path)]
+    elf = [path for path in files if not path.is_symlink() and is_elf(path)]
     if not elf:
         return set()
     said = subprocess.run(["readelf", "--dynamic", "--wide", *elf], text=True, capture_output=True)
     return set(re.findall(r"\(NEEDED\)\s+Shared library: \[([^]]+)\]", said.stdout))
-
-
-def _is_elf(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"\x7fELF"

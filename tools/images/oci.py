@@ -116,7 +116,7 @@ class Layer:
 
     def add_needed(self) -> None:
         """The shared libraries and the loader that the layer's programs need."""
-        sources = sorted({str(e.source) for e in self.entries.values() if _is_elf(e.source)})
+        sources = sorted({str(e.source) for e in self.entries.values() if is_elf(e.source)})
         if not sources:
             return
         listed = subprocess.run(["ldd", *sources], text=True, capture_output=True, check=False)
@@ -177,8 +177,8 @@ def _without_links(path: Path) -> Path:
     return path.parent.resolve() / path.name
 
 
-def _is_elf(path: Path | None) -> bool:
-    if path is None or not os.access(path, os.R_OK):
+def is_elf(path: Path | None) -> bool:
+    if path is None or not (path.is_file() and os.access(path, os.R_OK)):
         return False
     with path.open("rb") as file:
         return file.read(4) == b"\x7fELF"

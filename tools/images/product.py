@@ -61,7 +61,10 @@ def ensure(recipe: Recipe, machine: str = platform.machine(), fetch: bool = Fals
         with step(f"packing {recipe.name}"):
             return oci.pack([image], packing)
 
-    path = directory / f"{name}-{_key(recipe, system)}.tar"
+    versions = sorted(f"{each.name} {each.version}" for each in metadata.distributions())
+    fetched = f"{versions} {system.packages} {NVIDIA_CTK.version}"
+    key = _hash(_sources(recipe), f"{machine} {revision(recipe)} {fetched}")
+    path = directory / f"{name}-{key}.tar"
     return described(oci.cached(path, f"{name}-*.tar", make))
 
 
@@ -101,12 +104,6 @@ def _hash(sources: Iterable[str], facts: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _key(recipe: Recipe, system: System) -> str:
-    versions = sorted(f"{each.name} {each.version}" for each in metadata.distributions())
-    fetched = f"{versions} {system.packages} {NVIDIA_CTK.version}"
-    return _hash(_sources(recipe), f"{system.machine} {revision(recipe)} {fetched}")
-
-
 def revision(recipe: Recipe) -> str:
     """The commit that last changed the image's sources, with a mark if files differ from it; "":
     this tree is no git checkout."""
@@ -134,11 +131,13 @@ def _image(recipe: Recipe, system: System) -> Image:
         "org.opencontainers.image.revision": revision(recipe),
     }
     required = wheels.installed(requirements(recipe), system, _site(system))
+    python_packages = Layer(dated=False)
+    python_packages.add_root(required / "site", _site(system))
     return Image(
         name=reference(recipe),
         layers=[
             _base(system),
-            _required(required / "site", system),
+            python_packages,
             _product(recipe, system, _contents(recipe, system, required)),
         ],
         environ=[f"PATH={table().path}"],
@@ -168,12 +167,6 @@ def _base(system: System) -> Layer:
 
 def _site(system: System) -> str:
     return f"{table().home}/lib/{system.python}/site-packages"
-
-
-def _required(site: Path, system: System) -> Layer:
-    layer = Layer(dated=False)
-    layer.add_root(site, _site(system))
-    return layer
 
 
 def _product(recipe: Recipe, system: System, contents: str) -> Layer:
