@@ -1,7 +1,9 @@
-"""The containerd that the lab runs, and Go programs of this tree: how they are found and built.
+"""The containerd releases that the lab runs, and Go programs of this tree: how they are found and
+built.
 
 Order: for the default release the directory that $GPUSLICE_BIN names; the cache; else built
-(building.py). Standard library only: setup runs it.
+(building.py). lab/node/containerd.py writes the configuration of a release; the fault matrix has a
+column for each. Only DEFAULT is built by `make setup`. Standard library only: setup runs it.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,14 +20,57 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools import releases
 from tools.building import ProgramsError, build, cache_dir, print_paths, runs
-from tools.releases import DEFAULT, NRI_MODULE, RELEASES, Release
 
 _PROGRAMS: Final = ("containerd", "containerd-shim-runc-v2", "ctr")
 _TAGS: Final = "no_btrfs,no_devmapper,no_zfs"
 _FREE_BYTES_WANTED: Final = 3 << 30
 """Modules, Go's build cache and the programs take 1.3 GB together, measured; with a margin."""
+_V1: Final = "github.com/containerd/containerd"
+_V2: Final = "github.com/containerd/containerd/v2"
+NRI_MODULE: Final = "github.com/containerd/nri"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One containerd. `nri` is the version that is compiled into it."""
+
+    name: str
+    """Its name in `make faults`."""
+    version: str
+    module: str
+    nri: str
+    own_nri: bool = True
+    """Whether `nri` is the version that this containerd was released with."""
+    config_version: int = 3
+    has_validator: bool = True
+    """NRI's default validator, and plugins that validate: since NRI 0.10."""
+    has_socket_dir: bool = True
+    """Whether the shims' sockets can be configured away from /run/containerd."""
+    at: Path | None = None
+    """The directory of its programs, if they are not the lab's own."""
+
+    @property
+    def directory(self) -> str:
+        """Its directory in the cache."""
+        return f"containerd-{self.version}" + ("" if self.own_nri else f"-nri-{self.nri}")
+
+    @property
+    def title(self) -> str:
+        return f"containerd {self.version} ({f'NRI {self.nri}' if self.at is None else self.at})"
+
+
+_ALL: Final = (
+    Release(
+        "1.7", "1.7.35", _V1, "0.8.0", config_version=2, has_validator=False, has_socket_dir=False
+    ),
+    Release("2.2", "2.2.9", _V2, "0.11.0", has_socket_dir=False),
+    Release("2.3", "2.3.7", _V2, "0.12.0"),
+    Release("2.4", "2.4.2", _V2, "0.12.3"),
+    Release("2.4-nri", "2.4.2", _V2, "0.12.5", own_nri=False),
+)
+RELEASES: Final[Mapping[str, Release]] = {release.name: release for release in _ALL}
+DEFAULT: Final = RELEASES["2.4"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +114,17 @@ def of_machine(directory: Path) -> Release:
     """The release of the containerd in `directory`. Raises ProgramsError."""
     programs = _there(directory, str(directory))
     done = subprocess.run([programs.containerd, "--version"], text=True, capture_output=True)
-    try:
-        return releases.of_machine(directory, done.stdout.split()[2])
-    except (IndexError, ValueError) as error:
-        raise ProgramsError(f"{programs.containerd} --version: no version in the output") from error
+    match = re.search(r" v?((\d+)\.(\d+)\.\S+)", done.stdout)
+    if match is None:
+        raise ProgramsError(f"{programs.containerd} --version: no version in the output")
+    line = (int(match[2]), int(match[3]))
+    return Release(
+        *("own", match[1], "", ""),
+        config_version=2 if line < (2, 0) else 3,
+        has_validator=line >= (2, 2),
+        has_socket_dir=line >= (2, 3),
+        at=directory,
+    )
 
 
 def ensure(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) -> Programs:

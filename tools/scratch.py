@@ -19,13 +19,19 @@ from pathlib import Path
 def scratch(parent: Path, prefix: str) -> Iterator[Path]:
     """A fresh directory in `parent`; move out of it what is to stay."""
     parent.mkdir(parents=True, exist_ok=True)
-    with _locked(parent):  # until ours is locked too, no process may take it for an orphan
+    all_locked = _lock(parent)  # until ours is locked too, no process may take it for an orphan
+    try:
         for path in parent.glob(f"{prefix}*"):
-            if _is_free(path):
-                shutil.rmtree(path, ignore_errors=True)
+            try:
+                orphan = _lock(path, fcntl.LOCK_NB)
+            except OSError:  # it has an owner, or is gone
+                continue
+            shutil.rmtree(path, ignore_errors=True)
+            os.close(orphan)
         ours = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-        lock = _open(ours)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = _lock(ours)
+    finally:
+        os.close(all_locked)
     try:
         yield ours
     finally:
@@ -33,29 +39,11 @@ def scratch(parent: Path, prefix: str) -> Iterator[Path]:
         os.close(lock)
 
 
-def _open(directory: Path) -> int:
-    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    descriptor = _open(directory)
+def _lock(directory: Path, flags: int = 0) -> int:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _is_free(directory: Path) -> bool:
-    try:
-        descriptor = _open(directory)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
     except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
         os.close(descriptor)
-    return True
+        raise
+    return descriptor

@@ -16,7 +16,7 @@ from bench.faults.rig import INJECTIONS, ROWS, Injection
 from lab.node.containerd_config import Options
 from lab.node.lab import CLUSTER_FILES, FAILURES, Lab
 from tools import programs
-from tools.releases import DEFAULT, RELEASES, Release
+from tools.programs import DEFAULT, RELEASES, Release
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

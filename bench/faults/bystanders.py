@@ -26,8 +26,8 @@ from lab.node.containerd_config import Options
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
 from tools import programs
+from tools.programs import RELEASES, Release
 from tools.progress import step
-from tools.releases import RELEASES, Release
 
 _PLAIN: Final = Process(PYTHON_IMAGE)
 AFTER: Final = 3

@@ -17,7 +17,7 @@ from typing import Final
 from bench.faults.outcome import Cell, Kind
 from bench.faults.rig import INJECTIONS, SIZES, Injection
 from lab.node.namespace import environment
-from tools.releases import Release
+from tools.programs import Release
 
 _HEAD: Final = """\
 # The fault matrix, {date}

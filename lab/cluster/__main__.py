@@ -31,8 +31,8 @@ from lab.node.catalogue import PYTHON_IMAGE
 from simgpu import config
 from tools import kubernetes, programs
 from tools.building import ProgramsError
+from tools.programs import DEFAULT
 from tools.progress import step
-from tools.releases import DEFAULT
 
 _GPUS: Final = "2x23040Mi"
 _SWITCHED: Final = [dialect.name for dialect in DIALECTS if dialect.switch]

@@ -22,7 +22,7 @@ from lab.demo.story import HOLD, OUT_OF_MEMORY, takes_all
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import CriError, Pod, Process
 from lab.node.lab import BUILD, CLUSTER_FILES, FAILURES, Lab, LabError
-from tools.releases import DEFAULT
+from tools.programs import DEFAULT
 
 GPU: Final = 40 << 30
 HALF: Final = GPU // 2

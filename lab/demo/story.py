@@ -19,7 +19,7 @@ from lab.demo.live import Act, Live, StageError, kubectl, probed
 from lab.demo.report import Bars, Report, folded
 from simgpu import load_output
 from tools import kubernetes
-from tools.releases import DEFAULT
+from tools.programs import DEFAULT
 
 FIRST: Final = seed.NAME
 SECOND: Final = "second"

@@ -16,8 +16,7 @@ from typing import Final
 from lab.node import containerd_config
 from lab.node.containerd_config import Options
 from lab.node.namespace import Inside, Namespace
-from tools.programs import Programs
-from tools.releases import DEFAULT, Release
+from tools.programs import DEFAULT, Programs, Release
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _START_S: Final = 30.0

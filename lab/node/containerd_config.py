@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tools.releases import Release
+from tools.programs import Release
 
 PAUSE_IMAGE: Final = "docker.io/local/pause:1"
 

@@ -38,7 +38,7 @@ from tools import building, programs
 from tools.building import ProgramsError
 from tools.images import oci
 from tools.images.oci import Image
-from tools.releases import DEFAULT, Release
+from tools.programs import DEFAULT, Release
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = _ROOT / "build" / "dev"

@@ -8,7 +8,7 @@ from typing import Final
 from bench.faults.bystanders import AFTER, SITUATIONS, failing
 from tests.bystanders.pods import ROWS
 from tests.support import ROOT
-from tools.releases import RELEASES
+from tools.programs import RELEASES
 
 _TEXT: Final = (ROOT / "docs" / "failures.md").read_text()
 

@@ -8,7 +8,7 @@ import pytest
 
 from tools import programs
 from tools.building import ProgramsError
-from tools.releases import DEFAULT, RELEASES, of_machine
+from tools.programs import DEFAULT, RELEASES, of_machine
 
 NAMES = ("containerd", "containerd-shim-runc-v2", "ctr")
 
@@ -76,27 +76,23 @@ def test_a_release_may_be_given_a_newer_nri_than_its_own(tmp_path: Path) -> None
     assert asked[1].endswith(f"/nri@v{release.nri}")
 
 
-def test_this_machines_own_containerd_is_identified_by_its_version(tmp_path: Path) -> None:
-    own = _fake(tmp_path)
-    said = "containerd github.com/containerd/containerd/v2 v2.2.1+ds1 cb1076646aa3"
-    (own / "containerd").write_text(f"#!/bin/sh\necho '{said}'\n")
-    release = programs.of_machine(own)
-    assert release.title == f"containerd 2.2.1+ds1 ({own})"
-    assert (release.config_version, release.has_validator) == (3, True)
-    assert programs.ensure({}, release) == programs.Programs(own)
-
-
 @pytest.mark.parametrize(
     ("version", "config", "validator", "socket_dir"),
     [
+        ("1.7.20~ds1", 2, False, False),
         ("v2.1.4", 3, False, False),
-        ("v2.2.0", 3, True, False),
+        ("v2.2.1+ds1", 3, True, False),
         ("v2.10.0", 3, True, True),
     ],
 )
-def test_the_features_of_a_version_of_containerd(
-    version: str, config: int, validator: bool, socket_dir: bool
+def test_this_machines_own_containerd_is_identified_by_its_version(
+    tmp_path: Path, version: str, config: int, validator: bool, socket_dir: bool
 ) -> None:
-    release = of_machine(Path("/usr/bin"), version)
+    own = _fake(tmp_path)
+    said = f"containerd github.com/containerd/containerd/v2 {version} cb1076646aa3"
+    (own / "containerd").write_text(f"#!/bin/sh\necho '{said}'\n")
+    release = of_machine(own)
+    assert release.title == f"containerd {version.removeprefix('v')} ({own})"
     assert (release.config_version, release.has_validator) == (config, validator)
     assert release.has_socket_dir == socket_dir
+    assert programs.ensure({}, release) == programs.Programs(own)
