@@ -47,20 +47,11 @@ _PACKAGES: Final = {
 }
 """Program that must be on PATH: Debian package that provides it."""
 
-_FOR_SOME_TESTS: Final = {
-    *("musl-tools", "runc", "busybox-static", "util-linux"),  # containers
-    *("iproute2", "openssl"),  # clusters
-    *("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user-static"),  # aarch64
-    "ccache",  # a second checkout's build
-}
-"""Packages without which everything works that does not need root either."""
-
 _FILES: Final = {
     Path("/usr/include/stdlib.h"): "libc6-dev",
     Path("/usr/aarch64-linux-gnu/include/stdlib.h"): "libc6-dev-arm64-cross",
     Path("/etc/ssl/certs/ca-certificates.crt"): "ca-certificates",
 }
-
 
 _FOR_TESTS: Final = frozenset(
     {
@@ -69,6 +60,8 @@ _FOR_TESTS: Final = frozenset(
     }
 )
 """Packages that the demo does not need."""
+_AS_ROOT: Final = {"runc", "busybox-static", "util-linux", "iproute2", "openssl"}
+"""Packages without which everything works that does not need root either, as without _FOR_TESTS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +94,16 @@ class SetupError(RuntimeError):
     """The problem, and the command that fixes it."""
 
 
-def _sbin_path() -> str:
-    """A user's PATH on Debian lacks the sbin directories, where runc is."""
-    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
-
-
 def missing_packages(without: frozenset[str] = frozenset()) -> list[str]:
-    path = _sbin_path()
+    # A user's PATH on Debian lacks the sbin directories, where runc is.
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
     lacking = {package for tool, package in _PACKAGES.items() if not shutil.which(tool, path=path)}
     lacking |= {package for file, package in _FILES.items() if not file.exists()}
-    if not _has_ensurepip():
+    # Debian's python3 can make a virtual environment only with python3-venv installed.
+    probe = subprocess.run([sys.executable, "-c", "import ensurepip, venv"], capture_output=True)
+    if probe.returncode != 0 and not VENV.exists():
         lacking.add("python3-venv")
     return sorted(lacking - without)
-
-
-def _has_ensurepip() -> bool:
-    """Debian's python3 can make a virtual environment only with python3-venv installed."""
-    probe = subprocess.run([sys.executable, "-c", "import ensurepip, venv"], capture_output=True)
-    return probe.returncode == 0 or VENV.exists()
 
 
 def _run(command: list[str], **environ: str) -> None:
@@ -136,7 +121,7 @@ def system_packages(without: frozenset[str] = frozenset()) -> None:
     install = ["apt-get", "install", "--yes", "--no-install-recommends", *lacking]
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         advice = f"not installed: {', '.join(lacking)}. Run: sudo {' '.join(install)}\n"
-        if set(lacking) <= _FOR_SOME_TESTS:
+        if set(lacking) <= _FOR_TESTS | _AS_ROOT:
             sys.stderr.write(f"{advice}(the demo and some tests need them; all else works)\n")
             return
         raise SetupError(advice)
@@ -175,31 +160,21 @@ def virtual_environment(extras: Sequence[str]) -> None:
         with step("making .venv"):
             _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
     requirements = _requirements(extras)
+    pip = [str(python), "-m", "pip", "install", "--quiet"]
+    uv = [str(python.with_name("uv")), "pip", "install", "--quiet", "--python", str(python)]
     with step("installing Python packages into .venv") as shown:
-        _install(python, requirements)
         shown.result = f"{len(requirements)} named in pyproject.toml"
+        _run([*pip, "uv"])
+        try:
+            _run([*uv, *requirements])  # in a tenth of pip's time
+        except SetupError:  # only pip may be configured to reach an index
+            _run([*pip, *requirements])
     site = next((VENV / "lib").glob("python3*/site-packages"))
     (site / "gpuslice-checkout.pth").write_text(f"{ROOT}\n")
+    # numba-cuda's path file runs at each start of Python, for 40 ms; tests start it thousands of
+    # times. tests/shim/test_clients.py imports the file's module instead.
+    (site / "_numba_cuda_redirector.pth").unlink(missing_ok=True)
     _STAMP.write_text("\n".join(sorted(wanted)) + "\n")
-
-
-def _start_quickly() -> None:
-    """numba-cuda's path file runs at each start of Python, for 40 ms; the tests start it thousands
-    of times. tests/shim/test_clients.py imports the file's module instead."""
-    for path in VENV.glob("lib/python3*/site-packages/_numba_cuda_redirector.pth"):
-        path.unlink()
-
-
-def _install(python: Path, requirements: Sequence[str]) -> None:
-    """Install by uv, in a tenth of pip's time. Only pip may be configured to reach an index: then
-    by pip."""
-    pip = [str(python), "-m", "pip", "install", "--quiet"]
-    _run([*pip, "uv"])
-    uv = [str(python.with_name("uv")), "pip", "install", "--quiet", "--python", str(python)]
-    try:
-        _run([*uv, *requirements])
-    except SetupError:
-        _run([*pip, *requirements])
 
 
 def c_libraries(targets: Sequence[str]) -> None:
@@ -231,26 +206,12 @@ def _containerd() -> subprocess.Popen[str] | None:
     )
 
 
-def _images() -> None:
-    """The product's images, which the cluster's pods run; what they are made from is in the cache
-    then."""
-    if shutil.which("apt-get") is None:
-        sys.stderr.write("no apt-get: the images are not built, and no cluster can run them\n")
-        return
-    built = subprocess.run(
-        [VENV / "bin" / "python", "-m", "tools.images"], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
-    if built.returncode != 0:
-        raise SetupError("the images were not built: see above")
-
-
 def install(goal: Goal) -> None:
     """Raises SetupError, ProgramsError."""
     system_packages(goal.without)
     containerd = _containerd()
     try:
         virtual_environment(goal.extras)
-        _start_quickly()
         c_libraries(goal.targets)
         if containerd is not None:
             with step("building containerd with Go, once"):
@@ -267,7 +228,13 @@ def install(goal: Goal) -> None:
     if goal.kubernetes:
         kubernetes.ensure()
         kubernetes.ensure_helm()
-        _images()
+        if shutil.which("apt-get") is None:
+            sys.stderr.write("no apt-get: the images are not built, and no cluster can run them\n")
+            return
+        # The cluster's pods run them; what they are made from is in the cache then.
+        images = [str(VENV / "bin" / "python"), "-m", "tools.images"]
+        if subprocess.run(images, cwd=ROOT, stdout=subprocess.DEVNULL).returncode != 0:
+            raise SetupError("the images were not built: see above")
 
 
 def main(arguments: Sequence[str] = ()) -> int:

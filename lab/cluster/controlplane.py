@@ -69,7 +69,6 @@ _START_S: Final = 90.0
 _TRIES: Final = 5
 _IN_USE: Final = "address already in use"
 _KUBECTL_S: Final = 120.0
-_TOKEN_S: Final = 24 * 3600
 _KEY: Final = ("ecparam", "-name", "prime256v1", "-genkey", "-noout")
 """In the form of which kube-apiserver reads the public half, too."""
 
@@ -88,9 +87,7 @@ class ControlPlane:
         self._serving = serving
         self._users = {**USERS, **serving.users}
         self._tokens = {user: secrets.token_hex(16) for user in self._users}
-        self._etcd: Process | None = None
-        self._apiserver: Process | None = None
-        self._schedulers: list[Process] = []
+        self._started: dict[str, Process] = {}
 
     def __enter__(self) -> ControlPlane:
         try:
@@ -114,18 +111,15 @@ class ControlPlane:
 
     def stop(self) -> None:
         """End every program and remove the directory. Idempotent."""
-        for process in (*self._schedulers, self._apiserver, self._etcd):
-            if process is not None:
-                process.kill()
-        self._schedulers.clear()
-        self._apiserver = self._etcd = None
+        for process in reversed(self._started.values()):
+            process.kill()
+        self._started.clear()
         subprocess.run(["rm", "-rf", "--", self.directory], check=False)
 
     @property
     def apiserver(self) -> Process:
         """Tests stop and continue it, to simulate a server that does not answer."""
-        assert self._apiserver is not None
-        return self._apiserver
+        return self._started["kube-apiserver"]
 
     def restart_apiserver(self) -> None:
         """Kill it and start it again at the same address; what is in etcd stays."""
@@ -134,8 +128,7 @@ class ControlPlane:
 
     @property
     def etcd(self) -> Process:
-        assert self._etcd is not None
-        return self._etcd
+        return self._started["etcd"]
 
     def restart_etcd(self) -> None:
         """Restart etcd as `restart_apiserver` does the API server, which needs no restart."""
@@ -174,7 +167,7 @@ class ControlPlane:
         ]
         log = self.directory / f"{name}.log"
         process = Process(command, log, self.environ(), hostname=hostname)
-        self._schedulers.append(process)
+        self._started[f"{name} {process.pid}"] = process
         return process
 
     # --- credentials
@@ -187,14 +180,9 @@ class ControlPlane:
         """A kubeconfig of an existing service account, with a token as its pods get; if a node is
         given, the token is bound to it, so that the API server adds the node to the user's
         attributes."""
-        raw = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
-        spec: dict[str, Any] = {"expirationSeconds": _TOKEN_S}
-        if node:
-            uid = self.kubectl("get", "node", node, "-o=jsonpath={.metadata.uid}")
-            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        answer = self.kubectl("create", "--raw", raw, "-f", "-", given=json.dumps(asked))
-        token = str(json.loads(answer)["status"]["token"])
+        bound = ("--bound-object-kind=Node", f"--bound-object-name={node}") if node else ()
+        options = (f"--namespace={namespace}", "--duration=24h", *bound)
+        token = self.kubectl("create", "token", name, *options).strip()
         return self._write_kubeconfig(".".join(filter(None, (namespace, name, node))), token)
 
     @property
@@ -276,7 +264,7 @@ class ControlPlane:
     def _start_etcd(self) -> None:
         place = self.etcd_socket.parent
         place.mkdir(mode=0o700, exist_ok=True)
-        self._etcd = Process(
+        self._started["etcd"] = Process(
             [
                 *("env", f"--chdir={place}", self.programs.etcd, "--data-dir=.", "--name=lab"),
                 *("--unsafe-no-fsync", "--log-level=warn", "--listen-peer-urls=unix://peers:0"),
@@ -285,7 +273,7 @@ class ControlPlane:
             ],
             self.directory / "etcd.log",
         )
-        _wait_until(self._etcd_answers, self._etcd)
+        _wait_until(self._etcd_answers, self.etcd)
 
     def _etcd_answers(self) -> bool:
         try:
@@ -295,7 +283,7 @@ class ControlPlane:
 
     def _start_apiserver(self, port: int) -> str:
         key, address = self.service_account_key, self._serving.address
-        self._apiserver = Process(
+        self._started["kube-apiserver"] = Process(
             [
                 self.programs.kube_apiserver,
                 f"--etcd-servers=unix://{self.etcd_socket}",
@@ -318,7 +306,7 @@ class ControlPlane:
         )
         url = f"https://{address}:{port}"
         admin = self._tokens["admin"]
-        _wait_until(lambda: _answer(f"{url}/readyz", self.ca, admin) == "ok", self._apiserver)
+        _wait_until(lambda: _answer(f"{url}/readyz", self.ca, admin) == "ok", self.apiserver)
         return url
 
     def _on_a_free_port(self, start: Callable[[int], str]) -> str:

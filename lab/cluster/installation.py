@@ -10,7 +10,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lab import pages
@@ -58,8 +58,7 @@ class Installation:
         written["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{self._port}"
         self.config.write_text(json.dumps(written))
         self._starting = threading.Lock()
-        self._extender: Process | None = None
-        self._kube_scheduler: Process | None = None
+        self._started: dict[str, Process] = {}
 
     def __enter__(self) -> Installation:
         try:
@@ -76,19 +75,16 @@ class Installation:
 
     def stop(self) -> None:
         """End both. Idempotent."""
-        for process in (self._kube_scheduler, self._extender):
-            if process is not None:
-                process.kill()
+        for process in reversed(self._started.values()):
+            process.kill()
 
     @property
     def extender(self) -> Process:
-        assert self._extender is not None
-        return self._extender
+        return self._started["extender"]
 
     @property
     def kube_scheduler(self) -> Process:
-        assert self._kube_scheduler is not None
-        return self._kube_scheduler
+        return self._started["kube-scheduler"]
 
     def restart_exited(self) -> None:
         """Call it about every second: restarts exited programs, as the kubelet would.
@@ -98,7 +94,7 @@ class Installation:
 
     def start_extender(self) -> None:
         with self._starting:
-            if self._extender is not None and self._extender.running:
+            if "extender" in self._started and self.extender.running:
                 return
             command = [
                 *(sys.executable, "-m", self._module, "serve", f"--kubeconfig={self._kubeconfig}"),
@@ -107,12 +103,12 @@ class Installation:
             ]
             log = self._plane.directory / f"{self.name}.extender.log"
             environ = self._plane.environ()
-            self._extender = Process(command, log, environ, hostname=self._hostname)
+            self._started["extender"] = Process(command, log, environ, hostname=self._hostname)
 
     def start_kube_scheduler(self) -> None:
         with self._starting:
-            if self._kube_scheduler is None or not self._kube_scheduler.running:
-                self._kube_scheduler = self._plane.start_kube_scheduler(
+            if "kube-scheduler" not in self._started or not self.kube_scheduler.running:
+                self._started["kube-scheduler"] = self._plane.start_kube_scheduler(
                     self.config,
                     self._kubeconfig,
                     f"{self.name}.kube-scheduler",
@@ -122,17 +118,10 @@ class Installation:
 
     def wait_ready(self) -> None:
         """Wait until the extender is ready. Raises InstallationError."""
-        self._wait(self._is_ready, "the extender is not ready")
-
-    def wait_binds(self) -> None:
-        """Wait until the extender may bind. Raises InstallationError."""
-        self._wait(lambda: self.binds, "the extender may not bind")
-
-    def _wait(self, is_over: Callable[[], bool], problem: str) -> None:
         deadline = time.monotonic() + _READY_S
-        while not is_over():
+        while self.ask("/readyz")[0] != 200:
             if not self.extender.running or time.monotonic() > deadline:
-                raise InstallationError(f"{problem}:\n{self.extender.log_tail()}")
+                raise InstallationError(f"the extender is not ready:\n{self.extender.log_tail()}")
             time.sleep(0.05)
 
     @property
@@ -151,6 +140,3 @@ class Installation:
             return pages.get(self.pages, path, timeout_s=5)
         except OSError as error:
             return 0, str(error)
-
-    def _is_ready(self) -> bool:
-        return self.ask("/readyz")[0] == 200

@@ -22,7 +22,7 @@ from lab.cluster.controlplane import ControlPlane
 plane = ControlPlane(Path(sys.argv[1]))
 plane.start()
 plane.start_kube_scheduler()
-print(plane._etcd.pid, plane._apiserver.pid, plane._schedulers[0].pid, flush=True)
+print(*(process.pid for process in plane._started.values()), flush=True)
 time.sleep(600)
 """
 

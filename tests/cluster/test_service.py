@@ -62,7 +62,8 @@ def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
     """kube-scheduler writes the event for a pod that the extender has bound; the extender writes
     none."""
     with replica(plane, "a") as one:
-        one.wait_binds()  # before, kube-scheduler writes an event of the refusal
+        # Before, kube-scheduler writes an event of the refusal.
+        until(lambda: one.binds, "the extender may bind")
         name = pods.create()
         pod = pods.bound(name)
         annotations = pod["metadata"]["annotations"]
