@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -54,8 +54,7 @@ class Fleet:
         self._renew_s = renew_s
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
-        self._renewing: asyncio.Task[None] | None = None
-        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._renewing: list[asyncio.Task[None]] = []
 
     def __enter__(self) -> Fleet:
         self._thread.start()
@@ -102,12 +101,16 @@ class Fleet:
         self._kube: Kube = await self._connection.enter_async_context(connecting)
         await each(self.nodes.values(), self._create)
         if self._renew_s is not None:
-            self._renewing = asyncio.create_task(self._keep_renewing(self._renew_s))
+            # Spread over the interval, a few together.
+            parts = max(1, round(self._renew_s / _TOGETHER_S))
+            for number, name in enumerate(self.nodes):
+                renewals = self._keep_renewing(name, number % parts * _TOGETHER_S, self._renew_s)
+                self._renewing.append(asyncio.create_task(renewals))
 
     async def _end(self) -> None:
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.gather(self._renewing, *self._under_way.values(), return_exceptions=True)
+        for renewing in self._renewing:
+            renewing.cancel()
+        await asyncio.gather(*self._renewing, return_exceptions=True)
         await each(tuple(self._uids), self._remove)
         await self._connection.aclose()
 
@@ -136,25 +139,10 @@ class Fleet:
         body = {"metadata": annotations, "spec": renewed["spec"]}
         await self._kube.patch(path, body, timeout_s=TIMEOUT_S)
 
-    async def _keep_renewing(self, every_s: float) -> None:
-        """Spread evenly over the interval, a few together; renewals fail while the API server is
-        down."""
-        loop = asyncio.get_running_loop()
-        while True:
-            begun_s, living = loop.time(), list(self._uids)
-            parts = max(1, round(every_s / _TOGETHER_S))
-            for part in range(parts):
-                await asyncio.sleep(begun_s + every_s * part / parts - loop.time())
-                for name in living[part::parts]:
-                    if name not in self._under_way:
-                        self._under_way[name] = loop.create_task(self._renew_if_it_can(name))
-            await asyncio.sleep(begun_s + every_s - loop.time())
-
-    async def _renew_if_it_can(self, name: str) -> None:
-        try:
-            if name in self._uids:
+    async def _keep_renewing(self, name: str, first_s: float, every_s: float) -> None:
+        """Renewals fail while the API server is down."""
+        await asyncio.sleep(first_s)
+        while name in self._uids:
+            with suppress(KubeError):
                 await self._renew(name)
-        except KubeError:
-            return
-        finally:
-            del self._under_way[name]
+            await asyncio.sleep(every_s)

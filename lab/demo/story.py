@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpuslice.contract import names
 from lab.cluster.running import NODE
-from lab.demo import four_dialects, seed
+from lab.demo import seed
 from lab.demo.live import Act, Live, StageError, kubectl, probed
 from lab.demo.report import Bars, Report, folded
 from simgpu import load_output
@@ -48,6 +48,15 @@ _WITHIN: Final = 5
 _WORK_AT_LEAST: Final = 75
 """Some 99 percent on an idle machine. On a busy one the programs wait for a processor, which the
 simulated GPU does not."""
+_PROBE_AND_GPU: Final = "cuda-probe; nvidia-smi --query-gpu=uuid --format=csv,noheader"
+_FILES: Final = ("volcano/gpu-pod1.yaml", "hami/gpu-pod.yaml")
+_KAI: Final = "kai/gpu-memory.yaml"
+_OTHER_SYSTEMS: Final = {
+    "gpu-sharing": ("KAI", "gpu-memory: 2000", 2000),
+    "gpu-pod1": ("Volcano", "volcano.sh/gpu-memory: 1024", 1024),
+    "gpu-pod": ("HAMi", "nvidia.com/gpumem: 3000", 3000),
+}
+"""By the pod's name: its system, its request as the manifest has it, and the limit in MiB."""
 _TRIES: Final = 3
 """Of the measurement: a machine that stalls for seconds spoils one of them."""
 _ALLOCATED: Final = names.ANNOTATION_DEVICE_ALLOCATED
@@ -218,11 +227,37 @@ class _Scene:
         return {pod: _worked(logs, pod) for pod in TURNS}
 
     def four_dialects(self) -> None:
+        """Pods written for four systems on one GPU. Volcano's and HAMi's are files of
+        docs/examples; KAI's sleeps where the file's container lists its GPU and ends; Koordinator's
+        is a pod that runs already."""
+        report = self._report
+        report.chapter("7  Pods of four systems on one GPU")
         leaving, staying = TURNS
+        delete = kubectl("delete", "pod", leaving, "--grace-period=1")
+        self._show(delete.shown, delete)
+        texts = [(seed.EXAMPLES / name).read_text() for name in _FILES]
+        texts.append((seed.EXAMPLES / _KAI).read_text().replace("nvidia-smi, -L", "sleep, 1d"))
+        apply = kubectl("apply", "-f", "-", given="---\n".join(texts))
+        pods = [f"pod/{name}" for name in _OTHER_SYSTEMS]
+        ready = kubectl("wait", "--for=condition=Ready", *pods, "--timeout=100s")
+        self._show("$ kubectl apply -f -   # pods of Volcano, HAMi and KAI", apply, ready)
         percent = TURNS[staying]
-        request = f"gpu-memory-ratio: {percent}"
-        host = four_dialects.SharedPod(staying, "Koordinator", request, _GPU_MIB * percent // 100)
-        four_dialects.chapter(self._report, self._show, host, leaving, self._gpu)
+        limit_mib = _GPU_MIB * percent // 100
+        ours = {staying: ("Koordinator", f"gpu-memory-ratio: {percent}", limit_mib)}
+        rows, wrong, gpus = [], [], set()
+        for name, (system, request, limit_mib) in {**ours, **_OTHER_SYSTEMS}.items():
+            probe = kubectl("exec", name, "--", "sh", "-c", _PROBE_AND_GPU)
+            seen = self._show(f"$ kubectl exec {name} -- cuda-probe", probe)
+            found = probed(seen)
+            if not (takes_all(limit_mib * _MIB, found) and _is_refused_more(found)):
+                wrong.append((name, found))
+            gpus.add(seen.splitlines()[-1])
+            rows.append((name, system, request, f"{found['total'] // _MIB} MiB"))
+        report.table(("pod", "system", "request", "memory inside"), rows)
+        report.check(
+            "each sees and allocates what it requests, and not 512 bytes more", not wrong, wrong
+        )
+        report.check("all have the same GPU", gpus == {self._gpu}, gpus)
 
     def malformed(self) -> None:
         report = self._report
