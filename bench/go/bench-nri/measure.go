@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -96,13 +95,9 @@ func calibrate() time.Duration {
 func measure(file string) {
 	nrilog.Set(silent{})
 	data, err := os.ReadFile(file)
-	if err != nil {
-		fail(err)
-	}
+	must(err)
 	var what plan
-	if err := json.Unmarshal(data, &what); err != nil {
-		fail(err)
-	}
+	must(json.Unmarshal(data, &what))
 	runtimes := map[string]*runtime{}
 	listening := map[string]*running{}
 	for i, l := range what.Lanes {
@@ -115,9 +110,7 @@ func measure(file string) {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		var r round
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			fail(err)
-		}
+		must(json.Unmarshal(lines.Bytes(), &r))
 		times := map[string][]int64{"calibration": {}}
 		for _, name := range r.Lanes {
 			waitForPlugins(runtimes[name])
@@ -133,13 +126,9 @@ func measure(file string) {
 				time.Sleep(time.Duration(r.PauseUs) * time.Microsecond)
 			}
 		}
-		if err := json.NewEncoder(os.Stdout).Encode(times); err != nil {
-			fail(err)
-		}
+		must(json.NewEncoder(os.Stdout).Encode(times))
 	}
-	if err := lines.Err(); err != nil && err != io.EOF {
-		fail(err)
-	}
+	must(lines.Err())
 }
 
 func start(socket string) *running {
@@ -155,12 +144,8 @@ func start(socket string) *running {
 	a, err := adaptation.New("containerd", "v2.4.2", sync, update,
 		adaptation.WithSocketPath(socket), adaptation.WithMetrics(&r.plugins),
 		adaptation.WithPluginPath(none), adaptation.WithPluginConfigPath(none))
-	if err != nil {
-		fail(err)
-	}
-	if err := a.Start(); err != nil {
-		fail(err)
-	}
+	must(err)
+	must(a.Start())
 	r.adaptation = a
 	return r
 }
@@ -168,7 +153,7 @@ func start(socket string) *running {
 func waitForPlugins(r *runtime) {
 	for deadline := time.Now().Add(30 * time.Second); r.plugins.Load() < r.Plugins; {
 		if time.Now().After(deadline) {
-			fail(fmt.Errorf("%s: waited 30 s for its plugin", r.Name))
+			must(fmt.Errorf("%s: waited 30 s for its plugin", r.Name))
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -189,18 +174,12 @@ func (r *runtime) create(what *plan) (time.Duration, *api.ContainerAdjustment) {
 		err = r.adaptation.StartContainer(ctx, &api.StartContainerRequest{Pod: pod, Container: container})
 	}
 	took := time.Since(begun)
-	if err != nil {
-		fail(fmt.Errorf("%s: %w", r.Name, err))
-	}
+	must(err)
 	if r.Plugins > 0 && r.Annotated && len(answer.GetAdjust().GetEnv()) == 0 {
-		fail(fmt.Errorf("%s: no adjustment came: the plugin was dropped", r.Name))
+		must(fmt.Errorf("%s: no adjustment came: the plugin was dropped", r.Name))
 	}
-	for _, mount := range answer.GetAdjust().GetMounts() {
-		container.Mounts = append(container.Mounts, mount)
-	}
-	if err := r.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: pod, Container: container}); err != nil {
-		fail(fmt.Errorf("%s: remove: %w", r.Name, err))
-	}
+	container.Mounts = append(container.Mounts, answer.GetAdjust().GetMounts()...)
+	must(r.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: pod, Container: container}))
 	return took, answer.GetAdjust()
 }
 
@@ -245,23 +224,15 @@ func (r *runtime) subject(what *plan) (*api.PodSandbox, *api.Container) {
 func writeBundle(bundles, id string) string {
 	bundle := filepath.Join(bundles, id)
 	config := `{"process":{"args":["sleep"],"cwd":"/"},"linux":{"namespaces":[{"type":"pid"}]}}`
+	must(os.MkdirAll(bundle, 0o755))
 	for name, text := range map[string]string{"init.pid": "1", "config.json": config} {
-		if err := os.MkdirAll(bundle, 0o755); err != nil {
-			fail(err)
-		}
-		if err := os.WriteFile(filepath.Join(bundle, name), []byte(text), 0o600); err != nil {
-			fail(err)
-		}
+		must(os.WriteFile(filepath.Join(bundle, name), []byte(text), 0o600))
 	}
 	return bundle
 }
 
 func save(path string, adjust *api.ContainerAdjustment) {
 	data, err := proto.Marshal(adjust)
-	if err != nil {
-		fail(err)
-	}
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		fail(err)
-	}
+	must(err)
+	must(os.WriteFile(path, data, 0o600))
 }
