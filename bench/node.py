@@ -51,26 +51,6 @@ def _in_sequence(lab: Lab, count: int) -> tuple[Sequence[float], int]:
     return taken, failed
 
 
-def _hook_ms(lab: Lab) -> Sequence[float]:
-    """The agent's processing time for each creation, from its log."""
-    lines = re.findall(
-        r"request=CreateContainer outcome=adjusted duration_ms=([\d.]+)", lab.agent_log.read_text()
-    )
-    return [float(each) for each in lines]
-
-
-def _agent(lab: Lab) -> list[psutil.Process]:
-    agent = psutil.Process(lab.agent_pid)
-    return [agent, *agent.children(recursive=True)]
-
-
-def _files_bytes(lab: Lab) -> int:
-    """Memory that the containers' files take, which is charged to the agent's group."""
-    run_dir = lab.namespace.outside(lab.run_dir)
-    found = [os.statvfs(entry) for entry in os.scandir(run_dir) if entry.is_dir()]
-    return sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in found)
-
-
 def run(quick: bool) -> Result:
     built()
     # The children would compile their modules at each start, and hold what that takes.
@@ -89,7 +69,8 @@ def run(quick: bool) -> Result:
         lab = stack.enter_context(Lab([_GPU]))
         lab.start_agent(program=("lab.node.limited", "--cgroup", group.path, "nri_plugin"))
         taken, failed = _in_sequence(lab, count)
-        hook_ms = _hook_ms(lab)
+        logged = r"request=CreateContainer outcome=adjusted duration_ms=([\d.]+)"
+        hook_ms = [float(ms) for ms in re.findall(logged, lab.agent_log.read_text())]
         row("containers", f"{lab.version}: containers started and removed", "", len(taken))
         row("containers_failed", "of which failed", "", failed, 0)
         for name, what, ms in (
@@ -103,13 +84,17 @@ def run(quick: bool) -> Result:
             share = lab.share({"main": [(0, _GIB, 1)]})
             pod = stack.enter_context(lab.pod(f"held-{number}", share))
             pod.run("main", Process(PYTHON_IMAGE))
-        agent = _agent(lab)
+        agent = [psutil.Process(lab.agent_pid)]
+        agent += agent[0].children(recursive=True)
         before_s = sum(sum(one.cpu_times()[:2]) for one in agent)
         begun_s = time.monotonic()
         time.sleep(idle_s)
         spent_s = sum(sum(one.cpu_times()[:2]) for one in agent) - before_s
         idle_percent = 100 * spent_s / (time.monotonic() - begun_s)
-        files_bytes = _files_bytes(lab)
+        # The containers' files, which are charged to the agent's group.
+        run_dir = lab.namespace.outside(lab.run_dir)
+        found = [os.statvfs(entry) for entry in os.scandir(run_dir) if entry.is_dir()]
+        files_bytes = sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in found)
         working_set_mib = (group.working_set_bytes - files_bytes) / _MIB
         about = f"agent with {_RUNNING} containers, working set without their files"
         row("agent_working_set_mib", about, "MiB", working_set_mib, 64)

@@ -8,6 +8,7 @@ once.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import threading
@@ -19,10 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.faults import large, outcome
+from bench.faults import outcome
 from bench.faults.cases import Event, Strike
 from bench.faults.outcome import Cell, Kind, Outcome
 from gpuslice.contract import names
+from lab import pages
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Container, CriError, Pod, Process
 from lab.node.lab import Lab, LabError
@@ -32,6 +34,12 @@ _GRANT: Final = 4 << 30
 _PERCENT: Final = 10
 _CONTAINER: Final = "main"
 _RECOVERS_S: Final = 30.0
+_LARGE: Final = "/opt/large"
+_LARGE_MOUNTS: Final = 1550
+_LARGE_PODS: Final = 6
+_DETOUR: Final = "/." * 970
+"""Lengthens a host path without changing its target. Paths in the container are short: validating
+plugins receive them a second time, as the list of owned fields, and that message must fit too."""
 
 
 class Rig:
@@ -156,23 +164,44 @@ class Rig:
         return [first, *registering, self.make(meanwhile=restart)]
 
     def large_answer(self) -> list[Outcome]:
-        """The GPU's CDI spec adds so many mounts that the agent's answer has 3 MB."""
-        with large.many_mounts(self._lab.sim_dir / "cdi"), self._pod("large") as pod:
-            container = pod.run(_CONTAINER, self._process)
-            large.check(container)
-            return [self._probe(container)]
+        """The GPU's CDI spec has so many mounts that the agent's answer has 3 MB. NRI messages are
+        at most 4 MiB, and its multiplexer splits them into frames in only one way: a plugin that
+        violates either loses its connection."""
+        (spec,) = (self._lab.sim_dir / "cdi").iterdir()
+        before = spec.read_bytes()
+        document = json.loads(before)
+        document["containerEdits"]["mounts"] += [
+            {
+                "hostPath": f"{_DETOUR}{spec}",
+                "containerPath": f"{_LARGE}/{index:05}",
+                "options": ["bind", "ro"],
+            }
+            for index in range(_LARGE_MOUNTS)
+        ]
+        spec.write_text(json.dumps(document))
+        try:
+            with self._pod("large") as pod:
+                container = pod.run(_CONTAINER, self._process)
+                count = container.exec(["sh", "-c", f"ls {_LARGE} | grep -c ."]).out.strip()
+                if count != str(_LARGE_MOUNTS):
+                    raise LabError(f"{count} of {_LARGE_MOUNTS} mounts are in the container")
+                return [self._probe(container)]
+        finally:
+            spec.write_bytes(before)
 
     def pieces(self) -> list[Outcome]:
         """More pods than fit into one message when the agent is restarted."""
+        annotations = {**self._annotations, "example.com/large": "x" * 900_000}
         with ExitStack() as stack:
             running = []
-            for index in range(large.PODS):
-                annotations = {**self._annotations, **large.ANNOTATION}
+            for index in range(_LARGE_PODS):
                 pod = stack.enter_context(self._lab.pod(f"large-{index}", annotations))
                 running.append(pod.run(_CONTAINER, self._process))
             self._lab.stop_agent()
             self._start_agent()
-            if large.synchronized(self._lab.agent_http) < large.PODS:
+            metrics = pages.get(self._lab.agent_http, "/metrics")[1]
+            synchronized = re.search(r"^gpuslice_nri_synchronize_pods (\S+)", metrics, re.MULTILINE)
+            if synchronized is None or float(synchronized[1]) < _LARGE_PODS:
                 raise LabError("the agent has not received all pods")
             return [self._probe(container) for container in running]
 
