@@ -16,7 +16,7 @@ from shim import region
 from traces import cost, host, record
 from traces.replay import Recording, Replay, ReplayError, load
 from traces.trace import TraceError
-from traces.watch import watching
+from traces.watch import Watch
 
 _BESIDE_BYTES: Final = 8 * 2**30
 """The simulated GPU's memory beyond the limit: the library must refuse, not the GPU."""
@@ -67,7 +67,7 @@ def _replay(options: argparse.Namespace) -> int:
         limit_bytes = _limit(options.memory, recording)
         with (
             host.simulated(directory, limit_bytes + _BESIDE_BYTES) as environment,
-            watching(host.UUID, environment) as watch,
+            Watch(host.UUID, environment) as watch,
         ):
             outcome = Replay(recording, directory, directory, limit_bytes, watch).run(environment)
         added_ns = cost.added_ns_per_call(recording.processes, directory)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pynvml
@@ -38,8 +37,18 @@ class MemoryUse:
 
 
 class Watch:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    """NVML's view of one GPU, from a process without the library; it ends with this one, or with
+    the block."""
+
+    def __init__(self, uuid: str, environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "traces.watch", uuid],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
     def sample(self) -> MemoryUse:
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -50,48 +59,24 @@ class Watch:
             sample["used"], {int(pid): used for pid, used in sample["processes"].items()}
         )
 
-    def end(self) -> None:
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._process.communicate()
-
-
-def start(uuid: str, environment: Mapping[str, str]) -> Watch:
-    """NVML's view of one GPU, from a process without the library; it ends with this one."""
-    return Watch(
-        subprocess.Popen(
-            [sys.executable, "-m", "traces.watch", uuid],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-    )
-
-
-@contextmanager
-def watching(uuid: str, environment: Mapping[str, str]) -> Iterator[Watch]:
-    """The same, ended at the end of the block."""
-    watch = start(uuid, environment)
-    try:
-        yield watch
-    finally:
-        watch.end()
-
-
-def _processes(handle: object) -> Mapping[int, int]:
-    kinds = (
-        pynvml.nvmlDeviceGetComputeRunningProcesses,
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
-    )
-    found = [each for kind in kinds for each in kind(handle)]
-    return {each.pid: each.usedGpuMemory for each in found if each.usedGpuMemory is not None}
 
 
 def main(uuid: str) -> None:
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    kinds = (
+        pynvml.nvmlDeviceGetComputeRunningProcesses,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+    )
     for _ in sys.stdin:
-        seen = {"used": used_bytes(handle), "processes": _processes(handle)}
+        found = [each for kind in kinds for each in kind(handle)]
+        used = {each.pid: each.usedGpuMemory for each in found if each.usedGpuMemory is not None}
+        seen = {"used": used_bytes(handle), "processes": used}
         sys.stdout.write(f"{json.dumps(seen)}\n")
         sys.stdout.flush()
 

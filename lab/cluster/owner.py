@@ -65,28 +65,25 @@ class Owner:
         removed.
         """
         try:
-            return self._wait_ready(print_line)
+            deadline = time.monotonic() + _START_S
+            with self._directory.log.open() as log:
+                while not (status := self._directory.read_status()).ready:
+                    for line in log:
+                        print_line(line)
+                    if self._process.poll() is not None or time.monotonic() > deadline:
+                        raise OwnerError("the cluster does not come up")
+                    time.sleep(_POLL_S / 5)
+                for line in log:
+                    print_line(line)
+            if status.problems:
+                raise OwnerError(f"the cluster came up broken: {'; '.join(status.problems)}")
+            return status
         except BaseException as error:
             output = self._directory.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
             self.end()
             if isinstance(error, OwnerError):
                 raise OwnerError(f"{error}:\n{output}") from error
             raise
-
-    def _wait_ready(self, print_line: Callable[[str], object]) -> ClusterStatus:
-        deadline = time.monotonic() + _START_S
-        with self._directory.log.open() as log:
-            while not (status := self._directory.read_status()).ready:
-                for line in log:
-                    print_line(line)
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    raise OwnerError("the cluster does not come up")
-                time.sleep(_POLL_S / 5)
-            for line in log:
-                print_line(line)
-        if status.problems:
-            raise OwnerError(f"the cluster came up broken: {'; '.join(status.problems)}")
-        return status
 
     def end(self) -> None:
         """End it with all that it owns. Raises DirectoryError."""
@@ -105,30 +102,20 @@ class Owner:
 # --- the owner itself ----------------------------------------------------------------------------
 
 
-class _Ended(SystemExit):
-    """The owner received a signal to end."""
-
-
 def _end(number: int, frame: FrameType | None) -> None:
     for asked in (signal.SIGTERM, signal.SIGINT):
         signal.signal(asked, signal.SIG_IGN)
-    raise _Ended
+    raise SystemExit
 
 
-class _Starter(threading.Thread):
-    """Waits until the starter calls `let_go`, or has exited."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.has_ended = False
-
-    def run(self) -> None:
-        output = b""
-        while more := os.read(sys.stdin.fileno(), len(_LET_GO)):
-            output += more
-        if output != _LET_GO:
-            self.has_ended = True
-            os.kill(os.getpid(), signal.SIGTERM)
+def _wait_for_starter(has_ended: threading.Event) -> None:
+    """Wait until the starter calls `let_go`, or has exited."""
+    output = b""
+    while more := os.read(sys.stdin.fileno(), len(_LET_GO)):
+        output += more
+    if output != _LET_GO:
+        has_ended.set()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def own(directory: ClusterDirectory, wanted: Wanted) -> None:
@@ -137,13 +124,13 @@ def own(directory: ClusterDirectory, wanted: Wanted) -> None:
         signal.signal(asked, _end)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     directory.own()
-    starter = _Starter()
-    starter.start()
+    starter_ended = threading.Event()
+    threading.Thread(target=_wait_for_starter, args=(starter_ended,), daemon=True).start()
     try:
         with Cluster(wanted, directory.path) as cluster:
             _keep(directory, cluster, wanted)
     finally:
-        if starter.has_ended:  # no other process would remove the directory
+        if starter_ended.is_set():  # no other process would remove the directory
             directory.remove()
 
 

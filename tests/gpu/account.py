@@ -16,7 +16,7 @@ from typing import Final
 from gpuslice.contract import names
 from shim import region
 from tests.support import MIB
-from traces import watch
+from traces.watch import Watch
 
 BLOCK: Final = 2 * MIB
 _SETTLED_S: Final = 20.0
@@ -27,7 +27,7 @@ class Account:
     def __init__(self) -> None:
         self._directory = Path(os.environ[names.ENV_DIR])
         outside = {name: text for name, text in os.environ.items() if name not in _OTHERS}
-        self._watch = watch.start(self._status().gpu.uuid, outside)
+        self._watch = Watch(self._status().gpu.uuid, outside)
         self._held_before, self.opened_at = self.held(), self.charged()
 
     def _status(self) -> region.GpuStatus:

@@ -19,7 +19,7 @@ from tests.gpu.account import BLOCK
 from tests.gpu.conftest import GpuHost, machine
 from tests.gpu.frameworks import FRAMEWORKS, Framework
 from tests.gpu.tenants import MEASURED_AFTER_S, Tenant, tenant
-from traces.watch import Watch, watching
+from traces.watch import Watch
 
 pytestmark = [pytest.mark.sim, pytest.mark.timeout(900)]
 Record = Callable[[str, object], None]
@@ -37,7 +37,7 @@ def framework(request: pytest.FixtureRequest, this_gpu: facts.Facts) -> Framewor
 
 @pytest.fixture
 def watch(this_gpu: facts.Facts) -> Iterator[Watch]:
-    with watching(this_gpu.uuid, machine()) as looking:
+    with Watch(this_gpu.uuid, machine()) as looking:
         yield looking
 
 

@@ -21,7 +21,7 @@ from tests.traces.conftest import Loaded
 from traces import host
 from traces.replay import Outcome, Refusal, Replay
 from traces.trace import LETTERS, files, words
-from traces.watch import watching
+from traces.watch import Watch
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 MOST_CHARGE_ERROR_BYTES: Final = 2 * MIB
@@ -34,7 +34,7 @@ Loader = Callable[[str], Loaded]
 def replayed(of: Loaded, directory: Path, gpu: Mapping[str, str], *, share: float = 1.0) -> Outcome:
     limit_bytes = int(of.recording.memory_bytes * share)
     directory.mkdir(exist_ok=True)
-    with watching(host.UUID, gpu) as watch:
+    with Watch(host.UUID, gpu) as watch:
         return Replay(of.recording, of.scripts, directory, limit_bytes, watch).run(gpu)
 
 
