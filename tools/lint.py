@@ -81,42 +81,35 @@ def findings(name: str, text: str) -> Iterator[str]:
             yield f"{name}:{number}: {len(line)} columns, at most {_MAX_COLUMNS}\n"
 
 
-def _words() -> list[str]:
+def _words() -> str:
     names = [name for name in _tracked(_TEXTS) if not name.startswith(_RECORDS)]
-    return [each for name in names for each in findings(name, (_ROOT / name).read_text())]
+    return "".join(each for name in names for each in findings(name, (_ROOT / name).read_text()))
 
 
-def _functions() -> list[str]:
+def _functions() -> str:
     texts = {name: (_ROOT / name).read_text() for name in _tracked(functions.PATTERNS)}
-    return list(functions.findings(texts))
+    return "".join(functions.findings(texts))
 
 
-_OWN: Final = {"words": _words, "functions": _functions}
+def _output(title: str) -> str:
+    """The output of another checker that finds something; "" if it finds nothing."""
+    tool, *arguments = _CHECKS[title]
+    command = [str(_BIN / tool), *arguments, *(_tracked(_FILES[title]) if title in _FILES else ())]
+    # protoc finds its plugin for mypy by PATH.
+    environment = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
+    done = subprocess.run(command, cwd=_ROOT, env=environment, text=True, capture_output=True)
+    return f"{done.stdout}{done.stderr}\n" if done.returncode else ""
 
 
 def main() -> int:
+    own = {"words": _words, "functions": _functions}
     failed = []
-    for title, check in _OWN.items():
+    for title in (*own, *_CHECKS):
         with step(title) as shown:
-            found = check()
+            found = own[title]() if title in own else _output(title)
             shown.failed = bool(found)
-        if found:
-            failed.append(title)
-            sys.stdout.write("".join(found))
-    # protoc finds its plugin for mypy by PATH.
-    environment = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
-    for title, (tool, *arguments) in _CHECKS.items():
-        command = [str(_BIN / tool), *arguments]
-        if title in _FILES:
-            command += _tracked(_FILES[title])
-        with step(title) as shown:
-            done = subprocess.run(
-                command, cwd=_ROOT, env=environment, text=True, capture_output=True
-            )
-            shown.failed = done.returncode != 0
-        if done.returncode != 0:
-            failed.append(title)
-            sys.stdout.write(done.stdout + done.stderr)
+        sys.stdout.write(found)
+        failed += [title] * bool(found)
     if failed:
         sys.stdout.write(f"lint: {', '.join(failed)}: see above\n")
     return 1 if failed else 0

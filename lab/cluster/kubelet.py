@@ -87,9 +87,18 @@ class Kubelet:
         self._process: Inside | None = None
         self.directory.mkdir()
         self._cni(containerd.cni, namespace.link)
-        self._own_settings()
-        for hierarchy in _hierarchies():
-            (hierarchy / namespace.cgroup).mkdir(exist_ok=True)
+        settings = self.directory / "kernel"
+        for name, value in _KERNEL.items():
+            own = settings / name
+            own.parent.mkdir(parents=True, exist_ok=True)
+            own.write_text(f"{value}\n")
+            namespace.mount("--bind", own, Path("/proc/sys") / name)
+        # One hierarchy under cgroup v2; under v1 one for each controller or several.
+        tops = [cgroups.ROOT]
+        if not (cgroups.ROOT / "cgroup.controllers").exists():
+            tops = [each for each in cgroups.ROOT.iterdir() if (each / "cgroup.procs").exists()]
+        for top in tops:
+            (top / namespace.cgroup).mkdir(exist_ok=True)
         written = configuration(
             self.directory, namespace.link, containerd.socket, client_ca, namespace.cgroup
         )
@@ -128,18 +137,3 @@ class Kubelet:
         # containerd reacts to a write into the directory, not to a rename.
         written = json.dumps(network.pod_network(link, self.directory / "addresses"))
         self._namespace.write(places[1] / "10-pods.conflist", written)
-
-    def _own_settings(self) -> None:
-        settings = self.directory / "kernel"
-        for name, value in _KERNEL.items():
-            own = settings / name
-            own.parent.mkdir(parents=True, exist_ok=True)
-            own.write_text(f"{value}\n")
-            self._namespace.mount("--bind", own, Path("/proc/sys") / name)
-
-
-def _hierarchies() -> list[Path]:
-    """The cgroup hierarchies: one under v2; under v1 one for each controller or several."""
-    if (cgroups.ROOT / "cgroup.controllers").exists():
-        return [cgroups.ROOT]
-    return [path for path in cgroups.ROOT.iterdir() if (path / "cgroup.procs").exists()]

@@ -61,25 +61,16 @@ def run_helm(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """One of the product's: the words with which its command line continues after the first."""
-
-    name: str
-    words: tuple[str, ...]
-
-    def matches(self, command: Sequence[str]) -> bool:
-        return tuple(command[1 : len(self.words) + 1]) == self.words
-
-
-EXTENDER: Final = Program("gpuslice extender", ("-m", "scheduler", "serve"))
-KUBE_SCHEDULER: Final = Program(
-    "gpuslice kube-scheduler", ("--config=/etc/kube-scheduler/kube-scheduler.yaml",)
-)
-AGENT: Final = Program("gpuslice node agent", ("-m", "nri_plugin"))
-DISTRIBUTOR: Final = Program("gpuslice distributor", ("-m", "nri_plugin", "distribute"))
-PROGRAMS: Final = (EXTENDER, KUBE_SCHEDULER, DISTRIBUTOR, AGENT)
-"""The first that matches a process is its program."""
+EXTENDER: Final = "gpuslice extender"
+AGENT: Final = "gpuslice node agent"
+PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
+    EXTENDER: ("-m", "scheduler", "serve"),
+    "gpuslice kube-scheduler": ("--config=/etc/kube-scheduler/kube-scheduler.yaml",),
+    "gpuslice distributor": ("-m", "nri_plugin", "distribute"),
+    AGENT: ("-m", "nri_plugin"),
+}
+"""The words with which a program's command line continues after the first. The first that matches a
+process is its program."""
 
 
 def values(
@@ -139,7 +130,7 @@ class Product:
     plane: ControlPlane
     cluster: Path
     directory: Path
-    _pids: dict[Program, int] = field(default_factory=dict)
+    _pids: dict[str, int] = field(default_factory=dict)
 
     def write(self, chosen: Mapping[str, Any]) -> None:
         """The chart's values for this cluster, in a file."""
@@ -149,32 +140,29 @@ class Product:
         """Install or upgrade. Raises ProductError."""
         values_file = f"--values={self.directory / VALUES}"
         command = ("upgrade", "--install", RELEASE, str(chart.CHART), "--create-namespace")
-        self.helm(*command, values_file, *options)
-
-    def helm(self, *arguments: str) -> str:
-        """Helm's output. Raises ProductError."""
-        done = run_helm(self.plane.kubeconfig(), self.directory, *arguments)
+        kubeconfig = self.plane.kubeconfig()
+        done = run_helm(kubeconfig, self.directory, *command, values_file, *options)
         if done.returncode != 0:
-            raise ProductError(f"helm {arguments[0]}: {done.stderr.strip()}")
-        return done.stdout
+            raise ProductError(f"helm upgrade: {done.stderr.strip()}")
 
     def find_processes(self) -> None:
         """Find the programs' main processes, by their numbers outside of the lab's namespace."""
-        found = {each: pid for each, pid in self._pids.items() if program_of(pid) is each}
+        found = {each: pid for each, pid in self._pids.items() if _program_of(pid) == each}
         if len(found) < len(PROGRAMS):
             for pid in sorted(processes(self.cluster)):
-                if (program := program_of(pid)) is not None:
+                if program := _program_of(pid):
                     found.setdefault(program, pid)
         self._pids = found
 
-    def pid(self, program: Program) -> int | None:
+    def pid(self, program: str) -> int | None:
         """Its process when `find_processes` was called last; None: it did not run."""
         return self._pids.get(program)
 
 
-def program_of(pid: int) -> Program | None:
+def _program_of(pid: int) -> str | None:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:  # it has exited
         return None
-    return next((program for program in PROGRAMS if program.matches(command)), None)
+    matching = (name for name, words in PROGRAMS.items() if command[1:][: len(words)] == [*words])
+    return next(matching, None)

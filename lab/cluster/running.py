@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpuslice.contract import names
 from lab.cluster import product, registry
@@ -126,8 +126,6 @@ class Cluster:
         with ThreadPoolExecutor(1) as beside:
             images = beside.submit(self._load_images, programs.kube_scheduler)
             client_ca = self._open_plane()
-            self._manager_program = programs.kube_controller_manager
-            self._manager = self._scheduler = None
             with step("kube-controller-manager, kube-scheduler, kubelet"):
                 self._start_manager()
                 self._start_scheduler()
@@ -137,7 +135,10 @@ class Cluster:
                 self._wait(("create", f"node/{NODE}"))
             images.result()
         self.product = Product(self.plane, self._parent, self.lab.directory)
-        self.product.write(self._values())
+        served, dialects = self._wanted.served or (), self._wanted.dialects
+        sockets = self.lab.sim_dir / "gpus"
+        chosen = product.values(self.plane.server, self._parent, sockets, served, dialects)
+        self.product.write(chosen)
         if self._wanted.served is not None:
             with step("gpuslice: helm install, until its pods are ready"):
                 self.plane.kubectl("label", "node", NODE, product.GPU_NODE_LABEL)
@@ -150,12 +151,6 @@ class Cluster:
     def _find_processes(self) -> None:
         if self._wanted.served is not None:
             self.product.find_processes()
-
-    def _values(self) -> Mapping[str, Any]:
-        """The chart's values for this cluster."""
-        sockets = self.lab.sim_dir / "gpus"
-        served, dialects = self._wanted.served or (), self._wanted.dialects
-        return product.values(self.plane.server, self._parent, sockets, served, dialects)
 
     def _load_images(self, kube_scheduler: Path) -> None:
         """Also gpuslice's own: they are built here, if the cache lacks them."""
@@ -192,9 +187,6 @@ class Cluster:
             self._stack.enter_context(self.plane)
         return shown
 
-    _manager: Process | None
-    _scheduler: Process | None
-
     def _table(self) -> list[Part]:
         """Parts that others depend on come first: of several that have exited, each is awaited in
         turn."""
@@ -208,7 +200,7 @@ class Cluster:
             Part("kube-scheduler", lambda: _kept(self._scheduler), self._start_scheduler),
             Part("kubelet", lambda: _inside(self.kubelet.process), self._start_kubelet),
             *(
-                Part(program.name, partial(self.product.pid, program))
+                Part(program, partial(self.product.pid, program))
                 for program in product.PROGRAMS
                 if self._wanted.served is not None
             ),
@@ -217,7 +209,8 @@ class Cluster:
     def _start_manager(self) -> None:
         plane = self.plane
         command: list[str | Path] = [
-            *(self._manager_program, f"--kubeconfig={plane.kubeconfig('controller-manager')}"),
+            plane.programs.kube_controller_manager,
+            f"--kubeconfig={plane.kubeconfig('controller-manager')}",
             *("--leader-elect=false", "--secure-port=0", "--use-service-account-credentials"),
             f"--controllers=*,-{_CHECKS_POLICIES}",
             f"--service-account-private-key-file={plane.service_account_key}",
@@ -258,8 +251,8 @@ class Cluster:
                 self._page = found.stdout, product.SCHEDULER_PORT
                 self._page_of = extender
         return {
-            product.EXTENDER.name: self._page,
-            product.AGENT.name: (link.node, product.AGENT_PORT),
+            product.EXTENDER: self._page,
+            product.AGENT: (link.node, product.AGENT_PORT),
         }
 
     # --- keeping it alive -------------------------------------------------------------------
@@ -289,8 +282,8 @@ class Cluster:
         return restarted
 
 
-def _kept(process: Process | None) -> int | None:
-    return process.pid if process is not None and process.running else None
+def _kept(process: Process) -> int | None:
+    return process.pid if process.running else None
 
 
 def _inside(process: Inside | None) -> int | None:
