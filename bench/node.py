@@ -23,6 +23,7 @@ import psutil
 
 from bench import Result
 from bench.native import built
+from lab.node import cgroups
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cgroups import MemoryGroup
 from lab.node.cri import CriError, Process
@@ -67,7 +68,7 @@ def run(quick: bool) -> Result:
     with ExitStack() as stack:
         stack.callback(group.remove)
         lab = stack.enter_context(Lab([_GPU]))
-        lab.start_agent(program=("lab.node.limited", "--cgroup", group.path, "nri_plugin"))
+        lab.start_agent(limiter=cgroups.into(group.path))
         taken, failed = _in_sequence(lab, count)
         logged = r"request=CreateContainer outcome=adjusted duration_ms=([\d.]+)"
         hook_ms = [float(ms) for ms in re.findall(logged, lab.agent_log.read_text())]

@@ -90,6 +90,11 @@ static CUdeviceptr take_now(void)
 	return address;
 }
 
+static void give_now(CUdeviceptr address)
+{
+	must(cuMemFree_v2(address), "cuMemFree");
+}
+
 static CUdeviceptr take_in_order(void)
 {
 	CUdeviceptr address = 0;
@@ -98,53 +103,28 @@ static CUdeviceptr take_in_order(void)
 	return address;
 }
 
-static void give_now(CUdeviceptr address)
-{
-	must(cuMemFree_v2(address), "cuMemFree");
-}
-
 static void give_in_order(CUdeviceptr address)
 {
 	must(cuMemFreeAsync(address, NULL), "cuMemFreeAsync");
 }
 
-static void pair_now(void)
-{
-	give_now(take_now());
-}
+static const struct memory {
+	CUdeviceptr (*take)(void);
+	void (*give)(CUdeviceptr);
+} plain = {take_now, give_now}, in_order = {take_in_order, give_in_order}, *memory;
 
-static void pair_in_order(void)
+static void pair(void)
 {
-	give_in_order(take_in_order());
+	memory->give(memory->take());
 }
 
 /* Frees a random live allocation and makes another. */
-static void replace_now(void)
+static void replace(void)
 {
 	CUdeviceptr *victim = &state.live[next_random() % state.live_count];
 
-	give_now(*victim);
-	*victim = take_now();
-}
-
-static void replace_in_order(void)
-{
-	CUdeviceptr *victim = &state.live[next_random() % state.live_count];
-
-	give_in_order(*victim);
-	*victim = take_in_order();
-}
-
-static void fill(CUdeviceptr (*take)(void))
-{
-	for (uint64_t i = 0; i < state.live_count; i++)
-		state.live[i] = take();
-}
-
-static void empty(void (*give)(CUdeviceptr))
-{
-	for (uint64_t i = 0; i < state.live_count; i++)
-		give(state.live[i]);
+	memory->give(*victim);
+	*victim = memory->take();
 }
 
 static double seconds(void)
@@ -177,6 +157,21 @@ static void measure(const char *name, void (*call)(void), long passes, long call
 	printf("%s %.3f %.3f\n", name, best_ns, calibration_ns);
 }
 
+/* With none live, and with many. */
+static void measure_memory(const char *name, const struct memory *kind, long passes, long calls)
+{
+	char live[64];
+
+	memory = kind;
+	measure(name, pair, passes, calls);
+	for (uint64_t i = 0; i < state.live_count; i++)
+		state.live[i] = memory->take();
+	snprintf(live, sizeof(live), "%s_live", name);
+	measure(live, replace, passes, calls);
+	for (uint64_t i = 0; i < state.live_count; i++)
+		memory->give(state.live[i]);
+}
+
 int main(int argc, char **argv)
 {
 	long passes = argc > 3 ? atol(argv[1]) : 50, calls = argc > 3 ? atol(argv[2]) : 10000;
@@ -190,13 +185,7 @@ int main(int argc, char **argv)
 	measure("launch", launch, passes, calls * 4);
 	measure("launch_checked", launch_checked, passes, calls * 4);
 	measure("set_attribute", set_attribute, passes, calls * 4);
-	measure("alloc_free", pair_now, passes, calls);
-	fill(take_now);
-	measure("alloc_free_live", replace_now, passes, calls);
-	empty(give_now);
-	measure("async", pair_in_order, passes, calls);
-	fill(take_in_order);
-	measure("async_live", replace_in_order, passes, calls);
-	empty(give_in_order);
+	measure_memory("alloc_free", &plain, passes, calls);
+	measure_memory("async", &in_order, passes, calls);
 	return 0;
 }

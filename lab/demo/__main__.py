@@ -13,26 +13,63 @@ import io
 import os
 import shlex
 import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Final, TextIO
 
 from lab.cluster.directory import ClusterDirectory, DirectoryError, add_option
-from lab.demo import background_builds, node, seed, story
+from lab.demo import node, seed, story
 from lab.demo.live import Live, StageError
 from lab.demo.report import Report
 from lab.node import network
+from tools import kubernetes
+from tools.building import ProgramsError
+from tools.progress import step
 
+_MODULES: Final = ("tools.kubernetes", "tools.images")
+"""What is built beside the first chapter, where it is missing."""
 DIRECTORY: Final = "/tmp/gpuslice-demo"
 DOCUMENT: Final = seed.ROOT / "docs" / "demo.md"
 _BEGIN, _END = "<!-- demo:begin -->", "<!-- demo:end -->"
 
 
+@contextmanager
+def _missing_built() -> Iterator[Callable[[], None] | None]:
+    """A function that waits for the build, and raises ProgramsError; None: nothing is missing. A
+    demo that ends early ends the build."""
+    if kubernetes.find() is not None and kubernetes.find_helm() is not None:
+        yield None
+        return
+    one_by_one = " && ".join(f'"$0" -m {module}' for module in _MODULES)
+    with tempfile.TemporaryFile() as log:
+        command = ["sh", "-c", one_by_one, sys.executable]
+        build = subprocess.Popen(
+            command, cwd=seed.ROOT, stdout=log, stderr=log, start_new_session=True
+        )
+
+        def wait() -> None:
+            with step(f"building Kubernetes {kubernetes.VERSION}, etcd, Helm and the images, once"):
+                code = build.wait()
+            if code != 0:
+                log.seek(0)
+                raise ProgramsError(log.read().decode(errors="replace"))
+
+        try:
+            yield wait
+        finally:
+            if build.poll() is None:
+                os.killpg(build.pid, signal.SIGINT)
+                build.wait()
+
+
 def _live(out: TextIO, where: Path, kept: bool) -> int:
     """Run the story; return the exit status."""
-    with background_builds.begun() as wait, Live(ClusterDirectory(where), wait) as live:
+    with _missing_built() as wait, Live(ClusterDirectory(where), wait) as live:
         if wait is not None and node.perform(sys.stdout) != 0:
             return 1
         report = Report(out)

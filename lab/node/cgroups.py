@@ -49,6 +49,11 @@ def remove(name: str, within_s: float = 0.0) -> bool:
     return True
 
 
+def into(group: Path) -> list[str]:
+    """The command that runs the next one in the group."""
+    return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(group / "cgroup.procs")]
+
+
 class MemoryGroup:
     """The group NAME, below the root of its hierarchy. limit_bytes 0: no limit."""
 

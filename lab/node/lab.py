@@ -240,14 +240,18 @@ class Lab:
         cdi_dir: Path | None = None,
         options: Sequence[str | Path] = (),
         program: Sequence[str | Path] = ("nri_plugin",),
+        limiter: Sequence[str | Path] = (),
     ) -> None:
         """Return when it serves. Raises LabError.
 
         cdi_dir: the directory of CDI specs, in place of the simulated driver's own. options: of the
-        agent. program: the agent's module, and arguments of its own before the agent's.
+        agent. program: the agent's module, and arguments of its own before the agent's. limiter:
+        a program that starts it.
         """
         ready = self.times_ready()
-        self._agent = self._new_agent(program, cdi_dir, [*options, *(["--strict"] * strict)])
+        self._agent = self._new_agent(
+            program, cdi_dir, [*options, *(["--strict"] * strict)], limiter
+        )
         self.wait_until(lambda: self.times_ready() > ready or not self.agent_running, "the agent")
         if not self.agent_running:
             raise LabError(f"the node agent ended:\n{self.agent_log.read_text()[-4000:]}")
@@ -279,9 +283,10 @@ class Lab:
         program: Sequence[str | Path] = ("nri_plugin",),
         cdi_dir: Path | None = None,
         options: Sequence[str | Path] = (),
+        limiter: Sequence[str | Path] = (),
     ) -> Inside:
         paths = self.containerd.paths
-        command: list[str | Path] = [sys.executable, "-m", *program]
+        command: list[str | Path] = [*limiter, sys.executable, "-m", *program]
         command += ["--nri-socket", paths.nri_socket, "--containerd-state", paths.state]
         command += ["--run-dir", self.run_dir]
         command += ["--library", self.library, "--cdi-dir", cdi_dir or self.sim_dir / "cdi"]

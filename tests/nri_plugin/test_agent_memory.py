@@ -23,7 +23,7 @@ import yaml
 from gpuslice.contract import allocation, grants, names, quantity
 from gpuslice.contract.allocation import Allocation, DeviceEntry
 from gpuslice.contract.grants import GpuGrant
-from lab.node.cgroups import MemoryGroup
+from lab.node.cgroups import MemoryGroup, into
 from nri_plugin.gpu import record
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
@@ -105,16 +105,15 @@ class Node:
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         place, group = self._root, self._group.container(self._starts)
         self._starts += 1
-        arguments: list[str | Path] = ["--cgroup", group, "nri_plugin"]
+        arguments: list[str | Path] = [*into(group), sys.executable, "-m", "nri_plugin"]
         arguments += ["--nri-socket", place / "nri.sock", "--run-dir", self.run_dir]
         arguments += ["--cdi-dir", self._host.directory / "cdi"]
         arguments += ["--library", build / "lib" / names.FILE_LIBRARY]
         arguments += ["--containerd-state", place / "state"]
         arguments += ["--http", f"unix:{place / 'agent.sock'}"]
-        command = [sys.executable, "-m", "lab.node.limited", *map(str, arguments)]
         with (self._root / "agent.log").open("a") as log:
             process = await asyncio.create_subprocess_exec(
-                *command, cwd=ROOT, env=environment, stdout=log, stderr=log
+                *map(str, arguments), cwd=ROOT, env=environment, stdout=log, stderr=log
             )
         watching = asyncio.create_task(self._watch())
         try:

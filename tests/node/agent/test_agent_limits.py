@@ -40,7 +40,7 @@ def _start_all(lab: Lab, stack: ExitStack) -> list[str]:
 
 def test_a_low_soft_limit_of_open_files_is_raised(lab: Lab) -> None:
     """containerd 2 and systemd set such a limit. Here it is scaled to fewer containers."""
-    lab.start_agent(program=("lab.node.limited", "--files", "100:4096", "nri_plugin"))
+    lab.start_agent(limiter=("prlimit", "--nofile=100:4096"))
     with ExitStack() as stack:
         assert _start_all(lab, stack) == []
         lab.wait_until(
@@ -59,7 +59,7 @@ def test_a_low_soft_limit_of_open_files_is_raised(lab: Lab) -> None:
 
 def test_without_descriptors_the_agent_names_no_other_cause(lab: Lab) -> None:
     """The hard limit is too low: containers are refused for that reason, and not accused."""
-    lab.start_agent(program=("lab.node.limited", "--files", "64:64", "nri_plugin"))
+    lab.start_agent(limiter=("prlimit", "--nofile=64:64"))
     with ExitStack() as stack:
         failures = _start_all(lab, stack)
         lab.wait_until(
