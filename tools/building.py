@@ -132,7 +132,10 @@ def build(
         whole.mkdir()
         module.mkdir()
         go = _go(environ, building / "go")
-        caches = _go_caches(go, building)
+        caches = {}
+        if go.is_relative_to(building):  # the user has no Go, and no caches of its own
+            places = {"GOMODCACHE": building / "modules", "GOCACHE": building / "objects"}
+            caches = {name: str(place) for name, place in places.items()}
         env = {**caches, **_GO_PREFERENCE, **environ, **_GO_ENVIRONMENT, "GOBIN": str(whole)}
         with step(title) as shown:
             yield Build(go, module, whole, env, shown)
@@ -141,14 +144,6 @@ def build(
             shown.result = f"{size / 1e6:.0f} MB"
         shutil.rmtree(final, ignore_errors=True)
         whole.rename(final)
-
-
-def _go_caches(go: Path, building: Path) -> Mapping[str, str]:
-    """Go's own caches if the user has them, which persist; else caches that end with the build."""
-    if not go.is_relative_to(building):
-        return {}
-    places = {"GOMODCACHE": building / "modules", "GOCACHE": building / "objects"}
-    return {name: str(place) for name, place in places.items()}
 
 
 def _go(environ: Mapping[str, str], home: Path) -> Path:

@@ -69,12 +69,8 @@ def counted() -> Mapping[str, int]:
         ["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True
     )
     paths = [path for path in listed.stdout.splitlines() if not _LEFT_OUT.search(path)]
-    return {path: _lines(ROOT / path) for path in paths if (ROOT / path).is_file()}
-
-
-def _lines(path: Path) -> int:
-    with path.open("rb") as file:
-        return sum(1 for _ in file)
+    files = {path: ROOT / path for path in paths if (ROOT / path).is_file()}
+    return {path: len(file.read_bytes().splitlines()) for path, file in files.items()}
 
 
 def lines(part: Part, by_path: Mapping[str, int]) -> int:

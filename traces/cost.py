@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -66,20 +67,15 @@ def burst(process: Process) -> Part:
     return found
 
 
-@contextmanager
-def _environment() -> Iterator[Mapping[str, str]]:
-    """That of a program under the library, over the recorded driver."""
+def _repetitions(script: Path, *arguments: int) -> Sequence[Sequence[Sequence[str]]]:
+    """The lines of several processes under the library, over the recorded driver."""
+    command = [str(host.program("trace-replay")), str(script), "--cost", *map(str, arguments)]
     with tempfile.TemporaryDirectory(dir=region.parent(os.environ)) as directory:
         gpu = grant_file.Gpu(_UUID, _LIMIT_BYTES, 100, 0, context_bytes=host.CONTEXT_BYTES)
         region.create(Path(directory), [gpu])
         under = {"LD_PRELOAD": str(host.LIBRARY), names.ENV_DIR: directory}
-        yield {**host.recorded(), **under}
-
-
-def _repetitions(script: Path, *arguments: int) -> Sequence[Sequence[Sequence[str]]]:
-    """The lines of several processes."""
-    command = [str(host.program("trace-replay")), str(script), "--cost", *map(str, arguments)]
-    with _environment() as environment:
+        driver = {"LD_LIBRARY_PATH": str(host.BUILD / "lib" / "recorded")}
+        environment = {**host.base(), **driver, **under}
         runs = [
             subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
             for _ in range(_REPETITIONS)
@@ -90,18 +86,14 @@ def _repetitions(script: Path, *arguments: int) -> Sequence[Sequence[Sequence[st
 def added_ns_per_call(processes: Sequence[Process], scripts: Path) -> float:
     """Return the added time of all calls of a recording that were not refused memory. Each process
     counts by itself."""
-    added_ns = sum(_added_ns(scripts / process.name) for process in processes)
-    return added_ns / sum(len(process.calls) for process in processes)
-
-
-def _added_ns(script: Path) -> float:
-    added: dict[int, list[int]] = {}
-    for lines in _repetitions(script):
-        for word, *numbers in lines:
+    added_ns: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for process in processes:
+        for word, *numbers in chain(*_repetitions(scripts / process.name)):
             if word == "run":
                 run, with_it, without = map(int, numbers)
-                added.setdefault(run, []).append(with_it - without)
-    return sum(median(each) for each in added.values())
+                added_ns[process.name, run].append(with_it - without)
+    calls = sum(len(process.calls) for process in processes)
+    return sum(median(each) for each in added_ns.values()) / calls
 
 
 def part_ns(part: Part, script: Path, passes: int) -> tuple[float, float]:

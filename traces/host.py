@@ -63,10 +63,5 @@ def simulated(directory: Path, memory_bytes: int) -> Iterator[Mapping[str, str]]
         run("down", "--dir", sim)
 
 
-def recorded() -> Mapping[str, str]:
-    """The environment of programs on the driver that returns a trace's answers."""
-    return {**base(), "LD_LIBRARY_PATH": str(BUILD / "lib" / "recorded")}
-
-
 def base() -> Mapping[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}

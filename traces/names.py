@@ -30,7 +30,13 @@ class Names:
         """A call returned the value: memory of that size, or 0 for a handle."""
         made = _Made(slot, size_bytes)
         if size_bytes:
-            self._forget(value, value + size_bytes)
+            # Addresses inside are inside other memory from now on.
+            first = bisect_right(self._addresses, value)
+            last = bisect_left(self._addresses, value + size_bytes)
+            for address in self._addresses[first:last]:
+                if not self._living[address]:
+                    del self._latest[address]
+                    self._addresses.remove(address)
             if value not in self._latest:
                 insort(self._addresses, value)
         self._latest[value] = made
@@ -53,11 +59,3 @@ class Names:
         if not living:
             return self.find(value)
         return living.pop(0).slot, 0
-
-    def _forget(self, begin: int, end: int) -> None:
-        """Addresses between the two are inside other memory from now on."""
-        first, last = bisect_right(self._addresses, begin), bisect_left(self._addresses, end)
-        freed = [each for each in self._addresses[first:last] if not self._living[each]]
-        for address in freed:
-            del self._latest[address]
-            self._addresses.remove(address)

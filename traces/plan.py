@@ -41,10 +41,6 @@ class Process:
     skipped: Counter[str] = field(default_factory=Counter)
     image: bytes = b""
 
-    @property
-    def encoded(self) -> bytes:
-        return self.script.encode(self.image)
-
 
 @dataclass
 class _Open:

@@ -70,14 +70,11 @@ def record(command: Sequence[str], directory: Path, did: str) -> tuple[int, Sequ
             "GPUSLICE_TRACE_DIR": str(raw),
         }
         status = launch.run(command, environment)
-        program = Path(command[0]).name
-        return status, [_kept(each, directory, program) for each in sorted(raw.iterdir())]
-
-
-def _kept(raw: Path, directory: Path, program: str) -> Path:
-    kept = directory / f"{program}-{raw.stem}.trace.gz"
-    kept.write_bytes(gzip.compress(raw.read_bytes(), mtime=0))
-    return kept
+        kept = []
+        for each in sorted(raw.iterdir()):
+            kept.append(directory / f"{Path(command[0]).name}-{each.stem}.trace.gz")
+            kept[-1].write_bytes(gzip.compress(each.read_bytes(), mtime=0))
+        return status, kept
 
 
 def _driver() -> Path:

@@ -93,7 +93,7 @@ def load(files: Sequence[Path], directory: Path) -> Recording:
     processes = plan(recordings, image)
     image.write_bytes(max((each.image for each in processes), key=len))
     for process in processes:
-        (directory / process.name).write_bytes(process.encoded)
+        (directory / process.name).write_bytes(process.script.encode(process.image))
     sizes = {each.memory_bytes for each in recordings} - {0}
     return Recording(processes, max(sizes, default=0))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -103,16 +103,12 @@ def read(path: Path) -> Recording:
             start_us = int(begun[1])
         elif (context := _PRIMARY.match(text)) is not None:
             primary[int(context[2], 16)] = int(context[1])
-    return Recording(path.name.split(".")[0], items, start_us, _memory_bytes(items), primary)
+    calls = (each.text for each in items if isinstance(each, Call))
+    sizes = [text for text in calls if text.startswith("cuDeviceTotalMem_v2 0 ")]
+    memory_bytes = int(words(sizes[0]).after["a"]) if sizes else 0
+    return Recording(path.name.split(".")[0], items, start_us, memory_bytes, primary)
 
 
 def files(letter: str) -> Sequence[Path]:
     """The traces of that recording."""
     return sorted(DATA.glob(f"{letter}-*.trace.gz"))
-
-
-def _memory_bytes(items: Iterable[Call | Mark]) -> int:
-    for item in items:
-        if isinstance(item, Call) and item.text.startswith("cuDeviceTotalMem_v2 0 "):
-            return int(words(item.text).after["a"])
-    return 0

@@ -6,17 +6,16 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.faults import report, rig
-from bench.faults.outcome import Cell
 from bench.faults.report import Column
-from bench.faults.rig import INJECTIONS, ROWS, Injection
+from bench.faults.rig import INJECTIONS, ROWS
 from lab.node.containerd_config import Options
 from lab.node.lab import CLUSTER_FILES, FAILURES, Lab
 from tools import programs
-from tools.programs import DEFAULT, RELEASES, Release
+from tools.programs import DEFAULT, RELEASES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,19 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for release in releases:
         validators = (True,) if chosen.control or not release.has_validator else (True, False)
         for validator in validators:
-            cells = _column(release, validator, chosen.control, injections)
+            options = Options(validator=validator)
+            title = release.title + ("" if validator else ", validator off")
+            with (
+                Lab(files=CLUSTER_FILES, release=release, options=options) as lab,
+                rig.Rig(lab, naive=chosen.control) as made,
+            ):
+                cells = rig.column(made, title, injections)
             columns.append(Column(release, validator and release.has_validator, cells))
     sys.stdout.write(report.document(columns, control=chosen.control))
     return report.verdict(columns, control=chosen.control)
-
-
-def _column(
-    release: Release, validator: bool, naive: bool, injections: Mapping[str, Injection]
-) -> Mapping[str, Cell]:
-    with Lab(files=CLUSTER_FILES, release=release, options=Options(validator=validator)) as lab:
-        title = release.title + ("" if validator else ", validator off")
-        with rig.Rig(lab, naive=naive) as made:
-            return rig.column(made, title, injections)
 
 
 def _parser() -> argparse.ArgumentParser:

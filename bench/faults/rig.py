@@ -59,18 +59,16 @@ class Rig:
             self._fault,
             *(["--naive"] * naive),
         )
-        self._process = Process(PYTHON_IMAGE, cdi=self._devices() if naive else ())
+        devices = [f"{names.CDI_KIND}={gpu.uuid}" for gpu in lab.gpus] if naive else []
+        for spec in (lab.sim_dir / "cdi").iterdir() if naive else ():
+            shutil.copy(spec, lab.containerd.paths.cdi)
+        self._process = Process(PYTHON_IMAGE, cdi=devices)
         grant = {_CONTAINER: [(0, _GRANT, _PERCENT)]}
         self._annotations = {
             name: value
             for name, value in lab.share(grant).items()
             if not (naive and name.startswith(names.ANNOTATION_REQUIRED_PLUGINS))
         }
-
-    def _devices(self) -> Sequence[str]:
-        for spec in (self._lab.sim_dir / "cdi").iterdir():
-            shutil.copy(spec, self._lab.containerd.paths.cdi)
-        return [f"{names.CDI_KIND}={gpu.uuid}" for gpu in self._lab.gpus]
 
     def __enter__(self) -> Rig:
         return self

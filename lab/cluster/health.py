@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.client
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +25,13 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
         pid = part["pid"]
         if pid is None or not Path(f"/proc/{pid}").exists():
             yield f"{name} is not running"
-        elif name in state["pages"] and (why_not := _why_not_ready(state["pages"][name])):
-            yield f"{name} is not ready: {why_not}"
+        elif name in state["pages"]:
+            try:
+                status, text = pages.get(state["pages"][name], "/readyz", _PAGE_S)
+            except (OSError, http.client.HTTPException) as error:
+                status, text = 0, str(error)
+            if status != 200:
+                yield f"{name} is not ready: {text.strip()}"
     path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
     command = [
         *(state["kubectl"], f"--kubeconfig={state['kubeconfig']}", "--request-timeout=10s"),
@@ -48,12 +53,3 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
         yield f"the API server does not answer: {done.stderr.strip()}"
     elif done.stdout != "True":
         yield "the node is not Ready"
-
-
-def _why_not_ready(page: str | Sequence[str | int]) -> str:
-    """The failure that /readyz reports at a socket's path or (host, port); "" if it is ready."""
-    try:
-        status, text = pages.get(page, "/readyz", _PAGE_S)
-    except (OSError, http.client.HTTPException) as error:
-        return str(error)
-    return "" if status == 200 else text.strip()

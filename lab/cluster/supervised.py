@@ -66,15 +66,15 @@ class Process:
         program answers."""
         self.send(signal.SIGSTOP)
         try:
-            while not self._is_stopped():
+            threads = Path(f"/proc/{self.pid}/task")
+            while any(
+                each.read_text().rpartition(") ")[2][0] not in "TZX"
+                for each in threads.glob("*/stat")
+            ):
                 time.sleep(_POLL_S)
             yield
         finally:
             self.send(signal.SIGCONT)
-
-    def _is_stopped(self) -> bool:
-        threads = Path(f"/proc/{self.pid}/task").glob("*/stat")
-        return all(each.read_text().rpartition(")")[2].split()[0] in "TZX" for each in threads)
 
     def stop(self, number: int = signal.SIGTERM, within_s: float = _END_S) -> None:
         """Signal it and wait for its exit; it is killed after the timeout. Idempotent."""

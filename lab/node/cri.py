@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -173,21 +172,6 @@ class Cri:
         )
         request = pb.RunPodSandboxRequest(config=config, runtime_handler=of.runtime_handler)
         return Pod(self, self.call("RunPodSandbox", request, pb.Id).id, config)
-
-    @contextmanager
-    def pod(
-        self,
-        name: str,
-        annotations: Mapping[str, str] | None = None,
-        labels: Mapping[str, str] | None = None,
-        of: Sandbox = Sandbox(),
-    ) -> Iterator[Pod]:
-        """A pod that is removed after the block."""
-        pod = self.run_pod(name, annotations, labels, of.namespace, of)
-        try:
-            yield pod
-        finally:
-            pod.remove()
 
 
 class Pod:

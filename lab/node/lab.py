@@ -15,8 +15,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -146,14 +145,20 @@ class Lab:
 
     # --- pods -------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
     def pod(
         self,
         name: str,
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         of: Sandbox = ORDINARY,
-    ) -> AbstractContextManager[Pod]:
-        return self.cri.pod(name, annotations, labels, of)
+    ) -> Iterator[Pod]:
+        """A pod that is removed after the block."""
+        pod = self.cri.run_pod(name, annotations, labels, of.namespace, of)
+        try:
+            yield pod
+        finally:
+            pod.remove()
 
     def allocated(self, shares: Sequence[Share]) -> dict[str, str]:
         """Koordinator's annotation alone, for a pod that holds those shares."""
