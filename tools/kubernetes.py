@@ -88,7 +88,7 @@ def _ensure(each: _Set, environ: Mapping[str, str]) -> Mapping[str, Path]:
     if found := _find(each, environ):
         return found
     final = cache_dir(environ) / "bin" / each.directory
-    title = f"building {each.title} with Go, once, in {each.taken} of disk"
+    title = f"building {each.title} with Go, once"
     with build(final, title, each.free_bytes_wanted, environ) as under_way:
         each.fill(under_way)
     return {name: final / name for name in each.names}
@@ -191,15 +191,14 @@ def write_module(under_way: Build) -> None:
 @dataclass(frozen=True, slots=True)
 class _Set:
     """Programs that are built together. version: matches the version of an acceptable one; None:
-    PATH is not searched, since other programs have these names. taken: disk space for modules, Go's
-    build cache and the programs, measured."""
+    PATH is not searched, since other programs have these names. free_bytes_wanted: disk space for
+    modules, Go's build cache and the programs: measured, with a margin."""
 
     title: str
     directory: str
     names: tuple[str, ...]
     fill: Callable[[Build], None]
     version: re.Pattern[str] | None
-    taken: str
     free_bytes_wanted: int
 
 
@@ -209,7 +208,6 @@ _KUBERNETES: Final = _Set(
     names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet"),
     fill=_kubernetes,
     version=re.compile(r"v1\.36\.\d+\b"),
-    taken="4 GB",
     free_bytes_wanted=5_000_000_000,
 )
 _HELM: Final = _Set(
@@ -218,7 +216,6 @@ _HELM: Final = _Set(
     names=("helm",),
     fill=_helm,
     version=re.compile(r"^v(3\.(1[4-9]|[2-9]\d)|[4-9]\.\d+)\."),
-    taken="1.5 GB",
     free_bytes_wanted=2_000_000_000,
 )
 _ETCD: Final = _Set(
@@ -227,7 +224,6 @@ _ETCD: Final = _Set(
     names=("etcd",),
     fill=_etcd,
     version=re.compile(r"\b3\.[56]\.\d+\b"),
-    taken="0.6 GB",
     free_bytes_wanted=1_000_000_000,
 )
 _CNI: Final = _Set(
@@ -236,7 +232,6 @@ _CNI: Final = _Set(
     names=tuple(_CNI_PLACES),
     fill=_cni,
     version=None,
-    taken="0.2 GB",
     free_bytes_wanted=400_000_000,
 )
 

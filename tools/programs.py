@@ -79,13 +79,8 @@ class Programs:
 
     directory: Path
 
-    @property
-    def containerd(self) -> Path:
-        return self.directory / "containerd"
-
-    @property
-    def ctr(self) -> Path:
-        return self.directory / "ctr"
+    def __getitem__(self, name: str) -> Path:
+        return self.directory / name
 
 
 def find(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) -> Programs | None:
@@ -113,10 +108,10 @@ def _there(directory: Path, named: str) -> Programs:
 def of_machine(directory: Path) -> Release:
     """The release of the containerd in `directory`. Raises ProgramsError."""
     programs = _there(directory, str(directory))
-    done = subprocess.run([programs.containerd, "--version"], text=True, capture_output=True)
+    done = subprocess.run([programs["containerd"], "--version"], text=True, capture_output=True)
     match = re.search(r" v?((\d+)\.(\d+)\.\S+)", done.stdout)
     if match is None:
-        raise ProgramsError(f"{programs.containerd} --version: no version in the output")
+        raise ProgramsError(f"{programs['containerd']} --version: no version in the output")
     line = (int(match[2]), int(match[3]))
     return Release(
         *("own", match[1], "", ""),

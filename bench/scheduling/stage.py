@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final
 
 from bench.scheduling import fleets, say
@@ -19,9 +20,8 @@ from gpuslice.contract import names
 from gpuslice.kube.client import METADATA_ONLY, Kube
 from lab.cluster.api import TIMEOUT_S, each
 from lab.cluster.controlplane import ControlPlane
-from lab.cluster.fleet import now
-from lab.cluster.fleet_objects import Node, device_json, gpu_uuid, lease_json, node_json
-from scheduler.cache import DEVICES, LEASES, NODES
+from lab.cluster.fleet import create
+from lab.cluster.fleet_objects import Node, gpu_uuid
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.kubernetes import binding
 
@@ -43,15 +43,8 @@ async def post_all(kube: Kube, path: str, bodies: Iterable[Json]) -> None:
 
 
 async def build(kube: Kube, nodes: Sequence[Node]) -> None:
-    """The nodes, their inventories and their agents' Leases."""
-
-    async def make(node: Node) -> None:
-        made = await kube.post(NODES, node_json(node), timeout_s=TIMEOUT_S)
-        await kube.post(DEVICES, device_json(node, made["metadata"]["uid"]), timeout_s=TIMEOUT_S)
-        await kube.post(LEASES, lease_json(node.name, now()), timeout_s=TIMEOUT_S)
-
     begun_s = time.monotonic()
-    await each(nodes, make)
+    await each(nodes, partial(create, kube))
     if nodes:
         say(f"{len(nodes):,} nodes are there ({time.monotonic() - begun_s:.0f} s)")
 

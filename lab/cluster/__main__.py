@@ -1,9 +1,8 @@
 """`make cluster`: a Kubernetes cluster of one node on this machine, private to its directory.
 
-    python -m lab.cluster up [--gpus 2x23040Mi] [--serve koord-scheduler] [--dialects kai,volcano]
-                                                            start it, unless it runs
-    python -m lab.cluster status                     its parts and their problems
-    python -m lab.cluster down                       remove all of it
+    up        start it, unless it runs
+    status    its parts and their problems
+    down      remove all of it
 
 The commands inspect and report. One background process owns all parts (running.py), restarts those
 that exit, and removes everything when it ends itself, also if it is killed (owner.py).
@@ -238,11 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="NAME,NAME",
         help=f"dialects to turn on, beside Koordinator's: {', '.join(_SWITCHED)}",
     )
-    parser.add_argument(
-        "--bare",
-        action="store_true",
-        help="without gpuslice, to try the installation",
-    )
+    parser.add_argument("--bare", action="store_true", help="without gpuslice, to install it")
     given = parser.parse_args(arguments)
     try:
         directory = ClusterDirectory(given.at)

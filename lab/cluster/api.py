@@ -24,7 +24,7 @@ async def connected(kubeconfig: Path) -> AsyncIterator[Kube]:
         yield kube
 
 
-async def each(what: Iterable[_T], act: Callable[[_T], Awaitable[None]]) -> None:
+async def each(what: Iterable[_T], act: Callable[[_T], Awaitable[object]]) -> None:
     """Apply `act` to each, several at once. The first failure is raised once running calls have
     ended."""
     left = iter(what)

@@ -39,6 +39,18 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+async def create(kube: Kube, node: Node) -> str:
+    """The node, its inventory and its agent's Lease; returns the node's UID."""
+    made = await kube.post(_NODES, node_json(node), timeout_s=TIMEOUT_S)
+    uid = str(made["metadata"]["uid"])
+    for path, body in (
+        (_DEVICES, device_json(node, uid)),
+        (_LEASES, lease_json(node.name, now())),
+    ):
+        await kube.post(path, body, timeout_s=TIMEOUT_S)
+    return uid
+
+
 class Fleet:
     """`nodes` at the control plane, for the duration of the context. renew_s None: Leases are not
     renewed."""
@@ -115,12 +127,7 @@ class Fleet:
         await self._connection.aclose()
 
     async def _create(self, node: Node) -> None:
-        made = await self._kube.post(_NODES, node_json(node), timeout_s=TIMEOUT_S)
-        self._uids[node.name] = made["metadata"]["uid"]
-        device = device_json(node, self._uids[node.name])
-        lease = lease_json(node.name, now(), self._ready[node.name])
-        for path, body in ((_DEVICES, device), (_LEASES, lease)):
-            await self._kube.post(path, body, timeout_s=TIMEOUT_S)
+        self._uids[node.name] = await create(self._kube, node)
 
     async def _remove(self, name: str) -> None:
         self._uids.pop(name, None)

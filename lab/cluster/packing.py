@@ -63,7 +63,7 @@ def load(directory: ClusterDirectory, archive: Path) -> None:
             f"no cluster runs in {directory.path}; make cluster{directory.advice} starts one"
         )
     socket = status.state["containerd"]
-    command = [str(programs.ensure().ctr), f"--address={socket}", "--namespace=k8s.io"]
+    command = [str(programs.ensure()["ctr"]), f"--address={socket}", "--namespace=k8s.io"]
     done = subprocess.run(
         [*command, "images", "import", "--local", str(archive)], text=True, capture_output=True
     )

@@ -101,7 +101,7 @@ class Containerd:
 
     def start(self) -> None:
         """Return when it answers. Raises ContainerdError."""
-        command: list[str | Path] = [self._programs.containerd, "--config", self.paths.config]
+        command: list[str | Path] = [self._programs["containerd"], "--config", self.paths.config]
         # containerd looks for the shim on PATH; ours must come before any that the machine has.
         environ = {"PATH": f"{self._programs.directory}:{_PATH}"}
         with self.paths.log.open("a") as log:
@@ -119,7 +119,7 @@ class Containerd:
 
     def ctr(self, *arguments: str | Path) -> str:
         socket = ("--address", self.paths.socket, "--namespace", "k8s.io")
-        done = self._namespace.run([self._programs.ctr, *socket, *arguments])
+        done = self._namespace.run([self._programs["ctr"], *socket, *arguments])
         if done.returncode != 0:
             raise ContainerdError(f"ctr {' '.join(map(str, arguments))}: {done.stderr.strip()}")
         return done.stdout

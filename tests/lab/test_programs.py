@@ -26,7 +26,7 @@ def test_a_named_directory_comes_first(tmp_path: Path) -> None:
     _fake(cache / "bin" / DEFAULT.directory)
     found = programs.find({"GPUSLICE_BIN": str(named), "GPUSLICE_CACHE": str(cache)})
     assert found is not None
-    assert found.containerd == named / "containerd"
+    assert found["containerd"] == named / "containerd"
 
 
 def test_a_named_directory_without_the_programs_is_an_error(tmp_path: Path) -> None:
