@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
@@ -161,13 +161,7 @@ class Stage:
         grant = grants.GpuGrant(self._gpu.uuid, self._gpu.minor, _MEMORY_BYTES, 50)
         return {
             "Lanes": [
-                {
-                    "Name": name,
-                    "Socket": str(self._socket(lane.socket)),
-                    "Plugins": lane.plugins,
-                    "Annotated": lane.annotated,
-                    "Started": lane.started,
-                }
+                {"name": name, **asdict(lane), "socket": str(self._socket(lane.socket))}
                 for name, lane in _ALL.items()
             ],
             "Annotations": {

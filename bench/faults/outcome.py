@@ -18,16 +18,13 @@ _NOT_PERMITTED: Final = 800
 
 
 class Kind(Enum):
-    """Best first."""
+    """Best first. It runs with its grant enforced, or without a GPU; the runtime did not create or
+    start it; a process in it can open a GPU with no limit in force."""
 
     LIMITED = "limited"
-    """It runs with its grant enforced."""
     NO_GPU = "no GPU"
-    """It runs without a GPU."""
     REFUSED = "refused"
-    """The runtime did not create or did not start it."""
     UNPROTECTED = "UNPROTECTED"
-    """A process in it can open a GPU with no limit in force."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from lab.cluster.directory import MARK, ClusterDirectory, ClusterStatus, DirectoryError
 from lab.cluster.product import VALUES, Wanted
-from lab.cluster.running import NODE, Cluster, ClusterError
+from lab.cluster.running import FAILURES, NODE, Cluster
 from lab.node import network
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -166,5 +166,5 @@ def _keep(directory: ClusterDirectory, cluster: Cluster, wanted: Wanted) -> None
 if __name__ == "__main__":
     try:
         own(ClusterDirectory(Path(sys.argv[1])), Wanted(**json.loads(sys.argv[2])))
-    except (ClusterError, DirectoryError) as error:
+    except (DirectoryError, *FAILURES) as error:
         sys.exit(f"cluster: {error}")

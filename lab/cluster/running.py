@@ -70,9 +70,9 @@ class ClusterError(RuntimeError):
     """The cluster does not start, or cannot be repaired; the text names the part and the reason."""
 
 
-_FAILURES: Final = (
+FAILURES: Final = (
     *(ConfigError, ContainerdError, ControlPlaneError, ImageError, LabError, NamespaceError),
-    *(NetworkError, OSError, ProductError, subprocess.SubprocessError),
+    *(ClusterError, NetworkError, OSError, ProductError, subprocess.SubprocessError),
 )
 
 
@@ -106,9 +106,6 @@ class Cluster:
     def __enter__(self) -> Cluster:
         try:
             self._open()
-        except _FAILURES as error:
-            self._stack.close()
-            raise ClusterError(str(error)) from error
         except BaseException:
             self._stack.close()
             raise
@@ -277,7 +274,7 @@ class Cluster:
                 part.tried_s = now_s
                 try:
                     part.start()
-                except _FAILURES as error:
+                except FAILURES as error:
                     sys.stderr.write(f"{part.name} does not come up: {error}\n")
         return restarted
 

@@ -13,7 +13,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -33,8 +32,7 @@ _DONE: Final = "✓ "
 _AGAIN_S: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+class Act(NamedTuple):
     """One command of kubectl. given: its standard input."""
 
     words: tuple[str, ...]
