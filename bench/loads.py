@@ -1,9 +1,8 @@
 """Containers of cuda-load on a simulated host: started by `python -m shim run`, their work counted.
 
-Each container's share is the work that the GPU has done for it, in percent of what the same
-program gets alone and without a limit. The first seconds, in which programs and arbiter start, are
-left out. The added wait of a launch is the time from one launch to the next, less that of the same
-program alone; of several processes, that of the one that waits longest.
+A container's share is the work that the GPU has done for it, in percent of what the same program
+gets alone and without a limit, without the first seconds. The added wait of a launch is the time
+from one launch to the next, less that of the same program alone.
 """
 
 from __future__ import annotations

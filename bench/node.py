@@ -1,11 +1,9 @@
 """The node agent on a real containerd: latency and resource use over a thousand containers in
 sequence.
 
-Each container holds a share of a GPU, and is created, started and removed. An NRI timeout would
-appear as a refused container or as a new session of the agent; both are counted. Then fifty
-containers run while the node is otherwise idle. Memory is the working set of the agent's control
-group, which a kubelet would limit: all of its processes, without the containers' files, which are
-reported for each container. Processor time is the kernel's figure for each process (psutil).
+An NRI timeout would appear as a refused container or as a new session of the agent; both are
+counted. Then fifty containers run while the node is otherwise idle. Memory is the working set of
+the agent's control group, which a kubelet would limit, without the containers' files.
 """
 
 from __future__ import annotations

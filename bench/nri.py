@@ -2,12 +2,10 @@
 Go.
 
 The runtime's side is NRI's own adaptation, the code that containerd runs, in a Go program
-(go/bench-nri). It calls the lanes alternately, so that other load on the machine affects all of
-them. The rival in Go sends the agent's adjustment, recorded from the wire, and accepts every
-validation; it creates no files and reads no specs, so it measures NRI itself. A container without a
-share is created and started beside a Go plugin that sets one variable, with few and with many
-mounts on the host; its latency must not depend on them. The calibration loop is a fixed piece of
-work in the runtime's process: its time on a busy machine is the cost of scheduling delays.
+(go/bench-nri). It calls the lanes alternately, so that other load affects all of them. The rival in
+Go sends the agent's recorded adjustment and accepts every validation: it measures NRI itself. The
+latency of a container without a share must not depend on the number of mounts on the host. The
+calibration loop's time on a busy machine is the cost of scheduling delays.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """The library's cost for a program: driver calls and program start, beside the same without it.
 
-Uses drivers that answer at once, so that only the library's time remains. Each pair of figures is
-measured alternately, in several processes. For calls the fastest process counts: load on the core's
-other thread slows all calls of a process by up to 1.6, and nothing makes one faster. For starts the
-median counts. `machine` is the ratio of a calibration loop's times, with and without the library,
-which cannot affect it.
-
-The last rows are the calls of recordings (docs/development.md): a training step run eagerly and one
-compiled, a burst of cuBLASLt in which functions get an attribute, and the replay of a graph.
-traces/cost.py describes their measurement.
+Uses drivers that answer at once. Each pair of figures is measured alternately, in several
+processes. For calls the fastest process counts: load on the core's other thread slows all calls of
+a process by up to 1.6. For starts the median counts. `machine` is the ratio of a calibration loop's
+times, which the library cannot affect. The last rows are the calls of recordings
+(docs/development.md); traces/cost.py describes their measurement.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """`make lint`: each checker as one timed step; its output is shown only if it finds something.
 
 Beside the checkers of others: words that hide the component (CONTRIBUTING, "Words"), lines of
-documents that are too long to read, and functions of the product above 60 lines (functions.py).
-
-The type stubs of protobuf messages are generated first: they are large, and only mypy reads them,
-so they are not committed.
+documents that are too long to read, and functions of the product above 60 lines (functions.py). The
+type stubs of protobuf messages are generated first: only mypy reads them.
 """
 
 from __future__ import annotations

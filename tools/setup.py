@@ -1,9 +1,8 @@
 """`make setup`: installs everything a fresh machine lacks, each step once. Standard library only.
 
 `demo` installs what the demo's first chapter needs, `base` all but Kubernetes, Helm and the images,
-`all` those too. Each step has a check (is it there, and built from these inputs?) and an action, so
-that a second run only checks and needs no network. Only setup calls apt-get, and `.ci/run` if make
-is missing; the images' build calls it to fetch packages, and installs none.
+`all` those too. Each step has a check and an action, so that a second run only checks and needs no
+network. Only setup installs packages by apt-get, and `.ci/run` if make is missing.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The library's cost for the calls of a recording: the same replay with it and without.
 
-The driver is c/recorded_driver.c, which returns the trace's answers at once. One process makes the
-same calls as a program does, through the library, and directly, past it; the difference is the
-library's. Two processes would differ by more, because their memory layout makes calls slower or
-faster. Several processes do so, and the median counts. Calls that were refused memory are left out:
-there the library waits for memory that may be freed.
+The driver is c/recorded_driver.c. One process makes each call through the library and directly,
+past it; the difference is the library's. Two processes would differ by their memory layout. The
+median of several processes counts. Calls that were refused memory are left out: there the library
+waits for memory that may be freed.
 """
 
 from __future__ import annotations

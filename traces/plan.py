@@ -1,9 +1,9 @@
 """Orders the processes of one recording, and splits their calls into runs.
 
-A run is one thread's calls until another thread's or process's turn, in the order of the recording.
-A checkpoint is a run without calls, in which no process calls the driver. There is one at a mark,
-before every call that was refused memory, and at the end of every process; if a primary context is
-released last, before that, because NVML lists no process without a context.
+A run is one thread's calls until another thread's or process's turn. A checkpoint is a run without
+calls, in which no process calls the driver: at a mark, before every call that was refused memory,
+and at the end of every process; if a primary context is released last, before that, because NVML
+lists no process without a context.
 """
 
 from __future__ import annotations

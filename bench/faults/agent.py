@@ -1,12 +1,11 @@
 """The node agent with an injected fault: `python -m bench.faults.agent FILE [--naive] AGENT'S
 FLAGS`.
 
-Runs the agent's own program. Only the arguments of its connection are wrapped: the handler of the
-runtime's events, and the socket. FILE states the event and the fault, such as `hang
-CreateContainer`, and may change at any time; if it is empty or absent, no fault is injected.
-
---naive is the control, an agent as commonly written: it does not validate, sends no failure policy,
-has no deadline of its own, and does not check the container's existing devices.
+Runs the agent's own program; only the handler of the runtime's events and the socket are wrapped.
+FILE states the event and the fault, such as `hang CreateContainer`, and may change at any time; if
+it is empty or absent, no fault is injected. --naive is the control, an agent as commonly written:
+it does not validate, sends no failure policy, has no deadline of its own, and does not check the
+container's existing devices.
 """
 
 from __future__ import annotations

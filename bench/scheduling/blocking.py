@@ -1,11 +1,9 @@
 """How long one call, or one slice of the queue of unschedulable pods, blocks the event loop while
-pods wait that are hard to place, and how late a timer fires meanwhile that stands for the renewal
-of the Lease.
+pods wait that are hard to place, and how late a timer fires that stands for a Lease's renewal.
 
-In process, without HTTP and the API server; the garbage collector is set as in the service. Each
-pod has one container more than a node has GPUs, each for more than half of a GPU, and a shape of
-its own, so it fits on no node. All nodes change each second. Times are of the clock, and so include
-other load of the machine. `filter` gets a tenth of the nodes, as kube-scheduler samples them.
+In process, without HTTP and the API server. Each pod has one container more than a node has GPUs,
+each for more than half of a GPU, and a shape of its own, so it fits on no node. All nodes change
+each second. Times are of the clock. `filter` gets a tenth of the nodes, as kube-scheduler samples.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""kube-scheduler with the extender and without: pods per second of real runs, in alternation.
+"""kube-scheduler with the extender and without: pods per second of real runs, in alternation, so
+that other load affects both.
 
-Without the extender it is the same kube-scheduler with the same configuration and pods:
-koordinator.sh resources are then mere totals of the node. Stock is kube-scheduler's default
-profile, which scores a part of the nodes. The extender is stopped (SIGSTOP) meanwhile.
-kube-scheduler and the extender are stopped while the pods are created, so that no pod is decided
-before the clock starts. The clock runs from their continuation to the last Binding. A run begins
-when the programs are at rest: for seconds after its start kube-scheduler lists all pods, and its
-garbage collection and that of kube-apiserver would be measured. Runs alternate, so that other load
-affects both.
+Without the extender, koordinator.sh resources are mere totals of the node. Stock is
+kube-scheduler's default profile. Both programs are stopped while the pods are created, so that no
+pod is decided before the clock starts; it runs from their continuation to the last Binding. A run
+begins when the programs are at rest: kube-scheduler lists all pods for seconds after its start.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """A Kubernetes control plane of the lab's own: etcd and kube-apiserver, kube-schedulers on demand.
 
-Everything is in one directory and on ports that were free. The programs end with their owner, even
-if that is killed; only `stop` removes the directory. By default it has no controller-manager and no
-kubelet. So default service accounts are not made and nodes are neither tainted nor untainted; the
-admission plugins that rely on these are off. `remove_namespace` finalises a deleted namespace; a
-bound pod is deleted without grace. A cluster that has these components (running.py) passes another
-`Serving`.
+The programs end with their owner, even if that is killed; only `stop` removes the directory. By
+default there is no controller-manager and no kubelet: default service accounts are not made, nodes
+are neither tainted nor untainted, and the admission plugins that rely on these are off. A cluster
+that has these components (running.py) passes another `Serving`.
 """
 
 from __future__ import annotations

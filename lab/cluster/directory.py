@@ -1,10 +1,9 @@
 """The directory of a cluster on this machine: its state, its locks, its removal.
 
 Only root may enter it. It has our marker, and nothing unknown beside it: a user's own directory
-that is named by mistake is refused and keeps its content. It has two locks (one for changing the
-cluster, one held by its owner) and the state that the owner writes. owner.py starts the cluster.
-This module reads and removes, also what a killed owner left: every process of a cluster carries the
-directory's name in its environment, every cgroup that of a directory below it.
+that is named by mistake is refused and keeps its content. This module also removes what a killed
+owner left: every process of a cluster carries the directory's name in its environment, every cgroup
+that of a directory below it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A registry for the lab's node: read-only, from OCI archives of this machine.
 
 The node's containerd pulls every image from it, whatever registry the image's name has, so that
-`imagePullPolicy: Always` works without a network. Responsible for the part of the OCI distribution
-specification that a pull uses. Invariant: it serves what the archives had when it started, also
-after the cache has removed them.
+`imagePullPolicy: Always` works without a network. It serves what the archives had when it started,
+also after the cache has removed them.
 """
 
 from __future__ import annotations

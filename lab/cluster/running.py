@@ -1,9 +1,8 @@
 """A running cluster of one node: its parts, in the order of their start, kept alive.
 
-Responsible for starting each part and restarting those that have exited. It owns a Lab (GPUs,
-containerd) and a ControlPlane, in whose directory all of it is, and installs gpuslice as its users
-do (product.py). Its owner calls `restart_exited_parts` repeatedly. If the lab's namespaces
-themselves are gone, it raises, and the owner exits.
+It owns a Lab (GPUs, containerd) and a ControlPlane, and installs gpuslice as its users do
+(product.py). Its owner calls `restart_exited_parts` repeatedly, which raises if the lab's
+namespaces themselves are gone.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Starts a cluster of its own, runs one story on it, and verifies each check as it prints it; then
 removes the cluster. While Kubernetes is still being built, the story of one node runs first. Exit
-status 1 if a check fails, 130 after a ^C. `--keep` leaves the cluster running. `--picture`
-writes what the run prints into docs/demo.md.
+status 1 if a check fails, 130 after a ^C.
 """
 
 from __future__ import annotations

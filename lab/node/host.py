@@ -1,9 +1,8 @@
 """The lab's mount namespace as a host of its own: a GPU node as its operator finds it.
 
-Later writes below its system directories are visible in the lab only, and end with it. NVIDIA's
-driver is installed: the simulated one, in the directories of a distribution's package, with device
-nodes and a CDI spec of simgpu's. NVIDIA's own nvidia-ctk describes it, too: a socket of each GPU is
-where the toolkit finds files that it mounts into every container.
+Writes below its system directories end with it. NVIDIA's driver is installed: the simulated one, in
+the directories of a distribution's package, with device nodes and a CDI spec of simgpu's. A socket
+of each GPU is where NVIDIA's toolkit finds files that it mounts into every container.
 """
 
 from __future__ import annotations

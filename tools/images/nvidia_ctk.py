@@ -1,10 +1,9 @@
 """NVIDIA's programs for CDI, built once into the cache from their published module; with cgo,
 because they are linked with NVML. Standard library only: setup runs it.
 
-nvidia-ctk describes GPUs to a container runtime. nvidia-cdi-hook is what a description has the
-runtime execute on the host, where the image's glibc is not: it is linked statically.
-nvidia-container-runtime runs runc with the GPUs that a container requests: the tests' default
-runtime, as some platforms have it.
+nvidia-ctk describes GPUs to a container runtime. The runtime executes nvidia-cdi-hook on the host,
+where the image's glibc is not: it is linked statically. nvidia-container-runtime is the tests'
+default runtime, as some platforms have it.
 """
 
 from __future__ import annotations
