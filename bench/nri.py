@@ -196,10 +196,7 @@ class Stage:
         self._start("agent", command, driver)
 
     def _start(
-        self,
-        name: str,
-        command: Sequence[str | Path],
-        environ: Mapping[str, str] | None = None,
+        self, name: str, command: Sequence[str | Path], environ: Mapping[str, str] | None = None
     ) -> None:
         with (self._directory / f"{name}.log").open("a") as log:
             self._namespace.start(command, log, log, environ)

@@ -124,7 +124,21 @@ def of_machine(directory: Path) -> Release:
 
 def ensure(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) -> Programs:
     """The programs, built if this machine has none yet. Raises ProgramsError."""
-    return find(environ, release) or _build(environ, release)
+    if found := find(environ, release):
+        return found
+    final = _cached(environ, release)
+    tools = [f"{release.module}/cmd/{name}" for name in _PROGRAMS]
+    version = f"-s -w -X {release.module}/version.Version=v{release.version}"
+    title = f"building {release.title} with Go, once"
+    with build(final, title, _FREE_BYTES_WANTED, environ) as under_way:
+        under_way.go("mod", "init", "gpuslice.io/lab")
+        under_way.go("get", *(f"{tool}@v{release.version}" for tool in tools))
+        if not release.own_nri:
+            under_way.go("get", f"{NRI_MODULE}@v{release.nri}")
+        # One install of all three, so that they share the compiled packages.
+        options = ("-v", "-mod=mod", "-trimpath", "-tags", _TAGS, "-ldflags", version)
+        under_way.go("install", *options, *tools)
+    return Programs(final)
 
 
 def ours(source: Path, environ: Mapping[str, str] = os.environ) -> Path:
@@ -147,22 +161,6 @@ def ours(source: Path, environ: Mapping[str, str] = os.environ) -> Path:
 
 def _cached(environ: Mapping[str, str], release: Release) -> Path:
     return cache_dir(environ) / "bin" / release.directory
-
-
-def _build(environ: Mapping[str, str], release: Release) -> Programs:
-    """One `go install` of all three, so that they share the compiled packages."""
-    final = _cached(environ, release)
-    tools = [f"{release.module}/cmd/{name}" for name in _PROGRAMS]
-    version = f"-s -w -X {release.module}/version.Version=v{release.version}"
-    title = f"building {release.title} with Go, once"
-    with build(final, title, _FREE_BYTES_WANTED, environ) as under_way:
-        under_way.go("mod", "init", "gpuslice.io/lab")
-        under_way.go("get", *(f"{tool}@v{release.version}" for tool in tools))
-        if not release.own_nri:
-            under_way.go("get", f"{NRI_MODULE}@v{release.nri}")
-        options = ("-v", "-mod=mod", "-trimpath", "-tags", _TAGS, "-ldflags", version)
-        under_way.go("install", *options, *tools)
-    return Programs(final)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

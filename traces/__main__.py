@@ -31,10 +31,6 @@ DIR. A trace has data about calls alone: no code, no contents of memory, no stri
 is CMD's."""
 
 
-class UsageError(Exception):
-    """The request is refused; the text names the option."""
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m traces", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="replay | record")
@@ -55,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         status: int = options.run(options)
         return status
-    except (UsageError, TraceError, ReplayError, record.DriverError, OSError) as error:
+    except (TraceError, ReplayError, record.DriverError, OSError) as error:
         sys.stderr.write(f"gpuslice: {error}\n")
         return 2
 
@@ -96,11 +92,11 @@ def _record(options: argparse.Namespace) -> int:
 def _limit(text: str | None, recording: Recording) -> int:
     if text is None:
         if not recording.memory_bytes:
-            raise UsageError("--memory: required: the trace does not say how much its GPU had")
+            raise ReplayError("--memory: required: the trace does not say how much its GPU had")
         return recording.memory_bytes
     parsed = quantity.parse(text.removesuffix("B"))
     if not isinstance(parsed, quantity.Value) or not parsed.amount:
-        raise UsageError(f"--memory: invalid value {text!r}: must be a size, as 6GiB")
+        raise ReplayError(f"--memory: invalid value {text!r}: must be a size, as 6GiB")
     return parsed.amount
 
 

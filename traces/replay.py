@@ -26,7 +26,7 @@ from traces.watch import Watch
 
 
 class ReplayError(Exception):
-    """A process of the replay failed; the text is its output."""
+    """A process of the replay failed, or its options are invalid; the text is its output."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,7 @@ class Replay:
     """One replay of a recording, in a directory that `load` filled."""
 
     def __init__(
-        self,
-        recording: Recording,
-        scripts: Path,
-        directory: Path,
-        limit_bytes: int,
-        watch: Watch,
+        self, recording: Recording, scripts: Path, directory: Path, limit_bytes: int, watch: Watch
     ) -> None:
         """`directory` gets the grant; `watch` monitors the GPU."""
         self._recording = recording
@@ -128,11 +123,7 @@ class Replay:
 
     def run(self, environment: Mapping[str, str]) -> Outcome:
         """Raises ReplayError if one of its processes fails."""
-        under = {
-            **environment,
-            "LD_PRELOAD": str(host.LIBRARY),
-            names.ENV_DIR: str(self._grant),
-        }
+        under = {**environment, "LD_PRELOAD": str(host.LIBRARY), names.ENV_DIR: str(self._grant)}
         options = ["--other-size"] if self._is_other_size else []
         command = [host.program("trace-replay")]
         for process in self._recording.processes:

@@ -105,7 +105,14 @@ class ControlPlane:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._write_credentials()
         self._start_etcd()
-        self.server = self._on_a_free_port(self._start_apiserver)
+        # Between our check and the program's bind, another process may take the port.
+        for left in reversed(range(_TRIES)):
+            try:
+                self.server = self._start_apiserver(free_port())
+                return
+            except ControlPlaneError as error:
+                if _IN_USE not in str(error) or not left:
+                    raise
 
     def stop(self) -> None:
         """End every program and remove the directory. Idempotent."""
@@ -306,17 +313,6 @@ class ControlPlane:
         admin = self._tokens["admin"]
         _wait_until(lambda: _answer(f"{url}/readyz", self.ca, admin) == "ok", self.apiserver)
         return url
-
-    def _on_a_free_port(self, start: Callable[[int], str]) -> str:
-        """Between our check and the program's bind, another process may take the port: then try
-        another."""
-        for left in reversed(range(_TRIES)):
-            try:
-                return start(free_port())
-            except ControlPlaneError as error:
-                if _IN_USE not in str(error) or not left:
-                    raise
-        raise AssertionError
 
     def _write_kubeconfig(self, user: str, token: str) -> Path:
         path = self.directory / f"{user}.kubeconfig"

@@ -43,10 +43,7 @@ async def create(kube: Kube, node: Node) -> str:
     """The node, its inventory and its agent's Lease; returns the node's UID."""
     made = await kube.post(_NODES, node_json(node), timeout_s=TIMEOUT_S)
     uid = str(made["metadata"]["uid"])
-    for path, body in (
-        (_DEVICES, device_json(node, uid)),
-        (_LEASES, lease_json(node.name, now())),
-    ):
+    for path, body in ((_DEVICES, device_json(node, uid)), (_LEASES, lease_json(node.name, now()))):
         await kube.post(path, body, timeout_s=TIMEOUT_S)
     return uid
 

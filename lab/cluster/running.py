@@ -20,12 +20,7 @@ from typing import Final
 
 from gpuslice.contract import names
 from lab.cluster import product, registry
-from lab.cluster.controlplane import (
-    ControlPlane,
-    ControlPlaneError,
-    Serving,
-    make_certificate,
-)
+from lab.cluster.controlplane import ControlPlane, ControlPlaneError, Serving, make_certificate
 from lab.cluster.kubelet import Kubelet
 from lab.cluster.product import Product, ProductError, Wanted
 from lab.cluster.supervised import Process
@@ -246,10 +241,7 @@ class Cluster:
             if found.stdout:
                 self._page = found.stdout, product.SCHEDULER_PORT
                 self._page_of = extender
-        return {
-            product.EXTENDER: self._page,
-            product.AGENT: (link.node, product.AGENT_PORT),
-        }
+        return {product.EXTENDER: self._page, product.AGENT: (link.node, product.AGENT_PORT)}
 
     # --- keeping it alive -------------------------------------------------------------------
 

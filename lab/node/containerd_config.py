@@ -149,7 +149,5 @@ def of_host(options: Options) -> str:
     from containerd 2.0."""
     text = _HOST + _PINNED + _NVIDIA * bool(options.default_runtime)
     return text.format(
-        pause=PAUSE_IMAGE,
-        validator=str(options.validator).lower(),
-        handler=options.default_runtime,
+        pause=PAUSE_IMAGE, validator=str(options.validator).lower(), handler=options.default_runtime
     )

@@ -327,10 +327,7 @@ class Lab:
 
     def driver_environment(self) -> dict[str, str]:
         """The variables with which a program on the simulated host finds its driver."""
-        return {
-            "SIMGPU_DIR": str(self.sim_dir),
-            "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu"),
-        }
+        return {"SIMGPU_DIR": str(self.sim_dir), "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu")}
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Poll; a condition that starts a pod leaves the processors to others for most of the

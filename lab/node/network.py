@@ -63,7 +63,10 @@ def connect(pid: int, inside: Run) -> Link:
     refused = ""
     for number in random.sample(_NUMBERS, _TRIES):
         link = Link(number)
-        if _is_taken(link):
+        # A route of this machine, other than the default route, may cover its addresses.
+        listed = _ip("-json", "route", "get", link.node)
+        routes = json.loads(listed.stdout) if listed.returncode == 0 else []
+        if routes and not any("gateway" in route for route in routes):
             continue
         peer = ("peer", "name", _NODE_INTERFACE, "netns", str(pid))
         made = _ip("link", "add", link.interface, "type", "veth", *peer)
@@ -115,22 +118,8 @@ def pod_network(link: Link, kept: Path) -> dict[str, Any]:
         "ranges": [[{"subnet": link.pods}]],
         "routes": [{"dst": "0.0.0.0/0"}],
     }
-    bridge = {
-        "type": "bridge",
-        "bridge": "pods",
-        "isGateway": True,
-        "ipMasq": False,
-        "ipam": ipam,
-    }
+    bridge = {"type": "bridge", "bridge": "pods", "isGateway": True, "ipMasq": False, "ipam": ipam}
     return {"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}
-
-
-def _is_taken(link: Link) -> bool:
-    """Whether a route of this machine, other than the default route, covers its addresses."""
-    listed = _ip("-json", "route", "get", link.node)
-    if listed.returncode != 0:
-        return False
-    return not any("gateway" in route for route in json.loads(listed.stdout))
 
 
 def _ip(*arguments: str) -> subprocess.CompletedProcess[str]:
