@@ -49,18 +49,14 @@ async def create(kube: Kube, node: Node) -> str:
 
 
 class Fleet:
-    """`nodes` at the control plane, for the duration of the context. renew_s None: Leases are not
-    renewed."""
+    """`nodes` at the control plane, for the duration of the context."""
 
-    def __init__(
-        self, plane: ControlPlane, nodes: Iterable[Node], renew_s: float | None = RENEW_S
-    ) -> None:
+    def __init__(self, plane: ControlPlane, nodes: Iterable[Node]) -> None:
         self.nodes: dict[str, Node] = {node.name: node for node in nodes}
         self._plane = plane
         self._connection = AsyncExitStack()
         self._uids: dict[str, str] = {}
         self._ready = dict.fromkeys(self.nodes, "true")
-        self._renew_s = renew_s
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
         self._renewing: list[asyncio.Task[None]] = []
@@ -109,12 +105,11 @@ class Fleet:
         connecting = connected(self._plane.kubeconfig())
         self._kube: Kube = await self._connection.enter_async_context(connecting)
         await each(self.nodes.values(), self._create)
-        if self._renew_s is not None:
-            # Spread over the interval, a few together.
-            parts = max(1, round(self._renew_s / _TOGETHER_S))
-            for number, name in enumerate(self.nodes):
-                renewals = self._keep_renewing(name, number % parts * _TOGETHER_S, self._renew_s)
-                self._renewing.append(asyncio.create_task(renewals))
+        # Spread over the interval, a few together.
+        parts = round(RENEW_S / _TOGETHER_S)
+        for number, name in enumerate(self.nodes):
+            renewals = self._keep_renewing(name, number % parts * _TOGETHER_S)
+            self._renewing.append(asyncio.create_task(renewals))
 
     async def _end(self) -> None:
         for renewing in self._renewing:
@@ -143,10 +138,10 @@ class Fleet:
         body = {"metadata": annotations, "spec": renewed["spec"]}
         await self._kube.patch(path, body, timeout_s=TIMEOUT_S)
 
-    async def _keep_renewing(self, name: str, first_s: float, every_s: float) -> None:
+    async def _keep_renewing(self, name: str, first_s: float) -> None:
         """Renewals fail while the API server is down."""
         await asyncio.sleep(first_s)
         while name in self._uids:
             with suppress(KubeError):
                 await self._renew(name)
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(RENEW_S)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -119,11 +118,6 @@ class Kubelet:
         environ = {"HOME": str(self.directory), "NO_PROXY": self._namespace.link.machine}
         with self.log.open("a") as log:
             self._process = self._namespace.start(command, log, subprocess.STDOUT, environ)
-
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        if self._process is not None and self._process.running:
-            self._process.kill(number)
-        self._process = None
 
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]

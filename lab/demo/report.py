@@ -101,12 +101,6 @@ class Report:
         took = duration(time.monotonic() - begun)
         self._console.print(Text.assemble("  ", text, (f"  ({took})", "dim")))
 
-    @contextmanager
-    def waiting(self, text: str) -> Iterator[None]:
-        """A long operation that reports its own progress."""
-        with self._console.status(f"{text} …"):
-            yield
-
     def check(self, text: str, true: bool, otherwise: object = "") -> None:
         """Print the check with ✓ if `true`, else ✗ and the actual value."""
         if true:

@@ -225,10 +225,6 @@ class Lab:
         return self.directory / "agent.sock"
 
     @property
-    def agent(self) -> Inside | None:
-        return self._agent
-
-    @property
     def agent_running(self) -> bool:
         return self._agent is not None and self._agent.running
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Generator, Iterator
 
 import pytest
 
 from lab.cluster.controlplane import ControlPlane
-from lab.cluster.fleet import RENEW_S, Fleet
-from lab.cluster.fleet_objects import Shape
 from tests.cluster.server import Server
 
 _LOG_CHARS = 4000
@@ -47,18 +43,6 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
     control_plane.kubectl("create", "namespace", name)
     yield name
     control_plane.remove_namespace(name)
-
-
-@pytest.fixture
-def fleet(control_plane: ControlPlane) -> Iterator[Callable[..., Fleet]]:
-    """Creates fleets by the fields of a Shape, deleted after the test: `fleet(nodes=2, gpus=2)`."""
-    with ExitStack() as until_the_end:
-
-        def make(renew_s: float | None = RENEW_S, **shape: Any) -> Fleet:
-            nodes = Shape(**shape).all_nodes()
-            return until_the_end.enter_context(Fleet(control_plane, nodes, renew_s))
-
-        yield make
 
 
 @pytest.fixture(scope="module")
