@@ -2,7 +2,8 @@
 
 A container's share is the work that the GPU has done for it, in percent of what the same program
 gets alone and without a limit, without the first seconds. The added wait of a launch is the time
-from one launch to the next, less that of the same program alone.
+from one launch to the next, less that of the same program alone; of several processes, that of the
+one that waits longest.
 """
 
 from __future__ import annotations

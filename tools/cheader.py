@@ -6,7 +6,7 @@ so that an equal size implies equal offsets.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Final
 
@@ -101,7 +101,12 @@ def contract_h() -> str:
 
 
 def main() -> None:
-    Path(sys.argv[1], "contract.h").write_text(contract_h())
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.cheader", description="Write contract.h for C."
+    )
+    parser.add_argument("directory", type=Path, help="shim/include/vgpu, in this project")
+    directory: Path = parser.parse_args().directory
+    directory.joinpath("contract.h").write_text(contract_h())
 
 
 if __name__ == "__main__":

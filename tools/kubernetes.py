@@ -88,7 +88,7 @@ def _ensure(each: _Set, environ: Mapping[str, str]) -> Mapping[str, Path]:
     if found := _find(each, environ):
         return found
     final = cache_dir(environ) / "bin" / each.directory
-    title = f"building {each.title} with Go, once"
+    title = f"building {each.title}"
     with build(final, title, each.free_bytes_wanted, environ) as under_way:
         each.fill(under_way)
     return {name: final / name for name in each.names}
@@ -203,7 +203,7 @@ class _Set:
 
 
 _KUBERNETES: Final = _Set(
-    title=f"Kubernetes {VERSION}",
+    title=f"Kubernetes {VERSION} with Go, once, in 4 GB of disk",
     directory=f"kubernetes-{VERSION}",
     names=("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet"),
     fill=_kubernetes,
@@ -211,7 +211,7 @@ _KUBERNETES: Final = _Set(
     free_bytes_wanted=5_000_000_000,
 )
 _HELM: Final = _Set(
-    title=f"Helm {HELM_VERSION}",
+    title=f"Helm {HELM_VERSION} with Go, once",
     directory=f"helm-{HELM_VERSION}",
     names=("helm",),
     fill=_helm,
@@ -219,7 +219,7 @@ _HELM: Final = _Set(
     free_bytes_wanted=2_000_000_000,
 )
 _ETCD: Final = _Set(
-    title=f"etcd {ETCD_VERSION}",
+    title=f"etcd {ETCD_VERSION} with Go, once, in 0.6 GB of disk",
     directory=f"etcd-{ETCD_VERSION}",
     names=("etcd",),
     fill=_etcd,
@@ -227,7 +227,7 @@ _ETCD: Final = _Set(
     free_bytes_wanted=1_000_000_000,
 )
 _CNI: Final = _Set(
-    title=f"CNI's bridge, host-local and loopback {CNI_VERSION}",
+    title=f"CNI's bridge, host-local and loopback {CNI_VERSION} with Go, once, in 0.2 GB of disk",
     directory=f"cni-{CNI_VERSION}",
     names=tuple(_CNI_PLACES),
     fill=_cni,

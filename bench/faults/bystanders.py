@@ -1,9 +1,10 @@
 """`python -m bench.faults.bystanders`: what the agent's end does to containers without a share.
 
 On every containerd. A round is one end of the agent, or a hang of it, then containers without a
-share, one after the other. The agent is the real program, outside of a container: where it is a
-pod, the runtime tells plugins of its container's exit first, a situation of its own here. Exit
-status 1 if more fail than NRI's version makes unavoidable.
+share, one after the other; the kubelet would try each of the failed ones again. The agent is the
+real program, outside of a container: where it is a pod, the runtime tells plugins of its
+container's exit first, a situation of its own here. Exit status 1 if more fail than NRI's version
+makes unavoidable.
 """
 
 from __future__ import annotations

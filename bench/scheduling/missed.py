@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench.scheduling import stage
-from bench.scheduling.complete_runs import AFTER_PODS, BEFORE_PODS, PROGRAM
-from bench.scheduling.figures import say
+from bench.scheduling import say, stage
 from gpuslice.kube.client import Kube
 from lab.cluster import manifests
 from lab.cluster.api import connected
@@ -129,13 +127,13 @@ def _holding(node: Node, gpus: Sequence[Any]) -> Json:
 async def scene(plane: ControlPlane, nodes: int, *options: str) -> AsyncIterator[Scene]:
     """The fleet with the scheduler. options: more of kube-scheduler's."""
     plane.install_kinds()
-    plane.apply_json(*manifests.objects(*BEFORE_PODS))
+    plane.apply_json(*manifests.objects(*stage.BEFORE_PODS))
     configuration = manifests.configuration()
-    installation = Installation(plane, configuration, module=PROGRAM, options=options)
+    installation = Installation(plane, configuration, module=stage.PROGRAM, options=options)
     async with connected(plane.kubeconfig()) as kube:
         made = Scene(plane, kube)
         await made.fill(Shape(nodes=nodes, gpus=2).all_nodes())
-        plane.apply_json(*manifests.in_force(manifests.objects(*AFTER_PODS)))
+        plane.apply_json(*manifests.in_force(manifests.objects(*stage.AFTER_PODS)))
         with installation:
             await asyncio.to_thread(installation.wait_binds)
             yield made

@@ -18,6 +18,7 @@ from typing import Any, Final
 from bench.scheduling import fleets, say
 from gpuslice.contract import names
 from gpuslice.kube.client import METADATA_ONLY, Kube
+from lab.cluster import manifests
 from lab.cluster.api import TIMEOUT_S, each
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import create
@@ -27,6 +28,10 @@ from scheduler.kubernetes import binding
 
 Json = Mapping[str, Any]
 
+BEFORE_PODS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+AFTER_PODS: Final = (manifests.POLICY, manifests.BINDING)
+"""Applied last: policies refuse pods that are created with a node."""
+PROGRAM: Final = "bench.scheduling.fresh_leases"
 _SEEN_S: Final = 300.0
 _WRITE: Final = re.compile(r"apiserver_request_total\{([^}]*)\} ([\d.e+]+)")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')

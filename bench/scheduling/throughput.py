@@ -1,10 +1,11 @@
 """kube-scheduler with the extender and without: pods per second of real runs, in alternation, so
 that other load affects both.
 
-Without the extender, koordinator.sh resources are mere totals of the node. Stock is
-kube-scheduler's default profile. Both programs are stopped while the pods are created, so that no
-pod is decided before the clock starts; it runs from their continuation to the last Binding. A run
-begins when the programs are at rest: kube-scheduler lists all pods for seconds after its start.
+Without the extender, which is stopped (SIGSTOP) meanwhile, koordinator.sh resources are mere totals
+of the node. Stock is kube-scheduler's default profile, which scores a part of the nodes. Both
+programs are stopped while the pods are created, so that no pod is decided before the clock starts;
+it runs from their continuation to the last Binding. A run begins when the programs are at rest:
+kube-scheduler lists all pods for seconds after its start.
 """
 
 from __future__ import annotations

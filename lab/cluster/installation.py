@@ -10,7 +10,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from lab import pages
@@ -118,10 +118,17 @@ class Installation:
 
     def wait_ready(self) -> None:
         """Wait until the extender is ready. Raises InstallationError."""
+        self._wait(lambda: self.ask("/readyz")[0] == 200, "the extender is not ready")
+
+    def wait_binds(self) -> None:
+        """Wait until the extender may bind. Raises InstallationError."""
+        self._wait(lambda: self.binds, "the extender may not bind")
+
+    def _wait(self, is_over: Callable[[], bool], problem: str) -> None:
         deadline = time.monotonic() + _READY_S
-        while self.ask("/readyz")[0] != 200:
+        while not is_over():
             if not self.extender.running or time.monotonic() > deadline:
-                raise InstallationError(f"the extender is not ready:\n{self.extender.log_tail()}")
+                raise InstallationError(f"{problem}:\n{self.extender.log_tail()}")
             time.sleep(0.05)
 
     @property

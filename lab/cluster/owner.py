@@ -25,6 +25,7 @@ from lab.cluster.directory import MARK, ClusterDirectory, ClusterStatus, Directo
 from lab.cluster.product import VALUES, Wanted
 from lab.cluster.running import FAILURES, NODE, Cluster
 from lab.node import network
+from tools.building import ProgramsError
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _START_S: Final = 300.0
@@ -166,5 +167,5 @@ def _keep(directory: ClusterDirectory, cluster: Cluster, wanted: Wanted) -> None
 if __name__ == "__main__":
     try:
         own(ClusterDirectory(Path(sys.argv[1])), Wanted(**json.loads(sys.argv[2])))
-    except (DirectoryError, *FAILURES) as error:
+    except (DirectoryError, ProgramsError, *FAILURES) as error:
         sys.exit(f"cluster: {error}")

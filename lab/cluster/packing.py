@@ -3,13 +3,15 @@
     python -m lab.cluster.packing tool:1 --package strace --file ./tool=/usr/bin/tool
 
 It is layered on the cluster's `busybox`: shell, bash, tools, cuda-probe. Shared libraries of its
-programs are added. It is loaded into the cluster (`--at`). Pods use it with imagePullPolicy:
-IfNotPresent, or Never.
+programs are added. It is loaded into the cluster (`--at`) at once; `--into FILE` writes an OCI
+archive instead. Pods use it with imagePullPolicy: IfNotPresent, or Never.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -37,7 +39,9 @@ def reference(name: str) -> str:
     return tagged if is_registry else f"{_HUB}/{tagged}"
 
 
-def own_image(name: str, packages: Sequence[str], files: Sequence[str]) -> Image:
+def own_image(
+    name: str, packages: Sequence[str], files: Sequence[str], command: Sequence[str]
+) -> Image:
     """files: `HERE=INSIDE`. Raises ImageError."""
     layer = Layer()
     for package in packages:
@@ -52,7 +56,7 @@ def own_image(name: str, packages: Sequence[str], files: Sequence[str]) -> Image
         layer.add_file(source, inside)
     layer.add_needed()
     below = Catalogue(CLUSTER_FILES).busybox()
-    return Image(reference(name), [*below.layers, layer], below.command, below.environ)
+    return Image(reference(name), [*below.layers, layer], command or below.command, below.environ)
 
 
 def load(directory: ClusterDirectory, archive: Path) -> None:
@@ -92,12 +96,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="HERE=INSIDE",
         help="a file of this machine, and its path in the image; repeatable",
     )
+    parser.add_argument(
+        "--command",
+        type=shlex.split,
+        default=[],
+        metavar="WORDS",
+        help="the command of a container that specifies none",
+    )
     add_option(parser)
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help="write an OCI archive, and load nothing"
+    )
     given = parser.parse_args(arguments)
     try:
-        image = own_image(given.name, given.package, given.file)
+        image = own_image(given.name, given.package, given.file, given.command)
         archive = oci.archive([image], building.cache_dir() / "images")
-        load(ClusterDirectory(given.at), archive)
+        if given.into:
+            shutil.copyfile(archive, given.into)
+        else:
+            load(ClusterDirectory(given.at), archive)
     except (ImageError, DirectoryError, OSError) as error:
         sys.stderr.write(f"packing: {error}\n")
         return 1

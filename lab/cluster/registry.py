@@ -57,7 +57,9 @@ class _Handler(BaseHTTPRequestHandler):
             reference = self.digests.get(f"{registry}/{asked['name']}:{reference}", "")
         found = self.blobs.get(reference, (0, 0, 0))
         self.send_response(200 if reference in self.blobs or url.path == "/v2/" else 404)
-        self.send_header("Content-Type", self.media_types.get(reference, "application/json"))
+        self.send_header(
+            "Content-Type", self.media_types.get(reference, "application/octet-stream")
+        )
         self.send_header("Content-Length", str(found[2]))
         self.send_header("Docker-Content-Digest", reference)
         self.end_headers()
@@ -91,5 +93,7 @@ def serving(archives: Sequence[Path], address: str) -> Iterator[str]:
             url = f"http://{address}:{server.server_address[1]}"
             # Without `server` containerd asks the image's own registry for what this one lacks, and
             # waits for an answer that cannot come.
-            yield f'server = "{url}"\n[host."{url}"]\n  capabilities = ["pull", "resolve"]\n'
-            server.shutdown()
+            try:
+                yield f'server = "{url}"\n[host."{url}"]\n  capabilities = ["pull", "resolve"]\n'
+            finally:
+                server.shutdown()

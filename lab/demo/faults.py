@@ -27,7 +27,7 @@ def run(report: Report) -> None:
     """The whole report. Raises LabError or CriError if it cannot continue."""
     report.title(
         "gpuslice: three faults, and no pod without its limit",
-        "simulated: the GPU; real: containerd, runc, NRI, CRI",
+        "simulated: the GPU; real: containerd, runc, NRI, CRI, NVIDIA's Python packages",
     )
     report.chapter("A node, and pod-a with half of its GPU")
     with started(report) as lab, lab.pod("pod-a", _half(lab)) as pod:

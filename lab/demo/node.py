@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from gpuslice.contract import names
@@ -26,6 +27,7 @@ from tools.programs import DEFAULT
 GPU: Final = 40 << 30
 HALF: Final = GPU // 2
 PERCENT: Final = 50
+_PROBE: Final = "/opt/lab/probe.py"
 _MIB: Final = 1 << 20
 _OOM: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 
@@ -56,9 +58,10 @@ class Client:
 @contextmanager
 def started(report: Report) -> Iterator[Lab]:
     """A node with one GPU and the agent."""
+    files = {_PROBE: (Path(__file__).with_name("probe.py"), 0o755), **CLUSTER_FILES}
     with ExitStack() as stack:
         with report.doing(f"one GPU of {gib(GPU)}, containerd {DEFAULT.version}, the agent"):
-            lab = stack.enter_context(Lab([GPU], CLUSTER_FILES))
+            lab = stack.enter_context(Lab([GPU], files))
             lab.start_agent()
         yield lab
 
@@ -67,7 +70,7 @@ def run(report: Report) -> None:
     """The whole report. Raises LabError or CriError if it cannot continue."""
     report.title(
         "gpuslice: two pods, each limited to half of a GPU",
-        "simulated: the GPU; real: containerd, runc, NRI, CRI",
+        "simulated: the GPU; real: containerd, runc, NRI, CRI, NVIDIA's Python packages",
     )
     report.chapter("1  A node")
     with started(report) as lab:
@@ -95,18 +98,27 @@ def run(report: Report) -> None:
 
 def _queries(report: Report, lab: Lab, pods: Sequence[Client]) -> None:
     report.chapter("3  What programs in the containers see")
-    smi = ("nvidia-smi", "--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits")
-    shown = [pod.run(*smi).strip() for pod in pods]
-    expected = f"{lab.gpus[0].uuid}, {HALF // _MIB}"
-    what = f"nvidia-smi shows half of the same GPU in both, {HALF // _MIB} MiB"
-    report.check(what, set(shown) == {expected}, shown)
-    free = [pod.probe()["free"] for pod in pods]
+    smi = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    shown = [int(pod.run(*smi)) * _MIB for pod in pods]
+    seen = [json.loads(pod.run("python3", _PROBE)) for pod in pods]
+    keys = {
+        "nvidia-ml-py: nvmlDeviceGetMemoryInfo": "nvml_total",
+        "cuda-bindings: cuDeviceTotalMem": "cuda_total",
+        "cuda-bindings: cuMemGetInfo, free": "cuda_free",
+    }
+    rows = [(name, *(gib(each[key]) for each in seen)) for name, key in keys.items()]
+    report.table(("", "pod-a", "pod-b"), [("nvidia-smi", *map(gib, shown)), *rows])
+    sizes = {each[key] for each in seen for key in ("nvml_total", "cuda_total")}
+    report.check("each query returns half of the GPU", sizes | set(shown) == {HALF}, seen)
+    free = {each[key] for each in seen for key in ("nvml_free", "cuda_free")}
     context, code = lab.context_bytes // _MIB, CODE_BYTES // _MIB
     report.check(
         f"free is the limit less the context, {context} MiB, and {code} MiB reserved for code",
-        set(free) == {HALF - lab.floor_bytes},
-        free,
+        free == {HALF - lab.floor_bytes},
+        seen,
     )
+    uuids = {each["uuid"] for each in seen}
+    report.check("both have the same GPU", uuids == {lab.gpus[0].uuid}, seen)
 
 
 def _filling(report: Report, lab: Lab, pods: Sequence[Client]) -> None:

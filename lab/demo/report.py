@@ -59,7 +59,7 @@ class Report:
         self._console = Console(file=out, width=width, highlight=False, emoji=False)
         self._begun = time.monotonic()
         self.passed = 0
-        self.failed = 0
+        self.failed: list[str] = []
 
     def title(self, text: str, under: str) -> None:
         self._console.print(Text(text, style="bold"))
@@ -101,13 +101,19 @@ class Report:
         took = duration(time.monotonic() - begun)
         self._console.print(Text.assemble("  ", text, (f"  ({took})", "dim")))
 
+    @contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """A long operation that reports its own progress."""
+        with self._console.status(f"{text} …"):
+            yield
+
     def check(self, text: str, true: bool, otherwise: object = "") -> None:
         """Print the check with ✓ if `true`, else ✗ and the actual value."""
         if true:
             self.passed += 1
             self._console.print(Text.assemble(("  ✓ ", "bold green"), text))
             return
-        self.failed += 1
+        self.failed.append(text)
         self._console.print(Text.assemble(("  ✗ ", "bold red"), text, f"\n    found: {otherwise}"))
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -136,7 +142,9 @@ class Report:
         """Print the tally; return the exit status."""
         self._console.print()
         if self.failed or not self.passed:
-            self._console.print(Text(f"failed checks: {self.failed}", style="bold red"))
+            self._console.print(Text(f"failed checks: {len(self.failed)}", style="bold red"))
+            for text in self.failed:
+                self._console.print(f"  ✗ {text}")
             return 1
         took = duration(time.monotonic() - self._begun)
         self._console.print(Text(f"{self.passed} checks, all passed.  ({took})", "bold"))

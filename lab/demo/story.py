@@ -71,7 +71,8 @@ def run(report: Report, stage: Live, where: Path) -> None:
     )
     scene = _Scene(report, stage)
     report.chapter(f"1  A cluster of one node, in {where}")
-    stage.up(report.text)
+    with report.waiting("the cluster starts"):
+        stage.up(report.text)
     gpu = scene.of("node", NODE, f".status.allocatable.{_escaped(names.RESOURCE_GPU)}")
     report.check(f"the node has two GPUs: {names.RESOURCE_GPU} is {gpu}", gpu == "200", gpu)
     scene.first()

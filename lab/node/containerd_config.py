@@ -22,7 +22,7 @@ class Options:
     """Options of an operator. `validator`: NRI's own, which is off by default.
 
     default_runtime: the handler of NVIDIA's runtime, which is then a host's default
-    (nvidia_runtime.py installs it); "": runc is the default.
+    (host.py installs it); "": runc is the default.
     """
 
     validator: bool = True

@@ -62,8 +62,7 @@ def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
     """kube-scheduler writes the event for a pod that the extender has bound; the extender writes
     none."""
     with replica(plane, "a") as one:
-        # Before, kube-scheduler writes an event of the refusal.
-        until(lambda: one.binds, "the extender may bind")
+        one.wait_binds()  # before, kube-scheduler writes an event of the refusal
         name = pods.create()
         pod = pods.bound(name)
         annotations = pod["metadata"]["annotations"]

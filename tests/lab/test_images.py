@@ -31,4 +31,4 @@ def test_a_short_name_is_the_one_that_containerd_reads(name: str, whole: str) ->
 @pytest.mark.parametrize("file", ["tool", "tool=usr/bin/tool", "/no/such/file=/tool"])
 def test_a_file_that_cannot_be_packed_is_refused(file: str) -> None:
     with pytest.raises(ImageError, match=f"--file {file}: "):
-        own_image("tool", [], [file])
+        own_image("tool", [], [file], [])

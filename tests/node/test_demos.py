@@ -12,7 +12,7 @@ from lab.demo import faults, node
 pytestmark = pytest.mark.node
 
 
-@pytest.mark.parametrize(("demo", "checks"), [(node, 11), (faults, 12)])
+@pytest.mark.parametrize(("demo", "checks"), [(node, 12), (faults, 12)])
 def test_the_checks_of_a_demo_of_one_node_pass(build_dir: Path, demo: object, checks: int) -> None:
     assert build_dir.is_dir()
     out = io.StringIO()

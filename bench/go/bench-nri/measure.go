@@ -159,6 +159,12 @@ func waitForPlugins(r *runtime) {
 	}
 }
 
+func (r *runtime) must(err error) {
+	if err != nil {
+		must(fmt.Errorf("%s: %w", r.Name, err))
+	}
+}
+
 // create times one CreateContainer and its start; then it removes the container, untimed.
 func (r *runtime) create(what *plan) (time.Duration, *api.ContainerAdjustment) {
 	r.serial++
@@ -174,12 +180,12 @@ func (r *runtime) create(what *plan) (time.Duration, *api.ContainerAdjustment) {
 		err = r.adaptation.StartContainer(ctx, &api.StartContainerRequest{Pod: pod, Container: container})
 	}
 	took := time.Since(begun)
-	must(err)
+	r.must(err)
 	if r.Plugins > 0 && r.Annotated && len(answer.GetAdjust().GetEnv()) == 0 {
 		must(fmt.Errorf("%s: no adjustment came: the plugin was dropped", r.Name))
 	}
 	container.Mounts = append(container.Mounts, answer.GetAdjust().GetMounts()...)
-	must(r.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: pod, Container: container}))
+	r.must(r.adaptation.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: pod, Container: container}))
 	return took, answer.GetAdjust()
 }
 
