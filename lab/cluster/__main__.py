@@ -237,7 +237,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="NAME,NAME",
         help=f"dialects to turn on, beside Koordinator's: {', '.join(_SWITCHED)}",
     )
-    parser.add_argument("--bare", action="store_true", help="without gpuslice, to try the installation")
+    parser.add_argument(
+        "--bare", action="store_true", help="without gpuslice, to try the installation"
+    )
     given = parser.parse_args(arguments)
     try:
         directory = ClusterDirectory(given.at)
