@@ -1,6 +1,5 @@
-"""The agents' Leases: which agents run, and which are ready. Pure; the caller passes the time.
-
-Only a changed Lease shows that its agent runs. Times are seconds of the caller's monotonic clock.
+"""The agents' Leases: which agents run, and which are ready. Only a changed Lease shows that its
+agent runs. Pure; times are seconds of the caller's monotonic clock.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ class Agents:
         self._watch_lost = False
 
     def observe(self, facts: LeaseFacts, now_s: float, age_s: float) -> None:
-        """See State.observe_lease."""
+        """The first Lease received has no local time, so its age is age_s by the agent's clock. An
+        agent with a wrong clock is excluded until its next renewal."""
         lease = self._leases.get(facts.name)
         if lease is None:
             lease = self._leases[facts.name] = _AgentLease(facts, now_s - max(0.0, age_s))

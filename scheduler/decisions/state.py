@@ -110,9 +110,7 @@ class State:
             self._rebuild(name)
 
     def observe_lease(self, facts: LeaseFacts, now_s: float, age_s: float = 0.0) -> None:
-        """The agent's Lease, as received at now_s. Only a changed Lease shows that the agent runs.
-        The first one received has no local time, so its age is age_s by the agent's clock. An agent
-        with a wrong clock is excluded until its next renewal."""
+        """The agent's Lease, as received at now_s. See Agents.observe."""
         self.agents.observe(facts, now_s, age_s)
         self._judge(facts.name)
 

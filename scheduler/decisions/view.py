@@ -15,15 +15,13 @@ Json = Mapping[str, Any]
 
 
 def names_of(state: State, node: str | None = None) -> Sequence[str]:
-    """All node names, or the one given, if it exists."""
+    """That node's name, or all names."""
     fleet = state.fleet
-    if node is not None:
-        return [node] if fleet.row_of(node) else []
-    return [fleet.names[row] for row in fleet.all_rows().tolist()]
+    return [fleet.names[row] for row in fleet.all_rows().tolist()] if node is None else [node]
 
 
 def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
-    """Each node with its GPUs and their holders; nodes removed meanwhile are left out."""
+    """Each node with its GPUs and their holders; unknown nodes are left out."""
     fleet = state.fleet
     for name in names:
         row = fleet.row_of(name)

@@ -48,8 +48,6 @@ _ALONE: Final = frozenset({VOLCANO_MEMORY, VOLCANO_NUMBER})
 """Each is a kind of request by itself; the other resources are vgpu's."""
 _VGPU: Final = ""
 
-Amounts = Mapping[str, int]
-
 
 def read(pod: PodFields) -> Reading | None:
     requesting = [(each, amounts) for each in pod.containers if (amounts := _amounts(each))]
@@ -66,7 +64,7 @@ def read(pod: PodFields) -> Reading | None:
     )
 
 
-def _amounts(container: Container) -> Amounts:
+def _amounts(container: Container) -> Mapping[str, int]:
     """Volcano gives a container with vgpu amounts and no number no GPU at all, except for memory,
     which means one GPU."""
     amounts = container.amounts(container.limits, _BOUNDS)
@@ -98,7 +96,7 @@ def _kind(name: str) -> str:
     return name if name in _ALONE else _VGPU
 
 
-def _container_request(container: Container, amounts: Amounts) -> ContainerRequest:
+def _container_request(container: Container, amounts: Mapping[str, int]) -> ContainerRequest:
     if VOLCANO_MEMORY in amounts:
         return container.request(1, None, amounts[VOLCANO_MEMORY] * MIB_BYTES)
     if VOLCANO_NUMBER in amounts:
