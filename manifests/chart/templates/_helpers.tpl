@@ -9,6 +9,91 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{/* An object's metadata, to which a namespace may be added. Arguments: root, name, component (of the
+labels), and optionally annotations. */}}
+{{- define "gpuslice.metadata" -}}
+metadata:
+  name: {{ .name }}
+  labels: {{- include "gpuslice.labels" (list .root .component) | nindent 4 }}
+  {{- with .annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{/* An account, and the bindings of its roles, which have its name. Arguments: as metadata's, and the
+kinds of the roles. */}}
+{{- define "gpuslice.account" -}}
+apiVersion: v1
+kind: ServiceAccount
+{{ include "gpuslice.metadata" . }}
+  namespace: gpuslice-system
+{{- range .roles }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ . }}Binding
+{{ include "gpuslice.metadata" $ }}
+  {{- if eq . "Role" }}
+  namespace: gpuslice-system
+  {{- end }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: {{ . }}, name: {{ $.name }}}
+subjects:
+  - {kind: ServiceAccount, name: {{ $.name }}, namespace: gpuslice-system}
+{{- end }}
+{{- end }}
+
+{{/* The security contexts of a pod, and of its containers, that need no rights on the node. */}}
+{{- define "gpuslice.unprivilegedPod" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+{{- define "gpuslice.confined" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* The spec of a pod that runs a command of the scheduler's image once. Arguments: root, account,
+container (its name), command, and the memory that it requests and may use. */}}
+{{- define "gpuslice.commandPod" -}}
+serviceAccountName: {{ .account }}
+{{- include "gpuslice.nodes" (list .root.Values.scheduler 0) }}
+restartPolicy: Never
+{{ include "gpuslice.pullSecrets" .root }}
+{{ include "gpuslice.unprivilegedPod" . }}
+containers:
+  - name: {{ .container }}
+    image: {{ include "gpuslice.image" (list .root .root.Values.images.scheduler) }}
+    imagePullPolicy: {{ .root.Values.images.scheduler.pullPolicy }}
+    terminationMessagePolicy: FallbackToLogsOnError
+    command: {{ toJson .command }}
+    {{- include "gpuslice.env" (list .root.Values.scheduler 4) }}
+    resources:
+      requests: {cpu: 10m, memory: {{ first .memory }}}
+      limits: {memory: {{ last .memory }}}
+    {{- include "gpuslice.confined" . | nindent 4 }}
+{{- end }}
+
+{{/* A Job of such a pod. Arguments: as metadata's and the pod's, label (the pod's name of the
+application), and retries. */}}
+{{- define "gpuslice.job" -}}
+apiVersion: batch/v1
+kind: Job
+{{ include "gpuslice.metadata" . }}
+  namespace: gpuslice-system
+spec:
+  backoffLimit: {{ .retries }}
+  template:
+    metadata:
+      labels:
+        app.kubernetes.io/part-of: gpuslice
+        app.kubernetes.io/name: {{ .label }}
+    spec: {{- include "gpuslice.commandPod" . | nindent 6 }}
+{{- end }}
+
 {{/* Metadata of a policy or its binding. Argo CD applies a later wave once the earlier one, with the
 scheduler's Deployment, is healthy. */}}
 {{- define "gpuslice.policyMetadata" -}}
