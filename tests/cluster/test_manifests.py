@@ -100,8 +100,10 @@ def test_the_denied_variables_are_those_of_the_tests() -> None:
 
 
 def test_the_bounds_are_those_of_the_code() -> None:
-    text = (chart.CHART / "templates/admission/requests.yaml").read_text()
-    assert set(re.findall(r"\d{6,}", text)) == {str(MAX_BYTES), str(2**63 - 1)}
+    folder = chart.CHART / "templates/admission"
+    text = (folder / "requests.yaml").read_text()
+    shared = (folder / "_policies.tpl").read_text()
+    assert set(re.findall(r"\d{6,}", text + shared)) == {str(MAX_BYTES), str(2**63 - 1)}
     assert set(re.findall(r"(?<!/ )a\.gpus (?:<=|>) (\d+)", text)) == {str(names.MAX_GPUS)}
 
 

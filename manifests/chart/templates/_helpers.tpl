@@ -10,11 +10,14 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end }}
 
 {{/* An object's metadata, to which a namespace may be added. Arguments: root, name, component (of the
-labels), and optionally annotations. */}}
+labels), and optionally annotations and further labels. */}}
 {{- define "gpuslice.metadata" -}}
 metadata:
   name: {{ .name }}
   labels: {{- include "gpuslice.labels" (list .root .component) | nindent 4 }}
+    {{- with .labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   {{- with .annotations }}
   annotations: {{- toYaml . | nindent 4 }}
   {{- end }}
@@ -94,94 +97,6 @@ spec:
     spec: {{- include "gpuslice.commandPod" . | nindent 6 }}
 {{- end }}
 
-{{/* Metadata of a policy or its binding. Argo CD applies a later wave once the earlier one, with the
-scheduler's Deployment, is healthy. */}}
-{{- define "gpuslice.policyMetadata" -}}
-labels:
-  {{- include "gpuslice.labels" . | nindent 2 }}
-annotations:
-  argocd.argoproj.io/sync-wave: "1"
-{{- end }}
-
-{{/* Of resourceRules: the objects that have a pod's template. */}}
-{{- define "gpuslice.workloadRules" -}}
-- apiGroups: [""]
-  apiVersions: [v1]
-  operations: [CREATE, UPDATE]
-  resources: [replicationcontrollers]
-- apiGroups: [apps]
-  apiVersions: [v1]
-  operations: [CREATE, UPDATE]
-  resources: [deployments, replicasets, statefulsets, daemonsets]
-- apiGroups: [batch]
-  apiVersions: [v1]
-  operations: [CREATE, UPDATE]
-  resources: [jobs, cronjobs]
-{{- end }}
-
-{{/* CEL: the pod, or the template of one in a workload. Argument: object or oldObject. Below an
-expression's key, whose text is indented by 8. */}}
-{{- define "gpuslice.template" -}}
-request.kind.kind == 'Pod' ? dyn({{ . }})
-        : request.kind.kind == 'CronJob' ? dyn({{ . }}).spec.jobTemplate.spec.?template.orValue({})
-        : dyn({{ . }}).spec.?template.orValue({})
-{{- end }}
-
-{{/* The same before the request; empty in a creation. */}}
-{{- define "gpuslice.oldTemplate" -}}
-oldObject == null ? dyn({})
-        : {{ include "gpuslice.template" "oldObject" }}
-{{- end }}
-
-{{/* The bindings of a policy that can refuse a tenant's object. Arguments: the root, the policy's
-name, and optionally what else the binding matches. Auto: the scheduler changes Audit to Deny once it
-is available. With server-side apply, validationActions is a set with several owners: a rollback to
-Audit keeps Deny, where Warn beside Deny would be invalid. So another binding warns until then. */}}
-{{- define "gpuslice.tenantBindings" -}}
-{{- $action := (first .).Values.admission.action -}}
-{{- $live := lookup "admissionregistration.k8s.io/v1" "ValidatingAdmissionPolicyBinding" "" (index . 1) -}}
-{{- $denies := has "Deny" (dig "spec" "validationActions" list $live) -}}
-{{- if ne $action "Warn" }}
----
-{{- include "gpuslice.tenantBinding" (concat . (list "" (or $denies (eq $action "Deny") | ternary "Deny" "Audit"))) }}
-{{- end }}
-{{- if or (eq $action "Warn") (and (eq $action "Auto") (not $denies)) }}
----
-{{- include "gpuslice.tenantBinding" (concat . (list "-warn" "Warn")) }}
-{{- end }}
-{{- end }}
-
-{{- /* Names of all policies on tenants' objects, of dialects that are off too, and of their bindings. */}}
-{{- define "gpuslice.tenantPolicies" -}}
-{{- $names := list }}
-{{- range list "allocations" "dialects" "environment" "hami" "kai" "requests" "scheduler-names" "volcano" }}
-{{- $names = concat $names (list (printf "gpuslice-%s" .) (printf "gpuslice-%s-warn" .)) }}
-{{- end }}
-{{- join ", " $names }}
-{{- end }}
-
-{{- define "gpuslice.tenantBinding" }}
-{{- $action := last . }}
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingAdmissionPolicyBinding
-metadata:
-  name: {{ index . 1 }}{{ index . 3 }}
-  labels:
-    {{- include "gpuslice.labels" (list (first .) (index . 1)) | nindent 4 }}
-    {{- if and (ne $action "Warn") (eq (first .).Values.admission.action "Auto") }}
-    gpuslice.io/admission: auto
-    {{- end }}
-  annotations:
-    argocd.argoproj.io/sync-wave: "1"
-spec:
-  policyName: {{ index . 1 }}
-  validationActions: [{{ $action }}]
-  {{- with index . 2 }}
-  matchResources:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
-{{- end }}
-
 {{/* The request dialects that are on, of files/dialects.yaml, as JSON. A switch is the path of a value. */}}
 {{- define "gpuslice.dialects" -}}
 {{- $on := list -}}
@@ -225,31 +140,6 @@ those of a dialect that is off with its switch. Where HAMi's is off, device plug
 {{/* The served schedulerNames, as the elements of a list in CEL. */}}
 {{- define "gpuslice.served" -}}
 '{{ join "', '" (include "gpuslice.servedNames" . | fromJsonArray) }}'
-{{- end }}
-
-{{/* CEL: whether a pod, or a template of one, requests a share. Arguments: its variable, the dialects,
-and whether by resources' earlier names too. Annotations request one only in pods of the
-dialect's own scheduler, if it has one. */}}
-{{- define "gpuslice.requestsShare" -}}
-{{- $pod := index . 0 -}}
-{{- $resources := list -}}
-{{- $by := list -}}
-{{- range $dialect := index . 1 -}}
-{{- $resources = concat $resources .resources -}}
-{{- if index $ 2 }}{{ $resources = concat $resources .deprecatedResources }}{{ end -}}
-{{- with .annotations -}}
-{{- $keys := list (printf "k in ['%s']" (join "', '" .)) -}}
-{{- range $dialect.containerAnnotation.suffixes -}}
-{{- $keys = append $keys (printf "k.startsWith('%s') && k.endsWith('%s')" $dialect.containerAnnotation.prefix .) -}}
-{{- end -}}
-{{- $own := printf "%s.?spec.?schedulerName.orValue('') == '%s'\n&& " $pod $dialect.schedulerName -}}
-{{- $by = append $by (printf "%s%s.?metadata.?annotations.orValue({}).exists(k, %s)" (empty $dialect.schedulerName | ternary "" $own) $pod (join "\n|| " $keys)) -}}
-{{- end -}}
-{{- end -}}
-{{- with $resources -}}
-{{- $by = append $by (printf "(%s.?spec.?initContainers.orValue([]) + %s.?spec.?containers.orValue([])).exists(c,\n['limits', 'requests'].exists(kind, c.?resources[?kind].orValue({}).exists(n, n in [\n'%s']\n&& sign(quantity(c.resources[kind][n])) != 0)))" $pod $pod (join "',\n'" .)) -}}
-{{- end -}}
-({{ join "\n|| " $by }})
 {{- end }}
 
 {{/* An image of ours. Arguments: the root, and its value. */}}
