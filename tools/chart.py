@@ -34,6 +34,8 @@ _HEADER: Final = """\
 _DIALECTS_HEADER: Final = """\
 # Rendered from gpuslice/contract/dialects.py by `python -m tools.chart`.
 """
+_UNUSED: Final = frozenset({"node_resources", "environment"})
+"""Names that no template has."""
 
 
 class ChartError(RuntimeError):
@@ -74,6 +76,7 @@ def _keys(dialect: Dialect) -> dict[str, object]:
     camel = {
         re.sub("_(.)", lambda found: found[1].upper(), key): value
         for key, value in asdict(dialect).items()
+        if key not in _UNUSED
     }
     prefix, suffixes = dialect.container_annotation
     renamed = names.DEPRECATED_RESOURCES.items()

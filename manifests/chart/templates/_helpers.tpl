@@ -213,6 +213,14 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 {{- end }}
 {{- end }}
 
+{{/* The values for a pool of nodes, as JSON. Arguments: the root, and the pool. */}}
+{{- define "gpuslice.poolValues" -}}
+{{- $values := mergeOverwrite (deepCopy (first .).Values) (omit (last .) "name") -}}
+{{- with dig "agent" "nodeSelector" dict (last .) }}{{ $_ := set $values.agent "nodeSelector" . }}{{ end -}}
+{{- with coalesce $values.agent.runtimeClassName $values.binder.resourceReservation.runtimeClassName }}{{ $_ := set $values.agent "runtimeClassName" . }}{{ end -}}
+{{- toJson $values -}}
+{{- end }}
+
 {{/* Where pods of a component run. Argument: the component's values. */}}
 {{- define "gpuslice.placement" -}}
 {{- with .priorityClassName }}
