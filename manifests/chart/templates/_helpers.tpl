@@ -9,28 +9,35 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{/* An object's metadata, to which a namespace may be added. Arguments: root, name, component (of the
-labels), and optionally annotations and further labels. */}}
+{{/* An object's metadata, to which a namespace may be added. Arguments: root, name, and optionally
+component (of the labels), labels, annotations, and hook (Helm's event, and the weight). */}}
 {{- define "gpuslice.metadata" -}}
 metadata:
   name: {{ .name }}
-  labels: {{- include "gpuslice.labels" (list .root .component) | nindent 4 }}
+  labels: {{- include "gpuslice.labels" (list .root (.component | default .name)) | nindent 4 }}
     {{- with .labels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
   {{- with .annotations }}
   annotations: {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- with .hook }}
+  annotations:
+    helm.sh/hook: {{ first . }}
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+    helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
+    helm.sh/hook-weight: {{ last . | quote }}
+  {{- end }}
 {{- end }}
 
-{{/* An account, and the bindings of its roles, which have its name. Arguments: as metadata's, and the
-kinds of the roles. */}}
+{{/* An account, and the bindings of its roles, which have its name. Arguments: as metadata's, and
+optionally the kinds of the roles. */}}
 {{- define "gpuslice.account" -}}
 apiVersion: v1
 kind: ServiceAccount
 {{ include "gpuslice.metadata" . }}
   namespace: gpuslice-system
-{{- range .roles }}
+{{- range .roles | default (list "ClusterRole" "Role") }}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ . }}Binding
@@ -80,20 +87,20 @@ containers:
     {{- include "gpuslice.confined" . | nindent 4 }}
 {{- end }}
 
-{{/* A Job of such a pod. Arguments: as metadata's and the pod's, label (the pod's name of the
-application), and retries. */}}
+{{/* A Job of such a pod. Arguments: as metadata's and the pod's, and optionally label (the pod's
+name of the application) and retries. */}}
 {{- define "gpuslice.job" -}}
 apiVersion: batch/v1
 kind: Job
 {{ include "gpuslice.metadata" . }}
   namespace: gpuslice-system
 spec:
-  backoffLimit: {{ .retries }}
+  backoffLimit: {{ .retries | default 0 }}
   template:
     metadata:
       labels:
         app.kubernetes.io/part-of: gpuslice
-        app.kubernetes.io/name: {{ .label }}
+        app.kubernetes.io/name: {{ .label | default .name }}
     spec: {{- include "gpuslice.commandPod" . | nindent 6 }}
 {{- end }}
 
@@ -216,8 +223,11 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 {{/* The values for a pool of nodes, as JSON. Arguments: the root, and the pool. */}}
 {{- define "gpuslice.poolValues" -}}
 {{- $values := mergeOverwrite (deepCopy (first .).Values) (omit (last .) "name") -}}
-{{- with dig "agent" "nodeSelector" dict (last .) }}{{ $_ := set $values.agent "nodeSelector" . }}{{ end -}}
-{{- with coalesce $values.agent.runtimeClassName $values.binder.resourceReservation.runtimeClassName }}{{ $_ := set $values.agent "runtimeClassName" . }}{{ end -}}
+{{- $agent := $values.agent -}}
+{{- $selector := dig "agent" "nodeSelector" dict (last .) -}}
+{{- $kais := $values.binder.resourceReservation.runtimeClassName -}}
+{{- $_ := set $agent "nodeSelector" ($selector | default $agent.nodeSelector) -}}
+{{- $_ := set $agent "runtimeClassName" ($agent.runtimeClassName | default $kais) -}}
 {{- toJson $values -}}
 {{- end }}
 

@@ -1,13 +1,14 @@
-{{/* Metadata of a policy or its binding. Arguments: root, name, and optionally policy, annotations and
-labels. Argo CD applies a later wave once the earlier one, with the scheduler's Deployment, is healthy. */}}
+{{/* Metadata of a policy or its binding. Arguments: as metadata's. Argo CD applies a later wave
+once the earlier one, with the scheduler's Deployment, is healthy. */}}
 {{- define "gpuslice.policyMetadata" -}}
-{{- $annotations := merge (dict "argocd.argoproj.io/sync-wave" "1") (.annotations | default dict) -}}
-{{- include "gpuslice.metadata" (merge (dict "component" (.policy | default .name) "annotations" $annotations) .) -}}
+{{- $wave := dict "argocd.argoproj.io/sync-wave" "1" -}}
+{{- $annotations := merge $wave (.annotations | default dict) -}}
+{{- include "gpuslice.metadata" (merge (dict "annotations" $annotations) .) -}}
 {{- end }}
 
-{{/* The head of a policy on pods, and on the objects that have a pod's template. Arguments: root, name,
-the operations on pods, and optionally other resources than pods, and the failurePolicy. More of its
-rules and constraints may follow. */}}
+{{/* The head of a policy on pods, and on the objects that have a pod's template. Arguments: root,
+name, the operations on pods, and optionally other resources than pods, and the failurePolicy. More
+of its rules and constraints may follow. */}}
 {{- define "gpuslice.policy" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -27,14 +28,14 @@ spec:
           jobs, cronjobs]
 {{- end }}
 
-{{/* A policy's binding. Arguments: root, name, action, and optionally policy (its name, if another one),
-annotations, labels, and what else it matches. */}}
+{{/* A policy's binding. Arguments: as metadata's, action, and optionally what else it matches. The
+component is the policy's name. */}}
 {{- define "gpuslice.binding" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 {{ include "gpuslice.policyMetadata" . }}
 spec:
-  policyName: {{ .policy | default .name }}
+  policyName: {{ .component | default .name }}
   validationActions: [{{ .action }}]
   {{- with .matchResources }}
   matchResources: {{- toYaml . | nindent 4 }}
@@ -48,24 +49,29 @@ Audit keeps Deny, where Warn beside Deny would be invalid. So another binding wa
 {{- define "gpuslice.tenantBindings" -}}
 {{- $policy := index . 1 -}}
 {{- $action := (first .).Values.admission.action -}}
-{{- $live := lookup "admissionregistration.k8s.io/v1" "ValidatingAdmissionPolicyBinding" "" $policy -}}
+{{- $kind := "ValidatingAdmissionPolicyBinding" -}}
+{{- $live := lookup "admissionregistration.k8s.io/v1" $kind "" $policy -}}
 {{- $denies := has "Deny" (dig "spec" "validationActions" list $live) -}}
-{{- $binding := dict "root" (first .) "name" $policy "policy" $policy "matchResources" (index . 2) -}}
+{{- $binding := dict "root" (first .) "component" $policy "matchResources" (index . 2) -}}
 {{- if ne $action "Warn" }}
 {{- $labels := eq $action "Auto" | ternary (dict "gpuslice.io/admission" "auto") dict }}
 ---
-{{ include "gpuslice.binding" (merge (dict "labels" $labels "action" (or $denies (eq $action "Deny") | ternary "Deny" "Audit")) $binding) }}
+{{ include "gpuslice.binding" (merge (dict "name" $policy "labels" $labels
+  "action" (or $denies (eq $action "Deny") | ternary "Deny" "Audit")) $binding) }}
 {{- end }}
 {{- if or (eq $action "Warn") (and (eq $action "Auto") (not $denies)) }}
 ---
-{{ include "gpuslice.binding" (merge (dict "name" (print $policy "-warn") "action" "Warn") $binding) }}
+{{- $name := print $policy "-warn" }}
+{{ include "gpuslice.binding" (merge (dict "name" $name "action" "Warn") $binding) }}
 {{- end }}
 {{- end }}
 
-{{/* Names of all policies on tenants' objects, of dialects that are off too, and of their bindings. */}}
+{{/* Names of all policies on tenants' objects, of dialects that are off too, and of their
+bindings. */}}
 {{- define "gpuslice.tenantPolicies" -}}
 {{- $names := list -}}
-{{- range list "allocations" "dialects" "environment" "hami" "kai" "requests" "scheduler-names" "volcano" -}}
+{{- range list "allocations" "dialects" "environment" "hami" "kai" "requests" "scheduler-names"
+  "volcano" -}}
 {{- $names = concat $names (list (printf "gpuslice-%s" .) (printf "gpuslice-%s-warn" .)) -}}
 {{- end -}}
 {{- join ", " $names -}}
@@ -128,16 +134,16 @@ dialect's own scheduler, if it has one. */}}
 ({{ join "\n|| " $by }})
 {{- end }}
 
-{{/* CEL: the quantity `text` as an integer. One that CEL does not take for an integer is a whole binary
-fraction (1.5Gi), or too large. */}}
+{{/* CEL: the quantity `text` as an integer. One that CEL does not take for an integer is a whole
+binary fraction (1.5Gi), or too large. */}}
 {{- define "gpuslice.integer" -}}
 quantity(text).isInteger() ? quantity(text).asInteger()
 : [quantity(text).asApproximateFloat()].map(f, f > 9.2e18 ? 9223372036854775807 : int(f))[0]
 {{- end }}
 
-{{/* CEL: after a list of resources, each with its largest amount and what a refusal allows: what the
-container c requests of them, -1 for an absent one. An amount of MiB with a unit of bytes (8Gi) was
-meant as bytes. */}}
+{{/* CEL: after a list of resources, each with its largest amount and what a refusal allows: what
+the container c requests of them, -1 for an absent one. An amount of MiB with a unit of bytes (8Gi)
+was meant as bytes. */}}
 {{- define "gpuslice.amounts" -}}
 .map(r, [c.?resources.?limits[?r[0]].or(c.?resources.?requests[?r[0]]).orValue('-1')]
 .map(text, {'name': dyn(r[0]), 'owner': dyn('container ' + c.name + ': '),
@@ -146,8 +152,8 @@ meant as bytes. */}}
 'most': dyn(int(r[1])), 'amount': dyn({{ include "gpuslice.integer" . }})})[0])
 {{- end }}
 
-{{/* CEL: by container, a resource name of which no node has a resource, after a text about it: misspelt,
-or an old name, which Koordinator's own scheduler rewrites and the stock kube-scheduler does not. */}}
+{{/* CEL: by container, a resource name of which no node has a resource, after a text about it:
+misspelt, or an old name, which Koordinator's scheduler rewrites and kube-scheduler does not. */}}
 {{- define "gpuslice.misnamed" -}}
 variables.containers.map(c, ['limits', 'requests'].map(kind,
 c.?resources[?kind].orValue({}).filter(n, (n.lowerAscii().startsWith('koordinator.sh/gpu')
@@ -159,11 +165,13 @@ c.?resources[?kind].orValue({}).filter(n, (n.lowerAscii().startsWith('koordinato
 .filter(found, found.size() > 0).map(found, found[0])
 {{- end }}
 
-{{/* The validations of the variables scheduler and node. Arguments: the root, and their expressions. */}}
+{{/* The validations of the variables scheduler and node. Arguments: the root, and their
+expressions. */}}
 {{- define "gpuslice.placementValidations" -}}
+{{- $served := join " or " (include "gpuslice.servedNames" (first .) | fromJsonArray) -}}
 - expression: {{ quote (index . 1) }}
   messageExpression: >-
-    "schedulerName: invalid value '" + variables.scheduler + "': must be {{ join " or " (include "gpuslice.servedNames" (first .) | fromJsonArray) }}
+    "schedulerName: invalid value '" + variables.scheduler + "': must be {{ $served }}
     in a pod that requests a share of a GPU; default-scheduler would start it without a GPU"
 - expression: {{ quote (index . 2) }}
   messageExpression: >-
