@@ -329,7 +329,8 @@ def test_the_removal_runs_on_the_same_nodes_and_while_a_driver_is_replaced(off: 
 
 def test_pools_are_daemon_sets_of_their_own() -> None:
     pools = [{"name": n, "agent": {"nodeSelector": {"pool": n}}} for n in ("a", "b")]
-    rendered = [e for e in objects({"agent": {"nodePools": pools}}) if e["kind"] == "DaemonSet"]
+    values = {"agent": {"nodeSelector": {"replaced": "by a pool's"}, "nodePools": pools}}
+    rendered = [e for e in objects(values) if e["kind"] == "DaemonSet"]
     agents = [each for each in rendered if "agent" in each["metadata"]["name"]]
     selectors = [each["spec"]["selector"]["matchLabels"] for each in agents]
     assert selectors[0] != selectors[1]
