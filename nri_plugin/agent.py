@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,7 +125,8 @@ class _Agent:
             _LOG.info(Line(_NO_CLUSTER))
         if not leaving.is_set():
             self._start("arbiter", self._arbiter.run)
-            self._start("contexts", lambda: parts.contexts.run(self._for_contexts))
+            unused = partial(unused_gpus, self._service.node, parts)
+            self._start("contexts", lambda: parts.contexts.run(unused))
             if settings.in_cluster:
                 from nri_plugin.kube.cluster import Cluster
 
@@ -151,11 +153,6 @@ class _Agent:
         if self._whole is not None:  # the agent that had the lock may have allocated GPUs since
             await self._whole.recover()
 
-    def _for_contexts(self) -> Sequence[Gpu]:
-        if self._parts.readiness.problems or not self._parts.knows_pods:
-            return ()
-        return unused_gpus(self._service.node, self._parts.ledger)
-
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
@@ -168,10 +165,13 @@ class _Agent:
         await self._parts.inventory.close()
 
 
-def unused_gpus(node: Node, ledger: Ledger) -> Sequence[Gpu]:
+def unused_gpus(node: Node, parts: Parts) -> Sequence[Gpu]:
     """Return the GPUs on which a context may be made: those that are offered for shares, which none
-    is on a node of another device plugin, and of which no pod has one, or the whole GPU."""
-    used = ledger.gpus() | node.modes.held
+    is on a node of another device plugin, and of which no pod has one, or the whole GPU. None while
+    the agent is not ready, or does not know the node's pods."""
+    if parts.readiness.problems or not parts.knows_pods:
+        return ()
+    used = parts.ledger.gpus() | node.modes.held
     return [gpu for gpu in node.gpus if gpu.uuid not in used]
 
 

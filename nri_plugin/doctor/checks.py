@@ -139,7 +139,7 @@ def nvidia_runtime(facts: Facts) -> Answer:
     if is_default and by_variable and toolkit.other_variables:
         return fail(finding, f"remove {OTHER_VARIABLES} from {file}")
     if is_default and by_variable:
-        finding += ", where it is created while the agent does not run"
+        finding += ", where its image sets the variable too, or no agent ran when it was created"
     keys = [ACCEPT_VARIABLES] * by_variable + [ACCEPT_MOUNTS] * by_mount
     return warn(finding, _refuse(file, keys))
 

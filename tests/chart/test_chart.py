@@ -231,6 +231,7 @@ def test_the_agents_pod_has_what_it_needs() -> None:
     spec = _daemon_set()
     pod = spec["template"]["spec"]
     assert (pod["hostPID"], pod["hostNetwork"]) == (True, True)
+    assert pod["dnsPolicy"] == "ClusterFirstWithHostNet"
     assert pod["priorityClassName"] == "system-node-critical"
     assert pod["tolerations"] == [{"operator": "Exists"}]
     assert "nodeSelector" not in pod

@@ -69,6 +69,16 @@ class Patient:
         self.flags["--containerd-config"] = self.directory / "containerd.toml"
         (self.directory / "containerd.toml").write_text(text.replace(before, after))
 
+    def lose_hooks(self) -> None:
+        """The CDI spec of a toolkit that was removed since."""
+        place = self.directory / "cdi"
+        place.mkdir()
+        spec = json.loads((self.lab.sim_dir / "cdi" / "nvidia.json").read_text())
+        hook = {"hookName": "createContainer", "path": "/x/nvidia-cdi-hook"}
+        spec.setdefault("containerEdits", {})["hooks"] = [hook]
+        (place / "nvidia.json").write_text(json.dumps(spec))
+        self.flags["--cdi-dir"] = place
+
     def small_directory(self) -> Path:
         """A tmpfs, visible in the lab alone."""
         place = self.directory / "run"
@@ -131,6 +141,10 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     "no CDI spec": (
         lambda patient: patient.flags.update({"--cdi-dir": patient.directory / "none"}),
         *("cdi", "fail", "has no device of its name", "nvidia-ctk cdi generate"),
+    ),
+    "a CDI spec of a toolkit that was removed": (
+        Patient.lose_hooks,
+        *("cdi", "fail", "do not exist: /x/nvidia-cdi-hook", "toolkit again"),
     ),
     "a full run directory": (
         lambda patient: patient.flags.update({"--run-dir": patient.small_directory()}),

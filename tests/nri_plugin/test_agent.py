@@ -19,14 +19,16 @@ import pytest
 from lab import pages
 from nri_plugin import agent, command_line
 from nri_plugin.__main__ import main as agent_main
+from nri_plugin.containers.parts import Parts
 from nri_plugin.gpu.arbiter_process import ArbiterProcess
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.measuring import Measuring
+from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.node import Node
 from nri_plugin.host.store import Store
 from nri_plugin.policy.gpu_modes import Offer
-from nri_plugin.policy.ledger import Hold, Ledger, Part
+from nri_plugin.policy.ledger import Hold, Part
 from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.settings import Settings
@@ -221,17 +223,25 @@ def test_contexts_are_made_on_gpus_that_nothing_uses(tmp_path: Path) -> None:
     """None is made on a node of another device plugin, which may have assigned the GPUs."""
     inventory = Inventory({})
     inventory.seen = [Gpu(f"GPU-{n}", n, 8, model="A") for n in range(4)]
-    store = Store(tmp_path / "store", tmp_path / "libvgpu.so")
-    node = Node(_settings(tmp_path), inventory, store, Worker("files"))
+    settings, store = _settings(tmp_path), Store(tmp_path / "store", tmp_path / "libvgpu.so")
+    node = Node(settings, inventory, store, Worker("files"))
+    parts = Parts(
+        settings, inventory, Contexts({}, inventory), RunDirectory(tmp_path, lambda: 7), store
+    )
     node.modes.excluded = {"GPU-0"}
     part = {"GPU-2": Part(4, 50)}
-    ledger = Ledger()
-    ledger.adopt([Hold("c", "key", "u", "main", "d/p/main", part, Pod("u", "d", "p"))], ())
+    parts.ledger.adopt([Hold("c", "key", "u", "main", "d/p/main", part, Pod("u", "d", "p"))], ())
     node.modes.offer = Offer(any=True)
     node.modes.allocate(["GPU-1"], inventory.seen, frozenset(), 0.0)
-    assert [gpu.uuid for gpu in agent.unused_gpus(node, ledger)] == ["GPU-3"]
+    assert not agent.unused_gpus(node, parts), "the agent is not ready yet"
+    parts.readiness.session, parts.readiness.node = None, ()
+    assert [gpu.uuid for gpu in agent.unused_gpus(node, parts)] == ["GPU-3"]
+    in_cluster = replace(parts, settings=replace(settings, kubeconfig="any"))
+    assert not agent.unused_gpus(node, in_cluster), "the node's pods are not known yet"
+    in_cluster.bound_pods.listed = True
+    assert [gpu.uuid for gpu in agent.unused_gpus(node, in_cluster)] == ["GPU-3"]
     node.modes.note("socket", Sign("nvidia-gpu.sock"), 0.0)
-    assert agent.unused_gpus(node, ledger) == []
+    assert agent.unused_gpus(node, parts) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")

@@ -222,7 +222,7 @@ ROWS: list[tuple[str, dict[str, Any], Level, str, str]] = [
     ),
     ("cdi", {"missing": {"GPU-a": ["/x/hook"]}}, FAIL, "do not exist: /x/hook", "toolkit again"),
     ("cdi", with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,)))), OK, "GPU-a in", ""),
-    ("nvidia-runtime", NVIDIAS, WARN, "while the agent does not run", f"--set {ENVVAR}=false"),
+    ("nvidia-runtime", NVIDIAS, WARN, "where its image sets", f"--set {ENVVAR}=false"),
     (
         "nvidia-runtime",
         {**NVIDIAS, "nvidia": NvidiaRuntime(Toolkit(), str(OPERATORS_CONFIG))},

@@ -15,6 +15,7 @@ import pytest
 from nri_plugin.doctor import host
 from nri_plugin.doctor.checks import examine
 from nri_plugin.doctor.facts import DevicePlugins, Level, Runtime
+from nri_plugin.host import bundle
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import CdiDevice, Edits, Hook, HookStage, Specs
@@ -73,12 +74,27 @@ def test_a_malformed_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a PID namespace")
-def test_a_pid_namespace_of_its_own_is_found() -> None:
+def test_a_pid_namespace_of_its_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a pod without hostPID, and of every pod of Talos 1.14."""
     program = "from nri_plugin.doctor import host; print(host._kernel().host_pids)"
     command = ["unshare", "--pid", "--fork", sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
     assert done.stdout == "False\n", done.stderr
+    ours = os.stat("/proc/self/ns/pid").st_ino
+    monkeypatch.setattr(host, "_HOSTS_PID_NAMESPACE", ours)
+    assert host._kernel().host_pids
+
+
+def test_a_state_directory_that_the_pod_does_not_see_is_found(tmp_path: Path) -> None:
+    settings = replace(below(tmp_path), host_root=tmp_path, containerd_state=tmp_path / "state")
+    bundles = bundle.directory(settings.containerd_state, "any").parent
+
+    def is_seen() -> bool:
+        return host.collect(settings, None, None, tmp_path / "nvidia.toml").state_seen
+
+    assert not is_seen()
+    bundles.mkdir(parents=True)
+    assert is_seen()
 
 
 def test_nvidias_dra_driver_is_found(tmp_path: Path) -> None:

@@ -27,6 +27,11 @@ class Deadlines:
             {*gpus} <= request.lines.keys() for request in running.requests.values()
         )
 
+    def listed(self) -> bool:
+        """Whether NVML has listed the GPUs for the query under way."""
+        running = self._nvml._running
+        return running is not None and any(each.head for each in running.requests.values())
+
     @asynccontextmanager
     async def _begin(self, _seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(None) as timeout:

@@ -142,6 +142,23 @@ async def test_a_driver_that_starts_slowly_is_not_started_again(
     await gpus.close()
 
 
+async def test_a_process_in_which_no_gpu_answers_is_replaced(tmp_path: Path) -> None:
+    """NVML still lists the GPUs. It is waited for as long as for its first answers."""
+    answers, clock, gpus, deadlines = await scene(tmp_path)
+    answers.give({**ONE, "silent": True}, {**TWO, "silent": True})
+    running = gpus.nvml._running
+    clock.seconds += 119
+    looking = asyncio.create_task(gpus.refresh())
+    await until_async(deadlines.listed)
+    deadlines.expire()
+    await looking
+    assert gpus.nvml._running is running
+    clock.seconds += 5
+    await gpus.refresh()
+    assert (gpus.problem, gpus.nvml._running) == ("NVML did not answer in 60 s", None)
+    await gpus.close()
+
+
 async def test_after_a_restart_the_last_known_gpus_serve(tmp_path: Path) -> None:
     """They serve while NVML does not answer. A GPU that does not answer serves up to FIRST_S."""
     answers = Answers(tmp_path, ONE, {**TWO, "problem": "MIG mode is enabled"})

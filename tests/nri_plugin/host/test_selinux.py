@@ -38,6 +38,8 @@ class Kernel:
                 (perms / name).write_text(f"{bit}\n")
         self.enforces("1")
         self.asked: list[str] = []
+        self.denied: list[tuple[str, str]] = []
+        """Labels, and the kinds of which they may use nothing."""
 
     def enforces(self, text: str) -> None:
         (self.files / "enforce").write_text(text)
@@ -45,10 +47,11 @@ class Kernel:
     def answer(self, path: Path, question: str) -> str:
         assert path == self.files / "access"
         self.asked.append(question)
-        target = question.split()[1]
+        subject, target, kind = question.split()
         if target not in self.allowed:
             raise OSError(errno.EINVAL, "Invalid argument")
-        return f"{self.allowed[target]:x} ffffffff 0 ffffffff 7 {self.flags:x}"
+        allowed = 0 if (subject, kind) in self.denied else self.allowed[target]
+        return f"{allowed:x} ffffffff 0 ffffffff 7 {self.flags:x}"
 
     @property
     def policy(self) -> Policy:
@@ -134,6 +137,23 @@ def test_the_label_of_a_sandbox_decides_for_the_node(
     assert text is None if found is None else found in (text or "") and bool(text) == bool(found)
     kernel.enforces("0")
     assert selinux.problem(*of) == (None if found is None else "")
+
+
+@pytest.mark.parametrize("denied", [(SUBJECT, "6"), (SUBJECT, "7")], ids=["file", "dir"])
+@pytest.mark.parametrize("other", ["a:a:a:s0", "z:z:z:s0"])
+def test_one_label_that_may_not_is_enough(
+    tmp_path: Path, denied: tuple[str, str], other: str
+) -> None:
+    """Whatever the order of the labels, and of the questions about files and directories."""
+    kernel = Kernel(tmp_path / "host", {LABEL: ALL})
+    kernel.denied = [denied]
+    for sandbox, label in (("one", SUBJECT), ("two", other)):
+        place = bundle.directory(tmp_path, sandbox)
+        place.mkdir(parents=True)
+        config = {"process": {"cwd": "/", "selinuxLabel": label}}
+        (place / "config.json").write_text(json.dumps(config))
+    text = selinux.problem(tmp_path, ["one", "two"], lambda: LABEL, kernel.policy)
+    assert f"does not let {SUBJECT}" in (text or "")
 
 
 # --- the label of our files ------------------------------------------------------------------
