@@ -2,103 +2,34 @@
 
 It works on any writable buffer, and time is an argument in nanoseconds of CLOCK_MONOTONIC.
 Clients simulate the engine, under a lock that the daemon never takes; each store here is one
-aligned number. The daemon gives channels to contexts, ends them, and reads how busy the GPU was. A
-test compares the structs with the header.
+aligned number. The daemon gives channels to contexts, ends them, and reads how busy the GPU was.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from mmap import mmap
-from typing import Final
+from typing import Any, Final
 
 from simgpu.config import HostConfig
+from simgpu.headers import Header
 
-CHANNELS: Final = 256
-PENDING: Final = 1024
-HISTORY: Final = 4096
-BUCKETS: Final = 64
-BUCKET_NS: Final = 1 << 24
-LOCK_WAITERS: Final = 1 << 31
+_HEADER: Final = Header("board.h")
+CHANNELS, BUCKETS, BUCKET_NS, LOCK_WAITERS = (
+    _HEADER.constants[f"SIM_{name}"]
+    for name in ("CHANNELS", "BUCKETS", "BUCKET_NS", "LOCK_WAITERS")
+)
+STRUCTS: Final = _HEADER.shared()
+SHARED_BYTES: Final = ctypes.sizeof(STRUCTS["sim_shared"])
 
 _SECOND_NS: Final = 10**9
-
-
-class SimBusy(ctypes.LittleEndianStructure):
-    _fields_ = (("bucket", ctypes.c_uint32), ("busy_ns", ctypes.c_uint32))
-
-    bucket: int
-    busy_ns: int
-
-
-class SimItem(ctypes.LittleEndianStructure):
-    _fields_ = tuple((name, ctypes.c_uint64) for name in ("duration_ns", "earliest_ns", "total_ns"))
-
-
-class SimChannel(ctypes.LittleEndianStructure):
-    _fields_ = (
-        ("ended_ns", ctypes.c_uint64),
-        ("submitted", ctypes.c_uint64),
-        ("completed", ctypes.c_uint64),
-        ("progress_ns", ctypes.c_uint64),
-        ("busy", SimBusy * BUCKETS),
-        ("items", SimItem * PENDING),
-        ("finished_ns", ctypes.c_uint64 * HISTORY),
-    )
-
-    ended_ns: int
-    submitted: int
-    completed: int
-    progress_ns: int
-    busy: ctypes.Array[SimBusy]
-
-
-class SimBoard(ctypes.LittleEndianStructure):
-    _fields_ = (
-        ("armed", ctypes.c_uint32),
-        ("lost", ctypes.c_uint32),
-        ("lock", ctypes.c_uint32),
-        ("current", ctypes.c_uint32),
-        ("recovery_action", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-        ("launch_default_ns", ctypes.c_uint64),
-        ("time_slice_ns", ctypes.c_uint64),
-        ("copy_bytes_per_s", ctypes.c_uint64),
-        ("context_host_bytes", ctypes.c_uint64),
-        ("now_ns", ctypes.c_uint64),
-        ("slice_end_ns", ctypes.c_uint64),
-        ("pending", ctypes.c_uint64 * (CHANNELS // 64)),
-        ("busy", SimBusy * BUCKETS),
-    )
-
-    armed: int
-    lost: int
-    lock: int
-    recovery_action: int
-    launch_default_ns: int
-    time_slice_ns: int
-    copy_bytes_per_s: int
-    context_host_bytes: int
-    now_ns: int
-    busy: ctypes.Array[SimBusy]
-
-
-class SimShared(ctypes.LittleEndianStructure):
-    _fields_ = (("board", SimBoard), ("channels", SimChannel * CHANNELS))
-
-    board: SimBoard
-    channels: ctypes.Array[SimChannel]
-
-
-SHARED_BYTES: Final = ctypes.sizeof(SimShared)
 
 
 class Board:
     """One GPU's."""
 
     def __init__(self, host: HostConfig, memory: mmap | bytearray) -> None:
-        self._shared = SimShared.from_buffer(memory)
+        self._shared = STRUCTS["sim_shared"].from_buffer(memory)
         self._used: set[int] = set()
         board = self._shared.board
         board.launch_default_ns = host.launch_default_ns
@@ -143,7 +74,7 @@ class Board:
     def channel_busy_percent(self, index: int) -> int:
         return self._percent(self._shared.channels[index].busy)
 
-    def _percent(self, rows: Sequence[SimBusy] | ctypes.Array[SimBusy]) -> int:
+    def _percent(self, rows: Any) -> int:
         until_ns = self._shared.board.now_ns
         from_ns = until_ns - _SECOND_NS
         last = until_ns // BUCKET_NS

@@ -1,21 +1,20 @@
-"""The daemon's side of wire.h: the same numbers and structs, and an incremental reader.
+"""The daemon's side of wire.h: its messages, and an incremental reader.
 
 No socket and no clock. Bytes in, requests out; malformed input raises WireError, which ends that
-connection and nothing else. A test compares this file with the header.
+connection and nothing else. A test compares the numbers with the header.
 """
 
 from __future__ import annotations
 
 import enum
-import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, Self
 
-PROTOCOL: Final = 4
-PAYLOAD_BYTES: Final = 65536
+from simgpu.headers import Header
 
-_HEAD: Final = struct.Struct("<II")
-HEAD_BYTES: Final = _HEAD.size
+_HEADER: Final = Header("wire.h")
+PROTOCOL: Final = _HEADER.constants["SIM_PROTOCOL"]
+PAYLOAD_BYTES: Final = _HEADER.constants["SIM_PAYLOAD_BYTES"]
 
 
 class WireError(Exception):
@@ -52,42 +51,22 @@ class Role(enum.IntEnum):
     NVML = 2
 
 
-# C's name of each struct -> its packed form. The fields are in the order of the header.
-STRUCTS: Final = {
-    "sim_request": _HEAD,
-    "sim_reply": _HEAD,
-    "sim_hello": struct.Struct("<II"),
-    "sim_gpu": struct.Struct("<16s96s80sQQQ12I16sII"),
-    "sim_id": struct.Struct("<Q"),
-    "sim_context": struct.Struct("<QII"),
-    "sim_alloc": struct.Struct("<QQ"),
-    "sim_import": struct.Struct("<QQ"),
-    "sim_keep": struct.Struct("<QII"),
-    "sim_imported": struct.Struct("<QQ"),
-    "sim_memory": struct.Struct("<QQ"),
-    "sim_process": struct.Struct("<QII"),
-    "sim_call_name": struct.Struct("<64s"),
-    "sim_fault": struct.Struct("<QiI"),
-    "sim_utilization": struct.Struct("<II"),
-    "sim_process_utilization": struct.Struct("<II"),
-}
+STRUCTS: Final = _HEADER.packed()
+"""By C's name of each struct."""
+_HEAD: Final = STRUCTS["sim_request"]
+HEAD_BYTES: Final = _HEAD.size
 
-# The payloads of each operation, request and reply; None: nothing.
-_REQUEST_STRUCT: Final[dict[Op, str | None]] = {
+_REQUEST_STRUCT: Final = {
     Op.HELLO: "sim_hello",
-    Op.CONTEXT_CREATE: None,
     Op.CONTEXT_DESTROY: "sim_id",
     Op.MEMORY_ALLOC: "sim_alloc",
     Op.MEMORY_FREE: "sim_id",
-    Op.MEMORY_INFO: None,
-    Op.PROCESSES: None,
-    Op.UTILIZATION: None,
-    Op.PROCESS_UTILIZATION: None,
     Op.MEMORY_EXPORT: "sim_id",
     Op.MEMORY_IMPORT: "sim_import",
     Op.FAULT: "sim_call_name",
     Op.MEMORY_KEEP: "sim_keep",
 }
+"""The payload of each request that has one."""
 
 
 class Request(NamedTuple):
@@ -103,14 +82,14 @@ class Request(NamedTuple):
             raise WireError(
                 f"operation: invalid value {op}: must be {min(Op)} to {max(Op)}"
             ) from None
-        name = _REQUEST_STRUCT[known]
+        name = _REQUEST_STRUCT.get(known)
         expected = STRUCTS[name].size if name else 0
         if len(payload) != expected:
             raise WireError(f"{known.name} carries {expected} bytes, not {len(payload)}")
         return cls(known, STRUCTS[name].unpack(payload) if name else ())
 
     def encode(self) -> bytes:
-        name = _REQUEST_STRUCT[self.op]
+        name = _REQUEST_STRUCT.get(self.op)
         payload = STRUCTS[name].pack(*self.fields) if name else b""
         return _HEAD.pack(self.op, len(payload)) + payload
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "null/null_entry.h"
+#include "abi/cuda_entry.h"
 
 enum { GRANULE_BYTES = 512, LARGEST_GRANULES = 8 };
 

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <unistd.h>
 
-#include "null/null_entry.h"
+#include "abi/cuda_entry.h"
 
 int main(int argc, char **argv)
 {

@@ -11,14 +11,14 @@
  * GPU, where a kernel takes the time that it is given; on a real GPU it counts loops). Then the
  * times from one launch to the next; "best" is the least mean between two marks.
  */
-#include "load_driver.h"
-
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "abi/cuda_entry.h"
 
 enum {
 	MOST_STREAMS = 16,
@@ -27,10 +27,6 @@ enum {
 	QUEUED_NS = 200000000, /* and work in them, but for the two latest */
 	MARK_NS = 250000,      /* work between two marks */
 	GRAPH_KERNELS = 20,
-	NON_BLOCKING = 1,
-	NO_TIMING = 2,
-	RELAXED = 2,
-	NOT_READY = 600,
 	COPY_BYTES = 1 << 20,
 	STEPS_MOST = 1 << 20,	    /* whose times are kept, the first ones */
 	ATTRIBUTE_CLUSTER = 4,	    /* CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION */
@@ -52,29 +48,74 @@ struct attribute {
 	_Alignas(8) int value[16];
 };
 
-struct config {
-	unsigned int grid[3], block[3], shared_bytes;
-	void *stream, *attributes;
-	unsigned int attribute_count;
-};
+/* Loaded by dlopen, as programs with a statically linked runtime do. */
+#define ENTRIES(X)                                                                                 \
+	X(cuInit)                                                                                  \
+	X(cuDevicePrimaryCtxRetain)                                                                \
+	X(cuCtxSetCurrent)                                                                         \
+	X(cuCtxSynchronize)                                                                        \
+	X(cuModuleLoadData)                                                                        \
+	X(cuModuleGetFunction)                                                                     \
+	X(cuStreamCreate)                                                                          \
+	X(cuStreamSynchronize)                                                                     \
+	X(cuEventCreate)                                                                           \
+	X(cuEventRecord)                                                                           \
+	X(cuEventQuery)                                                                            \
+	X(cuEventSynchronize)                                                                      \
+	X(cuMemAlloc_v2)                                                                           \
+	X(cuMemcpyDtoDAsync_v2)                                                                    \
+	X(cuLaunchKernel)                                                                          \
+	X(cuLaunchCooperativeKernel)                                                               \
+	X(cuLaunchKernelEx)                                                                        \
+	X(cuStreamBeginCapture_v2)                                                                 \
+	X(cuStreamEndCapture)                                                                      \
+	X(cuGraphInstantiateWithFlags)                                                             \
+	X(cuGraphLaunch)
 
-/* Found through cuGetProcAddress, as the runtime does. */
 static struct {
-	int (*load)(void **, const void *, void *, void *, unsigned int, void *, void *,
-		    unsigned int);
-	int (*get_kernel)(void **, void *, const char *);
-	int (*launch)(void *, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
-		      unsigned int, unsigned int, void *, void **, void **);
-} runtime;
+#define X(name) __typeof__(&name) name;
+	ENTRIES(X)
+#undef X
+} cu;
 
 static struct {
-	void *driver, *function, *streams[MOST_STREAMS], *graph;
+	void *driver;
+	CUfunction function;
+	CUstream streams[MOST_STREAMS];
+	CUgraphExec graph;
 	int stream_count;
 	unsigned int blocks;
-	unsigned long long from, to;
+	CUdeviceptr from, to;
 	uint64_t kernel_ns, launch_ns; /* of a kernel; of what one call launches */
 	const char *mode;
 } load;
+
+static void check(CUresult result, const char *call)
+{
+	if (!result)
+		return;
+	fprintf(stderr, "cuda-load: %s: error %d\n", call, (int)result);
+	exit(1);
+}
+#define CALL(name, ...) check(cu.name(__VA_ARGS__), #name)
+
+static void *find(const char *name)
+{
+	void *found = load.driver ? dlsym(load.driver, name) : NULL;
+
+	if (found)
+		return found;
+	fprintf(stderr, "cuda-load: %s is missing\n", load.driver ? name : "libcuda.so.1");
+	exit(1);
+}
+
+static void open_driver(void)
+{
+	load.driver = dlopen("libcuda.so.1", RTLD_NOW);
+#define X(name) *(void **)&cu.name = find(#name);
+	ENTRIES(X)
+#undef X
+}
 
 static uint64_t now_ns(void)
 {
@@ -86,34 +127,37 @@ static uint64_t now_ns(void)
 
 static void find_for_runtime(const char *name, void *found)
 {
-	int (*get)(const char *, void *, int, uint64_t, int *);
+	__typeof__(&cuGetProcAddress_v2) get;
 
-	*(void **)&get = dlsym(load.driver, "cuGetProcAddress_v2");
-	check(get ? get(name, found, RUNTIME_VERSION, 0, NULL) : 1, name);
+	*(void **)&get = find("cuGetProcAddress_v2");
+	check(get(name, found, RUNTIME_VERSION, 0, NULL), name);
 }
 
+/* What it needs for a launch is found through cuGetProcAddress. */
 static void prepare_runtime(void)
 {
-	void *library;
+	__typeof__(&cuLibraryLoadData) load_library;
+	__typeof__(&cuLibraryGetKernel) get_kernel;
+	CUlibrary library;
 
-	find_for_runtime("cuLibraryLoadData", &runtime.load);
-	find_for_runtime("cuLibraryGetKernel", &runtime.get_kernel);
-	find_for_runtime("cuLaunchKernel", &runtime.launch);
-	check(runtime.load(&library, code, NULL, NULL, 0, NULL, NULL, 0), "cuLibraryLoadData");
-	check(runtime.get_kernel(&load.function, library, "busy"), "cuLibraryGetKernel");
+	find_for_runtime("cuLibraryLoadData", &load_library);
+	find_for_runtime("cuLibraryGetKernel", &get_kernel);
+	find_for_runtime("cuLaunchKernel", &cu.cuLaunchKernel);
+	check(load_library(&library, code, NULL, NULL, 0, NULL, NULL, 0), "cuLibraryLoadData");
+	check(get_kernel((CUkernel *)&load.function, library, "busy"), "cuLibraryGetKernel");
 }
 
-static void launch_with_attributes(void *stream, void **parameters, unsigned int count)
+static void launch_with_attributes(CUstream stream, void **parameters, unsigned int count)
 {
 	struct attribute attributes[] = {{ATTRIBUTE_PRIORITY, {0}},
 					 {ATTRIBUTE_PROGRAMMATIC, {1}},
 					 {ATTRIBUTE_CLUSTER, {2, 1, 1}}};
-	struct config config = {{load.blocks, 1, 1}, {1, 1, 1}, 0, stream, attributes, count};
+	CUlaunchConfig config = {load.blocks, 1, 1, 1, 1, 1, 0, stream, attributes, count};
 
 	CALL(cuLaunchKernelEx, &config, load.function, parameters, NULL);
 }
 
-static void launch_kernel(void *stream)
+static void launch_kernel(CUstream stream)
 {
 	void *parameters[] = {&load.kernel_ns};
 
@@ -124,10 +168,6 @@ static void launch_kernel(void *stream)
 		launch_with_attributes(stream, parameters, 2);
 	else if (!strcmp(load.mode, "cluster"))
 		launch_with_attributes(stream, parameters, 3);
-	else if (runtime.launch)
-		check(runtime.launch(load.function, load.blocks, 1, 1, 1, 1, 1, 0, stream,
-				     parameters, NULL),
-		      "cuLaunchKernel");
 	else
 		CALL(cuLaunchKernel, load.function, load.blocks, 1, 1, 1, 1, 1, 0, stream,
 		     parameters, NULL);
@@ -135,9 +175,9 @@ static void launch_kernel(void *stream)
 
 static void make_graph(void)
 {
-	void *graph;
+	CUgraph graph;
 
-	CALL(cuStreamBeginCapture_v2, load.streams[0], RELAXED);
+	CALL(cuStreamBeginCapture_v2, load.streams[0], CU_STREAM_CAPTURE_RELAXED);
 	for (int i = 0; i < GRAPH_KERNELS; i++)
 		launch_kernel(load.streams[0]);
 	CALL(cuStreamEndCapture, load.streams[0], &graph);
@@ -147,9 +187,10 @@ static void make_graph(void)
 
 static void prepare(void)
 {
-	void *context, *module;
+	CUcontext context;
+	CUmodule module;
 
-	load.driver = open_driver();
+	open_driver();
 	CALL(cuInit, 0);
 	CALL(cuDevicePrimaryCtxRetain, &context, 0);
 	CALL(cuCtxSetCurrent, context);
@@ -160,7 +201,7 @@ static void prepare(void)
 		CALL(cuModuleGetFunction, &load.function, module, "busy");
 	}
 	for (int i = 0; i < load.stream_count; i++)
-		CALL(cuStreamCreate, &load.streams[i], NON_BLOCKING);
+		CALL(cuStreamCreate, &load.streams[i], CU_STREAM_NON_BLOCKING);
 	CALL(cuMemAlloc_v2, &load.from, COPY_BYTES);
 	CALL(cuMemAlloc_v2, &load.to, COPY_BYTES);
 	load.launch_ns = load.kernel_ns;
@@ -189,7 +230,7 @@ static void print_steps(void)
 	       step_ns[count - 1] / 1e3);
 }
 
-static void submit(void *stream)
+static void submit(CUstream stream)
 {
 	if (load.graph)
 		CALL(cuGraphLaunch, load.graph, stream);
@@ -203,7 +244,7 @@ static void submit(void *stream)
 
 /* Launches between two events, oldest first. */
 static struct {
-	void *event;
+	CUevent event;
 	uint64_t launches;
 } marks[MARKS];
 static uint64_t first_mark, next_mark, finished, marks_most;
@@ -211,10 +252,11 @@ static uint64_t first_mark, next_mark, finished, marks_most;
 static void look_at_marks(int wait_for_one)
 {
 	while (first_mark < next_mark) {
-		void *event = marks[first_mark % MARKS].event;
-		int result = wait_for_one ? cu.cuEventSynchronize(event) : cu.cuEventQuery(event);
+		CUevent event = marks[first_mark % MARKS].event;
+		CUresult result =
+		    wait_for_one ? cu.cuEventSynchronize(event) : cu.cuEventQuery(event);
 
-		if (result == NOT_READY)
+		if (result == CUDA_ERROR_NOT_READY)
 			return;
 		check(result, "cuEventQuery");
 		finished += marks[first_mark++ % MARKS].launches;
@@ -222,12 +264,12 @@ static void look_at_marks(int wait_for_one)
 	}
 }
 
-static void mark(void *stream, uint64_t launches)
+static void mark(CUstream stream, uint64_t launches)
 {
 	if (next_mark - first_mark == marks_most)
 		look_at_marks(1);
 	if (!marks[next_mark % MARKS].event)
-		CALL(cuEventCreate, &marks[next_mark % MARKS].event, NO_TIMING);
+		CALL(cuEventCreate, &marks[next_mark % MARKS].event, CU_EVENT_DISABLE_TIMING);
 	marks[next_mark % MARKS].launches = launches;
 	CALL(cuEventRecord, marks[next_mark++ % MARKS].event, stream);
 	look_at_marks(0);
@@ -251,7 +293,7 @@ static void run(uint64_t duration_ns)
 	if (marks_most > MARKS)
 		marks_most = MARKS;
 	while (at_ns < start_ns + duration_ns) {
-		void *stream = load.streams[steps % (uint64_t)load.stream_count];
+		CUstream stream = load.streams[steps % (uint64_t)load.stream_count];
 
 		submit(stream);
 		if (++pending == batch) {

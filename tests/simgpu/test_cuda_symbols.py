@@ -55,26 +55,21 @@ def ask(cuda: ctypes.CDLL, base: str, version: int, flags: int) -> tuple[int, in
 def test_every_row_of_both_lists(cuda: ctypes.CDLL, library: Path) -> None:
     """Every row's symbol is exported and found at its version; nothing else is exported."""
     rows: set[tuple[str, str, int, int]] = set()
-    unlisted: set[str] = set()
     for name in ("cuda.def", "cuda_unsupported.def"):
         text = (ROOT / "simgpu/src/abi" / name).read_text()
         text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
         for kind, symbol, base, since, rest in re.findall(
             r"^(\w+)\((\w+), (\w+), (\d+)(.*)\)$", text, flags=re.MULTILINE
         ):
-            if kind == "UNLISTED_NAME":
-                unlisted.add(symbol)
-                continue
-            flags = PER_THREAD if kind == "PER_THREAD_NAME" else LEGACY
-            rows.add((symbol, base, int(since), flags))
-            if kind == "PER_THREAD":
+            rows.add((symbol, base, int(since), LEGACY))
+            if kind.startswith("PER_THREAD"):
                 suffix, twin_since = re.findall(r"(_ptsz|_ptds), (\d+)$", rest)[0]
                 rows.add((symbol + suffix, base, int(twin_since), PER_THREAD))
     assert len(rows) > 400
     rows = {row for row in rows if row[2] <= 13000}  # what later drivers have
     for symbol, base, since, flags in sorted(rows):
         assert ask(cuda, base, since, flags) == (SUCCESS, address(cuda, symbol), FOUND), symbol
-    assert exported(library) == {symbol for symbol, *_ in rows} | unlisted
+    assert exported(library) == {symbol for symbol, *_ in rows}
 
 
 def test_what_is_not_simulated_returns_not_supported(idle_host: Host) -> None:

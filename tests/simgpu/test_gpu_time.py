@@ -128,7 +128,9 @@ def test_a_lock_whose_holder_exited_is_free(driver_host: Host, program: Path) ->
             data, rights, _, _ = holder.recvmsg(head, socket.CMSG_SPACE(4))
             (descriptor,) = array.array("i", rights[0][2])
             connection = wire.STRUCTS["sim_gpu"].unpack(data[wire.HEAD_BYTES :])[-2]
-            shared = board.SimShared.from_buffer(mmap.mmap(descriptor, board.SHARED_BYTES))
+            shared = board.STRUCTS["sim_shared"].from_buffer(
+                mmap.mmap(descriptor, board.SHARED_BYTES)
+            )
             submitted = -1
             while shared.channels[0].submitted != submitted:
                 # A thread that held it meanwhile may have cleared it once.

@@ -69,7 +69,7 @@ def test_two_clients_share_the_pool_and_own_their_parts() -> None:
 def test_a_channel_is_given_again_once_its_work_is_dropped() -> None:
     memory = bytearray(board.SHARED_BYTES)
     gpu = Gpu(HOST, HOST.gpus[0], board.Board(HOST, memory))
-    shared = board.SimShared.from_buffer(memory)
+    shared = board.STRUCTS["sim_shared"].from_buffer(memory)
     one, two = gpu.join(1), gpu.join(2)
     (context, first), (_, second), (_, third) = (gpu.context_create(one) for _ in range(3))
     assert (first, second, third) == (0, 1, 2)
@@ -96,14 +96,14 @@ def test_a_gpu_has_a_limit_of_contexts() -> None:
 def test_utilization_is_the_share_of_the_second_before_the_last_look() -> None:
     memory = bytearray(board.SHARED_BYTES)
     gpu = Gpu(HOST, HOST.gpus[0], board.Board(HOST, memory))
-    shared = board.SimShared.from_buffer(memory)
+    shared = board.STRUCTS["sim_shared"].from_buffer(memory)
     _, channel = gpu.context_create(gpu.join(7))
     shared.board.now_ns = 100 * SECOND_NS
     assert gpu.utilization() == (0, 0)
     last = 100 * SECOND_NS // board.BUCKET_NS
     for rows in (shared.board.busy, shared.channels[channel].busy):
         for bucket in range(last - 15, last):
-            rows[bucket % board.BUCKETS] = board.SimBusy(bucket, board.BUCKET_NS)
+            rows[bucket % board.BUCKETS] = board.STRUCTS["sim_busy"](bucket, board.BUCKET_NS)
     assert gpu.utilization() == (25, 12)
     assert gpu.process_utilization() == [(7, 25)]
     shared.board.now_ns = 101 * SECOND_NS
@@ -112,7 +112,7 @@ def test_utilization_is_the_share_of_the_second_before_the_last_look() -> None:
 
 def test_only_the_holders_exit_frees_the_lock() -> None:
     memory = bytearray(board.SHARED_BYTES)
-    ours, shared = board.Board(HOST, memory), board.SimShared.from_buffer(memory)
+    ours, shared = board.Board(HOST, memory), board.STRUCTS["sim_shared"].from_buffer(memory)
     shared.board.lock = 5 | board.LOCK_WAITERS
     ours.release(6)
     assert shared.board.lock == 5 | board.LOCK_WAITERS

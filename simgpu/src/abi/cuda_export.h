@@ -1,5 +1,6 @@
 /*
- * The exported entry points, for files that return them: exported_NAME here, NAME elsewhere.
+ * The exported functions, for the files that define or return them: exported_NAME for an entry of
+ * cuda.def, which is NAME elsewhere; the names of cuda_unsupported.def, which read no argument.
  */
 #ifndef SIMGPU_CUDA_EXPORT_H
 #define SIMGPU_CUDA_EXPORT_H
@@ -12,10 +13,16 @@
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
 	ENTRY(symbol, base, since, params)                                                         \
 	ENTRY(symbol##suffix, base, since, params)
+#define NAME(symbol, base, since) CUresult symbol(void);
+#define PER_THREAD_NAME(symbol, base, since, suffix, twin_since)                                   \
+	NAME(symbol, base, since) NAME(symbol##suffix, base, twin_since)
 #include "abi/cuda.def"
+#include "abi/cuda_unsupported.def"
 #undef ENTRY
 #undef OLDER
 #undef PER_THREAD
+#undef NAME
+#undef PER_THREAD_NAME
 #pragma GCC visibility pop
 
 #endif

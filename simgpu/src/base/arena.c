@@ -1,262 +1,158 @@
 /*
- * The range is cut into blocks of 2 MiB. Up to 1 MiB an allocation is a slot of a block of its size
- * class (512 bytes times a power of two); above, it is a run of whole blocks. So an address maps to
- * its allocation in constant time, and a million allocations cost three words each.
+ * The ranges in use lie in a list by address, and in a tree to be found by one. A new range lies in
+ * the first gap after the latest one that holds it; a `compact` arena searches from its beginning.
  */
 #define _GNU_SOURCE
 #include "base/arena.h"
 
+#include <search.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define BLOCK_SHIFT 21
-#define BLOCK_BYTES (1ull << BLOCK_SHIFT)
-#define CLASSES	    12 /* 512 bytes to 1 MiB */
+#define UNIT_BYTES (2ull << 20) /* alignment and rounding above the half of it */
 
-enum block_use { BLOCK_FREE, BLOCK_SLOTS, BLOCK_RUN, BLOCK_TAIL };
-
-struct arena_block {
-	uint8_t use, class;
-	uint32_t run;  /* of a run's first block: its length; of the others: the first's index */
-	uint32_t used; /* slots in use */
-	uint32_t first_free;		   /* slot + 1 */
-	uint32_t next_open, previous_open; /* block + 1, in the list of the class */
-	struct range *ranges;		   /* per slot; one for a run */
+/* A range with what it occupies. The list is a circle that begins and ends at arena->ends. */
+struct place {
+	struct range range;
+	uint64_t bytes;
+	struct place *before, *after;
 };
+
+static uint64_t round_up(uint64_t value, uint64_t unit)
+{
+	return (value + unit - 1) & ~(unit - 1);
+}
+
+/* Equal: the two overlap. */
+static int compare(const void *left, const void *right)
+{
+	const struct place *a = left, *b = right;
+
+	if (a->range.base + a->bytes <= b->range.base)
+		return -1;
+	return b->range.base + b->bytes <= a->range.base;
+}
+
+bool arena_begin(struct arena *arena, uint64_t base, uint64_t bytes, bool compact)
+{
+	struct place *ends = calloc(1, sizeof(*ends));
+
+	if (!ends)
+		return false;
+	ends->range.base = base + bytes;
+	ends->before = ends->after = ends;
+	*arena = (struct arena){.base = base, .ends = ends, .latest = ends, .compact = compact};
+	return true;
+}
 
 bool arena_reserve(struct arena *arena, uint64_t bytes, bool low)
 {
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (low ? MAP_32BIT : 0);
-	uint64_t blocks = (bytes + BLOCK_BYTES - 1) >> BLOCK_SHIFT;
 	char *mapped;
 
 	if (arena->base)
 		return true;
-	if (!blocks || blocks >= UINT32_MAX)
-		return false;
-	mapped = mmap(NULL, (blocks + 1) << BLOCK_SHIFT, PROT_READ | PROT_WRITE, flags, -1, 0);
+	mapped = mmap(NULL, bytes + UNIT_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
 	if (mapped == MAP_FAILED)
 		return false;
 	/* A fork child has no driver, hence no use for the pages. */
-	madvise(mapped, (blocks + 1) << BLOCK_SHIFT, MADV_DONTFORK);
-	arena->block = calloc(blocks, sizeof(*arena->block));
-	if (!arena->block) {
-		munmap(mapped, (blocks + 1) << BLOCK_SHIFT);
-		return false;
-	}
-	arena->base = ((uint64_t)(uintptr_t)mapped + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
-	arena->blocks = (uint32_t)blocks;
-	return true;
+	madvise(mapped, bytes + UNIT_BYTES, MADV_DONTFORK);
+	return arena_begin(arena, round_up((uintptr_t)mapped, UNIT_BYTES), bytes, false);
 }
 
-static void discard(uint64_t base, uint64_t bytes)
+bool arena_holds(const struct arena *arena, uint64_t address)
 {
-	madvise((void *)(uintptr_t)base, bytes, MADV_DONTNEED);
+	return arena->base && address >= arena->base && address < arena->ends->range.base;
 }
 
-static uint64_t block_base(const struct arena *arena, uint32_t index)
+/* Where a range may begin after that place. */
+static uint64_t end_of(const struct arena *arena, const struct place *place, uint64_t unit)
 {
-	return arena->base + ((uint64_t)index << BLOCK_SHIFT);
+	uint64_t end = place == arena->ends ? arena->base : place->range.base + place->bytes;
+
+	return round_up(end, unit);
 }
 
-static uint32_t next_index(const struct arena *arena, uint32_t index)
+/* The place before a gap of so many bytes, or NULL. */
+static struct place *find_gap(struct arena *arena, uint64_t bytes, uint64_t unit)
 {
-	const struct arena_block *block = &arena->block[index];
+	struct place *from = arena->compact ? arena->ends : arena->latest, *place = from;
 
-	return index + (block->use == BLOCK_RUN ? block->run : 1);
-}
+	do {
+		uint64_t base = end_of(arena, place, unit), end = place->after->range.base;
 
-/* Next fit: index of `count` free blocks in a row, or UINT32_MAX. */
-static uint32_t find_free(struct arena *arena, uint32_t count)
-{
-	for (int pass = 0; pass < 2; pass++) {
-		uint32_t end = pass ? arena->next : arena->blocks;
-		uint32_t from = pass ? 0 : arena->next;
-		uint32_t length = 0;
-
-		/* The second pass may enter blocks that the first has checked, so that no run is
-		 * missed. */
-		if (pass)
-			end = end + count < arena->blocks ? end + count : arena->blocks;
-		for (uint32_t at = from; at < end; at = next_index(arena, at)) {
-			length = arena->block[at].use == BLOCK_FREE ? length + 1 : 0;
-			if (length == count)
-				return at + 1 - count;
-		}
-	}
-	return UINT32_MAX;
-}
-
-static void open_list_add(struct arena *arena, uint32_t index)
-{
-	struct arena_block *block = &arena->block[index];
-
-	block->previous_open = 0;
-	block->next_open = arena->open[block->class];
-	if (block->next_open)
-		arena->block[block->next_open - 1].previous_open = index + 1;
-	arena->open[block->class] = index + 1;
-}
-
-static void open_list_remove(struct arena *arena, uint32_t index)
-{
-	struct arena_block *block = &arena->block[index];
-
-	if (block->previous_open)
-		arena->block[block->previous_open - 1].next_open = block->next_open;
-	else
-		arena->open[block->class] = block->next_open;
-	if (block->next_open)
-		arena->block[block->next_open - 1].previous_open = block->previous_open;
-}
-
-static bool open_block(struct arena *arena, int class)
-{
-	uint32_t slots = 1u << (CLASSES - class);
-	uint32_t index = find_free(arena, 1);
-	struct arena_block *block;
-
-	if (index == UINT32_MAX)
-		return false;
-	block = &arena->block[index];
-	block->ranges = calloc(slots, sizeof(*block->ranges));
-	if (!block->ranges)
-		return false;
-	for (uint32_t i = 0; i + 1 < slots; i++)
-		block->ranges[i].id = i + 2;
-	block->use = BLOCK_SLOTS;
-	block->class = (uint8_t)class;
-	block->used = 0;
-	block->first_free = 1;
-	arena->next = index + 1 < arena->blocks ? index + 1 : 0;
-	open_list_add(arena, index);
-	return true;
-}
-
-static struct range *take_slot(struct arena *arena, int class, uint64_t bytes)
-{
-	struct arena_block *block;
-	struct range *range;
-	uint32_t index, slot;
-
-	if (!arena->open[class] && !open_block(arena, class))
-		return NULL;
-	index = arena->open[class] - 1;
-	block = &arena->block[index];
-	slot = block->first_free - 1;
-	range = &block->ranges[slot];
-	block->first_free = (uint32_t)range->id;
-	block->used++;
-	if (!block->first_free)
-		open_list_remove(arena, index);
-	range->base = block_base(arena, index) + ((uint64_t)slot * SIM_GRANULE_BYTES << class);
-	range->bytes = bytes;
-	return range;
-}
-
-static struct range *take_run(struct arena *arena, uint64_t bytes)
-{
-	uint64_t count = (bytes + BLOCK_BYTES - 1) >> BLOCK_SHIFT;
-	struct range *range;
-	uint32_t index;
-
-	if (count > arena->blocks)
-		return NULL;
-	index = find_free(arena, (uint32_t)count);
-	range = index == UINT32_MAX ? NULL : calloc(1, sizeof(*range));
-	if (!range)
-		return NULL;
-	for (uint32_t i = 1; i < count; i++)
-		arena->block[index + i] = (struct arena_block){.use = BLOCK_TAIL, .run = index};
-	arena->block[index] =
-	    (struct arena_block){.use = BLOCK_RUN, .run = (uint32_t)count, .ranges = range};
-	arena->next = index + count < arena->blocks ? index + (uint32_t)count : 0;
-	range->base = block_base(arena, index);
-	range->bytes = bytes;
-	return range;
+		if (base <= end && bytes <= end - base)
+			return place;
+		place = place->after;
+	} while (place != from);
+	return NULL;
 }
 
 struct range *arena_take(struct arena *arena, uint64_t bytes)
 {
-	for (int class = 0; class < CLASSES; class++)
-		if (bytes <= (uint64_t)SIM_GRANULE_BYTES << class)
-			return take_slot(arena, class, bytes);
-	return take_run(arena, bytes);
-}
+	uint64_t unit = bytes > UNIT_BYTES / 2 ? UNIT_BYTES : SIM_GRANULE_BYTES;
+	struct place *before = find_gap(arena, round_up(bytes, unit), unit);
+	struct place *place = before ? calloc(1, sizeof(*place)) : NULL;
 
-static void give_run(struct arena *arena, uint32_t index)
-{
-	uint32_t count = arena->block[index].run;
-
-	free(arena->block[index].ranges);
-	for (uint32_t i = 0; i < count; i++)
-		arena->block[index + i] = (struct arena_block){.use = BLOCK_FREE};
-	discard(block_base(arena, index), (uint64_t)count << BLOCK_SHIFT);
+	if (!place)
+		return NULL;
+	place->range.base = end_of(arena, before, unit);
+	place->range.bytes = bytes;
+	place->bytes = round_up(bytes, unit);
+	if (!tsearch(place, &arena->tree, compare)) {
+		free(place);
+		return NULL;
+	}
+	place->before = before;
+	place->after = before->after;
+	before->after = place->after->before = place;
+	arena->latest = place;
+	return &place->range;
 }
 
 void arena_give(struct arena *arena, struct range *range)
 {
-	uint32_t index = (uint32_t)((range->base - arena->base) >> BLOCK_SHIFT);
-	struct arena_block *block = &arena->block[index];
+	struct place *place = (struct place *)range;
 
-	if (block->use == BLOCK_RUN) {
-		give_run(arena, index);
-		return;
-	}
-	*range = (struct range){.id = block->first_free};
-	if (!block->first_free)
-		open_list_add(arena, index);
-	block->first_free = (uint32_t)(range - block->ranges) + 1;
-	if (--block->used)
-		return;
-	open_list_remove(arena, index);
-	free(block->ranges);
-	*block = (struct arena_block){.use = BLOCK_FREE};
-	discard(block_base(arena, index), BLOCK_BYTES);
+	if (place->bytes >= UNIT_BYTES)
+		madvise((void *)(uintptr_t)range->base, place->bytes, MADV_DONTNEED);
+	tdelete(place, &arena->tree, compare);
+	place->before->after = place->after;
+	place->after->before = place->before;
+	if (arena->latest == place)
+		arena->latest = place->before;
+	free(place);
 }
 
 struct range *arena_find(const struct arena *arena, uint64_t address)
 {
-	const struct arena_block *block;
-	struct range *range = NULL;
-	uint64_t index;
+	const struct place key = {.range.base = address, .bytes = 1};
+	struct place *const *found = tfind(&key, &arena->tree, compare);
 
-	if (!arena->base || address < arena->base)
-		return NULL;
-	index = (address - arena->base) >> BLOCK_SHIFT;
-	if (index >= arena->blocks)
-		return NULL;
-	block = &arena->block[index];
-	if (block->use == BLOCK_TAIL)
-		block = &arena->block[block->run];
-	if (block->use == BLOCK_RUN)
-		range = block->ranges;
-	else if (block->use == BLOCK_SLOTS)
-		range = &block->ranges[(address & (BLOCK_BYTES - 1)) / SIM_GRANULE_BYTES >>
-				       block->class];
-	return range && range->bytes && address - range->base < range->bytes ? range : NULL;
+	return found && address - (*found)->range.base < (*found)->range.bytes ? &(*found)->range
+									       : NULL;
 }
 
-struct range *arena_next(const struct arena *arena, uint64_t context, uint64_t *at)
+bool arena_is_empty(const struct arena *arena)
 {
-	/* `*at` counts slots: block index and slot within it. */
-	while (*at >> CLASSES < arena->blocks) {
-		uint32_t index = (uint32_t)(*at >> CLASSES);
-		uint32_t slot = (uint32_t)*at & ((1u << CLASSES) - 1);
-		const struct arena_block *block = &arena->block[index];
-		uint32_t slots = 0;
+	return arena->ends->after == arena->ends;
+}
 
-		if (block->use == BLOCK_SLOTS)
-			slots = 1u << (CLASSES - block->class);
-		else if (block->use == BLOCK_RUN)
-			slots = 1;
-		for (; slot < slots; slot++) {
-			if (!block->ranges[slot].bytes || block->ranges[slot].context != context)
-				continue;
-			*at = ((uint64_t)index << CLASSES) + slot + 1;
-			return &block->ranges[slot];
-		}
-		*at = (uint64_t)(index + 1) << CLASSES;
+void arena_forget(struct arena *arena, uint64_t context)
+{
+	struct place *after;
+
+	for (struct place *at = arena->base ? arena->ends->after : NULL; at && at != arena->ends;
+	     at = after) {
+		after = at->after;
+		if (at->range.context == context)
+			arena_give(arena, &at->range);
 	}
-	return NULL;
+}
+
+void arena_end(struct arena *arena)
+{
+	while (!arena_is_empty(arena))
+		arena_give(arena, &arena->ends->after->range);
+	free(arena->ends);
 }

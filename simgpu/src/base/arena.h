@@ -27,25 +27,32 @@ struct range {
 	bool leaving;  /* freed in a stream: leaving.h's */
 };
 
-struct arena_block;
 struct chunk;
+struct place;
 struct shared_block;
 
 struct arena {
-	uint64_t base; /* 0: nothing reserved yet */
-	uint32_t blocks, next;
-	struct arena_block *block;
-	uint32_t open[12]; /* per size class: first block with a free slot, + 1 */
+	uint64_t base;	      /* 0: nothing reserved yet */
+	struct place *ends;   /* before the first range, after the last */
+	struct place *latest; /* after which the next one is placed */
+	void *tree;
+	bool compact;
 };
 
-/* Reserves addresses for at least `bytes`, below 2^31 if `low`. False: no address space. */
+/* Reserves addresses for `bytes`, below 2^31 if `low`. False: no address space. */
 bool arena_reserve(struct arena *arena, uint64_t bytes, bool low);
+/* The same in addresses that the caller has, filled from the beginning if `compact`. */
+bool arena_begin(struct arena *arena, uint64_t base, uint64_t bytes, bool compact);
+bool arena_holds(const struct arena *arena, uint64_t address);
 /* A range of `bytes` > 0, or NULL if no addresses are left. */
 struct range *arena_take(struct arena *arena, uint64_t bytes);
 void arena_give(struct arena *arena, struct range *range);
 /* The range in use that holds `address`, or NULL. */
 struct range *arena_find(const struct arena *arena, uint64_t address);
-/* The first range at or after `*at` (0 to begin) that belongs to the context; NULL at the end. */
-struct range *arena_next(const struct arena *arena, uint64_t context, uint64_t *at);
+bool arena_is_empty(const struct arena *arena);
+/* Gives back the context's ranges. */
+void arena_forget(struct arena *arena, uint64_t context);
+/* Gives back all ranges; the addresses are the caller's. */
+void arena_end(struct arena *arena);
 
 #endif

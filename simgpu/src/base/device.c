@@ -33,11 +33,10 @@ static CUresult ask(CUdevice ordinal, const void *answer, struct device **device
 CUresult cuDeviceGet(CUdevice *out, int ordinal)
 {
 	struct device *device;
-	CUresult result = ask(ordinal, out, &device);
 
-	if (result == CUDA_SUCCESS)
-		*out = ordinal;
-	return result;
+	TRY(ask(ordinal, out, &device));
+	*out = ordinal;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceGetCount(int *count)
@@ -63,11 +62,10 @@ CUresult cuDeviceGetName(char *name, int bytes, CUdevice ordinal)
 CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
 {
 	struct device *device;
-	CUresult result = ask(ordinal, uuid, &device);
 
-	if (result == CUDA_SUCCESS)
-		memcpy(uuid->bytes, device->gpu->uuid, sizeof(uuid->bytes));
-	return result;
+	TRY(ask(ordinal, uuid, &device));
+	memcpy(uuid->bytes, device->gpu->uuid, sizeof(uuid->bytes));
+	return CUDA_SUCCESS;
 }
 
 /* For a MIG instance, its own. */
@@ -75,38 +73,34 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
 {
 	static const uint8_t none[16];
 	struct device *device;
-	CUresult result = ask(ordinal, uuid, &device);
 
-	if (result == CUDA_SUCCESS)
-		memcpy(uuid->bytes,
-		       memcmp(device->gpu->mig_uuid, none, sizeof(none)) ? device->gpu->mig_uuid
-									 : device->gpu->uuid,
-		       sizeof(uuid->bytes));
-	return result;
+	TRY(cuDeviceGetUuid(uuid, ordinal));
+	TRY(device_get(ordinal, &device));
+	if (memcmp(device->gpu->mig_uuid, none, sizeof(none)) != 0)
+		memcpy(uuid->bytes, device->gpu->mig_uuid, sizeof(uuid->bytes));
+	return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice ordinal)
 {
 	struct device *device;
-	CUresult result = ask(ordinal, bytes, &device);
 
-	if (result == CUDA_SUCCESS)
-		*bytes = device->gpu->memory_bytes;
-	return result;
+	TRY(ask(ordinal, bytes, &device));
+	*bytes = device->gpu->memory_bytes;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice ordinal)
 {
 	size_t whole;
-	CUresult result = cuDeviceTotalMem_v2(bytes ? &whole : NULL, ordinal);
 
-	if (result == CUDA_SUCCESS)
-		*bytes = whole > UINT32_MAX ? UINT32_MAX : (unsigned int)whole;
-	return result;
+	TRY(cuDeviceTotalMem_v2(bytes ? &whole : NULL, ordinal));
+	*bytes = whole > UINT32_MAX ? UINT32_MAX : (unsigned int)whole;
+	return CUDA_SUCCESS;
 }
 
 /* 0 for all others up to ATTRIBUTE_LAST. */
-static const struct {
+static const struct attribute {
 	int attribute, value;
 } fixed_attributes[] = {
     {1, 1024},					   /* threads per block */
@@ -142,47 +136,35 @@ static const struct {
 
 enum { ATTRIBUTE_LAST = 147 };
 
-static bool gpu_attribute(const struct sim_gpu *gpu, int attribute, int *value)
+static const struct attribute *find(const struct attribute *rows, size_t count, int attribute)
 {
-	const struct {
-		int attribute;
-		uint32_t value;
-	} rows[] = {
-	    {13, gpu->clock_khz},	 {16, gpu->multiprocessors},
-	    {33, gpu->pci_bus},		 {34, gpu->pci_device},
-	    {36, gpu->memory_clock_khz}, {37, gpu->bus_width_bits},
-	    {50, gpu->pci_domain},	 {75, gpu->capability_major},
-	    {76, gpu->capability_minor}, {120, gpu->capability_major >= 9}, /* clusters */
-	};
-
-	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
-		if (rows[i].attribute == attribute) {
-			*value = (int)rows[i].value;
-			return true;
-		}
-	}
-	return false;
-}
-
-static CUresult device_attribute(const struct device *device, int attribute, int *value)
-{
-	if (gpu_attribute(device->gpu, attribute, value))
-		return CUDA_SUCCESS;
-	for (size_t i = 0; i < sizeof(fixed_attributes) / sizeof(*fixed_attributes); i++) {
-		if (fixed_attributes[i].attribute == attribute) {
-			*value = fixed_attributes[i].value;
-			return CUDA_SUCCESS;
-		}
-	}
-	*value = 0;
-	return attribute > 0 && attribute <= ATTRIBUTE_LAST ? CUDA_SUCCESS
-							    : CUDA_ERROR_INVALID_VALUE;
+	for (size_t i = 0; i < count; i++)
+		if (rows[i].attribute == attribute)
+			return &rows[i];
+	return NULL;
 }
 
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice ordinal)
 {
+	const struct attribute *found;
+	const struct sim_gpu *gpu;
 	struct device *device;
-	CUresult result = ask(ordinal, value, &device);
 
-	return result == CUDA_SUCCESS ? device_attribute(device, attribute, value) : result;
+	TRY(ask(ordinal, value, &device));
+	gpu = device->gpu;
+	const struct attribute rows[] = {
+	    {13, (int)gpu->clock_khz},	      {16, (int)gpu->multiprocessors},
+	    {33, (int)gpu->pci_bus},	      {34, (int)gpu->pci_device},
+	    {36, (int)gpu->memory_clock_khz}, {37, (int)gpu->bus_width_bits},
+	    {50, (int)gpu->pci_domain},	      {75, (int)gpu->capability_major},
+	    {76, (int)gpu->capability_minor}, {120, gpu->capability_major >= 9}, /* clusters */
+	};
+
+	found = find(rows, sizeof(rows) / sizeof(*rows), attribute);
+	if (!found)
+		found = find(fixed_attributes, sizeof(fixed_attributes) / sizeof(*fixed_attributes),
+			     attribute);
+	*value = found ? found->value : 0;
+	return attribute > 0 && attribute <= ATTRIBUTE_LAST ? CUDA_SUCCESS
+							    : CUDA_ERROR_INVALID_VALUE;
 }

@@ -181,7 +181,7 @@ bool device_addresses(struct device *device);
 CUresult device_take(struct device *device, uint64_t context, uint64_t bytes, uint64_t *id);
 CUresult device_give_back(struct device *device, uint64_t id);
 CUresult device_export(struct device *device, uint64_t id, uint64_t *token);
-CUresult device_import(struct device *device, uint64_t token, uint64_t *id);
+CUresult device_import(struct device *device, uint64_t context, uint64_t token, uint64_t *id);
 /* The memory exists as long as a process has that descriptor open, too; not if the daemon cannot
  * see this process. */
 CUresult device_keep(struct device *device, uint64_t id, int fd);

@@ -59,11 +59,9 @@ static bool take_host_memory(const struct device *device, struct context *contex
 {
 	uint64_t bytes = sim_link_shared(device->link)->board.context_host_bytes;
 
-	context->host = NULL;
-	if (!bytes)
-		return true;
-	context->host = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	context->host = bytes ? mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+				     MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0)
+			      : NULL;
 	if (context->host != MAP_FAILED)
 		return true;
 	context->host = NULL;
@@ -107,17 +105,6 @@ CUresult context_open(struct device *device, struct context *context)
 	return CUDA_SUCCESS;
 }
 
-static void forget_memory(struct arena *arena, uint64_t context)
-{
-	uint64_t at = 0;
-	struct range *range;
-
-	if (!arena->base)
-		return;
-	while ((range = arena_next(arena, context, &at)))
-		arena_give(arena, range);
-}
-
 CUresult context_close(struct context *context)
 {
 	struct sim_id id = {.id = context->id};
@@ -130,8 +117,8 @@ CUresult context_close(struct context *context)
 	arrays_forget(context);
 	leaving_forget(context);
 	suballoc_forget(context);
-	forget_memory(&context->device->arena, context->object.serial);
-	forget_memory(&context->device->low, context->object.serial);
+	arena_forget(&context->device->arena, context->object.serial);
+	arena_forget(&context->device->low, context->object.serial);
 	give_host_memory(context->device, context);
 	return driver_result(
 	    sim_call(context->device->link, SIM_CONTEXT_DESTROY, &id, sizeof(id), NULL, 0, NULL));
@@ -141,10 +128,8 @@ CUresult context_drain(struct context *context)
 {
 	struct device *device = context->device;
 	struct mark done = context->all_done;
-	CUresult result = capture_allows();
 
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(capture_allows());
 	driver_unlock();
 	mark_wait(&done);
 	return pools_synchronised(device);
@@ -160,9 +145,8 @@ static CUresult create(CUcontext *out, unsigned int flags, CUdevice ordinal, uns
 	if (!out || !context_flags_are_good(flags))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	TRY_LOCKED(device_get(ordinal, &device));
-	if (stack.depth == STACK_CONTEXTS)
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	context = object_new(OBJECT_CONTEXT, sizeof(*context));
+	context =
+	    stack.depth < STACK_CONTEXTS ? object_new(OBJECT_CONTEXT, sizeof(*context)) : NULL;
 	if (!context)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	result = context_open(device, context);
@@ -214,13 +198,11 @@ CUresult cuCtxCreate_v4(CUcontext *out, void *given, unsigned int flags, CUdevic
 }
 
 /* A program's own context, and not a second way to end a primary one. */
-static CUresult get_own(CUcontext handle, struct context **context)
+static CUresult enter_own(CUcontext handle, struct context **context)
 {
-	CUresult result = context_get(handle, context);
-
-	if (result == CUDA_SUCCESS && (*context)->primary)
-		result = CUDA_ERROR_INVALID_CONTEXT;
-	return result;
+	TRY(driver_enter());
+	TRY_LOCKED(context_get(handle, context));
+	return (*context)->primary ? driver_leave(CUDA_ERROR_INVALID_CONTEXT) : CUDA_SUCCESS;
 }
 
 static CUresult end(CUcontext handle, struct context *context)
@@ -237,54 +219,46 @@ static CUresult end(CUcontext handle, struct context *context)
 CUresult cuCtxDestroy_v2(CUcontext handle)
 {
 	struct context *context;
-	CUresult result;
 
-	TRY(driver_enter());
-	result = get_own(handle, &context);
-	return driver_leave(result == CUDA_SUCCESS ? end(handle, context) : result);
+	TRY(enter_own(handle, &context));
+	return driver_leave(end(handle, context));
 }
 
 CUresult cuCtxAttach(CUcontext *out, unsigned int flags)
 {
 	struct context *context;
-	CUresult result;
 
-	TRY(driver_enter());
+	if (!driver_is_up())
+		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!out || flags)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+		return CUDA_ERROR_INVALID_VALUE;
 	*out = stack.depth ? stack.context[stack.depth - 1] : NULL;
-	result = get_own(*out, &context);
-	if (result == CUDA_SUCCESS)
-		context->attached++;
-	return driver_leave(result);
+	TRY(enter_own(*out, &context));
+	context->attached++;
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuCtxDetach(CUcontext handle)
 {
 	struct context *context;
-	CUresult result;
 
-	TRY(driver_enter());
-	result = get_own(handle, &context);
-	if (result == CUDA_SUCCESS && context->attached)
-		context->attached--;
-	else if (result == CUDA_SUCCESS)
-		result = end(handle, context);
-	return driver_leave(result);
+	TRY(enter_own(handle, &context));
+	if (!context->attached)
+		return driver_leave(end(handle, context));
+	context->attached--;
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext handle)
 {
 	struct context *context;
-	CUresult result;
 
 	TRY(driver_enter());
-	result = context_get(handle, &context);
-	if (result == CUDA_SUCCESS && stack.depth == STACK_CONTEXTS)
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	if (result == CUDA_SUCCESS)
-		stack.context[stack.depth++] = handle;
-	return driver_leave(result);
+	TRY_LOCKED(context_get(handle, &context));
+	if (stack.depth == STACK_CONTEXTS)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	stack.context[stack.depth++] = handle;
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *out)
@@ -299,28 +273,19 @@ CUresult cuCtxPopCurrent_v2(CUcontext *out)
 }
 
 /* A primary context that is not retained can be made current, and used once it is retained. */
-static bool is_idle_primary(CUcontext handle)
-{
-	const struct context *context = object_get(handle, OBJECT_CONTEXT);
-
-	return context && context->primary;
-}
-
 CUresult cuCtxSetCurrent(CUcontext handle)
 {
+	const struct context *primary;
 	struct context *context;
-	CUresult result;
 
 	TRY(driver_enter());
 	if (!handle) {
 		stack.depth -= stack.depth > 0;
 		return driver_leave(CUDA_SUCCESS);
 	}
-	result = context_get(handle, &context);
-	if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED && is_idle_primary(handle))
-		result = CUDA_SUCCESS;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	primary = object_get(handle, OBJECT_CONTEXT);
+	if (!primary || !primary->primary)
+		TRY_LOCKED(context_get(handle, &context));
 	stack.depth += stack.depth == 0;
 	stack.context[stack.depth - 1] = handle;
 	return driver_leave(CUDA_SUCCESS);

@@ -94,14 +94,11 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 	struct stream *stream;
 	struct event *event;
 	uint64_t now;
-	CUresult result;
 
 	TRY(enter(handle, &event));
-	result = stream_get(stream_handle, &stream);
-	if (result == CUDA_SUCCESS && stream->context != event->context)
-		result = CUDA_ERROR_INVALID_HANDLE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(stream_get(stream_handle, &stream));
+	if (stream->context != event->context)
+		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
 	event->capture = stream->capture;
 	event->captured_on = stream_handle;
 	if (stream->capture)
@@ -179,18 +176,17 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
 {
 	struct stream *stream;
 	struct event *event;
-	CUresult result;
 
 	TRY(enter(handle, &event));
-	result = flags ? CUDA_ERROR_INVALID_VALUE : stream_get(stream_handle, &stream);
-	if (result == CUDA_SUCCESS && is_captured(event)) {
+	TRY_LOCKED(flags ? CUDA_ERROR_INVALID_VALUE : stream_get(stream_handle, &stream));
+	if (is_captured(event)) {
 		if (stream->capture && stream->capture != event->capture)
 			return driver_leave(CUDA_ERROR_STREAM_CAPTURE_MERGE);
 		stream->capture = event->capture;
-	} else if (result == CUDA_SUCCESS && stream->capture) {
-		result = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-	} else if (result == CUDA_SUCCESS) {
+	} else if (stream->capture) {
+		return driver_leave(CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+	} else {
 		stream_raise(stream, &event->mark);
 	}
-	return driver_leave(result);
+	return driver_leave(CUDA_SUCCESS);
 }

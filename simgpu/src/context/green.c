@@ -19,17 +19,13 @@ static struct green *get(CUgreenCtx handle)
 CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource *resource, int type)
 {
 	struct device *device;
-	CUresult result;
 
 	TRY(driver_enter());
-	result = device_get(ordinal, &device);
-	if (result == CUDA_SUCCESS && (!resource || type != RESOURCE_MULTIPROCESSORS))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS) {
-		*resource = (CUdevResource){.type = type};
-		resource->smCount = (unsigned int)device->gpu->multiprocessors;
-	}
-	return driver_leave(result);
+	TRY_LOCKED(device_get(ordinal, &device));
+	if (!resource || type != RESOURCE_MULTIPROCESSORS)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*resource = (CUdevResource){.type = type, .smCount = device->gpu->multiprocessors};
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResource *resources,

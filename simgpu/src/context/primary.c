@@ -33,11 +33,10 @@ static CUresult retain(struct device *device, CUcontext *out)
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal)
 {
 	struct device *device;
-	CUresult result;
 
 	TRY(driver_enter());
-	result = out ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
-	return driver_leave(result == CUDA_SUCCESS ? retain(device, out) : result);
+	TRY_LOCKED(out ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE);
+	return driver_leave(retain(device, out));
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal)
@@ -61,31 +60,25 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal)
 	struct chunk *gone = NULL;
 	struct graph_block *graphs_gone = NULL;
 	struct device *device;
-	CUresult result;
 
 	TRY(driver_enter());
-	result = device_get(ordinal, &device);
-	if (result == CUDA_SUCCESS && device->primary && device->primary->alive)
-		result = context_close(device->primary);
-	if (result == CUDA_SUCCESS) {
-		pools_forget(device, &gone);
-		graph_memory_forget(device, &graphs_gone);
-	}
+	TRY_LOCKED(device_get(ordinal, &device));
+	if (device->primary && device->primary->alive)
+		TRY_LOCKED(context_close(device->primary));
+	pools_forget(device, &gone);
+	graph_memory_forget(device, &graphs_gone);
 	driver_unlock();
 	chunks_give_back(gone);
 	graph_blocks_give_back(graphs_gone);
-	return result;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int *flags, int *is_active)
 {
 	struct device *device;
-	CUresult result;
 
 	TRY(driver_enter());
-	result = flags && is_active ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(flags && is_active ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE);
 	*flags = 0;
 	*is_active = device->primary && device->primary->alive;
 	return driver_leave(CUDA_SUCCESS);

@@ -1,6 +1,8 @@
 /*
- * The exported functions: every entry of cuda.def. A fault of that name may apply; then the
- * driver's own function runs.
+ * The exported functions. Every entry of cuda.def: a fault of that name may apply; then the
+ * driver's own function runs, or that of a newer ABI, with stream 0 as the name says. Every name of
+ * cuda_unsupported.def returns after cuInit that it is not supported; one signature serves all,
+ * since the caller passes arguments in registers and on its own stack.
  *
  * An ENTRY row has no list of arguments: they are a, b, c and so on, as many as it has parameters.
  */
@@ -33,16 +35,30 @@
 	JOIN(LIST_, SECOND(JOIN(PROBE_, FIRST(__VA_ARGS__, ~))(), SOME, ~))(__VA_ARGS__)
 /* clang-format on */
 
-#define EXPORT(symbol, name, params, args)                                                         \
+#define EXPORT(symbol, params, call, own_stream)                                                   \
 	CUresult exported_##symbol params                                                          \
 	{                                                                                          \
+		bool before = stream_per_thread(own_stream);                                       \
 		CUresult result;                                                                   \
-		return fault_strikes(name, &result) ? result : symbol args;                        \
+                                                                                                   \
+		if (!fault_strikes(#symbol, &result))                                              \
+			result = call;                                                             \
+		stream_per_thread(before);                                                         \
+		return result;                                                                     \
 	}
 
-#define ENTRY(symbol, base, since, params)		EXPORT(symbol, #symbol, params, ARGS params)
-#define OLDER(symbol, base, since, params, args, newer) EXPORT(symbol, #symbol, params, args)
+#define ENTRY(symbol, base, since, params)		EXPORT(symbol, params, symbol ARGS params, false)
+#define OLDER(symbol, base, since, params, args, newer) EXPORT(symbol, params, newer args, false)
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
-	EXPORT(symbol, #symbol, params, args)                                                      \
-	EXPORT(symbol##suffix, #symbol #suffix, params, args)
+	EXPORT(symbol, params, symbol args, false)                                                 \
+	EXPORT(symbol##suffix, params, symbol args, true)
 #include "abi/cuda.def"
+
+#define NAME(symbol, base, since)                                                                  \
+	CUresult symbol(void)                                                                      \
+	{                                                                                          \
+		return driver_is_up() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_INITIALIZED;     \
+	}
+#define PER_THREAD_NAME(symbol, base, since, suffix, twin_since)                                   \
+	NAME(symbol, base, since) NAME(symbol##suffix, base, twin_since)
+#include "abi/cuda_unsupported.def"

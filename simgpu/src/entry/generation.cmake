@@ -10,7 +10,7 @@ foreach(list cuda.def cuda_unsupported.def)
     if(CMAKE_MATCH_3 LESS_EQUAL GENERATION)
       string(APPEND names "    ${symbol};\n")
     endif()
-    if(kind STREQUAL PER_THREAD AND row MATCHES "(_pt[sd][sz]), ([0-9]+)\\)$"
+    if(kind MATCHES "^PER_THREAD" AND row MATCHES "(_pt[sd][sz]), ([0-9]+)\\)$"
        AND CMAKE_MATCH_2 LESS_EQUAL GENERATION)
       string(APPEND names "    ${symbol}${CMAKE_MATCH_1};\n")
     endif()

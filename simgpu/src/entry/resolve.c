@@ -10,23 +10,21 @@
 #include "entry/resolve.h"
 #include "abi/cuda_entry.h"
 #include "abi/cuda_export.h"
-#include "abi/cuda_unsupported.h"
 #include "base/driver.h"
 
 #include <string.h>
 
-#define ROW(symbol, linked, base, since, per_thread)                                               \
-	{#base, (any_function)linked, since, per_thread},
+#define ROW(linked, base, since, per_thread) {#base, (any_function)linked, since, per_thread},
 static const struct row rows[] = {
-#define ENTRY(symbol, base, since, params)		ROW(symbol, exported_##symbol, base, since, false)
+#define ENTRY(symbol, base, since, params)		ROW(exported_##symbol, base, since, false)
 #define OLDER(symbol, base, since, params, args, newer) ENTRY(symbol, base, since, params)
 #define PER_THREAD(symbol, base, since, params, args, suffix, twin_since)                          \
 	ENTRY(symbol, base, since, params)                                                         \
-	ROW(symbol##suffix, exported_##symbol##suffix, base, twin_since, true)
+	ROW(exported_##symbol##suffix, base, twin_since, true)
 #include "abi/cuda.def"
-#define NAME(symbol, base, since)	     ROW(symbol, symbol, base, since, false)
-#define PER_THREAD_NAME(symbol, base, since) ROW(symbol, symbol, base, since, true)
-#define UNLISTED_NAME(symbol, base, since)
+#define NAME(symbol, base, since) ROW(symbol, base, since, false)
+#define PER_THREAD_NAME(symbol, base, since, suffix, twin_since)                                   \
+	NAME(symbol, base, since) ROW(symbol##suffix, base, twin_since, true)
 #include "abi/cuda_unsupported.def"
 };
 

@@ -22,12 +22,6 @@ struct transfer {
 	uint32_t value;
 };
 
-static bool reserved(const struct arena *arena, uint64_t address)
-{
-	return arena->base && address >= arena->base &&
-	       (address - arena->base) >> 21 < arena->blocks;
-}
-
 static bool span_is_good(uint64_t address, uint64_t bytes, enum side side)
 {
 	struct device *device;
@@ -43,8 +37,8 @@ static bool span_is_good(uint64_t address, uint64_t bytes, enum side side)
 		return host_find((void *)(uintptr_t)address, &base, &whole) &&
 		       bytes <= whole - (address - (uintptr_t)base);
 	for (int i = 0; i < driver.devices; i++)
-		if (reserved(&driver.device[i].arena, address) ||
-		    reserved(&driver.device[i].low, address))
+		if (arena_holds(&driver.device[i].arena, address) ||
+		    arena_holds(&driver.device[i].low, address))
 			return false;
 	return address != 0;
 }

@@ -75,13 +75,10 @@ static CUresult allocate_own(const struct wish *wish, CUdeviceptr *out)
 	struct context *context;
 	struct range *range;
 	uint64_t id;
-	CUresult result = device_take(wish->device, wish->context, wish->bytes, &id);
 
-	if (result == CUDA_SUCCESS)
-		result = enter_again(wish, &context);
-	/* The context has ended, and its memory with it. */
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(device_take(wish->device, wish->context, wish->bytes, &id));
+	/* If the context has ended, its memory has with it. */
+	TRY(enter_again(wish, &context));
 	range = place(wish, context, wish->bytes, id);
 	*out = range ? range->base : 0;
 	driver_unlock();
@@ -104,21 +101,15 @@ static CUresult allocate_shared(const struct wish *wish, CUdeviceptr *out)
 	uint64_t block_bytes = wish->device->gpu->granule_bytes, id;
 	struct context *context;
 	struct range *range;
-	CUresult result = device_alive(wish->device->link);
 
-	if (result == CUDA_SUCCESS)
-		result = enter_again(wish, &context);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(device_alive(wish->device->link));
+	TRY(enter_again(wish, &context));
 	*out = suballoc_take(context, kind_of(wish), wish->bytes);
 	driver_unlock();
 	if (*out)
 		return CUDA_SUCCESS;
-	result = device_take(wish->device, wish->context, block_bytes, &id);
-	if (result == CUDA_SUCCESS)
-		result = enter_again(wish, &context);
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(device_take(wish->device, wish->context, block_bytes, &id));
+	TRY(enter_again(wish, &context));
 	*out = suballoc_take(context, kind_of(wish), wish->bytes);
 	range = *out ? NULL : place(wish, context, block_bytes, id);
 	if (range && suballoc_add(context, kind_of(wish), range))
@@ -174,20 +165,18 @@ CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
 static CUresult allocate_pitch(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
 			       unsigned int element, bool low)
 {
-	CUresult result;
 	size_t row = (width + PITCH_BYTES - 1) & ~(size_t)(PITCH_BYTES - 1);
 
-	TRY(driver_enter());
-	driver_unlock();
+	if (!driver_is_up())
+		return CUDA_ERROR_NOT_INITIALIZED;
 	if (!out || !pitch || !width || !height || row < width ||
 	    (element != 4 && element != 8 && element != 16))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (height > SIZE_MAX / row)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = allocate(out, row * height, low, false);
-	if (result == CUDA_SUCCESS)
-		*pitch = row;
-	return result;
+	TRY(allocate(out, row * height, low, false));
+	*pitch = row;
+	return CUDA_SUCCESS;
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height,
@@ -201,11 +190,8 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned int *pitch, unsigned int 
 {
 	CUdeviceptr wide;
 	size_t row;
-	CUresult result =
-	    allocate_pitch(out ? &wide : NULL, pitch ? &row : NULL, width, height, element, true);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(allocate_pitch(out ? &wide : NULL, pitch ? &row : NULL, width, height, element, true));
 	*out = (CUdeviceptr_v1)wide;
 	*pitch = (unsigned int)row;
 	return CUDA_SUCCESS;
@@ -233,16 +219,12 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 	struct device *device = NULL;
 	struct range *range;
 	uint64_t id;
-	CUresult result;
 
 	TRY(driver_enter());
 	if (!address)
 		return driver_leave(CUDA_SUCCESS);
-	result = context_current(&context);
-	if (result == CUDA_SUCCESS)
-		result = capture_allows();
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(context_current(&context));
+	TRY_LOCKED(capture_allows());
 	range = memory_find(address, &device);
 	if (!range && buffer_unmap(address))
 		return physical_leave(CUDA_SUCCESS);
@@ -266,17 +248,13 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 	struct sim_memory memory;
 	struct context *context;
 	struct sim_link *link;
-	CUresult result;
 
 	TRY(context_enter(NULL, &context));
 	if (!free_bytes || !total_bytes)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	link = context->device->link;
 	driver_unlock();
-	result =
-	    driver_result(sim_call(link, SIM_MEMORY_INFO, NULL, 0, &memory, sizeof(memory), NULL));
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(driver_result(sim_call(link, SIM_MEMORY_INFO, NULL, 0, &memory, sizeof(memory), NULL)));
 	*free_bytes = memory.free_bytes;
 	*total_bytes = memory.total_bytes;
 	return CUDA_SUCCESS;
@@ -290,11 +268,8 @@ static unsigned int saturated(size_t bytes)
 CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes)
 {
 	size_t wide_free, wide_total;
-	CUresult result =
-	    cuMemGetInfo_v2(free_bytes ? &wide_free : NULL, total_bytes ? &wide_total : NULL);
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(cuMemGetInfo_v2(free_bytes ? &wide_free : NULL, total_bytes ? &wide_total : NULL));
 	*free_bytes = saturated(wide_free);
 	*total_bytes = saturated(wide_total);
 	return CUDA_SUCCESS;

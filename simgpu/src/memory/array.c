@@ -26,22 +26,19 @@ static CUresult place(CUcontext context_handle, uint64_t context_id, struct arra
 {
 	struct context *context;
 	struct array *array;
-	CUresult result;
 
 	driver_lock();
-	result = context_get(context_handle, &context);
-	if (result == CUDA_SUCCESS && context->id != context_id)
-		result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
-	array = result == CUDA_SUCCESS ? object_new(kind, sizeof(*array)) : NULL;
-	if (array) {
-		made->object = array->object;
-		made->context = context;
-		*array = *made;
-		*handle = object_handle(array);
-	}
-	if (result == CUDA_SUCCESS && !array)
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	return driver_leave(result);
+	TRY_LOCKED(context_get(context_handle, &context));
+	if (context->id != context_id)
+		return driver_leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
+	array = object_new(kind, sizeof(*array));
+	if (!array)
+		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	made->object = array->object;
+	made->context = context;
+	*array = *made;
+	*handle = object_handle(array);
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, enum object_kind kind,
@@ -52,7 +49,7 @@ CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, en
 	struct device *device;
 	uint64_t context_id;
 	CUcontext current;
-	CUresult result = CUDA_SUCCESS;
+	CUresult result;
 
 	TRY(context_enter(NULL, &context));
 	if (!handle || !desc || !levels)
@@ -65,9 +62,7 @@ CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, en
 	if (!array_layout(&made.desc, levels, &made.layout))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!external && !without_memory(desc))
-		result = device_take(device, context_id, made.layout.bytes, &made.id);
-	if (result != CUDA_SUCCESS)
-		return result;
+		TRY(device_take(device, context_id, made.layout.bytes, &made.id));
 	result = place(current, context_id, &made, kind, handle);
 	if (result != CUDA_SUCCESS && made.id)
 		(void)device_give_back(device, made.id);
@@ -103,12 +98,13 @@ CUresult cuArrayCreate_v2(CUarray *out, const CUDA_ARRAY_DESCRIPTOR *given)
 
 CUresult cuArrayCreate(CUarray *out, const CUDA_ARRAY_DESCRIPTOR_v1 *old)
 {
-	CUDA_ARRAY_DESCRIPTOR desc;
+	CUDA_ARRAY3D_DESCRIPTOR desc;
 
 	if (!old)
-		return cuArrayCreate_v2(out, NULL);
-	desc = (CUDA_ARRAY_DESCRIPTOR){old->Width, old->Height, old->Format, old->NumChannels};
-	return cuArrayCreate_v2(out, &desc);
+		return cuArray3DCreate_v2(out, NULL);
+	desc =
+	    (CUDA_ARRAY3D_DESCRIPTOR){old->Width, old->Height, 0, old->Format, old->NumChannels, 0};
+	return cuArray3DCreate_v2(out, &desc);
 }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRIPTOR *desc,

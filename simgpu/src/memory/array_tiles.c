@@ -119,18 +119,15 @@ static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, void *handle,
 {
 	struct device *device;
 	struct array *array;
-	CUresult result;
 
 	TRY(driver_enter());
+	TRY_LOCKED(device_get(ordinal, &device));
 	array = object_get(handle, kind);
-	result = device_get(ordinal, &device);
-	if (result == CUDA_SUCCESS &&
-	    (!out || !array || !(array->desc.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING)))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		*out = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = array->layout.bytes,
-							.alignment = array->layout.alignment};
-	return driver_leave(result);
+	if (!out || !array || !(array->desc.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING))
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	*out = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = array->layout.bytes,
+						.alignment = array->layout.alignment};
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, CUarray handle,

@@ -29,25 +29,22 @@ CUresult device_give_back(struct device *device, uint64_t id)
 CUresult device_export(struct device *device, uint64_t id, uint64_t *token)
 {
 	struct sim_id exported = {.id = id}, named;
-	CUresult result = driver_result(sim_call(device->link, SIM_MEMORY_EXPORT, &exported,
-						 sizeof(exported), &named, sizeof(named), NULL));
 
-	if (result == CUDA_SUCCESS)
-		*token = named.id;
-	return result;
+	TRY(driver_result(sim_call(device->link, SIM_MEMORY_EXPORT, &exported, sizeof(exported),
+				   &named, sizeof(named), NULL)));
+	*token = named.id;
+	return CUDA_SUCCESS;
 }
 
-CUresult device_import(struct device *device, uint64_t token, uint64_t *id)
+CUresult device_import(struct device *device, uint64_t context, uint64_t token, uint64_t *id)
 {
-	struct sim_import request = {.token = token};
+	struct sim_import request = {.context = context, .token = token};
 	struct sim_imported imported;
-	CUresult result =
-	    driver_result(sim_call(device->link, SIM_MEMORY_IMPORT, &request, sizeof(request),
-				   &imported, sizeof(imported), NULL));
 
-	if (result == CUDA_SUCCESS)
-		*id = imported.id;
-	return result;
+	TRY(driver_result(sim_call(device->link, SIM_MEMORY_IMPORT, &request, sizeof(request),
+				   &imported, sizeof(imported), NULL)));
+	*id = imported.id;
+	return CUDA_SUCCESS;
 }
 
 CUresult device_keep(struct device *device, uint64_t id, int fd)

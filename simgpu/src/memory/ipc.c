@@ -109,39 +109,22 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
 static CUresult open_new(CUdeviceptr *out, struct context *context, const struct handle *handle)
 {
 	struct device *device = context->device;
-	struct sim_import request = {.context = context->id, .token = handle->token};
 	struct opening *opening = free_place();
-	struct range *range;
-	struct sim_imported imported;
+	struct range *range =
+	    opening && device_addresses(device) ? arena_take(&device->arena, handle->bytes) : NULL;
 	CUresult result;
 
-	if (!opening || !device_addresses(device))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	range = arena_take(&device->arena, handle->bytes);
 	if (!range)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = driver_result(sim_call(device->link, SIM_MEMORY_IMPORT, &request, sizeof(request),
-					&imported, sizeof(imported), NULL));
+	result = device_import(device, context->id, handle->token, &range->id);
 	if (result != CUDA_SUCCESS) {
 		arena_give(&device->arena, range);
 		return result == CUDA_ERROR_INVALID_CONTEXT ? result : CUDA_ERROR_INVALID_HANDLE;
 	}
-	range->id = imported.id;
 	range->context = context->object.serial;
 	range->imported = true;
-	*opening =
-	    (struct opening){handle->token, range->base, imported.id, context->object.serial, 1};
+	*opening = (struct opening){handle->token, range->base, range->id, range->context, 1};
 	*out = range->base;
-	return CUDA_SUCCESS;
-}
-
-/* The handle is open in this process already: valid again in this context, in no other. */
-static CUresult open_again(CUdeviceptr *out, const struct context *context, struct opening *opening)
-{
-	if (opening->context != context->object.serial)
-		return CUDA_ERROR_ALREADY_MAPPED;
-	opening->times++;
-	*out = opening->base;
 	return CUDA_SUCCESS;
 }
 
@@ -156,9 +139,16 @@ static CUresult open_checked(CUdeviceptr *out, struct context *context, const st
 	/* No simulated GPU has access to another's memory. */
 	if (memcmp(handle->uuid, context->device->gpu->uuid, sizeof(handle->uuid)) != 0)
 		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-	for (uint32_t i = 0; i < opening_count; i++)
-		if (openings[i].token == handle->token && range_of(&openings[i], &device))
-			return open_again(out, context, &openings[i]);
+	for (uint32_t i = 0; i < opening_count; i++) {
+		if (openings[i].token != handle->token || !range_of(&openings[i], &device))
+			continue;
+		/* Open in this process already: valid again in that context, in no other. */
+		if (openings[i].context != context->object.serial)
+			return CUDA_ERROR_ALREADY_MAPPED;
+		openings[i].times++;
+		*out = openings[i].base;
+		return CUDA_SUCCESS;
+	}
 	return open_new(out, context, handle);
 }
 
@@ -183,8 +173,6 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 {
 	struct context *context;
 	struct device *device;
-	struct range *range = NULL;
-	struct sim_id id;
 	uint32_t i = 0;
 
 	TRY(context_enter(NULL, &context));
@@ -195,10 +183,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (--openings[i].times)
 		return driver_leave(CUDA_SUCCESS);
-	id.id = openings[i].id;
-	range = memory_find(address, &device);
-	arena_give(&device->arena, range);
+	arena_give(&device->arena, memory_find(address, &device));
+	uint64_t id = openings[i].id;
 	driver_unlock();
-	return driver_result(
-	    sim_call(device->link, SIM_MEMORY_FREE, &id, sizeof(id), NULL, 0, NULL));
+	return device_give_back(device, id);
 }

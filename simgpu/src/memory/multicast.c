@@ -55,13 +55,10 @@ CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice ordi
 {
 	struct physical *object;
 	struct device *device;
-	CUresult result;
 
 	TRY(driver_enter());
 	object = multicast_get(handle);
-	result = object ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(object ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE);
 	if (object->devices >> ordinal & 1 ||
 	    __builtin_popcountll(object->devices) == (int)object->multicast_prop.numDevices)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
@@ -136,13 +133,27 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
 	return driver_leave(bind(object, mapping->memory, offset, bytes));
 }
 
-static void drop(struct binding **link)
+/* Unbinds what is bound there, or of all devices and places where the device is NULL. */
+static bool unbind(const struct physical *object, const struct device *device, uint64_t offset,
+		   uint64_t bytes)
 {
-	struct binding *gone = *link;
+	bool any = false;
 
-	*link = gone->next;
-	physical_unpin(gone->memory);
-	free(gone);
+	for (struct binding **at = &bindings; *at;) {
+		struct binding *gone = *at;
+
+		if (gone->multicast != object ||
+		    (device && (gone->memory->device != device || gone->offset != offset ||
+				gone->bytes != bytes))) {
+			at = &gone->next;
+			continue;
+		}
+		*at = gone->next;
+		physical_unpin(gone->memory);
+		free(gone);
+		any = true;
+	}
+	return any;
 }
 
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice ordinal, size_t offset,
@@ -150,30 +161,15 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice ordinal
 {
 	struct physical *object;
 	struct device *device;
-	CUresult result;
 
 	TRY(driver_enter());
 	object = multicast_get(handle);
-	result = object ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
-	for (struct binding **at = &bindings; *at; at = &(*at)->next) {
-		if ((*at)->multicast != object || (*at)->memory->device != device ||
-		    (*at)->offset != offset || (*at)->bytes != bytes)
-			continue;
-		drop(at);
-		return physical_leave(CUDA_SUCCESS);
-	}
-	return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	TRY_LOCKED(object ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE);
+	return physical_leave(unbind(object, device, offset, bytes) ? CUDA_SUCCESS
+								    : CUDA_ERROR_INVALID_VALUE);
 }
 
 void bindings_forget(const struct physical *multicast)
 {
-	struct binding **at = &bindings;
-
-	while (*at)
-		if ((*at)->multicast == multicast)
-			drop(at);
-		else
-			at = &(*at)->next;
+	unbind(multicast, NULL, 0, 0);
 }

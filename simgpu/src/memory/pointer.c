@@ -138,12 +138,9 @@ static CUresult check(int attribute)
 CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr address)
 {
 	struct place place;
-	CUresult result;
 
 	TRY(driver_enter());
-	result = out ? check(attribute) : CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(out ? check(attribute) : CUDA_ERROR_INVALID_VALUE);
 	place = find(address);
 	return driver_leave(answer(&place, attribute, out));
 }

@@ -20,12 +20,9 @@ static CUresult pool_of_device(CUmemoryPool *out, CUdevice ordinal, bool current
 {
 	struct device *device;
 	struct pool *pool;
-	CUresult result;
 
 	TRY(driver_enter());
-	result = out ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(out ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE);
 	pool = current && device->current_pool ? device->current_pool : pool_default(device);
 	if (!pool)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
@@ -47,15 +44,13 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 {
 	struct device *device;
 	struct pool *pool;
-	CUresult result;
 
 	TRY(pool_enter(handle, &pool));
-	result = device_get(ordinal, &device);
-	if (result == CUDA_SUCCESS && (pool->device != device || pool->imported))
-		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
-		device->current_pool = pool;
-	return driver_leave(result);
+	TRY_LOCKED(device_get(ordinal, &device));
+	if (pool->device != device || pool->imported)
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	device->current_pool = pool;
+	return driver_leave(CUDA_SUCCESS);
 }
 
 /* Managed memory that prefers no location lies on the current device. */

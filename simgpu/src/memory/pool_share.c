@@ -112,7 +112,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool handle, CUmemPool
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	device = pool->device;
 	driver_unlock();
-	result = device_import(device, shared.token, &id);
+	result = device_import(device, 0, shared.token, &id);
 	if (result != CUDA_SUCCESS)
 		return CUDA_ERROR_INVALID_VALUE;
 	driver_lock();

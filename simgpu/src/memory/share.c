@@ -110,11 +110,8 @@ static CUresult adopt(const struct share *share, int fd, CUmemGenericAllocationH
 	struct device *device = device_of(share->uuid);
 	struct physical *memory;
 	uint64_t id;
-	CUresult result =
-	    device ? device_import(device, share->token, &id) : CUDA_ERROR_INVALID_DEVICE;
 
-	if (result != CUDA_SUCCESS)
-		return result;
+	TRY(device ? device_import(device, 0, share->token, &id) : CUDA_ERROR_INVALID_DEVICE);
 	driver_lock();
 	memory = physical_new(share->bytes);
 	if (!memory) {

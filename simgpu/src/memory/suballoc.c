@@ -4,15 +4,13 @@
 #include <stdlib.h>
 
 #define BLOCK_BYTES (2ull << 20)
-#define GRANULES    (BLOCK_BYTES / SIM_GRANULE_BYTES)
 
 struct shared_block {
 	struct shared_block *next;
 	struct context *context;
-	struct range *range; /* the arena's */
+	struct range *range; /* the device's */
 	enum block_kind kind;
-	uint32_t free_granules;
-	struct range *piece[GRANULES]; /* the allocation that each granule belongs to */
+	struct arena inside;
 };
 
 bool suballoc_applies(const struct device *device, uint64_t bytes)
@@ -20,41 +18,20 @@ bool suballoc_applies(const struct device *device, uint64_t bytes)
 	return device->gpu->granule_bytes == BLOCK_BYTES && bytes <= BLOCK_BYTES / 2;
 }
 
-/* First gap of `count` granules, or GRANULES. */
-static uint32_t find_gap(const struct shared_block *block, uint32_t count)
-{
-	uint32_t length = 0;
-
-	for (uint32_t at = 0; at < GRANULES && block->free_granules >= count; at++) {
-		length = block->piece[at] ? 0 : length + 1;
-		if (length == count)
-			return at + 1 - count;
-	}
-	return GRANULES;
-}
-
 uint64_t suballoc_take(struct context *context, enum block_kind kind, uint64_t bytes)
 {
 	static uint64_t last_id = 1ull << 32; /* the daemon counts from 1 */
-	uint32_t count = (uint32_t)((bytes + SIM_GRANULE_BYTES - 1) / SIM_GRANULE_BYTES);
 
 	for (struct shared_block *block = context->blocks; block; block = block->next) {
-		uint32_t first = block->kind == kind ? find_gap(block, count) : GRANULES;
-		struct range *piece = first < GRANULES ? calloc(1, sizeof(*piece)) : NULL;
+		struct range *piece =
+		    block->kind == kind ? arena_take(&block->inside, bytes) : NULL;
 
 		if (!piece)
 			continue;
-		*piece = (struct range){
-		    .base = block->range->base + (uint64_t)first * SIM_GRANULE_BYTES,
-		    .bytes = bytes,
-		    .id = ++last_id,
-		    .context = block->range->context,
-		    .managed = kind == BLOCK_MANAGED,
-		    .block = block,
-		};
-		for (uint32_t i = 0; i < count; i++)
-			block->piece[first + i] = piece;
-		block->free_granules -= count;
+		piece->id = ++last_id;
+		piece->context = block->range->context;
+		piece->managed = kind == BLOCK_MANAGED;
+		piece->block = block;
 		return piece->base;
 	}
 	return 0;
@@ -64,12 +41,13 @@ bool suballoc_add(struct context *context, enum block_kind kind, struct range *r
 {
 	struct shared_block *block = calloc(1, sizeof(*block));
 
-	if (!block)
+	if (!block || !arena_begin(&block->inside, range->base, BLOCK_BYTES, true)) {
+		free(block);
 		return false;
+	}
 	block->context = context;
 	block->range = range;
 	block->kind = kind;
-	block->free_granules = GRANULES;
 	block->next = context->blocks;
 	context->blocks = block;
 	range->block = block;
@@ -78,10 +56,7 @@ bool suballoc_add(struct context *context, enum block_kind kind, struct range *r
 
 struct range *suballoc_find(const struct shared_block *block, uint64_t address)
 {
-	struct range *piece =
-	    block->piece[(address - block->range->base) / SIM_GRANULE_BYTES % GRANULES];
-
-	return piece && address - piece->base < piece->bytes ? piece : NULL;
+	return arena_find(&block->inside, address);
 }
 
 static void remove_block(struct shared_block *block)
@@ -92,21 +67,15 @@ static void remove_block(struct shared_block *block)
 		link = &(*link)->next;
 	*link = block->next;
 	block->range->block = NULL;
+	arena_end(&block->inside);
 	free(block);
 }
 
 bool suballoc_give(struct shared_block *block, uint64_t address, struct range **range)
 {
-	struct range *piece = suballoc_find(block, address);
-	uint64_t first = (piece->base - block->range->base) / SIM_GRANULE_BYTES;
-
-	for (uint64_t at = first; at < GRANULES && block->piece[at] == piece; at++) {
-		block->piece[at] = NULL;
-		block->free_granules++;
-	}
-	free(piece);
+	arena_give(&block->inside, arena_find(&block->inside, address));
 	*range = block->range;
-	if (block->free_granules < GRANULES)
+	if (!arena_is_empty(&block->inside))
 		return false;
 	remove_block(block);
 	return true;
@@ -114,16 +83,6 @@ bool suballoc_give(struct shared_block *block, uint64_t address, struct range **
 
 void suballoc_forget(struct context *context)
 {
-	struct shared_block *block;
-
-	while ((block = context->blocks)) {
-		struct range *freed = NULL;
-		for (uint32_t at = 0; at < GRANULES; at++) {
-			if (!block->piece[at] || block->piece[at] == freed)
-				continue;
-			freed = block->piece[at];
-			free(freed);
-		}
-		remove_block(block);
-	}
+	while (context->blocks)
+		remove_block(context->blocks);
 }

@@ -30,14 +30,11 @@ CUresult cuLibraryLoadData(CUlibrary *out, const void *image, int *jit_options, 
 {
 	struct library *library;
 	struct code *code;
-	CUresult result;
 
 	(void)jit_options, (void)jit_values, (void)jit_count, (void)options, (void)values,
 	    (void)count;
 	TRY(driver_enter());
-	result = out ? code_of(image, &code) : CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(out ? code_of(image, &code) : CUDA_ERROR_INVALID_VALUE);
 	library = object_new(OBJECT_LIBRARY, sizeof(*library));
 	if (library)
 		library->kernels = functions_new(OBJECT_KERNEL, code);

@@ -124,9 +124,7 @@ CUresult cuModuleLoadData(CUmodule *out, const void *image)
 	CUresult result;
 
 	TRY(context_enter(NULL, &context));
-	result = out ? code_of(image, &code) : CUDA_ERROR_INVALID_VALUE;
-	if (result != CUDA_SUCCESS)
-		return driver_leave(result);
+	TRY_LOCKED(out ? code_of(image, &code) : CUDA_ERROR_INVALID_VALUE);
 	result = module_new(context, code, &module);
 	code_release(code);
 	if (result == CUDA_SUCCESS)

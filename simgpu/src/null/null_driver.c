@@ -7,21 +7,23 @@
  *
  * Environment, read at cuInit:
  *   NULL_DRIVER_BYTES            size of the device; 40 GiB where absent
- *   NULL_DRIVER_LATENCY_NS       time that each allocation and free takes
- *   NULL_DRIVER_LATENCY          "sleep" to sleep it; otherwise it is spent busy
+ *   NULL_DRIVER_LATENCY_NS       time that each allocation and free sleeps
  */
 #define _GNU_SOURCE
-#include "null/null_entry.h"
+#pragma GCC visibility push(default)
+#include "abi/cuda_entry.h"
+#pragma GCC visibility pop
 #include "null/null_memory.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 static struct {
-	bool ready, sleeps;
+	bool ready;
 	uint64_t total_bytes, latency_ns;
 } device;
 
@@ -38,31 +40,17 @@ static uint64_t number(const char *name, uint64_t otherwise)
 
 static void take_time(void)
 {
-	struct timespec now, span = {.tv_sec = (time_t)(device.latency_ns / 1000000000u),
-				     .tv_nsec = (long)(device.latency_ns % 1000000000u)};
-	uint64_t start_ns, now_ns;
+	struct timespec span = {.tv_sec = (time_t)(device.latency_ns / 1000000000u),
+				.tv_nsec = (long)(device.latency_ns % 1000000000u)};
 
-	if (!device.latency_ns)
-		return;
-	if (device.sleeps) {
+	if (device.latency_ns)
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &span, NULL);
-		return;
-	}
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	start_ns = now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-	while (now_ns - start_ns < device.latency_ns) {
-		clock_gettime(CLOCK_MONOTONIC, &now);
-		now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-	}
 }
 
 static bool begin(void)
 {
-	const char *how = getenv("NULL_DRIVER_LATENCY");
-
 	device.total_bytes = number("NULL_DRIVER_BYTES", 40ull << 30);
 	device.latency_ns = number("NULL_DRIVER_LATENCY_NS", 0);
-	device.sleeps = how && strcmp(how, "sleep") == 0;
 	return null_memory_begin(device.total_bytes);
 }
 
@@ -187,7 +175,8 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 	return CUDA_SUCCESS;
 }
 
-CUresult cuMemGetAllocationGranularity(size_t *bytes, const void *properties, int option)
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *properties,
+				       int option)
 {
 	if (!bytes || !properties || option < 0 || option > 1)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -197,14 +186,12 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const void *properties, in
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext *out)
 {
-	(void)handle;
 	*out = context();
 	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 CUresult cuStreamIsCapturing(CUstream handle, int *status)
 {
-	(void)handle;
 	*status = 0;
 	return CUDA_SUCCESS;
 }
@@ -221,53 +208,28 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 
 CUresult cuEventCreate(CUevent *out, unsigned int flags)
 {
-	(void)flags;
 	*out = (CUevent)(void *)&some_event;
 	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-CUresult cuEventRecord(CUevent event, CUstream handle)
-{
-	(void)event, (void)handle;
-	return CUDA_SUCCESS;
-}
+/* What has no effect. */
+#define IN_CONTEXT(name, ...)                                                                      \
+	CUresult name(__VA_ARGS__)                                                                 \
+	{                                                                                          \
+		return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;                        \
+	}
 
-CUresult cuEventQuery(CUevent event)
-{
-	(void)event;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuEventDestroy_v2(CUevent event)
-{
-	(void)event;
-	return CUDA_SUCCESS;
-}
-
-CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
-			unsigned int grid_z, unsigned int block_x, unsigned int block_y,
-			unsigned int block_z, unsigned int shared_bytes, CUstream stream,
-			void **parameters, void **extra)
-{
-	(void)function, (void)grid_x, (void)grid_y, (void)grid_z, (void)block_x, (void)block_y;
-	(void)block_z, (void)shared_bytes, (void)stream, (void)parameters, (void)extra;
-	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-CUresult cuGraphLaunch(CUgraphExec graph, CUstream handle)
-{
-	(void)graph, (void)handle;
-	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-}
+IN_CONTEXT(cuEventRecord, CUevent event, CUstream stream)
+IN_CONTEXT(cuEventQuery, CUevent event)
+IN_CONTEXT(cuEventDestroy_v2, CUevent event)
+IN_CONTEXT(cuLaunchKernel, CUfunction function, unsigned int grid_x, unsigned int grid_y,
+	   unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z,
+	   unsigned int shared_bytes, CUstream stream, void **parameters, void **extra)
+IN_CONTEXT(cuGraphLaunch, CUgraphExec graph, CUstream stream)
+IN_CONTEXT(cuKernelSetAttribute, int attribute, int value, CUkernel kernel, CUdevice on)
 
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 {
 	*function = (CUfunction)(void *)kernel;
-	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevice on)
-{
-	(void)attribute, (void)value, (void)kernel, (void)on;
 	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }

@@ -3,7 +3,9 @@
  * submitted, so what is freed can be used again at once; the pool returns it to the GPU at the next
  * synchronisation, down to its release threshold.
  */
-#include "null/null_entry.h"
+#pragma GCC visibility push(default)
+#include "abi/cuda_entry.h"
+#pragma GCC visibility pop
 #include "null/null_memory.h"
 
 enum { RELEASE_THRESHOLD = 4, RESERVED_CURRENT = 5 };

@@ -94,7 +94,6 @@ static void set_latency(uint64_t index, uint64_t processes)
 
 	snprintf(text, sizeof(text), "%" PRIu64, index * MAX_LATENCY_NS / (processes - 1));
 	setenv("NULL_DRIVER_LATENCY_NS", text, 1);
-	setenv("NULL_DRIVER_LATENCY", "sleep", 1);
 }
 
 static void racer(uint64_t index, uint64_t processes, int rounds)
