@@ -102,10 +102,7 @@ nvmlReturn_t nvml_enter_any(void)
 
 nvmlReturn_t nvml_enter(nvmlDevice_t device)
 {
-	nvmlReturn_t result = nvml_enter_any();
-
-	if (result != NVML_SUCCESS)
-		return result;
+	NVML_TRY(nvml_enter_any());
 	for (int i = 0; i < gpu_count; i++) {
 		if (device == &gpus[i] ||
 		    (device == &instances[i] && nvml_has_instance(sim_link_gpu(gpus[i].link))))

@@ -8,31 +8,26 @@
 #include "nvml/nvml_gpus.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define PCI_DEVICE_ID	 0x20b010deu /* an A100's, of vendor 0x10de */
 #define PCI_SUBSYSTEM_ID 0x145f10deu
 
-static nvmlReturn_t query_memory(nvmlDevice_t device, struct sim_memory *out)
+static nvmlReturn_t query_memory(nvmlDevice_t device, const void *out, struct sim_memory *memory)
 {
-	nvmlReturn_t result = nvml_enter(device);
+	nvmlReturn_t result;
 
-	if (result != NVML_SUCCESS)
-		return result;
-	result = nvml_query(device, SIM_MEMORY_INFO, out, sizeof(*out), NULL);
+	NVML_TRY(nvml_enter(device));
+	result = nvml_query(device, SIM_MEMORY_INFO, memory, sizeof(*memory), NULL);
 	nvml_leave();
-	return result;
+	return result == NVML_SUCCESS && !out ? NVML_ERROR_INVALID_ARGUMENT : result;
 }
 
-nvmlReturn_t nvml_describe(nvmlDevice_t device, struct sim_gpu *out)
+nvmlReturn_t nvml_describe(nvmlDevice_t device, const void *out, struct sim_gpu *gpu)
 {
-	nvmlReturn_t result = nvml_enter(device);
-
-	if (result != NVML_SUCCESS)
-		return result;
-	*out = *sim_link_gpu(device->link);
+	NVML_TRY(nvml_enter(device));
+	*gpu = *sim_link_gpu(device->link);
 	nvml_leave();
-	return NVML_SUCCESS;
+	return out ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 /* A number that is part of the GPU's identity or of its fixed state. */
@@ -40,13 +35,10 @@ nvmlReturn_t nvml_describe(nvmlDevice_t device, struct sim_gpu *out)
 	NVML_API(function, nvmlDevice_t device, type *value)                                       \
 	{                                                                                          \
 		struct sim_gpu gpu;                                                                \
-		nvmlReturn_t result = nvml_describe(device, &gpu);                                 \
                                                                                                    \
-		if (result == NVML_SUCCESS && !value)                                              \
-			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
-		if (result == NVML_SUCCESS)                                                        \
-			*value = (type)(expression);                                               \
-		return result;                                                                     \
+		NVML_TRY(nvml_describe(device, value, &gpu));                                      \
+		*value = (type)(expression);                                                       \
+		return NVML_SUCCESS;                                                               \
 	}
 
 static bool has_instance(nvmlDevice_t device, const struct sim_gpu *gpu)
@@ -54,20 +46,18 @@ static bool has_instance(nvmlDevice_t device, const struct sim_gpu *gpu)
 	return !device->instance && nvml_has_instance(gpu);
 }
 
+/* nvmlDeviceArchitecture_t. */
 static unsigned int architecture(const struct sim_gpu *gpu)
 {
-	/* nvmlDeviceArchitecture_t; 8.9 is Ada, the other 8.x are Ampere. */
-	static const unsigned int by_major[] = {
+	static const unsigned int by_major[16] = {
 	    [5] = 3, [6] = 4, [7] = 5, [8] = 7, [9] = 9, [10] = 10};
+	unsigned int found = by_major[gpu->capability_major & 15];
+	unsigned int minor = gpu->capability_minor;
 
-	if (gpu->capability_major == 7 && gpu->capability_minor == 5)
-		return 6;
-	if (gpu->capability_major == 8 && gpu->capability_minor == 9)
-		return 8;
-	if (gpu->capability_major < sizeof(by_major) / sizeof(by_major[0]) &&
-	    by_major[gpu->capability_major])
-		return by_major[gpu->capability_major];
-	return 0xffffffffu;
+	/* 7.5 is Turing, the other 7.x are Volta; 8.9 is Ada, the other 8.x are Ampere. */
+	if ((found == 5 && minor == 5) || (found == 7 && minor == 9))
+		return found + 1;
+	return found ? found : 0xffffffffu;
 }
 
 GPU_NUMBER(nvmlDeviceGetMinorNumber, unsigned int, gpu.minor)
@@ -90,15 +80,11 @@ GPU_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, has_instance(device, &g
 	NVML_API(function, nvmlDevice_t device, type *first, type *second)                         \
 	{                                                                                          \
 		struct sim_gpu gpu;                                                                \
-		nvmlReturn_t result = nvml_describe(device, &gpu);                                 \
                                                                                                    \
-		if (result == NVML_SUCCESS && (!first || !second))                                 \
-			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
-		if (result == NVML_SUCCESS) {                                                      \
-			*first = (type)(one);                                                      \
-			*second = (type)(two);                                                     \
-		}                                                                                  \
-		return result;                                                                     \
+		NVML_TRY(nvml_describe(device, first ? second : first, &gpu));                     \
+		*first = (type)(one);                                                              \
+		*second = (type)(two);                                                             \
+		return NVML_SUCCESS;                                                               \
 	}
 
 GPU_PAIR(nvmlDeviceGetMigMode, unsigned int, has_instance(device, &gpu), has_instance(device, &gpu))
@@ -108,52 +94,42 @@ GPU_PAIR(nvmlDeviceGetCudaComputeCapability, int, gpu.capability_major, gpu.capa
 NVML_API(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, nvmlMemory_t *memory)
 {
 	struct sim_memory pool;
-	nvmlReturn_t result = query_memory(device, &pool);
 
-	if (result == NVML_SUCCESS && !memory)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS) {
-		memory->total = pool.total_bytes;
-		memory->free = pool.free_bytes;
-		memory->used = pool.total_bytes - pool.free_bytes;
-	}
-	return result;
+	NVML_TRY(query_memory(device, memory, &pool));
+	*memory = (nvmlMemory_t){.total = pool.total_bytes,
+				 .free = pool.free_bytes,
+				 .used = pool.total_bytes - pool.free_bytes};
+	return NVML_SUCCESS;
 }
 
 NVML_API(nvmlDeviceGetMemoryInfo_v2, nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
 	struct sim_memory pool;
-	nvmlReturn_t result = query_memory(device, &pool);
 
-	if (result == NVML_SUCCESS && !memory)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS && memory->version != NVML_MEMORY_V2)
+	NVML_TRY(query_memory(device, memory, &pool));
+	if (memory->version != NVML_MEMORY_V2)
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	if (result == NVML_SUCCESS) {
-		memory->total = pool.total_bytes;
-		memory->reserved = 0;
-		memory->free = pool.free_bytes;
-		memory->used = pool.total_bytes - pool.free_bytes;
-	}
-	return result;
+	*memory = (nvmlMemory_v2_t){.version = memory->version,
+				    .total = pool.total_bytes,
+				    .free = pool.free_bytes,
+				    .used = pool.total_bytes - pool.free_bytes};
+	return NVML_SUCCESS;
 }
 
 NVML_API(nvmlDeviceGetName, nvmlDevice_t device, char *name, unsigned int length)
 {
 	struct sim_gpu gpu;
-	nvmlReturn_t result = nvml_describe(device, &gpu);
 
-	return result == NVML_SUCCESS ? nvml_copy_text(gpu.name, name, length) : result;
+	NVML_TRY(nvml_describe(device, name, &gpu));
+	return nvml_copy_text(gpu.name, name, length);
 }
 
 NVML_API(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned int length)
 {
 	char text[NVML_DEVICE_UUID_BUFFER_SIZE];
 	struct sim_gpu gpu;
-	nvmlReturn_t result = nvml_describe(device, &gpu);
 
-	if (result != NVML_SUCCESS)
-		return result;
+	NVML_TRY(nvml_describe(device, uuid, &gpu));
 	nvml_format_uuid(&gpu, device->instance, text);
 	return nvml_copy_text(text, uuid, length);
 }
@@ -163,15 +139,11 @@ NVML_API(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned int length
 	NVML_API(function, nvmlDevice_t device, unsigned int *value)                               \
 	{                                                                                          \
 		struct sim_gpu gpu;                                                                \
-		nvmlReturn_t result = nvml_describe(device, &gpu);                                 \
                                                                                                    \
-		if (result == NVML_SUCCESS && !value)                                              \
-			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
-		if (result == NVML_SUCCESS && !device->instance)                                   \
-			result = NVML_ERROR_NOT_SUPPORTED;                                         \
-		if (result == NVML_SUCCESS)                                                        \
+		NVML_TRY(nvml_describe(device, value, &gpu));                                      \
+		if (device->instance)                                                              \
 			*value = 0;                                                                \
-		return result;                                                                     \
+		return device->instance ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;                 \
 	}
 
 INSTANCE_NUMBER(nvmlDeviceGetGpuInstanceId)
@@ -181,12 +153,8 @@ NVML_API(nvmlDeviceGetMigDeviceHandleByIndex, nvmlDevice_t device, unsigned int 
 	 nvmlDevice_t *out)
 {
 	struct sim_gpu gpu;
-	nvmlReturn_t result = nvml_describe(device, &gpu);
 
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!out)
-		return NVML_ERROR_INVALID_ARGUMENT;
+	NVML_TRY(nvml_describe(device, out, &gpu));
 	if (index || !has_instance(device, &gpu))
 		return NVML_ERROR_NOT_FOUND;
 	*out = nvml_instance_of(device);
@@ -196,11 +164,9 @@ NVML_API(nvmlDeviceGetMigDeviceHandleByIndex, nvmlDevice_t device, unsigned int 
 NVML_API(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, nvmlDevice_t device, nvmlDevice_t *out)
 {
 	struct sim_gpu gpu;
-	nvmlReturn_t result = nvml_describe(device, &gpu);
 
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!out || !device->instance)
+	NVML_TRY(nvml_describe(device, out, &gpu));
+	if (!device->instance)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	*out = nvml_gpu_of(device);
 	return NVML_SUCCESS;
@@ -209,18 +175,13 @@ NVML_API(nvmlDeviceGetDeviceHandleFromMigDeviceHandle, nvmlDevice_t device, nvml
 NVML_API(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
 	struct sim_gpu gpu;
-	nvmlReturn_t result = nvml_describe(device, &gpu);
 
-	if (result == NVML_SUCCESS && !pci)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result != NVML_SUCCESS)
-		return result;
-	memset(pci, 0, sizeof(*pci));
-	pci->domain = gpu.pci_domain;
-	pci->bus = gpu.pci_bus;
-	pci->device = gpu.pci_device;
-	pci->pciDeviceId = PCI_DEVICE_ID;
-	pci->pciSubSystemId = PCI_SUBSYSTEM_ID;
+	NVML_TRY(nvml_describe(device, pci, &gpu));
+	*pci = (nvmlPciInfo_t){.domain = gpu.pci_domain,
+			       .bus = gpu.pci_bus,
+			       .device = gpu.pci_device,
+			       .pciDeviceId = PCI_DEVICE_ID,
+			       .pciSubSystemId = PCI_SUBSYSTEM_ID};
 	snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0",
 		 gpu.pci_domain & 0xffff, gpu.pci_bus & 0xff, gpu.pci_device & 0xff);
 	snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", gpu.pci_domain, gpu.pci_bus,
@@ -232,27 +193,22 @@ NVML_API(nvmlDeviceGetTotalEccErrors, nvmlDevice_t device, unsigned int error_ty
 	 unsigned int counter_type, unsigned long long *count)
 {
 	struct sim_gpu gpu;
-	nvmlReturn_t result = nvml_describe(device, &gpu);
 
-	if (result == NVML_SUCCESS && (!count || error_type > 1 || counter_type > 1))
+	NVML_TRY(nvml_describe(device, count, &gpu));
+	if (error_type > 1 || counter_type > 1)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS)
-		*count = 0;
-	return result;
+	*count = 0;
+	return NVML_SUCCESS;
 }
 
 /* One field is simulated. The call succeeds also where a field of it is not supported. */
 NVML_API(nvmlDeviceGetFieldValues, nvmlDevice_t device, int count, nvmlFieldValue_t *values)
 {
-	nvmlReturn_t result = nvml_enter(device);
 	struct sim_shared *shared;
 
-	if (result != NVML_SUCCESS)
-		return result;
+	NVML_TRY(nvml_enter(device));
 	shared = sim_link_shared(device->link);
-	if (count < 1 || !values)
-		result = NVML_ERROR_INVALID_ARGUMENT;
-	for (int i = 0; result == NVML_SUCCESS && i < count; i++) {
+	for (int i = 0; values && i < count; i++) {
 		nvmlFieldValue_t *field = &values[i];
 
 		field->timestamp = (long long)nvml_now_us();
@@ -262,12 +218,11 @@ NVML_API(nvmlDeviceGetFieldValues, nvmlDevice_t device, int count, nvmlFieldValu
 			continue;
 		field->nvmlReturn = NVML_SUCCESS;
 		field->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
-		field->value.ullVal = 0;
-		field->value.uiVal =
+		field->value.ullVal =
 		    __atomic_load_n(&shared->board.recovery_action, __ATOMIC_RELAXED);
 	}
 	nvml_leave();
-	return result;
+	return count < 1 || !values ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
 }
 
 /* No simulated GPU has access to another's memory. */
@@ -275,13 +230,11 @@ NVML_API(nvmlDeviceGetP2PStatus, nvmlDevice_t device, nvmlDevice_t peer, unsigne
 	 unsigned int *status)
 {
 	struct sim_gpu gpu;
-	nvmlReturn_t result = nvml_describe(device, &gpu);
 
-	if (result == NVML_SUCCESS)
-		result = nvml_describe(peer, &gpu);
-	if (result == NVML_SUCCESS && (index >= NVML_P2P_CAPS_INDEX_COUNT || !status))
-		result = NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS)
-		*status = device == peer ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED;
-	return result;
+	NVML_TRY(nvml_describe(device, status, &gpu));
+	NVML_TRY(nvml_describe(peer, status, &gpu));
+	if (index >= NVML_P2P_CAPS_INDEX_COUNT)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*status = device == peer ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED;
+	return NVML_SUCCESS;
 }

@@ -37,8 +37,8 @@ nvmlDevice_t nvml_gpu_of(nvmlDevice_t instance);
 nvmlDevice_t nvml_instance_of(nvmlDevice_t gpu);
 unsigned int nvml_index(nvmlDevice_t device);
 
-/* The GPU's description, for a caller that has not entered. */
-nvmlReturn_t nvml_describe(nvmlDevice_t device, struct sim_gpu *gpu);
+/* The GPU's description, for a caller that has not entered and will store an answer in `out`. */
+nvmlReturn_t nvml_describe(nvmlDevice_t device, const void *out, struct sim_gpu *gpu);
 
 /* One request to the GPU; its status as an NVML code. */
 nvmlReturn_t nvml_query(nvmlDevice_t device, enum sim_op op, void *reply, uint32_t cap,
@@ -49,6 +49,14 @@ void nvml_format_uuid(const struct sim_gpu *gpu, bool instance, char *text);
 
 /* Copies with the final NUL, or returns INSUFFICIENT_SIZE. */
 nvmlReturn_t nvml_copy_text(const char *text, char *out, unsigned int out_bytes);
+
+/* Returns from the calling function with the result of `call` unless that is NVML_SUCCESS. */
+#define NVML_TRY(call)                                                                             \
+	do {                                                                                       \
+		nvmlReturn_t tried = (call);                                                       \
+		if (tried != NVML_SUCCESS)                                                         \
+			return tried;                                                              \
+	} while (0)
 
 /* Microseconds since 1970, as in NVML's samples. */
 unsigned long long nvml_now_us(void);

@@ -10,10 +10,7 @@
 
 NVML_API(nvmlDeviceGetCount_v2, unsigned int *count)
 {
-	nvmlReturn_t result = nvml_enter_any();
-
-	if (result != NVML_SUCCESS)
-		return result;
+	NVML_TRY(nvml_enter_any());
 	if (count)
 		*count = (unsigned int)nvml_gpu_count();
 	nvml_leave();
@@ -41,11 +38,9 @@ static nvmlReturn_t hand_out(int index, nvmlReturn_t absent, nvmlDevice_t *devic
 
 NVML_API(nvmlDeviceGetHandleByIndex_v2, unsigned int index, nvmlDevice_t *device)
 {
-	nvmlReturn_t result = nvml_enter_any();
+	nvmlReturn_t result = NVML_ERROR_INVALID_ARGUMENT;
 
-	if (result != NVML_SUCCESS)
-		return result;
-	result = NVML_ERROR_INVALID_ARGUMENT;
+	NVML_TRY(nvml_enter_any());
 	if (device && index < SIM_MAX_GPUS)
 		result = hand_out((int)index, NVML_ERROR_INVALID_ARGUMENT, device);
 	nvml_leave();
@@ -59,14 +54,12 @@ NVML_API(nvmlDeviceGetHandleByIndex, unsigned int index, nvmlDevice_t *device)
 
 NVML_API(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
 {
-	nvmlReturn_t result = nvml_enter_any();
+	nvmlReturn_t result = NVML_ERROR_INVALID_ARGUMENT;
 	char text[NVML_DEVICE_UUID_BUFFER_SIZE];
 	bool instance = uuid && strncmp(uuid, "MIG-", 4) == 0;
 	int found = -1;
 
-	if (result != NVML_SUCCESS)
-		return result;
-	result = NVML_ERROR_INVALID_ARGUMENT;
+	NVML_TRY(nvml_enter_any());
 	if (uuid && device) {
 		for (int i = 0; i < nvml_gpu_count() && found < 0; i++) {
 			nvml_format_uuid(sim_link_gpu(nvml_gpu(i)->link), instance, text);
@@ -99,12 +92,10 @@ static int parse_bus_id(const char *text, unsigned int *domain, unsigned int *bu
 NVML_API(nvmlDeviceGetHandleByPciBusId_v2, const char *bus_id, nvmlDevice_t *device)
 {
 	unsigned int domain, bus, slot;
-	nvmlReturn_t result = nvml_enter_any();
+	nvmlReturn_t result = NVML_ERROR_INVALID_ARGUMENT;
 	int found = -1;
 
-	if (result != NVML_SUCCESS)
-		return result;
-	result = NVML_ERROR_INVALID_ARGUMENT;
+	NVML_TRY(nvml_enter_any());
 	if (bus_id && device && parse_bus_id(bus_id, &domain, &bus, &slot)) {
 		for (int i = 0; i < nvml_gpu_count() && found < 0; i++) {
 			const struct sim_gpu *gpu = sim_link_gpu(nvml_gpu(i)->link);

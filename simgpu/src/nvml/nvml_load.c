@@ -4,45 +4,28 @@
  * Utilization is the daemon's. Temperature, power and clocks are derived from it by the fixed rules
  * below, so that tools show changing values.
  */
+#include <stddef.h>
+
 #include "client/channel.h"
 #include "nvml/nvml_gpus.h"
-
-#include <stdbool.h>
-#include <stddef.h>
 
 #define IDLE_CELSIUS   34u
 #define LOAD_CELSIUS   36u /* added at full load */
 #define IDLE_MILLIWATT 55000u
 #define IDLE_CLOCK_MHZ 210u
 
-static nvmlReturn_t query_utilization(nvmlDevice_t device, struct sim_utilization *out)
+/* For a caller that will store an answer in `out`. */
+static nvmlReturn_t query_utilization(nvmlDevice_t device, const void *out,
+				      struct sim_utilization *load)
 {
-	nvmlReturn_t result = nvml_enter(device);
+	nvmlReturn_t result;
 
-	if (result != NVML_SUCCESS)
-		return result;
+	NVML_TRY(nvml_enter(device));
 	sim_look(device->link);
-	result = nvml_query(device, SIM_UTILIZATION, out, sizeof(*out), NULL);
+	result = nvml_query(device, SIM_UTILIZATION, load, sizeof(*load), NULL);
 	nvml_leave();
-	return result;
+	return result == NVML_SUCCESS && !out ? NVML_ERROR_INVALID_ARGUMENT : result;
 }
-
-/* A number that varies with the load. */
-#define LOAD_NUMBER(function, type, expression)                                                    \
-	NVML_API(function, nvmlDevice_t device, type *value)                                       \
-	{                                                                                          \
-		struct sim_utilization load;                                                       \
-		struct sim_gpu gpu;                                                                \
-		nvmlReturn_t result = nvml_describe(device, &gpu);                                 \
-                                                                                                   \
-		if (result == NVML_SUCCESS && !value)                                              \
-			result = NVML_ERROR_INVALID_ARGUMENT;                                      \
-		if (result == NVML_SUCCESS)                                                        \
-			result = query_utilization(device, &load);                                 \
-		if (result == NVML_SUCCESS)                                                        \
-			*value = (type)(expression);                                               \
-		return result;                                                                     \
-	}
 
 static unsigned int power_mw(const struct sim_gpu *gpu, const struct sim_utilization *load)
 {
@@ -53,32 +36,35 @@ static unsigned int power_mw(const struct sim_gpu *gpu, const struct sim_utiliza
 	       (unsigned int)((uint64_t)(gpu->power_limit_mw - idle_mw) * load->gpu_percent / 100);
 }
 
-LOAD_NUMBER(nvmlDeviceGetPowerUsage, unsigned int, power_mw(&gpu, &load))
+NVML_API(nvmlDeviceGetPowerUsage, nvmlDevice_t device, unsigned int *milliwatt)
+{
+	struct sim_utilization load;
+	struct sim_gpu gpu;
+
+	NVML_TRY(nvml_describe(device, milliwatt, &gpu));
+	NVML_TRY(query_utilization(device, milliwatt, &load));
+	*milliwatt = power_mw(&gpu, &load);
+	return NVML_SUCCESS;
+}
 
 NVML_API(nvmlDeviceGetUtilizationRates, nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
 	struct sim_utilization load;
-	nvmlReturn_t result = query_utilization(device, &load);
 
-	if (result == NVML_SUCCESS && !utilization)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS) {
-		utilization->gpu = load.gpu_percent;
-		utilization->memory = load.memory_percent;
-	}
-	return result;
+	NVML_TRY(query_utilization(device, utilization, &load));
+	*utilization = (nvmlUtilization_t){load.gpu_percent, load.memory_percent};
+	return NVML_SUCCESS;
 }
 
 NVML_API(nvmlDeviceGetTemperature, nvmlDevice_t device, unsigned int sensor, unsigned int *celsius)
 {
 	struct sim_utilization load;
-	nvmlReturn_t result = query_utilization(device, &load);
 
-	if (result == NVML_SUCCESS && (!celsius || sensor != NVML_TEMPERATURE_GPU))
+	NVML_TRY(query_utilization(device, celsius, &load));
+	if (sensor != NVML_TEMPERATURE_GPU)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result == NVML_SUCCESS)
-		*celsius = IDLE_CELSIUS + LOAD_CELSIUS * load.gpu_percent / 100;
-	return result;
+	*celsius = IDLE_CELSIUS + LOAD_CELSIUS * load.gpu_percent / 100;
+	return NVML_SUCCESS;
 }
 
 static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, unsigned int id,
@@ -87,22 +73,16 @@ static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, unsigned i
 	bool current = id == NVML_CLOCK_ID_CURRENT;
 	struct sim_utilization load = {0};
 	struct sim_gpu gpu;
-	nvmlReturn_t result = nvml_describe(device, &gpu);
 
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!mhz || type >= NVML_CLOCK_COUNT || id >= NVML_CLOCK_ID_COUNT)
+	NVML_TRY(nvml_describe(device, mhz, &gpu));
+	if (type >= NVML_CLOCK_COUNT || id >= NVML_CLOCK_ID_COUNT)
 		return NVML_ERROR_INVALID_ARGUMENT;
 	if (current)
-		result = query_utilization(device, &load);
-	if (result != NVML_SUCCESS)
-		return result;
+		NVML_TRY(query_utilization(device, mhz, &load));
 	if (type == NVML_CLOCK_MEM)
 		*mhz = gpu.memory_clock_khz / 1000;
-	else if (current && !load.gpu_percent)
-		*mhz = IDLE_CLOCK_MHZ;
 	else
-		*mhz = gpu.clock_khz / 1000;
+		*mhz = current && !load.gpu_percent ? IDLE_CLOCK_MHZ : gpu.clock_khz / 1000;
 	return NVML_SUCCESS;
 }
 

@@ -22,11 +22,10 @@ struct rows {
 static nvmlReturn_t query_rows(nvmlDevice_t device, enum sim_op op, size_t row_bytes,
 			       struct rows *rows)
 {
-	nvmlReturn_t result = nvml_enter(device);
+	nvmlReturn_t result;
 	uint32_t got = 0;
 
-	if (result != NVML_SUCCESS)
-		return result;
+	NVML_TRY(nvml_enter(device));
 	sim_look(device->link);
 	rows->of = malloc(SIM_PAYLOAD_BYTES);
 	result = rows->of ? nvml_query(device, op, rows->of, SIM_PAYLOAD_BYTES, &got)
@@ -44,12 +43,6 @@ static nvmlReturn_t query_processes(nvmlDevice_t device, struct rows *rows)
 	return query_rows(device, SIM_PROCESSES, sizeof(struct sim_process), rows);
 }
 
-static nvmlReturn_t query_loads(nvmlDevice_t device, struct rows *rows)
-{
-	return query_rows(device, SIM_PROCESS_UTILIZATION, sizeof(struct sim_process_utilization),
-			  rows);
-}
-
 /* Their number is stored in *count, whether or not the caller has space for them. */
 static nvmlReturn_t check_capacity(unsigned int *count, const void *out, unsigned int there)
 {
@@ -62,12 +55,12 @@ static nvmlReturn_t check_capacity(unsigned int *count, const void *out, unsigne
 static nvmlReturn_t compute_processes(nvmlDevice_t device, unsigned int *count, void *out,
 				      size_t row_bytes)
 {
-	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = query_processes(device, &rows);
-	const struct sim_process *found = rows.of;
+	const struct sim_process *found;
+	nvmlReturn_t result;
+	struct rows rows;
 
-	if (result != NVML_SUCCESS)
-		return result;
+	NVML_TRY(query_processes(device, &rows));
+	found = rows.of;
 	if (!count || (*count && !out))
 		result = NVML_ERROR_INVALID_ARGUMENT;
 	else
@@ -110,17 +103,14 @@ NVML_API(nvmlDeviceGetComputeRunningProcesses, nvmlDevice_t device, unsigned int
 #define NO_PROCESSES(function)                                                                     \
 	NVML_API(function, nvmlDevice_t device, unsigned int *count, void *rows)                   \
 	{                                                                                          \
-		struct rows found = {NULL, 0};                                                     \
-		nvmlReturn_t result = query_processes(device, &found);                             \
+		struct rows found;                                                                 \
                                                                                                    \
 		(void)rows;                                                                        \
-		if (result != NVML_SUCCESS)                                                        \
-			return result;                                                             \
+		NVML_TRY(query_processes(device, &found));                                         \
 		free(found.of);                                                                    \
-		if (!count)                                                                        \
-			return NVML_ERROR_INVALID_ARGUMENT;                                        \
-		*count = 0;                                                                        \
-		return NVML_SUCCESS;                                                               \
+		if (count)                                                                         \
+			*count = 0;                                                                \
+		return count ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;                         \
 	}
 
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
@@ -133,12 +123,12 @@ NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 NVML_API(nvmlDeviceGetRunningProcessDetailList, nvmlDevice_t device,
 	 nvmlProcessDetailList_v1_t *list)
 {
-	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = query_processes(device, &rows);
-	const struct sim_process *found = rows.of;
+	const struct sim_process *found;
+	nvmlReturn_t result;
+	struct rows rows;
 
-	if (result != NVML_SUCCESS)
-		return result;
+	NVML_TRY(query_processes(device, &rows));
+	found = rows.of;
 	if (!list || list->mode > NVML_PROCESS_MODE_MPS)
 		result = NVML_ERROR_INVALID_ARGUMENT;
 	else if (list->version != NVML_PROCESS_DETAIL_LIST_V1)
@@ -157,23 +147,34 @@ NVML_API(nvmlDeviceGetRunningProcessDetailList, nvmlDevice_t device,
 	return result;
 }
 
+/* The processes' use of the second that just ended, for a caller with space for `*count`. */
+static nvmlReturn_t query_loads(nvmlDevice_t device, unsigned int *count, const void *out,
+				struct rows *rows)
+{
+	nvmlReturn_t result;
+
+	NVML_TRY(query_rows(device, SIM_PROCESS_UTILIZATION, sizeof(struct sim_process_utilization),
+			    rows));
+	if (!count)
+		result = NVML_ERROR_INVALID_ARGUMENT;
+	else
+		result =
+		    rows->count ? check_capacity(count, out, rows->count) : NVML_ERROR_NOT_FOUND;
+	if (result != NVML_SUCCESS)
+		free(rows->of);
+	return result;
+}
+
 NVML_API(nvmlDeviceGetProcessUtilization, nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
 	 unsigned int *count, unsigned long long since)
 {
-	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = query_loads(device, &rows);
-	const struct sim_process_utilization *found = rows.of;
+	const struct sim_process_utilization *found;
+	struct rows rows;
 
-	(void)since; /* every sample is of the second that just ended */
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!count)
-		result = NVML_ERROR_INVALID_ARGUMENT;
-	else if (!rows.count)
-		result = NVML_ERROR_NOT_FOUND;
-	else
-		result = check_capacity(count, out, rows.count);
-	for (unsigned int i = 0; result == NVML_SUCCESS && i < rows.count; i++)
+	(void)since;
+	NVML_TRY(query_loads(device, count, out, &rows));
+	found = rows.of;
+	for (unsigned int i = 0; i < rows.count; i++)
 		out[i] = (nvmlProcessUtilizationSample_t){
 		    .pid = found[i].pid,
 		    .timeStamp = nvml_now_us(),
@@ -181,28 +182,23 @@ NVML_API(nvmlDeviceGetProcessUtilization, nvmlDevice_t device, nvmlProcessUtiliz
 		    .memUtil = found[i].gpu_percent / 2,
 		};
 	free(rows.of);
-	return result;
+	return NVML_SUCCESS;
 }
 
 NVML_API(nvmlDeviceGetProcessesUtilizationInfo, nvmlDevice_t device,
 	 nvmlProcessesUtilizationInfo_v1_t *info)
 {
-	struct rows rows = {NULL, 0};
-	nvmlReturn_t result = query_loads(device, &rows);
-	const struct sim_process_utilization *found = rows.of;
+	const struct sim_process_utilization *found;
+	struct rows rows;
 
-	if (result != NVML_SUCCESS)
-		return result;
-	if (!info)
-		result = NVML_ERROR_INVALID_ARGUMENT;
-	else if (info->version != NVML_PROCESSES_UTILIZATION_V1)
-		result = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-	else if (!rows.count)
-		result = NVML_ERROR_NOT_FOUND;
-	else
-		result =
-		    check_capacity(&info->processSamplesCount, info->procUtilArray, rows.count);
-	for (unsigned int i = 0; result == NVML_SUCCESS && i < rows.count; i++)
+	NVML_TRY(nvml_enter(device));
+	nvml_leave();
+	if (info && info->version != NVML_PROCESSES_UTILIZATION_V1)
+		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+	NVML_TRY(query_loads(device, info ? &info->processSamplesCount : NULL,
+			     info ? info->procUtilArray : NULL, &rows));
+	found = rows.of;
+	for (unsigned int i = 0; i < rows.count; i++)
 		info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
 		    .timeStamp = nvml_now_us(),
 		    .pid = found[i].pid,
@@ -210,29 +206,24 @@ NVML_API(nvmlDeviceGetProcessesUtilizationInfo, nvmlDevice_t device,
 		    .memUtil = found[i].gpu_percent / 2,
 		};
 	free(rows.of);
-	return result;
+	return NVML_SUCCESS;
 }
 
 /* The window through which the CPU accesses the GPU: the next power of two; a context maps a
  * little. */
 NVML_API(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t device, nvmlBAR1Memory_t *bar1)
 {
-	struct rows rows = {NULL, 0};
 	unsigned long long window = 1, used = 0;
+	const struct sim_process *found;
 	struct sim_gpu gpu;
-	nvmlReturn_t result = query_processes(device, &rows);
-	const struct sim_process *found = rows.of;
+	struct rows rows;
 
-	if (result != NVML_SUCCESS)
-		return result;
+	NVML_TRY(nvml_describe(device, bar1, &gpu));
+	NVML_TRY(query_processes(device, &rows));
+	found = rows.of;
 	for (unsigned int i = 0; i < rows.count; i++)
 		used += found[i].contexts * BAR1_BYTES_PER_CONTEXT;
 	free(rows.of);
-	result = nvml_describe(device, &gpu);
-	if (result == NVML_SUCCESS && !bar1)
-		return NVML_ERROR_INVALID_ARGUMENT;
-	if (result != NVML_SUCCESS)
-		return result;
 	while (window < gpu.memory_bytes)
 		window *= 2;
 	used = used < window ? used : window;

@@ -52,10 +52,8 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t 
 NVML_API(nvmlSystemGetDriverVersion, char *version, unsigned int length)
 {
 	char text[NVML_VERSION_BUFFER_SIZE] = "";
-	nvmlReturn_t result = nvml_enter_any();
 
-	if (result != NVML_SUCCESS)
-		return result;
+	NVML_TRY(nvml_enter_any());
 	if (nvml_gpu_count())
 		snprintf(text, sizeof(text), "%s", sim_link_gpu(nvml_gpu(0)->link)->driver_version);
 	nvml_leave();
@@ -70,10 +68,7 @@ NVML_API(nvmlSystemGetNVMLVersion, char *version, unsigned int length)
 
 NVML_API(nvmlSystemGetCudaDriverVersion_v2, int *version)
 {
-	nvmlReturn_t result = nvml_enter_any();
-
-	if (result != NVML_SUCCESS)
-		return result;
+	NVML_TRY(nvml_enter_any());
 	if (version)
 		*version =
 		    nvml_gpu_count() ? (int)sim_link_gpu(nvml_gpu(0)->link)->cuda_version : 0;
@@ -95,14 +90,11 @@ NVML_API(nvmlInternalGetExportTable, const void **table, const void *id)
 
 NVML_API(nvmlSystemGetProcessName, unsigned int pid, char *name, unsigned int length)
 {
-	nvmlReturn_t result;
 	char path[32];
 	ssize_t got;
 	int fd;
 
-	result = nvml_enter_any();
-	if (result != NVML_SUCCESS)
-		return result;
+	NVML_TRY(nvml_enter_any());
 	nvml_leave();
 	if (!name || !length)
 		return NVML_ERROR_INVALID_ARGUMENT;

@@ -9,10 +9,7 @@
 #define UNSUPPORTED(name)                                                                          \
 	NVML_API(name, void)                                                                       \
 	{                                                                                          \
-		nvmlReturn_t result = nvml_enter_any();                                            \
-                                                                                                   \
-		if (result != NVML_SUCCESS)                                                        \
-			return result;                                                             \
+		NVML_TRY(nvml_enter_any());                                                        \
 		nvml_leave();                                                                      \
 		return NVML_ERROR_NOT_SUPPORTED;                                                   \
 	}
