@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -39,14 +39,8 @@ class GpuConfig:
     pci_bus: int
     name: str = "NVIDIA SimGPU"
     pci_domain: int = 0
-    pci_device: int = 0
     capability_major: int = 8
-    capability_minor: int = 0
     multiprocessors: int = 108
-    clock_khz: int = 1_410_000
-    memory_clock_khz: int = 1_215_000
-    bus_width_bits: int = 5120
-    power_limit_mw: int = 400_000
     mig_uuid: str = ""
     """MIG- and 32 hex digits: the GPU is in MIG mode, with one instance that has all of it."""
 
@@ -129,21 +123,10 @@ def parse(text: str) -> HostConfig:
     tables = merged["gpu"]
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError("gpu: invalid value: must be one [[gpu]] table per GPU")
-    return checked(
-        HostConfig(
-            driver_version=_typed(merged, "driver_version", str),
-            cuda_version=_typed(merged, "cuda_version", int),
-            granule_bytes=parse_bytes(merged["granule"], "granule"),
-            context_overhead_bytes=parse_bytes(merged["context_overhead"], "context_overhead"),
-            context_host_bytes=parse_bytes(merged["context_host_memory"], "context_host_memory"),
-            module_overhead_bytes=parse_bytes(merged["module_overhead"], "module_overhead"),
-            teardown_delay_s=float(_typed(merged, "teardown_delay_s", (int, float))),
-            launch_default_ns=_typed(merged, "launch_default_ns", int),
-            time_slice_us=_typed(merged, "time_slice_us", int),
-            copy_gib_per_s=float(_typed(merged, "copy_gib_per_s", (int, float))),
-            gpus=tuple(_gpu(index, table) for index, table in enumerate(tables)),
-        )
-    )
+    values = {attribute: read(merged[key], key) for key, attribute, read, *_ in _HOST_KEYS}
+    values["driver_version"] = _text(merged["driver_version"], "driver_version")
+    gpus = tuple(_gpu(index, table) for index, table in enumerate(tables))
+    return checked(HostConfig(gpus=gpus, **values))
 
 
 def load(path: Path) -> HostConfig:
@@ -155,35 +138,60 @@ def load(path: Path) -> HostConfig:
         raise ConfigError(f"{path}: {error}") from error
 
 
-_HOST_RANGES: Final = (
-    ("granule", "granule_bytes", 1, 2**30, "1 byte to 1Gi"),
-    ("context_host_memory", "context_host_bytes", 0, 2**36, "0 to 64Gi"),
-    ("teardown_delay_s", "teardown_delay_s", 0, 3600, "0 to 3600"),
-    ("launch_default_ns", "launch_default_ns", 0, 10**12, "0 to 10^12"),
-    ("time_slice_us", "time_slice_us", 1, 10**9, "1 to 10^9"),
-    ("cuda_version", "cuda_version", 1000, 99_999, "1000 * major + 10 * minor, for example 13000"),
+def _typed(value: Any, key: str, kind: type) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ConfigError(f"{key}: invalid value {value!r}: must be {kind.__name__}")
+    return value
+
+
+def _text(value: object, key: str) -> Any:
+    return _typed(value, key, str)
+
+
+def _whole(value: object, key: str) -> Any:
+    return _typed(value, key, int)
+
+
+def _number(value: object, key: str) -> Any:
+    return float(value) if isinstance(value, int) else _typed(value, key, float)
+
+
+_HOST_KEYS: Final[tuple[tuple[str, str, Callable[[object, str], Any], float, float, str], ...]] = (
+    (
+        "cuda_version",
+        "cuda_version",
+        _whole,
+        1000,
+        99_999,
+        "1000 * major + 10 * minor",
+    ),
+    ("granule", "granule_bytes", parse_bytes, 1, 2**30, "1 byte to 1Gi"),
+    ("context_overhead", "context_overhead_bytes", parse_bytes, 0, 2**48, "0 to 256Ti"),
+    ("context_host_memory", "context_host_bytes", parse_bytes, 0, 2**36, "0 to 64Gi"),
+    ("module_overhead", "module_overhead_bytes", parse_bytes, 0, 2**48, "0 to 256Ti"),
+    ("teardown_delay_s", "teardown_delay_s", _number, 0, 3600, "0 to 3600"),
+    ("launch_default_ns", "launch_default_ns", _whole, 0, 10**12, "0 to 10^12"),
+    ("time_slice_us", "time_slice_us", _whole, 1, 10**9, "1 to 10^9"),
+    ("copy_gib_per_s", "copy_gib_per_s", _number, 0, 10**6, "0 to 10^6"),
 )
-"""Key of the file, attribute, minimum, maximum, and the rule as a message states it."""
+"""Key of the file, attribute, reader, minimum, maximum, and the rule as a message states it."""
 
 
 def checked(host: HostConfig) -> HostConfig:
     """`host` itself, if it can be simulated."""
     if not 1 <= len(host.gpus) <= MAX_GPUS:
         raise ConfigError(f"gpu: {len(host.gpus)} GPUs: must be 1 to {MAX_GPUS}")
-    version, copies = host.driver_version, host.copy_gib_per_s
+    version = host.driver_version
     _require(0 < len(version) < 80, "driver_version", version, "1 to 79 characters")
-    for field, key, least, most, rule in _HOST_RANGES:
+    for field, key, _, least, most, rule in _HOST_KEYS:
         value = getattr(host, key)
         _require(least <= value <= most, field, value, rule)
-    _require(
-        copies == 0 or 0.001 <= copies <= 10**6, "copy_gib_per_s", copies, "0, or 0.001 to 10^6"
-    )
     for index, gpu in enumerate(host.gpus):
         _check_gpu(f"gpu[{index}]", gpu, host.granule_bytes)
     for key in ("uuid", "minor"):
         if len({getattr(gpu, key) for gpu in host.gpus}) != len(host.gpus):
             raise ConfigError(f"gpu: two GPUs with the same {key}")
-    places = {(gpu.pci_domain, gpu.pci_bus, gpu.pci_device) for gpu in host.gpus}
+    places = {(gpu.pci_domain, gpu.pci_bus) for gpu in host.gpus}
     if len(places) != len(host.gpus):
         raise ConfigError("gpu: two GPUs at the same PCI address")
     return host
@@ -205,12 +213,9 @@ def _check_gpu(where: str, gpu: GpuConfig, granule_bytes: int) -> None:
         size,
         f"a positive multiple of {granule_bytes}, below 256Ti",
     )
-    for key, limit in {"pci_domain": 2**16, "pci_bus": 2**8, "pci_device": 32}.items():
-        value = getattr(gpu, key)
-        require(0 <= value < limit, key, value, f"0 to {limit - 1}")
+    require(0 <= gpu.pci_bus < 256, "pci_bus", gpu.pci_bus, "0 to 255")
     for key in _COUNTS:
-        value = getattr(gpu, key)
-        require(0 < value + (key == "capability_minor") < 2**31, key, value, "a positive number")
+        require(0 < getattr(gpu, key) < 2**31, key, getattr(gpu, key), "a positive number")
 
 
 def _require(valid: bool, field: str, value: object, rule: str) -> None:
@@ -218,35 +223,23 @@ def _require(valid: bool, field: str, value: object, rule: str) -> None:
         raise ConfigError(f"{field}: invalid value {value!r}: must be {rule}")
 
 
-_COUNTS: Final = (
-    "capability_major",
-    "capability_minor",
-    "multiprocessors",
-    "clock_khz",
-    "memory_clock_khz",
-    "bus_width_bits",
-    "power_limit_mw",
-)
+_COUNTS: Final = ("capability_major", "multiprocessors")
 _TEXTS: Final = ("name", "mig_uuid")
-_OPTIONAL: Final = ("pci_domain", "pci_device", *_COUNTS)
 
 
 def _gpu(index: int, table: Mapping[str, Any]) -> GpuConfig:
     where = f"gpu[{index}]."
-    _reject_unknown(table, ("uuid", "minor", "memory", "pci_bus", *_TEXTS, *_OPTIONAL), where)
+    _reject_unknown(table, ("uuid", "minor", "memory", "pci_bus", *_TEXTS, *_COUNTS), where)
     for key in ("uuid", "minor", "memory"):
         if key not in table:
             raise ConfigError(f"{where}{key}: missing")
-    optional: dict[str, Any] = {
-        key: _typed(table, key, int, where) for key in _OPTIONAL if key in table
-    }
-    optional |= {key: _typed(table, key, str, where) for key in _TEXTS if key in table}
+    readers = dict.fromkeys(_TEXTS, _text) | dict.fromkeys(_COUNTS, _whole)
     return GpuConfig(
-        uuid=_typed(table, "uuid", str, where),
-        minor=_typed(table, "minor", int, where),
+        uuid=_text(table["uuid"], f"{where}uuid"),
+        minor=_whole(table["minor"], f"{where}minor"),
         memory_bytes=parse_bytes(table["memory"], f"{where}memory"),
-        pci_bus=_typed(table, "pci_bus", int, where) if "pci_bus" in table else index + 1,
-        **optional,
+        pci_bus=_whole(table.get("pci_bus", index + 1), f"{where}pci_bus"),
+        **{key: read(table[key], where + key) for key, read in readers.items() if key in table},
     )
 
 
@@ -256,14 +249,3 @@ def _reject_unknown(
     for key in given:
         if key not in known:
             raise ConfigError(f"{where}{key}: unknown: must be one of {', '.join(known)}")
-
-
-def _typed(
-    table: Mapping[str, Any], key: str, kind: type | tuple[type, ...], where: str = ""
-) -> Any:
-    value = table[key]
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        wanted = " or ".join(each.__name__ for each in kinds)
-        raise ConfigError(f"{where}{key}: invalid value {value!r}: must be {wanted}")
-    return value

@@ -56,8 +56,6 @@ class Control:
                 self._seat(request).lose(True)
             case "restore":
                 self._seat(request).lose(False)
-            case "fail_allocs":
-                self._seat(request).gpu.failing_allocs = _count(request, "count", 2**32)
             case "latency":
                 self._latency(request)
             case "recovery":
@@ -101,8 +99,6 @@ class Control:
                     "used_bytes": seat.gpu.used_bytes,
                     "clients": seat.gpu.clients,
                     "lost": seat.gpu.lost,
-                    "latency_ns": {op.name: ns for op, ns in seat.latency_ns.items() if ns},
-                    "call_faults": seat.gpu.faults.describe(),
                 }
             )
         return {

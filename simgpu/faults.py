@@ -55,6 +55,3 @@ class CallFaults:
     def armed(self) -> int:
         """The number of armed faults."""
         return len(self._failing) + len(self._latency_ns)
-
-    def describe(self) -> dict[str, dict[str, object]]:
-        return {"fail": dict(self._failing), "latency_ns": dict(self._latency_ns)}

@@ -70,8 +70,6 @@ class Gpu:
     def __init__(self, host: HostConfig, config: GpuConfig, board: Board) -> None:
         self.config = config
         self.lost = False
-        self.failing_allocs = 0
-        """How many of the coming allocations fail, whatever the free memory."""
         self.faults = CallFaults()
         self._host = host
         self._board = board
@@ -151,9 +149,6 @@ class Gpu:
             self._context(owner, context)
         if size_bytes <= 0:
             raise GpuError(Status.INVALID_VALUE)
-        if self.failing_allocs:
-            self.failing_allocs -= 1
-            raise GpuError(Status.OUT_OF_MEMORY)
         granule = self._host.granule_bytes
         charged = -(-size_bytes // granule) * granule
         if charged > self.free_bytes:

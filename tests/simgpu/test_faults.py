@@ -51,7 +51,16 @@ def test_a_call_is_late_by_its_name(driver_host: Host) -> None:
     assert float(said.splitlines()[1]) >= 2
 
 
-def test_a_fault_needs_a_calls_name(sim_dir: object) -> None:
-    done = simgpu("fault", "--dir", "/nowhere", "--gpu", "0", "fail", "nvmlInit", "2", "1")
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["fail", "nvmlInit", "2", "1"], "call: invalid value 'nvmlInit': must be an operation or"),
+        (["fail", "cuInit", "two", "1"], "code: invalid value 'two': must be 0 to 999"),
+        (["latency", "cuInit"], "latency takes CALL NS after it"),
+        (["recovery", "now"], "action: must be one of none reset reboot"),
+    ],
+)
+def test_a_wrong_fault_is_refused(shared_host: Host, words: list[str], reason: str) -> None:
+    done = simgpu("fault", "--dir", shared_host.directory, "--gpu", "0", *words)
     assert done.returncode == 1
-    assert "no operation 'nvmlInit'; there are an entry's name (cuMemAlloc_v2)" in done.stderr
+    assert reason in done.stderr

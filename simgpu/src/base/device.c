@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { ATTRIBUTE_LAST = 147 };
+
 CUresult device_get(CUdevice ordinal, struct device **device)
 {
 	if (ordinal < 0 || ordinal >= driver.devices)
@@ -99,72 +101,22 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
-/* 0 for all others up to ATTRIBUTE_LAST. */
-static const struct attribute {
-	int attribute, value;
-} fixed_attributes[] = {
-    {1, 1024},					   /* threads per block */
-    {2, 1024},					   /* block x, y, z */
-    {3, 1024},	      {4, 64},	  {5, 2147483647}, /* grid x, y, z */
-    {6, 65535},	      {7, 65535}, {8, 49152},	   /* shared memory per block */
-    {9, 65536},					   /* constant memory */
-    {10, 32},					   /* warp */
-    {11, 2147483647},				   /* pitch */
-    {12, 65536},				   /* registers per block */
-    {14, 512},					   /* texture alignment */
-    {15, 1},					   /* copies beside kernels */
-    {19, 1},					   /* maps host memory */
-    {31, 1},					   /* concurrent kernels */
-    {32, 1},					   /* ECC */
-    {38, 41943040},				   /* L2 */
-    {39, 2048},					   /* threads per multiprocessor */
-    {40, 3},					   /* copy engines */
-    {41, 1},					   /* unified addresses */
-    {78, 1},					   /* stream priorities */
-    {79, 1},	      {80, 1},	  {81, 167936},	   /* shared memory per multiprocessor */
-    {82, 65536},      {83, 1},		   /* managed memory, not from host and device at once */
-    {87, 2},	      {90, 1},	  {95, 1}, /* cooperative launch */
-    {97, 166912},			   /* shared memory per block, opt-in */
-    {102, 1},				   /* virtual memory management */
-    {103, 1},	      {106, 32},	   /* blocks per multiprocessor */
-    {111, 1024},			   /* reserved shared memory per block */
-    {112, 1},	      {115, 1},		   /* memory pools */
-    {119, 1},				   /* memory pools travel as file descriptors */
-    {121, 1},	      {126, 1},	  {128, 1},	   {131, -1}, {132, 1}, /* multicast */
-    {134, -1},	      {141, 1},	  {145, 1},
-};
-
-enum { ATTRIBUTE_LAST = 147 };
-
-static const struct attribute *find(const struct attribute *rows, size_t count, int attribute)
-{
-	for (size_t i = 0; i < count; i++)
-		if (rows[i].attribute == attribute)
-			return &rows[i];
-	return NULL;
-}
-
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice ordinal)
 {
-	const struct attribute *found;
 	const struct sim_gpu *gpu;
 	struct device *device;
 
 	TRY(ask(ordinal, value, &device));
 	gpu = device->gpu;
-	const struct attribute rows[] = {
-	    {13, (int)gpu->clock_khz},	      {16, (int)gpu->multiprocessors},
-	    {33, (int)gpu->pci_bus},	      {34, (int)gpu->pci_device},
-	    {36, (int)gpu->memory_clock_khz}, {37, (int)gpu->bus_width_bits},
-	    {50, (int)gpu->pci_domain},	      {75, (int)gpu->capability_major},
-	    {76, (int)gpu->capability_minor}, {120, gpu->capability_major >= 9}, /* clusters */
-	};
-
-	found = find(rows, sizeof(rows) / sizeof(*rows), attribute);
-	if (!found)
-		found = find(fixed_attributes, sizeof(fixed_attributes) / sizeof(*fixed_attributes),
-			     attribute);
-	*value = found ? found->value : 0;
+	switch (attribute) {
+#define X(number, answer)                                                                          \
+	case number:                                                                               \
+		*value = (int)(answer);                                                            \
+		return CUDA_SUCCESS;
+#include "abi/cuda_attributes.def"
+#undef X
+	}
+	*value = 0;
 	return attribute > 0 && attribute <= ATTRIBUTE_LAST ? CUDA_SUCCESS
 							    : CUDA_ERROR_INVALID_VALUE;
 }

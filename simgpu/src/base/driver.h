@@ -101,7 +101,7 @@ struct context {
 	uint64_t limits[SIM_CONTEXT_LIMITS];
 	void *host;		       /* the host's memory that it takes; NULL: none */
 	uint64_t launched_local_bytes; /* per thread: the maximum that a launched function needs */
-	struct extra local, printf_buffer, heap, levels, launches;
+	struct extra beyond[SIM_LIMIT_LAUNCHES + 1]; /* what the limits cost */
 };
 
 /* Operations in it are operations in the primary context. */

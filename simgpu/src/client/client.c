@@ -247,7 +247,7 @@ static struct sim_link *open_link(const char *path, enum sim_role role)
 
 static uint64_t bus_address(const struct sim_gpu *gpu)
 {
-	return (uint64_t)gpu->pci_domain << 32 | gpu->pci_bus << 8 | gpu->pci_device;
+	return (uint64_t)gpu->pci_domain << 32 | gpu->pci_bus;
 }
 
 static int by_bus(const void *left, const void *right)

@@ -11,8 +11,14 @@
 
 #include <stdint.h>
 
-#define SIM_PROTOCOL	  4
+#define SIM_PROTOCOL	  5
 #define SIM_PAYLOAD_BYTES 65536 /* no message is longer */
+
+/* The same for every simulated GPU. */
+#define SIM_CLOCK_KHZ	     1410000
+#define SIM_MEMORY_CLOCK_KHZ 1215000
+#define SIM_BUS_WIDTH_BITS   5120
+#define SIM_POWER_LIMIT_MW   400000
 
 enum sim_op {
 	SIM_HELLO = 1,		 /* sim_hello -> sim_gpu, with a descriptor (board.h) */
@@ -61,14 +67,12 @@ struct sim_gpu {
 	char name[96];
 	char driver_version[80]; /* "580.65.06" */
 	uint64_t memory_bytes;
-	uint64_t granule_bytes; /* memory is charged in whole granules */
-	uint64_t module_bytes;	/* code size of a module that does not state one */
-	uint32_t cuda_version;	/* 13000 */
-	uint32_t minor;		/* number on the host */
-	uint32_t pci_domain, pci_bus, pci_device;
-	uint32_t capability_major, capability_minor;
-	uint32_t multiprocessors;
-	uint32_t clock_khz, memory_clock_khz, bus_width_bits, power_limit_mw;
+	uint64_t granule_bytes;	      /* memory is charged in whole granules */
+	uint64_t module_bytes;	      /* code size of a module that does not state one */
+	uint32_t cuda_version;	      /* 13000 */
+	uint32_t minor;		      /* number on the host */
+	uint32_t pci_domain, pci_bus; /* device 0 of it */
+	uint32_t capability_major, multiprocessors;
 	uint8_t mig_uuid[16]; /* of the one MIG instance that has all of it; zeros: no MIG */
 	uint32_t connection;  /* this one's number, never 0 */
 	uint32_t reserved;

@@ -59,11 +59,9 @@ static int link_named(struct sim_link **links, int count, const char *text, size
 	return length && found < count ? found : -1;
 }
 
-static uint64_t speed_of(const struct sim_link *link)
+static uint32_t speed_of(const struct sim_link *link)
 {
-	const struct sim_gpu *gpu = sim_link_gpu(link);
-
-	return (uint64_t)gpu->multiprocessors * gpu->clock_khz;
+	return sim_link_gpu(link)->multiprocessors;
 }
 
 /* The faster first; equals in bus order, as they are listed. */

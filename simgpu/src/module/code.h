@@ -45,9 +45,4 @@ void code_release(struct code *code);
 /* The number of the entry called `name`, or -1. */
 int code_entry_find(const struct code *code, const char *name);
 
-/* For the readers of the two formats. False: there is no memory for another entry. */
-bool code_entry_add(struct code *code, struct code_entry entry, const char *name, size_t length);
-enum code_result text_read(const char *text, struct code *code);
-enum code_result cubin_read(const char *image, struct code *code);
-
 #endif

@@ -75,46 +75,37 @@ static CUresult resize_local(struct context *context, uint64_t stack_bytes, uint
 		most_bytes = 0; /* included in the context */
 	if (most_bytes > UINT64_MAX / threads)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	return resize(context, &context->local, most_bytes * threads);
-}
-
-static CUresult resize_beyond(struct context *context, int limit, struct extra *extra,
-			      uint64_t value, uint64_t each_bytes)
-{
-	uint64_t beyond = value > default_limits[limit] ? value - default_limits[limit] : 0;
-
-	if (beyond > UINT64_MAX / each_bytes)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	return resize(context, extra, beyond * each_bytes);
+	return resize(context, &context->beyond[SIM_LIMIT_STACK], most_bytes * threads);
 }
 
 void overhead_begin(struct context *context)
 {
 	memcpy(context->limits, default_limits, sizeof(context->limits));
 	context->launched_local_bytes = 0;
-	context->local = context->printf_buffer = context->heap = context->levels =
-	    context->launches = (struct extra){0};
+	memset(context->beyond, 0, sizeof(context->beyond));
+}
+
+/* Of a limit above the default: what each unit of it costs. */
+static uint64_t unit_bytes(const struct context *context, int limit)
+{
+	if (limit == SIM_LIMIT_DEPTH)
+		return threads_of(context) * LEVEL_BYTES_PER_THREAD;
+	return limit == SIM_LIMIT_LAUNCHES ? WAITING_LAUNCH_BYTES : 1;
 }
 
 CUresult overhead_set_limit(struct context *context, int limit, uint64_t value)
 {
-	CUresult result = CUDA_SUCCESS;
+	uint64_t beyond = value > default_limits[limit] ? value - default_limits[limit] : 0, bytes;
 
-	if (limit == SIM_LIMIT_STACK)
-		result = resize_local(context, value, context->launched_local_bytes);
-	else if (limit == SIM_LIMIT_PRINTF)
-		result = resize_beyond(context, limit, &context->printf_buffer, value, 1);
-	else if (limit == SIM_LIMIT_HEAP)
-		result = resize_beyond(context, limit, &context->heap, value, 1);
-	else if (limit == SIM_LIMIT_DEPTH)
-		result = resize_beyond(context, limit, &context->levels, value,
-				       threads_of(context) * LEVEL_BYTES_PER_THREAD);
-	else if (limit == SIM_LIMIT_LAUNCHES)
-		result =
-		    resize_beyond(context, limit, &context->launches, value, WAITING_LAUNCH_BYTES);
-	if (result == CUDA_SUCCESS)
-		context->limits[limit] = value;
-	return result;
+	if (limit == SIM_LIMIT_STACK) {
+		TRY(resize_local(context, value, context->launched_local_bytes));
+	} else if (limit <= SIM_LIMIT_LAUNCHES) {
+		if (__builtin_mul_overflow(beyond, unit_bytes(context, limit), &bytes))
+			return CUDA_ERROR_OUT_OF_MEMORY;
+		TRY(resize(context, &context->beyond[limit], bytes));
+	}
+	context->limits[limit] = value;
+	return CUDA_SUCCESS;
 }
 
 CUresult module_load_code(struct module *module)
@@ -137,26 +128,18 @@ void module_unload_code(struct module *module)
 	module->loaded = false;
 }
 
-/* A function's module is its own; a kernel's is its library's in this context. */
-static CUresult module_for(struct function *function, struct context *context,
-			   struct module **module)
-{
-	*module = function->module;
-	return *module ? CUDA_SUCCESS : library_module(function->library, context, module);
-}
-
 CUresult function_load(struct function *function, struct context *context)
 {
 	uint64_t local_bytes = function->entry->local_bytes;
-	struct module *module;
-	CUresult result = module_for(function, context, &module);
+	struct module *module = function->module;
 
-	if (result == CUDA_SUCCESS)
-		result = module_load_code(module);
-	if (result != CUDA_SUCCESS || local_bytes <= context->launched_local_bytes)
-		return result;
-	result = resize_local(context, context->limits[SIM_LIMIT_STACK], local_bytes);
-	if (result == CUDA_SUCCESS)
-		context->launched_local_bytes = local_bytes;
-	return result;
+	/* A function's module is its own; a kernel's is its library's in this context. */
+	if (!module)
+		TRY(library_module(function->library, context, &module));
+	TRY(module_load_code(module));
+	if (local_bytes <= context->launched_local_bytes)
+		return CUDA_SUCCESS;
+	TRY(resize_local(context, context->limits[SIM_LIMIT_STACK], local_bytes));
+	context->launched_local_bytes = local_bytes;
+	return CUDA_SUCCESS;
 }

@@ -46,17 +46,13 @@ static bool has_instance(nvmlDevice_t device, const struct sim_gpu *gpu)
 	return !device->instance && nvml_has_instance(gpu);
 }
 
-/* nvmlDeviceArchitecture_t. */
+/* nvmlDeviceArchitecture_t of 8.0 (Ampere) and so on. */
 static unsigned int architecture(const struct sim_gpu *gpu)
 {
 	static const unsigned int by_major[16] = {
 	    [5] = 3, [6] = 4, [7] = 5, [8] = 7, [9] = 9, [10] = 10};
 	unsigned int found = by_major[gpu->capability_major & 15];
-	unsigned int minor = gpu->capability_minor;
 
-	/* 7.5 is Turing, the other 7.x are Volta; 8.9 is Ada, the other 8.x are Ampere. */
-	if ((found == 5 && minor == 5) || (found == 7 && minor == 9))
-		return found + 1;
 	return found ? found : 0xffffffffu;
 }
 
@@ -65,13 +61,13 @@ GPU_NUMBER(nvmlDeviceGetIndex, unsigned int, nvml_index(device))
 GPU_NUMBER(nvmlDeviceGetBrand, unsigned int, NVML_BRAND_NVIDIA)
 GPU_NUMBER(nvmlDeviceGetArchitecture, unsigned int, architecture(&gpu))
 GPU_NUMBER(nvmlDeviceGetNumGpuCores, unsigned int, gpu.multiprocessors * 64)
-GPU_NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned int, gpu.bus_width_bits)
+GPU_NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned int, SIM_BUS_WIDTH_BITS)
 GPU_NUMBER(nvmlDeviceGetPersistenceMode, unsigned int, NVML_FEATURE_ENABLED)
 GPU_NUMBER(nvmlDeviceGetDisplayActive, unsigned int, NVML_FEATURE_DISABLED)
 GPU_NUMBER(nvmlDeviceGetComputeMode, unsigned int, 0)
 GPU_NUMBER(nvmlDeviceGetPerformanceState, unsigned int, 0)
-GPU_NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned int, gpu.power_limit_mw)
-GPU_NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, gpu.power_limit_mw)
+GPU_NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned int, SIM_POWER_LIMIT_MW)
+GPU_NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, SIM_POWER_LIMIT_MW)
 GPU_NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, device->instance)
 GPU_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, has_instance(device, &gpu))
 
@@ -89,7 +85,7 @@ GPU_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, has_instance(device, &g
 
 GPU_PAIR(nvmlDeviceGetMigMode, unsigned int, has_instance(device, &gpu), has_instance(device, &gpu))
 GPU_PAIR(nvmlDeviceGetEccMode, unsigned int, NVML_FEATURE_ENABLED, NVML_FEATURE_ENABLED)
-GPU_PAIR(nvmlDeviceGetCudaComputeCapability, int, gpu.capability_major, gpu.capability_minor)
+GPU_PAIR(nvmlDeviceGetCudaComputeCapability, int, gpu.capability_major, 0)
 
 NVML_API(nvmlDeviceGetMemoryInfo, nvmlDevice_t device, nvmlMemory_t *memory)
 {
@@ -179,13 +175,12 @@ NVML_API(nvmlDeviceGetPciInfo_v3, nvmlDevice_t device, nvmlPciInfo_t *pci)
 	NVML_TRY(nvml_describe(device, pci, &gpu));
 	*pci = (nvmlPciInfo_t){.domain = gpu.pci_domain,
 			       .bus = gpu.pci_bus,
-			       .device = gpu.pci_device,
 			       .pciDeviceId = PCI_DEVICE_ID,
 			       .pciSubSystemId = PCI_SUBSYSTEM_ID};
 	snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.0",
-		 gpu.pci_domain & 0xffff, gpu.pci_bus & 0xff, gpu.pci_device & 0xff);
+		 gpu.pci_domain & 0xffff, gpu.pci_bus & 0xff, 0);
 	snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.0", gpu.pci_domain, gpu.pci_bus,
-		 gpu.pci_device);
+		 0);
 	return NVML_SUCCESS;
 }
 

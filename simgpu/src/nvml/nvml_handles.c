@@ -100,8 +100,7 @@ NVML_API(nvmlDeviceGetHandleByPciBusId_v2, const char *bus_id, nvmlDevice_t *dev
 		for (int i = 0; i < nvml_gpu_count() && found < 0; i++) {
 			const struct sim_gpu *gpu = sim_link_gpu(nvml_gpu(i)->link);
 
-			if (gpu->pci_domain == domain && gpu->pci_bus == bus &&
-			    gpu->pci_device == slot)
+			if (gpu->pci_domain == domain && gpu->pci_bus == bus && !slot)
 				found = i;
 		}
 		result = hand_out(found, NVML_ERROR_NOT_FOUND, device);

@@ -27,23 +27,13 @@ static nvmlReturn_t query_utilization(nvmlDevice_t device, const void *out,
 	return result == NVML_SUCCESS && !out ? NVML_ERROR_INVALID_ARGUMENT : result;
 }
 
-static unsigned int power_mw(const struct sim_gpu *gpu, const struct sim_utilization *load)
-{
-	unsigned int idle_mw =
-	    gpu->power_limit_mw < IDLE_MILLIWATT ? gpu->power_limit_mw : IDLE_MILLIWATT;
-
-	return idle_mw +
-	       (unsigned int)((uint64_t)(gpu->power_limit_mw - idle_mw) * load->gpu_percent / 100);
-}
-
 NVML_API(nvmlDeviceGetPowerUsage, nvmlDevice_t device, unsigned int *milliwatt)
 {
 	struct sim_utilization load;
-	struct sim_gpu gpu;
 
-	NVML_TRY(nvml_describe(device, milliwatt, &gpu));
 	NVML_TRY(query_utilization(device, milliwatt, &load));
-	*milliwatt = power_mw(&gpu, &load);
+	*milliwatt =
+	    IDLE_MILLIWATT + (SIM_POWER_LIMIT_MW - IDLE_MILLIWATT) * load.gpu_percent / 100;
 	return NVML_SUCCESS;
 }
 
@@ -71,18 +61,15 @@ static nvmlReturn_t clock_mhz(nvmlDevice_t device, unsigned int type, unsigned i
 			      unsigned int *mhz)
 {
 	bool current = id == NVML_CLOCK_ID_CURRENT;
-	struct sim_utilization load = {0};
-	struct sim_gpu gpu;
+	struct sim_utilization load;
 
-	NVML_TRY(nvml_describe(device, mhz, &gpu));
+	NVML_TRY(query_utilization(device, mhz, &load));
 	if (type >= NVML_CLOCK_COUNT || id >= NVML_CLOCK_ID_COUNT)
 		return NVML_ERROR_INVALID_ARGUMENT;
-	if (current)
-		NVML_TRY(query_utilization(device, mhz, &load));
 	if (type == NVML_CLOCK_MEM)
-		*mhz = gpu.memory_clock_khz / 1000;
+		*mhz = SIM_MEMORY_CLOCK_KHZ / 1000;
 	else
-		*mhz = current && !load.gpu_percent ? IDLE_CLOCK_MHZ : gpu.clock_khz / 1000;
+		*mhz = current && !load.gpu_percent ? IDLE_CLOCK_MHZ : SIM_CLOCK_KHZ / 1000;
 	return NVML_SUCCESS;
 }
 

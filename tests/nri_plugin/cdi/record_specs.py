@@ -140,7 +140,7 @@ def _drm(namespace: Namespace, buses: Sequence[str]) -> None:
 
 
 def _buses(host: config.HostConfig) -> list[str]:
-    return [f"{gpu.pci_domain:04x}:{gpu.pci_bus:02x}:{gpu.pci_device:02x}.0" for gpu in host.gpus]
+    return [f"{gpu.pci_domain:04x}:{gpu.pci_bus:02x}:00.0" for gpu in host.gpus]
 
 
 def record(name: str, version: str) -> str:
