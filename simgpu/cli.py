@@ -157,7 +157,9 @@ def _serve(state_dir: StateDir, host: config.HostConfig, driver: cdi.Driver) -> 
     sockets = {gpu.minor: state_dir.gpu_socket(gpu.minor) for gpu in host.gpus}
     made = device_nodes.make(state_dir.device_nodes, sockets)
     nodes = state_dir.device_nodes if made else None
-    _write_atomically(state_dir.cdi_spec, cdi.render(cdi.spec(host.gpus, sockets, driver, nodes)))
+    beside = state_dir.cdi_spec.with_suffix(".new")
+    beside.write_text(cdi.render(cdi.spec(host.gpus, sockets, driver, nodes)))
+    beside.rename(state_dir.cdi_spec)
     try:
         asyncio.run(daemon.run(host, state_dir))
     finally:
@@ -330,12 +332,6 @@ def _next_steps(state_dir: StateDir, driver: cdi.Driver) -> str:
         )
     lines.append(f"  stop    python -m simgpu down --dir {state_dir.root}")
     return "\n".join(lines) + "\n"
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    beside = path.with_suffix(".new")
-    beside.write_text(text)
-    beside.rename(path)
 
 
 def _last_line(path: Path) -> str:

@@ -59,9 +59,10 @@ class Control:
             case "latency":
                 self._latency(request)
             case "recovery":
-                if request["action"] not in RECOVERY_ACTIONS:
-                    raise ValueError(f"action: must be one of {' '.join(RECOVERY_ACTIONS)}")
-                self._seat(request).needs(RECOVERY_ACTIONS[request["action"]])
+                action, allowed = request["action"], ", ".join(RECOVERY_ACTIONS)
+                if action not in RECOVERY_ACTIONS:
+                    raise ValueError(f"action: invalid value {action!r}: must be one of {allowed}")
+                self._seat(request).needs(RECOVERY_ACTIONS[action])
             case "fail":
                 seat = self._seat(request)
                 count = _count(request, "count", 2**32)

@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 from collections import Counter
-from typing import Any
 
 from simgpu.config import HostConfig
 from simgpu.control import CONTROL_LINE_BYTES, Control
@@ -41,21 +40,13 @@ async def run(host: HostConfig, state_dir: StateDir) -> None:
             stack.push_async_callback(seat.close)
         control = Control(host, seats, stopping.set)
         # Bound last: a client that reaches it finds every GPU.
-        with _umask(0o177):
-            server = await asyncio.start_unix_server(
-                control.serve, state_dir.control, limit=CONTROL_LINE_BYTES
-            )
+        before = os.umask(0o177)
+        server = await asyncio.start_unix_server(
+            control.serve, state_dir.control, limit=CONTROL_LINE_BYTES
+        )
+        os.umask(before)
         stack.callback(server.close)
         log.info("up: %d GPUs in %s", len(seats), state_dir.root)
         await stopping.wait()
     state_dir.clear_sockets()
     log.info("down")
-
-
-@contextlib.contextmanager
-def _umask(mask: int) -> Any:
-    before = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(before)

@@ -29,14 +29,9 @@ class GpuError(Exception):
 
 
 class ProcessUse(NamedTuple):
-    pid: int
     used_bytes: int
+    pid: int
     contexts: int
-
-
-class Utilization(NamedTuple):
-    gpu_percent: int
-    memory_percent: int
 
 
 @dataclass(slots=True)
@@ -77,15 +72,11 @@ class Gpu:
         self._exported: dict[int, _Memory] = {}
         self._lingering: deque[tuple[int, int]] = deque()
         self._next_id = 1
-        self._used_bytes = 0
-
-    @property
-    def used_bytes(self) -> int:
-        return self._used_bytes
+        self.used_bytes = 0
 
     @property
     def free_bytes(self) -> int:
-        return self.config.memory_bytes - self._used_bytes
+        return self.config.memory_bytes - self.used_bytes
 
     @property
     def clients(self) -> int:
@@ -109,7 +100,7 @@ class Gpu:
         if gone.used_bytes and delay_ns:
             self._lingering.append((now_ns + delay_ns, gone.used_bytes))
         else:
-            self._used_bytes -= gone.used_bytes
+            self.used_bytes -= gone.used_bytes
         for context in gone.contexts.values():
             self._board.end_channel(context.channel, now_ns)
 
@@ -118,7 +109,7 @@ class Gpu:
         GPU."""
         while self._lingering and self._lingering[0][0] <= now_ns:
             _, amount = self._lingering.popleft()
-            self._used_bytes -= amount
+            self.used_bytes -= amount
 
     def context_create(self, client: int) -> tuple[int, int]:
         """Its id and its channel."""
@@ -191,9 +182,9 @@ class Gpu:
         self._not_lost()
         for client in self._clients.values():
             if client.contexts:
-                _, used, contexts = rows.get(client.pid, ProcessUse(client.pid, 0, 0))
+                used, _, contexts = rows.get(client.pid, ProcessUse(0, client.pid, 0))
                 rows[client.pid] = ProcessUse(
-                    client.pid, used + client.used_bytes, contexts + len(client.contexts)
+                    used + client.used_bytes, client.pid, contexts + len(client.contexts)
                 )
         return [rows[pid] for pid in sorted(rows)]
 
@@ -202,12 +193,11 @@ class Gpu:
         self._not_lost()
         return self.config.memory_bytes, self.free_bytes
 
-    def utilization(self) -> Utilization:
-        """Share of the last second in which the engine was busy; that of memory is assumed to be
-        half."""
+    def utilization(self) -> tuple[int, int]:
+        """Percent of the last second in which the engine was busy; that of memory is half of it."""
         self._not_lost()
         percent = self._board.busy_percent()
-        return Utilization(percent, percent // 2)
+        return percent, percent // 2
 
     def process_utilization(self) -> list[tuple[int, int]]:
         """(pid, percent of the last second), by pid, of the processes with a context."""
@@ -237,7 +227,7 @@ class Gpu:
 
     def _charge(self, owner: _Client, amount_bytes: int) -> None:
         owner.used_bytes += amount_bytes
-        self._used_bytes += amount_bytes
+        self.used_bytes += amount_bytes
 
     def _hold(self, owner: _Client, context: int, memory: _Memory) -> int:
         allocation = self._take_id()

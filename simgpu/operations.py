@@ -5,7 +5,7 @@ A request names an operation; an NVML client may only read. gpus.py interprets i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from simgpu import wire
@@ -13,34 +13,8 @@ from simgpu.config import GpuConfig, HostConfig
 from simgpu.gpus import Gpu
 from simgpu.wire import Op, Request, Role, Status, WireError
 
-_Handler = Callable[[Gpu, int, tuple[Any, ...], int], bytes]
-
-
-def _context_create(gpu: Gpu, client: int, _: tuple[int, ...], _now: int) -> bytes:
-    return wire.pack("sim_context", *gpu.context_create(client), 0)
-
-
-def _context_destroy(gpu: Gpu, client: int, fields: tuple[int, ...], now_ns: int) -> bytes:
-    (context,) = fields
-    gpu.context_destroy(client, context, now_ns)
-    return b""
-
-
-def _memory_alloc(gpu: Gpu, client: int, fields: tuple[int, ...], _now: int) -> bytes:
-    return wire.pack("sim_id", gpu.memory_alloc(client, *fields))
-
-
-def _memory_free(gpu: Gpu, client: int, fields: tuple[int, ...], _now: int) -> bytes:
-    gpu.memory_free(client, *fields)
-    return b""
-
-
-def _memory_export(gpu: Gpu, client: int, fields: tuple[int, ...], _now: int) -> bytes:
-    return wire.pack("sim_id", gpu.memory_export(client, *fields))
-
-
-def _memory_import(gpu: Gpu, client: int, fields: tuple[int, ...], _now: int) -> bytes:
-    return wire.pack("sim_imported", *gpu.memory_import(client, *fields))
+_Handler = Callable[[Gpu, int, tuple[Any, ...], int], bytes | None]
+"""Of a GPU, the client, the fields of the request and the time."""
 
 
 def _fault(gpu: Gpu, _client: int, fields: tuple[bytes], _now: int) -> bytes:
@@ -48,43 +22,32 @@ def _fault(gpu: Gpu, _client: int, fields: tuple[bytes], _now: int) -> bytes:
     return wire.pack("sim_fault", latency_ns, code, 0)
 
 
-def _memory_info(gpu: Gpu, _client: int, _: tuple[int, ...], _now: int) -> bytes:
-    return wire.pack("sim_memory", *gpu.memory())
-
-
-def _processes(gpu: Gpu, _client: int, _: tuple[int, ...], _now: int) -> bytes:
-    most = wire.PAYLOAD_BYTES // wire.STRUCTS["sim_process"].size
-    return b"".join(
-        wire.pack("sim_process", row.used_bytes, row.pid, row.contexts)
-        for row in gpu.processes()[:most]
-    )
-
-
-def _utilization(gpu: Gpu, _client: int, _: tuple[int, ...], _now: int) -> bytes:
-    return wire.pack("sim_utilization", *gpu.utilization())
-
-
-def _process_utilization(gpu: Gpu, _client: int, _: tuple[int, ...], _now: int) -> bytes:
-    most = wire.PAYLOAD_BYTES // wire.STRUCTS["sim_process_utilization"].size
-    return b"".join(
-        wire.pack("sim_process_utilization", pid, percent)
-        for pid, percent in gpu.process_utilization()[:most]
-    )
+def _rows(name: str, rows: Sequence[tuple[int, ...]]) -> bytes:
+    most = wire.PAYLOAD_BYTES // wire.STRUCTS[name].size
+    return b"".join(wire.pack(name, *row) for row in rows[:most])
 
 
 _ANY_ROLE: Final[Mapping[Op, _Handler]] = {
-    Op.MEMORY_INFO: _memory_info,
-    Op.PROCESSES: _processes,
-    Op.UTILIZATION: _utilization,
-    Op.PROCESS_UTILIZATION: _process_utilization,
+    Op.MEMORY_INFO: lambda gpu, *_: wire.pack("sim_memory", *gpu.memory()),
+    Op.PROCESSES: lambda gpu, *_: _rows("sim_process", gpu.processes()),
+    Op.UTILIZATION: lambda gpu, *_: wire.pack("sim_utilization", *gpu.utilization()),
+    Op.PROCESS_UTILIZATION: lambda gpu, *_: _rows(
+        "sim_process_utilization", gpu.process_utilization()
+    ),
 }
 _CUDA_ONLY: Final[Mapping[Op, _Handler]] = {
-    Op.CONTEXT_CREATE: _context_create,
-    Op.CONTEXT_DESTROY: _context_destroy,
-    Op.MEMORY_ALLOC: _memory_alloc,
-    Op.MEMORY_FREE: _memory_free,
-    Op.MEMORY_EXPORT: _memory_export,
-    Op.MEMORY_IMPORT: _memory_import,
+    Op.CONTEXT_CREATE: lambda gpu, client, *_: wire.pack(
+        "sim_context", *gpu.context_create(client), 0
+    ),
+    Op.CONTEXT_DESTROY: lambda gpu, client, of, now_ns: gpu.context_destroy(client, *of, now_ns),
+    Op.MEMORY_ALLOC: lambda gpu, client, of, _: wire.pack("sim_id", gpu.memory_alloc(client, *of)),
+    Op.MEMORY_FREE: lambda gpu, client, of, _: gpu.memory_free(client, *of),
+    Op.MEMORY_EXPORT: lambda gpu, client, of, _: wire.pack(
+        "sim_id", gpu.memory_export(client, *of)
+    ),
+    Op.MEMORY_IMPORT: lambda gpu, client, of, _: wire.pack(
+        "sim_imported", *gpu.memory_import(client, *of)
+    ),
     Op.FAULT: _fault,
 }
 HANDLERS: Final[Mapping[Role, Mapping[Op, _Handler]]] = {

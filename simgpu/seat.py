@@ -218,6 +218,6 @@ class Seat:
                 return wire.reply(Status.OK)
             if handler is None:
                 return wire.reply(Status.NOT_SUPPORTED)
-            return wire.reply(Status.OK, handler(self.gpu, client, request.fields, now_ns))
+            return wire.reply(Status.OK, handler(self.gpu, client, request.fields, now_ns) or b"")
         except GpuError as error:
             return wire.reply(error.status)

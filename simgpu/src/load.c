@@ -56,21 +56,10 @@ struct attribute {
 	X(cuCtxSynchronize)                                                                        \
 	X(cuModuleLoadData)                                                                        \
 	X(cuModuleGetFunction)                                                                     \
-	X(cuStreamCreate)                                                                          \
-	X(cuStreamSynchronize)                                                                     \
-	X(cuEventCreate)                                                                           \
-	X(cuEventRecord)                                                                           \
-	X(cuEventQuery)                                                                            \
-	X(cuEventSynchronize)                                                                      \
-	X(cuMemAlloc_v2)                                                                           \
-	X(cuMemcpyDtoDAsync_v2)                                                                    \
-	X(cuLaunchKernel)                                                                          \
-	X(cuLaunchCooperativeKernel)                                                               \
-	X(cuLaunchKernelEx)                                                                        \
-	X(cuStreamBeginCapture_v2)                                                                 \
-	X(cuStreamEndCapture)                                                                      \
-	X(cuGraphInstantiateWithFlags)                                                             \
-	X(cuGraphLaunch)
+	X(cuStreamCreate) X(cuStreamSynchronize) X(cuEventCreate) X(cuEventRecord) X(cuEventQuery) \
+	    X(cuEventSynchronize) X(cuMemAlloc_v2) X(cuMemcpyDtoDAsync_v2) X(cuLaunchKernel)       \
+		X(cuLaunchCooperativeKernel) X(cuLaunchKernelEx) X(cuStreamBeginCapture_v2)        \
+		    X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch)
 
 static struct {
 #define X(name) __typeof__(&name) name;

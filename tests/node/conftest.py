@@ -95,10 +95,11 @@ def test_programs(
     """Path inside the images: file here, mode."""
     built = tmp_path_factory.mktemp("programs")
     own = ["-shared", "-fPIC"]
+    include = f"-I{_PROBE_SOURCE.parent}"
     driver = ["-DLINKED", f"-L{build_dir / 'lib' / 'simgpu'}", "-l:libcuda.so.1", "-ldl"]
-    linked = [str(_PROBE_SOURCE), "-o", str(built / "linked"), *driver]
+    linked = [str(_PROBE_SOURCE), include, "-o", str(built / "linked"), *driver]
     subprocess.run(["gcc", *_STRICT, *linked], check=True)
-    plain = [str(_PROBE_SOURCE), "-o", str(built / "probe"), "-ldl"]
+    plain = [str(_PROBE_SOURCE), include, "-o", str(built / "probe"), "-ldl"]
     subprocess.run(["gcc", *_STRICT, *plain], check=True)
     for name, options in (("launcher", ["-static"]), ("own", own)):
         source = [str(_C / f"{name}.c"), "-o", str(built / name)]

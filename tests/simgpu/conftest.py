@@ -25,40 +25,38 @@ def sim_dir() -> Iterator[Path]:
         yield directory
 
 
-@pytest.fixture
-def host(sim_dir: Path) -> Iterator[Host]:
-    """Two GPUs of 40 GiB; their clients need no C code."""
-    made = Host(sim_dir)
+@contextmanager
+def _up(directory: Path, build_dir: Path | None = None) -> Iterator[Host]:
+    made = Host(directory, build_dir=build_dir)
     made.up()
     yield made
     made.down()
+
+
+@pytest.fixture
+def host(sim_dir: Path) -> Iterator[Host]:
+    """Two GPUs of 40 GiB; their clients need no C code."""
+    with _up(sim_dir) as made:
+        yield made
 
 
 @pytest.fixture
 def driver_host(sim_dir: Path, build_dir: Path) -> Iterator[Host]:
     """The same with the driver's libraries built: env(), python() and smi() work."""
-    made = Host(sim_dir, build_dir=build_dir)
-    made.up()
-    yield made
-    made.down()
+    with _up(sim_dir, build_dir) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")
 def _plain_host() -> Iterator[Host]:
-    with _directory() as directory:
-        made = Host(directory)
-        made.up()
+    with _directory() as directory, _up(directory) as made:
         yield made
-        made.down()
 
 
 @pytest.fixture(scope="session")
 def _plain_driver_host(build_dir: Path) -> Iterator[Host]:
-    with _directory() as directory:
-        made = Host(directory, build_dir=build_dir)
-        made.up()
+    with _directory() as directory, _up(directory, build_dir) as made:
         yield made
-        made.down()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,34 +22,30 @@ def driver_in(directory: Path) -> cdi.Driver:
     )
 
 
-def test_a_device_is_one_gpu(tmp_path: Path) -> None:
-    spec = cdi.spec(HOST.gpus, SOCKETS, driver_in(tmp_path))
-    assert (spec["cdiVersion"], spec["kind"]) == ("0.6.0", "nvidia.com/gpu")
-    assert [device["name"] for device in spec["devices"]] == [gpu.uuid for gpu in HOST.gpus]
-    for gpu, device in zip(HOST.gpus, spec["devices"], strict=True):
-        assert device["containerEdits"] == {
-            "mounts": [
-                {
-                    "hostPath": f"/d/gpus/{gpu.minor}.sock",
-                    "containerPath": f"/dev/simgpu/{gpu.minor}.sock",
-                    "options": [*READ_ONLY, "noexec"],
-                }
-            ]
-        }
+def test_a_device_is_one_gpu_and_brings_the_driver(tmp_path: Path) -> None:
+    def mount(host: object, inside: str, *options: str) -> dict[str, Any]:
+        return {"hostPath": str(host), "containerPath": inside, "options": [*READ_ONLY, *options]}
 
-
-def test_the_driver_comes_with_any_gpu(tmp_path: Path) -> None:
-    spec = cdi.spec(HOST.gpus, SOCKETS, driver_in(tmp_path))
     libraries = cdi.library_dir()
-    assert spec["containerEdits"] == {
-        "mounts": [
-            {"hostPath": str(tmp_path / name), "containerPath": inside, "options": READ_ONLY}
-            for name, inside in (
-                ("libcuda.so.1", f"{libraries}/libcuda.so.1"),
-                ("libnvidia-ml.so.1", f"{libraries}/libnvidia-ml.so.1"),
-                ("nvidia-smi", "/usr/bin/nvidia-smi"),
-            )
-        ]
+    assert cdi.spec(HOST.gpus, SOCKETS, driver_in(tmp_path)) == {
+        "cdiVersion": "0.6.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [
+            {
+                "name": gpu.uuid,
+                "containerEdits": {
+                    "mounts": [mount(SOCKETS[gpu.minor], f"/dev/simgpu/{gpu.minor}.sock", "noexec")]
+                },
+            }
+            for gpu in HOST.gpus
+        ],
+        "containerEdits": {
+            "mounts": [
+                mount(tmp_path / "libcuda.so.1", f"{libraries}/libcuda.so.1"),
+                mount(tmp_path / "libnvidia-ml.so.1", f"{libraries}/libnvidia-ml.so.1"),
+                mount(tmp_path / "nvidia-smi", "/usr/bin/nvidia-smi"),
+            ]
+        },
     }
 
 

@@ -99,25 +99,3 @@ def test_loads_in_old_images(library: Path) -> None:
         "ld-linux-x86-64.so.2",
     }
     assert re.findall(r"SONAME\s+(\S+)", read) == ["libcuda.so.1"]
-
-
-def test_calls_inside_the_library_stay_inside(cuda: ctypes.CDLL, tmp_path: Path) -> None:
-    """A preloaded library's cuMemFree_v2 does not see cuMemFree's calls inside the driver."""
-    source = tmp_path / "preloaded.c"
-    source.write_text("int cuMemFree_v2(unsigned long a) { (void)a; return 77; }\n")
-    preloaded = tmp_path / "preloaded.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", preloaded, source], check=True)
-    program = tmp_path / "program.c"
-    program.write_text(
-        "int cuMemFree(unsigned); int cuMemFree_v2(unsigned long);\n"
-        "int main(void) { return cuMemFree_v2(0) == 77 && cuMemFree(0) == 3 ? 0 : 1; }\n"
-    )
-    binary = tmp_path / "program"
-    directory = Path(cuda._name).parent
-    subprocess.run(["gcc", "-o", binary, program, f"-L{directory}", "-l:libcuda.so.1"], check=True)
-    done = subprocess.run(
-        [binary],
-        env={"LD_PRELOAD": str(preloaded), "LD_LIBRARY_PATH": str(directory)},
-        check=False,
-    )
-    assert done.returncode == 0

@@ -7,7 +7,6 @@ import signal
 import socket
 import stat
 import struct
-import time
 from pathlib import Path
 
 import pytest
@@ -21,41 +20,17 @@ TOTAL = 40 * GIB
 
 
 def test_a_killed_process_gives_everything_back(host: Host) -> None:
+    """Also where a fork child, which has exited neither, keeps the socket."""
     watcher = host.connect(0, Role.NVML)
-    child, _ = host.peer(f"alloc={GIB}", f"alloc={GIB}")
+    child, lines = host.peer(f"alloc={GIB}", f"alloc={GIB}", "fork")
     assert watcher.free_bytes() == TOTAL - 2 * GIB
-    child.kill()
-    watcher.wait_for_free(TOTAL)
-    assert watcher.processes() == {}
-
-
-def test_a_fork_child_that_keeps_the_socket_keeps_no_memory(host: Host) -> None:
-    watcher = host.connect(0, Role.NVML)
-    child, lines = host.peer(f"alloc={GIB}", "fork")
-    orphan = int(lines[0])
     try:
         child.kill()
         watcher.wait_for_free(TOTAL)
-        os.kill(orphan, 0)
+        assert watcher.processes() == {}
+        os.kill(int(lines[0]), 0)
     finally:
-        os.kill(orphan, signal.SIGKILL)
-
-
-def test_memory_may_linger_as_a_real_drivers_teardown_does(sim_dir: Path, tmp_path: Path) -> None:
-    description = tmp_path / "slow.toml"
-    description.write_text(PLAIN.read_text() + "teardown_delay_s = 3600\n")
-    host = Host(sim_dir, ["--config", description])
-    host.up()
-    try:
-        watcher = host.connect(0, Role.NVML)
-        client = host.connect(0)
-        client.make(Op.MEMORY_ALLOC, client.make(Op.CONTEXT_CREATE), GIB)
-        client.close()
-        while watcher.processes():
-            time.sleep(0.005)
-        assert watcher.free_bytes() == TOTAL - GIB
-    finally:
-        host.down()
+        os.kill(int(lines[0]), signal.SIGKILL)
 
 
 HOSTILE = {
@@ -130,21 +105,18 @@ def test_down_leaves_what_is_not_its_own(sim_dir: Path) -> None:
     assert [path.name for path in sim_dir.iterdir()] == ["mine"]
 
 
-def kill_daemon(host: Host) -> None:
-    os.kill(int((host.directory / "pid").read_text()), signal.SIGKILL)
-    until(lambda: "not up in" in simgpu("status", "--dir", host.directory).stderr, "it has exited")
+def test_a_killed_daemon_is_followed_by_a_new_one_or_cleaned_up(host: Host) -> None:
+    def kill() -> None:
+        os.kill(int((host.directory / "pid").read_text()), signal.SIGKILL)
+        status = lambda: simgpu("status", "--dir", host.directory).stderr  # noqa: E731
+        until(lambda: "not up in" in status(), "it has exited")
 
-
-def test_down_cleans_up_after_a_killed_daemon(host: Host) -> None:
-    kill_daemon(host)
-    assert host.socket(0).exists()
-    host.down()
-
-
-def test_a_killed_daemon_is_followed_by_a_new_one(host: Host) -> None:
-    kill_daemon(host)
+    kill()
     host.up()
     assert host.connect(0).free_bytes() == TOTAL
+    kill()
+    assert host.socket(0).exists()
+    host.down()
 
 
 @pytest.mark.parametrize(

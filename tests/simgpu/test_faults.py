@@ -57,7 +57,7 @@ def test_a_call_is_late_by_its_name(driver_host: Host) -> None:
         (["fail", "nvmlInit", "2", "1"], "call: invalid value 'nvmlInit': must be an operation or"),
         (["fail", "cuInit", "two", "1"], "code: invalid value 'two': must be 0 to 999"),
         (["latency", "cuInit"], "latency takes CALL NS after it"),
-        (["recovery", "now"], "action: must be one of none reset reboot"),
+        (["recovery", "now"], "action: invalid value 'now': must be one of none, reset, reboot"),
     ],
 )
 def test_a_wrong_fault_is_refused(shared_host: Host, words: list[str], reason: str) -> None:

@@ -36,12 +36,12 @@ def test_nvml_lists_what_a_process_has() -> None:
     first, _ = gpu.memory_import(two, contexts[1], token)
     again, _ = gpu.memory_import(two, 0, token)
     assert gpu.used_bytes == 2 * 1024 + 4096 + 512
-    assert gpu.processes() == [(11, 1024 + 4096, 1), (22, 1024 + 512, 1)]
+    assert gpu.processes() == [(1024 + 4096, 11, 1), (1024 + 512, 22, 1)]
     gpu.memory_free(one, shared)
-    assert gpu.processes() == [(11, 1024, 1), (22, 1024 + 512 + 4096, 1)]
+    assert gpu.processes() == [(1024, 11, 1), (1024 + 512 + 4096, 22, 1)]
     gpu.memory_free(two, first)
     gpu.memory_free(two, again)
-    assert gpu.processes() == [(11, 1024, 1), (22, 1024 + 512, 1)]
+    assert gpu.processes() == [(1024, 11, 1), (1024 + 512, 22, 1)]
     assert gpu.used_bytes == 2 * 1024 + 512
 
 

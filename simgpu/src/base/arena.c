@@ -6,7 +6,6 @@
 #include "base/arena.h"
 
 #include <search.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #define UNIT_BYTES (2ull << 20) /* alignment and rounding above the half of it */
@@ -33,16 +32,13 @@ static int compare(const void *left, const void *right)
 	return b->range.base + b->bytes <= a->range.base;
 }
 
-bool arena_begin(struct arena *arena, uint64_t base, uint64_t bytes, bool compact)
+void arena_begin(struct arena *arena, uint64_t base, uint64_t bytes, bool compact)
 {
-	struct place *ends = calloc(1, sizeof(*ends));
+	struct place *ends = must(calloc(1, sizeof(*ends)));
 
-	if (!ends)
-		return false;
 	ends->range.base = base + bytes;
 	ends->before = ends->after = ends;
 	*arena = (struct arena){.base = base, .ends = ends, .latest = ends, .compact = compact};
-	return true;
 }
 
 bool arena_reserve(struct arena *arena, uint64_t bytes, bool low)
@@ -57,7 +53,8 @@ bool arena_reserve(struct arena *arena, uint64_t bytes, bool low)
 		return false;
 	/* A fork child has no driver, hence no use for the pages. */
 	madvise(mapped, bytes + UNIT_BYTES, MADV_DONTFORK);
-	return arena_begin(arena, round_up((uintptr_t)mapped, UNIT_BYTES), bytes, false);
+	arena_begin(arena, round_up((uintptr_t)mapped, UNIT_BYTES), bytes, false);
+	return true;
 }
 
 bool arena_holds(const struct arena *arena, uint64_t address)
@@ -90,19 +87,17 @@ static struct place *find_gap(struct arena *arena, uint64_t bytes, uint64_t unit
 
 struct range *arena_take(struct arena *arena, uint64_t bytes)
 {
-	uint64_t unit = bytes > UNIT_BYTES / 2 ? UNIT_BYTES : SIM_GRANULE_BYTES;
+	uint64_t unit = !arena->compact && bytes > UNIT_BYTES / 2 ? UNIT_BYTES : SIM_GRANULE_BYTES;
 	struct place *before = find_gap(arena, round_up(bytes, unit), unit);
-	struct place *place = before ? calloc(1, sizeof(*place)) : NULL;
+	struct place *place;
 
-	if (!place)
+	if (!before)
 		return NULL;
+	place = must(calloc(1, sizeof(*place)));
 	place->range.base = end_of(arena, before, unit);
 	place->range.bytes = bytes;
 	place->bytes = round_up(bytes, unit);
-	if (!tsearch(place, &arena->tree, compare)) {
-		free(place);
-		return NULL;
-	}
+	must(tsearch(place, &arena->tree, compare));
 	place->before = before;
 	place->after = before->after;
 	before->after = place->after->before = place;
@@ -114,7 +109,7 @@ void arena_give(struct arena *arena, struct range *range)
 {
 	struct place *place = (struct place *)range;
 
-	if (place->bytes >= UNIT_BYTES)
+	if (!arena->compact && place->bytes >= UNIT_BYTES)
 		madvise((void *)(uintptr_t)range->base, place->bytes, MADV_DONTNEED);
 	tdelete(place, &arena->tree, compare);
 	place->before->after = place->after;
@@ -122,6 +117,20 @@ void arena_give(struct arena *arena, struct range *range)
 	if (arena->latest == place)
 		arena->latest = place->before;
 	free(place);
+}
+
+bool arena_cut(struct arena *arena, struct range *range, uint64_t bytes)
+{
+	struct place *place = (struct place *)range;
+
+	bytes = round_up(bytes, SIM_GRANULE_BYTES);
+	if (bytes >= place->bytes) {
+		arena_give(arena, range);
+		return true;
+	}
+	range->base += bytes;
+	range->bytes = place->bytes -= bytes;
+	return false;
 }
 
 struct range *arena_find(const struct arena *arena, uint64_t address)

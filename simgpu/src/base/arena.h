@@ -11,8 +11,17 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #define SIM_GRANULE_BYTES 512 /* alignment and rounding of cuMemAlloc */
+
+/* What an allocator returned; a process without host memory ends. */
+static inline void *must(void *memory)
+{
+	if (!memory)
+		abort();
+	return memory;
+}
 
 struct range {
 	uint64_t base;
@@ -42,11 +51,13 @@ struct arena {
 /* Reserves addresses for `bytes`, below 2^31 if `low`. False: no address space. */
 bool arena_reserve(struct arena *arena, uint64_t bytes, bool low);
 /* The same in addresses that the caller has, filled from the beginning if `compact`. */
-bool arena_begin(struct arena *arena, uint64_t base, uint64_t bytes, bool compact);
+void arena_begin(struct arena *arena, uint64_t base, uint64_t bytes, bool compact);
 bool arena_holds(const struct arena *arena, uint64_t address);
 /* A range of `bytes` > 0, or NULL if no addresses are left. */
 struct range *arena_take(struct arena *arena, uint64_t bytes);
 void arena_give(struct arena *arena, struct range *range);
+/* Gives back the range's beginning; true: that was all of it. */
+bool arena_cut(struct arena *arena, struct range *range, uint64_t bytes);
 /* The range in use that holds `address`, or NULL. */
 struct range *arena_find(const struct arena *arena, uint64_t address);
 bool arena_is_empty(const struct arena *arena);

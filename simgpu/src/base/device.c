@@ -20,6 +20,14 @@ CUresult device_get(CUdevice ordinal, struct device **device)
 	return CUDA_SUCCESS;
 }
 
+struct device *device_of_uuid(const uint8_t *uuid)
+{
+	for (int i = 0; i < driver.devices; i++)
+		if (memcmp(driver.device[i].gpu->uuid, uuid, 16) == 0)
+			return &driver.device[i];
+	return NULL;
+}
+
 CUresult device_alive(struct sim_link *link)
 {
 	return sim_link_alive(link) ? CUDA_SUCCESS : driver_result(SIM_GPU_LOST);

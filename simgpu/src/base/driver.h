@@ -49,7 +49,7 @@ struct object {
 	uint64_t serial; /* never used twice in a process */
 };
 
-/* A new object of `bytes` zeroed bytes, or NULL. */
+/* A new object of `bytes` zeroed bytes. */
 void *object_new(enum object_kind kind, size_t bytes);
 /* The object that `handle` names, or NULL if it names none, or none of that kind. */
 void *object_get(const void *handle, enum object_kind kind);
@@ -167,10 +167,15 @@ static inline CUresult driver_leave(CUresult result)
 			return driver_leave(tried);                                                \
 	} while (0)
 
+/* True: a fault of that name applies, and `*result` is what the call returns. */
+bool fault_strikes(const char *name, CUresult *result);
+
 /* The CUDA code for the daemon's status. */
 CUresult driver_result(enum sim_status status);
 
 CUresult device_get(CUdevice ordinal, struct device **device);
+/* NULL: it is not the program's. */
+struct device *device_of_uuid(const uint8_t *uuid);
 /* Reserves the device's addresses, once. */
 bool device_addresses(struct device *device);
 /*
@@ -185,6 +190,13 @@ CUresult device_import(struct device *device, uint64_t context, uint64_t token, 
 /* The memory exists as long as a process has that descriptor open, too; not if the daemon cannot
  * see this process. */
 CUresult device_keep(struct device *device, uint64_t id, int fd);
+
+/* The array with space for one row more than `count`: copied at powers of two. */
+static inline void *grow(void *rows, size_t count, size_t row_bytes)
+{
+	return count & (count - 1) ? rows
+				   : must(realloc(rows, (count ? 2 * count : 1) * row_bytes));
+}
 
 /* CLOCK_MONOTONIC. */
 uint64_t now_ns(void);

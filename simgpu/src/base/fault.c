@@ -2,42 +2,32 @@
  * A fault belongs to a GPU: that of the current context or, if there is none, the first GPU that
  * has any. Costs one read of memory per GPU while none is armed.
  */
-#include "base/fault.h"
+#include "base/driver.h"
 
 #include <string.h>
 
-#include "base/driver.h"
-
-static bool any_armed(void)
-{
-	if (!driver_is_up())
-		return false;
-	for (int i = 0; i < driver.devices; i++)
-		if (sim_link_faults(driver.device[i].link))
-			return true;
-	return false;
-}
-
 static struct sim_link *armed_link(void)
 {
-	struct context *context;
 	struct sim_link *link = NULL;
+	struct context *context;
 
+	for (int i = 0; driver_is_up() && !link && i < driver.devices; i++)
+		if (sim_link_faults(driver.device[i].link))
+			link = driver.device[i].link;
+	if (!link)
+		return NULL;
 	driver_lock();
 	if (context_current(&context) == CUDA_SUCCESS)
 		link = context->device->link;
 	driver_unlock();
-	for (int i = 0; !link && i < driver.devices; i++)
-		if (sim_link_faults(driver.device[i].link))
-			link = driver.device[i].link;
-	return link && sim_link_faults(link) ? link : NULL;
+	return sim_link_faults(link) ? link : NULL;
 }
 
 bool fault_strikes(const char *name, CUresult *result)
 {
 	struct sim_call_name call = {0};
 	struct sim_fault fault;
-	struct sim_link *link = any_armed() ? armed_link() : NULL;
+	struct sim_link *link = armed_link();
 
 	if (!link)
 		return false;

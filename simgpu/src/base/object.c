@@ -18,45 +18,30 @@ struct slot {
 };
 
 static struct slot *slots;
-static uint32_t slots_used, slots_cap, first_free;
+static uint32_t slots_used, first_free;
 static uint64_t last_serial;
 
 static uint32_t slot_take(void)
 {
-	uint32_t index;
+	uint32_t index = first_free - 1;
 
 	if (first_free) {
-		index = first_free - 1;
 		first_free = slots[index].next_free;
 		return index;
 	}
-	if (slots_used == slots_cap) {
-		uint32_t cap = slots_cap ? slots_cap * 2 : 256;
-		struct slot *grown =
-		    cap >> INDEX_BITS ? NULL : realloc(slots, cap * sizeof(*slots));
-
-		if (!grown)
-			return UINT32_MAX;
-		slots = grown;
-		slots_cap = cap;
-	}
+	if (slots_used >> INDEX_BITS)
+		abort();
+	slots = grow(slots, slots_used, sizeof(*slots));
 	slots[slots_used] = (struct slot){.generation = 1};
 	return slots_used++;
 }
 
 void *object_new(enum object_kind kind, size_t bytes)
 {
-	struct object *object = calloc(1, bytes);
-	uint32_t index = object ? slot_take() : UINT32_MAX;
+	struct object *object = must(calloc(1, bytes));
+	uint32_t index = slot_take();
 
-	if (index == UINT32_MAX) {
-		free(object);
-		return NULL;
-	}
-	object->kind = kind;
-	object->index = index;
-	object->generation = slots[index].generation;
-	object->serial = ++last_serial;
+	*object = (struct object){kind, index, slots[index].generation, ++last_serial};
 	slots[index].object = object;
 	return object;
 }

@@ -19,9 +19,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SIM_DEVICE_DIR	 "/dev/simgpu"
-#define SIM_FIRMWARE_DIR "/lib/firmware/nvidia"
-#define SIM_FIRMWARE	 "gsp_simgpu"
+#define SIM_DEVICE_DIR	  "/dev/simgpu"
+#define SIM_FIRMWARE_DIR  "/lib/firmware/nvidia"
+#define SIM_FIRMWARE	  "gsp_simgpu"
+#define SIM_REQUEST_BYTES 64 /* no request has more */
+
+typedef char socket_path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 
 struct sim_link {
 	struct sim_gpu gpu;
@@ -96,47 +99,26 @@ static bool recv_descriptor(int fd, char *first, int *descriptor)
 	return true;
 }
 
-static bool recv_discard(int fd, size_t bytes)
-{
-	char sink[512];
-
-	while (bytes) {
-		size_t part = bytes < sizeof(sink) ? bytes : sizeof(sink);
-
-		if (!recv_all(fd, sink, part))
-			return false;
-		bytes -= part;
-	}
-	return true;
-}
-
 /* Head and payload are sent in one write, so that the daemon wakes once. */
 static bool send_request(int fd, enum sim_op op, const void *req, uint32_t n)
 {
-	char small[sizeof(struct sim_request) + 64];
+	char data[sizeof(struct sim_request) + SIM_REQUEST_BYTES];
 	struct sim_request head = {.op = op, .bytes = n};
 
-	if (n > SIM_PAYLOAD_BYTES)
+	if (n > SIM_REQUEST_BYTES)
 		return false;
-	if (n > sizeof(small) - sizeof(head))
-		return send_all(fd, &head, sizeof(head)) && send_all(fd, req, n);
-	memcpy(small, &head, sizeof(head));
+	memcpy(data, &head, sizeof(head));
 	if (n)
-		memcpy(small + sizeof(head), req, n);
-	return send_all(fd, small, sizeof(head) + n);
+		memcpy(data + sizeof(head), req, n);
+	return send_all(fd, data, sizeof(head) + n);
 }
 
 static bool exchange(struct sim_link *link, enum sim_op op, const void *req, uint32_t n,
-		     struct sim_reply *head, void *reply, uint32_t cap, uint32_t *stored)
+		     struct sim_reply *head, void *reply, uint32_t cap)
 {
-	if (!send_request(link->fd, op, req, n) || !recv_all(link->fd, head, sizeof(*head)))
-		return false;
-	if (head->bytes > SIM_PAYLOAD_BYTES || head->status > SIM_GPU_LOST)
-		return false;
-	*stored = head->bytes < cap ? head->bytes : cap;
-	if (*stored && !recv_all(link->fd, reply, *stored))
-		return false;
-	return recv_discard(link->fd, head->bytes - *stored);
+	return send_request(link->fd, op, req, n) && recv_all(link->fd, head, sizeof(*head)) &&
+	       head->bytes <= cap && head->status <= SIM_GPU_LOST &&
+	       recv_all(link->fd, reply, head->bytes);
 }
 
 enum sim_status sim_call(struct sim_link *link, enum sim_op op, const void *req, uint32_t n,
@@ -144,46 +126,36 @@ enum sim_status sim_call(struct sim_link *link, enum sim_op op, const void *req,
 {
 	enum sim_status status = SIM_GPU_LOST;
 	struct sim_reply head = {0};
-	uint32_t stored = 0;
 
 	if (sim_link_mine(link)) {
 		pthread_mutex_lock(&link->mutex);
 		if (!link->broken) {
-			bool good = exchange(link, op, req, n, &head, reply, cap, &stored);
+			bool good = exchange(link, op, req, n, &head, reply, cap) &&
+				    (got || head.status != SIM_OK || head.bytes == cap);
 
 			if (good)
 				status = (enum sim_status)head.status;
-			if (!got && status == SIM_OK && head.bytes != cap) {
-				good = false;
-				status = SIM_GPU_LOST;
-			}
 			__atomic_store_n(&link->broken, !good, __ATOMIC_RELAXED);
 		}
 		pthread_mutex_unlock(&link->mutex);
 	}
 	if (got)
-		*got = status == SIM_OK ? stored : 0;
+		*got = status == SIM_OK ? head.bytes : 0;
 	return status;
 }
 
 static int connect_to(const char *path)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	int length = snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
-	int fd;
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), failed;
 
-	if (length < 0 || (size_t)length >= sizeof(address.sun_path))
-		return -1;
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -1;
-	while (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
-		if (errno == EINTR)
-			continue;
+	memcpy(address.sun_path, path, strlen(path) + 1);
+	do
+		failed = connect(fd, (struct sockaddr *)&address, sizeof(address));
+	while (failed && errno == EINTR);
+	if (failed && fd >= 0)
 		close(fd);
-		return -1;
-	}
-	return fd;
+	return failed ? -1 : fd;
 }
 
 static struct sim_shared *map_shared(int descriptor)
@@ -278,19 +250,23 @@ static bool is_socket(const char *file, bool firmware)
 	return dot && strcmp(dot, ".sock") == 0;
 }
 
+/* False: the path is too long for a socket. */
+static bool join(socket_path path, const char *directory, const char *name)
+{
+	return (size_t)snprintf(path, sizeof(socket_path), "%s/%s", directory, name) <
+	       sizeof(socket_path);
+}
+
 /* Returns `count` and the number of links to the sockets of the directory. */
 static int open_all(struct sim_link **links, int count, int cap, enum sim_role role,
 		    const char *directory, bool firmware)
 {
-	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 	struct dirent *entry;
+	socket_path path;
 	DIR *dir = opendir(directory);
 
 	while (dir && count < cap && (entry = readdir(dir))) {
-		int length = snprintf(path, sizeof(path), "%s/%s", directory, entry->d_name);
-
-		if (length < 0 || (size_t)length >= sizeof(path) ||
-		    !is_socket(entry->d_name, firmware))
+		if (!is_socket(entry->d_name, firmware) || !join(path, directory, entry->d_name))
 			continue;
 		links[count] = open_link(path, role);
 		count += links[count] != NULL;
@@ -303,17 +279,14 @@ static int open_all(struct sim_link **links, int count, int cap, enum sim_role r
 /* Each version of the driver has a directory. */
 static int open_firmware(struct sim_link **links, int cap, enum sim_role role)
 {
-	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 	struct dirent *entry;
+	socket_path path;
 	DIR *dir = opendir(SIM_FIRMWARE_DIR);
 	int count = 0;
 
-	while (dir && (entry = readdir(dir))) {
-		int length = snprintf(path, sizeof(path), "%s/%s", SIM_FIRMWARE_DIR, entry->d_name);
-
-		if (entry->d_name[0] != '.' && length > 0 && (size_t)length < sizeof(path))
+	while (dir && (entry = readdir(dir)))
+		if (entry->d_name[0] != '.' && join(path, SIM_FIRMWARE_DIR, entry->d_name))
 			count = open_all(links, count, cap, role, path, true);
-	}
 	if (dir)
 		closedir(dir);
 	return count;
@@ -322,13 +295,10 @@ static int open_firmware(struct sim_link **links, int cap, enum sim_role role)
 int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
 {
 	const char *base = getenv("SIMGPU_DIR");
-	char directory[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+	socket_path directory = SIM_DEVICE_DIR;
 	int count;
-	int length;
 
-	length = base ? snprintf(directory, sizeof(directory), "%s/gpus", base)
-		      : snprintf(directory, sizeof(directory), "%s", SIM_DEVICE_DIR);
-	if (length < 0 || (size_t)length >= sizeof(directory))
+	if (base && !join(directory, base, "gpus"))
 		return 0;
 	count = open_all(links, 0, cap, role, directory, false);
 	if (!count && !base)

@@ -49,9 +49,8 @@ bool sim_link_mine(const struct sim_link *link);
 
 /*
  * One request, one reply; thread safe, and blocks no longer than the daemon takes. `n` bytes at
- * `req` are sent; of the reply at most `cap` bytes are stored, and `*got` (may be NULL) is their
- * number. A reply shorter than needed shows in `*got`; without `got`, a reply that is not exactly
- * `cap` bytes long is an error. If the daemon has exited, or its answer is malformed, this and
+ * `req` are sent; the reply is stored, and `*got` (may be NULL) is its size, at most `cap`; without
+ * `got` it must be exactly that. If the daemon has exited, or its answer is malformed, this and
  * every later call on this link returns SIM_GPU_LOST.
  */
 enum sim_status sim_call(struct sim_link *link, enum sim_op op, const void *req, uint32_t n,

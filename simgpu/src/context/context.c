@@ -145,10 +145,9 @@ static CUresult create(CUcontext *out, unsigned int flags, CUdevice ordinal, uns
 	if (!out || !context_flags_are_good(flags))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	TRY_LOCKED(device_get(ordinal, &device));
-	context =
-	    stack.depth < STACK_CONTEXTS ? object_new(OBJECT_CONTEXT, sizeof(*context)) : NULL;
-	if (!context)
+	if (stack.depth == STACK_CONTEXTS)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
+	context = object_new(OBJECT_CONTEXT, sizeof(*context));
 	result = context_open(device, context);
 	if (result != CUDA_SUCCESS) {
 		object_free(context);
@@ -170,23 +169,15 @@ CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice ordinal)
 	return create(out, flags, ordinal, CONTEXT_API_VERSION);
 }
 
-CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned int flags,
-			CUdevice ordinal)
-{
-	if (!driver_is_up())
-		return CUDA_ERROR_NOT_INITIALIZED;
-	if (affinity || count)
-		return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-	return create(out, flags, ordinal, CONTEXT_API_VERSION);
-}
+struct parameters {
+	const void *affinity;
+	int count;
+	const void *cig;
+};
 
 CUresult cuCtxCreate_v4(CUcontext *out, void *given, unsigned int flags, CUdevice ordinal)
 {
-	const struct {
-		const void *affinity;
-		int count;
-		const void *cig;
-	} *parameters = given;
+	const struct parameters *parameters = given;
 
 	if (!driver_is_up())
 		return CUDA_ERROR_NOT_INITIALIZED;
@@ -195,6 +186,12 @@ CUresult cuCtxCreate_v4(CUcontext *out, void *given, unsigned int flags, CUdevic
 	if (parameters && parameters->cig)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	return create(out, flags, ordinal, CONTEXT_API_VERSION);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned int flags,
+			CUdevice ordinal)
+{
+	return cuCtxCreate_v4(out, &(struct parameters){affinity, count, NULL}, flags, ordinal);
 }
 
 /* A program's own context, and not a second way to end a primary one. */

@@ -12,27 +12,19 @@ bool context_flags_are_good(unsigned int flags)
 	return !(flags & ~(unsigned int)CU_CTX_FLAGS_MASK) && !(schedule & (schedule - 1));
 }
 
-CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
-{
-	struct context *context;
+#define NUMBER(function, type, number)                                                             \
+	CUresult function(CUcontext handle, type *out)                                             \
+	{                                                                                          \
+		struct context *context;                                                           \
+                                                                                                   \
+		TRY(context_enter(handle, &context));                                              \
+		if (out)                                                                           \
+			*out = number;                                                             \
+		return driver_leave(out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);                \
+	}
 
-	TRY(context_enter(handle, &context));
-	if (!id)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*id = context->object.serial;
-	return driver_leave(CUDA_SUCCESS);
-}
-
-CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int *version)
-{
-	struct context *context;
-
-	TRY(context_enter(handle, &context));
-	if (!version)
-		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*version = context->api_version;
-	return driver_leave(CUDA_SUCCESS);
-}
+NUMBER(cuCtxGetId, unsigned long long, context->object.serial)
+NUMBER(cuCtxGetApiVersion, unsigned int, context->api_version)
 
 CUresult cuCtxGetLimit(size_t *value, int limit)
 {

@@ -72,8 +72,6 @@ CUresult cuEventCreate(CUevent *out, unsigned int flags)
 	if (flags & CU_EVENT_INTERPROCESS && !(flags & CU_EVENT_DISABLE_TIMING))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	event = object_new(OBJECT_EVENT, sizeof(*event));
-	if (!event)
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	event->context = context;
 	event->flags = flags;
 	*out = object_handle(event);

@@ -11,11 +11,6 @@ struct green {
 	struct green_view *view;
 };
 
-static struct green *get(CUgreenCtx handle)
-{
-	return object_get(handle, OBJECT_GREEN);
-}
-
 CUresult cuDeviceGetDevResource(CUdevice ordinal, CUdevResource *resource, int type)
 {
 	struct device *device;
@@ -37,36 +32,16 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResource *resour
 	if (!out || !resources || count != 1 || resources->type != RESOURCE_MULTIPROCESSORS)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	described = object_new(OBJECT_RESOURCES, sizeof(*described));
-	if (!described)
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	*out = object_handle(described);
 	return driver_leave(CUDA_SUCCESS);
-}
-
-static CUresult make(CUdevice ordinal, CUgreenCtx *out)
-{
-	struct green *green = object_new(OBJECT_GREEN, sizeof(*green));
-	struct green_view *view = object_new(OBJECT_GREEN_VIEW, sizeof(*view));
-
-	if (green && view) {
-		green->view = view;
-		view->primary = driver.device[ordinal].primary;
-		*out = object_handle(green);
-		return CUDA_SUCCESS;
-	}
-	if (green)
-		object_free(green);
-	if (view)
-		object_free(view);
-	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc described, CUdevice ordinal,
 			  unsigned int flags)
 {
+	struct green *green;
 	CUcontext primary;
 	bool known;
-	CUresult result;
 
 	TRY(driver_enter());
 	known = object_get(described, OBJECT_RESOURCES);
@@ -75,11 +50,11 @@ CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc described, CUdevice
 		return CUDA_ERROR_INVALID_VALUE;
 	TRY(cuDevicePrimaryCtxRetain(&primary, ordinal));
 	driver_lock();
-	result = make(ordinal, out);
-	driver_unlock();
-	if (result != CUDA_SUCCESS)
-		cuDevicePrimaryCtxRelease_v2(ordinal);
-	return result;
+	green = object_new(OBJECT_GREEN, sizeof(*green));
+	green->view = object_new(OBJECT_GREEN_VIEW, sizeof(*green->view));
+	green->view->primary = driver.device[ordinal].primary;
+	*out = object_handle(green);
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx handle)
@@ -88,7 +63,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle)
 	int ordinal;
 
 	TRY(driver_enter());
-	green = get(handle);
+	green = object_get(handle, OBJECT_GREEN);
 	if (!green)
 		return driver_leave(CUDA_ERROR_INVALID_CONTEXT);
 	ordinal = green->view->primary->device->ordinal;
@@ -103,7 +78,7 @@ CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx handle)
 	struct green *green;
 
 	TRY(driver_enter());
-	green = get(handle);
+	green = object_get(handle, OBJECT_GREEN);
 	if (!out || !green)
 		return driver_leave(out ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE);
 	*out = object_handle(green->view);

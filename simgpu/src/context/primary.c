@@ -16,8 +16,6 @@ static CUresult retain(struct device *device, CUcontext *out)
 
 	if (!context) {
 		context = object_new(OBJECT_CONTEXT, sizeof(*context));
-		if (!context)
-			return CUDA_ERROR_OUT_OF_MEMORY;
 		context->primary = true;
 		device->primary = context;
 	}

@@ -20,32 +20,28 @@ bool stream_per_thread(bool enable)
 	return before;
 }
 
-static CUresult add(struct context *context, unsigned int flags, struct stream **out)
+static struct stream *add(struct context *context, unsigned int flags)
 {
 	struct stream *stream = object_new(OBJECT_STREAM, sizeof(*stream));
 
-	if (!stream)
-		return CUDA_ERROR_OUT_OF_MEMORY;
 	stream->context = context;
 	stream->flags = flags;
-	*out = stream;
-	return CUDA_SUCCESS;
+	return stream;
 }
 
 /* Made when a thread first uses it. A later thread at the same address inherits it: harmless. */
-static CUresult own_stream(struct context *context, struct stream **out)
+static struct stream *own_stream(struct context *context)
 {
 	uint64_t thread = (uint64_t)(uintptr_t)&this_thread;
+	struct stream *stream;
 	uint32_t at = 0;
-	CUresult result;
 
-	while ((*out = object_next(OBJECT_STREAM, &at)))
-		if ((*out)->context == context && (*out)->owner_thread == thread)
-			return CUDA_SUCCESS;
-	result = add(context, 0, out);
-	if (result == CUDA_SUCCESS)
-		(*out)->owner_thread = thread;
-	return result;
+	while ((stream = object_next(OBJECT_STREAM, &at)))
+		if (stream->context == context && stream->owner_thread == thread)
+			return stream;
+	stream = add(context, 0);
+	stream->owner_thread = thread;
+	return stream;
 }
 
 CUresult stream_get(CUstream handle, struct stream **out)
@@ -55,9 +51,9 @@ CUresult stream_get(CUstream handle, struct stream **out)
 	TRY(context_current(&context));
 	if (!handle)
 		handle = zero_is_per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
-	if (handle == CU_STREAM_PER_THREAD)
-		return own_stream(context, out);
-	*out = handle == CU_STREAM_LEGACY ? &context->legacy : object_get(handle, OBJECT_STREAM);
+	*out = handle == CU_STREAM_PER_THREAD ? own_stream(context)
+	       : handle == CU_STREAM_LEGACY   ? &context->legacy
+					      : object_get(handle, OBJECT_STREAM);
 	return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -138,17 +134,13 @@ CUresult stream_enter(CUstream handle, struct stream **stream)
 CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int priority)
 {
 	struct context *context;
-	struct stream *stream;
-	CUresult result;
 
+	(void)priority;
 	if (!out || flags & ~(unsigned int)CU_STREAM_NON_BLOCKING)
 		return CUDA_ERROR_INVALID_VALUE;
 	TRY(context_enter(NULL, &context));
-	(void)priority;
-	result = add(context, flags, &stream);
-	if (result == CUDA_SUCCESS)
-		*out = object_handle(stream);
-	return driver_leave(result);
+	*out = object_handle(add(context, flags));
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuStreamCreate(CUstream *out, unsigned int flags)

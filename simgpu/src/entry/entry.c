@@ -9,7 +9,6 @@
 #include "abi/cuda_entry.h"
 #include "abi/cuda_export.h"
 #include "base/driver.h"
-#include "base/fault.h"
 
 /* clang-format off */
 #define JOIN_(left, right) left##right

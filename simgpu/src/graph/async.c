@@ -128,9 +128,10 @@ static CUresult free_plain(struct device *device, struct range *range, const str
 {
 	uint64_t address = range->base;
 
-	if (!range->imported && !mark_is_reached(ready))
-		return driver_leave(leaving_add(device, range, ready) ? CUDA_SUCCESS
-								      : CUDA_ERROR_OUT_OF_MEMORY);
+	if (!range->imported && !mark_is_reached(ready)) {
+		leaving_add(device, range, ready);
+		return driver_leave(CUDA_SUCCESS);
+	}
 	driver_unlock();
 	return cuMemFree_v2(address);
 }

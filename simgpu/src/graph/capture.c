@@ -120,13 +120,7 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, int mode)
 	if (stream->capture)
 		return driver_leave(CUDA_ERROR_ILLEGAL_STATE);
 	capture = object_new(OBJECT_CAPTURE, sizeof(*capture));
-	if (!capture)
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	capture->graph = graph_new();
-	if (!capture->graph) {
-		object_free(capture);
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	}
 	capture->origin = stream;
 	capture->thread = &this_thread;
 	capture->mode = mode;

@@ -107,11 +107,9 @@ static CUresult wait_for_legacy(void)
 
 static CUresult submit_and_wait(const struct transfer *transfer)
 {
-	CUresult result = wait_for_legacy();
-
-	if (result == CUDA_SUCCESS)
-		result = submit(transfer, NULL);
-	return result == CUDA_SUCCESS ? wait_for_legacy() : result;
+	TRY(wait_for_legacy());
+	TRY(submit(transfer, NULL));
+	return wait_for_legacy();
 }
 
 #define ADDRESS(pointer) ((uint64_t)(uintptr_t)(pointer))

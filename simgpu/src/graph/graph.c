@@ -41,22 +41,11 @@ bool graph_has_memory(const struct graph *graph)
 
 struct node *graph_add(struct graph *graph, int type)
 {
-	struct node *node;
+	struct node *node = object_new(OBJECT_NODE, sizeof(*node));
 
-	if (graph->count == graph->cap) {
-		size_t cap = graph->cap ? graph->cap * 2 : 8;
-		struct node **grown = realloc(graph->nodes, cap * sizeof(*grown));
-
-		if (!grown)
-			return NULL;
-		graph->nodes = grown;
-		graph->cap = cap;
-	}
-	node = object_new(OBJECT_NODE, sizeof(*node));
-	if (!node)
-		return NULL;
 	node->graph = graph;
 	node->type = type;
+	graph->nodes = grow(graph->nodes, graph->count, sizeof(*graph->nodes));
 	graph->nodes[graph->count++] = node;
 	return node;
 }
@@ -69,10 +58,6 @@ CUresult graph_add_alloc(struct graph *graph, struct device *device, uint64_t by
 	if (!memory)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	*out = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
-	if (!*out) {
-		graph_memory_release(memory);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	(*out)->memory = memory;
 	return CUDA_SUCCESS;
 }
@@ -94,8 +79,6 @@ CUresult graph_add_free(struct graph *graph, uint64_t address, struct node **out
 	if (!range || !range->graph || range->base != address || range->graph->freed_inside)
 		return CUDA_ERROR_INVALID_VALUE;
 	*out = graph_add(graph, CU_GRAPH_NODE_TYPE_MEM_FREE);
-	if (!*out)
-		return CUDA_ERROR_OUT_OF_MEMORY;
 	(*out)->memory = range->graph;
 	range->graph->users++;
 	range->graph->freed_inside = allocates(graph, range->graph);
@@ -111,15 +94,10 @@ static CUresult enter(CUgraph handle, struct graph **graph)
 
 CUresult cuGraphCreate(CUgraph *out, unsigned int flags)
 {
-	struct graph *graph;
-
 	TRY(driver_enter());
 	if (!out || flags)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	graph = graph_new();
-	if (!graph)
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	*out = object_handle(graph);
+	*out = object_handle(graph_new());
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -134,7 +112,7 @@ CUresult cuGraphDestroy(CUgraph handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* Common to every addition; `made` is its result. */
+/* Common to every addition. */
 struct addition {
 	CUgraphNode *out;
 	CUgraph graph;
@@ -156,39 +134,34 @@ static CUresult begin(const struct addition *add, struct graph **graph)
 	return CUDA_SUCCESS;
 }
 
-static CUresult finish(const struct addition *add, CUresult result, struct node *node)
+static CUresult finish(const struct addition *add, struct node *node)
 {
-	if (result == CUDA_SUCCESS && !node)
-		result = CUDA_ERROR_OUT_OF_MEMORY;
-	if (result == CUDA_SUCCESS)
-		*add->out = object_handle(node);
-	return driver_leave(result);
+	*add->out = object_handle(node);
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
 				 size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters)
 {
 	struct addition add = {out, handle, after, count};
-	struct node *node = NULL;
 	struct graph *graph;
+	struct node *node;
 
 	TRY(begin(&add, &graph));
 	if (!parameters || !function_get(kernel_work(parameters).function))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	node = graph_add(graph, CU_GRAPH_NODE_TYPE_KERNEL);
-	if (node)
-		node->work = kernel_work(parameters);
-	return finish(&add, CUDA_SUCCESS, node);
+	node->work = kernel_work(parameters);
+	return finish(&add, node);
 }
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
 				size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
 {
 	struct addition add = {out, handle, after, count};
-	struct node *node = NULL;
 	struct device *device;
 	struct graph *graph;
-	CUresult result;
+	struct node *node;
 
 	TRY(begin(&add, &graph));
 	if (!parameters || !parameters->bytesize || parameters->poolProps.handleTypes ||
@@ -198,23 +171,21 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph handle, const CUgraphN
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (parameters->bytesize > device->gpu->memory_bytes)
 		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	result = graph_add_alloc(graph, device, parameters->bytesize, &node);
-	if (result == CUDA_SUCCESS)
-		parameters->dptr = node->memory->range->base;
-	return finish(&add, result, node);
+	TRY_LOCKED(graph_add_alloc(graph, device, parameters->bytesize, &node));
+	parameters->dptr = node->memory->range->base;
+	return finish(&add, node);
 }
 
 CUresult cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
 			       size_t count, CUdeviceptr address)
 {
 	struct addition add = {out, handle, after, count};
-	struct node *node = NULL;
 	struct graph *graph;
-	CUresult result;
+	struct node *node;
 
 	TRY(begin(&add, &graph));
-	result = graph_add_free(graph, address, &node);
-	return finish(&add, result, node);
+	TRY_LOCKED(graph_add_free(graph, address, &node));
+	return finish(&add, node);
 }
 
 /* Child graphs alone: each other node has an entry of its own. */
@@ -234,11 +205,9 @@ CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph handle, const CUgraphNode *
 	if (!child || child == graph || child->owned)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	node = graph_add(graph, CU_GRAPH_NODE_TYPE_GRAPH);
-	if (node) {
-		node->child = child;
-		child->owned = true;
-	}
-	return finish(&add, CUDA_SUCCESS, node);
+	node->child = child;
+	child->owned = true;
+	return finish(&add, node);
 }
 
 /* As documented: without an array their number, with one as many as fit, the rest NULL. */

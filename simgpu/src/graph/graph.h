@@ -8,8 +8,14 @@
 #ifndef SIMGPU_GRAPH_H
 #define SIMGPU_GRAPH_H
 
-#include "graph/work.h"
 #include "module/module.h"
+
+/* What a stream does, or a node of a graph records. */
+struct work {
+	CUfunction
+	    function; /* a function or a kernel, whose code is loaded; NULL: a copy or a fill */
+	uint64_t duration_ns; /* CODE_UNSTATED: the default of a launch */
+};
 
 struct graph_block {
 	struct graph_block *next;
@@ -20,6 +26,7 @@ struct graph_block {
 
 /* The memory of an allocation node; exists as long as a node or an executable graph uses it. */
 struct graph_memory {
+	struct graph_memory *next;
 	unsigned int users;
 	struct device *device;
 	struct range *range;
@@ -42,7 +49,7 @@ struct node {
 struct graph {
 	struct object object;
 	struct node **nodes; /* in the order in which they were added: each after those before it */
-	size_t count, cap;
+	size_t count;
 	bool owned;	   /* by a node, or by an executable graph of it: not the program's */
 	struct exec *exec; /* of a graph with memory there is one at a time */
 };
@@ -60,6 +67,13 @@ struct exec {
 	uint64_t flags;
 	struct mark done;
 };
+
+/* work.c */
+/*
+ * Submits the work, or records it in a node of that type if the stream captures. Called without the
+ * lock; waits while the context's channel is full.
+ */
+CUresult work_submit(const struct work *work, int node_type, CUstream stream);
 
 /* graph.c */
 struct graph *graph_new(void);

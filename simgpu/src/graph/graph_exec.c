@@ -50,13 +50,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, uint64_t flags)
 	if (!out || !graph || flags & ~(uint64_t)0xf || (graph->exec && graph_has_memory(graph)))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	exec = object_new(OBJECT_EXEC, sizeof(*exec));
-	if (!exec)
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	exec->steps = calloc(count_steps(graph) + 1, sizeof(*exec->steps));
-	if (!exec->steps) {
-		object_free(exec);
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	}
+	exec->steps = must(calloc(count_steps(graph) + 1, sizeof(*exec->steps)));
 	write_steps(exec, graph);
 	exec->flags = flags;
 	if (!graph->exec) {
@@ -151,14 +145,11 @@ static CUresult free_leftovers(struct exec *exec)
 static CUresult begin(CUgraphExec handle, CUstream stream_handle, struct exec **exec)
 {
 	struct stream *stream;
-	CUresult result;
 
 	TRY(driver_enter());
 	*exec = object_get(handle, OBJECT_EXEC);
-	result = *exec ? stream_get(stream_handle, &stream) : CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS && stream->capture)
-		result = CUDA_ERROR_NOT_SUPPORTED;
-	return result == CUDA_SUCCESS ? result : driver_leave(result);
+	TRY_LOCKED(*exec ? stream_get(stream_handle, &stream) : CUDA_ERROR_INVALID_VALUE);
+	return stream->capture ? driver_leave(CUDA_ERROR_NOT_SUPPORTED) : CUDA_SUCCESS;
 }
 
 CUresult cuGraphUpload(CUgraphExec handle, CUstream stream)
@@ -200,12 +191,10 @@ static CUresult run_steps(CUgraphExec handle, CUstream stream_handle)
 CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream)
 {
 	struct exec *exec;
-	CUresult result;
 
 	TRY(begin(handle, stream, &exec));
-	result = free_leftovers(exec);
+	TRY_LOCKED(free_leftovers(exec));
 	driver_unlock();
-	if (result == CUDA_SUCCESS)
-		result = graph_memory_back(handle);
-	return result == CUDA_SUCCESS ? run_steps(handle, stream) : result;
+	TRY(graph_memory_back(handle));
+	return run_steps(handle, stream);
 }

@@ -10,49 +10,22 @@ static uint64_t block_bytes(const struct graph_memory *memory)
 }
 
 /* Every allocation node's memory, in any order. */
-static struct graph_memory **all;
-static size_t all_count, all_cap;
-
-static bool remember(struct graph_memory *memory)
-{
-	if (all_count == all_cap) {
-		size_t cap = all_cap ? all_cap * 2 : 16;
-		struct graph_memory **grown = realloc(all, cap * sizeof(*all));
-
-		if (!grown)
-			return false;
-		all = grown;
-		all_cap = cap;
-	}
-	all[all_count++] = memory;
-	return true;
-}
-
-static void forget(const struct graph_memory *memory)
-{
-	size_t at = 0;
-
-	while (all[at] != memory)
-		at++;
-	all[at] = all[--all_count];
-}
+static struct graph_memory *all;
 
 struct graph_memory *graph_memory_new(struct device *device, uint64_t bytes)
 {
-	struct graph_memory *memory = calloc(1, sizeof(*memory));
+	struct graph_memory *memory = must(calloc(1, sizeof(*memory)));
 
-	if (!memory)
-		return NULL;
 	memory->device = device;
 	memory->users = 1;
 	memory->range = device_addresses(device) ? arena_take(&device->arena, bytes) : NULL;
-	if (!memory->range || !remember(memory)) {
-		if (memory->range)
-			arena_give(&device->arena, memory->range);
+	if (!memory->range) {
 		free(memory);
 		return NULL;
 	}
 	memory->range->graph = memory;
+	memory->next = all;
+	all = memory;
 	return memory;
 }
 
@@ -73,11 +46,15 @@ static void unback(struct graph_memory *memory)
 
 static void end_if_unused(struct graph_memory *memory)
 {
+	struct graph_memory **link = &all;
+
 	if (memory->users || memory->live)
 		return;
 	unback(memory);
 	arena_give(&memory->device->arena, memory->range);
-	forget(memory);
+	while (*link != memory)
+		link = &(*link)->next;
+	*link = memory->next;
 	free(memory);
 }
 
@@ -113,14 +90,6 @@ static struct graph_block *take_unused(struct device *device, uint64_t bytes)
 	return block;
 }
 
-static void back(struct graph_memory *memory, struct graph_block *block)
-{
-	struct graph_pool *pool = &memory->device->graphs;
-
-	memory->block = block;
-	pool->used_bytes += block->bytes;
-}
-
 /* The first allocation without memory, after unused blocks have served those they can. */
 static struct graph_memory *first_without(struct exec *exec)
 {
@@ -133,7 +102,8 @@ static struct graph_memory *first_without(struct exec *exec)
 		block = take_unused(memory->device, block_bytes(memory));
 		if (!block)
 			return memory;
-		back(memory, block);
+		memory->block = block;
+		memory->device->graphs.used_bytes += block->bytes;
 	}
 	return NULL;
 }
@@ -165,11 +135,9 @@ static void set_wanted(struct exec *exec, bool wanted)
 /* With the lock, which is released meanwhile. */
 static CUresult reserve(struct device *device, uint64_t bytes)
 {
-	struct graph_block *block = calloc(1, sizeof(*block));
+	struct graph_block *block = must(calloc(1, sizeof(*block)));
 	CUresult result;
 
-	if (!block)
-		return CUDA_ERROR_OUT_OF_MEMORY;
 	driver_unlock();
 	block->device = device;
 	block->bytes = bytes;
@@ -229,21 +197,23 @@ static void move_unused(struct device *device, bool all_of_them, struct graph_bl
 void graph_memory_trim(struct device *device, struct graph_block **gone)
 {
 	marks_look();
-	for (size_t i = 0; i < all_count; i++)
-		if (all[i]->device == device && !all[i]->live && !all[i]->wanted &&
-		    mark_seen(&all[i]->done))
-			unback(all[i]);
+	for (struct graph_memory *at = all; at; at = at->next)
+		if (at->device == device && !at->live && !at->wanted && mark_seen(&at->done))
+			unback(at);
 	move_unused(device, false, gone);
 }
 
 void graph_memory_forget(struct device *device, struct graph_block **gone)
 {
-	for (size_t i = all_count; i-- > 0;) {
-		if (all[i]->device != device)
+	struct graph_memory *next;
+
+	for (struct graph_memory *at = all; at; at = next) {
+		next = at->next;
+		if (at->device != device)
 			continue;
-		unback(all[i]);
-		all[i]->live = false;
-		end_if_unused(all[i]);
+		unback(at);
+		at->live = false;
+		end_if_unused(at);
 	}
 	move_unused(device, true, gone);
 }

@@ -112,8 +112,10 @@ static CUresult allocate_shared(const struct wish *wish, CUdeviceptr *out)
 	TRY(enter_again(wish, &context));
 	*out = suballoc_take(context, kind_of(wish), wish->bytes);
 	range = *out ? NULL : place(wish, context, block_bytes, id);
-	if (range && suballoc_add(context, kind_of(wish), range))
+	if (range) {
+		suballoc_add(context, kind_of(wish), range);
 		*out = suballoc_take(context, kind_of(wish), wish->bytes);
+	}
 	driver_unlock();
 	if (!range)
 		device_give_back(wish->device, id);

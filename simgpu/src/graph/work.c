@@ -1,5 +1,4 @@
-/* See work.h. */
-#include "graph/work.h"
+/* Work on its way to a stream or to the graph that captures it. */
 #include "graph/graph.h"
 #include "module/module.h"
 

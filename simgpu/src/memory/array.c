@@ -5,16 +5,6 @@
  */
 #include "memory/array.h"
 
-struct array *array_get(CUarray handle)
-{
-	return object_get(handle, OBJECT_ARRAY);
-}
-
-struct array *mipmap_get(CUmipmappedArray handle)
-{
-	return object_get(handle, OBJECT_MIPMAP);
-}
-
 static bool without_memory(const CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
 	return desc->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
@@ -32,8 +22,6 @@ static CUresult place(CUcontext context_handle, uint64_t context_id, struct arra
 	if (context->id != context_id)
 		return driver_leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
 	array = object_new(kind, sizeof(*array));
-	if (!array)
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	made->object = array->object;
 	made->context = context;
 	*array = *made;
@@ -174,8 +162,6 @@ static struct array *make_level(struct array *mipmap, unsigned int level)
 {
 	struct array *array = object_new(OBJECT_ARRAY, sizeof(*array));
 
-	if (!array)
-		return NULL;
 	array->context = mipmap->context;
 	array->mipmap = mipmap;
 	array->desc = mipmap->desc;
@@ -187,14 +173,12 @@ CUresult cuMipmappedArrayGetLevel(CUarray *out, CUmipmappedArray handle, unsigne
 	struct array *mipmap, *array;
 
 	TRY(driver_enter());
-	mipmap = mipmap_get(handle);
+	mipmap = object_get(handle, OBJECT_MIPMAP);
 	if (!mipmap)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
 	if (!out || level >= mipmap->layout.levels)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	array = mipmap->levels[level] ? mipmap->levels[level] : make_level(mipmap, level);
-	if (!array)
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	*out = object_handle(array);
 	return driver_leave(CUDA_SUCCESS);
 }

@@ -10,12 +10,13 @@
 #include "memory/vmm.h"
 
 #define ARRAY_LEVELS   18
+#define LINE_BYTES     512   /* of rows, and alignment */
 #define ARRAY_TILE_CAP 65536 /* bytes of a sparse array's tile */
 
 struct array_layout {
 	unsigned int element_bytes; /* of a texel, or of a compressed block */
 	unsigned int levels;
-	uint64_t bytes, alignment; /* on the GPU */
+	uint64_t bytes; /* on the GPU */
 	struct {
 		unsigned int width, height, depth; /* a sparse tile, in texels */
 	} tile;
@@ -39,8 +40,6 @@ struct array {
 	struct physical *external; /* another interface's memory, which it lies in and holds */
 };
 
-struct array *array_get(CUarray handle);
-struct array *mipmap_get(CUmipmappedArray handle);
 /* A new object, its memory taken; the lock is not held before or after. */
 CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, enum object_kind kind,
 		    struct physical *external, void **handle);

@@ -4,8 +4,6 @@
  */
 #include "memory/array.h"
 
-#define LINE_BYTES 512
-
 enum { COMPRESSED_FIRST = 0x91, COMPRESSED_LAST = 0x9e, COMPRESSED_TEXELS = 4 };
 
 /* Bytes of a texel, or of a compressed block; 0: there is no such format. */
@@ -76,7 +74,7 @@ bool array_layout(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels,
 				: 1;
 	uint64_t bytes = 0;
 
-	*out = (struct array_layout){.element_bytes = element_bytes(desc), .alignment = LINE_BYTES};
+	*out = (struct array_layout){.element_bytes = element_bytes(desc)};
 	if (!out->element_bytes || !is_valid(desc, layered, cube))
 		return false;
 	while (out->levels < levels && out->levels < ARRAY_LEVELS &&

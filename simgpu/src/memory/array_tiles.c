@@ -60,8 +60,8 @@ static void unmap(struct array *array, const CUarrayMapInfo *where)
 static struct array *named(const CUarrayMapInfo *info)
 {
 	struct array *array = info->resourceType == CU_RESOURCE_TYPE_ARRAY
-				  ? array_get(info->resource.array)
-				  : mipmap_get(info->resource.mipmap);
+				  ? object_get(info->resource.array, OBJECT_ARRAY)
+				  : object_get(info->resource.mipmap, OBJECT_MIPMAP);
 
 	return array && array->desc.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)
 		   ? array
@@ -82,36 +82,32 @@ static CUresult check(const CUarrayMapInfo *info)
 		   : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult apply(const CUarrayMapInfo *info)
+static void apply(const CUarrayMapInfo *info)
 {
 	struct array *array = named(info);
 	struct tile *tile;
 
 	unmap(array, info);
 	if (info->memOperationType == CU_MEM_OPERATION_TYPE_UNMAP)
-		return CUDA_SUCCESS;
-	tile = malloc(sizeof(*tile));
-	if (!tile)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+		return;
+	tile = must(malloc(sizeof(*tile)));
 	*tile = (struct tile){array->tiles, *info, physical_get(info->memHandle.memHandle)};
 	array->tiles = tile;
 	physical_pin(tile->memory);
-	return CUDA_SUCCESS;
 }
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream handle)
 {
 	struct stream *stream;
-	CUresult result = CUDA_SUCCESS;
 
 	TRY(stream_enter(handle, &stream));
 	if (!list || !count)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
-		result = check(&list[i]);
-	for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)
-		result = apply(&list[i]);
-	return physical_leave(result);
+	for (unsigned int i = 0; i < count; i++)
+		TRY_LOCKED(check(&list[i]));
+	for (unsigned int i = 0; i < count; i++)
+		apply(&list[i]);
+	return physical_leave(CUDA_SUCCESS);
 }
 
 static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, void *handle,
@@ -125,8 +121,8 @@ static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, void *handle,
 	array = object_get(handle, kind);
 	if (!out || !array || !(array->desc.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	*out = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = array->layout.bytes,
-						.alignment = array->layout.alignment};
+	*out =
+	    (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size = array->layout.bytes, .alignment = LINE_BYTES};
 	return driver_leave(CUDA_SUCCESS);
 }
 
@@ -148,7 +144,7 @@ CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *out,
 	struct array *array;
 
 	TRY(driver_enter());
-	array = mipmap_get(handle);
+	array = object_get(handle, OBJECT_MIPMAP);
 	if (!out || !array || !(array->desc.Flags & CUDA_ARRAY3D_SPARSE))
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	memset(out, 0, sizeof(*out));

@@ -15,16 +15,11 @@ struct external {
 	uint64_t bytes;
 };
 
-static struct external *external_get(CUexternalMemory handle)
-{
-	return object_get(handle, OBJECT_EXTERNAL);
-}
-
 /* As a real driver, this one owns the descriptor from here on. */
 CUresult cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc)
 {
-	struct external *external = NULL;
-	struct physical *memory = NULL;
+	struct external *external;
+	struct physical *memory;
 	struct context *context;
 	CUmemGenericAllocationHandle handle;
 	CUresult result;
@@ -42,17 +37,14 @@ CUresult cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMOR
 	result = context_current(&context); /* another thread may have ended it */
 	if (result == CUDA_SUCCESS && desc->size > memory->bytes)
 		result = CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS)
+	if (result == CUDA_SUCCESS) {
 		external = object_new(OBJECT_EXTERNAL, sizeof(*external));
-	if (external) {
 		physical_pin(memory);
 		external->context = context;
 		external->memory = memory;
 		external->bytes = desc->size;
 		*out = object_handle(external);
 		close(desc->handle.fd);
-	} else if (result == CUDA_SUCCESS) {
-		result = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	physical_release(memory);
 	return physical_leave(result);
@@ -65,7 +57,7 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory hand
 	struct context *context;
 
 	TRY(context_enter(NULL, &context));
-	external = external_get(handle);
+	external = object_get(handle, OBJECT_EXTERNAL);
 	if (!external)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
 	if (!out || !desc || desc->flags || !desc->size || desc->size > external->bytes ||
@@ -84,7 +76,7 @@ cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *out, CUexternalMemory 
 	CUresult result;
 
 	TRY(driver_enter());
-	external = external_get(handle);
+	external = object_get(handle, OBJECT_EXTERNAL);
 	if (!external)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
 	if (!out || !desc || desc->offset >= external->bytes)
@@ -105,7 +97,7 @@ CUresult cuDestroyExternalMemory(CUexternalMemory handle)
 	struct external *external;
 
 	TRY(driver_enter());
-	external = external_get(handle);
+	external = object_get(handle, OBJECT_EXTERNAL);
 	if (!external)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
 	physical_unpin(external->memory);

@@ -14,7 +14,7 @@ static struct pinned {
 	size_t bytes;
 	bool registered; /* the program's own pages */
 } *pinned;
-static size_t pinned_count, pinned_cap;
+static size_t pinned_count;
 
 static struct pinned *find(const void *address)
 {
@@ -35,31 +35,20 @@ bool host_find(const void *address, void **base, size_t *bytes)
 	return true;
 }
 
-static bool reserve_one_more(void)
+/* Enters pages in the table. */
+static void enter(char *base, size_t bytes, bool registered)
 {
-	size_t cap = pinned_cap ? pinned_cap * 2 : 16;
-	struct pinned *grown;
-
-	if (pinned_count < pinned_cap)
-		return true;
-	grown = realloc(pinned, cap * sizeof(*pinned));
-	if (!grown)
-		return false;
-	pinned = grown;
-	pinned_cap = cap;
-	return true;
+	pinned = grow(pinned, pinned_count, sizeof(*pinned));
+	pinned[pinned_count++] = (struct pinned){base, bytes, registered};
 }
 
 static CUresult allocate(void **out, size_t bytes)
 {
-	void *base;
+	void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	if (!reserve_one_more())
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (base == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	pinned[pinned_count++] = (struct pinned){.base = base, .bytes = bytes};
+	enter(base, bytes, false);
 	*out = base;
 	return CUDA_SUCCESS;
 }
@@ -115,10 +104,7 @@ CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned int flags)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	if (overlaps(address, bytes))
 		return driver_leave(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
-	if (!reserve_one_more())
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	pinned[pinned_count++] =
-	    (struct pinned){.base = address, .bytes = bytes, .registered = true};
+	enter(address, bytes, true);
 	return driver_leave(CUDA_SUCCESS);
 }
 

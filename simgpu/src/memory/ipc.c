@@ -52,19 +52,15 @@ static struct range *range_of(const struct opening *opening, struct device **dev
 	return range && range->id == opening->id && range->imported ? range : NULL;
 }
 
-/* A free entry; NULL if there is no memory for it. */
+/* A free entry. */
 static struct opening *free_place(void)
 {
 	struct device *device;
-	struct opening *larger;
 
 	for (uint32_t i = 0; i < opening_count; i++)
 		if (!range_of(&openings[i], &device))
 			return &openings[i];
-	larger = realloc(openings, (opening_count + 1) * sizeof(*openings));
-	if (!larger)
-		return NULL;
-	openings = larger;
+	openings = grow(openings, opening_count, sizeof(*openings));
 	openings[opening_count] = (struct opening){0};
 	return &openings[opening_count++];
 }
@@ -111,7 +107,7 @@ static CUresult open_new(CUdeviceptr *out, struct context *context, const struct
 	struct device *device = context->device;
 	struct opening *opening = free_place();
 	struct range *range =
-	    opening && device_addresses(device) ? arena_take(&device->arena, handle->bytes) : NULL;
+	    device_addresses(device) ? arena_take(&device->arena, handle->bytes) : NULL;
 	CUresult result;
 
 	if (!range)

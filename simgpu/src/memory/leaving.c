@@ -12,16 +12,13 @@ static struct leaving {
 	struct mark ready;
 } *all;
 
-bool leaving_add(struct device *device, struct range *range, const struct mark *ready)
+void leaving_add(struct device *device, struct range *range, const struct mark *ready)
 {
-	struct leaving *leaving = malloc(sizeof(*leaving));
+	struct leaving *leaving = must(malloc(sizeof(*leaving)));
 
-	if (!leaving)
-		return false;
 	*leaving = (struct leaving){all, device, range, *ready};
 	range->leaving = true;
 	all = leaving;
-	return true;
 }
 
 /* With the lock. The id of the memory to free; 0: the range shares a block that remains. */

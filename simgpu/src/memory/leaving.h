@@ -11,8 +11,8 @@
 
 #include "base/driver.h"
 
-/* With the lock: the range is freed once `ready` is reached. False: no memory to note it. */
-bool leaving_add(struct device *device, struct range *range, const struct mark *ready);
+/* With the lock: the range is freed once `ready` is reached. */
+void leaving_add(struct device *device, struct range *range, const struct mark *ready);
 
 /* Without the lock: frees what can be freed by now. True: that was something. */
 bool leaving_go(struct device *device);

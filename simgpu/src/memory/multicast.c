@@ -43,8 +43,6 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *out, const CUmulticastO
 	if (result != CUDA_SUCCESS)
 		return driver_leave(result);
 	object = physical_new(prop->size);
-	if (!object)
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	object->multicast = true;
 	object->multicast_prop = *prop;
 	*out = physical_handle(object);
@@ -93,9 +91,7 @@ static CUresult bind(struct physical *object, struct physical *memory, uint64_t 
 	if (!bytes || (offset | bytes) % vmm_granule() || bytes > object->bytes ||
 	    offset > object->bytes - bytes || !vacant(object, device, offset, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	binding = malloc(sizeof(*binding));
-	if (!binding)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	binding = must(malloc(sizeof(*binding)));
 	*binding = (struct binding){object, memory, offset, bytes, bindings};
 	bindings = binding;
 	physical_pin(memory);

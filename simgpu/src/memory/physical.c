@@ -10,8 +10,6 @@ struct physical *physical_new(uint64_t bytes)
 {
 	struct physical *memory = object_new(OBJECT_PHYSICAL, sizeof(*memory));
 
-	if (!memory)
-		return NULL;
 	memory->bytes = bytes;
 	memory->fd = -1;
 	memory->handles = 1;
@@ -60,7 +58,7 @@ void physical_release(struct physical *memory)
 	delete_if_unused(memory);
 }
 
-static void delete_listed(struct physical *list)
+static void delete(struct physical *list)
 {
 	while (list) {
 		struct physical *memory = list;
@@ -72,22 +70,26 @@ static void delete_listed(struct physical *list)
 	}
 }
 
-CUresult physical_leave(CUresult result)
+static struct physical *take_freed(void)
 {
 	struct physical *list = freed;
 
 	freed = NULL;
+	return list;
+}
+
+CUresult physical_leave(CUresult result)
+{
+	struct physical *list = take_freed();
+
 	driver_unlock();
-	delete_listed(list);
+	delete(list);
 	return result;
 }
 
 void physical_delete_released(void)
 {
-	struct physical *list = freed;
-
-	freed = NULL;
-	delete_listed(list);
+	delete(take_freed());
 }
 
 bool location_is_host(const CUmemLocation *location)
@@ -137,31 +139,21 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes,
 	struct physical *memory;
 	struct device *device;
 	uint64_t id = 0;
-	CUresult result;
 
 	TRY(driver_enter());
-	result =
-	    out && prop && bytes && !flags ? check_prop(prop, &device) : CUDA_ERROR_INVALID_VALUE;
-	if (result == CUDA_SUCCESS && bytes % vmm_granule())
-		result = CUDA_ERROR_INVALID_VALUE;
-	driver_unlock();
-	if (result == CUDA_SUCCESS && device)
-		result = device_take(device, 0, bytes, &id);
-	if (result != CUDA_SUCCESS)
-		return result;
-	driver_lock();
-	memory = physical_new(bytes);
-	if (memory) {
-		memory->device = device;
-		memory->id = id;
-		memory->prop = *prop;
-		*out = physical_handle(memory);
-		return driver_leave(CUDA_SUCCESS);
-	}
+	if (!out || !prop || !bytes || flags || bytes % vmm_granule())
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	TRY_LOCKED(check_prop(prop, &device));
 	driver_unlock();
 	if (device)
-		(void)device_give_back(device, id);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+		TRY(device_take(device, 0, bytes, &id));
+	driver_lock();
+	memory = physical_new(bytes);
+	memory->device = device;
+	memory->id = id;
+	memory->prop = *prop;
+	*out = physical_handle(memory);
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)

@@ -6,26 +6,36 @@
 
 #include <string.h>
 
+/* What a query writes: number, name, bytes, value. */
+#define ATTRIBUTES(X)                                                                              \
+	X(1, CONTEXT, 8, (uintptr_t)place->context)                                                \
+	X(2, MEMORY_TYPE, 4, place->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE)              \
+	X(3, DEVICE_POINTER, 8, place->address)                                                    \
+	X(4, HOST_POINTER, 8, place->address)                                                      \
+	X(6, SYNC_MEMOPS, 4, 0)                                                                    \
+	X(7, BUFFER_ID, 8, place->buffer)                                                          \
+	X(8, IS_MANAGED, 4, place->managed)                                                        \
+	X(9, DEVICE_ORDINAL, 4, (uint64_t)place->ordinal)                                          \
+	X(10, IS_LEGACY_IPC_CAPABLE, 4, 0)                                                         \
+	X(11, RANGE_START, 8, place->base)                                                         \
+	X(12, RANGE_SIZE, 8, place->bytes)                                                         \
+	X(13, MAPPED, 4, 1)                                                                        \
+	X(14, ALLOWED_HANDLE_TYPES, 8, place->handle_types)                                        \
+	X(15, IS_GPU_DIRECT_CAPABLE, 4, 0)                                                         \
+	X(16, ACCESS_FLAGS, 4, 3)                                                                  \
+	X(17, MEMPOOL_HANDLE, 8, (uintptr_t)place->pool)
+
 enum {
-	ATTRIBUTE_CONTEXT = 1,
-	ATTRIBUTE_MEMORY_TYPE,
-	ATTRIBUTE_DEVICE_POINTER,
-	ATTRIBUTE_HOST_POINTER,
-	ATTRIBUTE_P2P_TOKENS,
-	ATTRIBUTE_SYNC_MEMOPS,
-	ATTRIBUTE_BUFFER_ID,
-	ATTRIBUTE_IS_MANAGED,
-	ATTRIBUTE_DEVICE_ORDINAL,
-	ATTRIBUTE_IS_LEGACY_IPC_CAPABLE,
-	ATTRIBUTE_RANGE_START,
-	ATTRIBUTE_RANGE_SIZE,
-	ATTRIBUTE_MAPPED,
-	ATTRIBUTE_ALLOWED_HANDLE_TYPES,
-	ATTRIBUTE_IS_GPU_DIRECT_CAPABLE,
-	ATTRIBUTE_ACCESS_FLAGS,
-	ATTRIBUTE_MEMPOOL_HANDLE,
-	ATTRIBUTE_LAST = ATTRIBUTE_MEMPOOL_HANDLE,
-	ATTRIBUTE_LAST_KNOWN = 21, /* of mappings and decompression: not simulated */
+#define X(number, name, bytes, value) ATTRIBUTE_##name = number,
+	ATTRIBUTES(X)
+#undef X
+	    ATTRIBUTE_LAST_KNOWN = 21, /* of mappings and decompression: not simulated */
+};
+
+static const unsigned char value_bytes[ATTRIBUTE_LAST_KNOWN + 1] = {
+#define X(number, name, bytes, value) [number] = bytes,
+    ATTRIBUTES(X)
+#undef X
 };
 
 /* An address as the attributes see it; all 0 if the driver does not know it. */
@@ -81,42 +91,12 @@ static struct place find(uint64_t address)
 	return place;
 }
 
-/* What a query writes; 0 bytes: nothing. */
-static const unsigned char value_bytes[ATTRIBUTE_LAST + 1] = {
-    [ATTRIBUTE_CONTEXT] = 8,
-    [ATTRIBUTE_MEMORY_TYPE] = 4,
-    [ATTRIBUTE_DEVICE_POINTER] = 8,
-    [ATTRIBUTE_HOST_POINTER] = 8,
-    [ATTRIBUTE_SYNC_MEMOPS] = 4,
-    [ATTRIBUTE_BUFFER_ID] = 8,
-    [ATTRIBUTE_IS_MANAGED] = 4,
-    [ATTRIBUTE_DEVICE_ORDINAL] = 4,
-    [ATTRIBUTE_IS_LEGACY_IPC_CAPABLE] = 4,
-    [ATTRIBUTE_RANGE_START] = 8,
-    [ATTRIBUTE_RANGE_SIZE] = 8,
-    [ATTRIBUTE_MAPPED] = 4,
-    [ATTRIBUTE_ALLOWED_HANDLE_TYPES] = 8,
-    [ATTRIBUTE_IS_GPU_DIRECT_CAPABLE] = 4,
-    [ATTRIBUTE_ACCESS_FLAGS] = 4,
-    [ATTRIBUTE_MEMPOOL_HANDLE] = 8,
-};
-
 static CUresult answer(const struct place *place, int attribute, void *out)
 {
-	const uint64_t values[ATTRIBUTE_LAST + 1] = {
-	    [ATTRIBUTE_CONTEXT] = (uint64_t)(uintptr_t)place->context,
-	    [ATTRIBUTE_MEMORY_TYPE] = place->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
-	    [ATTRIBUTE_DEVICE_POINTER] = place->address,
-	    [ATTRIBUTE_HOST_POINTER] = place->address,
-	    [ATTRIBUTE_BUFFER_ID] = place->buffer,
-	    [ATTRIBUTE_IS_MANAGED] = place->managed,
-	    [ATTRIBUTE_DEVICE_ORDINAL] = (uint64_t)place->ordinal,
-	    [ATTRIBUTE_RANGE_START] = place->base,
-	    [ATTRIBUTE_RANGE_SIZE] = place->bytes,
-	    [ATTRIBUTE_MAPPED] = 1,
-	    [ATTRIBUTE_ALLOWED_HANDLE_TYPES] = place->handle_types,
-	    [ATTRIBUTE_ACCESS_FLAGS] = 3,
-	    [ATTRIBUTE_MEMPOOL_HANDLE] = (uint64_t)(uintptr_t)place->pool,
+	const uint64_t values[] = {
+#define X(number, name, bytes, value) [number] = value,
+	    ATTRIBUTES(X)
+#undef X
 	};
 
 	if (!place->known || (attribute == ATTRIBUTE_CONTEXT && place->host) ||
@@ -130,9 +110,7 @@ static CUresult check(int attribute)
 {
 	if (attribute < ATTRIBUTE_CONTEXT || attribute > ATTRIBUTE_LAST_KNOWN)
 		return CUDA_ERROR_INVALID_VALUE;
-	return attribute == ATTRIBUTE_P2P_TOKENS || attribute > ATTRIBUTE_LAST
-		   ? CUDA_ERROR_NOT_SUPPORTED
-		   : CUDA_SUCCESS;
+	return value_bytes[attribute] ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr address)

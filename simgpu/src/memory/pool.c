@@ -2,29 +2,25 @@
 #include "memory/pool.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "memory/leaving.h"
 
-enum piece_state { PIECE_FREE, PIECE_USED, PIECE_FREEING };
-
-struct piece {
-	struct range range; /* the requested size; 0 if it is not in use */
-	uint64_t base, bytes;
-	enum piece_state state;
-	uint64_t stream; /* of one that is being freed */
+/* An allocation that its program has freed: the piece is free once `ready` is reached. */
+struct freeing {
+	struct freeing *next;
+	struct range *range;
+	uint64_t stream;
 	struct mark ready;
 };
 
-/* The pieces cover the chunk, in order. */
 struct chunk {
 	struct chunk *next;
 	struct pool *pool;
 	struct device *device;
-	struct range *range; /* the arena's */
+	struct range *range; /* the device's */
 	uint64_t id, bytes;
-	struct piece *pieces;
-	size_t count, cap;
+	struct arena inside;
+	struct freeing *freeing;
 };
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit)
@@ -42,80 +38,58 @@ struct pool *chunk_pool(struct chunk *chunk)
 	return chunk->pool;
 }
 
-/* Pieces whose free was completed at the last look are merged with their neighbours. */
-static void merge(struct chunk *chunk)
+/* Pieces whose free was reached at the last look are free. */
+static void settle(struct chunk *chunk)
 {
-	size_t kept = 0;
+	struct freeing **link = &chunk->freeing;
 
-	for (size_t i = 0; i < chunk->count; i++) {
-		struct piece *piece = &chunk->pieces[i];
-		struct piece *last = kept ? &chunk->pieces[kept - 1] : NULL;
+	while (*link) {
+		struct freeing *at = *link;
 
-		if (piece->state == PIECE_FREEING && mark_seen(&piece->ready))
-			piece->state = PIECE_FREE;
-		if (last && last->state == PIECE_FREE && piece->state == PIECE_FREE)
-			last->bytes += piece->bytes;
-		else if (kept++ != i)
-			chunk->pieces[kept - 1] = *piece;
+		if (!mark_seen(&at->ready)) {
+			link = &at->next;
+			continue;
+		}
+		*link = at->next;
+		arena_give(&chunk->inside, at->range);
+		free(at);
 	}
-	chunk->count = kept;
 }
 
-static bool fits(const struct piece *piece, uint64_t bytes, uint64_t stream)
-{
-	return piece->bytes >= bytes &&
-	       (piece->state == PIECE_FREE ||
-		(piece->state == PIECE_FREEING && piece->stream == stream));
-}
-
-/* Splits `bytes` off the beginning of the piece; the rest keeps its state. */
-static bool cut(struct chunk *chunk, size_t at, uint64_t bytes)
-{
-	struct piece rest = chunk->pieces[at];
-
-	if (rest.bytes == bytes)
-		return true;
-	if (chunk->count == chunk->cap) {
-		size_t cap = chunk->cap ? chunk->cap * 2 : 8;
-		struct piece *grown = realloc(chunk->pieces, cap * sizeof(*grown));
-
-		if (!grown)
-			return false;
-		chunk->pieces = grown;
-		chunk->cap = cap;
-	}
-	memmove(&chunk->pieces[at + 2], &chunk->pieces[at + 1],
-		(chunk->count - at - 1) * sizeof(*chunk->pieces));
-	chunk->pieces[at].bytes = bytes;
-	rest.base += bytes;
-	rest.bytes -= bytes;
-	chunk->pieces[at + 1] = rest;
-	chunk->count++;
-	return true;
-}
-
-/* The piece's first `bytes` are in use from here on; 0 if there is no memory for the entry. */
-static uint64_t use(struct chunk *chunk, size_t at, uint64_t bytes)
+static uint64_t take(struct chunk *chunk, uint64_t bytes)
 {
 	static uint64_t last_id;
-	struct piece *piece;
+	struct range *range = arena_take(&chunk->inside, bytes);
 
-	if (!cut(chunk, at, round_up(bytes, SIM_GRANULE_BYTES)))
+	if (!range)
 		return 0;
-	piece = &chunk->pieces[at];
-	piece->state = PIECE_USED;
-	piece->range =
-	    (struct range){.base = piece->base, .bytes = bytes, .id = ++last_id, .chunk = chunk};
-	return piece->base;
+	range->id = ++last_id;
+	range->chunk = chunk;
+	return range->base;
 }
 
+/* A free piece, or the beginning of one that the same stream has freed. */
 static uint64_t chunk_take(struct chunk *chunk, uint64_t bytes, uint64_t stream)
 {
-	merge(chunk);
-	for (size_t at = 0; at < chunk->count; at++)
-		if (fits(&chunk->pieces[at], round_up(bytes, SIM_GRANULE_BYTES), stream))
-			return use(chunk, at, bytes);
-	return 0;
+	struct freeing **link = &chunk->freeing;
+	uint64_t address;
+
+	settle(chunk);
+	address = take(chunk, bytes);
+	if (address)
+		return address;
+	while (*link && ((*link)->stream != stream ||
+			 round_up((*link)->range->bytes, SIM_GRANULE_BYTES) < bytes))
+		link = &(*link)->next;
+	if (!*link)
+		return 0;
+	if (arena_cut(&chunk->inside, (*link)->range, bytes)) {
+		struct freeing *gone = *link;
+
+		*link = gone->next;
+		free(gone);
+	}
+	return take(chunk, bytes);
 }
 
 static void count_used(struct pool *pool, uint64_t bytes)
@@ -128,12 +102,11 @@ static void count_used(struct pool *pool, uint64_t bytes)
 uint64_t pool_take_at(struct pool *pool, uint64_t offset, uint64_t bytes)
 {
 	struct chunk *chunk = pool->chunks;
-	uint64_t address;
+	struct range *before = offset ? arena_take(&chunk->inside, offset) : NULL;
+	uint64_t address = before || !offset ? take(chunk, bytes) : 0;
 
-	if (offset > chunk->bytes || bytes > chunk->bytes - offset ||
-	    (offset && !cut(chunk, 0, offset)))
-		return 0;
-	address = use(chunk, offset > 0, bytes);
+	if (before)
+		arena_give(&chunk->inside, before);
 	if (address)
 		count_used(pool, bytes);
 	return address;
@@ -160,22 +133,19 @@ uint64_t pool_take(struct pool *pool, uint64_t bytes, uint64_t stream)
 
 bool pool_grow(struct pool *pool, uint64_t bytes, uint64_t id)
 {
-	struct chunk *chunk = calloc(1, sizeof(*chunk));
+	struct range *range = arena_take(&pool->device->arena, bytes);
+	struct chunk *chunk;
 
-	if (!chunk)
+	if (!range)
 		return false;
-	*chunk = (struct chunk){.pool = pool, .device = pool->device, .id = id, .bytes = bytes};
-	chunk->pieces = calloc(1, sizeof(*chunk->pieces));
-	chunk->range = chunk->pieces ? arena_take(&pool->device->arena, bytes) : NULL;
-	if (!chunk->range) {
-		free(chunk->pieces);
-		free(chunk);
-		return false;
-	}
+	chunk = must(calloc(1, sizeof(*chunk)));
+	chunk->range = range;
+	arena_begin(&chunk->inside, range->base, bytes, true);
+	chunk->pool = pool;
+	chunk->device = pool->device;
+	chunk->id = chunk->range->id = id;
+	chunk->bytes = bytes;
 	chunk->range->chunk = chunk;
-	chunk->range->id = id;
-	chunk->pieces[0] = (struct piece){.base = chunk->range->base, .bytes = bytes};
-	chunk->count = chunk->cap = 1;
 	chunk->next = pool->chunks;
 	pool->chunks = chunk;
 	pool->reserved_bytes += bytes;
@@ -184,29 +154,11 @@ bool pool_grow(struct pool *pool, uint64_t bytes, uint64_t id)
 	return true;
 }
 
-static struct piece *piece_at(struct chunk *chunk, uint64_t address)
-{
-	size_t from = 0, to = chunk->count;
-
-	while (from < to) {
-		size_t middle = (from + to) / 2;
-		struct piece *piece = &chunk->pieces[middle];
-
-		if (address - piece->base < piece->bytes)
-			return piece->state == PIECE_USED ? piece : NULL;
-		if (address < piece->base)
-			to = middle;
-		else
-			from = middle + 1;
-	}
-	return NULL;
-}
-
 struct range *chunk_find(struct chunk *chunk, uint64_t address)
 {
-	struct piece *piece = piece_at(chunk, address);
+	struct range *range = arena_find(&chunk->inside, address);
 
-	return piece && address - piece->base < piece->range.bytes ? &piece->range : NULL;
+	return range && !range->leaving ? range : NULL;
 }
 
 /* A destroyed pool ends with its last allocation. */
@@ -216,24 +168,21 @@ static void let_go(struct pool *pool)
 		object_free(pool);
 }
 
-bool chunk_free(struct chunk *chunk, uint64_t address, uint64_t stream, const struct mark *ready)
+void chunk_free(struct chunk *chunk, uint64_t address, uint64_t stream, const struct mark *ready)
 {
-	struct piece *piece = piece_at(chunk, address);
+	struct freeing *freeing = must(malloc(sizeof(*freeing)));
+	struct range *range = chunk_find(chunk, address);
 
-	if (!piece || piece->base != address)
-		return false;
-	piece->state = PIECE_FREEING;
-	piece->range.bytes = 0;
-	piece->stream = stream;
-	piece->ready = *ready;
-	chunk->pool->used_bytes -= piece->bytes;
-	return true;
+	chunk->pool->used_bytes -= round_up(range->bytes, SIM_GRANULE_BYTES);
+	*freeing = (struct freeing){chunk->freeing, range, stream, *ready};
+	chunk->freeing = freeing;
+	range->leaving = true;
 }
 
 static bool is_idle(struct chunk *chunk)
 {
-	merge(chunk);
-	return chunk->count == 1 && chunk->pieces[0].state == PIECE_FREE;
+	settle(chunk);
+	return arena_is_empty(&chunk->inside);
 }
 
 /* Out of the pool and of the addresses, onto the list. */
@@ -276,24 +225,19 @@ static void shed(struct pool *pool, struct chunk **gone)
 	let_go(pool);
 }
 
-void pools_shed(struct device *device, struct chunk **gone)
-{
-	uint32_t at = 0;
-	struct pool *pool;
-
-	marks_look();
-	while ((pool = object_next(OBJECT_POOL, &at)))
-		if (pool->device == device)
-			shed(pool, gone);
-}
-
 void chunks_give_back(struct chunk *gone)
 {
 	while (gone) {
 		struct chunk *next = gone->next;
 
 		device_give_back(gone->device, gone->id);
-		free(gone->pieces);
+		while (gone->freeing) {
+			struct freeing *after = gone->freeing->next;
+
+			free(gone->freeing);
+			gone->freeing = after;
+		}
+		arena_end(&gone->inside);
 		free(gone);
 		gone = next;
 	}
@@ -302,9 +246,14 @@ void chunks_give_back(struct chunk *gone)
 CUresult pools_synchronised(struct device *device)
 {
 	struct chunk *gone = NULL;
+	struct pool *pool;
+	uint32_t at = 0;
 
 	driver_lock();
-	pools_shed(device, &gone);
+	marks_look();
+	while ((pool = object_next(OBJECT_POOL, &at)))
+		if (pool->device == device)
+			shed(pool, &gone);
 	driver_unlock();
 	chunks_give_back(gone);
 	leaving_go(device);
@@ -330,8 +279,6 @@ struct pool *pool_new(struct device *device)
 {
 	struct pool *pool = object_new(OBJECT_POOL, sizeof(*pool));
 
-	if (!pool)
-		return NULL;
 	pool->device = device;
 	pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
 	return pool;
@@ -341,8 +288,7 @@ struct pool *pool_default(struct device *device)
 {
 	if (!device->default_pool) {
 		device->default_pool = pool_new(device);
-		if (device->default_pool)
-			device->default_pool->is_default = true;
+		device->default_pool->is_default = true;
 	}
 	return device->default_pool;
 }

@@ -44,13 +44,11 @@ struct range *chunk_find(struct chunk *chunk, uint64_t address);
 uint64_t chunk_place(const struct chunk *chunk, uint64_t address, uint64_t *offset,
 		     uint64_t *bytes);
 struct pool *chunk_pool(struct chunk *chunk);
-/* Frees the allocation once `ready` is reached; false if `address` begins none. */
-bool chunk_free(struct chunk *chunk, uint64_t address, uint64_t stream, const struct mark *ready);
+/* Frees the allocation that begins at `address` once `ready` is reached. */
+void chunk_free(struct chunk *chunk, uint64_t address, uint64_t stream, const struct mark *ready);
 
 /* Takes unused chunks out of a pool and adds them to `gone`, as long as it keeps `keep_bytes`. */
 void pool_trim(struct pool *pool, uint64_t keep_bytes, struct chunk **gone);
-/* The same for every pool of the device, down to its threshold, as at a synchronisation. */
-void pools_shed(struct device *device, struct chunk **gone);
 /* Without the lock: their memory is the GPU's again. */
 void chunks_give_back(struct chunk *gone);
 
@@ -59,7 +57,7 @@ CUresult pools_synchronised(struct device *device);
 /* Frees the device's pools and all that is in them. Called with the lock; the list as above. */
 void pools_forget(struct device *device, struct chunk **gone);
 
-/* A new pool in device memory with everything at its default, or NULL. */
+/* A new pool in device memory with everything at its default. */
 struct pool *pool_new(struct device *device);
 struct pool *pool_default(struct device *device);
 /* The pool, after driver_enter; if it fails, driver_leave has been called. */

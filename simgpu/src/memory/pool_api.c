@@ -24,8 +24,6 @@ static CUresult pool_of_device(CUmemoryPool *out, CUdevice ordinal, bool current
 	TRY(driver_enter());
 	TRY_LOCKED(out ? device_get(ordinal, &device) : CUDA_ERROR_INVALID_VALUE);
 	pool = current && device->current_pool ? device->current_pool : pool_default(device);
-	if (!pool)
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	*out = object_handle(pool);
 	return driver_leave(CUDA_SUCCESS);
 }
@@ -87,8 +85,6 @@ CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	TRY_LOCKED(device_of_pool(properties, &device));
 	pool = pool_new(device);
-	if (!pool)
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
 	pool->handle_types = properties->handleTypes;
 	pool->max_bytes = properties->maxSize;
 	*out = object_handle(pool);

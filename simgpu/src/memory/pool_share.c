@@ -56,18 +56,18 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int
 					    unsigned long long flags)
 {
 	struct shared_pool shared = {0};
-	struct pool *pool = NULL;
+	struct device *device;
+	struct pool *pool;
 
 	TRY(driver_enter());
 	if (!out || flags || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
 	    pread((int)(uintptr_t)handle, &shared, sizeof(shared), 0) != (ssize_t)sizeof(shared) ||
 	    shared.magic != MAGIC)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
-	for (int i = 0; i < driver.devices && !pool; i++)
-		if (memcmp(driver.device[i].gpu->uuid, shared.uuid, sizeof(shared.uuid)) == 0)
-			pool = pool_new(&driver.device[i]);
-	if (!pool)
+	device = device_of_uuid(shared.uuid);
+	if (!device)
 		return driver_leave(CUDA_ERROR_INVALID_DEVICE);
+	pool = pool_new(device);
 	pool->imported = true;
 	pool->origin = shared.origin;
 	*out = object_handle(pool);

@@ -96,29 +96,16 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
 	return physical_leave(result);
 }
 
-static struct device *device_of(const uint8_t *uuid)
-{
-	for (int i = 0; i < driver.devices; i++)
-		if (memcmp(driver.device[i].gpu->uuid, uuid, 16) == 0)
-			return &driver.device[i];
-	return NULL;
-}
-
 /* Called without the lock; `fd` becomes the memory's, -1: it has none. */
 static CUresult adopt(const struct share *share, int fd, CUmemGenericAllocationHandle *out)
 {
-	struct device *device = device_of(share->uuid);
+	struct device *device = device_of_uuid(share->uuid);
 	struct physical *memory;
 	uint64_t id;
 
 	TRY(device ? device_import(device, 0, share->token, &id) : CUDA_ERROR_INVALID_DEVICE);
 	driver_lock();
 	memory = physical_new(share->bytes);
-	if (!memory) {
-		driver_unlock();
-		(void)device_give_back(device, id);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	memory->fd = fd;
 	memory->device = device;
 	memory->id = id;

@@ -37,21 +37,17 @@ uint64_t suballoc_take(struct context *context, enum block_kind kind, uint64_t b
 	return 0;
 }
 
-bool suballoc_add(struct context *context, enum block_kind kind, struct range *range)
+void suballoc_add(struct context *context, enum block_kind kind, struct range *range)
 {
-	struct shared_block *block = calloc(1, sizeof(*block));
+	struct shared_block *block = must(calloc(1, sizeof(*block)));
 
-	if (!block || !arena_begin(&block->inside, range->base, BLOCK_BYTES, true)) {
-		free(block);
-		return false;
-	}
+	arena_begin(&block->inside, range->base, BLOCK_BYTES, true);
 	block->context = context;
 	block->range = range;
 	block->kind = kind;
 	block->next = context->blocks;
 	context->blocks = block;
 	range->block = block;
-	return true;
 }
 
 struct range *suballoc_find(const struct shared_block *block, uint64_t address)

@@ -20,8 +20,8 @@ bool suballoc_applies(const struct device *device, uint64_t bytes);
 /* The address in a block that the context has, or 0 if none has space. */
 uint64_t suballoc_take(struct context *context, enum block_kind kind, uint64_t bytes);
 
-/* From now on `range`, one block of the arena's, is shared. False: no memory for it. */
-bool suballoc_add(struct context *context, enum block_kind kind, struct range *range);
+/* From now on `range`, one block of the arena's, is shared. */
+void suballoc_add(struct context *context, enum block_kind kind, struct range *range);
 
 /* The allocation within the block that holds `address`, or NULL. */
 struct range *suballoc_find(const struct shared_block *block, uint64_t address);

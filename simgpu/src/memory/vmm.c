@@ -21,7 +21,7 @@ struct reservation {
 
 static struct reservation *reservations;
 static struct mapping *mappings; /* by address */
-static size_t mappings_used, mappings_cap;
+static size_t mappings_used;
 
 static struct reservation *reservation_of(uint64_t address, uint64_t bytes)
 {
@@ -74,7 +74,7 @@ bool vmm_accessible(uint64_t address, uint64_t bytes)
 		const struct mapping *mapping = &mappings[at];
 
 		if (at == mappings_used || mapping->range.base > address ||
-		    !(mapping->readable & mapping->writable & bit))
+		    !(mapping->writable & bit))
 			return false;
 		address = mapping->range.base + mapping->range.bytes;
 	}
@@ -94,17 +94,16 @@ static size_t whole_mappings(uint64_t address, uint64_t bytes, size_t *first)
 
 static struct reservation *reserve(uint64_t bytes, uint64_t aligned, uint64_t hint)
 {
-	struct reservation *reserved = calloc(1, sizeof(*reserved));
+	struct reservation *reserved;
 	char *raw = MAP_FAILED;
 
-	if (reserved && bytes <= UINT64_MAX - aligned)
+	if (bytes <= UINT64_MAX - aligned)
 		raw = mmap((void *)(uintptr_t)hint, bytes + aligned, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (raw == MAP_FAILED) {
-		free(reserved);
+	if (raw == MAP_FAILED)
 		return NULL;
-	}
 	madvise(raw, bytes + aligned, MADV_DONTFORK);
+	reserved = must(calloc(1, sizeof(*reserved)));
 	reserved->raw_base = (uint64_t)(uintptr_t)raw;
 	reserved->raw_bytes = bytes + aligned;
 	reserved->base = (reserved->raw_base + aligned - 1) & ~(aligned - 1);
@@ -155,21 +154,6 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-static bool reserve_one_more(void)
-{
-	size_t cap = mappings_cap ? mappings_cap * 2 : 64;
-	struct mapping *grown;
-
-	if (mappings_used < mappings_cap)
-		return true;
-	grown = realloc(mappings, cap * sizeof(*mappings));
-	if (!grown)
-		return false;
-	mappings = grown;
-	mappings_cap = cap;
-	return true;
-}
-
 static CUresult map(const struct mapping *wanted)
 {
 	size_t at = first_behind(wanted->range.base);
@@ -178,8 +162,7 @@ static CUresult map(const struct mapping *wanted)
 	    (at < mappings_used &&
 	     mappings[at].range.base < wanted->range.base + wanted->range.bytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!reserve_one_more())
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	mappings = grow(mappings, mappings_used, sizeof(*mappings));
 	memmove(mappings + at + 1, mappings + at, (mappings_used - at) * sizeof(*mappings));
 	mappings[at] = *wanted;
 	mappings_used++;
@@ -232,7 +215,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
 CUresult buffer_map(struct context *context, struct physical *memory, uint64_t offset,
 		    uint64_t bytes, uint64_t *address)
 {
-	struct mapping wanted = {.memory = memory, .readable = UINT64_MAX, .writable = UINT64_MAX};
+	struct mapping wanted = {.memory = memory, .writable = UINT64_MAX};
 	uint64_t first = offset & ~(uint64_t)4095,
 		 whole = (bytes + offset - first + 4095) & ~(uint64_t)4095;
 	struct reservation *reserved = reserve(whole, vmm_granule(), 0);
@@ -265,45 +248,38 @@ bool buffer_unmap(uint64_t address)
 
 void buffers_forget(const struct context *context)
 {
-	struct reservation **link = &reservations;
+	struct reservation *next;
 
-	while (*link) {
-		if ((*link)->buffer != context) {
-			link = &(*link)->next;
-			continue;
-		}
-		unmap(first_behind((*link)->base), 1);
-		unreserve(link);
+	for (struct reservation *at = reservations; at; at = next) {
+		next = at->next;
+		if (at->buffer == context)
+			buffer_unmap(at->base);
 	}
-}
-
-static void set_bit(uint64_t *bits, uint64_t bit, bool on)
-{
-	*bits = on ? *bits | bit : *bits & ~bit;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access,
 			size_t accesses)
 {
-	CUresult result = CUDA_SUCCESS;
 	size_t first, count;
 	struct device *device;
 
 	TRY(driver_enter());
 	count = whole_mappings(address, bytes, &first);
 	if (!count || !access || !accesses)
-		result = CUDA_ERROR_INVALID_VALUE;
-	for (size_t i = 0; result == CUDA_SUCCESS && i < accesses; i++) {
-		result = location_device(&access[i].location, &device);
+		return driver_leave(CUDA_ERROR_INVALID_VALUE);
+	for (size_t i = 0; i < accesses; i++) {
+		TRY_LOCKED(location_device(&access[i].location, &device));
 		if (access[i].flags & ~3u || access[i].flags == 2)
-			result = CUDA_ERROR_INVALID_VALUE;
+			return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	}
-	for (size_t i = 0; result == CUDA_SUCCESS && i < accesses; i++)
+	for (size_t i = 0; i < accesses; i++)
 		for (size_t at = first; at < first + count; at++) {
 			uint64_t bit = 1ull << access[i].location.id;
 
-			set_bit(&mappings[at].readable, bit, access[i].flags & 1);
-			set_bit(&mappings[at].writable, bit, access[i].flags & 2);
+			if (access[i].flags == CU_MEM_ACCESS_READWRITE)
+				mappings[at].writable |= bit;
+			else
+				mappings[at].writable &= ~bit;
 		}
-	return driver_leave(result);
+	return driver_leave(CUDA_SUCCESS);
 }

@@ -40,7 +40,7 @@ struct physical {
 /* The object of a handle that the program holds, or NULL. */
 struct physical *physical_get(CUmemGenericAllocationHandle handle);
 CUmemGenericAllocationHandle physical_handle(const struct physical *memory);
-/* A new object with one handle. NULL: no memory. */
+/* A new object with one handle. */
 struct physical *physical_new(uint64_t bytes);
 void physical_pin(struct physical *memory);
 void physical_unpin(struct physical *memory);
@@ -57,7 +57,7 @@ bool location_is_host(const CUmemLocation *location);
 struct mapping {
 	struct range range; /* no context; the id is the daemon's */
 	struct physical *memory;
-	uint64_t readable, writable; /* by which devices, a bit per ordinal */
+	uint64_t writable; /* by which devices, a bit per ordinal */
 };
 
 /* The mapping that holds `address`, or NULL. */

@@ -4,32 +4,20 @@
 
 #include <ctype.h>
 #include <elf.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "base/driver.h"
 
 enum { MACHINE_CUDA = 190, SYMBOL_IS_ENTRY = 0x10 /* in st_other */ };
 
 static const struct code_entry unstated = {.duration_ns = CODE_UNSTATED,
 					   .duration_argument = CODE_UNSTATED};
 
-static bool add_entry(struct code *code, struct code_entry entry, const char *name, size_t length)
+static void add_entry(struct code *code, struct code_entry entry, const char *name, size_t length)
 {
-	unsigned int count = code->entry_count;
-
-	/* At powers of two, so that a long list is seldom copied. */
-	if (!(count & (count - 1))) {
-		struct code_entry *grown =
-		    realloc(code->entries, (count ? 2 * count : 1) * sizeof(*grown));
-
-		if (!grown)
-			return false;
-		code->entries = grown;
-	}
-	entry.name = strndup(name, length);
-	if (!entry.name)
-		return false;
+	code->entries = grow(code->entries, code->entry_count, sizeof(*code->entries));
+	entry.name = must(strndup(name, length));
 	code->entries[code->entry_count++] = entry;
-	return true;
 }
 
 /* Compilers put the tables on odd addresses too. */
@@ -41,7 +29,7 @@ static Elf64_Shdr section(const char *image, const Elf64_Ehdr *head, unsigned in
 	return row;
 }
 
-static bool add_symbols(struct code *code, const char *image, const Elf64_Shdr *table,
+static void add_symbols(struct code *code, const char *image, const Elf64_Shdr *table,
 			const char *names)
 {
 	for (uint64_t at = 0; at + sizeof(Elf64_Sym) <= table->sh_size; at += sizeof(Elf64_Sym)) {
@@ -50,32 +38,29 @@ static bool add_symbols(struct code *code, const char *image, const Elf64_Shdr *
 
 		memcpy(&symbol, image + table->sh_offset + at, sizeof(symbol));
 		name = names + symbol.st_name;
-		if (symbol.st_other & SYMBOL_IS_ENTRY &&
-		    !add_entry(code, unstated, name, strlen(name)))
-			return false;
+		if (symbol.st_other & SYMBOL_IS_ENTRY)
+			add_entry(code, unstated, name, strlen(name));
 	}
-	return true;
 }
 
 /* Machine code (cubin): the names of its kernels, and the size of what is loaded. */
-static enum code_result read_machine_code(const char *image, struct code *code)
+static bool read_machine_code(const char *image, struct code *code)
 {
 	Elf64_Ehdr head;
 
 	memcpy(&head, image, sizeof(head));
 	if (head.e_machine != MACHINE_CUDA)
-		return CODE_INVALID;
+		return false;
 	for (unsigned int i = 0; i < head.e_shnum; i++) {
 		Elf64_Shdr row = section(image, &head, i);
 
 		if (row.sh_flags & SHF_ALLOC)
 			code->bytes += row.sh_size;
-		if (row.sh_type == SHT_SYMTAB &&
-		    !add_symbols(code, image, &row,
-				 image + section(image, &head, row.sh_link).sh_offset))
-			return CODE_NO_MEMORY;
+		if (row.sh_type == SHT_SYMTAB)
+			add_symbols(code, image, &row,
+				    image + section(image, &head, row.sh_link).sh_offset);
 	}
-	return CODE_OK;
+	return true;
 }
 
 static bool is_word(char c)
@@ -124,7 +109,7 @@ static size_t next_word(const char **at, struct code *code, struct code_entry *n
 }
 
 /* PTX text: its entries, with what the comments before each state. */
-static enum code_result read_text(const char *at, struct code *code)
+static bool read_text(const char *at, struct code *code)
 {
 	struct code_entry next = unstated;
 	size_t length;
@@ -132,7 +117,7 @@ static enum code_result read_text(const char *at, struct code *code)
 	code->bytes = CODE_UNSTATED;
 	length = next_word(&at, code, &next);
 	if (length != strlen(".version") || strncmp(at, ".version", length) != 0)
-		return CODE_INVALID;
+		return false;
 	while (length) {
 		bool is_entry = length == strlen(".entry") && strncmp(at, ".entry", length) == 0;
 
@@ -140,11 +125,10 @@ static enum code_result read_text(const char *at, struct code *code)
 		length = next_word(&at, code, &next);
 		if (!is_entry || !length)
 			continue;
-		if (!add_entry(code, next, at, length))
-			return CODE_NO_MEMORY;
+		add_entry(code, next, at, length);
 		next = unstated;
 	}
-	return CODE_OK;
+	return true;
 }
 
 int code_entry_find(const struct code *code, const char *name)
@@ -155,21 +139,16 @@ int code_entry_find(const struct code *code, const char *name)
 	return -1;
 }
 
-enum code_result code_read(const void *image, struct code **out)
+struct code *code_read(const void *image)
 {
-	struct code *code = calloc(1, sizeof(*code));
-	enum code_result result;
+	struct code *code = must(calloc(1, sizeof(*code)));
 
-	if (!code)
-		return CODE_NO_MEMORY;
 	code->references = 1;
-	result = memcmp(image, ELFMAG, SELFMAG) == 0 ? read_machine_code(image, code)
-						     : read_text(image, code);
-	if (result == CODE_OK)
-		*out = code;
-	else
-		code_release(code);
-	return result;
+	if (memcmp(image, ELFMAG, SELFMAG) == 0 ? read_machine_code(image, code)
+						: read_text(image, code))
+		return code;
+	code_release(code);
+	return NULL;
 }
 
 void code_release(struct code *code)

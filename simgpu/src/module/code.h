@@ -32,14 +32,8 @@ struct code {
 	unsigned int entry_count;
 };
 
-enum code_result {
-	CODE_OK,
-	CODE_INVALID, /* neither PTX nor machine code */
-	CODE_NO_MEMORY,
-};
-
-/* Reads PTX text or machine code (cubin), whose own headers are trusted. */
-enum code_result code_read(const void *image, struct code **out);
+/* Reads PTX text or machine code (cubin), whose own headers are trusted; NULL: it is neither. */
+struct code *code_read(const void *image);
 void code_release(struct code *code);
 
 /* The number of the entry called `name`, or -1. */

@@ -36,14 +36,7 @@ CUresult cuLibraryLoadData(CUlibrary *out, const void *image, int *jit_options, 
 	TRY(driver_enter());
 	TRY_LOCKED(out ? code_of(image, &code) : CUDA_ERROR_INVALID_VALUE);
 	library = object_new(OBJECT_LIBRARY, sizeof(*library));
-	if (library)
-		library->kernels = functions_new(OBJECT_KERNEL, code);
-	if (!library || !library->kernels) {
-		if (library)
-			object_free(library);
-		code_release(code);
-		return driver_leave(CUDA_ERROR_OUT_OF_MEMORY);
-	}
+	library->kernels = functions_new(OBJECT_KERNEL, code);
 	library->code = code;
 	for (unsigned int i = 0; i < code->entry_count; i++)
 		library->kernels[i]->library = library;
@@ -82,16 +75,18 @@ CUresult cuLibraryGetKernel(CUkernel *out, CUlibrary handle, const char *name)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-CUresult library_module(struct library *library, struct context *context, struct module **out)
+struct module *library_module(struct library *library, struct context *context)
 {
-	for (*out = library->modules; *out; *out = (*out)->next_of_library)
-		if ((*out)->context == context)
-			return CUDA_SUCCESS;
-	TRY(module_new(context, library->code, out));
-	(*out)->library = library;
-	(*out)->next_of_library = library->modules;
-	library->modules = *out;
-	return CUDA_SUCCESS;
+	struct module *module = library->modules;
+
+	while (module && module->context != context)
+		module = module->next_of_library;
+	if (module)
+		return module;
+	module = module_new(context, library->code);
+	module->library = library;
+	module->next_of_library = library->modules;
+	return library->modules = module;
 }
 
 void library_forget(struct library *library, const struct module *module)
@@ -106,35 +101,31 @@ void library_forget(struct library *library, const struct module *module)
 static CUresult module_of(struct library *library, struct module **out)
 {
 	struct context *context;
-	CUresult result = context_current(&context);
 
-	return result == CUDA_SUCCESS ? library_module(library, context, out) : result;
+	TRY(context_current(&context));
+	*out = library_module(library, context);
+	return CUDA_SUCCESS;
 }
 
 CUresult cuLibraryGetModule(CUmodule *out, CUlibrary handle)
 {
 	struct library *library;
 	struct module *module;
-	CUresult result;
 
 	TRY(enter(handle, out, &library));
-	result = module_of(library, &module);
-	if (result == CUDA_SUCCESS)
-		*out = object_handle(module);
-	return driver_leave(result);
+	TRY_LOCKED(module_of(library, &module));
+	*out = object_handle(module);
+	return driver_leave(CUDA_SUCCESS);
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *address, size_t *bytes, CUlibrary handle, const char *name)
 {
 	struct library *library;
 	struct module *module;
-	CUresult result;
 
 	TRY(enter(handle, (address || bytes) && name ? name : NULL, &library));
-	result = module_of(library, &module);
-	if (result == CUDA_SUCCESS)
-		result = module_variable(module, address, bytes);
-	return driver_leave(result);
+	TRY_LOCKED(module_of(library, &module));
+	return driver_leave(module_variable(module, address, bytes));
 }
 
 CUresult cuKernelGetFunction(CUfunction *out, CUkernel handle)

@@ -14,32 +14,24 @@
 
 CUresult code_of(const void *image, struct code **code)
 {
-	static const CUresult results[] = {[CODE_OK] = CUDA_SUCCESS,
-					   [CODE_INVALID] = CUDA_ERROR_INVALID_IMAGE,
-					   [CODE_NO_MEMORY] = CUDA_ERROR_OUT_OF_MEMORY};
-
-	return image ? results[code_read(image, code)] : CUDA_ERROR_INVALID_VALUE;
+	*code = image ? code_read(image) : NULL;
+	return *code ? CUDA_SUCCESS : image ? CUDA_ERROR_INVALID_IMAGE : CUDA_ERROR_INVALID_VALUE;
 }
 
 void functions_free(struct function **functions, const struct code *code)
 {
-	for (unsigned int i = 0; functions && i < code->entry_count; i++)
-		if (functions[i])
-			object_free(functions[i]);
+	for (unsigned int i = 0; i < code->entry_count; i++)
+		object_free(functions[i]);
 	free(functions);
 }
 
 struct function **functions_new(enum object_kind kind, const struct code *code)
 {
 	/* One more, so that a count of 0 is not an allocation of 0 bytes. */
-	struct function **functions = calloc(code->entry_count + 1, sizeof(*functions));
+	struct function **functions = must(calloc(code->entry_count + 1, sizeof(*functions)));
 
-	for (unsigned int i = 0; functions && i < code->entry_count; i++) {
+	for (unsigned int i = 0; i < code->entry_count; i++) {
 		functions[i] = object_new(kind, sizeof(*functions[i]));
-		if (!functions[i]) {
-			functions_free(functions, code);
-			return NULL;
-		}
 		functions[i]->entry = &code->entries[i];
 	}
 	return functions;
@@ -53,24 +45,17 @@ struct function *functions_find(struct function **functions, const struct code *
 	return found < 0 ? NULL : functions[found];
 }
 
-CUresult module_new(struct context *context, struct code *code, struct module **out)
+struct module *module_new(struct context *context, struct code *code)
 {
 	struct module *module = object_new(OBJECT_MODULE, sizeof(*module));
 
-	if (!module)
-		return CUDA_ERROR_OUT_OF_MEMORY;
 	module->functions = functions_new(OBJECT_FUNCTION, code);
-	if (!module->functions) {
-		object_free(module);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	for (unsigned int i = 0; i < code->entry_count; i++)
 		module->functions[i]->module = module;
 	module->context = context;
 	module->code = code;
 	code->references++;
-	*out = module;
-	return CUDA_SUCCESS;
+	return module;
 }
 
 void module_free(struct module *module)
@@ -119,17 +104,13 @@ CUresult module_variable(struct module *module, CUdeviceptr *address, size_t *by
 CUresult cuModuleLoadData(CUmodule *out, const void *image)
 {
 	struct context *context;
-	struct module *module;
 	struct code *code;
-	CUresult result;
 
 	TRY(context_enter(NULL, &context));
 	TRY_LOCKED(out ? code_of(image, &code) : CUDA_ERROR_INVALID_VALUE);
-	result = module_new(context, code, &module);
+	*out = object_handle(module_new(context, code));
 	code_release(code);
-	if (result == CUDA_SUCCESS)
-		*out = object_handle(module);
-	return driver_leave(result);
+	return driver_leave(CUDA_SUCCESS);
 }
 
 /* The options of the compiler have no effect. */

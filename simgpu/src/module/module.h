@@ -32,7 +32,7 @@ struct module {
 /* The code of an image in memory. */
 CUresult code_of(const void *image, struct code **code);
 
-/* One function per entry, or NULL if memory is short. */
+/* One function per entry. */
 struct function **functions_new(enum object_kind kind, const struct code *code);
 void functions_free(struct function **functions, const struct code *code);
 /* The one called `name`, or NULL. */
@@ -42,12 +42,12 @@ struct function *functions_find(struct function **functions, const struct code *
 struct function *function_get(const void *handle);
 
 /* A module of `code` in the context; takes a reference of its own. */
-CUresult module_new(struct context *context, struct code *code, struct module **out);
+struct module *module_new(struct context *context, struct code *code);
 void module_free(struct module *module);
 /* Loads the code, and returns where a variable is. */
 CUresult module_variable(struct module *module, CUdeviceptr *address, size_t *bytes);
 /* The library's module in a context, made if there is none yet. */
-CUresult library_module(struct library *library, struct context *context, struct module **out);
+struct module *library_module(struct library *library, struct context *context);
 /* The module ends. */
 void library_forget(struct library *library, const struct module *module);
 

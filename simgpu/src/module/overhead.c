@@ -135,7 +135,7 @@ CUresult function_load(struct function *function, struct context *context)
 
 	/* A function's module is its own; a kernel's is its library's in this context. */
 	if (!module)
-		TRY(library_module(function->library, context, &module));
+		module = library_module(function->library, context);
 	TRY(module_load_code(module));
 	if (local_bytes <= context->launched_local_bytes)
 		return CUDA_SUCCESS;

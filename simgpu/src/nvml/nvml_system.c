@@ -41,8 +41,7 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t 
 	    "Requested functionality has been deprecated",
 	    "System is not in ready state",
 	    "No supported GPUs were found",
-	    "Resource not in correct state to perform requested operation",
-	};
+	    "Resource not in correct state to perform requested operation"};
 
 	if ((unsigned int)result < sizeof(texts) / sizeof(texts[0]))
 		return texts[result];
@@ -110,3 +109,15 @@ NVML_API(nvmlSystemGetProcessName, unsigned int pid, char *name, unsigned int le
 	name[got] = '\0';
 	return NVML_SUCCESS;
 }
+
+/* What is exported and not supported. The arguments are never read, so the real prototypes do not
+ * matter to a caller under the C calling conventions of Linux. */
+#define UNSUPPORTED(name)                                                                          \
+	NVML_API(name, void)                                                                       \
+	{                                                                                          \
+		NVML_TRY(nvml_enter_any());                                                        \
+		nvml_leave();                                                                      \
+		return NVML_ERROR_NOT_SUPPORTED;                                                   \
+	}
+
+#include "nvml/nvml_unsupported.def"

@@ -5,8 +5,11 @@
  */
 #include "smi/smi.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+
+struct smi_nvml nvml;
 
 static const char help[] =
     "NVIDIA-SMI (a look-alike over NVML, part of gpuslice's simulated driver)\n"
@@ -27,6 +30,50 @@ struct command_line {
 	const char *fields, *format;
 	bool list;
 };
+
+static int load_nvml(void)
+{
+	void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_GLOBAL);
+	const char *missing = NULL;
+
+	if (!library) {
+		fputs("NVIDIA-SMI couldn't find libnvidia-ml.so library in your system. Please "
+		      "make sure that the NVIDIA Display Driver is properly installed and present "
+		      "in your system.\n"
+		      "Please also try adding directory that contains libnvidia-ml.so to your "
+		      "system PATH.\n",
+		      stdout);
+		return SMI_EXIT_NO_NVML;
+	}
+#define SMI_LOAD(name, arguments)                                                                  \
+	*(void **)&nvml.name = dlsym(library, #name);                                              \
+	if (!nvml.name)                                                                            \
+		missing = #name;
+	SMI_NVML_FUNCTIONS(SMI_LOAD)
+	SMI_LOAD(nvmlErrorString, )
+#undef SMI_LOAD
+	if (missing) {
+		printf("NVIDIA-SMI found a libnvidia-ml.so without %s.\n", missing);
+		return SMI_EXIT_NO_NVML;
+	}
+	return 0;
+}
+
+static int start(void)
+{
+	int status = load_nvml();
+	nvmlReturn_t result;
+
+	if (status)
+		return status;
+	result = nvml.nvmlInit_v2();
+	if (result == NVML_ERROR_DRIVER_NOT_LOADED)
+		puts("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA "
+		     "driver. Make sure that the latest NVIDIA driver is installed and running.\n");
+	else if (result != NVML_SUCCESS)
+		printf("Failed to initialize NVML: %s\n", nvml.nvmlErrorString(result));
+	return (int)result;
+}
 
 static int find_gpus(struct smi_gpus *gpus)
 {
@@ -101,7 +148,7 @@ static int run(const struct command_line *line)
 	int status = line->fields ? parse_format(line->format, &format) : 0;
 
 	if (!status)
-		status = smi_start();
+		status = start();
 	if (!status)
 		status = find_gpus(&gpus);
 	if (status)

@@ -68,7 +68,6 @@ static inline unsigned long long smi_mib(unsigned long long bytes)
 }
 
 /* Each returns the exit status of the program. */
-int smi_start(void); /* loads and initialises NVML */
 int smi_list(const struct smi_gpus *gpus);
 int smi_table(const struct smi_gpus *gpus);
 int smi_query_gpu(const struct smi_gpus *gpus, const char *fields, const struct smi_format *format);

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from cuda.bindings import driver
 
-from tests.simgpu.programs.cuda_calls import BLOCK, R, begin, free_bytes, ok
+from tests.simgpu.programs.cuda_calls import BLOCK, PTX, R, begin, free_bytes, ok
 from tests.support import GIB, MIB
 
 
@@ -97,23 +97,20 @@ def contexts() -> None:
     assert free_bytes() == 40 * GIB
 
 
-def hold() -> None:
-    """argv: bytes to allocate. Prints "held", and waits for the end of stdin."""
-    begin()
-    ok(driver.cuMemAlloc(int(sys.argv[2])))
-    sys.stdout.write("held\n")
-    sys.stdout.flush()
-    sys.stdin.read()
-
-
 def lose_the_gpu() -> None:
-    """Prints a line when it is ready, and reads one when the GPU is lost."""
+    """Prints a line before it waits for a kernel."""
     begin()
     ok(driver.cuMemAlloc(MIB))
+    hour = ok(driver.cuModuleGetFunction(ok(driver.cuModuleLoadData(PTX)), b"hour"))
+    ok(driver.cuLaunchKernel(hour, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    sys.stdin.readline()
-    for call in (lambda: driver.cuMemAlloc(1), driver.cuMemGetInfo, driver.cuCtxSynchronize):
+    for call in (
+        driver.cuCtxSynchronize,
+        lambda: driver.cuMemAlloc(1),
+        driver.cuMemGetInfo,
+        lambda: driver.cuLaunchKernel(hour, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0),
+    ):
         assert call()[0] is R.CUDA_ERROR_UNKNOWN
 
 
@@ -133,7 +130,7 @@ PROGRAMS: Final[dict[str, Callable[[], None]]] = {
 """Those that need nothing but a host with two GPUs."""
 
 WITH_HELP: Final[dict[str, Callable[[], None]]] = {
-    program.__name__: program for program in (visible_devices, hold, lose_the_gpu, no_device)
+    program.__name__: program for program in (visible_devices, lose_the_gpu, no_device)
 }
 
 
