@@ -39,7 +39,7 @@ _CUDA_ONLY: Final[Mapping[Op, _Handler]] = {
     Op.CONTEXT_CREATE: lambda gpu, client, *_: wire.pack(
         "sim_context", *gpu.context_create(client), 0
     ),
-    Op.CONTEXT_DESTROY: lambda gpu, client, of, now_ns: gpu.context_destroy(client, *of, now_ns),
+    Op.CONTEXT_DESTROY: lambda gpu, client, of, now_ns: gpu.context_destroy(client, of[0], now_ns),
     Op.MEMORY_ALLOC: lambda gpu, client, of, _: wire.pack("sim_id", gpu.memory_alloc(client, *of)),
     Op.MEMORY_FREE: lambda gpu, client, of, _: gpu.memory_free(client, *of),
     Op.MEMORY_EXPORT: lambda gpu, client, of, _: wire.pack(

@@ -106,10 +106,12 @@ def test_down_leaves_what_is_not_its_own(sim_dir: Path) -> None:
 
 
 def test_a_killed_daemon_is_followed_by_a_new_one_or_cleaned_up(host: Host) -> None:
+    def is_down() -> bool:
+        return "not up in" in simgpu("status", "--dir", host.directory).stderr
+
     def kill() -> None:
         os.kill(int((host.directory / "pid").read_text()), signal.SIGKILL)
-        status = lambda: simgpu("status", "--dir", host.directory).stderr  # noqa: E731
-        until(lambda: "not up in" in status(), "it has exited")
+        until(is_down, "it has exited")
 
     kill()
     host.up()

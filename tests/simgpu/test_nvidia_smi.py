@@ -38,9 +38,9 @@ def test_the_table(driver_host: Host) -> None:
     assert "No running processes" not in text
 
 
-@pytest.mark.parametrize(
-    ("fields", "form", "expected"),
-    [
+def test_queries(driver_host: Host) -> None:
+    driver_host.peer(f"alloc={GIB}")
+    for fields, form, expected in (
         (
             "index,uuid,name",
             "csv",
@@ -55,13 +55,9 @@ def test_the_table(driver_host: Host) -> None:
         ),
         ("memory.used, index", "csv,nounits", "memory.used [MiB], index\n1024, 0\n0, 1\n"),
         ("driver_version,utilization.gpu", "csv, noheader", "580.65.06, 0 %\n" * 2),
-    ],
-)
-def test_queries(driver_host: Host, fields: str, form: str, expected: str) -> None:
-    driver_host.peer(f"alloc={GIB}")
-    done = driver_host.smi(f"--query-gpu={fields}", f"--format={form}")
-    assert done.returncode == 0
-    assert done.stdout == expected
+    ):
+        done = driver_host.smi(f"--query-gpu={fields}", f"--format={form}")
+        assert (done.returncode, done.stdout) == (0, expected)
 
 
 @pytest.mark.parametrize(

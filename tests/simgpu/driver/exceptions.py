@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 class KnownDifference(NamedTuple):
     versions: tuple[int, ...]
     question: re.Pattern[str]
-    """A Difference's, as compare.py words it, in full."""
+    """A Difference's, as answers.py words it, in full."""
     reason: str
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests import sanitizers
 from tests.simgpu.driver import answers
-from tests.simgpu.driver.compare import Difference, differences
+from tests.simgpu.driver.answers import Difference, differences
 from tests.simgpu.driver.exceptions import CUDA, NVML, KnownDifference
 from tests.support import ROOT
 
