@@ -140,8 +140,8 @@ def _up(state_dir: StateDir, arguments: argparse.Namespace) -> None:
             f"{state_dir.root} is up with other GPUs;"
             f" `python -m simgpu down --dir {state_dir.root}` first"
         )
-    _print(_describe(state_dir, running))
-    _print(_next_steps(state_dir, _driver(arguments.build_dir, host.cuda_version)))
+    sys.stdout.write(_describe(state_dir, running))
+    sys.stdout.write(_next_steps(state_dir, _driver(arguments.build_dir, host.cuda_version)))
 
 
 def _serve(state_dir: StateDir, host: config.HostConfig, driver: cdi.Driver) -> None:
@@ -197,7 +197,7 @@ def _down(state_dir: StateDir, _: argparse.Namespace) -> None:
     pid = state_dir.daemon_pid()
     if pid is None:
         state_dir.remove()
-        _print(f"simgpu was not up in {state_dir.root}\n")
+        sys.stdout.write(f"simgpu was not up in {state_dir.root}\n")
         return
     # SIGTERM first; SIGKILL for a daemon that is stopped or stuck.
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -207,7 +207,7 @@ def _down(state_dir: StateDir, _: argparse.Namespace) -> None:
             time.sleep(_POLL_S)
         if state_dir.daemon_pid() != pid:
             state_dir.remove()
-            _print(f"simgpu is down: nothing of it is left in {state_dir.root}\n")
+            sys.stdout.write(f"simgpu is down: nothing of it is left in {state_dir.root}\n")
             return
     raise CommandError(f"pid {pid} does not end")
 
@@ -226,7 +226,7 @@ def _status(state_dir: StateDir, _: argparse.Namespace) -> None:
         raise CommandError(
             f"not up in {state_dir.root}; start it: python -m simgpu up --dir {state_dir.root}"
         )
-    _print(_describe(state_dir, _ask(state_dir, {"op": "status"})))
+    sys.stdout.write(_describe(state_dir, _ask(state_dir, {"op": "status"})))
 
 
 _FAULTS: Final[dict[str, tuple[str, ...]]] = {
@@ -248,7 +248,9 @@ def _fault(state_dir: StateDir, arguments: argparse.Namespace) -> None:
     for name, text in zip(wanted, arguments.operands, strict=True):
         request[name] = int(text) if name in _NUMBERS and text.isdigit() else text
     _ask(state_dir, request)
-    _print(f"GPU {arguments.gpu}: {arguments.fault} {' '.join(arguments.operands)}".rstrip() + "\n")
+    sys.stdout.write(
+        f"GPU {arguments.gpu}: {arguments.fault} {' '.join(arguments.operands)}".rstrip() + "\n"
+    )
 
 
 def _ask(state_dir: StateDir, request: dict[str, Any]) -> dict[str, Any]:
@@ -337,7 +339,3 @@ def _next_steps(state_dir: StateDir, driver: cdi.Driver) -> str:
 def _last_line(path: Path) -> str:
     lines = path.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"{path} is empty"
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text)

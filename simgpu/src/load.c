@@ -56,7 +56,8 @@ struct attribute {
 	X(cuCtxSynchronize)                                                                        \
 	X(cuModuleLoadData)                                                                        \
 	X(cuModuleGetFunction)                                                                     \
-	X(cuStreamCreate) X(cuStreamSynchronize) X(cuEventCreate) X(cuEventRecord) X(cuEventQuery) \
+	X(cuStreamCreate)                                                                          \
+	X(cuStreamSynchronize) X(cuEventCreate) X(cuEventRecord) X(cuEventQuery)                   \
 	    X(cuEventSynchronize) X(cuMemAlloc_v2) X(cuMemcpyDtoDAsync_v2) X(cuLaunchKernel)       \
 		X(cuLaunchCooperativeKernel) X(cuLaunchKernelEx) X(cuStreamBeginCapture_v2)        \
 		    X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch)

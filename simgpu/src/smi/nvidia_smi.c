@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-struct smi_nvml nvml;
-
 static const char help[] =
     "NVIDIA-SMI (a look-alike over NVML, part of gpuslice's simulated driver)\n"
     "\n"
