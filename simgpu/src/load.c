@@ -49,18 +49,15 @@ struct attribute {
 };
 
 /* Loaded by dlopen, as programs with a statically linked runtime do. */
-#define ENTRIES(X)                                                                                 \
-	X(cuInit)                                                                                  \
-	X(cuDevicePrimaryCtxRetain)                                                                \
-	X(cuCtxSetCurrent)                                                                         \
-	X(cuCtxSynchronize)                                                                        \
-	X(cuModuleLoadData)                                                                        \
-	X(cuModuleGetFunction)                                                                     \
-	X(cuStreamCreate)                                                                          \
-	X(cuStreamSynchronize) X(cuEventCreate) X(cuEventRecord) X(cuEventQuery)                   \
-	    X(cuEventSynchronize) X(cuMemAlloc_v2) X(cuMemcpyDtoDAsync_v2) X(cuLaunchKernel)       \
-		X(cuLaunchCooperativeKernel) X(cuLaunchKernelEx) X(cuStreamBeginCapture_v2)        \
-		    X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch)
+/* clang-format off */
+#define ENTRIES(X) \
+	X(cuInit) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuCtxSynchronize) \
+	X(cuModuleLoadData) X(cuModuleGetFunction) X(cuStreamCreate) X(cuStreamSynchronize) \
+	X(cuEventCreate) X(cuEventRecord) X(cuEventQuery) X(cuEventSynchronize) \
+	X(cuMemAlloc_v2) X(cuMemcpyDtoDAsync_v2) X(cuLaunchKernel) X(cuLaunchCooperativeKernel) \
+	X(cuLaunchKernelEx) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture) \
+	X(cuGraphInstantiateWithFlags) X(cuGraphLaunch)
+/* clang-format on */
 
 static struct {
 #define X(name) __typeof__(&name) name;
