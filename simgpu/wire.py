@@ -1,7 +1,7 @@
 """The daemon's side of wire.h: its messages, and an incremental reader.
 
-No socket and no clock; the header is read once. Bytes in, requests out; malformed input raises WireError, which ends that
-connection and nothing else. A test compares the numbers with the header.
+No socket and no clock; the header is read once. Bytes in, requests out; malformed input raises
+WireError, which ends that connection and nothing else. A test compares the numbers with the header.
 """
 
 from __future__ import annotations
