@@ -20,7 +20,6 @@ THOROUGH: Final = {
     "tests/fuzz/test_fuzz.py::test_nothing_undocumented_escapes*": "fuzzing",
     "tests/shim/test_aarch64.py::*": "another architecture, under an emulator",
     "tests/shim/*[[][at]san]": _SANITIZERS,
-    "tests/shim/test_sanitized_rows.py::*": _SANITIZERS,
     "tests/shim/region/test_core_sanitizers.py::*": _SANITIZERS,
     "tests/shim/loader/test_symbols.py::*[[]1[14]*": "another generation of the driver",
     "tests/shim/loader/test_library.py::test_links_and_runs_against_the_glibc_of_2012": _BUILDS,
@@ -31,7 +30,7 @@ THOROUGH: Final = {
     "tests/shim/region/test_killpoints.py::test_row_21_killed_on_any_path*": _KILLS,
     "tests/shim/region/test_counter.py::test_stopped_and_killed_*": _KILLS,
     "tests/shim/charge/test_neighbours.py::*": (
-        "tenants for a minute; test_first_context.py has single steps"
+        "tenants for a minute; test_contexts.py has single steps"
     ),
     "tests/shim/test_storm.py::*": "all paths at once; test_matrix.py has the tests of each",
     "tests/shim/test_processes.py::test_after_three_thousand_kills_*": _KILLS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-CUDA: Final = """
+NO_CONTEXT: Final = """
 from cuda.bindings import driver as d
 OK, OOM = d.CUresult.CUDA_SUCCESS, d.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 MIB, GIB = 2**20, 2**30
@@ -14,8 +14,8 @@ def must(answer):
 def use(ordinal):
     must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(must(d.cuDeviceGet(ordinal))))))
 must(d.cuInit(0))
-use(0)
 """
+CUDA: Final = NO_CONTEXT + "use(0)\n"
 NVML: Final = """
 import pynvml
 pynvml.nvmlInit()

@@ -6,20 +6,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuslice.contract import grant_file, names
 from shim import region
 from tests import sanitizers
+from tests.shim.clients import SERVE_COMMANDS
 from tests.shim.region.core import Box
 from tests.simgpu.host import start, stop
 from tests.support import GIB as GIB
 from tests.support import MIB as MIB
 from tests.support import ROOT
+from tests.talking import TALKER, Talk, talking
 
 GPUS = (
     ("GPU-5e1f0a70-0000-4000-8000-0000000000aa", 4 * GIB),
@@ -85,6 +88,18 @@ class Host:
         return self.run(
             [sys.executable, "-c", program], grant_dir, preload=preload, variables=variables
         )
+
+    def serving(
+        self, program: str, grant_dir: Path | None = None, *, preload: bool = True
+    ) -> AbstractContextManager[Talk]:
+        """The program of Python in a process of its own, which then executes the test's lines."""
+        command = [sys.executable, "-c", program + SERVE_COMMANDS]
+        return talking(command, self.environment(grant_dir, preload=preload))
+
+    def talker(
+        self, grant_dir: Path, command: Sequence[str] = TALKER
+    ) -> AbstractContextManager[Talk]:
+        return talking(command, self.environment(grant_dir))
 
 
 @dataclass
@@ -179,6 +194,29 @@ def grants(request: pytest.FixtureRequest, tmp_path: Path) -> Grants:
     """Grants for the test's host: with the cost of a context there."""
     as_on_a_gpu = {"gpu_host", "slow_gpu_host"} & {*request.fixturenames}
     return Grants(tmp_path, CONTEXT_BYTES if as_on_a_gpu else 0)
+
+
+Limited = Callable[..., Callable[[str], "subprocess.CompletedProcess[str]"]]
+"""`limited(GIB)("program")`: a client of Python behind BEGIN of the test's module, in a process of
+its own, under a grant that is made from the arguments."""
+
+
+@pytest.fixture
+def limited(host: Host, grants: Grants, request: pytest.FixtureRequest) -> Limited:
+    return _limited(host, grants, request)
+
+
+@pytest.fixture
+def gpu_limited(gpu_host: Host, grants: Grants, request: pytest.FixtureRequest) -> Limited:
+    return _limited(gpu_host, grants, request)
+
+
+def _limited(host: Host, grants: Grants, request: pytest.FixtureRequest) -> Limited:
+    def under(*limits: int, **grant: Any) -> Callable[[str], subprocess.CompletedProcess[str]]:
+        directory = grants.make(*limits, **grant)
+        return lambda program: host.python(request.module.BEGIN + program, directory)
+
+    return under
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,7 @@ from typing import Final
 
 from tests.shim.clients import CUDA
 
-EXACT: Final = (
-    CUDA
-    + """
+WATCH: Final = """
 import json, os, socket
 from pathlib import Path
 from shim import region
@@ -22,16 +20,15 @@ def held(gpu=0):
     return control(op="status")["gpus"][gpu]["used_bytes"]
 def charged(gpu=0):
     return region.status(Path(os.environ["GPUSLICE_DIR"]))[gpu].use.used_bytes
+"""
+EXACT: Final = f"""{CUDA}{WATCH}
 begun = held() - charged()
 def same(bytes, gpu=0, begun=begun):
     "The gpu holds that much more than at the beginning, and all of it is charged."
     seen = held(gpu) - begun, charged(gpu)
     assert seen == (bytes, bytes), (seen, bytes)
 """
-)
-POOLS: Final = (
-    EXACT
-    + """
+POOLS: Final = f"""{EXACT}
 CHUNK = 32 * MIB
 A = d.CUmemPool_attribute
 POSIX = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
@@ -54,10 +51,7 @@ def sync():
     must(d.cuStreamSynchronize(0))
 default = must(d.cuDeviceGetDefaultMemPool(0))
 """
-)
-GRAPHS: Final = (
-    POOLS
-    + """
+GRAPHS: Final = f"""{POOLS}
 M = d.CUgraphMem_attribute
 def graph_bytes(gpu=0):
     what = M.CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
@@ -91,10 +85,7 @@ def launch(executable, stream=0):
     must(d.cuStreamSynchronize(stream))
     return code
 """
-)
-PHYSICAL: Final = (
-    EXACT
-    + """
+PHYSICAL: Final = f"""{EXACT}
 import ctypes, random
 BLOCK = 2 * MIB
 L, H = d.CUmemLocationType, d.CUmemAllocationHandleType
@@ -130,7 +121,6 @@ def took(bytes, gpu=0):
     seen = held(gpu) - before[gpu][0], charged(gpu) - before[gpu][1]
     assert seen == (bytes, bytes), (seen, bytes)
 """
-)
 SLOW: Final = """
 import threading, time
 from contextlib import contextmanager

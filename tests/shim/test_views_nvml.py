@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from tests.shim.clients import CUDA, NVML
 from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
-from tests.talking import Talk, talking
+from tests.talking import Talk
 
 pytestmark = pytest.mark.sim
 
 # Every list of processes of NVML's that the library answers, as (kind, answer) lines.
-_EVERY_WAY = (
-    NVML
-    + """
+_EVERY_WAY = f"""{NVML}
 import ctypes
 from pynvml import *
 library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -50,26 +47,12 @@ for index in range(nvmlDeviceGetCount()):
 print("oldest", older("nvmlDeviceGetComputeRunningProcesses", 16))
 print("older", older("nvmlDeviceGetComputeRunningProcesses_v2", 24))
 """
-)
-
-_HOLD = (
-    CUDA
-    + """
-import sys
-must(d.cuMemAlloc(int(sys.argv[1])))
-print("ready", flush=True)
-sys.stdin.read()
-"""
-)
 
 
-@contextmanager
-def holding(host: Host, size_bytes: int, directory: Path | None) -> Iterator[Talk]:
-    """A process that holds memory of GPU 0 under the library, until the block ends."""
-    command = [sys.executable, "-c", _HOLD, str(size_bytes)]
-    environment = host.environment(directory, preload=directory is not None)
-    with talking(command, environment) as talk:
-        yield talk
+def holding(host: Host, size_bytes: int, directory: Path | None) -> AbstractContextManager[Talk]:
+    """A process that holds memory of GPU 0, under the library if it has a grant."""
+    program = f"{CUDA}must(d.cuMemAlloc({size_bytes}))"
+    return host.serving(program, directory, preload=directory is not None)
 
 
 def test_row_30_only_own_processes_are_listed(host: Host, grants: Grants) -> None:
@@ -104,9 +87,7 @@ def test_row_30_only_own_processes_are_listed(host: Host, grants: Grants) -> Non
 
 def test_a_list_that_does_not_fit_returns_its_length(host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB)
-    program = (
-        NVML
-        + """
+    program = f"""{NVML}
 import ctypes
 library = ctypes.CDLL("libnvidia-ml.so.1")
 for name, size in (("", 16), ("_v2", 24), ("_v3", 24)):
@@ -123,7 +104,6 @@ for name, size in (("", 16), ("_v2", 24), ("_v3", 24)):
     print(ask(None, ctypes.byref(count), rows), ask(gpu(0), None, rows),
           ask(gpu(0), ctypes.byref(ctypes.c_uint(4)), None))
 """
-    )
     with holding(host, GIB, directory), holding(host, MIB, directory):
         assert host.python(program, directory).stdout == "2 2 2\n" * 3
 
@@ -131,13 +111,10 @@ for name, size in (("", 16), ("_v2", 24), ("_v3", 24)):
 def test_a_process_of_another_namespace_is_left_out(host: Host, grants: Grants) -> None:
     """Containers of one pod may share a grant: their memory counts, their pids are not listed."""
     directory = grants.make(2 * GIB)
-    look = (
-        NVML
-        + """
+    look = f"""{NVML}
 print(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu(0)))
 print(pynvml.nvmlDeviceGetMemoryInfo(gpu(0)).used >= 2**30)
 """
-    )
     with holding(host, GIB, directory):
         unshared = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
         done = host.run([*unshared, sys.executable, "-c", look], directory)
@@ -146,15 +123,12 @@ print(pynvml.nvmlDeviceGetMemoryInfo(gpu(0)).used >= 2**30)
 
 def test_bar1_shows_no_more_than_we_hold(host: Host, grants: Grants) -> None:
     inside, outside = grants.make(2 * GIB), grants.make(2 * GIB)
-    program = (
-        NVML
-        + """
+    program = f"""{NVML}
 for index in range(2):
     bar1 = pynvml.nvmlDeviceGetBAR1MemoryInfo(gpu(index))
     assert bar1.bar1Free == bar1.bar1Total - bar1.bar1Used
     print(bar1.bar1Total, bar1.bar1Used)
 """
-    )
     with holding(host, GIB, outside):
         assert host.python(program, preload=False).stdout.split()[1] == str(2 * MIB)
         assert host.python(program, inside).stdout == f"{GPUS[0][1]} 0\n0 0\n"

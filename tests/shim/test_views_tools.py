@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
+from gpuslice.contract import grant_file
 from shim import region
 from tests.shim.clients import CUDA, NVML
 from tests.shim.conftest import GIB, MIB, Grants, Host, set_limit
+from tests.shim.drivers import DRIVERS, build_driver
 from tests.shim.test_views_nvml import holding
 
 pytestmark = pytest.mark.sim
 
 _CUDA_VIEW = CUDA + "free, total = must(d.cuMemGetInfo()); print(total, total - free)"
-_NVML_VIEW = (
-    NVML
-    + """
+_NVML_VIEW = f"""{NVML}
 old = pynvml.nvmlDeviceGetMemoryInfo(gpu(0))
 new = pynvml.nvmlDeviceGetMemoryInfo(gpu(0), version=pynvml.nvmlMemory_v2)
 assert (old.total, old.free, old.used) == (new.total, new.free, new.used), new
@@ -29,7 +29,6 @@ other = pynvml.nvmlDeviceGetMemoryInfo(gpu(1))
 assert (other.total, other.free, other.used) == (0, 0, 0), "not granted"
 print(old.total, old.used)
 """
-)
 _NVITOP_VIEW = """
 from nvitop import Device
 gpu = Device(0)
@@ -110,14 +109,33 @@ assert set(answers) <= {0, 1}, answers
         assert (total, GIB <= used < 2 * GIB) == (2 * GIB, True)
 
 
+def test_row_28_a_null_argument_shows_no_more_than_the_limit(library: Path, tmp_path: Path) -> None:
+    """Over a driver that allows it."""
+    host = Host(library, build_driver(tmp_path, DRIVERS / "musl_driver.c").parent)
+    region.create(tmp_path, [grant_file.Gpu(f"GPU-{'aa' * 16}", GIB, 100, 0)])
+    host.python(
+        f"""
+import ctypes
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+for given in ((1, 1), (1, 0), (0, 1), (0, 0)):
+    sizes = [ctypes.c_size_t(7), ctypes.c_size_t(7)]
+    arguments = (ctypes.byref(one) if use else None for one, use in zip(sizes, given))
+    assert cuda.cuMemGetInfo_v2(*arguments) == 0
+    expected = [{GIB} if use else 7 for use in given]
+    assert [one.value for one in sizes] == expected, (given, sizes)
+""",
+        tmp_path,
+    )
+
+
 def test_free_is_never_more_than_the_gpu_has(host: Host, grants: Grants) -> None:
     """A neighbour holds what the limit would still allow: GPU 0 has 4 GiB."""
     directory = grants.make(3 * GIB)
     with holding(host, 3 * GIB, None):
         host.python(
-            CUDA
-            + NVML
-            + """
+            f"""{CUDA}{NVML}
 free, total = must(d.cuMemGetInfo())
 assert total == 3 * GIB and 0 < free <= GIB, free
 memory = pynvml.nvmlDeviceGetMemoryInfo(gpu(0))
@@ -129,10 +147,7 @@ assert (memory.total, memory.free) == (total, free), memory
 
 def test_row_04_without_a_limit_everything_is_the_drivers(host: Host) -> None:
     """Every query, with the library and without: the same answers."""
-    program = (
-        CUDA
-        + NVML
-        + """
+    program = f"""{CUDA}{NVML}
 must(d.cuMemAlloc(GIB))
 print(must(d.cuMemGetInfo()), [must(d.cuDeviceTotalMem(i)) for i in range(2)])
 for index in range(2):
@@ -144,5 +159,4 @@ for index in range(2):
     rows = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu(index))
     print([row.usedGpuMemory for row in rows])
 """
-    )
     assert host.python(program).stdout == host.python(program, preload=False).stdout

@@ -6,15 +6,12 @@ from typing import Final
 
 import pytest
 
-from tests.shim.conftest import GIB, Grants, Host
+from tests.shim.conftest import GIB, Grants, Host, Limited
 from tests.shim.exact import PHYSICAL, SHAPE
 
 pytestmark = pytest.mark.sim
 
-_ARRAYS: Final = (
-    PHYSICAL
-    + SHAPE
-    + """
+BEGIN: Final = f"""{PHYSICAL}{SHAPE}
 LAYERED, CUBEMAP, SPARSE, DEFERRED = 0x01, 0x04, 0x40, 0x80
 def figures(gpu=0):
     return held(gpu) - before[gpu][0], charged(gpu) - before[gpu][1]
@@ -36,18 +33,10 @@ SHAPES = [
     shape(2048, 2048, format=F.CU_AD_FORMAT_BC7_UNORM, channels=4),
 ]
 """
-)
 
 
-def _run(host: Host, grants: Grants, program: str, *limits: int) -> None:
-    host.python(_ARRAYS + program, grants.make(*(limits or (GIB,))))
-
-
-def test_row_14_arrays_of_every_shape(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+def test_row_14_arrays_of_every_shape(limited: Limited) -> None:
+    limited(GIB)("""
 for made in SHAPES:
     array = must(d.cuArray3DCreate(made))
     close(made)
@@ -67,15 +56,11 @@ for made in SHAPES:
         must(d.cuMipmappedArrayGetLevel(mipmap, 0))
         must(d.cuMipmappedArrayDestroy(mipmap))
         took(0)
-""",
-    )
+""")
 
 
-def test_row_14_arrays_stop_at_the_limit(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+def test_row_14_arrays_stop_at_the_limit(limited: Limited) -> None:
+    limited(GIB)("""
 made = []
 while True:
     code, array = d.cuArray3DCreate(shape(4096, 4096))
@@ -94,8 +79,7 @@ assert d.cuArray3DCreate(shape(64, 32, 6, flags=CUBEMAP))[0] == INVALID
 assert d.cuArray3DCreate(shape(131072, 131072, channels=4))[0] == OOM
 assert d.cuArrayDestroy(array)[0] == d.CUresult.CUDA_ERROR_INVALID_HANDLE
 took(0)
-""",
-    )
+""")
 
 
 _PROGRAMS = {
@@ -161,9 +145,9 @@ assert overhead[0] - figures()[0] == overhead[1] - figures()[1] >= BLOCK
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_a_program_is_charged_its_arrays(host: Host, grants: Grants, name: str) -> None:
+def test_a_program_is_charged_its_arrays(limited: Limited, name: str) -> None:
     """Nothing is left at the end."""
-    host.python(_ARRAYS + _PROGRAMS[name], grants.make(GIB))
+    limited(GIB)(_PROGRAMS[name])
 
 
 _EXTERNAL: Final = """
@@ -255,18 +239,13 @@ took(0)
 @pytest.mark.parametrize("name", _IMPORTS)
 def test_a_program_is_charged_what_it_imports(host: Host, grants: Grants, name: str) -> None:
     """It is charged from the import until all that is mapped of it has gone."""
-    host.python(_ARRAYS + _EXTERNAL + _IMPORTS[name], grants.make(GIB))
+    host.python(BEGIN + _EXTERNAL + _IMPORTS[name], grants.make(GIB))
 
 
 @pytest.mark.parametrize("destroyed", [False, True])
-def test_external_memory_is_freed_with_its_context(
-    host: Host, grants: Grants, destroyed: bool
-) -> None:
-    _run(
-        host,
-        grants,
-        _EXTERNAL
-        + f"""
+def test_external_memory_is_freed_with_its_context(limited: Limited, destroyed: bool) -> None:
+    limited(GIB)(
+        f"""{_EXTERNAL}
 context = must(d.cuCtxCreate(None, 0, 0))
 memory = imported()
 must(buffer(memory)), must(image(memory))
@@ -274,5 +253,5 @@ if {destroyed}:
     must(d.cuDestroyExternalMemory(memory))
 must(d.cuCtxDestroy(context))
 took(0)
-""",
+"""
     )

@@ -10,27 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.shim.conftest import GIB, MIB, Grants, Host, simulated
+from tests.shim.clients import NVML
+from tests.shim.conftest import GIB, MIB, Grants, Host, Limited, simulated
 from tests.shim.exact import EXACT
 
 pytestmark = pytest.mark.sim
 
 BLOCK = 2 * MIB
-_BEGIN = (
-    EXACT
-    + """
+BEGIN = f"""{EXACT}
 BLOCK = 2 * MIB
 def fault(entry, code, count):
     assert control(op="fail", gpu=0, call=entry, code=code, count=count)["ok"]
 """
-)
 
 
 def test_row_05_to_the_limit_exactly_and_not_a_byte_more(host: Host, grants: Grants) -> None:
     directory = grants.make(64 * MIB)
     host.python(
-        _BEGIN
-        + """
+        f"""{BEGIN}
 whole = must(d.cuMemAlloc(64 * MIB - BLOCK))
 same(64 * MIB - BLOCK)
 assert d.cuMemAlloc(BLOCK + 1)[0] == OOM
@@ -91,25 +88,55 @@ same(BLOCK, begun=held() - charged())
 must(d.cuMemFree(first))
 assert charged() == 0, charged()
 """,
+    "a gpu outside the grant has no memory": """
+assert must(d.cuDeviceGetCount()) == 2
+assert must(d.cuDeviceTotalMem(1)) == 0
+use(1)
+assert must(d.cuMemGetInfo()) == (0, 0)
+assert d.cuMemAlloc(1)[0] == OOM
+use(0)
+must(d.cuMemAlloc(64 * MIB))
+""",
+    "what is freed counts where it was allocated": """
+use(1)
+pointer = must(d.cuMemAlloc(64 * MIB))
+assert d.cuMemAlloc(1)[0] == OOM
+use(0)
+must(d.cuMemFree(pointer))
+assert must(d.cuMemGetInfo()) == (GIB, GIB)
+use(1)
+assert must(d.cuMemGetInfo()) == (64 * MIB, 64 * MIB)
+""",
 }
 _LIMITS = {
+    "what is freed counts where it was allocated": (GIB, 64 * MIB),
     "at the edge a block that is paid for is filled": (8 * MIB,),
     "two contexts share no block": (GIB,),
 }
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_a_program_is_charged_the_blocks_of_its_memory(
-    host: Host, grants: Grants, name: str
-) -> None:
+def test_a_program_is_charged_the_blocks_of_its_memory(limited: Limited, name: str) -> None:
     """It is charged no more than that."""
-    host.python(_BEGIN + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (64 * MIB,))))
+    limited(*_LIMITS.get(name, (64 * MIB,)))(_PROGRAMS[name])
 
 
-def test_row_07_a_refusal_of_the_drivers_is_refunded(host: Host, grants: Grants) -> None:
-    host.python(
-        _BEGIN
-        + """
+@pytest.mark.parametrize("limit_bytes", [GIB + 76, GIB - 1, 2 * MIB + 1, 2 * MIB - 1])
+def test_what_is_called_free_can_be_allocated_at_once(limited: Limited, limit_bytes: int) -> None:
+    """A third of a GPU is no whole number of blocks, the GPU's unit of allocation."""
+    limited(limit_bytes)(f"""{NVML}
+whole = {limit_bytes} // BLOCK * BLOCK
+assert must(d.cuMemGetInfo()) == (whole, {limit_bytes})
+assert pynvml.nvmlDeviceGetMemoryInfo(gpu(0)).free == whole
+if whole:
+    must(d.cuMemAlloc(whole))
+assert d.cuMemAlloc(1)[0] == OOM
+assert must(d.cuMemGetInfo()) == (0, {limit_bytes})
+""")
+
+
+def test_row_07_a_refusal_of_the_drivers_is_refunded(limited: Limited) -> None:
+    limited(64 * MIB)("""
 for code in (2, 719, 999):
     fault("cuMemAlloc_v2", code, 1)
     assert d.cuMemAlloc(10 * MIB)[0] == code
@@ -120,15 +147,11 @@ fault("cuMemAllocPitch_v2", 2, 1)
 assert d.cuMemAllocPitch(1000, 10, 4)[0] == 2
 same(0)
 must(d.cuMemAlloc(64 * MIB))
-""",
-        grants.make(64 * MIB),
-    )
+""")
 
 
-def test_row_08_what_the_driver_did_not_free_stays_charged(host: Host, grants: Grants) -> None:
-    host.python(
-        _BEGIN
-        + """
+def test_row_08_what_the_driver_did_not_free_stays_charged(limited: Limited) -> None:
+    limited(64 * MIB)("""
 small, large = must(d.cuMemAlloc(512)), must(d.cuMemAlloc(5 * MIB))
 same(4 * BLOCK)
 for address in (small, large):
@@ -142,15 +165,11 @@ must(d.cuMemFree(large))
 same(0)
 assert d.cuMemFree(large)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
 same(0)
-""",
-        grants.make(64 * MIB),
-    )
+""")
 
 
-def test_row_09_a_pointer_of_unknowns_reaches_the_driver(host: Host, grants: Grants) -> None:
-    host.python(
-        _BEGIN
-        + """
+def test_row_09_a_pointer_of_unknowns_reaches_the_driver(limited: Limited) -> None:
+    limited(64 * MIB)("""
 address = int(must(d.cuMemAlloc(4096)))
 same(BLOCK)
 for foreign in (address + 256, address + 512, address + BLOCK, 0xdead0000, 2**64 - 1):
@@ -159,15 +178,11 @@ same(BLOCK)
 must(d.cuMemFree(0))
 must(d.cuMemFree(address))
 same(0)
-""",
-        grants.make(64 * MIB),
-    )
+""")
 
 
-def test_row_10_pitch_is_charged_as_the_driver_laid_it_out(host: Host, grants: Grants) -> None:
-    host.python(
-        _BEGIN
-        + """
+def test_row_10_pitch_is_charged_as_the_driver_laid_it_out(limited: Limited) -> None:
+    limited(64 * MIB)("""
 address, pitch = must(d.cuMemAllocPitch(1, 100_000, 4))
 assert pitch == 512
 same(-(-100_000 * 512 // BLOCK) * BLOCK)
@@ -184,17 +199,11 @@ assert d.cuMemAllocPitch(2**64 - 1, 2, 4)[0] == d.CUresult.CUDA_ERROR_INVALID_VA
 same(BLOCK)
 must(d.cuMemFree(small))
 same(0)
-""",
-        grants.make(64 * MIB),
-    )
+""")
 
 
-def test_row_11_managed_memory_is_charged_in_full_and_stays_what_it_is(
-    host: Host, grants: Grants
-) -> None:
-    host.python(
-        _BEGIN
-        + """
+def test_row_11_managed_memory_is_charged_in_full_and_stays_what_it_is(limited: Limited) -> None:
+    limited(64 * MIB)("""
 A = d.CUpointer_attribute
 address = must(d.cuMemAllocManaged(33 * MIB, 1))
 same(34 * MIB)
@@ -206,16 +215,12 @@ assert d.cuMemAllocManaged(MIB, 7)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
 same(34 * MIB)
 must(d.cuMemFree(address))
 same(0)
-""",
-        grants.make(64 * MIB),
-    )
+""")
 
 
-def test_row_17_host_memory_is_no_gpus(host: Host, grants: Grants) -> None:
+def test_row_17_host_memory_is_no_gpus(limited: Limited) -> None:
     """Host memory is neither charged nor refused because of a GPU's limit."""
-    host.python(
-        _BEGIN
-        + """
+    limited(4 * MIB)("""
 must(d.cuMemAlloc(4 * MIB))
 assert d.cuMemAlloc(1)[0] == OOM, "the gpu's share is full"
 must(d.cuMemFreeHost(must(d.cuMemAllocHost(256 * MIB))))
@@ -224,9 +229,7 @@ page = bytearray(8192)
 must(d.cuMemHostRegister(page, 8192, 0))
 must(d.cuMemHostUnregister(page))
 same(4 * MIB)
-""",
-        grants.make(4 * MIB),
-    )
+""")
 
 
 def test_what_exited_processes_hold_for_longer_is_refused_after_one_wait(
@@ -236,8 +239,7 @@ def test_what_exited_processes_hold_for_longer_is_refused_after_one_wait(
         directory = Grants(tmp_path).make(4 * GIB)
         host.python(EXACT + "must(d.cuMemAlloc(4 * GIB))", directory)
         host.python(
-            EXACT
-            + """
+            f"""{EXACT}
 import time
 waits = []
 for _ in range(2):

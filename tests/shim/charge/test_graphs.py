@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.conftest import GIB, MIB, Limited
 from tests.shim.exact import GRAPHS
 
 pytestmark = pytest.mark.sim
 
-
-def _run(host: Host, grants: Grants, program: str, *limits: int) -> None:
-    host.python(GRAPHS + program, grants.make(*(limits or (GIB,))))
+BEGIN = GRAPHS
 
 
-def test_row_15_graph_memory(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+def test_row_15_graph_memory(limited: Limited) -> None:
+    limited(GIB)("""
 graph = scratch(300 * MIB, 200 * MIB + 1)
 executable = instantiate(graph)
 same(0)
@@ -48,8 +43,7 @@ same(150 * MIB)
 must(d.cuGraphExecDestroy(nested))
 must(d.cuDeviceGraphMemTrim(0))
 same(0)
-""",
-    )
+""")
 
 
 _PROGRAMS = {
@@ -172,17 +166,10 @@ must(d.cuGraphExecDestroy(full.pop()))
 assert launch(instantiate(graph)) == OK
 """,
 }
-_LIMITS = {
-    "a graph over two gpus": (
-        GIB,
-        256 * MIB,
-    )
-}
+_LIMITS = {"a graph over two gpus": (GIB, 256 * MIB)}
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_a_program_is_charged_the_memory_of_its_graphs(
-    host: Host, grants: Grants, name: str
-) -> None:
+def test_a_program_is_charged_the_memory_of_its_graphs(limited: Limited, name: str) -> None:
     """It is charged from a launch until a trim."""
-    host.python(GRAPHS + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (GIB,))))
+    limited(*_LIMITS.get(name, (GIB,)))(_PROGRAMS[name])

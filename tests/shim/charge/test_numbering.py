@@ -24,9 +24,7 @@ LIMIT = {A: 1 * GIB, B: 2 * GIB, C: 3 * GIB}
 BY_BUS = sorted(LIMIT, key=BUS.__getitem__)
 BY_SPEED = sorted(LIMIT, key=SPEED.__getitem__, reverse=True)
 
-_SHOW = (
-    CUDA
-    + """
+_SHOW = f"""{CUDA}
 for ordinal in range(must(d.cuDeviceGetCount())):
     use(ordinal)
     uuid = bytes(must(d.cuDeviceGetUuid(ordinal)).bytes).hex()
@@ -36,15 +34,11 @@ for ordinal in range(must(d.cuDeviceGetCount())):
     must(d.cuMemFree(must(d.cuMemAlloc(total // 2))))
     print("cuda", uuid, total)
 """
-)
-_SHOW_NVML = (
-    NVML
-    + """
+_SHOW_NVML = f"""{NVML}
 for index in range(pynvml.nvmlDeviceGetCount()):
     uuid = pynvml.nvmlDeviceGetUUID(gpu(index)).split("-", 1)[1].replace("-", "")
     print("nvml", uuid, pynvml.nvmlDeviceGetMemoryInfo(gpu(index)).total)
 """
-)
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +125,7 @@ def mig(build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
         yield host
 
 
-_SHOW_MIG = (
-    CUDA
-    + NVML
-    + """
+_SHOW_MIG = f"""{CUDA}{NVML}
 import sys
 total = must(d.cuDeviceTotalMem(0))
 assert must(d.cuMemGetInfo())[1] == total and d.cuMemAlloc(total + 1)[0] == OOM
@@ -145,7 +136,6 @@ assert pynvml.nvmlDeviceIsMigDeviceHandle(instance)
 print(total, *((lambda m: (m.total, m.used >= m.total // 2 > 0))(
     pynvml.nvmlDeviceGetMemoryInfo(handle)) for handle in (whole, instance)))
 """
-)
 
 
 @pytest.mark.parametrize("named", [A, INSTANCE], ids=["the GPU", "the instance"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,23 +13,12 @@ from gpuslice.gpu import answers
 from gpuslice.gpu.account import Account
 from shim import region
 from shim.measurement import Measurement
-from tests.shim.clients import SERVE_COMMANDS
 from tests.shim.conftest import CONTEXT_BYTES, GIB, GPUS, MIB, Grants, Host
 from tests.shim.exact import CODE, GRAPHS
-from tests.talking import Talk, talking
 
 pytestmark = pytest.mark.sim
 
 _UUID = GPUS[0][0]
-
-
-@contextmanager
-def _program(host: Host, directory: Path, begin: str) -> Iterator[Talk]:
-    """A process under a grant that executes given lines."""
-    with talking(
-        [sys.executable, "-c", begin + SERVE_COMMANDS], host.environment(directory)
-    ) as talk:
-        yield talk
 
 
 _ASK = """
@@ -56,7 +43,7 @@ def _say(directory: Path, overhead_bytes: dict[str, int]) -> None:
 
 def test_the_overhead_reduces_the_limit_at_once(host: Host, grants: Grants) -> None:
     directory = grants.make(GIB)
-    with _program(host, directory, CODE) as program:
+    with host.serving(CODE, directory) as program:
         program.do("assert must(d.cuMemGetInfo()) == (GIB, GIB)")
         _say(directory, {_UUID: 200 * MIB})
         program.do("assert must(d.cuMemGetInfo()) == (824 * MIB, GIB)")
@@ -73,7 +60,7 @@ def test_the_overhead_reduces_the_limit_at_once(host: Host, grants: Grants) -> N
 def test_code_is_never_refused(gpu_host: Host, grants: Grants) -> None:
     """Loads, first launches and graphs succeed at the limit and over it, and take their memory."""
     directory = grants.make(GIB)
-    with _program(gpu_host, directory, GRAPHS + CODE) as program:
+    with gpu_host.serving(GRAPHS + CODE, directory) as program:
         program.do(f"must(d.cuMemAlloc({GIB - CONTEXT_BYTES}))")
         _say(directory, {_UUID: 100 * MIB})
         program.do("module = load(40, local_bytes=1024)")
@@ -94,7 +81,7 @@ def test_the_overhead_is_the_drivers_memory_after_three_samples(
     def measured() -> list[int]:
         return [(measurement.sample()[_UUID] or 0) // MIB for _ in range(WINDOW)]
 
-    with _program(gpu_host, directory, CODE) as program:
+    with gpu_host.serving(CODE, directory) as program:
         program.do("must(d.cuMemAlloc(512 * MIB))")
         assert measured() == [0, 0, 0], "a context takes what the grant says"
         program.do("assert run(entry(load(100))) == OK")
@@ -109,7 +96,7 @@ def test_the_overhead_is_the_drivers_memory_after_three_samples(
 def test_code_within_the_allowance_is_no_overhead(gpu_host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB, code_bytes=64 * MIB)
     measurement = Measurement(directory, lambda: _ask(gpu_host))
-    with _program(gpu_host, directory, CODE) as program:
+    with gpu_host.serving(CODE, directory) as program:
         program.do("assert run(entry(load(40))) == OK")
         assert [measurement.sample()[_UUID] for _ in range(WINDOW)] == [0, 0, 0]
         program.do("assert run(entry(load(40))) == OK")
@@ -123,7 +110,7 @@ def test_without_a_figure_the_last_one_stands(
     """MPS gives no figure, nor does a GPU that does not answer."""
     directory = grants.make(2 * GIB)
     _say(directory, {_UUID: 70 * MIB})
-    with _program(gpu_host, directory, CODE) as program:
+    with gpu_host.serving(CODE, directory) as program:
         none: answers.Usage = {
             _UUID: None if figure is None else {program.pid: None},
         }
@@ -136,7 +123,7 @@ def test_managed_memory_may_exceed_the_limit_where_the_grant_allows_it(
     host: Host, grants: Grants
 ) -> None:
     directory = grants.make(GIB, managed_free=True)
-    with _program(host, directory, CODE) as program:
+    with host.serving(CODE, directory) as program:
         program.do("address = must(d.cuMemAllocManaged(2 * GIB, 1))")
         program.do("assert must(d.cuMemGetInfo())[1] == GIB and charged() == 0")
         program.do("must(d.cuMemAlloc(GIB)); must(d.cuMemFree(address))")

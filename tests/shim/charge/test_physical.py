@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.conftest import GIB, MIB, Limited
 from tests.shim.exact import PHYSICAL
 
 pytestmark = pytest.mark.sim
 
-
-def _run(host: Host, grants: Grants, program: str, *limits: int) -> None:
-    host.python(PHYSICAL + program, grants.make(*(limits or (GIB,))))
+BEGIN = PHYSICAL
 
 
-def test_row_13_vmm_and_sharing(host: Host, grants: Grants) -> None:
+def test_row_13_vmm_and_sharing(limited: Limited) -> None:
     """Create, map, release, unmap; retain; export and import: charged until the last holder."""
-    _run(
-        host,
-        grants,
-        """
+    limited(GIB)("""
 at = reserve(64 * MIB)
 took(0)
 handle = create(20 * MIB)
@@ -48,8 +43,7 @@ unmap(at, BLOCK); release(theirs)
 took(BLOCK)
 release(mine)
 took(0)
-""",
-    )
+""")
 
 
 _PROGRAMS = {
@@ -144,26 +138,20 @@ took(0)
 """,
 }
 _LIMITS = {
-    "memory is charged to the gpu that it was asked for": (
-        GIB,
-        64 * MIB,
-    ),
+    "memory is charged to the gpu that it was asked for": (GIB, 64 * MIB),
 }
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_a_program_is_charged_its_physical_memory(host: Host, grants: Grants, name: str) -> None:
+def test_a_program_is_charged_its_physical_memory(limited: Limited, name: str) -> None:
     """It is charged until nothing holds the memory, in any order."""
-    host.python(PHYSICAL + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (GIB,))))
+    limited(*_LIMITS.get(name, (GIB,)))(_PROGRAMS[name])
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_order_of_calls(host: Host, grants: Grants, seed: int) -> None:
+def test_any_order_of_calls(limited: Limited, seed: int) -> None:
     """Random calls against a model: an object costs its size while it has handles or mappings."""
-    _run(
-        host,
-        grants,
-        f"""
+    limited(GIB // 4)(f"""
 random.seed({seed})
 SPACE = 96
 at = reserve(SPACE * BLOCK)
@@ -216,6 +204,4 @@ for step in range(1500):
     if step % 16 == 0:
         took(alive() * BLOCK)
 took(alive() * BLOCK)
-""",
-        GIB // 4,
-    )
+""")

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.conftest import GIB, MIB, Limited
 from tests.shim.exact import POOLS
 
 pytestmark = pytest.mark.sim
 
-
-def _run(host: Host, grants: Grants, program: str, *limits: int) -> None:
-    host.python(POOLS + program, grants.make(*(limits or (GIB,))))
+BEGIN = POOLS
 
 
-def test_row_12_async_and_pools(host: Host, grants: Grants) -> None:
-    _run(
-        host,
-        grants,
-        """
+def test_row_12_async_and_pools(limited: Limited) -> None:
+    limited(GIB)("""
 small = [must(d.cuMemAllocAsync(1000, 0)) for _ in range(3)]
 same(CHUNK)
 large = must(d.cuMemAllocAsync(33 * MIB + 1, 0))
@@ -41,8 +36,7 @@ same(CHUNK)
 drop(*small)
 must(d.cuCtxSynchronize())
 same(0)
-""",
-    )
+""")
 
 
 _PROGRAMS = {
@@ -244,22 +238,17 @@ for wanted in (part, managed, both):
 }
 _LIMITS = {
     "a chunk that does not fit is not taken": (60 * MIB,),
-    "a pool of another gpu is charged to its own": (
-        GIB,
-        256 * MIB,
-    ),
+    "a pool of another gpu is charged to its own": (GIB, 256 * MIB),
 }
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
-def test_a_program_is_charged_what_its_pools_reserve(host: Host, grants: Grants, name: str) -> None:
+def test_a_program_is_charged_what_its_pools_reserve(limited: Limited, name: str) -> None:
     """The figures of the GPU and of the region are equal after each step."""
-    host.python(POOLS + _PROGRAMS[name], grants.make(*_LIMITS.get(name, (GIB,))))
+    limited(*_LIMITS.get(name, (GIB,)))(_PROGRAMS[name])
 
 
-_IMPORTER = (
-    POOLS
-    + """
+_IMPORTER = f"""{BEGIN}
 import ctypes, sys
 pool = must(d.cuMemPoolImportFromShareableHandle(int(sys.argv[1]), POSIX, 0))
 data = d.CUmemPoolPtrExportData()
@@ -273,15 +262,11 @@ assert charged() == 300 * MIB, "the exporter is gone, the memory is not"
 must(d.cuMemFreeAsync(first, 0)); sync()
 assert charged() == 0
 """
-)
 
 
-def test_an_imported_allocation_is_charged_to_its_importer_too(host: Host, grants: Grants) -> None:
+def test_an_imported_allocation_is_charged_to_its_importer_too(limited: Limited) -> None:
     """The exporter may free it first, and the importer then holds it alone."""
-    _run(
-        host,
-        grants,
-        f"""
+    limited(800 * MIB)(f"""
 import ctypes, subprocess, sys
 p = d.CUmemPoolProps()
 p.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -305,6 +290,4 @@ same(300 * MIB)
 child.communicate("\\n")
 assert child.returncode == 0
 same(0)
-""",
-        800 * MIB,
-    )
+""")

@@ -19,9 +19,7 @@ pytestmark = pytest.mark.sim
 
 _LIMIT_BYTES = 256 * MIB
 _ROUNDS = 40
-_RACER = (
-    POOLS
-    + f"""
+_RACER = f"""{POOLS}
 import sys
 LIMIT, won = {_LIMIT_BYTES}, 0
 keep(default, 2**64 - 1)
@@ -40,7 +38,6 @@ for round in range({_ROUNDS}):
 assert reserved(default) == 0
 print(won, flush=True)
 """
-)
 
 
 def _started(stack: ExitStack, program: str, host: Host, directory: Path, *arguments: str) -> Talk:
@@ -96,15 +93,12 @@ def test_what_a_pool_holds_in_pieces_is_no_reason_to_ask_for_more(
 
 
 _STOPPED = 5
-_TAKER = (
-    POOLS
-    + """
+_TAKER = f"""{POOLS}
 import sys
 print("ready", flush=True)
 sys.stdin.readline()
 must(d.cuMemAllocAsync(20 * MIB, 0))
 """
-)
 _FILLER = f"""
 import sys, time
 LIMIT, STOPPED = int(sys.argv[1]), {_STOPPED}

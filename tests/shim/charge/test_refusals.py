@@ -6,15 +6,13 @@ import json
 
 import pytest
 
-from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.conftest import GIB, MIB, Grants, Host, Limited, used
 from tests.shim.exact import EXACT
 
 pytestmark = pytest.mark.sim
 
 # SENTINEL is the content of a call's result before the call.
-_BEGIN = (
-    EXACT
-    + """
+BEGIN = f"""{EXACT}
 import ctypes
 library = ctypes.CDLL("libcuda.so.1")
 SENTINEL = 0x5A5A5A5A5A5A5A5A
@@ -49,7 +47,6 @@ def call(name, *arguments, outs=1):
     return code, [out.value for out in kept] == [SENTINEL] * outs
 pool = P(int(must(d.cuDeviceGetDefaultMemPool(0))))
 """
-)
 
 # Each would fit the GPU; none fits the rest of the limit.
 _TOO_LARGE = {
@@ -74,13 +71,9 @@ _TOO_LARGE = {
 }
 
 
-def test_what_does_not_fit_leaves_what_the_program_has_as_it_was(
-    gpu_host: Host, grants: Grants
-) -> None:
+def test_what_does_not_fit_leaves_what_the_program_has_as_it_was(gpu_limited: Limited) -> None:
     calls = "".join(f"    {name!r}: lambda: call({what}),\n" for name, what in _TOO_LARGE.items())
-    gpu_host.python(
-        _BEGIN
-        + f"""
+    gpu_limited(GIB)(f"""
 must(d.cuMemAlloc(1024))
 must(d.cuMemAlloc({GIB} - MIB - charged()))
 full = held(), charged()
@@ -90,9 +83,7 @@ answers = {{name: attempt() for name, attempt in calls.items()}}
 wrong = {{name: said for name, said in answers.items() if said != (2, True)}}
 assert not wrong, wrong
 assert (held(), charged()) == full, (held(), charged(), full)
-""",
-        grants.make(GIB),
-    )
+""")
 
 
 # If the limit is used up too.
@@ -144,7 +135,7 @@ _MALFORMED = {
 def _asked(fill: str) -> str:
     calls = "".join(f"    {name!r}: lambda: call({what}),\n" for name, what in _MALFORMED.items())
     return (
-        _BEGIN
+        BEGIN
         + f"{fill}\ncalls = {{\n{calls}}}\n"
         + "print(json.dumps({name: attempt() for name, attempt in calls.items()}))\n"
     )
@@ -162,33 +153,40 @@ def test_what_is_malformed_is_refused_by_the_drivers_own_code_at_the_limit_too(
     assert all(code for code, _ in bare.values())
 
 
-def test_what_is_malformed_and_given_all_the_same_is_undone(gpu_host: Host, grants: Grants) -> None:
+def test_what_is_malformed_and_given_all_the_same_is_undone(gpu_limited: Limited) -> None:
     """A later driver may have a meaning for it; the limit holds for that too."""
-    gpu_host.python(
-        _BEGIN
-        + f"""
+    gpu_limited(GIB)(f"""
 must(d.cuMemAlloc({GIB} - charged()))
 full = held(), charged()
 assert control(op="fail", gpu=0, call="cuMemGetAllocationGranularity", code=1, count=100)["ok"]
 assert call("cuMemCreate", S(64 * MIB), prop(), ctypes.c_uint64(0)) == (2, True)
 assert control(op="fail", gpu=0, call="cuMemGetAllocationGranularity", code=1, count=0)["ok"]
 assert (held(), charged()) == full
-""",
-        grants.make(GIB),
-    )
+""")
 
 
-def test_what_a_failed_undoing_leaves_is_charged(gpu_host: Host, grants: Grants) -> None:
+def test_what_a_failed_undoing_leaves_is_charged(gpu_limited: Limited) -> None:
     """Refused near the limit, and the driver does not free it: it stays until the process ends."""
-    gpu_host.python(
-        _BEGIN
-        + f"""
+    gpu_limited(GIB)(f"""
 must(d.cuMemAlloc(1024))
 must(d.cuMemAlloc({GIB} - charged()))
 assert held() - begun == charged()
 assert control(op="fail", gpu=0, call="cuMemFree_v2", code=999, count=1)["ok"]
 assert call("cuMemAlloc_v2", S(MIB + 512)) == (2, True)
 assert held() - begun == charged() == {GIB + 2 * MIB}
-""",
-        grants.make(GIB),
-    )
+""")
+
+
+def test_before_init_the_drivers_own_error_is_returned(host: Host, grants: Grants) -> None:
+    program = """
+import ctypes
+library = ctypes.CDLL("libcuda.so.1")
+pointer, size = ctypes.c_uint64(), ctypes.c_size_t()
+print(library.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(512)),
+      library.cuMemGetInfo_v2(ctypes.byref(size), ctypes.byref(size)),
+      library.cuDeviceTotalMem_v2(ctypes.byref(size), 0),
+      library.cuMemFree_v2(ctypes.c_uint64(512)))
+"""
+    directory = grants.make(GIB)
+    assert host.python(program, directory).stdout == host.python(program, preload=False).stdout
+    assert used(directory) == 0

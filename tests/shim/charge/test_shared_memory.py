@@ -16,7 +16,6 @@ import pytest
 from tests.shim.clients import SERVE_COMMANDS
 from tests.shim.conftest import GIB, MIB, Grants, Host, used
 from tests.shim.exact import PHYSICAL
-from tests.support import until
 from tests.talking import Talk, talking
 
 pytestmark = pytest.mark.sim
@@ -105,30 +104,6 @@ def test_row_13_importers_of_the_exporters_container_pay_nothing(
         for importer in importers:
             importer.do(f"release(handle); unmap(at, {_SIZE})")
         assert used(directory) == 0
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_the_charge_lasts_until_the_last_importer_has_exited(
-    host: Host, grants: Grants, killed: bool
-) -> None:
-    directory = grants.make(GIB)
-    with _programs(host, *[directory] * 4) as (exporter, first, second, watcher):
-        _shared(exporter, first, second)
-        for program in (exporter, first):
-            if killed:
-                program.talk.kill()
-            else:
-                program.talk.end("sys.exit()")
-            watcher.do("must(d.cuMemGetInfo())")
-            assert used(directory) == _SIZE
-        second.do("data = ctypes.create_string_buffer(1)", "must(d.cuMemcpyDtoH(data, at, 1))")
-        second.talk.kill()
-
-        def is_free() -> bool:
-            watcher.do("must(d.cuMemGetInfo())")
-            return used(directory) == 0
-
-        until(is_free, "the last importer's exit ends the charge")
 
 
 def test_memory_of_another_container_is_charged_by_what_is_mapped(

@@ -1,4 +1,7 @@
-/* A driver small enough to be built for musl: one GPU of 4 GiB, and memory that is a number. */
+/*
+ * A driver small enough to be built for musl: one GPU of 4 GiB, memory that is a number, and NULL
+ * for what is not asked.
+ */
 #define GPUS 1
 #include "small_driver.h"
 
@@ -31,7 +34,9 @@ int cuMemFree_v2(unsigned long long at)
 
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
-	*free_bytes = total - used;
-	*total_bytes = total;
+	if (free_bytes)
+		*free_bytes = total - used;
+	if (total_bytes)
+		*total_bytes = total;
 	return 0;
 }

@@ -1,0 +1,262 @@
+"""Memory is charged as long as the GPU holds it: until its context ends, in each way to end one and
+in no other, whatever other threads do meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.shim.conftest import GIB, MIB, Grants, Host, Limited
+from tests.shim.exact import CODE, SLOW, WATCH
+
+pytestmark = pytest.mark.sim
+
+BEGIN = f"""{CODE}{SLOW}
+def create():
+    context = must(d.cuCtxCreate(None, 0, 0))
+    must(d.cuCtxPopCurrent())
+    return context
+def handle(context):
+    return ctypes.c_void_p(int(context))
+def inside(context, size):
+    must(d.cuCtxPushCurrent(context))
+    address = must(d.cuMemAlloc(size))
+    must(d.cuCtxPopCurrent())
+    return address
+@contextmanager
+def during(call, *arguments, code=0):
+    "The block is executed while the driver waits to do the call, in a thread of its own."
+    current, answers = handle(must(d.cuCtxGetCurrent())), []
+    def do():
+        assert library.cuCtxSetCurrent(current) == 0
+        answers.append(library[call](*arguments))
+    with slow(call, 700):
+        thread = threading.Thread(target=do)
+        thread.start()
+        time.sleep(0.3)
+        yield
+        thread.join()
+    assert answers == [code], answers
+BLOCK = 2 * MIB
+"""
+
+
+@pytest.mark.parametrize("call", ["cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach"])
+def test_a_context_takes_what_it_holds_with_it(gpu_limited: Limited, call: str) -> None:
+    gpu_limited(2 * GIB)(f"""
+mine, context = must(d.cuMemAlloc(64 * MIB)), create()
+for _ in range(3):
+    inside(context, 32 * MIB)
+exact(2 * CONTEXT + 160 * MIB)
+assert library[{call!r}](handle(context)) == 0
+exact(CONTEXT + 64 * MIB)
+must(d.cuMemFree(mine))
+exact(CONTEXT)
+""")
+
+
+@pytest.mark.parametrize("version", ["", "_v2"])
+@pytest.mark.parametrize("call", ["cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset"])
+def test_a_primary_context_comes_again_under_its_handle_with_nothing(
+    gpu_limited: Limited, call: str, version: str
+) -> None:
+    gpu_limited(2 * GIB)(f"""
+for _ in range(3):
+    must(d.cuMemAlloc(512 * MIB))
+    must(d.cuMemAlloc(64 * MIB))
+    exact(CONTEXT + 576 * MIB)
+    assert library[{(call + version)!r}](0) == 0
+    exact(0)
+    use(0)
+    exact(CONTEXT)
+""")
+
+
+_ENDS_NOTHING = {
+    "cuCtxDestroy": ("pass", 999),
+    "cuCtxDestroy_v2": ("pass", 999),
+    "cuCtxDetach": (
+        "must(d.cuCtxPushCurrent(context)); must(d.cuCtxAttach(0)); must(d.cuCtxPopCurrent())",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("call", _ENDS_NOTHING)
+def test_a_context_that_a_call_does_not_end_stays_one_for_all_threads(
+    gpu_limited: Limited, call: str
+) -> None:
+    """Threads that allocate during a driver call that ends nothing share blocks with the others."""
+    attach, code = _ENDS_NOTHING[call]
+    gpu_limited(2 * GIB)(f"""
+context = create()
+made = charged()
+kept = inside(context, 1024)
+exact(made + BLOCK)
+for _ in range(2):
+    {attach}
+    if {code}:
+        assert control(op="fail", gpu=0, call={call!r}, code={code}, count=1)["ok"]
+    with during({call!r}, handle(context), code={code}):
+        other = inside(context, 1024)
+        exact(made + BLOCK)
+    exact(made + BLOCK)
+    must(d.cuMemFree(other))
+    exact(made + BLOCK)
+inside(context, 64 * MIB)
+exact(made + BLOCK + 64 * MIB)
+must(d.cuMemFree(kept))
+exact(made + 64 * MIB)
+must(d.cuCtxDestroy(context))
+exact(CONTEXT)
+""")
+
+
+_PROGRAMS = {
+    "a primary context retained twice and released once keeps": """
+use(0)
+address = must(d.cuMemAlloc(512 * MIB))
+must(d.cuDevicePrimaryCtxRelease(0))
+exact(CONTEXT + 512 * MIB)
+must(d.cuMemAlloc(64 * MIB))
+must(d.cuMemFree(address))
+exact(CONTEXT + 64 * MIB)
+must(d.cuDevicePrimaryCtxRelease(0))
+exact(0)
+""",
+    "a context that the driver will not end keeps": """
+address = must(d.cuMemAlloc(512 * MIB))
+primary = must(d.cuCtxGetCurrent())
+for name in ("cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach"):
+    for wrong in (handle(primary), None, ctypes.c_void_p(0x1234)):
+        assert library[name](wrong) == 201, "an invalid context"
+        exact(CONTEXT + 512 * MIB)
+assert library.cuDevicePrimaryCtxReset_v2(7) == library.cuDevicePrimaryCtxRelease_v2(7) == 101
+exact(CONTEXT + 512 * MIB)
+must(d.cuDevicePrimaryCtxReset(0))
+exact(0)
+""",
+    "a release that is not the last leaves blocks to the holders": """
+# An allocation during the driver call belongs to the same generation of the context.
+use(0)
+kept = must(d.cuMemAlloc(1024))
+exact(CONTEXT + BLOCK)
+with during("cuDevicePrimaryCtxRelease_v2", 0):
+    must(d.cuMemFree(must(d.cuMemAlloc(1024))))
+exact(CONTEXT + BLOCK)
+must(d.cuMemFree(kept))
+exact(CONTEXT)
+""",
+    "a context released while another thread retains it is charged": """
+with during("cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), 0):
+    must(d.cuDevicePrimaryCtxRelease(0))
+exact(CONTEXT)
+""",
+    "a free that comes too late for its context leaves no charge": """
+# The context took the memory before the driver reached the free, which it then refuses.
+context = create()
+address = ctypes.c_uint64(int(inside(context, 64 * MIB)))
+with during("cuMemFree_v2", address, code=1):
+    must(d.cuCtxDestroy(context))
+exact(CONTEXT)
+""",
+    "memory allocated while a context is destroyed is refunded": """
+context = create()
+inside(context, 32 * MIB)
+with during("cuCtxDestroy_v2", handle(context)):
+    inside(context, 1024)
+    inside(context, 16 * MIB)
+exact(CONTEXT)
+""",
+    "a free that is refused when its address was given again": """
+# Another thread freed it first: the charge is the address's new allocation's alone.
+def until(reached, pause=0.01):
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(pause)
+def sleeps(thread):
+    with open(f"/proc/self/task/{thread}/wchan") as file:
+        return "nanosleep" in file.read()
+address = must(d.cuMemAlloc(64 * MIB))
+with slow("cuMemFree_v2", 6000):
+    assert control(op="fail", gpu=0, call="cuMemFree_v2", code=1, count=1)["ok"]
+    thread = beside(lambda: library.cuMemFree_v2(ctypes.c_uint64(int(address))))
+    until(lambda: sleeps(thread.native_id))
+    again = address
+    def allocate_again():
+        global again
+        must(d.cuMemFreeAsync(again, 0))
+        must(d.cuStreamSynchronize(0))
+        again = must(d.cuMemAlloc(64 * MIB))
+        return int(again) == int(address)
+    until(allocate_again, pause=0)
+    thread.join()
+exact(CONTEXT + 64 * MIB)
+must(d.cuMemFree(again))
+exact(CONTEXT)
+""",
+}
+
+
+@pytest.mark.parametrize("name", _PROGRAMS)
+def test_what_ends_with_a_context_is_refunded(gpu_limited: Limited, name: str) -> None:
+    """Nothing else is refunded."""
+    gpu_limited(2 * GIB)(_PROGRAMS[name])
+
+
+# A program that opens the driver itself, as a plug-in would: only that can be closed again.
+_OPENS = f"""{WATCH}
+import _ctypes, ctypes
+MIB = 2**20
+def same():
+    assert held() == charged(), (held(), charged())
+    return charged()
+def opened():
+    driver = ctypes.CDLL("libcuda.so.1")
+    assert driver.cuInit(0) == 0
+    return driver
+def retain(driver):
+    code = driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+    return code or driver.cuCtxSetCurrent(context)
+context, address = ctypes.c_void_p(), ctypes.c_uint64()
+driver = opened()
+assert retain(driver) == 0
+assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(64 * MIB)) == 0
+"""
+_CLOSED = """
+assert same() == 364 * MIB
+_ctypes.dlclose(driver._handle)
+assert same() == 364 * MIB
+driver = opened()
+assert same() == 364 * MIB
+"""
+_AFTER_IT_CAME_AGAIN = {
+    "released": f"{_CLOSED}assert driver.cuDevicePrimaryCtxRelease_v2(0) == 0; same()",
+    "refused": f"""{_CLOSED}
+assert control(op="fail", gpu=0, call="cuDevicePrimaryCtxRetain", code=999, count=1)["ok"]
+assert retain(driver) == 999
+same()
+assert retain(driver) == 0
+same()
+assert driver.cuDevicePrimaryCtxRelease_v2(0) == 0
+same()
+""",
+    "the same library": """
+for _ in range(3):
+    _ctypes.dlclose(driver._handle)
+    driver = opened()
+assert retain(driver) == 0
+assert same() == 364 * MIB
+assert driver.cuMemFree_v2(address) == 0
+assert same() == 300 * MIB
+""",
+}
+
+
+@pytest.mark.parametrize("then", _AFTER_IT_CAME_AGAIN)
+def test_what_a_closed_driver_left_on_the_gpu_stays_charged(
+    gpu_host: Host, grants: Grants, then: str
+) -> None:
+    """It has a context when the program closes it and opens it again: a driver that a limit holds
+    for is not unloaded, however often it is closed."""
+    gpu_host.python(_OPENS + _AFTER_IT_CAME_AGAIN[then], grants.make(500 * MIB))
