@@ -7,18 +7,18 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import grant_file
+from gpuslice.contract import grant_file, names
 from shim import region
 from tests.shim.conftest import GIB, MIB, NULL_GPU, Grants, Host, set_limit
 from tests.shim.region.core import Box
 from tests.support import until
-from tests.talking import TALKER, Talk, talking
+from tests.talking import Talk, talkers
 
 pytestmark = pytest.mark.sim
 
@@ -28,12 +28,6 @@ def null_box(tmp_path: Path, build_dir: Path) -> Box:
     """A grant of the null driver's GPU; its slots can be read."""
     region.create(tmp_path, [grant_file.Gpu(NULL_GPU, 1 << 30, 100, 0)])
     return Box(tmp_path, build_dir / "bin" / "vgpu-core-test")
-
-
-@contextmanager
-def _talker(host: Host, directory: Path) -> Iterator[Talk]:
-    with talking(TALKER, host.environment(directory)) as talk:
-        yield talk
 
 
 def _free(talk: Talk) -> int:
@@ -47,7 +41,7 @@ def test_row_19_a_killed_holders_memory_is_there_for_the_next(
 ) -> None:
     """The GPU's teardown ends a while after the exit; the next allocation waits for it."""
     directory = grants.make(GIB)
-    with _talker(slow_host, directory) as survivor, _talker(slow_host, directory) as holder:
+    with slow_host.talker(directory) as survivor, slow_host.talker(directory) as holder:
         free_bytes = _free(survivor)
         assert holder.ask(f"alloc {free_bytes}").startswith("0 ")
         assert survivor.ask(f"alloc {free_bytes}") == "2"
@@ -61,7 +55,7 @@ def test_row_19_reports_omit_exited_processes_without_any_pressure(
     slow_host: Host, grants: Grants
 ) -> None:
     directory = grants.make(GIB)
-    with _talker(slow_host, directory) as survivor, _talker(slow_host, directory) as holder:
+    with slow_host.talker(directory) as survivor, slow_host.talker(directory) as holder:
         before = _free(survivor)
         assert holder.ask(f"alloc {200 * MIB}").startswith("0 ")
         assert _free(survivor) == before - 200 * MIB
@@ -71,16 +65,13 @@ def test_row_19_reports_omit_exited_processes_without_any_pressure(
 
 def test_row_20_ended_processes_disturb_no_other(null_host: Host, null_box: Box) -> None:
     """A, B, C run; A and B end; D starts and takes one of their slots; C allocates."""
-    with (
-        _talker(null_host, null_box.directory) as a_process,
-        _talker(null_host, null_box.directory) as b_process,
-        _talker(null_host, null_box.directory) as c_process,
-    ):
+    environment = null_host.environment(null_box.directory)
+    with talkers(*[environment] * 3) as (a_process, b_process, c_process):
         for talk in (a_process, b_process, c_process):
             assert talk.ask(f"alloc {100 * MIB}").startswith("0 ")
         a_process.end("exit")
         b_process.end("exit")
-        with _talker(null_host, null_box.directory) as d_process:
+        with null_host.talker(null_box.directory) as d_process:
             assert d_process.ask(f"alloc {400 * MIB}").startswith("0 ")
             assert c_process.ask(f"alloc {600 * MIB}") == "2"
             assert c_process.ask(f"alloc {GIB - 500 * MIB}").startswith("0 ")
@@ -90,14 +81,18 @@ def test_row_20_ended_processes_disturb_no_other(null_host: Host, null_box: Box)
 
 def test_row_24_eleven_hundred_processes(box: Box) -> None:
     """Processes continue up to the number of slots. The others are refused."""
-    assert box.run("many", "1100").split() == ["512", "588", "512000", "0"]
+    with box.shell() as parent:
+        said = Counter(parent.child("fork reserve 0 1000")[1] for _ in range(1100))
+        assert said == {"OK": names.MAX_SLOTS, "NO_SLOT": 1100 - names.MAX_SLOTS}
+        assert box.use().used_bytes == 1000 * names.MAX_SLOTS
+    assert box.used_seen_afresh() == 0
 
 
 @pytest.mark.parametrize("raise_to", [800 * MIB, GIB])
 def test_a_limit_below_what_is_used_takes_nothing_and_gives_nothing(
     null_host: Host, null_box: Box, raise_to: int
 ) -> None:
-    with _talker(null_host, null_box.directory) as talk:
+    with null_host.talker(null_box.directory) as talk:
         assert talk.ask(f"alloc {600 * MIB}") == "0 0"
         set_limit(null_box.directory, 300 * MIB)
         assert _free(talk) == 0
@@ -133,10 +128,10 @@ def test_row_47_the_library_is_replaced_while_in_use(
     path = tmp_path / "libvgpu.so"
     shutil.copy(null_host.library, path)
     installed = Host(path, null_host.driver_dir)
-    with _talker(installed, null_box.directory) as old:
+    with installed.talker(null_box.directory) as old:
         assert old.ask(f"alloc {400 * MIB}").startswith("0 ")
         replace(null_host.library, path)
-        with _talker(installed, null_box.directory) as new:
+        with installed.talker(null_box.directory) as new:
             assert new.ask(f"alloc {600 * MIB}").startswith("0 ")
             assert old.ask(f"alloc {30 * MIB}") == "2"
             assert new.ask(f"alloc {30 * MIB}") == "2"

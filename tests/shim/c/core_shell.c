@@ -19,10 +19,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core_test.h"
 #include "os/step.h"
 #include "region/process.h"
 #include "region/shared.h"
+#include "test.h"
 #include "vgpu/region.h"
 
 #define LINE_BYTES 512
@@ -47,22 +47,21 @@ void vgpu_step(enum vgpu_step step)
 
 static const char *name_of(enum vgpu_result result)
 {
-	static const char *const names[] = {
-	    "OK",
-	    "UNMANAGED",
-	    "OVER_LIMIT",
-	    "GRANT_MISSING",
-	    "GRANT_INVALID",
-	    "REGION_MISSING",
-	    "REGION_INVALID",
-	    "REGION_READONLY",
-	    "NO_SLOT",
-	    "SYSTEM",
-	};
+	static const char *const names[] = {"OK",
+					    "UNMANAGED",
+					    "OVER_LIMIT",
+					    "GRANT_MISSING",
+					    "GRANT_INVALID",
+					    "REGION_MISSING",
+					    "REGION_INVALID",
+					    "REGION_READONLY",
+					    "NO_SLOT",
+					    "SYSTEM"};
 	return names[result];
 }
 
 static void answer(const char *command, char *out);
+static int run_shell(void);
 
 static void say_result(enum vgpu_result result, const struct vgpu_error *error, char *out)
 {
@@ -135,7 +134,7 @@ static void do_thread(const char *rest, char *out)
 static void *shell_thread(void *unused)
 {
 	(void)unused;
-	exit(core_shell());
+	exit(run_shell());
 }
 
 /* The process continues without its first thread. */
@@ -282,7 +281,7 @@ static void answer(const char *command, char *out)
 		snprintf(out, LINE_BYTES, "unknown command: %.100s", command);
 }
 
-int core_shell(void)
+static int run_shell(void)
 {
 	char line[LINE_BYTES], out[LINE_BYTES];
 	size_t have = 0;
@@ -310,18 +309,50 @@ static int print_steps(void)
 	return 0;
 }
 
+static int thread_rounds, thread_gpus;
+
+static void *reserve_and_refund(void *number)
+{
+	uint64_t random = (uint64_t)(uintptr_t)number + 1;
+
+	for (int round = 0; round < thread_rounds; round++) {
+		int gpu = round % thread_gpus;
+		uint64_t bytes = next_random(&random) >> 44;
+
+		if (vgpu_reserve(gpu, bytes) != VGPU_OK)
+			continue;
+		MUST(vgpu_used_bytes(gpu) <= vgpu_limit_bytes(gpu));
+		vgpu_refund(gpu, bytes);
+	}
+	return NULL;
+}
+
+/* On every GPU at once, for the sanitizers and for the sums: prints what is left on each. */
+static int run_threads(int count, int rounds, int gpus)
+{
+	pthread_t threads[32];
+
+	thread_rounds = rounds;
+	thread_gpus = gpus;
+	for (int i = 0; i < count; i++)
+		MUST(!pthread_create(&threads[i], NULL, reserve_and_refund, (void *)(uintptr_t)i));
+	for (int i = 0; i < count; i++)
+		pthread_join(threads[i], NULL);
+	for (int gpu = 0; gpu < gpus; gpu++)
+		printf("%" PRIu64 "\n", vgpu_used_bytes(gpu));
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
 
 	if (!strcmp(what, "shell"))
-		return core_shell();
+		return run_shell();
 	if (!strcmp(what, "steps"))
 		return print_steps();
-	if (!strcmp(what, "many"))
-		return core_many(argc - 2, argv + 2);
-	if (!strcmp(what, "threads"))
-		return core_threads(argc - 2, argv + 2);
-	fprintf(stderr, "usage: vgpu-core-test shell|steps|many|threads ...\n");
+	if (!strcmp(what, "threads") && argc == 5)
+		return run_threads(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]));
+	fprintf(stderr, "usage: vgpu-core-test shell | steps | threads COUNT ROUNDS GPUS\n");
 	return 2;
 }

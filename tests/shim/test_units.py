@@ -1,0 +1,65 @@
+"""Parts of the library alone, each in a program of C that states what it compares (tests/shim/c):
+against oracles, from many threads, across fork; under sanitizers too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import sanitizers
+from tests.conftest import build
+from tests.support import ROOT
+
+pytestmark = pytest.mark.sim
+
+_CLAIMS = ["claims threads", "claims full", "claims fork", "claims shared"]
+_SEEDED = [f"ledger {what} {seed}" for what in ("oracle", "blocks") for seed in range(8)]
+_LEDGER = ["ledger contexts", "ledger threads", "ledger fork"]
+_LAUNCH = [f"launch {what}" for what in ("lost", "locked", "two-gpus", "reused", "waited")]
+_RUNS = [*_CLAIMS, *_SEEDED, *_LEDGER, *_LAUNCH, "counter 8 50000", "entries"]
+_SANITIZED = [*_CLAIMS, "ledger oracle 1", "ledger blocks 1", *_LEDGER]
+
+
+def _run(built: Path, command: str) -> None:
+    part, *arguments = command.split()
+    program = built / "bin" / f"vgpu-{part}-test"
+    assert subprocess.run([program, *arguments], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("command", _RUNS)
+def test_a_part(build_dir: Path, command: str) -> None:
+    _run(build_dir, command)
+
+
+@pytest.mark.parametrize("preset", ["asan", "tsan"])
+def test_parts_under_sanitizers(preset: str) -> None:
+    for command in _SANITIZED:
+        _run(build(preset), command)
+
+
+_ROWS = "test_row_03 or test_row_13 or test_row_14 or test_row_15 or test_row_16"
+_FILES = (
+    *("region/test_environment.py", "charge/test_physical.py", "charge/test_arrays.py"),
+    *("charge/test_graphs.py", "charge/test_ipc.py"),
+)
+
+
+@pytest.mark.shipped
+@pytest.mark.parametrize("preset", ["asan", "tsan"])
+def test_rows_over_a_watched_build(preset: str) -> None:
+    """`make sanitize` has all of the rows; these cover most of the tables: every GPU that can be
+    limited, physical memory, arrays, graphs, memory of two processes."""
+    files = [f"tests/shim/{name}" for name in _FILES]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *files, "-k", _ROWS],
+        cwd=ROOT,
+        env={**os.environ, sanitizers.VARIABLE: preset},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
