@@ -1,15 +1,70 @@
-"""A container without a grant, for limits by the environment."""
+"""Programs with HAMi-core's variables: what each GPU then reports, or the line that refuses."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from gpuslice.contract import names
+from tests.shim.clients import NVML
 from tests.shim.conftest import Host
-from tests.shim.region.environment_scene import Container
+
+MEMORY, CORE, CACHE = names.ENV_MEMORY_LIMIT, names.ENV_CORE_LIMIT, names.ENV_SHARED_CACHE
+LISTED = names.ENV_VISIBLE_DEVICES
+
+# cuInit's result, then each GPU's figures, by CUDA and, in NVML's order, by NVML.
+LOOK = """
+import ctypes
+driver, size = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
+def totals():
+    count = ctypes.c_int()
+    assert driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    for ordinal in range(count.value):
+        assert driver.cuDeviceTotalMem_v2(ctypes.byref(size), ordinal) == 0
+        yield size.value
+print(driver.cuInit(0))
+print(*totals())
+"""
+LOOK_NVML = f"""{NVML}
+print(*(pynvml.nvmlDeviceGetMemoryInfo(gpu(i)).total for i in range(pynvml.nvmlDeviceGetCount())))
+"""
+
+
+class Container:
+    """Programs with these variables, and a cache file of their own."""
+
+    def __init__(self, host: Host, directory: Path, grant: Path | None = None) -> None:
+        self.host, self.cache, self.grant = host, directory / "cache", grant
+
+    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """A host whose contexts cost nothing."""
+        mine = {CACHE: str(self.cache), names.ENV_CONTEXT: "0"}
+        return {**self.host.environment(self.grant), **mine, **variables}
+
+    def run(self, program: str, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        environment = self.environment(variables)
+        return self.host.run([sys.executable, "-c", program], self.grant, variables=environment)
+
+    def totals(self, variables: Mapping[str, str], program: str = LOOK) -> list[int]:
+        done = self.run(program, variables)
+        assert done.stderr == "", done
+        lines = done.stdout.splitlines()
+        assert lines[:-1] in ([], ["0"]), done
+        return [int(number) for number in lines[-1].split()]
+
+    def refusal(self, variables: Mapping[str, str]) -> str:
+        """The one line that it prints if cuInit is refused and the program continues."""
+        done = self.run(LOOK.split("print(*")[0] + 'print("alive")', variables)
+        assert done.stdout == f"{800}\nalive\n", done
+        assert done.stderr.count("\n") == 1
+        return done.stderr
 
 
 @pytest.fixture
 def container(host: Host, tmp_path: Path) -> Container:
+    """Without a grant."""
     return Container(host, tmp_path)

@@ -6,13 +6,13 @@ Uses the two files through contract alone, so that only the bytes connect C and 
 from __future__ import annotations
 
 import os
-import selectors
+import select
 import signal
 import struct
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -74,6 +74,10 @@ class Box:
         for write in update[:writes]:
             patch(self.grant, write.offset, write.data)
 
+    def tear(self, copy: int) -> None:
+        offset = copy * grant_file.COPY_STRIDE + grant_file.HEAD.size + 40
+        patch(self.grant, offset, b"torn")
+
     def use(self, gpu: int = 0) -> region_file.GpuUse:
         return region_file.uses(self.region.read_bytes())[gpu]
 
@@ -90,28 +94,21 @@ class Box:
         return list(self._slots(self.region.read_bytes()))
 
     def _slots(self, data: bytes) -> Iterator[Slot]:
+        geometry = region_file.Geometry(self.gpu_count)
         for number in range(names.MAX_SLOTS):
             offset = self.slot_offset(number)
             slot = region_file.SLOT.unpack(data, offset)
             if not slot["generation"]:
                 return
-            charges = tuple(
-                whole(
-                    region_file.SLOT_GPU.unpack(
-                        data,
-                        offset + region_file.SLOT.size + gpu * region_file.SLOT_GPU.size,
-                    )["bytes"]
-                )
-                for gpu in range(self.gpu_count)
-            )
-            yield Slot(
-                number,
-                whole(slot["state"]),
-                whole(slot["pid"]),
-                whole(slot["start_ticks"]),
-                whole(slot["generation"]),
-                charges,
-            )
+            of_gpus = range(offset + region_file.SLOT.size, offset + geometry.slot_stride)
+            charges = [
+                whole(region_file.SLOT_GPU.unpack(data, of_gpu)["bytes"])
+                for of_gpu in of_gpus[:: region_file.SLOT_GPU.size][: self.gpu_count]
+            ]
+            named = {
+                each: whole(slot[each]) for each in ("state", "pid", "start_ticks", "generation")
+            }
+            yield Slot(number, bytes=tuple(charges), **named)
 
     def forge(self, number: int, field: str, value: int) -> None:
         """Overwrite one 64-bit field of a slot."""
@@ -164,6 +161,8 @@ class Shell:
         self._process = subprocess.Popen(
             command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
+        assert self._process.stdin and self._process.stdout
+        self._in, self._out = self._process.stdin, self._process.stdout
         self._children: list[int] = []
 
     @property
@@ -171,25 +170,31 @@ class Shell:
         return self._process.pid
 
     def send(self, command: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(command.encode() + b"\n")
-        self._process.stdin.flush()
+        self._in.write(command.encode() + b"\n")
+        self._in.flush()
 
     def ask(self, command: str) -> str:
         self.send(command)
         return self.answer(command)
 
     def answer(self, command: str) -> str:
-        stdout = self._process.stdout
-        assert stdout is not None
-        line = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(stdout, selectors.EVENT_READ)
-            while not line.endswith(b"\n"):
-                assert selector.select(ANSWER_DEADLINE_S), f"no answer to {command!r}: stuck"
-                got = os.read(stdout.fileno(), 1)
+        said = self._said(command)
+        assert said is not None, f"stopped itself at {command!r}"
+        return said
+
+    def _said(self, command: str) -> str | None:
+        """The answer; None: it stopped itself."""
+        line, deadline = b"", time.monotonic() + ANSWER_DEADLINE_S
+        while not line.endswith(b"\n"):
+            if select.select([self._out], [], [], 0.002)[0]:
+                got = os.read(self._out.fileno(), 1)
                 assert got, f"ended at {command!r}"
                 line += got
+                continue
+            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
+            if pid and os.WIFSTOPPED(status):
+                return None
+            assert time.monotonic() < deadline, f"no answer to {command!r}: stuck"
         return line.decode().strip()
 
     def child(self, command: str) -> tuple[int, str]:
@@ -203,24 +208,9 @@ class Shell:
         assert self.ask(f"stop {step} {passage}") == "OK"
         for command in script:
             self.send(command)
-            if not self._answered_before_stopping(command):
+            if self._said(command) is None:
                 return True
         return False
-
-    def _answered_before_stopping(self, command: str) -> bool:
-        stdout = self._process.stdout
-        assert stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(stdout, selectors.EVENT_READ)
-            deadline = time.monotonic() + ANSWER_DEADLINE_S
-            while time.monotonic() < deadline:
-                if selector.select(0.002):
-                    self.answer(command)
-                    return True
-                pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
-                if pid and os.WIFSTOPPED(status):
-                    return False
-        raise AssertionError(f"no answer to {command!r}: stuck")
 
     def resume(self, command: str) -> str:
         """Continue from where it stopped itself, to the answer of the command it was in."""
@@ -234,18 +224,13 @@ class Shell:
 
     def kill(self) -> None:
         for pid in self._children:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         self._children.clear()
         self.kill_alone()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            try:
+        for stream in (self._in, self._out):
+            with suppress(BrokenPipeError):
                 stream.close()
-            except BrokenPipeError:
-                continue
 
 
 def patch(path: Path, offset: int, data: bytes) -> None:

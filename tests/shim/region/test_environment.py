@@ -11,7 +11,7 @@ import pytest
 from gpuslice.contract import names
 from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
-from tests.shim.region.environment_scene import (
+from tests.shim.region.conftest import (
     CACHE,
     CORE,
     LISTED,
@@ -51,13 +51,10 @@ def test_row_02_a_bad_value_is_refused_by_name(container: Container, text: str) 
     assert not container.cache.exists()
 
 
-_FREE = (
-    CUDA
-    + """
+_FREE = f"""{CUDA}
 free, total = must(d.cuMemGetInfo())
 print(total - free)
 """
-)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +92,7 @@ def test_row_03_a_limit_of_its_own_comes_before_the_common_one(container: Contai
     assert container.totals({f"{MEMORY}_1": "512m"}) == [GPUS[0][1], 512 * MIB]
 
 
-_USE_EVERY_GPU = (
-    CUDA
-    + f"""
+_USE_EVERY_GPU = f"""{CUDA}
 for ordinal in range({names.ENVIRONMENT_MAX_GPUS}):
     use(ordinal)
     assert must(d.cuMemGetInfo())[1] == (ordinal + 64) * MIB
@@ -106,7 +101,6 @@ for ordinal in range({names.ENVIRONMENT_MAX_GPUS}):
     must(d.cuMemFree(must(d.cuMemAlloc(MIB))))
     assert d.cuMemAlloc((ordinal + 64) * MIB + 1)[0] == OOM
 """
-)
 
 
 def test_row_03_more_than_sixteen_gpus(many_host: Host, tmp_path: Path) -> None:
@@ -125,8 +119,7 @@ def test_a_limit_of_zero_is_no_limit(container: Container) -> None:
     assert not container.cache.exists(), "nothing is limited, so nothing is counted"
     assert container.totals({MEMORY: "1g", f"{MEMORY}_0": "0"}) == [bare[0], GIB]
     container.run(
-        CUDA
-        + """
+        f"""{CUDA}
 must(d.cuMemFree(must(d.cuMemAlloc(3 * GIB))))
 use(1)
 assert d.cuMemAlloc(GIB + 1)[0] == OOM
@@ -137,9 +130,7 @@ assert d.cuMemAlloc(GIB + 1)[0] == OOM
 
 def test_a_gpu_without_a_limit_is_the_drivers_on_every_path(container: Container) -> None:
     """Nothing is charged beside a limited GPU. Frees of uncharged memory refund nothing."""
-    program = (
-        CUDA
-        + """
+    program = f"""{CUDA}
 must(d.cuMemFreeAsync(must(d.cuMemAllocAsync(64 * MIB, 0)), 0))
 must(d.cuStreamSynchronize(0))
 must(d.cuMemFree(must(d.cuMemAllocManaged(8 * MIB, 1))))
@@ -157,7 +148,6 @@ must(d.cuMemRelease(must(d.cuMemCreate(2 * MIB, place, 0))))
 held = must(d.cuMemAlloc(3 * GIB))
 print(must(d.cuMemGetInfo()))
 """
-    )
     bare = container.run(program, {})
     beside = container.run(program, {f"{MEMORY}_1": "1g"})
     assert (beside.stdout, beside.stderr) == (bare.stdout, "")

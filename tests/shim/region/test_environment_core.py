@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -134,41 +134,38 @@ def test_the_parser_agrees_with_the_oracle(
 # --- processes ---
 
 
-class _Processes:
-    def __init__(self, program: Path, cache: Path) -> None:
-        self.program, self.cache = program, cache
+Start = Callable[..., AbstractContextManager[Shell]]
+
+
+@pytest.fixture(params=["dev", "asan", "tsan"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
+    """A process with a limit of its environment."""
 
     @contextmanager
-    def shell(self, *variables: str) -> Iterator[Shell]:
-        env = dict(variable.split("=", 1) for variable in variables)
-        shell = Shell(
-            [str(self.program), "shell"], {names.ENV_SHARED_CACHE: str(self.cache), **env}
-        )
+    def started(limit_bytes: int = 1000) -> Iterator[Shell]:
+        program = build(request.param) / "bin" / "vgpu-core-test"
+        cache, limit = str(tmp_path / "cache"), str(limit_bytes)
+        env = {names.ENV_SHARED_CACHE: cache, names.ENV_MEMORY_LIMIT: limit}
+        shell = Shell([str(program), "shell"], env)
         try:
             yield shell
         finally:
             shell.kill()
 
-
-@pytest.fixture(params=["dev", "asan", "tsan"])
-def processes(request: pytest.FixtureRequest, tmp_path: Path) -> _Processes:
-    return _Processes(build(request.param) / "bin" / "vgpu-core-test", tmp_path / "cache")
+    return started
 
 
 def _uuid(number: int) -> str:
     return f"{number:032x}"
 
 
-LIMIT = f"{names.ENV_MEMORY_LIMIT}=1000"
-
-
 def test_a_killed_processs_charge_is_refunded_and_a_child_begins_with_none(
-    processes: _Processes,
+    start: Start,
 ) -> None:
-    with processes.shell(LIMIT) as survivor:
+    with start() as survivor:
         assert survivor.ask("attach") == "OK"
         assert survivor.ask(f"gpu {_uuid(1)}") == "0"
-        with processes.shell(LIMIT) as victim:
+        with start() as victim:
             assert victim.ask("attach") == "OK"
             assert victim.ask(f"gpu {_uuid(1)}") == "0"
             assert victim.ask("reserve 0 700") == "OK"
@@ -180,8 +177,8 @@ def test_a_killed_processs_charge_is_refunded_and_a_child_begins_with_none(
         assert survivor.ask("reserve 0 700") == "OK"
 
 
-def test_gpus_keep_their_places_and_the_last_has_none(processes: _Processes) -> None:
-    with processes.shell(LIMIT) as first, processes.shell(LIMIT) as second:
+def test_gpus_keep_their_places_and_the_last_has_none(start: Start) -> None:
+    with start() as first, start() as second:
         assert {first.ask("attach"), second.ask("attach")} == {"OK"}
         met = [
             first.ask(f"gpu {_uuid(number + 1)}") for number in range(names.ENVIRONMENT_MAX_GPUS)
@@ -194,12 +191,12 @@ def test_gpus_keep_their_places_and_the_last_has_none(processes: _Processes) -> 
         assert second.ask("reserve 30 1000") == "OK", "its neighbour has its own count"
 
 
-def test_a_read_only_process_makes_no_limit_and_takes_no_slot(processes: _Processes) -> None:
-    with processes.shell(LIMIT) as looking:
+def test_a_read_only_process_makes_no_limit_and_takes_no_slot(start: Start) -> None:
+    with start() as looking:
         assert looking.ask("peek") == "OK"
         assert looking.ask(f"gpu {_uuid(1)}") == "0"
         assert looking.ask("limit 0") == "1000"
-        with processes.shell(f"{names.ENV_MEMORY_LIMIT}=500") as using:
+        with start(500) as using:
             assert using.ask("attach") == "OK"
             assert using.ask(f"gpu {_uuid(1)}") == "0"
             assert using.ask("limit 0") == "500"

@@ -13,7 +13,7 @@ from gpuslice.contract import names, region_file
 from tests.shim.clients import CUDA, SERVE_COMMANDS
 from tests.shim.conftest import GIB, MIB, Host
 from tests.shim.drivers import build
-from tests.shim.region.environment_scene import CACHE, LOOK, MEMORY, Container
+from tests.shim.region.conftest import CACHE, LOOK, MEMORY, Container
 from tests.talking import talking
 
 pytestmark = pytest.mark.sim

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Callable
 
 import pytest
 
@@ -16,52 +15,10 @@ pytestmark = pytest.mark.sim
 SECOND = grant_file.COPY_STRIDE
 
 
-def _tear(box: Box, copy: int) -> None:
-    patch(box.grant, copy * SECOND + grant_file.HEAD.size + 40, b"torn")
-
-
-def _tear_both(box: Box) -> None:
-    box.set_limit(LIMIT_BYTES)
-    _tear(box, 0)
-    _tear(box, 1)
-
-
-def _become_directory(box: Box) -> None:
-    box.grant.unlink()
-    box.grant.mkdir()
-
-
-BROKEN: dict[str, tuple[str, Callable[[Box], object]]] = {
-    "missing": ("GRANT_MISSING", lambda box: box.grant.unlink()),
-    "a directory": ("GRANT_INVALID", _become_directory),
-    "empty": ("GRANT_INVALID", lambda box: os.truncate(box.grant, 0)),
-    "short": ("GRANT_INVALID", lambda box: os.truncate(box.grant, grant_file.FILE_BYTES - 1)),
-    "all zeros": (
-        "GRANT_INVALID",
-        lambda box: box.grant.write_bytes(bytes(grant_file.FILE_BYTES)),
-    ),
-    "torn in its only copy": ("GRANT_INVALID", lambda box: _tear(box, 0)),
-    "torn in both copies": ("GRANT_INVALID", _tear_both),
-}
-
-
-@pytest.mark.parametrize(("code", "breakage"), BROKEN.values(), ids=BROKEN.keys())
-def test_a_broken_grant_is_refused_by_name(
-    box: Box, code: str, breakage: Callable[[Box], object]
-) -> None:
-    breakage(box)
-    with box.shell() as shell:
-        for look in ("attach", "peek"):
-            said = shell.ask(look)
-            assert said.startswith(f"{code} ")
-            assert str(box.grant) in said
-        assert shell.ask("reserve 0 1") == code
-
-
 @pytest.mark.parametrize("torn", [0, 1])
 def test_of_two_copies_one_is_enough(box: Box, torn: int) -> None:
     box.set_limit(4096)
-    _tear(box, torn)
+    box.tear(torn)
     with box.shell() as shell:
         assert shell.ask("attach") == "OK"
         assert shell.ask("limit 0") == str(4096 if torn == 0 else LIMIT_BYTES)

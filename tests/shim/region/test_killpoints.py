@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests import sanitizers
-from tests.shim.clients import SERVE_COMMANDS
 from tests.shim.conftest import GIB, MIB, Grants, Host, used
 from tests.shim.exact import GRAPHS, PHYSICAL, POOLS
 from tests.simgpu.peer import Peer
 from tests.support import ROOT, until
-from tests.talking import TALKER, UNPAUSING, Talk, talking
+from tests.talking import UNPAUSING, Talk
 
 pytestmark = pytest.mark.sim
 
@@ -50,20 +47,12 @@ def steps_library(build_dir: Path) -> Path:
     return build_dir / "lib" / "tests" / "libvgpu-steps.so"
 
 
-@contextmanager
-def _talker(
-    host: Host, directory: Path, command: Sequence[str] = TALKER, **extra: str
-) -> Iterator[Talk]:
-    with talking(command, {**host.environment(directory), **extra}) as talk:
-        yield talk
-
-
 def _others_go_on(host: Host, directory: Path, bystander: Talk) -> None:
     """An existing process and one that begins; neither waits for another (pauses.py), so that the
     duration depends on the machine alone."""
     assert bystander.ask(f"alloc {20 * MIB}") == "0 1"
     assert bystander.ask("free 1") == "0"
-    with _talker(host, directory, UNPAUSING) as newcomer:
+    with host.talker(directory, UNPAUSING) as newcomer:
         assert newcomer.ask(f"alloc {30 * MIB}") == "0 0"
         assert newcomer.ask("free 0") == "0"
 
@@ -91,18 +80,18 @@ def _gpu_used(host: Host) -> int:
 
 def _stop_once(host: Host, steps_library: Path, directory: Path, step: str, passage: int) -> bool:
     """False: the script does not pass the step that often."""
-    with _talker(host, directory, UNPAUSING) as bystander:
+    with host.talker(directory, UNPAUSING) as bystander:
         assert bystander.ask(f"alloc {50 * MIB}") == "0 0"
         code, handle = bystander.ask("export 0").split()
         assert code == "0"
-        with _talker(host, directory, LD_PRELOAD=sanitizers.preload(steps_library)) as subject:
+        with replace(host, library=steps_library).talker(directory) as subject:
             assert subject.ask(f"stop {step} {passage}") == "0"
             if not any(subject.stops(line) for line in _script(handle)):
                 return False
             _others_go_on(host, directory, bystander)
             assert used(directory) >= _gpu_used(host) - 2 * MIB
             subject.kill()
-        with _talker(host, directory) as judge:
+        with host.talker(directory) as judge:
             until(
                 lambda: judge.ask("info") != "" and used(directory) == _gpu_used(host),
                 f"{step} {passage}: {used(directory)} bytes charged, {_gpu_used(host)} taken",
@@ -179,14 +168,12 @@ def test_row_21_killed_on_any_path(
 ) -> None:
     """Stopped there the process has no more than is charged; killed, it leaves nothing."""
     directory = grants.make(64 * GIB)
-    steps = sanitizers.preload(steps_library)
     begin, lines = _LINES[path]
-    command = [sys.executable, "-c", begin + SERVE_COMMANDS]
-    own = {**gpu_host.environment(directory), "LD_PRELOAD": steps}
-    with _talker(gpu_host, directory, UNPAUSING) as bystander:
+    stopping = replace(gpu_host, library=steps_library)
+    with gpu_host.talker(directory, UNPAUSING) as bystander:
         assert bystander.ask(f"alloc {50 * MIB}") == "0 0"
         until(lambda: used(directory) == _gpu_used(gpu_host), "a quiet GPU")
-        with talking(command, own) as subject:
+        with stopping.serving(begin, directory) as subject:
             subject.do(f"os.environ['VGPU_TEST_STOP'] = '{step} 1'")
             assert any(subject.stops(line) for line in lines), f"never passes {step}"
             _others_go_on(gpu_host, directory, bystander)

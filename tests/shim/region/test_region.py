@@ -8,11 +8,12 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import names, region_file
-from tests.shim.region.core import GRANT_ID, Box, patch
+from gpuslice.contract import grant_file, names, region_file
+from tests.shim.region.core import GRANT_ID, LIMIT_BYTES, Box, patch
 
 pytestmark = pytest.mark.sim
 
@@ -29,55 +30,60 @@ def _rewrite_header(box: Box, field: str, value: int, kind: str) -> None:
     patch(box.region, 0, _with_checksum(bytes(header)))
 
 
-def _truncate(size: int) -> Callable[[Box], None]:
-    return lambda box: os.truncate(box.region, size)
+def _become_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
 
 
-def _become_directory(box: Box) -> None:
-    box.region.unlink()
-    box.region.mkdir()
+def _tear_both(box: Box) -> None:
+    box.set_limit(LIMIT_BYTES)
+    box.tear(0)
+    box.tear(1)
 
 
-BROKEN: dict[str, tuple[str, Callable[[Box], object]]] = {
-    "missing": ("REGION_MISSING", lambda box: box.region.unlink()),
-    "a directory": ("REGION_INVALID", _become_directory),
-    "empty": ("REGION_INVALID", _truncate(0)),
-    "truncated by a byte": (
-        "REGION_INVALID",
-        _truncate(region_file.Geometry(1).file_bytes - 1),
+_GRANT, _REGION = grant_file.FILE_BYTES, region_file.Geometry(1).file_bytes
+BROKEN: dict[str, Callable[[Box], object]] = {
+    "GRANT_MISSING: it is missing": lambda box: box.grant.unlink(),
+    "GRANT_MISSING: its directory is": lambda box: shutil.rmtree(box.directory),
+    "GRANT_INVALID: a directory": lambda box: _become_directory(box.grant),
+    "GRANT_INVALID: empty": lambda box: os.truncate(box.grant, 0),
+    "GRANT_INVALID: short": lambda box: os.truncate(box.grant, _GRANT - 1),
+    "GRANT_INVALID: all zeros": lambda box: box.grant.write_bytes(bytes(_GRANT)),
+    "GRANT_INVALID: torn in its only copy": lambda box: box.tear(0),
+    "GRANT_INVALID: torn in both copies": _tear_both,
+    "REGION_MISSING: it is missing": lambda box: box.region.unlink(),
+    "REGION_INVALID: a directory": lambda box: _become_directory(box.region),
+    "REGION_INVALID: empty": lambda box: os.truncate(box.region, 0),
+    "REGION_INVALID: short": lambda box: os.truncate(box.region, _REGION - 1),
+    "REGION_INVALID: a damaged header": lambda box: patch(box.region, 50, b"\1"),
+    "REGION_INVALID: a wrong checksum": lambda box: patch(
+        box.region, region_file.HEADER.size - 4, bytes(4)
     ),
-    "a damaged header": ("REGION_INVALID", lambda box: patch(box.region, 50, b"\1")),
-    "a wrong checksum": (
-        "REGION_INVALID",
-        lambda box: patch(box.region, region_file.HEADER.size - 4, b"\0\0\0\0"),
+    "REGION_INVALID: another magic": lambda box: _rewrite_header(box, "magic", 7, "<Q"),
+    "REGION_INVALID: an older version": lambda box: _rewrite_header(box, "version", 1, "<I"),
+    "REGION_INVALID: a newer version": lambda box: _rewrite_header(
+        box, "version", region_file.VERSION + 1, "<I"
     ),
-    "another magic": ("REGION_INVALID", lambda box: _rewrite_header(box, "magic", 7, "<Q")),
-    "an older version": ("REGION_INVALID", lambda box: _rewrite_header(box, "version", 1, "<I")),
-    "a newer version": (
-        "REGION_INVALID",
-        lambda box: _rewrite_header(box, "version", region_file.VERSION + 1, "<I"),
+    "REGION_INVALID: another grant's": lambda box: _rewrite_header(
+        box, "grant_id", GRANT_ID + 1, "<Q"
     ),
-    "another grant's": (
-        "REGION_INVALID",
-        lambda box: _rewrite_header(box, "grant_id", GRANT_ID + 1, "<Q"),
-    ),
-    "of two GPUs": (
-        "REGION_INVALID",
-        lambda box: box.region.write_bytes(region_file.fresh(2, GRANT_ID)),
+    "REGION_INVALID: of two GPUs": lambda box: box.region.write_bytes(
+        region_file.fresh(2, GRANT_ID)
     ),
 }
 
 
-@pytest.mark.parametrize(("code", "breakage"), BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("look", ["attach", "peek"])
-def test_a_broken_region_is_refused_by_name_and_the_process_continues(
-    box: Box, look: str, code: str, breakage: Callable[[Box], object]
+def test_a_broken_file_is_refused_by_name_and_the_process_continues(
+    box: Box, look: str, broken: str
 ) -> None:
-    breakage(box)
+    BROKEN[broken](box)
+    code = broken.partition(":")[0]
     with box.shell() as shell:
         said = shell.ask(look)
         assert said.startswith(f"{code} ")
-        assert str(box.region) in said
+        assert str(box.grant if code.startswith("GRANT") else box.region) in said
         assert shell.ask("reserve 0 1") == code
         assert shell.ask("used 0") == "0"
 
@@ -106,12 +112,6 @@ def test_without_a_directory_no_limit_is_set(box: Box) -> None:
     unmanaged = "UNMANAGED no limit is set"
     assert done.stdout.splitlines() == [unmanaged, unmanaged, "UNMANAGED", "0"]
     assert done.stderr == ""
-
-
-def test_a_directory_named_but_absent_is_not_the_same_as_none(box: Box) -> None:
-    shutil.rmtree(box.directory)
-    with box.shell() as shell:
-        assert shell.ask("attach").startswith("GRANT_MISSING")
 
 
 def test_the_containers_directory_outranks_the_environment(box: Box) -> None:
