@@ -215,7 +215,7 @@ FAILURE_ROWS: Final[Sequence[Row]] = (
         "the region cannot be written",
         "cuInit: `CUDA_ERROR_NOT_PERMITTED`; other programs run",
         "`gpuslice: ... cannot be written`",
-        "test_row_25_a_region_on_a_bad_mount_is_no_gpu_and_the_program_runs",
+        "test_row_25_a_region_that_cannot_be_used_is_no_gpu_and_the_program_runs",
     ),
     Row(
         "the region is truncated while programs use it",
@@ -228,7 +228,7 @@ FAILURE_ROWS: Final[Sequence[Row]] = (
         "the region is sparse, on a full disk",
         "cuInit: `CUDA_ERROR_NOT_PERMITTED`; the program continues without a GPU",
         "`gpuslice: ... No space left on device`",
-        "test_row_25_a_region_on_a_bad_mount_is_no_gpu_and_the_program_runs",
+        "test_row_25_a_region_that_cannot_be_used_is_no_gpu_and_the_program_runs",
     ),
     Row(
         "more than 512 processes of one container use the GPU",

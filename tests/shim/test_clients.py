@@ -33,8 +33,7 @@ def launch():
 
 def test_numba_compiles_launches_and_fills_its_limit(host: Host, grants: Grants) -> None:
     host.python(
-        _NUMBA
-        + """
+        f"""{_NUMBA}
 from numba.cuda.cudadrv.driver import CudaAPIError
 launch()
 free, total = cuda.current_context().get_memory_info()

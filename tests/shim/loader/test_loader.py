@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.shim.conftest import Host
-from tests.shim.drivers import build
+from gpuslice.contract import grant_file
+from shim import region
+from tests.shim.conftest import GIB, NULL_GPU, Host
+from tests.shim.drivers import SOURCES, build
 from tests.shim.loader.conftest import Look
 from tests.support import ROOT
 
@@ -106,32 +108,14 @@ def test_row_32_lookups_found_in_libc_itself_are_ours(
     assert null_host.run([program]).stdout == f"{library}\n" * 3
 
 
-def test_the_entries_keep_registers_and_caller(build_dir: Path) -> None:
-    assert subprocess.run([build_dir / "bin" / "vgpu-entries-test"], check=False).returncode == 0
+def _assert_limited(null_host: Host, directory: Path, preload: Sequence[Path], *flags: str) -> None:
+    """A program that is built with the flags, behind these preloads."""
+    region.create(directory, [grant_file.Gpu(NULL_GPU, GIB, 100, 0)])
+    program = build(directory / "program", SOURCES / "strict_program.c", *flags)
+    variables = {"LD_PRELOAD": " ".join(map(str, preload)), "ASAN_OPTIONS": "detect_leaks=0"}
+    done = null_host.run([program, "name"], directory, variables=variables)
+    assert (done.stdout, done.stderr) == ("0 2 0 1024", "")
 
-
-_ALLOCATES = """
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-int main(void)
-{
-    void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
-    int (*init)(unsigned) = (int (*)(unsigned))dlsym(cuda, "cuInit");
-    int (*retain)(void *, int) = (int (*)(void *, int))dlsym(cuda, "cuDevicePrimaryCtxRetain");
-    int (*set)(void *) = (int (*)(void *))dlsym(cuda, "cuCtxSetCurrent");
-    int (*alloc)(void *, size_t) = (int (*)(void *, size_t))dlsym(cuda, "cuMemAlloc_v2");
-    void *context, *memory;
-    int codes[] = {init(0), retain(&context, 0), set(context), alloc(&memory, 1 << 20),
-                   alloc(&memory, (size_t)64 << 30)};
-    Dl_info info;
-    dladdr((void *)alloc, &info);
-    for (int i = 0; i < 5; i++)
-        printf("%d ", codes[i]);
-    printf("%s\\n", info.dli_fname);
-    return 0;
-}
-"""
 
 # Libraries that users preload; each names in its source what it represents.
 _OTHERS = {
@@ -181,17 +165,11 @@ _OTHERS = {
 @pytest.mark.parametrize("ours_first", [True, False], ids=["behind", "before"])
 @pytest.mark.parametrize("other", _OTHERS)
 def test_row_32_other_preloads_are_transparent(
-    other: str, ours_first: bool, library: Path, driver: Path, tmp_path: Path
+    other: str, ours_first: bool, library: Path, null_host: Host, tmp_path: Path
 ) -> None:
-    """They stand before or behind the library. The limit of the driver's memory holds, and nothing
-    recurses."""
+    """They stand before or behind the library. The limit holds, and nothing recurses."""
     built = build(tmp_path / "other.so", _OTHERS[other])
-    program = build(tmp_path / "program", _ALLOCATES)
-    preload = [library, built] if ours_first else [built, library]
-    done = Host(library, driver.parent).run(
-        [program], variables={"LD_PRELOAD": " ".join(map(str, preload))}
-    )
-    assert (done.stdout, done.stderr) == (f"0 0 0 0 2 {library}\n", "")
+    _assert_limited(null_host, tmp_path, [library, built] if ours_first else [built, library])
 
 
 def _runtime(name: str) -> Path:
@@ -215,14 +193,11 @@ def _runtime(name: str) -> Path:
     ids=["asan-static", "asan", "tsan", "asan-preloaded"],
 )
 def test_row_32_sanitizers_of_the_program(
-    flags: Sequence[str], runtime: str | None, library: Path, driver: Path, tmp_path: Path
+    flags: Sequence[str], runtime: str | None, library: Path, null_host: Host, tmp_path: Path
 ) -> None:
     """Their runtimes look functions up before they work, and precede libc's string calls."""
-    program = build(tmp_path / "program", _ALLOCATES, *flags)
     preload = [*([_runtime(runtime)] if runtime else []), library]
-    variables = {"LD_PRELOAD": " ".join(map(str, preload)), "ASAN_OPTIONS": "detect_leaks=0"}
-    done = Host(library, driver.parent).run([program], variables=variables)
-    assert (done.stdout, done.stderr) == (f"0 0 0 0 2 {library}\n", "")
+    _assert_limited(null_host, tmp_path, preload, *flags)
 
 
 def test_row_32_a_statically_linked_cuda_runtime(host: Host, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.shim.conftest import Host
+from tests.shim.drivers import build, build_driver
 from tests.shim.loader.conftest import Look
 
 pytestmark = pytest.mark.sim
@@ -85,3 +87,92 @@ def test_names_that_are_not_hooked_are_untouched(look: Look, library: Path, driv
     names = [f"{way}:{name}" for name in ("cuCtxGetDevice", "malloc") for way in ("handle", "next")]
     arguments = [f"global:{driver}", *names]
     assert look(*arguments, preload=[library]) == look(*arguments)
+
+
+# A driver of three functions, which a program can unload.
+_DRIVER = """
+int cuInit(unsigned flags) { return flags; }
+int cuMemAlloc_v2(void *at, unsigned long bytes) { return at && bytes ? 0 : 1; }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+"""
+_INCLUDES = """
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+"""
+_TURMOIL = {
+    # libc's lock on the list of objects stays taken in a child whose parent's thread read it.
+    "forks of a thread that looks up": """
+static void *look(void *driver) { for (;;) dlsym(driver, "cuMemAlloc_v2"); return NULL; }
+int main(int argc, char **argv)
+{
+    void *driver = dlopen(argv[argc - 1], RTLD_NOW);
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        pthread_create(&threads[i], NULL, look, driver);
+    alarm(120);
+    for (int round = 0; round < 1000; round++) {
+        pid_t child = fork();
+        int status;
+        if (!child) {
+            alarm(30);
+            pid_t grandchild = fork();
+            if (!grandchild) _exit(!dlsym(driver, "cuInit"));
+            _exit(waitpid(grandchild, &status, 0) != grandchild || status ||
+                  !dlsym(driver, "cuInit"));
+        }
+        if (waitpid(child, &status, 0) != child || status) {
+            printf("round %d: %#x", round, status);
+            return 1;
+        }
+    }
+    _exit(0);
+}
+""",
+    "a driver that another thread loads and unloads": """
+static const char *path;
+static volatile int stop;
+static void *look(void *unused)
+{
+    while (!stop) {
+        dlsym(RTLD_DEFAULT, "cuInit");
+        dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    }
+    return unused;
+}
+int main(int argc, char **argv)
+{
+    pthread_t threads[3];
+    path = argv[argc - 1];
+    for (int i = 0; i < 3; i++)
+        pthread_create(&threads[i], NULL, look, NULL);
+    for (int round = 0; round < 30000; round++) {
+        void *driver = dlopen(path, RTLD_NOW);
+        int (*init)(unsigned) = (int (*)(unsigned))dlsym(driver, "cuInit");
+        int code = init ? init(0) : -1;
+        if (code) {
+            printf("round %d: %d", round, code);
+            return 1;
+        }
+        dlclose(driver);
+    }
+    stop = 1;
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    return 0;
+}
+""",
+}
+
+
+@pytest.mark.parametrize("turmoil", _TURMOIL)
+def test_row_32_lookups_neither_hang_nor_crash(
+    null_host: Host, tmp_path: Path, turmoil: str
+) -> None:
+    """An alarm ends a program whose lookup hangs."""
+    driver = build_driver(tmp_path, _DRIVER)
+    null_host.run([build(tmp_path / "program", _INCLUDES + _TURMOIL[turmoil]), driver])

@@ -11,32 +11,25 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.contract import grant_file
 from shim import region
-from tests.shim.conftest import GIB, GPUS, Grants, Host
-from tests.shim.drivers import build, build_driver
+from tests.shim.conftest import GIB, Host, used
+from tests.shim.drivers import DRIVERS, build, build_driver
 
 pytestmark = pytest.mark.sim
 
-_UUID = ",".join(f"0x{byte:02x}" for byte in bytes.fromhex(GPUS[0][0][4:].replace("-", "")))
 _DRIVER = f"""
+#define GPUS 1
+#include "{DRIVERS / "small_driver.h"}"
 #include <stdint.h>
-#include <stddef.h>
-#include <string.h>
 #define UNUSED __attribute__((unused))
-static const unsigned char uuid[16] = {{{_UUID}}};
 static uint64_t next_bytes = UINT64_C(1) << 40, taken;
-static __thread void *current;
 static char context;
 static void linger(void) {{ for (volatile int i = 0; i < 300; i++); }}
-int cuInit(unsigned flags) {{ return flags; }}
-int cuDeviceGetCount(int *count) {{ *count = 1; return 0; }}
-int cuDeviceGetUuid(void *out, UNUSED int device) {{ memcpy(out, uuid, 16); return 0; }}
 int cuDeviceGetAttribute(int *value, UNUSED int what, UNUSED int device)
 {{ *value = 0; return 0; }}
 int cuCtxCreate_v2(void **out, UNUSED unsigned flags, UNUSED int device)
 {{ *out = current = &context; return 0; }}
-int cuCtxGetCurrent(void **out) {{ *out = current; return 0; }}
-int cuCtxGetDevice(int *device) {{ *device = 0; return current ? 0 : 201; }}
 int cuCtxPushCurrent_v2(void *pushed) {{ current = pushed; return 0; }}
 int cuCtxPopCurrent_v2(void **out) {{ *out = current; return 0; }}
 int cuMemAlloc_v2(uint64_t *out, size_t bytes)
@@ -156,16 +149,15 @@ int main(int argc, char **argv)
 
 @pytest.mark.parametrize("threads", [[], ["two"]], ids=["alone", "beside a thread"])
 def test_a_storm_of_handlers_that_call_cuda_hangs_nowhere(
-    library: Path, grants: Grants, tmp_path: Path, threads: list[str]
+    library: Path, tmp_path: Path, threads: list[str]
 ) -> None:
     """Each call returns its usual code, or out of memory; the charge is never too little."""
     driver = build_driver(tmp_path, _DRIVER)
     program = build(tmp_path / "storm", _STORM, f"-L{tmp_path}", "-l:libcuda.so.1")
-    grant = grants.make(GIB)
-    environment = Host(library, driver.parent).environment(grant)
+    region.create(tmp_path, [grant_file.Gpu(f"GPU-{'aa' * 16}", GIB, 100, 0)])
     with subprocess.Popen(
         [program, *threads],
-        env=environment,
+        env=Host(library, driver.parent).environment(tmp_path),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -173,7 +165,7 @@ def test_a_storm_of_handlers_that_call_cuda_hangs_nowhere(
         assert running.stdout and running.stdin
         said = running.stdout.readline().split()
         assert said, running.wait()
-        left = region.status(grant)[0].use.used_bytes
+        left = used(tmp_path)
         running.stdin.close()
         assert running.wait() == 0
     assert int(said[0]) >= 100
