@@ -61,10 +61,6 @@ class Outcome:
     def error(self, wanted: Mapping[str, float]) -> float:
         return max(abs(self.share[key] - wanted[key]) for key in wanted)
 
-    def p95(self, key: str, wanted: float) -> float:
-        errors = sorted(abs(value - wanted) for value in self.windows[key])
-        return errors[min(len(errors) - 1, int(len(errors) * 0.95))]
-
 
 @dataclass
 class Model:
@@ -186,9 +182,6 @@ class Model:
 
     def _turns_idle_ns(self) -> int:
         return sum(member.idle_ns for member in self.turns._members.values())
-
-    def launches(self, key: str) -> int:
-        return sum(self._read(each)[1] for each in self.programs[key])
 
     def measure(self, seconds: int = 10, settle_s: float = 1.0) -> Outcome:
         """Return what each container gets in `seconds`, after `settle_s`."""

@@ -18,10 +18,9 @@ import psutil
 import pytest
 
 from gpuslice.contract import names
-from shim import region
 from simgpu.load_output import totals
 from tests.shim.compute.conftest import Start
-from tests.shim.conftest import Host, set_share
+from tests.shim.conftest import Host
 from tests.support import ROOT, measured, until
 
 pytestmark = pytest.mark.sim
@@ -46,12 +45,10 @@ def load(*arguments: str) -> Sequence[str | Path]:
     return (LOAD, str(SECONDS), *arguments)
 
 
-@pytest.mark.parametrize(
-    "mode", ["launch", "graph", "cooperative", "ex"], ids=lambda mode: f"by {mode}"
-)
 @measured
-def test_a_forced_share_is_a_cap_for_every_launch(start: Start, mode: str) -> None:
-    capped = percent(start(["--core", "30", "--core-policy", "force"], *load("200", mode, "2")))
+def test_a_forced_share_is_a_cap(start: Start) -> None:
+    """For every kind of launch: see test_entries.py."""
+    capped = percent(start(["--core", "30", "--core-policy", "force"], *load("200")))
     assert 20 <= capped <= 36
 
 
@@ -69,33 +66,6 @@ def test_hamis_variable_is_a_cap(gpu_host: Host, tmp_path: Path) -> None:
     """The container has its own part of each cycle."""
     done = gpu_host.run(load("200"), variables=without_an_arbiter(tmp_path))
     assert 20 <= total(done.stdout) <= 36
-
-
-def busy_percent(directory: Path) -> float:
-    """Return the busy percent of one second, by the library's count."""
-    begun_ns, before_ns = time.monotonic_ns(), region.status(directory)[0].work.busy_ns
-    time.sleep(1)
-    worked_ns = region.status(directory)[0].work.busy_ns - before_ns
-    return 100 * worked_ns / (time.monotonic_ns() - begun_ns)
-
-
-def test_a_share_changes_while_a_program_runs(start: Start, tmp_path: Path) -> None:
-    """Up and down, from 200 ms later: the arbiter sees the grant, and a cycle ends. 35 is more than
-    20 allows; a busy machine may not let the program use more of 70."""
-    process = start(["--core", "20", "--core-policy", "force"], LOAD, "60", "200")
-    arbiter_of(process)
-    (directory,) = tmp_path.glob("gpuslice-*")
-    while not region.status(directory)[0].work.busy_ns:
-        time.sleep(0.05)
-
-    @measured
-    def has(percent: int, least: float, most: float) -> None:
-        set_share(directory, percent)
-        time.sleep(0.2)
-        assert least <= busy_percent(directory) <= most
-
-    for percent, least, most in ((20, 12, 26), (70, 35, 78), (20, 12, 26)):
-        has(percent, least, most)
 
 
 @measured
@@ -151,9 +121,7 @@ streams = [ok(driver.cuStreamCreate(1)) for _ in range(2)]
 
 _WELL_BELOW_S = 20
 """The 60 seconds of that kernel, and the 30 after which a launch waits no longer."""
-WAITING_FOR_LATER = (
-    PREPARED
-    + """
+WAITING_FOR_LATER = f"""{PREPARED}
 busy(function, 1000, streams[0])
 ok(driver.cuCtxSynchronize())
 busy(kernel(), 60_000 * MS, streams[0])
@@ -164,7 +132,6 @@ for _ in range(3):
 print(time.monotonic() - begun, flush=True)
 os._exit(0)
 """
-)
 
 
 def test_a_kernel_without_an_end_holds_no_later_launch_back(start: Start) -> None:

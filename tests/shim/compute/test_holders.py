@@ -12,18 +12,15 @@ import pytest
 
 from gpuslice.contract.lease_file import CYCLE_NS
 from tests.shim.compute.conftest import Start
-from tests.support import ROOT, measured
+from tests.support import measured
 
 pytestmark = pytest.mark.sim
 
-LOAD = ROOT / "build/dev/bin/cuda-load"
 PREPARED = """
 import mmap, os, sys, threading, time
 from tests.simgpu.programs.gpu_time import *
 """
-TIMED = (
-    PREPARED
-    + """
+TIMED = f"""{PREPARED}
 begin()
 function = kernel()
 while True:
@@ -31,12 +28,9 @@ while True:
     ok(driver.cuCtxSynchronize())
     print(time.monotonic_ns(), flush=True)
 """
-)
 
 
-BLOCKED = (
-    PREPARED
-    + """
+BLOCKED = f"""{PREPARED}
 begin()
 function = kernel()
 for _ in range(3):  # from these the library learns how long it takes
@@ -46,7 +40,6 @@ busy(function, 400 * MS)
 print("launched", flush=True)
 time.sleep(60)
 """
-)
 
 
 @measured
@@ -70,9 +63,7 @@ def test_the_window_of_a_holder_killed_in_a_long_kernel_passes_on(start: Start) 
     assert max(after - before for before, after in pairwise(ends_ns)) < CYCLE_NS
 
 
-FORKING = (
-    PREPARED
-    + """
+FORKING = f"""{PREPARED}
 context = begin()
 function, running, launches = kernel(), True, 0
 def launch_always():
@@ -97,7 +88,6 @@ print(launches, flush=True)
 if len(sys.argv) < 2:
     os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"], "again"])
 """
-)
 
 
 def test_a_holder_forks_and_executes_while_it_launches(
@@ -116,9 +106,7 @@ def test_a_holder_forks_and_executes_while_it_launches(
     other.kill()
 
 
-RANK = (
-    PREPARED
-    + """
+RANK = f"""{PREPARED}
 gpu, path, first = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 begun = mmap.mmap(os.open(path, os.O_RDWR), 2)
 ok(driver.cuInit(0))
@@ -136,7 +124,6 @@ for number in (1, 2):
             behind += 1
     ok(driver.cuCtxDestroy(context))
 """
-)
 
 
 def test_kernels_of_two_jobs_that_wait_for_each_other_across_gpus(
