@@ -153,7 +153,6 @@ CODE: Final = (
     + """
 import ctypes
 library = ctypes.CDLL("libcuda.so.1")
-THREADS = 108 * 2048
 CONTEXT = 300 * MIB
 def text(mib, local_bytes=0, entries=("entry",)):
     size = b"// simgpu: module_bytes=%d\\n" % (mib * MIB)
@@ -171,20 +170,6 @@ def kernel_params(function):
     p.func = function
     p.gridDimX = p.gridDimY = p.gridDimZ = p.blockDimX = p.blockDimY = p.blockDimZ = 1
     return p
-def node_params(function):
-    p = d.CUgraphNodeParams()
-    p.type = d.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL
-    p.kernel.func = function
-    p.kernel.gridDimX = p.kernel.gridDimY = p.kernel.gridDimZ = 1
-    p.kernel.blockDimX = p.kernel.blockDimY = p.kernel.blockDimZ = 1
-    return p
-def graph_of(*functions):
-    graph = must(d.cuGraphCreate(0))
-    nodes = []
-    for function in functions:
-        nodes.append(must(d.cuGraphAddKernelNode(graph, None, 0, kernel_params(function))))
-        exact()
-    return graph, nodes
 def exact(expected=None, gpu=0):
     assert held(gpu) == charged(gpu), (held(gpu) - charged(gpu), "are not charged")
     assert expected is None or charged(gpu) == expected, charged(gpu) / MIB

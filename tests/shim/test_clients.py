@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.shim.conftest import GIB, Grants, Host
+from tests.shim.conftest import GIB, Limited
 
 pytestmark = pytest.mark.sim
 
-_NUMBA = """
+BEGIN = """
 import warnings
 warnings.simplefilter("ignore")
 import _numba_cuda_redirector
@@ -31,9 +31,8 @@ def launch():
 """
 
 
-def test_numba_compiles_launches_and_fills_its_limit(host: Host, grants: Grants) -> None:
-    host.python(
-        f"""{_NUMBA}
+def test_numba_compiles_launches_and_fills_its_limit(limited: Limited) -> None:
+    limited(GIB)("""
 from numba.cuda.cudadrv.driver import CudaAPIError
 launch()
 free, total = cuda.current_context().get_memory_info()
@@ -51,6 +50,4 @@ assert 0 <= len(held) - free // (64 * MIB) <= 1, (len(held), free)
 held.clear()
 launch()
 held = [cuda.device_array(64 * MIB, np.uint8) for _ in range(free // (64 * MIB))]
-""",
-        grants.make(GIB),
-    )
+""")

@@ -22,6 +22,14 @@ def inside(context, size):
     address = must(d.cuMemAlloc(size))
     must(d.cuCtxPopCurrent())
     return address
+def until(reached, pause=0.01):
+    deadline = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(pause)
+def sleeps(thread):
+    with open(f"/proc/self/task/{{thread.native_id}}/wchan") as file:
+        return "nanosleep" in file.read()
 @contextmanager
 def during(call, *arguments, code=0):
     "The block is executed while the driver waits to do the call, in a thread of its own."
@@ -29,10 +37,10 @@ def during(call, *arguments, code=0):
     def do():
         assert library.cuCtxSetCurrent(current) == 0
         answers.append(library[call](*arguments))
-    with slow(call, 700):
+    with slow(call, 2000):
         thread = threading.Thread(target=do)
         thread.start()
-        time.sleep(0.3)
+        until(lambda: sleeps(thread))
         yield
         thread.join()
     assert answers == [code], answers
@@ -169,19 +177,11 @@ exact(CONTEXT)
 """,
     "a free that is refused when its address was given again": """
 # Another thread freed it first: the charge is the address's new allocation's alone.
-def until(reached, pause=0.01):
-    deadline = time.monotonic() + 60
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(pause)
-def sleeps(thread):
-    with open(f"/proc/self/task/{thread}/wchan") as file:
-        return "nanosleep" in file.read()
 address = must(d.cuMemAlloc(64 * MIB))
 with slow("cuMemFree_v2", 6000):
     assert control(op="fail", gpu=0, call="cuMemFree_v2", code=1, count=1)["ok"]
     thread = beside(lambda: library.cuMemFree_v2(ctypes.c_uint64(int(address))))
-    until(lambda: sleeps(thread.native_id))
+    until(lambda: sleeps(thread))
     again = address
     def allocate_again():
         global again

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.shim.clients import NVML
-from tests.shim.conftest import GIB, MIB, Grants, Host, Limited, simulated
+from tests.shim.conftest import GIB, MIB, Grants, Limited, simulated
 from tests.shim.exact import EXACT
 
 pytestmark = pytest.mark.sim
@@ -24,10 +24,8 @@ def fault(entry, code, count):
 """
 
 
-def test_row_05_to_the_limit_exactly_and_not_a_byte_more(host: Host, grants: Grants) -> None:
-    directory = grants.make(64 * MIB)
-    host.python(
-        f"""{BEGIN}
+def test_row_05_to_the_limit_exactly_and_not_a_byte_more(limited: Limited) -> None:
+    limited(64 * MIB)("""
 whole = must(d.cuMemAlloc(64 * MIB - BLOCK))
 same(64 * MIB - BLOCK)
 assert d.cuMemAlloc(BLOCK + 1)[0] == OOM
@@ -43,9 +41,7 @@ for size in (1, 512, MIB, BLOCK):
     same(64 * MIB - BLOCK)
 must(d.cuMemFree(whole))
 same(0)
-""",
-        directory,
-    )
+""")
 
 
 _PROGRAMS = {
