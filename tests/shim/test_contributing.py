@@ -81,7 +81,7 @@ def test_the_documented_line_and_function_are_a_hook(copy: Path, build_dir: Path
 
     source, program = copy / "program.c", copy / "program"
     source.write_text(_PROGRAM)
-    driver = build_dir / "lib" / "null"
+    driver = build_dir / "lib" / "simgpu"
     link = (f"-L{driver}", "-l:libcuda.so.1", "-ldl")
     subprocess.run(["gcc", "-D_GNU_SOURCE", "-o", program, source, *link], check=True)
 
