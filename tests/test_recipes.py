@@ -73,15 +73,13 @@ def test_a_recipe_works(title: str, tmp_path: Path) -> None:
     program, expected = RECIPES[title]
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
-    def run(*command: str, given: str = "") -> str:
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environ, input=given, text=True, capture_output=True
-        )
+    def run(*command: str) -> str:
+        done = subprocess.run(command, cwd=tmp_path, env=environ, text=True, capture_output=True)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    (change,) = re.findall(r"```diff\n(.*?)```", section, re.DOTALL)
-    run("git", "apply", "-p0", "-C1", "-", given=change)
+    (change,) = re.findall(r"\]\((tests/recipes/\w+\.diff)\)", section)
+    run("git", "apply", "-p0", "-C1", str(ROOT / change))
     for command in re.findall(r"^\$ python (.*)$", section, re.MULTILINE):
         run("bash", "-c", f"{sys.executable} {command}")
     assert expected in run(sys.executable, "-c", program)

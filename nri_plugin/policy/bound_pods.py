@@ -6,7 +6,7 @@ scheduler wrote. Pure: the pod watch updates it. Missing information never leads
 The watch reports pods in binding order. The pods of a list are ordered by their binding time, known
 to the second, those created with spec.nodeName last. A scheduler writes the allocation once, before
 the pod reaches its node, and ours adds its name. A grant that is written at a pod's creation and
-bound by another scheduler is not detected here. docs/adr/0027 has the reasons.
+bound by another scheduler is not detected here. docs/adr/0024 has the reasons.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ from tests.e2e.whole import Whole
 from tests.support import ROOT, until
 
 EXAMPLES = ROOT / "docs" / "examples"
+RECORDED = ROOT / "tests" / "dialects" / "recorded"
+RECORDED_DAEMON_SET = RECORDED / "hami-core-distribute.yaml"
+"""HAMi's DaemonSet as Koordinator's document prints it. gpuslice does not need it."""
 
 
 def remove(whole: Whole) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from lab.cluster.running import NODE
 from tests.dialects.pods import (
+    RECORDED_DAEMON_SET,
     apply,
     asleep,
     create,
@@ -104,7 +105,7 @@ def unchanged_host() -> Iterator[None]:
 def test_hamis_daemon_set_of_koordinators_document_runs_beside_ours(empty: Whole) -> None:
     """Its image's pull policy is Always, and its registry is none that this machine reaches."""
     empty.kubectl("label", "node", NODE, "node-type=gpu")
-    apply(empty, "koordinator/hami-core-distribute.yaml")
+    empty.kubectl("apply", "-f", str(RECORDED_DAEMON_SET))
     done = "daemonset/hami-core-distribute"
     empty.kubectl("rollout", "status", "--timeout=100s", done)
     empty.kubectl("delete", done)

@@ -51,30 +51,28 @@ means that all of these hold:
 - The agent is ready and uses the platform's own CDI spec of the GPUs where there is one.
 - The doctor finds no fault.
 - A container with a share is held to its limit.
-- A container without a share that asks for all GPUs by its image has none.
-  [failures.md](failures.md#nvidias-runtime-as-the-default) lists the containers that still get one.
+- A container without a share that asks for all GPUs by its image has none
+  ([exceptions](failures.md#nvidias-runtime-as-the-default)).
 - The distributor writes its copy of the library, or logs that `/usr` is read-only.
 
-Another text says what to set. The same then holds.
-
-The chart's pods run on nodes with the label in the table. Where no component sets it, label the
-node: `kubectl label node NODE nvidia.com/gpu.present=true`.
+Another text says what to set. The same then holds. The chart's pods run on nodes with the label in
+the table. Where no component sets it, label the node:
+`kubectl label node NODE nvidia.com/gpu.present=true`.
 
 `python -m tests.platforms` writes this file. It makes a node like each platform's with directories
-and driver, starts the chart's pod there, and records what it observes. The tests in
-`tests/platforms` compare. The GPUs are simulated. Nothing of it ran on the platform itself: the
-lab's containerd is 2.4.2 without systemd. SELinux and CRI-O's session are emulated. NVIDIA's
-nvidia-ctk and nvidia-container-runtime are the real ones. The CDI specs of releases before 1.20 are
-recordings of what those wrote. The lab's kubelet makes the pod's volumes and containers only: the
-agent has no service account there, and no API server. Two things are tested apart from the nodes:
-that a namespace of the level `baseline` refuses the agent's pod and a `privileged` one admits it
-(Talos), and that the chart binds the SecurityContextConstraints of OpenShift.
+and driver, starts the chart's pod there, and records what it observes. Nothing of it ran on the
+platform itself. The GPUs are simulated, SELinux and CRI-O's session are emulated, and the CDI specs
+of releases before 1.20 are recordings. containerd is 2.4.2 without systemd. nvidia-ctk and
+nvidia-container-runtime are the real ones. The agent has no API server there. Two things are tested
+apart from the nodes: that a namespace of the level `baseline` refuses the agent's pod and a
+`privileged` one admits it (Talos), and that the chart binds the SecurityContextConstraints of
+OpenShift.
 
 {table}
 
 Talos 1.14 gives the pods of new clusters a PID namespace of their own, even with `hostPID`. It is
-not known whether NVML's process numbers match there, and the doctor warns. `workloadIsolation:
-false` in SecurityProfileConfig turns that namespace off.
+not known whether NVML's process numbers match there, and the doctor warns.
+`workloadIsolation: false` in SecurityProfileConfig turns that namespace off.
 
 [coexistence.md](coexistence.md) describes a device plugin or DRA driver of the platform. Pods with
 a share must tolerate a platform's [taints](install.md#nodes).
