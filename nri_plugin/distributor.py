@@ -13,7 +13,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -68,12 +67,13 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(handlers=[handler], level=logging.INFO)
     # The containers' users must be able to enter the directory, whatever our umask.
     os.umask(0o022)
-    stopped = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
+    # They are waited for: a handler that sets an Event would wait for the thread that it interrupts
+    # in the Event's wait().
+    stops = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stops)
     copy = Copy(data, Path(names.HOST_LIBRARY), HostView(options.host_root))
-    while not stopped.is_set():
-        stopped.wait(copy.restore())
+    while signal.sigtimedwait(stops, copy.restore()) is None:
+        pass
     _LOG.info("stopped")
     return 0
 

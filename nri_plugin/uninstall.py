@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -77,17 +76,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _stay(settings: Settings, lock: Lock, done_file: Path) -> None:
-    stopped, printed, problem = threading.Event(), set[str](), ""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
-    while not stopped.is_set():
+    printed, problem, stops = set[str](), "", {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # waited for, as in distributor.py
+    while True:
         why = _uninstall(settings, lock, printed)
         if why and why != problem:
             sys.stderr.write(f"uninstall: {why}; retried\n")
         elif not why:
             done_file.touch()
         problem = why
-        stopped.wait(_RETRY_S if why else _AGAIN_S)
+        if signal.sigtimedwait(stops, _RETRY_S if why else _AGAIN_S) is not None:
+            return
 
 
 def _uninstall(settings: Settings, lock: Lock, printed: set[str], dry_run: bool = False) -> str:

@@ -51,9 +51,6 @@ THOROUGH: Final = {
     "tests/dialects/test_pairs.py::*": (
         "minutes of equal pods; kubelet/test_whole_gpus.py has a few"
     ),
-    "tests/nri_plugin/kubelet/test_whole_gpus.py::test_of_many_at_once_*[[]500]": (
-        "as with few rounds"
-    ),
     "tests/node/agent/test_recovery.py::test_idle_and_hostile_*": (
         "waits for deadlines of a quarter of a minute"
     ),

@@ -83,13 +83,12 @@ class Cluster:
             "fieldSelector": f"spec.nodeName={node_name},status.phase!=Succeeded,"
             "status.phase!=Failed"
         }
-        pods = _Pods(self._parts.bound_pods)
+        pods = _Pods(self._parts.bound_pods, lambda: reflectors["pods"].listing)
         reflectors = {
             "node": Reflector(kube, NODES, publisher.node, query=own),
             "Device": Reflector(kube, DEVICES, publisher.device, query=own),
             "pods": Reflector(kube, _PODS, pods, query=here, page=_PAGE),
         }
-        pods.reflector = reflectors["pods"]
 
         def synced() -> bool:
             return all(each.synced for each in reflectors.values())
@@ -137,15 +136,15 @@ class Cluster:
 
 
 class _Pods:
-    """The watch's sink for this node's pods."""
+    """The watch's sink for this node's pods. listing: whether a pod is one of a list."""
 
-    def __init__(self, bound_pods: BoundPods) -> None:
-        self.reflector: Reflector | None = None
+    def __init__(self, bound_pods: BoundPods, listing: Callable[[], bool]) -> None:
         self._bound_pods = bound_pods
+        self._listing = listing
 
     def observed(self, raw: Json) -> str:
         bound = kube_objects.bound(raw)
-        self._bound_pods.put(bound, self.reflector is not None and self.reflector.listing)
+        self._bound_pods.put(bound, self._listing())
         return bound.pod.uid
 
     def deleted(self, raw: Json) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,6 +98,13 @@ class Bundle:
                 check=False,
             )
         assert done.returncode == 0, (self.path / "log").read_text()
+
+    def configure(self, **sections: dict[str, Any]) -> None:
+        """Change its OCI configuration, as another program might after the creation."""
+        config = json.loads((self.path / "config.json").read_text())
+        for name, changes in sections.items():
+            config[name] |= changes
+        (self.path / "config.json").write_text(json.dumps(config))
 
     def examine(self, forwarded: bool = False, allowed: Set[str] = frozenset()) -> Examination:
         inspector = replace(self.inspector, forwarded=forwarded, allowed=allowed)

@@ -22,6 +22,7 @@ from gpuslice.contract.grants import GpuGrant
 from nri_plugin.containers.parts import Parts
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host import bundle
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import connection
@@ -158,6 +159,16 @@ def container(number: int = 0, name: str = "main", sandbox: int = 0) -> nri.Cont
         name=name,
         env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"],
     )
+
+
+def sandbox(state: Path, name: str, program: str, **process: str) -> Path:
+    """Make a sandbox as containerd does; its file with the OCI runtime's program. process: of its
+    OCI configuration."""
+    made = bundle.directory(state, name)
+    made.mkdir(parents=True)
+    (made / "config.json").write_text(json.dumps({"process": {"cwd": "/", **process}}))
+    (made / "runtime").write_text(program)
+    return made / "runtime"
 
 
 def as_made(of: nri.Container, reply: nri.CreateContainerResponse | None) -> nri.Container:

@@ -4,12 +4,12 @@ its program."""
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,25 @@ def _settings(tmp_path: Path, *more: str) -> Settings:
     return command_line.from_arguments([*map(str, flags), *more], {})
 
 
+@contextlib.asynccontextmanager
+async def running(
+    chosen: Settings,
+    connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object],
+    say: Callable[[str], None] = print,
+) -> AsyncIterator[None]:
+    """The agent, and a runtime that accepts its connections so."""
+    chosen.run_dir.mkdir(mode=0o700, exist_ok=True)
+    leaving = asyncio.Event()
+    server = await asyncio.start_unix_server(connected, chosen.nri_socket)  # type: ignore[arg-type]
+    serving = asyncio.create_task(agent.run(chosen, say, leaving, "test"))
+    try:
+        yield
+    finally:
+        leaving.set()
+        await serving
+        server.close()
+
+
 async def test_no_whole_gpu_is_offered_before_the_runtime_listed_its_containers(
     tmp_path: Path, short: Path
 ) -> None:
@@ -71,42 +90,34 @@ async def test_no_whole_gpu_is_offered_before_the_runtime_listed_its_containers(
         kubelet_dir=kubelet.root,
         device_plugin_dir=kubelet.plugins,
     )
-    (tmp_path / "run").mkdir(mode=0o700)
-    connected, lists = asyncio.Event(), asyncio.Event()
+    connected, lists, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def serve_nri(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fake = FakeRuntime(reader, writer)
         connected.set()
         await lists.wait()
         await fake.handshake()
-        await leaving.wait()
+        await ended.wait()
         await fake.close()
 
-    leaving = asyncio.Event()
-    server = await asyncio.start_unix_server(serve_nri, chosen.nri_socket)
-    serving = asyncio.create_task(agent.run(chosen, print, leaving, "test"))
-    try:
+    async with running(chosen, serve_nri):
         await connected.wait()
         await asyncio.sleep(1.5)
         assert not kubelet.registered
         lists.set()
         await until_async(lambda: kubelet.registered)
-    finally:
-        lists.set()
-        leaving.set()
-        await serving
-        server.close()
-        await kubelet.stop()
+        ended.set()
+    await kubelet.stop()
 
 
-def test_a_runtime_too_old_is_named_in_log_and_readiness(
+async def test_a_runtime_too_old_is_named_in_log_and_readiness(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     chosen, page = _settings(tmp_path), tmp_path / "agent.sock"
     received: list[str] = []
     answers: list[str] = []
 
-    async def serve_nri(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fake = FakeRuntime(reader, writer, runtime=("containerd", "v1.7.24"), nri_version=(0, 6, 1))
         try:
             await fake.handshake()
@@ -114,28 +125,15 @@ def test_a_runtime_too_old_is_named_in_log_and_readiness(
             received.append(str(error))
         await fake.close()
 
-    async def test() -> None:
-        leaving = asyncio.Event()
-        server = await asyncio.start_unix_server(serve_nri, chosen.nri_socket)
-        serving = asyncio.create_task(agent.run(chosen, answers.append, leaving, "test"))
-        async with asyncio.timeout(60):
-            while not serving.done():
-                await asyncio.sleep(0.05)
-                if page.exists():
-                    status, text = await asyncio.to_thread(pages.get, page, "/readyz")
-                    if "v1.7.24 is not served" in text:
-                        assert status == 503
-                        break
-        leaving.set()
-        await serving
-        server.close()
+    def named() -> bool:
+        status, text = pages.get(page, "/readyz") if page.exists() else (0, "")
+        return status == 503 and "v1.7.24 is not served" in text
 
-    (tmp_path / "run").mkdir()
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(test())
+    async with running(chosen, connected, answers.append):
+        await until_async(named)
     assert answers == []
-    assert "containerd v1.7.24 is not served: its NRI (0.6.1)" in received[0]
-    assert "containerd v1.7.24 is not served: its NRI (0.6.1)" in caplog.text
+    problem = "containerd v1.7.24 is not served: its NRI (0.6.1)"
+    assert problem in received[0] and problem in caplog.text
     assert "use containerd 1.7.26 or newer" in caplog.text
 
 
@@ -259,17 +257,12 @@ async def test_the_run_directory_is_secured_before_the_agent_connects(
         modes.append(run_dir.stat().st_mode & 0o777)
         writer.close()
 
-    leaving = asyncio.Event()
-    server = await asyncio.start_unix_server(connected, chosen.nri_socket)
-    serving = asyncio.create_task(agent.run(chosen, print, leaving, "test"))
     problem = f"{run_dir}: invalid owner, user 65534: must be user 0"
-    await until_async(lambda: problem in caplog.text)
-    assert (os.listdir(run_dir), modes) == ([], [])
-    os.chown(run_dir, 0, 0)
-    await until_async(lambda: modes)
-    leaving.set()
-    await serving
-    server.close()
+    async with running(chosen, connected):
+        await until_async(lambda: problem in caplog.text)
+        assert (os.listdir(run_dir), modes) == ([], [])
+        os.chown(run_dir, 0, 0)
+        await until_async(lambda: modes)
     assert set(modes) == {0o700}
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import MISSING, fields
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 
@@ -13,10 +15,13 @@ from gpuslice.contract import names
 from gpuslice.contract.dialects import KOORDINATOR, VOLCANO
 from nri_plugin import command_line, uninstall
 from nri_plugin.doctor import command as doctor
-from nri_plugin.policy.capabilities import CAPABILITIES
+from nri_plugin.policy.capabilities import ALWAYS, CAPABILITIES
+from nri_plugin.policy.model import Rules
 from nri_plugin.settings import Settings
 
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
+FIRST, SECOND = names.CDI_KINDS[:2]
+HANDLERS = tuple(Rules().runtime_handlers)
 
 
 def test_defaults() -> None:
@@ -25,36 +30,75 @@ def test_defaults() -> None:
     assert given.nri_socket == Path("/var/run/nri/nri.sock")
     assert given.run_dir == Path(names.HOST_RUN_DIR)
     assert given.store_dir == Path(names.HOST_RUN_DIR, ".store")
+    assert given.generated_cdi_dir == Path(names.HOST_RUN_DIR, ".cdi")
     assert given.containerd_state == Path("/run/containerd")
     assert tuple(given.cdi_dirs) == CDI
     assert given.index == "50"
     assert given.environment == {"A": "b", "GPUSLICE_HOST_ROOT": "/"}
-    assert not given.verbose
-    assert not given.core_forced
     assert given.http == ("127.0.0.1", 10275)
     assert given.log_format == "logfmt"
     assert tuple(given.node_resources) == KOORDINATOR.node_resources
+    assert not (given.verbose or given.core_forced or given.refuse_unenforceable)
+    assert "kata" not in given.rules.runtime_handlers
+
+
+def test_a_setting_that_is_not_given_has_the_command_lines_default() -> None:
+    """A command or a test that makes Settings itself has the agent's behaviour."""
+    given = chosen()
+    for each in fields(Settings):
+        if each.default is not MISSING and each.name not in ("http", "node_name", "dialects"):
+            assert getattr(given, each.name) == each.default, each.name
 
 
 def chosen(*arguments: str, **variables: str) -> Settings:
     named = {f"GPUSLICE_AGENT_{name}": value for name, value in variables.items()}
-    return command_line.from_arguments(["--library", "/l", *arguments], named)
+    library = [] if "LIBRARY" in variables else ["--library", "/l"]
+    return command_line.from_arguments([*library, *arguments], named)
 
 
-def test_flags() -> None:
-    given = chosen("--cdi-dir=/a", "--cdi-dir=/b", "--index=07", "--run-dir=/r/", "--verbose")
-    assert tuple(given.cdi_dirs) == (*CDI, Path("/a"), Path("/b"))
-    assert (given.index, str(given.run_dir), given.verbose) == ("07", "/r", True)
-    assert given.cdi_kinds == names.CDI_KINDS
-    second, first = names.CDI_KINDS[1], names.CDI_KINDS[0]
-    given = chosen("--cdi-kind", "a.b/gpu", "--cdi-kind", second)
-    assert given.cdi_kinds == ("a.b/gpu", second, first)
-    assert chosen("--nvidia-ctk", "off").nvidia_ctk == ()
-    given = chosen("--allow-capability", "CAP_SYS_ADMIN", "--allow-capability", "sys_module")
-    assert given.rules.capabilities == {"SYS_ADMIN", "SYS_MODULE"}
-    # Other readers see generated specs only if the runtime must see them.
-    assert chosen().generated_cdi_dir == Path(names.HOST_RUN_DIR, ".cdi")
-    assert chosen("--whole-gpus", "any").generated_cdi_dir == Path("/var/run/cdi")
+@pytest.mark.parametrize(
+    ("flag", "text", "name", "value"),
+    [
+        ("--library", "/l.so", "library", Path("/l.so")),
+        ("--nri-socket", "/n.sock", "nri_socket", Path("/n.sock")),
+        ("--run-dir", "/r/", "run_dir", Path("/r")),
+        ("--containerd-state", "/c", "containerd_state", Path("/c")),
+        ("--cdi-dir", "/a:/b", "cdi_dirs", [*CDI, Path("/a"), Path("/b")]),
+        ("--cdi-dir", "/etc/cdi", "cdi_dirs", [CDI[1], CDI[0]]),  # precedes the other now
+        ("--cdi-kind", f"a.b/gpu:{SECOND}", "cdi_kinds", ("a.b/gpu", SECOND, FIRST)),
+        ("--index", "07", "index", "07"),
+        ("--strict", "true", "strict", True),
+        ("--verbose", "true", "verbose", True),
+        ("--log-format", "json", "log_format", "json"),
+        ("--http", "off", "http", None),
+        ("--http", "unix:/a/b", "http", Path("/a/b")),
+        ("--http", "0.0.0.0:0", "http", ("0.0.0.0", 0)),
+        ("--http", "[::1]:9", "http", ("::1", 9)),
+        ("--driver-capabilities", "", "driver_capabilities", ALWAYS),
+        ("--driver-capabilities", "video, ngx", "driver_capabilities", ALWAYS | {"video", "ngx"}),
+        ("--driver-capabilities", "all", "driver_capabilities", set(CAPABILITIES)),
+        ("--dialects", "kai,volcano", "node_resources", [*VOLCANO.node_resources]),
+        ("--core-policy", "force", "core_forced", True),
+        ("--nvidia-ctk", "off", "nvidia_ctk", ()),
+        ("--nvidia-ctk", "chroot /host x", "nvidia_ctk", ("chroot", "/host", "x")),
+        ("--unenforceable", "refuse", "refuse_unenforceable", True),
+        ("--runtime-handler", "a:kata", "rules.runtime_handlers", (*HANDLERS, "a", "kata")),
+        (
+            *("--allow-capability", "CAP_SYS_ADMIN:sys_module"),
+            *("rules.capabilities", {"SYS_ADMIN", "SYS_MODULE"}),
+        ),
+        # Other readers see generated specs only if the runtime must see them.
+        ("--whole-gpus", "any", "generated_cdi_dir", CDI[1]),
+    ],
+)
+def test_a_setting_comes_from_its_flag_or_its_variable(
+    flag: str, text: str, name: str, value: object
+) -> None:
+    action = command_line.parser()._option_string_actions[flag]
+    texts = text.split(":") if action.default == [] else [text]
+    flags = [flag] if action.nargs == 0 else [word for each in texts for word in (flag, each)]
+    for given in (chosen(*flags), chosen(**{action.dest.upper(): text})):
+        assert attrgetter(name)(given) == value
 
 
 def test_a_flag_takes_precedence_over_the_environment() -> None:
@@ -63,53 +107,6 @@ def test_a_flag_takes_precedence_over_the_environment() -> None:
     assert (given.index, tuple(given.cdi_dirs)) == ("08", (*CDI, Path("/a")))
     given = chosen("--cdi-dir", "/b", **variables)
     assert (given.index, tuple(given.cdi_dirs)) == ("07", (*CDI, Path("/b")))
-    given = chosen("--cdi-dir", "/etc/cdi")
-    assert tuple(given.cdi_dirs) == (CDI[1], CDI[0]), "it takes precedence over the other now"
-
-
-@pytest.mark.parametrize(
-    ("text", "allowed"),
-    [
-        ("", {"compute", "utility"}),
-        ("video, graphics", {"compute", "utility", "video", "graphics"}),
-        ("all", set(CAPABILITIES)),
-    ],
-)
-def test_capabilities(text: str, allowed: set[str]) -> None:
-    assert chosen("--driver-capabilities", text).driver_capabilities == allowed
-
-
-def test_every_setting_can_come_from_the_environment() -> None:
-    """A variable that belongs to no setting sets nothing."""
-    said = {
-        "library": "/l.so",
-        "nri_socket": "/n.sock",
-        "run_dir": "/r",
-        "containerd_state": "/c",
-        "cdi_dir": "/a:/b",
-        "index": "07",
-        "strict": "true",
-        "verbose": "1",
-        "log_format": "json",
-        "http": "unix:/h.sock",
-        "driver_capabilities": "video",
-        "dialects": "kai,volcano",
-        "core_policy": "force",
-        "nvidia_ctk": "chroot /host nvidia-ctk",
-    }
-    variables = {f"GPUSLICE_AGENT_{name.upper()}": value for name, value in said.items()}
-    given = command_line.from_arguments([], variables)
-    assert given.library == Path("/l.so")
-    assert tuple(given.cdi_dirs) == (*CDI, Path("/a"), Path("/b"))
-    assert given.http == Path("/h.sock")
-    assert (given.index, given.strict, given.verbose) == ("07", True, True)
-    assert (given.run_dir, given.log_format) == (Path("/r"), "json")
-    assert given.core_forced
-    assert given.driver_capabilities == {"compute", "utility", "video"}
-    assert tuple(given.node_resources) == VOLCANO.node_resources
-    assert given.nvidia_ctk == ("chroot", "/host", "nvidia-ctk")
-    known = {command_line.variable_of(action) for action in command_line.parser()._actions} - {None}
-    assert known >= set(variables)
 
 
 @pytest.mark.parametrize("command", [doctor, uninstall])
@@ -123,88 +120,42 @@ def test_the_help_of_a_command_lists_the_settings_that_it_uses(command: ModuleTy
 
 
 @pytest.mark.parametrize(
-    ("address", "read"),
+    ("given", "text"),
     [
-        ("off", None),
-        ("unix:/a/b", Path("/a/b")),
-        ("0.0.0.0:0", ("0.0.0.0", 0)),
-        ("[::1]:9", ("::1", 9)),
-    ],
-)
-def test_addresses(address: str, read: object) -> None:
-    assert chosen("--http", address).http == read
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "text"),
-    [
-        ("INDEX", "7", "environment GPUSLICE_AGENT_INDEX: invalid value '7': must be two digits"),
-        ("STRICT", "maybe", "GPUSLICE_AGENT_STRICT: invalid value 'maybe': must be true"),
-        ("LOG_FORMAT", "xml", "GPUSLICE_AGENT_LOG_FORMAT: 'xml'"),
-        ("CDI_DIR", "/a:b", "GPUSLICE_AGENT_CDI_DIR: invalid value 'b': must be an absolute"),
-        ("HTTP", "9", "GPUSLICE_AGENT_HTTP: invalid value '9': must be HOST:PORT"),
-    ],
-)
-def test_refused_from_the_environment(
-    name: str, value: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        chosen(**{name: value})
-    assert ended.value.code == 2
-    assert text in capsys.readouterr().err
-
-
-def test_what_the_operator_allows() -> None:
-    assert not chosen().refuse_unenforceable
-    assert "kata" not in chosen().rules.runtime_handlers
-    more = ["--unenforceable", "refuse", "--runtime-handler", "mine", "--runtime-handler", "kata"]
-    assert chosen(*more).refuse_unenforceable
-    assert {"", "runc", "mine", "kata"} <= set(chosen(*more).rules.runtime_handlers)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ("", "required: --library"),
-        (
-            "--library /l --dialects kai,yarn",
-            "invalid value 'kai,yarn': must be some of koordinator, kai, volcano, hami",
-        ),
         ("--library l.so", "invalid value 'l.so': must be an absolute path"),
         ("--library /a/../l.so", "must be an absolute path without '..'"),
-        ("--library /l --index 5", "invalid value '5': must be two digits"),
-        ("--library /l --unenforceable ignore", "invalid choice: 'ignore'"),
-        ("--library /l --indices 12", "unrecognized arguments"),
-        (
-            "--library /l --driver-capabilities gaming",
-            "invalid value 'gaming': must be some of compute, ",
-        ),
-        ("--library /l --nvidia-ctk '", "No closing quotation"),
-        ("--library /l --cdi-kind gpu", "invalid value 'gpu': must be VENDOR/CLASS"),
-        ("--library /l --cdi-kind management.nvidia.com/gpu", "must be a kind for tenants"),
-        ("--library /l --http here", "invalid value 'here': must be HOST:PORT, unix:PATH"),
-        ("--library /l --http unix:a", "invalid value 'a': must be an absolute path"),
-        ("--library /l --allow-capability CHOWN", "CHOWN"),
-        ("--library /l --core-policy fair", "invalid choice: 'fair'"),
+        ("--dialects kai,yarn", "'kai,yarn': must be some of koordinator, kai, volcano, hami"),
+        ("--index 5", "invalid value '5': must be two digits"),
+        ("--unenforceable ignore", "invalid choice: 'ignore'"),
+        ("--indices 12", "unrecognized arguments"),
+        ("--driver-capabilities gaming", "invalid value 'gaming': must be some of compute, "),
+        ("--nvidia-ctk '", "No closing quotation"),
+        ("--cdi-kind gpu", "invalid value 'gpu': must be VENDOR/CLASS"),
+        ("--cdi-kind management.nvidia.com/gpu", "must be a kind for tenants"),
+        ("--http here", "invalid value 'here': must be HOST:PORT, unix:PATH"),
+        ("--http unix:a", "invalid value 'a': must be an absolute path"),
+        ("--allow-capability CHOWN", "CHOWN"),
+        ("--core-policy fair", "invalid choice: 'fair'"),
+        ("INDEX=7", "environment GPUSLICE_AGENT_INDEX: invalid value '7': must be two digits"),
+        ("STRICT=maybe", "GPUSLICE_AGENT_STRICT: invalid value 'maybe': must be true"),
+        ("CORE_POLICY=fair", "GPUSLICE_AGENT_CORE_POLICY: invalid value 'fair': must be one of"),
+        ("LOG_FORMAT=xml", "GPUSLICE_AGENT_LOG_FORMAT: 'xml'"),
+        ("CDI_DIR=/a:b", "GPUSLICE_AGENT_CDI_DIR: invalid value 'b': must be an absolute"),
+        ("HTTP=9", "GPUSLICE_AGENT_HTTP: invalid value '9': must be HOST:PORT"),
+        ("LIBRARY=", "required: --library"),
     ],
 )
-def test_refused(arguments: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refused(given: str, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        command_line.from_arguments(arguments.split(), {})
+        chosen(*given.split()) if given[0] == "-" else chosen(**dict([given.split("=")]))
     assert ended.value.code == 2
     assert text in capsys.readouterr().err
 
 
 def test_help_has_examples_and_defaults() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "nri_plugin", "--help"], capture_output=True, text=True, check=True
-    )
-    for word in (
-        "examples:",
-        "doctor",
-        "GPUSLICE_AGENT_RUN_DIR",
-        "--cdi-dir",
-        "hostPID",
-        "default: /run/gpuslice",
-    ):
-        assert word in " ".join(done.stdout.split())
+    command = [sys.executable, "-m", "nri_plugin", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said = " ".join(done.stdout.split())
+    for word in ("examples:", "doctor", "GPUSLICE_AGENT_RUN_DIR", "--cdi-dir", "hostPID"):
+        assert word in said
+    assert "default: /run/gpuslice" in said

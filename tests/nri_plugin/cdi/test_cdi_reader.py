@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from gpuslice.contract import names
-from nri_plugin.host import cdi_reader
+from nri_plugin.host import cdi_reader, cdi_vendor
 from nri_plugin.host.cdi_reader import Reader
 from nri_plugin.policy.model import Device, Edits, Hook, HookStage, Mount, Specs
+from nri_plugin.policy.refusals import Refused, is_shortage
+from tests.descriptors import no_descriptors
 from tests.nri_plugin.cdi_nodes import NODES
 
 CTK = """\
@@ -272,3 +274,13 @@ def test_a_reader_looks_at_what_has_changed_alone(tmp_path: Path) -> None:
     assert reader.load() == reader.load()
     file.unlink()
     assert set(reader.load().devices) == {"GPU-3"}
+
+
+def test_without_descriptors_no_spec_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "nvidia.json").write_text(spec({"name": "G"}))
+    reader = Reader([tmp_path])
+    for look in (reader.load, lambda: cdi_vendor.by_name([tmp_path], ["vendor.com/gpu=0"])):
+        with no_descriptors(), pytest.raises(Refused, match="no file descriptors") as raised:
+            look()
+        assert is_shortage(raised.value)
+    assert not reader.load().problems

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,7 +13,6 @@ import pytest
 
 from gpuslice.contract import grant_file, grants
 from gpuslice.contract.grants import GpuGrant
-from nri_plugin.host import bundle
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.service import Service
 from nri_plugin.policy.kube_objects import Bound
@@ -31,6 +29,7 @@ from tests.nri_plugin.service_scene import (
     container,
     pod,
     refused,
+    sandbox,
     serving,
 )
 
@@ -56,8 +55,6 @@ async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
         assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == str(5 << 30)
         device = adjust.linux.devices[0]
         assert (device.path, device.major, device.minor) == ("/dev/x", 1, 3)
-        assert device.HasField("file_mode") and device.HasField("uid")
-        assert not device.HasField("gid")
         assert [hook.path for hook in adjust.hooks.create_container] == ["/bin/true"]
         grant = grant_file.decode((host.run / "c0/grant").read_bytes())
         gpu = grant_file.Gpu(UUID, 5 << 30, 20, 0, context_bytes=512 << 20, code_bytes=64 << 20)
@@ -127,29 +124,22 @@ async def test_a_share_of_a_gpu_that_another_plugin_gave_to_a_pod_is_refused(
         assert await runtime.create(of, what) is not None
 
 
-@pytest.mark.parametrize("sandbox", ["listed", "new"])
+@pytest.mark.parametrize("listed", [True, False])
 async def test_a_share_is_refused_where_selinux_hides_the_files_of_its_limit(
-    host: Host, sandbox: str
+    host: Host, listed: bool
 ) -> None:
     """containerd labels the sandbox, and the agent's files have no label, as this kernel has no
     SELinux. A container without a share starts."""
     of = pod(allocated=HALF)
-    _sandbox(host, of, "runc", selinuxLabel="system_u:system_r:container_t:s0")
+    label = "system_u:system_r:container_t:s0"
+    sandbox(host.settings.containerd_state, of.id, "runc", selinuxLabel=label)
     handler = host.service()
-    async with serving(handler, [of] if sandbox == "listed" else []) as runtime:
-        assert bool(handler.node.selinux) == (sandbox == "listed")
+    async with serving(handler, [of] if listed else []) as runtime:
+        assert bool(handler.node.selinux) is listed
         text = await refused(runtime, of, container())
         assert "SELinux labels containers, and the agent's files have no label" in text
         assert host.keys() == set()
         assert await runtime.create(pod(1, labels={}), container(1, sandbox=1)) is not None
-
-
-def _sandbox(host: Host, of: nri.PodSandbox, program: str, **process: str) -> None:
-    """Make a sandbox as containerd does. process: of its OCI configuration."""
-    made = bundle.directory(host.settings.containerd_state, of.id)
-    made.mkdir(parents=True)
-    (made / "runtime").write_text(program)
-    (made / "config.json").write_text(json.dumps({"process": {"cwd": "/", **process}}))
 
 
 def _asks(value: str) -> nri.Container:
@@ -162,7 +152,7 @@ def _asks(value: str) -> nri.Container:
 async def _at_nvidias_default(host: Host) -> AsyncIterator[tuple[Service, FakeRuntime]]:
     """The agent looks for other device plugins before it serves."""
     handler = host.service()
-    _sandbox(host, pod(labels={}), NVIDIA)
+    sandbox(host.settings.containerd_state, "sandbox-0", NVIDIA)
     await handler.node.look_for_plugins()
     async with serving(handler) as runtime:
         yield handler, runtime
@@ -209,7 +199,7 @@ async def test_while_it_is_not_known_which_gpus_are_held_nothing_is_overridden(
     """The container may be of a pod to which the kubelet assigned a GPU, or which another device
     plugin serves."""
     handler = host.service()
-    _sandbox(host, pod(labels={}), NVIDIA)
+    sandbox(host.settings.containerd_state, "sandbox-0", NVIDIA)
     if looked:
         await handler.node.look_for_plugins()
         handler.node.modes.unknown = "the kubelet's record cannot be read"
@@ -236,14 +226,12 @@ async def test_variables_of_a_grant_in_the_container(
     variables = {"main": {"VOLCANO_GPU_ALLOCATED": "5120"}}
     of = pod(allocated=HALF, grants=grants.encode(granted, variables, "index"))
     of.runtime_handler = handler
-    state = host.settings.containerd_state / "io.containerd.runtime.v2.task/k8s.io"
-    (state / of.id).mkdir(parents=True)
+    state = host.settings.containerd_state
     if default:
-        (state / of.id / "runtime").write_text(default)
+        sandbox(state, of.id, default)
     async with serving(host.service()) as runtime:
         if handler:  # the default shows in another pod's sandbox
-            (state / "sandbox-1").mkdir()
-            (state / "sandbox-1/runtime").write_text(default)
+            sandbox(state, "sandbox-1", default)
             await runtime.create(pod(1, {}), container(1, sandbox=1))
         reply = await runtime.create(of, container())
         assert reply is not None

@@ -1,4 +1,5 @@
-"""The host's files, as the doctor reads them: the kubelet's checkpoint, NVIDIA's configuration."""
+"""The host's files, as the doctor reads them: the kubelet's checkpoint, NVIDIA's configuration,
+the kernel's device files and mounts."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.doctor import host
+from nri_plugin.doctor import host, host_kernel
 from nri_plugin.doctor.checks import examine
-from nri_plugin.doctor.facts import DevicePlugins, Level, Runtime
+from nri_plugin.doctor.facts import DevChar, DevicePlugins, Level, Runtime
 from nri_plugin.host import bundle
-from nri_plugin.host.driver_root import DriverRoot
+from nri_plugin.host.driver_root import WITHOUT_MOUNT, DriverRoot
 from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import CdiDevice, Edits, Hook, HookStage, Specs
 from nri_plugin.policy.nvidia import Toolkit
@@ -47,30 +48,21 @@ def below(directory: Path) -> Settings:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (
-            json.dumps(CHECKPOINT),
-            DevicePlugins(
-                {"nvidia.com/gpu": ["GPU-a", "GPU-b"], "x/y": []}, [("u", "c", "nvidia.com/gpu")]
-            ),
-        ),
-        ('{"Data":{"PodDeviceEntries":null,"RegisteredDevices":null}}', DevicePlugins()),
+        (json.dumps(CHECKPOINT), {"nvidia.com/gpu": ["GPU-a", "GPU-b"], "x/y": []}),
+        ('{"Data":{"PodDeviceEntries":null,"RegisteredDevices":null}}', {}),
+        *((each, None) for each in ("", "[]", "{}", '{"Data":7}')),
+        ('{"Data":{"PodDeviceEntries":[{}]}}', None),
     ],
 )
-def test_the_kubelets_checkpoint(tmp_path: Path, text: str, expected: DevicePlugins) -> None:
+def test_the_kubelets_checkpoint(
+    tmp_path: Path, text: str, expected: dict[str, list[str]] | None
+) -> None:
     (tmp_path / "device-plugins").mkdir()
     (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
     found = host.find_device_plugins(below(tmp_path))
-    assert (found.registered, found.allocated) == (expected.registered, list(expected.allocated))
-    assert found.problem is None
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"Data":7}', '{"Data":{"PodDeviceEntries":[{}]}}']
-)
-def test_a_malformed_checkpoint_is_a_problem(tmp_path: Path, text: str) -> None:
-    (tmp_path / "device-plugins").mkdir()
-    (tmp_path / "device-plugins" / "kubelet_internal_checkpoint").write_text(text)
-    assert host.find_device_plugins(below(tmp_path)).problem is not None
+    assert (found.problem is None) is (expected is not None)
+    assert found.registered == (expected or {})
+    assert [*found.allocated] == ([("u", "c", "nvidia.com/gpu")] if expected else [])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a PID namespace")
@@ -132,15 +124,12 @@ def test_no_kubelet_at_all(tmp_path: Path) -> None:
 def test_the_hosts_files_are_looked_for_under_its_root(tmp_path: Path) -> None:
     """A pod sees the host's root elsewhere. Links resolve relative to that root."""
     (tmp_path / "var/lib/kubelet/device-plugins").mkdir(parents=True)
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/nvidia.toml").write_text('swarm-resource = "X"\n')
     (tmp_path / "lib").symlink_to("/usr")
     (tmp_path / "usr").mkdir()
     (tmp_path / "usr/nvidia-cdi-hook").touch()
     given = ("--host-root", str(tmp_path), "--kubelet-dir", "/var/lib/k0s/kubelet")
     settings: Settings = chosen(*given)["settings"]
     assert host.find_device_plugins(settings).problem is None
-    assert host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml")).toolkit == OF_X
     names = ("/lib/nvidia-cdi-hook", "/lib/gone", "/usr/gone")
     hooks = tuple(Hook(HookStage.CREATE_CONTAINER, name) for name in names)
     specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(hooks=hooks))})
@@ -171,21 +160,97 @@ def test_containerds_directories_lie_where_the_hosts_links_lead(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("text", "known"),
-    [('swarm-resource = "X"\n', OF_X), ("a = \n", None), (None, None)],
+    ("place", "text", "known"),
+    [
+        ("etc/nvidia.toml", 'swarm-resource = "X"\n', OF_X),
+        (str(OPERATORS_CONFIG)[1:], 'swarm-resource = "X"\n', OF_X),
+        ("etc/nvidia.toml", "a = \n", None),
+        ("elsewhere", "", None),
+    ],
 )
-def test_nvidias_configuration(tmp_path: Path, text: str | None, known: object) -> None:
-    file = tmp_path / "config.toml"
-    if text is not None:
-        file.write_text(text)
-    found = host.read_nvidia_runtime(Path("/"), file)
+def test_nvidias_configuration(
+    tmp_path: Path, place: str, text: str, known: Toolkit | None
+) -> None:
+    """The one that is given, or GPU Operator's."""
+    file = tmp_path / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    found = host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml"))
     assert found.toolkit == known
+    assert known is None or found.file == f"/{place}"
     assert (found.problem is not None) is (text == "a = \n")
 
 
-def test_the_configuration_of_gpu_operators_toolkit(tmp_path: Path) -> None:
-    own = tmp_path / str(OPERATORS_CONFIG).lstrip("/")
-    own.parent.mkdir(parents=True)
-    own.write_text('swarm-resource = "X"\n')
-    found = host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml"))
-    assert (found.toolkit, found.file) == (OF_X, str(OPERATORS_CONFIG))
+# --- the kernel
+
+
+def nodes(directory: Path) -> None:
+    """A link to a node stands for a node, which only root could make."""
+    (directory / "nvidia-caps").mkdir(parents=True)
+    (directory / "nvidia0").symlink_to("/dev/null")
+    (directory / "nvidia-caps/nvidia-cap1").symlink_to("/dev/zero")
+    (directory / "nvidia.log").touch()
+
+
+@pytest.mark.parametrize("below", ["", "run/nvidia/driver"])
+def test_nodes_without_a_link(tmp_path: Path, below: str) -> None:
+    """The driver's nodes are the host's, or those of a driver container."""
+    nodes(tmp_path / below / "dev")
+    (tmp_path / "dev/char").mkdir(parents=True)
+    root = DriverRoot(Path("/") / below, tmp_path / below, tmp_path)
+    both = ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1")
+    assert host_kernel.dev_char(tmp_path, root) == DevChar(both, both)
+    (tmp_path / "dev/char/1:3").symlink_to("../nvidia0")
+    assert host_kernel.dev_char(tmp_path, root).lacking == both[1:]
+    assert host_kernel.dev_char(tmp_path / "none", WITHOUT_MOUNT).nodes == ()
+
+
+def test_whether_apparmor_is_enabled(tmp_path: Path) -> None:
+    assert not host_kernel.apparmor(tmp_path)
+    directory = tmp_path / "sys/module/apparmor/parameters"
+    directory.mkdir(parents=True)
+    for text in ("N\n", "Y\n"):
+        (directory / "enabled").write_text(text)
+        assert host_kernel.apparmor(tmp_path) is (text == "Y\n")
+
+
+MOUNTS = """\
+100 90 0:50 / / rw,relatime - overlay overlay rw
+101 100 0:22 /gpuslice /run/gpuslice rw - tmpfs tmpfs rw
+102 100 0:22 /containerd /run/containerd rw master:5 - tmpfs tmpfs rw
+103 100 0:22 /shared /run/shared rw shared:6 master:5 - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "reaches"),
+    [
+        ("/run/gpuslice", False),
+        ("/run/containerd", False),
+        ("/run/shared", True),
+        ("/run/shared/below", True),
+        ("/run/sharedness", False),
+        ("/elsewhere", False),
+    ],
+)
+def test_mounts_that_reach_the_host(path: str, reaches: bool) -> None:
+    assert host_kernel.propagates(MOUNTS, Path(path)) is reaches
+
+
+def test_the_flags_of_the_agent_in_this_pod(tmp_path: Path) -> None:
+    """The doctor in `kubectl exec` has none; another pod's agent is not asked."""
+
+    def process(name: str, namespace: int, *command: str) -> None:
+        (tmp_path / name / "ns").mkdir(parents=True)
+        (tmp_path / name / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
+        text = "".join(f"{word}\0" for word in ("/usr/bin/python", *command))
+        (tmp_path / name / "cmdline").write_text(text)
+
+    process("self", 2, "-m", "nri_plugin", "doctor")
+    process("10", 1, "-m", "nri_plugin", "--library", "/elsewhere")
+    process("11", 2, "-m", "nri_plugin", "distribute", "--library", "/l")
+    process("12", 2, "-m", "nri_plugin")
+    process("13", 2)
+    assert host_kernel.agent_arguments(tmp_path) == ()
+    process("14", 2, "-m", "nri_plugin", "--library", "/l", "--strict")
+    assert list(host_kernel.agent_arguments(tmp_path)) == ["--library", "/l", "--strict"]

@@ -8,29 +8,19 @@ from typing import Any
 from nri_plugin.command_line import from_arguments
 from nri_plugin.doctor.facts import (
     Agent,
-    DevChar,
     DevicePlugins,
     Facts,
     Kernel,
-    Level,
     NvidiaRuntime,
     RunDir,
     Runtime,
     Socket,
 )
-from nri_plugin.policy.model import CdiDevice, Edits, Gpu, Hook, HookStage, Mount, Specs
-from nri_plugin.policy.nvidia import Toolkit
+from nri_plugin.policy.model import CdiDevice, Edits, Gpu, Hook, HookStage, Specs
 
 GPU = Gpu("GPU-a", 0, 40 << 30)
 HOOK = Hook(HookStage.CREATE_CONTAINER, "/usr/bin/nvidia-cdi-hook")
-ENCODE = Mount("/usr/lib/libnvidia-encode.so.580", "/usr/lib/libnvidia-encode.so.580")
 DEVICE = CdiDevice("GPU-a", "/etc/cdi/nvidia.yaml", Edits(hooks=(HOOK,)))
-NVIDIA = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/x/nvidia-runtime"}}
-ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
-REFUSES = Toolkit(of_unprivileged=False)
-MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
-TOLERATE = {"tolerate_missing_plugins_annotation": "free"}
-REJECTS = {"enable": True, "reject_oci_hook_adjustment": True}
 
 
 def config(
@@ -62,12 +52,6 @@ def chosen(*options: str) -> dict[str, Any]:
     return {"settings": from_arguments(["--library", "/lib.so", *options], {})}
 
 
-GIVES_WHOLE = from_arguments(["--library", "/lib.so", "--whole-gpus", "any"], {})
-OURS = DevicePlugins(
-    {"nvidia.com/gpu": ["GPU-a"]},
-    [("uid", "main", "nvidia.com/gpu")],
-    ["device-plugins/gpuslice-gpu.sock"],
-)
 WHOLE = Facts(
     settings=from_arguments(["--library", "/lib.so"], {}),
     root=True,
@@ -85,18 +69,3 @@ WHOLE = Facts(
     kernel=Kernel("6.1"),
     agent=Agent(True, "ok"),
 )
-
-
-def runtime(version: str = "v2.4.2", name: str = "containerd", **of: Any) -> dict[str, Any]:
-    return {"runtime": Runtime(name, version, config(**of))}
-
-
-def with_spec(device: CdiDevice | None, *problems: str) -> dict[str, Any]:
-    return {"specs": Specs({} if device is None else {"GPU-a": device}, problems)}
-
-
-NVIDIAS = runtime(handlers={"nvidia": NVIDIA}, default="nvidia")
-MIG = Gpu("GPU-m", 1, 1 << 30, problem="MIG mode is enabled")
-OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
-LACKING = DevChar(("/dev/nvidia0", "/dev/nvidiactl"), ("/dev/nvidia0",))
-CGROUPFS = {"runc": {"options": {"SystemdCgroup": False}}}

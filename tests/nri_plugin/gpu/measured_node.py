@@ -58,6 +58,12 @@ class Node:
             (directory / names.FILE_LEASE).write_bytes(lease)
         self.charge(key, charged_bytes)
 
+    def one(self) -> None:
+        """A container that is charged 500 bytes; NVML lists 700 of its process."""
+        self.add("c1", "key-1", 500)
+        self.process(11, "c1")
+        self.nvml({11: 700})
+
     def charge(self, key: str, charged_bytes: int) -> None:
         at = region_file.Geometry(1).gpu_offset(0)
         with (self.root / key / names.FILE_REGION).open("r+b") as file:

@@ -49,7 +49,7 @@ class Node:
     def starts(self) -> float:
         return self.metric("gpuslice_arbiter_starts_total") or 0
 
-    def during(self, work: Callable[[], Awaitable[None]]) -> None:
+    def during(self, work: Callable[[], Awaitable[object]]) -> None:
         async def run() -> None:
             running = asyncio.create_task(self.arbiter.run())
             try:
@@ -76,26 +76,28 @@ def pid(root: Path) -> int:
     return int((file.exists() and file.read_text()) or 0)
 
 
+async def serving(node: Node, root: Path, after: int = 0) -> int:
+    """Wait for a child, another one than `after`, to serve; return its number."""
+    await until_async(lambda: node.up and pid(root) not in (0, after))
+    return pid(root)
+
+
 def gone(number: int) -> None:
     until(lambda: not Path(f"/proc/{number}").exists(), f"the end of process {number}")
 
 
-def beats(root: Path) -> int:
-    """How often it wrote its heartbeat."""
-    file = root / "beats"
-    return file.stat().st_size if file.exists() else 0
-
-
 def pause_until_it_beats(root: Path) -> None:
     """The event loop does not run meanwhile, and reads no heartbeat."""
-    before = beats(root)
-    until(lambda: beats(root) > before + 1, "heartbeats")
+    file = root / "beats"
+    until(file.exists, "a heartbeat")
+    before = file.stat().st_size
+    until(lambda: file.stat().st_size > before + 1, "heartbeats")
 
 
 def test_an_arbiter_ends_with_its_input(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     node = python(tmp_path, SERVES)
-    node.during(lambda: until_async(lambda: node.up and pid(tmp_path) != 0))
+    node.during(lambda: serving(node, tmp_path))
     gone(pid(tmp_path))
     assert node.starts == 1
     assert any(text.startswith("arbiter started") for text in caplog.messages)
@@ -108,10 +110,9 @@ def test_an_arbiter_that_is_killed_is_replaced(
     node = python(tmp_path, SERVES)
 
     async def work() -> None:
-        await until_async(lambda: node.up and pid(tmp_path) != 0)
-        first = pid(tmp_path)
+        first = await serving(node, tmp_path)
         os.kill(first, signal.SIGKILL)
-        await until_async(lambda: node.up and pid(tmp_path) not in (0, first))
+        await serving(node, tmp_path, after=first)
         assert node.starts == 2
         gone(first)
 
@@ -127,15 +128,14 @@ def test_an_arbiter_without_heartbeats_is_killed_and_replaced(
     node = python(tmp_path, program)
 
     async def work() -> None:
-        await until_async(lambda: node.up and pid(tmp_path) != 0)
-        first = pid(tmp_path)
+        first = await serving(node, tmp_path)
         if program is BEATS:
             os.kill(first, signal.SIGSTOP)
         while node.starts < 2:
             jump(60)
             await asyncio.sleep(0.05)
         gone(first)
-        await until_async(lambda: node.up and pid(tmp_path) != first)
+        await serving(node, tmp_path, after=first)
 
     node.during(work)
     said = [text for text in caplog.messages if "arbiter exited" in text]

@@ -227,9 +227,3 @@ def test_a_gpu_of_one_process_at_a_time_is_left_to_its_tenant(
     monkeypatch.setattr(processes, "memory", lambda _: {})
     with pytest.raises(answers.UnknownSizeError, match="EXCLUSIVE_PROCESS"):
         context_size.measure("GPU-0")
-
-
-@pytest.mark.sim
-def test_measuring_a_context_leaves_no_memory_in_use(gpu_host: Host) -> None:
-    assert learn(over(gpu_host), GPU, OTHER) == {GPU: 300 * MIB, OTHER: 300 * MIB}
-    assert used(gpu_host) == [0, 0]

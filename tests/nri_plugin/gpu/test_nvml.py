@@ -148,7 +148,11 @@ def test_xid_errors_since_the_last_look(gpus: nvml.Gpus, driver: Driver) -> None
     assert lines[1]["xids"] == [["GPU-1", 79]] and "error" in lines[1]
     driver.events = {"GPU-1": [95]}
     assert ask(gpus, 3)[0]["xids"] == [["GPU-1", 95]], "read before NVML is initialized again"
+    driver.lost = set()
     assert [line["xids"] for line in ask(gpus, 4)[1].values()] == [[], []]
+    driver.events = {"GPU-0": [13] * 1001}
+    counts = [len(ask(gpus, number)[1][0]["xids"]) for number in (5, 6, 7)]
+    assert counts == [1000, 1, 0], "so many at most in one answer"
 
 
 def test_nvml_is_initialised_again_only_while_a_gpu_does_not_answer(

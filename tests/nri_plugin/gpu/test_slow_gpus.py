@@ -1,11 +1,17 @@
-"""The GPU inventory while GPUs, or all of NVML, answer late or not at all."""
+"""The GPU inventory while GPUs, or all of NVML, answer late or not at all.
+
+The last tests have NVML's real process, over simulated GPUs.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,91 +19,55 @@ from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.nvml_queries import PROCESSES
 from nri_plugin.gpu.record import FILE, Record
 from tests.nri_plugin import fake_nvml
-from tests.nri_plugin.gpu.deadlines import Deadlines
-from tests.nri_plugin.gpu.inventory_scene import GPU_1, GPU_2, ONE, TWO, Answers
+from tests.nri_plugin.gpu.inventory_scene import GPU_1, GPU_2, ONE, SILENT, TWO, Deadlines, scene
+from tests.simgpu.host import GIB, Host
 from tests.support import Clock, until_async
 
 
-async def scene(path: Path) -> tuple[Answers, Clock, Inventory, Deadlines]:
-    """Two GPUs that have answered."""
-    answers, clock = Answers(path, ONE, TWO), Clock()
-    gpus = answers.inventory(clock)
-    await gpus.refresh()
-    return answers, clock, gpus, Deadlines(gpus.nvml)
-
-
-async def heard(gpus: Inventory) -> None:
-    """Return when no answer is late any more."""
-    await gpus.refresh()
-    await until_async(lambda: not gpus.nvml._running.late)  # type: ignore[union-attr]
-
-
 async def test_a_gpu_that_does_not_answer_is_unhealthy_until_it_does(tmp_path: Path) -> None:
-    answers, clock, gpus, deadlines = await scene(tmp_path)
-    answers.give(ONE, {**TWO, "silent": True})
-    clock.seconds += 5
-    looking = asyncio.create_task(gpus.refresh())
-    await until_async(lambda: deadlines.heard(0))
-    assert not looking.done()
-    deadlines.expire()
-    await looking
-    assert ([*gpus.gpus], gpus.problem) == ([GPU_1], None)
-    assert gpus.seen[1].problem == "NVML did not answer for it in 60 s"
-    clock.seconds += 5
-    await gpus.refresh()  # waits for this GPU no more
-    assert [*gpus.gpus] == [GPU_1]
-    answers.give(ONE, TWO)
-    clock.seconds += 5
-    await heard(gpus)
-    clock.seconds += 5
-    await gpus.refresh()
-    assert [*gpus.gpus] == [GPU_1, GPU_2]
-    await gpus.close()
+    async with scene(tmp_path, ONE, TWO) as s:
+        await s.ask()
+        s.give(ONE, SILENT)
+        assert await s.late(0) == [GPU_1]
+        assert s.inventory.problem is None
+        assert s.inventory.seen[1].problem == "NVML did not answer for it in 60 s"
+        assert await s.ask() == [GPU_1]  # waits for this GPU no more
+        s.give(ONE, TWO)
+        await s.caught_up()
+        assert await s.ask() == [GPU_1, GPU_2]
 
 
 async def test_measurements_do_not_wait_for_a_gpu_that_was_slow(tmp_path: Path) -> None:
     """The GPU stays out until it has answered a query of its health in time: its next answer may be
     as slow."""
-    answers, clock, gpus, deadlines = await scene(tmp_path)
-    answers.give(ONE, {**TWO, "silent": True})
-    asked = asyncio.create_task(gpus.nvml.ask(PROCESSES))
-    await until_async(lambda: deadlines.heard(0))
-    deadlines.expire()
-    assert (await asked).lines.keys() == {0}
-    running = gpus.nvml._running
-    assert running is not None
-    running.late.clear()  # it has answered, later
-    assert (await gpus.nvml.ask(PROCESSES)).lines.keys() == {0}
-    assert gpus.nvml.silent and not running.late
-    answers.give(ONE, TWO)
-    clock.seconds += 5
-    await gpus.refresh()
-    assert not gpus.nvml.silent
-    assert (await gpus.nvml.ask(PROCESSES)).lines.keys() == {0, 1}
-    await gpus.close()
+    async with scene(tmp_path, ONE, TWO) as s:
+        await s.ask()
+        s.give(ONE, SILENT)
+        asked = asyncio.create_task(s.nvml.ask(PROCESSES))
+        await until_async(lambda: s.deadlines.heard(0))
+        s.deadlines.expire()
+        assert (await asked).lines.keys() == {0}
+        running = s.nvml._running
+        assert running is not None
+        running.late.clear()  # it has answered, later
+        assert (await s.nvml.ask(PROCESSES)).lines.keys() == {0}
+        assert s.nvml.silent and not running.late
+        await s.ask(ONE, TWO)
+        assert not s.nvml.silent
+        assert (await s.nvml.ask(PROCESSES)).lines.keys() == {0, 1}
 
 
 async def test_a_slow_first_answer_is_waited_for(tmp_path: Path) -> None:
     """The driver attaches each GPU anew where persistence mode is off. The other GPUs serve at
     once."""
-    clock = Clock()
-    answers = Answers(tmp_path, ONE, {**TWO, "silent": True})
-    gpus = answers.inventory(clock)
-    deadlines = Deadlines(gpus.nvml)
-    looking = asyncio.create_task(gpus.refresh())
-    await until_async(lambda: deadlines.heard(0))
-    clock.seconds += 60
-    deadlines.expire()
-    await looking
-    assert ([*gpus.gpus], gpus.problem, gpus.nvml.silent) == ([GPU_1], None, True)
-    assert gpus.unnamed == ["GPU 1: NVML has not answered for it yet (60 s)"]
-    answers.give(ONE, TWO)
-    clock.seconds += 5
-    await heard(gpus)
-    clock.seconds += 5
-    await gpus.refresh()
-    assert ([*gpus.gpus], gpus.nvml.silent, gpus.unnamed) == ([GPU_1, GPU_2], False, [])
-    await gpus.close()
+    async with scene(tmp_path, ONE, SILENT) as s:
+        assert await s.late(0, after_s=60) == [GPU_1]
+        assert (s.inventory.problem, s.nvml.silent) == (None, True)
+        assert s.inventory.unnamed == ["GPU 1: NVML has not answered for it yet (60 s)"]
+        s.give(ONE, TWO)
+        await s.caught_up()
+        assert await s.ask() == [GPU_1, GPU_2]
+        assert (s.nvml.silent, s.inventory.unnamed) == (False, [])
 
 
 async def test_a_driver_that_starts_slowly_is_not_started_again(
@@ -105,122 +75,164 @@ async def test_a_driver_that_starts_slowly_is_not_started_again(
 ) -> None:
     """The same process answers after a minute; the log shows the progress. After FIRST_S it counts
     as hung, and is replaced."""
-    clock, go = Clock(), tmp_path / "go"
+    go = tmp_path / "go"
     script = (
         "import os, runpy, sys, time\n"
         f"while not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
         f"runpy.run_path({fake_nvml.PROGRAM[1]!r}, run_name='__main__')"
     )
-    answers = Answers(tmp_path, ONE)
-    gpus = answers.inventory(clock)
-    gpus.nvml.child.command = (sys.executable, "-c", script, str(tmp_path / "answers"))
-    deadlines = Deadlines(gpus.nvml)
-
-    async def late_s(seconds: float) -> None:
-        looking = asyncio.create_task(gpus.refresh())
-        await until_async(lambda: gpus.nvml._running and gpus.nvml._running.requests)
-        clock.seconds += seconds
-        deadlines.expire()
-        await looking
-
-    await late_s(12)
-    running = gpus.nvml._running
-    assert "NVML has not answered for 12 s" in str(gpus.problem)
-    await late_s(48)
-    assert "NVML has not answered for 60 s" in str(gpus.problem)
-    assert gpus.nvml._running is running
-    go.touch()
-    clock.seconds += 5
-    await gpus.refresh()
-    assert ([*gpus.gpus], gpus.problem) == ([GPU_1], None)
-    assert sum("has not answered" in text for text in caplog.messages) == 2
-    await gpus.close()
-    go.unlink()
-    clock.seconds += 5
-    await late_s(121)
-    assert (gpus.problem, gpus.nvml._running) == ("NVML did not answer in 60 s", None)
-    await gpus.close()
+    async with scene(tmp_path, ONE) as s:
+        s.nvml.child.command = (sys.executable, "-c", script, str(tmp_path / "answers"))
+        await s.late(after_s=12)
+        running = s.nvml._running
+        assert "NVML has not answered for 12 s" in str(s.inventory.problem)
+        await s.late(after_s=43)
+        assert "NVML has not answered for 60 s" in str(s.inventory.problem)
+        assert s.nvml._running is running
+        go.touch()
+        assert await s.ask() == [GPU_1]
+        assert s.inventory.problem is None
+        assert sum("has not answered" in text for text in caplog.messages) == 2
+        await s.inventory.close()
+        go.unlink()
+        await s.late(after_s=121)
+        assert s.inventory.problem == "NVML did not answer in 60 s"
+        assert s.nvml._running is None
 
 
 async def test_a_process_in_which_no_gpu_answers_is_replaced(tmp_path: Path) -> None:
     """NVML still lists the GPUs. It is waited for as long as for its first answers."""
-    answers, clock, gpus, deadlines = await scene(tmp_path)
-    answers.give({**ONE, "silent": True}, {**TWO, "silent": True})
-    running = gpus.nvml._running
-    clock.seconds += 119
-    looking = asyncio.create_task(gpus.refresh())
-    await until_async(deadlines.listed)
-    deadlines.expire()
-    await looking
-    assert gpus.nvml._running is running
-    clock.seconds += 5
-    await gpus.refresh()
-    assert (gpus.problem, gpus.nvml._running) == ("NVML did not answer in 60 s", None)
-    await gpus.close()
+    async with scene(tmp_path, ONE, TWO) as s:
+        await s.ask()
+        s.give({**ONE, "silent": True}, SILENT)
+        running = s.nvml._running
+        s.clock.seconds += 119
+        looking = asyncio.create_task(s.inventory.refresh())
+        await until_async(s.deadlines.listed)
+        s.deadlines.expire()
+        await looking
+        assert s.nvml._running is running
+        await s.ask()
+        assert s.inventory.problem == "NVML did not answer in 60 s"
+        assert s.nvml._running is None
 
 
 async def test_after_a_restart_the_last_known_gpus_serve(tmp_path: Path) -> None:
     """They serve while NVML does not answer. A GPU that does not answer serves up to FIRST_S."""
-    answers = Answers(tmp_path, ONE, {**TWO, "problem": "MIG mode is enabled"})
     record = Record(tmp_path, "boot")
     record.begin()
-    gpus = answers.inventory(record=record)
-    await gpus.refresh()
-    seen = gpus.seen
-    await gpus.close()
+    mig = {**TWO, "problem": "MIG mode is enabled"}
+    async with scene(tmp_path, ONE, mig, record=record) as s:
+        await s.ask()
+        seen = s.inventory.seen
     await until_async(lambda: "GPU-2" in (tmp_path / FILE).read_text())
-    answers.give(hang=True)
-    clock = Clock()
-    again = answers.inventory(clock, Record(tmp_path, "boot"))
-    assert (again.seen, [*again.gpus]) == (seen, [GPU_1])
-    deadlines = Deadlines(again.nvml)
-    looking = asyncio.create_task(again.refresh())
-    await until_async(lambda: again.nvml._running and again.nvml._running.requests)
-    deadlines.expire()
-    await looking
-    assert "has not answered" in str(again.problem)
-    assert (again.seen, [*again.gpus]) == (seen, [GPU_1])
-    await again.close()
-    answers.give({**ONE, "silent": True}, TWO)
-    clock.seconds += 5
-    looking = asyncio.create_task(again.refresh())
-    await until_async(lambda: deadlines.heard(1))
-    deadlines.expire()
-    await looking
-    assert [*again.gpus] == [GPU_1, GPU_2]
-    clock.seconds += 120
-    await again.refresh()
-    assert [*again.gpus] == [GPU_2]
-    assert again.seen[0].problem == "NVML did not answer for it in 60 s"
-    await again.close()
+    async with scene(tmp_path, hang=True, record=Record(tmp_path, "boot")) as s:
+        gpus = s.inventory
+        assert (gpus.seen, [*gpus.gpus]) == (seen, [GPU_1])
+        assert await s.late() == [GPU_1]
+        assert "has not answered" in str(gpus.problem) and gpus.seen == seen
+        await gpus.close()
+        s.give({**ONE, "silent": True}, TWO)
+        assert await s.late(1) == [GPU_1, GPU_2]
+        s.clock.seconds += 115
+        assert await s.ask() == [GPU_2]
+        assert gpus.seen[0].problem == "NVML did not answer for it in 60 s"
 
 
 async def test_a_child_that_hangs_is_killed_and_not_followed_while_it_lingers(
     tmp_path: Path,
 ) -> None:
-    clock = Clock()
-    answers = Answers(tmp_path, hang=True)
-    gpus = answers.inventory(clock)
-    deadlines = Deadlines(gpus.nvml)
-    looking = asyncio.create_task(gpus.refresh())
-    await until_async(lambda: gpus.nvml._running and gpus.nvml._running.requests)
-    clock.seconds += 120
-    deadlines.expire()
-    await looking
-    assert gpus.problem == "NVML did not answer in 60 s"
-    lingering = gpus.nvml.child.lingering
-    assert lingering is not None
-    assert await lingering.wait() == -signal.SIGKILL
-    # To the agent, a child that no signal reaches is the same as this:
-    sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
-    gpus.nvml.child.lingering = sleeper
-    clock.seconds += 5
-    await gpus.refresh()
-    assert "still hangs in the driver" in str(gpus.problem)
-    sleeper.kill()
-    await sleeper.wait()
-    clock.seconds += 5
-    answers.give(ONE)
-    await gpus.refresh()
-    assert gpus.gpus
-    await gpus.close()
+    async with scene(tmp_path, hang=True) as s:
+        await s.late(after_s=120)
+        assert s.inventory.problem == "NVML did not answer in 60 s"
+        lingering = s.nvml.child.lingering
+        assert lingering is not None
+        assert await lingering.wait() == -signal.SIGKILL
+        # To the agent, a child that no signal reaches is the same as this:
+        sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
+        s.nvml.child.lingering = sleeper
+        await s.ask()
+        assert "still hangs in the driver" in str(s.inventory.problem)
+        sleeper.kill()
+        await sleeper.wait()
+        assert await s.ask(ONE)
+
+
+# --- the real process ----------------------------------------------------------------------------
+
+
+def over(host: Host, work: Callable[[Inventory], Coroutine[Any, Any, None]]) -> None:
+    """Run it while the host's driver runs."""
+
+    async def run() -> None:
+        gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
+        await work(gpus)
+        await gpus.close()
+
+    host.up()
+    try:
+        asyncio.run(run())
+    finally:
+        host.down()
+
+
+@pytest.mark.sim
+def test_a_gpu_in_trouble_is_named_and_not_offered(build_dir: Path, tmp_path: Path) -> None:
+    config = tmp_path / "host.toml"
+    text = (
+        '[[gpu]]\nuuid = "GPU-00000000-0000-0000-0000-00000000000{0}"\nminor = {0}\n'
+        'memory = "1Gi"\n{1}'
+    )
+    mig = 'mig_uuid = "MIG-00000000-0000-0000-0000-000000000009"\n'
+    config.write_text("".join(text.format(n, mig if n == 1 else "") for n in range(3)))
+    host = Host(tmp_path / "sim", ("--config", config), build_dir)
+
+    async def work(gpus: Inventory) -> None:
+        await gpus.refresh()
+        assert [gpu.minor for gpu in gpus.gpus] == [0, 2]
+        assert "MIG mode is enabled" in gpus.seen[1].problem
+        assert gpus.seen[1].memory_bytes == GIB and gpus.seen[1].bus_id
+        whole = gpus.seen
+        for action, problem in (("reset", "recovery: reset the GPU"), ("none", "")):
+            host.fault("recovery", action)
+            await gpus.refresh()
+            assert problem in gpus.seen[0].problem
+        host.fault("lose", gpu=2)
+        for _ in range(2):
+            await gpus.refresh()
+            # It does not even report its name any more.
+            assert gpus.gpus == whole[:1]
+            assert gpus.seen[2] == replace(whole[2], problem="GPU is lost")
+
+    over(host, work)
+
+
+@pytest.mark.sim
+def test_one_gpu_that_hangs_in_the_driver_is_one_unhealthy_gpu(
+    build_dir: Path, tmp_path: Path
+) -> None:
+    """The real child over the simulated driver: the GPU's calls take an hour, then none again."""
+    host = Host(tmp_path / "sim", ("--gpu", str(GIB), "--gpu", str(2 * GIB)), build_dir)
+
+    async def work(gpus: Inventory) -> None:
+        deadlines = Deadlines(gpus.nvml)
+        await gpus.refresh()
+        healthy = gpus.seen
+        assert [gpu.memory_bytes for gpu in gpus.gpus] == [GIB, 2 * GIB]
+        host.fault("latency", "MEMORY_INFO", str(3600 * 10**9), gpu=1)
+        looking = asyncio.create_task(gpus.refresh())
+        await until_async(lambda: deadlines.heard(0))
+        deadlines.expire()
+        await looking
+        assert (gpus.gpus, gpus.problem) == (healthy[:1], None)
+        for _ in range(3):
+            await gpus.refresh()
+            assert gpus.gpus == healthy[:1]
+            answers = await gpus.nvml.ask("processes")
+            assert answers.lines[0]["uuid"] == healthy[0].uuid
+        await gpus.close()
+        host.fault("latency", "MEMORY_INFO", "0", gpu=1)
+        await gpus.refresh()
+        assert gpus.gpus == healthy
+
+    over(host, work)

@@ -82,28 +82,3 @@ def test_a_file_that_was_removed_between_open_and_lock_counts_for_nothing(
     asyncio.run(Lock(tmp_path, "pid=new").acquire(said.append))
     assert (len(said) == 1 and "No such file" in said[0]) or "it was removed" in said[0]
     assert (tmp_path / FILE).read_text() == "pid=new\n"
-
-
-def test_a_directory_that_others_can_reach_is_closed_to_them(tmp_path: Path) -> None:
-    """A kubelet makes such a directory for a hostPath of type DirectoryOrCreate."""
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    run_dir.chmod(0o755)
-    asyncio.run(Lock(run_dir, "me").acquire(print))
-    assert run_dir.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
-def test_a_directory_of_another_user_is_not_used(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    os.chown(run_dir, 65534, 0)
-    said: list[str] = []
-
-    def report(why: str) -> None:
-        said.append(why)
-        os.chown(run_dir, 0, 0)
-
-    asyncio.run(Lock(run_dir, "me").acquire(report))
-    (why,) = said
-    assert why.startswith(f"{run_dir}: invalid owner, user 65534: must be user 0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -74,12 +73,8 @@ def test_a_configuration_that_cannot_be_read_is_refused(bundle: Bundle, config: 
 def test_a_capability_of_any_set_that_loosens_the_limit(bundle: Bundle, of: str) -> None:
     """A setuid program in the image gets only what is in the bounding set."""
     bundle.create()
-    written = json.loads((bundle.path / "config.json").read_text())
-    written["process"]["capabilities"] = {of: ["CAP_CHOWN", "CAP_DAC_READ_SEARCH"]}
-    (bundle.path / "config.json").write_text(json.dumps(written))
-    with pytest.raises(Refused, match=r"value DAC_READ_SEARCH: .* the container open") as refused:
-        bundle.examine()
-    assert refused.value.refusal.reason is Reason.CAPABILITY
+    bundle.configure(process={"capabilities": {of: ["CAP_CHOWN", "CAP_DAC_READ_SEARCH"]}})
+    expect_refusal(bundle, Reason.CAPABILITY, "value DAC_READ_SEARCH: ", " the container open")
     bundle.examine(allowed={"DAC_READ_SEARCH"})
 
 
@@ -88,8 +83,7 @@ def test_to_trace_beside_the_hosts_processes(bundle: Bundle, host_pid: bool) -> 
     bundle.capabilities, bundle.host_pid = {"bounding": ["CAP_SYS_PTRACE"]}, host_pid
     bundle.create()
     if host_pid:
-        with pytest.raises(Refused, match=r"value SYS_PTRACE: .* the container access"):
-            bundle.examine()
+        expect_refusal(bundle, Reason.CAPABILITY, "value SYS_PTRACE: ", " the container access")
     else:
         bundle.examine()
 
@@ -187,14 +181,7 @@ def test_a_driver_that_the_agents_pod_has_elsewhere_than_the_host(
     expect_refusal(bundle, Reason.VIEW_DIFFERS, "a regular file of 6 bytes", forwarded=True)
 
 
-HIDDEN = {
-    "the run directory before anything is mounted in it": "run",
-    "the store": "store",
-    "the grants of others": "run/other",
-}
-
-
-@pytest.mark.parametrize("place", HIDDEN.values(), ids=HIDDEN)
+@pytest.mark.parametrize("place", ["run", "store", "run/other"])
 def test_a_volume_that_shows_the_limits_of_others(
     bundle: Bundle, tmp_path: Path, place: str
 ) -> None:
@@ -202,11 +189,8 @@ def test_a_volume_that_shows_the_limits_of_others(
     bundle.files.apply(planned("other", SHARES))
     (tmp_path / "link").symlink_to(tmp_path)
     bundle.create(Mount("/volume", str(tmp_path / "link" / place), ("bind", "rw")))
-    with pytest.raises(
-        Refused,
-        match=f"mount /volume: invalid value .* must not expose {tmp_path}/run, which limits",
-    ):
-        bundle.examine()
+    exposed = f"must not expose {tmp_path}/run, which limits"
+    expect_refusal(bundle, Reason.HOST_VOLUME, "mount /volume: invalid value ", exposed)
 
 
 _OWN = {"type": "pid"}
@@ -222,10 +206,8 @@ def test_a_strong_container_without_a_share_beside_one(
 ) -> None:
     bundle.mounts = ()
     bundle.create()
-    written = json.loads((bundle.path / "config.json").read_text())
-    written["process"]["capabilities"] = {"bounding": ["CAP_CHOWN", "CAP_SYS_ADMIN"]}
-    written["linux"]["namespaces"] = namespaces
-    (bundle.path / "config.json").write_text(json.dumps(written))
+    capabilities = {"bounding": ["CAP_CHOWN", "CAP_SYS_ADMIN"]}
+    bundle.configure(process={"capabilities": capabilities}, linux={"namespaces": namespaces})
     assert bundle.inspector.strong_beside(bundle.id) == ("SYS_ADMIN" if sees else "")
     allowing = replace(bundle.inspector, allowed={"SYS_ADMIN"})
     assert allowing.strong_beside(bundle.id) == ""
@@ -243,9 +225,7 @@ def test_a_label_that_may_not_use_our_files(
 ) -> None:
     """Each file is asked for what a process does with it. The kernel here is another (Kernel)."""
     bundle.create()
-    written = json.loads((bundle.path / "config.json").read_text())
-    written["process"]["selinuxLabel"] = SUBJECT
-    (bundle.path / "config.json").write_text(json.dumps(written))
+    bundle.configure(process={"selinuxLabel": SUBJECT})
     kernel = Kernel(tmp_path / "host", {LABEL: ALL, OF_TMPFS: bits("open", "read", "getattr")})
     bundle.inspector = replace(bundle.inspector, policy=kernel.policy)
     labels: dict[str, str] = {}
@@ -276,7 +256,6 @@ def test_a_file_of_the_same_number_on_another_file_system(bundle: Bundle, tmp_pa
         (bundle.root / "a/b").mkdir(parents=True)
         (bundle.root / "a/b/grant").symlink_to("/.gpuslice/grant")
         bundle.create(Mount("/a/b/grant", str(own), ("bind", "ro")))
-        with pytest.raises(Refused, match=r"/\.gpuslice/grant is not the file"):
-            bundle.examine()
+        expect_refusal(bundle, Reason.VIEW_DIFFERS, "/.gpuslice/grant is not the file")
     finally:
         subprocess.run(["umount", tmp_path / "own"], check=True)

@@ -6,7 +6,6 @@ No kernel with SELinux runs here: its files are a directory, and its answers a f
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any, Final
 import pytest
 
 from gpuslice.contract import names
-from nri_plugin.host import bundle, selinux, tmpfs
+from nri_plugin.host import selinux, tmpfs
 from nri_plugin.host.selinux import EXECUTE, LABEL, READ, WRITE, Policy
+from tests.nri_plugin.service_scene import sandbox
 
 SUBJECT: Final = "system_u:system_r:container_t:s0:c1,c2"
 OF_TMPFS: Final = "system_u:object_r:tmpfs_t:s0"
@@ -129,9 +129,7 @@ def test_the_label_of_a_sandbox_decides_for_the_node(
 ) -> None:
     """None: a sandbox without a label says nothing of others."""
     kernel = Kernel(tmp_path / "host", {OF_TMPFS: 0, LABEL: ALL})
-    sandbox = bundle.directory(tmp_path, "sandbox")
-    sandbox.mkdir(parents=True)
-    (sandbox / "config.json").write_text(json.dumps({"process": {"cwd": "/", **process}}))
+    sandbox(tmp_path, "sandbox", "runc", **process)
     of = (tmp_path, ["gone", "sandbox"], lambda: target, kernel.policy)
     text = selinux.problem(*of)
     assert text is None if found is None else found in (text or "") and bool(text) == bool(found)
@@ -147,11 +145,8 @@ def test_one_label_that_may_not_is_enough(
     """Whatever the order of the labels, and of the questions about files and directories."""
     kernel = Kernel(tmp_path / "host", {LABEL: ALL})
     kernel.denied = [denied]
-    for sandbox, label in (("one", SUBJECT), ("two", other)):
-        place = bundle.directory(tmp_path, sandbox)
-        place.mkdir(parents=True)
-        config = {"process": {"cwd": "/", "selinuxLabel": label}}
-        (place / "config.json").write_text(json.dumps(config))
+    for name, label in (("one", SUBJECT), ("two", other)):
+        sandbox(tmp_path, name, "runc", selinuxLabel=label)
     text = selinux.problem(tmp_path, ["one", "two"], lambda: LABEL, kernel.policy)
     assert f"does not let {SUBJECT}" in (text or "")
 

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from nri_plugin.host.verifier import Started, Verifier
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Container, Pod
 from nri_plugin.policy.notices import Notices
-from nri_plugin.policy.refusals import Refused
+from nri_plugin.policy.refusals import Refused, is_shortage
 from tests.descriptors import no_descriptors
 from tests.nri_plugin.bundle import Bundle, bundle
 
@@ -65,6 +66,19 @@ def test_a_file_that_was_put_over_ours_since(bundle: Bundle, place: str) -> None
     put_over(bundle, place)
     with pytest.raises(Refused, match=f"{place} is not the file that the agent mounted"):
         prove(bundle)
+
+
+def test_without_descriptors_a_limit_is_not_judged(bundle: Bundle) -> None:
+    """Each inspection reports the lack, and nothing about the file that it was to read."""
+    bundle.create()
+    for look in (
+        *(bundle.examine, partial(prove, bundle), partial(bundle.files.plan, bundle.id, "main")),
+        partial(bundle.files.grants, [bundle.id]),
+    ):
+        with no_descriptors(), pytest.raises(Refused, match="no file descriptors") as raised:
+            look()
+        assert is_shortage(raised.value)
+    assert prove(bundle) is Proof.HOLDS
 
 
 def test_a_capability_not_seen_before_the_start(bundle: Bundle) -> None:

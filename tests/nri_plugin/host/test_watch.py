@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.contract import names
 from gpuslice.gpu.driver_root import NVML
-from nri_plugin.host import device_plugins
+from nri_plugin.host import device_plugins, releases
 from nri_plugin.host import watch as module
-from nri_plugin.host.cdi_generator import FILE
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Ledger, hold
@@ -52,17 +52,28 @@ def test_a_node_whose_containers_cannot_use_our_files_is_not_ready(host: Host) -
     assert host.lacks(node) == [node.selinux]
 
 
-def test_a_node_with_a_plugin_of_nvidias_is_not_ours(host: Host, tmp_path: Path) -> None:
-    plugins = tmp_path / "device-plugins"
-    plugins.mkdir()
-    host.settings = replace(host.settings, device_plugin_dir=plugins)
+@pytest.mark.parametrize(
+    ("socket_at", "text"),
+    [
+        ("plugins/nvidia-gpu.sock", "a device plugin listens on {}"),
+        ("kubelet/plugins/gpu.nvidia.com/dra.sock", "keep the DRA driver's kubelet plugin off"),
+    ],
+)
+def test_a_node_that_another_program_serves_is_not_ours(
+    host: Host, short: Path, socket_at: str, text: str
+) -> None:
+    path = short / socket_at
+    path.parent.mkdir(parents=True)
+    host.settings = replace(
+        host.settings, device_plugin_dir=short / "plugins", kubelet_dir=short / "kubelet"
+    )
     node = host.node()
     with socket.socket(socket.AF_UNIX) as theirs:
-        theirs.bind(str(plugins / "nvidia-gpu.sock"))
+        theirs.bind(str(path))
         assert host.lacks(node) == [] and node.conflict is None
         theirs.listen()
         assert host.lacks(node) == [], "the GPUs themselves are in order"
-        assert f"a device plugin listens on {plugins}/nvidia-gpu.sock" in (node.conflict or "")
+    assert text.format(path) in (node.conflict or "")
     assert node.gpus == []
 
 
@@ -86,6 +97,29 @@ def test_a_record_of_the_kubelets_that_cannot_be_read(host: Host, tmp_path: Path
     node = host.node()
     assert host.lacks(node) == []
     assert str(tmp_path / device_plugins.RECORD) in (node.conflict or "")
+
+
+def test_a_node_is_ours_while_the_operator_leaves_it_a_gpu(host: Host) -> None:
+    host.show(*TWO)
+    host.spec.write_text(spec(UUID, OTHER))
+    node = host.node()
+    assert not node.is_ours, "other programs have not been looked for"
+    assert host.lacks(node) == []
+    for excluded, ours in (({UUID}, True), ({UUID, OTHER}, False)):
+        node.modes.excluded = frozenset(excluded)
+        assert node.is_ours is ours
+    node.inventory.seen = ()
+    assert node.is_ours, "no GPU is known"
+
+
+async def test_releases_that_nothing_mounts_are_removed_each_time(host: Host) -> None:
+    node = host.node()
+    for number in range(2):
+        data = b"\x7fELF %d" % number
+        release = releases.publish(data, names.FILE_LIBRARY, host.settings.store_dir)
+        node.collect_releases(tuple)
+        await node.work(lambda: None)
+        assert not release.exists()
 
 
 def test_a_gpu_whose_spec_cannot_be_used(host: Host) -> None:
@@ -130,13 +164,11 @@ def test_a_driver_root_that_appears_or_moves_is_used_at_once(host: Host, tmp_pat
     (root / "dev").mkdir()
     for name in ("null", *(Path(each).name for each in CONTROL_NODES)):
         os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    host.spec.unlink()
-    host.ctk.write_text(spec(UUID))
+    host.generates(spec(UUID))
     host.settings = replace(host.settings, host_root=root, driver_root=None)
     node = host.node()
     node.generator._min_interval_s = 0
     assert host.lacks(node) == [] and node.driver_root.host == Path("/")
-    generated = host.settings.generated_cdi_dir / FILE
     for path in ("/run/nvidia/driver", "/home/kubernetes/bin/nvidia"):
         library = root / path.lstrip("/") / "lib64" / NVML
         library.parent.mkdir(parents=True)
@@ -145,7 +177,7 @@ def test_a_driver_root_that_appears_or_moves_is_used_at_once(host: Host, tmp_pat
         assert host.lacks(node) == []
         assert node.driver_root.host == node.generator.root.host == Path(path)
         assert node.driver_root.mount == root / path.lstrip("/")
-        assert path in generated.read_text(), "it was generated for the earlier root"
+        assert path in host.generated.read_text(), "it was generated for the earlier root"
         library.unlink()
         assert host.lacks(node) == [] and node.driver_root.host == Path(path)
 
@@ -193,16 +225,3 @@ async def test_the_watch_reports_a_library_that_is_lost_and_restored(
     assert value("gpuslice_containers_with_grant") == 2
     assert caplog.messages[-1] == "ready"
     assert any(line.startswith("not ready") for line in caplog.messages)
-
-
-def test_a_node_with_nvidias_dra_driver_is_not_ours(host: Host, short: Path) -> None:
-    kubelet = short / "kubelet"
-    (kubelet / "plugins/gpu.nvidia.com").mkdir(parents=True)
-    host.settings = replace(host.settings, kubelet_dir=kubelet)
-    node = host.node()
-    with socket.socket(socket.AF_UNIX) as theirs:
-        theirs.bind(str(kubelet / "plugins/gpu.nvidia.com/dra.sock"))
-        theirs.listen()
-        assert host.lacks(node) == [], "the GPUs themselves are in order"
-    assert "keep the DRA driver's kubelet plugin off this node" in (node.conflict or "")
-    assert node.gpus == []

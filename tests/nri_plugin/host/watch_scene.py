@@ -17,6 +17,7 @@ from gpuslice.contract import names
 from nri_plugin.command_line import from_arguments
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.host import watch as module
+from nri_plugin.host.cdi_generator import FILE
 from nri_plugin.host.node import Node
 from nri_plugin.policy.nvidia import CONTROL_NODES
 from nri_plugin.settings import Settings
@@ -73,6 +74,15 @@ class Host:
             [*arguments.split(), *places, *options], os.environ
         )
         self.command = (*fake_nvml.PROGRAM, str(self.gpus))
+
+    @property
+    def generated(self) -> Path:
+        return self.settings.generated_cdi_dir / FILE
+
+    def generates(self, text: str) -> None:
+        """No spec describes the GPUs; nvidia-ctk prints this one."""
+        self.spec.unlink()
+        self.ctk.write_text(text)
 
     def show(self, *gpus: object, driver: str = "1") -> None:
         self.gpus.write_text(json.dumps({"driver": driver, "gpus": gpus}))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from gpuslice.contract import names
+from nri_plugin.kube.cluster import _Pods
 from nri_plugin.kube.verification import ABSENT_S, WITHIN_S, GrantState, Verification
 from nri_plugin.policy import ledger
+from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Share
 from nri_plugin.readiness import Readiness
@@ -44,6 +48,16 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+def test_a_pod_is_known_to_be_of_a_list_or_of_the_watch() -> None:
+    put: list[tuple[str, bool]] = []
+    listing = iter((True, False))
+    bounds = SimpleNamespace(put=lambda found, listing: put.append((found.pod.uid, listing)))
+    pods = _Pods(cast(BoundPods, bounds), lambda: next(listing))
+    for uid in "ab":
+        assert pods.observed({"metadata": {"uid": uid}}) == uid
+    assert put == [("a", True), ("b", False)]
 
 
 def test_each_grant_has_its_state(bench: Bench) -> None:

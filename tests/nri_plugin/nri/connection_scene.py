@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
+
+import pytest
 
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.answers import Answer, Reply
@@ -22,7 +25,8 @@ from nri_plugin.protocol.session_events import (
     Synchronize,
     Validate,
 )
-from tests.nri_plugin.fake_runtime import FakeRuntime, connected_pair
+from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
+from tests.nri_plugin.objects import container, pod
 
 _METHODS: Mapping[type[Request], str] = {
     StartContainer: "start",
@@ -91,39 +95,45 @@ class Recorder:
 class Rig:
     """A runtime, and the plugin serving a Recorder at the other end of the socket."""
 
-    def __init__(self, runtime: FakeRuntime, handler: Recorder, plugin: asyncio.Task[None]) -> None:
+    def __init__(self, runtime: FakeRuntime, theirs: socket.socket) -> None:
         self.runtime = runtime
-        self.handler = handler
-        self.plugin = plugin
+        self.handler = Recorder()
         self.ready: list[RuntimeInfo] = []
+        self.on_ready: Callable[[RuntimeInfo], None] = self.ready.append
         self.leaving = asyncio.Event()
+        self.plugin = asyncio.create_task(
+            serve(
+                theirs,
+                self.handler.handle,
+                name="gpuslice",
+                index="50",
+                on_ready=lambda found: self.on_ready(found),
+                leaving=self.leaving,
+            )
+        )
+
+    async def create(self, number: int = 0) -> nri.CreateContainerResponse | None:
+        return await self.runtime.create(pod(number), container(number))
+
+    async def fails(
+        self, match: str, operation: Coroutine[Any, Any, None] | None = None
+    ) -> RequestFailed:
+        """A creation, or another operation, fails with this error, and the plugin stays."""
+        with pytest.raises(RequestFailed, match=match) as failed:
+            await (operation or self.create())
+        assert self.runtime.dropped is None
+        return failed.value
 
 
 @contextlib.asynccontextmanager
-async def rig(*, registration_timeout_s: float = 30.0, **runtime: Any) -> AsyncIterator[Rig]:
+async def rig(**runtime: Any) -> AsyncIterator[Rig]:
     ours, theirs = await connected_pair()
-    handler = Recorder()
-    ready: list[RuntimeInfo] = []
-    leaving = asyncio.Event()
-    plugin = asyncio.create_task(
-        serve(
-            theirs,
-            handler.handle,
-            name="gpuslice",
-            index="50",
-            on_ready=ready.append,
-            leaving=leaving,
-            registration_timeout_s=registration_timeout_s,
-        )
-    )
-    fake = FakeRuntime(*ours, **runtime)
-    built = Rig(fake, handler, plugin)
-    built.ready, built.leaving = ready, leaving
+    made = Rig(FakeRuntime(*ours, **runtime), theirs)
     try:
-        yield built
+        yield made
     finally:
-        await fake.close()
-        await asyncio.gather(plugin, return_exceptions=True)
+        await made.runtime.close()
+        await asyncio.gather(made.plugin, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

@@ -1,15 +1,16 @@
-"""nri_plugin.nri.connection: a container's events in every version of NRI, replies of any size."""
+"""nri_plugin.nri.connection: a container's events in every version of NRI, and how the handler's
+results reach the runtime: adjustments of any size, verdicts, refusals, faults, late results."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from nri_plugin.messages import nri_pb2 as nri
-from tests.nri_plugin.fake_runtime import RequestFailed
-from tests.nri_plugin.nri.connection_scene import rig, session
+from tests.nri_plugin.nri.connection_scene import deaf, forever, objection, raiser, rig, session
 from tests.nri_plugin.objects import container, pod
 
 VERSIONS: list[dict[str, Any]] = [
@@ -20,6 +21,35 @@ VERSIONS: list[dict[str, Any]] = [
     {"runtime": ("containerd", "2.5.0"), "nri_version": (0, 12, 5)},
 ]
 """Runtimes and their NRI versions; those before 0.12 do not report theirs."""
+ADJUSTMENT = nri.ContainerAdjustment(env=[nri.KeyValue(key="A", value="1")])
+
+
+def of_size(size: int) -> nri.ContainerAdjustment:
+    return nri.ContainerAdjustment(annotations={"size": "x" * size})
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda v: "-".join(v["runtime"]))
+async def test_a_containers_lifecycle_in_every_version(version: dict[str, Any]) -> None:
+    async with rig(**version) as r:
+        await r.runtime.handshake([pod(1)], [container(1)])
+        r.handler.adjustment = ADJUSTMENT
+        assert await r.create(2) == nri.CreateContainerResponse(adjust=ADJUSTMENT)
+        for method in ("PostCreateContainer", "StartContainer", "PostStartContainer"):
+            await r.runtime.notify(method, pod(2), container(2))
+        await r.runtime.stop(pod(2), container(2))
+        await r.runtime.notify("RemoveContainer", pod(2), container(2))
+        await r.runtime.close()
+        await r.plugin
+        validated = ["validate"] if version["nri_version"] >= (0, 10) else []
+        events = ["create", *validated, "start", "stop", "remove"]
+        of_container = [(event, "container-2") for event in events]
+        assert r.handler.asked == [("synchronize", ""), *of_container]
+        assert [(info.name, info.version) for info in r.ready] == [version["runtime"]]
+        assert r.runtime.registration == nri.RegisterPluginRequest(
+            plugin_name="gpuslice", plugin_idx="50", nri_version="v0.12.5"
+        )
+        style = "StateChange" if version["nri_version"] < (0, 12) else "StartContainer"
+        assert style in r.runtime.calls
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -37,65 +67,21 @@ async def test_a_creation_whose_request_has_ended_is_not_begun(at_once: bool) ->
         assert r.handler.asked[1:] == [("stop", "container-2")]
 
 
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda v: "-".join(v["runtime"]))
-async def test_a_containers_lifecycle_in_every_version(version: dict[str, Any]) -> None:
-    async with rig(**version) as r:
-        await r.runtime.handshake([pod(1)], [container(1)])
-        r.handler.adjustment = nri.ContainerAdjustment(
-            env=[nri.KeyValue(key="NVIDIA_VISIBLE_DEVICES", value="GPU-1")]
-        )
-        reply = await r.runtime.create(pod(2), container(2))
-        assert reply is not None
-        assert reply.adjust == r.handler.adjustment
-        for method in ("PostCreateContainer", "StartContainer", "PostStartContainer"):
-            await r.runtime.notify(method, pod(2), container(2))
-        await r.runtime.stop(pod(2), container(2))
-        await r.runtime.notify("RemoveContainer", pod(2), container(2))
-        await r.runtime.close()
-        await r.plugin
-        validated = [("validate", "container-2")] if version["nri_version"] >= (0, 10) else []
-        assert r.handler.asked == [
-            ("synchronize", ""),
-            ("create", "container-2"),
-            *validated,
-            ("start", "container-2"),
-            ("stop", "container-2"),
-            ("remove", "container-2"),
-        ]
-        assert [(info.name, info.version) for info in r.ready] == [version["runtime"]]
-        assert r.runtime.registration == nri.RegisterPluginRequest(
-            plugin_name="gpuslice", plugin_idx="50", nri_version="v0.12.5"
-        )
-        style = "StateChange" if version["nri_version"] < (0, 12) else "StartContainer"
-        assert style in r.runtime.calls
-
-
-@pytest.mark.parametrize("size", [5000, 3 << 20], ids=str)
-async def test_a_reply_of_any_size_crosses(size: int) -> None:
+async def test_concurrent_requests_are_answered_as_they_are_ready() -> None:
     async with session() as r:
-        r.handler.adjustment = nri.ContainerAdjustment(annotations={"size": "x" * size})
-        reply = await r.runtime.create(pod(), container())
-        assert reply is not None
-        assert reply.adjust == r.handler.adjustment
-
-
-async def test_a_reply_over_the_limit_fails_the_container_and_keeps_the_plugin(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with session() as r:
-        r.handler.adjustment = nri.ContainerAdjustment(annotations={"size": "x" * (4 << 20)})
-        with pytest.raises(RequestFailed, match="8: a reply of"):
-            await r.runtime.create(pod(), container())
-        r.handler.adjustment = None
-        assert await r.runtime.create(pod(), container()) is not None
-    assert "larger than the protocol allows" in caplog.text
+        gate = asyncio.Event()
+        r.handler.hooks["create"] = gate.wait
+        slow = r.runtime.send_call("CreateContainer", b"")
+        quick = r.runtime.send_call("StopContainer", b"")
+        assert await r.runtime.receive_reply_frame() == (quick, b"")
+        gate.set()
+        assert await r.runtime.receive_reply_frame() == (slow, b"")
 
 
 async def test_of_a_runtime_that_does_not_read_nothing_more_is_read() -> None:
     """So that the pending answers do not grow in our memory."""
     async with session() as r:
-        r.handler.at_once = True
-        r.handler.adjustment = nri.ContainerAdjustment(annotations={"size": "x" * (1 << 20)})
+        r.handler.at_once, r.handler.adjustment = True, of_size(1 << 20)
         r.runtime.stop_reading()
         for _ in range(200):
             r.runtime.send_call("CreateContainer", b"")
@@ -104,16 +90,104 @@ async def test_of_a_runtime_that_does_not_read_nothing_more_is_read() -> None:
         r.plugin.cancel()
 
 
-async def test_concurrent_requests_are_answered_as_they_are_ready() -> None:
+# --- answers
+
+
+async def test_a_reply_of_any_size_crosses_or_fails_the_container_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with session() as r:
-        gate = asyncio.Event()
+        for size in (5000, 3 << 20):
+            r.handler.adjustment = of_size(size)
+            assert await r.create() == nri.CreateContainerResponse(adjust=of_size(size))
+        r.handler.adjustment = of_size(4 << 20)
+        await r.fails("8: a reply of")
+        r.handler.adjustment = None
+        assert await r.create() is not None
+    assert "larger than the protocol allows" in caplog.text
 
-        async def hook() -> None:
-            await gate.wait()
 
+@pytest.mark.parametrize("objects", [False, True])
+async def test_a_verdict_may_await_an_examination(objects: bool) -> None:
+    async with session() as r:
+        looked: list[bool] = []
+
+        async def look() -> None:
+            await asyncio.sleep(0)
+            looked.append(True)
+
+        r.handler.hooks["look"] = look
+        if objects:
+            r.handler.objection = objection("a GPU of another's")
+            await r.fails(r"rejected .*: a GPU of another's")
+        else:
+            assert await r.create() is not None
+        assert looked
+
+
+async def test_a_refusal_reaches_the_user_unchanged() -> None:
+    async with session() as r:
+        r.handler.hooks["create"] = raiser(objection("no GPU-7 on this node: \udcff é"))
+        failed = await r.fails("GPU-7")
+        made, of = container(), pod()
+        assert (failed.code, failed.message) == (
+            2,
+            f'gpuslice refuses container "{made.name}" of pod {of.namespace}/{of.name}: the agent'
+            " cannot create the container's files: no GPU-7 on this node: \\udcff \\xe9;"
+            " run the doctor on the node (python -m nri_plugin doctor)",
+        )
+        del r.handler.hooks["create"]
+        r.handler.hooks["start"] = raiser(objection("the image brings a preload of its own"))
+        starting = r.runtime.notify("StartContainer", pod(), container())
+        await r.fails(r"2: .*: the image brings a preload of its own", starting)
+        r.handler.objection = objection("another plugin took our mount away")
+        await r.fails(r"rejected .*: another plugin took our mount away")
+
+
+@pytest.mark.parametrize("method", ["create", "validate"])
+@pytest.mark.parametrize(
+    "error", [ValueError("a bug"), asyncio.CancelledError()], ids=["bug", "cancelled"]
+)
+async def test_a_bug_in_the_handler_fails_the_request_and_is_logged(
+    method: str, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with session() as r:
+        if method == "create":
+            r.handler.hooks[method] = raiser(error)
+        else:
+            r.handler.objection = error
+        await r.fails(type(error).__name__)
+        r.handler.hooks.clear()
+        r.handler.objection = None
+        assert await r.create() is not None
+    assert "outcome=error" in caplog.text
+
+
+@pytest.mark.parametrize("hook", [forever, deaf])
+async def test_a_late_handler_is_answered_for_before_the_runtime_gives_up(
+    hook: Callable[[], Awaitable[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with session() as r:
         r.handler.hooks["create"] = hook
-        slow = r.runtime.send_call("CreateContainer", b"")
-        quick = r.runtime.send_call("StopContainer", b"")
-        assert await r.runtime.receive_reply_frame() == (quick, b"")
-        gate.set()
-        assert await r.runtime.receive_reply_frame() == (slow, b"")
+        r.runtime.request_timeout_s = 1
+        await r.fails(r"did not decide .* within 0\.75 s")
+        del r.handler.hooks["create"]
+        r.runtime.request_timeout_s = 60
+        assert await r.create() is not None
+    assert "outcome=late" in caplog.text
+
+
+async def test_a_handler_that_answers_at_once_has_the_same_replies(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with session() as r:
+        r.handler.at_once = True
+        assert await r.create() == nri.CreateContainerResponse()
+        r.handler.adjustment = ADJUSTMENT
+        assert await r.create() == nri.CreateContainerResponse(adjust=ADJUSTMENT)
+        r.handler.objection = objection("no GPU-7 on this node")
+        await r.fails(r"2: .*: no GPU-7 on this node")
+        r.handler.objection = ValueError("a bug")
+        await r.fails("failed at CreateContainer: ValueError: a bug")
+    outcomes = [word for word in caplog.text.split() if word.startswith("outcome=")]
+    assert outcomes == ["outcome=refused", "outcome=error"]

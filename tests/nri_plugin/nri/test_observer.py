@@ -34,14 +34,8 @@ class Watched:
 
 def test_a_refusal_is_counted_by_its_reason_and_written(caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched()
-    refused = Decision(
-        "CreateContainer",
-        Outcome.REFUSED,
-        0.003,
-        Pod("u", "ns", "p").log_fields("main", "c0"),
-        reason=Reason.GPU_UNKNOWN.name,
-        text="no such\ngpu",
-    )
+    of, reason = Pod("u", "ns", "p").log_fields("main", "c0"), Reason.GPU_UNKNOWN.name
+    refused = Decision("CreateContainer", Outcome.REFUSED, 0.003, of, reason, "no such\ngpu")
     watched.observer.decided(refused)
     watched.observer.decided(refused)
     assert watched.value("gpuslice_nri_refusals_total", reason="GPU_UNKNOWN") == 2

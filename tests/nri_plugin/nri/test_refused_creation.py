@@ -1,4 +1,5 @@
-"""Creations that the agent refuses: the text, and that nothing of them is left."""
+"""Creations that the agent refuses: the text, and that nothing of them is left; and the checks
+after a creation: at validation, and at the container's start."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import pytest
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.policy.gpu_modes import Assigned, Offer
+from tests.nri_plugin.fake_runtime import RequestFailed
 from tests.nri_plugin.objects import clear
 from tests.nri_plugin.service_scene import (
     GRANTS,
@@ -21,6 +23,7 @@ from tests.nri_plugin.service_scene import (
     TOTAL,
     UUID,
     Host,
+    as_made,
     container,
     pod,
     refused,
@@ -64,11 +67,6 @@ async def test_refusals_name_pod_container_field_and_value(host: Host) -> None:
             " gpu[0].resources.koordinator.sh/gpu-core: invalid value '12 potatoes': must be a"
             " quantity such as 50, 11520Mi or 12Gi; delete the pod to reschedule it"
         )
-        elsewhere = HALF.replace(UUID, "GPU-elsewhere")
-        text = await refused(runtime, pod(allocated=elsewhere), container())
-        assert (
-            f"invalid value GPU-elsewhere: must be a GPU of this node ({UUID} as minor 0)" in text
-        )
         long = await refused(runtime, pod(labels={LABEL: "x" * 9999}, allocated=HALF), container())
         assert len(long) == 2000
         # The next container is not affected.
@@ -85,11 +83,6 @@ async def test_what_is_missing_on_the_node_refuses_until_it_is_there(host: Host)
         text = await refused(runtime, pod(allocated=HALF), container())
         assert f"CDI device nvidia.com/gpu={UUID}: not found" in text
         (host.cdi / "gpu.gone").rename(host.cdi / "gpu.json")
-        host.run.rmdir() if host.run.exists() else None
-        host.run.write_text("in the way")
-        text = await refused(runtime, pod(allocated=HALF), container())
-        assert "the agent cannot create the container's files" in text
-        host.run.unlink()
         reply = await runtime.create(pod(allocated=HALF), container())
         assert reply is not None
         assert host.keys() == {"pod-uid-0"}
@@ -113,14 +106,13 @@ async def test_gpus_that_are_not_known_or_unhealthy(
         assert host.keys() == set()
 
 
-async def test_a_creation_that_fails_after_the_ledger_holds_nothing(host: Host) -> None:
+async def test_a_creation_that_another_plugin_refused_after_the_agent_holds_nothing(
+    host: Host,
+) -> None:
+    """It is undone, and reported without our mounts."""
     whole = HALF.replace("50", "100")
     async with serving(host.service()) as runtime:
-        host.run.write_text("in the way")
-        await refused(runtime, pod(0, allocated=whole), container(0))
-        host.run.unlink()
         assert await runtime.create(pod(1, allocated=whole), container(1, sandbox=1))
-        # Another plugin refused after the agent: undone, reported without our mounts.
         await runtime.stop(pod(1), container(1, sandbox=1))
         await runtime.notify("RemoveContainer", pod(1), container(1, sandbox=1))
         assert host.keys() == set()
@@ -167,3 +159,75 @@ def test_a_full_run_directory_refuses_and_leaves_nothing(host: Host) -> None:
         asyncio.run(work())
     finally:
         subprocess.run(["umount", host.run], check=True)
+
+
+# --- after the creation
+
+
+@pytest.mark.parametrize("nri_version", [(0, 11, 0), (0, 12, 5)])
+async def test_a_container_that_was_not_adjusted_does_not_start(
+    host: Host, nri_version: tuple[int, int, int]
+) -> None:
+    async with serving(host.service(), nri_version=nri_version) as runtime:
+        with pytest.raises(RequestFailed, match="without this agent"):
+            await runtime.notify("StartContainer", pod(allocated=HALF), container())
+        made = container()
+        made.mounts.add(destination="/.gpuslice", source=str(host.run / "c0"))
+        with pytest.raises(RequestFailed, match="without this agent"):
+            await runtime.notify("StartContainer", pod(allocated=HALF), made)
+
+
+async def test_a_container_that_cannot_be_examined_does_not_start(host: Host) -> None:
+    async with serving(host.service()) as runtime:
+        made = as_made(container(), await runtime.create(pod(allocated=HALF), container()))
+        with pytest.raises(RequestFailed, match="cannot examine the container's root file system"):
+            await runtime.notify("StartContainer", pod(allocated=HALF), made)
+
+
+async def test_validation_rejects_changes_of_other_plugins(host: Host) -> None:
+    of = pod(allocated=HALF, grants=GRANTS)
+    handler = host.service()
+    async with serving(handler) as runtime:
+        ours = await runtime.create(of, container())
+        assert ours is not None
+
+        async def verdict(
+            adjust: nri.ContainerAdjustment,
+            what: nri.Container,
+            pod: nri.PodSandbox = of,
+            theirs: nri.ContainerAdjustment | None = None,
+        ) -> str:
+            request = nri.ValidateContainerAdjustmentRequest(pod=pod, container=what, adjust=adjust)
+            runtime.claim(request)
+            if theirs is not None:
+                request.adjust.MergeFrom(theirs)
+                runtime.claim(request, "60-other")
+            method, reply = "ValidateContainerAdjustment", nri.ValidateContainerAdjustmentResponse
+            answer = await runtime.call(method, request, reply)
+            assert answer.reject == bool(answer.reason)
+            return answer.reason
+
+        assert await verdict(ours.adjust, container()) == ""
+        without = nri.ContainerAdjustment()
+        without.CopyFrom(ours.adjust)
+        del without.mounts[:]
+        changed = "another NRI plugin changed the agent's adjustment: mount"
+        assert changed in await verdict(without, container())
+        nothing = nri.ContainerAdjustment()
+        same = await verdict(nothing, container(), theirs=ours.adjust)
+        assert same == "", "another plugin's, with the same limits"
+        assert "without this agent" in await verdict(nothing, container(9))
+        web = pod(1, labels={})
+        assert await verdict(nothing, container(9), web) == ""
+        assert await verdict(nothing, container(9, "sidecar")) == ""
+        gpu = nri.ContainerAdjustment()
+        gpu.linux.devices.add(path="/dev/nvidia1", type="c", major=195)
+        brought = "NRI plugin 60-other injected a GPU by device /dev/nvidia1"
+        assert await verdict(nothing, container(9), web, gpu) == ""
+        assert await verdict(nothing, container(9, "sidecar"), of, gpu) == ""
+        counted = handler._parts.metrics.unlimited.labels("nri_plugin")
+        assert counted._value.get() == 2
+        assert brought in await verdict(ours.adjust, container(), of, gpu)
+        removal = nri.ContainerAdjustment()
+        removal.linux.devices.add(path="-/dev/nvidia0")
+        assert await verdict(nothing, container(9), web, removal) == ""

@@ -12,7 +12,6 @@ import pytest
 from gpuslice.contract import allocation, grants, names
 from gpuslice.contract.allocation import Allocation, DeviceEntry
 from gpuslice.contract.grants import GpuGrant
-from nri_plugin.host import bundle
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.service import Service
@@ -31,6 +30,7 @@ from tests.nri_plugin.service_scene import (
     container,
     pod,
     refused,
+    sandbox,
     serving,
 )
 from tests.support import until_async
@@ -115,7 +115,7 @@ async def test_synchronize_removes_orphans_and_records_users(host: Host) -> None
         assert host.keys() == set()
 
 
-async def test_files_of_a_container_that_was_never_created_are_removed(host: Host) -> None:
+async def test_a_container_that_was_never_created_loses_its_files_and_its_hold(host: Host) -> None:
     """containerd was killed. A container that did not start is neither in its list nor in a removal
     event; the others are."""
     host.settings = replace(host.settings, making_s=0.05)
@@ -133,6 +133,8 @@ async def test_files_of_a_container_that_was_never_created_are_removed(host: Hos
         with contextlib.suppress(RequestFailed):  # there is nothing to start
             await runtime.notify("StartContainer", of, made[2])
         await until_async(lambda: host.keys() == {"c1", "c2"})
+        held = handler.records.ledger.holds
+        await until_async(lambda: {hold.container_id for hold in held()} == {"c1", "c2"})
 
 
 async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted(
@@ -142,9 +144,8 @@ async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted
     pods = [pod(number, labels={}) for number in range(3)]
     pods[2].runtime_handler = "nvidia"
     for each in pods:
-        made = bundle.directory(host.settings.containerd_state, each.id)
-        made.mkdir(parents=True)
-        (made / "runtime").write_text("/usr/bin/nvidia-container-runtime")
+        state = host.settings.containerd_state
+        sandbox(state, each.id, "/usr/bin/nvidia-container-runtime")
     listed = [container(number, sandbox=number) for number in range(3)]
     listed[1].env[:] = ["NVIDIA_VISIBLE_DEVICES=void"]
     handler = host.service()
@@ -185,18 +186,3 @@ async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(
         await runtime.notify("RemoveContainer", of, made)
         await runtime.notify("RemoveContainer", of, container())
         assert await runtime.create(other, container(3, sandbox=1)) is not None
-
-
-async def test_the_hold_of_a_container_that_was_never_created_expires(host: Host) -> None:
-    """Answered, then containerd was killed: no event for the container will ever arrive."""
-    whole = HALF.replace("50", "100")
-    host.settings = replace(host.settings, making_s=0.05)
-    handler = host.service()
-    async with serving(handler) as runtime:
-        await runtime.create(pod(0, allocated=whole), container(0))
-    async with serving(handler) as runtime:
-        while True:
-            with contextlib.suppress(RequestFailed):
-                await runtime.create(pod(1, allocated=whole), container(1, sandbox=1))
-                break
-            await asyncio.sleep(0.01)

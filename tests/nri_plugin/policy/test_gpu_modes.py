@@ -21,7 +21,7 @@ from nri_plugin.policy.gpu_modes import (
 )
 from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Gpu, Pod, Share
-from nri_plugin.policy.other_plugins import Sign
+from nri_plugin.policy.other_plugins import Sign, conflict
 from nri_plugin.policy.refusals import Reason
 from tests.support import GIB
 
@@ -62,11 +62,9 @@ def test_reserved_gpus_are_given_whole_only() -> None:
 
 def test_a_gpu_with_shares_is_not_allocated() -> None:
     modes = known()
-    assert kubelet_sees(modes, frozenset({"GPU-1"})) == {
-        **dict.fromkeys(("GPU-0", "GPU-2"), True),
-        "GPU-1": False,
-    }
-    refusal = modes.allocate(["GPU-0", "GPU-1"], GPUS, frozenset({"GPU-1"}), 0)
+    shared = frozenset({"GPU-1"})
+    assert kubelet_sees(modes, shared) == {"GPU-0": True, "GPU-1": False, "GPU-2": True}
+    refusal = modes.allocate(["GPU-0", "GPU-1"], GPUS, shared, 0)
     assert refusal == "nvidia.com/gpu: GPU-1 cannot be allocated: pods have shares of it"
     assert not modes.held, "all or none"
 
@@ -93,8 +91,7 @@ def test_a_held_gpu_stays_available_to_the_kubelet() -> None:
     assert modes.mode(GPUS[0])[0] is Mode.WHOLE
     refusal = modes.objection(["GPU-1", "GPU-0"])
     assert refusal is not None and refusal.reason is Reason.GPU_WHOLE
-    wrong = "GPU of the share: invalid value GPU-0: must be a shared GPU; "
-    assert refusal.text.startswith(wrong)
+    assert refusal.text.startswith("GPU of the share: invalid value GPU-0: must be a shared GPU; ")
 
 
 def test_a_hold_ends_when_the_kubelet_assigns_the_gpu_no_more() -> None:
@@ -150,6 +147,53 @@ def test_beside_a_dra_driver_no_gpu_has_a_share() -> None:
         assert "serves this node (NVIDIA's DRA driver listens on dra.sock)" in refusal.text
     modes.note("dra", None, OTHER_GONE_S)
     assert modes.objection(["GPU-0"]) is None
+
+
+# --- what the operator can do against another program --------------------------------------------
+
+SOCKET = "a device plugin listens on nvidia-gpu.sock"
+LABEL = (
+    "kubectl label node node-1 nvidia.com/gpu.deploy.device-plugin=false"
+    " nvidia.com/gpu.deploy.operator-validator=false --overwrite"
+)
+BOTTLEROCKETS = "settings.kubelet-{}.nvidia.enabled = false in Bottlerocket's settings"
+
+
+def of_unit(name: str) -> Sign:
+    return Sign(SOCKET, is_dra="dra" in name, service=f"{name}.service")
+
+
+@pytest.mark.parametrize(
+    ("sign", "operator", "do"),
+    [
+        (Sign(SOCKET), False, "keep it off this node"),
+        (Sign(SOCKET), True, LABEL),
+        (Sign(SOCKET, is_gke=True), False, "gke-no-default-nvidia-gpu-device-plugin=true"),
+        (
+            of_unit("nvidia-k8s-device-plugin"),
+            True,
+            f"set {BOTTLEROCKETS.format('device-plugins')}",
+        ),
+        (of_unit("nvidia-dra-driver-gpu"), False, f"set {BOTTLEROCKETS.format('dra-drivers')}"),
+        (of_unit("nvidia-device-plugin"), False, "managementMode: Unmanaged"),
+        (of_unit("dra-driver-nvidia-gpu"), False, "managementMode: Unmanaged"),
+        (of_unit("own"), True, "stop it: systemctl disable --now own.service"),
+        (Sign("dra", is_dra=True), True, "keep the DRA driver's kubelet plugin off this node"),
+    ],
+)
+def test_the_advice_exists_on_the_platform(sign: Sign, operator: bool, do: str) -> None:
+    """Labels of GPU Operator keep off only what GPU Operator runs."""
+    text = conflict([sign], "node-1", operator)
+    assert text.startswith(f"another program allocates this node's GPUs ({sign.text})")
+    assert do in text and text.endswith("or keep gpuslice off it by nodeSelector")
+    assert ("kubectl label" in text) == ("kubectl label" in do)
+
+
+def test_two_signs_of_one_program_have_one_advice() -> None:
+    text = conflict([Sign(SOCKET), Sign("status.allocatable has nvidia.com/gpu: 8")], "n", False)
+    assert f"({SOCKET}; status.allocatable has nvidia.com/gpu: 8)" in text
+    assert text.count("keep it off this node") == 1
+    assert conflict([], "n", False) == ""
 
 
 # --- exactly one wins ----------------------------------------------------------------------------

@@ -49,6 +49,13 @@ def shared(identity: str, memory: int, name: str, uid: str = "uid-1") -> Hold:
     return hold(identity, f"pod-{uid}", True, pod, name, shares)
 
 
+def full(ledger: Ledger, wanted: Hold, allocated: Mapping[str, Part] = WHOLE) -> str:
+    """The text of its refusal."""
+    short = take(ledger, wanted, allocated)
+    assert short is not None
+    return short.text
+
+
 def test_exactly_the_gpu_fits_and_not_one_more() -> None:
     ledger = Ledger()
     assert take(ledger, own("1", 60, 50, uid="x")) is None
@@ -65,10 +72,9 @@ def test_exactly_the_gpu_fits_and_not_one_more() -> None:
 def test_compute_is_counted_too_unless_it_is_not_capped() -> None:
     ledger = Ledger()
     assert take(ledger, own("1", 1, 60, uid="x")) is None
-    short = take(ledger, own("2", 1, 41, uid="y"))
-    assert short is not None and "41 percent of compute requested, 40 of 100" in short.text
-    assert take(ledger, shared("3", 1, "main", uid="y")) is None
-    assert take(ledger, shared("4", 1, "main", uid="z")) is None
+    assert "41 percent of compute requested, 40 of 100" in full(ledger, own("2", 1, 41, uid="y"))
+    for uid in "yz":
+        assert take(ledger, shared(uid, 1, "main", uid=uid)) is None
 
 
 def test_a_restarted_container_takes_its_predecessors_place() -> None:
@@ -92,9 +98,7 @@ def test_the_refusal_names_the_largest_holders() -> None:
     ledger = Ledger()
     for number in range(10):
         assert take(ledger, own(str(number), 10 - number % 2, 0, uid=str(number))) is None
-    short = take(ledger, own("x", 6, 0, uid="x"))
-    assert short is not None
-    text = short.text
+    text = full(ledger, own("x", 6, 0, uid="x"))
     assert "6 bytes of memory requested, 5 of 100 free" in text
     assert "granted: team/pod-of-0/main 10, team/pod-of-2/main 10" in text
     assert text.endswith("team/pod-of-5/main 9, and 2 more")
@@ -108,17 +112,15 @@ def test_a_pods_running_containers_do_not_exceed_its_allocation() -> None:
     ledger = Ledger()
     assert take(ledger, own("1", 40, 10, "sidecar"), HALF) is None
     assert take(ledger, own("2", 10, 40), HALF) is None
-    short = take(ledger, own("3", 1, 0, "debug"), HALF)
-    assert short is not None
-    assert short.text == (
+    assert full(ledger, own("3", 1, 0, "debug"), HALF) == (
         "annotation gpuslice.io/grants: containers.debug: invalid value 1 bytes of memory of GPU-a:"
         " must be at most 0, the free part of the pod's allocation of 50; the kubelet retries;"
         " granted to running containers:"
         " team/pod-of-uid-1/sidecar 40, team/pod-of-uid-1/main 10"
     )
     ledger.drop("1")
-    short = take(ledger, own("3", 1, 11, "debug"), HALF)
-    assert short is not None and "11 percent of compute of GPU-a: must be at most 10" in short.text
+    text = full(ledger, own("3", 1, 11, "debug"), HALF)
+    assert "11 percent of compute of GPU-a: must be at most 10" in text
     assert take(ledger, own("4", 50, 0, uid="other"), HALF) is None, "another pod's is its own"
 
 
@@ -129,10 +131,8 @@ def test_holds_that_the_model_does_not_make() -> None:
     assert granted(ledger)[A.uuid].memory_bytes == 50, "the grant in force counts"
     ledger = Ledger()
     ledger.adopt([own("1", 80, 0, uid=""), own("2", 80, 0, uid="")], frozenset())
-    short = take(ledger, own("3", 1, 0, uid="z"))
-    assert short is not None and "-60 of 100 free" in short.text, (
-        "what runs is adopted, whatever it is"
-    )
+    text = full(ledger, own("3", 1, 0, uid="z"))
+    assert "-60 of 100 free" in text, "what runs is adopted, whatever it is"
     short = take(ledger, own("4", 51, 0), HALF)
     assert short is not None and short.reason is Reason.ALLOCATION_FULL, "the pod's own comes first"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nri_plugin.messages import ttrpc_pb2
-from nri_plugin.protocol import ttrpc
+from nri_plugin.protocol import mux, ttrpc
 from nri_plugin.protocol.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.protocol.session_events import Code
 from tests.nri_plugin.protocol.vectors import (
@@ -17,6 +17,7 @@ from tests.nri_plugin.protocol.vectors import (
     ERROR_NO_ON_7,
     GO_CONFIGURE,
     GO_STUB_REGISTER,
+    RECORDED,
     REGISTER_GPUSHARE,
     REGISTER_OK,
     fed,
@@ -24,6 +25,76 @@ from tests.nri_plugin.protocol.vectors import (
 
 MUX = 8
 LIMIT = 4 << 20
+
+
+# --- the mux: output is split as the Go reader needs it; input is read however split
+
+
+def joined(pieces: list[tuple[int, bytes]]) -> dict[int, bytes]:
+    streams: dict[int, bytes] = {}
+    for connection, piece in pieces:
+        streams[connection] = streams.get(connection, b"") + piece
+    return streams
+
+
+def frame_sizes(framed: bytes) -> list[int]:
+    sizes = []
+    while framed:
+        _, size = struct.unpack_from(">II", framed)
+        sizes.append(size)
+        framed = framed[8 + size :]
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (10, [10]),
+        (4095, [4095]),
+        (4096, [4096]),
+        (4097, [4096, 1]),
+        (5000, [4096, 904]),
+        (3 << 20, [4096, (3 << 20) - 4096]),
+        ((4 << 20) + 10, [4096, (4 << 20) + 10 - 4096]),
+    ],
+)
+def test_a_message_is_written_as_its_first_4096_bytes_and_the_rest(
+    size: int, expected: list[int]
+) -> None:
+    message = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    framed = mux.frames(mux.PLUGIN, message)
+    assert frame_sizes(framed) == expected
+    assert joined(mux.Demultiplexer().feed(framed)) == {mux.PLUGIN: message}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("data", RECORDED.values(), ids=RECORDED)
+def test_recorded_frames_in_every_cut(data: bytes, cut: Callable[[bytes], Iterator[bytes]]) -> None:
+    connection = data[3]
+    assert joined(fed(mux.Demultiplexer().feed, cut(data))) == {connection: data[8:]}
+    trailing = mux.Demultiplexer()
+    assert joined(fed(trailing.feed, cut(data + b"\x00\x00\x00\x02\x00"))) == {connection: data[8:]}
+    assert joined(trailing.feed(b"\x00\x00\x01!")) == {mux.RUNTIME: b"!"}
+
+
+def test_connections_do_not_mix_and_empty_frames_mean_nothing() -> None:
+    data = b"".join(
+        struct.pack(">II", connection, len(part)) + part
+        for connection, part in [(1, b"ab"), (2, b"x"), (7, b"?"), (1, b""), (2, b"y"), (1, b"c")]
+    )
+    assert joined(mux.Demultiplexer().feed(data)) == {1: b"abc", 2: b"xy", 7: b"?"}
+
+
+def test_a_frame_up_to_the_largest_is_handed_on_as_it_comes() -> None:
+    demultiplexer = mux.Demultiplexer()
+    assert demultiplexer.feed(struct.pack(">II", 1, LIMIT + 10) + b"first") == [(1, b"first")]
+    assert demultiplexer.feed(b"second") == [(1, b"second")]
+    assert demultiplexer._header == b""
+    with pytest.raises(RemoteProtocolError, match="4194315 bytes on connection 1"):
+        mux.Demultiplexer().feed(struct.pack(">II", 1, LIMIT + 11))
+
+
+# --- ttrpc
 
 
 def header(length: int, stream: int, kind: int, flags: int = 0) -> bytes:
@@ -145,13 +216,10 @@ def test_unknown_types_and_flags_are_passed_over(kind: int) -> None:
     assert len(server.receive_data(data[:9] + b"\x07" + data[10:])) == 1
 
 
-def test_the_largest_request_passes() -> None:
+def test_the_largest_request_passes_and_one_of_four_gigabytes_is_not_kept() -> None:
     overhead = len(request(1, payload=bytes(LIMIT - 100))) - 10 - (LIMIT - 100)
     (call,) = ttrpc.Server().receive_data(request(1, payload=bytes(LIMIT - overhead)))
     assert len(call.payload) == LIMIT - overhead
-
-
-def test_a_message_of_four_gigabytes_is_not_kept() -> None:
     server = ttrpc.Server()
     server.receive_data(header(0xFFFFFFFF, 1, 1))
     for _ in range(64):
@@ -197,16 +265,12 @@ def test_a_reply_that_cannot_be_ends_the_connection(data: bytes) -> None:
         client.receive_data(data)
 
 
-def test_a_call_over_the_limit_is_not_sent() -> None:
+def test_a_call_over_the_limit_is_not_sent_and_streams_end_before_they_repeat() -> None:
     client = ttrpc.Client()
     with pytest.raises(LocalProtocolError, match="at most 4194304"):
         client.call("S", "M", bytes(LIMIT), 0)
     assert client.messages_to_send() == []
     assert client.call("S", "M", b"", 0) == 1
-
-
-def test_streams_end_before_they_repeat() -> None:
-    client = ttrpc.Client()
     client._next_stream = ttrpc.MAX_STREAM
     assert client.call("S", "M", b"", 0) == ttrpc.MAX_STREAM
     with pytest.raises(LocalProtocolError, match="no stream numbers left"):

@@ -1,14 +1,16 @@
-"""Which of the host's limits a container's mounts expose, from the kernel's mountinfo."""
+"""Texts of others, as their readers parse them: the kernel's mountinfo, which shows what a mount
+exposes of the host, and glibc's preload lists."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.policy import mountinfo
+from nri_plugin.policy import mountinfo, preload_list
 from nri_plugin.policy.mountinfo import Limits, Line, Location
 
 OURS = {"/.gpuslice", "/.gpuslice/libvgpu.so", "/.gpuslice/region", "/etc/ld.so.preload"}
@@ -92,10 +94,7 @@ HELD = {
 @pytest.mark.parametrize(("path", "location"), HELD.items())
 def test_where_a_path_of_the_host_lies(path: str, location: Location) -> None:
     assert mountinfo.location_of(list(mountinfo.parse(HOST)), path) == location
-
-
-def test_without_mounts_nothing_lies_anywhere() -> None:
-    assert mountinfo.location_of([], "/run") is None
+    assert mountinfo.location_of([], path) is None
 
 
 def test_this_process_has_a_root() -> None:
@@ -119,3 +118,42 @@ def test_what_the_kernel_escapes_is_read_back(name: str) -> None:
     escaped = "".join(f"\\{ord(c):03o}" if c in " \t\n\\" else c for c in point)
     (line,) = mountinfo.parse(GRANT.format("/", escaped))
     assert line.point == point
+
+
+# --- preload lists, parsed as glibc's loader parses them; ours comes first whatever is added
+
+
+FIRST = b"/.gpuslice/libvgpu.so\n"
+NAME = st.binary(min_size=1, max_size=20).filter(lambda name: not set(name) & set(b"\0#: \t\n"))
+
+PRELOADS = {
+    "nothing": (b"", []),
+    "lines": (b"/a.so\n/b.so\n", [b"/a.so", b"/b.so"]),
+    "no end of line": (b"/a.so", [b"/a.so"]),
+    "every separator": (b"/a.so /b.so\t/c.so:/d.so\n\n:", [b"/a.so", b"/b.so", b"/c.so", b"/d.so"]),
+    "a comment": (b"# /a.so\n/b.so # /c.so\n/d.so#/e.so", [b"/b.so", b"/d.so"]),
+    "a NUL ends it": (b"/a.so\0/b.so\n/c.so", [b"/a.so"]),
+    "a NUL in a comment does not": (b"#\0\n/b.so", [b"/b.so"]),
+    "carriage returns are letters": (b"/a.so\r\n", [b"/a.so\r"]),
+}
+
+
+@pytest.mark.parametrize(("data", "found"), PRELOADS.values(), ids=PRELOADS)
+def test_the_entries_of_a_preload_list(data: bytes, found: Sequence[bytes]) -> None:
+    assert list(preload_list.entries(data)) == found
+
+
+@given(st.binary())
+def test_whatever_is_added_ours_is_first_and_theirs_keep_their_order(data: bytes) -> None:
+    theirs = preload_list.entries(data)
+    merged = preload_list.merged(FIRST, theirs)
+    assert merged.startswith(FIRST)
+    read = preload_list.entries(merged)
+    assert read[0] == FIRST.strip()
+    assert list(read[1:]) == [n for n in dict.fromkeys(theirs) if n != read[0]]
+    assert preload_list.merged(merged, theirs) == merged
+
+
+@given(st.lists(NAME))
+def test_names_survive_being_written_and_read(names: Sequence[bytes]) -> None:
+    assert list(preload_list.entries(b"\n".join(names))) == names
