@@ -56,9 +56,6 @@ THOROUGH: Final = {
     ),
     "tests/cluster/test_service.py::test_a_second_installation_*": "as the tests of leadership",
     "tests/cluster/test_service.py::test_a_simulation_*": "simulate, over a whole cluster",
-    "tests/cluster/test_extender.py::test_pods_are_bound_with_a_real_kube_scheduler[[]2]": (
-        "the demo binds pods with a real kube-scheduler"
-    ),
     "tests/shim/region/test_environment_core.py::test_the_parser_agrees_*": (
         "random texts; region/test_environment.py has one of each kind"
     ),
@@ -71,7 +68,6 @@ THOROUGH: Final = {
     "tests/scheduler/core/test_oracle.py::test_fit_and_place_*[[][3-9]]": _SEEDS,
     "tests/scheduler/test_binder_interleavings.py::*[[][5-9][0-9]]": _SEEDS,
     "tests/scheduler/test_binder_interleavings.py::*[[]1[0-9][0-9]]": _SEEDS,
-    "tests/scheduler/decisions/test_state_order.py::test_no_grant_ever_*[[][3-9][0-9]]": _SEEDS,
     "tests/scheduler/test_leadership_runs.py::*[[][1-4][0-9]-*": _SEEDS,
 }
 

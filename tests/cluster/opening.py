@@ -9,8 +9,8 @@ from typing import Final
 
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
-from tests.cluster.admission.requested import asking, pod
 from tests.cluster.server import MERGE_PATCH, Server
+from tests.requests.pods import asking, pod
 from tests.support import until
 
 _BINDINGS: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"

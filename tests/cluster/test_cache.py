@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -95,11 +95,14 @@ class World:
         await until_async(lambda: self.used() == {"GPU-a": a, "GPU-b": b})
 
 
+@pytest.fixture
 @asynccontextmanager
-async def world_of(plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
-    admin, ours = (str(plane.kubeconfig(user)) for user in ("admin", "scheduler"))
+async def world(control_plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
+    rights = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    control_plane.apply_json(*manifests.objects(*rights))
+    admin, ours = (str(control_plane.kubeconfig(user)) for user in ("admin", "scheduler"))
     async with Kube(access.load(admin)) as kube, Kube(access.load(ours)) as scheduler:
-        world = World(plane, namespace, kube, scheduler)
+        world = World(control_plane, namespace, kube, scheduler)
         await world.make()
         await world.follow()
         try:
@@ -111,72 +114,31 @@ async def world_of(plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
             await world.remove()
 
 
-Play = Callable[[Callable[[World], Awaitable[None]]], None]
+async def test_a_terminating_pod_holds_its_gpu_until_it_is_deleted(world: World) -> None:
+    await world.make_pod("slow")
+    await world.until_used(a=12, b=0)
+    await world.delete_pod("slow", grace_s=600)
+    # A later event of the watch has arrived, so the deletion has too.
+    await world.make_pod("after", "GPU-b", 1)
+    await world.until_used(a=12, b=12)
+    await world.delete_pod("slow")
+    await world.until_used(a=0, b=12)
 
 
-@pytest.fixture
-def play(control_plane: ControlPlane, namespace: str) -> Play:
-    """Runs a scene in its own world."""
-    rights = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    control_plane.apply_json(*manifests.objects(*rights))
-
-    def run(scene: Callable[[World], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            async with world_of(control_plane, namespace) as world:
-                await scene(world)
-
-        asyncio.run(whole())
-
-    return run
-
-
-def test_a_terminating_pod_holds_its_gpu_until_it_is_deleted(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.make_pod("slow")
-        await world.until_used(a=12, b=0)
-        await world.delete_pod("slow", grace_s=600)
-        # A later event of the watch has arrived, so the deletion has too.
-        await world.make_pod("after", "GPU-b", 1)
-        await world.until_used(a=12, b=12)
-        await world.delete_pod("slow")
-        await world.until_used(a=0, b=12)
-
-    play(scene)
-
-
-def test_after_a_compaction_the_cache_relists_without_deleted_pods(play: Play) -> None:
-    async def scene(world: World) -> None:
-        await world.make_pod("gone")
-        await world.until_used(a=12, b=0)
-        before = world.cache.lists()["pods"]
-        await world.leave()
-        await world.delete_pod("gone")
-        await world.make_pod("new", "GPU-b", 1)
-        await asyncio.to_thread(_compact, world.plane)
-        # A restarted API server has lost its watch cache's history.
-        await asyncio.to_thread(world.plane.restart_apiserver)
-        assert world.used() == {"GPU-a": 12, "GPU-b": 0}
-        await world.follow()
-        await world.until_used(a=0, b=12)
-        assert world.cache.lists()["pods"] > before
-
-    play(scene)
-
-
-def test_heartbeats_of_nodes_are_small(play: Play) -> None:
-    """The server sends metadata alone, without the images and conditions in heartbeats."""
-
-    async def scene(world: World) -> None:
-        seen: list[Any] = []
-        images = [{"names": [f"image-{n}"], "sizeBytes": n} for n in range(50)]
-        path = f"{NODES}/{world.node}"
-        await world.kube.patch(f"{path}/status", {"status": {"images": images}})
-        async for items, _ in world.kube.list(NODES, only="PartialObjectMetadata"):
-            seen += items
-        assert seen
-        assert not any("status" in each or "spec" in each for each in seen)
-
-    play(scene)
+async def test_after_a_compaction_the_cache_relists_without_deleted_pods(world: World) -> None:
+    await world.make_pod("gone")
+    await world.until_used(a=12, b=0)
+    before = world.cache.lists()["pods"]
+    await world.leave()
+    await world.delete_pod("gone")
+    await world.make_pod("new", "GPU-b", 1)
+    await asyncio.to_thread(_compact, world.plane)
+    # A restarted API server has lost its watch cache's history.
+    await asyncio.to_thread(world.plane.restart_apiserver)
+    assert world.used() == {"GPU-a": 12, "GPU-b": 0}
+    await world.follow()
+    await world.until_used(a=0, b=12)
+    assert world.cache.lists()["pods"] > before
 
 
 def _compact(plane: ControlPlane) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +28,8 @@ from scheduler.extender import Extender
 from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.leadership import Leadership
 from scheduler.metrics import Metrics
-from tests.cluster.admission.requested import asking, pod
 from tests.cluster.admission.scheduler_lease import KubeScheduler
+from tests.requests.pods import asking, pod
 from tests.scheduler import calls
 from tests.support import until
 
@@ -72,6 +72,7 @@ class World:
         self.extender = Extender(
             self.verbs, self.binder, self.leadership, lambda: self.cache.synced, metrics
         )
+        self.nodes = [node.name for node in Shape(nodes=2, prefix=f"{namespace}-").all_nodes()]
         self._kube = kube
         self.pods = f"/api/v1/namespaces/{namespace}/pods"
 
@@ -142,28 +143,9 @@ class World:
             await runner.cleanup()
 
 
-@asynccontextmanager
-async def world_of(plane: ControlPlane, namespace: str) -> AsyncIterator[World]:
-    admin, ours = (access.load(str(plane.kubeconfig(user))) for user in ("admin", "scheduler"))
-    async with Kube(admin) as kube, Kube(ours) as own:
-        world = World(plane, namespace, kube, own)
-        following = asyncio.create_task(world.cache.run())
-        leading = asyncio.create_task(world.leadership.run(world.cache.relist))
-        lease = KubeScheduler(plane, namespace)
-        try:
-            await asyncio.to_thread(lease.acquire)
-            await asyncio.wait_for(world.cache.wait_synced(), _DEADLINE_S)
-            await world.admitted()
-            yield world
-        finally:
-            await asyncio.to_thread(lease.release)
-            for task in (leading, following):
-                task.cancel()
-            await asyncio.wait({leading, following})
-
-
-Act = Callable[[World, str, str], Awaitable[None]]
-Play = Callable[[Act], None]
+@pytest.fixture(autouse=True)
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    return uvloop.new_event_loop
 
 
 @pytest.fixture
@@ -173,20 +155,31 @@ def gpus() -> int:
 
 
 @pytest.fixture
-def play(installed: ControlPlane, gpus: int) -> Iterator[Play]:
-    """Runs an act in a new namespace, with two nodes."""
+@asynccontextmanager
+async def world(installed: ControlPlane, gpus: int) -> AsyncIterator[World]:
+    """A new namespace, and two nodes."""
     namespace = f"test-{secrets.token_hex(4)}"
     installed.kubectl("create", "namespace", namespace)
     nodes = Shape(nodes=2, gpus=gpus, prefix=f"{namespace}-").all_nodes()
-
-    async def scene(act: Act) -> None:
-        async with world_of(installed, namespace) as world:
-            await act(world, *(node.name for node in nodes))
-        await asyncio.sleep(_GOODBYE_S)
-
+    lease = KubeScheduler(installed, namespace)
+    admin, ours = (access.load(str(installed.kubeconfig(user))) for user in ("admin", "scheduler"))
     try:
         with Fleet(installed, nodes):
-            yield lambda act: uvloop.run(scene(act))
+            async with Kube(admin) as kube, Kube(ours) as own:
+                world = World(installed, namespace, kube, own)
+                running = (world.cache.run(), world.leadership.run(world.cache.relist))
+                tasks = {asyncio.create_task(each) for each in running}
+                try:
+                    await asyncio.to_thread(lease.acquire)
+                    await asyncio.wait_for(world.cache.wait_synced(), _DEADLINE_S)
+                    await world.admitted()
+                    yield world
+                finally:
+                    await asyncio.to_thread(lease.release)
+                    for task in tasks:
+                        task.cancel()
+                    await asyncio.wait(tasks)
+            await asyncio.sleep(_GOODBYE_S)
     finally:
         installed.remove_namespace(namespace)
 
@@ -194,82 +187,68 @@ def play(installed: ControlPlane, gpus: int) -> Iterator[Play]:
 BETWEEN = b',"Nodes":null,"NodeNames":['
 
 
+@pytest.fixture
+def priority(installed: ControlPlane) -> Iterator[str]:
+    installed.kubectl("create", "priorityclass", "above-all", "--value=1000")
+    yield "above-all"
+    installed.kubectl("delete", "priorityclass", "above-all")
+
+
 @pytest.mark.parametrize("gpus", [2])
-def test_pods_are_bound_with_a_real_kube_scheduler(play: Play, tmp_path: Path) -> None:
-    async def act(world: World, one: str, two: str) -> None:
-        most = [f"most-{number}" for number in range(4)]
-        async with world.kube_scheduler(tmp_path):
-            for name in most:
-                await world.make(name, 60)
-            await world.make("plain")
-            await world.until_bound(*most)
-            await world.make("fifth", 60)
-            said = await world.condition("fifth", "no GPU")
-            await world.condition("plain", "")
-        assert "2 no GPU with enough free memory and core at" in said
-        assert (world.held(one), world.held(two)) == (120, 120)
-        for name in (*most, "plain"):
-            raw = await world.get(name)
-            annotations = raw["metadata"].get("annotations", {})
-            assert raw["spec"]["nodeName"] in (one, two)
-            assert (names.ANNOTATION_GRANTS in annotations) is (name != "plain")
-            if name != "plain":
-                assert annotations[names.ANNOTATION_WRITER] == world.leadership.writer
-        for body in (*world.verbs.filtered, *world.verbs.prioritized):
-            assert (body[:18], body.count(BETWEEN), body[-3:]) == (b'{"Pod":{"metadata"', 1, b'"]}')
-        heads = {body.partition(BETWEEN)[0] for body in world.verbs.filtered}
-        assert {body.partition(BETWEEN)[0] for body in world.verbs.prioritized} <= heads
-
-    play(act)
-
-
-def test_no_pod_is_preempted_while_we_may_not_write(
-    play: Play, installed: ControlPlane, tmp_path: Path
+async def test_pods_are_bound_by_a_real_kube_scheduler_and_none_is_preempted_while_we_may_not_write(
+    world: World, priority: str, tmp_path: Path
 ) -> None:
     """kube-scheduler treats the status as an error, unlike an answer without nodes."""
-    installed.kubectl("create", "priorityclass", "above-all", "--value=1000")
+    large, small = ([f"{size}-{number}" for number in range(4)] for size in (60, 40))
+    one, two = world.nodes
+    async with world.kube_scheduler(tmp_path):
+        for name in large:
+            await world.make(name, 60)
+        await world.make("plain")
+        await world.until_bound(*large)
+        await world.make("fifth", 60)
+        said = await world.condition("fifth", "no GPU")
+        assert "2 no GPU with enough free memory and core at" in said
+        await world.condition("plain", "")
+        for name in small:
+            await world.make(name, 40)
+        await world.until_bound(*small)
+        world.leadership.leaving = True
+        await world.make("urgent", 50, priorityClassName=priority)
+        said = await world.condition("urgent", "preempt")
+        assert "failed preempt with extender at URL" in said and "code 503" in said
+    assert (world.held(one), world.held(two)) == (200, 200)
+    for name in (*large, *small, "plain"):
+        raw = await world.get(name)
+        annotations = raw["metadata"].get("annotations", {})
+        assert raw["spec"]["nodeName"] in (one, two)
+        assert "deletionTimestamp" not in raw["metadata"]
+        assert (names.ANNOTATION_GRANTS in annotations) is (name != "plain")
+        if name != "plain":
+            assert annotations[names.ANNOTATION_WRITER] == world.leadership.writer
+    for body in (*world.verbs.filtered, *world.verbs.prioritized):
+        assert (body[:18], body.count(BETWEEN), body[-3:]) == (b'{"Pod":{"metadata"', 1, b'"]}')
+    heads = {body.partition(BETWEEN)[0] for body in world.verbs.filtered}
+    assert {body.partition(BETWEEN)[0] for body in world.verbs.prioritized} <= heads
 
-    async def act(world: World, one: str, two: str) -> None:
-        async with world.kube_scheduler(tmp_path):
-            for name in ("a", "b"):
-                await world.make(name, 100)
-            await world.until_bound("a", "b")
-            world.leadership.leaving = True
-            await world.make("urgent", 50, priorityClassName="above-all")
-            said = await world.condition("urgent", "preempt")
-        assert "failed preempt with extender at URL" in said
-        assert "code 503" in said
-        for name in ("a", "b"):
-            assert "deletionTimestamp" not in (await world.get(name))["metadata"]
 
-    try:
-        play(act)
-    finally:
-        installed.kubectl("delete", "priorityclass", "above-all")
-
-
-def test_a_binding_that_a_frozen_server_applies_later_overfills_nothing(
-    play: Play,
-) -> None:
+async def test_a_binding_that_a_frozen_server_applies_later_overfills_nothing(world: World) -> None:
     """The POST times out here, and is applied when the server continues. Until then its capacity is
     not given to another pod, whatever calls arrive."""
-
-    async def act(world: World, one: str, two: str) -> None:
-        first = await world.make("first", 10)
-        world.ask(first, one)
-        # This opens the connection: on a new one nothing would be sent.
-        assert await world.bind(first, one) == ""
-        pods = [await world.make(f"p{number}", 60) for number in range(2)]
-        for raw in pods:
-            world.ask(raw, one)
-        with world.plane.apiserver.frozen():
-            said = await world.bind(pods[0], one)
-            assert said.startswith(f"binding to {one} not confirmed: ")
-            assert world.held(one) == 70
-        await world.admitted()
-        assert "no GPU" in await world.bind(pods[1], one)
-        assert await world.bind(pods[0], one) == ""
-        await world.until_bound("p0")
+    one, _ = world.nodes
+    first = await world.make("first", 10)
+    world.ask(first, one)
+    # This opens the connection: on a new one nothing would be sent.
+    assert await world.bind(first, one) == ""
+    pods = [await world.make(f"p{number}", 60) for number in range(2)]
+    for raw in pods:
+        world.ask(raw, one)
+    with world.plane.apiserver.frozen():
+        said = await world.bind(pods[0], one)
+        assert said.startswith(f"binding to {one} not confirmed: ")
         assert world.held(one) == 70
-
-    play(act)
+    await world.admitted()
+    assert "no GPU" in await world.bind(pods[1], one)
+    assert await world.bind(pods[0], one) == ""
+    await world.until_bound("p0")
+    assert world.held(one) == 70

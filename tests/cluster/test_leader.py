@@ -21,14 +21,15 @@ import pytest
 
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
-from tests.cluster.admission.requested import asking, pod
 from tests.cluster.admission.scheduler_lease import PATH, KubeScheduler, delete
 from tests.cluster.server import Server
+from tests.requests.pods import asking, pod
 from tests.support import ROOT, until
 
 pytestmark = pytest.mark.cluster
 
 _LEASE_S: Final = 15
+_NODE: Final = "node-of-leaders"
 
 
 class Extender:
@@ -63,18 +64,9 @@ class Extender:
 
     def ask(self, *command: object) -> dict[str, Any]:
         self.send(*command)
-        return self._answer()
+        return self.answer()
 
-    def may(self) -> bool:
-        return bool(self.ask("may")["may"])
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-
-    def proceed(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-
-    def _answer(self) -> dict[str, Any]:
+    def answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, f"the process ended: {self.process.wait()}"
@@ -96,7 +88,8 @@ def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
 
 
 def leads(extender: Extender) -> None:
-    until(extender.may, f"the extender beside {extender.kube_scheduler.identity} may write")
+    identity = extender.kube_scheduler.identity
+    until(lambda: bool(extender.ask("may")["may"]), f"the one beside {identity} may write")
 
 
 def expires(plane: ControlPlane) -> None:
@@ -107,93 +100,39 @@ def expires(plane: ControlPlane) -> None:
         until(lambda: datetime.now(UTC) > expired, "the Lease has expired")
 
 
-def test_the_extender_beside_the_next_kube_scheduler_binds_after_a_kill(
-    plane: ControlPlane,
-) -> None:
-    with Extender(plane, "a") as first, Extender(plane, "b") as second:
-        first.kube_scheduler.acquire()
-        leads(first)
-        assert not second.may()
-        first.kill()
-        expires(plane)
-        second.kube_scheduler.acquire()
-        leads(second)
-        assert second.ask("may")["listed"] == 1
-
-
-def test_after_a_release_the_next_one_binds_and_the_former_does_not(plane: ControlPlane) -> None:
-    with Extender(plane, "a") as first, Extender(plane, "b") as second:
-        first.kube_scheduler.acquire()
-        leads(first)
-        first.kube_scheduler.release()
-        until(lambda: not first.may(), "the former one sees the release")
-        second.kube_scheduler.acquire()
-        leads(second)
-        assert not first.may()
-
-
-def test_a_halted_extender_does_not_write_after_it_continues(plane: ControlPlane) -> None:
-    with Extender(plane, "a") as first, Extender(plane, "b") as second:
-        first.kube_scheduler.acquire()
-        leads(first)
-        first.stop()
-        until(lambda: first.is_stopped, "it is stopped")
-        first.kube_scheduler.kill()
-        first.send("may")
-        expires(plane)
-        second.kube_scheduler.acquire()
-        leads(second)
-        first.proceed()
-        assert first._answer()["may"] is False
-        assert second.may()
-
-
-@pytest.fixture
-def node(plane: ControlPlane) -> Iterator[str]:
-    name = f"node-{secrets.token_hex(3)}"
-    made = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-    plane.kubectl("create", "-f", "-", given=json.dumps(made))
-    yield name
-    plane.kubectl("delete", "node", name)
-
-
-def a_pod(plane: ControlPlane) -> str:
-    name = f"pod-{secrets.token_hex(3)}"
-    made = pod(asking({names.RESOURCE_MEMORY_RATIO: 50}), name=name)
-    plane.kubectl("create", "-f", "-", given=json.dumps(made))
-    return name
-
-
 @pytest.fixture
 def pods(plane: ControlPlane) -> Iterator[list[str]]:
-    made = [a_pod(plane) for _ in range(3)]
-    yield made
-    plane.kubectl("delete", "pod", "--force", "--grace-period=0", *made)
+    """Two pods, and a node."""
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": _NODE}}
+    half = {names.RESOURCE_MEMORY_RATIO: 50}
+    made = [pod(asking(half), name=f"pod-{secrets.token_hex(3)}") for _ in range(2)]
+    listed = {"apiVersion": "v1", "kind": "List", "items": [node, *made]}
+    plane.kubectl("create", "-f", "-", given=json.dumps(listed))
+    yield [each["metadata"]["name"] for each in made]
+    plane.kubectl("delete", "--force", "--grace-period=0", "-f", "-", given=json.dumps(listed))
 
 
 def test_what_one_sends_that_was_halted_in_between_is_refused_by_the_api_server(
-    plane: ControlPlane, node: str, pods: list[str]
+    plane: ControlPlane, pods: list[str]
 ) -> None:
     """Stopped after its check of the clock: its POST is sent when another process has already
-    bound."""
-    early, late, next_one = pods
+    bound. Its next check fails."""
+    late, next_one = pods
     with Extender(plane, "a") as first, Extender(plane, "b") as second:
         first.kube_scheduler.acquire()
         leads(first)
-
-        assert first.ask("bind", "default", early, node, False)["error"] == ""
-        first.send("bind", "default", late, node, True)
+        assert not second.ask("may")["may"]
+        first.send("bind", "default", late, _NODE, True)
         until(lambda: first.is_stopped, "it has halted before its POST")
         first.kube_scheduler.kill()
         expires(plane)
         second.kube_scheduler.acquire()
         leads(second)
-        assert second.ask("bind", "default", next_one, node, False)["error"] == ""
-        first.proceed()
-        assert "invalid value 'a_1': must be 'b_1', the holder" in first._answer()["error"]
-        bound = plane.kubectl("get", "pod", late, "-o=jsonpath={.spec.nodeName}")
-        assert bound == ""
-        assert first.ask("bind", "default", late, node, False)["error"].startswith(
+        assert second.ask("bind", "default", next_one, _NODE, False)["error"] == ""
+        first.process.send_signal(signal.SIGCONT)
+        assert "invalid value 'a_1': must be 'b_1', the holder" in first.answer()["error"]
+        assert plane.kubectl("get", "pod", late, "-o=jsonpath={.spec.nodeName}") == ""
+        assert first.ask("bind", "default", late, _NODE, False)["error"].startswith(
             "gpuslice does not bind here: on standby; b_1 holds the Lease"
         )
 
@@ -203,20 +142,10 @@ def test_without_the_api_server_no_process_may_write(plane: ControlPlane) -> Non
         first.kube_scheduler.acquire()
         leads(first)
         with plane.apiserver.frozen():
-            until(lambda: not first.may(), "it may not write")
+            until(lambda: not first.ask("may")["may"], "it may not write")
             assert "has not renewed the Lease" in first.ask("may")["status"]
         leads(first)
         assert first.ask("may")["listed"] == 1, "no other process could bind meanwhile"
-
-
-def test_a_lease_deleted_by_hand_permits_nothing(plane: ControlPlane) -> None:
-    with Extender(plane, "a") as first:
-        first.kube_scheduler.acquire()
-        leads(first)
-        first.kube_scheduler.kill()
-        delete(plane)
-        until(lambda: not first.may(), "the extender sees that it is gone")
-        assert "no kube-scheduler holds the Lease" in first.ask("may")["status"]
 
 
 def test_a_write_that_is_late_is_given_up_by_the_server(plane: ControlPlane) -> None:

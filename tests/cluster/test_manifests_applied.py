@@ -19,9 +19,9 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import KOORDINATOR, NAMES, named
 from tests.chart.rendering import EVERYTHING
 from tests.cluster.admission.judging import DRY
-from tests.cluster.admission.requested import asking, container, pod
 from tests.cluster.installing import PROBES
 from tests.cluster.server import MERGE_PATCH, Server
+from tests.requests.pods import asking, container, pod
 from tests.support import until
 from tools import chart, kubernetes
 

@@ -13,8 +13,8 @@ from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
-from tests.cluster.admission.requested import asking, pod
 from tests.cluster.running import Pods, running
+from tests.requests.pods import asking, pod
 
 pytestmark = pytest.mark.cluster
 

@@ -18,8 +18,8 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
-from tests.cluster.admission.requested import asking, pod
 from tests.cluster.running import Pods, running
+from tests.requests.pods import asking, pod
 from tests.support import until
 
 pytestmark = pytest.mark.cluster

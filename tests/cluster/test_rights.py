@@ -15,9 +15,9 @@ from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane, free_port
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
-from tests.cluster.admission.requested import asking, container, pod
 from tests.cluster.running import replica
 from tests.cluster.server import MERGE_PATCH, Server
+from tests.requests.pods import asking, container, pod
 from tests.support import until
 
 pytestmark = pytest.mark.cluster

@@ -19,8 +19,9 @@ from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 from scheduler.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
-from tests.cluster.admission import requested, scheduler_lease
+from tests.cluster.admission import scheduler_lease
 from tests.cluster.running import Pods, holds, keeps, replica
+from tests.requests.pods import asking, pod
 from tests.support import ROOT, until
 
 pytestmark = pytest.mark.cluster
@@ -47,7 +48,7 @@ class _Pods(Pods):
 
     def manifest(self, ratio: int) -> dict[str, Any]:
         asked = {names.RESOURCE_MEMORY_RATIO: ratio, names.RESOURCE_CORE: ratio}
-        return requested.pod(requested.asking(asked), name=f"pod-{secrets.token_hex(4)}")
+        return pod(asking(asked), name=f"pod-{secrets.token_hex(4)}")
 
 
 @pytest.fixture
@@ -64,8 +65,8 @@ def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
     with replica(plane, "a") as one:
         one.wait_binds()  # before, kube-scheduler writes an event of the refusal
         name = pods.create()
-        pod = pods.bound(name)
-        annotations = pod["metadata"]["annotations"]
+        bound = pods.bound(name)
+        annotations = bound["metadata"]["annotations"]
         allocated = json.loads(annotations[names.ANNOTATION_DEVICE_ALLOCATED])
         assert allocated["gpu"][0]["resources"][names.RESOURCE_MEMORY_RATIO] == "40"
         writer = annotations[names.ANNOTATION_WRITER]
@@ -73,7 +74,7 @@ def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
         until(lambda: bool(pods.events(name)), "its event is written")
         until(lambda: _value(one, "gpuslice_scheduler_assumed_pods") == 0, "it is seen bound")
         assert [reason for reason, _ in pods.events(name)] == ["Scheduled"]
-        held = json.loads(one.ask(f"/debug/fleet?node={pod['spec']['nodeName']}")[1])
+        held = json.loads(one.ask(f"/debug/fleet?node={bound['spec']['nodeName']}")[1])
         holders = [h["pod"] for gpu in held["nodes"][0]["gpus"] for h in gpu["holders"]]
         assert holders == [f"default/{name}"]
 
@@ -94,10 +95,10 @@ def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods
         )
         assert done.returncode == 0, done.stderr
         (account,) = json.loads(done.stdout)
-        pod = pods.bound(pods.create(60))
-        assert pod["spec"]["nodeName"] == account["node"]
+        bound = pods.bound(pods.create(60))
+        assert bound["spec"]["nodeName"] == account["node"]
         simulated = account["candidates"][0]["containers"][0]["uuid"]
-        assert simulated in pod["metadata"]["annotations"][names.ANNOTATION_GRANTS]
+        assert simulated in bound["metadata"]["annotations"][names.ANNOTATION_GRANTS]
 
 
 def test_problems_of_a_pod_and_a_node_become_events(
@@ -131,18 +132,24 @@ def test_problems_of_a_pod_and_a_node_become_events(
             assert reason in plane.kubectl("describe", kind, about)
 
 
-def test_an_unschedulable_pods_event_has_the_extenders_reason(
-    plane: ControlPlane, pods: _Pods
+def test_an_agent_that_is_ready_again_has_the_waiting_pod_tried(
+    plane: ControlPlane, nodes: Fleet, pods: _Pods
 ) -> None:
-    with replica(plane, "a"):
-        for _ in range(6):
-            pods.bound(pods.create(60))
-        late = pods.create(60)
-        until(lambda: bool(pods.events(late)), "the refusal is an event")
-        assert not pods.is_bound(late)
-        for reason, words in pods.events(late):
-            assert reason == "FailedScheduling"
-            assert "3 no GPU with enough free memory and core at once" in words
+    """Only the extender observes it. kube-scheduler by itself retries after five minutes."""
+    for node in nodes.nodes:
+        nodes.set_ready(node, "the library is not there")
+    with replica(plane, "a") as one:
+        until(lambda: 'reason="AGENT_NOT_READY"} 3.0' in one.ask("/metrics")[1], "that is seen")
+        name = pods.create()
+        until(
+            lambda: any("GPU node agent is not ready" in said for _, said in pods.events(name)),
+            "the pod is refused",
+        )
+        nodes.set_ready(next(iter(nodes.nodes)))
+        until(lambda: pods.is_bound(name), "the pod is bound", 60.0)
+        assert names.ANNOTATION_REQUEUED_AT in pods.get(name)["metadata"]["annotations"]
+        metric = 'gpuslice_scheduler_requeued_pods_total{cause="capacity"} 1.0'
+        assert metric in one.ask("/metrics")[1]
 
 
 def test_the_extender_beside_the_leading_kube_scheduler_binds(

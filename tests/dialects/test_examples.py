@@ -19,6 +19,7 @@ from tests.dialects.pods import (
     inside,
     limit_bytes,
     logs,
+    remove,
     sees_no_gpu,
 )
 from tests.e2e.whole import Whole
@@ -30,21 +31,17 @@ GPUS = "1x46068Mi"
 _HALF_BYTES = 24152899584
 
 
-@pytest.mark.parametrize("file", ["gpu-sharing", "gpu-memory"])
-def test_kais_pod_lists_one_gpu(empty: Whole, file: str) -> None:
-    apply(empty, f"kai/{file}.yaml")
-    listed = logs(empty, "gpu-sharing", "gpu-workload").splitlines()
-    assert len(listed) == 1
-    assert listed[0].startswith("GPU 0: ")
-
-
 @pytest.mark.parametrize(
     ("file", "size_bytes", "portion"),
     [("gpu-sharing", _HALF_BYTES, "0.50"), ("gpu-memory", 2097152000, "0.04")],
 )
-def test_kais_pod_has_its_share_to_the_byte(
+def test_kais_pod_lists_one_gpu_and_has_its_share_to_the_byte(
     empty: Whole, file: str, size_bytes: int, portion: str
 ) -> None:
+    apply(empty, f"kai/{file}.yaml")
+    (listed,) = logs(empty, "gpu-sharing", "gpu-workload").splitlines()
+    assert listed.startswith("GPU 0: ")
+    remove(empty)
     create(empty, [asleep(f"kai/{file}.yaml")])
     empty.ready("gpu-sharing")
     assert limit_bytes(empty, "gpu-sharing") == size_bytes
@@ -78,18 +75,6 @@ def test_the_pod_of_a_kai_users_notes_runs_to_its_end_with_2000_mib(empty: Whole
         lambda: fields(empty, "gpu-pod", "gpu-workload")["status"]["phase"] == "Succeeded",
         "the pod has succeeded",
     )
-
-
-def test_koordinators_pod_has_half(empty: Whole) -> None:
-    apply(empty, "koordinator/pod-example.yaml")
-    empty.ready("pod-example")
-    assert limit_bytes(empty, "pod-example") == _HALF_BYTES
-
-
-def test_hamis_pod_names_no_scheduler_and_has_its_share(empty: Whole) -> None:
-    apply(empty, "hami/gpu-pod.yaml")
-    empty.ready("gpu-pod")
-    assert limit_bytes(empty, "gpu-pod") == 3000 * MIB
 
 
 @pytest.fixture

@@ -23,9 +23,7 @@ from lab.node.lab import CLUSTER_FILES, Lab
 from scheduler.core.place import Placement, place
 from scheduler.decisions.state import Assumed, State
 from scheduler.kubernetes import binding, requests
-from scheduler.kubernetes.leases import agent_lease
-from scheduler.kubernetes.translate import device, node
-from tests.scheduler import objects
+from tests.scheduler import calls, objects
 
 pytestmark = pytest.mark.node
 
@@ -53,11 +51,7 @@ def _state(lab: Lab) -> State:
     """The scheduler's view of a node with the lab's GPUs."""
     made = State()
     gpus = [objects.gpu(gpu.uuid, gpu.minor, f"{_GPU_MIB}Mi") for gpu in lab.gpus]
-    made.observe_node(node(objects.node("n0")))
-    made.observe_device(device(objects.device("n0", *gpus)))
-    facts = agent_lease(objects.lease("n0"))
-    assert facts is not None
-    made.observe_lease(facts, 0.0)
+    calls.add_node(made, "n0", *gpus)
     return made
 
 

@@ -114,7 +114,7 @@ def test_a_service_account_without_its_files_is_refused_with_what_is_missing(
         access.load("", environ, tmp_path)
 
 
-def test_a_token_that_the_server_refuses_is_read_again_at_once() -> None:
+async def test_a_token_that_the_server_refuses_is_read_again_at_once() -> None:
     current = ["Bearer old"]
 
     async def answer(request: web.Request) -> web.Response:
@@ -122,63 +122,57 @@ def test_a_token_that_the_server_refuses_is_read_again_at_once() -> None:
             return refuse(401, "Unauthorized")
         return answered({})
 
-    async def scene() -> None:
-        async with serving(answer) as found:
+    async with serving(answer) as found:
 
-            def load() -> Access:
-                if not current:
-                    raise AccessError("the file is not there")
-                return Access(found.server, current[0])
+        def load() -> Access:
+            if not current:
+                raise AccessError("the file is not there")
+            return Access(found.server, current[0])
 
-            async with Kube(load(), load) as kube:
-                for _ in range(3):
+        async with Kube(load(), load) as kube:
+            for _ in range(3):
+                with pytest.raises(KubeError, match="Unauthorized"):
+                    await kube.get("/p")
+            current.clear()
+            async with asyncio.timeout(30):
+                while not kube.problem:
                     with pytest.raises(KubeError, match="Unauthorized"):
                         await kube.get("/p")
-                current.clear()
-                async with asyncio.timeout(30):
-                    while not kube.problem:
-                        with pytest.raises(KubeError, match="Unauthorized"):
-                            await kube.get("/p")
-                assert kube.problem == "credentials: the file is not there"
-                current.append("Bearer new")
-                async with asyncio.timeout(30):
-                    while True:
-                        try:
-                            assert await kube.get("/p") == {}
-                            break
-                        except KubeError:
-                            await asyncio.sleep(0.01)
-                assert kube.problem == ""
-
-    asyncio.run(scene())
+            assert kube.problem == "credentials: the file is not there"
+            current.append("Bearer new")
+            async with asyncio.timeout(30):
+                while True:
+                    try:
+                        assert await kube.get("/p") == {}
+                        break
+                    except KubeError:
+                        await asyncio.sleep(0.01)
+            assert kube.problem == ""
 
 
-def test_credentials_are_read_again_every_minute() -> None:
+async def test_credentials_are_read_again_every_minute() -> None:
     now, reads = [1000.0], [0]
 
     async def answer(request: web.Request) -> web.Response:
         return answered({"as": request.headers["Authorization"]})
 
-    async def scene() -> None:
-        async with serving(answer) as found:
+    async with serving(answer) as found:
 
-            def load() -> Access:
-                reads[0] += 1
-                return Access(found.server, f"Bearer {reads[0]}")
+        def load() -> Access:
+            reads[0] += 1
+            return Access(found.server, f"Bearer {reads[0]}")
 
-            async with Kube(found, load, lambda: now[0]) as kube:
-                assert await kube.get("/p") == {"as": "Bearer secret"}
-                assert reads == [0]
-                now[0] += 61
-                async with asyncio.timeout(30):
-                    while (await kube.get("/p"))["as"] != "Bearer 1":
-                        pass
-                assert reads == [1]
-
-    asyncio.run(scene())
+        async with Kube(found, load, lambda: now[0]) as kube:
+            assert await kube.get("/p") == {"as": "Bearer secret"}
+            assert reads == [0]
+            now[0] += 61
+            async with asyncio.timeout(30):
+                while (await kube.get("/p"))["as"] != "Bearer 1":
+                    pass
+            assert reads == [1]
 
 
-def test_with_new_credentials_a_request_has_a_new_connection(tmp_path: Path) -> None:
+async def test_with_new_credentials_a_request_has_a_new_connection(tmp_path: Path) -> None:
     """The server takes the identity from the connection where there are client certificates."""
     now, connections = [1000.0], list[asyncio.BaseTransport]()
     made, context = certificate_for(tmp_path, "127.0.0.1")
@@ -189,59 +183,50 @@ def test_with_new_credentials_a_request_has_a_new_connection(tmp_path: Path) -> 
             connections.append(request.transport)
         return answered({"as": request.headers["Authorization"]})
 
-    async def scene() -> None:
-        async with serving(answer, context) as found:
-            old = replace(found, ca_file=str(made))
-            new = replace(old, authorization="Bearer new")
-            async with Kube(old, lambda: new, lambda: now[0]) as kube:
-                for _ in range(2):
-                    assert await kube.post("/p", {}) == {"as": "Bearer secret"}
-                assert len(connections) == 1
-                now[0] += 61
-                async with asyncio.timeout(30):
-                    while (await kube.post("/p", {}))["as"] != "Bearer new":
-                        pass
-                assert len(connections) == 2
-
-    asyncio.run(scene())
+    async with serving(answer, context) as found:
+        old = replace(found, ca_file=str(made))
+        new = replace(old, authorization="Bearer new")
+        async with Kube(old, lambda: new, lambda: now[0]) as kube:
+            for _ in range(2):
+                assert await kube.post("/p", {}) == {"as": "Bearer secret"}
+            assert len(connections) == 1
+            now[0] += 61
+            async with asyncio.timeout(30):
+                while (await kube.post("/p", {}))["as"] != "Bearer new":
+                    pass
+            assert len(connections) == 2
 
 
-def test_a_post_goes_by_the_proxy_where_there_is_one() -> None:
+async def test_a_post_goes_by_the_proxy_where_there_is_one() -> None:
     async def answer(request: web.Request) -> web.Response:
         return answered({"host": request.headers["Host"], "method": request.method})
 
-    async def scene() -> None:
-        async with serving(answer) as found:
-            behind = Access("http://api.example:6443", proxy=found.server)
-            async with Kube(behind) as kube:
-                said = {"host": "api.example:6443", "method": "POST"}
-                assert await kube.post("/p", {}) == said
-
-    asyncio.run(scene())
+    async with serving(answer) as found:
+        behind = Access("http://api.example:6443", proxy=found.server)
+        async with Kube(behind) as kube:
+            said = {"host": "api.example:6443", "method": "POST"}
+            assert await kube.post("/p", {}) == said
 
 
-def test_unusable_credentials_are_reported_until_they_are_replaced() -> None:
+async def test_unusable_credentials_are_reported_until_they_are_replaced() -> None:
     now = [1000.0]
 
     async def answer(request: web.Request) -> web.Response:
         return answered({"as": request.headers["Authorization"]})
 
-    async def scene() -> None:
-        async with serving(answer) as found:
+    async with serving(answer) as found:
 
-            def load() -> Access:
-                return Access(found.server, "Bearer no\nline")
+        def load() -> Access:
+            return Access(found.server, "Bearer no\nline")
 
-            async with Kube(found, load, lambda: now[0]) as kube:
-                for _ in range(2):
-                    now[0] += 61
-                    assert await kube.get("/p") == {"as": "Bearer secret"}
-                    await until_async(lambda: kube._renewing is None)
-                    assert "credentials: invalid value: must have" in kube.problem
-                assert await kube.post("/p", {}) == {"as": "Bearer secret"}
+        async with Kube(found, load, lambda: now[0]) as kube:
+            for _ in range(2):
+                now[0] += 61
                 assert await kube.get("/p") == {"as": "Bearer secret"}
-
-    asyncio.run(scene())
+                await until_async(lambda: kube._renewing is None)
+                assert "credentials: invalid value: must have" in kube.problem
+            assert await kube.post("/p", {}) == {"as": "Bearer secret"}
+            assert await kube.get("/p") == {"as": "Bearer secret"}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ _KINDS = ("application/json", "application/merge-patch+json")
 
 
 @pytest.mark.parametrize("by_proxy", [False, True])
-def test_a_write_carries_its_body_its_deadline_and_the_credentials(by_proxy: bool) -> None:
+async def test_a_write_carries_its_body_its_deadline_and_the_credentials(by_proxy: bool) -> None:
     seen: list[Any] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -40,16 +40,13 @@ def test_a_write_carries_its_body_its_deadline_and_the_credentials(by_proxy: boo
         seen.append(tuple(request.headers.getall(name) for name in named))
         return json({"kind": "Status"}, 201)
 
-    async def scene() -> None:
-        async with serving(answer) as found:
-            through = replace(found, server="http://api.example", proxy=found.server)
-            async with Kube(through if by_proxy else found) as kube:
-                done = {"kind": "Status"}
-                assert await kube.post("/p", {"a": 1}, timeout_s=20) == done
-                assert await kube.patch("/p", {"b": None}, fieldManager="x y") == done
-                assert await kube.post("/p", {}, fieldValidation=IGNORE) == done
-
-    asyncio.run(scene())
+    async with serving(answer) as found:
+        through = replace(found, server="http://api.example", proxy=found.server)
+        async with Kube(through if by_proxy else found) as kube:
+            done = {"kind": "Status"}
+            assert await kube.post("/p", {"a": 1}, timeout_s=20) == done
+            assert await kube.patch("/p", {"b": None}, fieldManager="x y") == done
+            assert await kube.post("/p", {}, fieldValidation=IGNORE) == done
     post, merge = ((["Bearer secret"], [kind], ["application/json"]) for kind in _KINDS)
     assert seen == [
         ("POST", "/p", {"timeout": "20.000s"}, {"a": 1}),
@@ -62,37 +59,31 @@ def test_a_write_carries_its_body_its_deadline_and_the_credentials(by_proxy: boo
 
 
 @pytest.mark.parametrize("code", [404, 409, 500])
-def test_a_refusal_has_the_servers_reason_and_message(code: int) -> None:
+async def test_a_refusal_has_the_servers_reason_and_message(code: int) -> None:
     async def answer(request: web.Request) -> web.Response:
         return refuse(code, "Because", "of this")
 
-    async def scene() -> None:
-        async with client_of(answer) as kube:
-            with pytest.raises(KubeError, match="Because: of this") as raised:
-                await kube.post("/p", {})
-            assert (raised.value.status, raised.value.reason) == (code, "Because")
-
-    asyncio.run(scene())
+    async with client_of(answer) as kube:
+        with pytest.raises(KubeError, match="Because: of this") as raised:
+            await kube.post("/p", {})
+        assert (raised.value.status, raised.value.reason) == (code, "Because")
 
 
-def test_an_answer_of_something_before_the_server_is_an_error_with_its_text() -> None:
+async def test_an_answer_of_something_before_the_server_is_an_error_with_its_text() -> None:
     async def answer(request: web.Request) -> web.Response:
         if request.method == "GET":
             return web.Response(text="<html>hello")
         return web.Response(text="<html>Bad Gateway", status=502)
 
-    async def scene() -> None:
-        async with client_of(answer) as kube:
-            with pytest.raises(KubeError, match="HTTP 502: <html>Bad Gateway"):
-                await kube.post("/p", {})
-            with pytest.raises(KubeError, match="not JSON") as raised:
-                await kube.get("/p")
-            assert raised.value.reason == NO_ANSWER
-
-    asyncio.run(scene())
+    async with client_of(answer) as kube:
+        with pytest.raises(KubeError, match="HTTP 502: <html>Bad Gateway"):
+            await kube.post("/p", {})
+        with pytest.raises(KubeError, match="not JSON") as raised:
+            await kube.get("/p")
+        assert raised.value.reason == NO_ANSWER
 
 
-def test_a_missing_object_is_distinct_from_no_answer() -> None:
+async def test_a_missing_object_is_distinct_from_no_answer() -> None:
     hang = asyncio.Event()
 
     async def answer(request: web.Request) -> web.Response:
@@ -103,22 +94,19 @@ def test_a_missing_object_is_distinct_from_no_answer() -> None:
             await hang.wait()
         return json({})
 
-    async def scene() -> None:
-        async with client_of(answer) as kube:
-            for path in ("/reset", "/hang"):
-                with pytest.raises(KubeError) as raised:
-                    await kube.post(path, {}, timeout_s=0.5)
-                assert raised.value.reason == NO_ANSWER
-            hang.set()
-        async with Kube(Access("http://127.0.0.1:1")) as refused:
+    async with client_of(answer) as kube:
+        for path in ("/reset", "/hang"):
             with pytest.raises(KubeError) as raised:
-                await refused.post("/p", {})
-            assert raised.value.reason == UNREACHABLE
+                await kube.post(path, {}, timeout_s=0.5)
+            assert raised.value.reason == NO_ANSWER
+        hang.set()
+    async with Kube(Access("http://127.0.0.1:1")) as refused:
+        with pytest.raises(KubeError) as raised:
+            await refused.post("/p", {})
+        assert raised.value.reason == UNREACHABLE
 
-    asyncio.run(scene())
 
-
-def test_a_post_is_sent_once_though_the_connection_breaks() -> None:
+async def test_a_post_is_sent_once_though_the_connection_breaks() -> None:
     seen = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -128,36 +116,30 @@ def test_a_post_is_sent_once_though_the_connection_breaks() -> None:
             request.transport.abort()
         return json({})
 
-    async def scene() -> None:
-        async with client_of(answer) as kube:
-            await kube.get("/p")
-            for write in (kube.post("/p", {}), kube.patch("/p", {})):
-                with pytest.raises(KubeError):
-                    await write
-
-    asyncio.run(scene())
+    async with client_of(answer) as kube:
+        await kube.get("/p")
+        for write in (kube.post("/p", {}), kube.patch("/p", {})):
+            with pytest.raises(KubeError):
+                await write
     assert seen == ["GET", "POST", "PATCH"]
 
 
-def test_a_cancelled_write_leaves_no_connection_to_its_answer() -> None:
+async def test_a_cancelled_write_leaves_no_connection_to_its_answer() -> None:
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/slow":
             arrived.set()
             await asyncio.sleep(0.1)
         return json({"path": request.path})
 
-    async def scene() -> None:
-        async with client_of(answer) as kube:
-            await kube.post("/p", {})
-            writing = asyncio.create_task(kube.post("/slow", {}))
-            await arrived.wait()
-            writing.cancel()
-            for _ in range(3):
-                assert await kube.post("/p", {}) == {"path": "/p"}
-                await asyncio.sleep(0.1)
-
     arrived = asyncio.Event()
-    asyncio.run(scene())
+    async with client_of(answer) as kube:
+        await kube.post("/p", {})
+        writing = asyncio.create_task(kube.post("/slow", {}))
+        await arrived.wait()
+        writing.cancel()
+        for _ in range(3):
+            assert await kube.post("/p", {}) == {"path": "/p"}
+            await asyncio.sleep(0.1)
 
 
 def _has_ipv6() -> bool:
@@ -169,7 +151,7 @@ def _has_ipv6() -> bool:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_the_server_is_the_one_that_its_certificate_names(host: str, tmp_path: Path) -> None:
+async def test_the_server_is_the_one_that_its_certificate_names(host: str, tmp_path: Path) -> None:
     """Its address, or another name if one is configured."""
     if ":" in host and not _has_ipv6():
         pytest.skip("this machine has no IPv6 address")
@@ -178,21 +160,18 @@ def test_the_server_is_the_one_that_its_certificate_names(host: str, tmp_path: P
     async def answer(request: web.Request) -> web.Response:
         return json({})
 
-    async def scene() -> None:
-        async with serving(answer, context, host) as found:
-            for name in ("", "api.example"):
-                access = replace(found, ca_file=str(made), server_name=name)
-                async with Kube(access) as kube:
-                    assert await kube.post("/p", {}) == {}
-            async with Kube(replace(access, server_name="other.example")) as kube:
-                with pytest.raises(KubeError, match="CERTIFICATE_VERIFY_FAILED") as raised:
-                    await kube.post("/p", {})
-                assert raised.value.reason == UNREACHABLE
-
-    asyncio.run(scene())
+    async with serving(answer, context, host) as found:
+        for name in ("", "api.example"):
+            access = replace(found, ca_file=str(made), server_name=name)
+            async with Kube(access) as kube:
+                assert await kube.post("/p", {}) == {}
+        async with Kube(replace(access, server_name="other.example")) as kube:
+            with pytest.raises(KubeError, match="CERTIFICATE_VERIFY_FAILED") as raised:
+                await kube.post("/p", {})
+            assert raised.value.reason == UNREACHABLE
 
 
-def test_a_list_comes_in_pages_of_metadata_alone_on_request() -> None:
+async def test_a_list_comes_in_pages_of_metadata_alone_on_request() -> None:
     seen = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -201,17 +180,14 @@ def test_a_list_comes_in_pages_of_metadata_alone_on_request() -> None:
             return listed({"n": 3}, version="7")
         return listed({"n": 1}, {"n": 2}, version="7", more="a/b")
 
-    async def scene() -> None:
-        async with client_of(answer) as kube:
-            found = [each async for each in kube.list("/p", only=METADATA_ONLY, page=2)]
-            assert found == [([{"n": 1}, {"n": 2}], "7"), ([{"n": 3}], "7")]
-
-    asyncio.run(scene())
+    async with client_of(answer) as kube:
+        found = [each async for each in kube.list("/p", only=METADATA_ONLY, page=2)]
+        assert found == [([{"n": 1}, {"n": 2}], "7"), ([{"n": 3}], "7")]
     accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
     assert seen == [({"limit": "2"}, accept), ({"limit": "2", "continue": "a/b"}, accept)]
 
 
-def test_a_watch_is_the_same_in_whatever_pieces_it_comes() -> None:
+async def test_a_watch_is_the_same_in_whatever_pieces_it_comes() -> None:
     events = [event("ADDED", {"n": n, "text": "x" * n}, str(n)) for n in (1, 2000, 200_000)]
     whole = lines(*events)
 
@@ -219,18 +195,15 @@ def test_a_watch_is_the_same_in_whatever_pieces_it_comes() -> None:
         size = int(request.query["size"])
         return await stream(request, *(whole[i : i + size] for i in range(0, len(whole), size)))
 
-    async def scene() -> None:
-        async with client_of(answer) as kube:
-            for size in (7919, 65536, len(whole)):
-                batches = [each async for each in kube.watch("/p", "1", size=size)]
-                assert batches[0] == ()
-                assert [each for batch in batches for each in batch] == events
-
-    asyncio.run(scene())
+    async with client_of(answer) as kube:
+        for size in (7919, 65536, len(whole)):
+            batches = [each async for each in kube.watch("/p", "1", size=size)]
+            assert batches[0] == ()
+            assert [each for batch in batches for each in batch] == events
 
 
 @pytest.mark.parametrize("as_event", [True, False])
-def test_an_expired_resource_version_is_an_error_410(as_event: bool) -> None:
+async def test_an_expired_resource_version_is_an_error_410(as_event: bool) -> None:
     gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -238,26 +211,20 @@ def test_an_expired_resource_version_is_an_error_410(as_event: bool) -> None:
             return await stream(request, orjson.dumps({"type": "ERROR", "object": gone}) + b"\n")
         return json(gone, 410)
 
-    async def scene() -> None:
-        async with client_of(answer) as kube:
-            with pytest.raises(KubeError, match="Expired: too old") as raised:
-                async for _ in kube.watch("/p", "1"):
-                    pass
-            assert raised.value.status == 410
-
-    asyncio.run(scene())
+    async with client_of(answer) as kube:
+        with pytest.raises(KubeError, match="Expired: too old") as raised:
+            async for _ in kube.watch("/p", "1"):
+                pass
+        assert raised.value.status == 410
 
 
-def test_a_watch_without_events_for_too_long_times_out() -> None:
+async def test_a_watch_without_events_for_too_long_times_out() -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return await stream(request, lines(event("ADDED", {}, "2")), hold=True)
 
-    async def scene() -> None:
-        async with serving(answer) as found, Kube(found, watch_idle_s=3) as kube:
-            seen: list[Any] = []
-            with pytest.raises(KubeError) as raised:
-                async for batch in kube.watch("/p", "1"):
-                    seen += batch
-            assert (raised.value.reason, len(seen)) == (NO_ANSWER, 1)
-
-    asyncio.run(scene())
+    async with serving(answer) as found, Kube(found, watch_idle_s=3) as kube:
+        seen: list[Any] = []
+        with pytest.raises(KubeError) as raised:
+            async for batch in kube.watch("/p", "1"):
+                seen += batch
+        assert (raised.value.reason, len(seen)) == (NO_ANSWER, 1)

@@ -34,72 +34,66 @@ class Keys:
 
 
 @pytest.mark.parametrize("breaks", [True, False])
-def test_retry_delays_grow_until_a_watch_has_lasted_however_it_ends(breaks: bool) -> None:
+async def test_retry_delays_grow_until_a_watch_has_lasted_however_it_ends(breaks: bool) -> None:
     now, waited = [0.0], list[float]()
 
-    async def scene() -> None:
-        done = asyncio.Event()
+    done = asyncio.Event()
 
-        async def answer(request: web.Request) -> web.StreamResponse:
-            if "watch" not in request.query:
-                return listed({"metadata": {"name": "a"}}, version="5")
-            waited.append(reflector.waited_s)
-            if len(waited) <= 5:
-                return refuse(503, "ServiceUnavailable")
-            if len(waited) > 6:
-                done.set()
-                return await stream(request, hold=True)
-            response = await stream(request)
-            await until_async(lambda: not reflector.problem)
-            now[0] += 5
-            assert request.transport is not None
-            if breaks:
-                request.transport.abort()
-            return response
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return listed({"metadata": {"name": "a"}}, version="5")
+        waited.append(reflector.waited_s)
+        if len(waited) <= 5:
+            return refuse(503, "ServiceUnavailable")
+        if len(waited) > 6:
+            done.set()
+            return await stream(request, hold=True)
+        response = await stream(request)
+        await until_async(lambda: not reflector.problem)
+        now[0] += 5
+        assert request.transport is not None
+        if breaks:
+            request.transport.abort()
+        return response
 
-        async with client_of(answer) as kube:
-            sink = Keys()
-            reflector = Reflector(kube, "/p", sink, clock=lambda: now[0], jitter=lambda: 0.0)
-            following = asyncio.create_task(reflector.run())
-            async with asyncio.timeout(60):
-                await done.wait()
-            following.cancel()
-            await asyncio.wait({following})
-            assert sink.known == {"a"}
-            assert reflector.lists == 1
-
-    asyncio.run(scene())
+    async with client_of(answer) as kube:
+        sink = Keys()
+        reflector = Reflector(kube, "/p", sink, clock=lambda: now[0], jitter=lambda: 0.0)
+        following = asyncio.create_task(reflector.run())
+        async with asyncio.timeout(60):
+            await done.wait()
+        following.cancel()
+        await asyncio.wait({following})
+        assert sink.known == {"a"}
+        assert reflector.lists == 1
     assert waited == [0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 0.05 if breaks else 0.0]
 
 
-def test_a_watch_that_is_ended_for_being_behind_is_taken_up_at_once() -> None:
+async def test_a_watch_that_is_ended_for_being_behind_is_taken_up_at_once() -> None:
     """The API server ends watches of clients that are too slow. The event rate is at its maximum
     then, and a delay would increase the backlog."""
     waited, watch_count = list[float](), 100
 
-    async def scene() -> None:
-        done = asyncio.Event()
+    done = asyncio.Event()
 
-        async def answer(request: web.Request) -> web.StreamResponse:
-            if "watch" not in request.query:
-                return listed({"metadata": {"name": "a"}}, version="5")
-            waited.append(reflector.waited_s)
-            number = int(request.query["resourceVersion"]) - 5
-            if number == watch_count:
-                done.set()
-                return await stream(request, hold=True)
-            raw = {"metadata": {"name": f"n{number}"}}
-            return await stream(request, lines(event("ADDED", raw, str(number + 6))))
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return listed({"metadata": {"name": "a"}}, version="5")
+        waited.append(reflector.waited_s)
+        number = int(request.query["resourceVersion"]) - 5
+        if number == watch_count:
+            done.set()
+            return await stream(request, hold=True)
+        raw = {"metadata": {"name": f"n{number}"}}
+        return await stream(request, lines(event("ADDED", raw, str(number + 6))))
 
-        async with client_of(answer) as kube:
-            sink = Keys()
-            reflector = Reflector(kube, "/p", sink, clock=lambda: 0.0, jitter=lambda: 0.0)
-            following = asyncio.create_task(reflector.run())
-            async with asyncio.timeout(60):
-                await done.wait()
-            following.cancel()
-            await asyncio.wait({following})
-            assert len(sink.known) == watch_count + 1
-
-    asyncio.run(scene())
+    async with client_of(answer) as kube:
+        sink = Keys()
+        reflector = Reflector(kube, "/p", sink, clock=lambda: 0.0, jitter=lambda: 0.0)
+        following = asyncio.create_task(reflector.run())
+        async with asyncio.timeout(60):
+            await done.wait()
+        following.cancel()
+        await asyncio.wait({following})
+        assert len(sink.known) == watch_count + 1
     assert waited == [0.0] * (watch_count + 1)

@@ -20,8 +20,8 @@ from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Process, Sandbox
 from lab.node.lab import Lab
 from tests.cluster.admission import scheduler_lease
-from tests.cluster.admission.requested import asking, binding, pod
 from tests.cluster.server import Server
+from tests.requests.pods import asking, binding, pod
 from tests.support import until
 
 from .conftest import GIB, probe

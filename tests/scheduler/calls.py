@@ -6,9 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scheduler.core.place import Placement, place
 from scheduler.decisions.state import State
+from scheduler.kubernetes.binding import annotations_of
 from scheduler.kubernetes.leases import agent_lease
+from scheduler.kubernetes.requests import request
 from scheduler.kubernetes.translate import device, node
+from scheduler.kubernetes.translate import pod as translate
 from tests.scheduler import objects
 
 
@@ -63,13 +67,34 @@ def state(nodes: int = 2, gpus: int = 2, memory: str = "24Gi") -> State:
     """Nodes n0, n1, ... with GPUs GPU-n0-0, GPU-n0-1, ..., all schedulable."""
     made = State()
     for name in names(nodes):
-        made.observe_node(node(objects.node(name)))
-        each = [objects.gpu(f"GPU-{name}-{minor}", minor, memory) for minor in range(gpus)]
-        made.observe_device(device(objects.device(name, *each)))
-        facts = agent_lease(objects.lease(name))
-        assert facts is not None
-        made.observe_lease(facts, 0.0)
+        add_node(made, name, *(objects.gpu(f"GPU-{name}-{n}", n, memory) for n in range(gpus)))
     return made
+
+
+def add_node(to: State, name: str, *gpus: Mapping[str, Any]) -> None:
+    """A schedulable node."""
+    to.observe_node(node(objects.node(name)))
+    to.observe_device(device(objects.device(name, *gpus)))
+    facts = agent_lease(objects.lease(name))
+    assert facts is not None
+    to.observe_lease(facts, 0.0)
+
+
+def placed(on: State, raw: Mapping[str, Any], name: str) -> Placement:
+    """Where the pod would be placed on the node."""
+    asked = request(raw)
+    assert asked is not None
+    found = place(on.fleet, asked, on.fleet.row_of(name))
+    assert isinstance(found, Placement)
+    return found
+
+
+def bind(on: State, raw: Mapping[str, Any], name: str) -> None:
+    """As the watch reports the pod, bound to the node by this scheduler."""
+    annotations = dict(annotations_of(placed(on, raw, name)))
+    metadata = {**raw["metadata"], "annotations": annotations}
+    spec = {**raw["spec"], "nodeName": name}
+    on.observe_pod(translate({**raw, "metadata": metadata, "spec": spec}))
 
 
 def names(nodes: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import pytest
@@ -35,17 +34,14 @@ def binding(name: str, labels: object, actions: object) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"validationActions": actions}}
 
 
-def test_a_binding_that_cannot_be_changed_does_not_keep_others_from_refusing() -> None:
-    async def main() -> None:
-        server = Server()
-        admission = Admission(server, lambda: True, Metrics())  # type: ignore[arg-type]
-        for name in ("gpuslice-a", "gpuslice-b", "gpuslice-c"):
-            admission.observed(binding(name, AUTO, ["Audit"]))
-        with pytest.raises(KubeError, match="cannot patch gpuslice-a"):
-            await admission._enforce()
-        assert server.changed[:2] == ["gpuslice-b", "gpuslice-c"]
-
-    asyncio.run(main())
+async def test_a_binding_that_cannot_be_changed_does_not_keep_others_from_refusing() -> None:
+    server = Server()
+    admission = Admission(server, lambda: True, Metrics())  # type: ignore[arg-type]
+    for name in ("gpuslice-a", "gpuslice-b", "gpuslice-c"):
+        admission.observed(binding(name, AUTO, ["Audit"]))
+    with pytest.raises(KubeError, match="cannot patch gpuslice-a"):
+        await admission._enforce()
+    assert server.changed[:2] == ["gpuslice-b", "gpuslice-c"]
 
 
 @pytest.mark.parametrize("action", ["Audit", "Warn"])

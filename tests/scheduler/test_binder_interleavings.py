@@ -182,46 +182,48 @@ async def _place(store: Store, verbs: Verbs, binder: Binder, uid: str) -> None:
         assert store.bound_to[uid] == node
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_no_gpu_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> None:
-    async def play() -> None:
-        chance = random.Random(seed)
-        state = calls.state(NODES, GPUS)
-        store, verbs = Store(chance, state), Verbs(state)
-        guard = ManualLeaseGuard()
-        binder = Binder(state, store, guard, verbs, virtual_time.now)
-        tries: set[asyncio.Task[None]] = set()
-        for number in range(PODS):
-            share = chance.choice((100, 50, 60, 30))
-            raw = calls.pod(f"u-{number}", objects.container("main", gpu=share))
-            store.create(f"u-{number}", raw)
-        for _ in range(120):
-            uid = f"u-{chance.randrange(PODS)}"
-            step = chance.random()
-            if step < 0.6:
-                tries.add(asyncio.create_task(_place(store, verbs, binder, uid)))
-            elif step < 0.68 and uid in store.pods:
-                store.delete(uid)
-            elif step < 0.7 and uid in store.pods:
-                store.change(store.pods[uid])
-            elif step < 0.85:
-                tries.add(asyncio.create_task(binder.check_overdue()))
-            elif step < 0.9:
-                guard.is_open = not guard.is_open
-            elif step < 0.95:
-                state.tick(virtual_time.now())
-            store.deliver(chance.randrange(4))
-            assert (state.fleet.used_bytes <= state.fleet.total_bytes).all()
-            await asyncio.sleep(chance.choice((0.0, 0.3, 3.0, 40.0)) * chance.random())
-            assert store.over() == []
-        store.calm = guard.is_open = True
-        await asyncio.gather(*tries)
-        await asyncio.sleep(LONGEST_S)
-        assert store.over() == []
-        store.deliver(10**6)
-        await _settle(store, state, binder)
+@pytest.fixture(autouse=True)
+def loop_factory() -> type[virtual_time.Loop]:
+    return virtual_time.Loop
 
-    virtual_time.run(play())
+
+@pytest.mark.parametrize("seed", range(150))
+async def test_no_gpu_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> None:
+    chance = random.Random(seed)
+    state = calls.state(NODES, GPUS)
+    store, verbs = Store(chance, state), Verbs(state)
+    guard = ManualLeaseGuard()
+    binder = Binder(state, store, guard, verbs, virtual_time.now)
+    tries: set[asyncio.Task[None]] = set()
+    for number in range(PODS):
+        share = chance.choice((100, 50, 60, 30))
+        raw = calls.pod(f"u-{number}", objects.container("main", gpu=share))
+        store.create(f"u-{number}", raw)
+    for _ in range(120):
+        uid = f"u-{chance.randrange(PODS)}"
+        step = chance.random()
+        if step < 0.6:
+            tries.add(asyncio.create_task(_place(store, verbs, binder, uid)))
+        elif step < 0.68 and uid in store.pods:
+            store.delete(uid)
+        elif step < 0.7 and uid in store.pods:
+            store.change(store.pods[uid])
+        elif step < 0.85:
+            tries.add(asyncio.create_task(binder.check_overdue()))
+        elif step < 0.9:
+            guard.is_open = not guard.is_open
+        elif step < 0.95:
+            state.tick(virtual_time.now())
+        store.deliver(chance.randrange(4))
+        assert (state.fleet.used_bytes <= state.fleet.total_bytes).all()
+        await asyncio.sleep(chance.choice((0.0, 0.3, 3.0, 40.0)) * chance.random())
+        assert store.over() == []
+    store.calm = guard.is_open = True
+    await asyncio.gather(*tries)
+    await asyncio.sleep(LONGEST_S)
+    assert store.over() == []
+    store.deliver(10**6)
+    await _settle(store, state, binder)
 
 
 async def _settle(store: Store, state: State, binder: Binder) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gpuslice.contract import names
 from scheduler import endpoint as pages
 from scheduler.decisions.simulate import fleet, simulate
 from scheduler.decisions.state import State
@@ -85,26 +86,40 @@ async def test_not_ready_gives_the_reasons() -> None:
 async def test_the_numbers_are_the_states_of_a_second_ago(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    state = fleet([{"kind": "Node", **node("n1")}, device("n1", gpu("GPU-a", 0))])
-    simulate(state, pod(container("main", ratio=50)))
-    cache = Cache()
-    async with serving(cache, state) as get:
-        for _ in range(2):
+    nodes = [{"kind": "Node", **node(name)} for name in ("n1", "n2")]
+    nodes[0]["metadata"]["annotations"] = {names.ANNOTATION_CORDONED_GPUS: "GPU-b"}
+    state = fleet([*nodes, device("n1", gpu("GPU-a", 0), gpu("GPU-b", 1))])
+    simulate(state, pod(container("main", ratio=50, core=30)))
+    async with serving(Cache(), state) as get:
+
+        async def values() -> dict[str, float]:
             lines = (await get("/metrics"))[1].splitlines()
-            values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-            for name, value in {
+            found = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+            return {name[19:]: float(value) for name, value in found.items()}
+
+        for _ in range(2):
+            assert {
                 'nodes{reason="FITS"}': 1,
+                'nodes{reason="NO_DEVICE"}': 1,
+                'gpus{state="usable"}': 1,
+                'gpus{state="unusable"}': 1,
+                'gpu_memory_bytes{state="total"}': 48 * Gi,
                 'gpu_memory_bytes{state="granted"}': 12 * Gi,
+                'gpu_memory_bytes{state="free"}': 12 * Gi,
+                "largest_free_slice_bytes": 12 * Gi,
+                "gpu_core_granted_ratio": 0.15,
                 "assumed_pods": 1,
                 'lists_total{kind="pods"}': 2,
                 'watch_age_seconds{kind="pods"}': 3,
                 "ready": 1,
-            }.items():
-                assert float(values[f"gpuslice_scheduler_{name}"]) == value
-        state.remove_node("n1")
-        assert "gpuslice_scheduler_nodes{" in (await get("/metrics"))[1]
+            }.items() <= (await values()).items()
+        for name in ("n1", "n2"):
+            state.remove_node(name)
+        assert 'nodes{reason="FITS"}' in await values()
         monkeypatch.setattr(pages, "_FRESH_S", 0.0)
-        assert "gpuslice_scheduler_nodes{" not in (await get("/metrics"))[1]
+        empty = await values()
+        assert empty["largest_free_slice_bytes"] == empty["gpu_core_granted_ratio"] == 0
+        assert not any(name.startswith("nodes") for name in empty)
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 120])

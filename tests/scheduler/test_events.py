@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from gpuslice.kube.errors import KubeError
-from scheduler.events import AGAIN_S, BURST, NOTE_BYTES, PER_S, Events, event
+from scheduler.events import AGAIN_S, BURST, NOTE_BYTES, PER_S, POD_NOTICE, Events, event
 from scheduler.kubernetes.facts import Problem
+from scheduler.kubernetes.requests import pending
 from scheduler.metrics import Metrics
 
 
@@ -84,6 +86,15 @@ def test_an_event_that_the_server_refuses_is_counted_and_dropped() -> None:
     scene.api.refuses = True
     assert scene.report(Problem("n1", "", "broken")) == []
     assert scene.count("failed") == 1
+
+
+def test_a_notice_is_an_event_of_its_pod() -> None:
+    scene = Scene()
+    noticed = replace(pending({"metadata": {"uid": "u-1", "namespace": "n"}}), notices=["mps: no"])
+    asyncio.run(scene.events.notices([noticed]))
+    ((_, body),) = scene.api.written
+    assert (body["reason"], body["type"], body["note"]) == (POD_NOTICE, "Normal", "mps: no")
+    assert body["regarding"]["uid"] == "u-1"
 
 
 def test_a_second_installation_is_reported_on_the_lease() -> None:

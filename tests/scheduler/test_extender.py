@@ -16,7 +16,7 @@ from aiohttp import web
 from gpuslice.kube.client import Kube
 from scheduler.binder import Binder
 from scheduler.decisions.verbs import Verbs
-from scheduler.extender import MAX_BYTES, NOT_SYNCED, Extender
+from scheduler.extender import NOT_SYNCED, Extender
 from scheduler.metrics import Metrics
 from tests.scheduler import calls, objects
 from tests.scheduler.lease_guards import ManualLeaseGuard
@@ -25,6 +25,8 @@ from tests.support import until_async
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 FILTER = calls.arguments(calls.pod("p"), calls.names(2))
+POD = calls.pod()
+BODY = calls.arguments(POD, calls.names(2))
 BIND = calls.binding(calls.pod("p"), "n0")
 """The API server does not have the pod."""
 
@@ -80,9 +82,10 @@ class Client:
         return self.metrics.registry.get_sample_value(name, labels)
 
 
+@pytest.fixture
 @asynccontextmanager
-async def serving(*pods: dict[str, Any]) -> AsyncIterator[Client]:
-    client = Client(PodServer(*pods), ManualLeaseGuard())
+async def client() -> AsyncIterator[Client]:
+    client = Client(PodServer(calls.pod()), ManualLeaseGuard())
     async with client.server.serving() as access, Kube(access) as kube:
         binder = Binder(client.state, kube, client.guard, client.verbs)
         extender = Extender(
@@ -98,78 +101,68 @@ async def serving(*pods: dict[str, Any]) -> AsyncIterator[Client]:
             await runner.cleanup()
 
 
-async def test_a_pod_goes_through_the_verbs_to_its_gpu() -> None:
-    raw = calls.pod()
-    async with serving(raw) as client:
-        body = calls.arguments(raw, calls.names(2))
-        assert await client.ask("filter", body) == (200, {"NodeNames": ["n0", "n1"]})
-        status, scores = await client.ask("prioritize", body)
-        assert (status, scores[:16]) == (200, b'[{"Host":"n0","S')
-        assert await client.ask("bind", calls.binding(raw, "n1")) == (200, {"Error": ""})
-        (binding,) = client.server.bindings
-        assert binding["target"]["name"] == "n1"
-        counted = [client.counted(verb, "answered") for verb in ("filter", "prioritize", "bind")]
-        assert counted == [1, 1, 1]
-        assert client.guard.admitted == 2
+async def test_a_pod_goes_through_the_verbs_to_its_gpu(client: Client) -> None:
+    assert await client.ask("filter", BODY) == (200, {"NodeNames": ["n0", "n1"]})
+    status, scores = await client.ask("prioritize", BODY)
+    assert (status, scores[:16]) == (200, b'[{"Host":"n0","S')
+    assert await client.ask("bind", calls.binding(POD, "n1")) == (200, {"Error": ""})
+    (binding,) = client.server.bindings
+    assert binding["target"]["name"] == "n1"
+    counted = [client.counted(verb, "answered") for verb in ("filter", "prioritize", "bind")]
+    assert counted == [1, 1, 1]
+    assert client.guard.admitted == 2
 
 
-async def test_before_the_cache_has_synced_each_verb_returns_an_error() -> None:
+async def test_before_the_cache_has_synced_each_verb_returns_an_error(client: Client) -> None:
     """Never an empty success, which kube-scheduler would read as "no node fits" or "all fit"."""
-    raw = calls.pod()
-    async with serving(raw) as client:
-        client.is_synced = False
-        body = calls.arguments(raw, calls.names(2))
-        for verb in ("filter", "prioritize"):
-            assert await client.ask(verb, body) == (200, {"Error": NOT_SYNCED})
-            assert client.counted(verb, "error") == 1
-        said = await client.ask("bind", calls.binding(raw, "n1"))
-        assert (said, client.server.bindings) == ((200, {"Error": NOT_SYNCED}), [])
+    client.is_synced = False
+    for verb in ("filter", "prioritize"):
+        assert await client.ask(verb, BODY) == (200, {"Error": NOT_SYNCED})
+        assert client.counted(verb, "error") == 1
+    said = await client.ask("bind", calls.binding(POD, "n1"))
+    assert (said, client.server.bindings) == ((200, {"Error": NOT_SYNCED}), [])
 
 
-async def test_on_standby_it_names_the_process_that_may_bind() -> None:
-    raw = calls.pod()
-    async with serving(raw) as client:
-        client.guard.is_open = False
-        answer = (200, {"Error": "another replica holds the Lease: pod-7"})
-        assert await client.ask("filter", calls.arguments(raw, calls.names(2))) == answer
-        assert await client.ask("bind", calls.binding(raw, "n1")) == answer
-        assert client.server.bindings == []
+async def test_on_standby_it_names_the_process_that_may_bind(client: Client) -> None:
+    client.guard.is_open = False
+    answer = (200, {"Error": "another replica holds the Lease: pod-7"})
+    assert await client.ask("filter", BODY) == answer
+    assert await client.ask("bind", calls.binding(POD, "n1")) == answer
+    assert client.server.bindings == []
 
 
-async def test_preempt_names_the_nodes_where_victims_free_a_gpu() -> None:
-    raw, victims = calls.pod(), {"n1": ["busy"]}
-    async with serving() as client:
-        answer = {"NodeNameToMetaVictims": calls.metas(victims)}
-        body = calls.preemption(raw, {**victims, "unknown": ["busy"]})
-        assert await client.ask("preempt", body) == (200, answer)
-        assert client.counted("preempt", "answered") == 1
-        assert client.guard.admitted == 1
+async def test_preempt_names_the_nodes_where_victims_free_a_gpu(client: Client) -> None:
+    victims = {"n1": ["busy"]}
+    answer = {"NodeNameToMetaVictims": calls.metas(victims)}
+    body = calls.preemption(POD, {**victims, "unknown": ["busy"]})
+    assert await client.ask("preempt", body) == (200, answer)
+    assert client.counted("preempt", "answered") == 1
+    assert client.guard.admitted == 1
 
 
-async def test_an_error_of_preempt_has_an_http_status_of_its_own() -> None:
+async def test_an_error_of_preempt_has_an_http_status_of_its_own(client: Client) -> None:
     """kube-scheduler reads no error from the body: an answer without nodes means that no victims
     were found."""
-    raw = calls.pod()
-    async with serving() as client:
-        body = calls.preemption(raw, {"n1": ["busy"]})
-        client.guard.is_open = False
-        said = {"Error": "another replica holds the Lease: pod-7"}
-        assert await client.ask("preempt", body) == (503, said)
-        client.is_synced = False
-        assert await client.ask("preempt", body) == (503, {"Error": NOT_SYNCED})
-        client.is_synced = client.guard.is_open = True
-        status, answer = await client.ask("preempt", calls.arguments(raw, ["n1"]))
-        assert (status, answer["Error"][:22]) == (503, "NodeNameToMetaVictims:")
-        assert client.counted("preempt", "error") == 3
+    body = calls.preemption(POD, {"n1": ["busy"]})
+    client.guard.is_open = False
+    said = {"Error": "another replica holds the Lease: pod-7"}
+    assert await client.ask("preempt", body) == (503, said)
+    client.is_synced = False
+    assert await client.ask("preempt", body) == (503, {"Error": NOT_SYNCED})
+    client.is_synced = client.guard.is_open = True
+    status, answer = await client.ask("preempt", calls.arguments(POD, ["n1"]))
+    assert (status, answer["Error"][:22]) == (503, "NodeNameToMetaVictims:")
+    assert client.counted("preempt", "error") == 3
 
 
-async def test_a_failed_bind_has_its_reason_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    raw = calls.pod()
-    async with serving() as client:
-        await client.ask("filter", calls.arguments(raw, calls.names(2)))
-        answer = await client.ask("bind", calls.binding(raw, "n1"))
-        assert answer == (200, {"Error": "NotFound: pods not found"})
-        assert client.counted("bind", "error") == 1
+async def test_a_failed_bind_has_its_reason_and_is_logged(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.ask("filter", BODY)
+    client.server.pods.clear()
+    answer = await client.ask("bind", calls.binding(POD, "n1"))
+    assert answer == (200, {"Error": "NotFound: pods not found"})
+    assert client.counted("bind", "error") == 1
     (line,) = [
         record.getMessage() for record in caplog.records if record.name == "scheduler.extender"
     ]
@@ -177,23 +170,20 @@ async def test_a_failed_bind_has_its_reason_and_is_logged(caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
-async def test_what_is_no_call_is_an_error_of_the_verb(verb: str) -> None:
-    async with serving() as client:
-        status, answer = await client.ask(verb, b"{")
-        assert (status, answer["Error"][:18]) == (200, "body: must be JSON")
+async def test_what_is_no_call_is_an_error_of_the_verb(client: Client, verb: str) -> None:
+    status, answer = await client.ask(verb, b"{")
+    assert (status, answer["Error"][:18]) == (200, "body: must be JSON")
 
 
 async def test_a_fault_of_ours_is_an_error_of_the_verb(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> bool:
         raise ZeroDivisionError("so")
 
     monkeypatch.setattr("scheduler.decisions.verbs.feasible", fail)
-    async with serving() as client:
-        body = calls.arguments(calls.pod(), calls.names(2))
-        answer = await client.ask("filter", body)
-        assert answer == (200, {"Error": "gpuslice failed: ZeroDivisionError('so')"})
+    answer = await client.ask("filter", BODY)
+    assert answer == (200, {"Error": "gpuslice failed: ZeroDivisionError('so')"})
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.exc_info is not None
 
@@ -207,57 +197,56 @@ async def test_a_fault_of_ours_is_an_error_of_the_verb(
         ("GET", "filter", (405, b"method: must be POST\n")),
     ],
 )
-async def test_there_are_four_verbs(method: str, verb: str, answer: tuple[int, bytes]) -> None:
-    async with serving() as client:
-        assert await client.ask(verb, b"", method) == answer
+async def test_there_are_four_verbs(
+    client: Client, method: str, verb: str, answer: tuple[int, bytes]
+) -> None:
+    assert await client.ask(verb, b"", method) == answer
 
 
-async def test_a_call_may_be_large() -> None:
+async def test_a_call_may_be_large(client: Client) -> None:
     """Fifty thousand nodes, and the largest pod."""
-    raw = calls.pod("u-1", objects.container("main"), annotations={"note": "x" * 250_000})
+    large = calls.pod("u-1", objects.container("main"), annotations={"note": "x" * 250_000})
     among = [f"ip-10-0-0-{number}.eu-west-1.compute.internal" for number in range(50_000)]
-    async with serving(raw) as client:
-        status, answer = await client.ask("filter", calls.arguments(raw, among))
-        assert (status, answer) == (200, {"NodeNames": among})
+    status, answer = await client.ask("filter", calls.arguments(large, among))
+    assert (status, answer) == (200, {"NodeNames": among})
 
 
-async def test_a_larger_call_is_refused() -> None:
-    async with serving() as client:
-        status, _ = await client.ask("filter", b" " * (MAX_BYTES + 1))
-        assert status == 413
+async def test_a_larger_call_is_refused(client: Client) -> None:
+    status, _ = await client.ask("filter", b" " * ((64 << 20) + 1))
+    assert status == 413
 
 
-async def test_a_connection_is_kept_for_the_next_call() -> None:
-    async with serving() as client, client.connection() as (reader, writer):
+async def test_a_connection_is_kept_for_the_next_call(client: Client) -> None:
+    async with client.connection() as (reader, writer):
         for verb in ("filter", "prioritize", "permit", "filter"):
             writer.write(post(verb, FILTER))
             assert await status(reader) == (404 if verb == "permit" else 200)
 
 
 async def test_a_caller_that_does_not_send_the_rest_delays_no_other(
+    client: Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("scheduler.extender.BODY_S", 0.2)
-    async with serving() as client, client.connection() as (reader, writer):
+    async with client.connection() as (reader, writer):
         writer.write(post("filter", FILTER)[:-1])
         assert (await client.ask("filter", FILTER))[0] == 200
         assert await status(reader) == 408
 
 
-async def test_a_call_is_completed_though_its_caller_disconnects() -> None:
-    async with serving() as client:
-        client.guard.resumed = asyncio.Event()
-        async with client.connection() as (_, writer):
-            writer.write(post("bind", BIND))
-            await until_async(lambda: client.guard.admitted)
-        await asyncio.sleep(0.1)
-        assert client.counted("bind", "error") == 0
-        client.guard.resumed.set()
-        await until_async(lambda: client.counted("bind", "error") == 1)
+async def test_a_call_is_completed_though_its_caller_disconnects(client: Client) -> None:
+    client.guard.resumed = asyncio.Event()
+    async with client.connection() as (_, writer):
+        writer.write(post("bind", BIND))
+        await until_async(lambda: client.guard.admitted)
+    await asyncio.sleep(0.1)
+    assert client.counted("bind", "error") == 0
+    client.guard.resumed.set()
+    await until_async(lambda: client.counted("bind", "error") == 1)
 
 
-async def test_a_shutdown_answers_the_calls_under_way_and_accepts_no_other() -> None:
-    async with serving() as client, client.connection() as (reader, writer):
+async def test_a_shutdown_answers_the_calls_under_way_and_accepts_no_other(client: Client) -> None:
+    async with client.connection() as (reader, writer):
         client.guard.resumed = asyncio.Event()
         writer.write(post("bind", BIND))
         await until_async(lambda: client.guard.admitted)
@@ -270,7 +259,6 @@ async def test_a_shutdown_answers_the_calls_under_way_and_accepts_no_other() -> 
         await stopping
 
 
-async def test_an_address_in_use_is_an_error() -> None:
-    async with serving() as client:
-        with pytest.raises(OSError, match="address already in use"):
-            await client.extender.serve(*client.runner.addresses[0][:2])
+async def test_an_address_in_use_is_an_error(client: Client) -> None:
+    with pytest.raises(OSError, match="address already in use"):
+        await client.extender.serve(*client.runner.addresses[0][:2])

@@ -6,7 +6,8 @@ Random runs: test_leadership_runs.py. With a real API server: tests/cluster/test
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -40,195 +41,179 @@ class Scene:
         lease = SchedulerLease(holder, duration_s, acquired_s, virtual_time.now())
         self.leadership.observe(lease)
 
-    async def renewed_until(self, when: Callable[[], bool], holder: str = OURS) -> float:
+    async def renewed_until(
+        self, when: Callable[[], bool], holder: str = OURS, **lease: float
+    ) -> float:
         """Renews the Lease until the condition holds. Returns the seconds that it took."""
         begun_s = virtual_time.now()
         while not when():
             assert virtual_time.now() - begun_s < 100
-            self.see(holder)
+            self.see(holder, **lease)
             await asyncio.sleep(0.25)
         return virtual_time.now() - begun_s
 
     async def leads(self) -> None:
         await self.renewed_until(self.leadership.may_write)
 
-
-def play(act: Callable[[Scene], Awaitable[None]]) -> Scene:
-    async def run() -> Scene:
-        scene = Scene()
-        running = asyncio.create_task(scene.leadership.run(scene.list))
-        await act(scene)
-        assert not running.done()
-        running.cancel()
-        await asyncio.wait([running])
-        return scene
-
-    return virtual_time.run(run())
+    async def acquired(self, duration_s: float = 15.0) -> float:
+        """The Lease is acquired now. Returns the seconds until the process may write, without those
+        of its list."""
+        now_s = virtual_time.now()
+        lease: dict[str, Any] = {"acquired_s": now_s, "duration_s": duration_s}
+        return await self.renewed_until(self.leadership.may_write, **lease) - self.list_s
 
 
-def test_it_binds_while_the_lease_names_its_pod_and_is_renewed() -> None:
-    async def act(scene: Scene) -> None:
-        leadership = scene.leadership
-        assert not leadership.may_write()
-        await scene.leads()
-        assert leadership.writer == OURS and leadership.refusal() == ""
-        assert f"this process binds: {OURS} of this pod holds the Lease" in leadership.status
-        scene.see(OURS)
-        await asyncio.sleep(WINDOW_S - 0.1)
-        assert leadership.may_write()
-        await asyncio.sleep(0.2)
-        assert not leadership.may_write()
-        assert "has not renewed the Lease gpuslice-system/gpuslice-kube" in leadership.refusal()
-        scene.see(OURS)
-        assert leadership.may_write()
-
-    assert play(act).lists == 1
+@pytest.fixture(autouse=True)
+def loop_factory() -> type[virtual_time.Loop]:
+    return virtual_time.Loop
 
 
-def test_a_renewal_that_arrives_late_is_as_old_as_its_time() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.leads()
-        await asyncio.sleep(10)
-        renewed_s = virtual_time.now() - WINDOW_S - 0.1
-        scene.leadership.observe(SchedulerLease(OURS, 15.0, LONG_AGO_S, renewed_s))
-        assert not scene.leadership.may_write()
+@pytest.fixture
+@asynccontextmanager
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    running = asyncio.create_task(made.leadership.run(made.list))
+    yield made
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait([running])
 
-    play(act)
+
+async def test_it_binds_while_the_lease_names_its_pod_and_is_renewed(scene: Scene) -> None:
+    leadership = scene.leadership
+    assert not leadership.may_write()
+    await scene.leads()
+    assert leadership.writer == OURS and leadership.refusal() == ""
+    assert f"this process binds: {OURS} of this pod holds the Lease" in leadership.status
+    scene.see(OURS)
+    await asyncio.sleep(WINDOW_S - 0.1)
+    assert leadership.may_write()
+    await asyncio.sleep(0.2)
+    assert not leadership.may_write()
+    assert "has not renewed the Lease gpuslice-system/gpuslice-kube" in leadership.refusal()
+    scene.see(OURS)
+    assert leadership.may_write()
+    assert scene.lists == 1
+
+
+async def test_a_renewal_that_arrives_late_is_as_old_as_its_time(scene: Scene) -> None:
+    await scene.leads()
+    await asyncio.sleep(10)
+    renewed_s = virtual_time.now() - WINDOW_S - 0.1
+    scene.leadership.observe(SchedulerLease(OURS, 15.0, LONG_AGO_S, renewed_s))
+    assert not scene.leadership.may_write()
 
 
 @pytest.mark.parametrize("ends", ["deleted", "released", "taken", "not timed"])
-def test_without_a_lease_that_names_its_pod_it_binds_nothing(ends: str) -> None:
-    async def act(scene: Scene) -> None:
-        await scene.leads()
-        match ends:
-            case "deleted":
-                scene.leadership.observe(None)
-            case "released":
-                scene.see("")
-            case "taken":
-                scene.see(OTHER)
-            case "not timed":
-                scene.leadership.observe(SchedulerLease(OURS, 15.0))
-        assert not scene.leadership.may_write()
-        if ends == "taken":
-            assert scene.leadership.status.startswith(f"on standby; {OTHER} holds the Lease")
-        scene.see(OURS)
-        assert scene.leadership.may_write() is (ends == "not timed")
-        await scene.leads()
-
-    assert play(act).lists == (1 if ends == "not timed" else 2)
+async def test_without_a_lease_that_names_its_pod_it_binds_nothing(scene: Scene, ends: str) -> None:
+    await scene.leads()
+    match ends:
+        case "deleted":
+            scene.leadership.observe(None)
+        case "released":
+            scene.see("")
+        case "taken":
+            scene.see(OTHER)
+        case "not timed":
+            scene.leadership.observe(SchedulerLease(OURS, 15.0))
+    assert not scene.leadership.may_write()
+    if ends == "taken":
+        assert scene.leadership.status.startswith(f"on standby; {OTHER} holds the Lease")
+    scene.see(OURS)
+    assert scene.leadership.may_write() is (ends == "not timed")
+    await scene.leads()
+    assert scene.lists == (1 if ends == "not timed" else 2)
 
 
 @pytest.mark.parametrize("duration_s", [4.0, 15.0, 60.0])
-def test_after_another_holder_it_waits_until_that_ones_writes_have_ended(duration_s: float) -> None:
-    async def act(scene: Scene) -> None:
-        await asyncio.sleep(100)
-        scene.see(OTHER, duration_s=duration_s)
-        await asyncio.sleep(1)
-        begun_s = virtual_time.now()
-        while not scene.leadership.may_write():
-            scene.see(OURS, begun_s, duration_s)
-            await asyncio.sleep(0.25)
-        waited_s = virtual_time.now() - begun_s
-        assert 0 <= waited_s - (max(15.0, duration_s) - 1 + scene.list_s) <= 0.5
+async def test_after_another_holder_it_waits_until_that_ones_writes_have_ended(
+    scene: Scene, duration_s: float
+) -> None:
+    await asyncio.sleep(100)
+    scene.see(OTHER, duration_s=duration_s)
+    await asyncio.sleep(1)
+    assert 0 <= await scene.acquired(duration_s) - (max(15.0, duration_s) - 1) <= 0.5
 
 
 @pytest.mark.parametrize("before", [OTHER, ""], ids=["expired", "released"])
-def test_after_the_lease_is_acquired_it_waits_for_what_the_api_server_had_read(before: str) -> None:
+async def test_after_the_lease_is_acquired_it_waits_for_what_the_api_server_had_read(
+    scene: Scene, before: str
+) -> None:
     """Of a process that was halted, or before the release."""
 
-    async def act(scene: Scene) -> None:
-        scene.see(OTHER)
-        await asyncio.sleep(100)
-        scene.see(before)
-        await asyncio.sleep(15 if before else 0)
-        begun_s = virtual_time.now()
-        while not scene.leadership.may_write():
-            scene.see(OURS, begun_s)
-            await asyncio.sleep(0.25)
-        assert 0 <= virtual_time.now() - begun_s - (ANSWERED_S + scene.list_s) <= 0.5
-
-    play(act)
+    scene.see(OTHER)
+    await asyncio.sleep(100)
+    scene.see(before)
+    await asyncio.sleep(15 if before else 0)
+    assert 0 <= await scene.acquired() - ANSWERED_S <= 0.5
 
 
-def test_after_its_start_it_waits_for_what_an_earlier_process_of_the_pod_sent() -> None:
-    async def act(scene: Scene) -> None:
-        took_s = await scene.renewed_until(scene.leadership.may_write)
-        assert 0 <= took_s - (ANSWERED_S + scene.list_s) <= 0.5
-
-    play(act)
-
-
-def test_a_restarted_kube_scheduler_begins_a_new_term() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.leads()
-        await scene.renewed_until(lambda: scene.leadership.writer == "pod-a_2", "pod-a_2")
-
-    assert play(act).lists == 2
+async def test_after_its_start_it_waits_for_what_an_earlier_process_of_the_pod_sent(
+    scene: Scene,
+) -> None:
+    took_s = await scene.renewed_until(scene.leadership.may_write)
+    assert 0 <= took_s - (ANSWERED_S + scene.list_s) <= 0.5
 
 
-def test_a_holder_that_changes_during_the_list_begins_no_term() -> None:
-    async def act(scene: Scene) -> None:
-        scene.list_s = 20.0
-        await scene.renewed_until(lambda: scene.lists == 1)
-        scene.see(OTHER)
-        await asyncio.sleep(1)
-        scene.see(OURS)
-        await asyncio.sleep(20)
-        scene.see(OURS)
-        assert not scene.leadership.may_write()
-        await scene.leads()
-
-    assert play(act).lists == 2
+async def test_a_restarted_kube_scheduler_begins_a_new_term(scene: Scene) -> None:
+    await scene.leads()
+    await scene.renewed_until(lambda: scene.leadership.writer == "pod-a_2", "pod-a_2")
+    assert scene.lists == 2
 
 
-def test_a_verb_waits_briefly_for_the_term_and_not_for_another_holder() -> None:
-    async def act(scene: Scene) -> None:
-        await asyncio.sleep(100)
-        scene.see(OURS)
-        scene.list_s = TIMEOUT_S / 2
-        assert await scene.leadership.admit() == ""
-        scene.see(OTHER)
-        begun_s = virtual_time.now()
-        assert OTHER in await scene.leadership.admit()
-        assert virtual_time.now() == begun_s
-        scene.leadership.observe(None)
-        assert "no kube-scheduler holds" in await scene.leadership.admit()
-        assert virtual_time.now() == begun_s + TIMEOUT_S
-
-    play(act)
+async def test_a_holder_that_changes_during_the_list_begins_no_term(scene: Scene) -> None:
+    scene.list_s = 20.0
+    await scene.renewed_until(lambda: scene.lists == 1)
+    scene.see(OTHER)
+    await asyncio.sleep(1)
+    scene.see(OURS)
+    await asyncio.sleep(20)
+    scene.see(OURS)
+    assert not scene.leadership.may_write()
+    await scene.leads()
+    assert scene.lists == 2
 
 
-def test_a_process_that_leaves_writes_nothing() -> None:
-    async def act(scene: Scene) -> None:
-        await scene.leads()
-        scene.leadership.leaving = True
-        assert "is shutting down" in scene.leadership.refusal()
+async def test_a_verb_waits_briefly_for_the_term_and_not_for_another_holder(scene: Scene) -> None:
+    await asyncio.sleep(100)
+    scene.see(OURS)
+    scene.list_s = TIMEOUT_S / 2
+    assert await scene.leadership.admit() == ""
+    scene.see(OTHER)
+    begun_s = virtual_time.now()
+    assert OTHER in await scene.leadership.admit()
+    assert virtual_time.now() == begun_s
+    scene.leadership.observe(None)
+    assert "no kube-scheduler holds" in await scene.leadership.admit()
+    assert virtual_time.now() == begun_s + TIMEOUT_S
 
-    play(act)
+
+async def test_a_process_that_leaves_writes_nothing(scene: Scene) -> None:
+    await scene.leads()
+    scene.leadership.leaving = True
+    assert "is shutting down" in scene.leadership.refusal()
 
 
-def test_calls_while_another_pod_holds_the_lease_are_of_a_second_installation() -> None:
-    async def act(scene: Scene) -> None:
-        leadership = scene.leadership
-        await scene.leads()
+async def test_calls_while_another_pod_holds_the_lease_are_of_a_second_installation(
+    scene: Scene,
+) -> None:
+    leadership = scene.leadership
+    await scene.leads()
 
-        async def called(for_s: float) -> None:
-            for _ in range(int(for_s / 5)):
-                scene.see(OTHER)
-                leadership.record_call()
-                await asyncio.sleep(5)
-
-        await called(15)
-        assert not leadership.second_installation, "a failover takes as long"
-        await called(15)
-        assert leadership.second_installation
-        for _ in range(4):
+    async def called(for_s: float) -> None:
+        for _ in range(int(for_s / 5)):
             scene.see(OTHER)
+            leadership.record_call()
             await asyncio.sleep(5)
-        assert not leadership.second_installation, "kube-scheduler does not call any more"
 
-    play(act)
+    await called(15)
+    assert not leadership.second_installation, "a failover takes as long"
+    await called(15)
+    assert leadership.second_installation
+    for _ in range(4):
+        scene.see(OTHER)
+        await asyncio.sleep(5)
+    assert not leadership.second_installation, "kube-scheduler does not call any more"
 
 
 def _raw(**spec: Any) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """An event loop with virtual time: its clock jumps to the next timer, so that minutes take no time.
 
-For tests without sockets. `now` is the loop's `time`.
+For tests without sockets: `Loop` is their loop_factory. `now` is the loop's `time`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Jumps(selectors.DefaultSelector):
         return super().select(0)
 
 
-class _Loop(asyncio.SelectorEventLoop):
+class Loop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumps = _Jumps()
         super().__init__(self._jumps)
@@ -34,7 +34,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner(loop_factory=_Loop) as runner:
+    with asyncio.Runner(loop_factory=Loop) as runner:
         return runner.run(main)
 
 

@@ -16,9 +16,9 @@ from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 from tests.chart.rendering import Json, command, objects, one
 from tests.cluster.admission.judging import all_dialects, tried
-from tests.cluster.admission.requested import asking, pod
 from tests.cluster.running import Pods
 from tests.cluster.server import Server
+from tests.requests.pods import asking, pod
 from tests.support import until
 
 pytestmark = pytest.mark.cluster

@@ -8,11 +8,11 @@ from typing import Any, Final
 import pytest
 
 from gpuslice.contract import names
-from tests.cluster.admission.requested import asking, pod
 from tests.cluster.admission.test_allocations import ALLOCATION
 from tests.cluster.admission.test_placement import DENIED
 from tests.cluster.installing import policies
 from tests.cluster.server import Server
+from tests.requests.pods import asking, pod
 from tests.support import ROOT
 
 _TEXT: Final = (ROOT / "docs" / "requests.md").read_text()

@@ -17,9 +17,9 @@ from lab.cluster.installation import Installation
 from scheduler.admission import _POLL_S
 from scheduler.leadership import ANSWERED_S
 from tests.cluster.admission import scheduler_lease
-from tests.cluster.admission.requested import asking, pod
 from tests.cluster.running import replica
 from tests.cluster.server import Answer, Server
+from tests.requests.pods import asking, pod
 from tests.support import until
 
 pytestmark = pytest.mark.cluster

@@ -16,9 +16,9 @@ from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_j
 from lab.cluster.manifests import KOORDINATOR, NAMES, NAMES_POLICY, STOCK
 from tests.cluster.admission import scheduler_lease
 from tests.cluster.admission.judging import DRY, PODS, tried
-from tests.cluster.admission.requested import HALF, asking, binding, container, pod, workloads
 from tests.cluster.installing import serve
 from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.requests.pods import HALF, asking, binding, container, pod, workloads
 from tests.support import until
 
 pytestmark = pytest.mark.cluster
@@ -44,12 +44,6 @@ def test_a_share_with_the_stock_scheduler_is_refused(server: Server, init: bool)
         "schedulerName: invalid value 'default-scheduler': must be gpuslice-scheduler in a pod that"
         " requests a share of a GPU; default-scheduler would start it without a GPU"
     )
-
-
-@pytest.mark.parametrize("kind", workloads(pod()))
-def test_the_same_request_in_a_template_is_refused(server: Server, kind: str) -> None:
-    path, workload = workloads(pod(asking(HALF), scheduler=STOCK))[kind]
-    assert tried(server, workload, path).policy == NAMES_POLICY
 
 
 @pytest.mark.parametrize("scheduler", NAMES)
@@ -121,7 +115,11 @@ def test_a_variable_that_a_limit_hangs_on(server: Server, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", workloads(pod()))
-def test_a_reserved_variable_in_a_template_is_refused(server: Server, kind: str) -> None:
+def test_another_scheduler_or_a_reserved_variable_in_a_template_is_refused(
+    server: Server, kind: str
+) -> None:
+    path, workload = workloads(pod(asking(HALF), scheduler=STOCK))[kind]
+    assert tried(server, workload, path).policy == NAMES_POLICY
     env = [{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}]
     path, workload = workloads(pod(asking(HALF, env=env)))[kind]
     answer = tried(server, workload, path)

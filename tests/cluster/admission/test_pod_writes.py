@@ -15,8 +15,8 @@ from scheduler.decisions.sampling import Requeue
 from scheduler.kubernetes import binding
 from scheduler.kubernetes.requests import Pending, pending
 from scheduler.requeuer import requeueing
-from tests.cluster.admission.requested import HALF, asking, pod
 from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.requests.pods import HALF, asking, pod
 from tests.scheduler.kubernetes.test_binding import PLACEMENT
 
 pytestmark = pytest.mark.cluster

@@ -1,4 +1,5 @@
-"""The real API server judges requests as written, by the scheduler's rules."""
+"""The real API server, as installed by default, judges requests as the scheduler does. The table of
+pods: test_rows.py."""
 
 from __future__ import annotations
 
@@ -10,101 +11,62 @@ import pytest
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.admission.judging import DRY, PODS, tried, verdict
-from tests.cluster.admission.requested import HALF, any_pod, asking, container, pod, workloads
+from tests.cluster.admission.random_pods import any_of_koordinator
 from tests.cluster.server import MERGE_PATCH, Server
+from tests.requests.koordinator_rows import CORE, CORE_ALONE, RATIO, SHARED, hint
+from tests.requests.pods import HALF, asking, pod, workloads
+from tests.requests.rows import GPU, GPUMEM, MEMORY, VCORES, VNUMBER
 from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
 Json = dict[str, Any]
 _SEEDED: Final = 400
-
-GPU, CORE, MEMORY, RATIO, SHARED = (
-    names.RESOURCE_GPU,
-    names.RESOURCE_CORE,
-    names.RESOURCE_MEMORY,
-    names.RESOURCE_MEMORY_RATIO,
-    names.RESOURCE_SHARED,
+_ALONE: Final = CORE_ALONE.pod
+_OFF: Final = (
+    pod(asking({MEMORY: 1024})),
+    pod(asking({}), asking({VNUMBER: 1}, "second")),
+    pod(asking({MEMORY: 1}, "first", init=True)),
+    pod(asking({VCORES: 200})),
+    pod(asking({GPU: 1, GPUMEM: 3000})),
+    pod(asking({**HALF, GPUMEM: 3000})),
 )
-ISOLATION: Final = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
+"""Of dialects that are off."""
 
 
-# --- malformed requests
+def test_a_dialect_that_is_off_is_refused_with_its_switch(server: Server) -> None:
+    for raw in _OFF:
+        answer = tried(server, raw)
+        assert (answer.status, answer.policy) == (422, "gpuslice-dialects"), answer.body
+        assert answer.text == verdict(raw)
+        assert " is off; set dialects." in answer.text
+    # Device plugins allocate whole GPUs where HAMi's dialect is off.
+    assert tried(server, pod(asking({GPU: 1, "amd.com/gpu": 1}))).done
+    assert tried(server, pod(asking({MEMORY: 1, GPUMEM: 1}), scheduler="other")).done
 
 
-def hint(scope: str) -> dict[str, str]:
-    text = '{"gpu": {"selector": {"matchLabels": {"a": "b"}}, "requiredTopologyScope": %s}}'
-    return {names.ANNOTATION_ALLOCATE_HINT: text % scope}
-
-
-WRONG: Final[dict[str, Json]] = {
-    "an old name": pod(asking({"kubernetes.io/gpu": 50})),
-    "an old name, of none": pod(asking({**HALF, "kubernetes.io/gpu-memory": 0})),
-    "an old name beside the new": pod(asking({GPU: 50, "kubernetes.io/gpu": 50})),
-    "an old name in an init container": pod(
-        container(), asking({"kubernetes.io/gpu-core": 50}, "first", init=True)
-    ),
-    "a misspelt name": pod(asking({"koordinator.sh/gpu-mem": "8Gi"})),
-    "another misspelt name": pod(asking({"koordinator.sh/gpu-shared": 1, RATIO: 50})),
-    "a name in capitals": pod(asking({"koordinator.sh/GPU": 50})),
-    "a misspelt old name": pod(asking({"kubernetes.io/Gpu.shared": 1})),
-    "gpu and anything": pod(asking({GPU: 50, CORE: 50})),
-    "core alone": pod(asking({CORE: 50})),
-    "shared alone": pod(asking({SHARED: 2})),
-    "memory and ratio": pod(asking({MEMORY: "8Gi", RATIO: 50})),
-    "too many GPUs": pod(asking({SHARED: 17, RATIO: 1700})),
-    "too many whole GPUs": pod(asking({GPU: 1700})),
-    "a percentage between whole GPUs": pod(asking({GPU: 150})),
-    "a ratio between whole GPUs": pod(asking({RATIO: 101})),
-    "a percentage that does not divide": pod(asking({SHARED: 2, RATIO: 51})),
-    "more than the GPUs have": pod(asking({SHARED: 2, RATIO: 202})),
-    "less than a percent of a GPU": pod(asking({CORE: 1, RATIO: 200})),
-    "core of more GPUs than the ratio's": pod(asking({CORE: 200, RATIO: 50})),
-    "less than a byte of a GPU": pod(asking({SHARED: 4, MEMORY: 3})),
-    "more bytes than any GPU": pod(asking({MEMORY: "300Ti"})),
-    "of an old name": pod(asking({"kubernetes.io/gpu": "1500m"})),
-    "of an init container": pod(container(), asking({GPU: 150}, "first", init=True)),
-    "of the second container": pod(container(), asking({GPU: 150}, "second")),
-    "another provider of isolation": pod(
-        asking(HALF), labels={names.LABEL_ISOLATION_PROVIDER: "mps"}
-    ),
-    "another policy": pod(asking(HALF), annotations={names.ANNOTATION_POLICY: "Spread"}),
-    "joint allocation": pod(asking(HALF), annotations={names.ANNOTATION_JOINT_ALLOCATE: "{}"}),
-    "a scope that there is not": pod(asking(HALF), annotations=hint('"Socket"')),
-    "two GPUs on one": pod(asking({SHARED: 2, RATIO: 100}), annotations=hint('  \n"Device"')),
-    "partitions": pod(asking(HALF), annotations={names.ANNOTATION_PARTITION_SPEC: "{}"}),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_a_malformed_request_is_refused_with_the_schedulers_message(
-    server: Server, what: str
-) -> None:
-    answer = tried(server, WRONG[what])
-    assert (answer.status, answer.policy) == (422, "gpuslice-requests"), answer.body
-    assert answer.text == verdict(WRONG[what])
+def test_an_overhead_in_gpus_is_refused(server: Server) -> None:
+    """A template has it as a pod has its RuntimeClass's overhead. Elsewhere the API server itself
+    refuses it."""
+    raw = pod(asking(HALF))
+    raw["spec"]["overhead"] = {"cpu": "1", RATIO: "1"}
+    path, workload = workloads(raw)["Deployment"]
+    answer = tried(server, workload, path)
+    assert (answer.text, answer.policy) == (verdict(raw), "gpuslice-dialects"), answer.body
 
 
 @pytest.mark.parametrize("kind", workloads(pod()))
-@pytest.mark.parametrize(
-    "what",
-    [
-        "core alone",
-        "of an init container",
-        "an old name",
-        "a misspelt name",
-    ],
-)
-def test_the_same_request_in_a_template_is_refused(server: Server, kind: str, what: str) -> None:
-    path, workload = workloads(WRONG[what])[kind]
-    answer = server.ask("POST", path + DRY, workload)
-    assert (answer.status, answer.policy) == (422, "gpuslice-requests"), answer.body
-    assert answer.text == verdict(WRONG[what])
+def test_what_is_invalid_in_a_template_is_refused(server: Server, kind: str) -> None:
+    for raw, policy in ((_ALONE, "gpuslice-requests"), (_OFF[0], "gpuslice-dialects")):
+        path, workload = workloads(raw)[kind]
+        answer = tried(server, workload, path)
+        assert (answer.text, answer.policy) == (verdict(raw), policy), answer.body
 
 
 @pytest.mark.parametrize("kind", workloads(pod()))
 def test_a_template_with_a_valid_request_or_none_is_admitted(server: Server, kind: str) -> None:
-    for raw in (pod(asking(HALF), labels=ISOLATION), pod(scheduler="default-scheduler")):
+    labels = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
+    for raw in (pod(asking(HALF), labels=labels), pod(scheduler="default-scheduler")):
         path, workload = workloads(raw)[kind]
         assert server.ask("POST", path + DRY, workload).done
 
@@ -123,7 +85,7 @@ def test_the_api_server_and_the_scheduler_agree(server: Server, seed: int) -> No
     chance = random.Random(seed)
     same = accepted = 0
     for _ in range(_SEEDED // 4):
-        raw = any_pod(chance)
+        raw = any_of_koordinator(chance)
         answer = tried(server, raw)
         if answer.done:
             # As the API server writes it: "1k" for 1000.
@@ -137,31 +99,11 @@ def test_the_api_server_and_the_scheduler_agree(server: Server, seed: int) -> No
     assert same > _SEEDED // 10
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(hint(f'"{scope}"')[names.ANNOTATION_ALLOCATE_HINT] for scope in ("NUMANode", "Device")),
-        '{"gpu":{"requiredTopologyScope":""}}',
-        '{"gpu":{"requiredTopologyScope":"Socket","requiredTopologyScope":"Node"}}',
-        "{}",
-    ],
-)
-def test_hints_that_are_honoured(server: Server, text: str) -> None:
-    raw = pod(asking(HALF), annotations={names.ANNOTATION_ALLOCATE_HINT: text})
-    assert verdict(raw) == ""
-    assert tried(server, raw).done
-
-
 def test_hints_that_the_policy_cannot_parse_are_refused_by_the_scheduler(server: Server) -> None:
     for text in ("{", '{"rdma":{"selector":{"a":1}}}', '{"gpu":{"requiredTopologyScope":1}}'):
         raw = pod(asking(HALF), annotations={names.ANNOTATION_ALLOCATE_HINT: text})
         assert tried(server, raw).done
         assert verdict(raw)
-
-
-@pytest.mark.parametrize("raw", [{"limits": HALF}, {"requests": HALF, "limits": HALF}])
-def test_limits_alone_are_a_request(server: Server, raw: Json) -> None:
-    assert tried(server, pod(container(resources=raw))).done
 
 
 def test_the_label_and_the_annotation_are_judged_where_they_change(server: Server) -> None:
@@ -174,7 +116,7 @@ def test_the_label_and_the_annotation_are_judged_where_they_change(server: Serve
             ("labels", {names.LABEL_ISOLATION_PROVIDER: "mps"}),
             ("annotations", {names.ANNOTATION_POLICY: "Spread"}),
             ("annotations", {names.ANNOTATION_PARTITION_SPEC: ""}),
-            ("annotations", hint('"Socket"')),
+            ("annotations", hint('{"requiredTopologyScope": "Socket"}')),
         ):
             answer = server.ask("PATCH", at, {"metadata": {key: value}}, MERGE_PATCH)
             assert (answer.status, answer.policy) == (422, "gpuslice-requests"), answer.body
@@ -192,14 +134,14 @@ def test_what_was_there_before_the_policies_can_be_scaled_changed_and_ended(
     name = "gpuslice-requests"
     kind = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
     there = server.ask("GET", f"{kind}/{name}").body
-    path, workload = workloads(WRONG["core alone"])["Deployment"]
+    path, workload = workloads(_ALONE)["Deployment"]
     server.ask("DELETE", f"{kind}/{name}")
     until(lambda: server.ask("POST", path, workload).done, "the policy follows")
-    until(lambda: server.ask("POST", PODS, {**WRONG["core alone"]}).done, "the policy follows")
+    until(lambda: server.ask("POST", PODS, _ALONE).done, "the policy follows")
     again = {key: there[key] for key in ("apiVersion", "kind", "spec")}
     again["metadata"] = {key: there["metadata"][key] for key in ("name", "labels", "annotations")}
     assert server.ask("POST", kind, again).done
-    until(lambda: tried(server, WRONG["shared alone"]).policy == name, "the policy follows")
+    until(lambda: tried(server, pod(asking({SHARED: 2}))).policy == name, "the policy follows")
     try:
         finalized = {"metadata": {"finalizers": ["example.org/wait"]}}
         scaled = {"spec": {"replicas": 0}}

@@ -1,52 +1,27 @@
-"""A node at a real API server for tests of the agent: its objects, its GPUs, its pods.
-
-Fixtures, to be imported where they are used: `server` is the cluster's administrator, `side` the
-agent's API server client running for `node`, with the GPUs of `host`; `pods` creates and binds.
-"""
+"""A node at a real API server for tests of the agent: its objects, its GPUs, its pods."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
-
-import pytest
 
 from gpuslice.contract import allocation, names
 from gpuslice.contract.dialects import KOORDINATOR, NODE_RESOURCES
-from lab.cluster.controlplane import ControlPlane
 from nri_plugin.policy import ledger
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod, Share
 from scheduler.kubernetes import translate
 from tests.cluster.admission import scheduler_lease
-from tests.cluster.admission.requested import asking, binding, pod
-from tests.cluster.agent import side as agent_side
-from tests.cluster.agent.side import Side
 from tests.cluster.server import Server
-from tests.simgpu.host import GIB, Host
+from tests.requests.pods import asking, binding, pod
+from tests.simgpu.host import GIB
 from tests.support import until
 
 Json = dict[str, Any]
 
 DEVICES = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
-
-
-@pytest.fixture
-def server(installed: ControlPlane) -> Iterator[Server]:
-    with Server(installed) as admin:
-        yield admin
-
-
-@pytest.fixture
-def host(build_dir: Path, tmp_path: Path) -> Iterator[Host]:
-    """Two GPUs, of 8 and of 4 GiB."""
-    host = Host(tmp_path / "sim", ("--gpu", str(8 * GIB), "--gpu", str(4 * GIB)), build_dir)
-    host.up()
-    yield host
-    host.down()
 
 
 class Node:
@@ -84,29 +59,6 @@ class Node:
 
 
 READY = names.ANNOTATION_READY
-
-
-@pytest.fixture
-def node(installed: ControlPlane, server: Server) -> Iterator[Node]:
-    node = Node(server, f"n-{secrets.token_hex(4)}")
-    node.make()
-    yield node
-    with Server(installed) as admin:
-        admin.ask("DELETE", node.path)
-        admin.ask("DELETE", f"{DEVICES}/{node.name}")
-        admin.ask("DELETE", f"{LEASES}/agent-{node.name}")
-
-
-@pytest.fixture
-def account(installed: ControlPlane, node: Node) -> Path:
-    """The kubeconfig of the agent on that node."""
-    return installed.service_account_kubeconfig(names.NAMESPACE, "gpuslice-agent", node.name)
-
-
-@pytest.fixture
-def side(account: Path, node: Node, host: Host) -> Iterator[Side]:
-    with agent_side.serving(node.name, account, host.env()) as side:
-        yield side
 
 
 def of_gpus(*memory_bytes: int) -> dict[str, int]:
@@ -158,15 +110,6 @@ def allocated(uuid: str, minor: int, memory_bytes: int, core: int = 50) -> dict[
     entry = allocation.DeviceEntry(minor, resources, uuid)
     written = allocation.encode(allocation.Allocation({names.DEVICE_TYPE_GPU: (entry,)}))
     return {names.ANNOTATION_DEVICE_ALLOCATED: written}
-
-
-@pytest.fixture
-def pods(installed: ControlPlane, server: Server) -> Iterator[Pods]:
-    name = f"test-{secrets.token_hex(4)}"
-    installed.kubectl("create", "namespace", name)
-    with Server(installed, "scheduler") as scheduler:
-        yield Pods(server, scheduler, name)
-    installed.remove_namespace(name)
 
 
 def pod_name(path: str) -> str:

@@ -18,36 +18,28 @@ from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.leases import agent_lease
-from tests.cluster.admission.requested import binding
 from tests.cluster.agent import side as agent_side
 from tests.cluster.agent.node import (
     DEVICES,
     Json,
     Node,
     Pods,
-    account,
     allocated,
     events,
-    host,
-    node,
     node_events,
     of_gpus,
     of_pod,
     pod_name,
-    pods,
-    server,
-    side,
     small_gpu,
 )
 from tests.cluster.agent.side import Side
 from tests.cluster.opening import opened
 from tests.cluster.server import MERGE_PATCH, Server
+from tests.requests.pods import binding
 from tests.simgpu.host import GIB, Host
 from tests.support import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.sim]
-
-__all__ = ["account", "host", "node", "pods", "server", "side"]
 
 
 def test_the_agent_publishes_its_gpus_and_the_scheduler_reads_them(side: Side, node: Node) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 from gpuslice.kube.client import Kube
@@ -14,7 +15,7 @@ from scheduler.kubernetes import translate
 from scheduler.kubernetes.arguments import BindingArguments
 from tests.scheduler import calls
 from tests.scheduler.lease_guards import ManualLeaseGuard
-from tests.scheduler.pod_server import PodServer
+from tests.scheduler.pod_server import Misfortune, PodServer
 
 
 class Scene:
@@ -28,11 +29,21 @@ class Scene:
         self.guard = guard
         self.now_s = 0.0
         self.verbs = Verbs(state)
-        self.binder = Binder(state, kube, guard, self.verbs, lambda: self.now_s)
+        self.wall_ns = count(1001)
+        self.binder = Binder(
+            state, kube, guard, self.verbs, lambda: self.now_s, self.wall_ns.__next__
+        )
 
-    def ask(self, raw: dict[str, Any]) -> None:
+    def ask(self, raw: dict[str, Any]) -> dict[str, Any]:
         """kube-scheduler sends filter for the pod, as it knows it."""
-        self.verbs.filter(calls.arguments(raw, calls.names(2)))
+        among = [name for name in self.state.fleet.names if name]
+        return calls.loads(self.verbs.filter(calls.arguments(raw, among)))
+
+    async def attempt(self, *fates: Misfortune) -> str:
+        """One scheduling attempt for the pod on n0. fates: of its POSTs."""
+        self.server.posts = [*fates]
+        self.ask(calls.pod())
+        return await self.bind()
 
     async def bind(self, uid: str = "u-1", node: str = "n0") -> str:
         arguments = BindingArguments("default", f"pod-{uid}", uid, node)

@@ -15,8 +15,7 @@ WHOLE = objects.container("main", gpu=100)
 
 
 async def test_one_write_carries_the_pod_the_node_the_gpus_and_the_writer(scene: Scene) -> None:
-    scene.ask(calls.pod())
-    assert await scene.bind() == ""
+    assert await scene.attempt() == ""
     (binding,) = scene.server.bindings
     metadata = binding["metadata"]
     annotations = metadata["annotations"]
@@ -32,8 +31,7 @@ async def test_one_write_carries_the_pod_the_node_the_gpus_and_the_writer(scene:
 
 
 async def test_repeated_bind_calls_bind_once(scene: Scene) -> None:
-    scene.ask(calls.pod())
-    assert await scene.bind() == ""
+    assert await scene.attempt() == ""
     scene.watch()
     assert await scene.bind() == ""
     assert await scene.bind(node="n1") == "the pod is bound to n0"
@@ -141,8 +139,7 @@ async def test_a_request_that_is_refused_is_not_bound() -> None:
 
 async def test_a_pod_that_may_not_write_sends_nothing_and_holds_nothing(scene: Scene) -> None:
     scene.guard.is_open = False
-    scene.ask(calls.pod())
-    assert await scene.bind() == "another replica holds the Lease: pod-7"
+    assert await scene.attempt() == "another replica holds the Lease: pod-7"
     assert (scene.server.bindings, scene.held()) == ([], 0)
 
 
@@ -152,9 +149,7 @@ async def test_the_gate_is_checked_before_each_post(
     fate: Misfortune, held: int, scene: Scene
 ) -> None:
     scene.guard.open_for = 1
-    scene.server.posts = [fate]
-    scene.ask(calls.pod())
-    said = await scene.bind()
+    said = await scene.attempt(fate)
     why = "another replica holds the Lease: pod-7"
     assert said == (f"binding to n0 not confirmed: {why}; kube-scheduler retries" if held else why)
     assert (len(scene.server.bindings), scene.held()) == (1, held)

@@ -17,9 +17,7 @@ from tests.scheduler.pod_server import Fate, Misfortune, PodServer
 
 @pytest.mark.parametrize("code", [400, 403, 404, 422])
 async def test_a_refusal_gives_the_gpus_back(code: int, scene: Scene) -> None:
-    scene.server.posts = [code]
-    scene.ask(calls.pod())
-    assert await scene.bind() == f"Code{code}: it is so"
+    assert await scene.attempt(code) == f"Code{code}: it is so"
     assert (scene.server.seen_gets, scene.held(), len(scene.binder._jobs)) == (0, 0, 0)
 
 
@@ -28,9 +26,7 @@ async def test_a_refusal_gives_the_gpus_back(code: int, scene: Scene) -> None:
 async def test_a_binding_that_the_server_did_not_process_is_repeated(
     code: int, scene: Scene
 ) -> None:
-    scene.server.posts = [code, code]
-    scene.ask(calls.pod())
-    assert await scene.bind() == ""
+    assert await scene.attempt(code, code) == ""
     assert (scene.server.seen_gets, len(scene.server.bindings), scene.held()) == (0, 3, 50)
 
 
@@ -38,8 +34,7 @@ async def test_a_bind_without_an_api_server_holds_nothing() -> None:
     state = calls.state(nodes=2, gpus=1)
     async with Kube(Access("http://127.0.0.1:1")) as kube:
         scene = Scene(PodServer(), kube, state, ManualLeaseGuard())
-        scene.ask(calls.pod())
-        assert (await scene.bind()).startswith("Unreachable")
+        assert (await scene.attempt()).startswith("Unreachable")
         assert scene.held() == 0
 
 
@@ -67,9 +62,7 @@ async def test_a_pod_whose_request_changed_since_filter_is_tried_again(scene: Sc
 @pytest.mark.parametrize("fate", [Fate.HANG_DONE, Fate.RESET_DONE, Fate.STORE_TIMES_OUT_DONE])
 async def test_a_binding_done_without_an_answer_is_detected(fate: Fate) -> None:
     async with scene_of() as scene:
-        scene.server.posts = [fate]
-        scene.ask(calls.pod())
-        assert await scene.bind() == ""
+        assert await scene.attempt(fate) == ""
         assert (len(scene.server.bindings), scene.server.seen_gets) == (1, 1)
         scene.watch()
         assert scene.held() == 50
@@ -83,9 +76,7 @@ UNDONE: list[Misfortune] = [Fate.HANG, Fate.RESET, Fate.STORE_TIMES_OUT, 408, 50
 async def test_a_binding_not_done_and_without_an_answer_is_sent_again(
     fate: Misfortune, scene: Scene
 ) -> None:
-    scene.server.posts = [fate]
-    scene.ask(calls.pod())
-    assert await scene.bind() == ""
+    assert await scene.attempt(fate) == ""
     first, second = scene.server.bindings
     assert (first, scene.held()) == (second, 50)
 
@@ -94,18 +85,14 @@ async def test_a_binding_not_done_and_without_an_answer_is_sent_again(
 async def test_a_binding_without_an_answer_keeps_its_reservation(
     fate: Misfortune, scene: Scene
 ) -> None:
-    scene.server.posts = [fate]
-    scene.ask(calls.pod())
-    assert (await scene.bind()).startswith("binding to n0 not confirmed: ")
+    assert (await scene.attempt(fate)).startswith("binding to n0 not confirmed: ")
     assert scene.held() == 50
 
 
 async def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done(scene: Scene) -> None:
     """kube-scheduler writes the failed bind into the pod's status, which releases the
     reservation."""
-    scene.server.posts = [Fate.LATE]
-    scene.ask(calls.pod())
-    assert "not confirmed" in await scene.bind()
+    assert "not confirmed" in await scene.attempt(Fate.LATE)
     scene.server.touch("pod-u-1")
     scene.now_s = 1e6
     await scene.binder.check_overdue()
@@ -168,15 +155,13 @@ async def test_a_caller_that_disconnects_does_not_end_the_binding(scene: Scene) 
 
 @pytest.mark.usefixtures("patient")
 async def test_the_pod_is_read_again_where_the_first_answer_does_not_come(scene: Scene) -> None:
-    scene.server.posts, scene.server.gets = [Fate.RESET_DONE], [500, 503]
-    scene.ask(calls.pod())
-    assert await scene.bind() == ""
+    scene.server.gets = [500, 503]
+    assert await scene.attempt(Fate.RESET_DONE) == ""
     assert (len(scene.server.bindings), scene.server.seen_gets) == (1, 3)
 
 
 async def test_what_was_bound_and_deleted_unseen_is_given_back(scene: Scene) -> None:
-    scene.ask(calls.pod())
-    assert await scene.bind() == ""
+    assert await scene.attempt() == ""
     scene.server.pods.clear()
     await scene.binder.check_overdue()
     assert (scene.held(), scene.server.seen_gets) == (50, 0)
@@ -186,8 +171,7 @@ async def test_what_was_bound_and_deleted_unseen_is_given_back(scene: Scene) -> 
 
 
 async def test_what_is_bound_is_held_until_the_watch_sees_it(scene: Scene) -> None:
-    scene.ask(calls.pod())
-    assert await scene.bind() == ""
+    assert await scene.attempt() == ""
     scene.now_s = 1e6
     await scene.binder.check_overdue()
     await scene.binder.check_overdue()

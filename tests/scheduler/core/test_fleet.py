@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import pytest
 
-from scheduler.core.fit import fit
+from scheduler.core.fit import MAX_CELLS, fit, max_rows
 from scheduler.core.fleet import MAX_BYTES, NO_ROW, Fleet, Gpu, GpuAmount
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE, Reason
@@ -65,19 +65,6 @@ def test_the_smallest_ratio_is_a_byte() -> None:
     assert not fit(fleet, request, rows)[0].any()
 
 
-@pytest.mark.parametrize("parts", [8, 10, 3, 7])
-def test_equal_parts_fill_a_gpu(parts: int) -> None:
-    request = Request([ContainerRequest("main", memory_ratio=Fraction(1, parts))])
-    fleet = add(Fleet(), "a", of=[Gpu("GPU-a", 0, 46068 * 2**20)])
-    for number in range(parts):
-        found = place(fleet, request, fleet.row_of("a"))
-        assert isinstance(found, Placement), number
-        fleet.take(fleet.row_of("a"), GpuAmount(0, found.peaks[0].memory_bytes, None))
-    assert not fit(fleet, request, fleet.rows_of(["a"]))[0].any()
-    left = 46068 * 2**20 % parts
-    assert fleet.free_bytes[fleet.row_of("a"), 0] == left, "nothing is lost but the remainder"
-
-
 def test_sizes_of_replaced_gpus_are_reused() -> None:
     fleet, half = Fleet(), Request([ContainerRequest("main", memory_ratio=Fraction(1, 2))])
     for total in range(1000, 1020):
@@ -103,6 +90,10 @@ def test_every_reason_has_a_text_of_its_own() -> None:
     assert len({reason.text for reason in Reason}) == len(Reason)
     assert Reason.FITS not in UNRESOLVABLE
     assert not any(character.isdigit() for reason in Reason for character in reason.text)
+
+
+def selecting(label: str, value: str) -> Request:
+    return Request(ANY.containers, selector=[Requirement(label, frozenset({value}))])
 
 
 def labelled(name: str, *labels: Mapping[str, str]) -> list[Gpu]:
@@ -171,5 +162,6 @@ def test_gpus_are_selected_by_model_and_uuid_without_a_label_set_of_each() -> No
     assert [chosen(node, not_that) for node in "abc"] == ["GPU-a1", "GPU-b0", "GPU-c0"]
 
 
-def selecting(label: str, value: str) -> Request:
-    return Request(ANY.containers, selector=[Requirement(label, frozenset({value}))])
+def test_more_containers_are_examined_on_fewer_nodes_at_once() -> None:
+    several = [ContainerRequest(f"c{n}", order=n, memory_bytes=1) for n in range(17)]
+    assert [max_rows(ANY), max_rows(Request(several))] == [MAX_CELLS, MAX_CELLS // 17]

@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Gpu
-from scheduler.core.place import Peak, Placement, Share, place
+from scheduler.core.place import Peak, Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import ContainerRequest, Phase, Policy, Request, Scope, ratio_of_percent
 from scheduler.core.together import assignment
@@ -43,39 +43,6 @@ def main(name: str, percent: int, core: int | None = None, count: int = 1) -> Co
 
 def init(name: str, order: int, percent: int, core: int | None = None) -> ContainerRequest:
     return ContainerRequest(name, Phase.INIT, order, 1, core, None, ratio(percent))
-
-
-# --- free capacity
-
-
-THIRDS: list[Held] = [(339, 10), (339, 10)]
-
-RULES: dict[str, list[tuple[list[list[Held]], Request, Reason | None]]] = {
-    # Koordinator truncates the ratio of a tiny share to 0, so the GPU appears empty.
-    "a whole GPU is not placed beside less than a percent": [
-        ([[(1, None)]], one(100, core=100), Reason.MEMORY_AND_CORE),
-        ([[(1, 5)]], one(100), Reason.MEMORY),
-    ],
-    # In Koordinator three shares of 33.9 % by bytes count as 99 %, and a fourth of 1 % is accepted.
-    "shares by ratio are checked against the bytes that are left": [
-        ([[*THIRDS, (318, 10)]], one(1), Reason.MEMORY),
-        ([THIRDS], one(33), Reason.MEMORY),
-        ([THIRDS], one(32), None),
-    ],
-    "a share without core and one with all of it do not meet": [
-        ([[(10, None)]], one(10, core=100), Reason.CORE),
-        ([[(10, None)]], one(10, core=99), None),
-        ([[(10, 100)]], one(10), Reason.CORE),
-        ([[(10, 99)]], one(10), None),
-    ],
-}
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_free_capacity_on_one_gpu(rule: str) -> None:
-    """Defects of Koordinator that are not repeated here. None: placed on the first GPU."""
-    for held, asked, reason in RULES[rule]:
-        assert minors(fleet(*held), asked) == ({"main": [0]} if reason is None else reason)
 
 
 # --- policy
@@ -198,21 +165,6 @@ def test_the_policy_chooses_among_groups_within_the_scope(policy: Policy, expect
 # --- several containers
 
 
-def test_each_container_has_its_own_share() -> None:
-    node = fleet([], [])
-    request = several(main("a", 60, 50), main("b", 60, 20), main("c", 40, 50))
-    found = place(node, request, node.row_of("n1"))
-    assert found == Placement(
-        "n1",
-        (
-            Share("a", "GPU-0", 0, 600, 50),
-            Share("b", "GPU-1", 1, 600, 20),
-            Share("c", "GPU-0", 0, 400, 50),
-        ),
-        (Peak("GPU-0", 0, 1000, 100, 100), Peak("GPU-1", 1, 600, 60, 20)),
-    )
-
-
 @pytest.mark.parametrize(
     ("request_", "found"),
     [
@@ -243,13 +195,16 @@ def test_first_takes_the_lowest_minor_that_fits(request_: Request, found: list[l
 
 
 def test_containers_that_fit_only_in_another_way_are_refused() -> None:
-    """50 + 30 and 40 + 30 would fit. The largest takes the fullest GPU on which it fits."""
+    """50 + 30 and 40 + 30 would fit. The largest takes the fullest GPU on which it fits; it is the
+    one with the most GPUs, then with the most of one."""
     node = fleet([(200, 1)], [(300, 1)], of=gpus(2))
     request = several(main("a", 50), main("b", 40), main("c", 30), main("d", 30))
     assert minors(node, request) is Reason.TOGETHER
-    assert fit(node, request, node.rows_of(["n1"]))[1].tolist() == [Reason.TOGETHER]
     less = several(main("a", 50), main("b", 40), main("c", 30), main("d", 20))
     assert minors(node, less) == {"a": [1], "b": [0], "c": [0], "d": [1]}
+    two = several(main("a", 60), main("b", 40, count=2))
+    assert minors(node, two) is Reason.TOGETHER
+    assert minors(fleet([], [(300, 1)], of=gpus(2)), two) == {"a": [0], "b": [0, 1]}
 
 
 def test_peaks_have_the_requested_percent_or_the_floor_of_the_bytes() -> None:
@@ -266,10 +221,8 @@ def test_peaks_have_the_requested_percent_or_the_floor_of_the_bytes() -> None:
     assert after.peaks == (Peak("GPU-0", 0, 329, 33, None),), "329 bytes are 32.998 percent"
 
 
-@pytest.mark.parametrize("size", [29, 57, 58])
-def test_a_ratio_from_bytes_is_exact_where_koordinators_float_is_not(size: int) -> None:
+def test_a_ratio_from_bytes_is_exact_where_a_float_is_not() -> None:
     node = fleet(of=[Gpu("GPU-0", 0, 100 * 2**20)])
-    found = place(node, one(size=size * 2**20), node.row_of("n1"))
+    found = place(node, one(size=29 * 2**20), node.row_of("n1"))
     assert isinstance(found, Placement)
-    assert found.peaks[0].memory_percent == size
-    assert int(float(size * 2**20) / float(100 * 2**20) * 100) == size - 1
+    assert found.peaks[0].memory_percent == 29 > int((29 * 2**20) / float(100 * 2**20) * 100)

@@ -14,14 +14,12 @@ from scheduler.decisions.state import State
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.facts import PodFacts
 from scheduler.kubernetes.leases import agent_lease
+from tests.scheduler import calls
 from tests.scheduler.objects import (
     Gi,
     allocated,
     container,
-    device,
     gpu,
-    lease,
-    node,
     pod,
     resources,
 )
@@ -47,9 +45,7 @@ def observe_lease(state: State, raw: dict[str, Any], now_s: float = 0.0) -> None
 def made(*gpus: dict[str, Any]) -> State:
     """One node, n1, with these GPUs; by default GPU-a and GPU-b."""
     state = State()
-    observe_node(state, node("n1"))
-    observe_device(state, device("n1", *(gpus or (gpu("GPU-a", 0), gpu("GPU-b", 1)))))
-    observe_lease(state, lease("n1"))
+    calls.add_node(state, "n1", *(gpus or (gpu("GPU-a", 0), gpu("GPU-b", 1))))
     return state
 
 

@@ -22,6 +22,7 @@ from tests.scheduler.core import oracle
 
 MIXES = 1_000
 """For each seed."""
+NODES = ("n0", "n1", "n2", "n3")
 SIZES = (46068 << 20, 11178 << 20, 997)
 _ALL_ON: Final = frozenset(each.name for each in dialects.DIALECTS)
 Shares = dict[str, list[tuple[oracle.Held, tuple[int, int | None]]]]
@@ -153,8 +154,22 @@ def test_no_gpu_is_over_whatever_is_bound_and_deleted(seed: int) -> None:
         else:
             pod, node = asking(chance, f"u-{number}"), chance.choice(nodes)
             reasons.append(_bind(state, node, pod, shares))
+        if chance.random() < 0.1:
+            _lose_and_recover(state, chance)
         _compare(state, nodes)
     assert reasons.count(Reason.FITS) > MIXES / 10 < len(reasons) - reasons.count(Reason.FITS)
+
+
+def _lose_and_recover(state: State, chance: random.Random) -> None:
+    """A GPU or the whole node is gone for a moment, with pods on it."""
+    node = chance.choice(NODES)
+    gpus = state.fleet.gpus[state.fleet.row_of(node)]
+    if chance.random() < 0.5:
+        state.observe_device(DeviceFacts(node, f"uid-{node}", gpus[:1]))
+        state.observe_device(DeviceFacts(node, f"uid-{node}", gpus))
+    else:
+        state.remove_node(node)
+        state.observe_node(NodeFacts(node, f"uid-{node}", isolates=True))
 
 
 def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) -> Reason:
@@ -168,8 +183,9 @@ def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) 
     assert isinstance(found, Placement) == (said is Reason.FITS), (node, request)
     if isinstance(found, Placement):
         state.assume(uid, Assumed(found, {}, 0.0))
-        state.observe_pod(translate.pod(bound(pod, read, found, fleet.gpus[row])))
-        assert state.is_bound(uid)
+        if len(shares) % 5:  # the watch has not reported the others yet
+            state.observe_pod(translate.pod(bound(pod, read, found, fleet.gpus[row])))
+            assert state.is_bound(uid)
         by_uuid = {held.gpu.uuid: held for held in node.gpus}
         on: dict[str, list[int]] = {}
         for share in found.shares:

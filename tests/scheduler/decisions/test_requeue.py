@@ -8,14 +8,13 @@ import pytest
 
 from scheduler.decisions import requeue
 from scheduler.decisions.requeue import MAX_DUE, TIMEOUT_S, Unschedulable
-from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.leases import agent_lease
 from scheduler.kubernetes.requests import pending
-from scheduler.kubernetes.translate import device, node
 from tests.scheduler import calls, objects
-from tests.scheduler.calls import arguments, names
-from tests.scheduler.decisions.test_verbs import WHOLE, bound
+from tests.scheduler.calls import add_node, arguments, bind, names
+
+WHOLE = objects.container("main", gpu=100)
 
 
 class Refusing:
@@ -26,7 +25,7 @@ class Refusing:
         self.queue = Unschedulable(self.state)
         self.verbs = Verbs(self.state, retries=self.queue)
         self.now_s = 1000.0
-        bound(self.state, calls.pod("holder", WHOLE), "n0")
+        bind(self.state, calls.pod("holder", WHOLE), "n0")
 
     def ask(self, uid: str, **fields: Any) -> bytes:
         raw = calls.pod(uid)
@@ -77,7 +76,7 @@ def test_a_pod_is_requeued_once_for_the_same_free_capacity(refusing: Refusing) -
     refusing.free()
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
     assert refusing.overdue(after_s=100.0) == []
-    bound(refusing.state, calls.pod("holder", WHOLE), "n0")
+    bind(refusing.state, calls.pod("holder", WHOLE), "n0")
     refusing.free()
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
@@ -112,12 +111,7 @@ def test_an_agent_that_is_ready_again_requeues_a_pod() -> None:
 
 
 def test_a_new_node_requeues_a_pod(refusing: Refusing) -> None:
-    state: State = refusing.state
-    state.observe_node(node(objects.node("n1")))
-    state.observe_device(device(objects.device("n1", objects.gpu("GPU-n1-0", 0, "24Gi"))))
-    facts = agent_lease(objects.lease("n1"))
-    assert facts is not None
-    state.observe_lease(facts, 0.0)
+    add_node(refusing.state, "n1", objects.gpu("GPU-n1-0", 0))
     assert refusing.overdue(after_s=TIMEOUT_S) == ["waits"]
 
 
@@ -139,7 +133,7 @@ def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
     refusing.free()
     for _ in range(40):
         small = calls.pod("small", objects.container("main", core=1, ratio=1))
-        bound(refusing.state, small, "n0")
+        bind(refusing.state, small, "n0")
         refusing.state.remove_pod("small")
         refusing.now_s += 1.0
         is_over = iter([False] * 19 + [True])
@@ -154,12 +148,12 @@ def test_free_capacity_on_nodes_that_are_no_candidates_requeues_no_pod() -> None
     state = calls.state(nodes=2, gpus=1)
     queue = Unschedulable(state)
     verbs = Verbs(state, retries=queue)
-    bound(state, calls.pod("holder", WHOLE), "n0")
+    bind(state, calls.pod("holder", WHOLE), "n0")
     verbs.filter(arguments(calls.pod("pinned", WHOLE), ["n0"]))
     now_s = 0.0
     for churn in range(30):
         small = calls.pod(f"small-{churn}", objects.container("main", core=1, ratio=1))
-        bound(state, small, "n1")
+        bind(state, small, "n1")
         state.remove_pod(f"small-{churn}")
         now_s += 1.0
         queue.work(now_s, lambda: False)
@@ -175,7 +169,7 @@ def test_a_pod_whose_free_capacity_is_taken_meanwhile_is_not_due(refusing: Refus
         refusing.ask(f"more-{number}")
     refusing.free()
     assert len(refusing.overdue(after_s=TIMEOUT_S)) == MAX_DUE
-    bound(refusing.state, calls.pod("first", WHOLE), "n0")
+    bind(refusing.state, calls.pod("first", WHOLE), "n0")
     assert refusing.overdue(after_s=TIMEOUT_S) == []
 
 
@@ -186,7 +180,7 @@ def test_a_turn_examines_a_part_of_the_nodes_and_the_next_one_continues(
     monkeypatch.setattr(requeue, "max_rows", lambda request: 2)
     state = calls.state(nodes=5, gpus=1)
     for name in names(4):
-        bound(state, calls.pod(f"on-{name}", WHOLE), name)
+        bind(state, calls.pod(f"on-{name}", WHOLE), name)
     queue = Unschedulable(state)
     queue.restore(pending(calls.pod("waits")))
     dues = []
@@ -205,7 +199,7 @@ def test_pods_that_no_longer_fit_leave_the_event_loop_free(refusing: Refusing) -
     for _ in range(2):
         refusing.queue.work(refusing.now_s, lambda: False)
         refusing.now_s += TIMEOUT_S
-    bound(refusing.state, calls.pod("first", WHOLE), "n0")
+    bind(refusing.state, calls.pod("first", WHOLE), "n0")
     ready = len(refusing.queue._ready)
     assert ready == MAX_DUE
     for left in range(ready - 1, -1, -1):

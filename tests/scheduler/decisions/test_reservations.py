@@ -68,18 +68,15 @@ class Scene:
         return first, second
 
 
-def test_the_next_pod_is_ranked_beside_the_one_before_it_though_that_is_not_bound_yet() -> None:
+@pytest.mark.parametrize("ranks", [True, False], ids=["ranked", "a single feasible node"])
+def test_the_next_pod_is_placed_beside_the_one_before_it_though_that_is_not_bound_yet(
+    ranks: bool,
+) -> None:
+    """kube-scheduler sends no prioritize for a single feasible node."""
     scene = Scene()
-    scene.ranked(calls.pod("a", WHOLE), ["n0"])
-    scene.ranked(calls.pod("b", WHOLE))
-    assert scene.named(calls.pod("b", WHOLE)) == ["n1"]
-    assert [scene.bind("b", "n1"), scene.bind("a", "n0")] == ["", ""]
-    assert scene.used() == (100, 100)
-
-
-def test_a_single_feasible_node_is_reserved_without_prioritize() -> None:
-    scene = Scene()
-    assert scene.named(calls.pod("a", WHOLE), ["n0"]) == ["n0"]
+    tried = scene.ranked if ranks else scene.named
+    tried(calls.pod("a", WHOLE), ["n0"])
+    tried(calls.pod("b", WHOLE))
     assert scene.named(calls.pod("b", WHOLE)) == ["n1"]
     assert [scene.bind("b", "n1"), scene.bind("a", "n0")] == ["", ""]
     assert scene.used() == (100, 100)

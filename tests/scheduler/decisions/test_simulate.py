@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,17 @@ def test_spreading_prefers_the_emptier() -> None:
 
 
 def test_leases_count_where_there_are_any() -> None:
-    state = simulate.fleet([*FLEET, kind("Lease", lease("n1")), kind("Lease", {})])
-    account = simulate.simulate(state, HALF)
+    """Without a time of renewal a Lease is expired."""
+    unsaid = lease("n2")
+    del unsaid["spec"]
+    leases: list[dict[str, Any]] = [lease("n1"), unsaid, {}]
+    account = simulate.simulate(
+        simulate.fleet([*FLEET, *(kind("Lease", each) for each in leases)]), HALF
+    )
     assert [each.node for each in account.candidates] == ["n1"]
-    assert "no GPU node agent has reported" in [each.text for each in account.refused]
+    refused = {each.text: each.nodes for each in account.refused}
+    assert refused["GPU node agent has not renewed its Lease"] == ["n2"]
+    assert refused["no GPU node agent has reported"] == ["n10"]
 
 
 @pytest.mark.parametrize(
@@ -101,13 +109,6 @@ def test_nodes_whose_agents_leases_expired_are_left_out(now: datetime | None, ex
     account = simulate.simulate(simulate.fleet(found, now.timestamp() if now else None), HALF)
     refused = {each.text: each.nodes for each in account.refused}
     assert refused == {"GPU node agent has not renewed its Lease": expired}
-
-
-def test_without_a_renewal_time_every_lease_is_expired() -> None:
-    unsaid = lease("n1")
-    del unsaid["spec"]
-    account = simulate.simulate(simulate.fleet([*FLEET, kind("Lease", unsaid)]), HALF)
-    assert "GPU node agent has not renewed its Lease" in [each.text for each in account.refused]
 
 
 def test_an_invalid_request_is_refused_on_every_node() -> None:
@@ -165,18 +166,28 @@ def test_unusable_objects_are_refused_with_the_reason(call: Any, text: str) -> N
 # --- the command ---------------------------------------------------------------------------------
 
 
-def ask(tmp_path: Path, *arguments: str, pods: list[dict[str, Any]] | None = None) -> Any:
-    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump_all(FLEET))
-    (tmp_path / "pod.yaml").write_text(yaml.safe_dump_all(pods or [HALF]))
-    return commands.run("simulate", "-f", str(tmp_path / "pod.yaml"), *arguments)
+Ask = Callable[..., commands.Done]
 
 
-def in_file(tmp_path: Path, *arguments: str, pods: list[dict[str, Any]] | None = None) -> Any:
-    return ask(tmp_path, "--fleet", str(tmp_path / "fleet.yaml"), *arguments, pods=pods)
+@pytest.fixture
+def ask(tmp_path: Path) -> Ask:
+    """The command, with the pods by standard input and the fleet in a file; written: as that."""
+
+    def run(
+        *arguments: str,
+        pods: Sequence[dict[str, Any]] = (HALF,),
+        fleet: Sequence[dict[str, Any]] = FLEET,
+        written: bytes = b"",
+    ) -> commands.Done:
+        (tmp_path / "fleet.yaml").write_bytes(written or yaml.safe_dump_all(fleet).encode())
+        options = ("-f", "-", "--fleet", str(tmp_path / "fleet.yaml"), *arguments)
+        return commands.run("simulate", *options, given=yaml.safe_dump_all(pods))
+
+    return run
 
 
-def test_the_table_names_node_gpu_and_share(tmp_path: Path) -> None:
-    done = in_file(tmp_path)
+def test_the_table_names_node_gpu_and_share(ask: Ask) -> None:
+    done = ask()
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
     assert lines[0] == "default/pod-u-1: n10"
@@ -186,82 +197,55 @@ def test_the_table_names_node_gpu_and_share(tmp_path: Path) -> None:
     assert lines[-1] == "  1 node: node has no GPU inventory (Device object): n3"
 
 
-def test_json_is_for_programs(tmp_path: Path) -> None:
-    done = in_file(tmp_path, "--json", "--copies", "2")
-    first, second = json.loads(done.stdout)
+def test_json_is_for_programs(ask: Ask) -> None:
+    first, second = json.loads(ask("--json", "--copies", "2").stdout)
     assert first["node"] == second["node"] == "n10"
-    assert first["candidates"][0]["containers"] == [
-        {
-            "container": "main",
-            "minor": 0,
-            "uuid": "GPU-d",
-            "memory_bytes": 4 * 2**30,
-            "core_percent": 50,
-        }
-    ]
+    share = {"container": "main", "minor": 0, "uuid": "GPU-d", "memory_bytes": 4 << 30}
+    assert first["candidates"][0]["containers"] == [{**share, "core_percent": 50}]
 
 
-def test_where_no_node_fits_the_exit_status_is_1(tmp_path: Path) -> None:
-    large = kind("Pod", pod(container("main", memory="100Gi")))
-    done = in_file(tmp_path, pods=[large])
+def test_where_no_node_fits_the_exit_status_is_1(ask: Ask) -> None:
+    done = ask(pods=[kind("Pod", pod(container("main", memory="100Gi")))])
     assert done.exit_code == 1
     first, second, *_ = done.stdout.splitlines()
     assert first == "default/pod-u-1: no node has enough free GPU capacity"
     assert second.startswith("  3 nodes: every GPU is")
     refused = kind("Pod", pod(container("main", gpu=150)))
-    done = in_file(tmp_path, pods=[refused, kind("Pod", pod(container("main")))])
+    done = ask(pods=[refused, kind("Pod", pod(container("main")))])
     assert done.exit_code == 1
     assert "refused, on every node" in done.stdout and "fits on any node" in done.stdout
 
 
-def test_many_candidates_are_cut_and_counted(tmp_path: Path) -> None:
-    fleet = [each for n in range(14) for each in a_node(f"n{n}", gpu(f"GPU-{n}", 0))]
-    path = tmp_path / "many.yaml"
-    path.write_text(json.dumps({"kind": "List", "items": fleet}))
-    done = ask(tmp_path, "--fleet", str(path))
+def test_many_candidates_are_cut_and_counted_and_without_a_terminal_no_name_is(ask: Ask) -> None:
+    uuid = "GPU-0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f{:x}"
+    fleet = [each for n in range(14) for each in a_node(f"{n:040}", gpu(uuid.format(n), 0))]
+    done = ask(fleet=fleet)
     assert "and 4 more" in done.stdout
+    (row,) = [line for line in done.stdout.splitlines() if uuid.format(0) in line]
+    assert row.split()[-2:] == ["50", "%"]
 
 
-def test_without_a_readable_fleet_the_exit_status_is_2(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", [b"kind: \xff", b"a: [", b"a: 2026-99-99"])
+def test_a_file_that_cannot_be_read_is_named(ask: Ask, tmp_path: Path, written: bytes) -> None:
+    done = ask(written=written)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"simulate: {tmp_path}/fleet.yaml: ")
+
+
+def test_without_a_fleet_the_exit_status_is_2(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(HALF))
     for arguments in ((), ("--fleet", str(tmp_path / "none.yaml"))):
-        done = ask(tmp_path, *arguments)
+        done = commands.run("simulate", "-f", str(tmp_path / "pod.yaml"), *arguments)
         assert done.exit_code == 2
         assert done.stderr.startswith("simulate: ")
 
 
-@pytest.mark.parametrize("written", [b"kind: \xff", b"a: [", b"a: 2026-99-99"])
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, written: bytes) -> None:
-    path = tmp_path / "broken.yaml"
-    path.write_bytes(written)
-    done = ask(tmp_path, "--fleet", str(path))
-    assert done.exit_code == 2
-    assert done.stderr.startswith(f"simulate: {path}: ")
-
-
-def test_a_pod_may_come_by_standard_input(tmp_path: Path) -> None:
-    (tmp_path / "fleet.yaml").write_text(yaml.safe_dump_all(FLEET))
-    arguments = ["simulate", "-f", "-", "--fleet", str(tmp_path / "fleet.yaml")]
-    done = commands.run(*arguments, given=json.dumps(HALF))
-    assert done.stdout.startswith("default/pod-u-1: n10")
-
-
-def test_without_a_terminal_nothing_is_cut(tmp_path: Path) -> None:
-    uuid = "GPU-0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
-    fleet = a_node("a-node-of-quite-some-name-in-the-cluster", gpu(uuid, 0))
-    path = tmp_path / "long.yaml"
-    path.write_text(json.dumps({"kind": "List", "items": fleet}))
-    (row,) = [
-        line for line in ask(tmp_path, "--fleet", str(path)).stdout.splitlines() if uuid in line
-    ]
-    assert row.split()[-2:] == ["50", "%"]
-
-
-def test_pods_of_other_dialects_are_placed_where_these_are_on(tmp_path: Path) -> None:
+def test_pods_of_other_dialects_are_placed_where_these_are_on(ask: Ask) -> None:
     asked = {"name": "main", "resources": {"limits": {"volcano.sh/gpu-memory": 1024}}}
     raw = kind("Pod", pod(asked))
     raw["spec"]["schedulerName"] = "volcano"
-    done = in_file(tmp_path, "--dialects", "koordinator,volcano", pods=[raw])
+    done = ask("--dialects", "koordinator,volcano", pods=[raw])
     assert done.exit_code == 0, done.stdout
-    off = in_file(tmp_path, pods=[raw])
+    off = ask(pods=[raw])
     assert off.exit_code == 1
     assert "set dialects.volcano.enabled to true" in off.stdout

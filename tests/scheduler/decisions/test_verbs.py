@@ -10,31 +10,15 @@ import pytest
 
 from gpuslice.contract import names as words
 from scheduler.core.fit import feasible
-from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy
 from scheduler.core.score import best, score
-from scheduler.decisions.state import Assumed, State
+from scheduler.decisions.state import Assumed
 from scheduler.decisions.verbs import MAX_NODES, Verbs
-from scheduler.kubernetes import binding
 from scheduler.kubernetes.requests import request
-from scheduler.kubernetes.translate import device, node, pod
+from scheduler.kubernetes.translate import device, node
 from tests.scheduler import calls, objects
-from tests.scheduler.calls import arguments, names
-
-
-def chosen(state: State, raw: dict[str, Any], name: str) -> Placement:
-    asked = request(raw)
-    assert asked is not None
-    found = place(state.fleet, asked, state.fleet.row_of(name))
-    assert isinstance(found, Placement)
-    return found
-
-
-def bound(state: State, raw: dict[str, Any], name: str) -> None:
-    annotations = dict(binding.annotations_of(chosen(state, raw, name)))
-    raw = {**raw, "metadata": {**raw["metadata"], "annotations": annotations}}
-    state.observe_pod(pod({**raw, "spec": {**raw["spec"], "nodeName": name}}))
+from tests.scheduler.calls import arguments, bind, names, placed
 
 
 def filtered(verbs: Verbs, raw: dict[str, Any], among: list[str]) -> dict[str, Any]:
@@ -59,7 +43,7 @@ def test_filter_names_the_best_of_any_number_of_candidates() -> None:
         for number in range(count):
             percent = chance.choice((5, 10, 20, 50, 60))
             share = objects.container("main", core=percent, ratio=percent)
-            bound(state, calls.pod(f"other-{number}", share), f"n{number}")
+            bind(state, calls.pod(f"other-{number}", share), f"n{number}")
         fullness = {
             name: state.fleet.fullness[state.fleet.row_of(name), 0] for name in names(count)
         }
@@ -80,12 +64,6 @@ def test_filter_names_the_best_of_any_number_of_candidates() -> None:
             wanted = {state.fleet.names[row] for row in fitting[ranked].tolist()}
             found = filtered(Verbs(state), calls.pod(), among)["NodeNames"]
             assert set(found) == wanted and len(found) == len(wanted)
-
-
-def test_filter_names_the_same_nodes_for_every_order() -> None:
-    state = calls.state(nodes=100, gpus=1)
-    straight = filtered(Verbs(state), calls.pod(), names(100))
-    assert filtered(Verbs(state), calls.pod(), names(100)[::-1]) == straight
 
 
 PREFERRED = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
@@ -110,14 +88,16 @@ def test_all_are_named_where_the_pod_prefers_some_and_what_is_required_is_no_pre
 ) -> None:
     raw = calls.pod()
     raw["spec"].update(spec)
-    found = filtered(Verbs(calls.state(nodes=100, gpus=1)), raw, names(100))
+    verbs = Verbs(calls.state(nodes=100, gpus=1))
+    found = filtered(verbs, raw, names(100))
     assert len(found["NodeNames"]) == named
+    assert set(filtered(verbs, raw, names(100)[::-1])["NodeNames"]) == set(found["NodeNames"])
 
 
 def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> None:
     state = calls.state(nodes=4, gpus=1)
     for name in ("n0", "n1"):
-        bound(state, calls.pod(f"on-{name}"), name)
+        bind(state, calls.pod(f"on-{name}"), name)
     state.observe_device(device(objects.device("n2", objects.gpu("GPU-small", 0, "8Gi"))))
     state.observe_node(node(objects.node("n3", isolates=False)))
     raw = calls.pod("u-1", objects.container("main", memory="20Gi", core=10))
@@ -169,7 +149,7 @@ def test_no_candidates_is_no_error() -> None:
 
 def test_the_fuller_gpu_scores_more_and_spread_has_it_the_other_way() -> None:
     state = calls.state(nodes=3, gpus=1)
-    bound(state, calls.pod("other"), "n1")
+    bind(state, calls.pod("other"), "n1")
     assert scored(Verbs(state), calls.pod(), names(3)) == {"n0": 0, "n1": 10, "n2": 0}
     spread = Verbs(state, {"gpuslice-scheduler": Policy.SPREAD})
     assert scored(spread, calls.pod(), names(3)) == {"n0": 10, "n1": 0, "n2": 10}
@@ -184,7 +164,7 @@ def test_gpus_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
     """Its Binding was sent and the outcome is unknown: the last free capacity is its own."""
     state = calls.state(nodes=2, gpus=1)
     raw = calls.pod("u-1", WHOLE)
-    state.assume("u-1", Assumed(chosen(state, raw, "n1"), {}, 30.0))
+    state.assume("u-1", Assumed(placed(state, raw, "n1"), {}, 30.0))
     verbs = Verbs(state)
     assert filtered(verbs, raw, names(2)) == {"NodeNames": ["n1"]}
     assert scored(verbs, raw, names(2)) == {"n0": 0, "n1": 10}
@@ -194,7 +174,7 @@ def test_gpus_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
 def test_where_that_node_may_not_be_used_any_more_others_are_named() -> None:
     state = calls.state(nodes=3, gpus=1)
     raw = calls.pod("u-1", WHOLE)
-    state.assume("u-1", Assumed(chosen(state, raw, "n1"), {}, 30.0))
+    state.assume("u-1", Assumed(placed(state, raw, "n1"), {}, 30.0))
     verbs = Verbs(state)
     assert filtered(verbs, raw, ["n0", "n2"]) == {"NodeNames": ["n0", "n2"]}
     state.remove_lease("n1")
@@ -203,7 +183,7 @@ def test_where_that_node_may_not_be_used_any_more_others_are_named() -> None:
 
 def test_a_pod_that_is_bound_is_an_error() -> None:
     state = calls.state()
-    bound(state, calls.pod(), "n1")
+    bind(state, calls.pod(), "n1")
     answer = filtered(Verbs(state), calls.pod(), names(2))
     assert answer == {"Error": "the pod is bound to n1"}
 
@@ -215,7 +195,7 @@ def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> 
     """prioritize uses filter's scores while the fleet is unchanged."""
     state = calls.state(nodes=50, gpus=2)
     for number in range(50):
-        bound(
+        bind(
             state,
             calls.pod(
                 f"other-{number}", objects.container("main", core=number + 1, ratio=number + 1)
@@ -236,7 +216,7 @@ def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> 
     state.reservations.end_overdue(float("inf"))
     assert scored(verbs, calls.pod("another"), among) == afresh(among)
     filtered(verbs, raw, names(50))
-    bound(state, calls.pod("more"), among[-1])
+    bind(state, calls.pod("more"), among[-1])
     assert scored(verbs, raw, among) == afresh(among)
     filtered(verbs, raw, names(50))
     state.remove_node(among[0])

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from gpuslice.contract import names as words
-from scheduler.core.place import Placement, place
 from scheduler.decisions.state import Assumed, State
 from scheduler.decisions.verbs import Verbs
-from scheduler.kubernetes.requests import request
 from scheduler.kubernetes.translate import pod
 from tests.scheduler import calls, objects
 
@@ -99,18 +97,10 @@ def test_a_victim_that_is_named_twice_gives_back_once() -> None:
     assert preempted(full(), raw, {"n0": ["40-0", "40-0"]}) == {}
 
 
-def placed(state: State, raw: dict[str, Any], at: str) -> Placement:
-    asked = request(raw)
-    assert asked is not None
-    found = place(state.fleet, asked, state.fleet.row_of(at))
-    assert isinstance(found, Placement)
-    return found
-
-
 def test_a_pod_that_has_gpus_preempts_on_their_node_alone() -> None:
     """Its binding may have been applied; its processors may be taken meanwhile."""
     state, raw = calls.state(nodes=2, gpus=1), calls.pod("high", HALF)
-    state.assume("high", Assumed(placed(state, raw, "n0"), {}, 9.0))
+    state.assume("high", Assumed(calls.placed(state, raw, "n0"), {}, 9.0))
     victims = {"n0": ["busy"], "n1": ["busier"]}
     assert preempted(state, raw, victims) == calls.metas({"n0": ["busy"]})
     assert preempted(state, raw, {"n1": ["busier"]}) == {}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from gpuslice.contract import names
-from scheduler import endpoint
 from scheduler.decisions import view
 from scheduler.decisions.simulate import fleet, simulate
 from scheduler.decisions.state import State
 from scheduler.kubernetes import translate
-from scheduler.metrics import Metrics
 from tests.scheduler.objects import Gi, container, device, gpu, node, pod
 
 
@@ -20,41 +18,6 @@ def a_state() -> State:
             {**device("n1", gpu("GPU-a", 0), gpu("GPU-b", 1))},
         ]
     )
-
-
-def measured(state: State) -> dict[str, float]:
-    metrics = Metrics()
-    endpoint.measure(state, metrics)
-    return {
-        sample.name.removeprefix("gpuslice_scheduler_")
-        + "".join(sample.labels.values()): sample.value
-        for family in metrics.registry.collect()
-        for sample in family.samples
-    }
-
-
-def test_the_metrics_of_the_whole_fleet() -> None:
-    state = a_state()
-    simulate(state, pod(container("main", ratio=50, core=30)))
-    expected = {
-        "nodesFITS": 1,
-        "nodesNO_DEVICE": 1,
-        "gpususable": 1,
-        "gpusunusable": 1,
-        "gpu_memory_bytestotal": 48 * Gi,
-        "gpu_memory_bytesgranted": 12 * Gi,
-        "gpu_memory_bytesfree": 12 * Gi,
-        "largest_free_slice_bytes": 12 * Gi,
-        "gpu_core_granted_ratio": 0.15,
-        "assumed_pods": 1,
-    }
-    assert expected.items() <= measured(state).items()
-
-
-def test_an_empty_state_has_no_metrics_of_nodes() -> None:
-    found = measured(State())
-    assert found["largest_free_slice_bytes"] == found["gpu_core_granted_ratio"] == 0
-    assert not any(name.startswith("nodes") for name in found)
 
 
 def test_each_gpu_and_its_holders() -> None:

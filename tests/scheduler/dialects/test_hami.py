@@ -1,25 +1,20 @@
-"""HAMi's dialect: what its pods request, and what is refused instead of clamped or dropped."""
+"""HAMi's dialect beside its rows: selection of GPUs, policies, and whole GPUs."""
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 from gpuslice.contract import names
-from scheduler.core.request import ContainerRequest, Phase, Policy, Scope
+from scheduler.core.request import Phase, Policy, Scope
 from scheduler.dialects.hami import read
 from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
-from scheduler.dialects.table import DEFAULT
 from scheduler.kubernetes import requests
-from tests.support import MIB
 
 GPU, MEMORY, PERCENT, CORES, PRIORITY = (
     f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
 )
-WHOLE: Final = Fraction(1)
-HALF: Final = Fraction(1, 2)
 
 
 def container(asked: dict[str, object], name: str = "main", **more: Any) -> Container:
@@ -40,46 +35,10 @@ def reading(fields: PodFields) -> Reading:
     return found
 
 
-@pytest.mark.parametrize(
-    ("asked", "gpus", "core", "size", "ratio"),
-    [
-        ({GPU: 1, MEMORY: 3000}, 1, None, 3000 * MIB, None),
-        ({GPU: "2", MEMORY: "8k", CORES: "30"}, 2, 30, 8000 * MIB, None),
-        ({GPU: 1, PERCENT: 50}, 1, None, None, HALF),
-        ({GPU: 1, PERCENT: 50, CORES: 50}, 1, 50, None, HALF),
-        ({GPU: 1, PERCENT: 50, MEMORY: 3000}, 1, None, 3000 * MIB, None),  # unlike Volcano
-        ({GPU: 2}, 2, 100, None, WHOLE),  # nothing else on them
-        ({GPU: 1, PERCENT: 100}, 1, 100, None, WHOLE),
-        ({GPU: 1, PERCENT: 0, MEMORY: 0, CORES: 0}, 1, 100, None, WHOLE),
-        ({GPU: 1, CORES: 30}, 1, 30, None, WHOLE),
-        ({GPU: 1, MEMORY: 3000, CORES: 100}, 1, 100, 3000 * MIB, None),
-        ({MEMORY: 3000}, 1, None, 3000 * MIB, None),
-        ({PERCENT: 25, PRIORITY: 0}, 1, None, None, Fraction(1, 4)),
-        ({CORES: 10}, 1, 10, None, WHOLE),
-        ({GPU: 16, MEMORY: 1 << 28}, 16, None, 1 << 48, None),
-    ],
-)
-def test_amounts_are_of_each_gpu(
-    asked: dict[str, object], gpus: int, core: int | None, size: int, ratio: Fraction | None
-) -> None:
-    (requested,) = reading(pod(container(asked))).containers
-    assert requested == ContainerRequest("main", Phase.MAIN, 0, gpus, core, size, ratio)
-
-
-def test_each_container_has_its_own_share() -> None:
-    first = container({MEMORY: 1000}, "first", phase=Phase.INIT)
-    found = reading(pod(first, container({}, "none"), container({GPU: 1, PERCENT: 50}, "last")))
-    assert [(requested.name, requested.phase) for requested in found.containers] == [
-        ("first", Phase.INIT),
-        ("last", Phase.MAIN),
-    ]
+def test_a_request_is_isolated_and_no_device_plugin_allocates_beside_it() -> None:
+    found = reading(pod(container({GPU: 1, PERCENT: 50})))
     assert (found.scope, found.isolation) == (Scope.NODE, True)
     assert "amd.com/gpu" in found.foreign and GPU not in found.foreign
-
-
-def test_other_pods_have_no_request() -> None:
-    assert read(pod(container({"cpu": 1, names.RESOURCE_GPU: 50}))) is None
-    assert read(pod(container({GPU: 0, PRIORITY: "0"}))) is None
 
 
 def raw(*asked: dict[str, object], **annotations: str) -> dict[str, Any]:
@@ -88,19 +47,10 @@ def raw(*asked: dict[str, object], **annotations: str) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"containers": containers}}
 
 
-ON: Final = frozenset({"koordinator", "hami"})
-
-
 def test_whole_gpus_are_a_device_plugins_where_the_dialect_is_off() -> None:
     assert requests.request(raw({GPU: 1})) is None
-    found = requests.request(raw({GPU: 1}), ON)
-    assert found is not None and found.isolation
-    with pytest.raises(RequestError) as refused:
-        requests.request(raw({GPU: 1, MEMORY: 3000}))
-    assert str(refused.value) == (
-        f"container c0: {MEMORY}: must be absent, as the dialect hami is off; set"
-        " dialects.hami.enabled to true"
-    )
+    with pytest.raises(RequestError, match=r"c1: nvidia\.com/gpu: invalid value 1: must be absent"):
+        requests.request(raw({names.RESOURCE_GPU: 50}, {GPU: 1}))
 
 
 def test_a_bound_pod_of_a_device_plugin_has_no_request() -> None:
@@ -109,29 +59,6 @@ def test_a_bound_pod_of_a_device_plugin_has_no_request() -> None:
     bound["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     assert requests.requested(bound) is None
     assert requests.requested(raw({GPU: 1, MEMORY: 3000})) is not None
-
-
-def test_koordinators_share_beside_a_gpu_is_refused() -> None:
-    for enabled in (ON, DEFAULT):
-        with pytest.raises(RequestError) as refused:
-            requests.request(raw({names.RESOURCE_GPU: 50}, {GPU: 1}), enabled)
-        assert str(refused.value).startswith(
-            f"container c1: {GPU}: invalid value 1: must be absent in a pod that requests a share"
-        )
-
-
-@pytest.mark.parametrize(
-    ("asked", "text"),
-    [
-        ({GPU: 1, MEMORY: "1500m"}, f"{MEMORY}: invalid value 1500m: must be a whole number"),
-        ({GPU: "500m"}, f"{GPU}: invalid value 500m: must be a whole number"),
-        ({GPU: 1, MEMORY: -1}, f"{MEMORY}: invalid value '-1': must be at least 0"),
-    ],
-)
-def test_what_is_no_number_is_refused(asked: dict[str, object], text: str) -> None:
-    with pytest.raises(RequestError) as refused:
-        requests.request(raw(asked), ON)
-    assert str(refused.value) == f"container c0: {text}"
 
 
 def is_selected(fields: PodFields, model: str = "", uuid: str = "") -> bool:
@@ -186,3 +113,16 @@ def test_a_low_priority_is_accepted_and_has_no_effect() -> None:
         f"container main: {PRIORITY}: 1 has no effect: containers of a GPU run in turn, by their"
         f" {CORES}"
     ]
+
+
+@pytest.mark.parametrize("key", ["use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid"])
+def test_a_list_has_a_limit(key: str) -> None:
+    """Each UUID is hashed, and compared with each GPU of the cluster, at every filter."""
+    key = f"nvidia.com/{key}"
+    assert reading(annotated(key, ",".join(["GPU-1"] * 1000)))
+    with pytest.raises(RequestError) as refused:
+        read(annotated(key, ",".join(["GPU-1"] * 1001)))
+    assert str(refused.value) == (
+        f"metadata.annotations[{key}]: invalid value of 1001 names: must be at most 1000 names;"
+        " use the node's annotation gpuslice.io/excluded-gpus, or a nodeSelector"
+    )

@@ -13,28 +13,24 @@ import yaml
 
 from gpuslice.contract import grants, names
 from gpuslice.contract.dialects import DIALECTS, Dialect
-from gpuslice.kube.client import Kube
-from scheduler.binder import Binder
-from scheduler.cache import _Pods
-from scheduler.core.fleet import Gpu, GpuAmount
+from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement
 from scheduler.core.request import ContainerRequest, Policy
-from scheduler.decisions.requeue import Unschedulable
-from scheduler.decisions.sampling import Sampling
-from scheduler.decisions.verbs import Verbs
 from scheduler.dialects import table
-from scheduler.dialects.reading import Outputs, PodFields, Reading, RequestError
+from scheduler.dialects.reading import MAX_REFUSAL, Outputs, PodFields, Reading, RequestError
 from scheduler.kubernetes import requests
-from scheduler.kubernetes.arguments import BindingArguments
+from tests.requests.pods import asking as asking_for
+from tests.requests.pods import of_kai, of_volcano, pod
 from tests.scheduler import calls, objects
-from tests.scheduler.lease_guards import ManualLeaseGuard
-from tests.scheduler.pod_server import Fate, PodServer
+from tests.scheduler.binder.scene import Scene, scene_of
+from tests.scheduler.pod_server import Fate
 from tests.support import ROOT
 
 Gi = objects.Gi
 EIGHTHS = "toy.example/eighths"
 TOY = Dialect("toy", "dialects.toy.enabled", annotations=(EIGHTHS,))
 ON = frozenset({"koordinator", "toy"})
+NOTICE = "an eighth is little"
 KEY = f"metadata.annotations[{EIGHTHS}]"
 
 
@@ -55,7 +51,7 @@ def read_toy(pod: PodFields) -> Reading | None:
         written = {"toy.example/at": str(now_ns), "toy.example/total": str(total)}
         return Outputs(written, {first.name: {"TOY_EIGHTHS": text}}, "index")
 
-    return Reading([request], outputs=outputs)
+    return Reading([request], notices=[NOTICE], outputs=outputs)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
@@ -71,31 +67,6 @@ def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table.READERS, TOY, read_toy)
 
 
-class Scene:
-    """One node with one GPU of 24 GiB, the verbs with the toy's dialect, and the API server."""
-
-    def __init__(self, server: PodServer, kube: Kube) -> None:
-        self.server, self.now_ns = server, 1_000
-        self.state = calls.state(nodes=1, gpus=1)
-        self.state.dialects = ON
-        self.verbs = Verbs(self.state)
-        self.watch = _Pods(self.state, Unschedulable(self.state), Sampling(self.state))
-        self.binder = Binder(
-            self.state, kube, ManualLeaseGuard(), self.verbs, lambda: 0.0, self._wall_ns
-        )
-
-    def _wall_ns(self) -> int:
-        self.now_ns += 1
-        return self.now_ns
-
-    def filter(self, raw: dict[str, Any]) -> dict[str, Any]:
-        return calls.loads(self.verbs.filter(calls.arguments(raw, ["n0"])))
-
-    async def bind(self, uid: str) -> str:
-        arguments = BindingArguments("default", f"pod-{uid}", uid, "n0")
-        return (await self.binder.bind(arguments)).error
-
-
 def asking(uid: str = "u-1", eighths: str = "1") -> dict[str, Any]:
     return calls.pod(uid, objects.container("main"), annotations={EIGHTHS: eighths})
 
@@ -103,30 +74,34 @@ def asking(uid: str = "u-1", eighths: str = "1") -> dict[str, Any]:
 @pytest.fixture
 @asynccontextmanager
 async def at() -> AsyncIterator[Scene]:
-    server = PodServer(*(asking(f"u-{number}") for number in range(9)))
-    async with server.serving() as access, Kube(access) as kube:
-        yield Scene(server, kube)
+    """One node with one GPU of 24 GiB, and the toy's dialect."""
+    state = calls.state(nodes=1, gpus=1)
+    state.dialects = ON
+    pods = [asking(f"u-{number}") for number in range(9)]
+    async with scene_of(*pods, state=state) as scene:
+        yield scene
 
 
-async def test_a_dialect_is_a_table_and_a_reader(
-    at: Scene,
-) -> None:
+async def test_a_dialect_is_a_table_and_a_reader(at: Scene) -> None:
     """Eight eighths fill a GPU to the byte, the ninth is refused, and each Binding has what the
     dialect adds."""
     for number in range(8):
-        assert at.filter(asking(f"u-{number}")) == {"NodeNames": ["n0"]}
+        assert at.ask(asking(f"u-{number}")) == {"NodeNames": ["n0"]}
         assert await at.bind(f"u-{number}") == ""
     assert at.state.fleet.free_bytes[at.state.fleet.row_of("n0"), 0] == 0
-    (said,) = at.filter(asking("u-8"))["FailedNodes"].values()
+    (said,) = at.ask(asking("u-8"))["FailedNodes"].values()
     assert said.endswith("(largest free slice 0 of the 12.5 percent requested)")
     first = at.server.bindings[0]["metadata"]["annotations"]
-    assert first["toy.example/at"] == "1001"
-    assert first["toy.example/total"] == str(24 * Gi)
+    assert (first["toy.example/at"], first["toy.example/total"]) == ("1001", str(24 * Gi))
     allocated = json.loads(first[names.ANNOTATION_DEVICE_ALLOCATED])["gpu"][0]["resources"]
     assert allocated == {names.RESOURCE_MEMORY: "3Gi", names.RESOURCE_MEMORY_RATIO: "12"}
     granted = grants.parse(first[names.ANNOTATION_GRANTS])
     assert granted.containers["main"][0].memory_bytes == 3 * Gi
     assert (granted.environment, granted.by_index) == ({"main": {"TOY_EIGHTHS": "1"}}, True)
+    noticed = at.binder.take_notices()
+    assert [(each.uid, each.notices) for each in noticed][:1] == [("u-0", [NOTICE])]
+    assert len(noticed) == 8
+    assert at.binder.take_notices() == []
 
 
 async def test_a_binding_that_is_sent_again_has_the_same_annotations(
@@ -134,31 +109,15 @@ async def test_a_binding_that_is_sent_again_has_the_same_annotations(
 ) -> None:
     """Those of the first may have been applied."""
     monkeypatch.setattr("scheduler.binder.WORK_S", 0.0)
-    monkeypatch.setattr("scheduler.binder.POST_S", 0.3)
     at.server.posts.append(Fate.STORE_TIMES_OUT)
-    at.filter(asking())
+    at.ask(asking())
     assert "not confirmed" in await at.bind("u-1")
     at.server.touch("pod-u-1")
-    at.filter(at.server.pods["pod-u-1"])
+    at.ask(at.server.pods["pod-u-1"])
     await at.bind("u-1")
     first, second = (each["metadata"]["annotations"] for each in at.server.bindings[:2])
     assert first == second
     assert first["toy.example/at"] == "1001"
-    at.watch.observed(at.server.pods["pod-u-1"])
-    assert at.state.is_bound("u-1")
-
-
-async def test_another_writers_annotations_are_read(
-    at: Scene,
-) -> None:
-    at.filter(asking())
-    assert await at.bind("u-1") == ""
-    other = at.server.pods["pod-u-1"]
-    text = objects.allocated(("GPU-n0-0", 0, objects.resources(memory="5Gi")))
-    other["metadata"]["annotations"] = {names.ANNOTATION_DEVICE_ALLOCATED: text}
-    at.watch.observed(other)
-    (held,) = at.state.holders("n0")
-    assert (held.gpu, held.amount) == ("GPU-n0-0", GpuAmount(0, 5 * Gi, None))
 
 
 def refusal(raw: dict[str, Any], enabled: frozenset[str]) -> str:
@@ -173,6 +132,7 @@ def test_a_dialect_that_is_off_is_refused_with_its_switch() -> None:
     for eighths in ("1", "9"):
         assert refusal(asking(eighths=eighths), frozenset({"koordinator"})) == off
     assert requests.pending(asking(), ON).request is not None
+    assert requests.requested(asking()) is not None, "a bound pod may use any dialect"
     assert refusal(asking(), frozenset({"koordinator"})) == off
     assert refusal(asking(eighths="9"), ON) == f"{KEY}: invalid value 9: must be 1 to 3"
 
@@ -185,40 +145,21 @@ def test_two_dialects_in_one_pod_are_refused_naming_both_keys() -> None:
     )
 
 
-def test_a_bound_pod_may_use_any_dialect() -> None:
-    assert requests.requested(asking()) is not None
-
-
-def test_whole_gpus_of_a_device_plugin_are_in_no_dialect_that_is_off() -> None:
-    whole = objects.container("main")
-    whole["resources"] = {"limits": {names.RESOURCE_NVIDIA_GPU: "1"}}
-    pending = requests.pending(calls.pod("u-1", whole), ON)
-    assert (pending.request, pending.refusal) == (None, "")
-
-
 HINT = names.ANNOTATION_ALLOCATE_HINT
 ALL = frozenset(each.name for each in DIALECTS)
 
 
-def written(scheduler: str, asked: dict[str, str], **annotations: str) -> dict[str, Any]:
-    main = {"name": "main", "resources": {"limits": asked, "requests": asked}}
-    return {
-        "metadata": {"annotations": annotations},
-        "spec": {"schedulerName": scheduler, "containers": [main]},
-    }
-
-
 OF_EACH = {
-    "koordinator": written("gpuslice-scheduler", {names.RESOURCE_MEMORY_RATIO: "50"}),
-    "kai": written("kai-scheduler", {}, **{"gpu-fraction": "0.5"}),
-    "volcano": written("volcano", {"volcano.sh/vgpu-number": "1"}),
-    "hami": written("gpuslice-scheduler", {"nvidia.com/gpumem": "3000"}),
+    "koordinator": pod(asking_for({names.RESOURCE_MEMORY_RATIO: "50"})),
+    "kai": of_kai({"gpu-fraction": "0.5"}),
+    "volcano": of_volcano(asking_for({"volcano.sh/vgpu-number": "1"})),
+    "hami": pod(asking_for({"nvidia.com/gpumem": "3000"})),
 }
 
 
 def annotated(dialect: str, key: str, value: str) -> requests.Pending:
     raw = json.loads(json.dumps(OF_EACH[dialect]))
-    raw["metadata"]["annotations"][key] = value
+    raw["metadata"].setdefault("annotations", {})[key] = value
     return requests.pending(raw, ALL)
 
 
@@ -233,7 +174,8 @@ def test_our_own_policy_is_read_in_every_dialect(dialect: str) -> None:
 
 
 def test_the_dialects_own_policy_precedes_ours_with_a_notice() -> None:
-    raw = written("volcano", {"volcano.sh/gpu-memory": "1"}, **{names.ANNOTATION_POLICY: "spread"})
+    ours = {names.ANNOTATION_POLICY: "spread"}
+    raw = of_volcano(asking_for({"volcano.sh/gpu-memory": "1"}), annotations=ours)
     found = requests.pending(raw, ALL)
     assert found.request is not None and found.request.policy is Policy.FIRST
     assert found.notices == [
@@ -259,5 +201,36 @@ def test_a_hint_of_another_dialect_is_reported(dialect: str, key: str, of: str) 
     ]
 
 
-def test_words_of_kai_are_not_hints_under_another_scheduler() -> None:
-    assert annotated("koordinator", "mps", "true").notices == []
+LONG = "x" * 250_000
+_FIELD = "metadata.annotations[{}]: {}"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "key", "value", "begins", "ends"),
+    [
+        ("kai", "gpu-fraction-num-devices", "9" * 250_000, "invalid value 99", "must be 1 to 16"),
+        ("hami", "hami.io/gpu-scheduler-policy", LONG, "invalid value 'xx", "binpack, spread"),
+        ("hami", "nvidia.com/use-gputype", " " * 250_000, "invalid value '  ", "by commas"),
+        ("koordinator", "gpuslice.io/policy", LONG, "invalid value 'xx", "binpack, spread"),
+        (
+            *(
+                "koordinator",
+                HINT,
+                json.dumps({"gpu": {"selector": {"matchLabels": {LONG[:9000]: 1}}}}),
+            ),
+            *("gpu.selector.matchLabels.xx", "invalid value 1: must be a string"),
+        ),
+        ("koordinator", HINT, LONG, "invalid value of 250000 characters", "at most 16384"),
+    ],
+)
+def test_a_refusal_of_a_long_value_is_short(
+    dialect: str, key: str, value: str, begins: str, ends: str
+) -> None:
+    """An annotation has up to 256 KiB. The extender repeats a refusal for each candidate node."""
+    refusal = annotated(dialect, key, value).refusal
+    assert len(refusal) <= MAX_REFUSAL
+    assert refusal.startswith(_FIELD.format(key, begins)) and refusal.endswith(ends)
+
+
+def test_a_hint_may_be_as_long_as_is_allowed() -> None:
+    assert annotated("koordinator", HINT, "{}".ljust(16384)).refusal == ""

@@ -1,9 +1,8 @@
-"""Volcano's dialect: rows of its own tests, where they apply, and what it would cut or ignore."""
+"""Volcano's dialect beside its rows: cases of its own tests, and what it writes for programs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -11,9 +10,9 @@ import pytest
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import ContainerRequest, Phase, Policy, Request, Scope
+from scheduler.core.request import Phase, Policy, Request, Scope
 from scheduler.dialects import volcano
-from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
+from scheduler.dialects.reading import Container, PodFields, Reading
 from tests.scheduler.core import one_node
 from tests.support import MIB
 
@@ -98,6 +97,7 @@ def test_gpu_numbers_are_counted_alike() -> None:
 def test_all_containers_share_the_lowest_gpu_that_fits() -> None:
     """Binpack would take GPU 2. share_test.go: a GPU with more than it has is not offered."""
     pod = ({"gpu-memory": 3000}, {"gpu-memory": 1000})
+    assert read(*pod).policy is Policy.FIRST
     assert minors(gpus_with(8000, 0, 7000), *pod) == {"m0": [1], "m1": [1]}
     assert minors(gpus_with(7178, 0, 7000), *pod) == {"m0": [0], "m1": [0]}
     assert isinstance(minors(gpus_with(7179, 7179), *pod), Reason)
@@ -107,72 +107,17 @@ def test_all_containers_share_the_lowest_gpu_that_fits() -> None:
 def test_a_gpu_of_a_gpu_number_has_nothing_else_on_it() -> None:
     assert minors(gpus_with(1, 0, 0), {"gpu-number": 2}) == {"m0": [1, 2]}
     assert isinstance(minors(gpus_with(1, 0, 0), {"gpu-number": 3}), Reason)
-    (requested,) = read({"gpu-number": 2}).containers
-    assert requested == ContainerRequest("m0", gpus=2, core_percent=100, memory_ratio=Fraction(1))
 
 
-VGPU: list[tuple[Limits, ContainerRequest]] = [
-    ({"vgpu-number": 1, "vgpu-memory": 3000}, ContainerRequest("m0", memory_bytes=3000 * MIB)),
-    (
-        {"vgpu-number": 3, "vgpu-memory": 5000},
-        ContainerRequest("m0", gpus=3, memory_bytes=5000 * MIB),
-    ),
-    ({"vgpu-memory": 5000}, ContainerRequest("m0", memory_bytes=5000 * MIB)),
-    ({"vgpu-number": 1}, ContainerRequest("m0", memory_ratio=Fraction(1))),
-    ({"vgpu-number": 1, "vgpu-cores": 0}, ContainerRequest("m0", memory_ratio=Fraction(1))),
-    (
-        {"vgpu-number": 1, "vgpu-memory": 3000, "vgpu-memory-percentage": 50},
-        ContainerRequest("m0", memory_ratio=Fraction(1, 2)),
-    ),
-    (
-        {"vgpu-number": 2, "vgpu-memory-percentage": "33", "vgpu-cores": 100},
-        ContainerRequest("m0", gpus=2, core_percent=100, memory_ratio=Fraction(33, 100)),
-    ),
-]
-
-
-@pytest.mark.parametrize(("limits", "requested"), VGPU)
-def test_vgpus(limits: Limits, requested: ContainerRequest) -> None:
-    found = read(limits)
-    assert list(found.containers) == [requested]
+def test_vgpus_are_packed() -> None:
+    found = read({"vgpu-number": 1})
     assert (found.scope, found.policy, found.isolation) == (Scope.NODE, None, True)
-
-
-def test_each_container_has_its_own_vgpus() -> None:
-    """vgpu/device_info_test.go."""
-    found = read({"vgpu-number": 1, "vgpu-memory": 3000}, {"vgpu-number": 3, "vgpu-memory": 5000})
-    assert [(requested.gpus, requested.memory_bytes) for requested in found.containers] == [
-        (1, 3000 * MIB),
-        (3, 5000 * MIB),
-    ]
     # vgpu/utils_test.go: binpack takes the GPU of the others; and Test_FilterNode.
     vgpu = {"vgpu-number": 1, "vgpu-memory": 4096}
     assert minors(gpus_with(0, 4096, 0), vgpu) == {"m0": [1]}
     sizes = [Gpu(f"GPU-{n}", n, mib * MIB) for n, mib in enumerate((30000, 20000, 30000))]
     mixed = one_node.fleet([], [], [], of=sizes)
     assert minors(mixed, {"vgpu-number": 3, "vgpu-cores": 100}) == {"m0": [0, 1, 2]}
-
-
-def test_zero_is_no_request() -> None:
-    assert volcano.read(fields({})) is None
-    assert volcano.read(fields({"gpu-memory": 0, "vgpu-cores": "0"})) is None
-    (requested,) = read({"gpu-memory": 0}, {"gpu-memory": 1}).containers
-    assert requested.name == "m1"
-
-
-NO_NUMBER: list[tuple[Limits, str]] = [
-    ({"gpu-memory": -5}, "gpu-memory: invalid value '-5': must be at least 0"),
-    ({"gpu-memory": "abc"}, "gpu-memory: invalid value 'abc': must be a quantity"),
-    ({"vgpu-number": 1, "vgpu-cores": -1}, "vgpu-cores: invalid value '-1': must be at least 0"),
-]
-
-
-@pytest.mark.parametrize(("limits", "text"), NO_NUMBER)
-def test_what_is_no_number_is_refused(limits: Limits, text: str) -> None:
-    with pytest.raises(RequestError) as refused:
-        read({"gpu-memory": 0}, limits)
-    assert text in str(refused.value)
-    assert str(refused.value).startswith("container m1: volcano.sh/")
 
 
 def test_the_outputs_of_the_guide() -> None:
@@ -200,7 +145,3 @@ def test_a_container_with_several_gpus_has_no_variables_of_one() -> None:
     written = found.outputs(chosen, one_node.gpus(3, GPU_BYTES), 1)
     assert written.annotations["volcano.sh/gpu-index"] == "0,2"
     assert written.environment == {}
-
-
-def test_whole_and_shared_gpus_are_the_first_that_fit() -> None:
-    assert read({"gpu-memory": 1}).policy is Policy.FIRST

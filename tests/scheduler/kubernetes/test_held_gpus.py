@@ -23,38 +23,62 @@ def bound(annotations: dict[str, str], *containers: dict[str, Any], **more: Any)
     return pod(*(containers or (HALF,)), node="n1", annotations=annotations, **more)
 
 
-def test_a_pod_that_koordinator_bound_holds_its_allocation() -> None:
-    full = resources(core="50", memory="12Gi", ratio="50")
-    text = allocated(("GPU-a", 3, full))
-    assert held(bound({names.ANNOTATION_DEVICE_ALLOCATED: text})) == (
-        (HeldGpu("GPU-a", 3, 12 * Gi, 50, 50),),
-        "",
-    )
-
-
-@pytest.mark.parametrize(
-    ("entry", "expected"),
-    [
-        ((None, 1, resources(memory=1024)), HeldGpu(None, 1, 1024, None, 0)),
-        (("GPU-a", 1, resources(ratio=33)), HeldGpu("GPU-a", 1, None, None, 33)),
-        (
-            (None, 1, {"kubernetes.io/gpu-core": 5, "kubernetes.io/gpu-memory": "1Ki"}),
-            HeldGpu(None, 1, 1024, 5, 0),
-        ),
-        ((None, 1, resources(memory=2**62, core=900)), HeldGpu(None, 1, 2**48, 100, 0)),
-    ],
-)
-def test_older_writers_are_read(
-    entry: tuple[str | None, int, dict[str, object]], expected: HeldGpu
-) -> None:
-    text = allocated(entry)
-    assert held(bound({names.ANNOTATION_DEVICE_ALLOCATED: text})) == ((expected,), "")
-
-
 def granted(**containers: Sequence[tuple[str, int, int, int]]) -> str:
     return grants.encode(
         {name: [grants.GpuGrant(*each) for each in gpus] for name, gpus in containers.items()}
     )
+
+
+ALLOCATED, GRANTS = names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS
+FULL = resources(core="50", memory="12Gi", ratio="50")
+OLD = {"kubernetes.io/gpu-core": 5, "kubernetes.io/gpu-memory": "1Ki"}
+MAIN = {"main": [("GPU-a", 0, 400, 10)]}
+HELD: dict[str, tuple[dict[str, str], HeldGpu, str]] = {
+    "Koordinator's": (
+        {ALLOCATED: allocated(("GPU-a", 3, FULL))},
+        HeldGpu("GPU-a", 3, 12 * Gi, 50, 50),
+        "",
+    ),
+    "without a UUID": (
+        {ALLOCATED: allocated((None, 1, resources(memory=1024)))},
+        HeldGpu(None, 1, 1024, None, 0),
+        "",
+    ),
+    "a ratio alone": (
+        {ALLOCATED: allocated(("GPU-a", 1, resources(ratio=33)))},
+        HeldGpu("GPU-a", 1, None, None, 33),
+        "",
+    ),
+    "old names": ({ALLOCATED: allocated((None, 1, OLD))}, HeldGpu(None, 1, 1024, 5, 0), ""),
+    "too much": (
+        {ALLOCATED: allocated((None, 1, resources(memory=2**62, core=900)))},
+        HeldGpu(None, 1, 2**48, 100, 0),
+        "",
+    ),
+    "a container that the pod lacks, as running throughout": (
+        {GRANTS: granted(**MAIN, unknown=[("GPU-a", 0, 200, 20)])},
+        HeldGpu("GPU-a", 0, 600, 30),
+        "",
+    ),
+    "the allocation beside unreadable grants": (
+        {ALLOCATED: allocated(("GPU-a", 0, resources(memory=1024))), GRANTS: "{}"},
+        HeldGpu("GPU-a", 0, 1024, None),
+        "annotation gpuslice.io/grants: ",
+    ),
+    "the grants beside an unreadable allocation": (
+        {ALLOCATED: "{", GRANTS: granted(**MAIN)},
+        HeldGpu("GPU-a", 0, 400, 10),
+        "annotation scheduling.koordinator.sh/device-allocated: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_a_bound_pod_holds(what: str) -> None:
+    annotations, expected, problem = HELD[what]
+    found, said = held(bound(annotations))
+    assert found == (expected,)
+    assert said.startswith(problem) and bool(said) == bool(problem)
 
 
 def test_a_pod_of_ours_holds_the_most_that_runs_at_once() -> None:
@@ -75,33 +99,6 @@ def test_a_pod_of_ours_holds_the_most_that_runs_at_once() -> None:
         (HeldGpu("GPU-a", 0, 700, 70), HeldGpu("GPU-b", 1, 200, None)),
         "",
     )
-
-
-def test_a_container_that_the_pod_lacks_counts_as_running_throughout() -> None:
-    annotations = {
-        names.ANNOTATION_GRANTS: granted(
-            main=[("GPU-a", 0, 400, 10)], unknown=[("GPU-a", 0, 200, 20)]
-        )
-    }
-    assert held(bound(annotations)) == ((HeldGpu("GPU-a", 0, 600, 30),), "")
-
-
-def test_grants_that_cannot_be_read_leave_the_allocation() -> None:
-    text = allocated(("GPU-a", 0, resources(memory=1024)))
-    annotations = {names.ANNOTATION_DEVICE_ALLOCATED: text, names.ANNOTATION_GRANTS: "{}"}
-    found, problem = held(bound(annotations))
-    assert found == (HeldGpu("GPU-a", 0, 1024, None),)
-    assert problem.startswith("annotation gpuslice.io/grants: ")
-
-
-def test_an_allocation_that_cannot_be_read_leaves_the_grants() -> None:
-    annotations = {
-        names.ANNOTATION_DEVICE_ALLOCATED: "{",
-        names.ANNOTATION_GRANTS: granted(main=[("GPU-a", 0, 400, 10)]),
-    }
-    found, problem = held(bound(annotations))
-    assert found == (HeldGpu("GPU-a", 0, 400, 10),)
-    assert problem.startswith("annotation scheduling.koordinator.sh/device-allocated: ")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from copy import deepcopy
 from typing import Any
@@ -11,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuslice.contract import names
-from scheduler.core.request import Phase, Policy, Requirement, Scope
+from scheduler.core.request import Phase, Requirement, Scope
 from scheduler.dialects.reading import RequestError
-from scheduler.dialects.table import DEFAULT
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.leases import agent_lease
 from tests.scheduler.kubernetes.requests_scene import HALF, refused, request
@@ -50,30 +50,9 @@ def test_the_label_of_isolation_is_read_in_any_case(value: str) -> None:
     assert not request(pod(HALF)).isolation
 
 
-@pytest.mark.parametrize("asked", [{}, {"nvidia.com/gpu": 1}])
-def test_the_label_alone_requests_nothing(asked: dict[str, object]) -> None:
-    for provider in ("hami-core", "mps"):
-        label = {names.LABEL_ISOLATION_PROVIDER: provider}
-        raw = pod({"name": "main", "resources": {"limits": asked}}, labels=label)
-        assert requests.request(raw) is None
-
-
 def test_two_containers_of_one_name_are_refused() -> None:
     """Grants are keyed by name. The API server refuses such a pod; a file may contain one."""
     assert "invalid value main, main: must be unique" in refused(pod(HALF, HALF))
-
-
-def test_a_pod_of_too_many_requesting_containers_is_refused() -> None:
-    some = [container(f"c{n}", core=1, ratio=1) for n in range(requests.MAX_CONTAINERS)]
-    assert requests.request(pod({"name": "asks for none"}, *some)) is not None
-    assert "must be at most 32" in refused(pod(*some, inits=[container("i", core=1, ratio=1)]))
-
-
-@pytest.mark.parametrize("policy", [Policy.BINPACK, Policy.SPREAD])
-def test_policy_by_annotation(policy: Policy) -> None:
-    annotations = {names.ANNOTATION_POLICY: policy.value}
-    assert request(pod(HALF, annotations=annotations)).policy is policy
-    assert request(pod(HALF)).policy is None
 
 
 @pytest.mark.parametrize(
@@ -191,10 +170,19 @@ def test_any_json_in_a_pod_is_read_or_refused(data: st.DataObject) -> None:
         read(data.draw(st.dictionaries(st.sampled_from(["metadata", "spec"]), JSON)))
 
 
-def test_kais_annotations_mean_nothing_in_pods_of_other_schedulers() -> None:
-    raw = pod(HALF, annotations={"gpu-memory": "16Gi", "mps": "true", "gpu-fraction": "0.5"})
-    for enabled in (DEFAULT, frozenset({"koordinator", "kai"})):
-        found = requests.read(raw, enabled)
-        assert found is not None and [requested.name for requested in found.request.containers] == [
-            "main"
-        ]
+def test_every_combination_that_is_not_in_the_rows_is_illegal() -> None:
+    amounts: dict[str, Any] = {"gpu": 50, "core": 50, "memory": 1000, "ratio": 50, "shared": 1}
+    legal = set()
+    for mask in range(1, 32):
+        chosen = {name: amounts[name] for bit, name in enumerate(amounts) if mask >> bit & 1}
+        with contextlib.suppress(RequestError):
+            request(pod(container("main", **chosen)))
+            legal.add(" ".join(chosen))
+    alone = {"gpu", "memory", "ratio", "memory shared", "ratio shared"}
+    assert legal == {*alone, "core memory", "core ratio", "core memory shared", "core ratio shared"}
+
+
+@pytest.mark.parametrize("value", [True, [1], {"a": 1}])
+def test_equal_and_unhashable_values_of_python_are_parsed_apart(value: object) -> None:
+    assert request(pod(container("main", ratio=1))) == request(pod(container("main", ratio="1")))
+    assert "must be a quantity" in refused(pod(container("main", ratio=value)))

@@ -1,44 +1,16 @@
-"""Valid and invalid pods that request shares, and every kind with a pod template."""
+"""Pods as users write them, the Bindings of pods, and every kind with a pod template."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Any, Final
 
 from gpuslice.contract import names
-from gpuslice.contract.dialects import VOLCANO
+from gpuslice.contract.dialects import KAI, VOLCANO
 
 Json = dict[str, Any]
 
 HALF: Final = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
-_OLD: Final = {new: old for old, new in names.DEPRECATED_RESOURCES.items()}
-_PERCENTS: Final = (0, 1, 50, 99, 100, 101, 150, 200, 300, 1600, 1700, 2000)
-_BYTES: Final = (
-    *("0", "1", "2", "8Gi", "160G", "1.5Gi", "16Ti", "100Ti", "256Ti", "300Ti", "2Pi", "4Pi"),
-    *("281474976710656", "281474976710657", "4503599627370497", "5Pi", "1Ei"),
-    "9223372036854775807",
-)
-_GPUS: Final = (0, 1, 2, 3, 4, 16, 17, "1k")
-_FRACTIONS: Final = ("500m", "1500m", "0.1", "99.5", "100500m", "1e2")
-"""The API server accepts these only under the old names."""
-_FOREIGN: Final = (*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY)
-_ASKED: Final[dict[str, tuple[object, ...]]] = {
-    names.RESOURCE_GPU: _PERCENTS,
-    names.RESOURCE_CORE: _PERCENTS,
-    names.RESOURCE_MEMORY_RATIO: _PERCENTS,
-    names.RESOURCE_MEMORY: _BYTES,
-    names.RESOURCE_SHARED: _GPUS,
-}
-_OTHERS: Final[dict[str, tuple[object, ...]]] = {
-    **dict.fromkeys(_FOREIGN, (0, 1, 100)),
-    **{
-        old: (*(_ASKED.get(new) or (0, 1, 100)), *_FRACTIONS)
-        for new, old in _OLD.items()
-        if new != names.RESOURCE_MEMORY
-    },
-    _OLD[names.RESOURCE_MEMORY]: (*_BYTES, *_FRACTIONS),
-}
 
 
 def container(name: str = "main", **more: Any) -> Json:
@@ -64,8 +36,27 @@ def pod(*containers: Json, scheduler: str = names.SCHEDULER_NAME, **metadata: An
     }
 
 
-def of_volcano(*containers: Json) -> Json:
-    return pod(*containers, scheduler=VOLCANO.scheduler_name)
+def of_volcano(*containers: Json, **metadata: Any) -> Json:
+    return pod(*containers, scheduler=VOLCANO.scheduler_name, **metadata)
+
+
+def of_kai(annotations: Mapping[str, str], *containers: Json, whole: str = "") -> Json:
+    """By default an init container `first`, and containers `main` and `second`. whole: the
+    container with a limit of nvidia.com/gpu."""
+
+    def made(name: str, **more: Any) -> Json:
+        limits = {"limits": {names.RESOURCE_NVIDIA_GPU: 1}} if name == whole else {}
+        return container(name, resources=limits, **more)
+
+    three = made("first", init=True), made("main"), made("second")
+    return pod(*(containers or three), scheduler=KAI.scheduler_name, annotations=annotations)
+
+
+def unnamed(*containers: Json, **metadata: Any) -> Json:
+    """A pod as HAMi's users write it: without a schedulerName."""
+    raw = pod(*containers, **metadata)
+    del raw["spec"]["schedulerName"]
+    return raw
 
 
 def binding(name: str, node: str, annotations: Mapping[str, str] | None = None) -> Json:
@@ -75,32 +66,6 @@ def binding(name: str, node: str, annotations: Mapping[str, str] | None = None) 
         "metadata": {"name": name, "annotations": dict(annotations or {})},
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }
-
-
-def any_pod(chance: random.Random) -> Json:
-    containers = [_any_container(f"c{n}", chance) for n in range(chance.choice((1, 1, 1, 2)))]
-    if chance.random() < 0.3:
-        containers.append({**_any_container("i0", chance), "init": True})
-        if chance.random() < 0.5:
-            containers[-1]["restartPolicy"] = "Always"
-    labels, annotations = {}, {}
-    if chance.random() < 0.2:
-        values = (names.ISOLATION_PROVIDER, "HAMi-core", "mps", "")
-        labels[names.LABEL_ISOLATION_PROVIDER] = chance.choice(values)
-    if chance.random() < 0.2:
-        values = ("binpack", "spread", "Spread", "")
-        annotations[names.ANNOTATION_POLICY] = chance.choice(values)
-    if chance.random() < 0.1:
-        keys = (names.ANNOTATION_JOINT_ALLOCATE, names.ANNOTATION_PARTITION_SPEC)
-        annotations[chance.choice(keys)] = chance.choice(("{}", ""))
-    return pod(*containers, labels=labels, annotations=annotations)
-
-
-def _any_container(name: str, chance: random.Random) -> Json:
-    table = _ASKED if chance.random() < 0.7 else {**_ASKED, **_OTHERS}
-    keys = chance.sample(sorted(table), chance.choice((0, 1, 2, 2, 3)))
-    asked: dict[str, Any] = {key: chance.choice(table[key]) for key in keys}
-    return asking(asked, name)
 
 
 _SELECTED: Final = {"app": "p"}

@@ -1,4 +1,5 @@
-"""The real API server judges pods of every dialect as the scheduler does, in the same words."""
+"""The API server with all dialects on judges the table of pods as the scheduler does, in the same
+words."""
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ from gpuslice.contract import dialects, names
 from gpuslice.contract.dialects import HAMI, KAI, VOLCANO
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import NAMES_POLICY, STOCK
-from tests.cluster.admission.dialect_pods import GPU, RANDOM, RIGHT, WRONG, of_kai, stock
 from tests.cluster.admission.judging import (
     ALL_ON,
     MUTATES,
@@ -24,17 +24,23 @@ from tests.cluster.admission.judging import (
     tried,
     verdict,
 )
-from tests.cluster.admission.requested import (
+from tests.cluster.admission.random_pods import RANDOM
+from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.requests import kai_rows
+from tests.requests.koordinator_rows import MISSPELT, OF_AN_INIT
+from tests.requests.pods import (
     HALF,
     asking,
     binding,
     container,
+    of_kai,
     of_volcano,
     pod,
+    unnamed,
     workloads,
 )
-from tests.cluster.server import MERGE_PATCH, Answer, Server
-from tests.scheduler.dialects import kai_pods
+from tests.requests.row import Row, identity
+from tests.requests.rows import FIRST, GPU, GRANTED, REFUSED, UNREADABLE
 from tests.support import until
 
 pytestmark = pytest.mark.cluster
@@ -44,29 +50,8 @@ _SEEDED: Final = 150
 _FROM_MAP: Final = {"configMapKeyRef": {"name": "p-shared-gpu-0", "key": "x"}}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def all_on(installed: ControlPlane, server: Server) -> Iterator[None]:
-    """The API server puts one policy in force after the other."""
-
-    def in_force() -> bool:
-        wrong = tried(server, volcano({"name": names.ENV_MEMORY_LIMIT, "value": "1"}))
-        return (
-            all(tried(server, pods[0]).policy == policy for policy, pods in WRONG.items())
-            and all(tried(server, raw).done for raw in RIGHT[:8])
-            and tried(server, pod(asking({names.RESOURCE_CORE: 1}))).policy == "gpuslice-requests"
-            and wrong.policy == "gpuslice-environment"
-            and "volcano in a pod" in tried(server, volcano(scheduler=STOCK)).text
-            and scheduler_of(tried(server, stock(asking({GPU: 1})))) == names.SCHEDULER_NAME
-        )
-
-    with all_dialects(installed):
-        until(in_force, "each policy of the dialects is in force")
-        yield
-
-
-def kai(*env: Json, scheduler: str = KAI.scheduler_name) -> Json:
-    asked = {dialects.KAI_FRACTION: "0.5"}
-    return pod(container(env=list(env)), scheduler=scheduler, annotations=asked)
+def kai(*env: Json) -> Json:
+    return of_kai(kai_rows.HALF, container(env=list(env)))
 
 
 def volcano(*env: Json, scheduler: str = VOLCANO.scheduler_name) -> Json:
@@ -74,7 +59,7 @@ def volcano(*env: Json, scheduler: str = VOLCANO.scheduler_name) -> Json:
 
 
 def hami(*env: Json) -> Json:
-    return pod(asking({dialects.HAMI_GPU: 1, dialects.HAMI_MEMORY: 3000}, env=list(env)))
+    return pod(asking({GPU: 1, dialects.HAMI_MEMORY: 3000}, env=list(env)))
 
 
 def koordinator(*env: Json) -> Json:
@@ -85,34 +70,54 @@ def scheduler_of(answer: Answer) -> str:
     return str(answer.body.get("spec", {}).get("schedulerName", answer.text))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def all_on(installed: ControlPlane, server: Server) -> Iterator[None]:
+    """The API server puts one policy in force after the other."""
+
+    def in_force() -> bool:
+        wrong = tried(server, volcano({"name": names.ENV_MEMORY_LIMIT, "value": "1"}))
+        return (
+            all(tried(server, row.pod).policy == policy for policy, row in FIRST.items())
+            and all(tried(server, made()).done for made in (kai, volcano, hami, koordinator))
+            and wrong.policy == "gpuslice-environment"
+            and "volcano in a pod" in tried(server, volcano(scheduler=STOCK)).text
+            and scheduler_of(tried(server, unnamed(asking({GPU: 1})))) == names.SCHEDULER_NAME
+        )
+
+    with all_dialects(installed):
+        until(in_force, "each policy of the dialects is in force")
+        yield
+
+
 # --- requests
 
 
-@pytest.mark.parametrize(
-    ("policy", "number"),
-    [(policy, number) for policy, pods in WRONG.items() for number in range(len(pods))],
-)
-def test_a_refusal_has_the_schedulers_message(server: Server, policy: str, number: int) -> None:
-    raw = WRONG[policy][number]
-    answer = tried(server, raw)
-    assert (answer.status, answer.policy) == (422, policy), answer.body
-    assert answer.text == verdict(raw, ALL_ON)
+@pytest.mark.parametrize("row", REFUSED, ids=identity)
+def test_a_refusal_has_the_schedulers_message(server: Server, row: Row) -> None:
+    answer = tried(server, row.pod)
+    assert (answer.status, answer.policy, answer.text) == (422, row.policy, row.says), answer.body
 
 
-@pytest.mark.parametrize("number", range(len(RIGHT)))
-def test_requests_that_can_be_satisfied_are_admitted(server: Server, number: int) -> None:
-    answer = tried(server, RIGHT[number])
+@pytest.mark.parametrize("row", GRANTED, ids=identity)
+def test_requests_that_can_be_satisfied_are_admitted(server: Server, row: Row) -> None:
+    answer = tried(server, row.pod)
     assert answer.done, answer.text
-    assert verdict(RIGHT[number], ALL_ON) == ""
 
 
-@pytest.mark.parametrize("policy", WRONG)
+@pytest.mark.parametrize("row", UNREADABLE, ids=identity)
+def test_an_amount_that_is_no_number_is_refused_by_the_api_server_itself(
+    server: Server, row: Row
+) -> None:
+    answer = tried(server, row.pod)
+    assert (answer.status in (400, 422), answer.policy) == (True, ""), answer.body
+
+
 @pytest.mark.parametrize("kind", workloads(pod()))
-def test_the_same_request_in_a_template_is_refused(server: Server, policy: str, kind: str) -> None:
-    raw = WRONG[policy][0]
-    path, workload = workloads(raw)[kind]
-    answer = tried(server, workload, path)
-    assert (answer.policy, answer.text) == (policy, verdict(raw, ALL_ON)), answer.body
+def test_the_same_request_in_a_template_is_refused(server: Server, kind: str) -> None:
+    for row in (*FIRST.values(), OF_AN_INIT, MISSPELT):
+        path, workload = workloads(row.pod)[kind]
+        answer = tried(server, workload, path)
+        assert (answer.policy, answer.text) == (row.policy, row.says), answer.body
 
 
 @pytest.mark.parametrize("kind", RANDOM)
@@ -131,7 +136,7 @@ def test_the_api_server_and_the_scheduler_agree(server: Server, kind: str) -> No
 
 def test_pods_of_other_schedulers_are_not_judged(server: Server) -> None:
     for policy in ("gpuslice-volcano", "gpuslice-hami", "gpuslice-kai"):
-        raw = WRONG[policy][0]
+        raw = FIRST[policy].pod
         elsewhere = {**raw, "spec": {**raw["spec"], "schedulerName": "other"}}
         assert scheduler_of(tried(server, elsewhere)) == "other"
     assert tried(server, pod(container(), scheduler=STOCK, annotations={"mps": "true"})).done
@@ -142,15 +147,15 @@ def test_pods_of_other_schedulers_are_not_judged(server: Server) -> None:
 def test_a_request_is_judged_where_it_changes(server: Server) -> None:
     made = pod(asking({dialects.VOLCANO_MEMORY: 1}))
     path, workload = workloads(made)["Deployment"]
-    raw = kai_pods.pod({"gpu-fraction": "0.5"})
+    raw = of_kai({"gpu-fraction": "0.5"})
     assert server.ask("POST", path, workload).done and server.ask("POST", PODS, raw).done
     try:
         assert server.ask("PATCH", f"{path}/w", {"spec": {"replicas": 0}}, MERGE_PATCH).done
-        changed = {"spec": {"template": {"spec": WRONG["gpuslice-hami"][0]["spec"]}}}
+        changed = {"spec": {"template": {"spec": FIRST["gpuslice-hami"].pod["spec"]}}}
         assert server.ask("PATCH", f"{path}/w", changed, MERGE_PATCH).policy == "gpuslice-hami"
         for key, value, policy in (
             ("gpu-fraction", "1.5", "gpuslice-kai"),
-            (kai_pods.LIMIT, "1Gi", "gpuslice-kai"),
+            (kai_rows.LIMIT, "1Gi", "gpuslice-kai"),
             ("gpu-fraction", "0.25", ""),
         ):
             annotated = {"metadata": {"annotations": {key: value}}}
@@ -166,7 +171,7 @@ def test_a_quantity_of_millions_of_digits_costs_the_api_server_nothing(
 ) -> None:
     """Kubernetes compares quantities in decimal: seconds of a processor for each, and minutes for
     two digits more of the exponent."""
-    raw = kai_pods.pod({kai_pods.LIMIT: text, kai_pods.REQUEST: "1Gi"})
+    raw = of_kai({kai_rows.LIMIT: text, kai_rows.REQUEST: "1Gi"})
     program = psutil.Process(installed.apiserver.pid)
     before_s = program.cpu_times().user
     assert tried(server, raw).policy == "gpuslice-kai"
@@ -175,8 +180,8 @@ def test_a_quantity_of_millions_of_digits_costs_the_api_server_nothing(
 
 def test_a_pod_of_twenty_containers_is_within_the_budget(server: Server) -> None:
     annotations = {f"example.org/{n}": "x" * 500 for n in range(100)}
-    limit = kai_pods.MEMORY.format("c19", "limit")
-    raw = kai_pods.pod({**annotations, limit: "1Gi", "mps": "true"})
+    limit = kai_rows.MEMORY.format("c19", "limit")
+    raw = of_kai({**annotations, limit: "1Gi", "mps": "true"})
     env = [{"name": f"A_VARIABLE_OF_THE_PROGRAM_{n}", "value": "x" * 40} for n in range(100)]
     for kind in ("initContainers", "containers"):
         made = [{"name": f"{kind[0]}{n}", "image": "none", "env": env} for n in range(20)]
@@ -193,13 +198,13 @@ def test_a_pod_of_twenty_containers_is_within_the_budget(server: Server) -> None
 @pytest.mark.parametrize(
     ("raw", "scheduler"),
     [
-        (stock(asking({GPU: 1, dialects.HAMI_MEMORY: 3000})), names.SCHEDULER_NAME),
-        (stock(container(resources={"limits": {GPU: "2"}})), names.SCHEDULER_NAME),
-        (stock(container(), asking({GPU: 1}, "first", init=True)), names.SCHEDULER_NAME),
+        (unnamed(asking({GPU: 1, dialects.HAMI_MEMORY: 3000})), names.SCHEDULER_NAME),
+        (unnamed(container(resources={"limits": {GPU: "2"}})), names.SCHEDULER_NAME),
+        (unnamed(container(), asking({GPU: 1}, "first", init=True)), names.SCHEDULER_NAME),
         (pod(asking({GPU: 1}), scheduler=STOCK), names.SCHEDULER_NAME),
-        (stock(container()), STOCK),
-        (stock(asking({GPU: 0})), STOCK),
-        (stock(asking({GPU: 1}), labels={"hami.io/webhook": "ignore"}), STOCK),
+        (unnamed(container()), STOCK),
+        (unnamed(asking({GPU: 0})), STOCK),
+        (unnamed(asking({GPU: 1}), labels={"hami.io/webhook": "ignore"}), STOCK),
     ],
 )
 def test_a_pod_of_hami_that_names_no_scheduler_gets_ours(
@@ -209,7 +214,7 @@ def test_a_pod_of_hami_that_names_no_scheduler_gets_ours(
 
 
 def test_a_pod_of_hami_that_names_its_node_is_refused(server: Server) -> None:
-    raw = stock(asking({GPU: 1}))
+    raw = unnamed(asking({GPU: 1}))
     raw["spec"]["nodeName"] = "n1"
     answer = tried(server, raw)
     assert answer.policy == "gpuslice-hami"
@@ -224,7 +229,7 @@ def test_without_the_mutation_pods_and_templates_must_name_the_scheduler(
         " kai-scheduler or volcano in a pod that requests a share of a GPU; default-scheduler would"
         " start it without a GPU"
     )
-    raw = stock(asking({GPU: 1}))
+    raw = unnamed(asking({GPU: 1}))
     path, workload = workloads(pod(asking({GPU: 1}), scheduler=STOCK))["Job"]
     assert tried(server, workload, path).done
     installed.kubectl("delete", "mutatingadmissionpolicybinding", "gpuslice-hami-scheduler")
@@ -271,7 +276,7 @@ def test_other_variables_and_variables_of_other_dialects_are_refused(
 @pytest.mark.parametrize(
     ("raw", "key"),
     [
-        (of_kai(), dialects.KAI_RECEIVED_TYPE),
+        (of_kai(kai_rows.HALF), dialects.KAI_RECEIVED_TYPE),
         (of_volcano(asking({dialects.VOLCANO_MEMORY: 1024})), dialects.VOLCANO_INDEX),
     ],
 )

@@ -1,0 +1,65 @@
+"""Fixtures: `server` is the cluster's administrator, `side` the agent's API server client running
+for `node`, with the GPUs of `host`; `pods` creates and binds."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuslice.contract import names
+from lab.cluster.controlplane import ControlPlane
+from tests.cluster.agent import side as agent_side
+from tests.cluster.agent.node import DEVICES, LEASES, Node, Pods
+from tests.cluster.agent.side import Side
+from tests.cluster.server import Server
+from tests.simgpu.host import GIB, Host
+
+
+@pytest.fixture
+def server(installed: ControlPlane) -> Iterator[Server]:
+    with Server(installed) as admin:
+        yield admin
+
+
+@pytest.fixture
+def host(build_dir: Path, tmp_path: Path) -> Iterator[Host]:
+    """Two GPUs, of 8 and of 4 GiB."""
+    host = Host(tmp_path / "sim", ("--gpu", str(8 * GIB), "--gpu", str(4 * GIB)), build_dir)
+    host.up()
+    yield host
+    host.down()
+
+
+@pytest.fixture
+def node(installed: ControlPlane, server: Server) -> Iterator[Node]:
+    node = Node(server, f"n-{secrets.token_hex(4)}")
+    node.make()
+    yield node
+    with Server(installed) as admin:
+        admin.ask("DELETE", node.path)
+        admin.ask("DELETE", f"{DEVICES}/{node.name}")
+        admin.ask("DELETE", f"{LEASES}/agent-{node.name}")
+
+
+@pytest.fixture
+def account(installed: ControlPlane, node: Node) -> Path:
+    """The kubeconfig of the agent on that node."""
+    return installed.service_account_kubeconfig(names.NAMESPACE, "gpuslice-agent", node.name)
+
+
+@pytest.fixture
+def side(account: Path, node: Node, host: Host) -> Iterator[Side]:
+    with agent_side.serving(node.name, account, host.env()) as side:
+        yield side
+
+
+@pytest.fixture
+def pods(installed: ControlPlane, server: Server) -> Iterator[Pods]:
+    name = f"test-{secrets.token_hex(4)}"
+    installed.kubectl("create", "namespace", name)
+    with Server(installed, "scheduler") as scheduler:
+        yield Pods(server, scheduler, name)
+    installed.remove_namespace(name)

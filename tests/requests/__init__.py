@@ -1,0 +1,1 @@
+"""One table of pods that request shares, over all dialects, for the reader and for admission."""

@@ -1,0 +1,281 @@
+"""The table of pods over all dialects: each with its request, or with the refusal and its policy.
+
+The reader: tests/scheduler/dialects/test_rows.py. Admission: tests/cluster/admission/test_rows.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gpuslice.contract import dialects
+from gpuslice.contract.dialects import HAMI, VOLCANO
+from tests.requests import kai_rows, koordinator_rows
+from tests.requests.koordinator_rows import CORE, MEM, RATIO, G, granted
+from tests.requests.pods import HALF, Json, asking, container, of_kai, of_volcano, pod, unnamed
+from tests.requests.row import Row, annotated, invalid
+
+MEMORY, NUMBER, VNUMBER, VMEMORY, VPERCENT, VCORES = VOLCANO.resources
+GPU, GPUMEM, PERCENT, CORES, PRIORITY = HAMI.resources
+
+Asked = dict[str, Any]
+_PRIVILEGED: Final[Json] = {"securityContext": {"privileged": True}}
+_MIB: Final = "1 to 268435456 MiB, a number without a unit"
+_LIST: Final = "names, separated by commas"
+_POLICIES: Final = "one of binpack, spread"
+_USED: Final = f"used with {VNUMBER}; set {VNUMBER}: 1"
+
+
+def _quantity(text: str) -> str:
+    return f"invalid value {text!r}: must be a quantity such as 50, 11520Mi or 12Gi"
+
+
+UNREADABLE: Final = [
+    Row(pod(asking({key: value})), f"container main: {key}: {text}")
+    for key, value, text in (
+        (G, "half", _quantity("half")),
+        (RATIO, -1, "invalid value '-1': must be at least 0"),
+        (RATIO, True, "invalid value of type bool: must be a quantity"),
+        (MEM, ["8Gi"], "invalid value of type list: must be a quantity"),
+        (MEM, {"a": 1}, "invalid value of type dict: must be a quantity"),
+        (G, 0.5, "invalid value 0.5: must be a whole number"),
+        (RATIO, "1500m", "invalid value 1500m: must be a whole number"),
+        (MEM, "0.3Ki", "invalid value 0.3Ki: must be a whole number"),
+        (MEMORY, -5, "invalid value '-5': must be at least 0"),
+        (MEMORY, "abc", _quantity("abc")),
+        (VCORES, -1, "invalid value '-1': must be at least 0"),
+        (GPUMEM, "1500m", "invalid value 1500m: must be a whole number"),
+        (GPU, "500m", "invalid value 500m: must be a whole number"),
+        (GPUMEM, -1, "invalid value '-1': must be at least 0"),
+    )
+]
+
+
+# --- Volcano
+
+
+def _volcano(asked: Asked, key: str, value: object, must_be: str) -> Row:
+    text = invalid(f"container main: {key}", value, must_be)
+    return Row(of_volcano(asking(asked)), text, "gpuslice-volcano")
+
+
+def _kinds(one: str, other: str, why: str, *containers: Json) -> Row:
+    text = invalid("spec", f"{one} and {other}", f"one of them; {why}")
+    return Row(of_volcano(*containers), text, "gpuslice-volcano")
+
+
+_APART: Final = "gpu-share and vgpu can't be used together"
+_BOTH: Final = "can not define true in both gpu sharing and gpu number"
+VOLCANOS_REFUSED: Final = [
+    _volcano({NUMBER: 17}, NUMBER, 17, "1 to 16"),
+    _volcano({MEMORY: "8Gi"}, MEMORY, "8Gi", _MIB),
+    _volcano({VNUMBER: 1, VMEMORY: "64Mi"}, VMEMORY, "64Mi", _MIB),
+    _volcano({MEMORY: "9223372036854775807"}, MEMORY, "9223372036854775807", _MIB),
+    _volcano({VNUMBER: 17}, VNUMBER, 17, "1 to 16"),
+    _volcano({VNUMBER: 1, VMEMORY: "1Pi"}, VMEMORY, "1Pi", _MIB),
+    _volcano({VNUMBER: 1, VPERCENT: 101}, VPERCENT, 101, "1 to 100"),
+    _volcano({VNUMBER: 1, VCORES: 200}, VCORES, 200, "1 to 100"),
+    _volcano(
+        {VNUMBER: 0, VMEMORY: 4096, VCORES: 1}, VNUMBER, 0, f"1 to 16 in a container with {VMEMORY}"
+    ),
+    _volcano({VNUMBER: 0, VPERCENT: 10}, VNUMBER, 0, f"1 to 16 in a container with {VPERCENT}"),
+    _volcano({VPERCENT: 50, VCORES: 10}, VPERCENT, 50, _USED),
+    Row(
+        of_volcano(container(), asking({VCORES: 10}, "second")),
+        invalid(f"container second: {VCORES}", 10, _USED),
+        "gpuslice-volcano",
+    ),
+    _kinds(MEMORY, NUMBER, _BOTH, asking({NUMBER: 1}), asking({MEMORY: 1024}, "first", init=True)),
+    _kinds(MEMORY, VMEMORY, _APART, asking({MEMORY: 1}), asking({VMEMORY: 1}, "second")),
+    _kinds(NUMBER, VNUMBER, _APART, asking({NUMBER: 1, VNUMBER: 1, VCORES: 1})),
+]
+
+
+VOLCANOS: Final = [
+    Row(of_volcano(asking(asked)), f"main: {says}" if says else "")
+    for asked, says in (
+        ({MEMORY: 1024}, "1024 MiB"),
+        ({MEMORY: "2k"}, "2000 MiB"),
+        ({NUMBER: 2}, "2 x 100% core, 1"),
+        ({NUMBER: 16}, "16 x 100% core, 1"),
+        ({VMEMORY: 268435456}, "268435456 MiB"),
+        ({VNUMBER: 1, VMEMORY: 3000}, "3000 MiB"),
+        ({VNUMBER: 3, VMEMORY: 5000}, "3 x 5000 MiB"),
+        ({VNUMBER: 1}, "1"),
+        ({VNUMBER: 1, VCORES: 0, MEMORY: 0}, "1"),
+        ({VNUMBER: 1, VMEMORY: 3000, VPERCENT: 50}, "1/2"),
+        ({VNUMBER: 2, VPERCENT: "33", VCORES: 100}, "2 x 100% core, 33/100"),
+        ({VNUMBER: 2, VPERCENT: 100, VCORES: 100, VMEMORY: 3}, "2 x 100% core, 1"),
+        ({MEMORY: 0, VCORES: "0"}, ""),
+        ({}, ""),
+    )
+] + [
+    Row(of_volcano(asking({MEMORY: 0}), asking({MEMORY: 1}, "m")), "m (main 1): 1 MiB"),
+    Row(
+        of_volcano(
+            asking({VNUMBER: 1, VMEMORY: 3000}), asking({VNUMBER: 3, VMEMORY: 5000}, "second")
+        ),
+        "main: 3000 MiB; second (main 1): 3 x 5000 MiB",
+    ),
+]
+
+# --- HAMi
+
+
+def _hami(asked: Asked, key: str, value: object, must_be: str, **more: Any) -> Row:
+    text = invalid(f"container main: {key}", value, must_be)
+    return Row(pod(asking(asked, **more)), text, "gpuslice-hami")
+
+
+_AMOUNTS: Final = f"absent without one of {', '.join((GPU, GPUMEM, PERCENT, CORES))}"
+HAMIS_REFUSED: Final = [
+    _hami({GPU: 17}, GPU, 17, "1 to 16"),
+    _hami({GPU: 17, CORES: 101}, GPU, 17, "1 to 16", **_PRIVILEGED),
+    _hami({GPU: 1, GPUMEM: "8Gi"}, GPUMEM, "8Gi", _MIB),
+    _hami({GPU: 1, GPUMEM: "8Pi"}, GPUMEM, "8Pi", _MIB),
+    _hami({GPU: 1, PERCENT: 101, GPUMEM: 1}, PERCENT, 101, "1 to 100"),
+    _hami({GPU: 1, CORES: 101}, CORES, 101, "1 to 100"),
+    _hami({GPU: 0, GPUMEM: 3000}, GPU, 0, "1 to 16"),
+    _hami({GPU: 1, PRIORITY: 2}, PRIORITY, 2, "0 or 1"),
+    _hami({PRIORITY: 1}, PRIORITY, 1, _AMOUNTS),
+    *(
+        Row(pod(*containers), invalid(f"container {field}", value, must_be), "gpuslice-hami")
+        for containers, field, value, must_be in (
+            (
+                (container(), asking({CORES: 200}, "first", init=True)),
+                f"first: {CORES}",
+                200,
+                "1 to 100",
+            ),
+            (
+                (asking({GPU: 1}), asking({CORES: 200}, "second")),
+                f"second: {CORES}",
+                200,
+                "1 to 100",
+            ),
+            (
+                (asking({GPU: 1}), container("other", **_PRIVILEGED)),
+                "other: securityContext.privileged",
+                "true",
+                "false in a pod that requests a share of a GPU, as a privileged container can use"
+                " every GPU of its node",
+            ),
+        )
+    ),
+    *(
+        Row(
+            pod(asking({GPUMEM: 3000}), annotations={key: text}),
+            annotated(key, repr(text), must_be),
+            "gpuslice-hami",
+        )
+        for key, text, must_be in (
+            (dialects.HAMI_GPU_POLICY, "numa", _POLICIES),
+            (dialects.HAMI_NODE_POLICY, "Spread", _POLICIES),
+            (dialects.HAMI_USE_TYPE, "", _LIST),
+            (dialects.HAMI_NO_USE_TYPE, " , ", _LIST),
+            (dialects.HAMI_USE_UUID, ",", _LIST),
+        )
+    ),
+]
+HAMIS: Final = [
+    granted({GPU: 1, GPUMEM: 3000}, "3000 MiB"),
+    granted({GPU: "2", GPUMEM: "8k", CORES: "30"}, "2 x 30% core, 8000 MiB"),
+    granted({GPU: 1, PERCENT: 50}, "1/2"),
+    granted({GPU: 1, PERCENT: 50, CORES: 50}, "50% core, 1/2"),
+    granted({GPU: 1, PERCENT: 50, GPUMEM: 3000}, "3000 MiB"),  # unlike Volcano
+    granted({GPU: 2}, "2 x 100% core, 1"),  # nothing else on them
+    granted({GPU: 1, PERCENT: 100}, "100% core, 1"),
+    granted({GPU: 1, PERCENT: 0, GPUMEM: 0, CORES: 0}, "100% core, 1"),
+    granted({GPU: 1, CORES: 30}, "30% core, 1"),
+    granted({GPU: 1, GPUMEM: 3000, CORES: 100}, "100% core, 3000 MiB"),
+    granted({GPUMEM: 3000}, "3000 MiB"),
+    granted({PERCENT: 25, PRIORITY: 0}, "1/4"),
+    granted({CORES: 10}, "10% core, 1"),
+    granted({GPU: 16, GPUMEM: 1 << 28}, "16 x 268435456 MiB"),
+    Row(pod(asking({GPU: 0, PRIORITY: "0"})), ""),
+    Row(unnamed(container(resources={"limits": {GPU: "2"}})), "main: 2 x 100% core, 1"),
+    Row(
+        pod(asking({GPUMEM: 9}, "first", init=True), container(), asking({PERCENT: 50}, "last")),
+        "first (init 0): 9 MiB; last (main 1): 1/2",
+    ),
+]
+
+# --- several dialects, and none
+
+
+def _many(limits: Json, count: int) -> Json:
+    return pod(*(asking(limits, f"c{number}") for number in range(count)))
+
+
+def _two(second: str, first: str, raw: Json) -> Row:
+    text = (
+        f"{second}: must be absent in a pod with {first}, as a pod requests shares of GPUs in one"
+        " dialect; remove one of them"
+    )
+    return Row(raw, text, "gpuslice-dialects")
+
+
+def _foreign(key: str, value: int, why: str, raw: Json, container: str = "main") -> Row:
+    must_be = f"absent in a pod that requests a share of a GPU, as {why}"
+    return Row(raw, invalid(f"container {container}: {key}", value, must_be), "gpuslice-dialects")
+
+
+_ELSEWHERE: Final = f"another component or dialect allocates it; for a whole GPU request {G}: 100"
+_KOORDINATOR_ONLY: Final = "only Koordinator's own scheduler allocates it"
+_FRACTION: Final = "metadata.annotations[gpu-fraction]"
+_MAIN: Final = f"container main: {CORE}"
+_TOO_MANY: Final = invalid(
+    "spec",
+    "33 containers that request a share of a GPU",
+    "at most 32; request shares in fewer containers",
+)
+SEVERAL_REFUSED: Final = [
+    _two(_FRACTION, _MAIN, of_kai(kai_rows.HALF, asking(HALF), asking({MEMORY: 1}, "second"))),
+    _two(
+        f"metadata.annotations[{kai_rows.LIMIT}]",
+        _MAIN,
+        of_kai({kai_rows.LIMIT: "1Gi"}, asking(HALF)),
+    ),
+    _two(f"container main: {MEMORY}", _MAIN, of_volcano(asking({**HALF, MEMORY: 1024}))),
+    _two(f"container second: {GPUMEM}", _MAIN, pod(asking(HALF), asking({GPUMEM: 3000}, "second"))),
+    _two(f"container main: {GPUMEM}", _FRACTION, of_kai(kai_rows.HALF, asking({GPUMEM: 3000}))),
+    _two(
+        f"container first: {GPUMEM}",
+        f"container main: {MEMORY}",
+        pod(asking({GPU: 1, GPUMEM: 1}, "first", init=True), asking({MEMORY: 1})),
+    ),
+    _foreign(GPU, 2, _ELSEWHERE, pod(asking(HALF), asking({GPU: 2}, "other")), "other"),
+    _foreign(GPU, 1, _ELSEWHERE, of_volcano(asking({MEMORY: 1, GPU: 1}))),
+    _foreign("amd.com/gpu", 1, _ELSEWHERE, of_kai(kai_rows.HALF, asking({"amd.com/gpu": 1}))),
+    *(
+        _foreign("koordinator.sh/rdma", 100, _KOORDINATOR_ONLY, pod(asking({**HALF, name: 100})))
+        for name in ("koordinator.sh/rdma", "kubernetes.io/rdma")
+    ),
+    _foreign(
+        *("huawei.com/npu-core", 1, _KOORDINATOR_ONLY),
+        pod(asking({GPUMEM: 1, "huawei.com/npu-core": 1})),
+    ),
+    Row(_many(HALF, 33), _TOO_MANY, "gpuslice-dialects"),
+    Row(_many({GPU: 1}, 33), _TOO_MANY, "gpuslice-dialects"),
+]
+SEVERAL: Final = [
+    Row(pod(asking({MEMORY: 1024})), "main: 1024 MiB"),
+    Row(of_kai({"note": "x"}, asking({GPU: 2})), "main: 2 x 100% core, 1"),
+    Row(of_kai({}, whole="main"), "main: 100% core, 1"),
+    Row(
+        _many(HALF, 32),
+        "; ".join(f"c{n}{f' (main {n})' if n else ''}: 50% core, 1/2" for n in range(32)),
+    ),
+]
+
+REFUSED: Final = [
+    *koordinator_rows.REFUSED,
+    *kai_rows.NOTHING,
+    *kai_rows.UNKNOWN,
+    *kai_rows.REFUSED,
+    *VOLCANOS_REFUSED,
+    *HAMIS_REFUSED,
+    *SEVERAL_REFUSED,
+]
+GRANTED: Final = [*koordinator_rows.GRANTED, *kai_rows.GRANTED, *VOLCANOS, *HAMIS, *SEVERAL]
+FIRST: Final = {row.policy: row for row in reversed(REFUSED)}
+"""One refused row of each policy."""
