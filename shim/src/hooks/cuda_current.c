@@ -25,24 +25,14 @@ static CUresult begun(CUresult result)
 	return result;
 }
 
-#define BEGINNING(symbol, params, args)                                                            \
+#define HOOK(symbol, library, params, args)
+#define CUDA_CAPTURE_HOOK(symbol, base, first, last, params, args)                                 \
 	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
 	{                                                                                          \
 		__atomic_add_fetch(&vgpu_open_captures, 1, __ATOMIC_RELAXED);                      \
-		return begun(as_##symbol args);                                                    \
+		return begun(as_##symbol(real, VGPU_BARE args));                                   \
 	}
-
-BEGINNING(cuStreamBeginCapture, (CUstream stream), (real, stream))
-BEGINNING(cuStreamBeginCapture_v2, (CUstream stream, int mode), (real, stream, mode))
-BEGINNING(cuStreamBeginCaptureToGraph,
-	  (CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *data,
-	   size_t count, int mode),
-	  (real, stream, graph, dependencies, data, count, mode))
-BEGINNING(cuStreamBeginRecaptureToGraph,
-	  (CUstream stream, int mode, CUgraph graph, void *callback, void *data),
-	  (real, stream, mode, graph, callback, data))
-BEGINNING(cuStreamBeginCaptureToCig, (CUstream stream, void *parameters),
-	  (real, stream, parameters))
+#include "loader/hooks.def"
 
 static void end_capture(void)
 {

@@ -24,6 +24,9 @@ enum {
 	    CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
 };
 
+/* CUDA 7 introduced the default stream of a thread. */
+#define FIRST_OF_TWIN(first) ((first) < 7000 ? 7000 : (first))
+
 static const struct meaning {
 	enum vgpu_function hook;
 	const char *base;
@@ -32,10 +35,10 @@ static const struct meaning {
 } MEANINGS[] = {
 #define CUDA_HOOK(symbol, base, first, last, params, args)                                         \
 	{VGPU_ID_##symbol, base, first, last, ANY_STREAM},
-#define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
+#define CUDA_TWINS(symbol, base, first, last, suffix, params, args)                                \
 	{VGPU_ID_##symbol, base, first, last, LEGACY_STREAM},                                      \
-	    {VGPU_ID_##symbol, base, first, twin_first - 1, PER_THREAD_STREAM},                    \
-	    {VGPU_ID_##symbol##suffix, base, twin_first, last, PER_THREAD_STREAM},
+	    {VGPU_ID_##symbol, base, first, FIRST_OF_TWIN(first) - 1, PER_THREAD_STREAM},          \
+	    {VGPU_ID_##symbol##suffix, base, FIRST_OF_TWIN(first), last, PER_THREAD_STREAM},
 #define NVML_HOOK(symbol, params, args)
 #include "loader/hooks.def"
 };

@@ -1,10 +1,10 @@
-/* The exported pairs of CUDA_STREAM_HOOK: each records which twin was called and calls their common
- * function. */
+/* The exported twins: each records which one was called and calls their common function. Work is
+ * passed to the driver with the arguments in place where no launch is checked. */
 #include "loader/hooks.h"
 #include "loader/launches_checked.h"
 
 #define HOOK(symbol, library, params, args)
-#define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
+#define CUDA_TWINS(symbol, base, first, last, suffix, params, args)                                \
 	CUresult symbol params                                                                     \
 	{                                                                                          \
 		return on_##symbol(VGPU_ID_##symbol, VGPU_BARE args);                              \
@@ -23,7 +23,7 @@
 			return real args;                                                          \
 		return on_##symbol(VGPU_ID_##name, VGPU_BARE args);                                \
 	}
-#define CUDA_LAUNCH_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
+#define CUDA_WORK(symbol, base, first, last, suffix, params, args)                                 \
 	LAUNCH_TWIN(symbol, symbol, params, args)                                                  \
 	LAUNCH_TWIN(symbol, symbol##suffix, params, args)
 #include "loader/hooks.def"

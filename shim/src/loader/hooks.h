@@ -41,7 +41,7 @@ enum vgpu_function {
 #define VGPU_BARE(...) __VA_ARGS__
 
 #define HOOK(symbol, library, params, args)
-#define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
+#define CUDA_TWINS(symbol, base, first, last, suffix, params, args)                                \
 	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params);
 #include "loader/hooks.def"
 
@@ -74,7 +74,7 @@ static inline CUstream vgpu_own_stream(CUstream stream, bool of_twin)
 }
 
 #define HOOK(symbol, library, params, args)
-#define CUDA_STREAM_HOOK(symbol, base, first, last, suffix, twin_first, params, args)              \
+#define CUDA_TWINS(symbol, base, first, last, suffix, params, args)                                \
 	static inline CUresult as_##symbol(enum vgpu_function twin, VGPU_BARE params)              \
 	{                                                                                          \
 		CUresult(*real) params = (CUresult(*) params)vgpu_real_pointer(twin);              \

@@ -32,12 +32,11 @@ def _dynamic_symbols(path: Path) -> list[tuple[str, str]]:
 
 def test_row_35_exports_are_the_hooks_and_the_lookups(library: Path) -> None:
     hooks = (_SOURCES / "loader/hooks.def").read_text()
-    listed = re.findall(
-        r"^(?:CUDA_(?:STREAM_|LAUNCH_)?HOOK|NVML_HOOK|NVML_ROWS)\((\w+)", hooks, re.MULTILINE
-    )
-    twin = r"^CUDA_(?:STREAM|LAUNCH)_HOOK\((\w+),.*?\b(_pt[sd][sz])\b"
-    twins = re.findall(twin, hooks, re.M | re.S)
-    listed += [symbol + suffix for symbol, suffix in twins]
+    row = r"^(?:CUDA_(?:([A-Z]+)_)?HOOK|NVML_HOOK|NVML_ROWS)\((\w+)"
+    rows = re.findall(row, hooks, re.MULTILINE)
+    listed = [symbol for _, symbol in rows]
+    suffixes = {"COPY": "_ptds", "SET": "_ptds"}
+    listed += [symbol + suffixes.get(kind, "_ptsz") for kind, symbol in rows if kind]
     exported = [name for kind, name in _dynamic_symbols(library) if kind not in "Uw"]
     assert sorted(exported) == sorted([*listed, "dlsym", "dlvsym", "dlopen", "dlmopen"])
     assert len(listed) == len(set(listed)) >= 13

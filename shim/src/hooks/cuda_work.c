@@ -1,0 +1,68 @@
+/*
+ * Wrappers of work on the GPU (kernels, copies, sets), each of which waits for the container's
+ * turn; hooks.def has their rows. A copy that returns when it is done also shows that earlier work
+ * is.
+ */
+#include "compute/launch.h"
+#include "loader/hooks.h"
+
+/* Of work with one handle, that of about one size costs about the same. */
+#define WORKING(symbol, own, handle, size, args)                                                   \
+	struct vgpu_launch launch;                                                                 \
+	CUresult result;                                                                           \
+                                                                                                   \
+	vgpu_launch_begin(&launch, own, (uint64_t)(uintptr_t)(handle), size);                      \
+	result = as_##symbol(real, VGPU_BARE args);                                                \
+	vgpu_launch_end(&launch);                                                                  \
+	return result;
+
+#define HOOK(symbol, library, params, args)
+#define CUDA_LAUNCH_HOOK(symbol, base, first, last, stream_, size, params, args)                   \
+	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
+	{                                                                                          \
+		WORKING(symbol, vgpu_own_stream(stream_, real == VGPU_ID_##symbol##_ptsz),         \
+			function, size, args)                                                      \
+	}
+#define CUDA_ASYNC_HOOK(symbol, base, first, last, size, params, args)                             \
+	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
+	{                                                                                          \
+		WORKING(symbol, vgpu_own_stream(stream, real == VGPU_ID_##symbol##_ptsz),          \
+			&on_##symbol, size, args)                                                  \
+	}
+/* Sets return before they are done. */
+#define CUDA_SET_HOOK(symbol, base, first, last, size, params, args)                               \
+	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
+	{                                                                                          \
+		WORKING(symbol, vgpu_own_stream(NULL, real == VGPU_ID_##symbol##_ptds),            \
+			&on_##symbol, size, args)                                                  \
+	}
+#define CUDA_COPY_HOOK(symbol, base, first, last, size, params, args)                              \
+	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
+	{                                                                                          \
+		CUstream own = vgpu_own_stream(NULL, real == VGPU_ID_##symbol##_ptds);             \
+		struct vgpu_launch launch;                                                         \
+		uint64_t since_ns;                                                                 \
+		CUresult result;                                                                   \
+                                                                                                   \
+		vgpu_launch_begin(&launch, own, (uint64_t)(uintptr_t)&on_##symbol, size);          \
+		since_ns = vgpu_launches_wait_begins(own, false);                                  \
+		result = as_##symbol(real, VGPU_BARE args);                                        \
+		vgpu_launch_end(&launch);                                                          \
+		vgpu_launches_wait_ended(since_ns, own, false, result == CUDA_SUCCESS);            \
+		return result;                                                                     \
+	}
+#include "loader/hooks.def"
+
+/* On several GPUs at once: it waits for the current one. */
+CUresult cuLaunchCooperativeKernelMultiDevice(void *launches, unsigned int count,
+					      unsigned int flags)
+{
+	struct vgpu_launch launch;
+	CUresult result;
+
+	vgpu_launch_begin(&launch, NULL, (uint64_t)(uintptr_t)&cuLaunchCooperativeKernelMultiDevice,
+			  0);
+	result = real_cuLaunchCooperativeKernelMultiDevice(launches, count, flags);
+	vgpu_launch_end(&launch);
+	return result;
+}
