@@ -209,6 +209,20 @@ uint32_t vgpu_claim_new(const struct vgpu_physical *is)
 	return claim;
 }
 
+CUresult vgpu_claim_reserved(struct vgpu_place place, uint64_t bytes, struct vgpu_physical *memory,
+			     uint32_t *claim)
+{
+	CUresult result = vgpu_reserve_at(place, bytes, &memory->charge);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	*claim = vgpu_claim_new(memory);
+	if (*claim)
+		return CUDA_SUCCESS;
+	vgpu_cancel(&memory->charge);
+	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 bool vgpu_claim_known(enum vgpu_claim_kind kind, uint64_t key, uint32_t *claim)
 {
 	struct table *t = enter();

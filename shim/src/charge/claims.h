@@ -53,6 +53,10 @@ struct vgpu_claim_to {
 /* New memory, and one claim on it. 0: the table is full; nothing changed. */
 uint32_t vgpu_claim_new(const struct vgpu_physical *memory);
 
+/* The same for memory of that size, reserved first, as admission.h's vgpu_reserve_at. */
+CUresult vgpu_claim_reserved(struct vgpu_place place, uint64_t bytes, struct vgpu_physical *memory,
+			     uint32_t *claim);
+
 /* One more claim on the memory that a handle or an import names, or, as a list, on each that is
  * mapped in a range. False: the table is full. 0: the memory is unknown; only the driver is
  * called. */

@@ -29,15 +29,10 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory,
 		return result == CUDA_SUCCESS ? real_cuImportExternalMemory(memory, described)
 					      : result;
 	to.extent = place.context;
-	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, described->size_bytes),
-				 &held.charge);
+	result = vgpu_claim_reserved(place, vgpu_whole_blocks(place.gpu, described->size_bytes),
+				     &held, &claim);
 	if (result != CUDA_SUCCESS)
 		return result;
-	claim = vgpu_claim_new(&held);
-	if (!claim) {
-		vgpu_cancel(&held.charge);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	result = real_cuImportExternalMemory(memory, described);
 	VGPU_AT(EXTERNAL_CALLED);
 	to.key = result == CUDA_SUCCESS ? (uintptr_t)*memory : 0;

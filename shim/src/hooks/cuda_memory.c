@@ -8,7 +8,6 @@
 #include "charge/meters.h"
 #include "charge/place.h"
 #include "charge/refund.h"
-#include "hooks/pool_pointers.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"
 
@@ -140,16 +139,14 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width_bytes
 
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
-	struct vgpu_charge charge, imported;
+	struct vgpu_charge charge;
 	uint32_t view;
 	CUresult result;
 
 	vgpu_refund_begin(VGPU_KIND_MEMORY, address, &charge);
-	vgpu_take_pool_pointer(address, &imported);
 	view = vgpu_take_view(address);
 	result = real_cuMemFree_v2(address);
 	vgpu_refund_end(VGPU_KIND_MEMORY, address, &charge, result);
-	vgpu_release_pool_pointer(address, &imported, result);
 	if (view)
 		vgpu_settle_claims(view, result);
 	vgpu_meters_read(); /* it may belong to a pool */

@@ -7,12 +7,11 @@
 #include "charge/meters.h"
 #include "charge/place.h"
 #include "charge/refund.h"
-#include "hooks/pool_pointers.h"
 #include "loader/hooks.h"
 #include "region/shared.h"
 #include "vgpu/region.h"
 
-enum { PINNED = 1, FIRST_REAL_STREAM = 3 };
+enum { PINNED = 1, FIRST_REAL_STREAM = 3, POINTER_DEVICE_ORDINAL = 9 };
 
 /* Stream 0 and the two named default streams are the current context's. */
 static CUresult place_of_stream(CUstream stream, struct vgpu_place *place)
@@ -152,14 +151,12 @@ CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, 
 
 CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream stream)
 {
-	struct vgpu_charge charge, imported;
+	struct vgpu_charge charge;
 	CUresult result;
 
 	vgpu_refund_begin(VGPU_KIND_MEMORY, dptr, &charge);
-	vgpu_take_pool_pointer(dptr, &imported);
 	result = as_cuMemFreeAsync(real, dptr, stream);
 	vgpu_refund_end(VGPU_KIND_MEMORY, dptr, &charge, result);
-	vgpu_release_pool_pointer(dptr, &imported, result);
 	return result;
 }
 
@@ -189,7 +186,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 	return result;
 }
 
-/* Nothing can be allocated from it; pool_pointers.c has what is imported of it. */
+/* Nothing can be allocated from it; cuMemPoolImportPointer imports its allocations one by one. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type,
 					    unsigned long long flags)
 {
@@ -198,6 +195,54 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, in
 	    real_cuMemPoolImportFromShareableHandle(pool ? &given : NULL, handle, type, flags);
 
 	return result == CUDA_SUCCESS ? enter(given, VGPU_GPU_UNMANAGED, pool) : result;
+}
+
+/* The GPU, and the size of the allocation. */
+static CUresult measure(CUdeviceptr dptr, struct vgpu_reservation *needs)
+{
+	size_t size_bytes = 0;
+	int ordinal = 0;
+	CUresult result = real_cuPointerGetAttribute(&ordinal, POINTER_DEVICE_ORDINAL, dptr);
+
+	if (result == CUDA_SUCCESS)
+		result = vgpu_place_of_device(ordinal, &needs->place);
+	if (result == CUDA_SUCCESS)
+		result = real_cuMemGetAddressRange_v2(NULL, &size_bytes, dptr);
+	needs->bytes = vgpu_whole_blocks(needs->place.gpu, size_bytes);
+	return result;
+}
+
+/* The exporter's pool is charged too: too much and never too little. It is freed like any memory.
+ */
+static CUresult charge_import(CUdeviceptr dptr)
+{
+	struct vgpu_reservation needs = {.place = {.gpu = VGPU_GPU_UNMANAGED}};
+	CUresult result = measure(dptr, &needs);
+
+	if (result != CUDA_SUCCESS || needs.place.gpu == VGPU_GPU_UNMANAGED)
+		return result;
+	result = vgpu_reserve_at(needs.place, needs.bytes, &needs);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = vgpu_commit(&needs, VGPU_KIND_MEMORY, dptr);
+	if (result != CUDA_SUCCESS)
+		vgpu_cancel(&needs);
+	return result;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr *dptr, CUmemoryPool pool, void *data)
+{
+	CUdeviceptr given = 0;
+	CUresult result = real_cuMemPoolImportPointer(dptr ? &given : NULL, pool, data);
+
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = charge_import(given);
+	if (result == CUDA_SUCCESS)
+		*dptr = given;
+	else
+		(void)real_cuMemFree_v2(given);
+	return result;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)

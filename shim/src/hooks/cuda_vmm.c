@@ -72,16 +72,12 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size_bytes,
 	if (result != CUDA_SUCCESS || place.gpu == VGPU_GPU_UNMANAGED)
 		return result == CUDA_SUCCESS ? real_cuMemCreate(handle, size_bytes, prop, flags)
 					      : result;
-	result = vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, size_bytes), &memory.charge);
+	result =
+	    vgpu_claim_reserved(place, vgpu_whole_blocks(place.gpu, size_bytes), &memory, &claim);
 	if (result != CUDA_SUCCESS)
 		return result == CUDA_ERROR_OUT_OF_MEMORY && place.gpu >= 0
 			   ? refuse(size_bytes, prop, flags)
 			   : result;
-	claim = vgpu_claim_new(&memory);
-	if (!claim) {
-		vgpu_cancel(&memory.charge);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
 	VGPU_CALL_RESERVED(result, &memory.charge,
 			   real_cuMemCreate(&given, size_bytes, prop, flags));
 	vgpu_claim_end(claim, result,
@@ -212,16 +208,8 @@ static CUresult claim_foreign(const struct vgpu_physical *memory, uint64_t size_
 {
 	struct vgpu_physical mapped = {.device = memory->device};
 	struct vgpu_place place = memory->charge.place;
-	CUresult result =
-	    vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, size_bytes), &mapped.charge);
 
-	if (result != CUDA_SUCCESS)
-		return result;
-	*claim = vgpu_claim_new(&mapped);
-	if (*claim)
-		return CUDA_SUCCESS;
-	vgpu_cancel(&mapped.charge);
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	return vgpu_claim_reserved(place, vgpu_whole_blocks(place.gpu, size_bytes), &mapped, claim);
 }
 
 static CUresult claim_mapping(CUmemGenericAllocationHandle handle, uint64_t size_bytes,

@@ -157,7 +157,15 @@ static nvmlReturn_t refuse(unsigned int *count)
 	return NVML_ERROR_NO_PERMISSION;
 }
 
-#define COMPUTE(name, row, put)                                                                    \
+/* Rows that only the driver has, and only by the host's pids: none are reported. */
+static enum vgpu_enforcement hide(nvmlDevice_t device, int *gpu)
+{
+	(void)device;
+	*gpu = VGPU_GPU_NOT_GRANTED;
+	return vgpu_enforcement_peek();
+}
+
+#define LISTING(name, row, look_up, put)                                                           \
 	nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, row *rows)                     \
 	{                                                                                          \
 		unsigned int none = 0;                                                             \
@@ -174,30 +182,12 @@ static nvmlReturn_t refuse(unsigned int *count)
 							      : list(gpu, count, rows, put);       \
 	}
 
-COMPUTE(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, put_v1)
-COMPUTE(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t, put_v2)
-COMPUTE(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, put_v2)
-
-/* Rows that only the driver has, and only by the host's pids: none are reported. */
-#define NO_PROCESSES(name, row)                                                                    \
-	nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, row *rows)                     \
-	{                                                                                          \
-		unsigned int none = 0;                                                             \
-		nvmlReturn_t result;                                                               \
-		enum vgpu_enforcement enforcement = vgpu_enforcement_peek();                       \
-                                                                                                   \
-		if (enforcement == VGPU_ENFORCEMENT_NONE || !count || (*count && !rows))           \
-			return real_##name(device, count, rows);                                   \
-		result = real_##name(device, &none, NULL);                                         \
-		if (!is_fine(result))                                                              \
-			return result;                                                             \
-		*count = 0;                                                                        \
-		return enforcement == VGPU_ENFORCEMENT_FAILED ? refuse(count) : NVML_SUCCESS;      \
-	}
-
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_t)
-NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t)
+LISTING(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, look_up, put_v1)
+LISTING(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t, look_up, put_v2)
+LISTING(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, look_up, put_v2)
+LISTING(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t, hide, put_v1)
+LISTING(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_t, hide, put_v2)
+LISTING(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlProcessInfo_t, hide, put_v2)
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 						   nvmlProcessDetailList_v1_t *out)

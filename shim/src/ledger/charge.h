@@ -16,7 +16,6 @@ enum vgpu_kind {
 	VGPU_KIND_ARRAY,      /* CUarray */
 	VGPU_KIND_MIPMAP,     /* CUmipmappedArray */
 	VGPU_KIND_IPC,	      /* an address at which another process's memory is mapped */
-	VGPU_KIND_IMPORT,     /* an address at which another process's pool is imported */
 	VGPU_KIND_CONTEXT,    /* the generation of a context, for what it takes by itself */
 };
 

@@ -24,19 +24,12 @@ typedef void *dlsym_function(void *handle, const char *name);
 typedef void *dlvsym_function(void *handle, const char *name, const char *version);
 typedef char *dlerror_function(void);
 
-static void *no_answer(void)
-{
-	return NULL;
-}
-
-/* The library answers for the names of hooks and the loader's own. */
+/* The library answers for the names of hooks and the loader's own, if there is a real lookup. */
 static void *target(enum vgpu_loader_function function, const char *name)
 {
-	void *real = vgpu_loader(function);
+	bool ours = vgpu_hook_named(name) >= 0 || vgpu_loader_named(name) >= 0;
 
-	if (!real)
-		return (void *)no_answer;
-	return vgpu_hook_named(name) < 0 && vgpu_loader_named(name) < 0 ? real : NULL;
+	return ours && vgpu_loader(function) ? NULL : vgpu_loader_target(function);
 }
 
 void *vgpu_dlsym_target(void *handle, const char *name)

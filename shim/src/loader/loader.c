@@ -40,10 +40,10 @@ static void *libcs_own(const char *name)
 	struct vgpu_object object;
 	void *own = NULL;
 
-	if (vgpu_object_by_soname("libc.so.6", &object) ||
-	    vgpu_object_by_definition("__libc_start_main", &object))
+	if (vgpu_object_find("libc.so.6", NULL, &object) ||
+	    vgpu_object_find(NULL, "__libc_start_main", &object))
 		own = vgpu_object_function(&object, name);
-	if (!own && vgpu_object_by_soname("libdl.so.2", &object))
+	if (!own && vgpu_object_find("libdl.so.2", NULL, &object))
 		own = vgpu_object_function(&object, name);
 	return own;
 }
@@ -102,7 +102,7 @@ static void *no_answer(void)
 	return NULL;
 }
 
-static void *target(enum vgpu_loader_function function)
+void *vgpu_loader_target(enum vgpu_loader_function function)
 {
 	void *real = vgpu_loader(function);
 	return real ? real : (void *)no_answer;
@@ -138,7 +138,7 @@ static bool is_driver(const char *path)
 void *vgpu_dlopen_target(struct vgpu_registers *call)
 {
 	call->second &= ~(uintptr_t)RTLD_DEEPBIND;
-	return target(VGPU_LOADER_DLOPEN);
+	return vgpu_loader_target(VGPU_LOADER_DLOPEN);
 }
 
 void *vgpu_dlmopen_target(struct vgpu_registers *call)
@@ -147,5 +147,5 @@ void *vgpu_dlmopen_target(struct vgpu_registers *call)
 		call->first = LM_ID_BASE;
 	if (call->first == LM_ID_BASE)
 		call->third &= ~(uintptr_t)RTLD_DEEPBIND;
-	return target(VGPU_LOADER_DLMOPEN);
+	return vgpu_loader_target(VGPU_LOADER_DLMOPEN);
 }

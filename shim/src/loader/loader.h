@@ -20,6 +20,9 @@ enum vgpu_loader_function {
 /* The interposed function; NULL if this libc lacks it, or not yet. */
 void *vgpu_loader(enum vgpu_loader_function function);
 
+/* The same, to jump to: a function that returns NULL in place of a missing one. */
+void *vgpu_loader_target(enum vgpu_loader_function function);
+
 /* The wrapped function of that name, or -1. */
 int vgpu_loader_named(const char *name);
 

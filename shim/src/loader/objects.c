@@ -194,21 +194,9 @@ void vgpu_objects_while_unchanged(vgpu_objects_use *use, void *data)
 	each(use_once, &unchanged);
 }
 
-bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out)
-{
-	struct query query = {.soname = soname, .end = INT_MAX, .found = out};
-	return each(match, &query) == 1;
-}
-
-bool vgpu_object_by_soname_defining(const char *soname, const char *name, struct vgpu_object *out)
+bool vgpu_object_find(const char *soname, const char *name, struct vgpu_object *out)
 {
 	struct query query = {.soname = soname, .definition = name, .end = INT_MAX, .found = out};
-	return each(match, &query) == 1;
-}
-
-bool vgpu_object_by_definition(const char *name, struct vgpu_object *out)
-{
-	struct query query = {.definition = name, .end = INT_MAX, .found = out};
 	return each(match, &query) == 1;
 }
 

@@ -31,14 +31,9 @@ struct vgpu_object {
 	const uint32_t *gnu_hash, *sysv_hash; /* at least one is there */
 };
 
-/* First object of that soname, this library excluded. */
-bool vgpu_object_by_soname(const char *soname, struct vgpu_object *out);
-
-/* The same, among those that define a function of that name. */
-bool vgpu_object_by_soname_defining(const char *soname, const char *name, struct vgpu_object *out);
-
-/* First object that defines a function of that name, this library excluded. */
-bool vgpu_object_by_definition(const char *name, struct vgpu_object *out);
+/* First object of that soname that defines a function of that name, this library excluded; NULL:
+ * any. */
+bool vgpu_object_find(const char *soname, const char *name, struct vgpu_object *out);
 
 /* The object in whose segments the address lies. */
 bool vgpu_object_by_address(const void *address, struct vgpu_object *out);

@@ -89,8 +89,8 @@ static void refresh_unchanged(struct vgpu_object_changes now, void *data)
 	if (__atomic_load_n(&seen[library].loads, __ATOMIC_RELAXED) == now.loads &&
 	    __atomic_load_n(&seen[library].unloads, __ATOMIC_RELAXED) == now.unloads)
 		return;
-	bool loaded = vgpu_object_by_soname_defining(LIBRARIES[library].soname,
-						     LIBRARIES[library].first, &object);
+	bool loaded =
+	    vgpu_object_find(LIBRARIES[library].soname, LIBRARIES[library].first, &object);
 	uintptr_t base = loaded ? object.base : 0;
 	if (__atomic_load_n(&real_base[library], __ATOMIC_RELAXED) != base ||
 	    __atomic_load_n(&seen[library].unloads, __ATOMIC_RELAXED) != now.unloads)
