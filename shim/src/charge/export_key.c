@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "os/file.h"
+#include "os/text.h"
 #include "region/process.h"
 
 /* File offsets are below 2^63; no ordinary lock of a file lies above 2^62. */
@@ -62,28 +64,17 @@ bool vgpu_export_key_write(int fd, uint64_t key)
 	return syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0;
 }
 
-/* The first decimal word that is a key; words are between blanks and line ends. */
-static uint64_t key_in(const char *text, long count)
+/* The first word that is a key; words are between blanks and line ends. */
+static uint64_t key_in(const char *text)
 {
-	uint64_t number = 0;
-	bool decimal = true;
+	static const char blanks[] = " \t\n";
+	uint64_t number;
 
-	for (long i = 0; i < count; i++) {
-		char c = text[i];
-
-		if (c >= '0' && c <= '9') {
-			if (number > (UINT64_MAX - 9) / 10)
-				decimal = false;
-			else
-				number = number * 10 + (uint64_t)(c - '0');
-		} else if (c == ' ' || c == '\t' || c == '\n') {
-			if (decimal && number >= KEY_MARK && number < KEY_MARK * 2)
-				return number;
-			number = 0;
-			decimal = true;
-		} else {
-			decimal = false;
-		}
+	for (text += strspn(text, blanks); *text; text += strspn(text, blanks)) {
+		if (vgpu_text_number(&text, 10, KEY_MARK * 2 - 1, &number) && number >= KEY_MARK &&
+		    *text && strchr(blanks, *text))
+			return number;
+		text += strcspn(text, blanks);
 	}
 	return 0;
 }
@@ -94,6 +85,7 @@ uint64_t vgpu_export_key_read(int fd)
 	long count;
 
 	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
-	count = vgpu_read_some(path, text, sizeof(text));
-	return count > 0 ? key_in(text, count) : 0;
+	count = vgpu_read_some(path, text, sizeof(text) - 1);
+	text[count > 0 ? count : 0] = '\0';
+	return key_in(text);
 }

@@ -47,19 +47,11 @@ static const struct {
 
 const char *vgpu_error_text(const struct vgpu_error *error, char *out, uint64_t out_bytes)
 {
-	const unsigned int index = (unsigned int)error->result;
 	const char *why = error->os_errno ? strerror(error->os_errno) : "";
-	const char *what;
+	const char *what = texts[error->result].what;
 
-	if (!out_bytes)
-		return "";
-	if (index >= sizeof(texts) / sizeof(texts[0])) {
-		snprintf(out, out_bytes, "unknown result %u", index);
-		return out;
-	}
-	what = texts[index].what;
 	snprintf(out, out_bytes, "%s%s%.255s%s%s%s", what, what[0] && error->path[0] ? ": " : "",
-		 error->path, why[0] ? ": " : "", why, texts[index].advice);
+		 error->path, why[0] ? ": " : "", why, texts[error->result].advice);
 	return out;
 }
 

@@ -10,35 +10,16 @@
 #include <unistd.h>
 
 #include "os/file.h"
+#include "os/text.h"
 
 /* In /proc/PID/stat the second field, the name, may hold spaces and parentheses; count from its
  * end. */
 #define FIELDS_FROM_NAME_TO_START 20
 
-/* Not strtoull: newer headers bind it to a symbol that older C libraries lack. */
-static uint64_t number(const char **at, uint64_t base)
-{
-	uint64_t value = 0;
-
-	for (;; ++*at) {
-		char c = **at;
-		uint64_t digit;
-
-		if (c >= '0' && c <= '9')
-			digit = (uint64_t)(c - '0');
-		else if (c >= 'a' && c <= 'f')
-			digit = (uint64_t)(c - 'a') + 10;
-		else
-			return value;
-		if (digit >= base)
-			return value;
-		value = value * base + digit;
-	}
-}
-
 static uint64_t start_ticks(const char *proc)
 {
 	char path[64], text[1024];
+	uint64_t ticks = 0;
 	const char *at;
 	long got;
 
@@ -53,7 +34,8 @@ static uint64_t start_ticks(const char *proc)
 	if (!at)
 		return 0;
 	at++;
-	return number(&at, 10);
+	(void)vgpu_text_number(&at, 10, UINT64_MAX, &ticks);
+	return ticks;
 }
 
 /*
@@ -64,6 +46,7 @@ static bool proc_is_ours(uint32_t pid)
 {
 	char text[4096];
 	const char *line;
+	uint64_t number;
 	long got = vgpu_read_some("/proc/self/status", text, sizeof(text) - 1);
 
 	if (got <= 0)
@@ -74,7 +57,7 @@ static bool proc_is_ours(uint32_t pid)
 		return false;
 	line += strlen("\nNSpid:");
 	line += strspn(line, " \t");
-	return number(&line, 10) == pid && *line == '\n';
+	return vgpu_text_number(&line, 10, UINT32_MAX, &number) && number == pid && *line == '\n';
 }
 
 void vgpu_identity_of_self(struct vgpu_identity *self)
@@ -128,16 +111,15 @@ static bool parse(const char *text, struct maps_line *line)
 {
 	const char *at = text;
 
-	line->start = number(&at, 16);
-	if (*at != '-')
+	if (!vgpu_text_number(&at, 16, UINT64_MAX, &line->start) || *at != '-')
 		return false;
 	for (int field = 0; field < 3; field++) {
 		at = strchr(at, ' ');
 		if (!at)
 			return false;
 		at++;
-		if (field == 1)
-			line->offset = number(&at, 16);
+		if (field == 1 && !vgpu_text_number(&at, 16, UINT64_MAX, &line->offset))
+			return false;
 	}
 	line->file = at;
 	at = strchr(at, ' ');

@@ -9,13 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of the page that is zeroed in every child: the start, and the state of region/process.h. */
+#include "os/fork_wiped.h"
+
+/* Of the page that a child finds empty: the start, and the state of region/process.h. */
 enum { VGPU_PROCESS_BYTES = 4096 };
 
 /* The first member of the page. */
 struct vgpu_process_start {
-	uint64_t ns;		 /* CLOCK_MONOTONIC at first use; 0 in a child until then */
-	uint32_t pid_if_unwiped; /* 0: the kernel wipes the page */
+	struct vgpu_fork_wiped wiped;
+	uint64_t ns; /* CLOCK_MONOTONIC at first use; 0 in a child until then */
 };
 
 struct vgpu_thread {
@@ -36,9 +38,8 @@ static inline struct vgpu_process_start *vgpu_process_start(void)
 	struct vgpu_process_start *start =
 	    __atomic_load_n(&vgpu_process_start_page, __ATOMIC_ACQUIRE);
 
-	if (__builtin_expect(start && !start->pid_if_unwiped &&
-				 __atomic_load_n(&start->ns, __ATOMIC_RELAXED),
-			     1))
+	if (__builtin_expect(
+		start && !start->wiped.owner && __atomic_load_n(&start->ns, __ATOMIC_RELAXED), 1))
 		return start;
 	return vgpu_process_start_record();
 }

@@ -3,19 +3,10 @@
 
 #include <string.h>
 
+#include "os/text.h"
+
 #define PREFIX_CHARS 4
 #define DIGITS	     32
-
-static int digit_of(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	if (c >= 'A' && c <= 'F')
-		return c - 'A' + 10;
-	return -1;
-}
 
 bool vgpu_uuid_parse(const char *text, uint32_t capacity, uint8_t uuid[16])
 {
@@ -24,7 +15,7 @@ bool vgpu_uuid_parse(const char *text, uint32_t capacity, uint8_t uuid[16])
 
 	memset(uuid, 0, 16);
 	for (; at < length && digits < DIGITS; at++) {
-		int value = digit_of(text[at]);
+		int value = vgpu_text_digit(text[at]);
 
 		if (value < 0 && text[at] != '-')
 			break;

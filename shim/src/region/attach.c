@@ -14,31 +14,10 @@
 #include <unistd.h>
 
 #include "os/step.h"
-#include "region/attach.h"
 #include "region/directory.h"
 #include "region/grant.h"
 #include "region/mapping.h"
-#include "region/region_file.h"
-#include "region/shared.h"
 #include "region/shared_limits.h"
-
-static enum vgpu_result map_region(struct vgpu_process *process, const char *path, int *os_errno)
-{
-	struct vgpu_file file;
-	int fd;
-	enum vgpu_result result =
-	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_gpu_count(), &fd, &file, os_errno);
-
-	if (result != VGPU_OK)
-		return result;
-	result = vgpu_region_map(fd, vgpu_grant_gpu_count(), &process->view, os_errno);
-	syscall(SYS_close, fd);
-	process->region_device = file.device;
-	process->region_inode = file.inode;
-	vgpu_identity_of_self(&process->self);
-	__atomic_store_n(&process->mapped, result == VGPU_OK, __ATOMIC_RELEASE);
-	return result;
-}
 
 /* Load the grant and map the region, once; the caller holds setup. */
 static enum vgpu_result look_locked(struct vgpu_process *process, struct vgpu_error *error)
@@ -48,14 +27,14 @@ static enum vgpu_result look_locked(struct vgpu_process *process, struct vgpu_er
 	enum vgpu_result result;
 
 	if (vgpu_directory_environment())
-		return vgpu_limits_poll(process, map_region, error);
+		return vgpu_limits_poll(process, error);
 	vgpu_directory_path(VGPU_FILE_GRANT, path);
 	result = vgpu_grant_load(path, &os_errno);
 	if (result != VGPU_OK)
 		return vgpu_fail(error, result, os_errno, path);
 	vgpu_directory_path(VGPU_FILE_REGION, path);
 	if (!process->mapped)
-		result = map_region(process, path, &os_errno);
+		result = vgpu_map_region(process, path, &os_errno);
 	return result == VGPU_OK ? VGPU_OK : vgpu_fail(error, result, os_errno, path);
 }
 
@@ -91,25 +70,22 @@ static void drop_anchor(struct vgpu_process *process)
 	process->anchor = NULL;
 }
 
-static enum vgpu_result take_slot(struct vgpu_process *process, int fd, const char *path,
-				  struct vgpu_error *error)
+static enum vgpu_result take_slot(struct vgpu_process *process, const struct vgpu_slots *slots,
+				  int *os_errno)
 {
-	struct vgpu_slots slots = {&process->view, fd, &process->self};
-
 	drop_anchor(process);
-	vgpu_slots_reap_at_start(&slots);
+	vgpu_slots_reap_at_start(slots);
 	VGPU_AT(ATTACH_REAPED);
-	if (!vgpu_slots_claim(&slots, &process->owner)) {
-		vgpu_slots_reap(&slots, NULL, VGPU_SEARCH_QUICK);
-		if (!vgpu_slots_claim(&slots, &process->owner))
-			return vgpu_fail(error, VGPU_NO_SLOT, 0, path);
+	if (!vgpu_slots_claim(slots, &process->owner, VGPU_SLOT_LIVE)) {
+		vgpu_slots_reap(slots, NULL, VGPU_SEARCH_QUICK);
+		if (!vgpu_slots_claim(slots, &process->owner, VGPU_SLOT_LIVE))
+			return VGPU_NO_SLOT;
 	}
-	process->anchor = vgpu_anchor_cast(fd, process->owner.slot);
+	process->anchor = vgpu_anchor_cast(slots->fd, process->owner.slot);
 	if (!process->anchor) {
-		int os_errno = errno;
-
-		vgpu_slots_free(&slots, &process->owner);
-		return vgpu_fail(error, VGPU_SYSTEM, os_errno, path);
+		*os_errno = errno;
+		vgpu_slots_free(slots, &process->owner);
+		return VGPU_SYSTEM;
 	}
 	VGPU_AT(ATTACH_ANCHORED);
 	for (int gpu = 0; gpu < process->view.gpu_count; gpu++)
@@ -119,27 +95,47 @@ static enum vgpu_result take_slot(struct vgpu_process *process, int fd, const ch
 
 static enum vgpu_result attach_locked(struct vgpu_process *process, struct vgpu_error *error)
 {
+	struct vgpu_slots slots;
 	char path[VGPU_PATH_BYTES];
-	int fd, os_errno = 0;
-	enum vgpu_result result = look_locked(process, error);
+	int os_errno = 0;
+	enum vgpu_result result;
 
+	if (process->attached)
+		return VGPU_OK;
+	result = look_locked(process, error);
+	if (result == VGPU_OK)
+		result = vgpu_reopen(process, &slots, error);
 	if (result != VGPU_OK)
 		return result;
-	result = vgpu_reopen(process, &fd, &os_errno);
-	vgpu_directory_path(VGPU_FILE_REGION, path);
-	if (result != VGPU_OK)
-		return vgpu_fail(error, result, os_errno, path);
 	VGPU_AT(ATTACH_OPENED);
-	result = take_slot(process, fd, path, error);
-	syscall(SYS_close, fd);
-	if (result == VGPU_OK && !set_attached(process, true))
-		result = vgpu_fail(error, VGPU_SYSTEM, EDEADLK, path);
+	result = take_slot(process, &slots, &os_errno);
+	vgpu_close(&slots);
+	if (result == VGPU_OK && !set_attached(process, true)) {
+		result = VGPU_SYSTEM;
+		os_errno = EDEADLK;
+	}
+	vgpu_directory_path(VGPU_FILE_REGION, path);
 	VGPU_AT(ATTACH_DONE);
+	return result == VGPU_OK ? VGPU_OK : vgpu_fail(error, result, os_errno, path);
+}
+
+/* A process that only queries takes no slot, but may have had one before exec. */
+static enum vgpu_result peek_locked(struct vgpu_process *process, struct vgpu_error *error)
+{
+	enum vgpu_result result = look_locked(process, error);
+	struct vgpu_slots slots;
+
+	if (result == VGPU_OK && !process->attached &&
+	    vgpu_reopen(process, &slots, NULL) == VGPU_OK) {
+		vgpu_slots_reap_at_start(&slots);
+		vgpu_close(&slots);
+	}
 	return result;
 }
 
-__attribute__((noinline)) static enum vgpu_result attach(struct vgpu_process *process,
-							 struct vgpu_error *error)
+__attribute__((noinline)) static enum vgpu_result
+with_setup(struct vgpu_process *process, struct vgpu_error *error,
+	   enum vgpu_result (*locked)(struct vgpu_process *, struct vgpu_error *))
 {
 	enum vgpu_result result;
 
@@ -150,8 +146,7 @@ __attribute__((noinline)) static enum vgpu_result attach(struct vgpu_process *pr
 		return result;
 	if (!vgpu_lock(&process->setup))
 		return vgpu_fail(error, VGPU_SYSTEM, EDEADLK, "");
-	if (!process->attached)
-		result = attach_locked(process, error);
+	result = locked(process, error);
 	vgpu_unlock(&process->setup);
 	return result;
 }
@@ -160,41 +155,16 @@ enum vgpu_result vgpu_attach(struct vgpu_error *error)
 {
 	struct vgpu_process *process = vgpu_process();
 
-	return process && vgpu_is_attached(process) ? VGPU_OK : attach(process, error);
-}
-
-/* A process that only queries takes no slot, but may have had one before exec; the caller holds
- * setup. */
-static void reap_former_slots(struct vgpu_process *process)
-{
-	struct vgpu_slots slots = {&process->view, -1, &process->self};
-	int os_errno;
-
-	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
-		return;
-	vgpu_slots_reap_at_start(&slots);
-	syscall(SYS_close, slots.fd);
+	return process && vgpu_is_attached(process) ? VGPU_OK
+						    : with_setup(process, error, attach_locked);
 }
 
 enum vgpu_result vgpu_peek(struct vgpu_error *error)
 {
 	struct vgpu_process *process = vgpu_process();
-	enum vgpu_result result;
 
-	if (!process)
-		return vgpu_fail(error, VGPU_SYSTEM, ENOMEM, "");
-	if (vgpu_is_mapped(process))
-		return VGPU_OK;
-	result = vgpu_directory_find(error);
-	if (result != VGPU_OK)
-		return result;
-	if (!vgpu_lock(&process->setup))
-		return vgpu_fail(error, VGPU_SYSTEM, EDEADLK, "");
-	result = look_locked(process, error);
-	if (result == VGPU_OK && !process->attached)
-		reap_former_slots(process);
-	vgpu_unlock(&process->setup);
-	return result;
+	return process && vgpu_is_mapped(process) ? VGPU_OK
+						  : with_setup(process, error, peek_locked);
 }
 
 enum vgpu_result vgpu_attach_again(struct vgpu_process *process)

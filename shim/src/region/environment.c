@@ -5,29 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "os/text.h"
 #include "os/uuid.h"
 #include "region/counter.h"
 
 #define SHOWN_CHARS 40 /* of a value that is refused, */
 #define NAME_CHARS  80 /* and of its name */
-
-/* The digits that `*text` begins with; false if there are none, or the number is too large. */
-static bool read_number(const char **text, uint64_t *number)
-{
-	const char *at = *text;
-
-	for (*number = 0; *at >= '0' && *at <= '9'; at++) {
-		uint64_t digit = (uint64_t)(*at - '0');
-
-		if (*number > (INT64_MAX - digit) / 10)
-			return false;
-		*number = *number * 10 + digit;
-	}
-	if (at == *text)
-		return false;
-	*text = at;
-	return true;
-}
 
 static unsigned int shift_of(char unit)
 {
@@ -49,7 +32,7 @@ static bool read_bytes(const char *text, uint64_t *bytes)
 {
 	unsigned int shift;
 
-	if (!read_number(&text, bytes))
+	if (!vgpu_text_number(&text, 10, INT64_MAX, bytes))
 		return false;
 	shift = shift_of(*text);
 	if (text[shift ? 1 : 0] || *bytes > (uint64_t)INT64_MAX >> shift)
@@ -69,7 +52,7 @@ static bool read_limit(const char *text, uint64_t *bytes)
 
 static bool read_percent(const char *text, uint64_t *percent)
 {
-	return read_number(&text, percent) && !*text && *percent <= 100;
+	return vgpu_text_number(&text, 10, 100, percent) && !*text;
 }
 
 /* A variable's value, for one GPU or, without a number behind its name, for all. */
@@ -90,7 +73,7 @@ enum { EVERY_GPU = -1, NO_GPU = -2, NOT_OF_THE_FAMILY = -3 };
 static int gpu_meant(const char *variable, const char *name, const char **value)
 {
 	size_t length = strlen(name);
-	int gpu = 0;
+	uint64_t gpu;
 
 	*value = strchr(variable, '=');
 	if (!*value || strncmp(variable, name, length) != 0)
@@ -101,14 +84,11 @@ static int gpu_meant(const char *variable, const char *name, const char **value)
 		return EVERY_GPU;
 	if (*variable++ != '_')
 		return NOT_OF_THE_FAMILY;
-	if (*variable == '=' || (variable[0] == '0' && variable[1] != '='))
+	if ((variable[0] == '0' && variable[1] != '=') ||
+	    !vgpu_text_number(&variable, 10, VGPU_ENVIRONMENT_MAX_GPUS - 1, &gpu) ||
+	    *variable != '=')
 		return NO_GPU;
-	for (; *variable != '='; variable++) {
-		if (*variable < '0' || *variable > '9' || gpu >= VGPU_ENVIRONMENT_MAX_GPUS)
-			return NO_GPU;
-		gpu = gpu * 10 + (*variable - '0');
-	}
-	return gpu < VGPU_ENVIRONMENT_MAX_GPUS ? gpu : NO_GPU;
+	return (int)gpu;
 }
 
 /* The variable and what is invalid, without characters that would break the user's one line. */

@@ -21,11 +21,7 @@ static bool name_holder(const struct vgpu_process *process, int gpu, uint32_t nu
 {
 	const struct vgpu_region_slot *slot = vgpu_view_slot(&process->view, number);
 	uint64_t generation = __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE);
-	struct vgpu_identity identity = {
-	    .pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED),
-	    .start_ticks = __atomic_load_n(&slot->start_ticks, __ATOMIC_RELAXED),
-	    .pid_namespace = __atomic_load_n(&slot->pid_namespace, __ATOMIC_RELAXED),
-	};
+	struct vgpu_identity identity = vgpu_slots_holder(slot);
 
 	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_LIVE)
 		return false;
@@ -42,11 +38,9 @@ static bool name_holder(const struct vgpu_process *process, int gpu, uint32_t nu
 
 bool vgpu_next_holder(int gpu, uint32_t *cursor, struct vgpu_holder *holder)
 {
-	struct vgpu_process *process = vgpu_process();
+	struct vgpu_process *process = vgpu_process_with(gpu);
 
-	if (!process || !vgpu_is_mapped(process) || gpu < 0 || gpu >= process->view.gpu_count)
-		return false;
-	while (*cursor < VGPU_MAX_SLOTS) {
+	while (process && *cursor < VGPU_MAX_SLOTS) {
 		uint32_t number = (*cursor)++;
 
 		if (!__atomic_load_n(&vgpu_view_slot(&process->view, number)->generation,

@@ -9,21 +9,49 @@
 #include "region/grant.h"
 #include "region/region_file.h"
 
-enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *os_errno)
+enum vgpu_result vgpu_map_region(struct vgpu_process *process, const char *path, int *os_errno)
+{
+	struct vgpu_file file;
+	int fd;
+	enum vgpu_result result =
+	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_gpu_count(), &fd, &file, os_errno);
+
+	if (result != VGPU_OK)
+		return result;
+	result = vgpu_region_map(fd, vgpu_grant_gpu_count(), &process->view, os_errno);
+	syscall(SYS_close, fd);
+	process->region_device = file.device;
+	process->region_inode = file.inode;
+	vgpu_identity_of_self(&process->self);
+	__atomic_store_n(&process->mapped, result == VGPU_OK, __ATOMIC_RELEASE);
+	return result;
+}
+
+enum vgpu_result vgpu_reopen(const struct vgpu_process *process, struct vgpu_slots *slots,
+			     struct vgpu_error *error)
 {
 	struct vgpu_file file;
 	char path[VGPU_PATH_BYTES];
 	enum vgpu_result result;
+	int os_errno;
 
+	*slots = (struct vgpu_slots){&process->view, -1, &process->self};
 	vgpu_directory_path(VGPU_FILE_REGION, path);
-	result =
-	    vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_gpu_count(), fd, &file, os_errno);
-	if (result != VGPU_OK ||
-	    (file.device == process->region_device && file.inode == process->region_inode))
-		return result;
-	syscall(SYS_close, *fd);
-	*fd = -1;
-	return VGPU_REGION_INVALID;
+	result = vgpu_region_open(path, vgpu_grant_id(), vgpu_grant_gpu_count(), &slots->fd, &file,
+				  &os_errno);
+	if (result == VGPU_OK &&
+	    (file.device != process->region_device || file.inode != process->region_inode)) {
+		vgpu_close(slots);
+		slots->fd = -1;
+		result = VGPU_REGION_INVALID;
+	}
+	return result == VGPU_OK ? VGPU_OK : vgpu_fail(error, result, os_errno, path);
+}
+
+void vgpu_close(const struct vgpu_slots *slots)
+{
+	if (slots->fd >= 0)
+		syscall(SYS_close, slots->fd);
 }
 
 void vgpu_recharge(struct vgpu_process *process, int gpu)

@@ -17,8 +17,27 @@ static inline bool vgpu_is_mapped(const struct vgpu_process *process)
 	return __atomic_load_n(&process->mapped, __ATOMIC_ACQUIRE);
 }
 
-/* The region through a separate descriptor, if it is still the one that is mapped. */
-enum vgpu_result vgpu_reopen(const struct vgpu_process *process, int *fd, int *os_errno);
+/* This process, if it has mapped a region that has the GPU; else NULL. */
+static inline struct vgpu_process *vgpu_process_with(int gpu)
+{
+	struct vgpu_process *process = vgpu_process();
+
+	return process && vgpu_is_mapped(process) && gpu >= 0 && gpu < process->view.gpu_count
+		   ? process
+		   : NULL;
+}
+
+/* Map the region at `path`, once; the caller holds setup. */
+enum vgpu_result vgpu_map_region(struct vgpu_process *process, const char *path, int *os_errno);
+
+/* The region through a separate descriptor, if it is still the one that is mapped; else slots->fd
+ * is negative. */
+enum vgpu_result vgpu_reopen(const struct vgpu_process *process, struct vgpu_slots *slots,
+			     struct vgpu_error *error);
+void vgpu_close(const struct vgpu_slots *slots);
+
+/* Attach again after another process took this one for exited and took its slot. */
+enum vgpu_result vgpu_attach_again(struct vgpu_process *process);
 
 /*
  * The process still holds what it held before another took it for exited; the limit was checked

@@ -9,7 +9,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "region/attach.h"
 #include "region/directory.h"
 #include "region/grant.h"
 #include "region/mapping.h"
@@ -26,16 +25,13 @@
 static void reap_exited(struct vgpu_process *process, enum vgpu_search search)
 {
 	struct vgpu_owner self = {UINT32_MAX, 0};
-	struct vgpu_slots slots = {&process->view, -1, &process->self};
-	int os_errno;
+	struct vgpu_slots slots;
 
-	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
-		slots.fd = -1;
+	(void)vgpu_reopen(process, &slots, NULL);
 	if (vgpu_is_attached(process))
 		self = process->owner;
 	vgpu_slots_reap(&slots, &self, search);
-	if (slots.fd >= 0)
-		syscall(SYS_close, slots.fd);
+	vgpu_close(&slots);
 }
 
 /* Search for exited processes, unless a thread of this process began to just now; false: one
@@ -83,11 +79,11 @@ static void reap_since_now(struct vgpu_process *process)
 
 uint64_t vgpu_last_exit_ns(int gpu)
 {
-	struct vgpu_process *process = vgpu_process();
+	struct vgpu_process *process = vgpu_process_with(gpu);
 	const struct vgpu_region_header *header;
 	uint64_t last_ns;
 
-	if (!process || !vgpu_is_mapped(process) || gpu < 0 || gpu >= process->view.gpu_count)
+	if (!process)
 		return 0;
 	header = (const struct vgpu_region_header *)process->view.base;
 	last_ns =
@@ -137,10 +133,10 @@ bool vgpu_managed_is_charged(int gpu)
 
 uint64_t vgpu_used_bytes(int gpu)
 {
-	struct vgpu_process *process = vgpu_process();
+	struct vgpu_process *process = vgpu_process_with(gpu);
 	uint64_t held_bytes;
 
-	if (!process || !vgpu_is_mapped(process) || gpu < 0 || gpu >= process->view.gpu_count)
+	if (!process)
 		return 0;
 	held_bytes = __atomic_load_n(&process->gpus[gpu].held_bytes, __ATOMIC_RELAXED);
 	if (vgpu_counter_used_bytes(&process->view, gpu) != held_bytes)
@@ -168,24 +164,22 @@ static uint64_t *growing_of(const struct vgpu_process *process, uint32_t slot, i
 	return &vgpu_view_slot_gpu(&process->view, slot, gpu)->growing;
 }
 
-/* True if all calls that may grow at once would fit beside the charge. */
-static bool leaves_most(const struct vgpu_process *process, int gpu, uint64_t chargeable_bytes)
+/* True if so much would fit beside the charge. */
+static bool leaves(const struct vgpu_process *process, int gpu, uint64_t chargeable_bytes,
+		   uint64_t bytes)
 {
-	uint64_t left_bytes;
+	uint64_t used_bytes = vgpu_counter_used_bytes(&process->view, gpu);
 
-	if (gpu < 0 || gpu >= process->view.gpu_count)
-		return false;
-	left_bytes = chargeable_bytes - vgpu_counter_used_bytes(&process->view, gpu);
-	return left_bytes <= chargeable_bytes && left_bytes >= GROWING_MOST_BYTES;
+	return used_bytes <= chargeable_bytes && bytes <= chargeable_bytes - used_bytes;
 }
 
 uint64_t *vgpu_growing_begin(int gpu)
 {
-	struct vgpu_process *process = vgpu_process();
+	struct vgpu_process *process = vgpu_process_with(gpu);
 	uint64_t chargeable_bytes = vgpu_grant_read(gpu, chargeable_bytes), *growing;
 
 	if (!process || !vgpu_is_attached(process) || process->owner.slot >= GROWING_SLOTS ||
-	    !leaves_most(process, gpu, chargeable_bytes))
+	    !leaves(process, gpu, chargeable_bytes, GROWING_MOST_BYTES))
 		return NULL;
 	growing = growing_of(process, process->owner.slot, gpu);
 	if (__atomic_exchange_n(growing, 1, __ATOMIC_SEQ_CST))
@@ -193,7 +187,7 @@ uint64_t *vgpu_growing_begin(int gpu)
 #ifndef __x86_64__
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
-	if (leaves_most(process, gpu, chargeable_bytes))
+	if (leaves(process, gpu, chargeable_bytes, GROWING_MOST_BYTES))
 		return growing;
 	vgpu_growing_end(growing);
 	return NULL;
@@ -207,9 +201,8 @@ void vgpu_growing_end(uint64_t *growing)
 static bool leaves_growth(const struct vgpu_process *process, int gpu)
 {
 	uint64_t chargeable_bytes = vgpu_grant_read(gpu, chargeable_bytes), growing_bytes = 0;
-	uint64_t left_bytes;
 
-	if (leaves_most(process, gpu, chargeable_bytes))
+	if (leaves(process, gpu, chargeable_bytes, GROWING_MOST_BYTES))
 		return true;
 	for (uint32_t slot = 0; slot < GROWING_SLOTS; slot++) {
 		const struct vgpu_region_slot *holder = vgpu_view_slot(&process->view, slot);
@@ -220,8 +213,7 @@ static bool leaves_growth(const struct vgpu_process *process, int gpu)
 		    __atomic_load_n(growing_of(process, slot, gpu), __ATOMIC_SEQ_CST))
 			growing_bytes += VGPU_CHUNK_BYTES;
 	}
-	left_bytes = chargeable_bytes - vgpu_counter_used_bytes(&process->view, gpu);
-	return left_bytes <= chargeable_bytes && left_bytes >= growing_bytes;
+	return leaves(process, gpu, chargeable_bytes, growing_bytes);
 }
 
 /* Under the GPU's lock. VGPU_LOST: attach again first. */
@@ -305,12 +297,9 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int gpu, e
 
 bool vgpu_fits(int gpu, uint64_t bytes)
 {
-	struct vgpu_process *process = vgpu_process();
-	uint64_t chargeable_bytes = vgpu_grant_read(gpu, chargeable_bytes);
+	struct vgpu_process *process = vgpu_process_with(gpu);
 
-	return process && vgpu_is_mapped(process) && gpu >= 0 && gpu < process->view.gpu_count &&
-	       bytes <= chargeable_bytes &&
-	       vgpu_counter_used_bytes(&process->view, gpu) <= chargeable_bytes - bytes;
+	return process && leaves(process, gpu, vgpu_grant_read(gpu, chargeable_bytes), bytes);
 }
 
 bool vgpu_may_ever_fit(int gpu, uint64_t bytes)

@@ -9,8 +9,6 @@
 #include "region/shared.h"
 
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "os/fork_wiped.h"
 #include "os/step.h"
@@ -39,22 +37,18 @@ static struct holds *get_holds(void)
  * region (slots->fd is negative) a process can only release. */
 static bool begin(struct vgpu_process **process, struct vgpu_slots *slots)
 {
-	int os_errno;
-
 	*process = vgpu_process();
 	if (!get_holds() || !*process || !vgpu_is_mapped(*process))
 		return false;
 	if (!vgpu_lock(&(*process)->setup))
 		return false;
-	*slots = (struct vgpu_slots){&(*process)->view, -1, &(*process)->self};
-	(void)vgpu_reopen(*process, &slots->fd, &os_errno);
+	(void)vgpu_reopen(*process, slots, NULL);
 	return true;
 }
 
 static void end(struct vgpu_process *process, const struct vgpu_slots *slots)
 {
-	if (slots->fd >= 0)
-		syscall(SYS_close, slots->fd);
+	vgpu_close(slots);
 	vgpu_unlock(&process->setup);
 }
 
@@ -75,7 +69,7 @@ static bool export_locked(struct vgpu_process *process, const struct vgpu_slots 
 	 * runs. */
 	if (slots->fd < 0 || !process->attached ||
 	    !vgpu_slot_is_locked(slots->fd, process->owner.slot) ||
-	    !vgpu_slots_claim_shared(slots, owner))
+	    !vgpu_slots_claim(slots, owner, VGPU_SLOT_SHARED))
 		return false;
 	VGPU_AT(SHARE_CLAIMED);
 	if (vgpu_counter_change(&process->view, charge.gpu, owner, true, charge.bytes,
@@ -174,7 +168,7 @@ void vgpu_shared_leave(vgpu_hold held)
 	struct vgpu_slots slots;
 	struct hold *hold;
 
-	if (!held || held > VGPU_SHARED_SLOTS || !begin(&process, &slots))
+	if (!held || !begin(&process, &slots))
 		return;
 	hold = &get_holds()->of_slot[held - 1];
 	if (hold->anchor && --hold->count == 0)

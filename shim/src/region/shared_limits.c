@@ -49,10 +49,9 @@ static bool no_process_runs(const struct vgpu_view *view)
 /* Limits of exited processes are void; the entries remain, for processes that only queried. */
 static void forget_limits(struct vgpu_process *process)
 {
-	struct vgpu_slots slots = {&process->view, -1, &process->self};
-	int os_errno;
+	struct vgpu_slots slots;
 
-	if (vgpu_reopen(process, &slots.fd, &os_errno) != VGPU_OK)
+	if (vgpu_reopen(process, &slots, NULL) != VGPU_OK)
 		return;
 	vgpu_slots_reap(&slots, NULL, true);
 	if (lock_limits(slots.fd) && no_process_runs(&process->view))
@@ -62,7 +61,7 @@ static void forget_limits(struct vgpu_process *process)
 			if (__atomic_load_n(known, __ATOMIC_RELAXED) == VGPU_GPU_LIMITED)
 				__atomic_store_n(known, VGPU_GPU_NAMED, __ATOMIC_RELAXED);
 		}
-	syscall(SYS_close, slots.fd);
+	vgpu_close(&slots);
 }
 
 static enum vgpu_result why_not(enum vgpu_result result)
@@ -88,8 +87,7 @@ static enum vgpu_result make(const char *path, int *os_errno)
 	return VGPU_REGION_MISSING;
 }
 
-enum vgpu_result vgpu_limits_poll(struct vgpu_process *process, vgpu_map_region *map,
-				  struct vgpu_error *error)
+enum vgpu_result vgpu_limits_poll(struct vgpu_process *process, struct vgpu_error *error)
 {
 	char path[VGPU_PATH_BYTES];
 	int os_errno = 0;
@@ -99,11 +97,11 @@ enum vgpu_result vgpu_limits_poll(struct vgpu_process *process, vgpu_map_region 
 		return VGPU_OK;
 	vgpu_grant_assume(VGPU_ENVIRONMENT_ID, VGPU_ENVIRONMENT_MAX_GPUS);
 	vgpu_directory_path(VGPU_FILE_REGION, path);
-	result = map(process, path, &os_errno);
+	result = vgpu_map_region(process, path, &os_errno);
 	if (result == VGPU_REGION_MISSING) {
 		result = make(path, &os_errno);
 		if (result == VGPU_OK)
-			result = map(process, path, &os_errno);
+			result = vgpu_map_region(process, path, &os_errno);
 	}
 	if (result != VGPU_OK)
 		return vgpu_fail(error, why_not(result), os_errno, path);
@@ -139,13 +137,14 @@ int vgpu_limits_register(const uint8_t uuid[16], int number)
 	const struct vgpu_environment *environment = vgpu_directory_environment();
 	struct vgpu_process *process = vgpu_process();
 	struct vgpu_region_gpu *entry;
-	int gpu = -1, fd, os_errno;
+	struct vgpu_slots slots;
+	int gpu = -1;
 
 	number = vgpu_environment_number(environment, uuid, number);
 	if (number < 0 || number >= VGPU_ENVIRONMENT_MAX_GPUS || !process ||
-	    !vgpu_is_mapped(process) || vgpu_reopen(process, &fd, &os_errno) != VGPU_OK)
+	    !vgpu_is_mapped(process) || vgpu_reopen(process, &slots, NULL) != VGPU_OK)
 		return -1;
-	if (lock_limits(fd))
+	if (lock_limits(slots.fd))
 		gpu = entry_of(&process->view, uuid);
 	if (gpu >= 0) {
 		entry = vgpu_view_gpu(&process->view, gpu);
@@ -158,6 +157,6 @@ int vgpu_limits_register(const uint8_t uuid[16], int number)
 				   .core_percent = entry->core_percent,
 			       });
 	}
-	syscall(SYS_close, fd);
+	vgpu_close(&slots);
 	return gpu;
 }

@@ -12,12 +12,8 @@
 #include "region/process.h"
 #include "vgpu/region.h"
 
-typedef enum vgpu_result vgpu_map_region(struct vgpu_process *process, const char *path,
-					 int *os_errno);
-
 /* Make the region if there is none, and map it; the caller holds setup. */
-enum vgpu_result vgpu_limits_poll(struct vgpu_process *process, vgpu_map_region *map,
-				  struct vgpu_error *error);
+enum vgpu_result vgpu_limits_poll(struct vgpu_process *process, struct vgpu_error *error);
 
 /* The index of a GPU met for the first time; -1: not listed, no entry, or no descriptor. */
 int vgpu_limits_register(const uint8_t uuid[16], int number);

@@ -48,6 +48,15 @@ static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *
 	VGPU_AT(FREE_DONE);
 }
 
+struct vgpu_identity vgpu_slots_holder(const struct vgpu_region_slot *slot)
+{
+	return (struct vgpu_identity){
+	    .pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED),
+	    .start_ticks = __atomic_load_n(&slot->start_ticks, __ATOMIC_RELAXED),
+	    .pid_namespace = __atomic_load_n(&slot->pid_namespace, __ATOMIC_RELAXED),
+	};
+}
+
 /*
  * The lock is nearly always right, and tested first. It is held too long by a raw clone's child
  * that inherited a description, hence the test for a free pid (and, thoroughly, for a reused one);
@@ -56,11 +65,7 @@ static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *
 static bool has_exited(const struct vgpu_slots *slots, uint32_t number, enum vgpu_search search)
 {
 	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
-	struct vgpu_identity holder = {
-	    .pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED),
-	    .start_ticks = __atomic_load_n(&slot->start_ticks, __ATOMIC_RELAXED),
-	    .pid_namespace = __atomic_load_n(&slot->pid_namespace, __ATOMIC_RELAXED),
-	};
+	struct vgpu_identity holder = vgpu_slots_holder(slot);
 	bool seen = vgpu_identity_is_visible(slots->self, &holder);
 
 	if (seen && vgpu_identity_pid_is_free(&holder))
@@ -237,23 +242,14 @@ static bool claim(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint
 	return taken;
 }
 
-static bool claim_lowest(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state,
-			 uint32_t slot_count)
+bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state)
 {
-	for (owner->slot = 0; owner->slot < slot_count; owner->slot++)
+	uint32_t count = state == VGPU_SLOT_SHARED ? VGPU_SHARED_SLOTS : VGPU_MAX_SLOTS;
+
+	for (owner->slot = 0; owner->slot < count; owner->slot++)
 		if (claim(slots, owner, state))
 			return true;
 	return false;
-}
-
-bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner)
-{
-	return claim_lowest(slots, owner, VGPU_SLOT_LIVE, VGPU_MAX_SLOTS);
-}
-
-bool vgpu_slots_claim_shared(const struct vgpu_slots *slots, struct vgpu_owner *owner)
-{
-	return claim_lowest(slots, owner, VGPU_SLOT_SHARED, VGPU_SHARED_SLOTS);
 }
 
 void vgpu_slots_offer(const struct vgpu_slots *slots, const struct vgpu_owner *owner, uint64_t key)

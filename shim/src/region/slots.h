@@ -42,9 +42,9 @@ static inline uint64_t vgpu_slots_anchor_offset(uint32_t slot)
 	return VGPU_ANCHOR + (uint64_t)slot * VGPU_ANCHOR_BYTES;
 }
 
-/* Take the lowest free slot; its lock stays with the open file description of slots->fd. False:
- * none. The caller maps the anchor before it closes slots->fd. */
-bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner);
+/* Take the lowest free slot for that state; its lock stays with the open file description of
+ * slots->fd. False: none. The caller maps the anchor before it closes slots->fd. */
+bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state);
 
 /*
  * Shared slots (shared.c): take a free one, charge it, then offer it; find one by its key, and join
@@ -52,10 +52,12 @@ bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner);
  * the lock exclusively, offering makes it a shared one.
  */
 enum { VGPU_SHARED_SLOTS = VGPU_MAX_SLOTS / 2 }; /* the others are for processes */
-bool vgpu_slots_claim_shared(const struct vgpu_slots *slots, struct vgpu_owner *owner);
 void vgpu_slots_offer(const struct vgpu_slots *slots, const struct vgpu_owner *owner, uint64_t key);
 bool vgpu_slots_find_shared(const struct vgpu_slots *slots, uint64_t key, struct vgpu_owner *owner);
 bool vgpu_slots_join(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint64_t key);
+
+/* The holder of a slot, by its name in it. */
+struct vgpu_identity vgpu_slots_holder(const struct vgpu_region_slot *slot);
 
 /* One slot, if it still is in this generation and has no holder. */
 void vgpu_slots_reap_one(const struct vgpu_slots *slots, const struct vgpu_owner *owner);

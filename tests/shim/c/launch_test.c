@@ -22,7 +22,7 @@ static vgpu_event next_event = 1;
 static bool reached;
 static void (*during_query)(void);
 
-static struct vgpu_process process = {.start = {1, 0}}; /* without a region */
+static struct vgpu_process process = {.start = {.ns = 1}}; /* without a region */
 static const volatile uint32_t launches_checked = 1;
 
 /* In place of process.c, lease_file.c, current.c and markers.c. */
