@@ -56,11 +56,6 @@ uint64_t vgpu_whole_blocks(int gpu, uint64_t size_bytes)
 	return size_bytes > UINT64_MAX - mask ? UINT64_MAX : (size_bytes + mask) & ~mask;
 }
 
-uint64_t vgpu_allocatable_bytes(uint64_t left_bytes)
-{
-	return left_bytes & ~(block_bytes() - 1);
-}
-
 /* A power of two, because a division is slow. */
 static uint64_t block_of(uint64_t address)
 {
@@ -181,6 +176,7 @@ struct vgpu_memory_view vgpu_view_of(int gpu, uint64_t total_bytes, uint64_t fre
 	uint64_t left_bytes = used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
 	view.total_bytes = min_bytes(limit_bytes, total_bytes);
 	view.used_bytes = min_bytes(used_bytes, view.total_bytes);
-	view.free_bytes = min_bytes(vgpu_allocatable_bytes(left_bytes), free_bytes);
+	/* The largest allocation that fits. */
+	view.free_bytes = min_bytes(left_bytes & ~(block_bytes() - 1), free_bytes);
 	return view;
 }

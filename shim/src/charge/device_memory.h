@@ -27,9 +27,6 @@ bool vgpu_release_memory(uint64_t address, const struct vgpu_charge *charge, boo
 /* Bytes of the whole blocks that device memory of that size takes. */
 uint64_t vgpu_whole_blocks(int gpu, uint64_t size_bytes);
 
-/* The largest allocation that fits into so many bytes. */
-uint64_t vgpu_allocatable_bytes(uint64_t left_bytes);
-
 /* The GPU's size as shown to this process: the limits applied to what the driver reported. */
 struct vgpu_memory_view {
 	uint64_t total_bytes, used_bytes, free_bytes;

@@ -79,28 +79,23 @@ static uint64_t wanted_bytes(const struct vgpu_meter *meter)
 	return covered_bytes > meter->latest_bytes ? covered_bytes : meter->latest_bytes;
 }
 
-/* One reading of the driver's figure. It is unusable if another has been entered since. */
 struct reading {
-	uint64_t bytes, before;
+	uint64_t bytes;
 	bool known;
 };
 
-static struct reading look(const struct vgpu_meter *meter)
-{
-	struct reading reading = {.before = __atomic_load_n(&meter->readings, __ATOMIC_ACQUIRE)};
-
-	reading.known = vgpu_meter_reserved(meter, &reading.bytes);
-	return reading;
-}
-
-/* Read until no other reading was entered meanwhile; then the meter is locked. */
+/* Read the driver's figure until no other reading was entered meanwhile; then the meter is
+ * locked. */
 static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 {
 	for (int looks = 1;; looks++) {
-		*reading = look(meter);
+		uint64_t before = __atomic_load_n(&meter->readings, __ATOMIC_ACQUIRE);
+
+		reading->bytes = 0;
+		reading->known = vgpu_meter_reserved(meter, &reading->bytes);
 		if (!vgpu_lock(&meter->lock))
 			return false;
-		if (!reading->known || reading->before == meter->readings)
+		if (!reading->known || before == meter->readings)
 			return true;
 		if (looks == MOST_LOOKS) { /* the larger is never too little */
 			reading->bytes +=

@@ -157,23 +157,19 @@ static CUresult begin_growths(struct growths *growths, const struct vgpu_graph_n
 	} while (0)
 
 /* A launch or an upload; `own`: the stream under its own name. */
-#define ALLOCATING(symbol)                                                                         \
-	static CUresult submit_##symbol(enum vgpu_function real, CUgraphExec exec,                 \
-					CUstream stream, CUstream own)                             \
-	{                                                                                          \
-		struct vgpu_graph_needs needs;                                                     \
-		CUresult result;                                                                   \
-                                                                                                   \
-		if (!vgpu_executable_graphs_find((uintptr_t)exec, &needs))                         \
-			return as_##symbol(real, exec, stream);                                    \
-		CALL_ALLOCATING(result, &needs, own, as_##symbol(real, exec, stream));             \
-		if (result == CUDA_SUCCESS)                                                        \
-			vgpu_executable_graphs_launched((uintptr_t)exec, &needs);                  \
-		return result;                                                                     \
-	}
+static CUresult submit(CUresult (*driver)(enum vgpu_function, CUgraphExec, CUstream),
+		       enum vgpu_function real, CUgraphExec exec, CUstream stream, CUstream own)
+{
+	struct vgpu_graph_needs needs;
+	CUresult result;
 
-ALLOCATING(cuGraphLaunch)
-ALLOCATING(cuGraphUpload)
+	if (!vgpu_executable_graphs_find((uintptr_t)exec, &needs))
+		return driver(real, exec, stream);
+	CALL_ALLOCATING(result, &needs, own, driver(real, exec, stream));
+	if (result == CUDA_SUCCESS)
+		vgpu_executable_graphs_launched((uintptr_t)exec, &needs);
+	return result;
+}
 
 /* Its turn comes before its memory is reserved. */
 CUresult on_cuGraphLaunch(enum vgpu_function real, CUgraphExec exec, CUstream stream)
@@ -183,15 +179,15 @@ CUresult on_cuGraphLaunch(enum vgpu_function real, CUgraphExec exec, CUstream st
 	CUresult result;
 
 	vgpu_launch_begin(&launch, own, (uint64_t)(uintptr_t)exec, 0);
-	result = submit_cuGraphLaunch(real, exec, stream, own);
+	result = submit(as_cuGraphLaunch, real, exec, stream, own);
 	vgpu_launch_end(&launch);
 	return result;
 }
 
 CUresult on_cuGraphUpload(enum vgpu_function real, CUgraphExec exec, CUstream stream)
 {
-	return submit_cuGraphUpload(real, exec, stream,
-				    vgpu_own_stream(stream, real == VGPU_ID_cuGraphUpload_ptsz));
+	return submit(as_cuGraphUpload, real, exec, stream,
+		      vgpu_own_stream(stream, real == VGPU_ID_cuGraphUpload_ptsz));
 }
 
 CUresult on_cuGraphInstantiateWithParams(enum vgpu_function real, CUgraphExec *exec, CUgraph graph,

@@ -4,21 +4,9 @@
 #include "loader/hooks.h"
 #include "loader/loader.h"
 
-/*
- * A driver that is unloaded may leave the GPU's memory allocated without any call; one loaded in
- * its place gives out the same handles again, which would be mistaken for the old ones.
- */
-static void keep_driver(void)
-{
-	static bool kept;
-
-	if (__atomic_exchange_n(&kept, true, __ATOMIC_RELAXED))
-		return;
-	vgpu_loader_keep(vgpu_real_pointer(VGPU_ID_cuInit));
-}
-
 CUresult cuInit(unsigned int flags)
 {
+	static bool kept;
 	enum vgpu_enforcement enforcement = vgpu_enforcement_begin();
 	CUresult result;
 
@@ -27,8 +15,12 @@ CUresult cuInit(unsigned int flags)
 	result = real_cuInit(flags);
 	if (result != CUDA_SUCCESS)
 		return result;
-	if (enforcement == VGPU_ENFORCEMENT_ACTIVE)
-		keep_driver();
+	/* A driver that is unloaded may leave the GPU's memory allocated without any call; one
+	 * loaded in its place gives out the same handles again, which would be mistaken for the old
+	 * ones. */
+	if (enforcement == VGPU_ENFORCEMENT_ACTIVE &&
+	    !__atomic_exchange_n(&kept, true, __ATOMIC_RELAXED))
+		vgpu_loader_keep(vgpu_real_pointer(VGPU_ID_cuInit));
 	vgpu_register_devices();
 	return CUDA_SUCCESS;
 }

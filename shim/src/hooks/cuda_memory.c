@@ -22,14 +22,16 @@ static void keep_lost(const struct vgpu_reservation *reservation, uint64_t size_
 		(void)vgpu_charge(reservation->place.gpu, bytes - reservation->bytes);
 }
 
-/* After the driver's answer to a reserved allocation. */
+/* After the driver's answer to a reserved allocation; `out` is the program's. */
 static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint64_t address,
-		     uint64_t size_bytes)
+		     uint64_t size_bytes, CUdeviceptr *out)
 {
 	if (result == CUDA_SUCCESS) {
 		result = vgpu_keep_memory(reservation, address, size_bytes);
-		if (result == CUDA_SUCCESS)
+		if (result == CUDA_SUCCESS) {
+			*out = address;
 			return result;
+		}
 		if (real_cuMemFree_v2(address) != CUDA_SUCCESS) {
 			keep_lost(reservation, size_bytes);
 			return result;
@@ -51,10 +53,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t size_bytes)
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAlloc_v2(&given, size_bytes));
-	result = keep(&reservation, result, given, size_bytes);
-	if (result == CUDA_SUCCESS)
-		*dptr = given;
-	return result;
+	return keep(&reservation, result, given, size_bytes, dptr);
 }
 
 static bool managed_is_free(void)
@@ -84,33 +83,21 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int fl
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(result, &reservation, real_cuMemAllocManaged(&given, size_bytes, flags));
-	result = keep(&reservation, result, given, size_bytes);
-	if (result == CUDA_SUCCESS)
-		*dptr = given;
-	return result;
+	return keep(&reservation, result, given, size_bytes, dptr);
 }
 
 /* Rows at the greatest pitch of any driver; the driver returns the actual one. */
-static uint64_t pitched_bytes(uint64_t width_bytes, uint64_t rows)
-{
-	uint64_t pitch_bytes = (width_bytes + PITCH_BYTES - 1) & ~(uint64_t)(PITCH_BYTES - 1);
-	uint64_t bytes;
-
-	return pitch_bytes < width_bytes || __builtin_mul_overflow(pitch_bytes, rows, &bytes)
-		   ? UINT64_MAX
-		   : bytes;
-}
-
 static CUresult reserve_pitched(uint64_t width_bytes, uint64_t rows, unsigned int element_bytes,
 				struct vgpu_reservation *reservation)
 {
-	uint64_t bytes = pitched_bytes(width_bytes, rows);
-	CUresult result = vgpu_reserve_memory(bytes, reservation);
+	uint64_t pitch_bytes = (width_bytes + PITCH_BYTES - 1) & ~(uint64_t)(PITCH_BYTES - 1);
+	uint64_t bytes;
+	bool malformed =
+	    pitch_bytes < width_bytes || __builtin_mul_overflow(pitch_bytes, rows, &bytes);
+	CUresult result = vgpu_reserve_memory(malformed ? UINT64_MAX : bytes, reservation);
 
-	if (bytes == UINT64_MAX ||
-	    (element_bytes != 4 && element_bytes != 8 && element_bytes != 16))
-		return vgpu_defer_to_driver(reservation, result);
-	return result;
+	malformed |= element_bytes != 4 && element_bytes != 8 && element_bytes != 16;
+	return malformed ? vgpu_defer_to_driver(reservation, result) : result;
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width_bytes, size_t height,
@@ -129,11 +116,9 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pitch, size_t width_bytes
 	VGPU_CALL_RESERVED(
 	    result, &reservation,
 	    real_cuMemAllocPitch_v2(&given, &given_pitch, width_bytes, height, element_bytes));
-	result = keep(&reservation, result, given, (uint64_t)given_pitch * height);
-	if (result == CUDA_SUCCESS) {
-		*dptr = given;
+	result = keep(&reservation, result, given, (uint64_t)given_pitch * height, dptr);
+	if (result == CUDA_SUCCESS)
 		*pitch = given_pitch;
-	}
 	return result;
 }
 

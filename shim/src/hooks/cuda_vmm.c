@@ -17,17 +17,10 @@
 enum { MINIMUM = 0 }; /* CU_MEM_ALLOC_GRANULARITY_ */
 enum { HANDLE_TYPE_FABRIC = 8, FABRIC_HANDLE_BYTES = 64 };
 
-static const struct vgpu_claim_to nowhere;
-
 /* The driver may return one handle several times for the same memory. */
 static struct vgpu_claim_to by_handle(uint64_t handle)
 {
 	return (struct vgpu_claim_to){VGPU_CLAIM_HANDLE, true, .key = handle};
-}
-
-static void drop_claim(uint32_t claim)
-{
-	vgpu_claim_end(claim, CUDA_ERROR_INVALID_VALUE, nowhere);
 }
 
 /* By the driver's own rules, obtained by a query. */
@@ -227,7 +220,7 @@ static CUresult claim_mapping(CUmemGenericAllocationHandle handle, uint64_t size
 	named = *claim;
 	*claim = 0;
 	result = claim_foreign(&memory, size_bytes, claim);
-	drop_claim(named);
+	vgpu_settle_claims(named, CUDA_SUCCESS);
 	return result;
 }
 
@@ -295,7 +288,7 @@ static void share_export(CUmemGenericAllocationHandle handle, const void *sharea
 	} else if (type == HANDLE_TYPE_FABRIC) {
 		(void)share(claim, vgpu_export_key_of(shareable, FABRIC_HANDLE_BYTES, multicast));
 	}
-	drop_claim(claim);
+	vgpu_settle_claims(claim, CUDA_SUCCESS);
 }
 
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,

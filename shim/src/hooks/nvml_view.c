@@ -57,19 +57,15 @@ static enum vgpu_enforcement look_up(nvmlDevice_t device, int *gpu)
 static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_t *result)
 {
 	int gpu;
+	enum vgpu_enforcement enforcement = look_up(device, &gpu);
 
-	switch (look_up(device, &gpu)) {
-	case VGPU_ENFORCEMENT_NONE:
-		return false;
-	case VGPU_ENFORCEMENT_FAILED:
+	if (enforcement == VGPU_ENFORCEMENT_ACTIVE) {
+		*view = vgpu_view_of(gpu, view->total_bytes, view->free_bytes);
+	} else if (enforcement == VGPU_ENFORCEMENT_FAILED) {
 		*result = NVML_ERROR_NO_PERMISSION;
 		*view = (struct vgpu_memory_view){0};
-		return true;
-	case VGPU_ENFORCEMENT_ACTIVE:
-		break;
 	}
-	*view = vgpu_view_of(gpu, view->total_bytes, view->free_bytes);
-	return true;
+	return enforcement != VGPU_ENFORCEMENT_NONE;
 }
 
 #define SHOWING(name, type, ...)                                                                   \

@@ -28,6 +28,20 @@ static struct table *table(void)
 	return vgpu_fork_wiped_pages((struct vgpu_fork_wiped **)&shared, sizeof(struct table));
 }
 
+/* With its lock; NULL: not available. */
+static struct table *enter(void)
+{
+	struct table *t = table();
+
+	return t && vgpu_lock(&t->lock) ? t : NULL;
+}
+
+/* The same, and NULL if nothing is entered. */
+static struct table *enter_used(void)
+{
+	return __atomic_load_n(&live, __ATOMIC_RELAXED) ? enter() : NULL;
+}
+
 static uint32_t hash_position(uint64_t exec)
 {
 	return (uint32_t)((exec * UINT64_C(0x9e3779b97f4a7c15)) >> 53);
@@ -69,10 +83,10 @@ static void remove_at(struct table *t, uint32_t hole)
 
 bool vgpu_executable_graphs_put(uint64_t exec, const struct vgpu_graph_needs *bounds)
 {
-	struct table *t = table();
+	struct table *t = enter();
 	struct entry *entry;
 
-	if (!t || !vgpu_lock(&t->lock))
+	if (!t)
 		return false;
 	entry = find(t, exec, true);
 	if (entry) {
@@ -84,17 +98,12 @@ bool vgpu_executable_graphs_put(uint64_t exec, const struct vgpu_graph_needs *bo
 	return entry;
 }
 
-static bool any(void)
-{
-	return __atomic_load_n(&live, __ATOMIC_RELAXED);
-}
-
 bool vgpu_executable_graphs_remove(uint64_t exec, struct vgpu_graph_needs *bounds)
 {
-	struct table *t = any() ? table() : NULL;
+	struct table *t = enter_used();
 	struct entry *entry;
 
-	if (!t || !vgpu_lock(&t->lock))
+	if (!t)
 		return false;
 	entry = find(t, exec, false);
 	if (entry) {
@@ -108,10 +117,10 @@ bool vgpu_executable_graphs_remove(uint64_t exec, struct vgpu_graph_needs *bound
 
 bool vgpu_executable_graphs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 {
-	struct table *t = any() ? table() : NULL;
+	struct table *t = enter_used();
 	struct entry *entry;
 
-	if (!t || !vgpu_lock(&t->lock))
+	if (!t)
 		return false;
 	entry = find(t, exec, false);
 	if (entry)
@@ -128,9 +137,9 @@ bool vgpu_executable_graphs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 /* If the lock is not available they stay at 0, which is soon outdated. */
 void vgpu_executable_graphs_count_trims(struct vgpu_graph_needs *bounds)
 {
-	struct table *t = table();
+	struct table *t = enter();
 
-	if (!t || !vgpu_lock(&t->lock))
+	if (!t)
 		return;
 	for (int gpu = 0; gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++)
 		bounds->trims[gpu] = t->trims[gpu];
@@ -139,12 +148,10 @@ void vgpu_executable_graphs_count_trims(struct vgpu_graph_needs *bounds)
 
 void vgpu_executable_graphs_launched(uint64_t exec, const struct vgpu_graph_needs *bounds)
 {
-	struct table *t = any() ? table() : NULL;
+	struct table *t = enter_used();
 	struct entry *entry;
 
 	if (!t)
-		return;
-	if (!vgpu_lock(&t->lock))
 		return;
 	entry = find(t, exec, false);
 	for (int gpu = 0; entry && gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++)
@@ -154,11 +161,9 @@ void vgpu_executable_graphs_launched(uint64_t exec, const struct vgpu_graph_need
 
 void vgpu_executable_graphs_trimmed(int gpu)
 {
-	struct table *t = __atomic_load_n(&shared, __ATOMIC_ACQUIRE) ? table() : NULL;
+	struct table *t = gpu >= 0 && __atomic_load_n(&shared, __ATOMIC_ACQUIRE) ? enter() : NULL;
 
-	if (!t || gpu < 0)
-		return;
-	if (!vgpu_lock(&t->lock))
+	if (!t)
 		return;
 	t->trims[gpu]++;
 	vgpu_unlock(&t->lock);

@@ -24,10 +24,15 @@ struct vgpu_registers {
 void *vgpu_dlopen_target(struct vgpu_registers *call);
 void *vgpu_dlmopen_target(struct vgpu_registers *call);
 
-static const char *const NAMES[] = {
-    [VGPU_LOADER_DLSYM] = "dlsym",     [VGPU_LOADER_DLVSYM] = "dlvsym",
-    [VGPU_LOADER_DLOPEN] = "dlopen",   [VGPU_LOADER_DLMOPEN] = "dlmopen",
-    [VGPU_LOADER_DLERROR] = "dlerror",
+static const struct {
+	const char *name;
+	void *entry; /* the library's */
+} FUNCTIONS[VGPU_LOADER_COUNT] = {
+    [VGPU_LOADER_DLSYM] = {"dlsym", (void *)dlsym},
+    [VGPU_LOADER_DLVSYM] = {"dlvsym", (void *)dlvsym},
+    [VGPU_LOADER_DLOPEN] = {"dlopen", (void *)dlopen},
+    [VGPU_LOADER_DLMOPEN] = {"dlmopen", (void *)dlmopen},
+    [VGPU_LOADER_DLERROR] = {"dlerror", NULL},
 };
 
 /*
@@ -55,12 +60,12 @@ static void *libcs_own(const char *name)
 static void *find(enum vgpu_loader_function function)
 {
 	struct vgpu_object us;
-	void *own = libcs_own(NAMES[function]);
+	void *own = libcs_own(FUNCTIONS[function].name);
 	void *next = NULL;
 
 	if (own && (function == VGPU_LOADER_DLOPEN || function == VGPU_LOADER_DLMOPEN) &&
 	    vgpu_object_ourselves(&us))
-		next = vgpu_definition_in(NAMES[function], us.order + 1, INT_MAX);
+		next = vgpu_definition_in(FUNCTIONS[function].name, us.order + 1, INT_MAX);
 	return next ? next : own;
 }
 
@@ -81,20 +86,14 @@ int vgpu_loader_named(const char *name)
 	if (!name || name[0] != 'd' || name[1] != 'l')
 		return -1;
 	for (int function = 0; function < VGPU_LOADER_WRAPPED; function++)
-		if (vgpu_text_same(NAMES[function], name))
+		if (vgpu_text_same(FUNCTIONS[function].name, name))
 			return function;
 	return -1;
 }
 
 void *vgpu_loader_entry(enum vgpu_loader_function function)
 {
-	static void *const entries[VGPU_LOADER_WRAPPED] = {
-	    [VGPU_LOADER_DLSYM] = (void *)dlsym,
-	    [VGPU_LOADER_DLVSYM] = (void *)dlvsym,
-	    [VGPU_LOADER_DLOPEN] = (void *)dlopen,
-	    [VGPU_LOADER_DLMOPEN] = (void *)dlmopen,
-	};
-	return entries[function];
+	return FUNCTIONS[function].entry;
 }
 
 static void *no_answer(void)

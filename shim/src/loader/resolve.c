@@ -113,6 +113,16 @@ void *vgpu_real_find(enum vgpu_function function)
 	return __atomic_load_n(&vgpu_real[function], __ATOMIC_RELAXED);
 }
 
+void *vgpu_in_driver(const void *unhooked, enum vgpu_function hook)
+{
+	struct vgpu_object object;
+
+	if (!vgpu_object_by_address(unhooked, &object) ||
+	    !vgpu_text_same(object.soname, LIBRARIES[FUNCTIONS[hook].library].soname))
+		return NULL;
+	return vgpu_object_function(&object, FUNCTIONS[hook].name);
+}
+
 struct answer {
 	void *found;
 	enum vgpu_function hook;
@@ -123,15 +133,11 @@ static void substitute_unchanged(struct vgpu_object_changes now, void *data)
 {
 	struct answer *answer = data;
 	enum vgpu_library library = FUNCTIONS[answer->hook].library;
-	struct vgpu_object object;
 
 	refresh_unchanged(now, &library);
-	if (answer->found != __atomic_load_n(&vgpu_real[answer->hook], __ATOMIC_RELAXED) &&
-	    (!vgpu_object_by_address(answer->found, &object) ||
-	     !vgpu_text_same(object.soname, LIBRARIES[library].soname) ||
-	     vgpu_object_function(&object, FUNCTIONS[answer->hook].name) != answer->found))
-		return;
-	answer->found = vgpu_wrapper(answer->hook);
+	if (answer->found == __atomic_load_n(&vgpu_real[answer->hook], __ATOMIC_RELAXED) ||
+	    answer->found == vgpu_in_driver(answer->found, answer->hook))
+		answer->found = vgpu_wrapper(answer->hook);
 }
 
 void *vgpu_substitute(void *found, enum vgpu_function hook)
@@ -146,14 +152,4 @@ void *vgpu_substitute(void *found, enum vgpu_function hook)
 const char *vgpu_unhooked(enum vgpu_function hook)
 {
 	return LIBRARIES[FUNCTIONS[hook].library].unhooked;
-}
-
-void *vgpu_in_driver(const void *unhooked, enum vgpu_function hook)
-{
-	struct vgpu_object object;
-
-	if (!vgpu_object_by_address(unhooked, &object) ||
-	    !vgpu_text_same(object.soname, LIBRARIES[FUNCTIONS[hook].library].soname))
-		return NULL;
-	return vgpu_object_function(&object, FUNCTIONS[hook].name);
 }

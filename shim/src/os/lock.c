@@ -46,8 +46,8 @@ bool vgpu_lock_wait(struct vgpu_lock *lock)
 	const struct timespec pause = {.tv_nsec = PAUSE_NS};
 	uint32_t pauses = 0;
 
-	if (vgpu_lock_is_mine(lock))
-		return false;
+	if (__atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED) == vgpu_thread_id())
+		return false; /* a signal handler in its own thread */
 	for (uint32_t spins = 0; !vgpu_lock_take(lock, 0); spins++) {
 		if (spins % SPINS_PER_YIELD != SPINS_PER_YIELD - 1)
 			wait_a_little();
@@ -62,9 +62,4 @@ bool vgpu_lock_wait(struct vgpu_lock *lock)
 				NULL); /* yield runs no thread of lower priority */
 	}
 	return true;
-}
-
-bool vgpu_lock_is_mine(const struct vgpu_lock *lock)
-{
-	return __atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED) == vgpu_thread_id();
 }

@@ -32,7 +32,6 @@ extern __thread uint32_t vgpu_locks_held; /* by this thread */
 
 bool vgpu_lock_wait(struct vgpu_lock *lock);
 bool vgpu_trylock(struct vgpu_lock *lock);
-bool vgpu_lock_is_mine(const struct vgpu_lock *lock); /* the calling thread holds it */
 
 /* False: not available, see above. */
 __attribute__((warn_unused_result)) static inline bool vgpu_lock(struct vgpu_lock *lock)

@@ -10,8 +10,6 @@
  */
 #include <errno.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "os/step.h"
 #include "region/directory.h"
@@ -38,29 +36,19 @@ static enum vgpu_result look_locked(struct vgpu_process *process, struct vgpu_er
 	return result == VGPU_OK ? VGPU_OK : vgpu_fail(error, result, os_errno, path);
 }
 
-static void unlock_gpus(struct vgpu_process *process, int count)
-{
-	for (int gpu = 0; gpu < count; gpu++)
-		vgpu_unlock(&process->gpus[gpu].lock);
-}
-
-static bool lock_gpus(struct vgpu_process *process)
-{
-	for (int gpu = 0; gpu < VGPU_ENVIRONMENT_MAX_GPUS; gpu++)
-		if (!vgpu_lock(&process->gpus[gpu].lock)) {
-			unlock_gpus(process, gpu);
-			return false;
-		}
-	return true;
-}
-
 static bool set_attached(struct vgpu_process *process, bool attached)
 {
-	if (!lock_gpus(process))
-		return false;
-	__atomic_store_n(&process->attached, attached, __ATOMIC_RELEASE);
-	unlock_gpus(process, VGPU_ENVIRONMENT_MAX_GPUS);
-	return true;
+	int locked = 0;
+	bool all;
+
+	while (locked < VGPU_ENVIRONMENT_MAX_GPUS && vgpu_lock(&process->gpus[locked].lock))
+		locked++;
+	all = locked == VGPU_ENVIRONMENT_MAX_GPUS;
+	if (all)
+		__atomic_store_n(&process->attached, attached, __ATOMIC_RELEASE);
+	while (locked)
+		vgpu_unlock(&process->gpus[--locked].lock);
+	return all;
 }
 
 static void drop_anchor(struct vgpu_process *process)

@@ -105,16 +105,17 @@ static void set_limits(int gpu, const struct vgpu_grant_limits *from)
 {
 	struct vgpu_grant_limits *to = &grant.limits[gpu];
 
-	__atomic_store_n(&to->limit_bytes, from->limit_bytes, __ATOMIC_RELAXED);
-	__atomic_store_n(&to->overhead_bytes, from->overhead_bytes, __ATOMIC_RELAXED);
-	__atomic_store_n(
-	    &to->chargeable_bytes,
-	    from->limit_bytes > from->overhead_bytes ? from->limit_bytes - from->overhead_bytes : 0,
-	    __ATOMIC_RELAXED);
-	__atomic_store_n(&to->context_bytes, from->context_bytes, __ATOMIC_RELAXED);
-	__atomic_store_n(&to->code_bytes, from->code_bytes, __ATOMIC_RELAXED);
-	__atomic_store_n(&to->core_percent, from->core_percent, __ATOMIC_RELAXED);
-	__atomic_store_n(&to->flags, from->flags, __ATOMIC_RELAXED);
+#define SET(field, value) __atomic_store_n(&to->field, value, __ATOMIC_RELAXED)
+	SET(limit_bytes, from->limit_bytes);
+	SET(overhead_bytes, from->overhead_bytes);
+	SET(chargeable_bytes, from->limit_bytes > from->overhead_bytes
+				  ? from->limit_bytes - from->overhead_bytes
+				  : 0);
+	SET(context_bytes, from->context_bytes);
+	SET(code_bytes, from->code_bytes);
+	SET(core_percent, from->core_percent);
+	SET(flags, from->flags);
+#undef SET
 }
 
 static void take_limits(const union copy *copy, const uint64_t seen[COPIES])

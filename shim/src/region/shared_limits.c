@@ -123,15 +123,6 @@ static int entry_of(const struct vgpu_view *view, const uint8_t uuid[16])
 	return -1;
 }
 
-static void write_limit(struct vgpu_region_gpu *entry, const uint8_t uuid[16],
-			const struct vgpu_environment_limit *limit)
-{
-	memcpy(entry->uuid, uuid, 16);
-	entry->limit_bytes = limit->bytes;
-	entry->core_percent = limit->core_percent;
-	__atomic_store_n(&entry->known, VGPU_GPU_LIMITED, __ATOMIC_RELEASE);
-}
-
 int vgpu_limits_register(const uint8_t uuid[16], int number)
 {
 	const struct vgpu_environment *environment = vgpu_directory_environment();
@@ -148,8 +139,12 @@ int vgpu_limits_register(const uint8_t uuid[16], int number)
 		gpu = entry_of(&process->view, uuid);
 	if (gpu >= 0) {
 		entry = vgpu_view_gpu(&process->view, gpu);
-		if (entry->known != VGPU_GPU_LIMITED)
-			write_limit(entry, uuid, &environment->limits[number]);
+		if (entry->known != VGPU_GPU_LIMITED) {
+			memcpy(entry->uuid, uuid, 16);
+			entry->limit_bytes = environment->limits[number].bytes;
+			entry->core_percent = environment->limits[number].core_percent;
+			__atomic_store_n(&entry->known, VGPU_GPU_LIMITED, __ATOMIC_RELEASE);
+		}
 		vgpu_grant_add(gpu, uuid,
 			       &(struct vgpu_grant_limits){
 				   .limit_bytes = entry->limit_bytes,

@@ -23,27 +23,12 @@ static inline struct flock vgpu_slot_byte(uint32_t slot, short type)
 	};
 }
 
-static inline bool vgpu_slot_lock_as(int fd, uint32_t slot, short type)
+/* F_WRLCK, F_RDLCK (also from the exclusive lock to the shared one, without a gap), F_UNLCK. */
+static inline bool vgpu_slot_lock(int fd, uint32_t slot, short type)
 {
 	struct flock lock = vgpu_slot_byte(slot, type);
 
 	return syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0;
-}
-
-static inline bool vgpu_slot_lock(int fd, uint32_t slot)
-{
-	return vgpu_slot_lock_as(fd, slot, F_WRLCK);
-}
-
-/* Also from the exclusive lock to the shared one, without a gap. */
-static inline bool vgpu_slot_lock_shared(int fd, uint32_t slot)
-{
-	return vgpu_slot_lock_as(fd, slot, F_RDLCK);
-}
-
-static inline void vgpu_slot_unlock(int fd, uint32_t slot)
-{
-	(void)vgpu_slot_lock_as(fd, slot, F_UNLCK);
 }
 
 /* True if held by another open file description; also if the kernel does not report it. */

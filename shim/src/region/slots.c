@@ -80,11 +80,11 @@ static bool has_exited(const struct vgpu_slots *slots, uint32_t number, enum vgp
 
 void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
 {
-	if (!vgpu_slot_lock(slots->fd, owner->slot))
+	if (!vgpu_slot_lock(slots->fd, owner->slot, F_WRLCK))
 		return;
 	VGPU_AT(FREE_LOCKED);
 	free_locked(vgpu_view_slot(slots->view, owner->slot), owner);
-	vgpu_slot_unlock(slots->fd, owner->slot);
+	(void)vgpu_slot_lock(slots->fd, owner->slot, F_UNLCK);
 }
 
 /*
@@ -228,14 +228,14 @@ static bool claim(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint
 	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
 	bool taken = false;
 
-	if (state_of(slot) == VGPU_SLOT_FREE && vgpu_slot_lock(slots->fd, owner->slot)) {
+	if (state_of(slot) == VGPU_SLOT_FREE && vgpu_slot_lock(slots->fd, owner->slot, F_WRLCK)) {
 		VGPU_AT(CLAIM_LOCKED);
 		owner->generation = generation_of(slot);
 		taken = state_of(slot) == VGPU_SLOT_FREE;
 		if (taken)
 			take_locked(slots, owner, state);
 		else
-			vgpu_slot_unlock(slots->fd, owner->slot);
+			(void)vgpu_slot_lock(slots->fd, owner->slot, F_UNLCK);
 	}
 	if (!taken)
 		mark_passed_over(slot);
@@ -254,7 +254,7 @@ bool vgpu_slots_claim(const struct vgpu_slots *slots, struct vgpu_owner *owner, 
 
 void vgpu_slots_offer(const struct vgpu_slots *slots, const struct vgpu_owner *owner, uint64_t key)
 {
-	vgpu_slot_lock_shared(slots->fd, owner->slot);
+	(void)vgpu_slot_lock(slots->fd, owner->slot, F_RDLCK);
 	__atomic_store_n(&vgpu_view_slot(slots->view, owner->slot)->shared_key, key,
 			 __ATOMIC_SEQ_CST);
 }
@@ -282,11 +282,11 @@ bool vgpu_slots_find_shared(const struct vgpu_slots *slots, uint64_t key, struct
 
 bool vgpu_slots_join(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint64_t key)
 {
-	if (!vgpu_slot_lock_shared(slots->fd, owner->slot))
+	if (!vgpu_slot_lock(slots->fd, owner->slot, F_RDLCK))
 		return false;
 	VGPU_AT(JOIN_LOCKED);
 	if (is_offered(slots, owner, key))
 		return true;
-	vgpu_slot_unlock(slots->fd, owner->slot);
+	(void)vgpu_slot_lock(slots->fd, owner->slot, F_UNLCK);
 	return false;
 }
