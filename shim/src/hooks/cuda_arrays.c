@@ -141,46 +141,36 @@ static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint6
 	return result;
 }
 
-/* `depth` and `flags`: as in the description; the two-dimensional one has none. */
-#define CREATING(symbol, description, depth_, flags_)                                              \
-	CUresult symbol(CUarray *array, const description *described)                              \
+/* `depth` and `flags`: as in the description; the two-dimensional one has none. `into` is the
+ * program's pointer where the driver alone is called. */
+#define CREATING(symbol, type, kind, destroy, params, args, depth_, flags_, levels_)               \
+	CUresult symbol params                                                                     \
 	{                                                                                          \
 		struct vgpu_reservation reservation;                                               \
-		CUarray made = NULL;                                                               \
+		type made = NULL, *into = out;                                                     \
 		CUresult result;                                                                   \
                                                                                                    \
-		if (!array || !described)                                                          \
-			return real_##symbol(array, described);                                    \
+		if (!out || !described || (kind == VGPU_KIND_MIPMAP && !(levels_)))                \
+			return real_##symbol args;                                                 \
 		result = reserve(&(CUDA_ARRAY3D_DESCRIPTOR){described->width, described->height,   \
 							    depth_, described->format,             \
 							    described->channels, flags_},          \
-				 0, &reservation);                                                 \
+				 levels_, &reservation);                                           \
 		if (result != CUDA_SUCCESS)                                                        \
 			return result;                                                             \
-		VGPU_CALL_RESERVED(result, &reservation, real_##symbol(&made, described));         \
-		return keep(&reservation, result, VGPU_KIND_ARRAY, made, (void **)array,           \
-			    destroy_array);                                                        \
+		into = &made;                                                                      \
+		VGPU_CALL_RESERVED(result, &reservation, real_##symbol args);                      \
+		return keep(&reservation, result, kind, made, (void **)out, destroy);              \
 	}
 
-CREATING(cuArrayCreate_v2, CUDA_ARRAY_DESCRIPTOR, 0, 0)
-CREATING(cuArray3DCreate_v2, CUDA_ARRAY3D_DESCRIPTOR, described->depth, described->flags)
-
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *mipmap, const CUDA_ARRAY3D_DESCRIPTOR *described,
-				unsigned int levels)
-{
-	struct vgpu_reservation reservation;
-	CUmipmappedArray made = NULL;
-	CUresult result;
-
-	if (!mipmap || !described || !levels)
-		return real_cuMipmappedArrayCreate(mipmap, described, levels);
-	result = reserve(described, levels, &reservation);
-	if (result != CUDA_SUCCESS)
-		return result;
-	VGPU_CALL_RESERVED(result, &reservation,
-			   real_cuMipmappedArrayCreate(&made, described, levels));
-	return keep(&reservation, result, VGPU_KIND_MIPMAP, made, (void **)mipmap, destroy_mipmap);
-}
+CREATING(cuArrayCreate_v2, CUarray, VGPU_KIND_ARRAY, destroy_array,
+	 (CUarray * out, const CUDA_ARRAY_DESCRIPTOR *described), (into, described), 0, 0, 0)
+CREATING(cuArray3DCreate_v2, CUarray, VGPU_KIND_ARRAY, destroy_array,
+	 (CUarray * out, const CUDA_ARRAY3D_DESCRIPTOR *described), (into, described),
+	 described->depth, described->flags, 0)
+CREATING(cuMipmappedArrayCreate, CUmipmappedArray, VGPU_KIND_MIPMAP, destroy_mipmap,
+	 (CUmipmappedArray * out, const CUDA_ARRAY3D_DESCRIPTOR *described, unsigned int levels),
+	 (into, described, levels), described->depth, described->flags, levels)
 
 CUresult cuArrayDestroy(CUarray array)
 {

@@ -22,7 +22,8 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
 }
 
 /* The memory to bind, by its handle or its address, is claimed before the driver is called. */
-#define BINDING(symbol, params, args, claim)                                                       \
+#define HOOK(symbol, library, params, args)
+#define CUDA_BINDING_HOOK(symbol, base, first, last, claim, params, args)                          \
 	CUresult symbol params                                                                     \
 	{                                                                                          \
 		struct vgpu_claim_to to = {                                                        \
@@ -41,28 +42,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
 		vgpu_claim_end(claims, result, to);                                                \
 		return result;                                                                     \
 	}
-
-BINDING(cuMulticastBindMem,
-	(CUmemGenericAllocationHandle multicast, size_t offset, CUmemGenericAllocationHandle memory,
-	 size_t memory_offset, size_t size_bytes, unsigned long long flags),
-	(multicast, offset, memory, memory_offset, size_bytes, flags),
-	vgpu_claim_handle(memory, &claims))
-BINDING(cuMulticastBindMem_v2,
-	(CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
-	 CUmemGenericAllocationHandle memory, size_t memory_offset, size_t size_bytes,
-	 unsigned long long flags),
-	(multicast, device, offset, memory, memory_offset, size_bytes, flags),
-	vgpu_claim_handle(memory, &claims))
-BINDING(cuMulticastBindAddr,
-	(CUmemGenericAllocationHandle multicast, size_t offset, CUdeviceptr address,
-	 size_t size_bytes, unsigned long long flags),
-	(multicast, offset, address, size_bytes, flags),
-	vgpu_claim_range(address, size_bytes, &claims))
-BINDING(cuMulticastBindAddr_v2,
-	(CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
-	 CUdeviceptr address, size_t size_bytes, unsigned long long flags),
-	(multicast, device, offset, address, size_bytes, flags),
-	vgpu_claim_range(address, size_bytes, &claims))
+#include "loader/hooks.def"
 
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle multicast, CUdevice device, size_t offset,
 			   size_t size_bytes)

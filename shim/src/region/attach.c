@@ -160,8 +160,8 @@ enum vgpu_result vgpu_attach_again(struct vgpu_process *process)
 	if (!vgpu_lock(&process->setup))
 		return VGPU_SYSTEM;
 	if (process->attached &&
-	    __atomic_load_n(&vgpu_view_slot(&process->view, process->owner.slot)->generation,
-			    __ATOMIC_ACQUIRE) != process->owner.generation)
+	    vgpu_slot_generation(vgpu_view_slot(&process->view, process->owner.slot)) !=
+		process->owner.generation)
 		(void)set_attached(process, false);
 	vgpu_unlock(&process->setup);
 	return vgpu_attach(NULL);

@@ -20,10 +20,10 @@ static bool name_holder(const struct vgpu_process *process, int gpu, uint32_t nu
 			struct vgpu_holder *holder)
 {
 	const struct vgpu_region_slot *slot = vgpu_view_slot(&process->view, number);
-	uint64_t generation = __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE);
+	uint64_t generation = vgpu_slot_generation(slot);
 	struct vgpu_identity identity = vgpu_slots_holder(slot);
 
-	if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_LIVE)
+	if (vgpu_slot_state(slot) != VGPU_SLOT_LIVE)
 		return false;
 	holder->bytes = vgpu_counter_charged_bytes(&process->view, gpu, number);
 	holder->pid = identity.pid;
@@ -33,7 +33,7 @@ static bool name_holder(const struct vgpu_process *process, int gpu, uint32_t nu
 		holder->pid = (uint32_t)syscall(SYS_getpid);
 	else if (vgpu_identity_presence(&process->self, &identity) != VGPU_PRESENT)
 		return false;
-	return __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE) == generation;
+	return vgpu_slot_generation(slot) == generation;
 }
 
 bool vgpu_next_holder(int gpu, uint32_t *cursor, struct vgpu_holder *holder)
@@ -43,8 +43,7 @@ bool vgpu_next_holder(int gpu, uint32_t *cursor, struct vgpu_holder *holder)
 	while (process && *cursor < VGPU_MAX_SLOTS) {
 		uint32_t number = (*cursor)++;
 
-		if (!__atomic_load_n(&vgpu_view_slot(&process->view, number)->generation,
-				     __ATOMIC_ACQUIRE))
+		if (!vgpu_slot_generation(vgpu_view_slot(&process->view, number)))
 			return false; /* this slot and all above were never taken */
 		if (name_holder(process, gpu, number, holder))
 			return true;

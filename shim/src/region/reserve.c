@@ -207,9 +207,9 @@ static bool leaves_growth(const struct vgpu_process *process, int gpu)
 	for (uint32_t slot = 0; slot < GROWING_SLOTS; slot++) {
 		const struct vgpu_region_slot *holder = vgpu_view_slot(&process->view, slot);
 
-		if (!__atomic_load_n(&holder->generation, __ATOMIC_ACQUIRE))
+		if (!vgpu_slot_generation(holder))
 			break;
-		if (__atomic_load_n(&holder->state, __ATOMIC_ACQUIRE) == VGPU_SLOT_LIVE &&
+		if (vgpu_slot_state(holder) == VGPU_SLOT_LIVE &&
 		    __atomic_load_n(growing_of(process, slot, gpu), __ATOMIC_SEQ_CST))
 			growing_bytes += VGPU_CHUNK_BYTES;
 	}

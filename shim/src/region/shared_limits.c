@@ -38,9 +38,9 @@ static bool no_process_runs(const struct vgpu_view *view)
 	for (uint32_t number = 0; number < VGPU_MAX_SLOTS; number++) {
 		const struct vgpu_region_slot *slot = vgpu_view_slot(view, number);
 
-		if (!__atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE))
+		if (!vgpu_slot_generation(slot))
 			break;
-		if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != VGPU_SLOT_FREE)
+		if (vgpu_slot_state(slot) != VGPU_SLOT_FREE)
 			return false;
 	}
 	return true;

@@ -14,16 +14,6 @@
  * next one continues from there. A process about to refuse or report searches all. */
 #define SLOTS_PER_START 64
 
-static uint64_t generation_of(const struct vgpu_region_slot *slot)
-{
-	return __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE);
-}
-
-static uint32_t state_of(const struct vgpu_region_slot *slot)
-{
-	return __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
-}
-
 void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
 {
 	for (int gpu = 0; gpu < slots->view->gpu_count; gpu++)
@@ -39,7 +29,8 @@ void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *ow
  */
 static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *owner)
 {
-	if (generation_of(slot) != owner->generation || state_of(slot) == VGPU_SLOT_FREE)
+	if (vgpu_slot_generation(slot) != owner->generation ||
+	    vgpu_slot_state(slot) == VGPU_SLOT_FREE)
 		return;
 	__atomic_store_n(&slot->generation, owner->generation + 1, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&slot->start_ticks, 0, __ATOMIC_RELAXED);
@@ -112,7 +103,7 @@ static void reap(const struct vgpu_slots *slots, const struct vgpu_owner *owner,
 	if (!has_exited(slots, owner->slot, search))
 		return;
 	VGPU_AT(REAP_VERDICT);
-	if (state_of(slot) == VGPU_SLOT_SHARED && !no_process_joins(slots, owner->slot, key))
+	if (vgpu_slot_state(slot) == VGPU_SLOT_SHARED && !no_process_joins(slots, owner->slot, key))
 		return;
 	vgpu_slots_drop(slots, owner);
 	vgpu_slots_free(slots, owner);
@@ -120,7 +111,7 @@ static void reap(const struct vgpu_slots *slots, const struct vgpu_owner *owner,
 
 void vgpu_slots_reap_one(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
 {
-	if (generation_of(vgpu_view_slot(slots->view, owner->slot)) == owner->generation)
+	if (vgpu_slot_generation(vgpu_view_slot(slots->view, owner->slot)) == owner->generation)
 		reap(slots, owner, VGPU_SEARCH_QUICK);
 }
 
@@ -132,7 +123,7 @@ static bool reap_range(const struct vgpu_slots *slots, const struct vgpu_owner *
 		struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
 		/* Read before the verdict, and compared after it: the verdict is about this
 		 * holder. */
-		struct vgpu_owner owner = {number, generation_of(slot)};
+		struct vgpu_owner owner = {number, vgpu_slot_generation(slot)};
 
 		if (owner.generation == 0)
 			return true;
@@ -140,7 +131,7 @@ static bool reap_range(const struct vgpu_slots *slots, const struct vgpu_owner *
 			continue;
 		/* A free slot is charged if its last owner, taken for exited, was in
 		 * mid-operation. */
-		if (state_of(slot) == VGPU_SLOT_FREE)
+		if (vgpu_slot_state(slot) == VGPU_SLOT_FREE)
 			vgpu_slots_drop(slots, &owner);
 		else
 			reap(slots, &owner, search);
@@ -158,11 +149,11 @@ static void retire_own(const struct vgpu_slots *slots)
 {
 	for (uint32_t number = 0; number < VGPU_MAX_SLOTS; number++) {
 		struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
-		struct vgpu_owner owner = {number, generation_of(slot)};
+		struct vgpu_owner owner = {number, vgpu_slot_generation(slot)};
 
 		if (owner.generation == 0)
 			break;
-		if (state_of(slot) != VGPU_SLOT_FREE &&
+		if (vgpu_slot_state(slot) != VGPU_SLOT_FREE &&
 		    __atomic_load_n(&slot->pid, __ATOMIC_RELAXED) == slots->self->pid)
 			reap(slots, &owner, VGPU_SEARCH_QUICK);
 	}
@@ -174,7 +165,7 @@ void vgpu_slots_reap_at_start(const struct vgpu_slots *slots)
 	uint32_t begin = 0;
 
 	retire_own(slots);
-	if (generation_of(vgpu_view_slot(slots->view, SLOTS_PER_START)) != 0)
+	if (vgpu_slot_generation(vgpu_view_slot(slots->view, SLOTS_PER_START)) != 0)
 		begin = (uint32_t)__atomic_fetch_add(next, SLOTS_PER_START, __ATOMIC_RELAXED) &
 			(VGPU_MAX_SLOTS - SLOTS_PER_START);
 	if (!reap_range(slots, NULL, begin, begin + SLOTS_PER_START, VGPU_SEARCH_QUICK) || !begin)
@@ -191,7 +182,7 @@ static void mark_passed_over(struct vgpu_region_slot *slot)
 {
 	uint64_t never = 0;
 
-	if (generation_of(slot) == never)
+	if (vgpu_slot_generation(slot) == never)
 		__atomic_compare_exchange_n(&slot->generation, &never, 1, false, __ATOMIC_ACQ_REL,
 					    __ATOMIC_RELAXED);
 }
@@ -228,10 +219,11 @@ static bool claim(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint
 	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
 	bool taken = false;
 
-	if (state_of(slot) == VGPU_SLOT_FREE && vgpu_slot_lock(slots->fd, owner->slot, F_WRLCK)) {
+	if (vgpu_slot_state(slot) == VGPU_SLOT_FREE &&
+	    vgpu_slot_lock(slots->fd, owner->slot, F_WRLCK)) {
 		VGPU_AT(CLAIM_LOCKED);
-		owner->generation = generation_of(slot);
-		taken = state_of(slot) == VGPU_SLOT_FREE;
+		owner->generation = vgpu_slot_generation(slot);
+		taken = vgpu_slot_state(slot) == VGPU_SLOT_FREE;
 		if (taken)
 			take_locked(slots, owner, state);
 		else
@@ -264,8 +256,8 @@ static bool is_offered(const struct vgpu_slots *slots, struct vgpu_owner *owner,
 {
 	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
 
-	owner->generation = generation_of(slot);
-	return state_of(slot) == VGPU_SLOT_SHARED &&
+	owner->generation = vgpu_slot_generation(slot);
+	return vgpu_slot_state(slot) == VGPU_SLOT_SHARED &&
 	       __atomic_load_n(&slot->shared_key, __ATOMIC_SEQ_CST) == key;
 }
 

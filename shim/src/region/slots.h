@@ -20,6 +20,16 @@ struct vgpu_slots {
 	const struct vgpu_identity *self;
 };
 
+static inline uint64_t vgpu_slot_generation(const struct vgpu_region_slot *slot)
+{
+	return __atomic_load_n(&slot->generation, __ATOMIC_ACQUIRE);
+}
+
+static inline uint32_t vgpu_slot_state(const struct vgpu_region_slot *slot)
+{
+	return __atomic_load_n(&slot->state, __ATOMIC_ACQUIRE);
+}
+
 /* A second test of a lock's holder: has its pid been reused? */
 enum vgpu_search { VGPU_SEARCH_QUICK, VGPU_SEARCH_THOROUGH };
 

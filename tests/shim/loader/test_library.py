@@ -35,8 +35,9 @@ def test_row_35_exports_are_the_hooks_and_the_lookups(library: Path) -> None:
     row = r"^(?:CUDA_(?:([A-Z]+)_)?HOOK|NVML_HOOK|NVML_ROWS)\((\w+)"
     rows = re.findall(row, hooks, re.MULTILINE)
     listed = [symbol for _, symbol in rows]
-    suffixes = {"COPY": "_ptds", "SET": "_ptds"}
-    listed += [symbol + suffixes.get(kind, "_ptsz") for kind, symbol in rows if kind]
+    suffixes = dict.fromkeys(("STREAM", "CAPTURE", "LAUNCH", "ASYNC"), "_ptsz")
+    suffixes |= dict.fromkeys(("COPY", "SET"), "_ptds")
+    listed += [symbol + suffixes[kind] for kind, symbol in rows if kind in suffixes]
     exported = [name for kind, name in _dynamic_symbols(library) if kind not in "Uw"]
     assert sorted(exported) == sorted([*listed, "dlsym", "dlvsym", "dlopen", "dlmopen"])
     assert len(listed) == len(set(listed)) >= 13
