@@ -113,20 +113,15 @@ CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgp
 	struct vgpu_charge charge = {reservation->bytes, reservation->place.gpu,
 				     reservation->place.context, hold};
 	struct vgpu_charge replaced;
+	enum vgpu_ledger_put put;
 
 	if (reservation->place.gpu < 0)
 		return CUDA_SUCCESS;
-	switch (vgpu_ledger_put(kind, key, charge, &replaced)) {
-	case VGPU_LEDGER_ADDED:
-		VGPU_AT(ADMIT_COMMITTED);
-		return CUDA_SUCCESS;
-	case VGPU_LEDGER_REPLACED:
+	put = vgpu_ledger_put(kind, key, charge, &replaced);
+	VGPU_AT(ADMIT_COMMITTED);
+	if (put == VGPU_LEDGER_REPLACED)
 		vgpu_refund_removed(&replaced);
-		return CUDA_SUCCESS;
-	case VGPU_LEDGER_NO_MEMORY:
-		break;
-	}
-	return CUDA_ERROR_OUT_OF_MEMORY;
+	return put == VGPU_LEDGER_NO_MEMORY ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
 CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key)

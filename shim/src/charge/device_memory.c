@@ -146,7 +146,7 @@ CUresult vgpu_keep_memory(struct vgpu_reservation *reservation, uint64_t address
 bool vgpu_take_memory(uint64_t address, struct vgpu_charge *charge)
 {
 	if (!vgpu_block_take(block_of(address), unit_in(address), charge))
-		return vgpu_ledger_take(VGPU_KIND_MEMORY, address, charge);
+		return false;
 	charge->bytes = IN_BLOCK;
 	return true;
 }

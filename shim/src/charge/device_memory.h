@@ -19,7 +19,7 @@ CUresult vgpu_reserve_memory(uint64_t size_bytes, struct vgpu_reservation *reser
 CUresult vgpu_keep_memory(struct vgpu_reservation *reservation, uint64_t address,
 			  uint64_t size_bytes);
 
-/* As take of admission.h, of VGPU_KIND_MEMORY; and release, of what is in a block: false if it is
+/* Take an allocation out before its free, and release it after, if it is in a block; false if it is
  * not. */
 bool vgpu_take_memory(uint64_t address, struct vgpu_charge *charge);
 bool vgpu_release_memory(uint64_t address, const struct vgpu_charge *charge, bool freed);

@@ -13,16 +13,11 @@
 /* Evaluated once per process, and cached only where the result cannot change. */
 static bool unmanaged;
 
-static bool is_unmanaged(void)
-{
-	return __atomic_load_n(&unmanaged, __ATOMIC_RELAXED);
-}
-
 static enum vgpu_enforcement evaluate(enum vgpu_result (*enter)(struct vgpu_error *))
 {
 	struct vgpu_error error = {.result = VGPU_OK};
 
-	if (is_unmanaged())
+	if (__atomic_load_n(&unmanaged, __ATOMIC_RELAXED))
 		return VGPU_ENFORCEMENT_NONE;
 	switch (enter(&error)) {
 	case VGPU_OK:
@@ -39,8 +34,9 @@ static enum vgpu_enforcement evaluate(enum vgpu_result (*enter)(struct vgpu_erro
 enum vgpu_enforcement vgpu_enforcement_begin(void)
 {
 	/* On the path of every allocation: once attached, no space for an error. */
-	return !is_unmanaged() && vgpu_attach(NULL) == VGPU_OK ? VGPU_ENFORCEMENT_ACTIVE
-							       : evaluate(vgpu_attach);
+	return !__atomic_load_n(&unmanaged, __ATOMIC_RELAXED) && vgpu_attach(NULL) == VGPU_OK
+		   ? VGPU_ENFORCEMENT_ACTIVE
+		   : evaluate(vgpu_attach);
 }
 
 enum vgpu_enforcement vgpu_enforcement_peek(void)

@@ -8,7 +8,7 @@
 #include "loader/hooks.h"
 #include "vgpu/region.h"
 
-enum { CACHED_DEVICES = 64 };
+enum { CACHED_DEVICES = 64, POINTER_DEVICE_ORDINAL = 9 };
 
 /* Bus address as one number that sorts as PCI addresses do; 0 if it is unknown. */
 static uint64_t bus_address(CUdevice device)
@@ -108,25 +108,21 @@ static CUresult device_of(CUcontext context, CUdevice *device)
 	return result;
 }
 
-/* A context that the table does not have; if it is not a context, the driver reports that. */
-static CUresult first_use(CUcontext context, struct vgpu_place *place)
+/* If the table does not have it, and it is not a context, the driver reports that. */
+static CUresult find(CUcontext context, struct vgpu_place *place)
 {
 	CUdevice device;
-	CUresult result = device_of(context, &device);
+	CUresult result;
 
+	if (context && vgpu_generation_known(context, place))
+		return CUDA_SUCCESS;
+	result = device_of(context, &device);
 	if (result != CUDA_SUCCESS)
 		return result;
 	place->gpu = gpu_of_device(device);
 	if (context && place->gpu != VGPU_GPU_NOT_GRANTED)
 		vgpu_context_first_used(context, 0, place, NULL);
 	return CUDA_SUCCESS;
-}
-
-static CUresult find(CUcontext context, struct vgpu_place *place)
-{
-	if (context && vgpu_generation_known(context, place))
-		return CUDA_SUCCESS;
-	return first_use(context, place);
 }
 
 CUresult vgpu_place_current(struct vgpu_place *place)
@@ -159,6 +155,14 @@ CUresult vgpu_place_of_device(CUdevice device, struct vgpu_place *place)
 	if (is_managed(place, &result))
 		place->gpu = gpu_of_device(device);
 	return result;
+}
+
+CUresult vgpu_place_of_address(CUdeviceptr address, struct vgpu_place *place)
+{
+	CUdevice device;
+	CUresult result = real_cuPointerGetAttribute(&device, POINTER_DEVICE_ORDINAL, address);
+
+	return result == CUDA_SUCCESS ? vgpu_place_of_device(device, place) : result;
 }
 
 enum { MANAGED = 2 }; /* CU_MEM_ALLOCATION_TYPE_MANAGED */

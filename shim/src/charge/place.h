@@ -15,13 +15,14 @@
 #include "vgpu/region.h"
 
 /*
- * The place of the current context, of a context (NULL: the current one) and of a device; a
- * device's place has context 0. The wrapper returns anything but CUDA_SUCCESS; an unmanaged process
- * succeeds.
+ * The place of the current context, of a context (NULL: the current one), of a device and of device
+ * memory; the last two have context 0. The wrapper returns anything but CUDA_SUCCESS; an unmanaged
+ * process succeeds.
  */
 CUresult vgpu_place_current(struct vgpu_place *place);
 CUresult vgpu_place_of_context(CUcontext context, struct vgpu_place *place);
 CUresult vgpu_place_of_device(CUdevice device, struct vgpu_place *place);
+CUresult vgpu_place_of_address(CUdeviceptr address, struct vgpu_place *place);
 
 /* For memory that is not on a device: VGPU_GPU_UNMANAGED. An unknown device is left to the driver
  * to refuse. */

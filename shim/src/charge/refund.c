@@ -12,34 +12,25 @@
 
 enum { RELEASE_THRESHOLD = 4 }; /* CU_MEMPOOL_ATTR_RELEASE_THRESHOLD */
 
-bool vgpu_refund_begin(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
+void vgpu_refund_begin(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge)
 {
-	bool known;
-
 	*charge = (struct vgpu_charge){.gpu = VGPU_GPU_UNMANAGED};
-	known = kind == VGPU_KIND_MEMORY ? vgpu_take_memory(key, charge)
-					 : vgpu_ledger_take(kind, key, charge);
+	if (kind != VGPU_KIND_MEMORY || !vgpu_take_memory(key, charge))
+		(void)vgpu_ledger_take(kind, key, charge);
 	VGPU_AT(FREE_TAKEN);
-	return known;
 }
 
 /* A key that is entered already: another call has freed it meanwhile. */
 static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge)
 {
+	enum vgpu_ledger_put put = vgpu_ledger_put(kind, key, *charge, NULL);
 	struct vgpu_charge gone;
 
-	switch (vgpu_ledger_put(kind, key, *charge, NULL)) {
-	case VGPU_LEDGER_ADDED:
-		if (!vgpu_generation_is_current(charge->context) &&
-		    vgpu_ledger_take(kind, key, &gone))
-			vgpu_refund_removed(&gone);
-		break;
-	case VGPU_LEDGER_REPLACED:
+	if (put == VGPU_LEDGER_REPLACED)
 		vgpu_refund_removed(charge);
-		break;
-	case VGPU_LEDGER_NO_MEMORY:
-		break;
-	}
+	if (put == VGPU_LEDGER_ADDED && !vgpu_generation_is_current(charge->context) &&
+	    vgpu_ledger_take(kind, key, &gone))
+		vgpu_refund_removed(&gone);
 }
 
 void vgpu_refund_end(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,

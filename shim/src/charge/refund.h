@@ -9,10 +9,9 @@
 /*
  * A free: "begin" takes the charge out of the ledger before the driver frees, because the key may
  * be given to another thread at once; "end" refunds it after, because until then the GPU's memory
- * is held. False, and a charge that "end" ignores: the key is unknown here, only the driver is
- * called.
+ * is held. If the key is unknown here, "end" ignores the charge and only the driver is called.
  */
-bool vgpu_refund_begin(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
+void vgpu_refund_begin(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
 void vgpu_refund_end(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
 		     CUresult driver_result);
 

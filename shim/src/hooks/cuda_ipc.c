@@ -17,10 +17,7 @@
 #include "region/shared.h"
 #include "vgpu/region.h"
 
-enum {
-	ADDRESS_STEP = 512, /* the driver's alignment: an address has so many keys */
-	POINTER_DEVICE_ORDINAL = 9,
-};
+enum { ADDRESS_STEP = 512 }; /* the driver's alignment: an address has so many keys */
 
 static uint64_t key_of(const CUipcMemHandle *handle)
 {
@@ -60,10 +57,8 @@ static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
 {
 	struct vgpu_place place;
 	size_t size_bytes = 0;
-	int ordinal;
 
-	if (real_cuPointerGetAttribute(&ordinal, POINTER_DEVICE_ORDINAL, dptr) == CUDA_SUCCESS &&
-	    vgpu_place_of_device(ordinal, &place) == CUDA_SUCCESS)
+	if (vgpu_place_of_address(dptr, &place) == CUDA_SUCCESS)
 		current.gpu = place.gpu;
 	(void)real_cuMemGetAddressRange_v2(NULL, &size_bytes, dptr);
 	return vgpu_reserve_at(current, vgpu_whole_blocks(current.gpu, size_bytes), reservation);

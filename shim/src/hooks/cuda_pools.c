@@ -11,7 +11,7 @@
 #include "region/shared.h"
 #include "vgpu/region.h"
 
-enum { PINNED = 1, FIRST_REAL_STREAM = 3, POINTER_DEVICE_ORDINAL = 9 };
+enum { PINNED = 1, FIRST_REAL_STREAM = 3 };
 
 /* Stream 0 and the two named default streams are the current context's. */
 static CUresult place_of_stream(CUstream stream, struct vgpu_place *place)
@@ -197,31 +197,19 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, in
 	return result == CUDA_SUCCESS ? enter(given, VGPU_GPU_UNMANAGED, pool) : result;
 }
 
-/* The GPU, and the size of the allocation. */
-static CUresult measure(CUdeviceptr dptr, struct vgpu_reservation *needs)
-{
-	size_t size_bytes = 0;
-	int ordinal = 0;
-	CUresult result = real_cuPointerGetAttribute(&ordinal, POINTER_DEVICE_ORDINAL, dptr);
-
-	if (result == CUDA_SUCCESS)
-		result = vgpu_place_of_device(ordinal, &needs->place);
-	if (result == CUDA_SUCCESS)
-		result = real_cuMemGetAddressRange_v2(NULL, &size_bytes, dptr);
-	needs->bytes = vgpu_whole_blocks(needs->place.gpu, size_bytes);
-	return result;
-}
-
 /* The exporter's pool is charged too: too much and never too little. It is freed like any memory.
  */
 static CUresult charge_import(CUdeviceptr dptr)
 {
-	struct vgpu_reservation needs = {.place = {.gpu = VGPU_GPU_UNMANAGED}};
-	CUresult result = measure(dptr, &needs);
+	struct vgpu_reservation needs;
+	struct vgpu_place place;
+	size_t size_bytes;
+	CUresult result = vgpu_place_of_address(dptr, &place);
 
-	if (result != CUDA_SUCCESS || needs.place.gpu == VGPU_GPU_UNMANAGED)
-		return result;
-	result = vgpu_reserve_at(needs.place, needs.bytes, &needs);
+	if (result == CUDA_SUCCESS)
+		result = real_cuMemGetAddressRange_v2(NULL, &size_bytes, dptr);
+	if (result == CUDA_SUCCESS)
+		result = vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, size_bytes), &needs);
 	if (result != CUDA_SUCCESS)
 		return result;
 	result = vgpu_commit(&needs, VGPU_KIND_MEMORY, dptr);

@@ -23,32 +23,23 @@ static struct vgpu_claim_to by_handle(uint64_t handle)
 	return (struct vgpu_claim_to){VGPU_CLAIM_HANDLE, true, .key = handle};
 }
 
-/* By the driver's own rules, obtained by a query. */
-static bool is_malformed(uint64_t size_bytes, const CUmemAllocationProp *prop,
-			 unsigned long long flags)
-{
-	size_t granule_bytes = 0;
-
-	return flags ||
-	       real_cuMemGetAllocationGranularity(&granule_bytes, prop, MINIMUM) != CUDA_SUCCESS ||
-	       (granule_bytes && size_bytes % granule_bytes);
-}
-
-/* It does not fit. The driver reports malformed arguments; it has nothing to allocate. */
+/* It does not fit. The driver reports arguments that are malformed by its own rules; it has nothing
+ * to allocate. */
 static CUresult refuse(uint64_t size_bytes, const CUmemAllocationProp *prop,
 		       unsigned long long flags)
 {
 	CUmemGenericAllocationHandle given;
+	size_t granule_bytes = 0;
 	CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
 
-	if (is_malformed(size_bytes, prop, flags)) {
+	if (flags ||
+	    real_cuMemGetAllocationGranularity(&granule_bytes, prop, MINIMUM) != CUDA_SUCCESS ||
+	    (granule_bytes && size_bytes % granule_bytes))
 		result = real_cuMemCreate(&given, size_bytes, prop, flags);
-		if (result == CUDA_SUCCESS) {
-			(void)real_cuMemRelease(given);
-			result = CUDA_ERROR_OUT_OF_MEMORY;
-		}
-	}
-	return result;
+	if (result != CUDA_SUCCESS)
+		return result;
+	(void)real_cuMemRelease(given);
+	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size_bytes,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ledger/ledger_table.h"
+#include "os/fork_wiped.h"
 
 enum { WORD_BITS = 64, BITS_AT_ONCE = 64 };
 
@@ -31,7 +32,7 @@ static struct vgpu_bits *take_bits(struct vgpu_shard *shard)
 	struct vgpu_bits *bits = shard->spare;
 
 	if (!bits) {
-		bits = vgpu_ledger_pages(BITS_AT_ONCE * sizeof(*bits));
+		bits = vgpu_fork_wiped_fresh(BITS_AT_ONCE * sizeof(*bits), NULL);
 		for (int i = 0; bits && i < BITS_AT_ONCE; i++)
 			give_bits(shard, &bits[i]);
 		bits = shard->spare;

@@ -1,6 +1,8 @@
 /*
  * See ledger_table.h. All of it is in anonymous pages that the kernel wipes in a fork child
- * (fork_wiped.h): there the table reads zero, which is an empty ledger with free locks.
+ * (fork_wiped.h): there the table reads zero, which is an empty ledger with free locks. If the
+ * kernel cannot wipe them, a child has a table of its own, which points to none of its parent's
+ * pages.
  */
 #include "ledger/ledger_table.h"
 
@@ -27,14 +29,6 @@ static struct table *get_table(void)
 static bool was_made(void)
 {
 	return __atomic_load_n(&the_table, __ATOMIC_RELAXED) != NULL;
-}
-
-/* If the kernel cannot wipe them, a child has no table that points to them. */
-void *vgpu_ledger_pages(uint64_t bytes)
-{
-	bool wiped;
-
-	return vgpu_fork_wiped_fresh(bytes, &wiped);
 }
 
 uint32_t *vgpu_ledger_blocks(int gpu)
@@ -104,7 +98,7 @@ bool vgpu_shard_grow(struct vgpu_shard *shard)
 	if (shard->capacity && shard->count < shard->capacity / 4 * 3)
 		return true;
 	larger.capacity = shard->capacity ? shard->capacity * 2 : FIRST_CAPACITY;
-	larger.entries = vgpu_ledger_pages(larger.capacity * sizeof(struct vgpu_entry));
+	larger.entries = vgpu_fork_wiped_fresh(larger.capacity * sizeof(struct vgpu_entry), NULL);
 	if (!larger.entries)
 		return shard->capacity && shard->count + 1 < shard->capacity;
 	for (uint64_t i = 0; i < shard->capacity; i++)

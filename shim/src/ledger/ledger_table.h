@@ -64,9 +64,6 @@ static inline void vgpu_shard_set(struct vgpu_shard *shard, struct vgpu_entry *a
 
 void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry);
 
-/* Zeroed pages that a fork child does not see, or NULL. */
-void *vgpu_ledger_pages(uint64_t bytes);
-
 /* Number of blocks entered for a GPU. */
 uint32_t *vgpu_ledger_blocks(int gpu);
 

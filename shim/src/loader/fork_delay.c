@@ -33,18 +33,12 @@ static bool await(const uint32_t *count, uint32_t wanted)
 	return false;
 }
 
-/* A signal handler may fork while its own thread is inside: that thread continues in the child. */
-static uint32_t own(void)
-{
-	return depth ? 1 : 0;
-}
-
-/* Other fork handlers may look up after this one: this thread counts as inside until fork is
- * over. */
+/* Other fork handlers may look up after this one: this thread counts as inside until fork is over.
+ * A signal handler may fork while its own thread is inside: that thread continues in the child. */
 static void before_fork(void)
 {
 	__atomic_add_fetch(&forking, 1, __ATOMIC_SEQ_CST);
-	await(&inside, own());
+	await(&inside, depth != 0);
 	depth++;
 	prepared = true;
 }
@@ -63,7 +57,7 @@ static void in_child(void)
 	if (prepared)
 		depth--;
 	prepared = false;
-	__atomic_store_n(&inside, own(), __ATOMIC_SEQ_CST);
+	__atomic_store_n(&inside, depth != 0, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&forking, 0, __ATOMIC_SEQ_CST);
 }
 

@@ -15,7 +15,9 @@ void *vgpu_fork_wiped_fresh(size_t bytes, bool *wiped)
 
 	if (pages == MAP_FAILED)
 		return NULL;
-	*wiped = madvise(pages, bytes, MADV_WIPEONFORK) == 0;
+	bool done = madvise(pages, bytes, MADV_WIPEONFORK) == 0;
+	if (wiped)
+		*wiped = done;
 	return pages;
 }
 

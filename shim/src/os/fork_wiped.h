@@ -16,8 +16,9 @@ struct vgpu_fork_wiped {
 	pid_t owner; /* 0: the kernel wipes */
 };
 
-/* Such pages for a caller's own pointer; undo with munmap. If they are not wiped, the caller must
- * distinguish a child from its parent. NULL: the kernel provides none. */
+/* Such pages for a caller's own pointer; undo with munmap. If they are not `*wiped`, the caller
+ * must distinguish a child from its parent; NULL: a child has no pointer to them. NULL: the kernel
+ * provides none. */
 void *vgpu_fork_wiped_fresh(size_t bytes, bool *wiped);
 
 /* Find or make, if vgpu_fork_wiped_pages does not return at once. */

@@ -53,12 +53,6 @@ static uint64_t sequence_at(const char *mapping, int index)
 			       __ATOMIC_ACQUIRE);
 }
 
-/* A GPU with a malformed UUID has all zeros, which no GPU has. */
-static void uuid_of(const struct vgpu_grant_gpu *gpu, uint8_t uuid[16])
-{
-	(void)vgpu_uuid_parse(gpu->uuid, sizeof(gpu->uuid), uuid);
-}
-
 static bool valid(const union copy *copy)
 {
 	const struct vgpu_grant_head *head = &copy->is.head;
@@ -94,7 +88,7 @@ static bool same_grant(const union copy *copy)
 	if (copy->is.head.grant_id != grant.id || (int)copy->is.head.gpu_count != grant.gpu_count)
 		return false;
 	for (int gpu = 0; gpu < grant.gpu_count; gpu++) {
-		uuid_of(&copy->is.gpus[gpu], uuid);
+		(void)vgpu_uuid_parse(copy->is.gpus[gpu].uuid, VGPU_GRANT_UUID_CHARS, uuid);
 		if (memcmp(uuid, grant.uuids[gpu], sizeof(uuid)) != 0)
 			return false;
 	}
@@ -173,8 +167,10 @@ static enum vgpu_result load_locked(const char *path, int *os_errno)
 	}
 	grant.id = copy.is.head.grant_id;
 	grant.gpu_count = (int)copy.is.head.gpu_count;
+	/* A GPU with a malformed UUID has all zeros, which no GPU has. */
 	for (int gpu = 0; gpu < grant.gpu_count; gpu++)
-		uuid_of(&copy.is.gpus[gpu], grant.uuids[gpu]);
+		(void)vgpu_uuid_parse(copy.is.gpus[gpu].uuid, VGPU_GRANT_UUID_CHARS,
+				      grant.uuids[gpu]);
 	take_limits(&copy, seen);
 	grant.mapping = mapping;
 	__atomic_store_n(&grant.loaded, true, __ATOMIC_RELEASE);

@@ -266,7 +266,7 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int gpu, e
 	enum vgpu_applied applied;
 	struct vgpu_process_gpu *own;
 
-	for (int tries = 0; tries < TRIES; tries++) {
+	for (int tries = 0; process && tries < TRIES; tries++) {
 		enum vgpu_result result = vgpu_is_attached(process) ? VGPU_OK : vgpu_attach(NULL);
 
 		if (result != VGPU_OK)
@@ -310,11 +310,8 @@ bool vgpu_may_ever_fit(int gpu, uint64_t bytes)
 enum vgpu_result vgpu_reserve(int gpu, uint64_t bytes)
 {
 	struct vgpu_process *process = vgpu_process();
-	enum vgpu_result result;
+	enum vgpu_result result = change_attached(process, gpu, ADD, bytes);
 
-	if (!process)
-		return VGPU_SYSTEM;
-	result = change_attached(process, gpu, ADD, bytes);
 	if (result != VGPU_OVER_LIMIT || !vgpu_may_ever_fit(gpu, bytes))
 		return result;
 	reap_since_now(process);
@@ -331,7 +328,5 @@ void vgpu_refund(int gpu, uint64_t bytes)
 
 enum vgpu_result vgpu_charge(int gpu, uint64_t bytes)
 {
-	struct vgpu_process *process = vgpu_process();
-
-	return process ? change_attached(process, gpu, ADD_IN_USE, bytes) : VGPU_SYSTEM;
+	return change_attached(vgpu_process(), gpu, ADD_IN_USE, bytes);
 }

@@ -122,12 +122,9 @@ static bool join_locked(const struct vgpu_slots *slots, uint64_t key, struct vgp
 	if (slots->fd < 0 || !vgpu_slots_find_shared(slots, key, owner))
 		return false;
 	hold = &get_holds()->of_slot[owner->slot];
-	if (hold->anchor && hold->generation == owner->generation) {
+	if (hold->anchor && hold->generation == owner->generation)
 		hold->count++;
-		*charge = charge_of(slots->view, owner->slot);
-		return true;
-	}
-	if (!vgpu_slots_join(slots, owner, key) || !enter(slots, owner))
+	else if (!vgpu_slots_join(slots, owner, key) || !enter(slots, owner))
 		return false;
 	*charge = charge_of(slots->view, owner->slot);
 	return true;
