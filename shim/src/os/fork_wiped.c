@@ -12,10 +12,11 @@
 void *vgpu_fork_wiped_fresh(size_t bytes, bool *wiped)
 {
 	void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	bool done;
 
 	if (pages == MAP_FAILED)
 		return NULL;
-	bool done = madvise(pages, bytes, MADV_WIPEONFORK) == 0;
+	done = madvise(pages, bytes, MADV_WIPEONFORK) == 0;
 	if (wiped)
 		*wiped = done;
 	return pages;
