@@ -83,6 +83,8 @@ class _Agent:
             settings.run_dir,
             lambda: random.SystemRandom().randrange(1, 1 << 64),
             core_forced=settings.core_forced,
+            code_bytes=settings.code_bytes,
+            managed_free=settings.managed_free,
         )
         ledger = Ledger()
         self._parts = parts = Parts(
@@ -105,13 +107,12 @@ class _Agent:
         self._observer = Observer(parts.metrics, parts.readiness, self._service.granted)
         self._lock = Lock(settings.run_dir, identity)
         self._arbiter = ArbiterProcess(settings.run_dir, settings.environment, parts.metrics)
-        self._whole = self._whole_gpus() if settings.whole_gpus else None
+        self._whole: WholeGpus | None = None
+        if settings.whole_gpus:
+            from nri_plugin.kubelet.whole_gpus import WholeGpus
+
+            self._whole = WholeGpus(parts, self._service.node.modes)
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def _whole_gpus(self) -> WholeGpus:
-        from nri_plugin.kubelet.whole_gpus import WholeGpus
-
-        return WholeGpus(self._parts, self._service.node.modes)
 
     async def run(self, announce: Callable[[str], None], leaving: asyncio.Event) -> None:
         parts, settings = self._parts, self._parts.settings
@@ -159,7 +160,7 @@ class _Agent:
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._lock.release()
-        self._service.close()
+        self._service.lifecycle.close()
         if self._endpoint:
             self._endpoint.close()
         await self._parts.inventory.close()

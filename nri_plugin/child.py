@@ -12,30 +12,35 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from nri_plugin.policy.refusals import ChildError
 
 _MAX_REPLY_BYTES: Final = 1 << 20
 _EXIT_S: Final = 5.0
+_PYTHON: Final = (sys.executable, "-I", "-S", "-c")
+_IN_ROOT: Final = """\
+import os, sys
+from dataclasses import dataclass
+os.chroot(sys.argv[1])
+os.chdir("/")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""The agent's image has no chroot. A Python process enters the host's root and becomes the program:
+preexec_fn is not safe in a process with threads."""
 
 
+@dataclass
 class Child:
     """Runs `command` for each query. `subject` names the child in messages."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        *,
-        deadline_s: float,
-        subject: str,
-    ) -> None:
-        self._environment = importing(environment)
-        self.subject = subject
-        self.command = command
-        self.deadline_s = deadline_s
-        self.lingering: asyncio.subprocess.Process | None = None
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    deadline_s: float
+    subject: str
+    lingering: asyncio.subprocess.Process | None = None
 
     async def request(self) -> bytes:
         """Return the child's output. On failure, ChildError has its cause."""
@@ -64,7 +69,7 @@ class Child:
                 stdin=stdin,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
-                env=self._environment,
+                env=importing(self.environment),
                 limit=_MAX_REPLY_BYTES,
             )
         except OSError as error:
@@ -109,3 +114,9 @@ def cause(returncode: int, stderr: bytes) -> str:
     if returncode >= 0:
         return last or f"exited with status {returncode} and no message"
     return f"killed by signal {-returncode}" + (last and f": {last}")
+
+
+def in_root(root: Path, command: Sequence[str]) -> Sequence[str]:
+    """Return the command line that runs a program of the host below that root directory, from the
+    agent's pod; unchanged for /."""
+    return command if root == Path("/") else (*_PYTHON, _IN_ROOT, str(root), *command)

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from gpuslice.contract import names
 from gpuslice.gpu import driver_root
-from gpuslice.gpu.host_view import HostView
+from gpuslice.gpu.driver_root import HostView
 from nri_plugin.flags import FLAGS
 from nri_plugin.host import discovery
-from nri_plugin.policy.model import Rules
 from nri_plugin.settings import Settings
 
 _DESCRIPTION: Final = """\
@@ -115,12 +114,12 @@ def settings_of(given: argparse.Namespace, environment: Mapping[str, str]) -> Se
     command that publishes nothing needs no library."""
     known = {field.name for field in fields(Settings)}
     settings = {name: value for name, value in vars(given).items() if name in known}
-    handlers = (*Rules().runtime_handlers, *given.runtime_handler)
     view = HostView(given.host_root)
     roots = {driver_root.HOST_VARIABLE: str(given.host_root)}
     if given.driver_root:
         roots[driver_root.VARIABLE] = str(given.driver_root)
     settings |= {
+        "allowed_capabilities": frozenset(given.allow_capability),
         "cdi_kinds": tuple(dict.fromkeys((*given.cdi_kind, *names.CDI_KINDS))),
         "cdi_dirs": [*map(view.seen, _extended(discovery.CDI_DIRS, given.cdi_dir or ()))],
         "containerd_state": view.seen(given.containerd_state or discovery.containerd_state(view)),
@@ -133,7 +132,7 @@ def settings_of(given: argparse.Namespace, environment: Mapping[str, str]) -> Se
         "managed_free": given.managed_memory == "free",
         "nri_socket": view.seen(given.nri_socket),
         "refuse_unenforceable": given.unenforceable == "refuse",
-        "rules": Rules(handlers, frozenset(given.allow_capability)),
+        "runtime_handlers": ("", *names.RUNTIME_HANDLERS, *given.runtime_handler),
     }
     return Settings(**settings)
 

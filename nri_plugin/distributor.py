@@ -14,13 +14,14 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from gpuslice.contract import library_file, names
 from gpuslice.contract.library_file import LibraryFileError
-from gpuslice.gpu.host_view import HostView
+from gpuslice.gpu.driver_root import HostView
 from gpuslice.kube.log_lines import Format, Formatter, Line
 from nri_plugin.host import releases
 from nri_plugin.host.descriptors import version
@@ -123,30 +124,30 @@ def read(path: Path, origin: Origin) -> bytes:
     return data
 
 
+@dataclass
 class Copy:
     """path: of the copy, as the host has it."""
 
-    def __init__(self, data: bytes, path: Path, view: HostView) -> None:
-        self._data = data
-        self._path = path
-        self._view = view
-        self._verified: object = None
-        self._problem = ""
+    data: bytes
+    path: Path
+    view: HostView
+    _verified: object = None
+    _problem: str = ""
 
     def restore(self) -> float:
         """Write the copy unless it is there. Return the seconds until it should be looked at."""
-        seen = self._view.seen(self._path)
+        seen = self.view.seen(self.path)
         try:
             if self._verified is None or version(seen) != self._verified:
-                if not releases.holds(seen, self._data):
-                    releases.replace(seen, self._data)
-                    _LOG.info(Line("copy of the library written", path=self._path))
+                if not releases.holds(seen, self.data):
+                    releases.replace(seen, self.data)
+                    _LOG.info(Line("copy of the library written", path=self.path))
                 self._verified = version(seen)
         except StoreError as error:
             self._verified = None
             if str(error) != self._problem:
                 self._problem = str(error)
-                _LOG.warning(Line(_NO_COPY, path=self._path, error=error))
+                _LOG.warning(Line(_NO_COPY, path=self.path, error=error))
             return _RETRY_S
         self._problem = ""
         return _AGAIN_S

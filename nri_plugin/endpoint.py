@@ -16,6 +16,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -41,18 +42,18 @@ _RETRY_S: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
+@dataclass(eq=False)
 class Endpoint:
     """Serves from `start` until `close` or the end of the process."""
 
-    def __init__(self, address: Address, readiness: Readiness, metrics: Metrics) -> None:
-        self._address = address
-        self._readiness = readiness
-        self._metrics = metrics
-        self._closed = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._leaving = asyncio.Event()
-        self.served: str | None = None
-        """The address served, with the actual port if 0 was requested; None: not served."""
+    address: Address
+    readiness: Readiness
+    metrics: Metrics
+    served: str | None = None
+    """The address served, with the actual port if 0 was requested; None: not served."""
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+    _leaving: asyncio.Event = field(default_factory=asyncio.Event)
 
     def start(self) -> None:
         threading.Thread(target=self._serve, name="endpoint", daemon=True).start()
@@ -65,12 +66,12 @@ class Endpoint:
     def answer(self, path: str) -> tuple[HTTPStatus, str, bytes]:
         """Return status, content type and body of a page."""
         if path == "/metrics":
-            return HTTPStatus.OK, CONTENT_TYPE_LATEST, self._metrics.render()
+            return HTTPStatus.OK, CONTENT_TYPE_LATEST, self.metrics.render()
         if path == "/healthz":
-            hang = self._readiness.hang
+            hang = self.readiness.hang
             return _verdict([] if hang is None else [hang])
         if path == "/readyz":
-            return _verdict(self._readiness.problems, self._readiness.notes)
+            return _verdict(self.readiness.problems, self.readiness.notes)
         text = "path: must be one of /healthz, /readyz, /metrics\n"
         return HTTPStatus.NOT_FOUND, _TEXT, text.encode()
 
@@ -84,10 +85,10 @@ class Endpoint:
         logged = False
         while not self._closed.is_set():
             try:
-                listener = _listener(self._address)
+                listener = _listener(self.address)
             except OSError as error:
                 if not logged:
-                    place = _written(self._address)
+                    place = _written(self.address)
                     _LOG.error(Line("endpoint not served", address=place, error=error.strerror))
                 logged = True
                 self._closed.wait(_RETRY_S)
@@ -108,8 +109,8 @@ class Endpoint:
             return client
 
         serving = await self._loop.create_server(connected, sock=listener, backlog=_BACKLOG)
-        chosen = isinstance(self._address, Path)
-        self.served = _written(self._address if chosen else listener.getsockname()[:2])
+        chosen = isinstance(self.address, Path)
+        self.served = _written(self.address if chosen else listener.getsockname()[:2])
         _LOG.info(Line("endpoint served", address=self.served))
         async with serving:
             await self._leaving.wait()

@@ -1,20 +1,135 @@
-"""The agent's settings as flags: name, help text, type and default of each."""
+"""The agent's settings as flags: name, help text, type and default of each.
+
+A type converts the text of a flag or variable to its value, and raises ArgumentTypeError, which
+says what is allowed.
+"""
 
 from __future__ import annotations
 
+import argparse
+import re
+import shlex
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
 from typing import Any, Final
 
-from gpuslice.contract import names
-from gpuslice.contract.dialects import DIALECTS, KOORDINATOR
+from gpuslice.contract import names, quantity
+from gpuslice.contract.dialects import DIALECTS, KOORDINATOR, Dialect
 from gpuslice.contract.overhead import CODE_BYTES
 from gpuslice.gpu import driver_root
 from gpuslice.kube.log_lines import Format
-from nri_plugin import setting_types
 from nri_plugin.host import bundle, discovery
 from nri_plugin.host.bundle import LOOSENING
-from nri_plugin.policy.capabilities import ALWAYS, CAPABILITIES
+from nri_plugin.policy.capabilities import ALL, ALWAYS, CAPABILITIES
+from nri_plugin.policy.gpu_modes import Offer
+from nri_plugin.settings import Address
+
+# --- types ---------------------------------------------------------------------------------------
+
+_MAX_CODE_BYTES: Final = 64 << 30
+
+
+def _invalid(text: str, must: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"invalid value {text!r}: must be {must}")
+
+
+def _matching(pattern: str, must: str) -> Callable[[str], str]:
+    """Return the type of texts that match the pattern."""
+
+    def convert(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise _invalid(text, must)
+        return text
+
+    return convert
+
+
+nri_index: Final = _matching("[0-9]{2}", "two digits, 00 to 99")
+node_name: Final = _matching("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "a node's name in lower case")
+"""It becomes a part of paths and selectors."""
+_cdi_kind: Final = _matching("[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "VENDOR/CLASS")
+
+
+def cdi_kind(text: str) -> str:
+    if text == names.CDI_KIND_MANAGEMENT:
+        raise _invalid(text, "a kind for tenants: its device has every GPU")
+    return _cdi_kind(text)
+
+
+def absolute(text: str) -> Path:
+    """Normalize to an absolute path: mount sources are compared with containerd's as text."""
+    path = Path(text)
+    if not path.is_absolute() or ".." in path.parts:
+        raise _invalid(text, "an absolute path without '..'")
+    return path
+
+
+def address(text: str) -> Address | None:
+    if text == "off":
+        return None
+    if text.startswith("unix:"):
+        return absolute(text.removeprefix("unix:"))
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise _invalid(text, "HOST:PORT, unix:PATH or off")
+    return host, int(port)
+
+
+def capabilities(text: str) -> AbstractSet[str]:
+    """Parse a comma-separated list, as the environment has it."""
+    chosen = _listed(text)
+    unknown = chosen - {*CAPABILITIES, ALL}
+    if unknown:
+        raise _invalid(", ".join(sorted(unknown)), f"some of {', '.join((*CAPABILITIES, ALL))}")
+    return frozenset(CAPABILITIES) if ALL in chosen else ALWAYS | chosen
+
+
+def dialects(text: str) -> Sequence[Dialect]:
+    known = {each.name: each for each in DIALECTS}
+    chosen = [each.strip() for each in text.split(",")]
+    if not known.keys() >= set(chosen):
+        raise _invalid(text, f"some of {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(chosen)]
+
+
+def offer(text: str) -> Offer:
+    if text in ("off", "any"):
+        return Offer(any=text == "any")
+    chosen = _listed(text)
+    if not chosen or not all(re.fullmatch("[0-9]{1,3}|GPU-[-0-9a-f]+", each) for each in chosen):
+        raise _invalid(text, "off, any, or indexes and UUIDs of GPUs")
+    return Offer(reserved=chosen)
+
+
+def _listed(text: str) -> frozenset[str]:
+    return frozenset(each.strip() for each in text.split(",") if each.strip())
+
+
+def size(text: str) -> int:
+    parsed = quantity.parse(text)
+    if not isinstance(parsed, quantity.Value) or parsed.amount > _MAX_CODE_BYTES:
+        raise _invalid(text, f"0 to {quantity.format_binary(_MAX_CODE_BYTES)}")
+    return parsed.amount
+
+
+def loosening(text: str) -> str:
+    name = bundle.plain(text)
+    if name not in LOOSENING:
+        raise _invalid(text, f"one of {', '.join(LOOSENING)}")
+    return name
+
+
+def command(text: str) -> Sequence[str]:
+    try:
+        return () if text == "off" else tuple(shlex.split(text))
+    except ValueError as error:
+        raise _invalid(text, f"a shell command: {error}") from error
+
+
+# --- flags ---------------------------------------------------------------------------------------
 
 _Flag = tuple[str, Mapping[str, Any]]
 
@@ -24,7 +139,7 @@ def _value(what: str, convert: Any, metavar: str | None, default: Any = None, **
 
 
 def _path(what: str, default: str | None = None, **more: Any) -> _Flag:
-    return _value(what, setting_types.absolute, "PATH", default, **more)
+    return _value(what, absolute, "PATH", default, **more)
 
 
 def _choice(what: str, *choices: str) -> _Flag:
@@ -62,18 +177,16 @@ FLAGS: Final[Mapping[str, _Flag]] = {
     "--cdi-dir": _list(
         "directory of CDI specs beside /etc/cdi and /var/run/cdi, repeatable; a later directory"
         " takes precedence over earlier ones and over these two",
-        setting_types.absolute,
+        absolute,
         "DIR",
     ),
     "--cdi-kind": _list(
         "kind of CDI device that describes GPUs by UUID, before"
         f" {' and '.join(names.CDI_KINDS)}, repeatable; the first one that has the GPU is used",
-        setting_types.cdi_kind,
+        cdi_kind,
         "KIND",
     ),
-    "--index": _value(
-        "two digits: the order among NRI plugins", setting_types.nri_index, None, "50"
-    ),
+    "--index": _value("two digits: the order among NRI plugins", nri_index, None, "50"),
     "--strict": _switch(
         "mount a forwarder over each driver library, so that the limit also applies to programs"
         " linked with musl and to libraries opened by dlmopen; needs forwarder.so beside --library"
@@ -82,7 +195,7 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         "what containers may request by NVIDIA_DRIVER_CAPABILITIES: compute and utility, always,"
         f" and any of {_MORE_CAPABILITIES}, or all; memory taken through others than compute is not"
         " limited",
-        setting_types.capabilities,
+        capabilities,
         "LIST",
         "compute,utility",
     ),
@@ -90,7 +203,7 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         f"GPUs that the agent, as the node's device plugin, offers as {names.RESOURCE_NVIDIA_GPU}:"
         " off; any (every GPU without a share); or a comma-separated list of indexes and UUIDs of"
         " GPUs that are only for whole use; needs a containerd with CDI",
-        setting_types.offer,
+        offer,
         "GPUS",
         "off",
     ),
@@ -101,14 +214,14 @@ FLAGS: Final[Mapping[str, _Flag]] = {
     "--dialects": _value(
         "request dialects whose resources the node reports, comma-separated:"
         f" {', '.join(each.name for each in DIALECTS)}",
-        setting_types.dialects,
+        dialects,
         "LIST",
         KOORDINATOR.name,
     ),
     "--code-bytes": _value(
         "what a process is charged for code beside its CUDA context, until a measurement includes"
         " it: bytes, or 256Mi",
-        setting_types.size,
+        size,
         "SIZE",
         f"{CODE_BYTES >> 20}Mi",
     ),
@@ -126,7 +239,7 @@ FLAGS: Final[Mapping[str, _Flag]] = {
     ),
     "--nvidia-ctk": _value(
         "command that generates CDI specs for GPUs without a usable one; off: no spec is generated",
-        setting_types.command,
+        command,
         "COMMAND",
         "nvidia-ctk",
     ),
@@ -143,13 +256,13 @@ FLAGS: Final[Mapping[str, _Flag]] = {
     ),
     "--node-name": _value(
         "this node's name at the API server (default: the host's)",
-        setting_types.node_name,
+        node_name,
         "NAME",
         socket.gethostname().lower(),
     ),
     "--http": _value(
         "address of /healthz, /readyz and /metrics: HOST:PORT, unix:PATH or off",
-        setting_types.address,
+        address,
         "ADDRESS",
         "127.0.0.1:10275",
     ),
@@ -169,7 +282,7 @@ FLAGS: Final[Mapping[str, _Flag]] = {
     "--allow-capability": _list(
         "Linux capability that a container with a grant may have although the container can then"
         f" remove its own limit, repeatable: {', '.join(LOOSENING)} (default: none)",
-        setting_types.loosening,
+        loosening,
         "NAME",
     ),
     "--verbose": _switch("also log routine requests"),

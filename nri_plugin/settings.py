@@ -13,11 +13,10 @@ from pathlib import Path
 from gpuslice.contract import names
 from gpuslice.contract.dialects import KOORDINATOR, Dialect
 from gpuslice.contract.overhead import CODE_BYTES
-from gpuslice.gpu.host_view import HostView
+from gpuslice.gpu.driver_root import HostView
 from gpuslice.kube.log_lines import Format
 from nri_plugin.policy.capabilities import ALWAYS
 from nri_plugin.policy.gpu_modes import Offer
-from nri_plugin.policy.model import Rules
 
 Address = Path | tuple[str, int]
 """A Unix socket's path, or host and port."""
@@ -43,7 +42,9 @@ class Settings:
     driver_root: Path | None = None
     strict: bool = False
     refuse_unenforceable: bool = False
-    rules: Rules = Rules()  # noqa: RUF009
+    runtime_handlers: Sequence[str] = ("", *names.RUNTIME_HANDLERS)
+    allowed_capabilities: AbstractSet[str] = frozenset()
+    """Those that a container with a GPU may have although they let it remove its limit."""
     verbose: bool = False
     log_format: Format = Format.LOGFMT
     http: Address | None = None

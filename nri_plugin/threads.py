@@ -101,21 +101,15 @@ class ThreadPool:
 
 
 def _perform(job: Callable[[], Any], future: asyncio.Future[Any]) -> None:
-    result: Any = None
-    error: BaseException | None = None
     try:
-        result = job()
-    except Exception as raised:
-        error = raised
+        settle = partial(future.set_result, job())
+    except Exception as error:
+        settle = partial(future.set_exception, error)
 
-    def settle() -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+    def deliver() -> None:
+        if not future.done():
+            settle()
 
     # On a closed loop no task waits for the result.
     with contextlib.suppress(RuntimeError):
-        future.get_loop().call_soon_threadsafe(settle)
+        future.get_loop().call_soon_threadsafe(deliver)

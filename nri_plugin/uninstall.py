@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from nri_plugin import command_line
+from nri_plugin.flags import absolute
 from nri_plugin.host.lock import Lock
 from nri_plugin.host.removal import Removal
 from nri_plugin.policy.refusals import StoreError
-from nri_plugin.setting_types import absolute
 from nri_plugin.settings import Settings
 
 _DESCRIPTION: Final = """\

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuslice.contract import grant_file, names, overhead, quantity
-from shim import gpus, launch, library, measurement, region, show, strict
+from shim import gpus, launch, library, measurement, region, show
 from shim.arbiter import child, command
 from shim.show import size_text
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         UsageError,
         gpus.GpuError,
         library.LibraryError,
-        strict.DriverError,
+        library.DriverError,
         region.RegionDirectoryError,
     ) as error:
         sys.stderr.write(f"gpuslice: {error}\n")
@@ -195,7 +195,7 @@ def _environment(outer: Mapping[str, str], preload: str, directory: str) -> Mapp
 
 def _with_forwarders(outer: Mapping[str, str], directory: Path, ours: Path) -> Mapping[str, str]:
     forwarders = directory / names.DIR_DRIVER
-    strict.place(forwarders, ours)
+    library.place_forwarders(forwarders, ours)
     others = outer.get("LD_LIBRARY_PATH")
     path = f"{forwarders}:{others}" if others else str(forwarders)
     return {**outer, "LD_LIBRARY_PATH": path}

@@ -1,10 +1,12 @@
-"""Runs a command as a child with the same terminal, signals and exit status."""
+"""Runs a command as a child with the same terminal, signals and exit status, and threads beside
+it."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 # Signals that a user or a supervisor sends. Those of the terminal reach the child directly, as a
@@ -50,3 +52,12 @@ def _wait(child: int, waited: set[signal.Signals]) -> int:
                 return code if code >= 0 else 128 - code
         elif received.si_code != _SI_KERNEL:
             os.kill(child, received.si_signo)
+
+
+def start_thread(target: Callable[..., None], *args: object) -> threading.Thread:
+    """Start a daemon thread with all signals blocked: the main thread handles them."""
+    thread = threading.Thread(target=target, args=args, daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    thread.start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return thread

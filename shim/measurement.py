@@ -21,7 +21,7 @@ from gpuslice.contract.overhead import PERIOD_S, WINDOW
 from gpuslice.gpu import processes
 from gpuslice.gpu.account import Account, Measured, RegionError
 from gpuslice.gpu.answers import Usage
-from shim import region, threads
+from shim import launch, region
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def measuring(directory: Path) -> Iterator[None]:
     ended = threading.Event()
     measurement = Measurement(directory, processes.query)
     pynvml.nvmlInit()
-    thread = threads.start(measurement.run, ended)
+    thread = launch.start_thread(measurement.run, ended)
     try:
         yield
     finally:

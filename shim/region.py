@@ -79,22 +79,21 @@ def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | No
         created_ns = time.monotonic_ns()
     grant_id = secrets.randbits(63) | 1
     contents = {
-        names.FILE_REGION: (0o600, region_file.fresh(len(gpus), grant_id, created_ns)),
-        names.FILE_GRANT: (0o600, grant_file.fresh(grant_file.Grant(grant_id, gpus))),
-        names.FILE_LEASE: (
-            0o600,
-            lease_file.fresh(len(gpus), launches_checked=any(gpu.core_capped for gpu in gpus)),
+        names.FILE_REGION: region_file.fresh(len(gpus), grant_id, created_ns),
+        names.FILE_GRANT: grant_file.fresh(grant_file.Grant(grant_id, gpus)),
+        names.FILE_LEASE: lease_file.fresh(
+            len(gpus), launches_checked=any(gpu.core_capped for gpu in gpus)
         ),
     }
-    for name, (mode, content) in contents.items():
-        descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    for name, content in contents.items():
+        descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
 
 
 def holders(directory: Path) -> Sequence[Holder]:
     """Every slot in use, lowest first. Raises RegionDirectoryError as `status` does."""
-    geometry = _region(directory, len(status(directory)))[0]
+    geometry = region_file.Geometry(len(status(directory)))
     path = directory / names.FILE_REGION
     end_of_slots = geometry.compute_offset(0)
     data = _read(path, end_of_slots)
@@ -135,8 +134,9 @@ def status(directory: Path) -> Sequence[GpuStatus]:
     grant = grant_file.decode(_read(directory / names.FILE_GRANT, grant_file.FILE_BYTES))
     if grant is None:
         raise RegionDirectoryError(f"{directory / names.FILE_GRANT}: no valid copy of a grant")
-    geometry, uses = _region(directory, len(grant.gpus))
     path = directory / names.FILE_REGION
+    geometry = region_file.Geometry(len(grant.gpus))
+    uses = _uses(path, geometry)
     records = _read(path, len(uses) * region_file.COMPUTE.size, geometry.compute_offset(0))
     leases = _read(directory / names.FILE_LEASE, lease_file.FILE_BYTES)
     each = region_file.COMPUTE.size
@@ -148,18 +148,14 @@ def status(directory: Path) -> Sequence[GpuStatus]:
     return found
 
 
-def _region(
-    directory: Path, gpu_count: int
-) -> tuple[region_file.Geometry, Sequence[region_file.GpuUse]]:
-    path = directory / names.FILE_REGION
-    head = _read(path, region_file.Geometry(gpu_count).slots_offset)
+def _uses(path: Path, geometry: region_file.Geometry) -> Sequence[region_file.GpuUse]:
     try:
-        geometry, uses = region_file.geometry(head), region_file.uses(head)
+        uses = region_file.uses(_read(path, geometry.slots_offset))
     except region_file.RegionError as error:
         raise RegionDirectoryError(f"{path}: {error}") from error
-    if len(uses) != gpu_count:
-        raise RegionDirectoryError(f"{path}: {len(uses)} GPUs, the grant has {gpu_count}")
-    return geometry, uses
+    if len(uses) != geometry.gpu_count:
+        raise RegionDirectoryError(f"{path}: {len(uses)} GPUs, the grant has {geometry.gpu_count}")
+    return uses
 
 
 def _read(path: Path, size: int, offset: int = 0) -> bytes:

@@ -54,14 +54,10 @@ def run(options: argparse.Namespace) -> int:
     for holder in region.holders(options.directory):
         label = f"process {holder.pid}" if holder.pid else "memory that several hold"
         held = "  ".join(map(size_text, holder.bytes))
-        ended, then = (
-            (
-                ", which ended",
-                ", reclaimed when a process starts, queries memory or would be refused",
-            )
-            if holder.ended
-            else ("", "")
-        )
+        ended = then = ""
+        if holder.ended:
+            ended = ", which ended"
+            then = ", reclaimed when a process starts, queries memory or would be refused"
         sys.stdout.write(f"  slot {holder.slot}: {label}{ended}: {held}{then}\n")
     return 0
 

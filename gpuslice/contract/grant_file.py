@@ -120,13 +120,6 @@ def update(current: bytes, grant: Grant) -> Sequence[Write]:
     return (Write(base + 8, copy[8:]), Write(base, copy[:8]))
 
 
-def version(data: bytes) -> int | None:
-    """Return the version that the file was written with; None: it is not a grant, or incomplete."""
-    if len(data) < HEAD.size or HEAD.unpack(data)["magic"] != MAGIC:
-        return None
-    return whole(HEAD.unpack(data)["version"])
-
-
 def decode(data: bytes) -> Grant | None:
     """Return the newest valid copy, or None if no copy is valid."""
     sequences = [_valid_sequence(data, index) for index in (0, 1)]

@@ -12,7 +12,6 @@ of the two values includes yet). Errors therefore favour the container.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
 WINDOW: Final = 3
@@ -22,31 +21,19 @@ CODE_BYTES: Final = 64 << 20
 """Default of `code_bytes`: a process's charge for code until a measurement includes it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One sample of a container's share of a GPU, in bytes.
-
-    held: sum of NVML's values for its processes. NVML counts memory that one process exports and
-    another imports once, as the region does. charged: the region's counter, the larger of two
-    reads, one before the NVML query and one after.
-    """
-
-    held_bytes: int
-    charged_bytes: int
-
-    @property
-    def overhead_bytes(self) -> int:
-        """Bytes that no charge in the region accounts for."""
-        return max(0, self.held_bytes - self.charged_bytes)
-
-
 class Overhead:
     """The measured overhead of one container on one GPU."""
 
     def __init__(self) -> None:
         self._samples: deque[int] = deque(maxlen=WINDOW)
 
-    def add(self, sample: Sample) -> int | None:
-        """Add a sample. Return the overhead in bytes; None until there are WINDOW samples."""
-        self._samples.append(sample.overhead_bytes)
+    def add(self, held_bytes: int, charged_bytes: int) -> int | None:
+        """Add a sample: what no charge in the region accounts for. Return the overhead in bytes;
+        None until there are WINDOW samples.
+
+        held_bytes: sum of NVML's values for the processes. NVML counts memory that one process
+        exports and another imports once, as the region does. charged_bytes: the region's counter,
+        the larger of two reads, one before the NVML query and one after.
+        """
+        self._samples.append(max(0, held_bytes - charged_bytes))
         return min(self._samples) if len(self._samples) == WINDOW else None

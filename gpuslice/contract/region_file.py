@@ -194,7 +194,6 @@ class Compute:
 
 
 _USES: Final = tuple(field.name for field in fields(GpuUse))
-_COMPUTE: Final = tuple(field.name for field in fields(Compute))
 
 
 def fresh(gpu_count: int, grant_id: int, created_ns: int = 0) -> bytes:
@@ -222,13 +221,6 @@ def header(gpu_count: int, grant_id: int, created_ns: int) -> bytes:
         }
     )[:-4]
     return packed + struct.pack("<I", binascii.crc32(packed))
-
-
-def version(data: bytes) -> int | None:
-    """Return the version of a file that begins with `data`; None: it is broken."""
-    if len(data) < HEADER.size or HEADER.unpack(data)["magic"] != MAGIC:
-        return None
-    return whole(HEADER.unpack(data)["version"])
 
 
 def geometry(data: bytes) -> Geometry:
@@ -266,5 +258,4 @@ def compute(record: bytes) -> Compute:
     truncated file, are no work."""
     if len(record) < COMPUTE.size:
         return Compute()
-    values = COMPUTE.unpack(record)
-    return Compute(**{name: whole(values[name]) for name in _COMPUTE})
+    return Compute(**{name: whole(value) for name, value in COMPUTE.unpack(record).items()})

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuslice.contract import grant_file, lease_file, names, region_file
-from gpuslice.contract.overhead import Overhead, Sample
+from gpuslice.contract.overhead import Overhead
 from gpuslice.gpu.answers import Usage
 
 RegionError = region_file.RegionError
@@ -152,7 +152,7 @@ class Measured:
             if held_bytes is None:
                 continue
             overhead = self._overheads.setdefault(gpu.uuid, Overhead())
-            least = overhead.add(Sample(held_bytes, charged_bytes))
+            least = overhead.add(held_bytes, charged_bytes)
             if least is not None:
                 found[gpu.uuid] = known[gpu.uuid] = least
         account.write_overheads(known)

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +63,7 @@ ROOTS: Final = (
 """GPU Operator's driver container; GKE's node images; GKE's public installer on Ubuntu; Flatcar; a
 distribution's package; Talos. A directory that has nothing but a driver precedes /, whose loader
 cache may list the same libraries without the programs beside them."""
+_ROOT: Final = Path("/")
 _MAX_LINKS: Final = 40
 """Linux follows as many in a path."""
 
@@ -90,14 +92,14 @@ def seen_root() -> Path | None:
         return None
     seen = Path(host or "/")
     root = Path(chosen) if chosen else locate(seen)
-    if root is None and seen != Path("/"):
+    if root is None and seen != _ROOT:
         raise NotFoundError(
             f"driver root: must contain {NVML}: none of {', '.join(ROOTS)} of the host does, in"
             f" {', '.join(DIRECTORIES)}; install the driver, or set --driver-root to the host's"
             " directory that holds its files"
         )
     resolved = resolve(seen, str(root or "/"))
-    return None if resolved == Path("/") else resolved
+    return None if resolved == _ROOT else resolved
 
 
 def locate(host: Path) -> Path | None:
@@ -189,3 +191,26 @@ def _link(path: str) -> str | None:
         if error.errno != errno.EINVAL:
             raise
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """The place of the host's files. root: where its root directory is seen; / outside of a pod."""
+
+    root: Path = _ROOT
+
+    def seen(self, path: Path) -> Path:
+        """Return where the host's file of that path is seen, with links resolved as the host
+        resolves them; it need not exist. A loop of links is left to its reader."""
+        if self.root == _ROOT:
+            return path
+        try:
+            return resolve(self.root, str(path))
+        except OSError:
+            return self.root / path.relative_to(_ROOT)
+
+    def on_host(self, path: Path) -> Path:
+        """Return the host's path of what is seen there."""
+        if self.root != _ROOT and path.is_relative_to(self.root):
+            return _ROOT / path.relative_to(self.root)
+        return path

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from gpuslice.kube.client import PAGE, Kube
@@ -49,61 +50,52 @@ class Sink(Protocol):
         """A list ended: each of these objects was passed to `observed`; no others exist."""
 
 
+@dataclass
 class Backoff:
     """Delay before a retry: doubles each time, up to a bound. jitter: random number from 0 to 1,
     so that many clients do not reconnect at the same time."""
 
-    def __init__(self, jitter: Callable[[], float] = random.random) -> None:
-        self._jitter = jitter
-        self._next_s = _FIRST_S
+    jitter: Callable[[], float] = random.random
+    _next_s: float = _FIRST_S
 
     def reset(self) -> None:
         self._next_s = _FIRST_S
 
     def next_s(self) -> float:
         wait_s, self._next_s = self._next_s, min(2 * self._next_s, _LONGEST_S)
-        return wait_s * (0.5 + self._jitter() / 2)
+        return wait_s * (0.5 + self.jitter() / 2)
 
 
+@dataclass(eq=False)
 class Reflector:
     """Reflector of one kind. path: of its list. only, page: see Kube.list. query: selectors."""
 
-    def __init__(
-        self,
-        kube: Kube,
-        path: str,
-        sink: Sink,
-        *,
-        only: str = "",
-        query: Mapping[str, Any] | None = None,
-        page: int = PAGE,
-        clock: Callable[[], float] = time.monotonic,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        self.problem = UNLISTED
-        """Why the current state is unknown; "" if it is known."""
-        self.listing = False
-        """The sink is receiving a list, which is not in chronological order."""
-        self.lists = 0
-        self.received_s: float | None = None
-        """When the API server last sent anything; None: never."""
-        self.waited_s = 0.0
-        """Delay before the last retry."""
-        self._kube = kube
-        self._path = path
-        self._sink = sink
-        self._only = only
-        self._query = dict(query or {})
-        self._page = page
-        self._clock = clock
-        self._jitter = jitter
-        self._backoff = Backoff(jitter)
-        self._version = ""
-        self._watching_s = math.inf
-        self._wanted = 1
-        self._listed = asyncio.Condition()
-        self._answered = 0
-        self._cycle: asyncio.Task[None] | None = None
+    kube: Kube
+    path: str
+    sink: Sink
+    only: str = ""
+    query: Mapping[str, Any] = field(default_factory=dict)
+    page: int = PAGE
+    clock: Callable[[], float] = time.monotonic
+    jitter: Callable[[], float] = random.random
+    problem: str = UNLISTED
+    """Why the current state is unknown; "" if it is known."""
+    listing: bool = False
+    """The sink is receiving a list, which is not in chronological order."""
+    lists: int = 0
+    received_s: float | None = None
+    """When the API server last sent anything; None: never."""
+    waited_s: float = 0.0
+    """Delay before the last retry."""
+    _version: str = ""
+    _watching_s: float = math.inf
+    _wanted: int = 1
+    _listed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _answered: int = 0
+    _cycle: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self._backoff = Backoff(self.jitter)
 
     @property
     def synced(self) -> bool:
@@ -113,7 +105,7 @@ class Reflector:
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            self._cycle = asyncio.create_task(self._follow(), name=f"follow {self._path}")
+            self._cycle = asyncio.create_task(self._follow(), name=f"follow {self.path}")
             try:
                 await asyncio.wait({self._cycle})
             except asyncio.CancelledError:
@@ -148,7 +140,7 @@ class Reflector:
                 self.problem = str(error)
                 if error.status not in _RESUMABLE:
                     self._version = ""
-            lasted = self._clock() - self._watching_s >= _PROGRESS_S
+            lasted = self.clock() - self._watching_s >= _PROGRESS_S
             helped = lasted or self._version not in ("", reached)
             if helped:
                 self._backoff.reset()
@@ -164,16 +156,16 @@ class Reflector:
 
     async def _deliver_all(self) -> None:
         wanted, keys, version = self._wanted, set[str](), ""
-        pages = self._kube.list(self._path, only=self._only, page=self._page, **self._query)
+        pages = self.kube.list(self.path, only=self.only, page=self.page, **self.query)
         async with aclosing(pages):
             async for items, listed_at in pages:
                 version = listed_at
                 for start in range(0, len(items), _AT_ONCE):
-                    keys.update(map(self._sink.observed, items[start : start + _AT_ONCE]))
+                    keys.update(map(self.sink.observed, items[start : start + _AT_ONCE]))
                     await asyncio.sleep(0)
-                self.received_s = self._clock()
+                self.received_s = self.clock()
         keys.discard("")
-        self._sink.listed(keys)
+        self.sink.listed(keys)
         self._version, self.problem = version, ""
         self.lists += 1
         async with self._listed:
@@ -181,22 +173,22 @@ class Reflector:
             self._listed.notify_all()
 
     async def _watch(self) -> None:
-        seconds = int(_WATCH_S * (0.5 + self._jitter() / 2))
-        batches = self._kube.watch(
-            self._path, self._version, only=self._only, timeoutSeconds=seconds, **self._query
+        seconds = int(_WATCH_S * (0.5 + self.jitter() / 2))
+        batches = self.kube.watch(
+            self.path, self._version, only=self.only, timeoutSeconds=seconds, **self.query
         )
         async with aclosing(batches):
             async for batch in batches:
                 if not batch:
-                    self._watching_s = self._clock()
-                self.received_s, self.problem = self._clock(), ""
+                    self._watching_s = self.clock()
+                self.received_s, self.problem = self.clock(), ""
                 for event in batch:
                     self._deliver(event)
 
     def _deliver(self, event: Json) -> None:
         kind, raw = event.get("type"), event["object"]
         if kind == "DELETED":
-            self._sink.deleted(raw)
+            self.sink.deleted(raw)
         elif kind != "BOOKMARK":
-            self._sink.observed(raw)
+            self.sink.observed(raw)
         self._version = raw["metadata"]["resourceVersion"]

@@ -16,19 +16,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
-from nri_plugin.containers import reports
 from nri_plugin.containers.parts import Parts
 from nri_plugin.containers.records import Records
 from nri_plugin.host.node import Node
 from nri_plugin.host.verifier import Started, Verifier
-from nri_plugin.policy import differences, nvidia
+from nri_plugin.policy import checks, differences, nvidia
 from nri_plugin.policy import plan as plans
 from nri_plugin.policy.checks import Request
-from nri_plugin.policy.model import Claim, Container, Floor, Pod
+from nri_plugin.policy.model import Claim, Container, Pod
+from nri_plugin.policy.notices import Notice
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.recovery import Running
 from nri_plugin.policy.refusals import INVENTORY_DEPENDENT, FilesError, Reason, Refused, refused
+from nri_plugin.supervision import supervised
 from nri_plugin.threads import Worker, in_time
 
 _LOG: Final = logging.getLogger(__name__)
@@ -54,14 +56,14 @@ class Lifecycle:
             lambda path: self.node.driver_root.seen(path),
         )
         self._verifying: asyncio.Task[None] | None = None
-        self._collecting: asyncio.TimerHandle | None = None
+        self._collecting: asyncio.Task[None] | None = None
 
     def close(self) -> None:
         """Start no more work."""
         for task in (self._collecting, self._verifying):
             if task is not None:
                 task.cancel()
-        self.records.sweeper.stop()
+        self.records.close()
         self.verifier.stop()
 
     async def listed(self, running: Sequence[Running]) -> None:
@@ -72,14 +74,16 @@ class Lifecycle:
             self._verifying.cancel()
         self._verifying = asyncio.create_task(self._verify(running), name="verify what runs")
         if self._collecting is None:
-            self._collect()
+            work = supervised("releases", self._collect)
+            self._collecting = asyncio.create_task(work, name="releases")
         _LOG.info(Line("synchronized", containers=len(running)))
 
-    def _collect(self) -> None:
+    async def _collect(self) -> None:
         """Regularly: a container that mounted an earlier release may have been removed."""
-        self.node.collect_releases(self._parts.files.mounted)
-        loop = asyncio.get_running_loop()
-        self._collecting = loop.call_later(_COLLECT_EVERY_S, self._collect)
+        job = partial(self.node.collect_releases, self._parts.files.mounted)
+        with suppress(TimeoutError):
+            await self.worker.run(job, _COLLECT_EVERY_S)
+        await asyncio.sleep(_COLLECT_EVERY_S)
 
     async def _verify(self, running: Sequence[Running]) -> None:
         """Verify containers with a share that were started before this session."""
@@ -91,7 +95,7 @@ class Lifecycle:
                 plan = await self._plan_in_place(container, one.key)
             except (TimeoutError, Refused) as error:  # its state is unknown: nothing is reported
                 problem = str(error) or "timeout"
-                reports.warn("limit not checked", one.pod, container, problem)
+                _warn("limit not checked", one.pod, container, problem=problem)
                 continue
             self.verifier.begin(Started(one.pod, one.name, one.id, plan))
 
@@ -113,10 +117,12 @@ class Lifecycle:
                 container = await self.worker.run(job, self._settings.work_deadline_s)
         plan = plans.without_share(container, claim)
         if plan is not None:
-            self.records.answered(container.id, plan)
-            reports.without_gpu(self._parts.notices, pod, container, plan.warning)
+            self.records.plans[container.id] = plan
+            if plan.warning:
+                self._notify(pod, container, names.EVENT_WITHOUT_GPU, f": {plan.warning}")
         elif claim is not None:
-            reports.kept_gpu(pod, container)
+            text = "container without a grant keeps the GPU of another device plugin"
+            _warn(text, pod, container, given=checks.given_gpu(container))
         return plan
 
     async def _claim_of(self, pod: Pod, container: Container) -> Claim | None:
@@ -164,8 +170,15 @@ class Lifecycle:
         finally:
             if not made:
                 self.records.not_made(container.id, key)
-        self.records.answered(container.id, plan)
-        reports.cut_capabilities(self._parts.notices, pod, container, plan.cut)
+        self.records.plans[container.id] = plan
+        if plan.cut:
+            cut, what = ",".join(plan.cut), "driver capabilities cut"
+            _LOG.info(Line(what, **pod.log_fields(container.name), cut=cut))
+            text = (
+                f": {what}: {cut}: they are not injected, because memory taken through them is not"
+                " limited; the operator allows them by --driver-capabilities"
+            )
+            self._notify(pod, container, names.EVENT_CAPABILITIES_CUT, text, warning=False)
         return plan
 
     def _make(
@@ -178,11 +191,10 @@ class Lifecycle:
     ) -> ContainerPlan:
         """Runs in the worker. Raises Refused and FilesError."""
         self.node.check_assignments(claim.shares)
-        settings, container = self._settings, self._with_gpus_only(container)
-        specs, paths = self.node.inspect_host_now()
-        plan = plans.with_share(Request(pod, container, claim, key, specs, paths, settings.rules))
-        floor = Floor(context_bytes, settings.code_bytes, settings.managed_free)
-        self._parts.files.apply(plan, floor)
+        handlers, container = self._settings.runtime_handlers, self._with_gpus_only(container)
+        specs, paths = self.node.inspect_host()
+        plan = plans.with_share(Request(pod, container, claim, key, specs, paths, handlers))
+        self._parts.files.apply(plan, context_bytes)
         return plan
 
     def _with_gpus_only(self, container: Container) -> Container:
@@ -231,7 +243,7 @@ class Lifecycle:
             if self._settings.refuse_unenforceable:
                 raise refused(Reason.LIMIT_NOT_ENFORCEABLE, problem=view.out_of_reach)
             problem = f"its limit may not reach it: {view.out_of_reach}"
-            reports.not_enforceable(self._parts, pod, container, problem)
+            self._report_not_enforceable(pod, container, problem)
         self.verifier.begin(Started(pod, container.name, container.id, plan, view.waits_in))
 
     async def _start_without_share(self, pod: Pod, container: Container, must_have: bool) -> None:
@@ -243,14 +255,27 @@ class Lifecycle:
             name = await self.verifier.strong_beside(pod, container)
         except (OSError, ValueError, RuntimeError) as error:  # a timeout; no thread can be started
             text = "container without a share not inspected"
-            reports.warn(text, pod, container, repr(error))
+            _warn(text, pod, container, problem=repr(error))
             return
         if name:
             problem = (
                 f"with capability {name} and a shared process namespace it can undo the limits of"
                 " the pod's other containers"
             )
-            reports.not_enforceable(self._parts, pod, container, problem)
+            self._report_not_enforceable(pod, container, problem)
+
+    def _report_not_enforceable(self, pod: Pod, container: Container, problem: str) -> None:
+        self._parts.metrics.not_enforceable.inc()
+        reason = names.EVENT_LIMIT_NOT_ENFORCEABLE
+        self._notify(pod, container, reason, f" starts, but {problem}")
+        _warn(reason, pod, container, problem=problem)
+
+    def _notify(
+        self, pod: Pod, container: Container, reason: str, text: str, warning: bool = True
+    ) -> None:
+        """Add an event for the pod's author."""
+        text = f'container "{container.name}"{text}'
+        self._parts.notices.add(Notice(pod, container.name, reason, text, warning=warning))
 
     async def _plan_in_place(self, container: Container, key: str) -> ContainerPlan | None:
         """Return the container's stored plan; None: there is none, or the container's own mounts
@@ -258,6 +283,10 @@ class Lifecycle:
         job = partial(self._parts.files.plan, key, container.name)
         plan = await self.worker.run(job, self._settings.work_deadline_s)
         return plan if plan and differences.has_mounts(plan, container.mounts) else None
+
+
+def _warn(text: str, pod: Pod, container: Container, **fields: str) -> None:
+    _LOG.warning(Line(text, **pod.log_fields(container.name, container.id), **fields))
 
 
 def _check_devices(container: Container, plan: ContainerPlan) -> None:

@@ -3,13 +3,17 @@
 The runtime can supply all of it: `take_over` rebuilds it at every Synchronize. One worker creates,
 reads and removes the files, in the order of the requests. Everything else happens on the event
 loop, each change in one step.
+
+After a crash a thousand directories may have no user, and the kernel takes milliseconds to remove
+one. A sweep removes them one by one, so that a container waits for at most one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Container as AbstractContainer
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
@@ -18,7 +22,7 @@ from typing import Final
 from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
 from nri_plugin.containers.parts import Parts
-from nri_plugin.containers.sweep import Sweeper
+from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import ledger, recovery
 from nri_plugin.policy.gpu_modes import GpuModes
 from nri_plugin.policy.model import Claim, Container, Gpu, Pod
@@ -44,16 +48,31 @@ class Records:
         self._settings = parts.settings
         self._modes = modes
         self._worker = worker
-        self._plans: dict[str, ContainerPlan] = {}
-        """By container: answered, and not started yet."""
+        self.plans: dict[str, ContainerPlan] = {}
+        """Of containers that are being created: answered, and not started yet."""
         self._users: dict[str, set[str]] = {}
         self._unreported: dict[str, str] = {}
         """Containers that an earlier session answered and that the runtime has not reported since,
         with the key of their files."""
         self.ledger = parts.ledger
-        self.sweeper = Sweeper(
-            parts.files, worker, self._settings.work_deadline_s, lambda: self._users
-        )
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        """End the sweep."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+
+    async def settled(self) -> None:
+        """Wait until the current sweep has ended."""
+        if self._sweeping is not None:
+            await asyncio.wait({self._sweeping})
+
+    def _sweep(self) -> None:
+        """Begin anew to remove the directories that no container uses."""
+        self.close()
+        files, deadline_s = self._parts.files, self._settings.work_deadline_s
+        work = sweep(files, self._worker, deadline_s, lambda: self._users)
+        self._sweeping = asyncio.create_task(work, name="sweep")
 
     async def take_over(self, running: Sequence[Running], gpus: Sequence[Gpu]) -> None:
         """Replace the state by what runs. TimeoutError if the files cannot be read in time."""
@@ -66,35 +85,23 @@ class Records:
         listed = {one.id for one in running}
         self._unreported = {
             container_id: plan.key
-            for container_id, plan in self._plans.items()
+            for container_id, plan in self.plans.items()
             if plan.key is not None and container_id not in listed
         }
         for container_id, key in self._unreported.items():
             self._users.setdefault(key, set()).add(container_id)
         self.ledger.adopt(state.holds, self._unreported)
-        self._plans.clear()
+        self.plans.clear()
         if self._unreported:
             loop = asyncio.get_running_loop()
             loop.call_later(
                 self._settings.making_s, self._drop_unreported, frozenset(self._unreported)
             )
         self._report(state.strays)
-        self.sweeper.begin()
-
-    def plan_of(self, container_id: str) -> ContainerPlan | None:
-        """Return the plan of a container that is being created."""
-        return self._plans.get(container_id)
-
-    def answered(self, container_id: str, plan: ContainerPlan) -> None:
-        self._plans[container_id] = plan
+        self._sweep()
 
     def take(
-        self,
-        pod: Pod,
-        container: Container,
-        claim: Claim,
-        key: str,
-        gpus: Sequence[Gpu],
+        self, pod: Pod, container: Container, claim: Claim, key: str, gpus: Sequence[Gpu]
     ) -> None:
         """Enter its share in the ledger. Raises Refused if its GPUs, or its pod's allocation of
         them, lack free capacity, a pod holds one of them whole, or the API server is known to
@@ -120,10 +127,10 @@ class Records:
         does not report the removal of a container that had not started."""
         unreported = container_ids & self._unreported.keys()
         for container_id in unreported:
-            self.ended(container_id)
+            self.ledger.drop(container_id)
             self._leaves(container_id, self._unreported.pop(container_id))
         if unreported:
-            self.sweeper.begin()
+            self._sweep()
 
     def _leaves(self, container_id: str, key: str) -> bool:
         """It uses the files of `key` no more. Returns whether the files have no user left."""
@@ -136,17 +143,13 @@ class Records:
     def starts(self, container_id: str) -> ContainerPlan | None:
         """It is created; return its plan, if this session answered it."""
         self._unreported.pop(container_id, None)
-        return self._plans.pop(container_id, None)
-
-    def ended(self, container_id: str) -> None:
-        """It exited, or was never created: it holds nothing, and its files stay."""
-        self.ledger.drop(container_id)
+        return self.plans.pop(container_id, None)
 
     async def removed(self, container_id: str, mounted: str | None) -> None:
         """It is removed, and its files with their last user. mounted: the key of its files."""
-        self.ended(container_id)
+        self.ledger.drop(container_id)
         self._unreported.pop(container_id, None)
-        plan = self._plans.pop(container_id, None)
+        plan = self.plans.pop(container_id, None)
         key = mounted or (plan and plan.key)
         if key and self._leaves(container_id, key):
             job = partial(self._remove, key)
@@ -156,7 +159,7 @@ class Records:
     def not_made(self, container_id: str, key: str) -> None:
         """Its creation failed: it holds nothing. Work on its files may still be running; their
         removal runs after it."""
-        self.ended(container_id)
+        self.ledger.drop(container_id)
         if self._leaves(container_id, key):
             self._worker.post(partial(self._remove, key))
 
@@ -176,3 +179,29 @@ class Records:
         for stray in Stray:
             count = sum(kind is stray for kind, _ in strays)
             self._parts.metrics.strays.labels(stray.value).set(count)
+
+
+async def sweep(
+    files: RunDirectory,
+    worker: Worker,
+    deadline_s: float,
+    users: Callable[[], AbstractContainer[str]],
+) -> None:
+    """Remove the directories that no container uses. users: the keys in use now, which may change
+    between two removals. worker: the one that also creates directories, in order."""
+    removed = stay = 0
+    try:
+        for key in sorted(await worker.run(files.keys, deadline_s)):
+            if key in users():
+                continue
+            try:
+                await worker.run(partial(files.remove, key), deadline_s)
+                removed += 1
+            except (FilesError, TimeoutError) as error:
+                stay += 1
+                text = "unused directory remains until the next sweep"
+                _LOG.warning(Line(text, key=key, error=repr(error)))
+    except (OSError, TimeoutError) as error:
+        _LOG.warning(Line("the run directory cannot be swept", error=repr(error)))
+    if removed or stay:
+        _LOG.info(Line("unused directories removed", removed=removed, stay=stay))

@@ -16,7 +16,7 @@ from nri_plugin import command_line
 from nri_plugin.doctor import host, host_kernel
 from nri_plugin.doctor.checks import examine
 from nri_plugin.doctor.facts import Finding, Level
-from nri_plugin.setting_types import absolute
+from nri_plugin.flags import absolute
 
 _DESCRIPTION: Final = """\
 Checks whether the agent can work on this node, and prints for each check the result and what to

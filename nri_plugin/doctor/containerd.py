@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from gpuslice.gpu.driver_root import resolve
+from nri_plugin.child import in_root
 from nri_plugin.doctor.facts import Runtime, Socket
-from nri_plugin.host.host_command import in_root
 
 _COMMAND_S: Final = 15.0
 _ACCEPTS: Final = 0x10000

@@ -16,6 +16,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,7 @@ _STDERR_TAIL_BYTES: Final = 4096
 _BEATS: Final = 64
 
 
+@dataclass
 class ArbiterProcess:
     """run_dir: of the containers' directories. leave_s: for the child to exit, before it is killed.
 
@@ -41,58 +43,46 @@ class ArbiterProcess:
     `last_retry_s` is followed at once by the shortest. now: a monotonic clock in seconds.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        environment: Mapping[str, str],
-        metrics: Metrics,
-        *,
-        command: Sequence[str] = COMMAND,
-        first_retry_s: float = 0.1,
-        last_retry_s: float = 5.0,
-        leave_s: float = 1.0,
-        start_s: float = 30.0,
-        heartbeat_timeout_s: float = 8 * names.HEARTBEAT_S,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._command = (*command, str(run_dir))
-        self._environment = importing(environment)
-        self._metrics = metrics
-        self._first_retry_s = first_retry_s
-        self._last_retry_s = last_retry_s
-        self._leave_s = leave_s
-        self._start_s = start_s
-        self._heartbeat_timeout_s = heartbeat_timeout_s
-        self._now = now
+    run_dir: Path
+    environment: Mapping[str, str]
+    metrics: Metrics
+    command: Sequence[str] = COMMAND
+    first_retry_s: float = 0.1
+    last_retry_s: float = 5.0
+    leave_s: float = 1.0
+    start_s: float = 30.0
+    heartbeat_timeout_s: float = 8 * names.HEARTBEAT_S
+    now: Callable[[], float] = time.monotonic
 
     async def run(self) -> None:
         """Run until cancelled; the child has then exited, or is being killed."""
-        pause_s = self._first_retry_s
+        pause_s = self.first_retry_s
         while True:
-            since_s = self._now()
+            since_s = self.now()
             problem = await self._run_once()
-            if self._now() - since_s >= self._last_retry_s:
-                pause_s = self._first_retry_s
+            if self.now() - since_s >= self.last_retry_s:
+                pause_s = self.first_retry_s
             _LOG.warning(Line("arbiter exited", problem=problem, again_in_s=round(pause_s, 1)))
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, self._last_retry_s)
+            pause_s = min(pause_s * 2, self.last_retry_s)
 
     async def _run_once(self) -> str:
         """Return why it ended."""
         try:
             # A session of its own: a signal of the agent's terminal is not for the child.
             child = await asyncio.create_subprocess_exec(
-                *self._command,
+                *self.command,
+                str(self.run_dir),
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=PIPE,
-                env=self._environment,
+                env=importing(self.environment),
                 start_new_session=True,
             )
         except OSError as error:
-            return f"{self._command[0]}: {error.strerror}"
+            return f"{self.command[0]}: {error.strerror}"
         _LOG.info(Line("arbiter started", pid=child.pid))
-        self._metrics.arbiter_starts.inc()
+        self.metrics.arbiter_starts.inc()
         stderr = asyncio.create_task(_stderr_tail(child))
         try:
             missing_s = await self._follow_heartbeat(child)
@@ -101,7 +91,7 @@ class ArbiterProcess:
             status = await child.wait()
             last = await stderr
         finally:
-            self._metrics.arbiter_up.set(0)
+            self.metrics.arbiter_up.set(0)
             stderr.cancel()
             await self._end(child)
         return cause(status, last)
@@ -110,7 +100,7 @@ class ArbiterProcess:
         """Follow the heartbeat; kill a child without one, and return for how long it had none. 0:
         it closed its output, as at its exit."""
         assert child.stdout is not None
-        waiting_s, misses = self._start_s / 2, 0
+        waiting_s, misses = self.start_s / 2, 0
         # After a halt of this process a timeout comes before the heartbeats that the pipe holds.
         while misses < 2:
             try:
@@ -121,8 +111,8 @@ class ArbiterProcess:
                 continue
             if not beats:
                 return 0
-            self._metrics.arbiter_up.set(beats.endswith(names.HEARTBEAT_SERVING))
-            waiting_s, misses = self._heartbeat_timeout_s / 2, 0
+            self.metrics.arbiter_up.set(beats.endswith(names.HEARTBEAT_SERVING))
+            waiting_s, misses = self.heartbeat_timeout_s / 2, 0
         with contextlib.suppress(ProcessLookupError):
             child.kill()
         return misses * waiting_s
@@ -130,14 +120,14 @@ class ArbiterProcess:
     async def _end(self, child: Process) -> None:
         """Close its input, which ends it; kill it if it does not exit in time."""
         try:
-            await end(child, self._leave_s)
+            await end(child, self.leave_s)
         finally:
             if child.returncode is None:
                 _LOG.warning(Line("arbiter killed: it did not exit in time", pid=child.pid))
                 with contextlib.suppress(ProcessLookupError):
                     child.kill()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._leave_s):
+            async with asyncio.timeout(self.leave_s):
                 await child.wait()
 
 

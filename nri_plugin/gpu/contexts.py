@@ -13,6 +13,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
@@ -29,35 +30,26 @@ _LOG: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 
 
+@dataclass
 class Contexts:
     """Each product is tried at most once per `min_interval_s`, each time on another GPU.
     deadline_s: of one measurement. now: a monotonic clock in seconds."""
 
-    def __init__(
-        self,
-        environment: Mapping[str, str],
-        inventory: Inventory,
-        *,
-        deadline_s: float = 30.0,
-        min_interval_s: float = 60.0,
-        now: Callable[[], float] = time.monotonic,
-        command: Sequence[str] = (sys.executable, "-m", "gpuslice.gpu.context_size"),
-    ) -> None:
-        self._environment = environment
-        self._inventory = inventory
-        self._deadline_s = deadline_s
-        self._min_interval_s = min_interval_s
-        self._now = now
-        self._command = command
-        self._children: dict[str, Child] = {}
-        self._tries: dict[str, tuple[int, float]] = {}
-        self._logged: dict[str, str] = {}
+    environment: Mapping[str, str]
+    inventory: Inventory
+    deadline_s: float = 30.0
+    min_interval_s: float = 60.0
+    now: Callable[[], float] = time.monotonic
+    command: Sequence[str] = (sys.executable, "-m", "gpuslice.gpu.context_size")
+    _children: dict[str, Child] = field(default_factory=dict)
+    _tries: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _logged: dict[str, str] = field(default_factory=dict)
 
     @property
     def sizes(self) -> Mapping[str, int]:
         """Return the known sizes in bytes, by GPU."""
-        known = self._inventory.record.contexts
-        sizes = {gpu.uuid: known.get(self._key(gpu)) for gpu in self._inventory.seen}
+        known = self.inventory.record.contexts
+        sizes = {gpu.uuid: known.get(self._key(gpu)) for gpu in self.inventory.seen}
         return {uuid: size for uuid, size in sizes.items() if size is not None}
 
     async def run(self, free: Callable[[], Iterable[Gpu]]) -> None:
@@ -70,19 +62,19 @@ class Contexts:
         """Measure one context for each unknown product of these GPUs."""
         unknown: dict[str, list[Gpu]] = {}
         for gpu in gpus:
-            if gpu.model and self._key(gpu) not in self._inventory.record.contexts:
+            if gpu.model and self._key(gpu) not in self.inventory.record.contexts:
                 unknown.setdefault(self._key(gpu), []).append(gpu)
         for key, candidates in unknown.items():
             tries, tried_at = self._tries.get(key, (0, -inf))
-            if self._now() - tried_at >= self._min_interval_s:
-                self._tries[key] = tries + 1, self._now()
+            if self.now() - tried_at >= self.min_interval_s:
+                self._tries[key] = tries + 1, self.now()
                 await self._measure(candidates[tries % len(candidates)])
 
     def _key(self, gpu: Gpu) -> str:
-        return model_key(self._inventory.driver, gpu.model)
+        return model_key(self.inventory.driver, gpu.model)
 
     async def _measure(self, gpu: Gpu) -> None:
-        key, record = self._key(gpu), self._inventory.record
+        key, record = self._key(gpu), self.inventory.record
         try:
             size_bytes = answers.context_bytes(await self._child(gpu.uuid).request())
         except (ChildError, answers.UnknownSizeError) as error:
@@ -94,12 +86,6 @@ class Contexts:
         _LOG.info(Line("context size", gpu=gpu.uuid, model=gpu.model, bytes=size_bytes))
 
     def _child(self, uuid: str) -> Child:
-        if uuid not in self._children:
-            environment = {**self._environment, "CUDA_VISIBLE_DEVICES": uuid}
-            self._children[uuid] = Child(
-                (*self._command, uuid),
-                environment,
-                deadline_s=self._deadline_s,
-                subject="a context",
-            )
-        return self._children[uuid]
+        environment = {**self.environment, "CUDA_VISIBLE_DEVICES": uuid}
+        child = Child((*self.command, uuid), environment, self.deadline_s, subject="a context")
+        return self._children.setdefault(uuid, child)

@@ -95,7 +95,7 @@ def _problem(handle: object) -> str:
 
 
 def _recovery(handle: object) -> int | None:
-    """Return the action that the driver requests for the GPU (health.py); None: it has no such
+    """Return the action that the driver requests for the GPU (inventory.py); None: it has no such
     field, before release 570."""
     try:
         (field,) = pynvml.nvmlDeviceGetFieldValues(

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gpuslice.kube.log_lines import Line
-from nri_plugin.gpu import health
 from nri_plugin.gpu.nvml_process import COMMAND, DEADLINE_S, FIRST_S, Answers, NvmlProcess
 from nri_plugin.gpu.nvml_queries import BOARD, GPUS, LINKS
 from nri_plugin.gpu.record import Record
@@ -28,6 +27,33 @@ _LOG: Final = logging.getLogger(__name__)
 _REST: Final = 20
 """Minimum pause between background queries, as a multiple of the last one's duration: a query wakes
 the GPUs if persistence mode is off."""
+
+_RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
+    1: "reset the GPU",
+    2: "reboot the node",
+    3: "end the programs that use it together with other GPUs (drain P2P)",
+    4: "end its programs and reset the GPU (drain and reset)",
+    5: "recover the IMEX domain",
+    6: "reset the GPU's bus",
+    7: "reboot the system",
+}
+"""By nvmlDeviceGpuRecoveryAction_t. 0: none."""
+
+_XIDS: Final[Mapping[int, str]] = {
+    48: "double-bit ECC error",
+    62: "internal micro-controller halt",
+    64: "row remapping or page retirement failed",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    95: "uncontained memory error",
+    119: "GSP RPC timeout",
+    120: "GSP error",
+    140: "unrecovered ECC error",
+    143: "GPU initialization error",
+}
+"""Errors after which a GPU needs a reset, from NVIDIA's catalog. Programs cause most of the others.
+63 reports a row that was remapped, 94 an error that ended one program, and 154 a change of the
+recovery action, which drivers send that have the field."""
 
 
 def pace_s(took_s: float, shortest_s: float, longest_s: float) -> float:
@@ -172,11 +198,11 @@ class Inventory:
 
     def _note(self, xids: Sequence[Any]) -> None:
         """Keep the first error of each GPU."""
-        new = {str(uuid): int(xid) for uuid, xid in reversed(xids) if xid in health.XIDS}
+        new = {str(uuid): int(xid) for uuid, xid in reversed(xids) if xid in _XIDS}
         self.record.keep(xids={**new, **self.record.xids})
 
     def _judged(self, gpu: Gpu, recovery: int | None) -> Gpu:
-        problem = gpu.problem or health.problem(recovery, self.record.xids.get(gpu.uuid))
+        problem = gpu.problem or _condition(recovery, self.record.xids.get(gpu.uuid))
         return replace(gpu, problem=problem)
 
     def _show(self, seen: Sequence[Gpu], unnamed: Sequence[str]) -> None:
@@ -192,3 +218,18 @@ class Inventory:
                 _LOG.error(Line("GPU unhealthy", uuid=gpu.uuid, problem=gpu.problem))
         for problem in unnamed if new else ():
             _LOG.error(Line("GPU unhealthy", problem=problem))
+
+
+def _condition(recovery: int | None, xid: int | None) -> str:
+    """Return why a GPU that answers must not be used; "": nothing is known.
+
+    recovery: the driver's action, which it names as long as the GPU needs it; None: before release
+    570 it has no such field. There an XID error of the GPU itself counts until the driver is loaded
+    again, because NVML reports when a GPU fails and not when it has recovered.
+    """
+    if recovery is not None:
+        action = _RECOVERY_ACTIONS.get(recovery, f"recovery action {recovery}")
+        return f"the driver reports that it needs recovery: {action}" if recovery else ""
+    if xid is None or xid not in _XIDS:
+        return ""
+    return f"the driver reported XID {xid} ({_XIDS[xid]})"

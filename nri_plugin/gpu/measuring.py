@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -45,39 +46,31 @@ _Found = Mapping[str, Mapping[str, int | None]]
 files cannot be read."""
 
 
+@dataclass(eq=False)
 class Measuring:
     """root: the run directory. holds: what running containers hold. nvml: the inventory's.
     deadline_s: for files. now: a monotonic clock in seconds. proc: path of /proc."""
 
-    def __init__(
-        self,
-        root: Path,
-        holds: Callable[[], Iterable[Hold]],
-        nvml: NvmlProcess,
-        metrics: Metrics,
-        notices: Notices,
-        *,
-        deadline_s: float = 5.0,
-        now: Callable[[], float] = time.monotonic,
-        proc: Path = Path("/proc"),
-    ) -> None:
-        self._root = root
-        self._holds = holds
-        self._metrics = metrics
-        self._compute = ComputeUse(metrics, notices)
-        self._deadline_s = deadline_s
-        self._proc = proc
-        self._nvml = nvml
+    root: Path
+    holds: Callable[[], Iterable[Hold]]
+    nvml: NvmlProcess
+    metrics: Metrics
+    notices: Notices
+    deadline_s: float = 5.0
+    now: Callable[[], float] = time.monotonic
+    proc: Path = Path("/proc")
+    pause_s: float = PERIOD_S
+    """Until the next sample is due."""
+    _measured: dict[str, tuple[Account, Measured]] = field(default_factory=dict)
+    _problem: str = ""
+    _without_figure: int = 0
+    _uses: Mapping[str, Mapping[str, Use]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._compute = ComputeUse(self.metrics, self.notices)
         self._worker = Worker("measuring")
-        self._measured: dict[str, tuple[Account, Measured]] = {}
-        self._problem = ""
-        self._without_figure = 0
-        self._sampled_s = now()
-        metrics.sample_age.set_function(lambda: now() - self._sampled_s)
-        self._now = now
-        self._uses: Mapping[str, Mapping[str, Use]] = {}
-        self.pause_s = PERIOD_S
-        """Until the next sample is due."""
+        self._sampled_s = self.now()
+        self.metrics.sample_age.set_function(lambda: self.now() - self._sampled_s)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -87,10 +80,10 @@ class Measuring:
 
     async def sample(self) -> None:
         """Take one sample. A failure is logged once and leaves the grants as they are."""
-        holds = tuple(hold for hold in self._holds() if hold.adjusted)
+        holds = tuple(hold for hold in self.holds() if hold.adjusted)
         keys = {hold.container_id: hold.key for hold in holds}
         self._measured = {
-            key: self._measured.get(key) or (Account(self._root / key), Measured())
+            key: self._measured.get(key) or (Account(self.root / key), Measured())
             for key in keys.values()
         }
         if not keys:
@@ -98,21 +91,21 @@ class Measuring:
             self._compute.add((), {})
             self._compute.utilization((), {}, {})
             self._show({})
-            self._sampled_s = self._now()
+            self._sampled_s = self.now()
             return
-        sample = _Sample(self._proc, keys, self._measured)
+        sample = _Sample(self.proc, keys, self._measured)
         utilized: Utilization = {}
         try:
-            await self._worker.run(sample.begin, self._deadline_s)
+            await self._worker.run(sample.begin, self.deadline_s)
             self._compute.add(holds, sample.readings)
-            usage, utilized = _by_gpu(await self._nvml.ask(PROCESSES))
-            overheads = await self._worker.run(partial(sample.end, usage), self._deadline_s)
+            usage, utilized = _by_gpu(await self.nvml.ask(PROCESSES))
+            overheads = await self._worker.run(partial(sample.end, usage), self.deadline_s)
         except (ChildError, TimeoutError, ValueError) as error:
             self._log(str(error) or "the host's files could not be read in time")
             overheads, utilized = {key: {} for key in self._measured}, {}
         else:
             self._log(self._missing(overheads))
-            self._sampled_s = self._now()
+            self._sampled_s = self.now()
         finally:
             self._worker.post(sample.close)
         uses = {key: reading.gpus for key, reading in sample.readings.items()}
@@ -135,11 +128,11 @@ class Measuring:
         for overheads in found.values():
             for uuid, overhead_bytes in overheads.items():
                 totals[uuid] += overhead_bytes or 0
-        self._metrics.overhead.clear()
+        self.metrics.overhead.clear()
         for uuid, total_bytes in totals.items():
-            self._metrics.overhead.labels(uuid).set(total_bytes)
+            self.metrics.overhead.labels(uuid).set(total_bytes)
         unknown = sum(not known or None in known.values() for known in found.values())
-        self._metrics.not_measured.set(unknown)
+        self.metrics.not_measured.set(unknown)
 
     def _log(self, problem: str) -> None:
         if problem and problem != self._problem:
@@ -162,28 +155,23 @@ def _by_gpu(answers: Answers) -> tuple[Usage, Utilization]:
     return usage, utilized
 
 
+@dataclass(eq=False)
 class _Sample:
     """One sample's blocking work on files. keys: by container ID. measured: by key."""
 
-    def __init__(
-        self,
-        proc: Path,
-        keys: Mapping[str, str],
-        measured: Mapping[str, tuple[Account, Measured]],
-    ) -> None:
-        self._proc = proc
-        self._keys = keys
-        self._measured = measured
-        self._files = ExitStack()
-        self._begun: dict[str, Sequence[int]] = {}
-        self.readings: dict[str, Reading] = {}
-        """By key: the use of compute."""
-        self.pids: Mapping[str, set[int]] = {}
-        """By key: those of NVML's processes that are in its containers."""
+    proc: Path
+    keys: Mapping[str, str]
+    measured: Mapping[str, tuple[Account, Measured]]
+    readings: dict[str, Reading] = field(default_factory=dict)
+    """By key: the use of compute."""
+    pids: Mapping[str, set[int]] = field(default_factory=dict)
+    """By key: those of NVML's processes that are in its containers."""
+    _files: ExitStack = field(default_factory=ExitStack)
+    _begun: dict[str, Sequence[int]] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Read the charges, before the NVML query, and the use of compute."""
-        for key, (account, _) in self._measured.items():
+        for key, (account, _) in self.measured.items():
             try:
                 self._files.enter_context(account)
                 self._begun[key] = account.charged_bytes()
@@ -194,9 +182,9 @@ class _Sample:
     def end(self, usage: Usage) -> _Found:
         """Read the charges again, and write the overheads that follow from NVML's result."""
         self.pids = self._pids(usage)
-        found: dict[str, Mapping[str, int | None]] = {key: {} for key in self._measured}
+        found: dict[str, Mapping[str, int | None]] = {key: {} for key in self.measured}
         for key, before in self._begun.items():
-            account, measured = self._measured[key]
+            account, measured = self.measured[key]
             try:
                 found[key] = measured.add(account, before, usage, self.pids[key])
             except (OSError, RegionError) as error:
@@ -211,12 +199,12 @@ class _Sample:
         found: dict[str, set[int]] = defaultdict(set)
         for pid in {pid for listed in usage.values() if listed for pid in listed}:
             try:
-                cgroup = (self._proc / str(pid) / "cgroup").read_text()
+                cgroup = (self.proc / str(pid) / "cgroup").read_text()
             except (OSError, ValueError):  # it has exited
                 continue
-            container_id = container_of(cgroup, self._keys)
+            container_id = container_of(cgroup, self.keys)
             if container_id is not None:
-                found[self._keys[container_id]].add(pid)
+                found[self.keys[container_id]].add(pid)
         return found
 
 

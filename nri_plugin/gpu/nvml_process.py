@@ -80,32 +80,28 @@ class _EndedError(ChildError):
     """The process ended instead of answering."""
 
 
+@dataclass(eq=False)
 class NvmlProcess:
     """deadline_s: of each query. first_s: for the first answers of a new process. pause_s: after a
     process failed, until the next one. now: a monotonic clock in seconds. timeout: as
     asyncio.timeout."""
 
-    def __init__(
-        self,
-        environment: Mapping[str, str],
-        *,
-        deadline_s: float = DEADLINE_S,
-        first_s: float = FIRST_S,
-        pause_s: float = _PAUSE_S,
-        now: Callable[[], float] = time.monotonic,
-        command: Sequence[str] = COMMAND,
-        timeout: Callable[[float], AbstractAsyncContextManager[object]] = asyncio.timeout,
-    ) -> None:
-        self.child = Child(command, environment, deadline_s=deadline_s, subject="NVML")
-        self._first_s = max(first_s, deadline_s)
-        self._pause_s = pause_s
-        self._now = now
-        self._timeout = timeout
-        self._starting = asyncio.Lock()
-        self._running: _Running | None = None
-        self._number = 0
-        self._failed = ""
-        self._not_before_s = now()
+    environment: Mapping[str, str]
+    deadline_s: float = DEADLINE_S
+    first_s: float = FIRST_S
+    pause_s: float = _PAUSE_S
+    now: Callable[[], float] = time.monotonic
+    command: Sequence[str] = COMMAND
+    timeout: Callable[[float], AbstractAsyncContextManager[object]] = asyncio.timeout
+    _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _running: _Running | None = None
+    _number: int = 0
+    _failed: str = ""
+
+    def __post_init__(self) -> None:
+        self.child = Child(self.command, self.environment, self.deadline_s, subject="NVML")
+        self.first_s = max(self.first_s, self.deadline_s)
+        self._not_before_s = self.now()
 
     @property
     def silent(self) -> bool:
@@ -148,7 +144,7 @@ class NvmlProcess:
         running.requests[number] = request
         try:
             with contextlib.suppress(TimeoutError):
-                async with self._timeout(self.child.deadline_s):
+                async with self.timeout(self.child.deadline_s):
                     await self._answered(running, number, request)
         finally:
             del running.requests[number]
@@ -170,13 +166,13 @@ class NvmlProcess:
             await request.changed.wait()
 
     def _sorted(self, running: _Running, request: _Request) -> Answers:
-        now_s = self._now()
+        now_s = self.now()
         age_s = now_s - running.began_s
-        new = age_s < self._first_s
+        new = age_s < self.first_s
         if request.head is None and new and not running.answered:
             raise ChildError(
                 f"NVML has not answered for {age_s:.0f} s: without persistence mode its first"
-                f" answer may take {self._first_s:.0f} s"
+                f" answer may take {self.first_s:.0f} s"
             )
         if request.head is None or self._hangs(running, request, now_s):
             late_error = self.child.late()
@@ -198,17 +194,17 @@ class NvmlProcess:
     def _hangs(self, running: _Running, request: _Request, now_s: float) -> bool:
         """Whether no GPU has answered for so long that another process may do better."""
         missing = request.missing()
-        return bool(missing) and not request.lines and now_s - running.heard_s >= self._first_s
+        return bool(missing) and not request.lines and now_s - running.heard_s >= self.first_s
 
     async def _start(self) -> _Running:
-        if self._now() < self._not_before_s:
+        if self.now() < self._not_before_s:
             raise ChildError(self._failed)
         try:
             process = await self.child.start(PIPE)
         except ChildError as error:
             self._pause(str(error))
             raise
-        self._running = running = _Running(process, self._now())
+        self._running = running = _Running(process, self.now())
         running.reading = asyncio.create_task(self._read(running), name="answers of NVML")
         return running
 
@@ -235,7 +231,7 @@ class NvmlProcess:
         if isinstance(index, int):
             running.heard.add(index)
             running.late.discard(index)
-            running.heard_s = self._now()
+            running.heard_s = self.now()
         elif not isinstance(answer.get("count"), int):
             raise ValueError(repr(line[:80]))
         if request is None:
@@ -258,7 +254,7 @@ class NvmlProcess:
 
     def _pause(self, problem: str) -> None:
         self._failed = problem
-        self._not_before_s = self._now() + self._pause_s
+        self._not_before_s = self.now() + self.pause_s
 
     def _leave(self, running: _Running) -> None:
         if running.reading is not None and running.reading is not asyncio.current_task():

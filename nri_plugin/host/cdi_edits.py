@@ -52,16 +52,15 @@ def opened(edits: Edits, gids: AbstractSet[int]) -> Edits:
     NRI has no field for a process's groups. The node is the container's own, and each process of
     the container would be in the group.
     """
-    if not any(device.gid in gids for device in edits.devices):
-        return edits
-    return replace(edits, devices=tuple(_opened(device, gids) for device in edits.devices))
-
-
-def _opened(device: Device, gids: AbstractSet[int]) -> Device:
-    mode = device.file_mode
-    if device.gid not in gids or mode is None:
-        return device
-    return device._replace(file_mode=mode | (mode >> 3 & 0o7))
+    return replace(
+        edits,
+        devices=tuple(
+            device._replace(file_mode=device.file_mode | (device.file_mode >> 3 & 0o7))
+            if device.gid in gids and device.file_mode is not None
+            else device
+            for device in edits.devices
+        ),
+    )
 
 
 def _variable(where: str, line: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +35,7 @@ OPTIONS: Final = ("cdi", "generate", "--format=json", "--device-name-strategy=uu
 """Without --output the spec goes to standard output. The default names devices by index."""
 
 
+@dataclass
 class Generator:
     """Creates `directory`/FILE; at most one attempt per `min_interval_s`.
 
@@ -42,37 +44,31 @@ class Generator:
     `present`, `write`, `discard` and `withdraw_duplicates` block: run them in a worker thread.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        directory: Path,
-        environment: Mapping[str, str],
-        root: DriverRoot = WITHOUT_MOUNT,
-        *,
-        deadline_s: float = 20.0,
-        min_interval_s: float = 30.0,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.file = directory / FILE
-        self._program, self.root = tuple(command), root
-        self._child = Child(command, environment, deadline_s=deadline_s, subject="nvidia-ctk")
-        self._min_interval_s = min_interval_s
-        self._now = now
-        self._generated_at: float | None = None
-        self.problem: str | None = None
-        """Why the last attempt failed, or which GPUs it omitted; None if neither."""
+    command: Sequence[str]
+    directory: Path
+    environment: Mapping[str, str]
+    root: DriverRoot = WITHOUT_MOUNT
+    deadline_s: float = 20.0
+    min_interval_s: float = 30.0
+    now: Callable[[], float] = time.monotonic
+    problem: str | None = None
+    """Why the last attempt failed, or which GPUs it omitted; None if neither."""
+    _generated_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.file = self.directory / FILE
+        self._child = Child(self.command, self.environment, self.deadline_s, subject="nvidia-ctk")
 
     @property
     def due(self) -> bool:
-        return (
-            self._generated_at is None or self._now() - self._generated_at >= self._min_interval_s
-        )
+        since_s = self._generated_at
+        return since_s is None or self.now() - since_s >= self.min_interval_s
 
     def options(self, programs: Path) -> Sequence[str]:
         """Return nvidia-ctk's further options. programs: directory for a copy of the program that
         runs the spec's hooks, if the host has none. Raises OSError."""
         below_mount = self.root.mount != Path("/")
-        return self.root.options(self.root.hook(self._program, programs)) if below_mount else ()
+        return self.root.options(self.root.hook(self.command, programs)) if below_mount else ()
 
     async def generate(
         self,
@@ -85,11 +81,11 @@ class Generator:
 
         before: commands to run first; if the last one fails, a problem.
         """
-        self._generated_at = self._now()
+        self._generated_at = self.now()
         unprepared = await self._prepare(before)
         wanted = sorted(uuids)
         try:
-            reply = await self._run((*self._program, *OPTIONS, *options))
+            reply = await self._run((*self.command, *OPTIONS, *options))
             text, problem = render(reply, wanted, self.root)
         except ChildError as error:
             text, problem = None, str(error)
@@ -109,7 +105,7 @@ class Generator:
                 failed = ""
             except ChildError as error:
                 failed = (
-                    f"the control device nodes are missing, and {' '.join(self._program)} cannot"
+                    f"the control device nodes are missing, and {' '.join(self.command)} cannot"
                     f" create them ({error}): run {nvidia.CREATE_NODES} on the host"
                 )
         return failed

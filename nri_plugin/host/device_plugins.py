@@ -19,6 +19,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -135,25 +136,19 @@ def sockets(directory: Path) -> Sequence[Path]:
 
 def plugin_sign(directory: Path) -> Sign | None:
     """Return the sign of a device plugin of NVIDIA's; None: there is none."""
-    for path in sockets(directory):
-        if path.name.startswith(_NVIDIAS):
-            is_gke = path.name.startswith(_GKES)
-            sign = _listener(path, "a device plugin", is_gke=is_gke)
-            if sign is not None:
-                return sign
-    return None
+    paths = (path for path in sockets(directory) if path.name.startswith(_NVIDIAS))
+    signs = (_listener(p, "a device plugin", is_gke=p.name.startswith(_GKES)) for p in paths)
+    return next(filter(None, signs), None)
 
 
 def dra_sign(kubelet_dir: Path, cdi_dirs: Iterable[Path]) -> Sign | None:
     """Return the sign of NVIDIA's DRA driver; None: there is none."""
     registered = (p for p in sockets(kubelet_dir / _REGISTRY) if p.name.startswith(DRA_DRIVER))
-    for path in (*registered, *sockets(kubelet_dir / "plugins" / DRA_DRIVER)):
-        sign = _listener(path, "NVIDIA's DRA driver", is_dra=True)
-        if sign is not None:
-            return sign
-    for claim in _claims(cdi_dirs):
-        return Sign(f"NVIDIA's DRA driver has prepared the claim of {claim}", is_dra=True)
-    return None
+    paths = chain(registered, sockets(kubelet_dir / "plugins" / DRA_DRIVER))
+    listeners = (_listener(path, "NVIDIA's DRA driver", is_dra=True) for path in paths)
+    prepared = "NVIDIA's DRA driver has prepared the claim of"
+    claims = (Sign(f"{prepared} {claim}", is_dra=True) for claim in _claims(cdi_dirs))
+    return next(filter(None, chain(listeners, claims)), None)
 
 
 def _claims(cdi_dirs: Iterable[Path]) -> Iterator[Path]:

@@ -2,7 +2,7 @@
 
 In a pod the host's file system is mounted as a whole, at --host-root. So no directory has to exist
 before the pod starts, and what appears later is seen. Every path is translated once, at the agent's
-start (gpuslice/gpu/host_view.py). What the container runtime is told stays the host's path.
+start (HostView). What the container runtime is told stays the host's path.
 Reads directories only. Blocks: not for the event loop.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gpuslice.gpu.host_view import HostView
+from gpuslice.gpu.driver_root import HostView
 from nri_plugin.host import bundle
 
 NRI_SOCKET: Final = Path("/var/run/nri/nri.sock")

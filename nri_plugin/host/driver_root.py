@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuslice.gpu.driver_root import locate, resolve
+from nri_plugin.child import in_root
 from nri_plugin.host import releases
-from nri_plugin.host.host_command import in_root
 from nri_plugin.policy.nvidia import CONTROL_NODES
 
 _ROOT: Final = Path("/")

@@ -12,7 +12,7 @@
 
 Containers that share a grant have files of their own: preload.NAME, preload-nix.NAME,
 plan.NAME.json. All calls block and must run in one worker thread, which keeps them in order. A
-crash leaves at most a directory that no container uses; sweep.py removes it.
+crash leaves at most a directory that no container uses; a sweep removes it.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from gpuslice.contract import grant_file, lease_file, names, region_file
+from gpuslice.contract.layout import whole
+from gpuslice.contract.overhead import CODE_BYTES
 from gpuslice.kube.log_lines import Line
 from nri_plugin.host import selinux, tmpfs
 from nri_plugin.host.descriptors import opened, write
 from nri_plugin.policy import plan as plans
 from nri_plugin.policy import preload_list
-from nri_plugin.policy.model import Floor, Share
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import FilesError, Reason, raise_shortage, refused
 
 _LOG: Final = logging.getLogger(__name__)
 
-_FLOOR: Final = Floor()
+_NO_SIZES: Final[Mapping[str, int]] = MappingProxyType({})
 _PRELOAD: Final = f"{names.CONTAINER_LIBRARY}\n".encode()
 _MAX_INODES: Final = 256
 _PAGE: Final = 4096
@@ -49,32 +52,29 @@ _LABELLED: Final = "selinux-label"
 """A directory that exists for a moment; a sweep removes one that a kill left."""
 
 
+@dataclass(frozen=True, slots=True)
 class RunDirectory:
     """The run directory. `new_grant_id`: the only source of randomness. now_ns: CLOCK_MONOTONIC.
-    core_forced: new grants cap the share of compute also while the GPU is otherwise idle."""
+    Of new grants: core_forced: they cap the share of compute also while the GPU is otherwise idle.
+    code_bytes: a process's charge for code. managed_free: managed memory is not charged."""
 
-    def __init__(
-        self,
-        root: Path,
-        new_grant_id: Callable[[], int],
-        now_ns: Callable[[], int] = time.monotonic_ns,
-        *,
-        core_forced: bool = False,
-    ) -> None:
-        self._root = root
-        self._core_forced = core_forced
-        self._now_ns = now_ns
-        self._new_grant_id = new_grant_id
+    root: Path
+    new_grant_id: Callable[[], int]
+    now_ns: Callable[[], int] = time.monotonic_ns
+    core_forced: bool = False
+    code_bytes: int = CODE_BYTES
+    managed_free: bool = False
 
-    def apply(self, plan: ContainerPlan, floor: Floor = _FLOOR) -> None:
-        """Create the files of the plan, or verify existing ones.
+    def apply(self, plan: ContainerPlan, context_bytes: Mapping[str, int] = _NO_SIZES) -> None:
+        """Create the files of the plan, or verify existing ones. context_bytes: a process's charge
+        for a context, by GPU UUID, where it is known.
 
         If the plan shares its directory, other containers may be using it already. Its files are
         then kept, except those of this container; shares that differ from the plan's are an error.
         Raises FilesError, and leaves nothing behind.
         """
         assert plan.key is not None
-        path = self._root / plan.key
+        path = self.root / plan.key
         try:
             if plan.shared:
                 _require_this_release(path)
@@ -90,7 +90,7 @@ class RunDirectory:
                 return
             self._empty_directory(path)
             try:
-                self._fill(path, plan, floor)
+                self._fill(path, plan, context_bytes)
             except BaseException:
                 tmpfs.clear(path)
                 raise
@@ -104,7 +104,7 @@ class RunDirectory:
         Raises FilesError, and Refused if there are too many libraries.
         """
         for place, entries in preloads.items():
-            path = self._root / (plan.key or "") / plan.preloads[place]
+            path = self.root / (plan.key or "") / plan.preloads[place]
             whole = preload_list.merged(_PRELOAD, entries)
             if len(whole) > preload_list.MAX_BYTES:
                 raise refused(
@@ -125,7 +125,7 @@ class RunDirectory:
         shortage."""
         for name in (_plan(container), _PLAN):
             try:
-                data = (self._root / key / name).read_bytes()
+                data = (self.root / key / name).read_bytes()
             except OSError as error:
                 raise_shortage(error)
                 continue
@@ -138,7 +138,7 @@ class RunDirectory:
         read."""
         sources: set[str] = set()
         for key in self.keys():
-            directory = self._root / key
+            directory = self.root / key
             stored = [*directory.glob("plan*.json")]
             if not stored and (directory / names.FILE_GRANT).exists():
                 return None
@@ -154,7 +154,7 @@ class RunDirectory:
 
     def remove(self, key: str) -> None:
         """Remove the files of `key`; idempotent. Containers keep what they mapped."""
-        path = self._root / key
+        path = self.root / key
         try:
             tmpfs.clear(path)
         except OSError as error:
@@ -162,7 +162,7 @@ class RunDirectory:
 
     def label(self) -> str:
         """Return the label of SELinux that the files of new containers get. Raises OSError."""
-        path = self._root / _LABELLED
+        path = self.root / _LABELLED
         self._empty_directory(path)
         try:
             tmpfs.mount(path, _PAGE, 1)
@@ -176,7 +176,7 @@ class RunDirectory:
         grants = {}
         for key in keys:
             try:
-                grant = _read_grant(self._root / key)
+                grant = _read_grant(self.root / key)
             except OSError as error:
                 raise_shortage(error)
                 _LOG.warning(Line("grant cannot be read", key=key, error=error))
@@ -188,7 +188,7 @@ class RunDirectory:
     def keys(self) -> AbstractSet[str]:
         """Return the keys of all directories; names that begin with a dot are the agent's own."""
         try:
-            with os.scandir(self._root) as found:
+            with os.scandir(self.root) as found:
                 return {
                     entry.name
                     for entry in found
@@ -204,17 +204,29 @@ class RunDirectory:
         except FileExistsError:
             tmpfs.clear(path)
         except (FileNotFoundError, NotADirectoryError):
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.mkdir(mode=0o755)
 
-    def _fill(self, path: Path, plan: ContainerPlan, floor: Floor) -> None:
-        grant_id, count = self._new_grant_id(), len(plan.shares)
+    def _fill(self, path: Path, plan: ContainerPlan, context_bytes: Mapping[str, int]) -> None:
+        grant_id, count = self.new_grant_id(), len(plan.shares)
         tmpfs.mount(path, _size_bytes(count), _MAX_INODES)
         (path / names.DIR_DRIVER).mkdir(mode=0o755)
-        gpus = _gpus(plan.shares, floor, self._core_forced)
+        gpus = tuple(
+            grant_file.Gpu(
+                share.uuid,
+                share.memory_bytes,
+                share.core_percent,
+                share.minor,
+                context_bytes=context_bytes.get(share.uuid, names.CONTEXT_BYTES_ASSUMED),
+                code_bytes=self.code_bytes,
+                managed_free=self.managed_free,
+                core_forced=self.core_forced,
+            )
+            for share in plan.shares
+        )
         grant = grant_file.fresh(grant_file.Grant(grant_id, gpus))
         capped = any(gpu.core_capped for gpu in gpus)
-        region = region_file.header(count, grant_id, self._now_ns())
+        region = region_file.header(count, grant_id, self.now_ns())
         for name, mode, data in (
             *((name, 0o444, _PRELOAD) for name in names.CONTAINER_PRELOADS.values()),
             (names.FILE_LIBRARY, 0o444, b""),
@@ -248,22 +260,6 @@ def _write(path: str, mode: int, data: bytes, size_bytes: int = 0) -> None:
         os.fchmod(descriptor, mode)
 
 
-def _gpus(shares: Sequence[Share], floor: Floor, forced: bool) -> Sequence[grant_file.Gpu]:
-    return tuple(
-        grant_file.Gpu(
-            share.uuid,
-            share.memory_bytes,
-            share.core_percent,
-            share.minor,
-            context_bytes=floor.context_bytes.get(share.uuid, names.CONTEXT_BYTES_ASSUMED),
-            code_bytes=floor.code_bytes,
-            managed_free=floor.managed_free,
-            core_forced=forced,
-        )
-        for share in shares
-    )
-
-
 def _write_own(path: Path, plan: ContainerPlan) -> None:
     """Write the files of one container: its plan, and if it shares the directory its preload lists,
     with our line only. An earlier container's additions must not reach its successor."""
@@ -287,20 +283,22 @@ def _read_grant(path: Path) -> grant_file.Grant | None:
 
 
 _VERSIONS: Final = (
-    (names.FILE_GRANT, grant_file.HEAD.size, grant_file.version, grant_file.VERSION),
-    (names.FILE_REGION, region_file.HEADER.size, region_file.version, region_file.VERSION),
+    (names.FILE_GRANT, grant_file.HEAD, grant_file.MAGIC, grant_file.VERSION),
+    (names.FILE_REGION, region_file.HEADER, region_file.MAGIC, region_file.VERSION),
 )
 
 
 def _require_this_release(path: Path) -> None:
     """Raises FilesError if running containers have files of another release, which this agent's
     library refuses. The library also judges a region that the tenant broke, so that passes here."""
-    for name, head_bytes, version_of, ours in _VERSIONS:
+    for name, start, magic, ours in _VERSIONS:
         try:
             with (path / name).open("rb", buffering=0) as file:
-                version = version_of(file.read(head_bytes))
+                data = file.read(start.size)
         except FileNotFoundError:
             continue
+        head = start.unpack(data) if len(data) == start.size else {}
+        version = whole(head["version"]) if head.get("magic") == magic else None
         if version not in (None, ours):
             raise FilesError(
                 f"its running containers have a {name} of version {version}, of another release of"

@@ -24,7 +24,7 @@ from nri_plugin.host.store import Store
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import Assigned, GpuModes, Mode
 from nri_plugin.policy.merged import Host
-from nri_plugin.policy.model import Gpu, InjectionOptions, Paths, Share, Specs
+from nri_plugin.policy.model import Gpu, Paths, Share, Specs
 from nri_plugin.policy.nvidia import Toolkit
 from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.policy.refusals import Reason, StoreError, refused
@@ -33,8 +33,6 @@ from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
 
 _LOG: Final = logging.getLogger(__name__)
-
-HostState = tuple[Specs, Paths]
 
 _T = TypeVar("_T")
 
@@ -83,7 +81,6 @@ class Node:
         """The connected runtime; set when its session is ready."""
         self.library: Path | None = None
         """The library that new containers mount; None: there is none."""
-        self._collecting = False
         self._looked = False
 
     @property
@@ -123,11 +120,8 @@ class Node:
         root = self._settings.host_root
         return text if root == Path("/") else text.replace(f"{root}/", "/")
 
-    async def find_directories(self) -> Sequence[str]:
-        """Search for the driver's root anew, and return what the host lacks."""
-        return await self.work(self._find_driver_and_missing)
-
-    def _find_driver_and_missing(self) -> Sequence[str]:
+    def find_directories(self) -> Sequence[str]:
+        """Search for the driver's root anew, and return what the host lacks. Runs in the worker."""
         chosen = self._settings
         root = driver_root.find(chosen.host_root, chosen.driver_root, self.driver_root)
         if root != self.driver_root:
@@ -185,25 +179,6 @@ class Node:
         """Return the UIDs of the node's pods; None: not known, so that each recorded pod counts."""
         return self._bound_pods.uids() if self._bound_pods.listed else None
 
-    def collect_releases(self, mounted: Callable[[], Collection[str] | None]) -> None:
-        """Remove releases of the library that nothing uses; returns at once. mounted: as for
-        Store.collect; runs in the worker, between the creations of containers."""
-
-        def collect() -> None:
-            try:
-                for name in self._store.collect(mounted):
-                    release = self._settings.store_dir / name
-                    _LOG.info(Line("release of the library removed", directory=release))
-            finally:
-                self._collecting = False
-
-        if not self._collecting:
-            self._collecting = True
-            self._worker.post(collect)
-
-    async def inspect_host(self) -> HostState:
-        return await self.work(self.inspect_host_now)
-
     async def resolve_cdi_names(self, cdi_names: Sequence[str]) -> Host:
         """Return the facts that show whether other programs' CDI names inject a GPU."""
         return await self.work(lambda: Host(self.with_gpu(cdi_names), cdi_vendor.majors()))
@@ -258,25 +233,30 @@ class Node:
             await self.work(self.generator.discard)
         self._renewed_for = driver
 
-    def inspect_host_now(self) -> HostState:
+    def collect_releases(self, mounted: Callable[[], Collection[str] | None]) -> None:
+        """Remove releases of the library that nothing uses. mounted: as for Store.collect. Runs in
+        the worker, between the creations of containers."""
+        for name in self._store.collect(mounted):
+            release = self._settings.store_dir / name
+            _LOG.info(Line("release of the library removed", directory=release))
+
+    def inspect_host(self) -> tuple[Specs, Paths]:
         """Read the current CDI specs and library; runs in the worker."""
-        chosen = self._settings
-        run_dir = str(chosen.run_dir)
-        default = self.default_runtime
-        nvidia_default = default is None or nvidia_runtime.is_nvidias(default)
-        injection = InjectionOptions(chosen.driver_capabilities, nvidia_default)
+        chosen, default = self._settings, self.default_runtime
+        missing = Paths(
+            str(chosen.run_dir),
+            library=None,
+            capabilities=chosen.driver_capabilities,
+            nvidia_default=default is None or nvidia_runtime.is_nvidias(default),
+        )
         specs = self._specs.load()
         try:
             forwarders = self._store.forwarders() if chosen.strict else {}
-            return specs, Paths(
-                run_dir,
-                str(self._library()),
-                forwarders={soname: str(path) for soname, path in forwarders.items()},
-                injection=injection,
-            )
+            paths = {soname: str(path) for soname, path in forwarders.items()}
+            return specs, replace(missing, library=str(self._library()), forwarders=paths)
         except StoreError as error:
             self.library = None
-            return specs, Paths(run_dir, None, str(error), injection=injection)
+            return specs, replace(missing, library_problem=str(error))
 
     def _library(self) -> Path:
         path = self._store.own()

@@ -48,48 +48,46 @@ class Used:
     devices: AbstractSet[str]
 
 
+@dataclass(frozen=True, slots=True)
 class Removal:
     """done: receives a path, and what happened to it or why it stays. dry_run: change nothing."""
 
-    def __init__(
-        self, settings: Settings, done: Callable[[Path, str], None], dry_run: bool
-    ) -> None:
-        self._settings = settings
-        self._copied = settings.view.seen(Path(names.HOST_LIBRARY))
-        self._done = done
-        self._dry_run = dry_run
+    settings: Settings
+    done: Callable[[Path, str], None]
+    dry_run: bool
 
     def run(self) -> None:
         """Call it while no agent runs. Raises OSError, StoreError."""
-        used = used_by_containers(self._settings.containerd_state)
+        used = used_by_containers(self.settings.containerd_state)
         self._grants(used)
         self._specs()
-        store, left = self._settings.store_dir, False
+        store, left = self.settings.store_dir, False
         if os.path.ismount(store):
-            with nullcontext() if self._dry_run else releases.locked(store):
+            with nullcontext() if self.dry_run else releases.locked(store):
                 left = self._releases(used.paths)
         if store.is_dir() and not left:
             self._remove(store, tmpfs.clear)
-        self._copy(used.paths)
-        copies = self._copied.parent
+        copy = self.settings.view.seen(Path(names.HOST_LIBRARY))
+        self._copy(copy, used.paths)
+        copies = copy.parent
         self._empty(copies, *_partial(copies, _WRITTEN))
-        self._empty(self._settings.run_dir, lock.FILE, record.FILE, record.NEW)
+        self._empty(self.settings.run_dir, lock.FILE, record.FILE, record.NEW)
 
     # --- parts
 
     def _grants(self, used: Used) -> None:
-        for key in sorted(RunDirectory(self._settings.run_dir, lambda: 0).keys()):
-            path = self._settings.run_dir / key
+        for key in sorted(RunDirectory(self.settings.run_dir, lambda: 0).keys()):
+            path = self.settings.run_dir / key
             number = path.stat().st_dev
             device = f"{os.major(number)}:{os.minor(number)}"
             in_bundle = any(Path(each).is_relative_to(path) for each in used.paths)
             self._remove(path, tmpfs.clear, stays=in_bundle or device in used.devices)
 
     def _specs(self) -> None:
-        private = self._settings.run_dir / ".cdi"
-        specs = (each / cdi_generator.FILE for each in (*self._settings.cdi_dirs, private))
+        private = self.settings.run_dir / ".cdi"
+        specs = (each / cdi_generator.FILE for each in (*self.settings.cdi_dirs, private))
         # The programs of the specs' hooks run while a container is created.
-        programs = (self._settings.store_dir / each for each in driver_root.COPIED)
+        programs = (self.settings.store_dir / each for each in driver_root.COPIED)
         for path in (*specs, *programs):
             if path.exists():
                 self._remove(path, os.unlink)
@@ -98,14 +96,13 @@ class Removal:
     def _releases(self, used: AbstractSet[str]) -> bool:
         """Return whether any stays."""
         mounted = {Path(each).parent.name for each in used}
-        store = self._settings.store_dir
+        store = self.settings.store_dir
         present = sorted(each for each in store.iterdir() if releases.is_release(each.name))
         for release in present:
             self._remove(release, releases.remove, stays=release.name in mounted)
         return any(each.exists() and each.name in mounted for each in present)
 
-    def _copy(self, used: AbstractSet[str]) -> None:
-        path = self._copied
+    def _copy(self, path: Path, used: AbstractSet[str]) -> None:
         try:
             contract = library_file.parse(path.read_bytes()).contract
         except FileNotFoundError:
@@ -113,7 +110,7 @@ class Removal:
         except LibraryFileError:
             contract = None
         if contract is None:
-            self._done(path, "stays: it is not gpuslice's library")
+            self.done(path, "stays: it is not gpuslice's library")
             return
         # Koordinator's and HAMi's containers mount it. The kernel names the file from the root of
         # its file system.
@@ -125,26 +122,26 @@ class Removal:
 
     def _remove(self, path: Path, how: Callable[[Path], object], stays: bool = False) -> None:
         if stays:
-            self._done(path, _STAYS)
+            self.done(path, _STAYS)
             return
         try:
-            if not self._dry_run:
+            if not self.dry_run:
                 how(path)
         except OSError as error:
-            self._done(path, f"stays: {error.strerror}")
+            self.done(path, f"stays: {error.strerror}")
         else:
-            self._done(path, "removed (dry run)" if self._dry_run else "removed")
+            self.done(path, "removed (dry run)" if self.dry_run else "removed")
 
     def _empty(self, directory: Path, *last: str) -> None:
         """Remove the directory, with its last files, if it has no others."""
-        if self._dry_run or not directory.is_dir():
+        if self.dry_run or not directory.is_dir():
             return
         if not {each.name for each in directory.iterdir()} <= {*last}:
             return
         for name in last:
             (directory / name).unlink(missing_ok=True)
         # In a pod the run directory itself is a mount, and is removed where it is none.
-        for path in (directory, self._settings.host_root / directory.relative_to("/")):
+        for path in (directory, self.settings.host_root / directory.relative_to("/")):
             with suppress(OSError):
                 path.rmdir()
 

@@ -26,6 +26,11 @@ _OPENAT2: Final = 437
 _HOW_BYTES: Final = ffi.sizeof("struct open_how")
 _NO_MAGIC_LINKS: Final = 0x02
 _IN_ROOT: Final = 0x10
+_KINDS: Final = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFREG: "a regular file",
+}
 _ATTEMPTS: Final = 16
 """openat2 returns EAGAIN while a directory on the path is renamed; then it is retried."""
 
@@ -66,14 +71,7 @@ def name_of(looked_at: int) -> str:
 
 
 def kind(mode: int) -> str:
-    for test, text in (
-        (stat.S_ISLNK, "a symbolic link"),
-        (stat.S_ISDIR, "a directory"),
-        (stat.S_ISREG, "a regular file"),
-    ):
-        if test(mode):
-            return text
-    return "a special file"
+    return _KINDS.get(stat.S_IFMT(mode), "a special file")
 
 
 def _open(root: int, path: str, flags: int) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -62,19 +63,19 @@ def _ask(path: Path, question: str) -> str:
         return os.pread(descriptor, _ANSWER_BYTES, 0).decode()
 
 
+@dataclass(frozen=True, slots=True)
 class Policy:
     """The kernel's. host: the host's root directory as seen here."""
 
-    def __init__(self, host: Path, ask: Callable[[Path, str], str] = _ask) -> None:
-        self._host = host
-        self._ask = ask
+    host: Path
+    ask: Callable[[Path, str], str] = _ask
 
     def objection(
         self, subject: str, target: str, wanted: AbstractSet[str], kind: str = "file"
     ) -> str:
         """Return why a process may not use a file; "": it may. subject, target: their labels. An
         answer that cannot be had is an objection."""
-        if not subject or not enforcing(self._host):
+        if not subject or not enforcing(self.host):
             return ""
         try:
             denied = self._denied(subject, target, wanted, kind)
@@ -90,9 +91,9 @@ class Policy:
     def _denied(
         self, subject: str, target: str, wanted: AbstractSet[str], kind: str
     ) -> AbstractSet[str]:
-        files = self._host / _FILES
+        files = self.host / _FILES
         index = (files / "class" / kind / "index").read_text().strip()
-        answer = self._ask(files / "access", f"{subject} {target} {index}").split()
+        answer = self.ask(files / "access", f"{subject} {target} {index}").split()
         allowed, flags = int(answer[0], 16), int(answer[5], 16)
         if flags & _PERMISSIVE_DOMAIN:
             return frozenset()

@@ -12,6 +12,7 @@ import fcntl
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -40,42 +41,40 @@ def keep_mounted(directory: Path) -> None:
         raise StoreError(f"{error.filename or directory}: {error.strerror}") from error
 
 
+@dataclass(eq=False)
 class Store:
     """Publishes `library` on demand, so that a file installed late needs no restart. prepare:
-    called with the directory before anything is published."""
+    called with the store's directory before anything is published."""
 
-    def __init__(
-        self, directory: Path, library: Path, prepare: Callable[[Path], None] = keep_mounted
-    ) -> None:
-        self._directory = directory
-        self._library = library
-        self._prepare = prepare
-        self._own: Path | None = None
-        self._forwarders: Mapping[str, Path] = {}
-        self._held: dict[Path, int] = {}
+    root: Path
+    library: Path
+    prepare: Callable[[Path], None] = keep_mounted
+    _own: Path | None = None
+    _forwarders: Mapping[str, Path] = field(default_factory=dict)
+    _held: dict[Path, int] = field(default_factory=dict)
 
     def own(self) -> Path:
         """Return the library for new containers: this agent's own release, the first one as long as
         the agent runs. Raises StoreError if there is none."""
         if self._own is None or not self._own.is_file():
-            self._prepare(self._directory)
-            self._own = releases.publish(read(self._library), names.FILE_LIBRARY, self._directory)
+            self.prepare(self.root)
+            self._own = releases.publish(read(self.library), names.FILE_LIBRARY, self.root)
             self._hold(self._own)
         return self._own
 
     def directory(self) -> Path:
         """Return the store's directory, in which other programs of ours may be put. Raises
         StoreError if it cannot be mounted."""
-        self._prepare(self._directory)
-        return self._directory
+        self.prepare(self.root)
+        return self.root
 
     def forwarders(self) -> Mapping[str, Path]:
         """Return forwarders by soname, published like the library. Raises StoreError."""
         present = self._forwarders.values()
         if not present or not all(path.is_file() for path in present):
-            self._prepare(self._directory)
-            template = self._library.with_name(forwarder.TEMPLATE)
-            self._forwarders = publish_forwarders(template, self._directory)
+            self.prepare(self.root)
+            template = self.library.with_name(forwarder.TEMPLATE)
+            self._forwarders = publish_forwarders(template, self.root)
             for path in self._forwarders.values():
                 self._hold(path)
         return self._forwarders
@@ -93,7 +92,7 @@ class Store:
             if sources is None:
                 return ()
             in_use = {Path(source).parent.name for source in sources}
-            with releases.locked(self._directory, wait_s=0):
+            with releases.locked(self.root, wait_s=0):
                 return [each.name for each in self._unused(in_use) if _remove(each)]
         except (OSError, StoreError, Refused):
             return ()
@@ -109,9 +108,7 @@ class Store:
 
     def _unused(self, in_use: Collection[str]) -> Sequence[Path]:
         kept = {*in_use, *(path.parent.name for path in self._held)}
-        there = sorted(
-            entry for entry in self._directory.iterdir() if releases.is_release(entry.name)
-        )
+        there = sorted(entry for entry in self.root.iterdir() if releases.is_release(entry.name))
         return [each for each in there if each.name not in kept and not _is_held(each)]
 
 

@@ -77,7 +77,7 @@ class Verifier:
             driver_seen,
             selinux.Policy(settings.host_root),
             settings.strict,
-            settings.rules.capabilities,
+            settings.allowed_capabilities,
         )
         self._inspecting = ThreadPool("inspection", _INSPECTED_AT_ONCE, _INSPECTED_OF_A_POD)
         self._verifying = ThreadPool("proof", _VERIFIED_AT_ONCE, _VERIFIED_OF_A_POD)

@@ -87,7 +87,7 @@ def report(found: Found, readiness: Readiness) -> None:
 async def inspect(node: Node) -> Found:
     """Repair what can be repaired, then return what the node lacks."""
     try:
-        missing = await node.find_directories()
+        missing = await node.work(node.find_directories)
     except TimeoutError:
         return Found([_LATE])
     inventory = node.inventory
@@ -117,18 +117,18 @@ async def _inspect(node: Node) -> Found:
     try:
         if not silent:
             await node.renew_specs()
-        specs, paths = await node.inspect_host()
+        specs, paths = await node.work(node.inspect_host)
         found = [specs.devices.get(gpu.uuid) for gpu in node.gpus]
         # Another program may have described the GPU since, in the same directory. Neither
         # description is then valid, so ours is removed.
         if any(device and device.also_in for device in found) and await node.work(
             node.generator.withdraw_duplicates
         ):
-            specs, paths = await node.inspect_host()
+            specs, paths = await node.work(node.inspect_host)
         wanted = node.to_generate(specs)
         if wanted and not silent and await node.generate_specs(wanted):
             _log_replaced(wanted, specs, node.generator.file)
-            specs, paths = await node.inspect_host()
+            specs, paths = await node.work(node.inspect_host)
     except TimeoutError:
         return Found([_LATE])
     except Refused as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from gpuslice.contract import names
@@ -20,9 +21,8 @@ from gpuslice.kube.fields import Json
 from gpuslice.kube.log_lines import Line
 from gpuslice.kube.reflector import UNLISTED, Reflector
 from nri_plugin.containers.parts import Parts
-from nri_plugin.kube.events import Events
-from nri_plugin.kube.heartbeat import Heartbeat
 from nri_plugin.kube.inventory_publisher import DEVICES, NODES, InventoryPublisher
+from nri_plugin.kube.reports import Events, Heartbeat
 from nri_plugin.kube.verification import Verification
 from nri_plugin.policy import kube_objects, totals
 from nri_plugin.policy.bound_pods import BoundPods
@@ -33,7 +33,6 @@ _LOG: Final = logging.getLogger(__name__)
 
 _PODS: Final = "/api/v1/pods"
 _AGAIN_S: Final = 10.0
-_TICK_S: Final = 1.0
 _LOOK_S: Final = 0.5
 _PAGE: Final = 100
 """Pods per page of a list; one page is in memory at a time."""
@@ -93,39 +92,33 @@ class Cluster:
         def synced() -> bool:
             return all(each.synced for each in reflectors.values())
 
-        def watching() -> bool:
-            return reflectors["pods"].synced and not reflectors["pods"].problem
-
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._verify(watching), name="verify")
                 group.create_task(events.run(), name="events")
                 for name, reflector in reflectors.items():
                     group.create_task(reflector.run(), name=f"follow {name}")
                 group.create_task(publisher.run(synced), name="inventory publisher")
                 group.create_task(heartbeat.run(), name="heartbeat")
-                group.create_task(self._report_state(reflectors), name="state of the API server")
+                group.create_task(self._observe(reflectors), name="observe")
         except asyncio.CancelledError:
             await heartbeat.mark_stopped()
             raise
 
-    async def _verify(self, watching: Callable[[], bool]) -> None:
+    async def _observe(self, reflectors: Mapping[str, Reflector]) -> None:
+        """Verify the grants and the GPUs, and report the connection's state: in the metrics, and in
+        the log when it changes."""
         while True:
-            self._verification.check(watching())
+            pods = reflectors["pods"]
+            self._verification.check(pods.synced and not pods.problem)
             inventory, holds = self._parts.inventory, self._parts.ledger.holds()
             # Before NVML's first answer nothing is known of any GPU.
             if inventory.seen or inventory.problem is None:
                 for notice in totals.failed_gpu_notices(holds, inventory.seen):
                     self._parts.notices.add(notice)
-            await asyncio.sleep(_LOOK_S)
-
-    async def _report_state(self, reflectors: Mapping[str, Reflector]) -> None:
-        """Report the connection's state: in the metrics, and in the log when it changes."""
-        while True:
             problems = {name: f.problem for name, f in reflectors.items() if f.problem}
             self._metrics.api_up.set(not problems)
             self._log("; ".join(f"{n}: {text}" for n, text in problems.items() if text != UNLISTED))
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(_LOOK_S)
 
     def _log(self, problem: str) -> None:
         if problem and problem != self._problem:
@@ -135,20 +128,20 @@ class Cluster:
         self._problem = problem
 
 
+@dataclass(frozen=True, slots=True)
 class _Pods:
-    """The watch's sink for this node's pods. listing: whether a pod is one of a list."""
+    """The watch's sink for this node's pods. listing: whether it receives a list now."""
 
-    def __init__(self, bound_pods: BoundPods, listing: Callable[[], bool]) -> None:
-        self._bound_pods = bound_pods
-        self._listing = listing
+    bound_pods: BoundPods
+    listing: Callable[[], bool]
 
     def observed(self, raw: Json) -> str:
         bound = kube_objects.bound(raw)
-        self._bound_pods.put(bound, self._listing())
+        self.bound_pods.put(bound, self.listing())
         return bound.pod.uid
 
     def deleted(self, raw: Json) -> None:
-        self._bound_pods.deleted(kube_objects.bound(raw).pod.uid)
+        self.bound_pods.deleted(kube_objects.bound(raw).pod.uid)
 
     def listed(self, keys: set[str]) -> None:
-        self._bound_pods.keep(keys)
+        self.bound_pods.keep(keys)

@@ -14,6 +14,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -101,11 +102,9 @@ class InventoryPublisher:
 
     async def _wake(self) -> None:
         """Wait for the next change, or a timeout, because GPUs and pods trigger no event."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(_TICK_S):
                 await self._changed.wait()
-        except TimeoutError:
-            pass
         self._changed.clear()
 
     async def _mend(self) -> bool:

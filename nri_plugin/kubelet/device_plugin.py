@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,21 +36,19 @@ _STOP_S: Final = 0.5
 _OPTIONS: Final = api.DevicePluginOptions(get_preferred_allocation_available=True)
 
 
+@dataclass(eq=False)
 class DevicePlugin:
     """allocate: returns why not; "": the GPUs are held. prefer: of available, required, count."""
 
-    def __init__(
-        self,
-        directory: Path,
-        allocate: Callable[[Sequence[str]], str],
-        prefer: Callable[[Sequence[str], Sequence[str], int], Sequence[str]],
-    ) -> None:
-        self._directory = directory
-        self._socket = directory / names.DEVICE_PLUGIN_SOCKET
-        self._allocated, self._preferred = allocate, prefer
-        self._devices = api.ListAndWatchResponse()
-        self._streams: set[asyncio.Event] = set()
-        self._server: Any = None
+    directory: Path
+    allocate: Callable[[Sequence[str]], str]
+    prefer: Callable[[Sequence[str], Sequence[str], int], Sequence[str]]
+    _devices: api.ListAndWatchResponse = field(default_factory=api.ListAndWatchResponse)
+    _streams: set[asyncio.Event] = field(default_factory=set)
+    _server: Any = None
+
+    def __post_init__(self) -> None:
+        self._socket = self.directory / names.DEVICE_PLUGIN_SOCKET
 
     @property
     def connected(self) -> bool:
@@ -81,7 +80,7 @@ class DevicePlugin:
             resource_name=names.RESOURCE_NVIDIA_GPU,
             options=_OPTIONS,
         )
-        async with grpc.aio.insecure_channel(f"unix:{self._directory / KUBELETS_OWN}") as channel:
+        async with grpc.aio.insecure_channel(f"unix:{self.directory / KUBELETS_OWN}") as channel:
             register = channel.unary_unary(
                 REGISTER,
                 request_serializer=api.RegisterRequest.SerializeToString,
@@ -140,7 +139,7 @@ class DevicePlugin:
     ) -> api.PreferredAllocationResponse:
         response = api.PreferredAllocationResponse()
         for each in request.container_requests:
-            chosen = self._preferred(
+            chosen = self.prefer(
                 each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
             )
             response.container_responses.add(deviceIDs=chosen)
@@ -149,7 +148,7 @@ class DevicePlugin:
     async def _allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
         """One step for all containers of the request: no other task runs in between."""
         uuids = [uuid for each in request.container_requests for uuid in each.devices_ids]
-        refusal = self._allocated(uuids)
+        refusal = self.allocate(uuids)
         if refusal:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
         response = api.AllocateResponse()

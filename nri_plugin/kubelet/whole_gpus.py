@@ -3,6 +3,9 @@
 Keeps the plugin registered, its list of GPUs current, and the holds equal to what the kubelet has
 assigned. All of it runs on the event loop, where shares are entered in the ledger, so that of a
 share and an allocation for one GPU exactly one succeeds. gpu_modes.py has the rules.
+
+The kubelet's PodResources API lists running pods without their init containers, and after a restart
+no pod until the API server answered it. Its record on disk has both, and pods that are gone.
 """
 
 from __future__ import annotations
@@ -10,22 +13,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import grpc
+import grpc.aio
 
+from gpuslice.contract import names
 from gpuslice.kube.log_lines import Line
 from nri_plugin.containers.parts import Parts
+from nri_plugin.host import device_plugins
 from nri_plugin.host.descriptors import version
 from nri_plugin.host.device_plugins import KUBELETS_OWN, RecordError
-from nri_plugin.kubelet import assignments, device_plugin
+from nri_plugin.kubelet import device_plugin
 from nri_plugin.kubelet.device_plugin import DevicePlugin
 from nri_plugin.messages import deviceplugin_pb2 as api
+from nri_plugin.messages import podresources_pb2 as pod_resources
 from nri_plugin.policy import gpu_modes
-from nri_plugin.policy.gpu_modes import GpuModes
+from nri_plugin.policy.gpu_modes import Assigned, GpuModes
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.totals import Entry
 from nri_plugin.supervision import supervised
@@ -41,6 +49,12 @@ _AGAIN_S: Final = 5.0
 _RECOVERY_S: Final = 5.0
 _LATE_S: Final = 10.0
 """Until the agent logs that the shares are not known."""
+POD_RESOURCES: Final = "pod-resources/kubelet.sock"
+_LIST: Final = "/v1.PodResourcesLister/List"
+_ANSWER_S: Final = 5.0
+_ANSWER_BYTES: Final = 64 << 20
+_REPLICA: Final = "::"
+"""Separates the UUID from the number of a time slice in NVIDIA's IDs."""
 _FAILURES: Final = (OSError, grpc.RpcError, RecordError)
 
 
@@ -112,7 +126,7 @@ class WholeGpus:
     async def _take_over(self) -> bool:
         chosen = self._settings
         try:
-            assigned = await assignments.read(chosen.kubelet_dir, chosen.device_plugin_dir)
+            assigned = await _assignments(chosen.kubelet_dir, chosen.device_plugin_dir)
         except _FAILURES as error:
             self._log("list", f"the kubelet's assignments are not known: {_text(error)}")
             if self._modes.unknown:
@@ -187,6 +201,30 @@ class WholeGpus:
 
     def _prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
         return gpu_modes.preferred(available, must, size, self._inventory.seen)
+
+
+async def _assignments(kubelet_dir: Path, device_plugin_dir: Path) -> Assigned:
+    """Return which pods have whole GPUs. Raises grpc.RpcError if the kubelet does not answer, and
+    device_plugins.RecordError."""
+    record = await asyncio.to_thread(device_plugins.read_record, device_plugin_dir)
+    options = [("grpc.max_receive_message_length", _ANSWER_BYTES)]
+    async with grpc.aio.insecure_channel(f"unix:{kubelet_dir / POD_RESOURCES}", options) as channel:
+        ask = channel.unary_unary(
+            _LIST,
+            request_serializer=pod_resources.ListPodResourcesRequest.SerializeToString,
+            response_deserializer=pod_resources.ListPodResourcesResponse.FromString,
+        )
+        listed = await ask(pod_resources.ListPodResourcesRequest(), timeout=_ANSWER_S)
+    return Assigned(dict(_pods(listed)), device_plugins.holders(record))
+
+
+def _pods(listed: pod_resources.ListPodResourcesResponse) -> Iterator[tuple[str, str]]:
+    for pod in listed.pod_resources:
+        for container in pod.containers:
+            for device in container.devices:
+                if device.resource_name == names.RESOURCE_NVIDIA_GPU:
+                    for each in device.device_ids:
+                        yield each.partition(_REPLICA)[0], f"{pod.namespace}/{pod.name}"
 
 
 def _text(error: BaseException) -> str:

@@ -80,32 +80,26 @@ class SynchronizeFailed(NriError):
     """The handler could not take over the running containers; its exception is the cause."""
 
 
+@dataclass(eq=False)
 class Answers:
     """send: called when the session has an answer to send. on_decision: called afterwards."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        session: Session,
-        send: Callable[[], None],
-        on_decision: Callable[[session_events.Request, Decision], None],
-    ) -> None:
-        self._handler = handler
-        self._session = session
-        self._send = send
-        self._on_decision = on_decision
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self.unanswered: set[asyncio.Task[Any]] = set()
-        """Work that the runtime still waits for. A handler may run longer than its answer."""
-        self.requested = 0
-        self.failure: SynchronizeFailed | None = None
+    handler: Handler
+    session: Session
+    send: Callable[[], None]
+    on_decision: Callable[[session_events.Request, Decision], None]
+    unanswered: set[asyncio.Task[Any]] = field(default_factory=set)
+    """Work that the runtime still waits for. A handler may run longer than its answer."""
+    requested: int = 0
+    failure: SynchronizeFailed | None = None
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def begin(self, request: session_events.Request) -> None:
         """Start the handler for `request`; an answer is sent in time in every case."""
         began_s = time.monotonic()
         self.requested += 1
         try:
-            answer = self._handler(request)
+            answer = self.handler(request)
         except (Exception, asyncio.CancelledError) as error:
             self._fail(request, began_s, error)
             return
@@ -159,9 +153,9 @@ class Answers:
         task.add_done_callback(ended)
 
     def _respond(self, request: session_events.Request, began_s: float, reply: Reply) -> None:
-        if self._session.closed:
+        if self.session.closed:
             return
-        if not self._session.respond(request.request_id, reply):
+        if not self.session.respond(request.request_id, reply):
             text = "the answer is larger than the protocol allows"
             self._answered(request, began_s, Outcome.ERROR, text=text)
         else:
@@ -169,7 +163,7 @@ class Answers:
             self._answered(request, began_s, outcome)
 
     def _fail(self, request: session_events.Request, began_s: float, error: BaseException) -> None:
-        if self._session.closed:
+        if self.session.closed:
             return
         what, code = type(request).__name__, Code.UNKNOWN
         outcome, reason, bug = Outcome.ERROR, "", None
@@ -181,7 +175,7 @@ class Answers:
                 text = _worded(request, error)
             case _:
                 text, bug = f"gpuslice failed at {what}: {type(error).__name__}: {error}", error
-        self._session.fail(request.request_id, code, text)
+        self.session.fail(request.request_id, code, text)
         if isinstance(request, session_events.Synchronize):
             self.failure = SynchronizeFailed(text)
             self.failure.__cause__ = error
@@ -190,11 +184,11 @@ class Answers:
     def _answered(
         self, request: session_events.Request, began_s: float, outcome: Outcome, **more: Any
     ) -> None:
-        self._send()
+        self.send()
         duration_s = time.monotonic() - began_s
         # The report runs after the answer is sent; an exception in it does not end the session.
         decision = Decision(type(request).__name__, outcome, duration_s, _about(request), **more)
-        asyncio.get_running_loop().call_soon(self._on_decision, request, decision)
+        asyncio.get_running_loop().call_soon(self.on_decision, request, decision)
 
 
 class _Late(Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -32,52 +33,47 @@ _LEVELS: Final[Mapping[Outcome, int]] = {
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
+@dataclass
 class Observer:
     """granted: what an answer gave a container, by its ID, as fields of the log."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        readiness: Readiness,
-        granted: Callable[[str], Mapping[str, str]] = lambda _: {},
-    ) -> None:
-        self._metrics = metrics
-        self._granted = granted
-        self._readiness = readiness
-        self._logged_cause: str | None = None
+    metrics: Metrics
+    readiness: Readiness
+    granted: Callable[[str], Mapping[str, str]] = lambda _: _NOTHING
+    _logged_cause: str | None = None
 
     def decided(self, decision: Decision) -> None:
-        self._metrics.request_duration.labels(decision.request, decision.outcome).observe(
+        self.metrics.request_duration.labels(decision.request, decision.outcome).observe(
             decision.duration_s
         )
         if decision.outcome is Outcome.REFUSED:
-            self._metrics.refusals.labels(decision.reason or "OTHER").inc()
+            self.metrics.refusals.labels(decision.reason or "OTHER").inc()
         about = decision.about
         if "pods" in about:
-            self._metrics.synchronized_pods.set(about["pods"])
-            self._metrics.synchronized_containers.set(about["containers"])
+            self.metrics.synchronized_pods.set(about["pods"])
+            self.metrics.synchronized_containers.set(about["containers"])
         adjusted = decision.outcome is Outcome.ADJUSTED
-        write(decision, self._granted(about["container_id"]) if adjusted else {})
+        write(decision, self.granted(about["container_id"]) if adjusted else _NOTHING)
 
     def waiting(self, why: str) -> None:
         """Another agent serves the node. The same text is logged once."""
-        self._readiness.session = why
+        self.readiness.session = why
         if self._logged_cause != why:
             self._logged_cause = why
             _LOG.warning(Line("waiting for the other agent to exit", why=why))
 
     def connected(self, place: str) -> None:
         """A runtime accepted the connection; no container is adjusted yet."""
-        self._readiness.session = f"connected to {place}, not registered and synchronized yet"
+        self.readiness.session = f"connected to {place}, not registered and synchronized yet"
 
     def ready(self, runtime: RuntimeInfo) -> None:
         """The session is synchronized; containers are adjusted from now on."""
-        self._readiness.session = None
+        self.readiness.session = None
         self._logged_cause = None
-        self._metrics.session_up.set(1)
-        self._metrics.sessions.inc()
+        self.metrics.session_up.set(1)
+        self.metrics.sessions.inc()
         known = {"name": runtime.name, "version": runtime.version, "nri": runtime.nri_version}
-        self._metrics.runtime.info(known)
+        self.metrics.runtime.info(known)
         _LOG.info(
             Line(
                 "session ready",
@@ -90,9 +86,9 @@ class Observer:
 
     def lost(self, cause: str, why: str) -> None:
         """There is no session. cause: the metric's label. The same text is logged once."""
-        self._readiness.session = why
-        self._metrics.session_up.set(0)
-        self._metrics.connections_lost.labels(cause).inc()
+        self.readiness.session = why
+        self.metrics.session_up.set(0)
+        self.metrics.connections_lost.labels(cause).inc()
         level = logging.DEBUG if self._logged_cause == why else logging.WARNING
         self._logged_cause = why
         _LOG.log(level, Line("no session", cause=cause, why=why))

@@ -49,10 +49,6 @@ class Service:
         self.node, self.records = self.lifecycle.node, self.lifecycle.records
         self._worker = self.lifecycle.worker
 
-    def close(self) -> None:
-        """Start no more work."""
-        self.lifecycle.close()
-
     def handle(self, request: session_events.Request) -> Answer[Reply]:
         """Decide about one request of the runtime."""
         match request:
@@ -61,7 +57,7 @@ class Service:
             case session_events.StartContainer(pod=pod, container=container):
                 return self._start(pod, container)
             case session_events.StopContainer(container=container):
-                self.records.ended(container.id)
+                self.records.ledger.drop(container.id)  # its files stay
             case session_events.RemoveContainer(container=container):
                 key = translate.key_of(container, self._run_dir)
                 return self.records.removed(container.id, key)
@@ -154,7 +150,7 @@ class Service:
         if not self._parts.claims.may_claim(request.pod.labels, request.pod.annotations):
             self._count_foreign(request)
             return None
-        plan = self.records.plan_of(request.container.id)
+        plan = self.records.plans.get(request.container.id)
         if plan is None and self.lifecycle.gets_gpu(
             translate.pod(request.pod), request.container.name
         ):
@@ -198,5 +194,5 @@ class Service:
 
     def granted(self, container_id: str) -> Mapping[str, str]:
         """Return what the answer to its creation gave the container, as fields of the log."""
-        plan = self.records.plan_of(container_id)
+        plan = self.records.plans.get(container_id)
         return {} if plan is None else plan.log_fields

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 from gpuslice.contract import names
 from nri_plugin.messages import nri_pb2 as nri
@@ -14,14 +15,8 @@ from nri_plugin.policy.model import Container, Device, Hook, HookStage, Mount, P
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.recovery import Running
 
-_HOOK_FIELDS = {
-    HookStage.PRESTART: "prestart",
-    HookStage.CREATE_RUNTIME: "create_runtime",
-    HookStage.CREATE_CONTAINER: "create_container",
-    HookStage.START_CONTAINER: "start_container",
-    HookStage.POSTSTART: "poststart",
-    HookStage.POSTSTOP: "poststop",
-}
+_HOOK_FIELDS = {stage: stage.name.lower() for stage in HookStage}
+"""The message's fields."""
 
 
 def pod(message: nri.PodSandbox) -> Pod:
@@ -99,12 +94,16 @@ def merged(request: nri.ValidateContainerAdjustmentRequest, me: str) -> Merged:
         mounts=mounts(adjust.mounts),
         devices=devices(adjust.linux.devices),
         hooks=tuple(
-            Hook(stage, hook.path, tuple(hook.args), tuple(hook.env), _timeout(hook))
+            Hook(stage, hook.path, tuple(hook.args), tuple(hook.env), _value(hook, "timeout"))
             for stage, name in _HOOK_FIELDS.items()
             for hook in getattr(adjust.hooks, name)
         ),
         cdi_names=tuple(device.name for device in adjust.cdi_devices),
-        cgroup_rules=tuple(_rule(each) for each in adjust.linux.resources.devices if each.allow),
+        cgroup_rules=tuple(
+            CgroupRule(m.type, _value(m, "major"), _value(m, "minor"), m.access)
+            for m in adjust.linux.resources.devices
+            if m.allow
+        ),
         owners=Owners(
             env=owned(nri.FIELD_ENV),
             mounts=owned(nri.FIELD_MOUNTS),
@@ -116,16 +115,9 @@ def merged(request: nri.ValidateContainerAdjustmentRequest, me: str) -> Merged:
     )
 
 
-def _rule(message: nri.LinuxDeviceCgroup) -> CgroupRule:
-    major, minor = (
-        getattr(message, field).value if message.HasField(field) else None
-        for field in ("major", "minor")
-    )
-    return CgroupRule(message.type, major, minor, message.access)
-
-
-def _timeout(hook: nri.Hook) -> int | None:
-    return hook.timeout.value if hook.HasField("timeout") else None
+def _value(message: Any, field: str) -> int | None:
+    """Return an optional number's; None: it is not set."""
+    return getattr(message, field).value if message.HasField(field) else None
 
 
 def key_of(message: nri.Container, run_dir: str) -> str | None:

@@ -152,8 +152,7 @@ class BoundPods:
 
     def _find_over(self, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
         def in_order(known: _Known) -> tuple[int, str, bool, str]:
-            batch, scheduled, uid = known.place
-            return batch, scheduled, uid not in holding, uid
+            return *known.place[:2], known.place[2] not in holding, known.place[2]
 
         whole = ledger.whole(gpus)
         before: list[Hold] = []

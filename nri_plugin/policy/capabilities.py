@@ -99,7 +99,4 @@ def _within(path: str, given: AbstractSet[str]) -> bool:
 
 def _owners(path: str) -> AbstractSet[str]:
     """Return the capabilities any of which includes the file; empty: compute's and utility's."""
-    for pattern, capabilities in _FILES:
-        if pattern.search(path):
-            return capabilities
-    return frozenset()
+    return next((owners for pattern, owners in _FILES if pattern.search(path)), frozenset())

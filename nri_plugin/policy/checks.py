@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from gpuslice.contract import names
 from nri_plugin.policy import capabilities, injection, nvidia
-from nri_plugin.policy.model import CdiDevice, Claim, Container, Mount, Paths, Pod, Rules, Specs
+from nri_plugin.policy.model import CdiDevice, Claim, Container, Mount, Paths, Pod, Specs
 from nri_plugin.policy.places import Destinations, is_below, normal, with_parents
 from nri_plugin.policy.refusals import Reason, refused
 
@@ -32,7 +33,11 @@ _NEVER_FIRST: Final = ("libc.so", "libdl.so", "libcuda.so", "libnvidia-ml.so")
 @dataclass(frozen=True)
 class Request:
     """A container with a share, on this host. key: the directory of its files. The properties are
-    the parts of its plan; each raises Refused if it cannot be made."""
+    the parts of its plan; each raises Refused if it cannot be made.
+
+    runtime_handlers: those under which a container may hold a GPU, because they run it on this
+    kernel, where our mounts are effective. "" is the runtime's default.
+    """
 
     pod: Pod
     container: Container
@@ -40,11 +45,11 @@ class Request:
     key: str
     specs: Specs
     paths: Paths
-    rules: Rules
+    runtime_handlers: Sequence[str] = ("", *names.RUNTIME_HANDLERS)
 
     @cached_property
     def driver(self) -> capabilities.DriverCapabilities:
-        return capabilities.select(self.container.env, self.paths.injection.capabilities)
+        return capabilities.select(self.container.env, self.paths.capabilities)
 
     @cached_property
     def gpus(self) -> injection.GpuEdits:
@@ -60,7 +65,7 @@ class Request:
 
     @cached_property
     def env(self) -> Sequence[tuple[str, str]]:
-        default = self.paths.injection.nvidia_default
+        default = self.paths.nvidia_default
         hidden = nvidia.may_read_variables(self.pod.runtime_handler, default)
         text, cdi = self.driver.text, self.gpus.edits.env
         return injection.environment(self.claim, text, cdi, hidden)
@@ -96,7 +101,7 @@ def _on_host(path: str) -> str:
 
 def handler(request: Request) -> None:
     """The RuntimeClass must run containers on this kernel."""
-    name, handlers = request.pod.runtime_handler, request.rules.runtime_handlers
+    name, handlers = request.pod.runtime_handler, request.runtime_handlers
     if name not in handlers:
         allowed = ", ".join(each for each in handlers if each)
         raise refused(Reason.HANDLER_UNKNOWN, handler=name, allowed=allowed)
@@ -121,10 +126,8 @@ def loaded_first(request: Request) -> None:
 
 def _put_first(preload: str) -> str:
     """Return the library in an LD_PRELOAD value that must not load before ours; "": none."""
-    for path in re.split("[ :]+", preload):
-        if posixpath.basename(path).startswith(_NEVER_FIRST):
-            return path
-    return ""
+    paths = re.split("[ :]+", preload)
+    return next((p for p in paths if posixpath.basename(p).startswith(_NEVER_FIRST)), "")
 
 
 def other_gpu(request: Request) -> None:

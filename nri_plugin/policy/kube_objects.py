@@ -7,15 +7,14 @@ fields that the scheduler reads.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
 
 from gpuslice.contract import names, quantity
 from gpuslice.contract.dialects import NODE_RESOURCES
-from gpuslice.kube.fields import NOTHING, Json, at, objects, texts
-from gpuslice.kube.managed_fields import writers
+from gpuslice.kube.fields import NOTHING, Json, at, objects, texts, writers
 from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.notices import Notice
 from nri_plugin.policy.totals import PERCENT, Entry
@@ -147,25 +146,22 @@ def _requested(spec: Json) -> Mapping[str, int]:
     sidecars, or an init container plus the sidecars started before it, whichever is more."""
     lasting = dict.fromkeys(NODE_RESOURCES, 0)
     peak = dict.fromkeys(NODE_RESOURCES, 0)
-    for raw, role in _containers(spec):
+    # A sidecar lasts as long as its pod.
+    inits = objects(spec, "initContainers")
+    containers = [(raw, raw.get("restartPolicy") != "Always") for raw in inits]
+    containers += [(raw, False) for raw in objects(spec, "containers")]
+    for raw, is_init in containers:
         resources = at(raw, "resources")
         requests = _amounts({**at(resources, "limits"), **at(resources, "requests")})
         for key in NODE_RESOURCES:
             amount = requests.get(key, 0)
-            if role == "init":
+            if is_init:
                 peak[key] = max(peak[key], lasting[key] + amount)
             else:
                 lasting[key] += amount
     overhead = _amounts(at(spec, "overhead"))
     most = {key: max(peak[key], lasting[key]) + overhead.get(key, 0) for key in NODE_RESOURCES}
     return {key: amount for key, amount in most.items() if amount}
-
-
-def _containers(spec: Json) -> Iterator[tuple[Json, str]]:
-    for raw in objects(spec, "initContainers"):
-        yield raw, "lasting" if raw.get("restartPolicy") == "Always" else "init"
-    for raw in objects(spec, "containers"):
-        yield raw, "lasting"
 
 
 # --- writing -------------------------------------------------------------------------------------

@@ -81,10 +81,8 @@ def host_names(merged: Merged) -> Sequence[str] | None:
 
 def foreign_gpu(merged: Merged, host: Host = Host()) -> ForeignGpu | None:
     """Return the first GPU that another plugin injects."""
-    for owner, what in _gpus(merged, host):
-        if owner != merged.me:
-            return ForeignGpu(owner, what)
-    return None
+    gpus = (ForeignGpu(owner, what) for owner, what in _gpus(merged, host))
+    return next((gpu for gpu in gpus if gpu.plugin != merged.me), None)
 
 
 def _gpus(merged: Merged, host: Host) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from gpuslice.contract import names, overhead
+from gpuslice.contract import names
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +82,6 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
-    """A process's initial charge, in addition to its allocations.
-
-    context_bytes: for a context, by GPU UUID, if known. code_bytes: for code, with its first
-    context. managed_free: managed memory is not charged.
-    """
-
-    context_bytes: Mapping[str, int] = field(default_factory=dict)
-    code_bytes: int = overhead.CODE_BYTES
-    managed_free: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
     """Shares that a container may hold; none: no GPU. shared: the pod's containers share a grant.
 
@@ -159,19 +146,6 @@ class Container:
     privileged: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The operator's permissions.
-
-    runtime_handlers: those under which a container may hold a GPU, because they run it on this
-    kernel, where our mounts are effective. "" is the runtime's default. capabilities: those that a
-    container with a GPU may have although they let it remove its limit.
-    """
-
-    runtime_handlers: Sequence[str] = ("", *names.RUNTIME_HANDLERS)
-    capabilities: Set[str] = frozenset()
-
-
 class HookStage(Enum):
     """When an OCI hook runs; values are CDI's names of the stages."""
 
@@ -230,28 +204,19 @@ class Specs:
 
 
 @dataclass(frozen=True, slots=True)
-class InjectionOptions:
-    """How GPUs are injected, by the operator's settings.
-
-    capabilities: of the driver, those that containers may request beyond compute and utility.
-    nvidia_default: the default runtime is, or may be, NVIDIA's, and injects what the variables
-    name.
-    """
-
-    capabilities: Set[str] = frozenset()
-    nvidia_default: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Paths:
-    """Host paths of what containers mount, and how GPUs are injected.
+    """Host paths of what containers mount, and how GPUs are injected, by the operator's settings.
 
     library: the store's file; None if there is none, and then `library_problem` states why.
     forwarders: by soname, what strict mode mounts over the driver's libraries; empty: not strict.
+    capabilities: of the driver, those that containers may request beyond compute and utility.
+    nvidia_default: the default runtime is, or may be, NVIDIA's, and injects what the variables
+    name.
     """
 
     run_dir: str
     library: str | None
     library_problem: str = ""
     forwarders: Mapping[str, str] = field(default_factory=dict)
-    injection: InjectionOptions = InjectionOptions()
+    capabilities: Set[str] = frozenset()
+    nvidia_default: bool = False

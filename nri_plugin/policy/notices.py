@@ -1,7 +1,7 @@
 """Pending Events for pod authors: kept until written, at most one per container and cause.
 
-Plain state. Modules on the event loop add notices; events.py writes them if there is an API server.
-A written notice is kept while its pod's containers run, however many there are, because a
+Plain state. Modules on the event loop add notices; reports.py writes them if there is an API
+server. A written notice is kept while its pod's containers run, however many there are, because a
 failing driver is detected again in every cycle, for every pod of the node.
 """
 

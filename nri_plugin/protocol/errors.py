@@ -1,10 +1,9 @@
 """Errors of the protocol, by the side that caused them.
 
     NriError
-    ├── ProtocolError           never raised itself
-    │   ├── LocalProtocolError  our side misused the API: a bug here
-    │   └── RemoteProtocolError the runtime violated NRI: the connection must be closed
-    │       └── RegistrationRejected  the runtime refused our name, index or version
+    ├── LocalProtocolError      our side misused the API: a bug here
+    ├── RemoteProtocolError     the runtime violated NRI: the connection must be closed
+    │   └── RegistrationRejected  the runtime refused our name, index or version
     └── (nri_plugin.nri adds errors that require a clock or the handler)
 
 Feeding bytes raises only RemoteProtocolError; any other exception is a bug.
@@ -17,15 +16,11 @@ class NriError(Exception):
     """Base of all errors that end a session with the runtime, except the socket's own OSError."""
 
 
-class ProtocolError(NriError):
-    """Base of both sides' errors."""
-
-
-class LocalProtocolError(ProtocolError):
+class LocalProtocolError(NriError):
     """The session's state does not permit the call; nothing was sent."""
 
 
-class RemoteProtocolError(ProtocolError):
+class RemoteProtocolError(NriError):
     """Bytes that violate the protocol. Close the connection; its state is unknown."""
 
 

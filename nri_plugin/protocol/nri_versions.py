@@ -52,26 +52,14 @@ METHODS: Final[Mapping[str, Method]] = {
     "Synchronize": Method(nri.SynchronizeRequest, nri.SynchronizeResponse),
     "Shutdown": Method(nri.Empty, nri.Empty),
     "StateChange": Method(nri.StateChangeEvent, nri.Empty),
-    "CreateContainer": Method(
-        nri.CreateContainerRequest,
-        nri.CreateContainerResponse,
-        _of_container(session_events.CreateContainer),
-    ),
-    "StartContainer": Method(
-        nri.StartContainerRequest,
-        nri.StartContainerResponse,
-        _of_container(session_events.StartContainer),
-    ),
-    "StopContainer": Method(
-        nri.StopContainerRequest,
-        nri.StopContainerResponse,
-        _of_container(session_events.StopContainer),
-    ),
-    "RemoveContainer": Method(
-        nri.RemoveContainerRequest,
-        nri.RemoveContainerResponse,
-        _of_container(session_events.RemoveContainer),
-    ),
+    **{
+        kind.__name__: Method(
+            getattr(nri, f"{kind.__name__}Request"),
+            getattr(nri, f"{kind.__name__}Response"),
+            _of_container(kind),
+        )
+        for kind in session_events.ContainerRequest.__subclasses__()
+    },
     "ValidateContainerAdjustment": Method(
         nri.ValidateContainerAdjustmentRequest,
         nri.ValidateContainerAdjustmentResponse,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
@@ -83,13 +83,6 @@ TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
 }
 
 
-class _Open(NamedTuple):
-    """A request that the caller must still answer."""
-
-    response: type[Message]
-    is_synchronize: bool = False
-
-
 class Session:
     """One connection's session, from registration to end. A reconnect needs a new Session."""
 
@@ -121,10 +114,13 @@ class Session:
         self._runtime: session_events.RuntimeInfo | None = None
         self.refusal: str | None = None
         """Why this runtime is not served and the session closed; None: it is, or is not known."""
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, type[Message]] = {}
+        """The response of each request that the caller must still answer."""
         self._pods: list[nri.PodSandbox] = []
         self._containers: list[nri.Container] = []
         self._collected_bytes = 0
+        self._events: list[session_events.Event] = []
+        """What the bytes at hand have brought."""
         self._demultiplexer = mux.Demultiplexer()
         self._server = ttrpc.Server()
         self._client = ttrpc.Client()
@@ -170,21 +166,21 @@ class Session:
         RemoteProtocolError, and closes the session, if the bytes cannot be NRI's. A closed session
         ignores bytes.
         """
-        received: list[session_events.Event] = []
+        self._events = []
         if self.closed:
-            return received
+            return self._events
         try:
             for connection, piece in self._demultiplexer.feed(data):
                 if connection == mux.PLUGIN:
                     for call in self._server.receive_data(piece):
-                        self._serve_call(call, received)
+                        self._serve_call(call)
                 elif connection == mux.RUNTIME:
                     for reply in self._client.receive_data(piece):
-                        self._registration_reply(reply, received)
+                        self._registration_reply(reply)
         except Exception:
             self._advance(Input.END)
             raise
-        return received
+        return self._events
 
     def receive_eof(self) -> None:
         """The connection has ended; open requests will not be answered."""
@@ -202,18 +198,16 @@ class Session:
         False if the reply exceeds ttrpc's limit: the runtime is sent an error instead, which does
         not let the container through.
         """
-        request = self._open.get(request_id)
-        if request is not None and reply is not None and not isinstance(reply, request.response):
-            raise LocalProtocolError(
-                f"a {type(reply).__name__} where a {request.response.__name__} is due"
-            )
+        due = self._open.get(request_id)
+        if due is not None and reply is not None and not isinstance(reply, due):
+            raise LocalProtocolError(f"a {type(reply).__name__} where a {due.__name__} is due")
         self._close_request(request_id, Input.ADOPTED)
         return self._server.reply(request_id, b"" if reply is None else reply.SerializeToString())
 
     def fail(self, request_id: int, code: Code, text: str) -> None:
         """Answer a Request with an error, which fails it. For Synchronize that ends the session."""
-        request = self._close_request(request_id, Input.NOT_ADOPTED)
-        if request.response is nri.ValidateContainerAdjustmentResponse:
+        due = self._close_request(request_id, Input.NOT_ADOPTED)
+        if due is nri.ValidateContainerAdjustmentResponse:
             # A validator rejects by its reply; an error status would mean a broken plugin.
             verdict = nri.ValidateContainerAdjustmentResponse(
                 reject=True, reason=ttrpc.sendable(text)
@@ -222,15 +216,15 @@ class Session:
         else:
             self._server.fail(request_id, code, text)
 
-    def _close_request(self, request_id: int, verdict: Input) -> _Open:
+    def _close_request(self, request_id: int, verdict: Input) -> type[Message]:
         if self.closed:
             raise LocalProtocolError("the session is closed; no request waits for this answer")
-        request = self._open.pop(request_id, None)
-        if request is None:
+        due = self._open.pop(request_id, None)
+        if due is None:
             raise LocalProtocolError(f"no request {request_id} is open: answered twice?")
-        if request.is_synchronize:
+        if due is nri.SynchronizeResponse:
             self._advance(verdict)
-        return request
+        return due
 
     def _advance(self, step: Input) -> bool:
         """Apply a transition; return False and keep the state if the table has none."""
@@ -242,13 +236,13 @@ class Session:
 
     # --- requests of the runtime ---------------------------------------------------------------
 
-    def _registration_reply(self, reply: ttrpc.Reply, received: list[session_events.Event]) -> None:
+    def _registration_reply(self, reply: ttrpc.Reply) -> None:
         if reply.code:
             raise RegistrationRejected(reply.code, reply.text)
         self._registered = True
-        received.append(session_events.Registered())
+        self._events.append(session_events.Registered())
 
-    def _serve_call(self, call: ttrpc.Call, received: list[session_events.Event]) -> None:
+    def _serve_call(self, call: ttrpc.Call) -> None:
         method = METHODS.get(call.method) if call.service == PLUGIN_SERVICE else None
         if method is None:
             # NRI 0.12 falls back to StateChange on exactly this code.
@@ -261,12 +255,12 @@ class Session:
             text = f"the {method.request.__name__} cannot be decoded: {error}"
             self._server.fail(call.stream, Code.INVALID_ARGUMENT, text)
             return
-        handle = _HANDLERS.get(call.method, Session._container_event)
-        handle(self, call, message, received)
+        if (handle := _HANDLERS.get(call.method)) is not None:
+            handle(self, call, message)
+        else:
+            self._ask(call, method.response, method.event, message)
 
-    def _configure(
-        self, call: ttrpc.Call, message: nri.ConfigureRequest, received: list[session_events.Event]
-    ) -> None:
+    def _configure(self, call: ttrpc.Call, message: nri.ConfigureRequest) -> None:
         if not self._in_turn(call, Input.CONFIGURE):
             return
         self._runtime = session_events.RuntimeInfo(
@@ -283,14 +277,9 @@ class Session:
         subscribed = self._wanted & nri_versions.known_events(self._runtime)
         response = nri.ConfigureResponse(events=int(subscribed), failure_policy=FAILURE_POLICY)
         self._server.reply(call.stream, response.SerializeToString())
-        received.append(session_events.Configured(self._runtime, subscribed))
+        self._events.append(session_events.Configured(self._runtime, subscribed))
 
-    def _synchronize(
-        self,
-        call: ttrpc.Call,
-        message: nri.SynchronizeRequest,
-        received: list[session_events.Event],
-    ) -> None:
+    def _synchronize(self, call: ttrpc.Call, message: nri.SynchronizeRequest) -> None:
         self._collected_bytes += len(call.payload)
         if self._collected_bytes > SYNCHRONIZE_LIMIT_BYTES:
             text = f"more than {SYNCHRONIZE_LIMIT_BYTES} bytes of pods and containers"
@@ -304,29 +293,19 @@ class Session:
             response = nri.SynchronizeResponse(more=True)
             self._server.reply(call.stream, response.SerializeToString())
             return
-        self._open[call.stream] = _Open(nri.SynchronizeResponse, is_synchronize=True)
+        self._open[call.stream] = nri.SynchronizeResponse
         budget_ms = self._budget_ms(call)
         pods, containers = tuple(self._pods), tuple(self._containers)
-        received.append(session_events.Synchronize(call.stream, budget_ms, pods, containers))
+        self._events.append(session_events.Synchronize(call.stream, budget_ms, pods, containers))
         self._pods, self._containers = [], []
 
-    def _shutdown(
-        self, call: ttrpc.Call, message: nri.Empty, received: list[session_events.Event]
-    ) -> None:
+    def _shutdown(self, call: ttrpc.Call, message: nri.Empty) -> None:
         self._server.reply(call.stream, b"")
         self._advance(Input.SHUTDOWN)
-        received.append(session_events.ShutDown())
+        self._events.append(session_events.ShutDown())
 
-    def _state_change(
-        self, call: ttrpc.Call, message: nri.StateChangeEvent, received: list[session_events.Event]
-    ) -> None:
-        self._ask(call, nri.Empty, STATE_CHANGES.get(message.event), message, received)
-
-    def _container_event(
-        self, call: ttrpc.Call, message: Message, received: list[session_events.Event]
-    ) -> None:
-        method = METHODS[call.method]
-        self._ask(call, method.response, method.event, message, received)
+    def _state_change(self, call: ttrpc.Call, message: nri.StateChangeEvent) -> None:
+        self._ask(call, nri.Empty, STATE_CHANGES.get(message.event), message)
 
     def _ask(
         self,
@@ -334,13 +313,12 @@ class Session:
         response: type[Message],
         event: nri_versions.EventMaker | None,
         message: Message,
-        received: list[session_events.Event],
     ) -> None:
         if event is None:
             self._server.reply(call.stream, b"")
         elif self._in_turn(call, Input.CALL):
-            self._open[call.stream] = _Open(response)
-            received.append(event(call.stream, self._budget_ms(call), message))
+            self._open[call.stream] = response
+            self._events.append(event(call.stream, self._budget_ms(call), message))
 
     def _in_turn(self, call: ttrpc.Call, step: Input) -> bool:
         """Advance by `step`, or answer that the call is out of turn."""
@@ -356,9 +334,7 @@ class Session:
         return min(budget_ms, call.timeout_ns // 1_000_000) if call.timeout_ns else budget_ms
 
 
-_HANDLERS: Final[
-    Mapping[str, Callable[[Session, ttrpc.Call, Any, list[session_events.Event]], None]]
-] = {
+_HANDLERS: Final[Mapping[str, Callable[[Session, ttrpc.Call, Any], None]]] = {
     "Configure": Session._configure,
     "Synchronize": Session._synchronize,
     "Shutdown": Session._shutdown,

@@ -106,29 +106,30 @@ class FrameParser:
         return frames
 
 
-class Server:
-    """The called side of one connection."""
+class _Side:
+    """What both sides of a connection have: the open calls, and the messages to send."""
 
     def __init__(self) -> None:
         self._parser = FrameParser()
-        self._last_stream = 0
         self._pending: set[int] = set()
         self._outgoing: list[bytes] = []
-
-    def receive_data(self, data: bytes) -> list[Call]:
-        """Take bytes; return the calls they complete. Each must be answered by reply() or fail().
-        Invalid calls are answered here; always send messages_to_send() afterwards."""
-        calls = []
-        for frame in self._parser.feed(data):
-            call = self._call(frame)
-            if call is not None:
-                calls.append(call)
-        return calls
 
     def messages_to_send(self) -> list[bytes]:
         """Return the messages to send now, one ttrpc message per item, and clear them."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
+
+
+class Server(_Side):
+    """The called side of one connection."""
+
+    _last_stream = 0
+
+    def receive_data(self, data: bytes) -> list[Call]:
+        """Take bytes; return the calls they complete. Each must be answered by reply() or fail().
+        Invalid calls are answered here; always send messages_to_send() afterwards."""
+        calls = map(self._call, self._parser.feed(data))
+        return [call for call in calls if call is not None]
 
     def reply(self, stream: int, payload: bytes) -> bool:
         """Answer a call. False if the reply was too large and an error was sent instead."""
@@ -196,14 +197,10 @@ class Server:
         return None
 
 
-class Client:
+class Client(_Side):
     """The calling side of one connection."""
 
-    def __init__(self) -> None:
-        self._parser = FrameParser()
-        self._next_stream = 1
-        self._pending: set[int] = set()
-        self._outgoing: list[bytes] = []
+    _next_stream = 1
 
     def call(self, service: str, method: str, payload: bytes, timeout_ns: int) -> int:
         """Start a call and return its stream, which its Reply will contain."""
@@ -224,13 +221,8 @@ class Client:
 
     def receive_data(self, data: bytes) -> list[Reply]:
         """Take bytes; return the replies they complete. A reply to no call is the peer's error."""
-        replies = (self._reply(frame) for frame in self._parser.feed(data))
+        replies = map(self._reply, self._parser.feed(data))
         return [reply for reply in replies if reply is not None]
-
-    def messages_to_send(self) -> list[bytes]:
-        """Return the messages to send now, one ttrpc message per item, and clear them."""
-        outgoing, self._outgoing = self._outgoing, []
-        return outgoing
 
     def _reply(self, frame: Frame) -> Reply | None:
         if frame.type != RESPONSE:

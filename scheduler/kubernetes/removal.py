@@ -13,7 +13,7 @@ from typing import Final
 
 from gpuslice.contract import names
 from gpuslice.contract.dialects import NODE_RESOURCES
-from gpuslice.kube import managed_fields
+from gpuslice.kube import fields
 from gpuslice.kube.fields import Json, at, objects
 
 _PREFIX: Final = "gpuslice.io/"
@@ -23,7 +23,7 @@ _AMOUNTS: Final = ("capacity", "allocatable")
 
 def status_patch(node: Json) -> Json | None:
     """The patch of nodes/status that removes the agents' totals; None: there are none."""
-    writers = {kind: managed_fields.writers(node, "status", kind) for kind in _AMOUNTS}
+    writers = {kind: fields.writers(node, "status", kind) for kind in _AMOUNTS}
     ours = {
         key
         for kind in _AMOUNTS
@@ -44,7 +44,7 @@ def metadata_patch(node: Json) -> Json | None:
     removed: dict[str, Json] = {}
     for kind in ("labels", "annotations"):
         there = at(at(node, "metadata"), kind)
-        writers = managed_fields.writers(node, "metadata", kind)
+        writers = fields.writers(node, "metadata", kind)
         ours = {key: None for key in sorted(there) if names.AGENT in writers.get(key, ())}
         removed |= {kind: ours} if ours else {}
     return {"metadata": {**removed, **_version(node)}} if removed else None
@@ -59,13 +59,13 @@ def kept(node: Json) -> list[str]:
         for kind in ("labels", "annotations")
         for key in sorted(at(at(node, "metadata"), kind))
         if key.startswith(_PREFIX)
-        and names.AGENT not in managed_fields.writers(node, "metadata", kind).get(key, ())
+        and names.AGENT not in fields.writers(node, "metadata", kind).get(key, ())
     ]
 
 
 def is_agents(device: Json) -> bool:
     """Whether an agent, and no other program, wrote the Device's list."""
-    return managed_fields.writers(device, "spec").get("devices") == {names.AGENT}
+    return fields.writers(device, "spec").get("devices") == {names.AGENT}
 
 
 def device_patch(device: Json) -> Json | None:

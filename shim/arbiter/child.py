@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuslice.contract import names
-from shim import threads
+from shim import launch
 
 _COMMAND: Final = (sys.executable, "-m", "shim", "arbiter", "--heartbeat")
 _POLL_S: Final = 4 * names.HEARTBEAT_S
@@ -38,7 +38,7 @@ def arbiting(parent: Path, prefix: str) -> Iterator[None]:
     stdin, hold = os.pipe()
     ended = threading.Event()
     command = (*_COMMAND, "--prefix", prefix, str(parent))
-    thread = threads.start(_serve, command, stdin, ended)
+    thread = launch.start_thread(_serve, command, stdin, ended)
     try:
         yield
     finally:

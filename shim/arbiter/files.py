@@ -22,7 +22,7 @@ from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.contract.lease_file import Lease
 from gpuslice.ffi.libc import LIBC, ffi
 from shim import region
-from shim.arbiter.turns import Activity, Share
+from shim.arbiter.turns import Share
 
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _FUTEX_WAKE: Final = ffi.cast("int", 1)
@@ -65,7 +65,7 @@ class Container:
         self.key = f"{directory.name}/{status.st_ino}"
         geometry = region_file.Geometry(count)
         self._activity_offsets = [geometry.compute_offset(gpu) for gpu in range(count)]
-        self._activities = [(b"", Activity())] * count
+        self._activities = [(b"", region_file.Compute())] * count
 
     def close(self) -> None:
         """Close its files; its tenants keep their own part of each cycle."""
@@ -102,15 +102,11 @@ class Container:
             for index, gpu in enumerate(self.gpus)
         }
 
-    def activity(self, gpu: int) -> Activity:
+    def activity(self, gpu: int) -> region_file.Compute:
         """Its processes' activity on that GPU; none if the region is truncated."""
         record = os.pread(self._region, _RECORD_BYTES, self._activity_offsets[gpu])
         if record != self._activities[gpu][0]:
-            work = region_file.compute(record)
-            self._activities[gpu] = (
-                record,
-                Activity(work.launched_ns, work.busy_until_ns, work.busy_ns, work.waiting_since_ns),
-            )
+            self._activities[gpu] = record, region_file.compute(record)
         return self._activities[gpu][1]
 
     def has_processes(self) -> bool:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from gpuslice.contract.lease_file import CYCLE_NS
+from gpuslice.contract.region_file import Compute
 from shim.arbiter.files import Container, directories
-from shim.arbiter.turns import IDLE_NS, Activity, Share, Turns
+from shim.arbiter.turns import IDLE_NS, Share, Turns
 
 _SCAN_NS: Final = CYCLE_NS // 2
 """Interval of checks for new and removed containers and changed grants."""
@@ -95,7 +96,9 @@ class Arbiter:
         try:
             there = set(directories(self.parent, self._prefix))
         except OSError as error:
-            short, there = _shortage(error), set(self._containers)
+            if error.errno not in _SHORTAGES:
+                raise
+            short, there = error, set(self._containers)
         gone = {at for at, held in self._containers.items() if not held.is_in(at)}
         new = there - (self._containers.keys() - gone)
         for directory in gone:
@@ -140,14 +143,7 @@ class Arbiter:
             )
 
 
-def _shortage(error: OSError) -> OSError:
-    """Return it; raise it if it is another one."""
-    if error.errno not in _SHORTAGES:
-        raise error
-    return error
-
-
-def _activity(container: Container, gpu: int, now_ns: int) -> Activity:
+def _activity(container: Container, gpu: int, now_ns: int) -> Compute:
     try:
         seen = container.activity(gpu)
         awaited = seen.busy_until_ns > now_ns or seen.waiting_since_ns
@@ -155,7 +151,7 @@ def _activity(container: Container, gpu: int, now_ns: int) -> Activity:
             # Killed processes leave both behind; their work ended with them.
             return replace(seen, busy_until_ns=seen.launched_ns, waiting_since_ns=0)
     except OSError:
-        return Activity()
+        return Compute()
     return seen
 
 

@@ -19,6 +19,7 @@ from typing import Final
 
 from gpuslice.contract.grant_file import is_cap
 from gpuslice.contract.lease_file import CYCLE_NS, WHOLE_PPM, Lease
+from gpuslice.contract.region_file import Compute
 
 _MS: Final = 1_000_000
 IDLE_NS: Final = 10 * _MS
@@ -67,27 +68,13 @@ class Share:
         return is_cap(self.core_percent)
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """Activity of a container's processes, from its region; CLOCK_MONOTONIC nanoseconds."""
-
-    launched_ns: int = 0
-    """The latest launch, or attempt to launch."""
-    busy_until_ns: int = 0
-    """When all submitted work is done."""
-    busy_ns: int = 0
-    """Time of all work that has finished."""
-    waiting_since_ns: int = 0
-    """Since when a call waits for work; 0: none does."""
-
-
 @dataclass(slots=True)
 class _Member:
     share: Share
     part_ppm: int = 0
     """The container's part of a cycle while all containers have work."""
     offset_ppm: int = 0
-    seen: Activity = Activity()
+    seen: Compute = field(default_factory=Compute)
     credit_ns: int = 0
     paid_until_ns: int = 0
     """forced: credit was added up to this instant."""
@@ -169,7 +156,7 @@ class Turns:
         worked_ns = max((member.worked_ns for member in self._members.values()), default=0)
         return now_ns > worked_ns + _RESTS_AFTER_NS
 
-    def step(self, now_ns: int, seen: Mapping[str, Activity]) -> tuple[Mapping[str, Lease], int]:
+    def step(self, now_ns: int, seen: Mapping[str, Compute]) -> tuple[Mapping[str, Lease], int]:
         """Return the leases to write, and when to call again at the latest (nanoseconds).
 
         seen: the containers' activity just now; one that is left out has none.
@@ -177,7 +164,7 @@ class Turns:
         working = []
         for key in self._order:
             member = self._members[key]
-            member.seen = _plausible(seen.get(key, Activity()), now_ns)
+            member.seen = _plausible(seen.get(key, Compute()), now_ns)
             if key != self._holder:
                 member.settle(now_ns, CYCLE_NS)
             if member.has_work(now_ns):
@@ -363,7 +350,7 @@ class Turns:
         return leases
 
 
-def _plausible(seen: Activity, now_ns: int) -> Activity:
+def _plausible(seen: Compute, now_ns: int) -> Compute:
     """A killed process leaves its prediction in the region. A running process writes a new one at
     its next launch or wait. If a call waits longer than predicted, its work's end is unknown."""
     busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MOST_NS)

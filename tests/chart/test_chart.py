@@ -218,8 +218,8 @@ def test_all_values_of_the_agent_become_flags() -> None:
         assert settings.core_forced and settings.managed_free and settings.refuse_unenforceable
         assert settings.code_bytes == 128 << 20
         assert settings.index == "60", "extraArgs come last"
-        assert settings.rules.capabilities == {"SYS_PTRACE"}
-        assert "crun-fast" in settings.rules.runtime_handlers
+        assert settings.allowed_capabilities == {"SYS_PTRACE"}
+        assert "crun-fast" in settings.runtime_handlers
 
 
 def _daemon_set(values: Json | None = None) -> Json:

@@ -22,7 +22,6 @@ from nri_plugin.policy.model import (
     Gpu,
     Paths,
     Pod,
-    Rules,
     Share,
     Specs,
 )
@@ -42,7 +41,7 @@ def decide(
         if granted is None or not granted.shares:
             return plan.without_share(container, granted)
         key = plan.grant_key(pod, container, granted.shared)
-        return plan.with_share(Request(pod, container, granted, key, specs, paths, Rules()))
+        return plan.with_share(Request(pod, container, granted, key, specs, paths))
     except Refused as error:
         return error.refusal
 
@@ -59,7 +58,7 @@ def planned(
     specs = Specs({share.uuid: CdiDevice(share.uuid, "spec") for share in shares})
     of, claim = Container(key, container), Claim(shares, shared)
     paths = Paths(run, library)
-    return plan.with_share(Request(Pod("uid", "ns", "pod"), of, claim, key, specs, paths, Rules()))
+    return plan.with_share(Request(Pod("uid", "ns", "pod"), of, claim, key, specs, paths))
 
 
 def pod(number: int = 0, **annotations: str) -> nri.PodSandbox:

@@ -129,7 +129,7 @@ async def serving(
     try:
         await runtime.handshake(pods or [], containers or [])
         if settled:
-            await handler.records.sweeper.settled()
+            await handler.records.settled()
         yield runtime
     finally:
         await runtime.close()

@@ -16,12 +16,11 @@ from gpuslice.contract.dialects import KOORDINATOR, VOLCANO
 from nri_plugin import command_line, uninstall
 from nri_plugin.doctor import command as doctor
 from nri_plugin.policy.capabilities import ALWAYS, CAPABILITIES
-from nri_plugin.policy.model import Rules
 from nri_plugin.settings import Settings
 
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 FIRST, SECOND = names.CDI_KINDS[:2]
-HANDLERS = tuple(Rules().runtime_handlers)
+HANDLERS = ("", *names.RUNTIME_HANDLERS)
 
 
 def test_defaults() -> None:
@@ -39,7 +38,7 @@ def test_defaults() -> None:
     assert given.log_format == "logfmt"
     assert tuple(given.node_resources) == KOORDINATOR.node_resources
     assert not (given.verbose or given.core_forced or given.refuse_unenforceable)
-    assert "kata" not in given.rules.runtime_handlers
+    assert "kata" not in given.runtime_handlers
 
 
 def test_a_setting_that_is_not_given_has_the_command_lines_default() -> None:
@@ -82,10 +81,10 @@ def chosen(*arguments: str, **variables: str) -> Settings:
         ("--nvidia-ctk", "off", "nvidia_ctk", ()),
         ("--nvidia-ctk", "chroot /host x", "nvidia_ctk", ("chroot", "/host", "x")),
         ("--unenforceable", "refuse", "refuse_unenforceable", True),
-        ("--runtime-handler", "a:kata", "rules.runtime_handlers", (*HANDLERS, "a", "kata")),
+        ("--runtime-handler", "a:kata", "runtime_handlers", (*HANDLERS, "a", "kata")),
         (
             *("--allow-capability", "CAP_SYS_ADMIN:sys_module"),
-            *("rules.capabilities", {"SYS_ADMIN", "SYS_MODULE"}),
+            *("allowed_capabilities", {"SYS_ADMIN", "SYS_MODULE"}),
         ),
         # Other readers see generated specs only if the runtime must see them.
         ("--whole-gpus", "any", "generated_cdi_dir", CDI[1]),

@@ -12,7 +12,7 @@ import pytest
 
 from gpuslice.contract import names
 from gpuslice.contract.library_file import MACHINES, LibraryFileError
-from gpuslice.gpu.host_view import HostView
+from gpuslice.gpu.driver_root import HostView
 from nri_plugin.distributor import Copy, Origin, read
 from tests.contract.libraries import library
 from tests.support import ROOT

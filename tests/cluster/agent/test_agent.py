@@ -13,7 +13,7 @@ from gpuslice.contract import names
 from gpuslice.contract.dialects import KOORDINATOR
 from lab.cluster.controlplane import ControlPlane
 from nri_plugin.kube import verification
-from nri_plugin.kube.heartbeat import STOPPED
+from nri_plugin.kube.reports import STOPPED
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice
 from scheduler.kubernetes import translate

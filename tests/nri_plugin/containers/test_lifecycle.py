@@ -63,7 +63,7 @@ async def test_a_claim_of_any_source_becomes_a_share(host: Host) -> None:
         beside = await life.created(POD, BESIDE)
         assert beside is not None and dict(beside.env) == {"NVIDIA_VISIBLE_DEVICES": "void"}
         assert life._parts.notices.first() is None, "its pod wants it so"
-        life.records.ended("c0")
+        life.records.ledger.drop("c0")
         assert not life.records.ledger.holds() and (host.run / "c0").exists()
         await life.records.removed("c0", "c0")
         assert not (host.run / "c0").exists()

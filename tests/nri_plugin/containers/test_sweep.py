@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.containers.sweep import Sweeper
+from nri_plugin.containers import records
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy.model import Share
 from nri_plugin.threads import Worker
@@ -33,12 +33,7 @@ def run(root: Path) -> Iterator[RunDirectory]:
 
 
 def sweep(run: RunDirectory, *users: str) -> None:
-    async def work() -> None:
-        sweeper = Sweeper(run, Worker("files"), DEADLINE_S, lambda: users)
-        sweeper.begin()
-        await sweeper.settled()
-
-    asyncio.run(work())
+    asyncio.run(records.sweep(run, Worker("files"), DEADLINE_S, lambda: users))
 
 
 def test_an_unused_version_is_removed(run: RunDirectory, root: Path) -> None:
@@ -78,14 +73,13 @@ def test_a_container_beside_hundreds_of_unused_ones_waits_for_one_removal(
 
     async def work() -> int:
         worker = Worker("files")
-        sweeper = Sweeper(run, worker, DEADLINE_S, lambda: users)
-        sweeper.begin()
+        sweeping = asyncio.create_task(records.sweep(run, worker, DEADLINE_S, lambda: users))
         while "c000" in await worker.run(run.keys, DEADLINE_S):
             pass
         users.update(("new", "c299"))
         await worker.run(lambda: run.apply(planned("new", SHARES)), DEADLINE_S)
         left = len(run.keys())
-        await sweeper.settled()
+        await sweeping
         return left
 
     assert asyncio.run(work()) > 10, "it was made before the sweep was over"

@@ -30,7 +30,7 @@ class Deadlines:
     def __init__(self, nvml: NvmlProcess) -> None:
         self._nvml = nvml
         self._open: list[asyncio.Timeout] = []
-        nvml._timeout = self._begin
+        nvml.timeout = self._begin
 
     def expire(self) -> None:
         """Let the deadlines of the queries under way expire."""

@@ -116,7 +116,7 @@ def during(measuring: Measuring, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         finally:
-            await measuring._nvml.close()
+            await measuring.nvml.close()
 
     asyncio.run(run())
 

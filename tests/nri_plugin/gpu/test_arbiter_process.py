@@ -166,7 +166,7 @@ def test_an_arbiter_that_fails_is_restarted_with_growing_delays(
     """One that served for long is replaced at once."""
     node = python(tmp_path, FAILS)
     seconds = itertools.count(0, served_s)
-    node.arbiter._now = lambda: float(next(seconds))
+    node.arbiter.now = lambda: float(next(seconds))
     node.during(lambda: until_async(lambda: node.starts >= 4))
     said = [text for text in caplog.messages if "arbiter exited" in text]
     assert ["OSError: no space" in text for text in said[:3]] == [True] * 3

@@ -44,8 +44,8 @@ def contexts(
 def learn(asked: Contexts, *uuids: str) -> Mapping[str, int]:
     """Measure on these GPUs, each of a product of its own; return all that is known."""
     gpus = [Gpu(uuid, 0, GIB, model=f"model of {uuid}") for uuid in uuids]
-    seen = asked._inventory.seen
-    asked._inventory.seen = [*seen, *(gpu for gpu in gpus if gpu not in seen)]
+    seen = asked.inventory.seen
+    asked.inventory.seen = [*seen, *(gpu for gpu in gpus if gpu not in seen)]
     asyncio.run(asked.measure(gpus))
     return asked.sizes
 
@@ -85,7 +85,7 @@ async def test_a_size_outlasts_the_agent_and_not_the_drivers_version(tmp_path: P
     await until_async(lambda: "1 A" in (tmp_path / FILE).read_text())
     again = contexts("raise SystemExit('measured again')", A, record=Record(tmp_path, "boot"))
     assert again.sizes == {"GPU-1": 7}
-    again._inventory.driver = "2"
+    again.inventory.driver = "2"
     assert again.sizes == {}
 
 
@@ -210,7 +210,7 @@ def test_implausible_figures_of_nvml_are_rejected(
         "sys.exit(context_size.main())"
     )
     asked = over(gpu_host)
-    asked._command = (sys.executable, "-c", script)
+    asked.command = (sys.executable, "-c", script)
     assert learn(asked, GPU) == {}
     assert problem in caplog.text
 

@@ -114,7 +114,7 @@ def test_another_grant_in_the_same_place_gets_nothing_of_a_sample_under_way(node
     measuring = node.measuring()
     sample(measuring, 2)
     move = f"cd {node.root}; mv key-1 old; cp -r old key-1; exec {' '.join(node.command)}"
-    measuring._nvml.child.command = ("sh", "-c", move)
+    measuring.nvml.child.command = ("sh", "-c", move)
     sample(measuring, 1)
     assert (node.overhead("old"), node.overhead("key-1")) == (200, 0)
 
@@ -147,7 +147,7 @@ def test_nvml_that_does_not_answer_is_not_queried_for_a_while(
         assert node.metric("gpuslice_sample_age_seconds") == 10, "none was taken"
         said = [text for text in caplog.messages if "not measured" in text]
         assert [problem in text for text in said] == [True], "once"
-        child = measuring._nvml.child
+        child = measuring.nvml.child
         if child.lingering is not None:
             await child.lingering.wait()
         child.command = (*fake_nvml.PROGRAM, str(node.root / "usage"))
@@ -170,7 +170,7 @@ def test_a_gpu_that_does_not_answer_leaves_the_others_measured(node: Node) -> No
     }
     (node.root / "usage").write_text(json.dumps(answers))
     measuring = node.measuring()
-    deadlines = Deadlines(measuring._nvml)
+    deadlines = Deadlines(measuring.nvml)
 
     async def work() -> None:
         first = asyncio.create_task(measuring.sample())

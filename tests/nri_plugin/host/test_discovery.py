@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from gpuslice.contract import names
-from gpuslice.gpu.host_view import HostView
+from gpuslice.gpu.driver_root import HostView
+from nri_plugin.child import in_root
 from nri_plugin.command_line import from_arguments
 from nri_plugin.doctor.host import missing
 from nri_plugin.host import bundle, cdi_reader, discovery
 from nri_plugin.host.cdi_generator import render
 from nri_plugin.host.driver_root import DriverRoot
-from nri_plugin.host.host_command import in_root
 from nri_plugin.policy.model import Gpu, Specs
 from nri_plugin.settings import Settings
 

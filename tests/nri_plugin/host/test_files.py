@@ -16,7 +16,7 @@ from gpuslice.gpu.account import Account
 from nri_plugin.host import files, tmpfs
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy import preload_list
-from nri_plugin.policy.model import Floor, Share
+from nri_plugin.policy.model import Share
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import FilesError, Refused
 from tests.nri_plugin.objects import clear, planned
@@ -90,9 +90,11 @@ def test_a_grant_has_what_a_process_is_charged_at_once(
 ) -> None:
     """Launches are checked from the start where a share is capped. The compute limit stays forced
     when a measurement is written into the grant."""
-    run = RunDirectory(root, lambda: GRANT_ID, now, core_forced=True)
+    run = RunDirectory(
+        root, lambda: GRANT_ID, now, core_forced=True, code_bytes=1 << 20, managed_free=True
+    )
     shares = [Share(f"GPU-{n}", n, 1, each) for n, each in enumerate(percents)]
-    run.apply(planned("c1", shares), Floor({"GPU-1": 300 << 20}, 1 << 20, managed_free=True))
+    run.apply(planned("c1", shares), {"GPU-1": 300 << 20})
     with Account(root / "c1") as account:
         account.write_overheads({"GPU-1": 70 << 20})
     grant = grant_file.decode((root / "c1/grant").read_bytes())

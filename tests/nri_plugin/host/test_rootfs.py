@@ -232,11 +232,11 @@ def test_a_label_that_may_not_use_our_files(
     monkeypatch.setattr(selinux, "label_of", lambda path: labels.get(str(path), LABEL))
     bundle.examine()
     library = bundle.plan.files[names.CONTAINER_LIBRARY]
-    labels = {f"{bundle.files._root}/{bundle.id}/{each}": OF_TMPFS for each in ("grant", "preload")}
+    labels = {f"{bundle.files.root}/{bundle.id}/{each}": OF_TMPFS for each in ("grant", "preload")}
     bundle.examine()
     labels = {library: OF_TMPFS}
     expect_refusal(bundle, Reason.SELINUX, f"does not let {SUBJECT} execute, map a file")
-    labels = {f"{bundle.files._root}/{bundle.id}/region": OF_TMPFS}
+    labels = {f"{bundle.files.root}/{bundle.id}/region": OF_TMPFS}
     expect_refusal(bundle, Reason.SELINUX, f"does not let {SUBJECT} map, write a file")
 
 

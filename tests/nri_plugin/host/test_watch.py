@@ -167,7 +167,7 @@ def test_a_driver_root_that_appears_or_moves_is_used_at_once(host: Host, tmp_pat
     host.generates(spec(UUID))
     host.settings = replace(host.settings, host_root=root, driver_root=None)
     node = host.node()
-    node.generator._min_interval_s = 0
+    node.generator.min_interval_s = 0
     assert host.lacks(node) == [] and node.driver_root.host == Path("/")
     for path in ("/run/nvidia/driver", "/home/kubernetes/bin/nvidia"):
         library = root / path.lstrip("/") / "lib64" / NVML

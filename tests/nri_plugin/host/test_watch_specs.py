@@ -39,7 +39,7 @@ def test_a_gpu_with_an_unusable_generated_spec_leaves_the_others_ready(host: Hos
     for _ in range(3):
         found = run(lambda: inspect(node))
         assert (found.lacks, list(found.unusable)) == ([], [UUID])
-    node.generator._min_interval_s = 0
+    node.generator.min_interval_s = 0
     host.ctk.write_text(spec(UUID, OTHER))
     assert run(lambda: inspect(node)) == module.Found([], {})
 
@@ -99,7 +99,7 @@ def test_a_renewal_that_timed_out_is_repeated(host: Host) -> None:
     assert host.lacks(node) == []
     host.ctk.write_text(spec(UUID).replace("/dev/zero", "/dev/full"))
     host.show(GPU, driver="2")
-    node.generator._min_interval_s = 0
+    node.generator.min_interval_s = 0
     gate = threading.Event()
 
     def held_up() -> None:
@@ -121,7 +121,7 @@ def test_another_driver_renews_the_generated_spec(host: Host) -> None:
     """The agent needs no restart. It does not repeat a completed query for the same driver."""
     host.generates(spec(UUID))
     node = host.node()
-    node.generator._min_interval_s = 0
+    node.generator.min_interval_s = 0
     assert host.lacks(node) == []
     for driver, path in (("1", "/dev/zero"), ("2", "/dev/full")):
         host.show(GPU, driver=driver)
@@ -142,7 +142,7 @@ def test_a_generated_spec_replaces_an_unusable_one_of_another_program(
     node = host.node()
     for _ in range(3):
         assert run(lambda: inspect(node)) == module.Found([], {})
-    specs, _ = run(node.inspect_host)
+    specs, _ = run(lambda: node.work(node.inspect_host))
     assert {name: device.file for name, device in specs.devices.items()} == {
         UUID: str(host.generated),
         OTHER: str(host.spec),
@@ -150,7 +150,7 @@ def test_a_generated_spec_replaces_an_unusable_one_of_another_program(
     replaced = [line for line in caplog.messages if "CDI spec replaced" in line]
     assert len(replaced) == 1 and "/dev/nvidia-gone: No such file" in replaced[0]
     host.spec.write_text(whole)
-    specs, _ = run(node.inspect_host)
+    specs, _ = run(lambda: node.work(node.inspect_host))
     assert specs.devices[UUID].file == str(host.spec)
 
 
@@ -165,12 +165,12 @@ def test_a_generated_spec_is_renewed_when_a_file_of_it_vanishes(host: Host, tmp_
     node = host.node()
     assert host.lacks(node) == []
     socket.unlink()
-    device = run(node.inspect_host)[0].devices[UUID]
+    device = run(lambda: node.work(node.inspect_host))[0].devices[UUID]
     assert [mount.source for mount in device.common.mounts] == [str(library)]
     library.unlink()
     assert f"{library}: No such file" in host.lacks(node)[0], "not generated again at once"
     host.ctk.write_text(spec(UUID))
-    node.generator._min_interval_s = 0
+    node.generator.min_interval_s = 0
     assert host.lacks(node) == []
 
 

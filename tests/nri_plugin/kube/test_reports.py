@@ -12,8 +12,7 @@ import pytest
 from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from nri_plugin.containers.parts import Parts
-from nri_plugin.kube.events import Events
-from nri_plugin.kube.heartbeat import STOPPED, Heartbeat
+from nri_plugin.kube.reports import STOPPED, Events, Heartbeat
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice, Notices

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from nri_plugin.host.device_plugins import RECORD, sockets
-from nri_plugin.kubelet import assignments, device_plugin
+from nri_plugin.kubelet import device_plugin, whole_gpus
 from nri_plugin.messages import deviceplugin_pb2 as plugins
 from nri_plugin.messages import podresources_pb2 as pods
 
@@ -55,7 +55,7 @@ class FakeKubelet:
                 {"Register": unary(self._register, plugins.RegisterRequest)},
             ),
             (
-                self.root / assignments.SOCKET,
+                self.root / whole_gpus.POD_RESOURCES,
                 "v1.PodResourcesLister",
                 {"List": unary(self._list, pods.ListPodResourcesRequest)},
             ),

@@ -76,7 +76,7 @@ async def test_the_answer_does_not_wait_for_the_verification_of_its_containers(
         assert "insufficient free capacity" in await refused(runtime, pods[count], rest)
         await runtime.stop(pods[0], listed[0])
         assert await runtime.create(pods[count], rest) is not None
-        await handler.records.sweeper.settled()
+        await handler.records.settled()
     assert len(host.keys()) == count
     lost = [r.getMessage() for r in caplog.records if "whose grant is missing" in r.getMessage()]
     assert len(lost) == 1 and "pod=train-7" in lost[0]

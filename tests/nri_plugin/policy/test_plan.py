@@ -17,7 +17,6 @@ from nri_plugin.policy.model import (
     Container,
     Device,
     Edits,
-    InjectionOptions,
     Mount,
     Pod,
     Share,
@@ -201,7 +200,7 @@ WHOLE_DRIVER = Specs(
 
 def test_the_driver_is_held_to_what_the_operator_allows() -> None:
     asked = replace(MAIN, env=[f"{names.ENV_DRIVER_CAPABILITIES}=graphics,video"])
-    paths = replace(PATHS, injection=InjectionOptions({"graphics"}))
+    paths = replace(PATHS, capabilities={"graphics"})
     decision = adjusted(pod([HALF]), asked, WHOLE_DRIVER, paths)
     assert dict(decision.env)[names.ENV_DRIVER_CAPABILITIES] == "compute,utility,graphics"
     assert decision.cut == ("video",)

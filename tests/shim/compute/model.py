@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 
 from cffi import FFI
 
-from gpuslice.contract import lease_file
-from shim.arbiter.turns import Activity, Share, Turns, parts_ppm
+from gpuslice.contract import lease_file, region_file
+from shim.arbiter.turns import Share, Turns, parts_ppm
 from tests.support import ROOT
 
 _LIBRARY: Final = ROOT / "build/dev/lib/tests/libcompute-model.so"
@@ -141,12 +141,12 @@ class Model:
         self.shares = {key: Share(percent) for key, percent in percents.items()}
         self._share()
 
-    def _seen(self) -> Mapping[str, Activity]:
+    def _seen(self) -> Mapping[str, region_file.Compute]:
         seen = {}
         for key, number in self.numbers.items():
             out = _ffi.new("uint64_t[3]")
             self._c.model_sample(self._model, number, out)
-            seen[key] = Activity(*out)
+            seen[key] = region_file.Compute(out[0], out[1], busy_ns=out[2])
         return seen
 
     def _step(self) -> None:

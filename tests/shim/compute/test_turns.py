@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from gpuslice.contract import lease_file
 from gpuslice.contract.lease_file import CYCLE_NS, STALE_NS, WHOLE_PPM, Lease
-from shim.arbiter.turns import Activity, Share, Turns, parts_ppm
+from gpuslice.contract.region_file import Compute
+from shim.arbiter.turns import Share, Turns, parts_ppm
 
 MS = 1_000_000
 START = 10**12
@@ -42,24 +43,30 @@ def test_parts_never_exceed_a_cycle(shares: dict[str, Share]) -> None:
 U64 = st.integers(0, 2**64 - 1) | st.sampled_from([0, START, 2**64 - 1])
 
 
+def activity(
+    launched_ns: int, busy_until_ns: int = 0, busy_ns: int = 0, waiting_since_ns: int = 0
+) -> Compute:
+    return Compute(launched_ns, busy_until_ns, busy_ns=busy_ns, waiting_since_ns=waiting_since_ns)
+
+
 class Player:
     """A container of a random walk: it launches or not, and its work ends some time later; or its
     tenant writes anything into the region."""
 
     def __init__(self, draw: st.DataObject) -> None:
         self._draw = draw
-        self.activity = Activity()
+        self.activity = Compute()
 
     def play(self, now_ns: int, lease: Lease) -> None:
         if self._draw.draw(st.integers(0, 3)) == 0:
-            self.activity = self._draw.draw(st.builds(Activity, U64, U64, U64, U64))
+            self.activity = self._draw.draw(st.builds(activity, U64, U64, U64, U64))
             return
         wants = self._draw.draw(st.booleans())
         busy_ns = self.activity.busy_until_ns
         if wants and lease.start_ns <= now_ns < lease.end_ns:
             busy_ns = max(busy_ns, now_ns) + self._draw.draw(st.integers(0, 300 * MS))
         launched_ns = now_ns if wants else self.activity.launched_ns
-        self.activity = Activity(launched_ns, busy_ns)
+        self.activity = activity(launched_ns, busy_ns)
 
 
 @given(
@@ -123,7 +130,7 @@ def test_the_idle_time_of_turns_is_in_the_lease() -> None:
         until_ns = START + (cycle + 1) * 50 * MS
         while now_ns < until_ns:
             seen = {
-                key: Activity(now_ns, leases[key].end_ns, each[cycle] * MS)
+                key: activity(now_ns, leases[key].end_ns, each[cycle] * MS)
                 for key, each in busy_ns.items()
             }
             written, now_ns = turns.step(now_ns, seen)
@@ -141,7 +148,7 @@ def test_work_that_a_call_waits_for_beyond_its_prediction_is_in_flight() -> None
     while now_ns < START + 600 * MS:
         waits = now_ns < START + 60 * MS
         done_ns = START if waits else START + 60 * MS
-        seen = {"a": Activity(START, done_ns, 0, START * waits), "b": Activity(now_ns, now_ns)}
+        seen = {"a": activity(START, done_ns, 0, START * waits), "b": activity(now_ns, now_ns)}
         written, again_ns = turns.step(now_ns, seen)
         leases |= written
         for key, lease in leases.items():
@@ -155,10 +162,10 @@ def test_work_that_a_call_waits_for_beyond_its_prediction_is_in_flight() -> None
 def test_a_container_that_leaves_and_returns_has_no_old_turn() -> None:
     turns = Turns()
     turns.set_shares({"a": Share(50), "b": Share(50)})
-    busy = Activity(START, START + 5 * MS)
+    busy = activity(START, START + 5 * MS)
     turns.step(START, {"a": busy, "b": busy})
     turns.set_shares({"b": Share(100)})
-    leases, _ = turns.step(START + MS, {"b": Activity(START + MS)})
+    leases, _ = turns.step(START + MS, {"b": activity(START + MS)})
     assert leases["b"].end_ns > START + CYCLE_NS and not leases["b"].contended
     turns.set_shares({"a": Share(50), "b": Share(50)})
     leases, _ = turns.step(START + 2 * MS, {"a": busy, "b": busy})
