@@ -40,6 +40,7 @@ def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
     """The policies as the chart installs them: the first binding audits, and is the scheduler's to
     change. The other two are an operator's choice."""
     set_actions(installed, _POLICIES[0], names.ADMISSION_AUTO, "Audit")
+    set_actions(installed, f"{_POLICIES[0]}-warn", None, "Warn")  # a test's scheduler changes it
     set_actions(installed, _POLICIES[1], None, "Audit")
     set_actions(installed, _POLICIES[2], names.ADMISSION_AUTO, "Warn", "Audit")
     yield installed
