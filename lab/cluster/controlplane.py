@@ -28,7 +28,7 @@ import yaml
 
 from gpuslice.contract import names
 from lab import pages
-from lab.cluster import manifests
+from lab.cluster import manifests, openssl
 from lab.cluster.supervised import Process
 from tools import kubernetes
 
@@ -67,7 +67,6 @@ _START_S: Final = 90.0
 _TRIES: Final = 5
 _IN_USE: Final = "address already in use"
 _KUBECTL_S: Final = 120.0
-_KEY: Final = ("ecparam", "-name", "prime256v1", "-genkey", "-noout")
 """In the form of which kube-apiserver reads the public half, too."""
 
 
@@ -258,7 +257,7 @@ class ControlPlane:
             for user, (name, groups) in self._users.items()
         ]
         _write_private(self.directory / "tokens.csv", "".join(rows))
-        _write_private(self.service_account_key, _openssl(*_KEY))
+        _write_private(self.service_account_key, openssl.private_key())
 
     @property
     def etcd_socket(self) -> Path:
@@ -341,27 +340,6 @@ class ControlPlane:
         proxy."""
         address = self._serving.address
         return {"HOME": str(self.directory), "KUBECONFIG": "", "NO_PROXY": f"127.0.0.1,{address}"}
-
-
-def make_certificate(certificate: Path, key: Path, subject: str, *extensions: str) -> None:
-    """A self-signed one, trusted by its own peers alone. Only the owner may read the key. Raises
-    ControlPlaneError."""
-    key.touch(mode=0o600)  # openssl writes into the existing file
-    more = (word for each in extensions for word in ("-addext", each))
-    files = ("-keyout", str(key), "-out", str(certificate))
-    key_options = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    _openssl("req", "-x509", *key_options, "-days", "365", "-subj", subject, *files, *more)
-
-
-def _openssl(*words: str) -> str:
-    """Debian's ca-certificates depends on it."""
-    try:
-        done = subprocess.run(["openssl", *words], text=True, capture_output=True)
-    except FileNotFoundError as error:
-        raise ControlPlaneError("openssl is not installed (apt-get install openssl)") from error
-    if done.returncode != 0:
-        raise ControlPlaneError(f"openssl: {done.stderr.strip()}")
-    return done.stdout
 
 
 def free_port() -> int:

@@ -20,8 +20,9 @@ from typing import Final
 
 from gpuslice.contract import names
 from lab.cluster import product, registry
-from lab.cluster.controlplane import ControlPlane, ControlPlaneError, Serving, make_certificate
+from lab.cluster.controlplane import ControlPlane, ControlPlaneError, Serving
 from lab.cluster.kubelet import Kubelet
+from lab.cluster.openssl import OpensslError, make_certificate
 from lab.cluster.product import Product, ProductError, Wanted
 from lab.cluster.supervised import Process
 from lab.node import catalogue
@@ -66,6 +67,7 @@ class ClusterError(RuntimeError):
 
 FAILURES: Final = (
     *(ConfigError, ContainerdError, ControlPlaneError, ImageError, LabError, NamespaceError),
+    OpensslError,
     *(ClusterError, NetworkError, OSError, ProductError, subprocess.SubprocessError),
 )
 

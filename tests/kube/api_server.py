@@ -15,7 +15,7 @@ from aiohttp import web
 
 from gpuslice.kube.access import Access
 from gpuslice.kube.client import Kube
-from lab.cluster.controlplane import make_certificate
+from lab.cluster.openssl import make_certificate
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
