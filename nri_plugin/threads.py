@@ -36,7 +36,7 @@ class Worker:
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
-    async def run(self, job: Callable[[], _T], deadline_s: float) -> _T:
+    async def run(self, job: Callable[[], _T], deadline_s: float | None) -> _T:
         """Return the job's result or raise its exception; TimeoutError after `deadline_s`."""
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         self._jobs.put((job, future))

@@ -79,10 +79,11 @@ class Lifecycle:
         _LOG.info(Line("synchronized", containers=len(running)))
 
     async def _collect(self) -> None:
-        """Regularly: a container that mounted an earlier release may have been removed."""
-        job = partial(self.node.collect_releases, self._parts.files.mounted)
-        with suppress(TimeoutError):
-            await self.worker.run(job, _COLLECT_EVERY_S)
+        """Regularly: a container that mounted an earlier release may have been removed. Without a
+        deadline, so that no second job waits behind one that hangs."""
+        await self.worker.run(
+            partial(self.node.collect_releases, self._parts.files.mounted), deadline_s=None
+        )
         await asyncio.sleep(_COLLECT_EVERY_S)
 
     async def _verify(self, running: Sequence[Running]) -> None:
