@@ -227,7 +227,7 @@ def _faults(table: _Table, host: Host, seconds: int, quick: bool) -> None:
 
 
 def _control(table: _Table, host: Host, seconds: int) -> None:
-    """Without the library the shares are wrong, and the bench must show it."""
+    """The shares are wrong without the library, and the bench must show it."""
     loads = _pair(30, 70, _SMALL, _SMALL)
     shares = table.several(host, "control: no library", loads, seconds, limited=False)
     table.figures["control_error_points"] = _error(loads, shares)

@@ -1,8 +1,7 @@
-"""The scheduler: throughput of kube-scheduler with the extender, without it and with its default
-profile; writes to the API server; the verbs over HTTP; and memory.
+"""The scheduler: throughput of kube-scheduler with the extender, beside stock kube-scheduler;
+writes to the API server; the verbs over HTTP; and memory.
 
-The goals are for an idle machine of two cores, and for figures as measured. The calibration loop
-before and after each round reports the machine's speed and corrects nothing.
+The goals are for an idle machine of two cores, and for figures as measured.
 """
 
 from __future__ import annotations
@@ -18,32 +17,24 @@ import psutil
 
 from bench import Result
 from bench.scheduling import blocking, fleets, say, stage, verbs
-from bench.scheduling.throughput import (
-    BARE,
-    BINDING,
-    CONDITION,
-    EVENT,
-    OURS,
-    OURS_TENTH,
-    OURS_WIDE,
-    OURS_ZONE,
-    STOCK,
-    Runs,
-    Throughput,
-)
+from bench.scheduling.throughput import BINDING, CONDITION, EVENT, OURS, STOCK, Runs, Throughput
 from lab.cluster import manifests
 from lab.cluster.api import connected
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 
-_AT_LEAST_OF_BARE: Final = {1_000: 0.75, 5_000: 0.9}
-_MIXED: Final = (OURS, OURS_TENTH, OURS_ZONE)
+_AT_LEAST_OF_STOCK: Final = 0.9
+_ROUNDS: Final = 7
+_PODS: Final = 3_000
 _BLOCKING_MS: Final = 50.0
-_MIXES: Final = {"": fleets.ONE, "_tenth": fleets.TENTH, "_wide": fleets.WIDE}
 _MIB: Final = 1 << 20
-_FIRST: Final = (STOCK, BARE, OURS, OURS_TENTH, OURS_ZONE, OURS_WIDE)
-_LATER: Final = (STOCK, BARE, OURS, OURS_ZONE) * 3 + (OURS_TENTH,) * 2
-"""With more nodes, which are empty."""
+_WRITES: Final = (
+    ("bindings", BINDING, 0.99, 1.02),
+    ("events", EVENT, 0.99, 1.02),
+    ("conditions", CONDITION, 0.0, 0.02),
+)
+"""Each kind's least and most per pod. kube-scheduler writes an event and a condition of each pod
+that does not fit, at every try."""
 
 
 def run(quick: bool) -> Result:
@@ -54,8 +45,6 @@ def run(quick: bool) -> Result:
     _verbs(figures, quick)
     goals = figures.goals
     for name, value in figures.figures.items():
-        if "_round_" in name:  # the table has their least and most
-            continue
         shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
         figures.rows.append((name, shown, goals.get(name, "")))
     return figures
@@ -71,7 +60,7 @@ def _blocking(figures: Result, size: fleets.Size) -> None:
 
 
 async def _complete_runs(figures: Result, directory: Path, quick: bool) -> None:
-    """On a real control plane: 1,000 nodes with 40,000 pods, then 4,000 more nodes. The directory
+    """A real control plane: 1,000 nodes with 40,000 pods, then 4,000 more nodes. The directory
     is created, and removed at the end."""
     there = fleets.Size(200, 2_000) if quick else fleets.MIDDLE
     stages = [there.nodes] if quick else [fleets.MIDDLE.nodes, fleets.LARGE.nodes]
@@ -95,9 +84,9 @@ async def _complete_runs(figures: Result, directory: Path, quick: bool) -> None:
                     await stage.build(kube, nodes[made:number])
                     made = number
                     say(f"kube-scheduler with us and without, {number:,} nodes")
-                    rounds, count = (1, 100) if quick else (3, 600)
-                    kinds = _FIRST * rounds if number == stages[0] else _LATER
-                    _runs(figures, number, await throughput.measure(count, kinds))
+                    rounds, count = (1, 100) if quick else (_ROUNDS, _PODS)
+                    runs = await throughput.measure(count, (STOCK, OURS) * rounds)
+                    _runs(figures, number, runs)
                 say(f"memory of the extender: {made:,} nodes, {there.pods:,} pods")
                 memory = psutil.Process(installation.extender.pid).memory_info()
                 figures.add("memory_mib", memory.rss / _MIB, at_most=250.0)
@@ -106,69 +95,29 @@ async def _complete_runs(figures: Result, directory: Path, quick: bool) -> None:
 
 
 def _runs(figures: Result, nodes: int, runs: Runs) -> None:
-    for kind in runs.pods_per_s:
-        figures.add(f"whole_{nodes}_{_name(kind)}_pods_per_s", runs.median(kind))
-    for other, goal in ((BARE, _AT_LEAST_OF_BARE.get(nodes)), (STOCK, None)):
-        name = f"whole_{nodes}_{_name(OURS)}_per_{_name(other)}"
-        figures.add(name, runs.median(OURS) / runs.median(other), None, goal)
     for kind in (STOCK, OURS):
+        name = f"{nodes}_{kind.replace(' ', '_')}"
+        say(f"{name}: {', '.join(f'{rate:.0f}' for rate in runs.pods_per_s[kind])} pods a second")
+        figures.add(f"whole_{name}_pods_per_s", runs.median(kind))
         for program, by_run in runs.spent_ms[kind].items():
-            name = f"spent_{nodes}_{_name(kind)}_{_name(program)}_ms_per_pod"
-            figures.add(name, median(by_run))
-        figures.add(f"idle_{nodes}_{_name(kind)}", median(runs.idle[kind]))
-    figures.add(f"real_{nodes}_pods_per_core_s", 1e6 / median(runs.cpu_us))
-    for kind in _MIXED:
-        if kind in runs.writes:
-            _writes(figures, nodes, kind, runs)
-
-
-def _writes(figures: Result, nodes: int, kind: str, runs: Runs) -> None:
-    """kube-scheduler writes an event and a condition of each pod that does not fit, at every try.
-    So it does of a pod whose GPU was filled meanwhile."""
-    name = f"writes_{nodes}_{_name(kind)}"
-    all_fit = kind != OURS_TENTH
-    for short, what, at_least, at_most in (
-        ("bindings", BINDING, 0.99, 1.02),
-        ("events", EVENT, 0.99, 1.02 if all_fit else None),
-        ("conditions", CONDITION, None, 0.02 if all_fit else None),
-    ):
-        figures.add(f"{name}_{short}", runs.written(kind, what), at_most, at_least)
-    others = runs.other_writes(kind)
-    say(f"{nodes:,} nodes, {kind}: other writes: {', '.join(others) or 'none'}")
-    figures.add(f"{name}_others", sum(others.values()), at_most=0.05 if all_fit else None)
-
-
-def _name(kind: str) -> str:
-    return "_".join(kind.replace(",", "").replace("%", "percent").split())
+            figures.add(f"spent_{name}_{program.replace(' ', '_')}_ms_per_pod", median(by_run))
+        figures.add(f"idle_{name}", median(runs.idle[kind]))
+    ratio = runs.median(OURS) / runs.median(STOCK)
+    figures.add(f"whole_{nodes}_with_us_per_stock", ratio, at_least=_AT_LEAST_OF_STOCK)
+    for short, what, at_least, at_most in _WRITES:
+        figures.add(f"writes_{nodes}_{short}", runs.written(OURS, what), at_most, at_least)
+    others = runs.other_writes(OURS)
+    say(f"{nodes:,} nodes, other writes: {', '.join(others) or 'none'}")
+    figures.add(f"writes_{nodes}_others", sum(others.values()), at_most=0.05)
 
 
 def _verbs(figures: Result, quick: bool) -> None:
-    """Few pods on the small fleet, or it would be full. again: binds for which another pod's had
-    filled the GPU."""
-    for size, pods in ((fleets.SMALL, 200), (fleets.MIDDLE, 400), (fleets.LARGE, 400)):
-        for suffix, mix in _MIXES.items():
-            if mix is not fleets.ONE and size is not fleets.MIDDLE:
-                continue
-            say(f"{size.nodes:,} nodes, verbs alone, {mix.about}")
-            rounds, count = (2, pods // 4) if quick else (5, pods)
-            measured = verbs.measure(size, rounds, count, mix)
-            name = f"{size.nodes}{suffix}"
-            goal = 1_000.0 if size is fleets.MIDDLE and mix is fleets.ONE else None
-            per_core = f"verbs_{name}_pods_per_core_s"
-            figures.add(per_core, median(measured.per_core_s), at_least=goal)
-            for number, value in enumerate(measured.per_core_s):
-                name_of_round = f"{per_core}_round_{number + 1}"
-                before_s, after_s = measured.calibration_s[2 * number : 2 * number + 2]
-                figures.add(name_of_round, value)
-                figures.add(f"{name_of_round}_before_ms", before_s * 1e3)
-                figures.add(f"{name_of_round}_after_ms", after_s * 1e3)
-            figures.add(f"{per_core}_least", min(measured.per_core_s))
-            figures.add(f"{per_core}_most", max(measured.per_core_s))
-            figures.add(f"verbs_{name}_calibration_least_ms", min(measured.calibration_s) * 1e3)
-            figures.add(f"verbs_{name}_calibration_most_ms", max(measured.calibration_s) * 1e3)
-            figures.add(f"verbs_{name}_pods_per_s", median(measured.pods_per_s))
-            figures.add(f"verbs_{name}_again", measured.again)
-            for verb in verbs.VERBS:
-                p50_ms, p99_ms = measured.milliseconds(verb)
-                figures.add(f"{verb}_{name}_p50_ms", p50_ms)
-                figures.add(f"{verb}_{name}_p99_ms", p99_ms)
+    for size in (fleets.MIDDLE, fleets.LARGE):
+        say(f"{size.nodes:,} nodes, verbs alone")
+        measured = verbs.measure(size, *((2, 100) if quick else (5, 400)))
+        goal = 1_000.0 if size is fleets.MIDDLE else None
+        figures.add(f"verbs_{size.nodes}_pods_per_core_s", median(measured.per_core_s), None, goal)
+        for verb in verbs.VERBS:
+            p50_ms, p99_ms = measured.milliseconds(verb)
+            figures.add(f"{verb}_{size.nodes}_p50_ms", p50_ms)
+            figures.add(f"{verb}_{size.nodes}_p99_ms", p99_ms)

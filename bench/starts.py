@@ -26,8 +26,8 @@ _ABOVE: Final = 16
 def one(
     program: Path, environments: Sequence[Mapping[str, str]], times: int
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """From spawn to end, in each environment alternately: the median seconds, and the calibration
-    loop's least."""
+    """Measures from spawn to end, in each environment alternately: the median seconds, and the
+    calibration loop's least."""
     took_s: list[list[float]] = [[] for _ in environments]
     calibrations_s = [inf] * len(environments)
     for _ in range(times):

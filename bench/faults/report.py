@@ -119,7 +119,7 @@ def _table(injections: Mapping[str, Injection], columns: Sequence[Column]) -> st
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """In Markdown."""
+    """Return a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,8 +16,9 @@ GPU_BYTES: Final = 80 << 30
 GPUS: Final = 8
 _PERCENTS: Final = (5, 10, 15)
 """Each pod's part of its GPU. Five per GPU leave at least a quarter free."""
-_ZONES: Final = 10
 _SEED: Final = 6
+ASKED: Final = 20
+"""Percent of a GPU that each measured pod requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +28,9 @@ class Size:
 
     @property
     def shape(self) -> Shape:
-        return Shape(self.nodes, GPUS, GPU_BYTES, zones=_ZONES)
+        return Shape(self.nodes, GPUS, GPU_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Mix:
-    """The pods of a run. percents: what each container of a pod requests of a GPU. misfits: every
-    tenth pod requests more memory of one GPU than any GPU has; kube-scheduler compares it with the
-    node's total and finds it enough. zone: of the nodes that they select; "" for any."""
-
-    about: str
-    percents: Sequence[int] = (20,)
-    misfits: bool = False
-    zone: str = ""
-
-    def asked(self, number: int) -> Sequence[int]:
-        return self.percents if self.fits(number) else (125,)
-
-    def fits(self, number: int) -> bool:
-        return not self.misfits or number % 10 != 9
-
-
-ONE: Final = Mix("pods of one container")
-TENTH: Final = Mix("10 % of the pods fit nowhere", misfits=True)
-ZONE: Final = Mix("pods that select a tenth of the nodes", zone="zone-3")
-WIDE: Final = Mix("pods of 12 containers", (5,) * 12)
-
-SMALL: Final = Size(100, 4_000)
 MIDDLE: Final = Size(1_000, 40_000)
 LARGE: Final = Size(5_000, 40_000)
 

@@ -32,7 +32,7 @@ BEFORE_PODS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Ro
 AFTER_PODS: Final = (manifests.POLICY, manifests.BINDING)
 """Applied last: policies refuse pods that are created with a node."""
 PROGRAM: Final = "bench.scheduling.fresh_leases"
-_SEEN_S: Final = 300.0
+_SEEN_S: Final = 1800.0
 _WRITE: Final = re.compile(r"apiserver_request_total\{([^}]*)\} ([\d.e+]+)")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _READS: Final = frozenset({"GET", "LIST", "WATCH", "CONNECT"})
@@ -80,8 +80,8 @@ def _bound_pod(number: int, node: str, uuid: str, minor: int, percent: int) -> J
     return body
 
 
-def asking_pod(name: str, percents: Sequence[int], zone: str = "") -> dict[str, Any]:
-    """percents: of a GPU's memory and core, by container. zone: of the nodes selected."""
+def asking_pod(name: str, percents: Sequence[int]) -> dict[str, Any]:
+    """percents: of a GPU's memory and core, by container."""
     return {
         "metadata": {
             "name": name,
@@ -89,7 +89,6 @@ def asking_pod(name: str, percents: Sequence[int], zone: str = "") -> dict[str, 
         },
         "spec": {
             "schedulerName": names.SCHEDULER_NAME,
-            **({"nodeSelector": {"topology.kubernetes.io/zone": zone}} if zone else {}),
             "automountServiceAccountToken": False,
             "containers": [_asking(f"main-{at}", each) for at, each in enumerate(percents)],
         },
@@ -97,16 +96,12 @@ def asking_pod(name: str, percents: Sequence[int], zone: str = "") -> dict[str, 
 
 
 def _asking(name: str, percent: int) -> Json:
-    """More than 100 percent of a GPU's memory can be requested only in bytes."""
-    memory = {names.RESOURCE_MEMORY_RATIO: str(percent)}
-    if percent > 100:
-        memory = {names.RESOURCE_MEMORY: str(fleets.GPU_BYTES * percent // 100)}
     asked = {
         "cpu": "10m",
         "memory": "10Mi",
         names.RESOURCE_SHARED: "1",
-        names.RESOURCE_CORE: str(min(percent, 100)),
-        **memory,
+        names.RESOURCE_CORE: str(percent),
+        names.RESOURCE_MEMORY_RATIO: str(percent),
     }
     return {"name": name, "image": "busybox", "resources": {"requests": asked, "limits": asked}}
 

@@ -1,11 +1,10 @@
-"""kube-scheduler with the extender and without: pods per second of real runs, in alternation, so
-that other load affects both.
+"""kube-scheduler with the extender, and stock kube-scheduler without one: pods per second of whole
+runs, in alternation, so that other load affects both.
 
 Without the extender, which is stopped (SIGSTOP) meanwhile, koordinator.sh resources are mere totals
-of the node. Stock is kube-scheduler's default profile, which scores a part of the nodes. Both
-programs are stopped while the pods are created, so that no pod is decided before the clock starts;
-it runs from their continuation to the last Binding. A run begins when the programs are at rest:
-kube-scheduler lists all pods for seconds after its start.
+of the node. Both programs are stopped while the pods are created, so that no pod is decided before
+the clock starts; it runs from their continuation to the last Binding. A run begins when the
+programs are at rest: kube-scheduler lists all pods for seconds after its start.
 """
 
 from __future__ import annotations
@@ -31,12 +30,7 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 
 OURS: Final = "with us"
-OURS_TENTH: Final = f"with us, {fleets.TENTH.about}"
-OURS_WIDE: Final = f"with us, {fleets.WIDE.about}"
-OURS_ZONE: Final = f"with us, {fleets.ZONE.about}"
-BARE: Final = "without"
-STOCK: Final = "without, stock profile"
-_MIXES: Final = {OURS_TENTH: fleets.TENTH, OURS_WIDE: fleets.WIDE, OURS_ZONE: fleets.ZONE}
+STOCK: Final = "stock"
 BINDING: Final = "POST pods/binding"
 EVENT: Final = "POST events"
 CONDITION: Final = "PATCH pods/status"
@@ -52,15 +46,16 @@ _AT_REST: Final = 0.2
 
 @dataclass
 class Runs:
-    """Pods per second by kind and run; with the extender also its processor time per pod. spent_ms:
-    by kind and program, processor time per pod by run, while kube-scheduler runs. idle: by kind,
-    the part of all processors' time that none of the programs used. bound: pods by kind. writes: by
-    kind, to the API server."""
+    """Pods per second by kind and run.
+
+    spent_ms: by kind and program, processor time per pod by run. idle: by kind, the part of all
+    processors' time that none of the programs used. bound: pods by kind. writes: by kind, to the
+    API server.
+    """
 
     pods_per_s: dict[str, list[float]] = field(default_factory=dict)
     spent_ms: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     idle: dict[str, list[float]] = field(default_factory=dict)
-    cpu_us: list[float] = field(default_factory=list)
     bound: Counter[str] = field(default_factory=Counter)
     writes: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
@@ -84,12 +79,11 @@ class Runs:
         return {what: self.written(kind, what) for what in sorted(self.writes[kind].keys() - NAMED)}
 
 
-def config_without(ours: Path, path: Path, stock: bool) -> Path:
-    """The same configuration without the extender; stock: with the default profile, too."""
+def stock_config(ours: Path, path: Path) -> Path:
+    """The same configuration without the extender, and with the default profile."""
     config = yaml.safe_load(ours.read_text())
     del config["extenders"]
-    if stock:
-        config["profiles"] = [{"schedulerName": names.SCHEDULER_NAME}]
+    config["profiles"] = [{"schedulerName": names.SCHEDULER_NAME}]
     path.write_text(yaml.safe_dump(config))
     return path
 
@@ -100,10 +94,9 @@ class Throughput:
     def __init__(self, plane: ControlPlane, kube: Kube, installation: Installation) -> None:
         self._plane = plane
         self._kube = kube
-        self._ours = ours = installation.config
-        self._without = {
-            BARE: config_without(ours, plane.directory / "bare.yaml", stock=False),
-            STOCK: config_without(ours, plane.directory / "stock.yaml", stock=True),
+        self._configs = {
+            OURS: installation.config,
+            STOCK: stock_config(installation.config, plane.directory / "stock.yaml"),
         }
         self._extender = psutil.Process(installation.extender.pid)
         self._number = 0
@@ -120,25 +113,20 @@ class Throughput:
         namespace = f"run-{self._number}"
         path = f"/api/v1/namespaces/{namespace}/pods"
         await self._kube.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
-        ours, mix = kind not in self._without, _MIXES.get(kind, fleets.ONE)
-        config = self._without.get(kind, self._ours)
+        ours = kind == OURS
         self._extender.send_signal(signal.SIGCONT if ours else signal.SIGSTOP)
         kubeconfig, name = self._plane.kubeconfig("scheduler"), f"kube-scheduler-{self._number}"
-        scheduler = self._plane.start_kube_scheduler(config, kubeconfig, name)
+        scheduler = self._plane.start_kube_scheduler(self._configs[kind], kubeconfig, name)
         try:
-            await self._warm_up(namespace, mix)
+            await self._warm_up(namespace)
             await self._rest(scheduler.pid)
             scheduler.send(signal.SIGSTOP)
-            pods = [
-                stage.asking_pod(f"p{number}", mix.asked(number), mix.zone)
-                for number in range(count)
-            ]
-            count = sum(mix.fits(number) for number in range(count))
+            pods = [stage.asking_pod(f"p{number}", (fleets.ASKED,)) for number in range(count)]
             found = await self._kube.get(path, limit=1)
             seen = asyncio.create_task(
                 stage.bound_at(self._kube, namespace, count, found["metadata"]["resourceVersion"])
             )
-            before, begun_s = stage.writes(self._plane), cpu_s(self._extender.pid)
+            before = stage.writes(self._plane)
             self._extender.send_signal(signal.SIGSTOP)
             await stage.post_all(self._kube, path, pods)
             spent_s, started_s = self._spent_s(scheduler.pid), time.monotonic()
@@ -149,7 +137,6 @@ class Throughput:
             took_s = times[-1] - started_s
             spent = {name: s - spent_s[name] for name, s in self._spent_s(scheduler.pid).items()}
             runs.spend(kind, spent, took_s, count)
-            cpu_us = (cpu_s(self._extender.pid) - begun_s) / count * 1e6
             # The events are written a little later.
             await asyncio.sleep(2)
             runs.writes[kind] += stage.writes(self._plane) - before
@@ -160,15 +147,13 @@ class Throughput:
         rate = count / took_s
         runs.pods_per_s.setdefault(kind, []).append(rate)
         runs.bound[kind] += count
-        if kind == OURS:
-            runs.cpu_us.append(cpu_us)
         say(f"{kind}: {count} pods, {rate:.0f} a second")
         await self._kube.delete(path, {"gracePeriodSeconds": 0})
 
-    async def _warm_up(self, namespace: str, mix: fleets.Mix) -> None:
+    async def _warm_up(self, namespace: str) -> None:
         """Wait until it has bound its first few pods."""
         path = f"/api/v1/namespaces/{namespace}/pods"
-        warm = [stage.asking_pod(f"first-{number}", mix.percents) for number in range(5)]
+        warm = [stage.asking_pod(f"first-{number}", (fleets.ASKED,)) for number in range(5)]
         await stage.post_all(self._kube, path, warm)
         deadline = time.monotonic() + _READY_S
         while True:

@@ -13,7 +13,6 @@ import queue
 import random
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,48 +21,39 @@ from dataclasses import dataclass, field
 from statistics import median, quantiles
 from typing import Any, Final
 
-from bench import calibration_s
 from bench.scheduling import cpu_s
 from bench.scheduling.caller import Caller, pod
-from bench.scheduling.fleets import ONE, Mix, Size
+from bench.scheduling.fleets import ASKED, Size
 
 VERBS: Final = ("filter", "prioritize", "bind")
-_CALIBRATION_TURNS: Final = 200_000
 _CHUNKS: Final = 32
 """Candidates within a goroutine's chunk are in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodCalls:
-    """A pod's calls, ready to be sent. The nodes of prioritize and bind come from the answers.
-    fits: the pod has a feasible node."""
+    """A pod's calls, ready to be sent. The nodes of prioritize and bind come from the answers."""
 
     namespace: str
     name: str
     uid: str
     pod: bytes
     filter: bytes
-    fits: bool = True
 
     @classmethod
-    def of(cls, pod: Mapping[str, Any], names: bytes, fits: bool = True) -> PodCalls:
+    def of(cls, pod: Mapping[str, Any], names: bytes) -> PodCalls:
         """names: of the candidates, as JSON."""
         metadata, text = pod["metadata"], json.dumps(pod, separators=(",", ":")).encode()
         namespace, name, uid = (str(metadata[key]) for key in ("namespace", "name", "uid"))
-        return cls(namespace, name, uid, text, _arguments(text, names), fits)
+        return cls(namespace, name, uid, text, _arguments(text, names))
 
 
 @dataclass
 class Measured:
-    """One value per round. pods_per_s: bound per second of elapsed time, with binds in parallel.
-    per_core_s: bound per second of the extender's core. calibration_s: of its core, before and
-    after. again: pods whose bind was refused because another had filled the GPU. alone_s: by verb,
-    one call after the other."""
+    """per_core_s: pods bound per second of the extender's core by round, binds in parallel.
+    alone_s: by verb, one call after the other."""
 
-    pods_per_s: list[float] = field(default_factory=list)
     per_core_s: list[float] = field(default_factory=list)
-    calibration_s: list[float] = field(default_factory=list)
-    again: int = 0
     alone_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def milliseconds(self, verb: str) -> tuple[float, float]:
@@ -72,12 +62,12 @@ class Measured:
         return median(taken_s) * 1e3, quantiles(taken_s, n=100)[98] * 1e3
 
 
-def measure(size: Size, rounds: int, pods: int, mix: Mix = ONE) -> Measured:
+def measure(size: Size, rounds: int, pods: int) -> Measured:
     """pods: of each round, half of them one call after the other."""
     measured = Measured()
     with other_side(size) as (pid, port):
         for number in range(rounds + 1):
-            ready = list(_ready(size, number * pods, pods, mix))
+            ready = list(_ready(size, number * pods, pods))
             # The first is the warm-up.
             _round(pid, port, ready, measured if number else Measured())
     return measured
@@ -86,53 +76,36 @@ def measure(size: Size, rounds: int, pods: int, mix: Mix = ONE) -> Measured:
 def _round(pid: int, port: int, ready: Sequence[PodCalls], into: Measured) -> None:
     half = len(ready) // 2
     with closing(Caller(port)) as caller:
-        for each in filter(lambda each: each.fits, ready[:half]):
+        for each in ready[:half]:
             node, taken = choose(caller, each)
             for verb, seconds in taken.items():
                 into.alone_s[verb].append(seconds)
             into.alone_s["bind"].append(bind(caller, each, node)[1])
-    into.calibration_s.append(_calibrated_s())
-    begun_s, had_s = time.perf_counter(), cpu_s(pid)
-    into.again += drive(port, ready[half:])
-    took_s = time.perf_counter() - begun_s
-    count = sum(each.fits for each in ready[half:])
-    into.pods_per_s.append(count / took_s)
-    into.per_core_s.append(count / (cpu_s(pid) - had_s))
-    into.calibration_s.append(_calibrated_s())
+    begun_s = cpu_s(pid)
+    drive(port, ready[half:])
+    into.per_core_s.append((len(ready) - half) / (cpu_s(pid) - begun_s))
 
 
-def _calibrated_s() -> float:
-    """The least of five, since other load can only slow the loop down."""
-    with on_core(_ITS_CORE):
-        return min(calibration_s(_CALIBRATION_TURNS) for _ in range(5))
-
-
-def drive(port: int, ready: Sequence[PodCalls]) -> int:
-    """Calls the verbs pod after pod; binds are in parallel with the next pod's. Returns the number
-    of retried binds."""
+def drive(port: int, ready: Sequence[PodCalls]) -> None:
+    """Calls the verbs pod after pod; binds are in parallel with the next pod's. A bind is retried
+    where another pod's had filled the GPU."""
     chosen: queue.SimpleQueue[tuple[PodCalls, str] | None] = queue.SimpleQueue()
 
-    def bind_all() -> int:
-        again = 0
+    def bind_all() -> None:
         with closing(Caller(port)) as binder:
             while (each := chosen.get()) is not None:
                 asked, node = each
                 while not bind(binder, asked, node)[0]:
-                    again += 1
                     node, _ = choose(binder, asked)
-        return again
 
     with closing(Caller(port)) as caller, ThreadPoolExecutor(1) as pool:
         binding = pool.submit(bind_all)
         try:
             for each in ready:
-                if each.fits:
-                    chosen.put((each, choose(caller, each)[0]))
-                else:
-                    refused(caller, each)
+                chosen.put((each, choose(caller, each)[0]))
         finally:
             chosen.put(None)
-        return binding.result()
+        binding.result()
 
 
 def choose(caller: Caller, asked: PodCalls) -> tuple[str, Mapping[str, float]]:
@@ -147,13 +120,6 @@ def choose(caller: Caller, asked: PodCalls) -> tuple[str, Mapping[str, float]]:
     return node, {"filter": filter_s, "prioritize": prioritize_s}
 
 
-def refused(caller: Caller, asked: PodCalls) -> None:
-    """A pod that fits nowhere is tried once: kube-scheduler then keeps it in its queue."""
-    found, _ = caller.call("filter", asked.filter)
-    if found.get("NodeNames") or found.get("Error"):
-        raise RuntimeError(f"{asked.name} should fit nowhere: {str(found)[:300]}")
-
-
 def bind(caller: Caller, asked: PodCalls, node: str) -> tuple[bool, float]:
     """Whether the node still had capacity, and the seconds."""
     said = {
@@ -166,10 +132,10 @@ def bind(caller: Caller, asked: PodCalls, node: str) -> tuple[bool, float]:
     return not answer.get("Error"), taken_s
 
 
-def _ready(size: Size, first: int, count: int, mix: Mix) -> Iterator[PodCalls]:
+def _ready(size: Size, first: int, count: int) -> Iterator[PodCalls]:
     listed = orders(size.shape.node_names(), random.Random(first))
     for number, names in zip(range(first, first + count), listed, strict=False):
-        yield PodCalls.of(pod(number, mix.asked(number)), names, mix.fits(number))
+        yield PodCalls.of(pod(number, (ASKED,)), names)
 
 
 def orders(names: Sequence[str], chance: random.Random) -> Iterator[bytes]:

@@ -31,14 +31,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """zone: its label topology.kubernetes.io/zone."""
-
     name: str
     gpus: tuple[Gpu, ...]
     cpu: str = "64"
     memory: str = "512Gi"
     pods: int = 250
-    zone: str = "zone-0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,6 @@ class Shape:
     """Memory of one GPU."""
     prefix: str = "node-"
     """Prefix of the nodes' names; two fleets of one cluster need two."""
-    zones: int = 1
 
     def node_names(self) -> Sequence[str]:
         return [f"{self.prefix}{number:04}" for number in range(self.nodes)]
@@ -70,7 +66,7 @@ class Shape:
             )
             for minor in range(self.gpus)
         )
-        return Node(name, gpus, zone=f"zone-{number % self.zones}")
+        return Node(name, gpus)
 
 
 def gpu_uuid(node: int, minor: int) -> str:
@@ -98,7 +94,6 @@ def node_json(node: Node) -> Json:
             "name": node.name,
             "labels": {
                 "kubernetes.io/hostname": node.name,
-                "topology.kubernetes.io/zone": node.zone,
                 names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER,
             },
         },

@@ -261,7 +261,7 @@ class Fleet:
         self._change("used", row, amount, sign)
 
     def reserve(self, row: int, amount: GpuAmount, sign: int = 1) -> None:
-        """As `take`, in the columns of reservations."""
+        """Does what `take` does, in the columns of reservations."""
         self._change("reserved", row, amount, sign)
 
     def fits(self, row: int, amount: GpuAmount) -> bool:

@@ -1,5 +1,4 @@
-"""The caller has another core than the extender, and a pod that is not bound ends the bench. Goals
-are for figures as they were measured, and not for quick runs."""
+"""Goals are for figures as they were measured, and not for quick runs."""
 
 from __future__ import annotations
 
@@ -10,9 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from bench import Result, __main__
-from bench.scheduling import caller, fleets, stage
-from scheduler.core.fit import fit
-from scheduler.kubernetes import requests
 
 
 def result(**figures: tuple[float, float | None, float | None]) -> Result:
@@ -40,18 +36,3 @@ def test_a_quick_run_is_marked_and_judges_no_goal(
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (said["quick"], said["met"]) == (quick, None if quick else False)
     assert said["goals"] == ({} if quick else {"a": "<= 1"})
-
-
-@pytest.mark.parametrize("held", [0, 300])
-@pytest.mark.parametrize("mix", [fleets.ONE, fleets.TENTH, fleets.WIDE], ids=lambda mix: mix.about)
-def test_the_pods_that_should_fit_do_and_the_others_do_not(mix: fleets.Mix, held: int) -> None:
-    fleet = fleets.filled(fleets.Size(nodes=12, pods=held)).fleet
-    for number in range(10):
-        for pod in (
-            caller.pod(number, mix.asked(number)),
-            stage.asking_pod("p", mix.asked(number)),
-        ):
-            asked = requests.request(pod)
-            assert asked is not None
-            assert fit(fleet, asked, fleet.all_rows())[0].any() == mix.fits(number)
-    assert sum(map(mix.fits, range(100))) == (90 if mix.misfits else 100)

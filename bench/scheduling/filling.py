@@ -1,0 +1,81 @@
+"""`python -m bench.scheduling.filling NODES`: how many GPUs hold the pods of a fleet that is filled
+to 70 percent.
+
+kube-scheduler runs as the chart configures it, which scores a sample of the nodes, then with
+`percentageOfNodesToScore: 100`. Both place the same pods of mixed fractions on the same empty
+fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from bench.scheduling import say, stage
+from gpuslice.contract import names
+from gpuslice.kube.client import Kube
+from lab.cluster import manifests
+from lab.cluster.api import connected
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet_objects import Shape
+from lab.cluster.installation import Installation
+
+_GPUS: Final = 2
+"""Per node."""
+_FULL: Final = 0.7
+_PERCENTS: Final = (10, 20, 25, 30, 40, 50, 60, 75)
+_PODS: Final = "/api/v1/namespaces/default/pods"
+
+
+def _asking(nodes: int) -> Iterator[dict[str, Any]]:
+    chance = random.Random(nodes)
+    left = nodes * _GPUS * _FULL * 100
+    number = 0
+    while (percent := chance.choice(_PERCENTS)) <= left:
+        yield stage.asking_pod(f"p{number}", (percent,))
+        left -= percent
+        number += 1
+
+
+async def _touched(plane: ControlPlane, kube: Kube, nodes: int, **changes: object) -> int:
+    """The GPUs that hold a pod, after kube-scheduler placed all. changes: of its configuration."""
+    configuration = {**manifests.configuration(), **changes}
+    since = (await kube.get(_PODS, limit=1))["metadata"]["resourceVersion"]
+    pods = list(_asking(nodes))
+    name = f"filling-{len(changes)}"
+    with Installation(plane, configuration, name, stage.PROGRAM) as installation:
+        await asyncio.to_thread(installation.wait_binds)
+        await stage.post_all(kube, _PODS, pods)
+        await stage.bound_at(kube, "default", len(pods), since)
+    found = (await kube.get(_PODS))["items"]
+    allocated = [pod["metadata"]["annotations"][names.ANNOTATION_DEVICE_ALLOCATED] for pod in found]
+    held = {gpu["id"] for text in allocated for gpu in json.loads(text)["gpu"]}
+    await kube.delete(_PODS, {"gracePeriodSeconds": 0})
+    return len(held)
+
+
+async def _main(nodes: int) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpuslice-bench-") as directory,
+        ControlPlane(Path(directory) / "plane") as plane,
+    ):
+        plane.install_kinds()
+        plane.apply_json(*manifests.objects(*stage.BEFORE_PODS))
+        async with connected(plane.kubeconfig()) as kube:
+            await stage.build(kube, Shape(nodes, _GPUS).all_nodes())
+            sampled = await _touched(plane, kube, nodes)
+            whole = await _touched(plane, kube, nodes, percentageOfNodesToScore=100)
+    say(
+        f"{nodes:,} nodes of {_GPUS} GPUs, {len(list(_asking(nodes))):,} pods: they hold"
+        f" {sampled:,} GPUs, and {whole:,} where all nodes are scored: {sampled / whole - 1:+.1%}"
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(int(sys.argv[1])))
