@@ -109,37 +109,37 @@ def parse(
     return values
 
 
-def settings_of(given: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
+def settings_of(options: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
     """Convert to Settings: most flags have a setting's name and value; the others are mapped. A
     command that publishes nothing needs no library."""
     known = {field.name for field in fields(Settings)}
-    settings = {name: value for name, value in vars(given).items() if name in known}
-    view = HostView(given.host_root)
-    roots = {driver_root.HOST_VARIABLE: str(given.host_root)}
-    if given.driver_root:
-        roots[driver_root.VARIABLE] = str(given.driver_root)
+    settings = {name: value for name, value in vars(options).items() if name in known}
+    view = HostView(options.host_root)
+    roots = {driver_root.HOST_VARIABLE: str(options.host_root)}
+    if options.driver_root:
+        roots[driver_root.VARIABLE] = str(options.driver_root)
     settings |= {
-        "allowed_capabilities": frozenset(given.allow_capability),
-        "cdi_kinds": tuple(dict.fromkeys((*given.cdi_kind, *names.CDI_KINDS))),
-        "cdi_dirs": [*map(view.seen, _extended(discovery.CDI_DIRS, given.cdi_dir or ()))],
-        "containerd_state": view.seen(given.containerd_state or discovery.containerd_state(view)),
-        "core_forced": given.core_policy == "force",
+        "allowed_capabilities": frozenset(options.allow_capability),
+        "cdi_kinds": tuple(dict.fromkeys((*options.cdi_kind, *names.CDI_KINDS))),
+        "cdi_dirs": [*map(view.seen, _extended(discovery.CDI_DIRS, options.cdi_dir or ()))],
+        "containerd_state": view.seen(options.containerd_state or discovery.containerd_state(view)),
+        "core_forced": options.core_policy == "force",
         "device_plugin_dir": view.seen(discovery.DEVICE_PLUGINS),
         "environment": {**environment, **roots},
-        "kubeconfig": str(given.kubeconfig or ""),
-        "library": given.library or Path("/"),
-        "kubelet_dir": view.seen(given.kubelet_dir or discovery.kubelet(view)),
-        "managed_free": given.managed_memory == "free",
-        "nri_socket": view.seen(given.nri_socket),
-        "refuse_unenforceable": given.unenforceable == "refuse",
-        "runtime_handlers": ("", *names.RUNTIME_HANDLERS, *given.runtime_handler),
+        "kubeconfig": str(options.kubeconfig or ""),
+        "library": options.library or Path("/"),
+        "kubelet_dir": view.seen(options.kubelet_dir or discovery.kubelet(view)),
+        "managed_free": options.managed_memory == "free",
+        "nri_socket": view.seen(options.nri_socket),
+        "refuse_unenforceable": options.unenforceable == "refuse",
+        "runtime_handlers": ("", *names.RUNTIME_HANDLERS, *options.runtime_handler),
     }
     return Settings(**settings)
 
 
-def _extended(defaults: Sequence[Path], given: Sequence[Path]) -> Sequence[Path]:
+def _extended(defaults: Sequence[Path], added: Sequence[Path]) -> Sequence[Path]:
     """Append given values to the defaults, so that no default can be omitted by accident."""
-    return (*(path for path in defaults if path not in given), *dict.fromkeys(given))
+    return (*(path for path in defaults if path not in added), *dict.fromkeys(added))
 
 
 def variable_of(action: argparse.Action) -> str | None:

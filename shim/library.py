@@ -25,11 +25,11 @@ class DriverError(Exception):
     """The driver's library was not found; the text names it."""
 
 
-def beside(found: Path, name: str) -> Path:
+def beside(library: Path, name: str) -> Path:
     """Another file of the same build as `found`."""
-    path = found.with_name(name)
+    path = library.with_name(name)
     if not path.is_file():
-        raise LibraryError(f"{path} is missing; it is built and installed with {found.name}")
+        raise LibraryError(f"{path} is missing; it is built and installed with {library.name}")
     return path
 
 

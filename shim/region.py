@@ -140,12 +140,12 @@ def status(directory: Path) -> Sequence[GpuStatus]:
     records = _read(path, len(uses) * region_file.COMPUTE.size, geometry.compute_offset(0))
     leases = _read(directory / names.FILE_LEASE, lease_file.FILE_BYTES)
     each = region_file.COMPUTE.size
-    found = []
+    statuses = []
     for index, (gpu, use) in enumerate(zip(grant.gpus, uses, strict=True)):
         work = region_file.compute(records[index * each : (index + 1) * each])
         lease = lease_file.decode(leases, index)
-        found.append(GpuStatus(gpu, use, work, lease[1].idle_ns if lease else 0))
-    return found
+        statuses.append(GpuStatus(gpu, use, work, lease[1].idle_ns if lease else 0))
+    return statuses
 
 
 def _uses(path: Path, geometry: region_file.Geometry) -> Sequence[region_file.GpuUse]:

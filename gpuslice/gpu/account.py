@@ -143,20 +143,20 @@ class Measured:
         in which case the grant keeps its previous one. Raises as Account.
         """
         gpus, after = account.gpus(), account.charged_bytes()
-        found: dict[str, int | None] = {}
-        known = {}
+        overheads: dict[str, int | None] = {}
+        measured = {}
         for gpu, *reads in zip(gpus, before, after, strict=True):
             charged_bytes = max(reads)
             held_bytes = self._held_bytes(gpu.uuid, usage, pids, charged_bytes)
-            found[gpu.uuid] = None if held_bytes is None else gpu.overhead_bytes
+            overheads[gpu.uuid] = None if held_bytes is None else gpu.overhead_bytes
             if held_bytes is None:
                 continue
             overhead = self._overheads.setdefault(gpu.uuid, Overhead())
             least = overhead.add(held_bytes, charged_bytes)
             if least is not None:
-                found[gpu.uuid] = known[gpu.uuid] = least
-        account.write_overheads(known)
-        return found
+                overheads[gpu.uuid] = measured[gpu.uuid] = least
+        account.write_overheads(measured)
+        return overheads
 
     def _held_bytes(
         self, uuid: str, usage: Usage, pids: Collection[int], charged_bytes: int

@@ -22,9 +22,9 @@ Utilization = Mapping[str, Mapping[int, int] | None]
 of it ran; a process without any is missing. None for a GPU: it has no such figures (MIG)."""
 
 
-def by_pid(found: Mapping[str, Any] | None) -> dict[int, Any] | None:
+def by_pid(by_text: Mapping[str, Any] | None) -> dict[int, Any] | None:
     """Convert a JSON object of one GPU, whose keys are text. Raises ValueError."""
-    return None if found is None else {int(pid): value for pid, value in found.items()}
+    return None if by_text is None else {int(pid): value for pid, value in by_text.items()}
 
 
 class UnknownSizeError(Exception):

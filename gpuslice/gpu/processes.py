@@ -45,7 +45,7 @@ def _gpus() -> Iterator[tuple[str, object]]:
 def memory(handle: object) -> Mapping[int, int | None] | None:
     """Return bytes by process. A process with contexts of several kinds is in several lists, each
     time with its total. None: NVML has no list."""
-    held: dict[int, int | None] = {}
+    by_pid: dict[int, int | None] = {}
     for listed in (*_LISTS, _MPS):
         try:
             rows = listed(handle)
@@ -53,8 +53,8 @@ def memory(handle: object) -> Mapping[int, int | None] | None:
             if listed is _MPS and error.value in _NO_LIST:
                 continue
             return None
-        held |= {row.pid: row.usedGpuMemory for row in rows if row.pid not in held}
-    return held
+        by_pid |= {row.pid: row.usedGpuMemory for row in rows if row.pid not in by_pid}
+    return by_pid
 
 
 def utilization(handle: object) -> Mapping[int, int] | None:

@@ -128,8 +128,8 @@ def _as_kubectl(kubeconfig: str) -> Access:
     )
 
 
-def _proxy(found: Configuration) -> str:
+def _proxy(configuration: Configuration) -> str:
     """Return the kubeconfig's or the environment's proxy; none for hosts in NO_PROXY."""
-    host = urlsplit(str(found.host)).hostname or ""
-    bypassed = proxy_bypass(host, {"no": str(found.no_proxy or "")})
-    return "" if bypassed else str(found.proxy or "")
+    host = urlsplit(str(configuration.host)).hostname or ""
+    bypassed = proxy_bypass(host, {"no": str(configuration.no_proxy or "")})
+    return "" if bypassed else str(configuration.proxy or "")

@@ -73,7 +73,7 @@ class Formatter(logging.Formatter):
 
 def printable(text: str) -> str:
     """Return `text` in printable ASCII; other characters become Python escapes."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def _value(value: object) -> object:

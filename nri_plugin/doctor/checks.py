@@ -308,9 +308,9 @@ CHECKS: Final[Mapping[str, Check]] = {
 
 def examine(facts: Facts) -> Sequence[Finding]:
     """Return every check's finding, in order."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for name, check in CHECKS.items():
         result = check(facts)
         answers = [result] if isinstance(result, tuple) else result
-        found += [Finding(name, *answer) for answer in answers]
-    return found
+        findings += [Finding(name, *answer) for answer in answers]
+    return findings

@@ -42,19 +42,19 @@ def version(facts: Facts) -> Answer:
             "run the doctor as root with hostPID, while the runtime runs",
         )
     reported = f"{runtime.name} {runtime.version}"
-    found, release = runtimes.parse(runtime.version), runtimes.find(runtime.version)
+    version, release = runtimes.parse(runtime.version), runtimes.find(runtime.version)
     if runtime.name != "containerd":
         return fail(
             f"{reported}: the agent does not serve it: the container runtime must be containerd",
             "run containerd 2.2 or later on nodes whose GPUs are shared",
         )
-    if found is None or release is None or release.refused is not None:
+    if version is None or release is None or release.refused is not None:
         why = "not understood" if release is None else release.why_refused
         return fail(
             f"{reported}: the agent does not serve it: {why}",
             "upgrade to containerd 2.2 or later, or to 1.7.26 or later of 1.7",
         )
-    if found[:2] not in _TESTED and found < (2, 4, 0):
+    if version[:2] not in _TESTED and version < (2, 4, 0):
         return warn(f"{reported}: not tested", "upgrade to containerd 2.2 or later")
     return ok(reported)
 
@@ -157,8 +157,8 @@ def _lines(runtime: Runtime, table: str, *settings: str) -> str:
 
 def _at_least(runtime: Runtime, first: Version) -> bool:
     """Treat an unknown version as new, because its configuration can be read."""
-    found = runtimes.parse(runtime.version or "")
-    return found is None or found >= first
+    version = runtimes.parse(runtime.version or "")
+    return version is None or version >= first
 
 
 def _has_hooks(facts: Facts, uuid: str) -> bool:

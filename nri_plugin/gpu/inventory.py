@@ -166,7 +166,7 @@ class Inventory:
 
     def _take(self, answers: Answers, links: Sequence[str]) -> None:
         """Raises ChildError for unreadable answers."""
-        found: dict[int, Gpu] = {}
+        gpus: dict[int, Gpu] = {}
         conditions: dict[str, int | None] = {}
         xids = [*answers.head.get("xids", ())]
         failed: dict[int, str] = {}
@@ -178,14 +178,14 @@ class Inventory:
                     continue
                 described: dict[str, Any] = {**line["gpu"], "link": links[index]}
                 conditions[described["uuid"]] = described.pop("recovery", None)
-                found[index] = Gpu(**described)
+                gpus[index] = Gpu(**described)
             self._note(xids)
             driver = str(answers.head.get("driver", ""))
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise ChildError(f"unreadable answer: {error!r}") from error
-        seen = {i: self._judged(gpu, conditions[gpu.uuid]) for i, gpu in found.items()}
+        seen = {i: self._judged(gpu, conditions[gpu.uuid]) for i, gpu in gpus.items()}
         unnamed = []
-        answered = {gpu.uuid for gpu in found.values()}
+        answered = {gpu.uuid for gpu in gpus.values()}
         for index, why in {**failed, **answers.late, **answers.starting}.items():
             last = self._by_index.get(index)
             if last is None or last.uuid in answered:

@@ -41,7 +41,7 @@ _UNUSED_PERIOD_S: Final = 3.0
 
 _SEPARATORS: Final = re.compile("[/:.-]")
 
-_Found = Mapping[str, Mapping[str, int | None]]
+_Overheads = Mapping[str, Mapping[str, int | None]]
 """Key -> GPU UUID -> overhead in bytes. None: NVML has no value for it. A key is missing if its
 files cannot be read."""
 
@@ -115,23 +115,23 @@ class Measuring:
         self._compute.utilization(holds, utilized, sample.pids)
         self._show(overheads)
 
-    def _missing(self, found: _Found) -> str:
+    def _missing(self, overheads: _Overheads) -> str:
         """Report a missing value after WINDOW samples: NVML lists a new process one sample late."""
-        keys = sorted(key for key, known in found.items() if None in known.values())
+        keys = sorted(key for key, known in overheads.items() if None in known.values())
         self._without_figure = self._without_figure + 1 if keys else 0
         if self._without_figure < WINDOW:
             return self._problem if keys else ""
         return f"NVML has no figure for the processes of {', '.join(keys)}"
 
-    def _show(self, found: _Found) -> None:
+    def _show(self, by_key: _Overheads) -> None:
         totals: dict[str, int] = defaultdict(int)
-        for overheads in found.values():
+        for overheads in by_key.values():
             for uuid, overhead_bytes in overheads.items():
                 totals[uuid] += overhead_bytes or 0
         self.metrics.overhead.clear()
         for uuid, total_bytes in totals.items():
             self.metrics.overhead.labels(uuid).set(total_bytes)
-        unknown = sum(not known or None in known.values() for known in found.values())
+        unknown = sum(not known or None in known.values() for known in by_key.values())
         self.metrics.not_measured.set(unknown)
 
     def _log(self, problem: str) -> None:
@@ -179,24 +179,24 @@ class _Sample:
             except (OSError, RegionError) as error:
                 _LOG.debug(Line("not measured", key=key, error=error))
 
-    def end(self, usage: Usage) -> _Found:
+    def end(self, usage: Usage) -> _Overheads:
         """Read the charges again, and write the overheads that follow from NVML's result."""
         self.pids = self._pids(usage)
-        found: dict[str, Mapping[str, int | None]] = {key: {} for key in self.measured}
+        overheads: dict[str, Mapping[str, int | None]] = {key: {} for key in self.measured}
         for key, before in self._begun.items():
             account, measured = self.measured[key]
             try:
-                found[key] = measured.add(account, before, usage, self.pids[key])
+                overheads[key] = measured.add(account, before, usage, self.pids[key])
             except (OSError, RegionError) as error:
                 _LOG.debug(Line("not measured", key=key, error=error))
-        return found
+        return overheads
 
     def close(self) -> None:
         self._files.close()
 
     def _pids(self, usage: Usage) -> Mapping[str, set[int]]:
         """Return those of NVML's processes that are in each key's containers."""
-        found: dict[str, set[int]] = defaultdict(set)
+        pids: dict[str, set[int]] = defaultdict(set)
         for pid in {pid for listed in usage.values() if listed for pid in listed}:
             try:
                 cgroup = (self.proc / str(pid) / "cgroup").read_text()
@@ -204,8 +204,8 @@ class _Sample:
                 continue
             container_id = container_of(cgroup, self.keys)
             if container_id is not None:
-                found[self.keys[container_id]].add(pid)
-        return found
+                pids[self.keys[container_id]].add(pid)
+        return pids
 
 
 def container_of(cgroup: str, known: Container[str]) -> str | None:

@@ -105,14 +105,14 @@ class OneGpu:
 
     def take_xids(self) -> Sequence[tuple[str, int]]:
         """Return UUID and XID of each new error; the driver queues them in between."""
-        found: list[tuple[str, int]] = []
-        while self._events is not None and len(found) < _EVENTS_MAX:
+        xids: list[tuple[str, int]] = []
+        while self._events is not None and len(xids) < _EVENTS_MAX:
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, _AT_ONCE_MS)
             except pynvml.NVMLError:  # a timeout: there are no more
                 break
-            found.append((self._uuid, event.eventData))
-        return found
+            xids.append((self._uuid, event.eventData))
+        return xids
 
     def _listen(self, handle: object) -> None:
         """Subscribe to the GPU's XID errors, once; not all GPUs and drivers support it."""

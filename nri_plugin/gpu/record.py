@@ -92,11 +92,11 @@ class Record:
         if self._path is None:
             return
         try:
-            found: dict[str, Any] = json.loads(self._path.read_bytes())
-            contexts = {str(model): int(size) for model, size in found["contexts"].items()}
-            gpus = tuple(Gpu(**gpu) for gpu in found["gpus"])
-            xids = {str(uuid): int(xid) for uuid, xid in found["xids"].items()}
-            is_of_this_load = found["load"] == self._load
+            document: dict[str, Any] = json.loads(self._path.read_bytes())
+            contexts = {str(model): int(size) for model, size in document["contexts"].items()}
+            gpus = tuple(Gpu(**gpu) for gpu in document["gpus"])
+            xids = {str(uuid): int(xid) for uuid, xid in document["xids"].items()}
+            is_of_this_load = document["load"] == self._load
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return
         self.contexts = contexts

@@ -121,10 +121,10 @@ def plain(name: str) -> str:
     return name.upper().removeprefix(_PREFIX)
 
 
-def loosening(held: AbstractSet[str], host_pid: bool, allowed: AbstractSet[str]) -> str:
+def loosening(capabilities: AbstractSet[str], host_pid: bool, allowed: AbstractSet[str]) -> str:
     """Return the first held capability that endangers a limit and is not allowed; "": none. Plain
     names. host_pid: the container sees the host's processes."""
     for name in LOOSENING:
-        if name in held and name not in allowed and (host_pid or name != _OVER_HOST):
+        if name in capabilities and name not in allowed and (host_pid or name != _OVER_HOST):
             return name
     return ""

@@ -172,7 +172,7 @@ def render(reply: bytes, uuids: Sequence[str], root: DriverRoot = WITHOUT_MOUNT)
     The paths are the host's. A GPU without a device does not affect the others. Raises ChildError
     if no GPU has one.
     """
-    found: list[str] = []
+    device_names: list[str] = []
     best: Mapping[str, Any] = {}
     kept: Mapping[str, Any] = {}
     for document in _documents(reply):
@@ -184,9 +184,9 @@ def render(reply: bytes, uuids: Sequence[str], root: DriverRoot = WITHOUT_MOUNT)
         described = {uuid: devices[uuid] for uuid in uuids if uuid in devices}
         if len(described) > len(kept):
             best, kept = document, described
-        found += devices
+        device_names += devices
     missing = ", ".join(f"{names.CDI_KIND}={uuid}" for uuid in uuids if uuid not in kept)
-    had = f"(it has: {', '.join(found) or 'none'})"
+    had = f"(it has: {', '.join(device_names) or 'none'})"
     problem = f"nvidia-ctk does not describe {missing} {had}" if missing else ""
     if not kept:
         raise ChildError(problem)

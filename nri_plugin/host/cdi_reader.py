@@ -135,9 +135,9 @@ def spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
         return ()
 
 
-def state(found: os.stat_result) -> tuple[int, ...]:
+def state(status: os.stat_result) -> tuple[int, ...]:
     """Return a value that changes when the file is replaced or modified."""
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @lru_cache(maxsize=64)

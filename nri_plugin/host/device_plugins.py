@@ -100,13 +100,13 @@ class Assignments:
 def holders(record: Record) -> Mapping[str, AbstractSet[str]]:
     """Return the UIDs of pods by GPU: its UUID, or Google's name. IDs of several replicas of a GPU
     contain it."""
-    found: dict[str, set[str]] = {}
+    uids: dict[str, set[str]] = {}
     for entry in record.entries:
         for each in entry.ids:
             match = _UUID.search(each)
             gpu = match[0] if match else re.split("::|/", each)[0]
-            found.setdefault(gpu, set()).add(entry.pod_uid)
-    return found
+            uids.setdefault(gpu, set()).add(entry.pod_uid)
+    return uids
 
 
 def _ids(listed: Sequence[object] | None) -> Sequence[str]:

@@ -188,10 +188,10 @@ class RunDirectory:
     def keys(self) -> AbstractSet[str]:
         """Return the keys of all directories; names that begin with a dot are the agent's own."""
         try:
-            with os.scandir(self.root) as found:
+            with os.scandir(self.root) as entries:
                 return {
                     entry.name
-                    for entry in found
+                    for entry in entries
                     if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
                 }
         except FileNotFoundError:

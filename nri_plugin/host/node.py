@@ -194,11 +194,11 @@ class Node:
         A spec in the directory of generated ones would only be doubled. One file has all GPUs, so
         those that it describes already are generated again, too.
         """
-        ours, found = self.generator.file, specs.devices
-        described = {uuid for uuid, device in found.items() if device.file == str(ours)}
+        ours, devices = self.generator.file, specs.devices
+        described = {uuid for uuid, device in devices.items() if device.file == str(ours)}
         wanted = set()
         for uuid in (gpu.uuid for gpu in self.gpus):
-            device = found.get(uuid)
+            device = devices.get(uuid)
             if device is None or (
                 device.problem is not None
                 and (uuid in described or Path(device.file).parent != ours.parent)

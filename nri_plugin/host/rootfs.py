@@ -195,23 +195,23 @@ def check_image(root: int) -> Mapping[str, Sequence[bytes]]:
     regular file is the mount point that the runtime itself creates.
     """
     preloads = {place: _own_preload(root, place) for place in names.CONTAINER_PRELOADS}
-    with _at(root, names.CONTAINER_DIR) as found:
-        mode = stat.S_IFDIR if found is None else os.fstat(found).st_mode
+    with _at(root, names.CONTAINER_DIR) as descriptor:
+        mode = stat.S_IFDIR if descriptor is None else os.fstat(descriptor).st_mode
     if not stat.S_ISDIR(mode):
         raise refused(Reason.IMAGE_PATH, what=kind(mode), path=names.CONTAINER_DIR)
     return {place: entries for place, entries in preloads.items() if entries}
 
 
 def _own_preload(root: int, place: str) -> Sequence[bytes]:
-    with _at(root, place) as found:
-        if found is None:
+    with _at(root, place) as descriptor:
+        if descriptor is None:
             return ()
-        status = os.fstat(found)
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise refused(Reason.IMAGE_PRELOAD, path=place, what=kind(status.st_mode))
         if status.st_size > preload_list.MAX_BYTES:
             raise refused(Reason.IMAGE_PRELOAD, path=place, what=f"{status.st_size} bytes")
-        return preload_list.entries(rooted_open.read_all(found, preload_list.MAX_BYTES))
+        return preload_list.entries(rooted_open.read_all(descriptor, preload_list.MAX_BYTES))
 
 
 def _init(place: Path) -> Path:

@@ -118,10 +118,10 @@ async def _inspect(node: Node) -> Found:
         if not silent:
             await node.renew_specs()
         specs, paths = await node.work(node.inspect_host)
-        found = [specs.devices.get(gpu.uuid) for gpu in node.gpus]
+        devices = [specs.devices.get(gpu.uuid) for gpu in node.gpus]
         # Another program may have described the GPU since, in the same directory. Neither
         # description is then valid, so ours is removed.
-        if any(device and device.also_in for device in found) and await node.work(
+        if any(device and device.also_in for device in devices) and await node.work(
             node.generator.withdraw_duplicates
         ):
             specs, paths = await node.work(node.inspect_host)

@@ -156,7 +156,7 @@ class BoundPods:
 
         whole = ledger.whole(gpus)
         before: list[Hold] = []
-        found: dict[str, Refusal] = {}
+        refusals: dict[str, Refusal] = {}
         granted = (known for known in self._pods.values() if known.gpus and not known.foreign)
         for known in sorted(granted, key=in_order):
             pod = known.bound.pod
@@ -170,8 +170,8 @@ class BoundPods:
             if refusal is None:
                 before.append(hold)
             else:
-                found[pod.uid] = refusal
-        return found
+                refusals[pod.uid] = refusal
+        return refusals
 
     def mismatch(self, hold: Hold, gpus: Sequence[Gpu]) -> Refusal | None:
         """Return how a container's hold differs from its pod's grant; None: it does not, or the

@@ -157,7 +157,7 @@ class GpuModes:
         return ""
 
     def assigned(
-        self, found: Assigned, existing_uids: AbstractSet[str] | None, now_s: float
+        self, assigned: Assigned, existing_uids: AbstractSet[str] | None, now_s: float
     ) -> None:
         """Take over the kubelet's assignments. existing_uids: of the node's pods at the API server;
         None: not known yet.
@@ -169,7 +169,7 @@ class GpuModes:
         self.unknown = ""
         recorded = {
             uuid: uids if existing_uids is None else uids & existing_uids
-            for uuid, uids in found.recorded.items()
+            for uuid, uids in assigned.recorded.items()
         }
         for uuid, hold in list(self._holds.items()):
             fresh = not hold.pod and now_s - hold.since_s < ADMISSION_S
@@ -179,7 +179,7 @@ class GpuModes:
             if uids:
                 hold = self._holds.get(uuid, _Hold("", -inf))
                 self._holds[uuid] = replace(hold, recorded=uids)
-        for uuid, pod in found.pods.items():
+        for uuid, pod in assigned.pods.items():
             self._holds[uuid] = _Hold(pod, now_s, recorded.get(uuid, frozenset()))
 
     def objection(self, uuids: Iterable[str]) -> Refusal | None:

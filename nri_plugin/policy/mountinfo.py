@@ -112,4 +112,4 @@ def _shows(line: Line, location: Location | None) -> bool:
 
 
 def _plain(field: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), field)
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)

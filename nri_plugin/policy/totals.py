@@ -64,19 +64,19 @@ def entries(
         more = known.setdefault(gpu.uuid, gpu)
         if more.memory_bytes < gpu.memory_bytes:
             known[gpu.uuid] = replace(more, memory_bytes=gpu.memory_bytes)
-    found: dict[str, Entry] = {}
+    by_uuid: dict[str, Entry] = {}
     for gpu in seen:
         if not gpu.problem:
-            found[gpu.uuid] = Entry(gpu, healthy=True)
+            by_uuid[gpu.uuid] = Entry(gpu, healthy=True)
         elif gpu.uuid in known or gpu.memory_bytes:
             before_bytes = known[gpu.uuid].memory_bytes if gpu.uuid in known else 0
             memory_bytes = max(gpu.memory_bytes, before_bytes)
-            found[gpu.uuid] = Entry(replace(gpu, memory_bytes=memory_bytes), healthy=False)
+            by_uuid[gpu.uuid] = Entry(replace(gpu, memory_bytes=memory_bytes), healthy=False)
     # The scheduler reads at most MAX_GPUS; a GPU that is gone must not displace an existing one.
-    gone = [uuid for uuid in known if uuid in granted and uuid not in found]
-    for uuid in gone[: max(0, names.MAX_GPUS - len(found))]:
-        found[uuid] = Entry(replace(known[uuid], problem=GONE), healthy=False)
-    return sorted(found.values(), key=lambda entry: (entry.gpu.minor, entry.gpu.uuid))
+    gone = [uuid for uuid in known if uuid in granted and uuid not in by_uuid]
+    for uuid in gone[: max(0, names.MAX_GPUS - len(by_uuid))]:
+        by_uuid[uuid] = Entry(replace(known[uuid], problem=GONE), healthy=False)
+    return sorted(by_uuid.values(), key=lambda entry: (entry.gpu.minor, entry.gpu.uuid))
 
 
 def totals(

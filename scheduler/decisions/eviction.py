@@ -34,10 +34,10 @@ class Eviction:
 
     def remaining(self) -> Fleet:
         """The fleet without the victims and without reservations, as `Fleet.without` returns it."""
-        held = self._allocations
-        is_gone = np.zeros(len(held.row), np.bool_)
+        allocations = self._allocations
+        is_gone = np.zeros(len(allocations.row), np.bool_)
         for entries in self._found:
             is_gone[entries] = True  # a pod that is a victim twice is released once
-        gone = np.flatnonzero(is_gone & (held.written <= self._began))
-        amounts = held.memory_bytes[gone], held.core_percent[gone]
-        return self._fleet.without(held.row[gone], held.slot[gone], *amounts)
+        gone = np.flatnonzero(is_gone & (allocations.written <= self._began))
+        amounts = allocations.memory_bytes[gone], allocations.core_percent[gone]
+        return self._fleet.without(allocations.row[gone], allocations.slot[gone], *amounts)

@@ -131,13 +131,13 @@ def _held_by_containers(
         for gpu in gpus:
             share = (name, min(gpu.memory_bytes, MAX_BYTES), gpu.core_percent)
             shares_of.setdefault((gpu.id, gpu.minor), []).append(share)
-    held = []
+    amounts = []
     for (uuid, minor), shares in sorted(shares_of.items(), key=lambda each: each[0][1]):
         _, size, core = shares[0]
         if len(shares) > 1:
             size, core = _peak(raw, shares)
-        held.append(HeldGpu(uuid, minor, size, None if uuid in uncapped else core))
-    return tuple(held)
+        amounts.append(HeldGpu(uuid, minor, size, None if uuid in uncapped else core))
+    return tuple(amounts)
 
 
 def _peak(raw: Json, shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:

@@ -59,8 +59,8 @@ class Container:
             self._region = _open(directory / names.FILE_REGION, os.O_RDONLY)
         self._words = ffi.from_buffer(self._lease)
         count = len(self.gpus)
-        found = [lease_file.decode(data, gpu) for gpu in range(count)]
-        self._sequences = [each[0] if each else 0 for each in found]
+        leases = [lease_file.decode(data, gpu) for gpu in range(count)]
+        self._sequences = [each[0] if each else 0 for each in leases]
         self._launches_checked: bool | None = None
         self.key = f"{directory.name}/{status.st_ino}"
         geometry = region_file.Geometry(count)
