@@ -12,6 +12,7 @@ by its device node), NVIDIA's DRA driver (cmd/gpu-kubelet-plugin/cdi.go).
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import stat
@@ -84,13 +85,14 @@ class Assignments:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._file = str(directory / RECORD)
         self._read: object = None
         self._pods: Mapping[str, AbstractSet[str]] = {}
 
     def pods(self, uuid: str, minor: int) -> AbstractSet[str]:
         """Return the UIDs of the GPU's pods, of which some may be gone. Raises RecordError."""
-        now = version(self._directory / RECORD)
-        if now is None or now != self._read:
+        now = version(self._file)
+        if now != self._read or (now is None and os.path.lexists(self._file)):
             self._pods = holders(read_record(self._directory))
             self._read = now
         none: AbstractSet[str] = frozenset()

@@ -57,9 +57,11 @@ def mount(
 def clear(path: Path) -> None:
     """Unmount and remove `path`. Deletes no files: ours are on the tmpfs and vanish with it."""
     for _ in range(_MAX_STACKED):
-        if not os.path.ismount(path):
-            break
-        _check(libc.LIBC.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW), path)
+        if libc.LIBC.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
+            error = libc.error(path)
+            if error.errno in (errno.EINVAL, errno.ENOENT):  # nothing is mounted there
+                break
+            raise error
     try:
         path.rmdir()
     except FileNotFoundError:

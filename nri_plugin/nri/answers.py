@@ -186,9 +186,13 @@ class Answers:
     ) -> None:
         self.send()
         duration_s = time.monotonic() - began_s
-        # The report runs after the answer is sent; an exception in it does not end the session.
-        decision = Decision(type(request).__name__, outcome, duration_s, _about(request), **more)
-        asyncio.get_running_loop().call_soon(self.on_decision, request, decision)
+
+        def report() -> None:
+            what = type(request).__name__
+            self.on_decision(request, Decision(what, outcome, duration_s, _about(request), **more))
+
+        # It runs after the answer is written; an exception in it does not end the session.
+        asyncio.get_running_loop().call_soon(report)
 
 
 class _Late(Exception):
