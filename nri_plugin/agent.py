@@ -117,8 +117,7 @@ class _Agent:
     async def run(self, announce: Callable[[str], None], leaving: asyncio.Event) -> None:
         parts, settings = self._parts, self._parts.settings
         self._start(
-            "watch",
-            lambda: watch(self._service.node, parts.ledger, parts.readiness, parts.metrics),
+            "watch", lambda: watch(self._service.node, parts.ledger, parts.readiness, parts.metrics)
         )
         self._start("measuring", self._measuring.run)
         await _unless(leaving, self._prepare())

@@ -102,8 +102,7 @@ class Metrics:
             "Pods with chosen GPUs whose binding the watch has not reported yet.",
         )
         self.problems = gauge(
-            "gpuslice_scheduler_problems",
-            "Problems that need a person; /debug/fleet lists them.",
+            "gpuslice_scheduler_problems", "Problems that need a person; /debug/fleet lists them."
         )
 
     def render(self) -> bytes:

@@ -66,10 +66,7 @@ class Settings:
 
 
 async def run(
-    settings: Settings,
-    kube: Kube,
-    leaving: asyncio.Event,
-    announce: Callable[[str], None],
+    settings: Settings, kube: Kube, leaving: asyncio.Event, announce: Callable[[str], None]
 ) -> None:
     """Runs until `leaving` is set and pending work has ended. announce: writes a line for the
     parent process.

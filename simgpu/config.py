@@ -157,14 +157,7 @@ def _number(value: object, key: str) -> Any:
 
 
 _HOST_KEYS: Final[tuple[tuple[str, str, Callable[[object, str], Any], float, float, str], ...]] = (
-    (
-        "cuda_version",
-        "cuda_version",
-        _whole,
-        1000,
-        99_999,
-        "1000 * major + 10 * minor",
-    ),
+    ("cuda_version", "cuda_version", _whole, 1000, 99_999, "1000 * major + 10 * minor"),
     ("granule", "granule_bytes", parse_bytes, 1, 2**30, "1 byte to 1Gi"),
     ("context_overhead", "context_overhead_bytes", parse_bytes, 0, 2**48, "0 to 256Ti"),
     ("context_host_memory", "context_host_bytes", parse_bytes, 0, 2**36, "0 to 64Gi"),

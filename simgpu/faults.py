@@ -9,13 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-RECOVERY_ACTIONS: Final = {
-    "none": 0,
-    "reset": 1,
-    "reboot": 2,
-    "drain-p2p": 3,
-    "drain-and-reset": 4,
-}
+RECOVERY_ACTIONS: Final = {"none": 0, "reset": 1, "reboot": 2, "drain-p2p": 3, "drain-and-reset": 4}
 """What NVML says that a GPU needs (nvmlDeviceGpuRecoveryAction_t), by the word for it."""
 
 _NAME: Final = re.compile(r"cu[A-Za-z0-9_]{1,60}")

@@ -69,12 +69,7 @@ def encode(grants: Grants, environment: Environment | None = None, visible: str 
     "index" or "uuid", which is not written."""
     containers = {
         name: [
-            {
-                "id": gpu.id,
-                "minor": gpu.minor,
-                "memory": gpu.memory_bytes,
-                "core": gpu.core_percent,
-            }
+            {"id": gpu.id, "minor": gpu.minor, "memory": gpu.memory_bytes, "core": gpu.core_percent}
             for gpu in gpus
         ]
         for name, gpus in sorted(grants.items())

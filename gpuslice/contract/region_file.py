@@ -76,11 +76,7 @@ GPU: Final = Struct(
         Field("uint64_t", "refused_count", "reservations refused at the limit"),
         Field("uint64_t", "last_refused_bytes", "size of the latest of them"),
         Field("uint64_t", "over_refund_count", "refunds of more than the process held, clamped"),
-        Field(
-            "uint64_t",
-            "last_drop_ns",
-            "CLOCK_MONOTONIC; of the last exited process's refund",
-        ),
+        Field("uint64_t", "last_drop_ns", "CLOCK_MONOTONIC; of the last exited process's refund"),
         Field(
             "uint64_t", "next_search", "GPU 0's: the slot at which the next partial search begins"
         ),

@@ -86,9 +86,7 @@ def _seen(status: Stat, path: str) -> object:
 
 
 def load(
-    directories: Iterable[Path],
-    kinds: Sequence[str] = names.CDI_KINDS,
-    status: Stat = os.stat,
+    directories: Iterable[Path], kinds: Sequence[str] = names.CDI_KINDS, status: Stat = os.stat
 ) -> Specs:
     """Return every device of these kinds. Reads files: call it from a worker thread. Raises Refused
     for a shortage. status: stat function for the host's files and device nodes."""

@@ -57,10 +57,7 @@ class Node:
         self._worker = worker
         self.driver_root = driver_root.find(settings.host_root, settings.driver_root)
         self.generator = Generator(
-            settings.nvidia_ctk,
-            settings.generated_cdi_dir,
-            settings.environment,
-            self.driver_root,
+            settings.nvidia_ctk, settings.generated_cdi_dir, settings.environment, self.driver_root
         )
         # The agent's own directory comes first: its spec counts where no other one is usable.
         directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))

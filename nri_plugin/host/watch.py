@@ -35,7 +35,7 @@ SILENT_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NodeProblems:
     """lacks: what prevents the whole node from sharing GPUs, as text. unusable: by UUID, what
     prevents it for one GPU."""
 
@@ -46,7 +46,7 @@ class Found:
 async def watch(node: Node, ledger: Ledger, readiness: Readiness, metrics: Metrics) -> None:
     """Run until cancelled. Logs when the agent becomes ready, and when it is no longer ready."""
     beats, queried_runtime, shown = 0, node.runtime, None
-    inspecting: asyncio.Task[Found] | None = None
+    inspecting: asyncio.Task[NodeProblems] | None = None
     logged: Sequence[str] | None = None
     try:
         while True:
@@ -77,39 +77,39 @@ async def watch(node: Node, ledger: Ledger, readiness: Readiness, metrics: Metri
             inspecting.cancel()
 
 
-def report(found: Found, readiness: Readiness) -> None:
-    for uuid, problem in found.unusable.items():
+def report(problems: NodeProblems, readiness: Readiness) -> None:
+    for uuid, problem in problems.unusable.items():
         if readiness.unusable.get(uuid) != problem:
             _LOG.error(Line("GPU cannot be injected into containers", uuid=uuid, problem=problem))
-    readiness.node, readiness.unusable = found.lacks, found.unusable
+    readiness.node, readiness.unusable = problems.lacks, problems.unusable
 
 
-async def inspect(node: Node) -> Found:
+async def inspect(node: Node) -> NodeProblems:
     """Repair what can be repaired, then return what the node lacks."""
     try:
         missing = await node.work(node.find_directories)
     except TimeoutError:
-        return Found([_LATE])
+        return NodeProblems([_LATE])
     inventory = node.inventory
     if inventory.problem is not None or inventory.nvml.silent or not inventory.gpus:
         await inventory.refresh(SILENT_S)
     with suppress(TimeoutError):
         await node.look_for_plugins()
-    found = await _inspect(node)
-    unusable = {uuid: node.as_on_host(text) for uuid, text in found.unusable.items()}
-    return Found([*missing, *map(node.as_on_host, found.lacks)], unusable)
+    problems = await _inspect(node)
+    unusable = {uuid: node.as_on_host(text) for uuid, text in problems.unusable.items()}
+    return NodeProblems([*missing, *map(node.as_on_host, problems.lacks)], unusable)
 
 
-async def _inspect(node: Node) -> Found:
+async def _inspect(node: Node) -> NodeProblems:
     inventory, silent = node.inventory, []
     if inventory.problem is not None:
         if not inventory.gpus:
-            return Found([f"this node's GPUs are not known: {inventory.problem}"])
+            return NodeProblems([f"this node's GPUs are not known: {inventory.problem}"])
         silent = [f"the GPUs are those that NVML reported last: {inventory.problem}"]
     if not inventory.gpus:
         failures = [f"{gpu.uuid}: {gpu.problem}" for gpu in inventory.seen if gpu.problem]
         failures += inventory.unnamed
-        return Found(
+        return NodeProblems(
             [f"no GPU of this node can be shared: {'; '.join(failures)}"]
             if failures
             else ["the driver lists no GPU on this node"]
@@ -130,19 +130,19 @@ async def _inspect(node: Node) -> Found:
             _log_replaced(wanted, specs, node.generator.file)
             specs, paths = await node.work(node.inspect_host)
     except TimeoutError:
-        return Found([_LATE])
+        return NodeProblems([_LATE])
     except Refused as error:
-        return Found([str(error)])
+        return NodeProblems([str(error)])
     except (OSError, StoreError) as error:
-        return Found([f"no CDI spec can be written: {error}"])
+        return NodeProblems([f"no CDI spec can be written: {error}"])
     judged = judge(node.gpus, specs, paths, node.generator.problem)
     unprotected = [each for each in (node.unprotected, node.selinux) if each]
-    return Found([*silent, *unprotected, *judged.lacks], judged.unusable)
+    return NodeProblems([*silent, *unprotected, *judged.lacks], judged.unusable)
 
 
 def judge(
     gpus: Sequence[Gpu], specs: Specs, paths: Paths, generator_problem: str | None = None
-) -> Found:
+) -> NodeProblems:
     """Judge the library and the CDI devices of these GPUs. Pure."""
     lacks = []
     if paths.library is None:
@@ -161,7 +161,7 @@ def judge(
             unusable[gpu.uuid] = f"CDI device of {gpu.uuid} in {device.file}: {problem}"
     if len(unusable) == len(gpus):
         lacks += unusable.values()
-    return Found(lacks, unusable)
+    return NodeProblems(lacks, unusable)
 
 
 def _log_replaced(generated: Iterable[str], before: Specs, ours: Path) -> None:

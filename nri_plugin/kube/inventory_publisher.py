@@ -53,11 +53,7 @@ class InventoryPublisher:
     monotonic clock in seconds."""
 
     def __init__(
-        self,
-        kube: Kube,
-        parts: Parts,
-        modes: GpuModes,
-        now: Callable[[], float] = time.monotonic,
+        self, kube: Kube, parts: Parts, modes: GpuModes, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._kube = kube
         self._parts = parts

@@ -80,9 +80,7 @@ class GpuEdits:
 
 @lru_cache(maxsize=64)
 def gpu_edits(
-    devices: Sequence[CdiDevice],
-    given: AbstractSet[str],
-    files: Sequence[tuple[str, str]],
+    devices: Sequence[CdiDevice], given: AbstractSet[str], files: Sequence[tuple[str, str]]
 ) -> GpuEdits:
     """given: the capabilities to which files are restricted. files: forwarders by soname. Cached:
     the same devices are requested repeatedly, and the runtime waits for the answer."""

@@ -194,11 +194,7 @@ def isolates() -> Json:
 
 
 def device(
-    node_name: str,
-    node_uid: str,
-    listed: Sequence[Entry],
-    current: Json = NOTHING,
-    now: str = "",
+    node_name: str, node_uid: str, listed: Sequence[Entry], current: Json = NOTHING, now: str = ""
 ) -> Json | None:
     """Return the desired Device; None: it is current. current: the existing one; empty if there is
     none. now: RFC 3339; "": write no conditions, which older CRDs of Device do not have.

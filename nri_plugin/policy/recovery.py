@@ -61,7 +61,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Survey:
     """The node's state. users: container ids by the key of the files that they mount."""
 
     users: Mapping[str, AbstractSet[str]]
@@ -75,7 +75,7 @@ def survey(
     gpus: Sequence[Gpu],
     claims: ClaimSource,
     whole: AbstractSet[str] = frozenset(),
-) -> Found:
+) -> Survey:
     """grants: by key, those whose files exist and are valid. whole: NAMESPACE/NAME or UID of
     pods that hold GPUs whole."""
     users: dict[str, set[str]] = {}
@@ -107,7 +107,7 @@ def survey(
         shares = _shares(one.pod, grant, claims) if grant else claim.shares if claim else ()
         shared = one.key.startswith(POD_KEY_PREFIX)
         holds.append(ledger.hold(one.id, one.key, shared, one.pod, one.name, shares))
-    return Found(users, holds, strays)
+    return Survey(users, holds, strays)
 
 
 def _unadjusted(one: Running, claim: Claim) -> Hold:

@@ -10,13 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.core.fleet import NO_GROUP
-from scheduler.core.request import (
-    WHOLE_PERCENT,
-    ContainerRequest,
-    Policy,
-    Request,
-    largest_first,
-)
+from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Policy, Request, largest_first
 
 
 @dataclass(slots=True)

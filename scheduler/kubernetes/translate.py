@@ -18,14 +18,7 @@ from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Phase, Reque
 from scheduler.dialects.reading import RequestError
 from scheduler.dialects.table import READERS
 from scheduler.kubernetes import requests
-from scheduler.kubernetes.facts import (
-    DeviceFacts,
-    Held,
-    HeldGpu,
-    NodeFacts,
-    PodFacts,
-    Unreadable,
-)
+from scheduler.kubernetes.facts import DeviceFacts, Held, HeldGpu, NodeFacts, PodFacts, Unreadable
 
 UNBOUND: Final = 0
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})

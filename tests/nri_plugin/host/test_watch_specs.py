@@ -41,7 +41,7 @@ def test_a_gpu_with_an_unusable_generated_spec_leaves_the_others_ready(host: Hos
         assert (found.lacks, list(found.unusable)) == ([], [UUID])
     node.generator.min_interval_s = 0
     host.ctk.write_text(spec(UUID, OTHER))
-    assert run(lambda: inspect(node)) == module.Found([], {})
+    assert run(lambda: inspect(node)) == module.NodeProblems([], {})
 
 
 def test_the_problem_names_why_no_spec_was_generated(host: Host) -> None:
@@ -76,7 +76,7 @@ def test_a_second_description_of_one_gpu_leaves_the_generated_ones_of_the_others
     assert host.lacks(node) == []
     (host.cdi / name).write_text(spec(UUID))
     for _ in range(3):
-        assert run(lambda: inspect(node)) == module.Found([], {})
+        assert run(lambda: inspect(node)) == module.NodeProblems([], {})
     generated = json.loads((host.cdi / FILE).read_text())
     assert [device["name"] for device in generated["devices"]] == [OTHER]
 
@@ -141,7 +141,7 @@ def test_a_generated_spec_replaces_an_unusable_one_of_another_program(
     host.ctk.write_text(whole)
     node = host.node()
     for _ in range(3):
-        assert run(lambda: inspect(node)) == module.Found([], {})
+        assert run(lambda: inspect(node)) == module.NodeProblems([], {})
     specs, _ = run(lambda: node.work(node.inspect_host))
     assert {name: device.file for name, device in specs.devices.items()} == {
         UUID: str(host.generated),

@@ -103,7 +103,7 @@ async def ask(node: Node) -> None:
     await node.inventory.close()
 
 
-async def inspect(node: Node) -> module.Found:
+async def inspect(node: Node) -> module.NodeProblems:
     """Each inspection has an event loop of its own here, and so has NVML's child."""
     try:
         return await module.inspect(node)

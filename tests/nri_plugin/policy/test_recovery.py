@@ -12,7 +12,7 @@ from gpuslice.contract.grants import GpuGrant
 from nri_plugin.policy import annotation_claims
 from nri_plugin.policy.ledger import Part
 from nri_plugin.policy.model import Gpu, Pod
-from nri_plugin.policy.recovery import Found, Running, Stray, survey
+from nri_plugin.policy.recovery import Running, Stray, Survey, survey
 
 GPU = Gpu("GPU-a", 0, 1000)
 
@@ -38,7 +38,7 @@ MAIN = Running("c1", "main", pod(allocated()), "c1")
 IN_FORCE = grant_file.Grant(7, (grant_file.Gpu(GPU.uuid, 299, 39, 0),))
 
 
-def look(*running: Running, in_force: bool = True, gpus: tuple[Gpu, ...] = (GPU,)) -> Found:
+def look(*running: Running, in_force: bool = True, gpus: tuple[Gpu, ...] = (GPU,)) -> Survey:
     keys = {one.key for one in running if one.key is not None} if in_force else set()
     return survey(running, dict.fromkeys(keys, IN_FORCE), gpus, annotation_claims)
 
