@@ -30,7 +30,6 @@ KEPT: Final = 4
 """Archives kept in the cache: the demo's, the tests', and the same of another checkout."""
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 """Debian's, Go's and OCI's name of a machine as the kernel calls it."""
-_DOCUMENTS: Final = re.compile(r"/usr/share/(doc|man|locale|info|lintian|bash-completion|bug)(/|$)")
 _MEDIA: Final = "application/vnd.oci.image.{}"
 
 
@@ -99,20 +98,6 @@ class Layer:
                     self.add_link(where, str(each.readlink()))
                 elif each.is_file():
                     self.add_file(each, where)
-
-    def add_package(self, name: str) -> None:
-        """The files of an installed Debian package, without its documents. Of its dependencies only
-        libraries are added (`add_needed`). Raises ImageError."""
-        listed = subprocess.run(["dpkg-query", "--listfiles", name], text=True, capture_output=True)
-        if listed.returncode != 0:
-            raise ImageError(f"{listed.stderr.strip().splitlines()[0]}; apt-get install brings it")
-        for path in map(Path, listed.stdout.split("\n")):
-            if not path.is_absolute() or _DOCUMENTS.match(str(path)) or not os.path.lexists(path):
-                continue
-            if path.is_symlink() and not path.is_dir():
-                self.add_link(str(_without_links(path)), str(path.readlink()))
-            elif path.is_file():
-                self.add_file(path)
 
     def add_needed(self) -> None:
         """The shared libraries and the loader that the layer's programs need."""
