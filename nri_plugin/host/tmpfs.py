@@ -28,7 +28,8 @@ _MAX_STACKED: Final = 16
 
 def _mount(path: Path, source: str, options: str) -> None:
     target, flags = os.fsencode(path), _NOSUID | _NODEV
-    _check(libc.LIBC.mount(source.encode(), target, b"tmpfs", flags, options.encode()), path)
+    if libc.LIBC.mount(source.encode(), target, b"tmpfs", flags, options.encode()) != 0:
+        raise libc.error(path)
 
 
 def mount(
@@ -66,8 +67,3 @@ def clear(path: Path) -> None:
         path.rmdir()
     except FileNotFoundError:
         return
-
-
-def _check(result: int, path: Path) -> None:
-    if result != 0:
-        raise libc.error(path)
