@@ -24,7 +24,6 @@ _LATENCY_BUCKETS_S: Final = (
 )
 """Up to the runtime's default timeout of 2 s; after 1.5 s the agent answers an error."""
 
-
 _CONTAINER: Final = ("namespace", "pod", "container", "uuid")
 """A container and a GPU. `container` is empty where the containers of a pod share its grant."""
 

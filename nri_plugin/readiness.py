@@ -70,11 +70,9 @@ class Readiness:
 
 
 class Watchdog:
-    """Active from the first `feed` until `close`. Reports where the event loop hangs.
-
-    Python's faulthandler uses a C thread, which needs neither the event loop nor the interpreter.
-    It does not cover a stopped process (SIGSTOP).
-    """
+    """Active from the first `feed` until `close`. Reports where the event loop hangs. Python's
+    faulthandler uses a C thread, which needs neither the event loop nor the interpreter. It does
+    not cover a stopped process (SIGSTOP)."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

@@ -35,7 +35,6 @@ _CHECKS: Final = {
     "clang-format": ["clang-format", "--dry-run", "-Werror"],
 }
 
-
 _MAX_COLUMNS: Final = 120
 _VAGUE: Final = re.compile(
     r"(?<![a-z])(who|whom|whoever|nobody|somebody|anybody|everybody|everyone|anyone|someone)"

@@ -22,11 +22,7 @@ MEMORY_BYTES: Final[Mapping[str, Sequence[str]]] = {
     "cuMemAllocHost_v2": "b",
 }
 """Entries that return addresses; the product of these parameters is the size in bytes."""
-IMAGES: Final = {
-    ("cuModuleLoadData", "b"),
-    ("cuModuleLoadDataEx", "b"),
-    ("cuLibraryLoadData", "b"),
-}
+IMAGES: Final = {("cuModuleLoadData", "b"), ("cuModuleLoadDataEx", "b"), ("cuLibraryLoadData", "b")}
 FILES: Final = {("cuModuleLoad", "b")}
 KERNELS: Final[Mapping[str, str]] = {"cuModuleGetFunction": "c", "cuLibraryGetKernel": "c"}
 GLOBALS: Final[Mapping[str, str]] = {"cuModuleGetGlobal_v2": "d", "cuLibraryGetGlobal": "d"}

@@ -49,7 +49,6 @@ class GpuGrant:
 Grants = Mapping[str, Sequence[GpuGrant]]
 """Container name to its GPUs. In the container the driver numbers them by minor, in any order."""
 
-
 Environment = Mapping[str, Mapping[str, str]]
 """Variables by container name."""
 

@@ -58,11 +58,9 @@ def memory(handle: object) -> Mapping[int, int | None] | None:
 
 
 def utilization(handle: object) -> Mapping[int, int] | None:
-    """Return percent by process; None: the GPU has no such figures (MIG).
-
-    The driver keeps several samples of a process, and those of a process that has exited. It may
-    write numbers above 100 percent where it has none.
-    """
+    """Return percent by process; None: the GPU has no such figures (MIG). The driver keeps several
+    samples of a process, and those of a process that has exited. It may write numbers above 100
+    percent where it has none."""
     since_us = time.time_ns() // 1000 - _SAMPLES_US
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)

@@ -11,11 +11,9 @@ NO_ANSWER: Final = "NoAnswer"
 
 
 class KubeError(Exception):
-    """The API server rejected a request, or did not answer.
-
-    status: the HTTP status; 0 if no answer arrived. reason: Kubernetes' reason (NotFound, Conflict,
-    Expired, ...), or UNREACHABLE or NO_ANSWER.
-    """
+    """The API server rejected a request, or did not answer. status: the HTTP status; 0 if no answer
+    arrived. reason: Kubernetes' reason (NotFound, Conflict, Expired, ...), or UNREACHABLE or
+    NO_ANSWER."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}" if message else reason)

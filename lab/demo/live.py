@@ -28,7 +28,6 @@ _DO_S: Final = 120.0
 _DONE: Final = "✓ "
 """The prefix of a successful step's line at the cluster's start (progress.py)."""
 
-
 _AGAIN_S: Final = 0.1
 
 

@@ -47,11 +47,9 @@ def parse(parent: Object, status: Stat) -> tuple[Edits, AbstractSet[int]]:
 
 
 def opened(edits: Edits, gids: AbstractSet[int]) -> Edits:
-    """Give all users of the container what these groups may do with its device nodes.
-
-    NRI has no field for a process's groups. The node is the container's own, and each process of
-    the container would be in the group.
-    """
+    """Give all users of the container what these groups may do with its device nodes. NRI has no
+    field for a process's groups. The node is the container's own, and each process of the container
+    would be in the group."""
     return replace(
         edits,
         devices=tuple(

@@ -168,10 +168,8 @@ class Generator:
 
 def render(reply: bytes, uuids: Sequence[str], root: DriverRoot = WITHOUT_MOUNT) -> tuple[str, str]:
     """Return the devices of these GPUs from nvidia-ctk's output, and which are missing; "": none.
-
     The paths are the host's. A GPU without a device does not affect the others. Raises ChildError
-    if no GPU has one.
-    """
+    if no GPU has one."""
     device_names: list[str] = []
     best: Mapping[str, Any] = {}
     kept: Mapping[str, Any] = {}

@@ -25,7 +25,6 @@ _SCRIPTS_MAX: Final = 6
 _PATH_PARTS_MAX: Final = 256
 _READ_MAX: Final = 1 << 62
 
-
 Read = Callable[[int, int], bytes]
 """Read(offset, size): at most `size` bytes of the file, fewer at its end."""
 

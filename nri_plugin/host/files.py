@@ -98,11 +98,9 @@ class RunDirectory:
             raise FilesError(f"{error.filename or path}: {error.strerror}") from error
 
     def add_preloads(self, plan: ContainerPlan, preloads: Mapping[str, Sequence[bytes]]) -> None:
-        """Append the image's own libraries to ours, by the path of the preload file.
-
-        Writes in place, because the file is mounted, and before any program reads it. Idempotent.
-        Raises FilesError, and Refused if there are too many libraries.
-        """
+        """Append the image's own libraries to ours, by the path of the preload file. Writes in
+        place, because the file is mounted, and before any program reads it. Idempotent. Raises
+        FilesError, and Refused if there are too many libraries."""
         for place, entries in preloads.items():
             path = self.root / (plan.key or "") / plan.preloads[place]
             whole = preload_list.merged(_PRELOAD, entries)

@@ -28,11 +28,9 @@ OTHER_VARIABLES: Final = "swarm-resource"
 
 
 def default(containerd_state: Path, sandbox_ids: Iterable[str]) -> str | None:
-    """Return the program of containerd's default runtime; None: no sandbox shows it.
-
-    sandbox_ids: of pods with the default runtime handler. The newest counts: the default may have
-    changed while older ones run.
-    """
+    """Return the program of containerd's default runtime; None: no sandbox shows it. sandbox_ids:
+    of pods with the default runtime handler. The newest counts: the default may have changed while
+    older ones run."""
     programs = [_program(containerd_state, each) for each in sandbox_ids]
     newest = max(filter(None, programs), default=None)
     return newest[1] if newest else None

@@ -39,7 +39,6 @@ Handler: TypeAlias = Callable[[session_events.Request], Answer[Reply]]
 BUDGET_SHARE: Final = 0.75
 """Fraction of the runtime's request timeout after which we answer with an error."""
 
-
 _MAX_TEXT_CHARS: Final = 2000
 """Refusals quote the tenant's text; the limit keeps events and logs readable."""
 

@@ -29,7 +29,6 @@ _LEVELS: Final[Mapping[Outcome, int]] = {
     Outcome.ERROR: logging.ERROR,
 }
 
-
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 

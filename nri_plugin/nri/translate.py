@@ -122,10 +122,8 @@ def _value(message: Any, field: str) -> int | None:
 
 def key_of(message: nri.Container, run_dir: str) -> str | None:
     """Return the directory under `run_dir` that the container has mounted; None: none of ours.
-
     Derived from the container's own mounts, which the runtime keeps, so that a restarted agent
-    obtains the same result.
-    """
+    obtains the same result."""
     for mount in message.mounts:
         if mount.destination == names.CONTAINER_DIR:
             parent, key = posixpath.split(posixpath.normpath(mount.source))

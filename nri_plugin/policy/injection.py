@@ -66,11 +66,9 @@ def our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> Se
 
 @dataclass(frozen=True, slots=True)
 class GpuEdits:
-    """Edits for every container that has the GPUs.
-
-    mounts: the driver's. forwarders: ours in the place of its libraries, and what they load.
-    in_the_way: those of the driver's mounts that may conflict with ours.
-    """
+    """Edits for every container that has the GPUs. mounts: the driver's. forwarders: ours in the
+    place of its libraries, and what they load. in_the_way: those of the driver's mounts that may
+    conflict with ours."""
 
     edits: Edits
     mounts: Sequence[Mount]

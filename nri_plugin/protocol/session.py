@@ -193,11 +193,9 @@ class Session:
         return b"".join(frames)
 
     def respond(self, request_id: int, reply: Message | None = None) -> bool:
-        """Answer a Request with success; None is its empty reply.
-
-        False if the reply exceeds ttrpc's limit: the runtime is sent an error instead, which does
-        not let the container through.
-        """
+        """Answer a Request with success; None is its empty reply. False if the reply exceeds
+        ttrpc's limit: the runtime is sent an error instead, which does not let the container
+        through."""
         due = self._open.get(request_id)
         if due is not None and reply is not None and not isinstance(reply, due):
             raise LocalProtocolError(f"a {type(reply).__name__} where a {due.__name__} is due")

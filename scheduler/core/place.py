@@ -53,10 +53,8 @@ class Share:
 @dataclass(frozen=True, slots=True)
 class Peak:
     """The most that a pod holds of one GPU at any moment of its life; it is held throughout.
-
     memory_percent: the floor of what was requested, as ratios and in bytes; at most 100.
-    core_percent None: none of its shares of this GPU requests core.
-    """
+    core_percent None: none of its shares of this GPU requests core."""
 
     uuid: str
     minor: int

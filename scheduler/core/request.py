@@ -16,11 +16,9 @@ WHOLE_PERCENT: Final = 100
 
 
 class Phase(Enum):
-    """When a container runs.
-
-    INIT containers run one after the other and end before the main ones start. A SIDECAR starts in
-    order among them and stays. MAIN ones run together, beside all sidecars.
-    """
+    """When a container runs. INIT containers run one after the other and end before the main ones
+    start. A SIDECAR starts in order among them and stays. MAIN ones run together, beside all
+    sidecars."""
 
     INIT = "init"
     SIDECAR = "sidecar"

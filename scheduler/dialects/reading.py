@@ -28,10 +28,8 @@ Json = Mapping[str, Any]
 Writer = Callable[[Placement, Sequence[Gpu], int], "Outputs"]
 """Given the placement, the node's GPUs and nanoseconds since the epoch."""
 
-
 FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
 """Resources that another component allocates, in every dialect that does not define them."""
-
 
 MAX_REFUSAL: Final = 1024
 """Characters, as in an event. The extender repeats a refusal for each candidate node."""
@@ -117,7 +115,6 @@ _MAX_MIB: Final = MAX_BYTES // MIB_BYTES
 MIB: Final = Bound(_MAX_MIB, f"1 to {_MAX_MIB} MiB, a number without a unit")
 GPUS: Final = Bound(names.MAX_GPUS, f"1 to {names.MAX_GPUS}")
 PERCENT: Final = Bound(WHOLE_PERCENT, f"1 to {WHOLE_PERCENT}")
-
 
 POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.SPREAD)}
 """Policies that a pod may choose."""
