@@ -45,28 +45,23 @@ settings.register_profile(
 settings.load_profile("busy machine")
 
 
-def _why_no_sim() -> str | None:
-    missing = [tool for tool in ("gcc", "cmake", "make") if shutil.which(tool) is None]
-    return f"not installed: {', '.join(missing)} (make setup installs them)" if missing else None
-
-
-def _why_no_node() -> str | None:
-    if os.geteuid() != 0:
-        return "a private containerd needs root: sudo make test"
-    missing = [tool for tool in ("runc", "unshare", "busybox") if shutil.which(tool) is None]
-    return f"not installed: {', '.join(missing)} (make setup installs them)" if missing else None
+def _not_installed(*tools: str) -> str:
+    missing = [tool for tool in tools if shutil.which(tool) is None]
+    return f"not installed: {', '.join(missing)} (make setup installs them)" if missing else ""
 
 
 @functools.cache
-def _why_no_cluster() -> str | None:
-    if kubernetes.find() is None or kubernetes.find_helm() is None:
-        return "no programs of Kubernetes, or no Helm: make setup builds them"
-    return None
-
-
-@functools.cache
-def _why_no_e2e() -> str | None:
-    return _why_no_node() or _why_no_cluster()
+def _why_not(tier: str) -> str:
+    """Why this machine cannot run a tier; empty: it can."""
+    if tier == "sim":
+        return _not_installed("gcc", "cmake", "make")
+    if tier == "node":
+        without_root = "a private containerd needs root: sudo make test"
+        return without_root if os.geteuid() else _not_installed("runc", "unshare", "busybox")
+    if tier == "cluster":
+        there = kubernetes.find() and kubernetes.find_helm()
+        return "" if there else "no programs of Kubernetes, or no Helm: make setup builds them"
+    return _why_not("node") or _why_not("cluster")
 
 
 @functools.cache
@@ -145,22 +140,13 @@ def _start_order(item: pytest.Item) -> int:
     return 1 if item.nodeid.startswith(tuple(_TOGETHER)) else 3
 
 
-_TIERS: dict[str, Callable[[], str | None]] = {
-    "sim": _why_no_sim,
-    "node": _why_no_node,
-    "cluster": _why_no_cluster,
-    "e2e": _why_no_e2e,
-}
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if sanitizers.PRESET != sanitizers.SHIPPED and item.get_closest_marker("shipped"):
         pytest.skip("of the library as it is shipped: a sanitizer's build is another")
-    for tier, why_not in _TIERS.items():
+    for tier in ("sim", "node", "cluster", "e2e"):
         if item.get_closest_marker(tier) is None:
             continue
-        reason = why_not()
-        if reason is None:
+        if not (reason := _why_not(tier)):
             if tier == "node":
                 _own_mounts()
             continue

@@ -7,10 +7,13 @@ import ast
 import asyncio
 import contextlib
 import functools
+import re
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, ParamSpec
+from typing import Any, Final, ParamSpec
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 MIB: Final = 1 << 20
@@ -19,6 +22,7 @@ _DEADLINE_S: Final = 120.0
 _POLL_S: Final = 0.02
 _LONGEST_POLL_S: Final = 0.5
 _TRIES: Final = 3
+_RUN: Final[dict[str, Any]] = {"cwd": ROOT, "text": True, "capture_output": True, "check": False}
 _P = ParamSpec("_P")
 
 
@@ -40,6 +44,12 @@ async def until_async(condition: Callable[[], object]) -> None:
             await asyncio.sleep(_POLL_S / 2)
 
 
+def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A program that has exited, in the checkout unless told otherwise. options:
+    subprocess.run's."""
+    return subprocess.run([*map(str, command)], **{**_RUN, **options})
+
+
 def table_below(text: str, heading: str) -> list[list[str]]:
     """The rows of a document's table below a heading, as cells."""
     lines = text[text.index(f"| {heading} |") :].splitlines()
@@ -51,6 +61,38 @@ def table_below(text: str, heading: str) -> list[list[str]]:
     return rows
 
 
+def defined_tests() -> dict[str, Path]:
+    """The file of each test, by its name."""
+    return {
+        node.name: path
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+    }
+
+
+def assert_metrics(text: str, metrics: Any) -> None:
+    """A document's table of metrics has the names, types and labels of the code."""
+    suffixes = {"counter": "_total", "info": "_info"}
+    known = {
+        family.name + suffixes.get(family.type, ""): family.type
+        for family in metrics.registry.collect()
+        if not family.name.startswith("process_")
+    }
+    written = {row[0].strip("`"): row for row in table_below(text, "metric")}
+    assert {name: row[1] for name, row in written.items()} == known
+    labelled = {
+        metric._name: metric._labelnames
+        for metric in vars(metrics).values()
+        if hasattr(metric, "_labelnames")
+    }
+    for name, row in written.items():
+        of_info = ("name", "version", "nri")
+        expected = of_info if row[1] == "info" else labelled[name.removesuffix("_total")]
+        assert tuple(re.findall(r"`(\w+)`", row[2])) == expected, name
+
+
 def imported(source: bytes) -> set[str]:
     """Top-level names of the modules that a file imports, wherever in it."""
     found: set[str] = set()
@@ -60,6 +102,23 @@ def imported(source: bytes) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.split(".")[0])
     return found
+
+
+_DISTRIBUTIONS: Final = {
+    "_cffi_backend": "cffi",
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "prometheus_client": "prometheus-client",
+    "pynvml": "nvidia-ml-py",
+    "yaml": "PyYAML",
+}
+"""Modules whose import name differs from the name of their distribution."""
+
+
+def distributions(modules: Iterable[str]) -> set[str]:
+    """The distributions that have these modules; Python's own are left out."""
+    foreign = {*modules} - sys.stdlib_module_names
+    return {_DISTRIBUTIONS.get(name, name) for name in foreign}
 
 
 def measured(test: Callable[_P, None]) -> Callable[_P, None]:

@@ -20,8 +20,7 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 from tests import pauses
 
@@ -42,19 +41,10 @@ class Talker:
         ):
             if code:
                 raise SystemExit(f"no context: {code}")
-        self._commands: Mapping[str, Callable[..., str]] = {
-            "alloc": self._alloc,
-            "free": self._free,
-            "export": self._export,
-            "open": self._open,
-            "close": self._close,
-            "info": self._info,
-            "fork": self._fork,
-            "stop": self._stop,
-        }
 
     def answer(self, words: Sequence[str]) -> str:
-        return self._commands[words[0]](*words[1:])
+        """A command is a method of its name."""
+        return str(getattr(self, f"_{words[0]}")(*words[1:]))
 
     def _keep(self, code: int, address: ctypes.c_uint64) -> str:
         if code:
@@ -104,18 +94,14 @@ class Talker:
         return "0"
 
 
-_DONE: Final = "exit"
-_UNPAUSING: Final = "--unpausing"
-
-
 def main(*options: str) -> None:
-    if _UNPAUSING in options:
+    if "--unpausing" in options:
         pauses.forbid()
     talker = Talker()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        if line.strip() == _DONE:
+        if line.strip() == "exit":
             return
         sys.stdout.write(talker.answer(line.split()) + "\n")
         sys.stdout.flush()

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, defined_tests
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 CALL = re.compile(r"`(cu[A-Z]\w+)(\.\.\.)?`")
 HOOK, END = r"HOOK\(", r"(_v\d)?,"
-
-
-def defined_tests() -> set[str]:
-    return {
-        node.name
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_bytes()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
 
 
 def test_each_test_that_a_document_names_is_there() -> None:

@@ -9,34 +9,13 @@ from nri_plugin.doctor.checks import examine
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.refusals import Reason
 from tests.nri_plugin.doctor.whole_node import WHOLE
-from tests.support import ROOT, table_below
+from tests.support import ROOT, assert_metrics, table_below
 
 TEXT = (ROOT / "docs/operations.md").read_text()
 
 
 def test_the_metrics_are_those_of_the_code() -> None:
-    suffixes = {"counter": "_total", "info": "_info"}
-    known = {
-        family.name + suffixes.get(family.type, ""): family.type
-        for family in Metrics().registry.collect()
-        if not family.name.startswith("process_")
-    }
-    written = {row[0].strip("`"): row[1] for row in table_below(TEXT, "metric")}
-    assert written == known
-
-
-def test_the_labels_are_those_of_the_code() -> None:
-    metrics = Metrics()
-    labelled = {
-        metric._name: metric._labelnames
-        for metric in vars(metrics).values()
-        if hasattr(metric, "_labelnames")
-    }
-    for row in table_below(TEXT, "metric"):
-        name = row[0].strip("`").removesuffix("_total").removesuffix("_info")
-        written = tuple(re.findall(r"`(\w+)`", row[2]))
-        expected = ("name", "version", "nri") if row[1] == "info" else labelled[name]
-        assert written == expected, name
+    assert_metrics(TEXT, Metrics())
 
 
 def test_the_doctors_checks_are_those_of_the_code() -> None:

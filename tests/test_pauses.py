@@ -6,12 +6,11 @@ A filter that matches nothing would let tests/shim/region/test_killpoints.py pas
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import run
 
 
 @pytest.mark.parametrize(
@@ -23,5 +22,4 @@ from tests.support import ROOT
 )
 def test_a_pause_of_the_librarys_kind_ends_it(pause: str, status: int) -> None:
     program = f"from tests import pauses; pauses.forbid(); {pause}"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
-    assert done.returncode == status
+    assert run(sys.executable, "-c", program).returncode == status

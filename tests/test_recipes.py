@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, run
 
 _FOLDERS = ("gpuslice", "docs", "manifests", "nri_plugin", "scheduler", "tests", "lab")
 _FOLDERS_OF_TOOLS = ("tools", "simgpu", "shim", "bench", "traces")
@@ -73,13 +72,13 @@ def test_a_recipe_works(title: str, tmp_path: Path) -> None:
     program, expected = RECIPES[title]
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
 
-    def run(*command: str) -> str:
-        done = subprocess.run(command, cwd=tmp_path, env=environ, text=True, capture_output=True)
+    def output(*command: str) -> str:
+        done = run(*command, cwd=tmp_path, env=environ)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     (change,) = re.findall(r"\]\((tests/recipes/\w+\.diff)\)", section)
-    run("git", "apply", "-p0", "-C1", str(ROOT / change))
+    output("git", "apply", "-p0", "-C1", str(ROOT / change))
     for command in re.findall(r"^\$ python (.*)$", section, re.MULTILINE):
-        run("bash", "-c", f"{sys.executable} {command}")
-    assert expected in run(sys.executable, "-c", program)
+        output("bash", "-c", f"{sys.executable} {command}")
+    assert expected in output(sys.executable, "-c", program)

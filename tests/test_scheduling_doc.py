@@ -11,7 +11,7 @@ from scheduler.endpoint import PAGES
 from scheduler.events import REASONS
 from scheduler.metrics import Metrics
 from tests.scheduler import commands
-from tests.support import ROOT, table_below
+from tests.support import ROOT, assert_metrics, table_below
 
 TEXT = (ROOT / "docs/scheduling.md").read_text()
 
@@ -38,21 +38,7 @@ def test_the_pages_are_those_of_the_code() -> None:
 
 
 def test_the_metrics_are_those_of_the_code() -> None:
-    metrics = Metrics()
-    known = {
-        family.name + ("_total" if family.type == "counter" else ""): family.type
-        for family in metrics.registry.collect()
-        if not family.name.startswith("process_")
-    }
-    written = {row[0].strip("`"): row for row in table_below(TEXT, "metric")}
-    assert {name: row[1] for name, row in written.items()} == known
-    labelled = {
-        metric._name: metric._labelnames
-        for metric in vars(metrics).values()
-        if hasattr(metric, "_labelnames")
-    }
-    for name, row in written.items():
-        assert tuple(re.findall(r"`(\w+)`", row[2])) == labelled[name.removesuffix("_total")], name
+    assert_metrics(TEXT, Metrics())
 
 
 def test_the_events_are_those_of_the_code() -> None:

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, imported
+from tests.support import ROOT, distributions, imported, run
+
+pytestmark = pytest.mark.sim
 
 PACKAGES = {"gpuslice", "nri_plugin", "scheduler", "shim"}
-# Modules whose import name differs from the name of their distribution.
-DISTRIBUTIONS = {
-    "_cffi_backend": "cffi",
-    "grpc": "grpcio",
-    "google": "protobuf",
-    "prometheus_client": "prometheus-client",
-    "pynvml": "nvidia-ml-py",
-    "yaml": "PyYAML",
-}
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     into = tmp_path_factory.mktemp("wheel")
     options = ["--no-build-isolation", "--no-deps", "--quiet", "--wheel-dir", str(into)]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", *options, str(ROOT)], text=True, capture_output=True
-    )
+    done = run(sys.executable, "-m", "pip", "wheel", *options, ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = into.iterdir()
     return built
 
 
-@pytest.mark.sim
 def test_the_wheel_holds_the_library_beside_its_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {"shim/libvgpu.so", "shim/forwarder.so"} <= {*names}
@@ -46,29 +35,20 @@ def test_the_wheel_holds_the_library_beside_its_package(wheel: Path) -> None:
     assert not [name for name in names if name.endswith(sources)]
 
 
-@pytest.mark.sim
 def test_what_is_installed_declares_what_it_imports(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
     required = re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.MULTILINE)
     declared = {re.split("[<>=]", each)[0] for each in required if "extra ==" not in each}
-    foreign: set[str] = set()
-    for name in archive.namelist():
-        if name.endswith(".py"):
-            foreign |= imported(archive.read(name)) - sys.stdlib_module_names - PACKAGES
-    assert {DISTRIBUTIONS.get(name, name) for name in foreign} == declared
+    sources = (archive.read(name) for name in archive.namelist() if name.endswith(".py"))
+    foreign = set().union(*map(imported, sources)) - PACKAGES
+    assert distributions(foreign) == declared
 
 
-@pytest.mark.sim
 def test_the_installed_agent_and_command_start(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     for module in ("nri_plugin", "shim"):
-        done = subprocess.run(
-            [sys.executable, "-m", module, "--help"],
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
-            text=True,
-            capture_output=True,
-        )
+        environ = {"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"}
+        done = run(sys.executable, "-m", module, "--help", cwd=tmp_path, env=environ)
         assert done.returncode == 0, done.stderr
         assert "usage:" in done.stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -14,11 +14,11 @@ from lab.node.catalogue import PYTHON_IMAGE
 from tests.bystanders.pods import BYSTANDERS, DEBUG_PROFILES
 from tests.cluster.installing import install
 from tests.cluster.server import Server
-
-Json = dict[str, Any]
+from tests.node.kubelet import Json
 
 NODE: Final = "n1"
 _GROUP: Final = names.DEVICE_API_VERSION.partition("/")[0]
+_SCHEMA: Final[Json] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 KOORDINATORS_KIND: Final[Json] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -36,48 +36,32 @@ KOORDINATORS_KIND: Final[Json] = {
                 "served": True,
                 "storage": True,
                 "subresources": {"status": {}},
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "x-kubernetes-preserve-unknown-fields": True,
-                    }
-                },
+                "schema": {"openAPIV3Schema": _SCHEMA},
             }
         ],
     },
 }
 """It differs from ours, and so would show whether ours replaced it."""
 ACCOUNT: Final = "system:serviceaccount:koordinator-system:koord-scheduler"
-_RIGHTS: Final = (
-    {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koordinator-system"}},
-    {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": "koord-scheduler-role"},
-        "rules": [
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch", "update"]},
-            {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
-            {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
-        ],
-    },
-    {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": "koord-scheduler-rolebinding"},
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": "koord-scheduler-role",
-        },
-        "subjects": [
-            {
-                "kind": "ServiceAccount",
-                "name": "koord-scheduler",
-                "namespace": "koordinator-system",
-            }
-        ],
-    },
-)
+_RBAC: Final = "rbac.authorization.k8s.io"
+_ROLE: Final[Json] = {
+    "apiVersion": f"{_RBAC}/v1",
+    "kind": "ClusterRole",
+    "metadata": {"name": "koord-scheduler-role"},
+    "rules": [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "patch", "update"]},
+        {"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]},
+        {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
+    ],
+}
+_SUBJECT: Final = {"name": "koord-scheduler", "namespace": "koordinator-system"}
+_GRANTED: Final[Json] = {
+    "apiVersion": f"{_RBAC}/v1",
+    "kind": "ClusterRoleBinding",
+    "metadata": {"name": "koord-scheduler-rolebinding"},
+    "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": _ROLE["metadata"]["name"]},
+    "subjects": [{"kind": "ServiceAccount", **_SUBJECT}],
+}
 """As in Koordinator's chart."""
 
 
@@ -85,10 +69,10 @@ _RIGHTS: Final = (
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Koordinator was installed first. `without` lists what had no share then."""
     with ControlPlane(tmp_path_factory.mktemp("bystanders")) as started:
-        started.apply_json(KOORDINATORS_KIND, *_RIGHTS)
         spaces = {raw["metadata"]["namespace"] for raw in BYSTANDERS.values()} - {"default"}
-        made = ({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": s}} for s in spaces)
-        started.apply_json(*made)
+        named = ({"name": each} for each in sorted({*spaces, _SUBJECT["namespace"]}))
+        made = ({"apiVersion": "v1", "kind": "Namespace", "metadata": each} for each in named)
+        started.apply_json(*made, KOORDINATORS_KIND, _ROLE, _GRANTED)
         with Server(started) as server:
             assert server.ask("POST", "/api/v1/nodes", {"metadata": {"name": NODE}}).done
         install(started)

@@ -3,12 +3,12 @@ capabilities, namespaces, annotations. By the row of docs/failures.md."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gpuslice.contract import names
 from lab.node.catalogue import PYTHON_IMAGE
-
-Json = dict[str, Any]
+from tests.node.kubelet import Json
 
 KOORD_SCHEDULER: Final = "koord-scheduler"
 OTHER_PLUGIN: Final = "other"
@@ -18,25 +18,28 @@ RDMA: Final = '{"rdma":[{"minor":0,"id":"0000:1f:00.0","resources":{"koordinator
 
 def container(
     name: str,
-    host: dict[str, str] | None = None,
-    add: tuple[str, ...] = (),
+    host: Mapping[str, str] | None = None,
+    add: Sequence[str] = (),
+    security: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Json:
-    """host: path inside to the host's path; `:ro` and a propagation may follow the latter."""
-    mounts = []
-    for inside, written in (host or {}).items():
+    """host: path inside to the host's path; `:ro` and a propagation may follow the latter. add:
+    capabilities."""
+    host = host or {}
+    mounts: list[Json] = []
+    for inside, written in host.items():
         _, *options = written.split(":")
         mount = {"name": _volume(written), "mountPath": inside, "readOnly": "ro" in options}
         propagated = [each for each in options if each != "ro"]
         mounts.append(mount | ({"mountPropagation": propagated[0]} if propagated else {}))
-    security = {"capabilities": {"add": list(add)}} if add else {}
+    capabilities = {"capabilities": {"add": list(add)}} if add else {}
     return {
         "name": name,
         "image": PYTHON_IMAGE,
         "command": ["sleep", "infinity"],
         "volumeMounts": mounts,
-        "securityContext": security | more.pop("security", {}),
-        "_host": list((host or {}).values()),
+        "securityContext": {**capabilities, **(security or {})},
+        "_host": list(host.values()),
         **more,
     }
 
@@ -65,7 +68,29 @@ def _volume(written: str) -> str:
     return "host" + "".join(each if each.isalnum() else "-" for each in written.lower()).rstrip("-")
 
 
+_PRIVILEGED: Final = {"privileged": True}
 _ON_THE_HOST: Final[Json] = {"hostPID": True, "hostNetwork": True}
+_FILE_SYSTEMS: Final = {
+    "/host/proc": "/proc:ro",
+    "/host/sys": "/sys:ro",
+    "/host/root": "/:ro:HostToContainer",
+}
+_NETWORK: Final = {
+    "/var/run/calico": "/var/run/calico",
+    "/sys/fs/bpf": "/sys/fs/bpf:Bidirectional",
+    "/host/run": "/run",
+}
+_VOLUMES: Final = {"/var/lib/kubelet": "/var/lib/kubelet:Bidirectional", "/dev": "/dev"}
+_OF_GPUS: Final = {
+    names.ENV_VISIBLE_DEVICES: "all",
+    names.ENV_MEMORY_LIMIT: "1g",
+    "LD_PRELOAD": "/opt/lib/libown.so",
+}
+
+
+def _environ(variables: Mapping[str, str]) -> list[Json]:
+    return [{"name": name, "value": value} for name, value in variables.items()]
+
 
 BYSTANDERS: Final[dict[str, Json]] = {
     "an ordinary pod": pod("web", container("nginx")),
@@ -73,16 +98,7 @@ BYSTANDERS: Final[dict[str, Json]] = {
         "node-debugger-n1-legacy", container("debugger", {"/host": "/"}), **_ON_THE_HOST
     ),
     "node-exporter": pod(
-        "node-exporter",
-        container(
-            "node-exporter",
-            {
-                "/host/proc": "/proc:ro",
-                "/host/sys": "/sys:ro",
-                "/host/root": "/:ro:HostToContainer",
-            },
-        ),
-        **_ON_THE_HOST,
+        "node-exporter", container("node-exporter", _FILE_SYSTEMS), **_ON_THE_HOST
     ),
     "DCGM exporter": pod(
         "dcgm-exporter",
@@ -90,7 +106,7 @@ BYSTANDERS: Final[dict[str, Json]] = {
             "exporter",
             {"/var/lib/kubelet/pod-resources": "/var/lib/kubelet/pod-resources:ro"},
             add=("SYS_ADMIN",),
-            env=[{"name": "DCGM_EXPORTER_KUBERNETES", "value": "true"}],
+            env=_environ({"DCGM_EXPORTER_KUBERNETES": "true"}),
         ),
         namespace="gpu-operator",
     ),
@@ -114,26 +130,14 @@ BYSTANDERS: Final[dict[str, Json]] = {
     "a CNI plugin": pod(
         "calico-node",
         container("install-cni", {"/host/opt/cni/bin": "/opt/cni/bin"}, init=True),
-        container(
-            "calico-node",
-            {
-                "/var/run/calico": "/var/run/calico",
-                "/sys/fs/bpf": "/sys/fs/bpf:Bidirectional",
-                "/host/run": "/run",
-            },
-            security={"privileged": True},
-        ),
+        container("calico-node", _NETWORK, security=_PRIVILEGED),
         namespace="calico-system",
         **_ON_THE_HOST,
     ),
     "a CSI driver": pod(
         "csi-node",
         container("node-driver-registrar", {"/registration": "/var/lib/kubelet/plugins_registry"}),
-        container(
-            "driver",
-            {"/var/lib/kubelet": "/var/lib/kubelet:Bidirectional", "/dev": "/dev"},
-            security={"privileged": True},
-        ),
+        container("driver", _VOLUMES, security=_PRIVILEGED),
         namespace="csi",
     ),
     "another NRI plugin": pod(
@@ -149,17 +153,7 @@ BYSTANDERS: Final[dict[str, Json]] = {
     "a CI agent with `/run` and `/var/run` writable": pod(
         "runner", container("runner", {"/run": "/run", "/var/run": "/var/run"}), namespace="ci"
     ),
-    "a pod with variables of GPUs": pod(
-        "cuda-image",
-        container(
-            "main",
-            env=[
-                {"name": names.ENV_VISIBLE_DEVICES, "value": "all"},
-                {"name": names.ENV_MEMORY_LIMIT, "value": "1g"},
-                {"name": "LD_PRELOAD", "value": "/opt/lib/libown.so"},
-            ],
-        ),
-    ),
+    "a pod with variables of GPUs": pod("cuda-image", container("main", env=_environ(_OF_GPUS))),
     "a pod to which Koordinator gave RDMA alone": pod(
         "mpi",
         container("worker"),

@@ -7,14 +7,13 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from lab.node.cri import Container, Pod, Process, Sandbox
+from lab.node.cri import Container, Pod, Sandbox
 from lab.node.cri_v1 import cri_pb2 as pb
 from lab.node.lab import Lab
 from nri_plugin.host import bundle
-
-Json = dict[str, Any]
+from tests.node.kubelet import Json, process, security
 
 _REAL: Final = ("/", "/proc", "/sys", "/dev")
 """The machine's own; other paths are the lab's."""
@@ -38,7 +37,7 @@ def start(lab: Lab, raw: Json) -> Running:
     """Raises CriError if a container is refused."""
     metadata, spec = raw["metadata"], raw["spec"]
     containers = [*spec.get("initContainers", ()), *spec["containers"]]
-    privileged = any(_security(each).get("privileged", False) for each in containers)
+    privileged = any(security(each).get("privileged", False) for each in containers)
     pid: Literal["NODE", "CONTAINER"] = "NODE" if spec.get("hostPID") else "CONTAINER"
     namespace = metadata.get("namespace", "default")
     pod = lab.cri.run_pod(
@@ -49,32 +48,11 @@ def start(lab: Lab, raw: Json) -> Running:
         Sandbox(pid=pid, privileged=privileged, namespace=namespace),
     )
     volumes = {each["name"]: _path(lab, each) for each in spec.get("volumes", ())}
-    made = tuple(pod.run(each["name"], _process(each, volumes)) for each in containers)
-    return Running(pod, made)
-
-
-def _security(container: Json) -> Json:
-    written: Json = container.get("securityContext", {})
-    return written
-
-
-def _process(container: Json, volumes: dict[str, Path]) -> Process:
-    mounts = container.get("volumeMounts", ())
-    places = {each["mountPath"]: volumes[each["name"]] for each in mounts}
-    read = {each["mountPath"] for each in mounts if each.get("readOnly")}
-    security = _security(container)
-    return Process(
-        container["image"],
-        container["command"],
-        {each["name"]: each["value"] for each in container.get("env", ())},
-        {inside: path for inside, path in places.items() if inside not in read},
-        {inside: path for inside, path in places.items() if inside in read},
-        {each["mountPath"]: each.get("mountPropagation", "None") for each in mounts},
-        user=security.get("runAsUser"),
-        capabilities=security.get("capabilities", {}).get("add", ()),
-        read_only=security.get("readOnlyRootFilesystem", False),
-        privileged=security.get("privileged", False),
-    )
+    made = []
+    for each in containers:
+        environ = {variable["name"]: variable["value"] for variable in each.get("env", ())}
+        made.append(pod.run(each["name"], process(each, each["image"], volumes, environ)))
+    return Running(pod, tuple(made))
 
 
 def _path(lab: Lab, volume: Json) -> Path:

@@ -13,9 +13,10 @@ import pytest
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from tests.bystanders.conftest import ACCOUNT, KOORDINATORS_KIND, NODE
-from tests.bystanders.pods import BYSTANDERS, KOORD_SCHEDULER, RDMA, Json
+from tests.bystanders.pods import BYSTANDERS, KOORD_SCHEDULER, RDMA
 from tests.cluster.admission.test_allocations import ALLOCATION
 from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.node.kubelet import Json
 from tests.requests.pods import asking, binding, container, pod, workloads
 from tests.support import until
 from tools import chart

@@ -3,20 +3,20 @@ runs, beside it, and after it has exited."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
 from gpuslice.contract import names
-from lab.node.catalogue import PYTHON_IMAGE
-from lab.node.cri import CriError, Process, Sandbox
+from lab.node.cri import CriError, Sandbox
 from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
-from tests.bystanders.pods import ROWS, Json
+from tests.bystanders.pods import ROWS
 from tests.bystanders.running import Running, start
-from tests.node.plugins import plugin
+from tests.node.kubelet import Json
+from tests.node.scene import OWN, plugin
 
 pytestmark = [pytest.mark.node, pytest.mark.cluster]
 
@@ -29,18 +29,16 @@ def _nothing(container: nri.Container, adjustment: nri.ContainerAdjustment) -> N
 
 @dataclass
 class Story:
-    """The specification or the reason of a failure, by phase and row."""
+    """By row. started: by phase, the runtime's specification, or the reason of a failure. ended:
+    in which phase a pod of which phase had ended."""
 
-    refused: dict[tuple[str, str], str] = field(default_factory=dict)
-    specifications: dict[tuple[str, str], list[str]] = field(default_factory=dict)
-    ended: list[tuple[str, str, str]] = field(default_factory=list)
-    """Phase, row, and in which phase it had ended."""
+    started: dict[str, dict[str, object]] = field(default_factory=lambda: defaultdict(dict))
+    ended: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
     log: str = ""
 
 
 @pytest.fixture(scope="module")
-def lab(build_dir: Path) -> Iterator[Lab]:
-    assert build_dir.is_dir()
+def bare_lab(build_dir: object) -> Iterator[Lab]:
     with Lab() as made:
         done = made.namespace.run(["mount", "--make-rshared", "/"])
         assert done.returncode == 0, done.stderr
@@ -48,11 +46,11 @@ def lab(build_dir: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def story(lab: Lab, bystanders: dict[str, Json]) -> Iterator[Story]:
+def story(bare_lab: Lab, bystanders: dict[str, Json]) -> Iterator[Story]:
     """Running pods end with the lab."""
-    recorded = Story()
+    lab, recorded = bare_lab, Story()
+    there: dict[tuple[str, str], Running] = {}
     with plugin(lab, _nothing):
-        there: dict[tuple[str, str], Running] = {}
         for phase in _PHASES:
             if phase == "beside":
                 lab.start_agent()
@@ -63,22 +61,31 @@ def story(lab: Lab, bystanders: dict[str, Json]) -> Iterator[Story]:
                 try:
                     running = start(lab, bystanders[row])
                 except CriError as error:
-                    recorded.refused[phase, row] = str(error)
+                    recorded.started[row][phase] = str(error)
                     continue
                 there[phase, row] = running
-                recorded.specifications[phase, row] = running.specifications(lab)
-            ended = (key for key, running in there.items() if not running.running())
-            recorded.ended += [(*key, phase) for key in ended]
+                recorded.started[row][phase] = running.specifications(lab)
+            for (began, row), running in there.items():
+                if not running.running():
+                    recorded.ended[row].append((began, phase))
         yield recorded
+
+
+@pytest.fixture
+def lab(bare_lab: Lab, story: Story) -> Lab:
+    """With its agent, after the story."""
+    if not bare_lab.agent_running:
+        bare_lab.start_agent()
+    return bare_lab
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_a_pod_without_a_share_starts_and_stays_unchanged(story: Story, row: str) -> None:
     """The runtime's whole specification is the same with the agent and without."""
-    assert {phase: text for (phase, of), text in story.refused.items() if of == row} == {}
-    before, *others = (story.specifications[phase, row] for phase in _PHASES)
-    assert others == [before, before]
-    assert [each for each in story.ended if each[1] == row] == []
+    started = story.started[row]
+    assert isinstance(started["before"], list), started
+    assert started == dict.fromkeys(_PHASES, started["before"])
+    assert story.ended[row] == []
 
 
 def test_the_agent_logs_no_warning_about_pods_without_a_share(story: Story) -> None:
@@ -93,24 +100,19 @@ def _device(container: nri.Container, adjustment: nri.ContainerAdjustment) -> No
     adjustment.linux.devices.add(path="/dev/nvidia0", type="c", major=195, minor=0)
 
 
-def test_a_gpu_that_nvidias_nri_plugin_gives(lab: Lab, story: Story) -> None:
+def test_a_gpu_that_nvidias_nri_plugin_gives(lab: Lab) -> None:
     """DCGM exporter and the like get their GPU this way. Their pods request no share."""
-    if not lab.agent_running:
-        lab.start_agent()
     with plugin(lab, _device, "nvidia-toolkit", "10"), lab.pod("dcgm-exporter") as pod:
-        assert Running(pod, (pod.run("main", Process(PYTHON_IMAGE)),)).running()
+        assert Running(pod, (pod.run("main", OWN),)).running()
 
 
-def test_a_pod_that_is_labelled_while_it_runs(lab: Lab, story: Story) -> None:
+def test_a_pod_that_is_labelled_while_it_runs(lab: Lab) -> None:
     """containerd keeps the labels of the sandbox, until the kubelet makes another one."""
-    if not lab.agent_running:
-        lab.start_agent()
-    process = Process(PYTHON_IMAGE)
     with lab.pod("train") as pod:
-        pod.run("main", process).stop()
-        pod.create("main", process, attempt=1).start()
+        pod.run("main", OWN).stop()
+        pod.create("main", OWN, attempt=1).start()
         uid = pod.uid
     for provider in (names.ISOLATION_PROVIDER, "mps"):
         label = {names.LABEL_ISOLATION_PROVIDER: provider}
         with lab.pod("train", None, label, Sandbox(uid=uid)) as pod:
-            assert Running(pod, (pod.run("main", process),)).running()
+            assert Running(pod, (pod.run("main", OWN),)).running()

@@ -19,8 +19,16 @@ EVERYTHING: Final = Path(__file__).with_name("everything.yaml")
 
 
 def objects(values: Json | None = None, *options: str) -> list[Json]:
-    """Those of an installation with these values; test hooks are left out."""
-    text = _rendered(f"--set-json={json.dumps(values or {})}", "--no-hooks", *options)
+    """Those of an installation with these values; hooks are left out."""
+    return with_hooks(f"--set-json={json.dumps(values or {})}", "--no-hooks", *options)
+
+
+def everything(*options: str) -> list[Json]:
+    return objects({}, f"--values={EVERYTHING}", *options)
+
+
+def with_hooks(*options: str) -> list[Json]:
+    text = _rendered(*options)
     return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 
 
@@ -38,9 +46,14 @@ def one(rendered: list[Json], kind: str, name: str) -> Json:
     return only
 
 
+def pod(rendered: list[Json], kind: str, name: str) -> Json:
+    """The spec of the object's pods."""
+    spec: Json = one(rendered, kind, name)["spec"]["template"]["spec"]
+    return spec
+
+
 def command(rendered: list[Json], kind: str, name: str, container: int = 0) -> list[str]:
-    pod = one(rendered, kind, name)["spec"]["template"]["spec"]
-    words: list[str] = pod["containers"][container]["command"]
+    words: list[str] = pod(rendered, kind, name)["containers"][container]["command"]
     return words
 
 

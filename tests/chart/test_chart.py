@@ -15,21 +15,31 @@ import yaml
 
 from gpuslice.contract import names
 from nri_plugin import command_line
-from tests.chart.rendering import EVERYTHING, command, keys, objects, one, runs_on
-from tests.support import imported
+from tests.chart.rendering import (
+    EVERYTHING,
+    Json,
+    command,
+    everything,
+    keys,
+    objects,
+    one,
+    pod,
+    runs_on,
+    with_hooks,
+)
+from tests.support import ROOT, imported
 from tools import chart, kubernetes
 
 pytestmark = pytest.mark.cluster
 
-Json = dict[str, Any]
 
-_SWITCHES: Final = ("scheduler", "agent", "distributor", "admission")
-_WITH_SCHEDULER: Final = {"gpuslice-dialects", "gpuslice-scheduler-names", "gpuslice-writer"}
-_WITH_AGENT: Final = {"gpuslice-agents"}
-_ALWAYS: Final = {
-    *("gpuslice-allocations", "gpuslice-requests", "gpuslice-environment"),
-    "gpuslice-resource-names",
-}
+def helm(*arguments: str) -> str:
+    place = f"--namespace={chart.NAMESPACE}"
+    done = subprocess.run(
+        [str(kubernetes.ensure_helm()), *arguments, place], text=True, capture_output=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_the_command_writes_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,18 +66,7 @@ def test_the_programs_of_the_chart_import_only_the_standard_library() -> None:
 
 @pytest.mark.parametrize("options", [[], [f"--values={EVERYTHING}"]], ids=["default", "everything"])
 def test_helm_finds_no_fault(options: list[str]) -> None:
-    command = [
-        str(kubernetes.ensure_helm()),
-        "lint",
-        "--strict",
-        "--quiet",
-        *options,
-        str(chart.CHART),
-    ]
-    done = subprocess.run(
-        [*command, f"--namespace={chart.NAMESPACE}"], text=True, capture_output=True
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
+    assert helm("lint", "--strict", "--quiet", *options, str(chart.CHART)).strip() == ""
 
 
 # --- components
@@ -96,29 +95,35 @@ def _check_references(rendered: list[Json]) -> None:
             assert set(mounts) <= volumes and len(set(mounts)) == len(mounts)
 
 
+_SWITCHES: Final = ("scheduler", "agent", "distributor", "admission")
+_POLICIES: Final[Mapping[str, set[str]]] = {
+    "": {"allocations", "requests", "environment", "resource-names"},
+    "scheduler": {"dialects", "scheduler-names", "writer"},
+}
+
+
 @pytest.mark.parametrize(
     "on", [_SWITCHES, *itertools.combinations(_SWITCHES, 3), *((each,) for each in _SWITCHES)]
 )
 def test_components_are_independent(on: tuple[str, ...]) -> None:
     rendered = objects({each: {"enabled": each in on} for each in _SWITCHES})
     _check_references(rendered)
-    workloads = {
-        each["metadata"]["name"].removeprefix("gpuslice-")
-        for each in rendered
-        if each["kind"] in ("Deployment", "DaemonSet")
-    }
-    assert workloads == set(on) - {"admission"}
-    policies = _WITH_AGENT if "agent" in on else set()
+
+    def found(*kinds: str) -> set[str]:
+        named = (name for kind, name in keys(rendered) if kind in kinds)
+        return {name.removeprefix("gpuslice-") for name in named}
+
+    assert found("Deployment", "DaemonSet") == set(on) - {"admission"}
+    policies = {"agents"} if "agent" in on else set()
     if "admission" in on:
-        policies = policies | _ALWAYS | (_WITH_SCHEDULER if "scheduler" in on else set())
-    assert {name for kind, name in keys(rendered) if kind.endswith("Policy")} == policies
-    accounts = {name for kind, name in keys(rendered) if kind == "ServiceAccount"}
-    assert accounts == {f"gpuslice-{each}" for each in ("scheduler", "agent") if each in on}
-    assert "Namespace" not in {kind for kind, _ in keys(rendered)}
+        policies |= _POLICIES[""] | (_POLICIES["scheduler"] if "scheduler" in on else set())
+    assert found("ValidatingAdmissionPolicy") == policies
+    assert found("ServiceAccount") == {"scheduler", "agent"} & set(on)
+    assert found("Namespace") == set()
 
 
 def test_everything_at_once_is_consistent() -> None:
-    rendered = objects({}, f"--values={EVERYTHING}", "--set=namespace.create=true")
+    rendered = everything("--set=namespace.create=true")
     _check_references(rendered)
     assert {kind for kind, _ in keys(rendered)} >= {
         *("Namespace", "ResourceQuota", "NetworkPolicy", "RuntimeClass", "PodMonitor"),
@@ -128,34 +133,29 @@ def test_everything_at_once_is_consistent() -> None:
 
 def test_on_openshift_every_pod_has_a_constraint_that_admits_it() -> None:
     """An agent or distributor is privileged or mounts a host's path; the others name a user."""
-    rendered = [
-        each
-        for each in yaml.safe_load_all(chart.render("--api-versions=security.openshift.io/v1"))
-        if each
-    ]
+    rendered = with_hooks("--api-versions=security.openshift.io/v1")
     allowed: dict[str, set[str]] = {}
     for each in rendered:
         role = each.get("roleRef", {}).get("name", "")
         if role.startswith("system:openshift:scc:"):
             allowed[role.rpartition(":")[2]] = {subject["name"] for subject in each["subjects"]}
-    for each in rendered:
-        if "template" not in each.get("spec", {}):
-            continue
-        pod = each["spec"]["template"]["spec"]
-        if any("hostPath" in volume for volume in pod.get("volumes", ())):
-            assert pod.get("serviceAccountName", "default") in allowed["privileged"]
+    templates = (each["spec"].get("template") for each in rendered if "spec" in each)
+    for spec in (each["spec"] for each in templates if each):
+        if any("hostPath" in volume for volume in spec.get("volumes", ())):
+            assert spec.get("serviceAccountName", "default") in allowed["privileged"]
         else:
-            assert pod["securityContext"]["runAsNonRoot"]
+            assert spec["securityContext"]["runAsNonRoot"]
     assert allowed["nonroot-v2"] == {f"system:serviceaccounts:{names.NAMESPACE}"}
     assert "openshift" not in str(objects())
 
 
 def test_argo_cd_applies_the_policies_after_the_scheduler() -> None:
-    waves = {
-        key: each["metadata"].get("annotations", {}).get("argocd.argoproj.io/sync-wave", "0")
-        for each, key in ((each, each["kind"]) for each in objects())
+    wave = "argocd.argoproj.io/sync-wave"
+    later = {
+        each["kind"]
+        for each in objects()
+        if each["metadata"].get("annotations", {}).get(wave, "0") == "1"
     }
-    later = {kind for kind, wave in waves.items() if wave == "1"}
     assert later == {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
 
 
@@ -168,10 +168,10 @@ def test_the_network_policy_covers_the_schedulers_pods_and_the_ports_of_their_me
     selected = spec["podSelector"]["matchLabels"].items()
     assert selected and selected <= template["metadata"]["labels"].items()
     (rule,) = spec["ingress"]
-    ((peer,),) = (each.items() for each in rule["from"])
-    kind, selector = peer
-    assert kind == "namespaceSelector"
-    assert selector["matchExpressions"][0]["values"] == [names.NAMESPACE, "a", "b"]
+    (peer,) = rule["from"]
+    assert peer.keys() == {"namespaceSelector"}
+    values = peer["namespaceSelector"]["matchExpressions"][0]["values"]
+    assert values == [names.NAMESPACE, "a", "b"]
     containers = template["spec"]["containers"]
     ports = {port["containerPort"] for each in containers for port in each["ports"]}
     assert {each["port"] for each in rule["ports"]} == ports
@@ -189,12 +189,8 @@ def test_the_agents_flags_are_its_own_and_their_defaults_too() -> None:
     """The defaults of values and of flags are the same, but for what a pod needs."""
     settings = _settings(command(objects(), "DaemonSet", "gpuslice-agent"))
     plain = _settings(["python", "-m", "nri_plugin", "--library=/opt/gpuslice/libvgpu.so"])
-    differing = {
-        field
-        for field in settings.__dataclass_fields__
-        if getattr(settings, field) != getattr(plain, field)
-    }
-    assert differing == {
+    fields = settings.__dataclass_fields__
+    assert {key for key in fields if getattr(settings, key) != getattr(plain, key)} == {
         *("host_root", "environment", "nri_socket", "cdi_dirs", "containerd_state"),
         *("kubelet_dir", "device_plugin_dir"),
     }
@@ -203,10 +199,13 @@ def test_the_agents_flags_are_its_own_and_their_defaults_too() -> None:
 
 
 def test_all_values_of_the_agent_become_flags() -> None:
-    rendered = objects({}, f"--values={EVERYTHING}")
-    pools = [f"gpuslice-agent-{pool}" for pool in ("plain", "operator")]
-    plain, operator = (_settings(command(rendered, "DaemonSet", pool)) for pool in pools)
+    """Every directory that a flag names is below a mount."""
+    rendered = everything()
     assert ("DaemonSet", "gpuslice-agent") not in keys(rendered)
+    named = ("gpuslice-agent-plain", "gpuslice-agent-operator")
+    pools = [one(rendered, "DaemonSet", name)["spec"] for name in named]
+    containers = [pool["template"]["spec"]["containers"][0] for pool in pools]
+    plain, operator = (_settings(each["command"]) for each in containers)
     assert (plain.strict, operator.strict) == (True, False)
     assert (plain.whole_gpus.reserved, operator.whole_gpus.reserved) == ({"6", "7"}, set())
     assert operator.driver_root == Path("/run/nvidia/driver")
@@ -214,61 +213,48 @@ def test_all_values_of_the_agent_become_flags() -> None:
     assert operator.nri_socket == Path("/host/var/run/nri/other.sock")
     assert operator.cdi_dirs[-1] == Path("/host/run/cdi-of-ours")
     assert operator.kubelet_dir == Path("/host/data/kubelet")
-    for settings in (plain, operator):
+    for pool, container, settings in zip(pools, containers, (plain, operator), strict=True):
         assert settings.core_forced and settings.managed_free and settings.refuse_unenforceable
         assert settings.code_bytes == 128 << 20
         assert settings.index == "60", "extraArgs come last"
         assert settings.allowed_capabilities == {"SYS_PTRACE"}
         assert "crun-fast" in settings.runtime_handlers
-
-
-def _daemon_set(values: Json | None = None) -> Json:
-    spec: Json = one(objects(values), "DaemonSet", "gpuslice-agent")["spec"]
-    return spec
-
-
-def test_the_agents_pod_has_what_it_needs() -> None:
-    spec = _daemon_set()
-    pod = spec["template"]["spec"]
-    assert (pod["hostPID"], pod["hostNetwork"]) == (True, True)
-    assert pod["dnsPolicy"] == "ClusterFirstWithHostNet"
-    assert pod["priorityClassName"] == "system-node-critical"
-    assert pod["tolerations"] == [{"operator": "Exists"}]
-    assert "nodeSelector" not in pod
-    assert spec["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
-    (container,) = pod["containers"]
-    assert container["securityContext"]["privileged"] is True
-    assert "initContainers" not in pod
-    (port,) = container["ports"]
-    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
-        wanted = {"host": "127.0.0.1", "port": port["name"], "path": path}
-        assert container[probe]["httpGet"] == wanted
-    assert f"--http=127.0.0.1:{port['containerPort']}" in container["command"]
-    hosts = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
-    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
-    assert {name: mounts[name]["mountPath"] for name in hosts} == {
-        **{"run": "/run/gpuslice", "host": "/host", "dev": "/dev"},
-    }
-    assert hosts == {"run": "/run/gpuslice", "host": "/", "dev": "/dev"}, "no other must exist"
-    assert mounts["run"]["mountPropagation"] == "Bidirectional"
-    assert mounts["host"]["mountPropagation"] == "HostToContainer"
-
-
-def test_every_directory_that_a_flag_names_is_below_a_mount() -> None:
-    rendered = objects({}, f"--values={EVERYTHING}")
-    for pool in ("plain", "operator"):
-        spec = one(rendered, "DaemonSet", f"gpuslice-agent-{pool}")["spec"]
-        pod = spec["template"]["spec"]
-        mounted = [PurePath(m["mountPath"]) for m in pod["containers"][0]["volumeMounts"]]
-        settings = _settings(pod["containers"][0]["command"])
+        mounted = [PurePath(mount["mountPath"]) for mount in container["volumeMounts"]]
         needed = [
             *(settings.run_dir, settings.store_dir, settings.nri_socket, settings.kubelet_dir),
             *(settings.containerd_state, settings.device_plugin_dir, *settings.cdi_dirs),
         ]
         assert all(any(path.is_relative_to(each) for each in mounted) for path in needed)
-        assert spec["selector"]["matchLabels"].items() <= (
-            spec["template"]["metadata"]["labels"].items()
-        )
+        labels = pool["template"]["metadata"]["labels"]
+        assert pool["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_the_agents_pod_has_what_it_needs() -> None:
+    spec = one(objects(), "DaemonSet", "gpuslice-agent")["spec"]
+    assert spec["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+    pod = spec["template"]["spec"]
+    wanted = {
+        "hostPID": True,
+        "hostNetwork": True,
+        "dnsPolicy": "ClusterFirstWithHostNet",
+        "priorityClassName": "system-node-critical",
+        "tolerations": [{"operator": "Exists"}],
+    }
+    assert {key: pod[key] for key in wanted} == wanted
+    assert not {"nodeSelector", "initContainers"} & pod.keys()
+    (container,) = pod["containers"]
+    assert container["securityContext"]["privileged"] is True
+    (port,) = container["ports"]
+    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        asked = {"host": "127.0.0.1", "port": port["name"], "path": path}
+        assert container[probe]["httpGet"] == asked
+    assert f"--http=127.0.0.1:{port['containerPort']}" in container["command"]
+    hosts = {v["name"]: v["hostPath"]["path"] for v in pod["volumes"] if "hostPath" in v}
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    assert hosts == {"run": "/run/gpuslice", "host": "/", "dev": "/dev"}, "no other must exist"
+    assert {name: mounts[name]["mountPath"] for name in hosts} == {**hosts, "host": "/host"}
+    assert mounts["run"]["mountPropagation"] == "Bidirectional"
+    assert mounts["host"]["mountPropagation"] == "HostToContainer"
 
 
 # --- the nodes of agent and distributor
@@ -285,24 +271,25 @@ _GPU_NODES: Final[Mapping[str, Mapping[str, str]]] = {
     "its class and vendor": {"feature.node.kubernetes.io/pci-0302_10de.present": "true"},
     "its class of displays": {"feature.node.kubernetes.io/pci-0300_10de.present": "true"},
 }
+_PAUSED: Final = {
+    "container-toolkit": "paused-for-driver-upgrade",
+    # mig-parted v0.11.0 to v0.15.0, pkg/mig/reconfigure; a label that is `false` stays so.
+    **dict.fromkeys(
+        ("client", "dcgm", "dcgm-exporter", "gpu-feature-discovery", "nvsm"),
+        "paused-for-mig-change",
+    ),
+}
 _OTHER_NODES: Final[Mapping[str, Mapping[str, str]]] = {
     "no GPU": {"kubernetes.io/os": "linux"},
     "another vendor's": {"karpenter.k8s.aws/instance-gpu-manufacturer": "amd"},
     "none at present": {"nvidia.com/gpu.present": "false"},
     **{
         component: {
-            **{"nvidia.com/gpu.present": "true", "cloud.google.com/gke-accelerator": "x"},
+            **_GPU_NODES["GPU Operator"],
+            **_GPU_NODES["GKE"],
             f"nvidia.com/gpu.deploy.{component}": state,
         }
-        for component, state in {
-            "container-toolkit": "paused-for-driver-upgrade",
-            # mig-parted v0.11.0 to v0.15.0, pkg/mig/reconfigure; a label that is `false` stays so.
-            "client": "paused-for-mig-change",
-            "dcgm": "paused-for-mig-change",
-            "dcgm-exporter": "paused-for-mig-change",
-            "gpu-feature-discovery": "paused-for-mig-change",
-            "nvsm": "paused-for-mig-change",
-        }.items()
+        for component, state in _PAUSED.items()
     },
 }
 
@@ -310,45 +297,44 @@ _OTHER_NODES: Final[Mapping[str, Mapping[str, str]]] = {
 @pytest.mark.parametrize("component", ["agent", "distributor"])
 def test_agents_run_where_a_label_of_a_provider_says_that_there_is_a_gpu(component: str) -> None:
     """They leave a node whose driver GPU Operator is about to unload, or whose MIG it changes."""
-    pod = one(objects(), "DaemonSet", f"gpuslice-{component}")["spec"]["template"]["spec"]
+    spec = pod(objects(), "DaemonSet", f"gpuslice-{component}")
     for node, labels in _GPU_NODES.items():
-        assert runs_on(pod, labels), node
-        assert runs_on(pod, {**labels, "nvidia.com/gpu.deploy.container-toolkit": "true"}), node
+        assert runs_on(spec, labels), node
+        assert runs_on(spec, {**labels, "nvidia.com/gpu.deploy.container-toolkit": "true"}), node
     for node, labels in _OTHER_NODES.items():
-        assert not runs_on(pod, labels), node
+        assert not runs_on(spec, labels), node
 
 
-@pytest.mark.parametrize("off", ["", "agent"])
-def test_the_removal_runs_on_the_same_nodes_and_while_a_driver_is_replaced(off: str) -> None:
-    options = [f"--set={off}.enabled=false"] if off else []
-    rendered = [each for each in yaml.safe_load_all(chart.render(*options)) if each]
-    pod = one(rendered, "DaemonSet", "gpuslice-uninstall")["spec"]["template"]["spec"]
+@pytest.mark.parametrize("options", [[], ["--set=agent.enabled=false"]])
+def test_the_removal_runs_on_the_same_nodes_and_while_a_driver_is_replaced(
+    options: list[str],
+) -> None:
+    spec = pod(with_hooks(*options), "DaemonSet", "gpuslice-uninstall")
     for labels in (*_GPU_NODES.values(), _OTHER_NODES["container-toolkit"]):
-        assert runs_on(pod, labels)
-    assert not runs_on(pod, _OTHER_NODES["no GPU"])
+        assert runs_on(spec, labels)
+    assert not runs_on(spec, _OTHER_NODES["no GPU"])
 
 
 def test_pools_are_daemon_sets_of_their_own() -> None:
     pools = [{"name": n, "agent": {"nodeSelector": {"pool": n}}} for n in ("a", "b")]
     values = {"agent": {"nodeSelector": {"replaced": "by a pool's"}, "nodePools": pools}}
-    rendered = [e for e in objects(values) if e["kind"] == "DaemonSet"]
-    agents = [each for each in rendered if "agent" in each["metadata"]["name"]]
-    selectors = [each["spec"]["selector"]["matchLabels"] for each in agents]
-    assert selectors[0] != selectors[1]
-    for each, name in zip(agents, "ab", strict=True):
-        assert each["spec"]["template"]["spec"]["nodeSelector"] == {"pool": name}
+    rendered = objects(values)
+    agents = [one(rendered, "DaemonSet", f"gpuslice-agent-{n}")["spec"] for n in ("a", "b")]
+    first, second = (each["selector"]["matchLabels"] for each in agents)
+    assert first != second
+    selectors = [each["template"]["spec"]["nodeSelector"] for each in agents]
+    assert selectors == [{"pool": "a"}, {"pool": "b"}]
 
 
 # --- what an operator reads
 
 
 def test_alerts_are_of_metrics_that_exist() -> None:
-    rendered = objects({}, f"--values={EVERYTHING}")
-    rules = one(rendered, "PrometheusRule", "gpuslice")["spec"]["groups"]
+    rules = one(everything(), "PrometheusRule", "gpuslice")["spec"]["groups"]
     written = " ".join(rule["expr"] for group in rules for rule in group["rules"])
     used = {re.sub("_(count|bucket)$", "", name) for name in re.findall(r"gpuslice_\w+", written)}
-    docs = chart.CHART.parents[1] / "docs"
-    listed = "".join((docs / f"{name}.md").read_text() for name in ("operations", "scheduling"))
+    documents = (ROOT / "docs" / f"{name}.md" for name in ("operations", "scheduling"))
+    listed = "".join(each.read_text() for each in documents)
     assert used and used <= set(re.findall(r"^\| `(gpuslice_\w+)` \|", listed, re.MULTILINE))
     lists = re.findall(r"Alert on:\n\n(.*?)\n\n", listed, re.DOTALL)
     named = set(re.findall(r"gpuslice_\w+", " ".join(lists)))
@@ -356,15 +342,8 @@ def test_alerts_are_of_metrics_that_exist() -> None:
 
 
 def test_the_notes_have_the_commands_that_verify_what_is_installed() -> None:
-    command = [
-        str(kubernetes.ensure_helm()),
-        "install",
-        "gpuslice",
-        str(chart.CHART),
-        "--dry-run=client",
-    ]
-    off = (f"--namespace={chart.NAMESPACE}", "--set=scheduler.enabled=false")
-    notes = subprocess.check_output([*command, *off], text=True).partition("\nNOTES:\n")[2]
+    options = ("--dry-run=client", "--set=scheduler.enabled=false")
+    notes = helm("install", "gpuslice", str(chart.CHART), *options).partition("\nNOTES:\n")[2]
     checked = set(re.findall(r"rollout status \w+/gpuslice-(\w+)$", notes, re.MULTILINE))
     assert checked == {"agent", "distributor"}
     assert "helm test gpuslice --namespace gpuslice-system" in notes

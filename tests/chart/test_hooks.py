@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import yaml
 
-from tests.chart.rendering import EVERYTHING
-from tools import chart
+from tests.chart.rendering import EVERYTHING, Json, with_hooks
 
 pytestmark = pytest.mark.cluster
-
-Json = dict[str, Any]
 
 _ROLES: Final = {"Role": "RoleBinding", "ClusterRole": "ClusterRoleBinding"}
 _WEIGHT: Final = "helm.sh/hook-weight"
 
 
-@cache
 def _rendered() -> list[Json]:
-    text = chart.render(f"--values={EVERYTHING}")
-    return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
+    return with_hooks(f"--values={EVERYTHING}")
 
 
 def _pods() -> Iterator[tuple[Json, Json]]:
@@ -54,16 +47,17 @@ def test_commands_of_hooks_run_where_the_scheduler_does_and_without_rights() -> 
 
 
 def test_every_role_is_bound_to_the_account_of_its_name() -> None:
+    rendered = _rendered()
     bound = {
         (each["kind"], each["metadata"].get("namespace"), each["roleRef"]["name"], subject["name"])
-        for each in _rendered()
+        for each in rendered
         for subject in each.get("subjects", ())
         if each["kind"] == _ROLES[each["roleRef"]["kind"]]
     }
-    accounts = {e["metadata"]["name"] for e in _rendered() if e["kind"] == "ServiceAccount"}
+    accounts = {e["metadata"]["name"] for e in rendered if e["kind"] == "ServiceAccount"}
     roles = {
         (_ROLES[e["kind"]], e["metadata"].get("namespace"), *[e["metadata"]["name"]] * 2)
-        for e in _rendered()
+        for e in rendered
         if e["kind"] in _ROLES and e["metadata"]["name"] in accounts
     }
     assert len(accounts) == 5 and roles <= bound

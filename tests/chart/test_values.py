@@ -9,80 +9,62 @@ import pytest
 import yaml
 
 from gpuslice.contract.dialects import DIALECTS
-from tests.chart.rendering import EVERYTHING, command, keys, objects, one
+from tests.chart.rendering import Json, command, everything, keys, objects, one, pod
 from tools import chart
 
 pytestmark = pytest.mark.cluster
 
-Json = dict[str, Any]
-
-_HAMI: Final[Json] = {"dialects": {"hami": {"enabled": True}}}
-_POOL: Final[Json] = {"name": "a", "agent": {"nodeSelector": {"a": "b"}}}
-REFUSED: Final[dict[str, tuple[Json, str]]] = {
-    "unknown": (
-        {"agent": {"strickt": True}},
-        "at '/agent': additional properties 'strickt' not allowed",
+_HAMI: Final = "dialects.hami.enabled=true"
+_POOL: Final = "agent.nodePools[0].name=a,agent.nodePools[0].agent"
+REFUSED: Final = {
+    "agent.strickt=true": "at '/agent': additional properties 'strickt' not allowed",
+    "scheduler.enabled=yes": "at '/scheduler/enabled': got string, want boolean",
+    "scheduler.replicas=0": "at '/scheduler/replicas': minimum: got 0, want 1",
+    "schedulerNames={gpuslice-scheduler,volcano}": (
+        "at '/schedulerNames/1': value must be one of 'gpuslice-scheduler', 'koord-scheduler'"
     ),
-    "type": (
-        {"scheduler": {"enabled": "yes"}},
-        "at '/scheduler/enabled': got string, want boolean",
+    "schedulerNames={koord-scheduler}": "at '/schedulerNames': no items match contains schema",
+    "admission.action=Audit": (
+        "at '/admission/action': value must be one of 'Auto', 'Warn', 'Deny'"
     ),
-    "zero": ({"scheduler": {"replicas": 0}}, "at '/scheduler/replicas': minimum: got 0, want 1"),
-    "scheduler_name": (
-        {"schedulerNames": ["gpuslice-scheduler", "volcano"]},
-        "at '/schedulerNames/1': value must be one of 'gpuslice-scheduler', 'koord-scheduler'",
+    "driver.root=run/nvidia/driver": (
+        "at '/driver/root': 'run/nvidia/driver' does not match pattern"
     ),
-    "without_our_name": (
-        {"schedulerNames": ["koord-scheduler"]},
-        "at '/schedulerNames': no items match contains schema",
+    "images.agent.digest=latest": "at '/images/agent/digest': 'latest' does not match pattern",
+    "agent.resources.limits.memory=1 GB": (
+        "at '/agent/resources/limits/memory': '1 GB' does not match pattern"
     ),
-    "action": (
-        {"admission": {"action": "Audit"}},
-        "at '/admission/action': value must be one of 'Auto', 'Warn', 'Deny'",
+    f"{_POOL}.strict=true": ("at '/agent/nodePools/0/agent': missing property 'nodeSelector'"),
+    "monitoring.podMonitor.enabled=true": (
+        "agent.http.address: invalid value 127.0.0.1: must be reachable by Prometheus"
     ),
-    "relative_path": (
-        {"driver": {"root": "run/nvidia/driver"}},
-        "at '/driver/root': 'run/nvidia/driver' does not match pattern",
+    f"{_HAMI},wholeGpus=any": (
+        "wholeGpus: invalid value any: must be off while dialects.hami.enabled is true"
     ),
-    "digest": (
-        {"images": {"agent": {"digest": "latest"}}},
-        "at '/images/agent/digest': 'latest' does not match pattern",
-    ),
-    "quantity": (
-        {"agent": {"resources": {"limits": {"memory": "1 GB"}}}},
-        "at '/agent/resources/limits/memory': '1 GB' does not match pattern",
-    ),
-    "pool_without_selector": (
-        {"agent": {"nodePools": [{"name": "a", "agent": {}}]}},
-        "at '/agent/nodePools/0/agent': missing property 'nodeSelector'",
-    ),
-    "metrics_that_prometheus_cannot_read": (
-        {"monitoring": {"podMonitor": {"enabled": True}}},
-        "agent.http.address: invalid value 127.0.0.1: must be reachable by Prometheus",
-    ),
-    "hami_beside_a_device_plugin": (
-        {**_HAMI, "wholeGpus": "any"},
-        "wholeGpus: invalid value any: must be off while dialects.hami.enabled is true",
-    ),
-    "hami_beside_a_pools_device_plugin": (
-        {**_HAMI, "agent": {"nodePools": [{**_POOL, "wholeGpus": "6,7"}]}},
-        "wholeGpus: invalid value 6,7: must be off while dialects.hami.enabled is true",
+    f"{_HAMI},{_POOL}.nodeSelector.a=b,agent.nodePools[0].wholeGpus=6\\,7": (
+        "wholeGpus: invalid value 6,7: must be off while dialects.hami.enabled is true"
     ),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_wrong_value_is_refused_with_the_field(case: str) -> None:
-    values, text = REFUSED[case]
+@pytest.mark.parametrize("values", REFUSED)
+def test_a_wrong_value_is_refused_with_the_field(values: str) -> None:
     with pytest.raises(chart.ChartError) as caught:
-        objects(values)
+        objects({}, f"--set={values}")
+    assert REFUSED[values] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--namespace=default", "namespace: invalid value default: must be gpuslice-system"),
+        ("--kube-version=v1.29.9", "is incompatible with Kubernetes v1"),
+    ],
+)
+def test_another_namespace_and_an_older_cluster_are_refused(option: str, text: str) -> None:
+    with pytest.raises(chart.ChartError) as caught:
+        objects({}, option)
     assert text in str(caught.value)
-
-
-def test_another_namespace_is_refused() -> None:
-    with pytest.raises(chart.ChartError) as caught:
-        objects({}, "--namespace=default")
-    assert "namespace: invalid value default: must be gpuslice-system" in str(caught.value)
 
 
 def test_every_value_has_a_schema_and_every_property_a_value() -> None:
@@ -98,8 +80,7 @@ def _differences(root: Json, schema: Json, values: Any, path: str = "") -> list[
     if "properties" not in schema:
         return []
     known, given = schema["properties"], dict(values)
-    optional = {"claims"}
-    found = [f"{path}/{key}" for key in set(known) ^ set(given) if key not in optional]
+    found = [f"{path}/{key}" for key in set(known) ^ set(given) if key != "claims"]
     for key in set(known) & set(given):
         found += _differences(root, known[key], given[key], f"{path}/{key}")
     return found
@@ -119,27 +100,20 @@ def _differences(root: Json, schema: Json, values: Any, path: str = "") -> list[
 )
 def test_kube_scheduler_is_of_the_clusters_version(version: str, tag: str) -> None:
     rendered = objects({}, f"--kube-version={version}")
-    pod = one(rendered, "Deployment", "gpuslice-scheduler")["spec"]["template"]["spec"]
-    assert pod["containers"][0]["image"] == f"registry.k8s.io/kube-scheduler:{tag}"
+    first = pod(rendered, "Deployment", "gpuslice-scheduler")["containers"][0]
+    assert first["image"] == f"registry.k8s.io/kube-scheduler:{tag}"
     has_quota = ("ResourceQuota", "gpuslice-critical-pods") in keys(rendered)
     assert has_quota == ("gke" in version)
 
 
-def test_an_older_cluster_is_refused() -> None:
-    with pytest.raises(chart.ChartError, match="is incompatible with Kubernetes v1"):
-        objects({}, "--kube-version=v1.29.9")
-
-
 def test_images_come_from_the_registry_of_the_values() -> None:
-    rendered = objects({}, f"--values={EVERYTHING}")
-    images = {
-        container["image"]
-        for each in rendered
+    specs = [
+        each["spec"]["template"]["spec"]
+        for each in everything()
         if each["kind"] in ("DaemonSet", "Deployment")
-        for key in ("initContainers", "containers")
-        for container in each["spec"]["template"]["spec"].get(key, ())
-    }
-    assert images == {
+    ]
+    containers = (c for s in specs for c in (*s.get("initContainers", ()), *s["containers"]))
+    assert {each["image"] for each in containers} == {
         f"registry.example/team/gpuslice-agent@sha256:{'0' * 64}",
         "registry.example/team/gpuslice-scheduler:0.1.1",
         "registry.k8s.io/kube-scheduler:v1.36.3",
@@ -147,14 +121,12 @@ def test_images_come_from_the_registry_of_the_values() -> None:
 
 
 def test_a_changed_configuration_restarts_the_scheduler() -> None:
-    both = [{}, {"schedulerNames": ["gpuslice-scheduler", "koord-scheduler"]}]
-    sums = {
-        one(objects(values), "Deployment", "gpuslice-scheduler")["spec"]["template"]["metadata"][
-            "annotations"
-        ]["checksum/configuration"]
-        for values in both
-    }
-    assert len(sums) == 2
+    def checksum(values: Json) -> str:
+        spec = one(objects(values), "Deployment", "gpuslice-scheduler")["spec"]
+        return str(spec["template"]["metadata"]["annotations"]["checksum/configuration"])
+
+    served = {"schedulerNames": ["gpuslice-scheduler", "koord-scheduler"]}
+    assert checksum({}) != checksum(served)
 
 
 SWITCHES: Final[dict[str, Json]] = {
@@ -176,9 +148,12 @@ def test_a_dialect_that_is_on_is_served(name: str) -> None:
     option = f"--dialects=koordinator,{name}"
     assert option in command(rendered, "Deployment", "gpuslice-scheduler", 1)
     assert option in command(rendered, "DaemonSet", "gpuslice-agent")
-    for policy in ("allocations", "dialects", "environment", "requests", "scheduler-names"):
+    for policy in _OF_TENANTS:
         text = json.dumps(one(rendered, "ValidatingAdmissionPolicy", f"gpuslice-{policy}"))
         assert all(f"'{each}'" in text for each in served)
+
+
+_OF_TENANTS: Final = ("allocations", "dialects", "environment", "requests", "scheduler-names")
 
 
 @pytest.mark.parametrize(("action", "suffix"), [("Deny", ""), ("Warn", "-warn")])
@@ -191,11 +166,9 @@ def test_admission_can_be_decided_by_the_operator(action: str, suffix: str) -> N
         for each in rendered
         if each["kind"] == "ValidatingAdmissionPolicyBinding"
     }
-    tenants = ("allocations", "dialects", "environment", "requests", "scheduler-names")
-    own = ("agents", "writer")
     assert bindings == {
-        **{f"gpuslice-{name}{suffix}": [action] for name in tenants},
-        **{f"gpuslice-{name}": ["Deny"] for name in own},
+        **{f"gpuslice-{name}{suffix}": [action] for name in _OF_TENANTS},
+        **{f"gpuslice-{name}": ["Deny"] for name in ("agents", "writer")},
         "gpuslice-resource-names": ["Warn"],
     }
     assert "gpuslice.io/admission" not in str(rendered)
@@ -207,15 +180,16 @@ def test_the_runtime_class_of_kais_chart_is_the_agents() -> None:
     kais = {"binder": {"resourceReservation": {"runtimeClassName": "nvidia"}}}
     own = {**kais, "agent": {"runtimeClassName": "own"}}
     for values, found in (({}, None), (kais, "nvidia"), (own, "own")):
-        agent = one(objects(values), "DaemonSet", "gpuslice-agent")
-        assert agent["spec"]["template"]["spec"].get("runtimeClassName") == found
+        agent = pod(objects(values), "DaemonSet", "gpuslice-agent")
+        assert agent.get("runtimeClassName") == found
 
 
 def test_the_switch_of_kais_chart() -> None:
     """The chart renders none of KAI's kinds where the cluster has KAI's own definition."""
-    on = {"global": {"gpuSharing": True}}
     policies = {"gpuslice-kai", "gpuslice-kai-warn"}
-    added = keys(objects(on)) - keys(objects())
-    assert {name for _, name in added} == {"configs.kai.scheduler", *policies}
-    there = keys(objects(on, "--api-versions=kai.scheduler/v1/Config")) - keys(objects())
-    assert {name for _, name in there} == policies
+    for options, added in (
+        ((), {"configs.kai.scheduler", *policies}),
+        (("--api-versions=kai.scheduler/v1/Config",), policies),
+    ):
+        found = keys(objects(SWITCHES["kai"], *options)) - keys(objects())
+        assert {name for _, name in found} == added

@@ -68,21 +68,15 @@ def main(arguments: Sequence[str]) -> int:
         "disturbance", nargs="*", choices=[[], *_DISTURBANCES], help="all, if none is given"
     )
     parser.add_argument("--seed", type=int, default=6, help="of the random choices")
-    parser.add_argument(
-        "--results",
-        type=Path,
-        default=ROOT / "bench" / "results",
-        metavar="DIR",
-        help="where the table is written, by default bench/results",
-    )
+    results = ROOT / "bench" / "results"
+    parser.add_argument("--results", type=Path, default=results, help="directory of the table")
     options = parser.parse_args(arguments)
     rows = []
     for name in options.disturbance or _DISTURBANCES:
         disturbance = _DISTURBANCES[name]
         say(disturbance.about)
         try:
-            figures = _whole(disturbance, options.seed)
-            rows.append(_row(disturbance, figures))
+            rows.append(_row(disturbance, _whole(disturbance, options.seed)))
         except (LoadError, ExceptionGroup) as error:
             say(f"failed: {error!r}")
             return 1

@@ -10,8 +10,6 @@ import pytest
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.server import Server
 
-_LOG_CHARS = 4000
-
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
@@ -22,15 +20,14 @@ def pytest_runtest_makereport(
     if report.failed:
         planes = {each for each in item.funcargs.values() if isinstance(each, ControlPlane)}
         for log in sorted(log for plane in planes for log in plane.directory.glob("*.log")):
-            said = log.read_text(errors="replace")[-_LOG_CHARS:]
-            report.sections.append((f"the end of {log.name}", said))
+            text = log.read_text(errors="replace")[-4000:]
+            report.sections.append((f"the end of {log.name}", text))
     return report
 
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """etcd and kube-apiserver, one per pytest worker; objects that a test leaves are visible to
-    others."""
+    """etcd and kube-apiserver without policies; objects that a test leaves stay."""
     with ControlPlane(tmp_path_factory.mktemp("control-plane")) as started:
         started.install_kinds()
         yield started

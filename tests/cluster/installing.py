@@ -1,8 +1,10 @@
-"""Applies the manifests, and waits until the API server enforces the policies."""
+"""Applies the manifests, and waits until the API server enforces the policies, or does not."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -10,21 +12,20 @@ from gpuslice.contract import names
 from gpuslice.contract.dialects import HAMI_MEMORY, VOLCANO_MEMORY
 from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
-from lab.cluster.manifests import KOORDINATOR, NAMES_POLICY
-from tests.cluster.server import Server
+from lab.cluster.manifests import KOORDINATOR, NAMES_POLICY, STOCK
+from tests.cluster.server import Json, Server
+from tests.requests.pods import HALF, asking, pod
 from tests.support import until
 
 _PODS: Final = "/api/v1/namespaces/default/pods?dryRun=All"
+_LIMITED: Final = [{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}]
 
-PROBES: Final[dict[str, dict[str, Any]]] = {
-    "gpuslice-allocations": {"annotations": {names.ANNOTATION_GRANTS: "{}"}},
-    "gpuslice-requests": {"limits": {names.RESOURCE_CORE: 5}},
-    "gpuslice-dialects": {"limits": {VOLCANO_MEMORY: 5}},
-    "gpuslice-environment": {
-        "limits": {names.RESOURCE_GPU: 5},
-        "env": [{"name": names.ENV_MEMORY_LIMIT, "value": "1g"}],
-    },
-    NAMES_POLICY: {"limits": {names.RESOURCE_GPU: 5}, "scheduler": "default-scheduler"},
+PROBES: Final[dict[str, Json]] = {
+    "gpuslice-allocations": pod(annotations={names.ANNOTATION_GRANTS: "{}"}),
+    "gpuslice-requests": pod(asking({names.RESOURCE_CORE: 5})),
+    "gpuslice-dialects": pod(asking({VOLCANO_MEMORY: 5})),
+    "gpuslice-environment": pod(asking({names.RESOURCE_GPU: 5}, env=_LIMITED)),
+    NAMES_POLICY: pod(asking({names.RESOURCE_GPU: 5}), scheduler=STOCK),
 }
 """By policy, a pod that only this policy refuses."""
 
@@ -46,47 +47,63 @@ def install(plane: ControlPlane) -> None:
 def serve(plane: ControlPlane, *others: str) -> None:
     """Changes the served schedulerNames, as `helm upgrade` does."""
     served = (names.SCHEDULER_NAME, *others)
-    rendered = manifests.serving(served) if others else manifests.objects()
-    plane.apply_json(*(each for each in rendered if each["kind"] == manifests.POLICY))
-    refused = _probe(**PROBES[NAMES_POLICY])
-    with Server(plane) as server:
-        until(
-            lambda: f"must be {' or '.join(served)} in" in server.ask("POST", _PODS, refused).text,
-            f"{', '.join(served)} are served, and no other",
+    plane.apply_json(*(e for e in manifests.serving(served) if e["kind"] == manifests.POLICY))
+
+    def in_force() -> bool:
+        asked = server.ask("POST", _PODS, PROBES[NAMES_POLICY])
+        off = (pod(asking({resource: 5})) for resource in (VOLCANO_MEMORY, HAMI_MEMORY))
+        return (
+            f"must be {' or '.join(served)} in" in asked.text
+            and all(_refuses(server, "gpuslice-dialects", each) for each in off)
+            and judges_koordinators("gpuslice-requests")
+            and judges_koordinators("gpuslice-environment")
         )
-        for resource in (VOLCANO_MEMORY, HAMI_MEMORY):
-            off = partial(_refuses, server, "gpuslice-dialects", {"limits": {resource: 5}})
-            until(off, f"the dialect of {resource} is off")
-        for policy in ("gpuslice-requests", "gpuslice-environment"):
-            probe = {**PROBES[policy], "scheduler": KOORDINATOR}
-            refuses = partial(_refuses, server, policy, probe)
-            what = f"{policy} validates the pods of the served names"
-            until(partial(_is, refuses, KOORDINATOR in served), what)
+
+    def judges_koordinators(policy: str) -> bool:
+        probe = PROBES[policy]
+        named = {**probe, "spec": {**probe["spec"], "schedulerName": KOORDINATOR}}
+        return _refuses(server, policy, named) == (KOORDINATOR in served)
+
+    with Server(plane) as server:
+        until(in_force, f"{', '.join(served)} are served and no other, and all dialects are off")
 
 
-def _is(found: Callable[[], bool], wanted: bool) -> bool:
-    return found() == wanted
+def _refuses(server: Server, policy: str, raw: Json) -> bool:
+    return server.ask("POST", _PODS, raw).policy == policy
 
 
-def _refuses(server: Server, policy: str, probe: dict[str, Any]) -> bool:
-    return server.ask("POST", _PODS, _probe(**probe)).policy == policy
+# --- a trial
+
+_BINDINGS: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+_REFUSED: Final = {
+    "gpuslice-allocations": pod(
+        asking(HALF), annotations={names.ANNOTATION_REQUIRED_PLUGINS: '["gpuslice", "other"]'}
+    ),
+    NAMES_POLICY: pod(asking(HALF), scheduler=STOCK),
+}
+"""By policy that is opened, a pod that it refuses."""
 
 
-def _probe(
-    annotations: dict[str, str] | None = None,
-    limits: dict[str, int] | None = None,
-    env: list[dict[str, str]] | None = None,
-    scheduler: str = names.SCHEDULER_NAME,
-) -> dict[str, Any]:
-    container = {
-        "name": "main",
-        "image": "none",
-        "env": env or [],
-        "resources": {"limits": limits or {}},
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "probe", "annotations": annotations or {}},
-        "spec": {"schedulerName": scheduler, "containers": [container]},
-    }
+@contextmanager
+def opened(plane: ControlPlane) -> Iterator[None]:
+    """A trial as in docs/requests.md: every account may write allocations, and name a node."""
+    namespace = f"trial-{secrets.token_hex(4)}"
+    plane.kubectl("create", "namespace", namespace)
+    try:
+        _act(plane, namespace, "Warn", "Audit")
+        yield
+    finally:
+        _act(plane, namespace, "Deny")
+        plane.remove_namespace(namespace)
+
+
+def _act(plane: ControlPlane, namespace: str, *actions: str) -> None:
+    path, passes = f"/api/v1/namespaces/{namespace}/pods?dryRun=All", "Deny" not in actions
+    with Server(plane) as server:
+        for name in _REFUSED:
+            change = {"spec": {"validationActions": actions}}
+            assert server.patch(f"{_BINDINGS}/{name}", change).done
+        until(
+            lambda: all(server.ask("POST", path, e).done == passes for e in _REFUSED.values()),
+            f"{actions} are in force",
+        )

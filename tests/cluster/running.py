@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from http.client import HTTPException
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from gpuslice.contract import names
 from lab import pages
@@ -14,9 +14,8 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 from lab.cluster.manifests import NAMES, configuration, named
 from scheduler.service import Settings
+from tests.requests.pods import Json
 from tests.support import until
-
-OURS: Final = "gpuslice"
 
 
 class Pods:
@@ -33,45 +32,49 @@ class Pods:
         now = ("--force", "--grace-period=0", "--ignore-not-found")
         self._plane.kubectl("delete", "pod", *now, *self._names)
 
-    def add(self, made: dict[str, Any]) -> str:
+    def add(self, made: Json) -> str:
         """The pod's name."""
         self._plane.kubectl("create", "-f", "-", given=json.dumps(made))
         self._names.append(str(made["metadata"]["name"]))
         return self._names[-1]
 
-    def delete(self, name: str) -> None:
-        self._plane.kubectl("delete", "pod", name)
+    def delete(self, name: str, *options: str) -> None:
+        self._plane.kubectl("delete", "pod", name, *options)
 
     def live(self) -> set[str]:
         """Names of the pods that are not being deleted."""
-        listed = json.loads(self._plane.kubectl("get", "pods", "-o=json"))["items"]
-        metadata = (each["metadata"] for each in listed)
+        metadata = (each["metadata"] for each in self._read("pods")["items"])
         return {each["name"] for each in metadata if "deletionTimestamp" not in each}
 
-    def get(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self._plane.kubectl("get", "pod", name, "-o=json"))
+    def get(self, name: str) -> Json:
+        found: Json = self._read("pod", name)
         return found
 
     def is_bound(self, name: str) -> bool:
         return bool(self.get(name)["spec"].get("nodeName"))
 
-    def bound(self, name: str) -> dict[str, Any]:
+    def bound(self, name: str) -> Json:
         until(lambda: self.is_bound(name), f"{name} is bound")
         return self.get(name)
 
     def events(self, name: str) -> list[tuple[str, str]]:
         """Reason and note."""
-        listed = json.loads(self._plane.kubectl("get", "events", "-o=json"))["items"]
         return [
             (each["reason"], each["message"])
-            for each in listed
+            for each in self._read("events")["items"]
             if each["involvedObject"].get("name") == name
         ]
+
+    def has_event(self, name: str, part: str) -> bool:
+        return any(part in note for _, note in self.events(name))
+
+    def _read(self, *what: str) -> Any:
+        return json.loads(self._plane.kubectl("get", *what, "-o=json"))
 
 
 def running(
     plane: ControlPlane,
-    name: str = OURS,
+    name: str = "gpuslice",
     served: Sequence[str] = NAMES,
     lease_s: int = 15,
     hostname: str = "",
@@ -91,8 +94,10 @@ def replica(plane: ControlPlane, name: str, elects: bool = True) -> Installation
     return running(plane, name, (names.SCHEDULER_NAME,), 4, name, elects)
 
 
-def holds(replica: Installation) -> bool:
-    return replica.binds
+def leader(first: Installation, second: Installation) -> tuple[Installation, Installation]:
+    """Waits until one of the replicas binds. Returns that one, and the other."""
+    until(lambda: first.binds or second.binds, "one of them binds")
+    return (first, second) if first.binds else (second, first)
 
 
 def keeps(replica: Installation, container: str) -> bool:

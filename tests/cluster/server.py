@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,8 +15,9 @@ from lab.cluster.controlplane import ControlPlane
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
-_JSON: Final = "application/json"
 _ANSWER_S: Final = 120.0
+_IDLE_S: Final = 60.0
+"""The API server closes a connection that is idle for 90 s."""
 
 Json = dict[str, Any]
 
@@ -51,6 +54,7 @@ class Server:
             host, int(port), timeout=_ANSWER_S, context=tls
         )
         self._token = token or plane.token(user)
+        self._asked_s = time.monotonic()
 
     def __enter__(self) -> Server:
         return self
@@ -63,7 +67,7 @@ class Server:
         method: str,
         path: str,
         body: Mapping[str, Any] | None = None,
-        content: str = _JSON,
+        content: str = "application/json",
         user: str = "",
         group: str = "",
     ) -> Answer:
@@ -72,7 +76,36 @@ class Server:
         posing = {"Impersonate-User": user, "Impersonate-Group": group}
         headers |= {key: value for key, value in posing.items() if value}
         sent = None if body is None else json.dumps(body)
+        if time.monotonic() - self._asked_s > _IDLE_S:
+            self._connection.close()  # the next request opens one
+        self._asked_s = time.monotonic()
         self._connection.request(method, path, sent, headers)
         answer = self._connection.getresponse()
         warning = answer.headers.get("Warning", "")
         return Answer(answer.status, json.loads(answer.read() or b"{}"), warning)
+
+    def get(self, path: str) -> Json:
+        return self.ask("GET", path).body
+
+    def patch(self, path: str, body: Mapping[str, Any]) -> Answer:
+        return self.ask("PATCH", path, body, MERGE_PATCH)
+
+    def make(self, collection: str, raw: Json) -> str:
+        """The path of the created object."""
+        answer = self.ask("POST", collection, raw)
+        assert answer.done, answer.text
+        return f"{collection}/{raw['metadata']['name']}"
+
+    def remove(self, path: str) -> None:
+        """Delete the object at once, despite finalizers: no controller would remove those."""
+        self.patch(path, {"metadata": {"finalizers": None}})
+        self.ask("DELETE", f"{path}?gracePeriodSeconds=0")
+
+    @contextmanager
+    def made(self, collection: str, raw: Json) -> Iterator[str]:
+        """The path of an object that exists during the block."""
+        path = self.make(collection, raw)
+        try:
+            yield path
+        finally:
+            self.remove(path)

@@ -4,53 +4,44 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import yaml
 
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
-from tools import chart, kubernetes
+from tests.cluster.programs import helm, run_in_pod
+from tools import chart
 
 pytestmark = pytest.mark.cluster
-
-Json = dict[str, Any]
-Helm = Callable[..., str]
 
 _PARTS: Final = (
     *("Chart.yaml", "values.yaml", "values.schema.json", "files/kai_config.py"),
     *("templates/_helpers.tpl", "templates/kai-config.yaml"),
 )
 _DEFINITION: Final = "customresourcedefinition/configs.kai.scheduler"
-_ON: Final = "--set=global.gpuSharing=true"
-_OFF: Final = "--set=global.gpuSharing=false"
 _RELEASE: Final = "part"
+_ON: Final = "--set=global.gpuSharing=true"
 
 
 @pytest.fixture
-def run(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Helm]:
-    """Helm, with a chart of this part alone: the whole one needs nodes to uninstall it."""
-    directory = tmp_path / "chart"
-    for part in _PARTS:
-        (directory / part).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(chart.CHART / part, directory / part)
-
-    def call(*words: str) -> str:
-        where = (f"--namespace={names.NAMESPACE}", f"--kubeconfig={control_plane.kubeconfig()}")
-        files = [str(directory)] if words[0] in ("install", "upgrade") else []
-        verb, *options = words
-        command = [str(kubernetes.ensure_helm()), *verb.split(), _RELEASE, *files, *where, *options]
-        done = subprocess.run(command, text=True, capture_output=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    yield call
+def run(control_plane: ControlPlane) -> Iterator[Callable[..., str]]:
+    yield partial(helm, control_plane)
     control_plane.try_kubectl("delete", _DEFINITION)
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> str:
+    """A chart of this part alone: the whole one needs nodes to uninstall it."""
+    directory = tmp_path / "chart"
+    for each in _PARTS:
+        (directory / each).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(chart.CHART / each, directory / each)
+    return str(directory)
 
 
 def gpu_sharing(plane: ControlPlane) -> str:
@@ -59,49 +50,46 @@ def gpu_sharing(plane: ControlPlane) -> str:
     return plane.kubectl(*query, "-o", "jsonpath={.spec.admission.gpuSharing}")
 
 
-def run_job(plane: ControlPlane, hooks: list[Json], account: Path) -> None:
+def run_job(plane: ControlPlane, hooks: str, account: Path) -> None:
     """Runs its program here, with the rights of its account: no controller runs Jobs."""
-    (job,) = (each for each in hooks if each["kind"] == "Job")
-    others = [each for each in hooks if each["kind"] not in ("Job", "Config")]
-    plane.apply_json(*others)
+    found = list(yaml.safe_load_all(hooks))
+    (job,) = (each for each in found if each["kind"] == "Job")
+    rights = [each for each in found if each["kind"] not in ("Job", "Config")]
+    plane.apply_json(*rights)
     pod = job["spec"]["template"]["spec"]
-    account.mkdir()
-    (account / "ca.crt").write_bytes(plane.ca.read_bytes())
-    namespace = job["metadata"]["namespace"]
-    token = plane.kubectl("create", "token", "-n", namespace, pod["serviceAccountName"])
-    (account / "token").write_text(token.strip())
-    _, *options, program, written = pod["containers"][0]["command"]
-    program = program.replace("/var/run/secrets/kubernetes.io/serviceaccount", str(account))
-    host, _, port = plane.server.removeprefix("https://").rpartition(":")
-    environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
-    command = [sys.executable, *options, program, written]
+    asked = ("create", "token", "-n", job["metadata"]["namespace"], pod["serviceAccountName"])
+    token = plane.kubectl(*asked).strip()
+    python, option, program, written = pod["containers"][0]["command"]
+    assert (python, option) == ("python", "-c")
     for _ in range(2):
-        done = subprocess.run(command, env=environ, text=True, capture_output=True)
+        done = run_in_pod(plane, account, token, program, written)
         assert (done.returncode, done.stderr) == (0, "")
-    listed = {"apiVersion": "v1", "kind": "List", "items": others}
+    listed = {"apiVersion": "v1", "kind": "List", "items": rights}
     plane.kubectl("delete", "-f", "-", given=json.dumps(listed))
 
 
-def test_the_guides_query(control_plane: ControlPlane, run: Helm, tmp_path: Path) -> None:
+def test_the_guides_query(
+    control_plane: ControlPlane, run: Callable[..., str], part: str, tmp_path: Path
+) -> None:
     """The definition stays, and no object of it does."""
-    run("install", _ON, "--no-hooks")
-    run_job(control_plane, list(yaml.safe_load_all(run("get hooks"))), tmp_path / "account")
+    run("install", _RELEASE, part, _ON, "--no-hooks")
+    run_job(control_plane, run("get", "hooks", _RELEASE), tmp_path / "account")
     assert gpu_sharing(control_plane) == "true"
-    run("upgrade", _OFF)
+    run("upgrade", _RELEASE, part, "--set=global.gpuSharing=false")
     assert gpu_sharing(control_plane) == ""
-    run("upgrade", _ON)
+    run("upgrade", _RELEASE, part, _ON)
     assert gpu_sharing(control_plane) == "true"
-    run("uninstall")
+    run("uninstall", _RELEASE)
     assert gpu_sharing(control_plane) == ""
 
     # As KAI's chart leaves it.
-    control_plane.kubectl("label", _DEFINITION, "app.kubernetes.io/part-of-")
-    metadata = {"name": "kai-config", "labels": {"app.kubernetes.io/part-of": "kai-scheduler"}}
+    control_plane.kubectl("label", _DEFINITION, f"{names.LABEL_PART_OF}-")
+    metadata = {"name": "kai-config", "labels": {names.LABEL_PART_OF: "kai-scheduler"}}
     spec = {"admission": {"gpuSharing": False}}
     kais = {"apiVersion": "kai.scheduler/v1", "kind": "Config", "metadata": metadata, "spec": spec}
     control_plane.kubectl("create", "-f", "-", given=json.dumps(kais))
     queried = ("get", "config/kai-config", _DEFINITION, "-o", "json")
     before = control_plane.kubectl(*queried)
-    run("install", _ON)
-    run("uninstall")
+    run("install", _RELEASE, part, _ON)
+    run("uninstall", _RELEASE)
     assert control_plane.kubectl(*queried) == before

@@ -19,13 +19,10 @@ from tests.cluster.admission.test_placement import DENIED
 from tests.cluster.installing import PROBES, policies
 from tools import chart
 
-Json = dict[str, Any]
-
 _NAME: Final = re.compile(
     r"(?:required-plugins\.noderesource\.dev|(?:\w+\.)?(?:koordinator\.sh|gpuslice\.io)"
     r"|kubernetes\.io(?=/gpu|/rdma|/fpga))(?:/[\w.-]+)?"
 )
-_GROUP: Final = names.DEVICE_API_VERSION.partition("/")[0]
 
 
 def of_the_contract() -> set[str]:
@@ -35,20 +32,16 @@ def of_the_contract() -> set[str]:
             texts.add(value)
         elif isinstance(value, tuple):
             texts |= set(value)
-    return texts | {_GROUP, f"{names.DEVICE_PLURAL}.{_GROUP}"}
+    group = names.DEVICE_API_VERSION.partition("/")[0]
+    return texts | {group, f"{names.DEVICE_PLURAL}.{group}"}
 
 
 @pytest.mark.parametrize("options", [[], [f"--values={EVERYTHING}"]], ids=["default", "everything"])
 def test_every_name_of_the_wire_is_the_contracts(options: list[str]) -> None:
-    assert others(chart.render("--include-crds", *options)) == set()
-
-
-def others(text: str) -> set[str]:
-    """Names of the wire that the contract does not have."""
-    without_comments = re.sub(r"^ *#.*$", "", text, flags=re.MULTILINE)
-    found = set(_NAME.findall(without_comments))
-    prefixes = {f"{names.ANNOTATION_REQUIRED_PLUGINS}/"}
-    return found - of_the_contract() - prefixes - {"koordinator.sh", "gpuslice.io"}
+    text = chart.render("--include-crds", *options)
+    found = set(_NAME.findall(re.sub(r"^ *#.*$", "", text, flags=re.MULTILINE)))
+    prefixes = {f"{names.ANNOTATION_REQUIRED_PLUGINS}/", "koordinator.sh", "gpuslice.io"}
+    assert found - of_the_contract() - prefixes == set()
 
 
 # --- policies
@@ -57,18 +50,16 @@ def others(text: str) -> set[str]:
 def test_policies_on_tenants_warn_until_the_scheduler_is_available() -> None:
     """Those on gpuslice's own accounts deny at once. One policy never denies."""
     found = manifests.objects(BINDING)
-    bound = {each["metadata"]["name"]: each["spec"]["validationActions"] for each in found}
     auto = {
         each["metadata"]["name"]
         for each in found
         if each["metadata"]["labels"].get(names.LABEL_ADMISSION) == names.ADMISSION_AUTO
     }
     assert auto == set(PROBES)
-    own = {"gpuslice-writer", "gpuslice-agents"}
-    assert bound == {
+    assert {e["metadata"]["name"]: e["spec"]["validationActions"] for e in found} == {
         **{name: ["Audit"] for name in auto},
         **{f"{name}-warn": ["Warn"] for name in auto},
-        **{name: ["Deny"] for name in own},
+        **{name: ["Deny"] for name in ("gpuslice-writer", "gpuslice-agents")},
         "gpuslice-resource-names": ["Warn"],
     }
     patched = [
@@ -76,8 +67,7 @@ def test_policies_on_tenants_warn_until_the_scheduler_is_available() -> None:
         for rule in named("ClusterRole", names.SCHEDULER_NAME)["rules"]
         if "admissionregistration.k8s.io" in rule["apiGroups"] and "patch" in rule["verbs"]
     ]
-    of_dialects = {f"gpuslice-{each.name}" for each in DIALECTS if each.switch}
-    may = auto | of_dialects
+    may = auto | {f"gpuslice-{each.name}" for each in DIALECTS if each.switch}
     assert [set(each) for each in patched] == [may | {f"{name}-warn" for name in may}]
 
 
@@ -86,17 +76,13 @@ def test_each_policy_fails_closed_but_two() -> None:
     assert open_ones == ["gpuslice-resource-names", "gpuslice-writer"]
 
 
-def texts_in(policy: str, variable: str) -> set[str]:
-    """The string literals in the expression of a policy's variable."""
-    found = [v["expression"] for v in policies()[policy]["variables"] if v["name"] == variable]
-    return {text for expression in found for text in re.findall(r"'([^']*)'", expression)}
-
-
 def test_the_denied_variables_are_those_of_the_tests() -> None:
-    said = {text for text in texts_in("gpuslice-environment", "found") if text.isupper()}
-    denied = {re.sub(r"_\d+$", "_", name) for name in DENIED}
+    variables = policies()["gpuslice-environment"]["variables"]
+    (found,) = (each["expression"] for each in variables if each["name"] == "found")
+    texts = {text for text in re.findall(r"'([^']*)'", found) if text.isupper()}
     # One is the text of a message.
-    assert {text for text in said if text.isidentifier()} == denied
+    denied = {re.sub(r"_\d+$", "_", name) for name in DENIED}
+    assert {text for text in texts if text.isidentifier()} == denied
 
 
 def test_the_bounds_are_those_of_the_code() -> None:
@@ -107,7 +93,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
     assert set(re.findall(r"(?<!/ )a\.gpus (?:<=|>) (\d+)", text)) == {str(names.MAX_GPUS)}
 
 
-# --- the scheduler's pods
+# --- pods
 
 
 def test_the_schedulers_deployment_matches_the_other_manifests() -> None:
@@ -140,9 +126,6 @@ def test_the_schedulers_deployment_matches_the_other_manifests() -> None:
     assert budget["selector"] == deployment["selector"]
 
 
-# --- the distributor's pods
-
-
 def test_the_distributor_has_what_it_needs_and_no_more() -> None:
     daemon_set = named("DaemonSet", "gpuslice-distributor")["spec"]
     pod = daemon_set["template"]["spec"]
@@ -154,7 +137,12 @@ def test_the_distributor_has_what_it_needs_and_no_more() -> None:
     assert volume["hostPath"]["path"] == "/"
     assert mount["mountPath"] == str(given.host_root)
     assert {"hostPID", "hostNetwork", "hostIPC", "serviceAccountName"}.isdisjoint(pod)
-    assert pod["automountServiceAccountToken"] is False
+    wanted: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "priorityClassName": "system-node-critical",
+        "tolerations": [{"operator": "Exists"}],
+    }
+    assert {key: pod[key] for key in wanted} == wanted
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -162,13 +150,11 @@ def test_the_distributor_has_what_it_needs_and_no_more() -> None:
         "capabilities": {"drop": ["ALL"]},
     }
     assert daemon_set["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
-    assert (pod["priorityClassName"], pod["tolerations"]) == (
-        "system-node-critical",
-        [{"operator": "Exists"}],
-    )
-    assert daemon_set["selector"]["matchLabels"].items() <= (
-        daemon_set["template"]["metadata"]["labels"].items()
-    )
+    selected = daemon_set["selector"]["matchLabels"].items()
+    assert selected <= daemon_set["template"]["metadata"]["labels"].items()
+
+
+# --- rights
 
 
 def test_kube_schedulers_lease_and_no_other_is_the_schedulers_to_write() -> None:
@@ -182,6 +168,5 @@ def test_kube_schedulers_lease_and_no_other_is_the_schedulers_to_write() -> None
 def test_no_rule_is_a_wildcard_and_no_secret_is_read() -> None:
     for role in manifests.objects("Role", "ClusterRole"):
         for rule in role["rules"]:
-            listed = [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
-            assert "*" not in listed and "secrets" not in listed, rule
-            assert not set(listed) & {"impersonate", "escalate", "bind"}, rule
+            listed = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert not listed & {"*", "secrets", "impersonate", "escalate", "bind"}, rule

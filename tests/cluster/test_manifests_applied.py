@@ -1,12 +1,9 @@
-"""The API server and kube-scheduler accept the manifests."""
+"""The API server accepts the manifests, and Helm reads the cluster that they are applied to."""
 
 from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,21 +15,19 @@ from lab.cluster import manifests
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.manifests import KOORDINATOR, NAMES, named
 from tests.chart.rendering import EVERYTHING
-from tests.cluster.admission.judging import DRY
 from tests.cluster.installing import PROBES
-from tests.cluster.server import MERGE_PATCH, Server
-from tests.requests.pods import asking, container, pod
-from tests.support import until
-from tools import chart, kubernetes
+from tests.cluster.programs import helm, run_in_pod
+from tests.cluster.server import Json, Server
+from tests.requests.pods import HALF, asking, pod
+from tools import chart
 
 pytestmark = pytest.mark.cluster
-
-Json = dict[str, Any]
 
 _CONNECTED: Final = ("--dry-run=server", "--take-ownership")
 """Helm reads the cluster's objects, which kubectl installed there."""
 _DEFINED_ELSEWHERE: Final = ("monitoring.coreos.com/v1", "kai.scheduler/v1")
-_ONE: Final = "gpuslice-requests"
+_NODES: Final = "/api/v1/nodes"
+_PODS: Final = "/api/v1/namespaces/default/pods"
 
 
 @pytest.mark.parametrize("options", [[], [f"--values={EVERYTHING}"]], ids=["default", "everything"])
@@ -50,69 +45,57 @@ def test_the_api_server_accepts_what_helm_installs(
     assert len(said.stdout.splitlines()) == len(known)
 
 
-@pytest.fixture(scope="module")
-def restricted(server: Server) -> Iterator[str]:
-    """The path of the pods of a namespace that enforces the Pod Security Standard."""
-    label = {"pod-security.kubernetes.io/enforce": "restricted"}
-    named_so = {"metadata": {"name": "restricted", "labels": label}}
-    assert server.ask("POST", "/api/v1/namespaces", named_so).done
-    yield "/api/v1/namespaces/restricted/pods?dryRun=All"
-    server.ask("DELETE", "/api/v1/namespaces/restricted")
+# --- Pod Security Standards
 
 
-def test_the_schedulers_pod_needs_no_privilege(server: Server, restricted: str) -> None:
-    """The namespace is privileged for the agents; the scheduler's pod would run in a restricted
-    one."""
-    template = named("Deployment", names.SCHEDULER_NAME)["spec"]["template"]
-    spec = {key: value for key, value in template["spec"].items() if key[:8] != "priority"}
-    answer = server.ask("POST", restricted, {"metadata": {"name": "p"}, "spec": spec})
-    assert answer.done, answer.text
+def _of_chart(kind: str, name: str) -> Json:
+    """Its pod's spec, without what the namespace of the test lacks."""
+    spec = named(kind, name)["spec"]["template"]["spec"]
+    return {k: v for k, v in spec.items() if not k.startswith(("priority", "serviceAccount"))}
 
 
-@pytest.mark.parametrize("level", ["baseline", "privileged"])
-def test_the_agents_pod_needs_a_privileged_namespace(server: Server, level: str) -> None:
-    """Talos enforces `baseline` in a namespace without this label."""
+_CONFINED: Final = {
+    "allowPrivilegeEscalation": False,
+    "runAsNonRoot": True,
+    "capabilities": {"drop": ["ALL"]},
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_SCHEDULER: Final = ("Deployment", names.SCHEDULER_NAME)
+_AGENT: Final = ("DaemonSet", names.AGENT)
+_SECURED: Final[dict[str, tuple[Json | tuple[str, str], str, bool]]] = {
+    "the scheduler": (_SCHEDULER, "restricted", True),
+    "an agent": (_AGENT, "privileged", True),
+    # Talos enforces `baseline` in a namespace without this label.
+    "an agent elsewhere": (_AGENT, "baseline", False),
+    "a share": (pod(asking(HALF, securityContext=_CONFINED))["spec"], "restricted", True),
+    "a share that is not confined": (pod(asking(HALF))["spec"], "restricted", False),
+}
+
+
+@pytest.mark.parametrize("case", _SECURED)
+def test_a_pod_needs_this_pod_security_standard(server: Server, case: str) -> None:
+    what, level, admitted = _SECURED[case]
+    spec = what if isinstance(what, dict) else _of_chart(*what)
     label = {"pod-security.kubernetes.io/enforce": level}
-    named_so = {"metadata": {"name": f"of-{level}", "labels": label}}
-    assert server.ask("POST", "/api/v1/namespaces", named_so).done
-    template = named("DaemonSet", "gpuslice-agent")["spec"]["template"]
-    without = ("priority", "serviceAc")
-    spec = {key: value for key, value in template["spec"].items() if not key.startswith(without)}
-    path = f"/api/v1/namespaces/of-{level}"
-    answer = server.ask("POST", f"{path}/pods{DRY}", {"metadata": {"name": "p"}, "spec": spec})
-    assert answer.done == (level == "privileged"), answer.text
-    assert answer.done or "violates PodSecurity" in answer.text
-    server.ask("DELETE", path)
+    space = {"metadata": {"name": f"of-{level}", "labels": label}}
+    server.ask("POST", "/api/v1/namespaces", space)
+    path = f"/api/v1/namespaces/of-{level}/pods?dryRun=All"
+    answer = server.ask("POST", path, {"metadata": {"name": "p"}, "spec": spec})
+    assert answer.done == admitted, answer.text
+    assert admitted or "violates PodSecurity" in answer.text
 
 
-def test_a_tenants_pod_needs_no_privilege_for_a_share(server: Server, restricted: str) -> None:
-    confined = {
-        "allowPrivilegeEscalation": False,
-        "runAsNonRoot": True,
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    half = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
-    answer = server.ask("POST", restricted, pod(asking(half, securityContext=confined)))
-    assert answer.done, answer.text
-    refused = server.ask("POST", restricted, pod(asking(half)))
-    assert "violates PodSecurity" in refused.text
+# --- what Helm and its hooks read
 
 
 def test_helms_test_names_what_is_missing(
     installed: ControlPlane, server: Server, tmp_path: Path
 ) -> None:
-    (tmp_path / "ca.crt").write_bytes(installed.ca.read_bytes())
-    (tmp_path / "token").write_text(installed.token())
     program = (chart.CHART / "files/check.py").read_text()
-    program = program.replace("/var/run/secrets/kubernetes.io/serviceaccount", str(tmp_path))
-    host, _, port = installed.server.removeprefix("https://").rpartition(":")
-    environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
     pods = f"/api/v1/namespaces/{names.NAMESPACE}/pods"
 
     def check() -> tuple[int, list[str]]:
-        command = [sys.executable, "-", "0.1.0", "gpuslice-agent"]
-        done = subprocess.run(command, input=program, env=environ, text=True, capture_output=True)
+        done = run_in_pod(installed, tmp_path, installed.token(), program, "0.1.0", names.AGENT)
         assert done.stderr == ""
         return done.returncode, done.stdout.splitlines()
 
@@ -120,51 +103,32 @@ def test_helms_test_names_what_is_missing(
     assert code == 1 and lines[-1] == "failed"
     assert "gpuslice-agent: no pods; no node has a label of its affinity and nodeSelector" in lines
     assert "run the doctor on a node with a GPU" in lines[-2]
-    labels = {"app.kubernetes.io/name": "gpuslice-agent", "app.kubernetes.io/version": "0.0.9"}
-    agent = pod(container(), name="agent-1", labels=labels)
-    status = {"conditions": [{"type": "Ready", "status": "True"}]}
-    offering = {"capacity": {names.RESOURCE_GPU: "100"}, "allocatable": {names.RESOURCE_GPU: "100"}}
-    assert server.ask("POST", pods, agent).done
+    version = "app.kubernetes.io/version"
+    agent = pod(name="agent-1", labels={names.LABEL_NAME: names.AGENT, version: "0.0.9"})
+    totals = {names.RESOURCE_GPU: "100"}
+    offering = {"capacity": totals, "allocatable": totals}
     node = {"metadata": {"name": "n-offering"}, "status": offering}
-    assert server.ask("POST", "/api/v1/nodes", node).done
-    try:
+    with server.made(pods, agent) as path, server.made(_NODES, node):
         assert check()[1] == [
             "pod agent-1: not ready; see kubectl --namespace gpuslice-system describe pod agent-1",
             "pod agent-1: invalid version 0.0.9: must be 0.1.0; wait for the rollout",
             "failed",
         ]
-        ready = {"status": status}
-        assert server.ask("PATCH", f"{pods}/agent-1/status", ready, MERGE_PATCH).done
-        upgraded = {"metadata": {"labels": {"app.kubernetes.io/version": "0.1.0"}}}
-        assert server.ask("PATCH", f"{pods}/agent-1", upgraded, MERGE_PATCH).done
+        ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+        assert server.patch(f"{path}/status", ready).done
+        assert server.patch(path, {"metadata": {"labels": {version: "0.1.0"}}}).done
         assert check() == (0, ["ok"])
-    finally:
-        server.ask("DELETE", f"{pods}/agent-1?gracePeriodSeconds=0")
-        server.ask("DELETE", "/api/v1/nodes/n-offering")
 
 
 def test_the_notes_say_that_no_node_is_known_to_have_a_gpu_and_name_taints(
     installed: ControlPlane, server: Server
 ) -> None:
-    nodes, kubeconfig = "/api/v1/nodes", f"--kubeconfig={installed.kubeconfig()}"
-    command = [
-        str(kubernetes.ensure_helm()),
-        "install",
-        "other",
-        str(chart.CHART),
-        *_CONNECTED,
-        kubeconfig,
-    ]
-
     def notes() -> str:
-        place = f"--namespace={names.NAMESPACE}"
-        done = subprocess.run([*command, place], text=True, capture_output=True)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.partition("\nNOTES:\n")[2]
+        said = helm(installed, "install", "other", chart.CHART, *_CONNECTED)
+        return said.partition("\nNOTES:\n")[2]
 
-    node: Json = {"metadata": {"name": "n-1", "labels": {"kubernetes.io/os": "linux"}}}
-    assert server.ask("POST", nodes, node).done
-    try:
+    node = {"metadata": {"name": "n-1", "labels": {"kubernetes.io/os": "linux"}}}
+    with server.made(_NODES, node) as path:
         text = notes()
         assert "NO NODE HAS SUCH A LABEL" in text and "have taints" not in text
         assert "kubectl label node NODE nvidia.com/gpu.present=true" in text
@@ -172,13 +136,10 @@ def test_the_notes_say_that_no_node_is_known_to_have_a_gpu_and_name_taints(
         gke = {"metadata": {"labels": {"cloud.google.com/gke-accelerator": "nvidia-l4"}}}
         taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
         own = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
-        tainted = {**gke, "spec": {"taints": [taint, own]}}
-        assert server.ask("PATCH", f"{nodes}/n-1", tainted, MERGE_PATCH).done
+        assert server.patch(path, {**gke, "spec": {"taints": [taint, own]}}).done
         text = notes()
         assert "NO NODE" not in text
         assert "must tolerate (docs/install.md): nvidia.com/gpu=present:NoSchedule\n" in text
-    finally:
-        server.ask("DELETE", f"{nodes}/n-1")
 
 
 _SERVED: Final = f"schedulerNames={{{','.join(NAMES)}}}"
@@ -199,11 +160,8 @@ def test_a_name_or_dialect_whose_own_scheduler_runs_here_is_not_served(
 ) -> None:
     """Helm looks into the cluster; without access to it, the name is served."""
     connected = (*_CONNECTED, f"--kubeconfig={installed.kubeconfig()}")
-    pods = "/api/v1/namespaces/default/pods"
-    metadata = {"name": "theirs", "labels": {"app": label} if label else {}}
-    running = {"containers": [{"name": "main", "image": image}]}
-    assert server.ask("POST", pods, {"metadata": metadata, "spec": running}).done
-    try:
+    theirs = pod({"name": "main", "image": image}, name="theirs", labels={"app": label})
+    with server.made(_PODS, theirs):
         with pytest.raises(chart.ChartError) as refused:
             chart.render(f"--set={setting}", *connected)
         field, _, value = setting.partition("=")
@@ -214,32 +172,33 @@ def test_a_name_or_dialect_whose_own_scheduler_runs_here_is_not_served(
         ) in str(refused.value)
         assert chart.render(*connected)
         assert chart.render(f"--set={setting}")
-    finally:
-        server.ask("DELETE", f"{pods}/theirs?gracePeriodSeconds=0")
 
 
 def test_what_the_scheduler_put_in_force_stays_in_an_upgrade_and_a_rollback(
     installed: ControlPlane,
 ) -> None:
     """Helm finds Deny in an upgrade. A rollback applies Audit, as install.yaml does, beside it."""
-    kubeconfig = f"--kubeconfig={installed.kubeconfig()}"
-    rendered = yaml.safe_load_all(chart.render(*_CONNECTED, kubeconfig))
-    found = [each for each in rendered if each and each["kind"] == manifests.BINDING]
+    rendered = chart.render(*_CONNECTED, f"--kubeconfig={installed.kubeconfig()}")
+    found = [e for e in yaml.safe_load_all(rendered) if e and e["kind"] == manifests.BINDING]
     actions = {each["metadata"]["name"]: each["spec"]["validationActions"] for each in found}
     never = {"gpuslice-resource-names": ["Warn"]}
     assert actions == {name: ["Deny"] for name in actions} | never
     assert set(PROBES) < set(actions)
 
-    (audits,) = (e for e in manifests.objects(manifests.BINDING) if e["metadata"]["name"] == _ONE)
-    patch = ("patch", manifests.BINDING, _ONE, "--type=merge")
+    audits = named(manifests.BINDING, "gpuslice-requests")
+    of_it = (manifests.BINDING, "gpuslice-requests")
+    denies = ("patch", *of_it, "--type=merge", '-p={"spec":{"validationActions":["Deny"]}}')
     try:
         installed.apply_json(audits)
-        installed.kubectl(*patch, '-p={"spec":{"validationActions":["Deny"]}}')  # the scheduler
+        installed.kubectl(*denies)  # the scheduler
         installed.apply_json(audits)
-        live = installed.kubectl("get", manifests.BINDING, _ONE, "-o=json")
-        assert set(json.loads(live)["spec"]["validationActions"]) == {"Audit", "Deny"}
+        live = json.loads(installed.kubectl("get", *of_it, "-o=json"))
+        assert set(live["spec"]["validationActions"]) == {"Audit", "Deny"}
     finally:
-        installed.kubectl(*patch, '-p={"spec":{"validationActions":["Deny"]}}')
+        installed.kubectl(*denies)
+
+
+# --- Koordinator's Devices
 
 
 _GPU: Final[Json] = {
@@ -272,14 +231,10 @@ KOORDLETS_DEVICE: Final[Json] = {
 
 def test_what_koordinators_agent_writes_is_kept_whole(server: Server) -> None:
     answer = server.ask("POST", f"{_DEVICES}?fieldValidation=Strict", KOORDLETS_DEVICE)
-    try:
-        assert answer.done, answer.text
-        read = server.ask("GET", f"{_DEVICES}/of-koordlet").body
-        assert [read[key] for key in ("spec", "status")] == [
-            KOORDLETS_DEVICE[key] for key in ("spec", "status")
-        ]
-    finally:
-        server.ask("DELETE", f"{_DEVICES}/of-koordlet")
+    assert answer.done, answer.text
+    read = server.get(f"{_DEVICES}/of-koordlet")
+    server.remove(f"{_DEVICES}/of-koordlet")
+    assert {key: read[key] for key in ("spec", "status")}.items() <= KOORDLETS_DEVICE.items()
 
 
 @pytest.mark.parametrize(
@@ -291,32 +246,3 @@ def test_what_no_reader_could_read_is_refused(server: Server, field: str, value:
     device["spec"]["devices"][0][field] = value
     answer = server.ask("POST", _DEVICES, device)
     assert (answer.status, f"spec.devices[0].{field}" in answer.text) == (422, True), answer.body
-
-
-def test_kube_scheduler_takes_the_configuration_under_the_manifests_own_rights(
-    installed: ControlPlane, server: Server, tmp_path: Path
-) -> None:
-    """While the extender is unavailable, no pod is bound without it. No request is forbidden."""
-    config = tmp_path / "kube-scheduler.yaml"
-    config.write_text(json.dumps(manifests.configuration(NAMES, lease_s=4)))
-    pods = "/api/v1/namespaces/default/pods"
-
-    def condition() -> str:
-        status = server.ask("GET", f"{pods}/waits").body.get("status", {})
-        return str([each.get("message", "") for each in status.get("conditions", ())])
-
-    node = {"capacity": {"cpu": "4", "memory": "8Gi", "pods": "10"}}
-    assert server.ask(
-        "POST", "/api/v1/nodes", {"metadata": {"name": "n-free"}, "status": node}
-    ).done
-    started = installed.start_kube_scheduler(config, installed.kubeconfig("scheduler"), "alone")
-    try:
-        waits = pod(container(), scheduler=KOORDINATOR, name="waits")
-        assert server.ask("POST", pods, waits).done
-        until(lambda: "127.0.0.1:9444" in condition(), "the pod waits for the extender")
-        assert "forbidden" not in started.log.read_text()
-        assert "nodeName" not in server.ask("GET", f"{pods}/waits").body["spec"]
-    finally:
-        started.kill()
-        server.ask("DELETE", f"{pods}/waits?gracePeriodSeconds=0")
-        server.ask("DELETE", "/api/v1/nodes/n-free")

@@ -4,9 +4,9 @@ this project's own; no others. Then operations that need these rights."""
 from __future__ import annotations
 
 import http.client
-import secrets
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, Final
 
 import pytest
@@ -16,32 +16,29 @@ from lab.cluster.controlplane import ControlPlane, free_port
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from tests.cluster.running import replica
-from tests.cluster.server import MERGE_PATCH, Server
-from tests.requests.pods import asking, container, pod
+from tests.cluster.server import Server
+from tests.requests.pods import HALF, asking, container, pod
 from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
-Json = dict[str, Any]
 Right = tuple[str, str, str]
 """(API group, resource, verb)"""
+Make = Callable[..., str]
 
-_ROLES: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+_RBAC: Final = "rbac.authorization.k8s.io"
+_ROLES: Final = f"/apis/{_RBAC}/v1/clusterroles"
 _READ: Final = ("get", "list", "watch")
-HALF: Final = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
 
 
 def _rights(group: str, resource: str, *verbs: str) -> set[Right]:
     return {(group, resource, verb) for verb in verbs}
 
 
+_BINDINGS: Final = "validatingadmissionpolicybindings"
 OURS_ALONE: Final = {
     *_rights("scheduling.koordinator.sh", "devices", *_READ),
-    *_rights(
-        "admissionregistration.k8s.io",
-        "validatingadmissionpolicybindings",
-        *("list", "watch", "patch"),
-    ),
+    *_rights("admissionregistration.k8s.io", _BINDINGS, "list", "watch", "patch"),
 }
 NOT_OURS: Final[dict[str, set[Right]]] = {
     "the Leases are in a Role, ours by name": {
@@ -62,7 +59,7 @@ def _of(server: Server, *roles: str) -> set[Right]:
     return {
         (group, resource, verb)
         for role in roles
-        for rule in server.ask("GET", f"{_ROLES}/{role}").body["rules"]
+        for rule in server.get(f"{_ROLES}/{role}")["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -81,144 +78,105 @@ def test_the_schedulers_rights_are_upstreams_and_ours(server: Server) -> None:
 
 @pytest.fixture
 def node(installed: ControlPlane) -> Iterator[str]:
-    """Create a node while the scheduler runs under the manifests' rights."""
+    """A node while the scheduler runs under the manifests' rights."""
     nodes = Shape(nodes=1, gpus=2, prefix="rights-").all_nodes()
     with Fleet(installed, nodes), replica(installed, "rights") as running:
         yield nodes[0].name
         assert "forbidden" not in running.kube_scheduler.log.read_text()
 
 
-class CreatedObjects:
-    """Objects deleted after the test, despite finalizers: no controller here would remove those."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._paths: list[str] = []
-
-    def make(self, collection: str, raw: Json) -> str:
-        """Returns the path of the created object."""
-        answer = self._server.ask("POST", collection, raw)
-        assert answer.done, answer.text
-        self._paths.append(f"{collection}/{raw['metadata']['name']}")
-        return self._paths[-1]
-
-    def end(self) -> None:
-        for path in reversed(self._paths):
-            self._server.ask("PATCH", path, {"metadata": {"finalizers": []}}, MERGE_PATCH)
-            self._server.ask("DELETE", f"{path}?gracePeriodSeconds=0")
-
-
 @pytest.fixture
-def made(server: Server) -> Iterator[CreatedObjects]:
-    listed = CreatedObjects(server)
-    yield listed
-    listed.end()
+def make(server: Server) -> Iterator[Make]:
+    """Creates an object for the test and returns its path."""
+    with ExitStack() as stack:
+
+        def one(collection: str, name: str, **more: Any) -> str:
+            raw = {"metadata": {"name": name}, **more}
+            return stack.enter_context(server.made(collection, raw))
+
+        yield one
 
 
 _DEFAULT: Final = "/api/v1/namespaces/default"
-_STORAGE: Final = "/apis/storage.k8s.io/v1"
 _DEVICES: Final = "/apis/resource.k8s.io/v1"
 _CLAIMS: Final = f"{_DEVICES}/namespaces/default/resourceclaims"
 
 
-def _named(prefix: str, **more: Any) -> Json:
-    return {"metadata": {"name": f"{prefix}-{secrets.token_hex(4)}"}, **more}
-
-
-def _with_volume(made: CreatedObjects) -> str:
-    """A pod of half a GPU with a volume that is bound on first use: the claim's path."""
-    mode = "WaitForFirstConsumer"
-    kind = _named("c", provisioner="example.org/disks", volumeBindingMode=mode)
-    made.make(f"{_STORAGE}/storageclasses", kind)
-    wanted = {
-        "storageClassName": kind["metadata"]["name"],
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": "1Gi"}},
-    }
-    claim = _named("v", spec=wanted)
-    path = made.make(f"{_DEFAULT}/persistentvolumeclaims", claim)
-    raw = pod(asking(HALF), name=claim["metadata"]["name"])
-    volume = {"claimName": claim["metadata"]["name"]}
-    raw["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": volume}]
-    made.make(f"{_DEFAULT}/pods", raw)
-    return path
+def _pod(make: Make, name: str, main: dict[str, Any], **spec: Any) -> str:
+    return make(f"{_DEFAULT}/pods", name, spec=pod(main)["spec"] | spec)
 
 
 def test_a_volume_that_waits_for_its_first_consumer_gets_the_node(
-    server: Server, node: str, made: CreatedObjects
+    server: Server, node: str, make: Make
 ) -> None:
-    path = _with_volume(made)
+    kind: dict[str, Any] = {"volumeBindingMode": "WaitForFirstConsumer"}
+    make("/apis/storage.k8s.io/v1/storageclasses", "late", provisioner="example.org/d", **kind)
+    wanted = {
+        "storageClassName": "late",
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    claim = make(f"{_DEFAULT}/persistentvolumeclaims", "v", spec=wanted)
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "v"}}
+    _pod(make, "of-volume", asking(HALF), volumes=[volume])
+    selected = "volume.kubernetes.io/selected-node"
 
-    def chosen() -> str:
-        annotations = server.ask("GET", path).body["metadata"].get("annotations", {})
-        return str(annotations.get("volume.kubernetes.io/selected-node", ""))
+    def chosen() -> object:
+        return server.get(claim)["metadata"].get("annotations", {}).get(selected)
 
     until(lambda: chosen() == node, "the volume is asked for on the node")
 
 
-def _node_of(server: Server, path: str) -> str:
-    return str(server.ask("GET", path).body["spec"].get("nodeName", ""))
-
-
 def test_devices_that_a_driver_publishes_are_allocated_to_pods_under_our_name(
-    server: Server, node: str, made: CreatedObjects
+    server: Server, node: str, make: Make
 ) -> None:
     """Pods request them by a claim, and by the name of a resource, for which kube-scheduler creates
     a claim."""
-    driver, resource = "driver.example.org", f"example.org/dev-{secrets.token_hex(4)}"
-    kind = _named("c", spec={"extendedResourceName": resource})
-    made.make(f"{_DEVICES}/deviceclasses", kind)
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    devices = [{"name": "d0"}, {"name": "d1"}]
-    published = {"driver": driver, "pool": pool, "nodeName": node, "devices": devices}
-    made.make(f"{_DEVICES}/resourceslices", _named("s", spec=published))
-    exactly = {"deviceClassName": kind["metadata"]["name"]}
-    claim = _named("d", spec={"devices": {"requests": [{"name": "r", "exactly": exactly}]}})
-    claimed = made.make(_CLAIMS, claim)
-    name = claim["metadata"]["name"]
-    raw = pod(container(resources={"claims": [{"name": "d"}]}), name=name)
-    raw["spec"]["resourceClaims"] = [{"name": "d", "resourceClaimName": name}]
-    first = made.make(f"{_DEFAULT}/pods", raw)
-    second = made.make(f"{_DEFAULT}/pods", pod(asking({resource: 1}), name=f"{name}-2"))
-    until(lambda: _node_of(server, first) == node, "the pod with a claim is bound")
-    until(lambda: _node_of(server, second) == node, "the pod that names the resource is bound")
-    status = server.ask("GET", claimed).body["status"]
-    assert [each["name"] for each in status["reservedFor"]] == [name]
-    own = server.ask("GET", second).body["status"]["extendedResourceClaimStatus"]
+    make(f"{_DEVICES}/deviceclasses", "c", spec={"extendedResourceName": "example.org/dev"})
+    published = {
+        "driver": "driver.example.org",
+        "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+        "nodeName": node,
+        "devices": [{"name": "d0"}, {"name": "d1"}],
+    }
+    make(f"{_DEVICES}/resourceslices", "s", spec=published)
+    request = {"name": "r", "exactly": {"deviceClassName": "c"}}
+    claimed = make(_CLAIMS, "d", spec={"devices": {"requests": [request]}})
+    by_claim = container(resources={"claims": [{"name": "d"}]})
+    claims = [{"name": "d", "resourceClaimName": "d"}]
+    first = _pod(make, "by-claim", by_claim, resourceClaims=claims)
+    second = _pod(make, "by-name", asking({"example.org/dev": 1}))
+
+    def are_bound() -> bool:
+        return all(server.get(path)["spec"].get("nodeName") == node for path in (first, second))
+
+    until(are_bound, "both pods are bound")
+    assert [each["name"] for each in server.get(claimed)["status"]["reservedFor"]] == ["by-claim"]
+    own = server.get(second)["status"]["extendedResourceClaimStatus"]
     path = f"{_CLAIMS}/{own['resourceClaimName']}"
     try:
-        assert server.ask("GET", path).body["status"]["allocation"]
+        assert server.get(path)["status"]["allocation"]
     finally:
-        server.ask("PATCH", path, {"metadata": {"finalizers": []}}, MERGE_PATCH)
-        server.ask("DELETE", path)
+        server.remove(path)
 
 
 def test_kube_schedulers_metrics_are_read_as_rbac_allows(
-    installed: ControlPlane, server: Server, made: CreatedObjects
+    installed: ControlPlane, make: Make
 ) -> None:
-    port = free_port()
+    port, token = free_port(), installed.token("tenant")
+    options = (f"--secure-port={port}", "--bind-address=127.0.0.1")
     running = installed.start_kube_scheduler(
         None,
         installed.kubeconfig("scheduler"),
         "kube-scheduler-metrics",
-        *("--authentication-skip-lookup=true", f"--secure-port={port}", "--bind-address=127.0.0.1"),
+        *("--authentication-skip-lookup=true", *options),
     )
-    token = installed.token("tenant")
     try:
         until(lambda: _scraped(port, token) == 403, "the reader is known, and has no right")
-        rules: Sequence[Json] = [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
-        role = _named("m", rules=rules)
-        made.make(_ROLES, role)
-        bound = _named(
-            "m",
-            roleRef={
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": role["metadata"]["name"],
-            },
-            subjects=[{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "tenant"}],
-        )
-        made.make(_ROLES.replace("clusterroles", "clusterrolebindings"), bound)
+        make(_ROLES, "m", rules=[{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}])
+        subjects = [{"apiGroup": _RBAC, "kind": "User", "name": "tenant"}]
+        role = {"apiGroup": _RBAC, "kind": "ClusterRole", "name": "m"}
+        make(f"/apis/{_RBAC}/v1/clusterrolebindings", "m", roleRef=role, subjects=subjects)
         until(lambda: _scraped(port, token) == 200, "the reader's right is checked again")
         assert _scraped(port, "unknown") == 401
     finally:

@@ -9,19 +9,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pytest
 
 from gpuslice.contract import names
+from lab import pages
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 from scheduler.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
 from tests.cluster.admission import scheduler_lease
-from tests.cluster.running import Pods, holds, keeps, replica
-from tests.requests.pods import asking, pod
+from tests.cluster.running import Pods, keeps, leader, replica
+from tests.requests.pods import Json, asking, binding, pod
 from tests.support import ROOT, until
 
 pytestmark = pytest.mark.cluster
@@ -36,7 +39,7 @@ def nodes(installed: ControlPlane) -> Iterator[Fleet]:
 
 @pytest.fixture
 def plane(installed: ControlPlane, nodes: Fleet) -> Iterator[ControlPlane]:
-    """Yield a control plane with nodes, and without a Lease."""
+    """A control plane with nodes, and without a Lease."""
     scheduler_lease.delete(installed)
     yield installed
     scheduler_lease.delete(installed)
@@ -46,7 +49,10 @@ class _Pods(Pods):
     def create(self, ratio: int = 40) -> str:
         return self.add(self.manifest(ratio))
 
-    def manifest(self, ratio: int) -> dict[str, Any]:
+    def create_bound(self, ratio: int = 40) -> Json:
+        return self.bound(self.create(ratio))
+
+    def manifest(self, ratio: int) -> Json:
         asked = {names.RESOURCE_MEMORY_RATIO: ratio, names.RESOURCE_CORE: ratio}
         return pod(asking(asked), name=f"pod-{secrets.token_hex(4)}")
 
@@ -57,6 +63,20 @@ def pods(plane: ControlPlane) -> Iterator[_Pods]:
         yield made
 
 
+def _assumed(replica: Installation) -> dict[str, bool]:
+    """By pod that holds a share: whether its Binding is only assumed."""
+    nodes = json.loads(replica.ask("/debug/fleet")[1])["nodes"]
+    holders = (each for node in nodes for gpu in node["gpus"] for each in gpu["holders"])
+    return {each["pod"].removeprefix("default/"): each["assumed"] for each in holders}
+
+
+def _value(replica: Installation, metric: str) -> float | None:
+    for line in replica.ask("/metrics")[1].splitlines():
+        if line.startswith(metric + " "):
+            return float(line.rpartition(" ")[2])
+    return None
+
+
 def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
     plane: ControlPlane, pods: _Pods
 ) -> None:
@@ -64,30 +84,56 @@ def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
     none."""
     with replica(plane, "a") as one:
         one.wait_binds()  # before, kube-scheduler writes an event of the refusal
-        name = pods.create()
-        bound = pods.bound(name)
-        annotations = bound["metadata"]["annotations"]
+        bound = pods.create_bound()
+        name, annotations = bound["metadata"]["name"], bound["metadata"]["annotations"]
         allocated = json.loads(annotations[names.ANNOTATION_DEVICE_ALLOCATED])
         assert allocated["gpu"][0]["resources"][names.RESOURCE_MEMORY_RATIO] == "40"
         writer = annotations[names.ANNOTATION_WRITER]
         assert f"this process binds: {writer} of this pod holds" in one.ask("/readyz")[1]
         until(lambda: bool(pods.events(name)), "its event is written")
-        until(lambda: _value(one, "gpuslice_scheduler_assumed_pods") == 0, "it is seen bound")
+        until(lambda: _assumed(one) == {name: False}, "it is seen bound")
         assert [reason for reason, _ in pods.events(name)] == ["Scheduled"]
-        held = json.loads(one.ask(f"/debug/fleet?node={bound['spec']['nodeName']}")[1])
-        holders = [h["pod"] for gpu in held["nodes"][0]["gpus"] for h in gpu["holders"]]
-        assert holders == [f"default/{name}"]
+
+
+def test_after_a_compaction_the_extender_relists_without_deleted_pods(
+    plane: ControlPlane, pods: _Pods
+) -> None:
+    """A terminating pod holds its GPU until it is deleted."""
+    with replica(plane, "a") as one:
+        slow = pods.create_bound()["metadata"]["name"]
+        pods.delete(slow, "--grace-period=600", "--wait=false")
+        after = pods.create_bound()["metadata"]["name"]
+        # The watch has reported a later event, so the deletion too.
+        until(lambda: _assumed(one) == {slow: False, after: False}, "both are seen bound")
+        metric = 'gpuslice_scheduler_lists_total{kind="pods"}'
+        lists = _value(one, metric)
+        assert lists is not None
+        with one.extender.frozen():
+            plane.restart_apiserver()  # no event is on its way to the extender then
+            pods.delete(slow, "--force", "--grace-period=0")
+            _compact(plane)
+            plane.restart_apiserver()  # it has lost its watch cache's history
+        until(lambda: _assumed(one) == {after: False}, "the deleted pod holds nothing")
+        until(lambda: (_value(one, metric) or 0) > lists, "the pods are listed again")
+
+
+def _compact(plane: ControlPlane) -> None:
+    def etcd(path: str, body: object) -> Any:
+        return json.loads(pages.get(plane.etcd_socket, path, posted=json.dumps(body))[1])
+
+    now = etcd("/v3/kv/range", {"key": "AA=="})["header"]["revision"]
+    etcd("/v3/kv/compaction", {"revision": now, "physical": True})
 
 
 def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods: _Pods) -> None:
     """The simulation has the scheduler's rights. It shows the GPUs of the following Binding."""
     with replica(plane, "a"):
-        pods.bound(pods.create(60))
+        pods.create_bound(60)
         asked = {**pods.manifest(60), "metadata": {"name": "next"}}
-        kubeconfig = str(plane.kubeconfig("scheduler"))
+        kubeconfig = f"--kubeconfig={plane.kubeconfig('scheduler')}"
         command = [sys.executable, "-m", "scheduler", "simulate", "--from-cluster", "--json"]
         done = subprocess.run(
-            [*command, "-f", "-", "--kubeconfig", kubeconfig],
+            [*command, "-f", "-", kubeconfig],
             input=json.dumps(asked),
             text=True,
             capture_output=True,
@@ -95,7 +141,7 @@ def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods
         )
         assert done.returncode == 0, done.stderr
         (account,) = json.loads(done.stdout)
-        bound = pods.bound(pods.create(60))
+        bound = pods.create_bound(60)
         assert bound["spec"]["nodeName"] == account["node"]
         simulated = account["candidates"][0]["containers"][0]["uuid"]
         assert simulated in bound["metadata"]["annotations"][names.ANNOTATION_GRANTS]
@@ -106,29 +152,23 @@ def test_problems_of_a_pod_and_a_node_become_events(
 ) -> None:
     nodes.set_ready("service-0001", "the driver is away")
     name = pods.create()
-    binding = {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": {"name": name, "annotations": {names.ANNOTATION_GRANTS: "{"}},
-        "target": {"name": "service-0002"},
-    }
+    unreadable = binding(name, "service-0002", {names.ANNOTATION_GRANTS: "{"})
     path = f"/api/v1/namespaces/default/pods/{name}/binding"
-    given = json.dumps(binding)
+    given = json.dumps(unreadable)
     plane.kubectl("create", "--raw", path, "-f", "-", user="scheduler", given=given)
     with replica(plane, "a"):
-        pods.bound(pods.create())
-        of_pod = (POD_PROBLEM, f"annotation {names.ANNOTATION_GRANTS}: not JSON")
-        of_node = (NODE_PROBLEM, "node agent: the driver is away")
-        for kind, about, (reason, words) in (
-            ("pod", name, of_pod),
-            ("node", "service-0001", of_node),
+        pods.create_bound()
+        for kind, about, reason, text in (
+            ("pod", name, POD_PROBLEM, f"annotation {names.ANNOTATION_GRANTS}: not JSON"),
+            ("node", "service-0001", NODE_PROBLEM, "node agent: the driver is away"),
         ):
-            until(
-                lambda on=about, why=reason, text=words: any(  # type: ignore[misc]
-                    found == why and said.startswith(text) for found, said in pods.events(on)
-                ),
-                f"{about} has its event",
-            )
+
+            def is_reported(about: str = about, reason: str = reason, text: str = text) -> bool:
+                return any(
+                    found == reason and note.startswith(text) for found, note in pods.events(about)
+                )
+
+            until(is_reported, f"{about} has its event")
             assert reason in plane.kubectl("describe", kind, about)
 
 
@@ -141,10 +181,8 @@ def test_an_agent_that_is_ready_again_has_the_waiting_pod_tried(
     with replica(plane, "a") as one:
         until(lambda: 'reason="AGENT_NOT_READY"} 3.0' in one.ask("/metrics")[1], "that is seen")
         name = pods.create()
-        until(
-            lambda: any("GPU node agent is not ready" in said for _, said in pods.events(name)),
-            "the pod is refused",
-        )
+        refusal = "GPU node agent is not ready"
+        until(lambda: pods.has_event(name, refusal), "the pod is refused")
         nodes.set_ready(next(iter(nodes.nodes)))
         until(lambda: pods.is_bound(name), "the pod is bound", 60.0)
         assert names.ANNOTATION_REQUEUED_AT in pods.get(name)["metadata"]["annotations"]
@@ -155,19 +193,27 @@ def test_an_agent_that_is_ready_again_has_the_waiting_pod_tried(
 def test_the_extender_beside_the_leading_kube_scheduler_binds(
     plane: ControlPlane, pods: _Pods
 ) -> None:
+    """Its kube-scheduler is killed, twice; its own process is killed; both are stopped."""
     with replica(plane, "a") as first, replica(plane, "b") as second:
-        pods.bound(pods.create())
-        until(lambda: holds(first) or holds(second), "one of them binds")
-        holder, other = (first, second) if holds(first) else (second, first)
+        pods.create_bound()
+        holder, other = leader(first, second)
         status, text = other.ask("/readyz")
         assert status == 200 and "on standby" in text
         for _ in range(2):
             holder.kube_scheduler.kill()
-            pods.bound(pods.create(10))
-            until(lambda new=other: holds(new), "the other one binds")  # type: ignore[misc]
-            assert not holds(holder)
+            pods.create_bound(10)
+            until(partial(attrgetter("binds"), other), "the other one binds")
+            assert not holder.binds
             holder.start_kube_scheduler()
             holder, other = other, holder
+        holder.extender.kill()
+        holder.start_extender()
+        pods.create_bound()
+        for process in (holder.kube_scheduler, holder.extender):
+            process.stop(signal.SIGTERM)
+        assert "msg=stopped" in holder.extender.log.read_text()
+        pods.create_bound()
+        assert other.binds
 
 
 def test_a_leader_whose_extender_does_not_start_stops_leading(
@@ -183,80 +229,43 @@ def test_a_leader_whose_extender_does_not_start_stops_leading(
         return spec["holderIdentity"], spec["renewTime"]
 
     with replica(plane, "a") as first, replica(plane, "b") as second:
-        pods.bound(pods.create())
-        until(lambda: holds(first) or holds(second), "one of them binds")
-        leader, other = (first, second) if holds(first) else (second, first)
-        assert keeps(leader, "kube-scheduler") and keeps(leader, "extender")
-        leader.extender.stop()
+        pods.create_bound()
+        holder, other = leader(first, second)
+        assert keeps(holder, "kube-scheduler") and keeps(holder, "extender")
+        holder.extender.stop()
         name, (led, renewed) = pods.create(), lease()
-        until(
-            lambda: any("connection refused" in words for _, words in pods.events(name)),
-            "kube-scheduler refuses the pod",
-        )
+        until(lambda: pods.has_event(name, "connection refused"), "kube-scheduler refuses the pod")
         until(lambda: lease()[1] > renewed, "it renews its Lease")
         assert lease()[0] == led and not pods.is_bound(name)
 
-        assert not keeps(leader, "kube-scheduler") and keeps(other, "kube-scheduler")
-        leader.kube_scheduler.stop()
+        assert not keeps(holder, "kube-scheduler") and keeps(other, "kube-scheduler")
+        holder.kube_scheduler.stop()
 
         def is_bound() -> bool:
             other.restart_exited()
             return pods.is_bound(name)
 
         until(is_bound, "the other one binds the pod")
-        assert holds(other) and lease()[0] not in ("", led)
-        leader.restart_exited()
-        until(lambda: keeps(leader, "kube-scheduler"), "it may run again")
-        assert holds(other)
-
-
-def test_an_extender_that_is_killed_is_replaced_in_place(plane: ControlPlane, pods: _Pods) -> None:
-    with replica(plane, "a") as one:
-        pods.bound(pods.create())
-        one.extender.kill()
-        one.start_extender()
-        pods.bound(pods.create())
-
-
-def test_after_both_are_stopped_the_other_replica_binds(plane: ControlPlane, pods: _Pods) -> None:
-    with replica(plane, "a") as one:
-        pods.bound(pods.create())
-        with replica(plane, "b") as other:
-            for process in (one.kube_scheduler, one.extender):
-                process.stop(signal.SIGTERM)
-            assert "msg=stopped" in one.extender.log.read_text()
-            pods.bound(pods.create())
-            assert holds(other)
+        assert other.binds and lease()[0] not in ("", led)
+        holder.restart_exited()
+        until(lambda: keeps(holder, "kube-scheduler"), "it may run again")
+        assert other.binds
 
 
 def test_a_second_installation_binds_nothing_and_reports_it(
     plane: ControlPlane, pods: _Pods
 ) -> None:
     with replica(plane, "a") as first, replica(plane, "z", elects=False) as second:
-        until(lambda: holds(first), "the one whose kube-scheduler holds the Lease binds")
+        until(lambda: first.binds, "the one whose kube-scheduler holds the Lease binds")
         status, text = second.ask("/readyz")
         assert status == 200 and "on standby; a_" in text
-        metric = "gpuslice_scheduler_second_installation"
         for _ in range(6):
-            pods.bound(pods.create(60))
+            pods.create_bound(60)
         name = pods.create(60)  # it fits nowhere, so both continue to receive calls
-
-        def is_reported() -> bool:
-            said = [words for _, words in pods.events(name)]
-            return any("on standby; a_" in words for words in said)
-
-        until(is_reported, "the pod's events name the binder")
+        until(lambda: pods.has_event(name, "on standby; a_"), "the pod's events name the binder")
+        metric = "gpuslice_scheduler_second_installation"
         until(lambda: _value(second, metric) == 1, "the metric says so")
         assert _value(first, metric) == 0
         until(lambda: "second installation" in second.extender.log.read_text(), "it is logged")
         where = ("get", "events", f"-n={names.NAMESPACE}", "-o=jsonpath={.items[*].reason}")
-        until(
-            lambda: SECOND_INSTALLATION in plane.kubectl(*where), "there is an event of the Lease"
-        )
-
-
-def _value(replica: Installation, metric: str) -> float | None:
-    for line in replica.ask("/metrics")[1].splitlines():
-        if line.startswith(metric + " "):
-            return float(line.rpartition(" ")[2])
-    return None
+        until(lambda: SECOND_INSTALLATION in plane.kubectl(*where), "the Lease has an event")

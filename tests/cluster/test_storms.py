@@ -8,7 +8,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
+from operator import attrgetter
 
 import pytest
 
@@ -17,7 +17,7 @@ from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
-from tests.cluster.running import holds, replica, running
+from tests.cluster.running import replica, running
 from tests.load.storm import Disturbance, Storm, pass_over
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -66,36 +66,33 @@ def test_a_scheduler_that_is_halted_and_continues_allocates_nothing_twice(
             return storm
 
     nodes = Fleet(installed, Shape(nodes=20, prefix="halt-").all_nodes())
-    halted = partial(replica, installed)
-    with nodes, halted("a") as first, halted("b") as second:
+    with nodes, replica(installed, "a") as first, replica(installed, "b") as second:
         storm = asyncio.run(run((first, second)))
     assert storm.figures.kills.total() == HALTS
     assert storm.figures.bound >= PODS // 2
 
 
 async def _halt(storm: Storm, replicas: Sequence[Installation]) -> None:
-    holder = await _holder(storm, replicas)
+    holder = await _binding(storm, replicas)
     (other,) = (each for each in replicas if each is not holder)
     await _churn(storm)
     with holder.extender.frozen(), holder.kube_scheduler.frozen():
         storm.killed("lease holder")
-        async with asyncio.timeout(WITHIN_S):
-            while True:
-                await _churn(storm)
-                if await asyncio.to_thread(holds, other):
-                    break
+        await _binding(storm, [other])
     for _ in range(5):
         await _churn(storm)
         for each in replicas:
-            each.start_kube_scheduler()  # it exits if it has lost its own Lease
+            each.start_kube_scheduler()
 
 
-async def _holder(storm: Storm, replicas: Sequence[Installation]) -> Installation:
+async def _binding(storm: Storm, replicas: Sequence[Installation]) -> Installation:
+    """Pods come and go until one of the replicas binds, which is returned."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             await _churn(storm)
             for each in replicas:
-                if await asyncio.to_thread(holds, each):
+                each.start_kube_scheduler()  # it exits if it has lost its own Lease
+                if await asyncio.to_thread(attrgetter("binds"), each):
                     return each
 
 

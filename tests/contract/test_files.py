@@ -1,43 +1,64 @@
-"""The files `grant` and `region`: layouts that match C's, writers that may be killed at any
-byte."""
+"""The files `grant`, `region` and `lease`: layouts that match C's, writers that may be killed at
+any byte, and readers that see old or new."""
 
 from __future__ import annotations
 
 import binascii
 import struct
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.contract import grant_file, names, region_file
+from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.contract.grant_file import Gpu, Grant
-from gpuslice.contract.layout import Field, Struct, Write
-from tests.contract.writes import apply
+from gpuslice.contract.layout import Write
+from gpuslice.contract.lease_file import Lease
 from tests.support import ROOT
 from tools import cheader
 
-HEADER = ROOT / "shim/include/vgpu/contract.h"
-
+longs = st.integers(0, 2**64 - 1)
 gpus = st.builds(
     Gpu,
     st.text("0123456789abcdefGPU-", min_size=1, max_size=47),
-    st.integers(0, 2**64 - 1),
+    longs,
     st.integers(0, 100),
     st.integers(0, 2**32 - 1),
-    st.integers(0, 2**64 - 1),
-    st.integers(0, 2**64 - 1),
+    longs,
+    longs,
 )
-grants = st.builds(
-    Grant, st.integers(0, 2**64 - 1), st.lists(gpus, min_size=1, max_size=16).map(tuple)
-)
+grants = st.builds(Grant, longs, st.lists(gpus, min_size=1, max_size=16).map(tuple))
+parts = st.integers(0, lease_file.WHOLE_PPM)
+leases = st.builds(Lease, longs, longs, longs, parts, parts, st.booleans())
+
+A = Gpu("GPU-a", 1, 2, 3)
+GRANT, LEASE = Grant(1, (A,)), Lease(1)
+DATA = grant_file.fresh(GRANT)
+REGION = region_file.fresh(1, 7)
+
+
+def apply(data: bytes, writes: Iterable[Write]) -> bytes:
+    buffer = bytearray(data)
+    for write in writes:
+        buffer[write.offset : write.offset + len(write.data)] = write.data
+    return bytes(buffer)
+
+
+def torn(before: bytes, writes: Sequence[Write], data: st.DataObject) -> bytes:
+    """What a writer leaves that was killed at any byte."""
+    whole = data.draw(st.integers(0, len(writes) - 1))
+    cut = data.draw(st.integers(0, len(writes[whole].data)))
+    partial = Write(writes[whole].offset, writes[whole].data[:cut])
+    return apply(before, [*writes[:whole], partial])
 
 
 def test_the_c_header_is_fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["cheader", str(tmp_path)])
     cheader.main()
-    assert HEADER.read_text() == tmp_path.joinpath("contract.h").read_text()
+    committed = ROOT / "shim/include/vgpu/contract.h"
+    assert committed.read_text() == (tmp_path / "contract.h").read_text()
 
 
 @given(grants, grants)
@@ -45,84 +66,66 @@ def test_a_grant_reads_back_and_changes_in_place(old: Grant, new: Grant) -> None
     data = grant_file.fresh(old)
     assert len(data) == grant_file.FILE_BYTES
     assert grant_file.decode(data) == old
-    assert grant_file.decode(apply(data, list(grant_file.update(data, new)))) == new
+    assert grant_file.decode(apply(data, grant_file.update(data, new))) == new
 
 
 @given(grants, grants, st.data())
 def test_a_writer_killed_anywhere_leaves_the_old_grant_or_the_new(
     old: Grant, new: Grant, data: st.DataObject
 ) -> None:
-    before = apply(grant_file.fresh(old), list(grant_file.update(grant_file.fresh(old), old)))
-    writes = list(grant_file.update(before, new))
-    whole = data.draw(st.integers(0, len(writes)))
-    torn = apply(before, writes[:whole])
-    if whole < len(writes):
-        cut = data.draw(st.integers(0, len(writes[whole].data)))
-        partial = Write(writes[whole].offset, writes[whole].data[:cut])
-        torn = apply(torn, [partial])
-    assert grant_file.decode(torn) in (old, new)
-    assert grant_file.decode(apply(torn, list(grant_file.update(torn, new)))) == new
+    before = apply(grant_file.fresh(old), grant_file.update(grant_file.fresh(old), old))
+    left = torn(before, grant_file.update(before, new), data)
+    assert grant_file.decode(left) in (old, new)
+    assert grant_file.decode(apply(left, grant_file.update(left, new))) == new
 
 
 def test_a_grant_of_an_older_writer_has_no_size_of_contexts() -> None:
     """The field lies where older writers left zeros, and older readers do not read it."""
     said = grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3, context_bytes=5),)))
-    before = grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3),)))
     at = grant_file.HEAD.size + 80
-    assert (said[at : at + 8], before[at : at + 8]) == (bytes([5, *[0] * 7]), bytes(8))
-    for data, context_bytes in ((said, 5), (before, 0)):
+    assert (said[at : at + 8], DATA[at : at + 8]) == (bytes([5, *[0] * 7]), bytes(8))
+    for data, context_bytes in ((said, 5), (DATA, 0)):
         read = grant_file.decode(data)
         assert read is not None and read.gpus[0].context_bytes == context_bytes
 
 
-def test_a_reader_never_sees_a_new_sequence_before_its_content() -> None:
-    data = grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3),)))
-    content, sequence = grant_file.update(data, Grant(1, (Gpu("GPU-a", 9, 2, 3),)))
+@pytest.mark.parametrize("writes", [grant_file.update(DATA, GRANT), lease_file.update(3, 7, LEASE)])
+def test_a_reader_never_sees_a_new_sequence_before_its_content(writes: Sequence[Write]) -> None:
+    content, sequence = writes
     assert (len(sequence.data), content.offset) == (8, sequence.offset + 8)
 
 
-@pytest.mark.parametrize(
-    ("where", "value"),
-    [
-        (8, b"X"),
-        (16, b"\x09"),
-        (20, b"\x00"),
-        (20, b"\x11"),
-        (grant_file.HEAD.size, b"Y"),
-        (grant_file.CHECKSUM_OFFSET, b"\xff\xff"),
-    ],
-)
-def test_a_changed_byte_makes_a_copy_invalid(where: int, value: bytes) -> None:
-    data = apply(grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3),))), [Write(where, value)])
+def _resealed(data: bytes, offset: int, value: int, end: int) -> bytes:
+    """A file with another number and the checksum of that, which lies at `end`."""
+    changed = bytearray(data)
+    struct.pack_into("<I", changed, offset, value)
+    struct.pack_into("<I", changed, end, binascii.crc32(changed[:end]))
+    return bytes(changed)
+
+
+CHANGES = [
+    *((8, b"X"), (16, b"\x09"), (20, b"\x00"), (20, b"\x11")),
+    *((grant_file.HEAD.size, b"Y"), (grant_file.CHECKSUM_OFFSET, b"\xff\xff")),
+]
+INVALID = [
+    *(b"", b"x", bytes(grant_file.FILE_BYTES)),
+    *(apply(DATA, [Write(at, value)]) for at, value in CHANGES),
+    *(
+        _resealed(DATA, grant_file.HEAD.offset(field), 17, grant_file.CHECKSUM_OFFSET)
+        for field in ("version", "gpu_count")
+    ),
+]
+
+
+@pytest.mark.parametrize("data", INVALID, ids=range(len(INVALID)))
+def test_a_copy_that_is_damaged_or_of_another_version_is_not_read(data: bytes) -> None:
     assert grant_file.decode(data) is None
 
 
-@pytest.mark.parametrize("field", ["version", "gpu_count"])
-def test_a_copy_of_another_version_is_not_read(field: str) -> None:
-    body = bytearray(grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3),))))
-    struct.pack_into("<I", body, grant_file.HEAD.offset(field), 17)
-    end = grant_file.CHECKSUM_OFFSET
-    struct.pack_into("<I", body, end, binascii.crc32(body[:end]))
-    assert grant_file.decode(bytes(body)) is None
-
-
-@pytest.mark.parametrize("data", [b"", b"x", bytes(grant_file.FILE_BYTES)])
-def test_no_valid_copy(data: bytes) -> None:
-    assert grant_file.decode(data) is None
-
-
-@pytest.mark.parametrize(
-    "grant",
-    [
-        Grant(1, ()),
-        Grant(1, (Gpu("GPU-a", 1, 2, 3),) * 17),
-        Grant(1, (Gpu("", 1, 2, 3),)),
-        Grant(1, (Gpu("x" * 48, 1, 2, 3),)),
-    ],
-)
-def test_a_grant_that_does_not_fit_is_refused(grant: Grant) -> None:
+@pytest.mark.parametrize("gpus", [(), (A,) * 17, (Gpu("", 1, 2, 3),), (Gpu("x" * 48, 1, 2, 3),)])
+def test_a_grant_that_does_not_fit_is_refused(gpus: tuple[Gpu, ...]) -> None:
     with pytest.raises(ValueError, match="must "):
-        grant_file.fresh(grant)
+        grant_file.fresh(Grant(1, gpus))
 
 
 @pytest.mark.parametrize("count", range(1, names.MAX_GPUS + 1))
@@ -135,44 +138,59 @@ def test_region_geometry(count: int) -> None:
         assert offset % 64 == 0
 
 
-@pytest.mark.parametrize("count", [0, 17])
-def test_region_of_an_impossible_number_of_gpus(count: int) -> None:
-    with pytest.raises(ValueError, match="must "):
-        region_file.fresh(count, 7)
-
-
-def patched(field: str, value: int) -> bytes:
-    data = bytearray(region_file.fresh(1, 7))
-    struct.pack_into("<I", data, region_file.HEADER.offset(field), value)
-    end = region_file.HEADER.size - 4
-    struct.pack_into("<I", data, end, binascii.crc32(data[:end]))
-    return bytes(data)
-
-
+_NUMBERS = (("version", 4), ("version", 6), ("gpu_count", 0), ("gpu_count", 17))
+_HEADER = region_file.HEADER
 BROKEN = [
     (b"", "truncated"),
-    (region_file.fresh(1, 7)[:200], "truncated"),
-    (b"x" + region_file.fresh(1, 7)[1:], "checksum"),
-    (patched("version", 4), "version 4"),
-    (patched("version", 6), "version 6"),
-    (patched("gpu_count", 0), "gpu_count 0"),
-    (patched("gpu_count", 17), "gpu_count 17"),
-    (region_file.fresh(1, 7)[: region_file.HEADER.size], "GPU records"),
+    (REGION[:200], "truncated"),
+    (b"x" + REGION[1:], "checksum"),
+    (REGION[: _HEADER.size], "GPU records"),
+    *(
+        (_resealed(REGION, _HEADER.offset(field), value, _HEADER.size - 4), f"{field} {value}")
+        for field, value in _NUMBERS
+    ),
 ]
 
 
-@pytest.mark.parametrize(("data", "reason"), BROKEN, ids=[r for _, r in BROKEN])
+@pytest.mark.parametrize(("data", "reason"), BROKEN, ids=[reason for _, reason in BROKEN])
 def test_a_region_that_a_tenant_broke(data: bytes, reason: str) -> None:
     with pytest.raises(region_file.RegionError, match=reason):
         region_file.uses(data)
 
 
-LAYOUT = Struct("s", "", (Field("uint32_t", "a"), Field("char", "reserved_b", "", 4)))
+# --- the lease
 
 
-def test_layout_table() -> None:
-    assert LAYOUT.pack({"a": 1}) == b"\1\0\0\0\0\0\0\0"
-    with pytest.raises(ValueError, match=r"\['c'\]"):
-        LAYOUT.pack({"a": 1, "c": 2})
-    with pytest.raises(KeyError):
-        LAYOUT.offset("c")
+@given(st.lists(leases, min_size=1, max_size=4), st.integers(0, 15))
+def test_the_newest_lease_is_read_back(written: list[Lease], gpu: int) -> None:
+    data = lease_file.fresh(16, launches_checked=True)
+    assert len(data) == lease_file.FILE_BYTES
+    assert lease_file.decode(data, gpu) is None
+    for number, lease in enumerate(written, 1):
+        data = apply(data, lease_file.update(gpu, number, lease))
+    assert lease_file.decode(data, gpu) == (len(written), written[-1])
+    assert all(lease_file.decode(data, other) is None for other in range(16) if other != gpu)
+
+
+@given(leases, leases, st.data())
+def test_a_writer_killed_anywhere_leaves_the_old_lease_or_the_new(
+    old: Lease, new: Lease, data: st.DataObject
+) -> None:
+    before = apply(lease_file.fresh(1, launches_checked=True), lease_file.update(0, 1, old))
+    left = torn(before, lease_file.update(0, 2, new), data)
+    assert lease_file.decode(left, 0) in ((1, old), (2, new))
+
+
+def test_launches_checked_is_one_aligned_word() -> None:
+    data = lease_file.fresh(1, launches_checked=False)
+    write = lease_file.check_launches(True)
+    assert write.offset % 4 == 0 and len(write.data) == 4
+    assert apply(data, [write]) == lease_file.fresh(1, launches_checked=True)
+
+
+@pytest.mark.parametrize("count", [0, 17])
+def test_files_of_an_impossible_number_of_gpus_are_refused(count: int) -> None:
+    with pytest.raises(ValueError, match="must be 1 to 16"):
+        region_file.fresh(count, 7)
+    with pytest.raises(ValueError, match="must be 1 to 16"):
+        lease_file.fresh(count, launches_checked=True)

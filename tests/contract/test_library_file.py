@@ -54,9 +54,8 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_a_file_that_is_no_fitting_library_is_refused(case: str) -> None:
-    data, why = BAD[case]
+@pytest.mark.parametrize(("data", "why"), BAD.values(), ids=BAD)
+def test_a_file_that_is_no_fitting_library_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(LibraryFileError, match=why):
         library_file.check(data, HERE)
 

@@ -12,52 +12,27 @@ from gpuslice.contract.quantity import Absent, Invalid, Value, format_binary, pa
 from tests.support import GIB
 
 VALUES = [
-    ("50", 50),
-    (50, 50),
-    ("0", 0),
-    ("-0", 0),
+    *((raw, 50) for raw in ("50", 50)),
+    *((raw, 0) for raw in ("0", "-0")),
+    *((raw, 1) for raw in ("500m", "1n", "1E-1")),
+    *((raw, 2) for raw in ("1500m", 1.5)),
+    *((raw, 1000) for raw in ("1k", "1e3")),
     ("+7", 7),
-    ("500m", 1),
-    ("1500m", 2),
-    ("1n", 1),
     ("11520Mi", 11520 * 2**20),
     ("12Gi", 12 * GIB),
     ("1.5Gi", 3 * GIB // 2),
     (".5Ki", 512),
     ("5.", 5),
-    ("1k", 1000),
     ("160G", 160 * 10**9),
-    ("1e3", 1000),
     ("12E2", 1200),
     ("1E", 10**18),
-    ("1E-1", 1),
-    (1.5, 2),
     ("9223372036854775807", 2**63 - 1),
     ("41600608Ki", 41600608 * 1024),
 ]
 INVALID = [
-    "",
-    " 1",
-    "1 ",
-    "1Gb",
-    "1GiB",
-    "0x10",
-    "12 potatoes",
-    "-1",
-    "-1Gi",
-    "1e",
-    "1e9999",
-    "nan",
-    "inf",
-    "9223372036854775808",
-    "8Ei",
-    "1" * 65,
-    "\u0661",
-    True,
-    [],
-    {},
-    float("inf"),
-    float("nan"),
+    *("", " 1", "1 ", "1Gb", "1GiB", "0x10", "12 potatoes", "-1", "-1Gi", "1e", "1e9999"),
+    *("nan", "inf", "9223372036854775808", "8Ei", "1" * 65, "\u0661"),
+    *(True, [], {}, float("inf"), float("nan")),
 ]
 
 
@@ -75,7 +50,6 @@ def test_an_invalid_quantity_has_a_reason(raw: object) -> None:
 
 def test_absent_is_not_zero() -> None:
     assert parse(None) == Absent()
-    assert parse("0") == Value(0)
 
 
 @given(st.integers(0, 2**63 - 1))

@@ -19,26 +19,21 @@ container_names = st.from_regex(r"\A[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")
 
 def legal(key: str) -> bool:
     """The API server's check of an annotation's key."""
-    _, slash, name = key.partition("/")
-    return len(name if slash else key) <= 63 and bool(
-        re.fullmatch(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]", name if slash else key)
-    )
+    name = key.partition("/")[2] or key
+    pattern = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+    return len(name) <= 63 and re.fullmatch(pattern, name) is not None
 
 
 def required_by(written: Mapping[str, str], container: str) -> Sequence[str]:
     """The validator's lookup: only the first scope that is present counts."""
-    for key in (f"{BARE}/container.{container}", f"{BARE}/pod", BARE):
-        if key in written:
-            required: Sequence[str] = json.loads(written[key])
-            return required
-    return ()
+    scopes = (f"{BARE}/container.{container}", f"{BARE}/pod", BARE)
+    found = [json.loads(written[key]) for key in scopes if key in written]
+    return found[0] if found else ()
 
 
 def test_text() -> None:
-    assert binding_annotations(["main", "x" * 54]) == {
-        "required-plugins.noderesource.dev/pod": '["gpuslice"]',
-        "required-plugins.noderesource.dev/container.main": '["gpuslice"]',
-    }
+    keys = (f"{BARE}/pod", f"{BARE}/container.main")
+    assert binding_annotations(["main", "x" * 54]) == dict.fromkeys(keys, '["gpuslice"]')
     assert MAX_CONTAINER_NAME_CHARS == 53
 
 

@@ -28,43 +28,27 @@ def apply(whole: Whole, name: str) -> None:
     whole.kubectl("apply", "-f", str(EXAMPLES / name))
 
 
-def example(name: str) -> Any:
-    return yaml.safe_load((EXAMPLES / name).read_text())
-
-
-def asleep(name: str) -> Mapping[str, Any]:
+def asleep(name: str) -> dict[str, Any]:
     """An example whose containers sleep, so that a test can enter them."""
-    pod = example(name)
+    pod: dict[str, Any] = yaml.safe_load((EXAMPLES / name).read_text())
     for container in pod["spec"]["containers"]:
         container.pop("args", None)
         container["command"] = ["sleep", "1d"]
-    return dict(pod)
+    return pod
 
 
 def create(whole: Whole, pods: Sequence[Mapping[str, Any]]) -> None:
-    listed = {"apiVersion": "v1", "kind": "List", "items": pods}
-    whole.kubectl("create", "-f", "-", given=json.dumps(listed))
+    given = json.dumps({"apiVersion": "v1", "kind": "List", "items": pods})
+    whole.kubectl("create", "-f", "-", given=given)
 
 
 def kai(name: str, annotations: Mapping[str, str]) -> Mapping[str, Any]:
     """A small pod of KAI's that sleeps."""
-    container = {
-        "name": "main",
-        "image": "busybox",
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["sleep", "1d"],
-        "resources": {"limits": {"cpu": "10m", "memory": "20Mi"}},
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "annotations": annotations},
-        "spec": {
-            "schedulerName": "kai-scheduler",
-            "containers": [container],
-            "terminationGracePeriodSeconds": 0,
-        },
-    }
+    pod = asleep("kai/gpu-memory.yaml")
+    pod["metadata"] = {"name": name, "annotations": annotations}
+    pod["spec"]["containers"][0] |= {"image": "busybox", "imagePullPolicy": "IfNotPresent"}
+    pod["spec"]["terminationGracePeriodSeconds"] = 0
+    return pod
 
 
 def fields(whole: Whole, pod: str, namespace: str = "default") -> Any:

@@ -10,18 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster.running import NODE
-from tests.dialects.pods import (
-    RECORDED_DAEMON_SET,
-    apply,
-    asleep,
-    create,
-    fields,
-    inside,
-    limit_bytes,
-    logs,
-    remove,
-    sees_no_gpu,
-)
+from tests.dialects import pods
 from tests.e2e.whole import Whole
 from tests.support import MIB, until
 
@@ -38,41 +27,41 @@ _HALF_BYTES = 24152899584
 def test_kais_pod_lists_one_gpu_and_has_its_share_to_the_byte(
     empty: Whole, file: str, size_bytes: int, portion: str
 ) -> None:
-    apply(empty, f"kai/{file}.yaml")
-    (listed,) = logs(empty, "gpu-sharing", "gpu-workload").splitlines()
+    pods.apply(empty, f"kai/{file}.yaml")
+    (listed,) = pods.logs(empty, "gpu-sharing", "gpu-workload").splitlines()
     assert listed.startswith("GPU 0: ")
-    remove(empty)
-    create(empty, [asleep(f"kai/{file}.yaml")])
+    pods.remove(empty)
+    pods.create(empty, [pods.asleep(f"kai/{file}.yaml")])
     empty.ready("gpu-sharing")
-    assert limit_bytes(empty, "gpu-sharing") == size_bytes
-    environ = inside(empty, "gpu-sharing", "env").splitlines()
+    assert pods.limit_bytes(empty, "gpu-sharing") == size_bytes
+    environ = pods.inside(empty, "gpu-sharing", "env").splitlines()
     assert {f"GPU_PORTION={portion}", f"RUNAI_NUM_OF_GPUS={portion}"} <= set(environ)
-    annotations = fields(empty, "gpu-sharing")["metadata"]["annotations"]
+    annotations = pods.fields(empty, "gpu-sharing")["metadata"]["annotations"]
     assert annotations["received-resource-type"] == "Fraction"
 
 
 def test_kais_named_container_has_the_gpu_and_its_neighbours_none(empty: Whole) -> None:
     name = "gpu-sharing-non-default"
-    apply(empty, f"kai/{name}-container.yaml")
-    assert logs(empty, name, "gpu-workload").count("GPU 0: ") == 1
-    assert sees_no_gpu(empty, name, "sidecar")
-    assert sees_no_gpu(empty, name, "another-sidecar")
+    pods.apply(empty, f"kai/{name}-container.yaml")
+    assert pods.logs(empty, name, "gpu-workload").count("GPU 0: ") == 1
+    assert pods.sees_no_gpu(empty, name, "sidecar")
+    assert pods.sees_no_gpu(empty, name, "another-sidecar")
 
 
 def test_kais_init_container_has_the_gpu_and_the_main_one_none(empty: Whole) -> None:
     name = "gpu-sharing-init-container"
-    apply(empty, f"kai/{name}.yaml")
+    pods.apply(empty, f"kai/{name}.yaml")
     empty.ready(name)
-    assert logs(empty, name, "gpu-init").count("GPU 0: ") == 1
-    assert sees_no_gpu(empty, name, "main-app")
+    assert pods.logs(empty, name, "gpu-init").count("GPU 0: ") == 1
+    assert pods.sees_no_gpu(empty, name, "main-app")
 
 
 def test_the_pod_of_a_kai_users_notes_runs_to_its_end_with_2000_mib(empty: Whole) -> None:
-    apply(empty, "kai/gpu-pod.yaml")
-    probed = json.loads(logs(empty, "gpu-pod", "cuda-container", "gpu-workload"))
+    pods.apply(empty, "kai/gpu-pod.yaml")
+    probed = json.loads(pods.logs(empty, "gpu-pod", "cuda-container", "gpu-workload"))
     assert probed["total"] == 2000 * MIB
     until(
-        lambda: fields(empty, "gpu-pod", "gpu-workload")["status"]["phase"] == "Succeeded",
+        lambda: pods.fields(empty, "gpu-pod", "gpu-workload")["status"]["phase"] == "Succeeded",
         "the pod has succeeded",
     )
 
@@ -90,20 +79,20 @@ def unchanged_host() -> Iterator[None]:
 def test_hamis_daemon_set_of_koordinators_document_runs_beside_ours(empty: Whole) -> None:
     """Its image's pull policy is Always, and its registry is none that this machine reaches."""
     empty.kubectl("label", "node", NODE, "node-type=gpu")
-    empty.kubectl("apply", "-f", str(RECORDED_DAEMON_SET))
+    empty.kubectl("apply", "-f", str(pods.RECORDED_DAEMON_SET))
     done = "daemonset/hami-core-distribute"
     empty.kubectl("rollout", "status", "--timeout=100s", done)
     empty.kubectl("delete", done)
-    create(empty, [asleep("kai/gpu-memory.yaml")])
+    pods.create(empty, [pods.asleep("kai/gpu-memory.yaml")])
     empty.ready("gpu-sharing")
-    assert limit_bytes(empty, "gpu-sharing") == 2000 * MIB
+    assert pods.limit_bytes(empty, "gpu-sharing") == 2000 * MIB
 
 
 def test_a_pod_of_each_system_shares_the_gpu(empty: Whole) -> None:
     for file in ("koordinator/pod-example", "hami/gpu-pod", "volcano/gpu-pod1"):
-        apply(empty, f"{file}.yaml")
-    create(empty, [asleep("kai/gpu-memory.yaml")])
+        pods.apply(empty, f"{file}.yaml")
+    pods.create(empty, [pods.asleep("kai/gpu-memory.yaml")])
     limits_mib = {"pod-example": 23034, "gpu-pod": 3000, "gpu-pod1": 1024, "gpu-sharing": 2000}
     for pod in limits_mib:
         empty.ready(pod)
-    assert {pod: limit_bytes(empty, pod) // MIB for pod in limits_mib} == limits_mib
+    assert {pod: pods.limit_bytes(empty, pod) // MIB for pod in limits_mib} == limits_mib

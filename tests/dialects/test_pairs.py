@@ -23,6 +23,7 @@ from lab.node.lab import CLUSTER_FILES, Lab
 from scheduler.core.place import Placement, place
 from scheduler.decisions.state import Assumed, State
 from scheduler.kubernetes import binding, requests
+from tests.requests.pods import asking, of_volcano
 from tests.scheduler import calls, objects
 
 pytestmark = pytest.mark.node
@@ -47,19 +48,9 @@ def lab(build_dir: Path) -> Iterator[Lab]:
         yield lab
 
 
-def _state(lab: Lab) -> State:
-    """The scheduler's view of a node with the lab's GPUs."""
-    made = State()
-    gpus = [objects.gpu(gpu.uuid, gpu.minor, f"{_GPU_MIB}Mi") for gpu in lab.gpus]
-    calls.add_node(made, "n0", *gpus)
-    return made
-
-
 def _bound(state: State, uid: str, amount_mib: int) -> Mapping[str, str]:
     """The annotations of the Binding of a pod that requests so much."""
-    container = {"name": "main", "resources": {"limits": {dialects.VOLCANO_MEMORY: amount_mib}}}
-    pod = {"metadata": {"name": uid}, "spec": {"containers": [container]}}
-    read = requests.read(pod, _ENABLED)
+    read = requests.read(of_volcano(asking({dialects.VOLCANO_MEMORY: amount_mib})), _ENABLED)
     assert read is not None
     row = state.fleet.row_of("n0")
     found = place(state.fleet, read.request, row)
@@ -75,11 +66,12 @@ def _run(lab: Lab, name: str, amount_mib: int, annotations: Mapping[str, str]) -
     with lab.pod(name, annotations) as pod:
         done = pod.run("main", Process(BUSYBOX_IMAGE)).exec(["sh", "-c", _SCRIPT])
     *lines, uuid, line = done.out.splitlines()
-    environ = dict(each.partition("=")[::2] for each in lines)
     index = annotations[dialects.VOLCANO_INDEX]
-    assert environ["NVIDIA_VISIBLE_DEVICES"] == index
-    assert environ[dialects.VOLCANO_ALLOCATED] == str(amount_mib)
-    assert environ[dialects.VOLCANO_TOTAL] == str(_GPU_MIB)
+    assert {
+        f"NVIDIA_VISIBLE_DEVICES={index}",
+        f"{dialects.VOLCANO_ALLOCATED}={amount_mib}",
+        f"{dialects.VOLCANO_TOTAL}={_GPU_MIB}",
+    } <= set(lines)
     assert uuid == lab.gpus[int(index)].uuid
     probed: Any = json.loads(line)
     assert (probed["total"], probed["filled"], probed["more"]) == (amount_mib << 20, 0, 2)
@@ -88,7 +80,9 @@ def _run(lab: Lab, name: str, amount_mib: int, annotations: Mapping[str, str]) -
 
 @pytest.mark.timeout(1800)
 def test_of_equal_pods_at_once_each_has_its_own_gpu(lab: Lab) -> None:
-    state = _state(lab)
+    state = State()
+    gpus = [objects.gpu(gpu.uuid, gpu.minor, f"{_GPU_MIB}Mi") for gpu in lab.gpus]
+    calls.add_node(state, "n0", *gpus)
     with ThreadPoolExecutor(2 * _AT_ONCE) as at_once:
         for first in range(0, _PAIRS, _AT_ONCE):
             pods = [

@@ -17,8 +17,7 @@ _PODS = ("gpu-pod1", "gpu-pod2")
 def test_the_node_is_as_the_guide_shows_it(whole: Whole) -> None:
     shown = {"volcano.sh/gpu-memory": "89424", "volcano.sh/gpu-number": "8"}
     until(
-        lambda: {name: allocatable(whole, name) for name in shown} == shown,
-        f"the node has {shown}",
+        lambda: {name: allocatable(whole, name) for name in shown} == shown, f"the node has {shown}"
     )
 
 

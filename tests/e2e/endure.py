@@ -15,24 +15,212 @@ holds.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import datetime
+import os
 import random
+import re
+import signal
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from lab.cluster.api import connected
 from lab.cluster.directory import ClusterDirectory
-from tests.e2e.endurance import Endurance
+from tests.e2e.node import Node
 from tests.e2e.whole import Whole
 from tests.load import report
-from tests.load.generator import LoadError
+from tests.load.crowd import Crowd
+from tests.load.generator import Figures, LoadError
 from tests.load.report import say
-from tests.support import ROOT
+from tests.support import ROOT, until
 
-GPUS: Final = "8x23040Mi"
 _PHASES: Final = ("calm", "kills", "down", "all")
+_KILLED: Final = ("containerd", "kubelet", "gpuslice node agent", "gpuslice extender")
+_PACE_S: Final = (0.3, 1.5)
+"""Interval between two creations or deletions of pods."""
+_KILL_AFTER_S: Final = (1.0, 8.0)
+"""From a part's recovery to the next kill, of whichever part."""
+_SPREAD: Final = 0.7
+"""The crowd's size varies between this share of its maximum and the maximum."""
+_CALM_EVERY_KILLS: Final = 10
+_BACK_S: Final = 90.0
+_CLEAN_S: Final = 240.0
+_OF_CONTAINERD: Final = re.compile(
+    r"\+ (process: \S+/containerd-shim-runc-v2 .*"
+    r"|unix socket: \S+/s/\w+"
+    r"|mount: /run/netns/cni-\S+ \(nsfs.*)"
+)
+"""Shims without a container, their sockets and network namespaces: a killed containerd has started
+them for a pod and not recorded them yet; neither the next one nor any other program tracks them. A
+container in a shim would be another process."""
+_MIDDLE_S: Final = (15.0, 40.0)
+
+
+class Endurance:
+    """A cluster and a crowd of pods in it while faults are injected. most: pods at once."""
+
+    def __init__(self, whole: Whole, chance: random.Random, most: int) -> None:
+        self._whole = whole
+        self._chance = chance
+        self._most = most
+        self._node = Node(whole)
+
+    def calm(self, lasts_s: float) -> Figures:
+        return self._to_the_end(lambda crowd: asyncio.sleep(lasts_s))
+
+    def kills(self, each: int) -> Figures:
+        async def kill(crowd: Crowd) -> None:
+            parts = [part for part in _KILLED for _ in range(each)]
+            self._chance.shuffle(parts)
+            for number, part in enumerate(parts, 1):
+                await asyncio.sleep(self._chance.uniform(*_KILL_AFTER_S))
+                before = self._whole.pid(part)
+                crowd.killed(part)
+                self._whole.kill(before)
+                await asyncio.to_thread(self._whole.until_back, part, before, _BACK_S)
+                say(f"killed: {part}; {len(crowd)} pods there, {_so_far(crowd.figures)}")
+                if number % _CALM_EVERY_KILLS == 0:
+                    await crowd.calm()
+
+        return self._to_the_end(kill)
+
+    def kill_processes(self) -> Figures:
+        """Kill all of them, while pods come and go."""
+
+        async def middle(crowd: Crowd) -> None:
+            await asyncio.sleep(self._chance.uniform(*_MIDDLE_S))
+
+        figures = asyncio.run(self._during(middle, until_gone=False))
+        processes = self._whole.marked()
+        for pid in processes:
+            with contextlib.suppress(ProcessLookupError):  # it ended with one of the others
+                os.kill(pid, signal.SIGKILL)
+        say(f"killed {len(processes)} processes")
+        return figures
+
+    def _to_the_end(self, task: Callable[[Crowd], Awaitable[None]]) -> Figures:
+        figures = asyncio.run(self._during(task, until_gone=True))
+        self._wait_until_clean(figures)
+        return figures
+
+    async def _during(self, task: Callable[[Crowd], Awaitable[None]], until_gone: bool) -> Figures:
+        """Pods are created and deleted while the task runs; at its end all are deleted."""
+        async with connected(self._whole.directory / "kubeconfig") as api:
+            crowd = Crowd(api, self._chance)
+            await crowd.come(self._most)
+            running = (task(crowd), self._come_and_go(crowd), _look(crowd), _read(crowd))
+            tasks = [asyncio.ensure_future(each) for each in running]
+            done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for each in others:
+                each.cancel()
+            await asyncio.wait(tasks)
+            for each in done:
+                each.result()
+            if until_gone:
+                await crowd.calm()
+                say(f"all that fit run; {_so_far(crowd.figures)}; now all go")
+                await crowd.clear()
+        return crowd.figures
+
+    def _wait_until_clean(self, figures: Figures) -> None:
+        """The API server deletes a pod's object a moment before the node has removed the rest;
+        containers that never started, because containerd was killed, are removed after two minutes.
+        """
+        left: Sequence[str] = ()
+
+        def clean() -> bool:
+            nonlocal left
+            left = self._node.left()
+            if figures.kills[_KILLED[0]]:
+                left = [line for line in left if not _OF_CONTAINERD.fullmatch(line)]
+            return not left
+
+        try:
+            until(clean, "the node is as it was", _CLEAN_S)
+        except AssertionError as error:
+            raise LoadError("pods have left on the node:\n" + "\n".join(left)) from error
+
+    async def _come_and_go(self, crowd: Crowd) -> None:
+        while True:
+            await asyncio.sleep(self._chance.uniform(*_PACE_S))
+            there = len(crowd)
+            if there < self._most * _SPREAD or (there < self._most and self._chance.random() < 0.5):
+                await crowd.come(1)
+            else:
+                await crowd.go()
+
+
+async def _look(crowd: Crowd) -> None:
+    said_s = time.monotonic()
+    while True:
+        await crowd.look()
+        await asyncio.sleep(1.0)
+        if time.monotonic() - said_s > 30:
+            said_s = time.monotonic()
+            say(f"{len(crowd)} pods there, {_so_far(crowd.figures)}")
+
+
+async def _read(crowd: Crowd) -> None:
+    while True:
+        await crowd.read()
+        await asyncio.sleep(0.3)
+
+
+def _so_far(figures: Figures) -> str:
+    return (
+        f"{figures.made} made, {figures.ran} ran, {figures.looks_inside} looks inside, "
+        f"{figures.kills.total()} kills"
+    )
+
+
+# --- the command
+
+_CONDITIONS: Final = """# Pods that come and go on a whole cluster
+
+`make endure`, {today}, seed {seed}: all of `make cluster`; GPUs: {gpus}, simulated; up to {pods}
+pods at once, made and deleted in random order, of nine kinds: from 7 percent of a GPU to two
+containers, and two GPUs. {cpus} cores, Linux {release}.
+
+Every four seconds, until it goes, each container takes all that it may of its GPU, tries to take
+more, and reads what `nvidia-smi`, its environment and its grant say; every line of that was judged.
+At each look at the API server the grants were added up by another program than ours. A GPU is
+short where the programs of a pod that has just gone had not given all of its share back: a program
+got less than its limit there. Containers that were started again were so before they first ran.
+After the last pod nothing was left on the node but what containerd had begun, and not noted, when
+it was killed. After `make cluster-down` nothing was left on the machine.
+
+"""
+_HEAD: Final = (
+    *("phase", "pods made", "ran", "most at once", "looks inside, all right", "accounting checks"),
+    *("looks at a short GPU", "containers started again", "longest wait of a pod that fitted"),
+)
+
+
+class _Report:
+    """A phase with any error has no row."""
+
+    def __init__(self, seed: int, pods: int, gpus: str) -> None:
+        machine = {"cpus": os.cpu_count(), "release": os.uname().release}
+        today = datetime.datetime.now(datetime.UTC).date()
+        self._conditions = _CONDITIONS.format(
+            today=today, seed=seed, gpus=gpus, pods=pods, **machine
+        )
+        self._rows: list[Sequence[str]] = []
+
+    def enter(self, phase: str, figures: Figures) -> None:
+        shown = (
+            *(figures.made, figures.ran, figures.most_at_once, figures.looks_inside),
+            *(figures.looks_at_books, figures.short, figures.restarts),
+        )
+        counts = (f"{count:,}" for count in shown)
+        self._rows.append((phase, *counts, f"{figures.longest_wait_s:.1f} s"))
+
+    def text(self) -> str:
+        return self._conditions + report.table(_HEAD, self._rows)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,73 +233,63 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of calm; 10 by default")
     parser.add_argument("--kills", type=int, default=10, help="of each part; 10 by default")
     parser.add_argument("--pods", type=int, default=50, help="at once; 50 by default")
-    parser.add_argument("--gpus", default=GPUS)
+    parser.add_argument("--gpus", default="8x23040Mi")
     parser.add_argument("--seed", type=int, default=None, help="one that is printed, by default")
     parser.add_argument("--results", type=Path, metavar="DIR", help="where the table is written")
     options = parser.parse_args(arguments)
     if options.seed is None:
         options.seed = random.randrange(1 << 32)
     say(f"seed {options.seed}: {' '.join(arguments)}")
-    run = _Run(options)
+    summary = _Report(options.seed, options.pods, options.gpus)
     try:
-        run.all_phases()
+        _all_phases(options, summary)
     except AssertionError as error:
         say(f"failed: {error}")
         return 1
     finally:
-        sys.stdout.write(run.summary.text())
+        sys.stdout.write(summary.text())
     if options.results:
         today = datetime.datetime.now(datetime.UTC).date()
-        (options.results / f"endurance-{today}.md").write_text(run.summary.text())
+        (options.results / f"endurance-{today}.md").write_text(summary.text())
     return 0
 
 
-class _Run:
-    """Runs the requested phases, one after the other."""
+def _all_phases(options: argparse.Namespace, summary: _Report) -> None:
+    """Raises LoadError; phases that passed until then are reported all the same."""
+    phases, chance = options.phases or _PHASES, random.Random(options.seed)
+    if {"calm", "kills", "down"} & set(phases):
+        with _up(options, chance) as endurance:
+            if "calm" in phases:
+                figures = endurance.calm(options.minutes * 60)
+                summary.enter(f"calm, {options.minutes:g} min", figures)
+            if "kills" in phases:
+                figures = endurance.kills(options.kills)
+                summary.enter(f"each killed {options.kills} times", figures)
+    if "all" in phases:
+        with _up(options, chance) as endurance:
+            summary.enter("all processes killed", endurance.kill_processes())
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
-        self._phases = options.phases or _PHASES
-        self._chance = random.Random(options.seed)
-        self.summary = report.Report(options.seed, options.pods, options.gpus)
 
-    def all_phases(self) -> None:
-        """Raises LoadError; phases that passed until then are reported all the same."""
-        options, summary = self._options, self.summary
-        if {"calm", "kills", "down"} & set(self._phases):
-            with self._up() as endurance:
-                if "calm" in self._phases:
-                    about = f"calm, {options.minutes:g} min"
-                    summary.enter(about, endurance.calm(options.minutes * 60))
-                if "kills" in self._phases:
-                    about = f"each killed {options.kills} times"
-                    summary.enter(about, endurance.kills(options.kills))
-        if "all" in self._phases:
-            with self._up() as endurance:
-                summary.enter("all processes killed", endurance.kill_processes())
-
-    @contextlib.contextmanager
-    def _up(self) -> Iterator[Endurance]:
-        whole = Whole(self._options.gpus)
-        whole.up()
-        say(f"a cluster is up in {whole.directory}")
-        try:
-            yield Endurance(whole, self._chance, self._options.pods, say)
-        except BaseException:
-            _keep(whole)
-            whole.command("down")
-            raise
-        self._down(whole)
-
-    def _down(self, whole: Whole) -> None:
-        directory = ClusterDirectory(whole.directory)
-        status = directory.read_status()
-        done = whole.command("down")
-        if done.returncode != 0:
-            raise LoadError(done.stderr)
-        if left := directory.left(status):
-            raise LoadError("left on the machine:\n" + "\n".join(left))
-        say("the cluster is down, and nothing of it is left")
+@contextlib.contextmanager
+def _up(options: argparse.Namespace, chance: random.Random) -> Iterator[Endurance]:
+    """A cluster during the block; nothing of it is left then."""
+    whole = Whole(options.gpus)
+    whole.up()
+    say(f"a cluster is up in {whole.directory}")
+    try:
+        yield Endurance(whole, chance, options.pods)
+    except BaseException:
+        _keep(whole)
+        whole.command("down")
+        raise
+    directory = ClusterDirectory(whole.directory)
+    status = directory.read_status()
+    done = whole.command("down")
+    if done.returncode != 0:
+        raise LoadError(done.stderr)
+    if left := directory.left(status):
+        raise LoadError("left on the machine:\n" + "\n".join(left))
+    say("the cluster is down, and nothing of it is left")
 
 
 def _keep(whole: Whole) -> None:

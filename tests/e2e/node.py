@@ -1,4 +1,5 @@
-"""Remains of pods on a cluster's node, and the figures of our programs and the GPUs for it.
+"""Remains of pods and of gpuslice's installation on a cluster's node, and the figures of our
+programs and the GPUs for it.
 
 Read from outside, by the namespaces of its containerd; the cluster must be healthy.
 """
@@ -9,6 +10,7 @@ import json
 import os
 import re
 import socket
+import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +25,7 @@ from tests.load import kinds
 from tests.support import until
 
 _NAMESPACES: Final = ("cgroup", "ipc", "mnt", "net", "pid", "uts")
+_STRAY: Final = ("not_adjusted", "files_lost", "foreign_gpu", "nvidia_runtime")
 _GAUGES: Final[Mapping[str, Sequence[str]]] = {
     "gpuslice extender": (
         'gpuslice_scheduler_gpu_memory_bytes{state="granted"}',
@@ -32,10 +35,7 @@ _GAUGES: Final[Mapping[str, Sequence[str]]] = {
     ),
     "gpuslice node agent": (
         "gpuslice_containers_with_grant",
-        'gpuslice_stray_containers{kind="not_adjusted"}',
-        'gpuslice_stray_containers{kind="files_lost"}',
-        'gpuslice_stray_containers{kind="foreign_gpu"}',
-        'gpuslice_stray_containers{kind="nvidia_runtime"}',
+        *(f'gpuslice_stray_containers{{kind="{kind}"}}' for kind in _STRAY),
     ),
 }
 """All zero without pods."""
@@ -48,6 +48,7 @@ class Node:
 
     def __init__(self, whole: Whole) -> None:
         self._whole = whole
+        self._lab = Path(whole.state["directory"])
         own = {*self._of_pods()}
         whole.kubectl("create", "-f", "-", given=json.dumps(kinds.pod("first", "half")))
         whole.ready("first")
@@ -58,7 +59,7 @@ class Node:
     def _of_pods(self) -> Sequence[str]:
         """Resources of single pods: their shims' processes, their cgroups."""
         shims = (each for each in _processes(self._proc) if "containerd-shim" in each)
-        groups = _cgroups(self.lab.name)
+        groups = _cgroups(self._lab.name)
         return [*shims, *(each for each in groups if "/pod" in each.split("kubepods")[-1])]
 
     def left(self) -> Sequence[str]:
@@ -75,27 +76,23 @@ class Node:
     def _proc(self) -> Path:
         return Path(f"/proc/{self._whole.pid('containerd')}")
 
-    @property
-    def lab(self) -> Path:
-        return Path(self._whole.state["directory"])
-
     def _look(self) -> Mapping[str, Counter[str]]:
         """Readable lines, counted, by kind."""
         proc = self._proc
-        # Objects that programs recreate have a creation number in their name.
-        sockets = (re.sub(r"\d+", "N", each) for each in _sockets(proc))
         regions = proc / "root" / "run" / names.PLUGIN_NAME
-        given = self.lab / "kubelet" / "addresses" / "pods"
-        return {
-            "process": Counter(_processes(proc)),
-            "namespace": Counter(_namespaces(proc)),
-            "mount": Counter(_mounts(proc)),
-            "interface": Counter(_interfaces(proc)),
-            "unix socket": Counter(sockets),
-            "cgroup": Counter(_cgroups(self.lab.name)),
-            "region directory": Counter(each.name for each in regions.glob("*")),
-            "address": Counter(each.name for each in given.glob("[0-9]*")),
+        given = self._lab / "kubelet" / "addresses" / "pods"
+        found: Mapping[str, Iterator[str]] = {
+            "process": _processes(proc),
+            "namespace": _namespaces(proc),
+            "mount": _mounts(proc),
+            "interface": _interfaces(proc),
+            # Objects that programs recreate have a creation number in their name.
+            "unix socket": (re.sub(r"\d+", "N", each) for each in _sockets(proc)),
+            "cgroup": _cgroups(self._lab.name),
+            "region directory": (each.name for each in regions.glob("*")),
+            "address": (each.name for each in given.glob("[0-9]*")),
         }
+        return {kind: Counter(lines) for kind, lines in found.items()}
 
     def _grants(self) -> Iterator[str]:
         for part, gauges in _GAUGES.items():
@@ -106,14 +103,13 @@ class Node:
                     yield f"{part}: {gauge} {values[gauge]}"
 
     def _gpus(self) -> Iterator[str]:
-        for gpu in ask_gpus(self.lab, {"op": "status"})["gpus"]:
+        for gpu in ask_gpus(self._lab, {"op": "status"})["gpus"]:
             if gpu["used_bytes"] or gpu["clients"]:
                 yield f"GPU {gpu['minor']}: {gpu['used_bytes']} bytes, {gpu['clients']} clients"
 
 
 def ask_gpus(lab: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
     """The answer of the simulated GPUs' daemon."""
-
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(_ANSWER_S)
         asking.connect(str(lab / "sim" / "control.sock"))
@@ -148,8 +144,7 @@ def _namespaces(proc: Path) -> Iterator[str]:
             with suppress(OSError):
                 found.add(os.readlink(entry / "ns" / kind))
     yield from found
-    named = proc / "root" / "run" / "netns"
-    yield from (f"netns {each.name}" for each in (named.iterdir() if named.is_dir() else ()))
+    yield from (f"netns {each.name}" for each in (proc / "root" / "run" / "netns").glob("*"))
 
 
 def _mounts(proc: Path) -> Iterator[str]:
@@ -165,12 +160,67 @@ def _interfaces(proc: Path) -> Iterator[str]:
 
 def _sockets(proc: Path) -> Iterator[str]:
     """Those with a name, in the file system or abstract."""
-    lines = (proc / "net" / "unix").read_text().splitlines()[1:]
-    rows = (line.split(maxsplit=7) for line in lines)
-    return (row[7] for row in rows if len(row) == 8)
+    for line in (proc / "net" / "unix").read_text().splitlines()[1:]:
+        yield from line.split(maxsplit=7)[7:]
 
 
 def _cgroups(name: str) -> Iterator[str]:
     for group in cgroups.named(name):
         yield str(group)
         yield from (str(inner) for inner in group.rglob("*") if inner.is_dir())
+
+
+# --- the installation
+
+_OF_PODS: Final = (
+    *("/var/lib/kubelet/pods/", "/var/lib/cni/", "/var/log/"),
+    *("/run/containerd/", "/run/netns/", "/var/lib/kubelet/device-plugins/kubelet"),
+)
+"""Directories of the kubelet and of containerd, which change with every pod."""
+_SYSTEM: Final = f"--namespace={names.NAMESPACE}"
+
+
+def files(whole: Whole) -> Sequence[str]:
+    """Files of the node's that it did not have when the lab made it, but those of pods."""
+    layers = Path(whole.state["directory"]) / "root"
+    found = []
+    for layer in layers.glob("layer-of-*"):
+        place = layer.name.removeprefix("layer-of").replace("-", "/")
+        for directory, _, inside in os.walk(layer / "upper"):
+            where = place + directory.removeprefix(str(layer / "upper"))
+            found += [f"{where}/{name}" for name in inside if not _is_gone(directory, name)]
+    return sorted(each for each in found if not each.startswith(_OF_PODS))
+
+
+def _is_gone(directory: str, name: str) -> bool:
+    """Whether it is an overlay's mark of a file that was deleted."""
+    return stat.S_ISCHR(os.lstat(os.path.join(directory, name)).st_mode)
+
+
+def new_files(whole: Whole, before: Sequence[str]) -> Sequence[str]:
+    return sorted({*files(whole)} - {*before})
+
+
+def is_clean(whole: Whole, before: Sequence[str], of_hooks: bool = True) -> None:
+    """The cluster still has the definition of Devices, and the node nothing of gpuslice.
+    of_hooks: also what only the chart's hooks remove."""
+
+    def named(kinds: str, *options: str) -> str:
+        return whole.kubectl("get", kinds, *options, "--output=name")
+
+    for of, place in (
+        ("koordinator", "status.capacity"),
+        ("koordinator", "status.allocatable"),
+        ("gpuslice.io", "metadata.labels"),
+    ):
+        path = f"--output=jsonpath={{.{place}}}"
+        assert of not in whole.kubectl("get", "node", whole.state["node"], path), place
+    kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings,clusterroles"
+    kinds += ",clusterrolebindings,priorityclasses,flowschemas,prioritylevelconfigurations"
+    made = (each.rpartition("/")[2] for each in named(kinds).split())
+    assert {each for each in made if "gpuslice" in each} <= {"gpuslice-writer"}
+    in_system = "deployments,daemonsets,jobs,serviceaccounts,configmaps,roles"
+    assert "gpuslice" not in named(in_system + ",leases" * of_hooks, _SYSTEM)
+    assert named(names.DEVICE_PLURAL) == ""
+    until(lambda: not named("pods", _SYSTEM), "its pods are gone")
+    assert new_files(whole, before) == []

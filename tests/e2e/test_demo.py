@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -20,8 +19,6 @@ from lab.demo import story
 from tests.support import until
 
 pytestmark = pytest.mark.e2e
-
-_PROGRAM = (sys.executable, "-m", "lab.demo")
 
 
 @pytest.fixture
@@ -36,7 +33,7 @@ def directory(build_dir: Path) -> Iterator[ClusterDirectory]:
 
 def _begun(directory: ClusterDirectory, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*_PROGRAM, "--at", str(directory.path), *options],
+        [sys.executable, "-m", "lab.demo", "--at", str(directory.path), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -44,12 +41,24 @@ def _begun(directory: ClusterDirectory, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def _read_to(out: IO[str] | None, chapter: str) -> None:
-    assert out is not None
-    for line in out:
-        if line.startswith(chapter):
-            return
-    raise AssertionError(f"no chapter {chapter}")
+def _run(directory: ClusterDirectory, *options: str) -> str:
+    with _begun(directory, *options) as run:
+        said, complaint = run.communicate()
+    assert run.returncode == 0, said + complaint
+    return said
+
+
+def _from_its_second_chapter(text: str) -> Sequence[str]:
+    """Return the output to its end, without times and measured shares. The rest is the cluster's
+    own output, or a check of it."""
+    lines = text[text.index("\n2  ") : text.index(" all passed.")].splitlines()
+    return [re.sub(r" +\([\d.]+ [s%]\)$", "", line.rstrip()) for line in lines]
+
+
+def _left(directory: ClusterDirectory, status: ClusterStatus) -> list[str]:
+    if status.state:
+        return directory.left(status)
+    return [str(directory.path)] if directory.path.exists() else []
 
 
 def test_a_run_is_as_documented_and_leaves_nothing(
@@ -57,10 +66,8 @@ def test_a_run_is_as_documented_and_leaves_nothing(
 ) -> None:
     """Also if a proxy is the way to everywhere else: none reaches the cluster."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    with _begun(directory) as run:
-        said, complaint = run.communicate()
-    assert run.returncode == 0, said + complaint
-    assert _from_its_second_chapter(said) == _from_its_second_chapter(demo.DOCUMENT.read_text())
+    documented = _from_its_second_chapter(demo.DOCUMENT.read_text())
+    assert _from_its_second_chapter(_run(directory)) == documented
 
 
 @pytest.mark.parametrize(("chapter", "number"), [("4  ", signal.SIGINT), ("2  ", signal.SIGTERM)])
@@ -68,7 +75,8 @@ def test_an_interrupted_demo_reports_it_and_leaves_nothing(
     directory: ClusterDirectory, chapter: str, number: signal.Signals
 ) -> None:
     with _begun(directory) as run:
-        _read_to(run.stdout, chapter)
+        assert run.stdout is not None
+        assert any(line.startswith(chapter) for line in run.stdout)
         until(lambda: directory.owner() is not None, "the cluster has an owner")
         status = directory.read_status()
         send = os.killpg if number == signal.SIGINT else os.kill
@@ -81,46 +89,24 @@ def test_an_interrupted_demo_reports_it_and_leaves_nothing(
 
 
 def test_a_kept_cluster_is_usable_and_blocks_a_second_demo(directory: ClusterDirectory) -> None:
-    with _begun(directory, "--keep") as run:
-        said, complaint = run.communicate()
-    assert run.returncode == 0, said + complaint
+    said = _run(directory, "--keep")
     assert f"make cluster-down AT={directory.path}" in said
-    exported, first, second, third = _to_try(said)
-    asked = first.replace("-it", "").replace("bash", "nvidia-smi")
+    to_try = said.partition("To try:\n")[2].splitlines()
+    exported, first, second, third = (line.partition("#")[0].strip() for line in to_try[:4])
+
+    def typed(line: str) -> str:
+        script = f"shopt -s expand_aliases\n{exported}\n{line}\n"
+        return subprocess.check_output(["bash", "-c", script], text=True)
+
     limit_mib = story._GPU_MIB * story.TURNS[story.LAST] // 100
-    assert f" {limit_mib}MiB" in _typed(exported, asked)
-    assert story.LAST in _typed(exported, second)
-    assert "deleted" in _typed(exported, third)
+    assert f" {limit_mib}MiB" in typed(first.replace("-it", "").replace("bash", "nvidia-smi"))
+    assert story.LAST in typed(second)
+    assert "deleted" in typed(third)
     with _begun(directory) as another:
-        _, complaint = another.communicate()
+        another.communicate()
     assert another.returncode == 1
     status = directory.read_status()
     assert status.is_healthy
     down = [sys.executable, "-m", "lab.cluster", "down", "--at", str(directory.path)]
     assert subprocess.run(down).returncode == 0
     assert _left(directory, status) == []
-
-
-def _from_its_second_chapter(text: str) -> Sequence[str]:
-    """Return the output to its end, without times and measured shares. The rest is the cluster's
-    own output, or a check of it."""
-    lines = text[text.index("\n2  ") : text.index(" all passed.")].splitlines()
-    return [re.sub(r" +\([\d.]+ [s%]\)$", "", line.rstrip()) for line in lines]
-
-
-def _to_try(said: str) -> Sequence[str]:
-    lines = said.partition("To try:\n")[2].splitlines()
-    return [line.partition("#")[0].strip() for line in lines[:4]]
-
-
-def _typed(exported: str, line: str) -> str:
-    script = f"shopt -s expand_aliases\n{exported}\n{line}\n"
-    done = subprocess.run(["bash", "-c", script], text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def _left(directory: ClusterDirectory, status: ClusterStatus) -> list[str]:
-    if status.state:
-        return directory.left(status)
-    return [str(directory.path)] if directory.path.exists() else []

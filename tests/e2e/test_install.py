@@ -19,21 +19,19 @@ import pytest
 from gpuslice.contract import names
 from lab.cluster.product import GPU_NODE_LABEL
 from lab.demo import seed
-from tests.e2e.remains import files, is_clean, new_files
+from tests.e2e.node import files, is_clean, new_files
 from tests.e2e.whole import HALF, Whole, allocatable, running
 from tests.support import ROOT, until
 
 pytestmark = pytest.mark.e2e
 
-_QUERY: Final = "nvidia-smi --format=csv,noheader,nounits --query-gpu"
-_SMI: Final = f"{_QUERY}=memory.total".split()
 _SYSTEM: Final = f"--namespace={names.NAMESPACE}"
 _HALF_BYTES: Final = 11520 << 20
 _OUT_OF_MEMORY: Final = 2
 _NO_IMAGES: Final = [
-    f"--set=images.{name}.{field}={value}"
+    f"--set=images.{name}.{value}"
     for name in ("agent", "scheduler")
-    for field, value in {"tag": "none", "pullPolicy": "Never"}.items()
+    for value in ("tag=none", "pullPolicy=Never")
 ]
 _NEXT: Final = "0.1.1"
 _SETTLED_S: Final = 5.0
@@ -55,7 +53,7 @@ def before(whole: Whole) -> Sequence[str]:
     return files(whole)
 
 
-# --- installations that fail -------------------------------------------------------------------
+# --- an installation that fails
 
 
 @pytest.mark.parametrize(
@@ -71,31 +69,28 @@ def test_an_installation_that_fails_leaves_pods_as_they_were(
     whole: Whole, before: Sequence[str], wrong: Sequence[str], options: Sequence[str]
 ) -> None:
     """options: of the removal."""
-    was = _pod(whole, "ordinary")
-    failed = whole.try_install(*wrong, "--timeout=8s")
-    assert failed.returncode != 0
+
+    def ordinary() -> Any:
+        pod = whole.pod("ordinary")
+        return pod["metadata"]["uid"], pod["status"]["containerStatuses"]
+
+    was = ordinary()
+    assert whole.try_install(*wrong, "--timeout=8s").returncode != 0
     whole.run_pod("meanwhile")
     whole.kubectl("delete", "pod", "meanwhile")
     time.sleep(_SETTLED_S)  # the scheduler, which is well, would have changed the policies by then
-    _is_accepted(whole)
-    whole.helm("uninstall", "gpuslice", "--wait", "--timeout=60s", *options)
-    assert _pod(whole, "ordinary") == was
-    is_clean(whole, before, of_hooks=not options)
-
-
-def _is_accepted(whole: Whole) -> None:
-    """A pod of default-scheduler, which an installation that works refuses."""
-    container = {
-        "name": "asked",
-        "image": "busybox",
-        "resources": {"limits": {names.RESOURCE_GPU: 50}},
-    }
+    # A pod of default-scheduler, which an installation that works refuses.
+    asked = {"resources": {"limits": {names.RESOURCE_GPU: 50}}}
+    container = {"name": "asked", "image": "busybox", **asked}
     overrides = json.dumps({"spec": {"containers": [container]}})
     run = ("run", "asked", "--image=busybox", "--dry-run=server", f"--overrides={overrides}")
     assert "asked created" in whole.kubectl(*run)
+    whole.helm("uninstall", "gpuslice", "--wait", "--timeout=60s", *options)
+    assert ordinary() == was
+    is_clean(whole, before, of_hooks=not options)
 
 
-# --- an installation that succeeds ----------------------------------------------------------------
+# --- one that succeeds
 
 
 def test_the_documents_pod_runs_after_helm_install(whole: Whole, before: Sequence[str]) -> None:
@@ -106,26 +101,30 @@ def test_the_documents_pod_runs_after_helm_install(whole: Whole, before: Sequenc
     whole.helm("test", "gpuslice", "--timeout=60s")
     whole.kubectl("apply", "-f", str(ROOT / "docs/examples/half.yaml"))
     whole.ready("half")
-    assert whole.kubectl("exec", "half", "--", *_SMI).strip() == "11520"
+    asked = ("nvidia-smi", "--format=csv,noheader,nounits", "--query-gpu=memory.total")
+    assert whole.kubectl("exec", "half", "--", *asked).strip() == "11520"
     whole.kubectl("delete", "pod", "half", "--grace-period=1")
     whole.run_pod("full", {names.RESOURCE_NVIDIA_GPU: 1})
     whole.kubectl("apply", "-f", str(seed.PATH))
     whole.ready("pod-example")
-    assert whole.inside("pod-example", f"{_QUERY}=memory.total") == "11520\n"
-    assert whole.inside("full", f"{_QUERY}=memory.total") == "23040\n"
+    assert whole.gpu("pod-example", "memory.total") == "11520"
+    assert whole.gpu("full", "memory.total") == "23040"
 
 
 def test_upgrades_under_load_harm_no_pod(whole: Whole) -> None:
     """The upgrades are to images of another tag, which the node has."""
     _load(whole, "loaded")
-    for image in ("gpuslice-agent", "gpuslice-scheduler"):
-        _tag(whole, f"docker.io/library/{image}:{_NEXT}")
+    enter = ["nsenter", f"--target={whole.pid('containerd')}", "--mount", "--"]
+    for component in ("agent", "scheduler"):
+        image = f"docker.io/library/gpuslice-{component}"
+        ctr = ["ctr", "--namespace=k8s.io", "images", "tag", f"{image}:0.1.0", f"{image}:{_NEXT}"]
+        subprocess.run([*enter, *ctr], check=True, capture_output=True)
     for component in ("agent", "scheduler"):
         whole.install("--reuse-values", f"--set=images.{component}.tag={_NEXT}")
     assert f":{_NEXT}" in whole.kubectl("get", "pods", _SYSTEM, "-o=jsonpath={..image}")
     whole.kubectl("delete", "pod", "pod-example")
     whole.run_pod("newer", HALF)
-    assert whole.inside("newer", f"{_QUERY}=memory.total") == "11520\n"
+    assert whole.gpu("newer", "memory.total") == "11520"
     whole.kubectl("delete", "pod", "newer")
     _is_unharmed(whole, "loaded")
 
@@ -134,10 +133,24 @@ def test_a_node_that_restarts_serves_again(whole: Whole) -> None:
     """The node restarts as after a loss of power: no process is left, and /run is empty."""
     whole.kubectl("delete", "pod", "full", "loaded", "--grace-period=1")
     whole.run_pod("survivor", {names.RESOURCE_GPU: 50})
-    _restart(whole)
+    owner, containerd, first = whole.owner, whole.pid("containerd"), whole.first()
+    os.kill(owner, signal.SIGSTOP)
+    # All of the node's processes but its first.
+    script = """
+    kill -9 -1
+    mounts=$(cut -d' ' -f5 /proc/self/mountinfo | grep -E '^/(run|var/lib/kubelet)/' | sort -r)
+    for mount in $mounts; do [ $mount = /run/cdi ] || umount -l $mount; done
+    find /run -mindepth 1 -maxdepth 1 ! -name cdi -exec rm -rf {} +
+    """
+    command = ["nsenter", f"--target={first}", "--mount", "--pid", "--", "sh", "-c", script]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    finally:
+        os.kill(owner, signal.SIGCONT)
+    whole.until_back("containerd", containerd)
     until(whole.well, "the cluster is well")
     until(lambda: whole.answers("survivor"), "the pod runs again")
-    assert whole.inside("survivor", f"{_QUERY}=memory.total") == "11520\n"
+    assert whole.gpu("survivor", "memory.total") == "11520"
 
 
 def test_helm_uninstall_leaves_pods_running_with_what_they_use(
@@ -159,15 +172,12 @@ def test_strict_mode_limits_a_container_and_uninstall_leaves_nothing(
     whole.kubectl("delete", "pod", "--all", "--grace-period=1")
     whole.install("--set=agent.strict=true")
     whole.run_pod("again", HALF)
-    assert whole.inside("again", f"{_QUERY}=memory.total") == "11520\n"
+    assert whole.gpu("again", "memory.total") == "11520"
     assert "libcuda.so.1" in whole.inside("again", f"ls {names.CONTAINER_DRIVER_DIR}")
     whole.kubectl("delete", "pod", "again")
     whole.helm("uninstall", "gpuslice", "--wait", "--timeout=100s")
     is_clean(whole, before)
     assert whole.kubectl("get", "crd", "devices.scheduling.koordinator.sh", "--output=name")
-
-
-# --- helpers -----------------------------------------------------------------------------------
 
 
 def _load(whole: Whole, name: str) -> None:
@@ -177,42 +187,8 @@ def _load(whole: Whole, name: str) -> None:
 
 def _is_unharmed(whole: Whole, name: str) -> None:
     whole.kubectl("wait", "--for=condition=Ready", "--timeout=5s", f"pod/{name}")
-    path = "jsonpath={.status.containerStatuses[0].restartCount}"
-    assert whole.kubectl("get", "pod", name, "-o", path) == "0"
+    assert whole.restarts(name) == 0
     lines = whole.kubectl("logs", name).splitlines()
     probes = [json.loads(line) for line in lines if line.startswith("{")]
     assert len(probes) > 5
     assert {(each["total"], each["more"]) for each in probes} == {(_HALF_BYTES, _OUT_OF_MEMORY)}
-
-
-def _tag(whole: Whole, name: str) -> None:
-    """Give the image of that name's first release this name."""
-    current = name.replace(_NEXT, "0.1.0")
-    ctr = ["ctr", "--namespace=k8s.io", "images", "tag", current, name]
-    enter = ["nsenter", f"--target={whole.pid('containerd')}", "--mount", "--"]
-    subprocess.run([*enter, *ctr], check=True, capture_output=True)
-
-
-def _pod(whole: Whole, name: str) -> Any:
-    pod = json.loads(whole.kubectl("get", "pod", name, "-o", "json"))
-    status = pod["status"]["containerStatuses"][0]
-    return pod["metadata"]["uid"], status["containerID"], status["restartCount"], status["ready"]
-
-
-def _restart(whole: Whole) -> None:
-    """Kill all of the node's processes but its first, and empty /run."""
-    owner, containerd = whole.owner, whole.pid("containerd")
-    first = whole.first()
-    os.kill(owner, signal.SIGSTOP)
-    script = """
-    kill -9 -1
-    mounts=$(cut -d' ' -f5 /proc/self/mountinfo | grep -E '^/(run|var/lib/kubelet)/' | sort -r)
-    for mount in $mounts; do [ $mount = /run/cdi ] || umount -l $mount; done
-    find /run -mindepth 1 -maxdepth 1 ! -name cdi -exec rm -rf {} +
-    """
-    command = ["nsenter", f"--target={first}", "--mount", "--pid", "--", "sh", "-c", script]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    finally:
-        os.kill(owner, signal.SIGCONT)
-    until(lambda: whole.state["parts"]["containerd"]["pid"] not in (containerd, None), "containerd")

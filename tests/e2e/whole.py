@@ -20,7 +20,10 @@ from typing import Any
 from gpuslice.contract import names
 from lab.cluster.directory import MARK, processes
 from lab.cluster.product import RELEASE, run_helm
+from tests.support import until
 from tools.chart import CHART
+
+Done = subprocess.CompletedProcess[str]
 
 
 class Whole:
@@ -33,13 +36,9 @@ class Whole:
         self._options = ["--bare"] if bare else ["--serve", "koord-scheduler"]
         self._options += ["--dialects", ",".join(dialects)]
 
-    def line(self, *arguments: str) -> list[str]:
-        """The command line with this subcommand for this cluster."""
-        command = [sys.executable, "-m", "lab.cluster", *arguments]
-        return [*command, "--at", str(self.directory)]
-
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.line(*arguments), text=True, capture_output=True, timeout=280)
+    def command(self, *arguments: str) -> Done:
+        line = [sys.executable, "-m", "lab.cluster", *arguments, "--at", str(self.directory)]
+        return subprocess.run(line, text=True, capture_output=True, timeout=280)
 
     def up(self) -> str:
         done = self.command("up", "--gpus", self._gpus, *self._options)
@@ -91,7 +90,7 @@ class Whole:
     def events(self, pod: str) -> str:
         return self.kubectl("get", "events", f"--field-selector=involvedObject.name={pod}")
 
-    def try_kubectl(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    def try_kubectl(self, *arguments: str, given: str = "") -> Done:
         cache = f"{self.state['directory']}/kubectl"
         options = (f"--kubeconfig={self.directory}/kubeconfig", f"--cache-dir={cache}")
         return subprocess.run(
@@ -107,7 +106,7 @@ class Whole:
         assert done.returncode == 0, f"helm {arguments}: {done.stderr}"
         return done.stdout
 
-    def try_helm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def try_helm(self, *arguments: str) -> Done:
         """Run Helm in our namespace. Commands that take values get this cluster's."""
         lab = Path(self.state["directory"])
         return run_helm(self.directory / "kubeconfig", lab, *arguments)
@@ -116,7 +115,7 @@ class Whole:
         done = self.try_install(*options)
         assert done.returncode == 0, done.stderr
 
-    def try_install(self, *options: str) -> subprocess.CompletedProcess[str]:
+    def try_install(self, *options: str) -> Done:
         """Install gpuslice, or upgrade it, and wait until its pods are ready."""
         chosen = ("--create-namespace", f"--values={self.state['values']}", "--wait")
         return self.try_helm("upgrade", "--install", RELEASE, str(CHART), *chosen, *options)
@@ -125,29 +124,20 @@ class Whole:
         self,
         name: str,
         limits: Mapping[str, Any] | None = None,
-        image: str = "busybox",
         command: str = "echo hello from $HOSTNAME; sleep 1d",
     ) -> None:
         """A long-running pod; `limits` are added to a little processor and memory."""
         container = {
             "name": "main",
-            "image": image,
+            "image": "busybox",
             "imagePullPolicy": "IfNotPresent",
             "command": ["sh", "-c", command],
             "resources": {"limits": {"cpu": "40m", "memory": "40Mi", **(limits or {})}},
         }
         is_share = any(key.startswith("koordinator.sh/") for key in limits or ())
         scheduler = {"schedulerName": names.SCHEDULER_NAME} if is_share else {}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {
-                "containers": [container],
-                "terminationGracePeriodSeconds": 0,
-                **scheduler,
-            },
-        }
+        spec = {"containers": [container], "terminationGracePeriodSeconds": 0, **scheduler}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
         self.kubectl("create", "-f", "-", given=json.dumps(pod))
 
     def run_pod(self, name: str, limits: Mapping[str, Any] | None = None, **of: str) -> None:
@@ -160,9 +150,37 @@ class Whole:
 
     def allocated(self, name: str) -> str:
         """Koordinator's annotation, as it is written."""
-        text = self.kubectl("get", "pod", name, "-o", "json")
-        annotations = json.loads(text)["metadata"]["annotations"]
+        annotations = self.pod(name)["metadata"]["annotations"]
         return str(annotations[names.ANNOTATION_DEVICE_ALLOCATED])
+
+    def pod(self, name: str) -> Any:
+        return json.loads(self.kubectl("get", "pod", name, "-o", "json"))
+
+    def restarts(self, name: str) -> int:
+        """Of its container, which runs."""
+        (status,) = self.pod(name)["status"]["containerStatuses"]
+        assert status["ready"]
+        return int(status["restartCount"])
+
+    def gpu(self, name: str, query: str) -> str:
+        """What nvidia-smi shows in the pod."""
+        options = f"--format=csv,noheader,nounits --query-gpu={query}"
+        return self.inside(name, f"nvidia-smi {options}").strip()
+
+    def until_back(self, part: str, before: int, within_s: float = 120.0) -> None:
+        """Waits until another process runs this part."""
+
+        def is_back() -> bool:
+            return self.state["parts"][part]["pid"] not in (before, None)
+
+        until(is_back, f"{part} is back", within_s)
+
+    def restart(self, part: str) -> None:
+        """Kills the part, and waits until the cluster has started it again."""
+        before = self.pid(part)
+        self.kill(before)
+        self.until_back(part, before)
+        until(self.well, "the cluster is well")
 
     def answers(self, pod: str) -> bool:
         """Whether a program can be executed in it."""

@@ -17,28 +17,28 @@ class Choices:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 0
 
     @property
     def left(self) -> int:
-        return max(0, len(self._data) - self._at)
+        return len(self._data)
 
-    def byte(self) -> int:
-        self._at += 1
-        return self._data[self._at - 1] if self._at <= len(self._data) else 0
+    def take(self, count: int) -> bytes:
+        """Return at most `count` bytes."""
+        taken, self._data = self._data[:count], self._data[count:]
+        return taken
+
+    def rest(self) -> bytes:
+        return self.take(self.left)
 
     def whole(self, size: int) -> int:
         """A number of `size` bytes."""
         return int.from_bytes(self.take(size).ljust(size, b"\0"))
 
+    def byte(self) -> int:
+        return self.whole(1)
+
     def one_of(self, items: Sequence[_T]) -> _T:
         return items[self.byte() % len(items)]
-
-    def take(self, count: int) -> bytes:
-        """Return at most `count` bytes."""
-        taken = self._data[self._at : self._at + count]
-        self._at += count
-        return taken
 
     def blob(self) -> bytes:
         """Some bytes, preceded by their number."""
@@ -47,9 +47,6 @@ class Choices:
     def text(self) -> str:
         """Any text that JSON can carry, lone surrogates included."""
         return self.blob().decode("utf-8", "surrogateescape")
-
-    def rest(self) -> bytes:
-        return self.take(self.left)
 
 
 def cut(data: bytes, choices: Choices) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -26,50 +25,34 @@ from nri_plugin.protocol import ttrpc
 from tests.fuzz.choices import Choices
 from tests.nri_plugin import objects
 
-_KEYS: Final = (
-    *("gpu", "minor", "resources", "id", "extension", "v", "containers", "main", "memory", "core"),
-    *(names.RESOURCE_CORE, names.RESOURCE_MEMORY, names.RESOURCE_MEMORY_RATIO),
-    *("kubernetes.io/gpu-memory", "cdiVersion", "kind", "devices", "name", "containerEdits"),
-    *("env", "deviceNodes", "path", "type", "major", "hostPath", "containerPath", "mounts"),
-    *("options", "hooks", "hookName", "args", "timeout", "fileMode", "intelRdt"),
-)
 _UUID: Final = "GPU-5e1f0a70-0000-4000-8000-000000000000"
+_NAMED: Final = (
+    "gpu minor resources id extension v containers main memory core"
+    f" {names.RESOURCE_CORE} {names.RESOURCE_MEMORY} {names.RESOURCE_MEMORY_RATIO}"
+    " kubernetes.io/gpu-memory cdiVersion kind devices name containerEdits env deviceNodes"
+    " path type major hostPath containerPath mounts options hooks hookName args timeout fileMode"
+    " intelRdt"
+)
+_KEYS: Final = _NAMED.split()
 _TEXTS: Final = (
     *(_UUID, "50", "20Gi", "500m", "1e3", "0.6.0", names.CDI_KIND, "/dev/null", "A=b"),
     *("createContainer", "c", "", "-1", "9e999", "1.5Gi", "main"),
 )
 WORDS: Final = (*_KEYS, *_TEXTS, "{", "}", "[", "]", ":", ",", '"', "null", "true", "1e400", "NaN")
 YAML_WORDS: Final = (
-    *("- ", ": ", "? ", "&a ", "*a", "<<: ", "!!int ", "!!float ", "!!bool ", "!!timestamp "),
-    *(
-        "!!binary ",
-        "!!set ",
-        "!!omap ",
-        "!!pairs ",
-        "!!null ",
-        "''",
-        "|\n",
-        ">\n",
-        "---\n",
-        "%YAML",
-    ),
-    *("0x", "1:60", "0b", ".inf", "2001-01-01", "2001-01-01T00:00:00+99:99", "\n  "),
+    *("- ", ": ", "? ", "&a ", "*a", "<<: ", "''", "|\n", ">\n", "---\n", "%YAML", "\n  "),
+    *("!!int ", "!!float ", "!!bool ", "!!timestamp ", "!!binary ", "!!set ", "!!omap "),
+    *("!!pairs ", "!!null ", "0x", "1:60", "0b", ".inf", "2001-01-01", "2001-01-01T00:00:00+99:99"),
 )
 _NUMBERS: Final = (0, 1, 50, 100, 101, -1, 2**31, 2**63, 2**64, 10**400, 0.5, 1e400)
 _GPU: Final = Gpu(_UUID, 0, 40 << 30)
-_SPECS: Final = Specs(
-    {
-        _UUID: CdiDevice(
-            _UUID,
-            "spec",
-            own=Edits(
-                env=(("A", "b"),),
-                devices=(Device("/dev/nvidia0", "c", 195, 0),),
-                mounts=(Mount("/usr/lib/libcuda.so.1", "/usr/lib/libcuda.so.1", ("ro",)),),
-            ),
-        )
-    }
+_LIBCUDA: Final = "/usr/lib/libcuda.so.1"
+_EDITS: Final = Edits(
+    env=(("A", "b"),),
+    devices=(Device("/dev/nvidia0", "c", 195, 0),),
+    mounts=(Mount(_LIBCUDA, _LIBCUDA, ("ro",)),),
 )
+_SPECS: Final = Specs({_UUID: CdiDevice(_UUID, "spec", own=_EDITS)})
 _PATHS: Final = Paths("/run/gpuslice", "/store/libvgpu.so")
 _NEST_MOST: Final = 4000
 
@@ -90,12 +73,38 @@ def document(choices: Choices, depth: int = 0) -> Any:
         case 6 | 7:
             return [document(choices, depth + 1) for _ in range(choices.byte() % 5)]
         case _:
-            return {
-                choices.one_of(_KEYS) if choices.byte() % 8 else choices.text(): document(
-                    choices, depth + 1
-                )
-                for _ in range(choices.byte() % 7)
-            }
+            members = {}
+            for _ in range(choices.byte() % 7):
+                key = choices.one_of(_KEYS) if choices.byte() % 8 else choices.text()
+                members[key] = document(choices, depth + 1)
+            return members
+
+
+def part_of(whole: Any, choices: Choices, depth: int) -> Any:
+    """An object or array that is not empty, less than `depth` levels inside."""
+    for _ in range(choices.byte() % depth):
+        values = whole.values() if isinstance(whole, dict) else whole
+        inner = [each for each in values if isinstance(each, dict | list) and each]
+        if not inner:
+            break
+        whole = choices.one_of(inner)
+    return whole
+
+
+def replace_one(part: Any, choices: Choices) -> None:
+    """Replace one of its elements."""
+    key = choices.one_of(list(part) if isinstance(part, dict) else range(len(part)))
+    part[key] = document(choices)
+
+
+_NESTED: Final = (
+    "DEEP",
+    '{"gpu":[{"minor":DEEP}]}',
+    '{"gpu":[{"minor":0,"id":DEEP}]}',
+    '{"gpu":[{"minor":0,"extension":{"a":DEEP}}]}',
+    '{"v":1,"containers":{"main":[{"id":DEEP}]}}',
+    '{"v":1,"containers":{"main":[{"id":"a","minor":DEEP}]}}',
+)
 
 
 def _json(data: bytes) -> str:
@@ -105,17 +114,8 @@ def _json(data: bytes) -> str:
         case 0:
             return choices.rest().decode("utf-8", "surrogateescape")
         case 1:
-            inner = "[" * (depth := choices.whole(2) % _NEST_MOST) + "]" * depth
-            return choices.one_of(
-                (
-                    inner,
-                    f'{{"gpu":[{{"minor":{inner}}}]}}',
-                    f'{{"gpu":[{{"minor":0,"id":{inner}}}]}}',
-                    f'{{"gpu":[{{"minor":0,"extension":{{"a":{inner}}}}}]}}',
-                    f'{{"v":1,"containers":{{"main":[{{"id":{inner}}}]}}}}',
-                    f'{{"v":1,"containers":{{"main":[{{"id":"a","minor":{inner}}}]}}}}',
-                )
-            )
+            depth = choices.whole(2) % _NEST_MOST
+            return choices.one_of(_NESTED).replace("DEEP", "[" * depth + "]" * depth)
         case _:
             return json.dumps(document(choices), ensure_ascii=choices.byte() % 2 == 0)
 
@@ -167,17 +167,15 @@ def pods(data: bytes) -> None:
             annotations[name] = _sendable(_annotation(name, choices))
     request = nri.CreateContainerRequest(
         pod=nri.PodSandbox(
-            uid=_sendable(choices.text()) if choices.byte() % 4 == 0 else "uid",
+            uid=_name(choices, "uid"),
             annotations=annotations,
             labels={names.LABEL_ISOLATION_PROVIDER: "HAMi-core"} if choices.byte() % 4 else {},
         ),
         container=nri.Container(
-            id="c0" if choices.byte() % 4 else _sendable(choices.text()),
-            name="main" if choices.byte() % 4 else _sendable(choices.text()),
-            env=[_sendable(choices.text()) for _ in range(choices.byte() % 3)],
-            mounts=[
-                nri.Mount(destination=_sendable(choices.text())) for _ in range(choices.byte() % 3)
-            ],
+            id=_name(choices, "c0"),
+            name=_name(choices, "main"),
+            env=_sendables(choices),
+            mounts=[nri.Mount(destination=text) for text in _sendables(choices)],
         ),
     )
     if choices.byte() % 4 == 0:
@@ -202,28 +200,22 @@ def _annotation(name: str, choices: Choices) -> str:
     """A valid annotation with one element replaced, or any value."""
     if choices.byte() % 4 == 0:
         return _json(choices.blob())
-    right: Any = (
-        {"gpu": [{"minor": 0, "id": _UUID, "resources": {names.RESOURCE_MEMORY: "20Gi"}}]}
-        if name == names.ANNOTATION_DEVICE_ALLOCATED
-        else {
-            "v": 1,
-            "containers": {"main": [{"id": _UUID, "minor": 0, "memory": 1 << 30, "core": 50}]},
-        }
-    )
-    place = right
-    for _ in range(choices.byte() % 6):
-        inner = [
-            (key, value)
-            for key, value in (place.items() if isinstance(place, dict) else enumerate(place))
-            if isinstance(value, dict | list)
-        ]
-        if not inner:
-            break
-        place = choices.one_of(inner)[1]
+    gpu = {"id": _UUID, "minor": 0, "memory": 1 << 30, "core": 50}
+    right: Any = {"v": 1, "containers": {"main": [gpu]}}
+    if name == names.ANNOTATION_DEVICE_ALLOCATED:
+        right = {"gpu": [{"minor": 0, "id": _UUID, "resources": {names.RESOURCE_MEMORY: "20Gi"}}]}
+    part = part_of(right, choices, 6)
     if choices.byte() % 2:
-        key = choices.one_of(list(place) if isinstance(place, dict) else range(len(place)))
-        place[key] = document(choices)
+        replace_one(part, choices)
     return json.dumps(right)
+
+
+def _name(choices: Choices, usual: str) -> str:
+    return usual if choices.byte() % 4 else _sendable(choices.text())
+
+
+def _sendables(choices: Choices) -> list[str]:
+    return [_sendable(choices.text()) for _ in range(choices.byte() % 3)]
 
 
 def _sendable(text: str) -> str:
@@ -232,36 +224,23 @@ def _sendable(text: str) -> str:
 
 
 @cache
-def _directory() -> Path:
-    """Return the directory of CDI specs. It is empty between inputs."""
-    return Path(tempfile.mkdtemp(prefix="gpuslice-fuzz-"))
-
-
-def forget() -> None:
-    """Remove the files that targets have made."""
-    if _directory.cache_info().currsize:
-        shutil.rmtree(_directory(), ignore_errors=True)
-        _directory.cache_clear()
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """The directory of CDI specs. It is empty between inputs."""
+    return tempfile.TemporaryDirectory(prefix="gpuslice-fuzz-")
 
 
 def cdi_specs(data: bytes) -> None:
     choices = Choices(data)
     kind = choices.byte()
-    suffix = (".yaml", ".json")[kind % 2]
-    if kind & 2:
-        text: bytes = json.dumps(_spec(choices)).encode()
-    else:
-        text = choices.rest()
-    path = _directory() / f"spec{suffix}"
-    path.write_bytes(text)
+    path = Path(_scratch().name) / ("spec.json" if kind & 1 else "spec.yaml")
+    path.write_bytes(json.dumps(_spec(choices)).encode() if kind & 2 else choices.rest())
     try:
         specs = cdi_reader.load([path.parent], status=_no_such_device)
     finally:
         path.unlink()
-    for problem in specs.problems:
-        assert len(problem) < 1 << 16
+    problems = [*specs.problems, *(device.problem or "" for device in specs.devices.values())]
+    assert all(len(problem) < 1 << 16 for problem in problems)
     for device in specs.devices.values():
-        assert device.problem is None or len(device.problem) < 1 << 16
         hash((device.own, device.common))
 
 

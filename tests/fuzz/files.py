@@ -1,7 +1,9 @@
-"""Files: those of a grant, as a tenant may leave them, and ld.so.cache of a driver root.
+"""Files: those of a grant, as a tenant may leave them, ld.so.cache of a driver root, and those of
+an image: its entry point and its preload list.
 
-Documented exception: RegionError. Invariant: after an update of any bytes the grant holds the
-written values, whatever it held before.
+Documented exception: RegionError. Invariants: after an update of any bytes the grant holds the
+written values; no more of a program is read than its headers need, and our library is first in the
+preload list, whatever follows it.
 """
 
 from __future__ import annotations
@@ -14,10 +16,15 @@ from typing import Final
 
 from gpuslice.contract import grant_file, names, region_file
 from gpuslice.gpu import library_cache
+from nri_plugin.host import entrypoint
+from nri_plugin.policy import preload_list
 from tests.fuzz.choices import Choices
 
 _HEADER_BYTES: Final = region_file.HEADER.size
 _WRITTEN: Final = grant_file.Grant(7, (grant_file.Gpu("GPU-7", 1 << 30, 50, 0),))
+_OURS: Final = b"/.gpuslice/libvgpu.so\n"
+_READ_MOST: Final = 16 << 10
+_MACHINE: Final = 62
 
 
 @cache
@@ -30,20 +37,20 @@ def regions(data: bytes) -> None:
     """Any bytes; or a region with some changed and the checksum corrected."""
     choices = Choices(data)
     kind = choices.byte()
+    raw = bytearray(_region(1 + choices.byte() % names.MAX_GPUS) if kind & 1 else choices.rest())
     if kind & 1:
-        raw = bytearray(_region(1 + choices.byte() % names.MAX_GPUS))
         del raw[choices.whole(3) or len(raw) :]
         for _ in range(choices.byte() % 8):
             place = choices.whole(2) % (len(raw) + 1)
             raw[place : place + 1] = choices.take(1)
-        if kind & 2 and len(raw) >= _HEADER_BYTES:
-            checksum = struct.pack("<I", binascii.crc32(raw[: _HEADER_BYTES - 4]))
-            raw[_HEADER_BYTES - 4 : _HEADER_BYTES] = checksum
-    else:
-        raw = bytearray(choices.rest())
+    if kind & 3 == 3 and len(raw) >= _HEADER_BYTES:
+        _correct_checksum(raw, _HEADER_BYTES - 4)
     with contextlib.suppress(region_file.RegionError):
-        uses = region_file.uses(bytes(raw))
-        assert 1 <= len(uses) <= names.MAX_GPUS
+        assert 1 <= len(region_file.uses(bytes(raw))) <= names.MAX_GPUS
+
+
+def _correct_checksum(raw: bytearray, end: int) -> None:
+    raw[end : end + 4] = struct.pack("<I", binascii.crc32(raw[:end]))
 
 
 def grant_files(data: bytes) -> None:
@@ -72,8 +79,7 @@ def _copy(choices: Choices) -> bytes:
         place = choices.whole(2) % grant_file.CHECKSUM_OFFSET
         raw[place] = choices.byte()
     if choices.byte() % 4:
-        end = grant_file.CHECKSUM_OFFSET
-        raw[end : end + 4] = struct.pack("<I", binascii.crc32(raw[:end]))
+        _correct_checksum(raw, grant_file.CHECKSUM_OFFSET)
     return bytes(raw[: grant_file.COPY_STRIDE])
 
 
@@ -84,3 +90,28 @@ def library_caches(data: bytes) -> None:
     for file in (data, header + data):
         for path in library_cache.find(file, "libcuda.so.1"):
             assert isinstance(path, str)
+
+
+def programs(data: bytes) -> None:
+    asked = 0
+
+    def read(offset: int, size: int) -> bytes:
+        nonlocal asked
+        assert offset >= 0 and size >= 0
+        asked += size
+        return data[offset : offset + size]
+
+    found = entrypoint.parse(read)
+    assert asked <= _READ_MOST
+    if isinstance(found, entrypoint.Program):
+        why = entrypoint.program_out_of_reach(found, "program", "loader", _MACHINE, forwarded=False)
+        assert why or (found.wide and found.machine == _MACHINE and found.interpreter)
+
+
+def preload_files(data: bytes) -> None:
+    theirs = preload_list.entries(data)
+    merged = preload_list.merged(_OURS, theirs)
+    read = preload_list.entries(merged)
+    assert read[0] == _OURS.strip()
+    assert set(read) == {*theirs, read[0]}
+    assert preload_list.merged(merged, theirs) == merged

@@ -22,7 +22,7 @@ from scheduler.kubernetes import binding, requests, translate
 from scheduler.kubernetes.leases import agent_lease
 from tests.fuzz.choices import Choices
 from tests.fuzz.documents import WORDS as DOCUMENT_WORDS
-from tests.fuzz.documents import document
+from tests.fuzz.documents import document, part_of, replace_one
 from tests.scheduler import objects
 
 WORDS: Final = (
@@ -32,12 +32,11 @@ WORDS: Final = (
     *("requests", "limits", "restartPolicy", "Always", "topology", "nodeID", "pcieID", "health"),
 )
 _COLUMNS: Final = ("used_bytes", "used_core", "uncapped_shares")
+_HELD: Final = objects.resources(memory="1Gi", core="50")
+_GRANT: Final = {"id": "GPU-0", "minor": 0, "memory": 1 << 30, "core": 50}
 _GRANTED: Final = {
-    names.ANNOTATION_DEVICE_ALLOCATED: objects.allocated(
-        ("GPU-0", 0, objects.resources(memory="1Gi", core="50"))
-    ),
-    names.ANNOTATION_GRANTS: '{"v":1,"containers":{"main":[{"id":"GPU-0","minor":0,"memory":1073'
-    '741824,"core":50}]}}',
+    names.ANNOTATION_DEVICE_ALLOCATED: objects.allocated(("GPU-0", 0, _HELD)),
+    names.ANNOTATION_GRANTS: json.dumps({"v": 1, "containers": {"main": [_GRANT]}}),
 }
 
 
@@ -50,12 +49,8 @@ def cluster(data: bytes) -> None:
     lease = agent_lease(_changed(objects.lease("n1"), choices))
     if lease is not None:
         state.observe_lease(lease, 0.0)
-    bound = objects.pod(
-        objects.container("main", core=50, memory="1Gi"),
-        uid="bound",
-        node="n1",
-        annotations=_GRANTED,
-    )
+    main = objects.container("main", core=50, memory="1Gi")
+    bound = objects.pod(main, uid="bound", node="n1", annotations=_GRANTED)
     before = copy.deepcopy(state.fleet)
     facts = translate.pod(_changed(bound, choices))
     state.observe_pod(facts)
@@ -83,7 +78,7 @@ def _ask(state: State, choices: Choices) -> None:
         request = requests.request(raw)
     except RequestError as error:
         assert str(error)
-        return
+        request = None
     if request is None:
         return
     rows = state.fleet.rows_of(["n1"])
@@ -98,15 +93,12 @@ def _ask(state: State, choices: Choices) -> None:
         # A container's name that the API server would have rejected.
         return
     state.assume("asks", Assumed(found, {}, 0.0))
-    fleet = state.fleet
     assert not [each for peak in found.peaks for each in state.problems() if peak.uuid in each.text]
-    after = _held(fleet)
-    bound = {
-        "metadata": {"uid": "asks", "annotations": dict(annotations)},
-        "spec": {**raw["spec"], "nodeName": "n1"},
-    }
-    state.observe_pod(translate.pod(bound))
-    assert _held(fleet) == after
+    after = _held(state.fleet)
+    metadata = {"uid": "asks", "annotations": dict(annotations)}
+    spec = {**raw["spec"], "nodeName": "n1"}
+    state.observe_pod(translate.pod({"metadata": metadata, "spec": spec}))
+    assert _held(state.fleet) == after
 
 
 def _held(fleet: Fleet) -> list[list[list[int]]]:
@@ -118,16 +110,5 @@ def _changed(right: dict[str, Any], choices: Choices) -> dict[str, Any]:
     if choices.byte() % 4 == 0:
         return right
     right = json.loads(json.dumps(right))
-    place: Any = right
-    for _ in range(choices.byte() % 8):
-        inner = [
-            value
-            for value in (place.values() if isinstance(place, dict) else place)
-            if isinstance(value, dict | list) and value
-        ]
-        if not inner:
-            break
-        place = choices.one_of(inner)
-    key = choices.one_of(list(place) if isinstance(place, dict) else range(len(place)))
-    place[key] = document(choices)
+    replace_one(part_of(right, choices, 8), choices)
     return right

@@ -12,23 +12,18 @@ from pathlib import Path
 import atheris
 
 
-def _quoted(word: str) -> str:
-    return '"' + "".join(f"\\x{byte:02x}" for byte in word.encode()) + '"'
+def _line(word: str) -> str:
+    return '"' + "".join(f"\\x{byte:02x}" for byte in word.encode()) + '"\n'
 
 
-def main() -> None:
+if __name__ == "__main__":
     name, dictionary, *arguments = sys.argv[1:]
     with atheris.instrument_imports(include=["gpuslice", "nri_plugin", "scheduler"]):
         from tests.fuzz.targets import TARGETS
     target = TARGETS[name]
-    options = [f"-max_len={target.bytes_most}", "-len_control=0", *arguments]
+    options = [f"-max_len={target.bytes_most}", "-len_control=0"]
     if target.words:
-        lines = "".join(f"{_quoted(word)}\n" for word in target.words if word)
-        Path(dictionary).write_text(lines)
+        Path(dictionary).write_text("".join(_line(word) for word in target.words if word))
         options.append(f"-dict={dictionary}")
-    atheris.Setup([sys.argv[0], *options], target.run)
+    atheris.Setup([sys.argv[0], *options, *arguments], target.run)
     atheris.Fuzz()
-
-
-if __name__ == "__main__":
-    main()

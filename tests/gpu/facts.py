@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pynvml
 
+from tests.support import run
 from traces.watch import used_bytes
 
 
@@ -37,13 +37,7 @@ class Facts:
 
 def of(gpu: int, environment: Mapping[str, str]) -> Facts:
     """Raises GpuError if the GPU cannot be used."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.facts", str(gpu)],
-        env=environment,
-        text=True,
-        capture_output=True,
-        check=False,
-    )
+    done = run(sys.executable, "-m", "tests.gpu.facts", str(gpu), env=environment)
     if done.returncode:
         raise GpuError(f"GPU {gpu}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
     return Facts(**json.loads(done.stdout))

@@ -10,12 +10,11 @@ has one.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from typing import Final
 
-from tests.support import GIB
+from tests.support import GIB, run
 
 _BEGIN: Final = """
 import json, sys
@@ -164,9 +163,7 @@ class Framework:
             "print(', '.join(f'{name} {m.version(name)}' for name in found if name != '?'))"
         )
         try:
-            done = subprocess.run(
-                [self.python, "-c", asked], capture_output=True, text=True, check=False
-            )
+            done = run(self.python, "-c", asked)
         except OSError:
             return None
         return done.stdout.strip() or "installed" if done.returncode == 0 else None

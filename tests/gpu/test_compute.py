@@ -85,11 +85,8 @@ LOOPS_PER_MS = int(1_000_000 / ms(first, second))
 '''
 )
 
-
-def test_gpu_compute_pending_launches(gpu: Gpu) -> None:
-    gpu.python(
-        _BEGIN
-        + """
+ASSUMED = {
+    "pending launches": """
 most = 0
 for _ in range(3):  # a stall of the machine is in one of them
     launch(500 * LOOPS_PER_MS)
@@ -103,14 +100,8 @@ for _ in range(3):  # a stall of the machine is in one of them
     must(d.cuStreamSynchronize(stream))
 print("FIGURE", most, "launches until a call waits")
 assert most >= 256
-"""
-    )
-
-
-def test_gpu_compute_events_follow_their_work(gpu: Gpu) -> None:
-    gpu.python(
-        _BEGIN
-        + """
+""",
+    "events follow their work": """
 late_us = []
 for _ in range(20):
     mark(first)
@@ -126,8 +117,13 @@ late_us.sort()
 print("FIGURE 10 kernels of 1 ms: host time beyond the GPU's, median %.0f us, most %.0f us"
       % (statistics.median(late_us), late_us[-1]))
 assert late_us[0] < 2000  # a busy machine is late more often
-"""
-    )
+""",
+}
+
+
+@pytest.mark.parametrize("what", ASSUMED)
+def test_gpu_compute(gpu: Gpu, what: str) -> None:
+    gpu.python(_BEGIN + ASSUMED[what])
 
 
 def test_gpu_compute_time_slices_between_contexts(gpu: Gpu) -> None:
@@ -153,10 +149,8 @@ if gaps:
 """
     )
     with ThreadPoolExecutor() as pool:
-        outputs = [
-            done.stdout
-            for done in pool.map(lambda _: gpu.host.python(program, preload=False), "ab")
-        ]
+        both = pool.map(lambda _: gpu.host.python(program, preload=False), "ab")
+        outputs = [done.stdout for done in both]
     gpu.note("\n".join(outputs))
     assert any("FIGURE" in output for output in outputs)
 

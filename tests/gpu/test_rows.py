@@ -1,6 +1,6 @@
 """The rows that a simulated GPU cannot decide, and some that hold on both, on this machine's GPU.
 
-Each is a program under a limit of 1 GiB and a context. Their names have `gpu_` in them, so that
+Each is a program under a limit of 1 GiB and a context. Their names begin with `test_gpu_`, so that
 they do not count as the rows' own tests, which every machine runs.
 """
 
@@ -32,10 +32,30 @@ def _charged(gpu: Gpu) -> int:
     return region.status(gpu.grant_dir)[0].use.used_bytes
 
 
-def test_gpu_row_05_to_the_limit_exactly(gpu: Gpu) -> None:
-    gpu.python(
-        BEGIN
-        + """
+_IMPORTER = (
+    CUDA
+    + """
+import socket, sys
+peer = socket.socket(fileno=int(sys.argv[1]))
+print("ready", flush=True)
+fd = socket.recv_fds(peer, 1, 1)[1][0]
+kind = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+handle = must(d.cuMemImportFromShareableHandle(fd, kind))
+size = 64 * MIB
+at = must(d.cuMemAddressReserve(size, 0, 0, 0))
+must(d.cuMemMap(at, size, 0, handle, 0))
+access = d.CUmemAccessDesc()
+access.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+access.flags = d.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+must(d.cuMemSetAccess(at, size, [access], 1))
+must(d.cuMemsetD8(at, 1, size))
+print("imported", flush=True)
+peer.recv(1)
+"""
+)
+ROWS = {
+    "05 to the limit exactly": BEGIN
+    + """
 whole = must(d.cuMemAlloc(free_bytes - BLOCK))
 took(free_bytes - BLOCK)
 assert d.cuMemAlloc(BLOCK + 1)[0] == OOM
@@ -47,29 +67,19 @@ for size in (BLOCK, GIB, 2**63, 2**64 - 1):
 agrees("full")
 must(d.cuMemFree(last)); must(d.cuMemFree(whole))
 took(0)
-"""
-    )
-
-
-def test_gpu_row_10_pitch(gpu: Gpu) -> None:
-    gpu.python(
-        BEGIN
-        + """
+""",
+    "10 pitch": BEGIN
+    + """
 for width, height, element in ((1, 100_000, 4), (4096, 4096, 16), (5000, 3001, 8)):
     address, pitch = must(d.cuMemAllocPitch(width, height, element))
     assert agrees(f"pitch {pitch} for {width}") >= pitch * height
     must(d.cuMemFree(address))
     took(0)
 assert d.cuMemAllocPitch(100, 100, 0)[0] == INVALID
-"""
-    )
-
-
-def test_gpu_row_11_managed(gpu: Gpu) -> None:
-    """Charged in full at its creation; the GPU itself has its pages when they are touched."""
-    gpu.python(
-        BEGIN
-        + """
+""",
+    # Charged in full at its creation; the GPU itself has its pages when they are touched.
+    "11 managed": BEGIN
+    + """
 address = must(d.cuMemAllocManaged(256 * MIB, 1))
 assert charged() == account.opened_at + 256 * MIB
 what = d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED
@@ -77,14 +87,9 @@ assert must(d.cuPointerGetAttribute(what, address))
 assert d.cuMemAllocManaged(free_bytes, 1)[0] == OOM
 must(d.cuMemFree(address))
 took(0)
-"""
-    )
-
-
-def test_gpu_row_12_async_and_pools(gpu: Gpu) -> None:
-    gpu.python(
-        ON_GRAPHS
-        + """
+""",
+    "12 async and pools": ON_GRAPHS
+    + """
 few = [must(d.cuMemAllocAsync(1000, 0)) for _ in range(3)]
 large = must(d.cuMemAllocAsync(100 * MIB, 0))
 took(reserved(default))
@@ -99,14 +104,9 @@ must(d.cuMemPoolTrimTo(pool, 0)); must(d.cuMemPoolTrimTo(default, 0))
 took(reserved(default) + reserved(pool))
 must(d.cuMemPoolDestroy(pool))
 took(reserved(default))
-"""
-    )
-
-
-def test_gpu_row_13_physical_memory(gpu: Gpu) -> None:
-    gpu.python(
-        ON_PHYSICAL
-        + """
+""",
+    "13 physical memory": ON_PHYSICAL
+    + """
 at = reserve(4 * GIB)
 handle = create(20 * MIB)
 took(20 * MIB)
@@ -129,39 +129,11 @@ took(got * 200 * MIB)
 for each in range(got):
     unmap(at + each * 200 * MIB, 200 * MIB)
 took(0)
-"""
-    )
-
-
-_IMPORTER = (
-    CUDA
+""",
+    # The importer pays nothing, and NVML counts nothing for it, on which the overhead relies.
+    "13 exported and imported": ON_PHYSICAL
+    + f"IMPORTER = {_IMPORTER!r}\n"
     + """
-import socket, sys
-peer = socket.socket(fileno=int(sys.argv[1]))
-print("ready", flush=True)
-fd = socket.recv_fds(peer, 1, 1)[1][0]
-kind = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-handle = must(d.cuMemImportFromShareableHandle(fd, kind))
-size = 64 * MIB
-at = must(d.cuMemAddressReserve(size, 0, 0, 0))
-must(d.cuMemMap(at, size, 0, handle, 0))
-access = d.CUmemAccessDesc()
-access.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-access.flags = d.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-must(d.cuMemSetAccess(at, size, [access], 1))
-must(d.cuMemsetD8(at, 1, size))
-print("imported", flush=True)
-peer.recv(1)
-"""
-)
-
-
-def test_gpu_row_13_exported_and_imported(gpu: Gpu) -> None:
-    """The importer pays nothing, and NVML counts nothing for it, on which the overhead relies."""
-    gpu.python(
-        ON_PHYSICAL
-        + f"IMPORTER = {_IMPORTER!r}\n"
-        + """
 import socket, subprocess, sys
 ours, theirs = socket.socketpair()
 importer = subprocess.Popen([sys.executable, "-c", IMPORTER, str(theirs.fileno())],
@@ -183,15 +155,10 @@ ours.send(b"x")
 importer.wait()
 must(d.cuMemGetInfo())
 took(0)
-"""
-    )
-
-
-def test_gpu_row_14_arrays(gpu: Gpu) -> None:
-    gpu.python(
-        ON_PHYSICAL
-        + SHAPE
-        + """
+""",
+    "14 arrays": ON_PHYSICAL
+    + SHAPE
+    + """
 SHAPES = [
     ("1D", shape(131072, channels=4)),
     ("2D", shape(4096, 4096)),
@@ -219,14 +186,9 @@ while len(made) < 100:
     made.append(array)
 assert 0 < len(made) < 17
 agrees("arrays up to the limit")
-"""
-    )
-
-
-def test_gpu_row_15_graph_memory(gpu: Gpu) -> None:
-    gpu.python(
-        ON_GRAPHS
-        + """
+""",
+    "15 graph memory": ON_GRAPHS
+    + """
 executable = instantiate(scratch(300 * MIB, 200 * MIB))
 for _ in range(3):
     assert launch(executable) == OK
@@ -236,8 +198,13 @@ must(d.cuGraphExecDestroy(executable))
 must(d.cuDeviceGraphMemTrim(0))
 took(graph_bytes())
 agrees("after the trim")
-"""
-    )
+""",
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_gpu_row(gpu: Gpu, row: str) -> None:
+    gpu.python(ROWS[row])
 
 
 def test_gpu_row_16_ipc_is_charged_once(gpu: Gpu) -> None:

@@ -20,20 +20,9 @@ from lab.cluster.openssl import make_certificate
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def status(code: int, reason: str, message: str = "") -> dict[str, Any]:
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "code": code,
-        "reason": reason,
-        "message": message,
-    }
-
-
 def refuse(code: int, reason: str, message: str = "") -> web.Response:
-    return json(status(code, reason, message), code)
+    said = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+    return json({**said, "code": code, "reason": reason, "message": message}, code)
 
 
 def json(body: object, code: int = 200) -> web.Response:
@@ -69,8 +58,7 @@ def lines(*events: dict[str, Any]) -> bytes:
 def certificate_for(directory: Path, host: str) -> tuple[Path, ssl.SSLContext]:
     """A certificate for the address and for api.example, and the server's context with it."""
     made, key = directory / "certificate", directory / "key"
-    named = f"subjectAltName=DNS:api.example,IP:{host}"
-    make_certificate(made, key, "/CN=api", named)
+    make_certificate(made, key, "/CN=api", f"subjectAltName=DNS:api.example,IP:{host}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made, key)
     return made, context

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,8 @@ from aiohttp import web
 from gpuslice.kube.access import Access
 from gpuslice.kube.client import IGNORE, METADATA_ONLY, Kube
 from gpuslice.kube.errors import NO_ANSWER, UNREACHABLE, KubeError
-from tests.kube.api_server import (
-    certificate_for,
-    client_of,
-    event,
-    json,
-    lines,
-    listed,
-    refuse,
-    serving,
-    stream,
-)
-
-_KINDS = ("application/json", "application/merge-patch+json")
+from tests.kube import api_server
+from tests.kube.api_server import client_of, event, json, lines, listed, refuse, serving, stream
 
 
 @pytest.mark.parametrize("by_proxy", [False, True])
@@ -36,25 +24,25 @@ async def test_a_write_carries_its_body_its_deadline_and_the_credentials(by_prox
 
     async def answer(request: web.Request) -> web.Response:
         seen.append((request.method, request.path, dict(request.query), await request.json()))
-        named = ("Authorization", "Content-Type", "Accept")
-        seen.append(tuple(request.headers.getall(name) for name in named))
+        named = ("Authorization", "Accept", "Content-Type")
+        secret, accepted, kind = (request.headers.getall(name) for name in named)
+        assert (secret, accepted) == (["Bearer secret"], ["application/json"])
+        merged = "merge-patch+" if request.method == "PATCH" else ""
+        assert kind == [f"application/{merged}json"]
+        assert not by_proxy or request.headers["Host"] == "api.example:6443"
         return json({"kind": "Status"}, 201)
 
     async with serving(answer) as found:
-        through = replace(found, server="http://api.example", proxy=found.server)
+        through = replace(found, server="http://api.example:6443", proxy=found.server)
         async with Kube(through if by_proxy else found) as kube:
             done = {"kind": "Status"}
             assert await kube.post("/p", {"a": 1}, timeout_s=20) == done
             assert await kube.patch("/p", {"b": None}, fieldManager="x y") == done
             assert await kube.post("/p", {}, fieldValidation=IGNORE) == done
-    post, merge = ((["Bearer secret"], [kind], ["application/json"]) for kind in _KINDS)
     assert seen == [
         ("POST", "/p", {"timeout": "20.000s"}, {"a": 1}),
-        post,
         ("PATCH", "/p", {"timeout": "10.000s", "fieldManager": "x y"}, {"b": None}),
-        merge,
         ("POST", "/p", {"timeout": "10.000s", "fieldValidation": "Ignore"}, {}),
-        post,
     ]
 
 
@@ -83,27 +71,31 @@ async def test_an_answer_of_something_before_the_server_is_an_error_with_its_tex
         assert raised.value.reason == NO_ANSWER
 
 
+def abort(request: web.Request) -> None:
+    assert request.transport is not None
+    request.transport.abort()
+
+
 async def test_a_missing_object_is_distinct_from_no_answer() -> None:
     hang = asyncio.Event()
 
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/reset":
-            assert request.transport is not None
-            request.transport.abort()
+            abort(request)
         else:
             await hang.wait()
         return json({})
 
+    async def reason(kube: Kube, path: str) -> str:
+        with pytest.raises(KubeError) as raised:
+            await kube.post(path, {}, timeout_s=0.5)
+        return raised.value.reason
+
     async with client_of(answer) as kube:
-        for path in ("/reset", "/hang"):
-            with pytest.raises(KubeError) as raised:
-                await kube.post(path, {}, timeout_s=0.5)
-            assert raised.value.reason == NO_ANSWER
+        assert [await reason(kube, path) for path in ("/reset", "/hang")] == [NO_ANSWER] * 2
         hang.set()
     async with Kube(Access("http://127.0.0.1:1")) as refused:
-        with pytest.raises(KubeError) as raised:
-            await refused.post("/p", {})
-        assert raised.value.reason == UNREACHABLE
+        assert await reason(refused, "/p") == UNREACHABLE
 
 
 async def test_a_post_is_sent_once_though_the_connection_breaks() -> None:
@@ -112,8 +104,7 @@ async def test_a_post_is_sent_once_though_the_connection_breaks() -> None:
     async def answer(request: web.Request) -> web.Response:
         seen.append(request.method)
         if len(seen) > 1:
-            assert request.transport is not None
-            request.transport.abort()
+            abort(request)
         return json({})
 
     async with client_of(answer) as kube:
@@ -125,13 +116,14 @@ async def test_a_post_is_sent_once_though_the_connection_breaks() -> None:
 
 
 async def test_a_cancelled_write_leaves_no_connection_to_its_answer() -> None:
+    arrived = asyncio.Event()
+
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/slow":
             arrived.set()
             await asyncio.sleep(0.1)
         return json({"path": request.path})
 
-    arrived = asyncio.Event()
     async with client_of(answer) as kube:
         await kube.post("/p", {})
         writing = asyncio.create_task(kube.post("/slow", {}))
@@ -142,20 +134,10 @@ async def test_a_cancelled_write_leaves_no_connection_to_its_answer() -> None:
             await asyncio.sleep(0.1)
 
 
-def _has_ipv6() -> bool:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 async def test_the_server_is_the_one_that_its_certificate_names(host: str, tmp_path: Path) -> None:
     """Its address, or another name if one is configured."""
-    if ":" in host and not _has_ipv6():
-        pytest.skip("this machine has no IPv6 address")
-    made, context = certificate_for(tmp_path, host)
+    made, context = api_server.certificate_for(tmp_path, host)
 
     async def answer(request: web.Request) -> web.Response:
         return json({})

@@ -28,24 +28,16 @@ def written(message: object, style: Format, *args: object, error: str = "") -> s
     return Formatter(style).format(record)
 
 
-def test_logfmt() -> None:
+def test_logfmt_and_json() -> None:
     line = Line("decision", request="CreateContainer", ms=1.23456789, n=3, ok=True, left_out=None)
     assert written(line, Format.LOGFMT) == (
         "time=2023-11-14T22:13:20.250Z level=info logger=name msg=decision"
         " request=CreateContainer ms=1.23457 n=3 ok=True"
     )
-
-
-def test_json() -> None:
+    head = {"time": "2023-11-14T22:13:20.250Z", "level": "info", "logger": "name"}
     said = json.loads(written(Line("decision", n=3, text="a b"), Format.JSON))
-    assert said == {
-        "time": "2023-11-14T22:13:20.250Z",
-        "level": "info",
-        "logger": "name",
-        "msg": "decision",
-        "n": 3,
-        "text": "a b",
-    }
+    assert said == {**head, "msg": "decision", "n": 3, "text": "a b"}
+    assert str(Line("bound", node="n 1")) == 'bound node="n 1"'
 
 
 def test_a_message_of_another_library_is_a_line_too() -> None:
@@ -78,10 +70,6 @@ def test_a_value_is_capped() -> None:
     most = logs.TRACEBACK_CHARS_MAX
     line = written(Line("failed"), Format.LOGFMT, error="x" * 2 * most)
     assert "traceback" in line and len(line) < 2 * most
-
-
-def test_a_line_reads_as_text_too() -> None:
-    assert str(Line("bound", node="n 1")) == 'bound node="n 1"'
 
 
 def test_printable_leaves_plain_text_alone() -> None:

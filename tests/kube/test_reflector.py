@@ -1,6 +1,6 @@
 """When a list or a watch is retried, and with which delay.
 
-Events delivered meanwhile: tests/scheduler/test_cache.py, tests/cluster/test_cache.py.
+Events delivered meanwhile: tests/scheduler/test_cache.py, tests/cluster/test_service.py.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from gpuslice.kube.client import Kube
 from gpuslice.kube.reflector import Reflector
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
-from tests.support import until_async
+from tests.support import Clock, until_async
 
 
-class Keys:
-    """A Sink that records names alone."""
+class Names:
+    """A reflector, and its sink, which records names alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, kube: Kube, clock: Clock) -> None:
         self.known: set[str] = set()
+        self.reflector = Reflector(kube, "/p", self, clock=clock, jitter=lambda: 0.0)
 
     def observed(self, raw: Any) -> str:
         self.known.add(raw["metadata"]["name"])
@@ -32,54 +34,52 @@ class Keys:
     def listed(self, keys: set[str]) -> None:
         self.known &= keys
 
+    async def follow(self, done: asyncio.Event) -> None:
+        following = asyncio.create_task(self.reflector.run())
+        async with asyncio.timeout(60):
+            await done.wait()
+        following.cancel()
+        await asyncio.wait({following})
+
 
 @pytest.mark.parametrize("breaks", [True, False])
 async def test_retry_delays_grow_until_a_watch_has_lasted_however_it_ends(breaks: bool) -> None:
-    now, waited = [0.0], list[float]()
-
-    done = asyncio.Event()
+    clock, waited, done = Clock(), list[float](), asyncio.Event()
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:
             return listed({"metadata": {"name": "a"}}, version="5")
-        waited.append(reflector.waited_s)
+        waited.append(sink.reflector.waited_s)
         if len(waited) <= 5:
             return refuse(503, "ServiceUnavailable")
         if len(waited) > 6:
             done.set()
             return await stream(request, hold=True)
         response = await stream(request)
-        await until_async(lambda: not reflector.problem)
-        now[0] += 5
+        await until_async(lambda: not sink.reflector.problem)
+        clock.seconds += 5
         assert request.transport is not None
         if breaks:
             request.transport.abort()
         return response
 
     async with client_of(answer) as kube:
-        sink = Keys()
-        reflector = Reflector(kube, "/p", sink, clock=lambda: now[0], jitter=lambda: 0.0)
-        following = asyncio.create_task(reflector.run())
-        async with asyncio.timeout(60):
-            await done.wait()
-        following.cancel()
-        await asyncio.wait({following})
+        sink = Names(kube, clock)
+        await sink.follow(done)
         assert sink.known == {"a"}
-        assert reflector.lists == 1
+        assert sink.reflector.lists == 1
     assert waited == [0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 0.05 if breaks else 0.0]
 
 
 async def test_a_watch_that_is_ended_for_being_behind_is_taken_up_at_once() -> None:
     """The API server ends watches of clients that are too slow. The event rate is at its maximum
     then, and a delay would increase the backlog."""
-    waited, watch_count = list[float](), 100
-
-    done = asyncio.Event()
+    waited, done, watch_count = list[float](), asyncio.Event(), 100
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if "watch" not in request.query:
             return listed({"metadata": {"name": "a"}}, version="5")
-        waited.append(reflector.waited_s)
+        waited.append(sink.reflector.waited_s)
         number = int(request.query["resourceVersion"]) - 5
         if number == watch_count:
             done.set()
@@ -88,12 +88,7 @@ async def test_a_watch_that_is_ended_for_being_behind_is_taken_up_at_once() -> N
         return await stream(request, lines(event("ADDED", raw, str(number + 6))))
 
     async with client_of(answer) as kube:
-        sink = Keys()
-        reflector = Reflector(kube, "/p", sink, clock=lambda: 0.0, jitter=lambda: 0.0)
-        following = asyncio.create_task(reflector.run())
-        async with asyncio.timeout(60):
-            await done.wait()
-        following.cancel()
-        await asyncio.wait({following})
+        sink = Names(kube, Clock())
+        await sink.follow(done)
         assert len(sink.known) == watch_count + 1
     assert waited == [0.0] * (watch_count + 1)

@@ -31,11 +31,7 @@ _C_LONG = f"static int\tspare;\n\nint both(int a,\n\t int b)\n{{\n{_C_BODY}}}\n"
     ("name", "text", "found"),
     [
         ("a.py", f"def one():\n{_BODY}", []),
-        (
-            "a.py",
-            f"class A:\n def one():\n{_BODY}    pass\n",
-            ["a.py one: 61 lines, at most 60\n"],
-        ),
+        ("a.py", f"class A:\n def one():\n{_BODY}    pass\n", ["a.py one: 61 lines, at most 60\n"]),
         ("a.c", _C_LONG, ["a.c both: 61 lines, at most 60\n"]),
     ],
 )

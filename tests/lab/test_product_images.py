@@ -1,12 +1,11 @@
-"""The product's images: what they hold, and that it runs."""
+"""The images: their table and Containerfiles, what the archives hold, and that the product runs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,23 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT, imported
+from tests.support import ROOT, distributions, imported, run
 from tools.images import product
 from tools.images.nvidia_ctk import NVIDIA_CTK, PROGRAMS
 from tools.images.oci import Image, Layer, pack
 from tools.images.product import CONTENTS, Built
-from tools.images.table import Recipe, project, table
+from tools.images.table import Recipe, project, requirements, table
 
 _PRODUCT = {"gpuslice", "nri_plugin", "scheduler", "shim"}
-_MODULES = {
-    "_cffi_backend": "cffi",
-    "google": "protobuf",
-    "grpc": "grpcio",
-    "prometheus_client": "prometheus-client",
-    "pynvml": "nvidia-ml-py",
-    "yaml": "PyYAML",
-}
-"""Modules whose import name differs from the name of their distribution."""
 _ONLY_WITH_A_KUBECONFIG = {"kubernetes"}
 """Too large for images whose pods have a service account (kube/access.py)."""
 _MOST_BYTES = {"gpuslice-agent": 150e6, "gpuslice-scheduler": 130e6}
@@ -42,12 +32,39 @@ def test_an_image_requires_what_its_packages_import(recipe: Recipe) -> None:
     sources = (path for name in recipe.packages for path in (ROOT / name).rglob("*.py"))
     found = set().union(*(imported(path.read_bytes()) for path in sources))
     assert found & _PRODUCT == {name.partition("/")[0] for name in recipe.packages}
-    foreign = found - _PRODUCT - sys.stdlib_module_names
-    foreign -= _ONLY_WITH_A_KUBECONFIG
-    assert {_MODULES.get(name, name) for name in foreign} == set(recipe.requirements)
+    assert distributions(found - _PRODUCT - _ONLY_WITH_A_KUBECONFIG) == set(recipe.requirements)
 
 
-# --- archives ---------------------------------------------------------------------------------
+@_RECIPES
+def test_the_containerfile_matches_the_table_of_images(recipe: Recipe) -> None:
+    """And it copies what the wheel is built from."""
+    short = recipe.name.removeprefix("gpuslice-")
+    text = (ROOT / "manifests" / "images" / f"{short}.Containerfile").read_text()
+    building, _, last = text.replace("\\\n", " ").rpartition("\nFROM ")
+    (installed,) = re.findall(r"--no-install-recommends ([^&]*) &&", last)
+    assert installed.split() == list(table().debian)
+    assert re.findall(r'"([\w-]+[<>=][^"]*)"', building) == requirements(recipe)
+    (removed,) = re.findall(r"rm -r ([\w/ ]+?) +&&", building)
+    ours = {name.partition("/")[0] for name in recipe.packages}
+    assert {name for name in removed.split() if "/" not in name} == _PRODUCT - ours
+    assert f"USER {recipe.user}\n" in last
+    assert f"ENTRYPOINT {json.dumps(recipe.entrypoint)}\n" in last
+    assert f"ENV PATH={table().path}\n" in last
+    assert f"COPY --from=python {table().home} {table().home}\n" in last
+    labels = {"title": recipe.title}
+    labels |= {"version": project()["version"], "licenses": project()["license"]}
+    for name, value in labels.items():
+        assert f'org.opencontainers.image.{name}="{value}"' in last
+    for inside, path in recipe.libraries.items():
+        assert re.search(rf"mv {re.escape(inside)} {path} +&& ln -s {path} {inside}\b", building)
+    for name, path in recipe.programs.items():
+        assert f"COPY --from=programs /go/bin/{name} {path}\n" in last
+        assert f"ARG NVIDIA_CTK_VERSION={NVIDIA_CTK.version}\n" in building
+        assert f"{{MODULE}}/{PROGRAMS[name].package}@" in building
+    copied = {name for line in re.findall(r"COPY (.*) \S+\n", building) for name in line.split()}
+    sources = {"CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake"}
+    assert copied == {*sources, *_PRODUCT, "manifests/images/slim.sh"}
+    assert " && sh /src/slim.sh . " in building
 
 
 def _read(tar: tarfile.TarFile, name: str) -> bytes:
@@ -64,28 +81,19 @@ def _blob(tar: tarfile.TarFile, descriptor: Mapping[str, Any]) -> bytes:
     return content
 
 
-def _example(directory: Path) -> Image:
-    file = directory / "program"
-    file.write_bytes(b"program")
-    file.chmod(0o755)
-    layer = Layer(dated=False)
-    layer.add_root(directory, "/usr/bin")
-    return Image(
-        "docker.io/library/example:1.2",
-        [layer],
-        entrypoint=["program"],
-        user="65532:65532",
-        labels={"b": "2", "a": "1"},
-    )
-
-
 def test_an_archive_is_an_oci_layout_with_its_names(tmp_path: Path) -> None:
-    (tmp_path / "tree").mkdir()
-    with tarfile.open(pack([_example(tmp_path / "tree")], tmp_path)) as tar:
+    tree, name = tmp_path / "tree", "docker.io/library/example:1.2"
+    tree.mkdir()
+    (tree / "program").write_bytes(b"program")
+    layer = Layer(dated=False)
+    layer.add_root(tree, "/usr/bin")
+    labels = {"b": "2", "a": "1"}
+    example = Image(name, [layer], entrypoint=["program"], user="65532:65532", labels=labels)
+    with tarfile.open(pack([example], tmp_path)) as tar:
         assert json.loads(_read(tar, "oci-layout")) == {"imageLayoutVersion": "1.0.0"}
         (described,) = json.loads(_read(tar, "index.json"))["manifests"]
         assert described["annotations"] == {
-            "io.containerd.image.name": "docker.io/library/example:1.2",
+            "io.containerd.image.name": name,
             "org.opencontainers.image.ref.name": "1.2",
         }
         manifest = json.loads(_blob(tar, described))
@@ -93,14 +101,11 @@ def test_an_archive_is_an_oci_layout_with_its_names(tmp_path: Path) -> None:
         assert config["config"] == {
             "User": "65532:65532",
             "Entrypoint": ["program"],
-            "Labels": {"a": "1", "b": "2"},
+            "Labels": labels,
         }
         assert config["rootfs"]["diff_ids"] == [each["digest"] for each in manifest["layers"]]
-        for layer in manifest["layers"]:
-            _blob(tar, layer)
-
-
-# --- the images -------------------------------------------------------------------------------
+        for each in manifest["layers"]:
+            _blob(tar, each)
 
 
 def _unpack(archive: Path, root: Path) -> None:
@@ -126,12 +131,7 @@ def unpacked(
 
 
 def _run(root: Path, *command: str, **environ: str) -> str:
-    done = subprocess.run(
-        ["/usr/sbin/chroot", root, *command],
-        env={"PATH": table().path, **environ},
-        text=True,
-        capture_output=True,
-    )
+    done = run("/usr/sbin/chroot", root, *command, env={"PATH": table().path, **environ})
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -171,24 +171,18 @@ def test_an_image_runs(unpacked: tuple[Recipe, Built, Path]) -> None:
 
 
 @pytest.mark.node
-def test_the_hook_runs_on_a_host_without_glibc(
+def test_the_agents_image_has_its_library_and_a_hook_that_runs_without_glibc(
     unpacked: tuple[Recipe, Built, Path], tmp_path: Path
 ) -> None:
     recipe, _, root = unpacked
-    if path := recipe.programs.get("nvidia-cdi-hook"):
-        shutil.copy(root / path[1:], tmp_path)
-        assert "version" in _run(tmp_path, "/nvidia-cdi-hook", "--version")
-
-
-@pytest.mark.node
-def test_the_agents_image_has_its_library(unpacked: tuple[Recipe, Built, Path]) -> None:
-    recipe, _, root = unpacked
+    assert (root / table().home[1:] / "lib").is_dir()
     for path in recipe.libraries.values():
         assert (root / path[1:]).read_bytes().startswith(b"\x7fELF")
     if recipe.libraries:
         program = "from shim import library; print(library.find().resolve())"
         assert _run(root, "python", "-c", program) == "/opt/gpuslice/libvgpu.so\n"
-    assert (root / table().home[1:] / "lib").is_dir()
+        shutil.copy(root / recipe.programs["nvidia-cdi-hook"][1:], tmp_path)
+        assert "version" in _run(tmp_path, "/nvidia-cdi-hook", "--version")
 
 
 @pytest.mark.node
@@ -197,17 +191,13 @@ def test_a_build_from_scratch_has_the_same_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only NVIDIA's programs, which take long to build, are taken from the cache."""
-    for recipe in table().recipes.values():
-        first = product.ensure(recipe)
-        programs = [each.ensure().parent for each in PROGRAMS.values()]
-        with monkeypatch.context() as patched:
-            cache = tmp_path / "cache"
-            (cache / "bin").mkdir(parents=True, exist_ok=True)
-            for each in programs:
-                if not (cache / "bin" / each.name).exists():
-                    (cache / "bin" / each.name).symlink_to(each)
-            patched.setenv("GPUSLICE_CACHE", str(cache))
-            assert product.ensure(recipe).digest == first.digest
+    recipes = table().recipes.values()
+    first = [product.ensure(recipe).digest for recipe in recipes]
+    (tmp_path / "bin").mkdir()
+    for place in {each.ensure().parent for each in PROGRAMS.values()}:
+        (tmp_path / "bin" / place.name).symlink_to(place)
+    monkeypatch.setenv("GPUSLICE_CACHE", str(tmp_path))
+    assert [product.ensure(recipe).digest for recipe in recipes] == first
 
 
 @pytest.mark.node

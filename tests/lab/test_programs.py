@@ -1,79 +1,79 @@
-"""The search for containerd's programs, and their builds."""
+"""The search for containerd's programs and Helm, and their builds by a Go that only notes its
+calls."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tools import programs
 from tools.building import ProgramsError
+from tools.kubernetes import HELM_MODULE, HELM_VERSION, ensure_helm, find_helm
 from tools.programs import DEFAULT, RELEASES, of_machine
 
 NAMES = ("containerd", "containerd-shim-runc-v2", "ctr")
-
-
-def _fake(directory: Path, names: tuple[str, ...] = NAMES) -> Path:
-    directory.mkdir(parents=True, exist_ok=True)
-    for name in names:
-        (directory / name).write_text("#!/bin/sh\n")
-        (directory / name).chmod(0o755)
-    return directory
-
-
-def test_a_named_directory_comes_first(tmp_path: Path) -> None:
-    named, cache = _fake(tmp_path / "named"), tmp_path / "cache"
-    _fake(cache / "bin" / DEFAULT.directory)
-    found = programs.find({"GPUSLICE_BIN": str(named), "GPUSLICE_CACHE": str(cache)})
-    assert found is not None
-    assert found["containerd"] == named / "containerd"
-
-
-def test_a_named_directory_without_the_programs_is_an_error(tmp_path: Path) -> None:
-    named = _fake(tmp_path / "named", NAMES[:2])
-    with pytest.raises(ProgramsError, match="no ctr there"):
-        programs.find({"GPUSLICE_BIN": str(named)})
-
-
-_WORKING_GO = """#!/bin/sh
-echo "$@" >>"$CALLS"
+_GO = f"""
+echo "$CGO_ENABLED $@" >>"$CALLS"
 case "$1" in
 env) echo go1.27.0 ;;
-*) echo "go: downloading m v1"; echo "m/pkg"
-   for name in containerd containerd-shim-runc-v2 ctr; do
-     echo x >"$GOBIN/$name"; chmod +x "$GOBIN/$name"
-   done ;;
+mod) [ "$2" = tidy ] || echo '{{"GoMod": "{__file__}"}}' ;;
+build) echo x >"$GOBIN/helm"; chmod +x "$GOBIN/helm" ;;
+install)
+   echo "go: downloading m v1"; echo "m/pkg"
+   for name in {" ".join(NAMES)}; do echo x >"$GOBIN/$name"; chmod +x "$GOBIN/$name"; done ;;
 esac
 """
 
 
-def _go(tmp_path: Path, script: str) -> dict[str, str]:
-    (tmp_path / "go-bin").mkdir()
-    (tmp_path / "go-bin" / "go").write_text(script)
-    (tmp_path / "go-bin" / "go").chmod(0o755)
-    path = f"{tmp_path / 'go-bin'}:/usr/bin:/bin"
+def _install(directory: Path, scripts: Mapping[str, str]) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, script in scripts.items():
+        (directory / name).write_text(f"#!/bin/sh\n{script}")
+        (directory / name).chmod(0o755)
+    return directory
+
+
+def _machine(tmp_path: Path, **more: str) -> dict[str, str]:
+    """A machine with this Go, and more programs."""
+    binaries = _install(tmp_path / "bin", {"go": _GO, **more})
     cache, calls = tmp_path / "cache", tmp_path / "calls"
+    path = f"{binaries}:/usr/bin:/bin"
     return {"PATH": path, "GPUSLICE_CACHE": str(cache), "CALLS": str(calls)}
 
 
+def _calls(tmp_path: Path) -> list[str]:
+    return (tmp_path / "calls").read_text().splitlines()
+
+
+def test_a_named_directory_comes_first_and_needs_all_programs(tmp_path: Path) -> None:
+    named = _install(tmp_path / "named", dict.fromkeys(NAMES, ""))
+    _install(tmp_path / "cache" / "bin" / DEFAULT.directory, dict.fromkeys(NAMES, ""))
+    environ = {"GPUSLICE_BIN": str(named), "GPUSLICE_CACHE": str(tmp_path / "cache")}
+    found = programs.find(environ)
+    assert found is not None
+    assert found["containerd"] == named / "containerd"
+    (named / "ctr").unlink()
+    with pytest.raises(ProgramsError, match="no ctr there"):
+        programs.find(environ)
+
+
 def test_a_build_appears_whole_and_is_found_again(tmp_path: Path) -> None:
-    environ = _go(tmp_path, _WORKING_GO)
+    environ = _machine(tmp_path)
     built = programs.ensure(environ)
-    assert sorted(path.name for path in built.directory.iterdir()) == sorted(NAMES)
+    assert {*NAMES} == {path.name for path in built.directory.iterdir()}
     assert programs.find(environ) == built
 
 
 def test_a_release_may_be_given_a_newer_nri_than_its_own(tmp_path: Path) -> None:
-    environ = _go(tmp_path, _WORKING_GO)
-    release = RELEASES["2.4-nri"]
+    environ, release = _machine(tmp_path), RELEASES["2.4-nri"]
     built = programs.ensure(environ, release)
     assert built.directory.name == release.directory != DEFAULT.directory
     assert programs.find(environ) is None
-    calls = (tmp_path / "calls").read_text().splitlines()
-    asked = [call for call in calls if call.startswith("get ")]
-    assert len(asked) == 2
-    assert f"/cmd/ctr@v{release.version}" in asked[0]
-    assert asked[1].endswith(f"/nri@v{release.nri}")
+    ctr, nri = (call for call in _calls(tmp_path) if " get " in call)
+    assert f"/cmd/ctr@v{release.version}" in ctr
+    assert nri.endswith(f"/nri@v{release.nri}")
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,23 @@ def test_a_release_may_be_given_a_newer_nri_than_its_own(tmp_path: Path) -> None
 def test_this_machines_own_containerd_is_identified_by_its_version(
     tmp_path: Path, version: str, config: int, validator: bool, socket_dir: bool
 ) -> None:
-    own = _fake(tmp_path)
     said = f"containerd github.com/containerd/containerd/v2 {version} cb1076646aa3"
-    (own / "containerd").write_text(f"#!/bin/sh\necho '{said}'\n")
+    own = _install(tmp_path, {**dict.fromkeys(NAMES, ""), "containerd": f"echo '{said}'\n"})
     release = of_machine(own)
     assert release.title == f"containerd {version.removeprefix('v')} ({own})"
-    assert (release.config_version, release.has_validator) == (config, validator)
-    assert release.has_socket_dir == socket_dir
+    found = (release.config_version, release.has_validator, release.has_socket_dir)
+    assert found == (config, validator, socket_dir)
     assert programs.ensure({}, release) == programs.Programs(own)
+
+
+@pytest.mark.parametrize("older", [{}, {"helm": "echo v3.13.9\n"}], ids=["none", "an older one"])
+def test_without_a_recent_helm_it_is_built_once(older: dict[str, str], tmp_path: Path) -> None:
+    environ = _machine(tmp_path, **older)
+    assert find_helm(environ) is None
+    built = ensure_helm(environ)
+    assert built == tmp_path / "cache" / "bin" / f"helm-{HELM_VERSION}" / "helm"
+    calls = _calls(tmp_path)
+    assert calls[-1].startswith("0 build")
+    assert calls[-1].endswith(f" {HELM_MODULE}/cmd/helm")
+    assert ensure_helm(environ) == find_helm(environ) == built
+    assert _calls(tmp_path) == calls

@@ -16,6 +16,7 @@ from typing import Any, Final
 Json = Mapping[str, Any]
 
 _UNITS: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_MEMORY, _CORE = "koordinator.sh/gpu-memory", "koordinator.sh/gpu-core"
 
 
 @dataclass
@@ -37,9 +38,6 @@ class Share:
     core_percent: int
 
 
-_NOTHING: Final = Share(0, 0, 0)
-
-
 @dataclass
 class Books:
     """GPUs: by UUID. wrong: descriptions of the errors. pending: UIDs of pods without a node.
@@ -57,10 +55,10 @@ class Books:
         for gpu in self.gpus.values():
             nodes[gpu.node].append(gpu)
         # There are few kinds of pods and many pods of each.
-        fits: dict[Sequence[Share], bool] = {}
-        for requests in self.pending.values():
-            if requests not in fits:
-                fits[requests] = any(_fits(gpus, requests) for gpus in nodes.values())
+        fits = {
+            requests: any(_fits(gpus, requests) for gpus in nodes.values())
+            for requests in set(self.pending.values())
+        }
         return {uid for uid, requests in self.pending.items() if fits[requests]}
 
 
@@ -68,8 +66,7 @@ def books(pods: Sequence[Json], devices: Sequence[Json]) -> Books:
     made = Books()
     for device in devices:
         for entry in device["spec"]["devices"]:
-            size = _bytes(entry["resources"]["koordinator.sh/gpu-memory"])
-            name = device["metadata"]["name"]
+            size, name = _bytes(entry["resources"][_MEMORY]), device["metadata"]["name"]
             made.gpus[entry["id"]] = Gpu(name, entry["id"], entry["minor"], size)
     for pod in pods:
         if pod["status"].get("phase") in ("Succeeded", "Failed"):
@@ -92,55 +89,52 @@ def books(pods: Sequence[Json], devices: Sequence[Json]) -> Books:
 
 
 def requests_of(pod: Json) -> Sequence[Share]:
-    requests = []
-    for container in pod["spec"]["containers"]:
-        asked = container.get("resources", {}).get("requests", {})
-        percent = int(asked.get("koordinator.sh/gpu-memory-ratio", 0))
-        core = int(asked.get("koordinator.sh/gpu-core", 0))
-        if not percent and not core:
-            requests.append(_NOTHING)
-            continue
-        gpus = int(asked.get("koordinator.sh/gpu.shared", max(1, percent // 100)))
-        requests.append(Share(gpus, percent // gpus, core // gpus))
-    return tuple(requests)
+    return tuple(_request(container) for container in pod["spec"]["containers"])
+
+
+def _request(container: Json) -> Share:
+    asked = container.get("resources", {}).get("requests", {})
+    percent = int(asked.get("koordinator.sh/gpu-memory-ratio", 0))
+    core = int(asked.get(_CORE, 0))
+    if not percent and not core:
+        return Share(0, 0, 0)
+    gpus = int(asked.get("koordinator.sh/gpu.shared", max(1, percent // 100)))
+    return Share(gpus, percent // gpus, core // gpus)
 
 
 def _enter(into: Books, pod: Json) -> None:
     """Adds what the pod holds by its grants; checks that these equal its request and its
     allocation."""
-    annotations = pod["metadata"].get("annotations", {})
+    annotations, name = pod["metadata"].get("annotations", {}), _name(pod)
     try:
         granted = json.loads(annotations["gpuslice.io/grants"])["containers"]
         allocated = json.loads(annotations["scheduling.koordinator.sh/device-allocated"])["gpu"]
     except KeyError as error:
-        into.wrong.append(f"{_name(pod)}: is bound without {error}")
+        into.wrong.append(f"{name}: is bound without {error}")
         return
     by_gpu: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for container, request in zip(pod["spec"]["containers"], requests_of(pod), strict=True):
         shares = granted.get(container["name"], [])
         if len({share["id"] for share in shares}) != request.gpus:
-            into.wrong.append(f"{_name(pod)}: {container['name']} has {shares}, asked {request}")
+            into.wrong.append(f"{name}: {container['name']} has {shares}, asked {request}")
         for share in shares:
             gpu = into.gpus.get(share["id"])
             if gpu is None or gpu.node != pod["spec"]["nodeName"] or gpu.minor != share["minor"]:
-                into.wrong.append(f"{_name(pod)}: {share['id']} is no GPU of its node")
+                into.wrong.append(f"{name}: {share['id']} is no GPU of its node")
                 continue
             wanted = gpu.total_bytes * request.memory_percent // 100, request.core_percent
             if (share["memory"], share["core"]) != wanted:
-                into.wrong.append(f"{_name(pod)}: has {share}, asked {request}")
+                into.wrong.append(f"{name}: has {share}, asked {request}")
             gpu.held_bytes += share["memory"]
             gpu.held_core += share["core"]
             by_gpu[share["id"]][0] += share["memory"]
             by_gpu[share["id"]][1] += share["core"]
     said = {
-        entry["id"]: [
-            _bytes(entry["resources"]["koordinator.sh/gpu-memory"]),
-            int(entry["resources"]["koordinator.sh/gpu-core"]),
-        ]
+        entry["id"]: [_bytes(entry["resources"][_MEMORY]), int(entry["resources"][_CORE])]
         for entry in allocated
     }
     if said != by_gpu:
-        into.wrong.append(f"{_name(pod)}: its allocation {said} is not its grants' sum {by_gpu}")
+        into.wrong.append(f"{name}: its allocation {said} is not its grants' sum {by_gpu}")
 
 
 def _fits(gpus: Sequence[Gpu], requests: Sequence[Share]) -> bool:

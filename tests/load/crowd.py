@@ -8,6 +8,7 @@ containers' reports of their limits are read from their logs until deletion and 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Sequence
@@ -47,6 +48,10 @@ class _Tenant:
     read_s: float = 0.0
     looks: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def runs(self) -> bool:
+        return self.ran_s is not None and not self.leaving
+
 
 class Crowd(Load):
     """Pods in a cluster whose nodes run them."""
@@ -72,12 +77,11 @@ class Crowd(Load):
             return  # the kubelet does not answer now; the pod stays for another time
         tenant.leaving = True
         await self.delete(name)
-        self.figures.deleted += 1
 
-    async def clear(self, within_s: float = timeout_s) -> None:
+    async def clear(self) -> None:
         """Deletes all pods in random order, and returns when the API server has none of them. Reads
         the logs of every running one to the end."""
-        deadline_s = time.monotonic() + within_s + len(self)
+        deadline_s = time.monotonic() + self.timeout_s + len(self)
         while len(self):
             await self.go()
             self._in_time(deadline_s, "not all pods can be read and deleted")
@@ -86,17 +90,17 @@ class Crowd(Load):
             self._in_time(deadline_s, f"deleted pods that stay: {sorted(self._there)}")
             await asyncio.sleep(0.5)
 
-    async def calm(self, within_s: float = timeout_s) -> None:
+    async def calm(self) -> None:
         """Waits until all pods that fit now run; others may be created meanwhile."""
-        deadline_s = time.monotonic() + within_s
+        deadline_s = time.monotonic() + self.timeout_s
         owed = set(await self.look())
         while waiting := owed & set(await self.look()):
             self._in_time(deadline_s, f"they fit and do not run: {waiting}")
             await asyncio.sleep(0.5)
 
     async def _make(self, what: tuple[str, str]) -> None:
-        name, kind = what
         await super()._make(what)
+        name, kind = what
         self._there[name] = _Tenant(kind, time.monotonic())
 
     # --- checks
@@ -121,14 +125,13 @@ class Crowd(Load):
                 waiting.append(name)
                 if self.waited_s(there.fits_s) > self.timeout_s:
                     raise LoadError(f"{name} fits and does not run: {_why(pod)}")
-        running = sum(t.ran_s is not None and not t.leaving for t in self._there.values())
+        running = sum(tenant.runs for tenant in self._there.values())
         self.figures.most_at_once = max(self.figures.most_at_once, running)
         return waiting
 
     def _follow(self, name: str, pod: Json, tenant: _Tenant, fits: bool) -> None:
         """Updates the record of an existing pod."""
-        now_s = time.monotonic()
-        status = pod["status"]
+        now_s, status = time.monotonic(), pod["status"]
         if status.get("phase") in ("Failed", "Succeeded"):
             raise LoadError(f"{name} has ended: {_why(pod)}")
         if not fits:
@@ -139,23 +142,17 @@ class Crowd(Load):
         restarts = sum(each["restartCount"] for each in containers)
         runs = bool(containers) and all("running" in each["state"] for each in containers)
         if tenant.ran_s is None and runs:
-            tenant.ran_s = now_s
+            tenant.ran_s, tenant.restarts = now_s, restarts
             self.figures.ran += 1
             self.figures.restarts += restarts
             assert tenant.fits_s is not None
-            wait_s = self.waited_s(tenant.fits_s)
-            self.figures.longest_wait_s = max(self.figures.longest_wait_s, wait_s)
-            tenant.restarts = restarts
+            self.wait_ended(tenant.fits_s)
         elif tenant.ran_s is not None and (not runs or restarts != tenant.restarts):
             raise LoadError(f"{name} ran, and has ended since: {_why(pod)}")
 
     async def read(self) -> None:
         """Reads the log of the pod that was not read for longest."""
-        running = [
-            (tenant.read_s, name)
-            for name, tenant in self._there.items()
-            if tenant.ran_s is not None and not tenant.leaving
-        ]
+        running = [(each.read_s, name) for name, each in self._there.items() if each.runs]
         if running:
             await self._read(min(running)[1])
 
@@ -164,21 +161,17 @@ class Crowd(Load):
         has written something."""
         tenant, pod = self._there[name], self.pods[name]
         tenant.read_s = time.monotonic()
+        log = f"{self._path}/{name}/log?tailLines={_LOG_LINES}&container="
+        containers = [container["name"] for container in pod["spec"]["containers"]]
         try:
-            texts = {
-                container["name"]: await self._api.text(
-                    f"{self._path}/{name}/log?container={container['name']}&tailLines={_LOG_LINES}"
-                )
-                for container in pod["spec"]["containers"]
-            }
+            texts = {each: await self._api.text(f"{log}{each}") for each in containers}
         except KubeError:
             return False
         if any(text.startswith(_NO_LOGS) for text in texts.values()):
             return False
         shares = KINDS[tenant.kind].containers
         for (container, text), share in zip(texts.items(), shares, strict=True):
-            granted = inside.uuids(pod, container)
-            self._judge(f"{name}/{container}", tenant, container, text, share, granted)
+            self._judge(name, container, text, share)
             said = container in tenant.looks
             assert tenant.ran_s is not None
             if not said and time.monotonic() - tenant.ran_s > _SILENCE_S:
@@ -187,24 +180,18 @@ class Crowd(Load):
                 return False
         return True
 
-    def _judge(
-        self,
-        where: str,
-        tenant: _Tenant,
-        container: str,
-        text: str,
-        share: Share | None,
-        granted: Sequence[str],
-    ) -> None:
+    def _judge(self, name: str, container: str, text: str, share: Share | None) -> None:
+        looks, granted = self._there[name].looks, inside.uuids(self.pods[name], container)
         size = inside.Size(_gpu_bytes(self.devices), _CONTEXT_BYTES)
         for line in text.splitlines():
-            number, last = inside.number(line), tenant.looks.get(container, 0)
+            number, last = inside.number(line), looks.get(container, 0)
             if 0 < number <= last:
                 continue
             wrong = inside.verdict(line, share, granted, size)
             if wrong or number != last + 1:
-                raise LoadError(f"{where}, look {number} after {last}: {wrong or line}")
-            tenant.looks[container] = number
+                what = f"{name}/{container}, look {number} after {last}"
+                raise LoadError(f"{what}: {wrong or line}")
+            looks[container] = number
             self.figures.looks_inside += 1
             self.figures.short += share is not None and inside.is_short(line, share, size)
 
@@ -215,18 +202,11 @@ class Crowd(Load):
 
 def _gpu_bytes(devices: Sequence[Json]) -> int:
     """All GPUs are of one size."""
-    sizes = {
-        int(entry["resources"]["koordinator.sh/gpu-memory"])
-        for device in devices
-        for entry in device["spec"]["devices"]
-    }
-    (size,) = sizes
+    entries = (entry for device in devices for entry in device["spec"]["devices"])
+    (size,) = {int(entry["resources"]["koordinator.sh/gpu-memory"]) for entry in entries}
     return size
 
 
 def _why(pod: Json) -> str:
-    status = pod["status"]
-    said = [status.get(key, "") for key in ("phase", "reason", "message")]
-    states = [each["state"] for each in status.get("containerStatuses", [])]
-    unmet = [c.get("message", "") for c in status.get("conditions", []) if c["status"] != "True"]
-    return f"{' '.join(filter(None, said))} {states} {' '.join(filter(None, unmet))}"
+    shown = ("phase", "reason", "message", "containerStatuses", "conditions")
+    return json.dumps({key: pod["status"].get(key) for key in shown})

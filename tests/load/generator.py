@@ -40,7 +40,6 @@ class Figures:
 
     made: int = 0
     bound: int = 0
-    deleted: int = 0
     looks_at_books: int = 0
     kills: Counter[str] = field(default_factory=Counter)
     longest_wait_s: float = 0.0
@@ -66,7 +65,7 @@ class Load:
         self.chance = chance
         self.devices: Sequence[Json] = ()
         self.pods: dict[str, Json] = {}
-        self.kills: list[tuple[float, str]] = []
+        self._last_kill_s = 0.0
         self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._bound: set[str] = set()
@@ -80,14 +79,17 @@ class Load:
 
     def killed(self, what: str) -> None:
         """A program was killed just now; the wait of pods that fit restarts."""
-        self.kills.append((time.monotonic(), what))
+        self._last_kill_s = time.monotonic()
         self.figures.kills[what] += 1
 
     def waited_s(self, since_s: float) -> float:
         """Seconds that a pod has waited that fits since then; counted from the last kill if that
         was later."""
-        last_kill_s = self.kills[-1][0] if self.kills else 0.0
-        return time.monotonic() - max(since_s, last_kill_s)
+        return time.monotonic() - max(since_s, self._last_kill_s)
+
+    def wait_ended(self, since_s: float) -> None:
+        longest_s = max(self.figures.longest_wait_s, self.waited_s(since_s))
+        self.figures.longest_wait_s = longest_s
 
     async def account(self) -> Books:
         """The pods as the API server has them, added up. Raises LoadError for any error. Pods
@@ -107,8 +109,8 @@ class Load:
         return made
 
     async def delete(self, name: str, grace_period_s: int | None = None) -> None:
-        grace = {} if grace_period_s is None else {"gracePeriodSeconds": grace_period_s}
-        await self._api.delete(f"{self._path}/{name}", grace or None, timeout_s=TIMEOUT_S)
+        grace = None if grace_period_s is None else {"gracePeriodSeconds": grace_period_s}
+        await self._api.delete(f"{self._path}/{name}", grace, timeout_s=TIMEOUT_S)
 
     async def _make(self, what: tuple[str, str]) -> None:
         await self._api.post(self._path, kinds.pod(*what), timeout_s=TIMEOUT_S)

@@ -19,7 +19,6 @@ from tests.load.accounts import Share
 
 Json = dict[str, Any]
 
-
 SCRIPT: Final = """\
 n=0
 while :; do
@@ -98,6 +97,6 @@ def _limits(sealed: str) -> Mapping[str, tuple[int, int]]:
     try:
         grant = grant_file.decode(gzip.decompress(base64.b64decode(sealed)))
     except (OSError, EOFError, ValueError):
-        grant = None
+        return {}
     gpus = () if grant is None else grant.gpus
     return {gpu.uuid: (gpu.limit_bytes, gpu.core_percent) for gpu in gpus}

@@ -49,36 +49,30 @@ def drawn(chance: random.Random, count: int, of: str) -> Sequence[str]:
 
 def pod(name: str, kind: str) -> Json:
     """Return a pod whose containers print their view of their shares when they run (inside.py)."""
-    scheduler = {"schedulerName": names.SCHEDULER_NAME} if any(KINDS[kind].containers) else {}
-    containers = []
-    for number, share in enumerate(KINDS[kind].containers):
-        limits = {"memory": "60Mi", **_asked(share)}
-        container = {
-            "name": f"c{number}",
-            "image": "busybox",
-            "imagePullPolicy": "IfNotPresent",
-            "command": ["sh", "-c", SCRIPT],
-            "resources": {"limits": limits, "requests": {**limits, "cpu": "5m", "memory": "10Mi"}},
-        }
-        containers.append(container)
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"kind": kind}},
-        "spec": {
-            "containers": containers,
-            "terminationGracePeriodSeconds": 1,
-            "automountServiceAccountToken": False,
-            **scheduler,
-        },
+    shares = KINDS[kind].containers
+    spec: Json = {
+        "containers": [_container(number, share) for number, share in enumerate(shares)],
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
     }
+    if any(shares):
+        spec["schedulerName"] = names.SCHEDULER_NAME
+    metadata = {"name": name, "labels": {"kind": kind}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def _asked(share: Share | None) -> Json:
-    if share is None:
-        return {}
+def _container(number: int, share: Share | None) -> Json:
+    limits = {"memory": "60Mi"}
+    if share is not None:
+        limits |= {
+            names.RESOURCE_SHARED: str(share.gpus),
+            names.RESOURCE_CORE: str(share.gpus * share.core_percent),
+            names.RESOURCE_MEMORY_RATIO: str(share.gpus * share.memory_percent),
+        }
     return {
-        names.RESOURCE_SHARED: str(share.gpus),
-        names.RESOURCE_CORE: str(share.gpus * share.core_percent),
-        names.RESOURCE_MEMORY_RATIO: str(share.gpus * share.memory_percent),
+        "name": f"c{number}",
+        "image": "busybox",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", SCRIPT],
+        "resources": {"limits": limits, "requests": {**limits, "cpu": "5m", "memory": "10Mi"}},
     }

@@ -12,7 +12,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,11 +23,11 @@ from lab.cluster.supervised import Process
 from tests.load.accounts import Books
 from tests.load.generator import Load, LoadError
 
-_POLL_S: Final = 1.0
+_EVERY_S: Final = 1.0
+"""Interval of checks, of restarts, and of deletions and creations of pods."""
 _UP_S: Final = 120.0
 _CHURN: Final = 40
-_CHURN_EVERY_S: Final = 1.0
-_RESTART_EVERY_S: Final = 1.0
+_PODS, _CHANGED = 1000, 300
 _PAGE: Final = 20_000
 """Characters of each of the extender's pages in the report of a failed storm."""
 
@@ -54,7 +54,7 @@ class Storm(Load):
         while not (await self.account()).bound:
             if time.monotonic() > deadline_s:
                 raise LoadError(f"nothing is bound within {_UP_S:.0f} s, before the storm")
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_EVERY_S)
 
     async def go(self, count: int) -> int:
         """Deletes this number of bound pods, or all if fewer; returns the number."""
@@ -80,26 +80,26 @@ class Storm(Load):
         while True:
             now_s = time.monotonic()
             made = await self.account()
-            fitting = made.fitting
-            since = {uid: self._fitting_since.get(uid, now_s) for uid in fitting}
+            since = {uid: self._fitting_since.get(uid, now_s) for uid in made.fitting}
             self._fitting_since = since
-            if not fitting:
+            if not since:
                 return made
-            waits = [self.waited_s(at) for at in since.values()]
-            self.figures.longest_wait_s = max(self.figures.longest_wait_s, *waits)
-            late = sum(wait > self.timeout_s for wait in waits)
+            first_s = min(since.values())
+            self.wait_ended(first_s)
+            late = sum(self.waited_s(at) > self.timeout_s for at in since.values())
             if late and (self._strict or self.waited_s(self._progress_s) > self.timeout_s):
-                said = "\n".join(self._said(fitting))
-                raise LoadError(f"{late} pods fit and wait, for {max(waits):.0f} s:\n{said}")
-            await asyncio.sleep(_POLL_S)
+                said = "\n".join(self._said(since))
+                longest_s = self.waited_s(first_s)
+                raise LoadError(f"{late} pods fit and wait, for {longest_s:.0f} s:\n{said}")
+            await asyncio.sleep(_EVERY_S)
 
-    def _said(self, uids: Set[str]) -> Sequence[str]:
+    def _said(self, uids: Container[str]) -> Sequence[str]:
         """kube-scheduler's messages for them, the most frequent first."""
-        pods = [pod for pod in self.pods.values() if pod["metadata"]["uid"] in uids]
-        conditions = [each for pod in pods for each in pod["status"].get("conditions", [{}])]
         said = Counter(
             f"{each.get('message', 'never tried')} ({each.get('lastTransitionTime')})"
-            for each in conditions
+            for pod in self.pods.values()
+            if pod["metadata"]["uid"] in uids
+            for each in pod["status"].get("conditions", [{}])
         )
         return [f"{count}: {text}" for text, count in said.most_common(20)]
 
@@ -126,39 +126,50 @@ class Disturbance:
     second: bool = False
     lease_s: int = 15
 
+    @property
+    def disturbs(self) -> bool:
+        kills = self.extender_kills or self.kube_scheduler_every_s
+        return bool(kills or self.apiserver_freezes)
+
 
 async def pass_over(
     storm: Storm,
     disturbance: Disturbance,
     installation: Installation,
     apiserver: Process,
-    pods: int = 1000,
-    changed: int = 300,
     log: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """The complete storm: `count` pods at once, until calm; then some are deleted and as many
-    created.
+    """The complete storm: 1,000 pods at once, until calm; then 300 are deleted and as many created.
 
     While programs are killed, pods are deleted and created all the time, so that each kill
     interrupts work. Raises LoadError.
     """
-    restarting = asyncio.create_task(_restart_exited(installation))
+
+    async def restart_exited() -> None:
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            await asyncio.to_thread(installation.restart_exited)
+
+    async def until_calm(what: str) -> None:
+        made = await storm.calm()
+        log(f"{what}: {len(made.bound)} bound, {len(made.pending)} fit nowhere")
+
+    restarting = asyncio.create_task(restart_exited())
     try:
         await storm.begin()
         begun_s = time.monotonic()
-        await storm.come(pods)
-        if (
-            disturbance.extender_kills
-            or disturbance.kube_scheduler_every_s
-            or disturbance.apiserver_freezes
-        ):
+        await storm.come(_PODS)
+        if disturbance.disturbs:
             await _kill(storm, disturbance, installation, apiserver, log)
-        await _until_calm(storm, "all have come", log)
-        await storm.go(changed)
-        await storm.come(changed)
-        await _until_calm(storm, f"{changed} have gone, {changed} have come", log)
+        await until_calm("all have come")
+        await storm.go(_CHANGED)
+        await storm.come(_CHANGED)
+        await until_calm(f"{_CHANGED} have gone, {_CHANGED} have come")
         storm.figures.took_s = time.monotonic() - begun_s
-        storm.figures.requeued = _requeued(installation)
+        # By the currently running extender.
+        metric = r"^gpuslice_scheduler_requeued_pods_total{.*} (\S+)"
+        found = re.findall(metric, installation.ask("/metrics")[1], re.MULTILINE)
+        storm.figures.requeued = int(sum(map(float, found)))
     except LoadError as error:
         for path in ("/readyz", "/metrics", "/debug/fleet"):
             error.add_note(f"{path}: {installation.ask(path)[1][:_PAGE]}")
@@ -167,24 +178,6 @@ async def pass_over(
     finally:
         restarting.cancel()
         await asyncio.wait([restarting])
-
-
-def _requeued(installation: Installation) -> int:
-    """Number of pods that the currently running extender has requeued."""
-    page = installation.ask("/metrics")[1]
-    found = re.findall(r"^gpuslice_scheduler_requeued_pods_total{.*} (\S+)", page, re.MULTILINE)
-    return int(sum(map(float, found)))
-
-
-async def _until_calm(storm: Storm, what: str, log: Callable[[str], None]) -> None:
-    made = await storm.calm()
-    log(f"{what}: {len(made.bound)} bound, {len(made.pending)} fit nowhere")
-
-
-async def _restart_exited(installation: Installation) -> None:
-    while True:
-        await asyncio.sleep(_RESTART_EVERY_S)
-        await asyncio.to_thread(installation.restart_exited)
 
 
 async def _kill(
@@ -197,7 +190,7 @@ async def _kill(
     over = asyncio.Event()
 
     async def churn() -> None:
-        while not await _comes(over, _CHURN_EVERY_S):
+        while not await _comes(over, _EVERY_S):
             await storm.account()
             await storm.come(await storm.go(_CHURN))
 

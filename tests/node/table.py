@@ -1,23 +1,24 @@
-"""The one form of row of the tables in docs/failures.md, of containers and of faults.
+"""The tables of docs/failures.md, of faults and of containers.
 
-In `sees`, text between backquotes appears literally; "..." stands for anything.
+Text between backquotes in a row's third cell appears literally; "..." stands for anything.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+from tests.support import ROOT, table_below
+
+DOCUMENT: Final = ROOT / "docs/failures.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """given: the container, or the fault. does: the agent's action, or the effect. sees: what the
-    pod's author sees, or the report; empty: nothing. test: its test, at the lowest tier that shows
-    the behaviour, with the case in brackets where the test has several."""
+    """sees: what the pod's author sees, or the report; empty: nothing. test: its test, at the
+    lowest tier that shows the behaviour, with the case in brackets where the test has several."""
 
-    given: str
-    does: str
     sees: str
     test: str
 
@@ -28,9 +29,12 @@ class Row:
         return bool(patterns) and all(re.search(each, text) for each in patterns)
 
 
-def markdown(heads: str, rows: Sequence[Row]) -> str:
-    lines = [heads, "|---|---|---|---|"]
-    for row in rows:
-        cells = (row.given, row.does, row.sees, f"`{row.test}`")
-        lines.append("|" + "".join(f" {cell} |" if cell else " |" for cell in cells))
-    return "".join(f"{line}\n" for line in lines)
+def _rows(heads: str) -> list[Row]:
+    table = table_below(DOCUMENT.read_text(), heads)
+    return [Row(sees, test.strip("`")) for _, _, sees, test in table]
+
+
+FAILURE_ROWS: Final = _rows("failure | effect | message | test")
+CONTAINER_ROWS: Final = _rows(
+    "container | action of the agent | result for the pod's author | test"
+)

@@ -7,27 +7,22 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from gpuslice.contract import grant_file, lease_file, names
-from lab.node.catalogue import PYTHON_IMAGE
-from lab.node.cri import Process
 from lab.node.lab import Lab
 from lab.node.namespace import children
 from simgpu import load_output
 from tests.support import measured
 
-from .conftest import GIB, LOAD, said
-from .test_operations import get, sample
+from .scene import LOAD, agent_with, get, granted, said, sample
 
 pytestmark = pytest.mark.node
 
-OWN = Process(PYTHON_IMAGE)
-SHARE = [(0, 20 * GIB, 30)]
 SERIES = "gpuslice_container_gpu_"
 
 
@@ -45,33 +40,32 @@ def on_host(lab: Lab, key: str, name: str) -> Path:
     return Path(f"/proc/{lab.agent_pid}/root{lab.run_dir}/{key}/{name}")
 
 
-def written_ns(lease: bytes) -> int:
-    found = lease_file.decode(lease, 0)
-    return found[1].written_ns if found else 0
+def lease_moves(lab: Lab, key: str) -> None:
+    """Wait until the arbiter has written a container's lease again."""
+    file = on_host(lab, key, names.FILE_LEASE)
 
+    def written_ns() -> int:
+        found = lease_file.decode(file.read_bytes(), 0)
+        return found[1].written_ns if found else 0
 
-def moves(lab: Lab, written: Callable[[], int]) -> None:
-    before_ns = written()
-    lab.wait_until(lambda: written() > before_ns, "the arbiter to write the lease again")
+    before_ns = written_ns()
+    lab.wait_until(lambda: written_ns() > before_ns, "the arbiter to write the lease again")
 
 
 def test_an_arbiter_that_is_killed_is_followed_by_another(lab: Lab) -> None:
     lab.wait_until(lambda: sample(lab, "gpuslice_arbiter_up") == 1, "the arbiter")
     starts = sample(lab, "gpuslice_arbiter_starts_total")
     logged = len(lab.agent_log.read_text())
-    with lab.pod("limited", lab.share({"main": SHARE})) as pod:
-        container = pod.run("main", OWN)
-        file = on_host(lab, container.id, names.FILE_LEASE)
-        moves(lab, lambda: written_ns(file.read_bytes()))
+    with granted(lab, core=30) as container:
+        lease_moves(lab, container.id)
         first = arbiter(lab)
         os.kill(first, signal.SIGKILL)
         lab.wait_until(lambda: arbiter(lab) not in (0, first), "another arbiter")
-        moves(lab, lambda: written_ns(file.read_bytes()))
+        lease_moves(lab, container.id)
     assert sample(lab, "gpuslice_arbiter_starts_total") == starts + 1
     assert sample(lab, "gpuslice_ready") == 1
-    (line,) = [
-        text for text in lab.agent_log.read_text()[logged:].splitlines() if "arbiter exited" in text
-    ]
+    lines = lab.agent_log.read_text()[logged:].splitlines()
+    (line,) = [each for each in lines if "arbiter exited" in each]
     assert "signal 9" in line and "again_in_s=0.1" in line
 
 
@@ -90,14 +84,13 @@ def loads_get_their_shares(lab: Lab) -> Iterator[str]:
     gets its share of the ten seconds around it, to within 15 points: other tests run beside it.
     `python -m bench core` has ten points for a machine of its own."""
     with (
-        lab.pod("small", lab.share({"main": SHARE})) as small,
-        lab.pod("large", lab.share({"main": [(0, 20 * GIB, 70)]})) as large,
+        granted(lab, core=30, name="small") as small,
+        granted(lab, core=70, name="large") as large,
         ThreadPoolExecutor(2) as threads,
     ):
-        containers = [pod.run("main", OWN) for pod in (small, large)]
-        loads = [threads.submit(each.exec, [LOAD, "13", "500"]) for each in containers]
+        loads = [threads.submit(each.exec, [LOAD, "13", "500"]) for each in (small, large)]
         time.sleep(3.5)
-        yield containers[0].id
+        yield small.id
         outs = [load.result(timeout=60).out for load in loads]
     seconds = [[share for at_s, share in load_output.seconds(out) if int(at_s) > 2] for out in outs]
     small_share, large_share = (sum(each[:10]) / 10 for each in seconds)
@@ -112,8 +105,7 @@ def test_an_agent_that_is_killed_costs_no_container_its_share(lab: Lab) -> None:
         time.sleep(2)
         lab.start_agent()
         lab.wait_until(lambda: arbiter(lab) != 0, "the next arbiter")
-        file = on_host(lab, small, names.FILE_LEASE)
-        moves(lab, lambda: written_ns(file.read_bytes()))
+        lease_moves(lab, small)
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["alone", "with its arbiter"])
@@ -138,8 +130,7 @@ def test_a_long_kernel_is_reported(lab: Lab) -> None:
     """The library sees that it runs for more than a second. The report is the pod's event."""
     counted = "gpuslice_long_kernel_containers_total"
     before = sample(lab, counted)
-    with lab.pod("long", lab.share({"main": SHARE})) as pod:
-        container = pod.run("main", OWN)
+    with granted(lab, core=30) as container:
         assert container.exec([LOAD, "1", "1500000", "wait"]).code == 0
         lab.wait_until(lambda: sample(lab, counted) == before + 1, "the kernel to be counted")
         assert said(lab, names.EVENT_LIMIT_NOT_ENFORCEABLE, container)
@@ -167,16 +158,11 @@ def figures_agree(lab: Lab, pod: str, share: float) -> None:
 
 
 def test_a_share_is_forced_if_the_operator_configures_it(lab: Lab) -> None:
-    lab.stop_agent()
-    lab.start_agent(options=("--core-policy", "force"))
-    try:
-        with lab.pod("forced", lab.share({"main": SHARE})) as pod:
-            container = pod.run("main", OWN)
+    with agent_with(lab, "--core-policy", "force"):
+        with granted(lab, core=30, name="forced") as container:
             data = on_host(lab, container.id, names.FILE_GRANT).read_bytes()
             grant = grant_file.decode(data)
             assert grant is not None and grant.gpus[0].core_forced
             assert container.exec(["sh", "-c", f"{LOAD} 90 1000 >/dev/null 2>&1 &"]).code == 0
             figures_agree(lab, "forced", 0.3)
         lab.wait_until(lambda: f"\n{SERIES}" not in get(lab, "/metrics")[1], "its series to vanish")
-    finally:
-        lab.stop_agent()

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ import pytest
 from lab.node.lab import Lab
 from tests.support import until
 
+from .scene import agent_with
+
 pytestmark = pytest.mark.node
 
 HOST_OF_THE_LAB = {"root", "run-dir", "device-plugins"}
@@ -22,26 +23,28 @@ HOST_OF_THE_LAB = {"root", "run-dir", "device-plugins"}
 warned of."""
 
 
-@dataclass
 class Patient:
     """A node as configured for the doctor; a test breaks one thing, and the others stay intact."""
 
-    lab: Lab
-    directory: Path
-
-    def __post_init__(self) -> None:
+    def __init__(self, lab: Lab, directory: Path) -> None:
+        self.lab, self.directory = lab, directory
         self.flags: dict[str, str | Path] = {
-            "--nri-socket": self.lab.containerd.paths.nri_socket,
-            "--containerd-state": self.lab.containerd.paths.state,
-            "--run-dir": self.lab.run_dir,
-            "--library": self.lab.library,
-            "--cdi-dir": self.lab.sim_dir / "cdi",
-            "--http": f"unix:{self.lab.agent_http}",
-            "--kubelet-dir": self.directory / "kubelet",
-            "--nvidia-config": self.directory / "nvidia.toml",
+            "--nri-socket": lab.containerd.paths.nri_socket,
+            "--containerd-state": lab.containerd.paths.state,
+            "--run-dir": lab.run_dir,
+            "--library": lab.library,
+            "--cdi-dir": lab.sim_dir / "cdi",
+            "--http": f"unix:{lab.agent_http}",
+            "--kubelet-dir": directory / "kubelet",
+            "--nvidia-config": directory / "nvidia.toml",
             "--nvidia-ctk": "off",
         }
-        self.environment = self.lab.driver_environment()
+        self.environment = lab.driver_environment()
+
+    def run(self, *more: str) -> Any:
+        words = [str(word) for pair in self.flags.items() for word in pair]
+        command = [sys.executable, "-m", "nri_plugin", "doctor", *words, *more]
+        return self.lab.namespace.run(command, self.environment)
 
     def examined(self) -> tuple[int, Mapping[str, Mapping[str, str]]]:
         """Exit status, and the findings by check."""
@@ -50,24 +53,12 @@ class Patient:
         assert found["ok"] is (done.returncode == 0)
         return done.returncode, {each["check"]: each for each in found["checks"]}
 
-    def run(self, *more: str) -> Any:
-        words = [str(word) for pair in self.flags.items() for word in pair]
-        command: list[str | Path] = [
-            sys.executable,
-            "-m",
-            "nri_plugin",
-            "doctor",
-            *words,
-            *more,
-        ]
-        return self.lab.namespace.run(command, self.environment)
-
-    def configure(self, before: str, after: str) -> None:
+    def configure(self, after: str) -> None:
         """Change containerd's configuration, which containerd itself dumps for the doctor."""
         text = (self.lab.directory / "containerd.toml").read_text()
-        assert before in text
+        assert "disable = false" in text
         self.flags["--containerd-config"] = self.directory / "containerd.toml"
-        (self.directory / "containerd.toml").write_text(text.replace(before, after))
+        (self.directory / "containerd.toml").write_text(text.replace("disable = false", after))
 
     def lose_hooks(self) -> None:
         """The CDI spec of a toolkit that was removed since."""
@@ -79,13 +70,12 @@ class Patient:
         (place / "nvidia.json").write_text(json.dumps(spec))
         self.flags["--cdi-dir"] = place
 
-    def small_directory(self) -> Path:
-        """A tmpfs, visible in the lab alone."""
-        place = self.directory / "run"
+    def fill_run_directory(self) -> None:
+        """A small tmpfs, visible in the lab alone."""
+        place = self.flags["--run-dir"] = self.directory / "run"
         place.mkdir()
         command: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=64k", "test", place]
         assert self.lab.namespace.run(command).returncode == 0
-        return place
 
 
 @pytest.fixture
@@ -111,27 +101,26 @@ def test_the_doctor_changes_nothing(patient: Patient) -> None:
     make the agent late, and ready again."""
     lab = patient.lab
 
-    def state() -> tuple[int, Sequence[str], str]:
+    def state() -> object:
         places: list[str | Path] = ["find", lab.run_dir, lab.store_dir, lab.sim_dir / "cdi"]
-        return lab.times_ready(), lab.namespace.run(places).stdout.split(), lab.agent_ready_line()
-
-    def logged() -> Sequence[str]:
         lines = lab.agent_log.read_text().splitlines()
-        return [line for line in lines if "logger=nri_plugin.host.watch" not in line]
+        logged = [line for line in lines if "logger=nri_plugin.host.watch" not in line]
+        files = lab.namespace.run(places).stdout.split()
+        return lab.times_ready(), files, lab.agent_ready_line(), logged
 
     until(lambda: "msg=ready" in lab.agent_log.read_text(), "the agent has logged its start")
-    before = state(), logged()
+    before = state()
     patient.examined()
-    assert (state(), logged()) == before
+    assert state() == before
 
 
 BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     "NRI off": (
-        lambda patient: patient.configure("disable = false", "disable = true"),
+        lambda patient: patient.configure("disable = true"),
         *("nri", "fail", "NRI is off in ", "disable = false"),
     ),
     "a broken configuration": (
-        lambda patient: patient.configure("disable = false", "disable = "),
+        lambda patient: patient.configure("disable = "),
         *("nri", "warn", "the runtime's configuration is not known", "containerd"),
     ),
     "no driver": (
@@ -147,7 +136,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
         *("cdi", "fail", "do not exist: /x/nvidia-cdi-hook", "toolkit again"),
     ),
     "a full run directory": (
-        lambda patient: patient.flags.update({"--run-dir": patient.small_directory()}),
+        Patient.fill_run_directory,
         *("run-dir", "fail", "64 KiB", "free space"),
     ),
     "no agent": (
@@ -164,16 +153,11 @@ def test_the_doctor_finds_what_is_broken(patient: Patient, broken: str) -> None:
     breaks(patient)
     status, findings = patient.examined()
     assert status == (1 if level == "fail" else 0)
-    said = findings[check]
-    assert said["level"] == level and found in said["found"] and do in said["do"], said
+    finding = findings[check]
+    assert finding["level"] == level and found in finding["found"] and do in finding["do"], finding
 
 
 def test_the_doctor_reports_why_an_agent_is_not_ready(patient: Patient) -> None:
-    lab = patient.lab
-    lab.stop_agent()
-    lab.start_agent(cdi_dir=patient.directory, options=["--nvidia-ctk", "off"])
-    try:
+    with agent_with(patient.lab, "--nvidia-ctk", "off", cdi_dir=patient.directory):
         found = patient.examined()[1]["agent"]
         assert found["level"] == "fail" and "has no CDI device" in found["found"]
-    finally:
-        lab.stop_agent()

@@ -15,7 +15,7 @@ from bench.faults.report import Column
 from bench.faults.rig import INJECTIONS, ROWS, Rig
 from lab.node.lab import Lab
 
-from .conftest import PROBE
+from .scene import PROBE
 
 pytestmark = pytest.mark.node
 

@@ -11,12 +11,23 @@ from lab.node.catalogue import ENVIRON_IMAGE, OWN_PRELOAD, PYTHON_IMAGE
 from lab.node.cri import Process, Sandbox
 from lab.node.lab import Lab
 
-from .conftest import LINKED_PROBE, PROBE, hold_all, probe
-from .rows import HALF, NONE, OWN, QUARTER, one, refused
+from .scene import (
+    HALF,
+    LINKED_PROBE,
+    NONE,
+    OWN,
+    PROBE,
+    QUARTER,
+    granted,
+    hold_all,
+    one,
+    probe,
+    refused,
+)
 
 pytestmark = pytest.mark.node
 
-UUID = "GPU-5e1f0a70-0000-4000-8000-000000000000"
+UUID_LINE = f"{names.ENV_VISIBLE_DEVICES}=GPU-5e1f0a70-0000-4000-8000-000000000000\n"
 
 _CUDA_PYTHON = """
 from cuda.bindings import driver as d
@@ -31,14 +42,24 @@ def _environ(**values: str) -> Process:
     return Process(PYTHON_IMAGE, environ=values)
 
 
-def test_a_container_with_a_grant(lab: Lab) -> None:
+def _main_has_its_share_and_side_no_gpu(lab: Lab, process: Process) -> None:
     with lab.pod("granted", one(lab)) as pod:
-        main, side = pod.run("main", OWN), pod.run("side", OWN)
+        main, side = pod.run("main", process), pod.run("side", process)
+        assert probe(main).held_to(HALF)
+        assert UUID_LINE in main.exec(["env"]).out
         assert not probe(side).driver
         assert NONE in side.exec(["env"]).out
         assert side.exec(["ls", names.CONTAINER_DIR]).code != 0
-        assert probe(main).held_to(HALF)
-        assert f"{names.ENV_VISIBLE_DEVICES}={UUID}\n" in main.exec(["env"]).out
+
+
+def test_a_container_with_a_grant(lab: Lab) -> None:
+    _main_has_its_share_and_side_no_gpu(lab, OWN)
+
+
+def test_variables_that_name_gpus(lab: Lab) -> None:
+    """In the image, and in the pod."""
+    for process in (Process(ENVIRON_IMAGE), _environ(NVIDIA_VISIBLE_DEVICES="0,1")):
+        _main_has_its_share_and_side_no_gpu(lab, process)
 
 
 def test_an_init_container(lab: Lab) -> None:
@@ -74,8 +95,7 @@ def test_an_ephemeral_container(lab: Lab) -> None:
     processes; in a pod of Koordinator's it is one of the containers that share."""
     debug = Process(PYTHON_IMAGE, capabilities=["SYS_PTRACE"])
     with lab.pod("granted", one(lab), of=Sandbox(pid="POD")) as pod:
-        main = pod.run("main", OWN)
-        hold_all(main)
+        hold_all(pod.run("main", OWN))
         debugger = pod.run("debugger-x7k2p", debug)
         assert not probe(debugger).driver
         assert NONE in debugger.exec(["env"]).out
@@ -85,22 +105,10 @@ def test_an_ephemeral_container(lab: Lab) -> None:
         assert probe(pod.run("debugger-x7k2p", debug)).held_to(HALF)
 
 
-def test_variables_that_name_gpus(lab: Lab) -> None:
-    """In the image, and in the pod; the container "side" has no grant."""
-    for process in (Process(ENVIRON_IMAGE), _environ(NVIDIA_VISIBLE_DEVICES="0,1")):
-        with lab.pod("granted", one(lab)) as pod:
-            main, side = pod.run("main", process), pod.run("side", process)
-            assert probe(main).held_to(HALF)
-            assert f"{names.ENV_VISIBLE_DEVICES}={UUID}\n" in main.exec(["env"]).out
-            assert not probe(side).driver
-            assert NONE in side.exec(["env"]).out
-
-
 @pytest.mark.parametrize("value", ["", OWN_PRELOAD])
 def test_ld_preload_in_the_environment(lab: Lab, value: str) -> None:
     """Set by the pod, and by a program that is run."""
-    with lab.pod("granted", one(lab)) as pod:
-        container = pod.run("main", _environ(LD_PRELOAD=value))
+    with granted(lab, _environ(LD_PRELOAD=value)) as container:
         for program in (PROBE, LINKED_PROBE):
             assert probe(container, [program]).held_to(HALF)
             by_sh = ["env", "-i", "sh", "-c", f"LD_PRELOAD='{value}' exec {program}"]
@@ -117,9 +125,8 @@ def test_variables_of_a_limit(lab: Lab) -> None:
         for key, value in ((names.ENV_MEMORY_LIMIT, "40g"), (names.ENV_CORE_LIMIT, "100"))
         for number in ("", "_0", "_1")
     } | {"GPU_CORE_UTILIZATION_POLICY": "DISABLE", "CUDA_DISABLE_CONTROL": "true"}
-    with lab.pod("granted", one(lab)) as pod:
-        process = _environ(**written, CUDA_DEVICE_MEMORY_SHARED_CACHE="/tmp/mine")
-        container = pod.run("main", process)
+    process = _environ(**written, CUDA_DEVICE_MEMORY_SHARED_CACHE="/tmp/mine")
+    with granted(lab, process) as container:
         assert probe(container).held_to(HALF)
         printed = container.exec(["env"]).out
         assert f"{names.ENV_MEMORY_LIMIT}_0={HALF}\n" in printed

@@ -22,10 +22,9 @@ from lab.node.lab import Lab
 from tests.cluster.admission import scheduler_lease
 from tests.cluster.server import Server
 from tests.requests.pods import asking, binding, pod
-from tests.support import until
+from tests.support import GIB, until
 
-from .conftest import GIB, probe
-from .rows import HALF, OWN, QUARTER, one, refused
+from .scene import HALF, OWN, QUARTER, granted, one, probe, refused
 
 pytestmark = [pytest.mark.node, pytest.mark.cluster]
 
@@ -110,18 +109,18 @@ def test_the_grant_is_that_of_the_pod_at_the_api_server(cluster: Cluster) -> Non
 
 def test_without_the_api_server_nothing_changes(cluster: Cluster) -> None:
     """Also if the agent starts then."""
-    lab, annotations = cluster.lab, one(cluster.lab)
+    lab = cluster.lab
     cluster.plane.apiserver.kill()
     try:
-        with lab.pod("unknown", annotations) as pod:
-            assert probe(pod.run("main", OWN)).held_to(HALF)
+        with granted(lab, name="unknown") as container:
+            assert probe(container).held_to(HALF)
             for restarted in (False, True):
                 if restarted:
                     cluster.serve()
                 full = refused("test_without_the_api_server_nothing_changes")
                 with lab.pod("more", one(lab, HALF + GIB)) as other, full:
                     other.create("main", OWN)
-            with lab.pod("quarter", one(lab, QUARTER)) as other:
-                assert probe(other.run("main", OWN)).held_to(QUARTER)
+            with granted(lab, size=QUARTER, name="quarter") as container:
+                assert probe(container).held_to(QUARTER)
     finally:
         cluster.plane.restart_apiserver()

@@ -22,108 +22,100 @@ from lab.node.catalogue import (
 from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
 
-from .conftest import probe, said
-from .rows import HALF, agent_with, one, refused
-from .test_operations import sample
+from .scene import (
+    HALF,
+    OWN,
+    agent_with,
+    granted,
+    one,
+    probe,
+    refused,
+    refused_at_start,
+    said,
+    sample,
+)
 
 pytestmark = pytest.mark.node
 
 STATIC = Process(PYTHON_IMAGE, ("busybox", "sleep", "1000000"))
+OURS = f"{names.CONTAINER_LIBRARY}\n"
+BOTH = f"{OURS}{OWN_PRELOAD}\n"
 
 
 @pytest.mark.parametrize(
     ("image", "place"),
-    [
-        (PRELOAD_IMAGE, names.CONTAINER_PRELOAD),
-        (NIX_PRELOAD_IMAGE, names.CONTAINER_PRELOAD_NIX),
-    ],
+    [(PRELOAD_IMAGE, names.CONTAINER_PRELOAD), (NIX_PRELOAD_IMAGE, names.CONTAINER_PRELOAD_NIX)],
 )
 def test_an_image_with_a_preload_file(lab: Lab, image: str, place: str) -> None:
     """The loader of Nix' glibc is not on the test's machine."""
-    with lab.pod("own", one(lab)) as pod:
-        container = pod.run("main", Process(image))
+    with granted(lab, Process(image)) as container:
         assert probe(container).held_to(HALF)
-        read = container.exec(["cat", place]).out
-        assert read == f"{names.CONTAINER_LIBRARY}\n{OWN_PRELOAD}\n"
+        assert container.exec(["cat", place]).out == BOTH
         # It is ours, read only, as in any container.
         assert container.exec(["sh", "-c", f"echo >{place}"]).code != 0
 
 
 def test_an_image_with_a_preload_file_in_a_pod_of_koordinators(lab: Lab) -> None:
     with lab.pod("koordinator", lab.allocated([(0, HALF, 50)])) as pod:
-        container = pod.run("main", Process(PRELOAD_IMAGE))
-        side = pod.run("side", Process(PYTHON_IMAGE))
-        read = {each: each.exec(["cat", names.CONTAINER_PRELOAD]).out for each in (container, side)}
-        assert read[container] == f"{names.CONTAINER_LIBRARY}\n{OWN_PRELOAD}\n"
-        assert read[side] == f"{names.CONTAINER_LIBRARY}\n"
-        assert probe(side).held_to(HALF)
-        assert probe(container).held_to(HALF)
+        container, side = pod.run("main", Process(PRELOAD_IMAGE)), pod.run("side", OWN)
+        for each, preloads in ((container, BOTH), (side, OURS)):
+            assert each.exec(["cat", names.CONTAINER_PRELOAD]).out == preloads
+            assert probe(each).held_to(HALF)
         assert OWN_PRELOAD in container.exec(["cat", "/proc/self/maps"]).out
         # Recreated from another image, it has nothing of its predecessor's.
         container.stop()
-        again = pod.create("main", Process(PYTHON_IMAGE), attempt=1)
+        again = pod.create("main", OWN, attempt=1)
         again.start()
-        assert again.exec(["cat", names.CONTAINER_PRELOAD]).out == read[side]
+        assert again.exec(["cat", names.CONTAINER_PRELOAD]).out == OURS
 
 
 def test_an_image_with_a_linked_preload_file(lab: Lab) -> None:
-    with lab.pod("linked", one(lab)) as pod:
-        container = pod.create("main", Process(LINKED_PRELOAD_IMAGE))
-        with refused("test_an_image_with_a_linked_preload_file"):
-            container.start()
+    test = "test_an_image_with_a_linked_preload_file"
+    refused_at_start(lab, Process(LINKED_PRELOAD_IMAGE), test)
 
 
 @pytest.mark.parametrize("image", [FILE_IN_PLACE_IMAGE, DIRECTORY_IN_PLACE_IMAGE])
 def test_an_image_with_files_at_the_agents_mount_points(lab: Lab, image: str) -> None:
-    with lab.pod("in-the-way", lab.share({"main": [(0, HALF, 50)]})) as pod:
+    with lab.pod("in-the-way", one(lab)) as pod:
         with pytest.raises(CriError, match="not a directory"):
             pod.run("main", Process(image))
         assert not probe(pod.run("side", Process(image))).driver
 
 
 def test_an_image_without_etc(lab: Lab) -> None:
-    with lab.pod("no-etc", one(lab)) as pod:
-        assert probe(pod.run("main", Process(NO_ETC_IMAGE))).held_to(HALF)
+    with granted(lab, Process(NO_ETC_IMAGE)) as container:
+        assert probe(container).held_to(HALF)
 
 
 def test_a_static_entry_point(lab: Lab) -> None:
     counted = "gpuslice_limit_not_enforceable_total"
     before = sample(lab, counted)
-    with lab.pod("static", one(lab)) as pod:
-        container = pod.run("main", STATIC)
+    with granted(lab, STATIC) as container:
         assert probe(container).held_to(HALF)
         assert said(lab, names.EVENT_LIMIT_NOT_ENFORCEABLE, container)
         assert sample(lab, counted) == before + 1
     with lab.pod("ungranted") as pod:
         assert not said(lab, names.EVENT_LIMIT_NOT_ENFORCEABLE, pod.run("main", STATIC))
-    with agent_with(lab, "--unenforceable", "refuse"), lab.pod("static", one(lab)) as pod:
-        container = pod.create("main", STATIC)
-        with refused("test_a_static_entry_point"):
-            container.start()
+    with agent_with(lab, "--unenforceable", "refuse"):
+        refused_at_start(lab, STATIC, "test_a_static_entry_point")
 
 
 def test_a_volume_that_a_link_leads_over_the_grant(lab: Lab, tmp_path: Path) -> None:
     (tmp_path / "grant").write_bytes(b"")
-    with lab.pod("linked", one(lab)) as pod:
-        volume = {LINKED_VOLUME: tmp_path / "grant"}
-        container = pod.create("main", Process(LINKED_VOLUME_IMAGE, mounts=volume))
-        with refused("test_a_volume_that_a_link_leads_over_the_grant"):
-            container.start()
+    process = Process(LINKED_VOLUME_IMAGE, mounts={LINKED_VOLUME: tmp_path / "grant"})
+    refused_at_start(lab, process, "test_a_volume_that_a_link_leads_over_the_grant")
 
 
 def test_a_volume_of_the_hosts_limits(lab: Lab, tmp_path: Path) -> None:
     """A container with a grant is refused, also where a link leads there, which only the kernel
     follows. One without a grant starts."""
     (tmp_path / "link").symlink_to(lab.directory)
-    volumes = {"/host": tmp_path / "link" / lab.run_dir.relative_to(lab.directory)}
+    behind_it = tmp_path / "link" / lab.run_dir.relative_to(lab.directory)
     whole = Process(PYTHON_IMAGE, mounts={"/host": lab.directory})
-    linked = Process(PYTHON_IMAGE, mounts=volumes)
+    linked = Process(PYTHON_IMAGE, mounts={"/host": behind_it})
     with lab.pod("hosted", one(lab)) as pod, refused("test_a_volume_of_the_hosts_limits"):
         pod.create("main", whole)
-    with lab.pod("linked", one(lab)) as pod:
-        container = pod.create("main", linked)
-        with refused("test_a_volume_of_the_hosts_limits"):
-            container.start()
+    refused_at_start(lab, linked, "test_a_volume_of_the_hosts_limits")
     for written in ({}, lab.share({"other": [(0, HALF, 50)]})):
         for process in (whole, linked, Process(PYTHON_IMAGE, read_mounts={"/host": Path("/")})):
             with lab.pod("agent", written) as pod:

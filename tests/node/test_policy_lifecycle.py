@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import time
 
-import psutil
 import pytest
 
 from lab.node.cri import Sandbox
 from lab.node.lab import Lab
 
-from .conftest import hold_all, probe
-from .rows import HALF, OWN, one
+from .scene import HALF, OWN, granted, hold_all, one, probe
 
 pytestmark = pytest.mark.node
 
 
 def test_a_pod_changed_in_place(lab: Lab) -> None:
-    with lab.pod("resized", one(lab)) as pod:
-        container = pod.run("main", OWN)
+    with granted(lab) as container:
         container.resize(256 << 20)
         assert probe(container).held_to(HALF)
     for written in (one(lab), lab.allocated([(0, HALF, 50)])):
@@ -29,12 +26,6 @@ def test_a_pod_changed_in_place(lab: Lab) -> None:
                 container = pod.run("main", OWN)
                 hold_all(container)
                 assert probe(container).found_it_full()
-
-
-def _agent(lab: Lab) -> psutil.Process:
-    assert lab._agent is not None
-    (agent,) = psutil.Process(lab._agent.entering.pid).children()
-    return agent
 
 
 def _open_files(pid: int) -> int:
@@ -52,12 +43,12 @@ def test_a_container_restarted_100_times(lab: Lab) -> None:
     def left() -> tuple[set[str], int, int]:
         directories = set(lab.namespace.run(["ls", lab.run_dir]).stdout.split())
         mounts = lab.namespace.run(["cat", "/proc/mounts"]).stdout.count(str(lab.run_dir))
-        return directories, mounts, _open_files(_agent(lab).pid)
+        return directories, mounts, _open_files(lab.agent_pid)
 
     with lab.pod("crashing", one(lab)) as pod:
         container = pod.run("main", OWN)
         before = left()
-        assert before[0] == {container.id} and before[1] == 1
+        assert before[0] == {container.id} and before[1] == 2, "the container's, the store's"
         for _ in range(100):
             container.stop()
             container.remove()

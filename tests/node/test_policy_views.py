@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import replace
 
 import pytest
@@ -12,9 +11,9 @@ from gpuslice.contract import names
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import CriError, Process, Sandbox
 from lab.node.lab import Lab
+from tests.support import run
 
-from .conftest import GIB, probe, said
-from .rows import HALF, OWN, agent_with, one, refused
+from .scene import HALF, OWN, WHOLE, agent_with, granted, one, probe, refused, said
 
 pytestmark = pytest.mark.node
 
@@ -23,12 +22,12 @@ STRONG = Process(PYTHON_IMAGE, capabilities=["SYS_ADMIN"])
 
 
 def test_a_capability_that_loosens_the_limit(lab: Lab) -> None:
-    strong = Process(PYTHON_IMAGE, capabilities=["ALL"])
+    every = Process(PYTHON_IMAGE, capabilities=["ALL"])
     with lab.pod("strong", one(lab)) as pod:
-        container = pod.create("main", strong)
+        container = pod.create("main", every)
         with refused("test_a_capability_that_loosens_the_limit"):
             container.start()
-        side = pod.run("side", strong)
+        side = pod.run("side", every)
         assert side.exec(["umount", "/dev/mqueue"]).code == 0
         assert not probe(side).driver
         # With these it keeps the GPU: nodes are the cgroup's to open, and the pod's processes its
@@ -63,13 +62,13 @@ assert libc.umount2({names.CONTAINER_PRELOAD.encode()!r}, 0) == 0
 
 def test_a_capability_that_the_operator_allows(lab: Lab) -> None:
     with agent_with(lab, "--allow-capability", "SYS_ADMIN"):
-        with lab.pod("strong", one(lab)) as pod:
-            assert probe(pod.run("main", STRONG)).held_to(HALF)
+        with granted(lab, STRONG) as container:
+            assert probe(container).held_to(HALF)
         with lab.pod("shared", one(lab), of=Sandbox(pid="POD")) as pod:
             main, helper = pod.run("main", OWN), pod.run("helper", STRONG)
             assert probe(main).held_to(HALF)
             assert helper.exec(["python3", "-c", _ENTER]) == (0, "", "")
-            assert probe(main).escaped_to(40 * GIB)
+            assert probe(main).escaped_to(WHOLE)
 
 
 _NETWORK = """#!/bin/sh
@@ -81,8 +80,13 @@ printf '"ips":[{"interface":0,"address":"192.0.2.2/24"}]}'
 network, and the lab has no other."""
 
 
-@pytest.fixture
-def networked(lab: Lab) -> Lab:
+def _runc_maps_mounts() -> bool:
+    features = json.loads(run("runc", "features").stdout or "{}").get("linux", {})
+    return bool(features.get("mountExtensions", {}).get("idmap", {}).get("enabled", False))
+
+
+def test_a_user_namespace(lab: Lab) -> None:
+    """An older runc refuses it itself, and leaves nothing of ours behind."""
     for name in ("static", "loopback"):
         program = lab.directory / "cni/bin" / name
         program.write_text(_NETWORK)
@@ -91,19 +95,7 @@ def networked(lab: Lab) -> Lab:
     (lab.directory / "cni/conf/10-static.conflist").write_text(json.dumps(network))
     # The pod's root is an unprivileged user on the host, and its root file system lies below.
     lab.directory.chmod(0o711)
-    return lab
-
-
-def _runc_maps_mounts() -> bool:
-    printed = subprocess.run(["runc", "features"], capture_output=True, check=False).stdout
-    features = json.loads(printed or "{}").get("linux", {})
-    enabled = features.get("mountExtensions", {}).get("idmap", {}).get("enabled", False)
-    return bool(enabled)
-
-
-def test_a_user_namespace(networked: Lab) -> None:
-    """An older runc refuses it itself, and leaves nothing of ours behind."""
-    with networked.pod("mapped", one(networked), of=Sandbox(user_namespace=True)) as pod:
+    with lab.pod("mapped", one(lab), of=Sandbox(user_namespace=True)) as pod:
         if _runc_maps_mounts():
             container = pod.run("main", OWN)
             assert container.exec(["cat", "/proc/self/uid_map"]).out.split()[:2] == ["0", "65536"]
@@ -111,6 +103,4 @@ def test_a_user_namespace(networked: Lab) -> None:
         else:
             with pytest.raises(CriError, match="idmap mounts not supported"):
                 pod.run("main", OWN)
-    networked.wait_until(
-        lambda: networked.namespace.run(["ls", networked.run_dir]).stdout == "", "an empty run"
-    )
+    lab.wait_until(lambda: lab.namespace.run(["ls", lab.run_dir]).stdout == "", "an empty run")

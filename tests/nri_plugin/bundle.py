@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Set
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,45 +57,24 @@ class Bundle:
 
     def create(self, *more: Mount, entry: str = "/bin/busybox") -> None:
         basic = [Mount("/proc", "proc", (), "proc"), Mount("/dev", "tmpfs", (), "tmpfs")]
+        kinds = ("pid", "mount", "ipc", "uts")[1 if self.host_pid else 0 :]
+        process = {"cwd": "/", "args": [entry, "sleep", "60"], "user": {"uid": 0}}
         config = {
             "ociVersion": "1.0.2",
-            "process": {
-                "cwd": "/",
-                "args": [entry, "sleep", "60"],
-                "user": {"uid": 0},
-                "capabilities": self.capabilities,
-            },
+            "process": {**process, "capabilities": self.capabilities},
             "root": {"path": "rootfs"},
-            "mounts": [
-                {
-                    "destination": mount.destination,
-                    "source": mount.source,
-                    "type": mount.type,
-                    "options": list(mount.options),
-                }
-                for mount in (*basic, *self.mounts, *more)
-            ],
+            "mounts": [mount._asdict() for mount in (*basic, *self.mounts, *more)],
             "linux": {
-                "namespaces": [
-                    {"type": kind}
-                    for kind in ("pid", "mount", "ipc", "uts")[1 if self.host_pid else 0 :]
-                ],
+                "namespaces": [{"type": kind} for kind in kinds],
                 "cgroupsPath": f"/{self.cgroup}/{self.id}",
             },
         }
         (self.path / "config.json").write_text(json.dumps(config))
+        command = [*self._runc, "create", f"--bundle={self.path}", "--no-new-keyring"]
+        command += [f"--pid-file={self.path}/init.pid", self.id]
         # Its output must go elsewhere: the container's init keeps it open.
         with (self.path / "log").open("w") as log:
-            done = subprocess.run(
-                [
-                    *(*self._runc, "create", f"--bundle={self.path}", "--no-new-keyring"),
-                    *(f"--pid-file={self.path}/init.pid", self.id),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                check=False,
-            )
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         assert done.returncode == 0, (self.path / "log").read_text()
 
     def configure(self, **sections: dict[str, Any]) -> None:
@@ -122,26 +100,18 @@ class Bundle:
         subprocess.run([*self._runc, "delete", "--force", self.id], check=True)
 
     def remove(self) -> None:
-        subprocess.run(
-            [*self._runc, "delete", "--force", self.id], capture_output=True, check=False
-        )
+        subprocess.run([*self._runc, "delete", "--force", self.id], capture_output=True)
         clear(self.files)
         cgroups.remove(self.cgroup)
 
 
-@contextmanager
-def made(tmp_path: Path) -> Iterator[Bundle]:
-    """A bundle of which nothing is left after the block."""
-    bundle = Bundle(tmp_path, f"gpuslice-test-{os.getpid()}")
-    try:
-        yield bundle
-    finally:
-        bundle.remove()
-    left = subprocess.run(["find", cgroups.ROOT, "-name", bundle.cgroup], capture_output=True)
-    assert left.stdout == b""
-
-
 @pytest.fixture
 def bundle(tmp_path: Path) -> Iterator[Bundle]:
-    with made(tmp_path) as bundle:
-        yield bundle
+    """A bundle of which nothing is left after the test."""
+    made = Bundle(tmp_path, f"gpuslice-test-{os.getpid()}")
+    try:
+        yield made
+    finally:
+        made.remove()
+    left = subprocess.run(["find", cgroups.ROOT, "-name", made.cgroup], capture_output=True)
+    assert left.stdout == b""

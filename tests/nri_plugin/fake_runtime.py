@@ -26,6 +26,8 @@ from nri_plugin.messages import ttrpc_pb2
 from tests.nri_plugin.fake_trunk import MESSAGE_BYTES, PLUGIN, RUNTIME, Dropped, Trunk
 
 M = TypeVar("M", bound=Message)
+Created = nri.CreateContainerResponse | None
+"""None: created without the plugin."""
 SYNC_CHUNK_OBJECTS = 8
 _PATIENCE_S = 120.0
 
@@ -58,7 +60,7 @@ class FakeRuntime:
         nri_version: tuple[int, int, int] = (0, 12, 3),
         request_timeout_s: float = 60.0,
     ) -> None:
-        self._trunk = Trunk(reader, writer)
+        self.trunk = Trunk(reader, writer)
         self._name, self._version = runtime
         self._nri = nri_version
         self.request_timeout_s = request_timeout_s
@@ -72,15 +74,10 @@ class FakeRuntime:
         self.calls: list[str] = []
         """Methods called, in order."""
 
-    # --- the handshake ------------------------------------------------------------------------
-
     async def handshake(
-        self,
-        pods: Sequence[nri.PodSandbox] = (),
-        containers: Sequence[nri.Container] = (),
+        self, pods: Sequence[nri.PodSandbox] = (), containers: Sequence[nri.Container] = ()
     ) -> None:
-        """Registration, Configure, Synchronize; raises Dropped or RequestFailed as the Go code
-        fails."""
+        """Registration, Configure, Synchronize. Raises Dropped or RequestFailed."""
         self.accept_registration(await self.receive_registration())
         await self.configure()
         await self.synchronize(pods, containers)
@@ -97,10 +94,8 @@ class FakeRuntime:
         self._write_message(RUNTIME, stream, 2, b"")
 
     def refuse_registration(self, stream: int, code: int, message: str) -> None:
-        status = ttrpc_pb2.Status(code=code, message=message)
-        self._write_message(
-            RUNTIME, stream, 2, ttrpc_pb2.Response(status=status).SerializeToString()
-        )
+        refusal = ttrpc_pb2.Response(status=ttrpc_pb2.Status(code=code, message=message))
+        self._write_message(RUNTIME, stream, 2, refusal.SerializeToString())
 
     async def configure(self) -> None:
         request = nri.ConfigureRequest(runtime_name=self._name, runtime_version=self._version)
@@ -119,9 +114,7 @@ class FakeRuntime:
             self.policy = reply.failure_policy
 
     async def synchronize(
-        self,
-        pods: Sequence[nri.PodSandbox] = (),
-        containers: Sequence[nri.Container] = (),
+        self, pods: Sequence[nri.PodSandbox] = (), containers: Sequence[nri.Container] = ()
     ) -> None:
         """Send pods and containers in chunks of SYNC_CHUNK_OBJECTS each."""
         chunk = SYNC_CHUNK_OBJECTS
@@ -143,12 +136,8 @@ class FakeRuntime:
                 raise Dropped(self.dropped)
             pods, containers = pods[chunk:], containers[chunk:]
 
-    # --- events -------------------------------------------------------------------------------
-
-    async def create(
-        self, pod: nri.PodSandbox, container: nri.Container
-    ) -> nri.CreateContainerResponse | None:
-        """Create a container; None if it was created without the plugin. Raises RequestFailed."""
+    async def create(self, pod: nri.PodSandbox, container: nri.Container) -> Created:
+        """Create a container. Raises RequestFailed."""
         reply = None
         if self._subscribed(nri.CREATE_CONTAINER):
             request = nri.CreateContainerRequest(pod=pod, container=container)
@@ -157,20 +146,14 @@ class FakeRuntime:
             await self._validate(pod, container, reply)
         return reply
 
-    async def _validate(
-        self,
-        pod: nri.PodSandbox,
-        container: nri.Container,
-        reply: nri.CreateContainerResponse | None,
-    ) -> None:
-        request = nri.ValidateContainerAdjustmentRequest(
-            pod=pod, container=container, adjust=reply.adjust if reply else None
-        )
+    async def _validate(self, pod: nri.PodSandbox, container: nri.Container, made: Created) -> None:
+        request = nri.ValidateContainerAdjustmentRequest(pod=pod, container=container)
+        if made is not None:
+            request.adjust.CopyFrom(made.adjust)
         self.claim(request)
+        method, reply = "ValidateContainerAdjustment", nri.ValidateContainerAdjustmentResponse
         try:
-            verdict = await self.call(
-                "ValidateContainerAdjustment", request, nri.ValidateContainerAdjustmentResponse
-            )
+            verdict = await self.call(method, request, reply)
         except Dropped as error:
             raise RequestFailed(0, f"validator plugin failed: {error}") from error
         if verdict.reject:
@@ -210,9 +193,8 @@ class FakeRuntime:
                 if error.code != 12:
                     raise
                 self._state_change_only = True
-        change = nri.StateChangeEvent(
-            event=nri.Event.ValueType(event), pod=pod, container=container
-        )
+        kind = nri.Event.ValueType(event)
+        change = nri.StateChangeEvent(event=kind, pod=pod, container=container)
         await self._request("StateChange", change, nri.Empty)
 
     async def stop(self, pod: nri.PodSandbox, container: nri.Container) -> None:
@@ -224,16 +206,13 @@ class FakeRuntime:
         return bool(self.events & (1 << (event - 1))) and (or_dropped or self.dropped is None)
 
     async def _request(self, method: str, request: Message, response: type[M]) -> M | None:
-        """A call whose loss is tolerated by default, or not, as the plugin's failure policy
-        says."""
+        """A call whose loss is tolerated, unless the plugin's failure policy says otherwise."""
         try:
             return await self.call(method, request, response)
         except Dropped as error:
             if self.policy.fail_request:
                 raise RequestFailed(0, f"plugin failed to handle {method}: {error}") from error
             return None
-
-    # --- calls --------------------------------------------------------------------------------
 
     async def call(self, method: str, request: Message, response: type[M]) -> M:
         """One call to the plugin."""
@@ -280,37 +259,30 @@ class FakeRuntime:
         assert kind == 2
         return stream, data
 
-    def stop_reading(self) -> None:
-        """Leave the plugin's writes in the socket."""
-        self._trunk.stop_reading()
-
-    def send_raw(self, data: bytes) -> None:
-        """Bytes below the mux, for protocol violations."""
-        self._trunk.write_raw(data)
-
     def drop(self, why: str) -> None:
         """Close the plugin's connection."""
         if self.dropped is None:
             self.dropped = why
-        self._trunk.break_off(why)
+        self.trunk.break_off(why)
 
     async def close(self) -> None:
-        await self._trunk.close()
+        await self.trunk.close()
 
     def _write_message(self, connection: int, stream: int, kind: int, data: bytes) -> None:
         assert len(data) <= MESSAGE_BYTES
-        self._trunk.write(connection, struct.pack(">IIBB", len(data), stream, kind, 0) + data)
+        self.trunk.write(connection, struct.pack(">IIBB", len(data), stream, kind, 0) + data)
 
     async def _read_message(self, connection: int) -> tuple[int, int, bytes]:
-        header = await self._trunk.read_full(connection, 10)
+        header = await self.trunk.read_full(connection, 10)
         length, stream, kind, flags = struct.unpack(">IIBB", header)
         assert length <= MESSAGE_BYTES and flags == 0
-        return stream, kind, await self._trunk.read_full(connection, length)
+        return stream, kind, await self.trunk.read_full(connection, length)
 
 
-async def connected_pair() -> tuple[
-    tuple[asyncio.StreamReader, asyncio.StreamWriter], socket.socket
-]:
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connected_pair() -> tuple[Streams, socket.socket]:
     """Both ends of a real socket: the runtime's, the plugin's."""
     ours, theirs = socket.socketpair()
     return await asyncio.open_unix_connection(sock=ours), theirs

@@ -25,13 +25,10 @@ class Trunk:
     """The mux of pkg/net/multiplex, and under it bufio's reading."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._queues: dict[int, asyncio.Queue[bytes | None]] = {
-            PLUGIN: asyncio.Queue(),
-            RUNTIME: asyncio.Queue(),
-        }
-        self._buffered: dict[int, bytes] = {PLUGIN: b"", RUNTIME: b""}
+        self._reader, self._writer = reader, writer
+        self._queues: dict[int, asyncio.Queue[bytes | None]]
+        self._queues = {connection: asyncio.Queue() for connection in (PLUGIN, RUNTIME)}
+        self._buffered = {PLUGIN: b"", RUNTIME: b""}
         self.why_broken = ""
         self._pump = asyncio.create_task(self._read_frames())
 
@@ -84,9 +81,11 @@ class Trunk:
                 self._writer.write(part)
 
     def write_raw(self, data: bytes) -> None:
+        """Bytes below the mux, for protocol violations."""
         self._writer.write(data)
 
     def stop_reading(self) -> None:
+        """Leave the plugin's writes in the socket."""
         self._pump.cancel()
 
     def break_off(self, why: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpuslice.contract import names
 from nri_plugin.containers.parts import Parts
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
@@ -15,16 +16,7 @@ from nri_plugin.host.store import Store
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.policy import annotation_claims, plan
 from nri_plugin.policy.checks import Request
-from nri_plugin.policy.model import (
-    CdiDevice,
-    Claim,
-    Container,
-    Gpu,
-    Paths,
-    Pod,
-    Share,
-    Specs,
-)
+from nri_plugin.policy.model import CdiDevice, Claim, Container, Gpu, Paths, Pod, Share, Specs
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Refusal, Refused
 from nri_plugin.settings import Settings
@@ -61,25 +53,24 @@ def planned(
     return plan.with_share(Request(Pod("uid", "ns", "pod"), of, claim, key, specs, paths))
 
 
-def pod(number: int = 0, **annotations: str) -> nri.PodSandbox:
+def pod(
+    number: int = 0, labels: dict[str, str] | None = None, **annotations: str
+) -> nri.PodSandbox:
+    """annotations: `allocated` and `grants`."""
+    keys = {"allocated": names.ANNOTATION_DEVICE_ALLOCATED, "grants": names.ANNOTATION_GRANTS}
     return nri.PodSandbox(
         id=f"sandbox-{number}",
-        name=f"pod-{number}",
+        name=f"train-{number}",
         uid=f"uid-{number}",
-        namespace="default",
-        labels={"app": "test"},
-        annotations=annotations,
+        namespace="team",
+        labels={names.LABEL_ISOLATION_PROVIDER: "hami-core"} if labels is None else labels,
+        annotations={keys[k]: v for k, v in annotations.items()},
     )
 
 
-def container(number: int = 0, *env: str) -> nri.Container:
-    return nri.Container(
-        id=f"container-{number}",
-        pod_sandbox_id=f"sandbox-{number}",
-        name="main",
-        env=["PATH=/bin", *env],
-        mounts=[nri.Mount(destination="/proc", type="proc", source="proc")],
-    )
+def container(number: int = 0, name: str = "main", sandbox: int = 0) -> nri.Container:
+    env = ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"]
+    return nri.Container(id=f"c{number}", pod_sandbox_id=f"sandbox-{sandbox}", name=name, env=env)
 
 
 def clear(directory: RunDirectory) -> None:
@@ -97,17 +88,9 @@ def parts(settings: Settings, inventory: Inventory | None = None, **more: Any) -
 
 
 def settings(**more: Any) -> Settings:
-    nowhere = Path("/nonexistent")
-    return Settings(
-        nri_socket=nowhere,
-        index="50",
-        run_dir=nowhere,
-        library=nowhere,
-        cdi_dirs=(),
-        containerd_state=nowhere,
-        environment=os.environ,
-        **more,
-    )
+    places = ("nri_socket", "run_dir", "library", "containerd_state")
+    nowhere: dict[str, Any] = dict.fromkeys(places, Path("/nonexistent"))
+    return Settings(index="50", cdi_dirs=(), environment=os.environ, **nowhere, **more)
 
 
 def plain_store(directory: Path, library: Path) -> Store:

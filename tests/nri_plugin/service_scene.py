@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,48 +31,53 @@ from nri_plugin.settings import Settings
 from tests.nri_plugin import fake_nvml
 from tests.nri_plugin.cdi_nodes import NODES
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
+from tests.nri_plugin.objects import container as container
 from tests.nri_plugin.objects import plain_store
+from tests.nri_plugin.objects import pod as pod
 
 UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 TOTAL = 40 << 30
 GPUS = json.dumps({"gpus": [{"uuid": UUID, "minor": 0, "memory_bytes": TOTAL, "model": "G"}]})
-HALF = allocation.encode(
-    Allocation(
-        {"gpu": [DeviceEntry(0, {names.RESOURCE_MEMORY_RATIO: 50, names.RESOURCE_CORE: 50}, UUID)]}
-    )
-)
-QUARTER = allocation.encode(
-    Allocation(
-        {"gpu": [DeviceEntry(0, {names.RESOURCE_MEMORY_RATIO: 25, names.RESOURCE_CORE: 25}, UUID)]}
-    )
-)
 GRANTS = grants.encode({"main": [GpuGrant(UUID, 0, 5 << 30, 20)]})
 LABEL = names.LABEL_ISOLATION_PROVIDER
+EDITS = {
+    "mounts": [{"hostPath": "/dev/zero", "containerPath": "/dev/gpu0", "options": ["bind"]}],
+    "deviceNodes": [
+        {"path": "/dev/x", "type": "c", "major": 1, "minor": 3, "fileMode": 0, "uid": 0},
+        *NODES,
+    ],
+}
+CDI = {
+    "cdiVersion": "0.6.0",
+    "kind": names.CDI_KIND,
+    "devices": [{"name": UUID, "containerEdits": EDITS}],
+    "containerEdits": {
+        "hooks": [{"hookName": "createContainer", "path": "/bin/true", "args": ["true"]}]
+    },
+}
+
+
+def allocated(resources: dict[str, int]) -> str:
+    """The annotation of a pod with a part of the GPU."""
+    return allocation.encode(Allocation({"gpu": [DeviceEntry(0, resources, UUID)]}))
+
+
+HALF, WHOLE = (
+    allocated({names.RESOURCE_MEMORY_RATIO: percent, names.RESOURCE_CORE: percent})
+    for percent in (50, 100)
+)
 
 
 class Host:
     """A node's directories, and the settings that name them."""
 
     def __init__(self, tmp_path: Path) -> None:
-        self.run = tmp_path / "run"
-        self.store = tmp_path / "store"
-        self.cdi = tmp_path / "cdi"
+        self.run, self.store, self.cdi = (tmp_path / name for name in ("run", "store", "cdi"))
         self.library = tmp_path / "libvgpu.so"
         self.socket = tmp_path / "nri.sock"
         self.library.write_bytes(b"\x7fELF")
         self.cdi.mkdir()
-        mounts = [{"hostPath": "/dev/zero", "containerPath": "/dev/gpu0", "options": ["bind"]}]
-        hooks = [{"hookName": "createContainer", "path": "/bin/true", "args": ["true"]}]
-        node = {"path": "/dev/x", "type": "c", "major": 1, "minor": 3, "fileMode": 0, "uid": 0}
-        document = {
-            "cdiVersion": "0.6.0",
-            "kind": names.CDI_KIND,
-            "devices": [
-                {"name": UUID, "containerEdits": {"mounts": mounts, "deviceNodes": [node, *NODES]}}
-            ],
-            "containerEdits": {"hooks": hooks},
-        }
-        (self.cdi / "gpu.json").write_text(json.dumps(document))
+        (self.cdi / "gpu.json").write_text(json.dumps(CDI))
         self.settings = Settings(
             nri_socket=self.socket,
             index="50",
@@ -86,29 +91,23 @@ class Host:
             last_retry_s=0.02,
         )
 
-    def parts(self, gpus: str = GPUS, context: str = "print(300 << 20)") -> Parts:
-        inventory = Inventory(
-            os.environ,
-            deadline_s=60,
-            min_interval_s=5,
-            now=asyncio.get_running_loop().time,
-            command=(*fake_nvml.PROGRAM, gpus),
+    def parts(self, gpus: str = GPUS) -> Parts:
+        """gpus: see fake_nvml.py. A context takes 300 MiB."""
+        now = asyncio.get_running_loop().time
+        nvml = (*fake_nvml.PROGRAM, gpus)
+        self.inventory = inventory = Inventory(
+            os.environ, deadline_s=60, min_interval_s=5, now=now, command=nvml
         )
-        self.inventory = inventory
+        measures = (sys.executable, "-c", "print(300 << 20)")
         self.contexts = Contexts(
-            os.environ,
-            inventory,
-            deadline_s=60,
-            min_interval_s=0,
-            now=asyncio.get_running_loop().time,
-            command=(sys.executable, "-c", context),
+            os.environ, inventory, deadline_s=60, min_interval_s=0, now=now, command=measures
         )
         files = RunDirectory(self.run, lambda: 7)
         store = plain_store(self.store, self.library)
         return Parts(self.settings, inventory, self.contexts, files, store)
 
-    def service(self, gpus: str = GPUS, context: str = "print(300 << 20)") -> Service:
-        return Service(self.parts(gpus, context))
+    def service(self, gpus: str = GPUS) -> Service:
+        return Service(self.parts(gpus))
 
     def keys(self) -> set[str]:
         return set(os.listdir(self.run)) if self.run.exists() else set()
@@ -117,8 +116,8 @@ class Host:
 @contextlib.asynccontextmanager
 async def serving(
     handler: Service,
-    pods: list[nri.PodSandbox] | None = None,
-    containers: list[nri.Container] | None = None,
+    pods: Sequence[nri.PodSandbox] = (),
+    containers: Sequence[nri.Container] = (),
     nri_version: tuple[int, int, int] = (0, 12, 5),
     settled: bool = True,
 ) -> AsyncIterator[FakeRuntime]:
@@ -127,7 +126,7 @@ async def serving(
     runtime = FakeRuntime(*theirs, nri_version=nri_version)
     task = asyncio.create_task(connection.serve(ours, handler.handle, name="gpuslice", index="50"))
     try:
-        await runtime.handshake(pods or [], containers or [])
+        await runtime.handshake(pods, containers)
         if settled:
             await handler.records.settled()
         yield runtime
@@ -136,29 +135,6 @@ async def serving(
         await asyncio.wait([task])
         task.exception()
         await handler._parts.inventory.close()
-
-
-def pod(
-    number: int = 0, labels: dict[str, str] | None = None, **annotations: str
-) -> nri.PodSandbox:
-    keys = {"allocated": names.ANNOTATION_DEVICE_ALLOCATED, "grants": names.ANNOTATION_GRANTS}
-    return nri.PodSandbox(
-        id=f"sandbox-{number}",
-        name=f"train-{number}",
-        uid=f"uid-{number}",
-        namespace="team",
-        labels={LABEL: "hami-core"} if labels is None else labels,
-        annotations={keys[k]: v for k, v in annotations.items()},
-    )
-
-
-def container(number: int = 0, name: str = "main", sandbox: int = 0) -> nri.Container:
-    return nri.Container(
-        id=f"c{number}",
-        pod_sandbox_id=f"sandbox-{sandbox}",
-        name=name,
-        env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"],
-    )
 
 
 def sandbox(state: Path, name: str, program: str, **process: str) -> Path:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,20 +18,18 @@ import pytest
 from lab import pages
 from nri_plugin import agent, command_line
 from nri_plugin.__main__ import main as agent_main
-from nri_plugin.containers.parts import Parts
 from nri_plugin.gpu.arbiter_process import ArbiterProcess
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.measuring import Measuring
-from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.node import Node
-from nri_plugin.host.store import Store
 from nri_plugin.policy.gpu_modes import Offer
 from nri_plugin.policy.ledger import Hold, Part
 from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
+from tests.nri_plugin import objects
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed
 from tests.nri_plugin.fake_trunk import Dropped
 from tests.nri_plugin.kubelet.fake_kubelet import FakeKubelet
@@ -63,13 +60,13 @@ def _settings(tmp_path: Path, *more: str) -> Settings:
 @contextlib.asynccontextmanager
 async def running(
     chosen: Settings,
-    connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], object],
+    connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
     say: Callable[[str], None] = print,
 ) -> AsyncIterator[None]:
     """The agent, and a runtime that accepts its connections so."""
     chosen.run_dir.mkdir(mode=0o700, exist_ok=True)
     leaving = asyncio.Event()
-    server = await asyncio.start_unix_server(connected, chosen.nri_socket)  # type: ignore[arg-type]
+    server = await asyncio.start_unix_server(connected, chosen.nri_socket)
     serving = asyncio.create_task(agent.run(chosen, say, leaving, "test"))
     try:
         yield
@@ -85,11 +82,8 @@ async def test_no_whole_gpu_is_offered_before_the_runtime_listed_its_containers(
     """A container that runs may have a share of the GPU that the kubelet would allocate."""
     kubelet = FakeKubelet(short)
     await kubelet.start()
-    chosen = replace(
-        _settings(tmp_path, "--whole-gpus", "any"),
-        kubelet_dir=kubelet.root,
-        device_plugin_dir=kubelet.plugins,
-    )
+    chosen = _settings(tmp_path, "--whole-gpus", "any")
+    chosen = replace(chosen, kubelet_dir=kubelet.root, device_plugin_dir=kubelet.plugins)
     connected, lists, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def serve_nri(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -113,9 +107,9 @@ async def test_no_whole_gpu_is_offered_before_the_runtime_listed_its_containers(
 async def test_a_runtime_too_old_is_named_in_log_and_readiness(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    chosen, page = _settings(tmp_path), tmp_path / "agent.sock"
+    page = tmp_path / "agent.sock"
     received: list[str] = []
-    answers: list[str] = []
+    announced: list[str] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fake = FakeRuntime(reader, writer, runtime=("containerd", "v1.7.24"), nri_version=(0, 6, 1))
@@ -129,9 +123,9 @@ async def test_a_runtime_too_old_is_named_in_log_and_readiness(
         status, text = pages.get(page, "/readyz") if page.exists() else (0, "")
         return status == 503 and "v1.7.24 is not served" in text
 
-    async with running(chosen, connected, answers.append):
+    async with running(_settings(tmp_path), connected, announced.append):
         await until_async(named)
-    assert answers == []
+    assert announced == []
     problem = "containerd v1.7.24 is not served: its NRI (0.6.1)"
     assert problem in received[0] and problem in caplog.text
     assert "use containerd 1.7.26 or newer" in caplog.text
@@ -141,44 +135,44 @@ async def test_a_runtime_too_old_is_named_in_log_and_readiness(
 def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
     """The whole program: its ready line, again after a restart, and a clean exit, also of a second
     agent, which waits."""
-    command = [sys.executable, "-m", "nri_plugin", "--library", host.library, "--cdi-dir", host.cdi]
-    command += ["--nri-socket", host.socket, "--run-dir", host.run, "--http", "off"]
+    command: list[str | Path] = [sys.executable, "-m", "nri_plugin", "--http", "off"]
+    command += ["--library", host.library, "--cdi-dir", host.cdi]
+    command += ["--nri-socket", host.socket, "--run-dir", host.run]
     command += ["--containerd-state", host.run.parent]
-    start = partial(subprocess.Popen, command, stdout=-1, stderr=-1, text=True)
-    agent = beside = start()
-    assert agent.stdout is not None and agent.stderr is not None
-    logged = next(line for line in agent.stderr if f"no process listens at {host.socket}" in line)
-    assert "start containerd with NRI enabled" in logged
+    agents: list[subprocess.Popen[str]] = []
+
+    def logged_by_a_new_agent(text: str) -> str:
+        agents.append(subprocess.Popen(command, stdout=-1, stderr=-1, text=True))
+        return next(line for line in agents[-1].stderr or () if text in line)
 
     async def one_life() -> None:
         connected: asyncio.Queue[FakeRuntime] = asyncio.Queue()
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            runtime = FakeRuntime(reader, writer)
-            await connected.put(runtime)
+            await connected.put(FakeRuntime(reader, writer))
 
         server = await asyncio.start_unix_server(accept, host.socket)
         runtime = await connected.get()
         await runtime.handshake()
         assert runtime.registration.plugin_name == "gpuslice"
         assert runtime.registration.plugin_idx == "50"
-        assert agent.stdout is not None
-        line = await asyncio.to_thread(agent.stdout.readline)
+        assert agents[0].stdout is not None
+        line = await asyncio.to_thread(agents[0].stdout.readline)
         assert line == "ready: registered with containerd 2.4.2 (NRI v0.12.3)\n"
         await runtime.close()
         server.close()
         host.socket.unlink()
 
     try:
+        absent = logged_by_a_new_agent(f"no process listens at {host.socket}")
+        assert "start containerd with NRI enabled" in absent
         for _ in range(2):
             asyncio.run(one_life())
-        beside = start()
-        assert beside.stderr is not None
-        logged = next(line for line in beside.stderr if "another agent" in line)
-        assert f"another agent serves this node (pid={agent.pid} host=" in logged
+        waits = logged_by_a_new_agent("another agent")
+        assert f"another agent serves this node (pid={agents[0].pid} host=" in waits
     finally:
         ended = []
-        for each in dict.fromkeys((beside, agent)):
+        for each in reversed(agents):
             each.send_signal(signal.SIGTERM)
             ended.append((*each.communicate(), each.returncode))
     for output, log, code in ended:
@@ -190,17 +184,14 @@ async def test_a_part_of_the_agent_that_fails_is_logged_and_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bug of each part is one that nothing outside can cause."""
-    again = set[str]()
+    starts: list[str] = []
 
     def fails_once(part: str) -> Callable[..., Awaitable[None]]:
-        failed: list[bool] = []
-
         async def work(*_: object) -> None:
-            if failed:
-                again.add(part)
-                await asyncio.Event().wait()
-            failed.append(True)
-            raise KeyError("any bug")
+            starts.append(part)
+            if starts.count(part) == 1:
+                raise KeyError("any bug")
+            await asyncio.Event().wait()
 
         return work
 
@@ -210,22 +201,20 @@ async def test_a_part_of_the_agent_that_fails_is_logged_and_started_again(
     monkeypatch.setattr(agent, "watch", fails_once("watch"))
     leaving = asyncio.Event()
     serving = asyncio.create_task(agent.run(_settings(tmp_path), print, leaving, "test"))
-    await until_async(lambda: len(again) == 4)
+    await until_async(lambda: len(starts) == 8)
     leaving.set()
     await serving
-    logged = {part for part in again if f"task={part} again_in_s=1" in caplog.text}
-    assert logged == {"measuring", "arbiter", "contexts", "watch"}
+    for part in ("measuring", "arbiter", "contexts", "watch"):
+        assert starts.count(part) == 2
+        assert f"task={part} again_in_s=1" in caplog.text
 
 
 def test_contexts_are_made_on_gpus_that_nothing_uses(tmp_path: Path) -> None:
     """None is made on a node of another device plugin, which may have assigned the GPUs."""
     inventory = Inventory({})
     inventory.seen = [Gpu(f"GPU-{n}", n, 8, model="A") for n in range(4)]
-    settings, store = _settings(tmp_path), Store(tmp_path / "store", tmp_path / "libvgpu.so")
-    node = Node(settings, inventory, store, Worker("files"))
-    parts = Parts(
-        settings, inventory, Contexts({}, inventory), RunDirectory(tmp_path, lambda: 7), store
-    )
+    parts = objects.parts(_settings(tmp_path), inventory)
+    node = Node(parts.settings, inventory, parts.store, Worker("files"))
     node.modes.excluded = {"GPU-0"}
     part = {"GPU-2": Part(4, 50)}
     parts.ledger.adopt([Hold("c", "key", "u", "main", "d/p/main", part, Pod("u", "d", "p"))], ())
@@ -234,7 +223,7 @@ def test_contexts_are_made_on_gpus_that_nothing_uses(tmp_path: Path) -> None:
     assert not agent.unused_gpus(node, parts), "the agent is not ready yet"
     parts.readiness.session, parts.readiness.node = None, ()
     assert [gpu.uuid for gpu in agent.unused_gpus(node, parts)] == ["GPU-3"]
-    in_cluster = replace(parts, settings=replace(settings, kubeconfig="any"))
+    in_cluster = replace(parts, settings=replace(parts.settings, kubeconfig="any"))
     assert not agent.unused_gpus(node, in_cluster), "the node's pods are not known yet"
     in_cluster.bound_pods.listed = True
     assert [gpu.uuid for gpu in agent.unused_gpus(node, in_cluster)] == ["GPU-3"]
@@ -247,18 +236,18 @@ async def test_the_run_directory_is_secured_before_the_agent_connects(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An existing one: of another user, then with the mode that a kubelet gives it."""
-    chosen, run_dir = _settings(tmp_path), tmp_path / "run"
+    run_dir = tmp_path / "run"
     run_dir.mkdir()
     run_dir.chmod(0o755)
     os.chown(run_dir, 65534, 0)
     modes: list[int] = []
 
-    def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         modes.append(run_dir.stat().st_mode & 0o777)
         writer.close()
 
     problem = f"{run_dir}: invalid owner, user 65534: must be user 0"
-    async with running(chosen, connected):
+    async with running(_settings(tmp_path), connected):
         await until_async(lambda: problem in caplog.text)
         assert (os.listdir(run_dir), modes) == ([], [])
         os.chown(run_dir, 0, 0)
@@ -268,9 +257,9 @@ async def test_the_run_directory_is_secured_before_the_agent_connects(
 
 @pytest.mark.node
 def test_without_root_the_agent_exits_with_an_error(
-    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["nri_plugin", "--library", str(host.library)])
+    monkeypatch.setattr(sys, "argv", ["nri_plugin", "--library", "/libvgpu.so"])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert agent_main() == 1
     assert "needs root" in caplog.text

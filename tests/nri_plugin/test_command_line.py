@@ -20,21 +20,25 @@ from nri_plugin.settings import Settings
 
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 FIRST, SECOND = names.CDI_KINDS[:2]
+ADMIN = {"SYS_ADMIN", "SYS_MODULE"}
 HANDLERS = ("", *names.RUNTIME_HANDLERS)
 
 
+def chosen(*arguments: str, **variables: str) -> Settings:
+    named = {f"GPUSLICE_AGENT_{name}": value for name, value in variables.items()}
+    library = [] if "LIBRARY" in variables else ["--library", "/l"]
+    return command_line.from_arguments([*library, *arguments], named)
+
+
 def test_defaults() -> None:
-    given = command_line.from_arguments(["--library", "/l.so"], {"A": "b"})
-    assert given.library == Path("/l.so")
-    assert given.nri_socket == Path("/var/run/nri/nri.sock")
+    given = chosen(A="b")
+    assert (given.library, given.nri_socket) == (Path("/l"), Path("/var/run/nri/nri.sock"))
     assert given.run_dir == Path(names.HOST_RUN_DIR)
     assert given.store_dir == Path(names.HOST_RUN_DIR, ".store")
     assert given.generated_cdi_dir == Path(names.HOST_RUN_DIR, ".cdi")
-    assert given.containerd_state == Path("/run/containerd")
-    assert tuple(given.cdi_dirs) == CDI
-    assert given.index == "50"
-    assert given.environment == {"A": "b", "GPUSLICE_HOST_ROOT": "/"}
-    assert given.http == ("127.0.0.1", 10275)
+    assert (given.containerd_state, tuple(given.cdi_dirs)) == (Path("/run/containerd"), CDI)
+    assert given.environment == {"GPUSLICE_AGENT_A": "b", "GPUSLICE_HOST_ROOT": "/"}
+    assert (given.index, given.http) == ("50", ("127.0.0.1", 10275))
     assert given.log_format == "logfmt"
     assert tuple(given.node_resources) == KOORDINATOR.node_resources
     assert not (given.verbose or given.core_forced or given.refuse_unenforceable)
@@ -47,12 +51,6 @@ def test_a_setting_that_is_not_given_has_the_command_lines_default() -> None:
     for each in fields(Settings):
         if each.default is not MISSING and each.name not in ("http", "node_name", "dialects"):
             assert getattr(given, each.name) == each.default, each.name
-
-
-def chosen(*arguments: str, **variables: str) -> Settings:
-    named = {f"GPUSLICE_AGENT_{name}": value for name, value in variables.items()}
-    library = [] if "LIBRARY" in variables else ["--library", "/l"]
-    return command_line.from_arguments([*library, *arguments], named)
 
 
 @pytest.mark.parametrize(
@@ -82,10 +80,7 @@ def chosen(*arguments: str, **variables: str) -> Settings:
         ("--nvidia-ctk", "chroot /host x", "nvidia_ctk", ("chroot", "/host", "x")),
         ("--unenforceable", "refuse", "refuse_unenforceable", True),
         ("--runtime-handler", "a:kata", "runtime_handlers", (*HANDLERS, "a", "kata")),
-        (
-            *("--allow-capability", "CAP_SYS_ADMIN:sys_module"),
-            *("allowed_capabilities", {"SYS_ADMIN", "SYS_MODULE"}),
-        ),
+        ("--allow-capability", "CAP_SYS_ADMIN:sys_module", "allowed_capabilities", ADMIN),
         # Other readers see generated specs only if the runtime must see them.
         ("--whole-gpus", "any", "generated_cdi_dir", CDI[1]),
     ],

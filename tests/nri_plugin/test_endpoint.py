@@ -15,21 +15,30 @@ from nri_plugin.endpoint import Endpoint
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Address
-from tests.support import until
+from tests.support import Clock, until
 
 
 class Served:
     def __init__(self, address: Address) -> None:
-        self.now_s = 0.0
-        self.readiness = Readiness(lambda: self.now_s)
+        self.clock = Clock()
+        self.readiness = Readiness(self.clock)
         self.metrics = Metrics()
         self.endpoint = Endpoint(address, self.readiness, self.metrics)
         self.endpoint.start()
         until(lambda: self.endpoint.served is not None, "the endpoint serves")
 
+    def connect(self) -> socket.socket:
+        place = self.endpoint.served or ""
+        if place.startswith("unix:"):
+            client = socket.socket(socket.AF_UNIX)
+            client.connect(place.removeprefix("unix:"))
+            return client
+        host, _, port = place.rpartition(":")
+        return socket.create_connection((host.strip("[]"), int(port)))
+
     def get(self, path: str, method: str = "GET") -> tuple[int, str]:
         connection = http.client.HTTPConnection("localhost")
-        connection.sock = connected(self.endpoint.served or "")
+        connection.sock = self.connect()
         with contextlib.closing(connection):
             connection.request(method, path)
             answer = connection.getresponse()
@@ -51,21 +60,21 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
 
 
 def test_ready_and_not_ready(served: Served) -> None:
-    served.readiness.session = "nothing listens"
-    served.readiness.node = ("no GPU", "no library")
+    readiness = served.readiness
+    readiness.session, readiness.node = "nothing listens", ("no GPU", "no library")
     assert served.get("/readyz?verbose") == (503, "nothing listens\nno GPU\nno library\n")
     assert served.get("/healthz") == (200, "ok\n")
-    served.readiness.session, served.readiness.node = None, ()
+    readiness.session, readiness.node = None, ()
     assert served.get("/readyz") == (200, "ok\n")
-    served.readiness.grants = ("a grant is not confirmed",)
+    readiness.grants = ("a grant is not confirmed",)
     assert served.get("/readyz") == (200, "ok\na grant is not confirmed\n")
-    served.readiness.grants = ()
-    served.now_s = 60
+    readiness.grants = ()
+    served.clock.seconds += 60
     for page in ("/healthz", "/readyz"):
         assert served.get(page) == (503, "the agent's event loop has not run for 60 s\n")
 
 
-def test_metrics(served: Served) -> None:
+def test_metrics_and_other_requests(served: Served) -> None:
     served.metrics.refusals.labels("GPU_UNKNOWN").inc()
     status, text = served.get("/metrics")
     assert status == 200
@@ -76,30 +85,16 @@ def test_metrics(served: Served) -> None:
     assert served.get("/readyz", "POST")[0] == 405
 
 
-def connected(place: str) -> socket.socket:
-    if place.startswith("unix:"):
-        client = socket.socket(socket.AF_UNIX)
-        client.connect(place.removeprefix("unix:"))
-        return client
-    host, _, port = place.rpartition(":")
-    return socket.create_connection((host.strip("[]"), int(port)))
-
-
-class Slow(threading.Thread):
-    """Clients that send a little now and then, never a whole request, and reconnect when they are
+def test_slow_clients_do_not_keep_probes_away(served: Served) -> None:
+    """They send a little now and then, never a whole request, and reconnect when they are
     disconnected."""
+    ended, rounds = threading.Event(), list[int]()
 
-    def __init__(self, place: str, count: int) -> None:
-        super().__init__(daemon=True)
-        self._place, self._count = place, count
-        self._ended = threading.Event()
-        self.rounds = 0
-
-    def run(self) -> None:
+    def send_slowly() -> None:
         clients: list[socket.socket] = []
-        while not self._ended.wait(0.05):
-            while len(clients) < self._count:
-                clients.append(connected(self._place))
+        while not ended.wait(0.05):
+            while len(clients) < 160:
+                clients.append(served.connect())
                 clients[-1].send(b"GET /healthz HTTP/1.1\r\nX: ")
             for client in list(clients):
                 try:
@@ -107,27 +102,22 @@ class Slow(threading.Thread):
                 except OSError:
                     clients.remove(client)
                     client.close()
-            self.rounds += 1
+            rounds.append(len(clients))
         for client in clients:
             client.close()
 
-    def end(self) -> None:
-        self._ended.set()
-        self.join()
-
-
-def test_slow_clients_do_not_keep_probes_away(served: Served) -> None:
-    slow = Slow(served.endpoint.served or "", 160)
+    slow = threading.Thread(target=send_slowly, daemon=True)
     slow.start()
     try:
-        until(lambda: slow.rounds > 2, "several rounds")
+        until(lambda: len(rounds) > 2, "several rounds")
         assert [served.get("/healthz")[0] for _ in range(8)] == [200] * 8
     finally:
-        slow.end()
+        ended.set()
+        slow.join()
 
 
 def test_a_head_of_any_size_is_not_read(served: Served, caplog: pytest.LogCaptureFixture) -> None:
-    with connected(served.endpoint.served or "") as client:
+    with served.connect() as client:
         with contextlib.suppress(OSError):
             client.sendall(b"GET /healthz HTTP/1.1\r\nX: " + b"a" * (1 << 20))
         client.settimeout(30)
@@ -143,7 +133,7 @@ def test_an_address_in_use_is_waited_for(
     monkeypatch.setattr("nri_plugin.endpoint._RETRY_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        endpoint = Endpoint(("127.0.0.1", port), Readiness(lambda: 0.0), Metrics())
+        endpoint = Endpoint(("127.0.0.1", port), Readiness(Clock()), Metrics())
         endpoint.start()
         until(lambda: "endpoint not served" in caplog.text, "the log line")
         assert endpoint.served is None

@@ -16,21 +16,15 @@ from tests.support import ROOT
 @pytest.mark.parametrize("name", ["deviceplugin", "nri", "podresources", "ttrpc"])
 def test_generated_messages_are_current(name: str, tmp_path: Path) -> None:
     """Compared as descriptors, which do not change with the generator's version."""
-    source = f"nri_plugin/messages/{name}.proto"
     out = tmp_path / "descriptors"
-    subprocess.run(
-        [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--descriptor_set_out={out}", source],
-        cwd=ROOT,
-        check=True,
-    )
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--descriptor_set_out={out}"]
+    subprocess.run([*command, f"nri_plugin/messages/{name}.proto"], cwd=ROOT, check=True)
     (regenerated,) = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes()).file
     module = importlib.import_module(f"nri_plugin.messages.{name}_pb2")
     committed = descriptor_pb2.FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
     regenerated.ClearField("source_code_info")
     for message in regenerated.message_type:
-        for field in message.field:
-            field.ClearField("json_name")
-        for nested in message.nested_type:
-            for field in nested.field:
+        for each in (message, *message.nested_type):
+            for field in each.field:
                 field.ClearField("json_name")
     assert regenerated == committed

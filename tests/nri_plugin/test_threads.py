@@ -15,26 +15,16 @@ from nri_plugin.threads import ThreadPool, Worker
 from tests.support import Clock, until_async
 
 
-def test_results_and_exceptions_come_back() -> None:
-    async def work() -> None:
-        worker, crew = Worker("w"), ThreadPool("c", 1, 1)
-        for run in (worker.run, partial(crew.run, owner="one")):
+async def test_results_and_exceptions_come_back() -> None:
+    worker, crew = Worker("w"), ThreadPool("c", 1, 1)
+    for run in (worker.run, partial(crew.run, owner="one")):
+        for _ in range(2):
             assert await run(lambda: 5, 60) == 5
             with pytest.raises(ZeroDivisionError):
                 await run(lambda: 1 // 0, 60)
-        assert await worker.run(lambda: 6, 60) == 6
-
-    asyncio.run(work())
 
 
-async def test_what_is_posted_is_done_in_its_turn() -> None:
-    worker, order = Worker("w"), list[int]()
-    worker.post(lambda: order.append(1))
-    await worker.run(lambda: order.append(2), 60)
-    assert order == [1, 2]
-
-
-async def test_a_late_job_continues_and_keeps_its_place() -> None:
+async def test_what_is_posted_or_late_keeps_its_place() -> None:
     worker, gate, order = Worker("w"), threading.Event(), list[int]()
 
     def slow() -> None:
@@ -43,11 +33,12 @@ async def test_a_late_job_continues_and_keeps_its_place() -> None:
 
     with pytest.raises(TimeoutError):
         await worker.run(slow, 0.01)
-    second = asyncio.create_task(worker.run(lambda: order.append(2), 60))
+    worker.post(lambda: order.append(2))
+    last = asyncio.create_task(worker.run(lambda: order.append(3), 60))
     await asyncio.sleep(0)
     gate.set()
-    await second
-    assert order == [1, 2]
+    await last
+    assert order == [1, 2, 3]
 
 
 async def test_an_owners_jobs_that_hang_keep_its_places_and_no_others() -> None:
@@ -66,33 +57,30 @@ async def test_an_owners_jobs_that_hang_keep_its_places_and_no_others() -> None:
     assert await crew.run(lambda: True, 60, "one")
 
 
+HANGS = """
+import asyncio, threading
+from nri_plugin.threads import Worker
+async def main():
+    await Worker('w').run(threading.Event().wait, 0.01)
+try:
+    asyncio.run(main())
+except TimeoutError:
+    print('ended')
+"""
+
+
 def test_a_hanging_job_does_not_keep_the_process() -> None:
-    script = (
-        "import asyncio, threading\n"
-        "from nri_plugin.threads import Worker\n"
-        "async def main():\n"
-        "    await Worker('w').run(threading.Event().wait, 0.01)\n"
-        "try:\n"
-        "    asyncio.run(main())\n"
-        "except TimeoutError:\n"
-        "    print('ended')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", HANGS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "ended\n"
-
-
-# --- a task that ends is started again: at once, or after a growing pause if it failed
-
-PAUSES = {"first_pause_s": 0.001, "longest_pause_s": 0.002}
 
 
 @pytest.mark.parametrize("took_s", [0, 1])
 async def test_a_task_that_ends_is_started_again(
     took_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It fails four times, the last time after it ran for `took_s`; then it returns."""
+    """It runs at once, or after a growing pause if it failed. It fails four times, the last time
+    after it ran for `took_s`; then it returns."""
     starts, clock = 0, Clock()
 
     async def work() -> None:
@@ -103,7 +91,9 @@ async def test_a_task_that_ends_is_started_again(
         if starts <= 4:
             raise KeyError("any bug")
 
-    task = asyncio.create_task(supervised("part", work, **PAUSES, now=clock))
+    task = asyncio.create_task(
+        supervised("part", work, first_pause_s=0.001, longest_pause_s=0.002, now=clock)
+    )
     await until_async(lambda: starts > 6)
     task.cancel()
     await asyncio.wait([task])

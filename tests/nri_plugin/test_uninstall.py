@@ -32,15 +32,15 @@ class Node:
         self.root = root
         keep_mounted(self.store)
         self.release = releases.publish(library(), names.FILE_LIBRARY, self.store).parent
+        self.command = [sys.executable, "-m", "nri_plugin", "uninstall"]
+        self.command += [f"--run-dir={self.run_dir}", f"--host-root={root}"]
+        self.command += ["--containerd-state=/state"]
 
-    def command(self, *options: str) -> list[str]:
-        command = [sys.executable, "-m", "nri_plugin", "uninstall", *options]
-        command += [f"--run-dir={self.run_dir}", f"--host-root={self.root}"]
-        return [*command, "--containerd-state=/state"]
-
-    def run(self, *options: str) -> subprocess.CompletedProcess[str]:
-        command = self.command(*options)
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    def run(self, *options: str) -> tuple[int, list[str], str]:
+        """The exit code, the printed lines, the errors."""
+        command = [*self.command, *options]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        return done.returncode, done.stdout.splitlines(), done.stderr
 
 
 @pytest.fixture
@@ -52,17 +52,13 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def test_it_removes_and_prints_each_path(node: Node) -> None:
-    tried = node.run("--dry-run")
-    paths = (node.release, node.store)
-    lines = [f"{path}: removed (dry run)" for path in paths]
-    assert (tried.returncode, tried.stdout.splitlines()) == (0, lines)
+    lines = [f"{path}: removed" for path in (node.release, node.store)]
+    code, tried, _ = node.run("--dry-run")
+    assert (code, tried) == (0, [f"{line} (dry run)" for line in lines])
     assert node.release.exists()
-    done = node.run()
-    lines = [f"{path}: removed" for path in paths]
-    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, lines, "")
+    assert node.run() == (0, lines, "")
     assert list(node.root.iterdir()) == []
-    again = node.run()
-    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+    assert node.run() == (0, [], "")
 
 
 def test_it_stays_ready_and_reports_each_path_once(node: Node) -> None:
@@ -72,11 +68,11 @@ def test_it_stays_ready_and_reports_each_path_once(node: Node) -> None:
     (bundle / "config.json").write_text(json.dumps({"process": {"cwd": "/"}, "mounts": mounts}))
     agent, done, out = Lock(node.run_dir, _AGENT), node.root / "done", node.root / "out"
     assert agent.try_acquire() is None
-    refused = node.run()
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert f"another agent serves this node ({_AGENT}): must have ended" in refused.stderr
+    code, lines, error = node.run()
+    assert (code, lines) == (1, [])
+    assert f"another agent serves this node ({_AGENT}): must have ended" in error
     with out.open("w") as file:
-        command = node.command("--stay", f"--done-file={done}")
+        command = [*node.command, "--stay", f"--done-file={done}"]
         process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file)
     try:
         until(lambda: "must have ended" in out.read_text(), "it waits for the agent")

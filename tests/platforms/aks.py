@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.platforms.platform import CRI, Containerd, Driver, Platform, Toolkit
+from tests.platforms.platform import CRI, Containerd, Driver, Platform, Toolkit, cri, runtime
 
 _RUNTIME: Final = "/usr/bin/nvidia-container-runtime"
-_OPTIONS: Final = {
-    "runtime_type": "io.containerd.runc.v2",
-    "options": {"BinaryName": _RUNTIME, "SystemdCgroup": True},
-}
+_RUNTIMES: Final = dict.fromkeys(("nvidia-container-runtime", "untrusted"), runtime(_RUNTIME))
 PLATFORM: Final = Platform(
     name="AKS, Ubuntu",
     node="AKS' Ubuntu 24.04, containerd 2.3.3; NVIDIA's runtime is the default",
@@ -22,20 +19,7 @@ PLATFORM: Final = Platform(
     label="kubernetes.azure.com/accelerator=nvidia",
     os={"ID": "ubuntu", "VERSION_ID": "24.04", "PRETTY_NAME": "Ubuntu 24.04"},
     containerd=Containerd(
-        {
-            "version": 2,
-            "plugins": {
-                CRI: {
-                    "containerd": {
-                        "default_runtime_name": "nvidia-container-runtime",
-                        "runtimes": {
-                            "nvidia-container-runtime": _OPTIONS,
-                            "untrusted": _OPTIONS,
-                        },
-                    }
-                }
-            },
-        }
+        {"version": 2, "plugins": {CRI: cri(_RUNTIMES, default="nvidia-container-runtime")}}
     ),
     driver=Driver(
         links={

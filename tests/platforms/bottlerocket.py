@@ -12,17 +12,16 @@ from tests.platforms.platform import (
     Platform,
     Plugin,
     Toolkit,
+    cri,
+    runtime,
 )
 from tests.platforms.selinux import BOTTLEROCKET
 
-
-def _runtime(program: str) -> dict[str, object]:
-    return {
-        "runtime_type": "io.containerd.runc.v2",
-        "options": {"BinaryName": program, "SystemdCgroup": True},
-    }
-
-
+_RUNTIMES: Final = {
+    "nvidia": runtime("nvidia-container-runtime"),
+    "nvidia-cdi": runtime("nvidia-container-runtime.cdi"),
+    "nvidia-legacy": runtime("nvidia-container-runtime.legacy"),
+}
 PLATFORM: Final = Platform(
     name="EKS, Bottlerocket",
     node="aws-k8s-1.35-nvidia, containerd 2.2, SELinux enforcing; with"
@@ -39,19 +38,7 @@ PLATFORM: Final = Platform(
         {
             "version": 3,
             "imports": ["/etc/containerd/config.d/*.toml"],
-            "plugins": {
-                CRI: {
-                    "enable_selinux": True,
-                    "containerd": {
-                        "default_runtime_name": "nvidia",
-                        "runtimes": {
-                            "nvidia": _runtime("nvidia-container-runtime"),
-                            "nvidia-cdi": _runtime("nvidia-container-runtime.cdi"),
-                            "nvidia-legacy": _runtime("nvidia-container-runtime.legacy"),
-                        },
-                    },
-                }
-            },
+            "plugins": {CRI: cri(_RUNTIMES, default="nvidia", enable_selinux=True)},
         }
     ),
     driver=Driver(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from tests.platforms import toml
 from tests.platforms.platform import (
     CRI,
     FABRICMANAGER,
@@ -13,26 +14,24 @@ from tests.platforms.platform import (
     Driver,
     Platform,
     Toolkit,
+    cri,
+    runtime,
 )
 
-_NVIDIA: Final = {
-    "runtime_type": "io.containerd.runc.v2",
-    "options": {"BinaryName": "/usr/bin/nvidia-container-runtime", "SystemdCgroup": True},
-}
+_RUNTIME: Final = "/usr/bin/nvidia-container-runtime"
 
 
 def _containerd(enable_cdi: bool) -> Containerd:
-    containerd = {
-        "default_runtime_name": "nvidia",
-        "discard_unpacked_layers": True,
-        "runtimes": {"nvidia": _NVIDIA},
-    }
+    plugin = toml.merged(
+        cri({"nvidia": runtime(_RUNTIME)}, default="nvidia", enable_cdi=enable_cdi),
+        {"containerd": {"discard_unpacked_layers": True}},
+    )
     return Containerd(
         {
             "version": 3,
             "root": "/var/lib/containerd",
             "state": "/run/containerd",
-            "plugins": {CRI: {"enable_cdi": enable_cdi, "containerd": containerd}},
+            "plugins": {CRI: plugin},
         }
     )
 
@@ -47,7 +46,7 @@ PLATFORM: Final = Platform(
     os={"ID": "amzn", "VERSION_ID": "2023", "PRETTY_NAME": "Amazon Linux 2023"},
     containerd=_containerd(True),
     driver=Driver("/usr/lib64", sockets=(PERSISTENCED, FABRICMANAGER)),
-    toolkit=Toolkit(spec="/run/cdi/nvidia.yaml", runtime="/usr/bin/nvidia-container-runtime"),
+    toolkit=Toolkit(spec="/run/cdi/nvidia.yaml", runtime=_RUNTIME),
     files={"/usr/bin/nodeadm": ""},
     nri_on="or in its NodeConfig:",
 )

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from tests.platforms.platform import OLD_CRI, Containerd, Driver, Platform, Toolkit
+from tests.platforms.platform import (
+    OLD_CRI,
+    Containerd,
+    Driver,
+    Platform,
+    Table,
+    Toolkit,
+    cri,
+    runtime,
+)
 
 
-def _config(default: str, runtimes: dict[str, Any]) -> dict[str, Any]:
+def _config(default: str, runtimes: Table) -> Table:
     """The part that the platform's and the sysext's file have in common."""
-    containerd = {"default_runtime_name": default, "runtimes": runtimes}
-    cri = {"enable_selinux": True, "containerd": containerd}
-    return {"version": 2, "plugins": {OLD_CRI: cri}}
+    return {"version": 2, "plugins": {OLD_CRI: cri(runtimes, default, enable_selinux=True)}}
 
 
-_RUNC: Final = {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}
 _RUNTIME: Final = "/usr/bin/nvidia-container-runtime"
-_NVIDIA: Final = {**_RUNC, "options": {"BinaryName": _RUNTIME, "SystemdCgroup": True}}
 _DRIVER: Final = "580.65.06/6.12.58-flatcar"
 PLATFORM: Final = Platform(
     name="Flatcar",
@@ -27,7 +32,7 @@ PLATFORM: Final = Platform(
     ),
     os={"ID": "flatcar", "VERSION_ID": "4593.0.0", "PRETTY_NAME": "Flatcar Container Linux"},
     containerd=Containerd(
-        _config("runc", {"runc": _RUNC}), file="/usr/share/containerd/config.toml"
+        _config("runc", {"runc": runtime()}), file="/usr/share/containerd/config.toml"
     ),
     driver=Driver(
         f"/opt/nvidia/{_DRIVER}/usr/lib64",
@@ -48,7 +53,7 @@ WITH_SYSEXTS: Final = replace(
         "flatcar/sysext-bakery nvidia-runtime",
     ),
     containerd=Containerd(
-        _config("nvidia", {"runc": _RUNC, "nvidia": _NVIDIA}),
+        _config("nvidia", {"runc": runtime(), "nvidia": runtime(_RUNTIME)}),
         file="/etc/containerd/config-nvidia.toml",
     ),
     driver=Driver("/usr/lib64"),

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.platforms.platform import CRI, MANAGEMENT, Containerd, Driver, Platform, Toolkit
+from tests.platforms.platform import (
+    CRI,
+    MANAGEMENT,
+    Containerd,
+    Driver,
+    Platform,
+    Toolkit,
+    cri,
+    runtime,
+)
 
+_TOOLKIT: Final = "/usr/local/nvidia/toolkit"
 PLATFORM: Final = Platform(
     name="GPU Operator with its driver container",
     node="GPU Operator 26.7 on Ubuntu 24.04; its device plugin is kept off the node",
@@ -20,30 +30,11 @@ PLATFORM: Final = Platform(
         imported={
             "/etc/containerd/conf.d/99-nvidia.toml": {
                 "version": 3,
-                "plugins": {
-                    CRI: {
-                        "containerd": {
-                            "runtimes": {
-                                "nvidia": {
-                                    "runtime_type": "io.containerd.runc.v2",
-                                    "options": {
-                                        "BinaryName": "/usr/local/nvidia/toolkit/"
-                                        "nvidia-container-runtime",
-                                        "SystemdCgroup": True,
-                                    },
-                                }
-                            }
-                        }
-                    }
-                },
+                "plugins": {CRI: cri({"nvidia": runtime(f"{_TOOLKIT}/nvidia-container-runtime")})},
             }
         },
     ),
     driver=Driver(in_container=True),
-    toolkit=Toolkit(
-        "/usr/local/nvidia/toolkit",
-        spec="/run/cdi/management.nvidia.com-gpu.yaml",
-        options=MANAGEMENT,
-    ),
+    toolkit=Toolkit(_TOOLKIT, spec="/run/cdi/management.nvidia.com-gpu.yaml", options=MANAGEMENT),
     noexec=("/run",),
 )

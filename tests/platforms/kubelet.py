@@ -11,14 +11,13 @@ from __future__ import annotations
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gpuslice.gpu.driver_root import resolve
-from lab.node.cri import Container, Cri, Pod, Process, Sandbox
+from lab.node.cri import Container, Cri, Pod, Sandbox
 from lab.node.namespace import Namespace
+from tests.node.kubelet import Json, process
 from tools.images.table import table
-
-Json = dict[str, Any]
 
 NODE: Final = "node"
 _FIELDS: Final = {"spec.nodeName": NODE}
@@ -66,8 +65,10 @@ def start(namespace: Namespace, cri: Cri, template: Json, images: Mapping[str, s
     )
     containers = {}
     for container in spec["containers"]:
-        process = _process(container, sources, images)
-        containers[container["name"]] = pod.run(container["name"], process)
+        environ = {each["name"]: _value(each) for each in container.get("env", ())}
+        image = images[container["image"]]
+        made = process(container, image, sources, {"PATH": table().path, **environ})
+        containers[container["name"]] = pod.run(container["name"], made)
     return Started(pod, containers, namespace.directory / "pods")
 
 
@@ -92,39 +93,9 @@ def _host_path(namespace: Namespace, volume: Json) -> Path:
             seen.mkdir(mode=0o755, parents=True)
         except OSError as error:
             raise FailedMount(f"hostPath {path}: {error.strerror}") from error
-    if kind:
-        if not seen.exists():
-            raise FailedMount(f"hostPath type check failed: {path} is not a {kind}")
-        if not _CHECKS[kind](seen.stat().st_mode):
-            raise FailedMount(f"hostPath type check failed: {path} is not a {kind}")
+    if kind and not (seen.exists() and _CHECKS[kind](seen.stat().st_mode)):
+        raise FailedMount(f"hostPath type check failed: {path} is not a {kind}")
     return Path(path)
-
-
-def _process(container: Json, sources: Mapping[str, Path], images: Mapping[str, str]) -> Process:
-    security = container.get("securityContext", {})
-    mounts = {each["mountPath"]: each for each in container.get("volumeMounts", ())}
-    places: dict[bool, dict[str, Path]] = {
-        read_only: {
-            inside: sources[each["name"]]
-            for inside, each in mounts.items()
-            if each.get("readOnly", False) is read_only
-        }
-        for read_only in (False, True)
-    }
-    return Process(
-        images[container["image"]],
-        [str(word) for word in container["command"]],
-        {"PATH": table().path, **{each["name"]: _value(each) for each in container.get("env", ())}},
-        mounts=places[False],
-        read_mounts=places[True],
-        propagation={
-            inside: each["mountPropagation"]
-            for inside, each in mounts.items()
-            if "mountPropagation" in each
-        },
-        read_only=security.get("readOnlyRootFilesystem", False),
-        privileged=security.get("privileged", False),
-    )
 
 
 def _value(variable: Json) -> str:

@@ -1,6 +1,6 @@
 """A platform's node with the agent of the chart's pod: what they say, and what a share gets there.
 
-The pod is the one that `helm template` renders, with default values, or those that a change sets.
+The pod is the one that `helm template` renders, with default values.
 The agent's image is the product's own; the limited container's is the lab's.
 """
 
@@ -12,11 +12,11 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from gpuslice.contract import names
@@ -27,9 +27,10 @@ from lab.node.cri import CriError, Process
 from lab.node.lab import CLUSTER_FILES, Lab
 from lab.node.namespace import Inside, children
 from tests.chart import rendering
+from tests.node.kubelet import Json
 from tests.platforms import kubelet, selinux, toml, tree
 from tests.platforms.kubelet import Started
-from tests.platforms.platform import Change, Platform, Plugin
+from tests.platforms.platform import Platform, Plugin
 from tests.support import GIB, ROOT, until
 from tools.images import product
 from tools.images.table import table
@@ -51,7 +52,6 @@ answer = asking.getresponse()
 print(answer.status, answer.read().decode())
 """
 
-
 _LISTENS: Final = """\
 import socket, sys
 listening = socket.socket(socket.AF_UNIX)
@@ -69,12 +69,7 @@ class Finding:
     do: str
 
 
-def _hierarchy() -> Path:
-    """Any hierarchy of cgroups: the one of cgroup v2, or one of v1."""
-    return cgroups.ROOT if (cgroups.ROOT / "cgroup.procs").exists() else cgroups.ROOT / "pids"
-
-
-def _emulate(spec: kubelet.Json, directory: Path, policy: str) -> None:
+def _emulate(spec: Json, directory: Path, policy: str) -> None:
     """Give the agent's container the kernel's part of SELinux (selinux.py)."""
     place = {"path": str(directory / "emulated"), "type": "Directory"}
     spec["volumes"].append({"name": "emulated", "hostPath": place})
@@ -86,98 +81,54 @@ def _emulate(spec: kubelet.Json, directory: Path, policy: str) -> None:
 
 
 @cache
-def _agents_image() -> tuple[str, Path]:
-    built = product.ensure(table().recipes["agent"])
-    return built.name, built.path
+def _agents_image() -> product.Built:
+    return product.ensure(table().recipes["agent"])
 
 
 @cache
 def _images() -> Sequence[Any]:
-    catalogue = Catalogue(CLUSTER_FILES)
     wanted = (PAUSE_IMAGE, BUSYBOX_IMAGE)
-    return [each for each in catalogue.of_a_cluster() if each.name in wanted]
+    return [each for each in Catalogue(CLUSTER_FILES).of_a_cluster() if each.name in wanted]
 
 
+@dataclass
 class Node:
-    """A running node; use it in a `with` block. The agent starts when `start_agent` is called.
+    """A running node (`running`). The agent starts when `start_agent` is called."""
 
-    crio: the node's runtime is CRI-O, in which the agent finds no containerd.
-    """
-
-    def __init__(self, platform: Platform, crio: bool = False) -> None:
-        self.platform = platform
-        self._hidden = crio
-        self._agent: Started | None = None
-
-    def __enter__(self) -> Node:
-        described = tree.Tree(self.platform, self._hidden)
-        self.lab = Lab([GPU_BYTES], load=False, on_host=described.host())
-        self.lab.__enter__()
-        try:
-            self.lab.load(_images())
-            tree.boot(self.lab.namespace, self.platform)
-            self._image, archive = _agents_image()
-            self.lab.containerd.import_image(archive)
-            if self._hidden:
-                self._start_crio()
-        except BaseException:
-            self.lab.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.lab.__exit__(kind, error, trace)
+    platform: Platform
+    lab: Lab
+    _agent: Started | None = None
 
     # --- the agent ------------------------------------------------------------------------------
 
-    def start_agent(self, values: Mapping[str, Any] | None = None) -> None:
+    def start_agent(self) -> None:
         """Start the chart's pod. Raises FailedMount, CriError."""
-        template = self._template(AGENT, values or {})
+        template = self._template(AGENT)
         if self.platform.selinux:
             _emulate(template["spec"], self.lab.directory, self.platform.selinux)
         self._agent = self._start_pod(template)
 
     def distribute(self) -> str:
         """Run the distributor's pod until it has said what becomes of its copy; return its log."""
-        started = self._start_pod(self._template(_DISTRIBUTOR, {}))
+        started = self._start_pod(self._template(_DISTRIBUTOR))
         try:
             until(lambda: "copy of the library" in started.log("distributor"), "it says so")
             return started.log("distributor")
         finally:
             started.pod.remove()
 
-    def _template(self, daemon_set: str, values: Mapping[str, Any]) -> kubelet.Json:
-        found = rendering.one(rendering.objects(dict(values)), "DaemonSet", daemon_set)
-        template: kubelet.Json = found["spec"]["template"]
+    def _template(self, daemon_set: str) -> Json:
+        found = rendering.one(rendering.objects({}), "DaemonSet", daemon_set)
+        template: Json = found["spec"]["template"]
         key, _, value = self.platform.label.partition("=")
         assert rendering.runs_on(template["spec"], {key: value})
         return template
 
-    def _start_pod(self, template: kubelet.Json) -> Started:
-        names_here = {each["image"]: self._image for each in template["spec"]["containers"]}
+    def _start_pod(self, template: Json) -> Started:
+        names_here = {
+            each["image"]: _agents_image().name for each in template["spec"]["containers"]
+        }
         return kubelet.start(self.lab.namespace, self.lab.cri, template, names_here)
-
-    def apply(self, change: Change) -> None:
-        """Change the node, or the chart's values, as the table says."""
-        if change.config:
-            self.configure(change.config)
-        if change.values:
-            self.stop_agent()
-            self.start_agent(change.values)
-
-    def wait_for(self, words: str) -> None:
-        """Wait until an agent that was ready is not, with these words. Raises AssertionError."""
-        until(lambda: words in self.readyz()[1], words, _START_S)
-
-    def stop_agent(self) -> None:
-        if self._agent is not None:
-            self._agent.pod.remove()
-            self._agent = None
 
     def log(self) -> str:
         return self._agent.log("agent") if self._agent else ""
@@ -210,14 +161,14 @@ class Node:
         agent = self._agent.containers["agent"]
         done = agent.exec(["python", "-m", "nri_plugin", "doctor", "--json"])
         assert done.out, done.err
-        order = ("ok", "warn", "fail")
-        found: dict[str, Finding] = {}
-        for each in json.loads(done.out)["checks"]:
-            finding = Finding(each["level"], each["found"], each.get("do", ""))
-            before = found.get(each["check"])
-            if before is None or order.index(before.level) < order.index(finding.level):
-                found[each["check"]] = finding
-        return found
+        worst_last = sorted(
+            reversed(json.loads(done.out)["checks"]),
+            key=lambda each: ("ok", "warn", "fail").index(each["level"]),
+        )
+        return {
+            each["check"]: Finding(each["level"], each["found"], each.get("do", ""))
+            for each in worst_last
+        }
 
     # --- the host -------------------------------------------------------------------------------
 
@@ -248,11 +199,14 @@ class Node:
         if plugin.service:
             until(lambda: children(listening.entering.pid), "the device plugin has started")
             (pid,) = children(listening.entering.pid)
-            group = _hierarchy() / self.lab.namespace.cgroup / plugin.service
+            # Any hierarchy of cgroups: the one of cgroup v2, or one of v1.
+            unified = (cgroups.ROOT / "cgroup.procs").exists()
+            hierarchy = cgroups.ROOT if unified else cgroups.ROOT / "pids"
+            group = hierarchy / self.lab.namespace.cgroup / plugin.service
             group.mkdir(parents=True, exist_ok=True)
             (group / "cgroup.procs").write_text(str(pid))
 
-    def _start_crio(self) -> None:
+    def start_crio(self) -> None:
         """A runtime of CRI-O's name at the usual socket (crio.py)."""
         program = self.lab.directory / "crio"
         program.symlink_to(Path(sys.executable).resolve())
@@ -287,3 +241,17 @@ class Node:
         taken = json.loads(done.out.splitlines()[-1])
         seen = (taken["init"], taken["total"], taken["filled"], taken["more"])
         assert seen == (0, SHARE_BYTES, 0, _OUT_OF_MEMORY), taken
+
+
+@contextmanager
+def running(platform: Platform, crio: bool = False) -> Iterator[Node]:
+    """crio: the node's runtime is CRI-O, in which the agent finds no containerd."""
+    host = tree.Tree(platform, crio).host()
+    with Lab([GPU_BYTES], load=False, on_host=host) as lab:
+        lab.load(_images())
+        tree.boot(lab.namespace, platform)
+        lab.containerd.import_image(_agents_image().path)
+        node = Node(platform, lab)
+        if crio:
+            node.start_crio()
+        yield node

@@ -21,6 +21,19 @@ DRIVER: Final = "580.65.06"
 """The version of the simulated driver."""
 
 
+def runtime(program: str = "", systemd: bool = True) -> Table:
+    """containerd's table of a runtime: runc, or that program in its place."""
+    options: dict[str, Any] = {"BinaryName": program} if program else {}
+    options |= {"SystemdCgroup": True} if systemd else {}
+    return {"runtime_type": "io.containerd.runc.v2", **({"options": options} if options else {})}
+
+
+def cri(runtimes: Table, default: str = "", **more: Any) -> Table:
+    """The table of containerd's CRI plugin. more: of its other keys."""
+    chosen = {"default_runtime_name": default} if default else {}
+    return {**more, "containerd": {**chosen, "runtimes": runtimes}}
+
+
 @dataclass(frozen=True, slots=True)
 class Driver:
     """libraries: their directory. links: links beside them, to their targets. programs: the
@@ -102,9 +115,7 @@ class Change:
 
     words: str
     because: str
-    advice: str = ""
-    values: Table = field(default_factory=dict)
-    """Of the chart."""
+    advice: str
     config: Table = field(default_factory=dict)
     """Of containerd, which then restarts."""
     installs_containerd: bool = False

@@ -13,28 +13,34 @@ from tests.platforms import (
     bottlerocket,
     eks,
     flatcar,
-    gke_cos,
-    gke_ubuntu,
+    gke,
     gpu_operator,
-    k3s,
     openshift,
+    rancher,
     rhel,
-    rke2,
     talos,
     ubuntu,
 )
-from tests.platforms.node import Node
+from tests.platforms.node import Node, running
 from tests.platforms.platform import BY_HAND, NRI, Platform
-from tests.support import ROOT, table_below
+from tests.support import ROOT, table_below, until
 
 DOCUMENT: Final = ROOT / "docs" / "platforms.md"
 YES: Final = "yes"
-_MODULES: Final = (
-    *(ubuntu, rhel, gke_cos, gke_ubuntu, eks, bottlerocket, aks),
-    *(openshift, rke2, k3s, talos, flatcar, gpu_operator),
-)
 PLATFORMS: Final[Mapping[str, Platform]] = {
-    module.__name__.rpartition(".")[2]: module.PLATFORM for module in _MODULES
+    "ubuntu": ubuntu.PLATFORM,
+    "rhel": rhel.PLATFORM,
+    "gke_cos": gke.COS,
+    "gke_ubuntu": gke.UBUNTU,
+    "eks": eks.PLATFORM,
+    "bottlerocket": bottlerocket.PLATFORM,
+    "aks": aks.PLATFORM,
+    "openshift": openshift.PLATFORM,
+    "rke2": rancher.RKE2,
+    "k3s": rancher.K3S,
+    "talos": talos.PLATFORM,
+    "flatcar": flatcar.PLATFORM,
+    "gpu_operator": gpu_operator.PLATFORM,
 }
 _HEADINGS: Final = (
     *("platform", "ready without a value", "label of the node", "the node", "driver's files"),
@@ -42,41 +48,6 @@ _HEADINGS: Final = (
 )
 SET_BY: Final = {"OpenShift": ", by GPU Operator", "GPU Operator with its driver container": ""}
 BY_YOU: Final = ", by you or GPU feature discovery"
-_TEXT: Final = """\
-# Platforms
-
-The table shows what `helm install` without values meets on the GPU nodes of each platform. `yes`
-means that all of these hold:
-
-- The agent is ready and uses the platform's own CDI spec of the GPUs where there is one.
-- The doctor finds no fault.
-- A container with a share is held to its limit.
-- A container without a share that asks for all GPUs by its image has none
-  ([exceptions](failures.md#nvidias-runtime-as-the-default)).
-- The distributor writes its copy of the library, or logs that `/usr` is read-only.
-
-Another text says what to set. The same then holds. The chart's pods run on nodes with the label in
-the table. Where no component sets it, label the node:
-`kubectl label node NODE nvidia.com/gpu.present=true`.
-
-`python -m tests.platforms` writes this file. It makes a node like each platform's with directories
-and driver, starts the chart's pod there, and records what it observes. Nothing of it ran on the
-platform itself. The GPUs are simulated, SELinux and CRI-O's session are emulated, and the CDI specs
-of releases before 1.20 are recordings. containerd is 2.4.2 without systemd. nvidia-ctk and
-nvidia-container-runtime are the real ones. The agent has no API server there. Two things are tested
-apart from the nodes: that a namespace of the level `baseline` refuses the agent's pod and a
-`privileged` one admits it (Talos), and that the chart binds the SecurityContextConstraints of
-OpenShift.
-
-{table}
-
-Talos 1.14 gives the pods of new clusters a PID namespace of their own, even with `hostPID`. It is
-not known whether NVML's process numbers match there, and the doctor warns.
-`workloadIsolation: false` in SecurityProfileConfig turns that namespace off.
-
-[coexistence.md](coexistence.md) describes a device plugin or DRA driver of the platform. Pods with
-a share must tolerate a platform's [taints](install.md#nodes).
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +75,7 @@ def examine(platform: Platform) -> Row:
     Raises AssertionError if it is not ready then, or a share is not held to its limit.
     """
     change = platform.change
-    with Node(platform, crio=platform.containerd.absent) as node:
+    with running(platform, crio=platform.containerd.absent) as node:
         node.start_agent()
         why = node.outcome(change.because if change else "")
         if not why:
@@ -114,11 +85,11 @@ def examine(platform: Platform) -> Row:
         advice = [each.do for each in node.doctor().values()]
         assert any(change.advice in each for each in advice), advice
         if not change.installs_containerd:
-            node.apply(change)
+            node.configure(change.config)
             assert not node.outcome()
             _judge(node)
             return Row(platform, change.words)
-    with Node(platform) as node:
+    with running(platform) as node:
         node.start_agent()
         assert not node.outcome()
         _judge(node)
@@ -146,18 +117,22 @@ def _judge(node: Node) -> None:
     assert copied() or "gpuslice's own pods need none" in said, said
     if node.platform.plugin is not None:
         node.start_plugin(node.platform.plugin)
-        node.wait_for(node.platform.plugin.off)
+        off = node.platform.plugin.off
+        until(lambda: off in node.readyz()[1], off)
     node.configure({"plugins": {NRI: {"disable": True}}})
     said = node.doctor()["nri"].do
     assert node.platform.nri_on in said.replace("\n", " "), said
 
 
 def document(rows: Sequence[Row]) -> str:
-    lines = [" | ".join(_HEADINGS), " | ".join("---" for _ in _HEADINGS)]
+    """The document with these rows in its table."""
+    lines = [" | ".join(each) for each in (_HEADINGS, ["---"] * len(_HEADINGS))]
     lines += [" | ".join(row.cells()) for row in rows]
-    return _TEXT.format(table="\n".join(f"| {line} |" for line in lines))
+    before, _, rest = DOCUMENT.read_text().partition(f"| {lines[0]} |\n")
+    after = rest[rest.index("\n\n") :]
+    return before + "\n".join(f"| {line} |" for line in lines) + after
 
 
-def committed(file: Path = DOCUMENT) -> Mapping[str, Sequence[str]]:
+def committed() -> Mapping[str, Sequence[str]]:
     """The committed rows, by platform."""
-    return {row[0]: row for row in table_below(file.read_text(), " | ".join(_HEADINGS))}
+    return {row[0]: row for row in table_below(DOCUMENT.read_text(), " | ".join(_HEADINGS))}

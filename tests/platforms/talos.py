@@ -13,10 +13,16 @@ from tests.platforms.platform import (
     Driver,
     Platform,
     Toolkit,
+    cri,
+    runtime,
 )
 
 _PARTS: Final = "/etc/cri/conf.d/cri.toml"
 """Talos makes it of its own parts, the extensions' and the machine configuration's."""
+_RUNTIMES: Final = {
+    "runc": runtime(systemd=False),
+    "nvidia": runtime("/usr/local/bin/nvidia-container-runtime", systemd=False),
+}
 _LINKED: Final = ("nvidia-smi", "nvidia-ctk", "nvidia-cdi-hook")
 PLATFORM: Final = Platform(
     name="Talos",
@@ -35,20 +41,7 @@ PLATFORM: Final = Platform(
                 "version": 3,
                 "plugins": {
                     NRI: {"disable": True},
-                    CRI: {
-                        "cdi_spec_dirs": ["/run/cdi"],
-                        "containerd": {
-                            "runtimes": {
-                                "runc": {"runtime_type": "io.containerd.runc.v2"},
-                                "nvidia": {
-                                    "runtime_type": "io.containerd.runc.v2",
-                                    "options": {
-                                        "BinaryName": "/usr/local/bin/nvidia-container-runtime"
-                                    },
-                                },
-                            }
-                        },
-                    },
+                    CRI: cri(_RUNTIMES, cdi_spec_dirs=["/run/cdi"]),
                 },
             }
         },

@@ -8,7 +8,7 @@ import pytest
 
 from lab.node.cri import CriError
 from tests.platforms import eks, flatcar, gpu_operator, tree, ubuntu
-from tests.platforms.node import Node
+from tests.platforms.node import Node, running
 from tests.platforms.table import DOCUMENT, PLATFORMS, YES, Row, committed, document, examine
 from tests.support import until
 
@@ -39,7 +39,7 @@ def test_another_release_or_layout_is_like_the_platforms_newest(node: str) -> No
 
 
 def test_the_agent_follows_a_driver_container_that_starts_late_and_again(build_dir: Path) -> None:
-    with Node(gpu_operator.PLATFORM) as node:
+    with running(gpu_operator.PLATFORM) as node:
         namespace, driver = node.lab.namespace, gpu_operator.PLATFORM.driver
         tree.stop_driver_container(namespace)
         node.start_agent()

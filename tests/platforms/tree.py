@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -113,12 +112,7 @@ class Tree:
         return toml.text(toml.merged(table, hidden) if self.hidden else table)
 
     def make(
-        self,
-        namespace: Namespace,
-        build: Path,
-        sim_dir: Path,
-        _: HostConfig,
-        programs: Path,
+        self, namespace: Namespace, build: Path, sim_dir: Path, _: HostConfig, programs: Path
     ) -> None:
         """Raises NamespaceError."""
         directory = namespace.directory
@@ -126,14 +120,12 @@ class Tree:
             # The lab's own files can be written, before and after; /tmp is in memory elsewhere.
             _shell(
                 namespace,
-                [
-                    f"umount {directory}/run; mount --bind /tmp /tmp",
-                    f"mount --bind {directory} {directory}",
-                ],
+                f"umount {directory}/run; mount --bind /tmp /tmp",
+                f"mount --bind {directory} {directory}",
             )
         for place in map(Path, _COVERED):
             namespace.cover(place)
-        _memory(namespace, directory / "host-run", "/run")
+        namespace.mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
         _devices(namespace, sim_dir, self.platform.driver.drm)
         root = directory / "root" / "containerd"
         place = Path(self.platform.containerd.root)
@@ -196,12 +188,7 @@ def _runtimes(config: Any) -> dict[str, Any]:
     return found
 
 
-def _memory(namespace: Namespace, made: Path, place: str) -> None:
-    made.mkdir()
-    namespace.mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", place)
-
-
-def _shell(namespace: Namespace, lines: Sequence[str]) -> None:
+def _shell(namespace: Namespace, *lines: str) -> None:
     done = namespace.run(["sh", "-e", "-c", "\n".join(lines)])
     if done.returncode != 0:
         raise RuntimeError(f"{done.stderr.strip()}\nof:\n" + "\n".join(lines))
@@ -210,24 +197,20 @@ def _shell(namespace: Namespace, lines: Sequence[str]) -> None:
 def _devices(namespace: Namespace, sim_dir: Path, drm: bool) -> None:
     """A /dev of the node's own, with the driver's nodes of one GPU."""
     nodes = {**_DEVICES, **(_DRM if drm else {})}
-    made = [f"mknod -m 666 $d/{name} {what}" for name, what in nodes.items()]
-    links = [
-        f"ln -s ../{name} $d/char/{what[2:].replace(' ', ':')}" for name, what in nodes.items()
-    ]
     _shell(
         namespace,
-        [
-            f"d={namespace.directory}/host-dev; mkdir $d; mount -t tmpfs -o mode=755 dev $d",
-            f"mkdir $d/pts $d/shm $d/mqueue $d/char $d/simgpu{' $d/dri' * drm}",
-            *made,
-            *links,
-            "ln -s pts/ptmx $d/ptmx; ln -s /proc/self/fd $d/fd; ln -s fd/0 $d/stdin",
-            "ln -s fd/1 $d/stdout; ln -s fd/2 $d/stderr",
-            "mount --bind /dev/pts $d/pts; mount -t tmpfs shm $d/shm",
-            f"mkdir -p {sim_dir}/gpus; mount --bind {sim_dir}/gpus $d/simgpu",
-            *(_OF_DRM * drm),
-            "mount --move $d /dev",
-        ],
+        f"d={namespace.directory}/host-dev; mkdir $d; mount -t tmpfs -o mode=755 dev $d",
+        f"mkdir $d/pts $d/shm $d/mqueue $d/char $d/simgpu{' $d/dri' * drm}",
+        *(
+            f"mknod -m 666 $d/{name} {what}; ln -s ../{name} $d/char/{what[2:].replace(' ', ':')}"
+            for name, what in nodes.items()
+        ),
+        "ln -s pts/ptmx $d/ptmx; ln -s /proc/self/fd $d/fd; ln -s fd/0 $d/stdin",
+        "ln -s fd/1 $d/stdout; ln -s fd/2 $d/stderr",
+        "mount --bind /dev/pts $d/pts; mount -t tmpfs shm $d/shm",
+        f"mkdir -p {sim_dir}/gpus; mount --bind {sim_dir}/gpus $d/simgpu",
+        *(_OF_DRM * drm),
+        "mount --move $d /dev",
     )
 
 
@@ -239,14 +222,8 @@ def _driver(namespace: Namespace, build: Path, driver: Driver) -> None:
         _install(namespace, "/", root, build, driver)
     for path in driver.sockets:
         # The services listen; only that the sockets are there matters to a CDI spec.
-        _shell(
-            namespace,
-            [
-                f"mkdir -p $(dirname {path})",
-                f"{sys.executable} -c"
-                f" 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' {path}",
-            ],
-        )
+        program = "import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])"
+        _shell(namespace, f"mkdir -p $(dirname {path}); {sys.executable} -c '{program}' {path}")
 
 
 def _install(namespace: Namespace, inside: str, root: Path, build: Path, driver: Driver) -> None:
@@ -271,7 +248,7 @@ def _install(namespace: Namespace, inside: str, root: Path, build: Path, driver:
         conf.parent.mkdir(parents=True, exist_ok=True)
         conf.write_text("".join(f"{each}\n" for each in driver.searched))
     if driver.searched or driver.in_container:
-        _shell(namespace, [f"ldconfig -r {inside}"])
+        _shell(namespace, f"ldconfig -r {inside}")
 
 
 def start_driver_container(namespace: Namespace, build: Path, driver: Driver) -> None:
@@ -280,21 +257,22 @@ def start_driver_container(namespace: Namespace, build: Path, driver: Driver) ->
     # A file system of its own, as a container's; what is unmounted in it stays in /dev.
     _shell(
         namespace,
-        [
-            f"mkdir -p {root} {CONTAINER}; mount -t tmpfs -o mode=755 driver {root}",
-            f"mount --make-private {root}; cd {root}; mkdir dev etc run tmp",
-        ],
+        f"mkdir -p {root} {CONTAINER}; mount -t tmpfs -o mode=755 driver {root}",
+        f"mount --make-private {root}; cd {root}; mkdir dev etc run tmp",
     )
     _install(namespace, str(root), namespace.outside(root), build, driver)
-    mounts = (f"--bind {root} {CONTAINER}", f"--rbind --make-rslave /dev {CONTAINER}/dev")
-    _shell(namespace, [f"mount {each}" for each in mounts])
+    _shell(
+        namespace,
+        f"mount --bind {root} {CONTAINER}",
+        f"mount --rbind --make-rslave /dev {CONTAINER}/dev",
+    )
     namespace.write(Path(READY), _DRIVER_READY)
 
 
 def stop_driver_container(namespace: Namespace) -> None:
     root = namespace.directory / "driver-container"
     namespace.outside(Path(READY)).unlink()
-    _shell(namespace, [f"umount --recursive --lazy {CONTAINER}; umount --lazy {root}"])
+    _shell(namespace, f"umount --recursive --lazy {CONTAINER}; umount --lazy {root}")
 
 
 def boot(namespace: Namespace, platform: Platform) -> None:
@@ -307,11 +285,9 @@ def boot(namespace: Namespace, platform: Platform) -> None:
     elif toolkit is not None and toolkit.spec:
         _shell(
             namespace,
-            [
-                f"mkdir -p $(dirname {toolkit.spec})",
-                f"{toolkit.programs}/nvidia-ctk --quiet cdi generate --output={toolkit.spec}"
-                f" {' '.join(toolkit.options)}",
-            ],
+            f"mkdir -p $(dirname {toolkit.spec})",
+            f"{toolkit.programs}/nvidia-ctk --quiet cdi generate --output={toolkit.spec}"
+            f" {' '.join(toolkit.options)}",
         )
     for option, places in (("ro", platform.read_only), ("noexec", platform.noexec)):
         for place in places:

@@ -5,7 +5,8 @@ A pod with several errors is refused by the first.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from tests.requests.pods import Json, of_kai
 from tests.requests.row import Row, annotated
@@ -17,13 +18,9 @@ REQUEST: Final = MEMORY.format("main", "request")
 HALF: Final = {"gpu-fraction": "0.5"}
 OLD_TYPE: Final = {**HALF, "gpu-fraction-container-type": "InitContainer"}
 
-_INTEGER: Final = "gpu-memory annotation value must be a positive integer greater than 0"
+_2000: Final = {"gpu-memory": "2000"}
+_0_DEVICES: Final = {"gpu-fraction-num-devices": "0"}
 _NUMBER: Final = "gpu-fraction annotation value must be a positive number smaller than 1.0"
-_NOTATION: Final = (
-    "gpu-fraction annotation value must be a float written with a decimal point or a scientific"
-    " notation .given value: "
-)
-_COUNT: Final = "fraction count annotation value must be a positive integer greater than 0"
 _WHOLE: Final = "cannot have both GPU fraction request and whole GPU resource request/limit"
 _BOTH: Final = "cannot request both GPU and GPU memory"
 _ALONE: Final = (
@@ -34,14 +31,21 @@ _COMBINED: Final = (
     " annotation"
 )
 _MPS: Final = "MPS is only supported with GPU fraction request"
-_QUANTITY: Final = f"{LIMIT} annotation value must be a valid Kubernetes memory quantity greater"
-_MOST: Final = "at most 268435456 MiB"
-_LEAST: Final = "at least 0.000001"
+_NAME: Final = "gpu-fraction-container-name"
 _FRACTIONS: Final = """
     1 1.0 0 -0.5 2e0 1e99 1e999 Inf -inf half 50% 500m 0.5Gi 0_.5 0x1p2 -0x1p-2 . 0,5
     0.99999999999999999999 0.333333333333333333333333333333333333333333333333333333333333333
     """
 _DIGITS: Final = "12345678901234567890e9999999"
+
+
+def _refused(says: str, annotations: Mapping[str, str], **more: Any) -> Row:
+    return Row(of_kai(annotations, **more), says, POLICY)
+
+
+def _values(key: str, says: str, texts: Sequence[str], **beside: str) -> list[Row]:
+    """Values of one annotation, beside others. says: with {} for the value."""
+    return [_refused(says.format(text), {**beside, key: text}) for text in texts]
 
 
 def _without_init() -> Json:
@@ -56,19 +60,15 @@ def _no_whole_gpu() -> Json:
     return raw
 
 
-def _refused(text: str, *pods: Json) -> list[Row]:
-    return [Row(raw, text, POLICY) for raw in pods]
-
-
 NOTHING: Final = [
-    *_refused(_MPS, of_kai({"mps": "true"})),
-    *_refused(_MPS, of_kai({"mps": "true", "gpu-fraction-num-devices": "2"})),
-    *_refused(_ALONE, of_kai({"gpu-fraction-num-devices": "2"})),
-    *_refused(_ALONE, of_kai({"gpu-fraction-num-devices": "0"}, whole="main")),
+    _refused(_MPS, {"mps": "true"}),
+    _refused(_MPS, {"mps": "true", "gpu-fraction-num-devices": "2"}),
+    _refused(_ALONE, {"gpu-fraction-num-devices": "2"}),
+    _refused(_ALONE, _0_DEVICES, whole="main"),
 ]
 """Refused, and accepted while the dialect is off: they request no share."""
 UNKNOWN: Final = [
-    Row(of_kai({key: "1Gi"}), f"invalid NvFractions annotation key: {key}", POLICY)
+    _refused(f"invalid NvFractions annotation key: {key}", {key: "1Gi"})
     for key in (
         "nvidia.com/container.main.gpu-memory",
         "nvidia.com/container.main.gpu-memory.limits",
@@ -77,135 +77,133 @@ UNKNOWN: Final = [
     )
 ]
 REFUSED: Final = [
-    *_refused(_WHOLE, *(of_kai(HALF, whole=name) for name in ("main", "second", "first"))),
-    *_refused(_WHOLE, _no_whole_gpu()),
-    *_refused(_WHOLE, of_kai({"gpu-fraction": "2", "gpu-memory": "x"}, whole="main")),
-    *_refused(_BOTH, of_kai({"gpu-fraction": "2", "gpu-memory": "2000"})),
-    *_refused(_BOTH, of_kai({"gpu-memory": "2000"}, whole="main")),
-    *(
-        Row(of_kai({"gpu-memory": text, "gpu-fraction-num-devices": "0"}), _INTEGER, POLICY)
-        for text in ("4Gi", "-1", "1.5", "0", "000", "", "+1", "1_000", "0x10", "1e3", " 1", "one")
+    *(_refused(_WHOLE, HALF, whole=name) for name in ("main", "second", "first")),
+    Row(_no_whole_gpu(), _WHOLE, POLICY),
+    _refused(_WHOLE, {"gpu-fraction": "2", "gpu-memory": "x"}, whole="main"),
+    _refused(_BOTH, {"gpu-fraction": "2", **_2000}),
+    _refused(_BOTH, _2000, whole="main"),
+    *_values(
+        "gpu-memory",
+        "gpu-memory annotation value must be a positive integer greater than 0",
+        ("4Gi", "-1", "1.5", "0", "000", "", "+1", "1_000", "0x10", "1e3", " 1", "one"),
+        **_0_DEVICES,
+    ),
+    *_values(
+        "gpu-memory",
+        annotated("gpu-memory", "{}", "at most 268435456 MiB"),
+        ("268435457", "1000000000", "18446744073709551616"),
+    ),
+    *_values("gpu-fraction", _NUMBER, (*_FRACTIONS.split(), "", " 0.5", "0.5 ")),
+    *_values(
+        "gpu-fraction",
+        "gpu-fraction annotation value must be a float written with a decimal point or a scientific"
+        " notation .given value: {}",
+        ("NaN", "nan", "0x1p-2", "0X.8p0", "0.5_0", "0x_1p-2"),
+    ),
+    *_values("gpu-fraction", _NUMBER, ("1",), **_0_DEVICES),
+    *_values(
+        "gpu-fraction",
+        annotated("gpu-fraction", "{}", "at least 0.000001"),
+        ("0.0000001", "9.9e-7", "1e-99"),
+    ),
+    *_values(
+        "gpu-fraction-num-devices",
+        "fraction count annotation value must be a positive integer greater than 0",
+        ("0", "-1", "1.2", "", "two"),
+        **HALF,
+    ),
+    *_values(
+        "gpu-fraction-num-devices",
+        annotated("gpu-fraction-num-devices", "{}", "1 to 16"),
+        ("17", "100", "18446744073709551616"),
+        **_2000,
     ),
     *(
-        Row(of_kai({"gpu-memory": text}), annotated("gpu-memory", text, _MOST), POLICY)
-        for text in ("268435457", "1000000000", "18446744073709551616")
-    ),
-    *(
-        Row(of_kai({"gpu-fraction": text}), _NUMBER, POLICY)
-        for text in (*_FRACTIONS.split(), "", " 0.5", "0.5 ")
-    ),
-    *(
-        Row(of_kai({"gpu-fraction": text}), _NOTATION + text, POLICY)
-        for text in ("NaN", "nan", "0x1p-2", "0X.8p0", "0.5_0", "0x_1p-2")
-    ),
-    *_refused(_NUMBER, of_kai({"gpu-fraction": "1", "gpu-fraction-num-devices": "0"})),
-    *(
-        Row(of_kai({"gpu-fraction": text}), annotated("gpu-fraction", text, _LEAST), POLICY)
-        for text in ("0.0000001", "9.9e-7", "1e-99")
-    ),
-    *(
-        Row(of_kai({**HALF, "gpu-fraction-num-devices": text}), _COUNT, POLICY)
-        for text in ("0", "-1", "1.2", "", "two")
-    ),
-    *(
-        Row(
-            of_kai({"gpu-memory": "2000", "gpu-fraction-num-devices": text}),
-            annotated("gpu-fraction-num-devices", text, "1 to 16"),
-            POLICY,
+        _refused(
+            f"container with name {name} not found for fraction request", {**more, _NAME: name}
         )
-        for text in ("17", "100", "18446744073709551616")
+        for more, name in ((HALF, "other"), (_2000, ""), (OLD_TYPE, "main"))
     ),
-    *(
-        Row(
-            of_kai({**more, "gpu-fraction-container-name": name}),
-            f"container with name {name} not found for fraction request",
-            POLICY,
-        )
-        for more, name in ((HALF, "other"), ({"gpu-memory": "2000"}, ""), (OLD_TYPE, "main"))
-    ),
-    *_refused(
+    Row(
+        _without_init(),
         annotated(
-            *("gpu-fraction-container-type", "InitContainer"),
+            "gpu-fraction-container-type",
+            "InitContainer",
             "absent in a pod without init containers",
         ),
-        _without_init(),
+        POLICY,
     ),
-    *_refused(_COMBINED, of_kai({LIMIT: "1Gi", **HALF})),
-    *_refused(_COMBINED, of_kai({REQUEST: "1Gi", "gpu-memory": "1024"})),
-    *_refused(_WHOLE, of_kai({LIMIT: "1Gi"}, whole="second")),
-    *(
-        Row(of_kai({LIMIT: text}), f"{_QUANTITY} than 0", POLICY)
-        for text in ("0", "0Mi", "-1Gi", "NaN", "much", "", "9Ei", "1e999", "1e9999999", _DIGITS)
+    _refused(_COMBINED, {LIMIT: "1Gi", **HALF}),
+    _refused(_COMBINED, {REQUEST: "1Gi", "gpu-memory": "1024"}),
+    _refused(_WHOLE, {LIMIT: "1Gi"}, whole="second"),
+    *_values(
+        LIMIT,
+        f"{LIMIT} annotation value must be a valid Kubernetes memory quantity greater than 0",
+        ("0", "0Mi", "-1Gi", "NaN", "much", "", "9Ei", "1e999", "1e9999999", _DIGITS),
     ),
-    *(
-        Row(of_kai({LIMIT: text}), annotated(LIMIT, text, "1Mi to 256Ti"), POLICY)
-        for text in ("1", "1023Ki", "257Ti", "500m")
-    ),
-    *_refused(
+    *_values(LIMIT, annotated(LIMIT, "{}", "1Mi to 256Ti"), ("1", "1023Ki", "257Ti", "500m")),
+    _refused(
         "currently, kai doesn't support multiple containers with fractional GPU requests",
-        of_kai({LIMIT: "1Gi", MEMORY.format("second", "limit"): "1Gi"}),
+        {LIMIT: "1Gi", MEMORY.format("second", "limit"): "1Gi"},
     ),
-    *_refused(
+    _refused(
         "container other not found in pod spec, but a fractional annotation referencing it was"
         " found",
-        of_kai({MEMORY.format("other", "limit"): "1Gi"}),
+        {MEMORY.format("other", "limit"): "1Gi"},
     ),
-    *_refused(
-        "gpu-fraction-container-name annotation value second does not match container name main",
-        of_kai({LIMIT: "1Gi", "gpu-fraction-container-name": "second"}),
+    _refused(
+        f"{_NAME} annotation value second does not match container name main",
+        {LIMIT: "1Gi", _NAME: "second"},
     ),
-    *_refused(
+    _refused(
         "invalid fraction request for container main: request is greater than limit",
-        of_kai({REQUEST: "2Gi", LIMIT: "1Gi"}),
+        {REQUEST: "2Gi", LIMIT: "1Gi"},
     ),
-    *_refused(
+    _refused(
         annotated(LIMIT, "2Gi", "equal to the request, or without one"),
-        of_kai({REQUEST: "1Gi", LIMIT: "2Gi"}),
+        {REQUEST: "1Gi", LIMIT: "2Gi"},
     ),
 ]
 
+
+def _of(key: str, texts: str, says: str) -> list[Row]:
+    """Values of one annotation, separated by blanks."""
+    return [Row(of_kai({key: text}), f"main: {says}") for text in texts.split()]
+
+
 GRANTED: Final = [
+    *_of("gpu-fraction", "0.5 .5 +0.5 5e-1 0.05E+1 00.50 5e-01", "1/2"),
+    *_of("gpu-fraction", "0.125", "1/8"),
+    *_of("gpu-fraction", "0.1", "1/10"),
+    *_of("gpu-fraction", "0.333", "333/1000"),
+    *_of("gpu-fraction", "29e-2", "29/100"),
+    *_of("gpu-fraction", "0.57", "57/100"),  # as a float, of 40000: 22799.999999999996
+    *_of("gpu-fraction", "0.000001", "1/1000000"),
+    *_of("gpu-fraction", f"0.{62 * '3'}", f"{62 * '3'}/1{62 * '0'}"),
+    *_of("gpu-memory", "1", "1 MiB"),
+    *_of("gpu-memory", "2000", "2000 MiB"),
+    *_of("gpu-memory", "002", "2 MiB"),
+    *_of("gpu-memory", "268435456", "268435456 MiB"),
     *(
-        Row(of_kai({"gpu-fraction": text}), f"main: {ratio}")
-        for texts, ratio in (
-            ("0.5 .5 +0.5 5e-1 0.05E+1 00.50 5e-01", "1/2"),
-            ("0.125", "1/8"),
-            ("0.1", "1/10"),
-            ("0.333", "333/1000"),
-            ("29e-2", "29/100"),
-            ("0.57", "57/100"),  # as a float, of 40000: 22799.999999999996
-            ("0.000001", "1/1000000"),
-            ("0." + 62 * "3", f"{int(62 * '3')}/1{62 * '0'}"),
+        Row(of_kai(annotations), says)
+        for annotations, says in (
+            ({"gpu-memory": "2", "gpu-fraction-num-devices": "016"}, "main: 16 x 2 MiB"),
+            ({"gpu-fraction": ".25", "gpu-fraction-num-devices": "3"}, "main: 3 x 1/4"),
+            ({**HALF, _NAME: "second"}, "second (main 1): 1/2"),
+            ({**HALF, _NAME: "first"}, "first (init 0): 1/2"),
+            (OLD_TYPE, "first (init 0): 1/2"),
+            ({**OLD_TYPE, _NAME: "first"}, "first (init 0): 1/2"),
+            (
+                {**OLD_TYPE, "gpu-fraction-container-type": "RegularContainer", _NAME: "first"},
+                "first (init 0): 1/2",
+            ),
+            ({**OLD_TYPE, "gpu-fraction-container-type": "RegularContainer"}, "main: 1/2"),
+            ({**HALF, "mps": "true"}, "main: 1/2"),
+            ({"mps": "false"}, ""),
+            ({_NAME: ""}, ""),
+            ({LIMIT: "1500M"}, "main: 1500000000 B"),
+            ({REQUEST: "1Mi", "gpu-fraction-num-devices": "2"}, "main: 2 x 1 MiB"),
+            ({REQUEST: "1Gi", LIMIT: "1024Mi", _NAME: "main"}, "main: 1024 MiB"),
         )
-        for text in texts.split()
-    ),
-    *(
-        Row(of_kai({"gpu-memory": text}), f"main: {int(text)} MiB")
-        for text in ("1", "2000", "002", "268435456")
-    ),
-    Row(of_kai({"gpu-memory": "2", "gpu-fraction-num-devices": "016"}), "main: 16 x 2 MiB"),
-    Row(of_kai({"gpu-fraction": ".25", "gpu-fraction-num-devices": "3"}), "main: 3 x 1/4"),
-    *(
-        Row(
-            of_kai({**HALF, **{f"gpu-fraction-container-{key}": text for key, text in by.items()}}),
-            says,
-        )
-        for by, says in (
-            ({"name": "second"}, "second (main 1): 1/2"),
-            ({"name": "first"}, "first (init 0): 1/2"),
-            ({"type": "InitContainer"}, "first (init 0): 1/2"),
-            ({"type": "InitContainer", "name": "first"}, "first (init 0): 1/2"),
-            ({"type": "RegularContainer", "name": "first"}, "first (init 0): 1/2"),
-            ({"type": "RegularContainer"}, "main: 1/2"),
-        )
-    ),
-    Row(of_kai({**HALF, "mps": "true"}), "main: 1/2"),
-    Row(of_kai({"mps": "false"}), ""),
-    Row(of_kai({"gpu-fraction-container-name": ""}), ""),
-    Row(of_kai({LIMIT: "1500M"}), "main: 1500000000 B"),
-    Row(of_kai({REQUEST: "1Mi", "gpu-fraction-num-devices": "2"}), "main: 2 x 1 MiB"),
-    Row(
-        of_kai({REQUEST: "1Gi", LIMIT: "1024Mi", "gpu-fraction-container-name": "main"}),
-        "main: 1024 MiB",
     ),
 ]

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gpuslice.contract import dialects, names
 from tests.requests.pods import HALF, Json, asking, container, pod
-from tests.requests.row import Row, invalid
+from tests.requests.row import Row, invalid, wrong
 
 G, CORE, MEM, RATIO, SHARED = (
     names.RESOURCE_GPU,
@@ -30,18 +30,21 @@ def _scope(text: str) -> dict[str, str]:
     return hint(of % text)
 
 
-def _wrong(asked: Asked, key: str, value: object, must_be: str, policy: str = "requests") -> Row:
-    """A container's request that is refused for one resource, or what it is named."""
-    text = invalid(f"container main: {key}", value, must_be)
-    return Row(pod(asking(asked)), text, f"gpuslice-{policy}")
+def _wrong(asked: Asked, key: str, must_be: str, **more: Any) -> Row:
+    return wrong("gpuslice-requests", pod, asked, key, must_be, **more)
+
+
+def _container(asked: Asked, field: str, value: object, must_be: str) -> Row:
+    text = invalid(f"container main: {field}", value, must_be)
+    return Row(pod(asking(asked)), text, "gpuslice-requests")
 
 
 def _shares(asked: Asked, written: str) -> Row:
-    return _wrong(asked, "resources", written, _SHARES)
+    return _container(asked, "resources", written, _SHARES)
 
 
 def _named(asked: Asked, name: str, must_be: str = _NAMES) -> Row:
-    return _wrong(asked, "resource name", name, must_be)
+    return _container(asked, "resource name", name, must_be)
 
 
 _WHOLE: Final = "1 to 100, or a multiple of 100 for whole GPUs"
@@ -51,7 +54,6 @@ _HINT: Final = f"{names.ANNOTATION_ALLOCATE_HINT}]: gpu.requiredTopologyScope"
 _INSTEAD: Final = (
     f"must be absent, as gpuslice does not support it; use {names.ANNOTATION_ALLOCATE_HINT} instead"
 )
-_SECOND: Final = invalid(f"container second: {G}", 150, _WHOLE)
 _DETAILS: Final[list[tuple[Asked, Json, str]]] = [
     (
         HALF,
@@ -83,11 +85,7 @@ _DETAILS: Final[list[tuple[Asked, Json, str]]] = [
 CORE_ALONE: Final = _shares({CORE: 50}, f"{CORE}=50")
 OLD_NAME: Final = _named({"kubernetes.io/gpu": 50}, "kubernetes.io/gpu", G)
 MISSPELT: Final = _named({"koordinator.sh/gpu-mem": "8Gi"}, "koordinator.sh/gpu-mem")
-OF_AN_INIT: Final = Row(
-    pod(container(), asking({G: 150}, "first", init=True)),
-    invalid(f"container first: {G}", 150, _WHOLE),
-    "gpuslice-requests",
-)
+OF_AN_INIT: Final = _wrong({G: 150}, G, _WHOLE, name="first", init=True)
 
 REFUSED: Final = [
     OLD_NAME,
@@ -105,24 +103,24 @@ REFUSED: Final = [
     _shares({G: 50, MEM: "1Gi"}, f"{G}=50, {MEM}={1 << 30}"),
     _shares({SHARED: 1, CORE: 50}, f"{CORE}=50, {SHARED}=1"),
     _shares({MEM: "8Gi", RATIO: 50}, f"{MEM}={8 << 30}, {RATIO}=50"),
-    _wrong({SHARED: 17, RATIO: 1700}, "number of GPUs", 17, "1 to 16"),
-    _wrong({G: 1700}, "number of GPUs", 17, "1 to 16"),
-    _wrong({G: 150}, G, 150, _WHOLE),
-    _wrong({RATIO: 101}, RATIO, 101, _WHOLE),
-    _wrong({CORE: 250, RATIO: 200}, CORE, 250, _WHOLE),
-    _wrong({CORE: 101, RATIO: 50}, CORE, 101, _WHOLE),
-    _wrong({CORE: 101, MEM: "1Gi"}, CORE, 101, _WHOLE),
-    _wrong({SHARED: 2, RATIO: 51}, RATIO, 51, f"a multiple of {SHARED}, 2"),
-    _wrong({SHARED: 2, CORE: 101, MEM: "1Gi"}, CORE, 101, f"a multiple of {SHARED}, 2"),
-    _wrong({SHARED: 2, RATIO: 202}, RATIO, 202, _TWO),
-    _wrong({SHARED: 2, CORE: 250, MEM: "1Gi"}, CORE, 250, _TWO),
-    _wrong({CORE: 1, RATIO: 200}, CORE, 1, _TWO),
-    _wrong({CORE: 200, RATIO: 50}, CORE, 200, _ONE),
-    _wrong({SHARED: 1, RATIO: 101}, RATIO, 101, _ONE),
-    _wrong({SHARED: 4, MEM: 3}, MEM, 3, f"4 to {1 << 50} bytes for 4 GPUs"),
-    _wrong({MEM: "300Ti"}, MEM, 300 << 40, f"1 to {1 << 48} bytes for 1 GPU"),
+    _container({SHARED: 17, RATIO: 1700}, "number of GPUs", 17, "1 to 16"),
+    _container({G: 1700}, "number of GPUs", 17, "1 to 16"),
+    _wrong({G: 150}, G, _WHOLE),
+    _wrong({RATIO: 101}, RATIO, _WHOLE),
+    _wrong({CORE: 250, RATIO: 200}, CORE, _WHOLE),
+    _wrong({CORE: 101, RATIO: 50}, CORE, _WHOLE),
+    _wrong({CORE: 101, MEM: "1Gi"}, CORE, _WHOLE),
+    _wrong({SHARED: 2, RATIO: 51}, RATIO, f"a multiple of {SHARED}, 2"),
+    _wrong({SHARED: 2, CORE: 101, MEM: "1Gi"}, CORE, f"a multiple of {SHARED}, 2"),
+    _wrong({SHARED: 2, RATIO: 202}, RATIO, _TWO),
+    _wrong({SHARED: 2, CORE: 250, MEM: "1Gi"}, CORE, _TWO),
+    _wrong({CORE: 1, RATIO: 200}, CORE, _TWO),
+    _wrong({CORE: 200, RATIO: 50}, CORE, _ONE),
+    _wrong({SHARED: 1, RATIO: 101}, RATIO, _ONE),
+    _wrong({SHARED: 4, MEM: 3}, MEM, f"4 to {1 << 50} bytes for 4 GPUs"),
+    _container({MEM: "300Ti"}, MEM, 300 << 40, f"1 to {1 << 48} bytes for 1 GPU"),
     OF_AN_INIT,
-    Row(pod(container(), asking({G: 150}, "second")), _SECOND, "gpuslice-requests"),
+    wrong("gpuslice-requests", pod, {G: 150}, G, _WHOLE, container(), name="second"),
     *(
         Row(pod(asking(asked), **metadata), f"metadata.{text}", "gpuslice-requests")
         for asked, metadata, text in _DETAILS

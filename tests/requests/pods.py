@@ -41,7 +41,7 @@ def of_volcano(*containers: Json, **metadata: Any) -> Json:
 
 
 def of_kai(annotations: Mapping[str, str], *containers: Json, whole: str = "") -> Json:
-    """By default an init container `first`, and containers `main` and `second`. whole: the
+    """The default has an init container `first`, and containers `main` and `second`. whole: the
     container with a limit of nvidia.com/gpu."""
 
     def made(name: str, **more: Any) -> Json:

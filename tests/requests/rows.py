@@ -5,23 +5,24 @@ The reader: tests/scheduler/dialects/test_rows.py. Admission: tests/cluster/admi
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from gpuslice.contract import dialects
 from gpuslice.contract.dialects import HAMI, VOLCANO
 from tests.requests import kai_rows, koordinator_rows
 from tests.requests.koordinator_rows import CORE, MEM, RATIO, G, granted
 from tests.requests.pods import HALF, Json, asking, container, of_kai, of_volcano, pod, unnamed
-from tests.requests.row import Row, annotated, invalid
+from tests.requests.row import Row, annotated, invalid, wrong
 
 MEMORY, NUMBER, VNUMBER, VMEMORY, VPERCENT, VCORES = VOLCANO.resources
 GPU, GPUMEM, PERCENT, CORES, PRIORITY = HAMI.resources
 
-Asked = dict[str, Any]
 _PRIVILEGED: Final[Json] = {"securityContext": {"privileged": True}}
 _MIB: Final = "1 to 268435456 MiB, a number without a unit"
 _LIST: Final = "names, separated by commas"
 _POLICIES: Final = "one of binpack, spread"
+_NONE: Final = "1 to 16 in a container with"
 _USED: Final = f"used with {VNUMBER}; set {VNUMBER}: 1"
 
 
@@ -53,9 +54,7 @@ UNREADABLE: Final = [
 # --- Volcano
 
 
-def _volcano(asked: Asked, key: str, value: object, must_be: str) -> Row:
-    text = invalid(f"container main: {key}", value, must_be)
-    return Row(of_volcano(asking(asked)), text, "gpuslice-volcano")
+_volcano = partial(wrong, "gpuslice-volcano", of_volcano)
 
 
 def _kinds(one: str, other: str, why: str, *containers: Json) -> Row:
@@ -66,29 +65,22 @@ def _kinds(one: str, other: str, why: str, *containers: Json) -> Row:
 _APART: Final = "gpu-share and vgpu can't be used together"
 _BOTH: Final = "can not define true in both gpu sharing and gpu number"
 VOLCANOS_REFUSED: Final = [
-    _volcano({NUMBER: 17}, NUMBER, 17, "1 to 16"),
-    _volcano({MEMORY: "8Gi"}, MEMORY, "8Gi", _MIB),
-    _volcano({VNUMBER: 1, VMEMORY: "64Mi"}, VMEMORY, "64Mi", _MIB),
-    _volcano({MEMORY: "9223372036854775807"}, MEMORY, "9223372036854775807", _MIB),
-    _volcano({VNUMBER: 17}, VNUMBER, 17, "1 to 16"),
-    _volcano({VNUMBER: 1, VMEMORY: "1Pi"}, VMEMORY, "1Pi", _MIB),
-    _volcano({VNUMBER: 1, VPERCENT: 101}, VPERCENT, 101, "1 to 100"),
-    _volcano({VNUMBER: 1, VCORES: 200}, VCORES, 200, "1 to 100"),
-    _volcano(
-        {VNUMBER: 0, VMEMORY: 4096, VCORES: 1}, VNUMBER, 0, f"1 to 16 in a container with {VMEMORY}"
-    ),
-    _volcano({VNUMBER: 0, VPERCENT: 10}, VNUMBER, 0, f"1 to 16 in a container with {VPERCENT}"),
-    _volcano({VPERCENT: 50, VCORES: 10}, VPERCENT, 50, _USED),
-    Row(
-        of_volcano(container(), asking({VCORES: 10}, "second")),
-        invalid(f"container second: {VCORES}", 10, _USED),
-        "gpuslice-volcano",
-    ),
+    _volcano({NUMBER: 17}, NUMBER, "1 to 16"),
+    _volcano({MEMORY: "8Gi"}, MEMORY, _MIB),
+    _volcano({VNUMBER: 1, VMEMORY: "64Mi"}, VMEMORY, _MIB),
+    _volcano({MEMORY: "9223372036854775807"}, MEMORY, _MIB),
+    _volcano({VNUMBER: 17}, VNUMBER, "1 to 16"),
+    _volcano({VNUMBER: 1, VMEMORY: "1Pi"}, VMEMORY, _MIB),
+    _volcano({VNUMBER: 1, VPERCENT: 101}, VPERCENT, "1 to 100"),
+    _volcano({VNUMBER: 1, VCORES: 200}, VCORES, "1 to 100"),
+    _volcano({VNUMBER: 0, VMEMORY: 4096, VCORES: 1}, VNUMBER, f"{_NONE} {VMEMORY}"),
+    _volcano({VNUMBER: 0, VPERCENT: 10}, VNUMBER, f"{_NONE} {VPERCENT}"),
+    _volcano({VPERCENT: 50, VCORES: 10}, VPERCENT, _USED),
+    _volcano({VCORES: 10}, VCORES, _USED, container(), name="second"),
     _kinds(MEMORY, NUMBER, _BOTH, asking({NUMBER: 1}), asking({MEMORY: 1024}, "first", init=True)),
     _kinds(MEMORY, VMEMORY, _APART, asking({MEMORY: 1}), asking({VMEMORY: 1}, "second")),
     _kinds(NUMBER, VNUMBER, _APART, asking({NUMBER: 1, VNUMBER: 1, VCORES: 1})),
 ]
-
 
 VOLCANOS: Final = [
     Row(of_volcano(asking(asked)), f"main: {says}" if says else "")
@@ -121,45 +113,28 @@ VOLCANOS: Final = [
 # --- HAMi
 
 
-def _hami(asked: Asked, key: str, value: object, must_be: str, **more: Any) -> Row:
-    text = invalid(f"container main: {key}", value, must_be)
-    return Row(pod(asking(asked, **more)), text, "gpuslice-hami")
-
-
+_hami = partial(wrong, "gpuslice-hami", pod)
+_NOT_PRIVILEGED: Final = (
+    "false in a pod that requests a share of a GPU, as a privileged container can use every GPU of"
+    " its node"
+)
 _AMOUNTS: Final = f"absent without one of {', '.join((GPU, GPUMEM, PERCENT, CORES))}"
 HAMIS_REFUSED: Final = [
-    _hami({GPU: 17}, GPU, 17, "1 to 16"),
-    _hami({GPU: 17, CORES: 101}, GPU, 17, "1 to 16", **_PRIVILEGED),
-    _hami({GPU: 1, GPUMEM: "8Gi"}, GPUMEM, "8Gi", _MIB),
-    _hami({GPU: 1, GPUMEM: "8Pi"}, GPUMEM, "8Pi", _MIB),
-    _hami({GPU: 1, PERCENT: 101, GPUMEM: 1}, PERCENT, 101, "1 to 100"),
-    _hami({GPU: 1, CORES: 101}, CORES, 101, "1 to 100"),
-    _hami({GPU: 0, GPUMEM: 3000}, GPU, 0, "1 to 16"),
-    _hami({GPU: 1, PRIORITY: 2}, PRIORITY, 2, "0 or 1"),
-    _hami({PRIORITY: 1}, PRIORITY, 1, _AMOUNTS),
-    *(
-        Row(pod(*containers), invalid(f"container {field}", value, must_be), "gpuslice-hami")
-        for containers, field, value, must_be in (
-            (
-                (container(), asking({CORES: 200}, "first", init=True)),
-                f"first: {CORES}",
-                200,
-                "1 to 100",
-            ),
-            (
-                (asking({GPU: 1}), asking({CORES: 200}, "second")),
-                f"second: {CORES}",
-                200,
-                "1 to 100",
-            ),
-            (
-                (asking({GPU: 1}), container("other", **_PRIVILEGED)),
-                "other: securityContext.privileged",
-                "true",
-                "false in a pod that requests a share of a GPU, as a privileged container can use"
-                " every GPU of its node",
-            ),
-        )
+    _hami({GPU: 17}, GPU, "1 to 16"),
+    _hami({GPU: 17, CORES: 101}, GPU, "1 to 16", **_PRIVILEGED),
+    _hami({GPU: 1, GPUMEM: "8Gi"}, GPUMEM, _MIB),
+    _hami({GPU: 1, GPUMEM: "8Pi"}, GPUMEM, _MIB),
+    _hami({GPU: 1, PERCENT: 101, GPUMEM: 1}, PERCENT, "1 to 100"),
+    _hami({GPU: 1, CORES: 101}, CORES, "1 to 100"),
+    _hami({GPU: 0, GPUMEM: 3000}, GPU, "1 to 16"),
+    _hami({GPU: 1, PRIORITY: 2}, PRIORITY, "0 or 1"),
+    _hami({PRIORITY: 1}, PRIORITY, _AMOUNTS),
+    _hami({CORES: 200}, CORES, "1 to 100", container(), name="first", init=True),
+    _hami({CORES: 200}, CORES, "1 to 100", asking({GPU: 1}), name="second"),
+    Row(
+        pod(asking({GPU: 1}), container("other", **_PRIVILEGED)),
+        invalid("container other: securityContext.privileged", "true", _NOT_PRIVILEGED),
+        "gpuslice-hami",
     ),
     *(
         Row(

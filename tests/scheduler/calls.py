@@ -1,4 +1,4 @@
-"""Calls of kube-scheduler, byte for byte as Go writes them."""
+"""Calls of kube-scheduler, byte for byte as Go writes them, and states to answer them from."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpuslice.contract import names as words
 from scheduler.core.place import Placement, place
+from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
+from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.binding import annotations_of
 from scheduler.kubernetes.leases import agent_lease
 from scheduler.kubernetes.requests import request
@@ -22,6 +25,12 @@ def dumps(value: object) -> bytes:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text.encode()
+
+
+def loads(answer: bytes) -> dict[str, Any]:
+    found = json.loads(answer)
+    assert isinstance(found, dict)
+    return found
 
 
 def arguments(pod: Mapping[str, Any], names: Sequence[str]) -> bytes:
@@ -44,14 +53,8 @@ def metas(victims: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 def binding(pod: Mapping[str, Any], node_name: str) -> bytes:
     """ExtenderBindingArgs."""
     metadata = pod["metadata"]
-    return dumps(
-        {
-            "PodName": metadata["name"],
-            "PodNamespace": metadata["namespace"],
-            "PodUID": metadata["uid"],
-            "Node": node_name,
-        }
-    )
+    fields = {"PodName": "name", "PodNamespace": "namespace", "PodUID": "uid"}
+    return dumps({**{key: metadata[of] for key, of in fields.items()}, "Node": node_name})
 
 
 def pod(uid: str = "u-1", *containers: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
@@ -63,11 +66,18 @@ def pod(uid: str = "u-1", *containers: Mapping[str, Any], **fields: Any) -> dict
     return made
 
 
-def state(nodes: int = 2, gpus: int = 2, memory: str = "24Gi") -> State:
+def names(nodes: int) -> list[str]:
+    return [f"n{number}" for number in range(nodes)]
+
+
+# --- states
+
+
+def state(nodes: int = 2, gpus: int = 2) -> State:
     """Nodes n0, n1, ... with GPUs GPU-n0-0, GPU-n0-1, ..., all schedulable."""
     made = State()
     for name in names(nodes):
-        add_node(made, name, *(objects.gpu(f"GPU-{name}-{n}", n, memory) for n in range(gpus)))
+        add_node(made, name, *(objects.gpu(f"GPU-{name}-{n}", n) for n in range(gpus)))
     return made
 
 
@@ -81,7 +91,7 @@ def add_node(to: State, name: str, *gpus: Mapping[str, Any]) -> None:
 
 
 def placed(on: State, raw: Mapping[str, Any], name: str) -> Placement:
-    """Where the pod would be placed on the node."""
+    """Return where the pod would be placed on the node."""
     asked = request(raw)
     assert asked is not None
     found = place(on.fleet, asked, on.fleet.row_of(name))
@@ -90,18 +100,36 @@ def placed(on: State, raw: Mapping[str, Any], name: str) -> Placement:
 
 
 def bind(on: State, raw: Mapping[str, Any], name: str) -> None:
-    """As the watch reports the pod, bound to the node by this scheduler."""
-    annotations = dict(annotations_of(placed(on, raw, name)))
-    metadata = {**raw["metadata"], "annotations": annotations}
+    """The pod as the watch reports it, bound to the node by this scheduler."""
+    metadata = {**raw["metadata"], "annotations": dict(annotations_of(placed(on, raw, name)))}
     spec = {**raw["spec"], "nodeName": name}
     on.observe_pod(translate({**raw, "metadata": metadata, "spec": spec}))
 
 
-def names(nodes: int) -> list[str]:
-    return [f"n{number}" for number in range(nodes)]
+def hold(on: State, uid: str, name: str, minor: int, percent: int) -> None:
+    """A pod is bound to the node with this percentage of its GPU."""
+    entry = (f"GPU-{name}-{minor}", minor, objects.resources(core=percent, ratio=percent))
+    annotations = {words.ANNOTATION_DEVICE_ALLOCATED: objects.allocated(entry)}
+    on.observe_pod(translate(pod(uid, node=name, annotations=annotations)))
 
 
-def loads(answer: bytes) -> dict[str, Any]:
-    found = json.loads(answer)
+# --- answers
+
+
+def filtered(verbs: Verbs, raw: Mapping[str, Any], among: Sequence[str]) -> dict[str, Any]:
+    return loads(verbs.filter(arguments(raw, among)))
+
+
+def preempted(
+    verbs: Verbs, raw: Mapping[str, Any], victims: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    found = loads(b"".join(verbs.preempt(preemption(raw, victims))))["NodeNameToMetaVictims"]
     assert isinstance(found, dict)
     return found
+
+
+def due(queue: Unschedulable, now_s: float) -> list[str]:
+    """The UIDs of the pods that are due after every entry has had its turn."""
+    while not queue.work(now_s, lambda: False):
+        pass
+    return [each.uid for each in queue.due()]

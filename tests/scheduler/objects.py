@@ -10,17 +10,18 @@ from gpuslice.contract import names
 
 Mi, Gi = 2**20, 2**30
 
+_NAMES = {
+    "core": names.RESOURCE_CORE,
+    "memory": names.RESOURCE_MEMORY,
+    "ratio": names.RESOURCE_MEMORY_RATIO,
+    "shared": names.RESOURCE_SHARED,
+    "gpu": names.RESOURCE_GPU,
+}
+
 
 def resources(**amounts: object) -> dict[str, object]:
-    """core, memory, ratio, shared: Koordinator's names."""
-    spelled = {
-        "core": names.RESOURCE_CORE,
-        "memory": names.RESOURCE_MEMORY,
-        "ratio": names.RESOURCE_MEMORY_RATIO,
-        "shared": names.RESOURCE_SHARED,
-        "gpu": names.RESOURCE_GPU,
-    }
-    return {spelled[name]: amount for name, amount in amounts.items()}
+    """Keys are Koordinator's names: core, memory, ratio, shared, gpu."""
+    return {_NAMES[name]: amount for name, amount in amounts.items()}
 
 
 def container(name: str, sidecar: bool = False, **amounts: object) -> dict[str, Any]:
@@ -38,60 +39,37 @@ def pod(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
+    identity = {"uid": uid, "namespace": "default", "name": f"pod-{uid}"}
+    written = {"labels": dict(labels or {}), "annotations": dict(annotations or {})}
+    bound = {"nodeName": node} if node else {}
     return {
-        "metadata": {
-            "uid": uid,
-            "namespace": "default",
-            "name": f"pod-{uid}",
-            "labels": dict(labels or {}),
-            "annotations": dict(annotations or {}),
-        },
-        "spec": {
-            "containers": list(containers),
-            "initContainers": list(inits),
-            **({"nodeName": node} if node else {}),
-        },
+        "metadata": {**identity, **written},
+        "spec": {"containers": list(containers), "initContainers": list(inits), **bound},
         "status": {"phase": phase},
     }
 
 
 def node(name: str, uid: str = "", isolates: bool = True, **annotations: str) -> dict[str, Any]:
     """annotations: cordoned_gpus, excluded_gpus."""
-    keys = {
-        "cordoned_gpus": names.ANNOTATION_CORDONED_GPUS,
-        "excluded_gpus": names.ANNOTATION_EXCLUDED_GPUS,
-    }
     label = {names.LABEL_ISOLATION_PROVIDER: "HAMi-core"} if isolates else {}
-    return {
-        "metadata": {
-            "name": name,
-            "uid": uid or f"uid-{name}",
-            "labels": label,
-            "annotations": {keys[key]: value for key, value in annotations.items()},
-        }
-    }
+    written = {f"gpuslice.io/{key.replace('_', '-')}": text for key, text in annotations.items()}
+    metadata = {"name": name, "uid": uid or f"uid-{name}"}
+    return {"metadata": {**metadata, "labels": label, "annotations": written}}
 
 
-def gpu(uuid: str, minor: int, memory: str = "24Gi", **fields: object) -> dict[str, Any]:
-    """fields: health, labels, numa, root."""
-    topology = {
-        "socketID": -1,
-        "nodeID": fields.get("numa", 0),
-        "pcieID": fields.get("root", "pci0000:00"),
-    }
-    return {
-        "type": "gpu",
-        "id": uuid,
-        "minor": minor,
-        "health": fields.get("health", True),
-        "labels": fields.get("labels"),
-        "resources": {
-            names.RESOURCE_CORE: "100",
-            names.RESOURCE_MEMORY: memory,
-            names.RESOURCE_MEMORY_RATIO: "100",
-        },
-        "topology": topology,
-    }
+def gpu(
+    uuid: str,
+    minor: int,
+    memory: str = "24Gi",
+    numa: int = 0,
+    root: str = "pci0000:00",
+    **fields: object,
+) -> dict[str, Any]:
+    """fields: health, labels."""
+    amounts = resources(core="100", memory=memory, ratio="100")
+    topology = {"socketID": -1, "nodeID": numa, "pcieID": root}
+    identity = {"type": "gpu", "id": uuid, "minor": minor, "health": True, "labels": None}
+    return {**identity, **fields, "resources": amounts, "topology": topology}
 
 
 def device(name: str, *gpus: Mapping[str, Any], node_uid: str = "") -> dict[str, Any]:
@@ -109,13 +87,10 @@ RENEWED_S = 1767225600.0
 
 
 def lease(node_name: str, beat: int = 0, ready: str | None = "true") -> dict[str, Any]:
+    metadata = {"namespace": names.NAMESPACE, "name": names.LEASE_AGENT_PREFIX + node_name}
     said = {} if ready is None else {names.ANNOTATION_READY: ready}
     return {
-        "metadata": {
-            "namespace": names.NAMESPACE,
-            "name": names.LEASE_AGENT_PREFIX + node_name,
-            "annotations": said,
-        },
+        "metadata": {**metadata, "annotations": said},
         "spec": {"renewTime": f"2026-01-01T00:00:{beat:02}.000000Z"},
     }
 

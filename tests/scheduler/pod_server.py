@@ -6,7 +6,7 @@ Binding follows the rules of kube-apiserver's registry; tests/cluster uses the r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import Enum, auto
 from typing import Any
@@ -31,8 +31,8 @@ class Fate(Enum):
     STORE_TIMES_OUT_DONE = auto()
 
 
-_CODES = {400, 401, 403, 404, 408, 422, 429, 500, 503, 504}
 Misfortune = Fate | int
+"""int: the status of a refusal."""
 
 
 class PodServer:
@@ -46,10 +46,8 @@ class PodServer:
         self.bindings: list[dict[str, Any]] = []
         """All Bindings received, applied or not."""
         self.seen_gets = 0
-        self.asked = asyncio.Event()
-        """A GET was received."""
-        self.sent = asyncio.Event()
-        """A POST was received."""
+        self.asked, self.sent = asyncio.Event(), asyncio.Event()
+        """A GET was received; a POST."""
         self.queries: list[dict[str, str]] = []
         self.slow_s = 0.0
         """How long a Binding takes."""
@@ -79,7 +77,7 @@ class PodServer:
             self.seen_gets += 1
             self.asked.set()
             if self.gets:
-                return await self._befall(request, self.gets.pop(0), name)
+                return await self._befall(request, self.gets.pop(0))
             pod = self.pods.get(name)
             return json(pod) if pod else refuse(404, "NotFound", f'pods "{name}" not found')
         binding = await request.json()
@@ -91,26 +89,18 @@ class PodServer:
         await asyncio.sleep(self.slow_s)
         self._under_way -= 1
         if self.posts:
-            return await self._befall(request, self.posts.pop(0), name, binding)
+            return await self._befall(request, self.posts.pop(0), binding)
         problem = self._assign(binding)
-        return (
-            json({"kind": "Status", "status": "Success"}, 201) if not problem else _failure(problem)
-        )
+        return _failure(problem) if problem else json({"kind": "Status"}, 201)
 
     async def _befall(
-        self,
-        request: web.Request,
-        fate: Misfortune,
-        name: str,
-        binding: dict[str, Any] | None = None,
+        self, request: web.Request, fate: Misfortune, binding: dict[str, Any] | None = None
     ) -> web.StreamResponse:
         if isinstance(fate, int):
-            assert fate in _CODES
             return refuse(fate, f"Code{fate}", "it is so")
         if binding is not None and fate.name.endswith("DONE"):
             assert self._assign(binding) == ""
-        if fate is Fate.LATE:
-            assert binding is not None
+        if binding is not None and fate is Fate.LATE:
             self._late.append(binding)
         if fate in (Fate.STORE_TIMES_OUT, Fate.STORE_TIMES_OUT_DONE):
             return _failure("etcdserver: request timed out")
@@ -122,23 +112,27 @@ class PodServer:
         raise ConnectionResetError
 
     def _assign(self, binding: dict[str, Any]) -> str:
-        """Why the Binding is refused; "" if it is applied."""
-        metadata = binding["metadata"]
-        pod = self.pods.get(metadata["name"])
-        if pod is None:
-            return "not found"
-        there = pod["metadata"]
-        for key in ("uid", "resourceVersion"):
-            if metadata.get(key, there[key]) != there[key]:
-                return f"Precondition failed: {key}"
-        if there.get("deletionTimestamp"):
-            return "is being deleted, cannot be assigned to a host"
-        if pod["spec"].get("nodeName"):
-            return f'is already assigned to node "{pod["spec"]["nodeName"]}"'
-        pod["spec"]["nodeName"] = binding["target"]["name"]
-        there["annotations"] = {**there["annotations"], **metadata.get("annotations", {})}
-        self.touch(metadata["name"])
-        return ""
+        problem = bind(self.pods, binding)
+        if not problem:
+            self.touch(binding["metadata"]["name"])
+        return problem
+
+
+def bind(pods: Mapping[str, dict[str, Any]], binding: dict[str, Any]) -> str:
+    """Applies the Binding to the pod of its name. Why it is refused; "" if it is applied."""
+    metadata = binding["metadata"]
+    pod = pods.get(metadata["name"])
+    if pod is None:
+        return "not found"
+    there = pod["metadata"]
+    for key in ("uid", "resourceVersion"):
+        if metadata.get(key, there[key]) != there[key]:
+            return f"Precondition failed: {key}"
+    if pod["spec"].get("nodeName"):
+        return f'is already assigned to node "{pod["spec"]["nodeName"]}"'
+    pod["spec"]["nodeName"] = binding["target"]["name"]
+    there["annotations"] = {**there["annotations"], **metadata.get("annotations", {})}
+    return ""
 
 
 def _failure(problem: str) -> web.Response:

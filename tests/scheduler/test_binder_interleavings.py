@@ -8,8 +8,11 @@ Bindings long after their timeout. Time is virtual.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,6 +30,9 @@ from scheduler.kubernetes import translate
 from scheduler.kubernetes.arguments import BindingArguments
 from tests.scheduler import calls, objects, virtual_time
 from tests.scheduler.lease_guards import ManualLeaseGuard
+from tests.scheduler.pod_server import bind
+
+Pod = dict[str, Any]
 
 NODES, GPUS = 2, 1
 PODS = 12
@@ -40,22 +46,20 @@ class Store:
 
     def __init__(self, chance: random.Random, state: State) -> None:
         self.chance = chance
-        self.pods: dict[str, dict[str, Any]] = {}
-        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.pods: dict[str, Pod] = {}
+        self.events: list[tuple[Callable[[Pod], object], Pod]] = []
         self.late: set[asyncio.Task[None]] = set()
         self.calm = False
         self.bound_to: dict[str, str] = {}
-        self.views: dict[str, list[dict[str, Any]]] = {}
+        self.views: dict[str, list[Pod]] = {}
         """By name, earlier versions of each pod."""
         self._watch = _Pods(state, Unschedulable(state), Sampling(state))
         self._version = 0
 
-    # --- requests of the scheduler
-
     async def get(self, path: str, *, timeout_s: float = 0) -> Any:
         await self._take(timeout_s)
         if not self.calm and self.chance.random() < 0.3:
-            raise KubeError(*self.chance.choice(((0, NO_ANSWER, ""), (500, "Internal", ""))))
+            raise self._one_of((0, NO_ANSWER), (500, "Internal"))
         pod = self.pods.get(path.rsplit("/", 1)[1])
         if pod is None:
             raise KubeError(404, "NotFound", "")
@@ -69,84 +73,70 @@ class Store:
         if fate < 0.25:
             self._assign(body)
         elif fate < 0.4:
-            refused = ((0, UNREACHABLE, ""), (429, "TooManyRequests", ""), (403, "Forbidden", ""))
-            raise KubeError(*self.chance.choice(refused))
+            raise self._one_of((0, UNREACHABLE), (429, "TooManyRequests"), (403, "Forbidden"))
         else:
             after_s = self.chance.choice((0.0, 5.0, 30.0, LONGEST_S)) * self.chance.random()
             task = asyncio.create_task(self._do_later(body, after_s))
             self.late.add(task)
             task.add_done_callback(self.late.discard)
             await self._take(timeout_s)
-            lost = ((0, NO_ANSWER, ""), (500, "Internal", ""), (409, "Conflict", ""))
-            raise KubeError(*self.chance.choice(lost))
+            raise self._one_of((0, NO_ANSWER), (500, "Internal"), (409, "Conflict"))
         await self._take(timeout_s / 2)
         return {}
 
     async def _take(self, most_s: float) -> None:
         await asyncio.sleep(most_s * self.chance.random() ** 3)
 
+    def _one_of(self, *errors: tuple[int, str]) -> KubeError:
+        return KubeError(*self.chance.choice(errors), "")
+
     async def _do_later(self, body: Any, after_s: float) -> None:
         await asyncio.sleep(after_s)
         if self.chance.random() < 0.7:
-            try:
+            with contextlib.suppress(KubeError):
                 self._assign(body)
-            except KubeError:
-                return
 
     def _assign(self, body: Any) -> None:
-        metadata = body["metadata"]
-        pod = self.pods.get(metadata["name"])
-        if pod is None:
-            raise KubeError(404, "NotFound", "")
-        there = pod["metadata"]
-        same = all(metadata[key] == there[key] for key in ("uid", "resourceVersion"))
-        if not same or pod["spec"].get("nodeName"):
-            raise KubeError(409, "Conflict", "")
-        pod["spec"]["nodeName"] = body["target"]["name"]
-        there["annotations"] = metadata["annotations"]
-        assert there["uid"] not in self.bound_to
-        self.bound_to[there["uid"]] = body["target"]["name"]
+        pod, problem = self.pods.get(body["metadata"]["name"]), bind(self.pods, body)
+        if problem or pod is None:
+            raise KubeError(409 if pod else 404, "Conflict" if pod else "NotFound", problem)
+        uid = pod["metadata"]["uid"]
+        assert uid not in self.bound_to
+        self.bound_to[uid] = body["target"]["name"]
         self.change(pod)
 
-    # --- actions of others
-
-    def create(self, uid: str, raw: dict[str, Any]) -> None:
+    def create(self, uid: str, raw: Pod) -> None:
         raw["metadata"]["name"] = uid
         self.pods[uid] = raw
         self.change(raw)
 
-    def change(self, pod: dict[str, Any]) -> None:
+    def change(self, pod: Pod) -> None:
         self._version += 1
         pod["metadata"]["resourceVersion"] = str(self._version)
         self.views.setdefault(pod["metadata"]["name"], []).append(_copy(pod))
-        self.events.append(("MODIFIED", _copy(pod)))
+        self.events.append((self._watch.observed, _copy(pod)))
 
     def delete(self, uid: str) -> None:
-        pod = self.pods.pop(uid)
-        self.events.append(("DELETED", pod))
+        self.events.append((self._watch.deleted, self.pods.pop(uid)))
 
     def deliver(self, most: int) -> None:
         """Delivers the watch's next events."""
         for _ in range(min(most, len(self.events))):
-            kind, pod = self.events.pop(0)
-            if kind == "DELETED":
-                self._watch.deleted(pod)
-            else:
-                self._watch.observed(pod)
+            report, pod = self.events.pop(0)
+            report(pod)
 
     def over(self) -> list[str]:
         """GPUs whose allocations, by the pods' annotations, exceed their capacity."""
-        held: dict[str, int] = {}
+        held = Counter[str]()
         for pod in self.pods.values():
             text = pod["metadata"]["annotations"].get(words.ANNOTATION_GRANTS)
             if text and pod["spec"].get("nodeName"):
                 for shares in grants.decode(text).values():
-                    for share in shares:
-                        held[share.id] = held.get(share.id, 0) + share.memory_bytes
+                    held.update({share.id: share.memory_bytes for share in shares})
         return [gpu for gpu, size in held.items() if size > GPU_BYTES]
 
 
-def _copy(pod: dict[str, Any]) -> dict[str, Any]:
+def _copy(pod: Pod) -> Pod:
     metadata = {**pod["metadata"], "annotations": dict(pod["metadata"]["annotations"])}
     return {**pod, "metadata": metadata, "spec": dict(pod["spec"])}
 
@@ -159,7 +149,7 @@ async def _place(store: Store, verbs: Verbs, binder: Binder, uid: str) -> None:
     if raw["spec"].get("nodeName"):
         return
     among = chance.sample(calls.names(NODES), chance.randint(1, NODES))
-    found = calls.loads(verbs.filter(calls.arguments(raw, among))).get("NodeNames") or []
+    found = calls.filtered(verbs, raw, among).get("NodeNames") or []
     if not found:
         return
     node = chance.choice(found if chance.random() < 0.8 else among)
@@ -169,9 +159,8 @@ async def _place(store: Store, verbs: Verbs, binder: Binder, uid: str) -> None:
             node = max(ranked, key=lambda each: each["Score"])["Host"]
     await asyncio.sleep(chance.random())
     wanted = BindingArguments("default", uid, uid, node)
-    timeout_s = chance.choice((0.5, 5.0, 30.0))
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(chance.choice((0.5, 5.0, 30.0))):
             said = (await binder.bind(wanted)).error
     except TimeoutError:
         said = "no answer"
@@ -190,15 +179,13 @@ def loop_factory() -> type[virtual_time.Loop]:
 @pytest.mark.parametrize("seed", range(150))
 async def test_no_gpu_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int) -> None:
     chance = random.Random(seed)
-    state = calls.state(NODES, GPUS)
+    state, guard = calls.state(NODES, GPUS), ManualLeaseGuard()
     store, verbs = Store(chance, state), Verbs(state)
-    guard = ManualLeaseGuard()
     binder = Binder(state, store, guard, verbs, virtual_time.now)
     tries: set[asyncio.Task[None]] = set()
     for number in range(PODS):
-        share = chance.choice((100, 50, 60, 30))
-        raw = calls.pod(f"u-{number}", objects.container("main", gpu=share))
-        store.create(f"u-{number}", raw)
+        share = objects.container("main", gpu=chance.choice((100, 50, 60, 30)))
+        store.create(f"u-{number}", calls.pod(f"u-{number}", share))
     for _ in range(120):
         uid = f"u-{chance.randrange(PODS)}"
         step = chance.random()

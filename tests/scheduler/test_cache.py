@@ -1,6 +1,6 @@
 """The cache, with an API server that behaves in ways hard to provoke in a real one.
 
-With a real API server: tests/cluster/test_cache.py.
+With a real API server: tests/cluster/test_service.py.
 """
 
 from __future__ import annotations
@@ -22,49 +22,45 @@ from scheduler.decisions.state import Assumed, State
 from scheduler.kubernetes import binding
 from scheduler.kubernetes.facts import SchedulerLease
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
-from tests.scheduler import calls
-from tests.scheduler.objects import (
-    RENEWED_S,
-    Gi,
-    allocated,
-    container,
-    device,
-    gpu,
-    lease,
-    node,
-    pod,
-    resources,
-)
+from tests.scheduler import calls, objects
+from tests.scheduler.objects import RENEWED_S, Gi, allocated, container, lease, pod
 from tests.support import until_async
 
-HALF = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-a", 0, resources(memory="12Gi")))}
+ASKS = container("main", ratio=50)
 
 
-def bound(uid: str, **fields: Any) -> dict[str, Any]:
-    return pod(container("main", ratio=50), uid=uid, node="n1", annotations=HALF, **fields)
+def held(memory: str) -> dict[str, str]:
+    entry = ("GPU-a", 0, objects.resources(memory=memory))
+    return {names.ANNOTATION_DEVICE_ALLOCATED: allocated(entry)}
+
+
+def bound(uid: str) -> dict[str, Any]:
+    return pod(ASKS, uid=uid, node="n1", annotations=held("12Gi"))
 
 
 class Server:
-    """The objects of a one-node cluster. Each entry of `events`, by path, is one watch: a list of
-    lines, or the status of a refusal."""
+    """The objects of a one-node cluster. Each entry of `watches`, by path, is one watch: a list of
+    events, or the status of a refusal."""
 
     def __init__(self, *pods: dict[str, Any]) -> None:
         self.objects: dict[str, list[dict[str, Any]]] = {
-            NODES: [node("n1")],
-            DEVICES: [device("n1", gpu("GPU-a", 0))],
+            NODES: [objects.node("n1")],
+            DEVICES: [objects.device("n1", objects.gpu("GPU-a", 0))],
             LEASES: [lease("n1")],
             PODS: list(pods),
         }
         self.watches: dict[str, list[list[dict[str, Any]] | int]] = {}
-        self.asked: list[tuple[str, dict[str, str]]] = []
-        self.refused: dict[str, int] = {}
+        self.versions: list[str] = []
+        """From which the pods were watched; "" for each list."""
+        self.refused = ""
+        """A path."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        query = dict(request.query)
-        self.asked.append((request.path, query))
-        if request.path in self.refused:
-            return refuse(self.refused[request.path], "Refused")
-        if "watch" not in query:
+        if request.path == PODS:
+            self.versions.append(request.query.get("resourceVersion", ""))
+        if request.path == self.refused:
+            return refuse(404, "Refused")
+        if "watch" not in request.query:
             return listed(*self.objects[request.path], version="10")
         scripts = self.watches.get(request.path) or [[]]
         script = scripts.pop(0)
@@ -72,22 +68,17 @@ class Server:
             return refuse(script, "Refused")
         return await stream(request, lines(*script), hold=not scripts)
 
-    def versions(self, path: str) -> list[str]:
-        """The versions from which the path was watched; "" for each list."""
-        return [query.get("resourceVersion", "") for asked, query in self.asked if asked == path]
-
 
 @asynccontextmanager
 async def running(
     server: Server,
-    clock: Callable[[], float] = lambda: 0.0,
     state: State | None = None,
     wall: Callable[[], float] = lambda: RENEWED_S,
     queue: Unschedulable | None = None,
 ) -> Any:
     state = state or State()
     async with client_of(server.answer) as kube:
-        cache = Cache(kube, state, clock, lambda: 0.0, wall, queue)
+        cache = Cache(kube, state, lambda: 0.0, lambda: 0.0, wall, queue)
         task = asyncio.create_task(cache.run())
         try:
             yield cache, state
@@ -112,7 +103,7 @@ async def test_the_cache_is_complete_once_it_is_synced() -> None:
 
 def refused(uid: str) -> dict[str, Any]:
     """A pod that kube-scheduler found unschedulable."""
-    raw = pod(container("main", ratio=50), uid=uid)
+    raw = pod(ASKS, uid=uid)
     raw["spec"]["schedulerName"] = names.SCHEDULER_NAME
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     raw["status"]["conditions"] = [condition]
@@ -121,26 +112,21 @@ def refused(uid: str) -> dict[str, Any]:
 
 async def test_restored_pods_leave_the_queue_when_they_are_bound_or_deleted() -> None:
     server, state = Server(refused("a"), refused("b"), refused("c"), pod(uid="new")), State()
-    queue, lengths = Unschedulable(state), list[int]()
+    queue = Unschedulable(state)
     gone, ours = event("DELETED", refused("a"), "11"), event("MODIFIED", bound("b"), "12")
     server.watches[PODS] = [[gone, ours]]
-    async with running(server, state=state, queue=queue) as (cache, state):
+    async with running(server, state, queue=queue) as (cache, _):
         await cache.wait_synced()
         await until_async(lambda: state.is_bound("b"))
-        lengths.append(len(queue))
-    assert lengths == [1]
+        assert len(queue) == 1
 
 
 def test_a_broken_watch_of_leases_is_the_reason_where_leases_seem_expired() -> None:
     state, now_s = calls.state(nodes=1), names.AGENT_LEASE_EXPIRED_AFTER_S + 1
-    row = state.fleet.row_of("n0")
-    for lost, reason in (
-        (True, Reason.LEASES_LOST),
-        (False, Reason.AGENT_LEASE_EXPIRED),
-        (True, Reason.LEASES_LOST),
-    ):
+    for lost in (True, False, True):
         state.tick(now_s, leases_lost=lost)
-        assert state.fleet.blocked_by[row] == reason
+        expected = Reason.LEASES_LOST if lost else Reason.AGENT_LEASE_EXPIRED
+        assert state.fleet.blocked_by[state.fleet.row_of("n0")] == expected
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -149,19 +135,15 @@ async def test_a_bound_pod_holds_what_its_annotation_has(same: bool) -> None:
     server, state = Server(pod(uid="ours")), State()
     share = Share("main", "GPU-a", 0, 12 * Gi, None)
     placement = Placement("n1", (share,), (Peak("GPU-a", 0, 12 * Gi, 50, None),))
-    annotations = dict(binding.annotations_of(placement))
-    if not same:
-        annotations = {
-            names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-a", 0, resources(memory="6Gi")))
-        }
-    seen = pod(container("main", ratio=50), uid="ours", node="n1", annotations=annotations)
+    annotations = binding.annotations_of(placement)
+    seen = pod(ASKS, uid="ours", node="n1", annotations=annotations if same else held("6Gi"))
     server.watches[PODS] = [[event("MODIFIED", seen, "12")]]
-    async with running(server, state=state) as (_, state):
-        state.assume("ours", Assumed(placement, binding.annotations_of(placement), 9.0))
+    async with running(server, state):
+        state.assume("ours", Assumed(placement, annotations, 9.0))
         await until_async(lambda: state.is_bound("ours"))
         assert state.assumed_count == 0
-        (held,) = state.holders("n1")
-        assert (held.gpu, held.amount.memory_bytes) == ("GPU-a", (12 if same else 6) * Gi)
+        (holder,) = state.holders("n1")
+        assert (holder.gpu, holder.amount.memory_bytes) == ("GPU-a", (12 if same else 6) * Gi)
         state.forget("ours")
         assert state.is_bound("ours")
 
@@ -171,8 +153,8 @@ async def test_a_watch_resumes_at_its_last_version() -> None:
     bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "33"}}}
     server.watches[PODS] = [[event("ADDED", bound("u-1"), "11"), bookmark], [], 503, []]
     async with running(server) as (_, state):
-        await until_async(lambda: len(server.versions(PODS)) >= 5)
-        assert server.versions(PODS)[:5] == ["", "10", "33", "33", "33"]
+        await until_async(lambda: len(server.versions) >= 5)
+        assert server.versions[:5] == ["", "10", "33", "33", "33"]
         assert state.is_bound("u-1")
 
 
@@ -190,19 +172,17 @@ async def test_after_an_uncertain_watch_all_objects_are_relisted(code: int) -> N
 
 async def test_a_list_that_fails_is_reported_and_retried() -> None:
     server = Server()
-    server.refused[DEVICES] = 404
+    server.refused = DEVICES
     async with running(server) as (cache, _):
         await until_async(lambda: "devices: Refused" in cache.problems())
         assert not cache.synced
-        del server.refused[DEVICES]
+        server.refused = ""
         await cache.wait_synced()
         await until_async(lambda: not cache.problems())
 
 
 @pytest.mark.parametrize(("later_s", "expired"), [(39.0, False), (41.0, True), (-3600.0, False)])
-async def test_an_agents_first_lease_is_judged_by_the_agents_clock(
-    later_s: float, expired: bool
-) -> None:
+async def test_an_agents_first_lease_has_the_agents_time(later_s: float, expired: bool) -> None:
     """No other time is known, and a restarted process must not take an expired Lease as valid."""
     async with running(Server(), wall=lambda: RENEWED_S + later_s) as (cache, state):
         await cache.wait_synced()
@@ -215,8 +195,7 @@ def test_kube_schedulers_lease_is_reported_and_so_is_its_absence() -> None:
     leases = _Leases(lambda facts: None, lambda node: None, seen.append)
     metadata = {"namespace": names.NAMESPACE, "name": names.LEASE_KUBE_SCHEDULER}
     raw = {"metadata": metadata, "spec": {"holderIdentity": "a_1"}}
-    key = leases.observed(raw)
-    agent = leases.observed(lease("n0"))
+    key, agent = leases.observed(raw), leases.observed(lease("n0"))
     leases.listed({key, agent})
     assert seen == [SchedulerLease("a_1")]
     leases.deleted(lease("n0"))

@@ -9,7 +9,7 @@ import pytest
 
 from gpuslice.kube.log_lines import Format
 from scheduler import command_line
-from scheduler.command_line import PREFIX, policies
+from scheduler.command_line import PREFIX
 from scheduler.core.request import Policy
 from scheduler.service import Settings
 from tests.scheduler import commands
@@ -29,30 +29,25 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     return found
 
 
-def run(*arguments: str, **environment: str) -> tuple[int, str]:
-    variables = {PREFIX + name.upper(): value for name, value in environment.items()}
-    done = commands.run(*arguments, environment=variables)
-    assert isinstance(done.exit_code, int)
-    return done.exit_code, done.stdout + done.stderr
-
-
-def test_without_flags_there_are_the_defaults(served: list[Settings]) -> None:
-    assert run("serve")[0] == 0
-    assert served == [Settings()]
-
-
-def test_each_flag_has_a_variable_and_outranks_it(served: list[Settings]) -> None:
-    environment = {
-        "listen": "127.0.0.1:1",
-        "http": "off",
-        "policy": "koord-scheduler=spread gpuslice-scheduler=binpack",
-        "log_format": "json",
-        "verbose": "true",
-        "kubeconfig": "/k",
+def test_each_flag_has_a_default_and_a_variable_and_outranks_it(served: list[Settings]) -> None:
+    variables = {
+        "LISTEN": "127.0.0.1:1",
+        "HTTP": "off",
+        "POLICY": "koord-scheduler=spread gpuslice-scheduler=binpack",
+        "LOG_FORMAT": "json",
+        "VERBOSE": "true",
+        "KUBECONFIG": "/k",
     }
-    assert run("serve", **environment)[0] == 0
-    assert run("serve", "--listen", "[::1]:2", "--policy", "a=spread", **environment)[0] == 0
-    first, second = served
+    environment = {PREFIX + name: value for name, value in variables.items()}
+    flags = ("--listen", "[::1]:2", "--policy", "a=spread")
+    for done in (
+        commands.run("serve"),
+        commands.run("serve", environment=environment),
+        commands.run("serve", *flags, environment=environment),
+    ):
+        assert done.exit_code == 0
+    default, first, second = served
+    assert (default, default.policies) == (Settings(), {})
     assert first == Settings(
         kubeconfig="/k",
         listen=("127.0.0.1", 1),
@@ -65,30 +60,21 @@ def test_each_flag_has_a_variable_and_outranks_it(served: list[Settings]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("flag", "value", "must_be"),
     [
-        (("serve", "--listen", "x"), "--listen: invalid value 'x': must be HOST:PORT"),
-        (
-            ("serve", "--http", "a:70000"),
-            "--http: invalid value 'a:70000': must be HOST:PORT or off",
-        ),
-        (
-            ("serve", "--policy", "a=b"),
-            "--policy: invalid value 'a=b': must be NAME=binpack or NAME=spread",
-        ),
-        (("serve", "--policy", "=spread"), "--policy: invalid value '=spread': must be"),
-        (
-            ("serve", "--dialects", "kai"),
-            "--dialects: invalid value 'kai': must be koordinator, and any of kai, volcano, hami",
-        ),
+        ("--listen", "x", "HOST:PORT"),
+        ("--http", "a:70000", "HOST:PORT or off"),
+        ("--policy", "a=b", "NAME=binpack or NAME=spread"),
+        ("--policy", "=spread", "NAME=binpack or NAME=spread"),
+        ("--dialects", "kai", "koordinator, and any of kai, volcano, hami"),
     ],
 )
-def test_an_invalid_argument_is_refused_with_what_is_allowed(
-    arguments: tuple[str, ...], text: str, served: list[Settings]
+def test_an_invalid_flag_is_refused(
+    flag: str, value: str, must_be: str, served: list[Settings]
 ) -> None:
-    status, output = run(*arguments)
-    assert status == 2
-    assert f" {text}" in output
+    done = commands.run("serve", flag, value)
+    assert done.exit_code == 2
+    assert f" {flag}: invalid value {value!r}: must be {must_be}" in done.stderr
     assert served == []
 
 
@@ -100,10 +86,6 @@ def test_a_kubeconfig_that_is_not_there_is_named() -> None:
 
 
 def test_help_has_an_example_of_every_command() -> None:
-    text = run("--help")[1]
+    text = commands.run("--help").stdout
     for name in ("serve", "simulate", "uninstall"):
         assert f"python -m scheduler {name}" in text
-
-
-def test_without_arguments_there_are_no_policies() -> None:
-    assert policies("") == {}

@@ -16,10 +16,9 @@ from scheduler import endpoint as pages
 from scheduler.decisions.simulate import fleet, simulate
 from scheduler.decisions.state import State
 from scheduler.endpoint import PAGES, Address, Endpoint, is_local
+from scheduler.kubernetes import translate
 from scheduler.metrics import Metrics
 from tests.scheduler.objects import Gi, container, device, gpu, node, pod
-
-DEADLINE_S = 30.0
 
 
 class Cache:
@@ -28,17 +27,16 @@ class Cache:
     def __init__(self) -> None:
         self.synced = True
         self.wrong: list[str] = []
-        self.ages_s: dict[str, float] = {"pods": 3.0}
-        self.listed = {"pods": 2}
+        self.age_s = 3.0
 
     def problems(self) -> Sequence[str]:
         return self.wrong
 
     def ages(self) -> Mapping[str, float]:
-        return self.ages_s
+        return {"pods": self.age_s}
 
     def lists(self) -> Mapping[str, int]:
-        return self.listed
+        return {"pods": 2}
 
 
 Get = Callable[[str], Coroutine[Any, Any, tuple[int, str]]]
@@ -46,12 +44,12 @@ Get = Callable[[str], Coroutine[Any, Any, tuple[int, str]]]
 
 @asynccontextmanager
 async def serving(
-    cache: Cache, state: State | None = None, address: Address = ("127.0.0.1", 0)
+    cache: Cache | None = None, state: State | None = None, address: Address = ("127.0.0.1", 0)
 ) -> AsyncIterator[Get]:
-    endpoint = Endpoint(state or State(), cache, Metrics(), lambda: "on standby")
+    endpoint = Endpoint(state or State(), cache or Cache(), Metrics(), lambda: "on standby")
     served: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(endpoint.run(address, served.set_result))
-    async with asyncio.timeout(DEADLINE_S), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(30), aiohttp.ClientSession() as session:
 
         async def get(path: str) -> tuple[int, str]:
             async with session.get(f"http://{await served}{path}") as answer:
@@ -63,8 +61,16 @@ async def serving(
         await serving
 
 
+def two_nodes() -> State:
+    """n1 with a cordoned GPU and one that is half held, and n2 without an inventory."""
+    nodes = [{"kind": "Node", **each} for each in (node("n1", cordoned_gpus="GPU-b"), node("n2"))]
+    state = fleet([*nodes, device("n1", gpu("GPU-a", 0), gpu("GPU-b", 1))])
+    simulate(state, pod(container("main", ratio=50, core=30)))
+    return state
+
+
 async def test_ready_names_the_process_that_may_bind() -> None:
-    async with serving(Cache()) as get:
+    async with serving() as get:
         assert await get("/livez") == (200, "ok\n")
         assert await get("/readyz") == (200, "ok\non standby\n")
 
@@ -76,21 +82,16 @@ async def test_not_ready_gives_the_reasons() -> None:
         assert await get("/readyz") == (503, "nodes: cannot be listed\non standby\n")
         cache.wrong, cache.synced = [], False
         assert (await get("/readyz"))[1].startswith("the lists of pods, nodes and GPUs are not")
-        cache.synced, cache.ages_s = True, {"pods": 999.0}
+        cache.synced, cache.age_s = True, 999.0
         status, text = await get("/readyz")
         assert status == 503 and "pods: no message from the API server for 999 s" in text
         assert (await get("/livez"))[0] == 200
         assert "gpuslice_scheduler_ready 0.0" in (await get("/metrics"))[1]
 
 
-async def test_the_numbers_are_the_states_of_a_second_ago(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    nodes = [{"kind": "Node", **node(name)} for name in ("n1", "n2")]
-    nodes[0]["metadata"]["annotations"] = {names.ANNOTATION_CORDONED_GPUS: "GPU-b"}
-    state = fleet([*nodes, device("n1", gpu("GPU-a", 0), gpu("GPU-b", 1))])
-    simulate(state, pod(container("main", ratio=50, core=30)))
-    async with serving(Cache(), state) as get:
+async def test_the_numbers_are_the_states_of_a_second_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = two_nodes()
+    async with serving(state=state) as get:
 
         async def values() -> dict[str, float]:
             lines = (await get("/metrics"))[1].splitlines()
@@ -122,13 +123,35 @@ async def test_the_numbers_are_the_states_of_a_second_ago(
         assert not any(name.startswith("nodes") for name in empty)
 
 
+async def test_the_fleet_has_each_gpu_its_holders_and_the_problems() -> None:
+    state = two_nodes()
+    simulate(state, pod(container("main", ratio=50)), 1)
+    annotations = {names.ANNOTATION_DEVICE_ALLOCATED: "{"}
+    asks = pod(container("main", ratio=50), node="n2", annotations=annotations)
+    state.observe_pod(translate.pod(asks))
+    async with serving(state=state) as get:
+        whole = json.loads((await get("/debug/fleet"))[1])
+    n1, n2 = whole["nodes"]
+    assert (n1["name"], n1["reason"], n1["isolates"]) == ("n1", "FITS", True)
+    assert (n2["name"], n2["reason"], n2["gpus"]) == ("n2", "NO_DEVICE", [])
+    first, second = n1["gpus"]
+    holder = {"pod": "default/pod-u-1", "memory_bytes": 12 * Gi, "assumed": True}
+    assert first["holders"] == [
+        {**holder, "uid": "simulated-0", "core_percent": 30},
+        {**holder, "uid": "simulated-1", "core_percent": None},
+    ]
+    assert (first["granted_bytes"], first["shares_without_core"]) == (24 * Gi, 1)
+    assert second["usable"] is False and second["holders"] == []
+    (problem,) = whole["problems"]
+    assert (problem["node"], problem["pod"]) == ("n2", "default/pod-u-1")
+
+
 @pytest.mark.parametrize("nodes", [0, 1, 120])
 async def test_the_fleet_is_one_json_object(nodes: int) -> None:
-    found = [{"kind": "Node", **node(f"n{number}")} for number in range(max(nodes, 1))]
-    state = fleet(found)
+    state = fleet([{"kind": "Node", **node(f"n{number}")} for number in range(max(nodes, 1))])
     if not nodes:
         state.remove_node("n0")
-    async with serving(Cache(), state) as get:
+    async with serving(state=state) as get:
         whole = json.loads((await get("/debug/fleet"))[1])
         assert len(whole["nodes"]) == nodes and whole["problems"] == []
         one = json.loads((await get("/debug/fleet?node=n0"))[1])
@@ -143,7 +166,7 @@ async def test_the_fleet_is_for_the_pod_itself_alone(monkeypatch: pytest.MonkeyP
         return False
 
     monkeypatch.setattr(pages, "is_local", is_remote)
-    async with serving(Cache()) as get:
+    async with serving() as get:
         status, text = await get("/debug/fleet")
         assert (status, "kubectl port-forward" in text) == (403, True)
         assert (await get("/readyz"))[0] == 200
@@ -153,7 +176,7 @@ async def test_the_fleet_is_for_the_pod_itself_alone(monkeypatch: pytest.MonkeyP
 
 
 async def test_an_unknown_page_is_answered_with_the_existing_ones() -> None:
-    async with serving(Cache()) as get:
+    async with serving() as get:
         status, text = await get("/healthz")
         assert status == 404 and all(page in text for page in PAGES)
 
@@ -162,7 +185,7 @@ async def test_an_address_that_is_taken_is_tried_again(monkeypatch: pytest.Monke
     monkeypatch.setattr("scheduler.endpoint._RETRY_S", 0.05)
     taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = taken.sockets[0].getsockname()[1]
-    async with serving(Cache(), address=("127.0.0.1", port)) as get:
+    async with serving(address=("127.0.0.1", port)) as get:
         waiting = asyncio.create_task(get("/livez"))
         await asyncio.sleep(0.2)
         assert not waiting.done()

@@ -7,101 +7,90 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from gpuslice.kube.errors import KubeError
 from scheduler.events import AGAIN_S, BURST, NOTE_BYTES, PER_S, POD_NOTICE, Events, event
 from scheduler.kubernetes.facts import Problem
 from scheduler.kubernetes.requests import pending
 from scheduler.metrics import Metrics
 
+BROKEN = Problem("n1", "", "a GPU is gone")
 
-class Api:
-    """Accepts all POSTs, or refuses them."""
+
+class Scene:
+    """An API server that accepts all Events, or refuses them."""
 
     def __init__(self) -> None:
-        self.written: list[tuple[str, Any]] = []
+        self.now_s = 100.0
         self.refuses = False
+        self.written: list[tuple[str, Any]] = []
+        self.metrics = Metrics()
+        self.events = Events(self.post, self.metrics, lambda: self.now_s, "me")
 
     async def post(self, path: str, body: Any, *, timeout_s: float = 0) -> Any:
         if self.refuses:
             raise KubeError(403, "Forbidden", "no")
         self.written.append((path, body))
-        return body
 
-
-class Scene:
-    def __init__(self) -> None:
-        self.now_s = 100.0
-        self.api = Api()
-        self.metrics = Metrics()
-        self.events = Events(self.api.post, self.metrics, lambda: self.now_s, "me")
-
-    def report(self, *problems: Problem) -> list[Any]:
-        seen = len(self.api.written)
+    def report(self, *problems: Problem) -> int:
+        """Returns the number of Events that are written for these problems."""
+        seen = len(self.written)
         asyncio.run(self.events.problems(problems))
-        return self.api.written[seen:]
+        return len(self.written) - seen
 
     def count(self, outcome: str) -> float | None:
         labels = {"outcome": outcome}
         return self.metrics.registry.get_sample_value("gpuslice_scheduler_events_total", labels)
 
 
-def test_an_event_is_of_a_pod_or_of_a_node() -> None:
-    scene = Scene()
-    (path, of_pod), (other, of_node) = scene.report(
-        Problem("n1", "team/train", "unreadable", "u-1"), Problem("n1", "", "a GPU is gone")
-    )
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_an_event_is_of_a_pod_or_of_a_node(scene: Scene) -> None:
+    scene.report(Problem("n1", "team/train", "unreadable", "u-1"), BROKEN)
+    (path, of_pod), (other, of_node) = scene.written
     assert path == "/apis/events.k8s.io/v1/namespaces/team/events"
     assert other == "/apis/events.k8s.io/v1/namespaces/default/events"
-    assert of_pod["regarding"] == {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "name": "train",
-        "namespace": "team",
-        "uid": "u-1",
-    }
+    train = {"apiVersion": "v1", "kind": "Pod", "name": "train", "namespace": "team", "uid": "u-1"}
+    assert of_pod["regarding"] == train
     assert (of_pod["reason"], of_pod["note"]) == ("GPUShareUnclear", "unreadable")
     assert (of_node["regarding"]["kind"], of_node["regarding"]["uid"]) == ("Node", "n1")
     assert scene.count("written") == 2
 
 
-def test_the_same_problem_is_reported_once_an_hour() -> None:
-    scene, problem = Scene(), Problem("n1", "", "a GPU is gone")
-    assert len(scene.report(problem)) == 1
-    assert len(scene.report(problem)) == 0
+def test_the_same_problem_is_reported_once_an_hour(scene: Scene) -> None:
+    assert [scene.report(BROKEN), scene.report(BROKEN)] == [1, 0]
     scene.now_s += AGAIN_S
-    assert len(scene.report(problem)) == 1
+    assert scene.report(BROKEN) == 1
 
 
-def test_there_are_never_more_than_the_bucket_gives() -> None:
-    scene = Scene()
+def test_there_are_never_more_than_the_bucket_gives(scene: Scene) -> None:
     many = [Problem(f"n{n}", "", "broken") for n in range(BURST + 10)]
-    assert len(scene.report(*many)) == BURST
-    assert scene.count("dropped") == 10
+    assert (scene.report(*many), scene.count("dropped")) == (BURST, 10)
     scene.now_s += 2 / PER_S
-    assert len(scene.report(*many)) == 2
+    assert scene.report(*many) == 2
 
 
-def test_an_event_that_the_server_refuses_is_counted_and_dropped() -> None:
-    scene = Scene()
-    scene.api.refuses = True
-    assert scene.report(Problem("n1", "", "broken")) == []
-    assert scene.count("failed") == 1
+def test_an_event_that_the_server_refuses_is_counted_and_dropped(scene: Scene) -> None:
+    scene.refuses = True
+    assert (scene.report(BROKEN), scene.count("failed")) == (0, 1)
 
 
-def test_a_notice_is_an_event_of_its_pod() -> None:
-    scene = Scene()
+def test_a_notice_is_an_event_of_its_pod(scene: Scene) -> None:
     noticed = replace(pending({"metadata": {"uid": "u-1", "namespace": "n"}}), notices=["mps: no"])
     asyncio.run(scene.events.notices([noticed]))
-    ((_, body),) = scene.api.written
+    ((_, body),) = scene.written
     assert (body["reason"], body["type"], body["note"]) == (POD_NOTICE, "Normal", "mps: no")
     assert body["regarding"]["uid"] == "u-1"
 
 
-def test_a_second_installation_is_reported_on_the_lease() -> None:
-    scene = Scene()
+def test_a_second_installation_is_reported_on_the_lease(scene: Scene) -> None:
     for _ in range(2):
         asyncio.run(scene.events.second_installation("on standby; a_1 holds the Lease"))
-    ((path, body),) = scene.api.written
+    ((path, body),) = scene.written
     assert path.endswith("/namespaces/gpuslice-system/events")
     assert body["regarding"]["kind"] == "Lease"
 

@@ -17,6 +17,7 @@ from scheduler.kubernetes.facts import SchedulerLease
 from scheduler.kubernetes.leases import scheduler_lease
 from scheduler.leadership import ANSWERED_S, MIN_LEASE_S, POST_S, TIMEOUT_S, Leadership
 from tests.scheduler import virtual_time
+from tests.scheduler.virtual_time import now
 
 OURS, OTHER = "pod-a_1", "pod-b_1"
 WINDOW_S = MIN_LEASE_S - 2 * POST_S - 0.5
@@ -30,7 +31,7 @@ class Scene:
     def __init__(self) -> None:
         self.lists = 0
         self.list_s = 1.0
-        self.leadership = Leadership("pod-a", virtual_time.now, virtual_time.now)
+        self.leadership = Leadership("pod-a", now, now)
 
     async def list(self) -> None:
         self.lists += 1
@@ -38,29 +39,25 @@ class Scene:
 
     def see(self, holder: str, acquired_s: float = LONG_AGO_S, duration_s: float = 15.0) -> None:
         """The watch reports the Lease, renewed now."""
-        lease = SchedulerLease(holder, duration_s, acquired_s, virtual_time.now())
-        self.leadership.observe(lease)
+        self.leadership.observe(SchedulerLease(holder, duration_s, acquired_s, now()))
 
     async def renewed_until(
         self, when: Callable[[], bool], holder: str = OURS, **lease: float
     ) -> float:
         """Renews the Lease until the condition holds. Returns the seconds that it took."""
-        begun_s = virtual_time.now()
+        begun_s = now()
         while not when():
-            assert virtual_time.now() - begun_s < 100
+            assert now() - begun_s < 100
             self.see(holder, **lease)
             await asyncio.sleep(0.25)
-        return virtual_time.now() - begun_s
+        return now() - begun_s
 
-    async def leads(self) -> None:
-        await self.renewed_until(self.leadership.may_write)
+    async def leads(self, **lease: float) -> float:
+        """Returns the seconds until the process may write, without those of its list."""
+        return await self.renewed_until(self.leadership.may_write, OURS, **lease) - self.list_s
 
-    async def acquired(self, duration_s: float = 15.0) -> float:
-        """The Lease is acquired now. Returns the seconds until the process may write, without those
-        of its list."""
-        now_s = virtual_time.now()
-        lease: dict[str, Any] = {"acquired_s": now_s, "duration_s": duration_s}
-        return await self.renewed_until(self.leadership.may_write, **lease) - self.list_s
+    async def acquires(self, duration_s: float = 15.0) -> float:
+        return await self.leads(acquired_s=now(), duration_s=duration_s)
 
 
 @pytest.fixture(autouse=True)
@@ -94,28 +91,22 @@ async def test_it_binds_while_the_lease_names_its_pod_and_is_renewed(scene: Scen
     scene.see(OURS)
     assert leadership.may_write()
     assert scene.lists == 1
+    leadership.leaving = True
+    assert "is shutting down" in leadership.refusal() and not leadership.may_write()
 
 
-async def test_a_renewal_that_arrives_late_is_as_old_as_its_time(scene: Scene) -> None:
-    await scene.leads()
-    await asyncio.sleep(10)
-    renewed_s = virtual_time.now() - WINDOW_S - 0.1
-    scene.leadership.observe(SchedulerLease(OURS, 15.0, LONG_AGO_S, renewed_s))
-    assert not scene.leadership.may_write()
+ENDS: dict[str, SchedulerLease | None] = {
+    "deleted": None,
+    "released": SchedulerLease("", 15.0, LONG_AGO_S, 0.0),
+    "taken": SchedulerLease(OTHER, 15.0, LONG_AGO_S, 0.0),
+    "not timed": SchedulerLease(OURS, 15.0),
+}
 
 
-@pytest.mark.parametrize("ends", ["deleted", "released", "taken", "not timed"])
+@pytest.mark.parametrize("ends", ENDS)
 async def test_without_a_lease_that_names_its_pod_it_binds_nothing(scene: Scene, ends: str) -> None:
     await scene.leads()
-    match ends:
-        case "deleted":
-            scene.leadership.observe(None)
-        case "released":
-            scene.see("")
-        case "taken":
-            scene.see(OTHER)
-        case "not timed":
-            scene.leadership.observe(SchedulerLease(OURS, 15.0))
+    scene.leadership.observe(ENDS[ends])
     assert not scene.leadership.may_write()
     if ends == "taken":
         assert scene.leadership.status.startswith(f"on standby; {OTHER} holds the Lease")
@@ -126,33 +117,25 @@ async def test_without_a_lease_that_names_its_pod_it_binds_nothing(scene: Scene,
 
 
 @pytest.mark.parametrize("duration_s", [4.0, 15.0, 60.0])
-async def test_after_another_holder_it_waits_until_that_ones_writes_have_ended(
-    scene: Scene, duration_s: float
-) -> None:
+async def test_it_waits_until_another_holders_writes_end(scene: Scene, duration_s: float) -> None:
     await asyncio.sleep(100)
     scene.see(OTHER, duration_s=duration_s)
     await asyncio.sleep(1)
-    assert 0 <= await scene.acquired(duration_s) - (max(15.0, duration_s) - 1) <= 0.5
+    assert 0 <= await scene.acquires(duration_s) - (max(15.0, duration_s) - 1) <= 0.5
 
 
-@pytest.mark.parametrize("before", [OTHER, ""], ids=["expired", "released"])
-async def test_after_the_lease_is_acquired_it_waits_for_what_the_api_server_had_read(
-    scene: Scene, before: str
-) -> None:
-    """Of a process that was halted, or before the release."""
-
-    scene.see(OTHER)
-    await asyncio.sleep(100)
-    scene.see(before)
-    await asyncio.sleep(15 if before else 0)
-    assert 0 <= await scene.acquired() - ANSWERED_S <= 0.5
-
-
-async def test_after_its_start_it_waits_for_what_an_earlier_process_of_the_pod_sent(
-    scene: Scene,
-) -> None:
-    took_s = await scene.renewed_until(scene.leadership.may_write)
-    assert 0 <= took_s - (ANSWERED_S + scene.list_s) <= 0.5
+@pytest.mark.parametrize("before", ["expired", "released", "just started"])
+async def test_it_waits_for_what_was_sent_before(scene: Scene, before: str) -> None:
+    """The sender was halted, released the Lease, or was an earlier process of the pod."""
+    if before == "just started":
+        took_s = await scene.leads()
+    else:
+        scene.see(OTHER)
+        await asyncio.sleep(100)
+        scene.see(OTHER if before == "expired" else "")
+        await asyncio.sleep(15 if before == "expired" else 0)
+        took_s = await scene.acquires()
+    assert 0 <= took_s - ANSWERED_S <= 0.5
 
 
 async def test_a_restarted_kube_scheduler_begins_a_new_term(scene: Scene) -> None:
@@ -180,67 +163,55 @@ async def test_a_verb_waits_briefly_for_the_term_and_not_for_another_holder(scen
     scene.list_s = TIMEOUT_S / 2
     assert await scene.leadership.admit() == ""
     scene.see(OTHER)
-    begun_s = virtual_time.now()
+    begun_s = now()
     assert OTHER in await scene.leadership.admit()
-    assert virtual_time.now() == begun_s
+    assert now() == begun_s
     scene.leadership.observe(None)
     assert "no kube-scheduler holds" in await scene.leadership.admit()
-    assert virtual_time.now() == begun_s + TIMEOUT_S
+    assert now() == begun_s + TIMEOUT_S
 
 
-async def test_a_process_that_leaves_writes_nothing(scene: Scene) -> None:
-    await scene.leads()
-    scene.leadership.leaving = True
-    assert "is shutting down" in scene.leadership.refusal()
-
-
-async def test_calls_while_another_pod_holds_the_lease_are_of_a_second_installation(
-    scene: Scene,
-) -> None:
-    leadership = scene.leadership
+async def test_calls_beside_another_holder_are_of_a_second_installation(scene: Scene) -> None:
     await scene.leads()
 
-    async def called(for_s: float) -> None:
-        for _ in range(int(for_s / 5)):
+    async def is_reported(times: int, called: bool = True) -> bool:
+        """After so many renewals by the other pod, 5 s apart, each with a call."""
+        for _ in range(times):
             scene.see(OTHER)
-            leadership.record_call()
+            if called:
+                scene.leadership.record_call()
             await asyncio.sleep(5)
+        return scene.leadership.second_installation
 
-    await called(15)
-    assert not leadership.second_installation, "a failover takes as long"
-    await called(15)
-    assert leadership.second_installation
-    for _ in range(4):
-        scene.see(OTHER)
-        await asyncio.sleep(5)
-    assert not leadership.second_installation, "kube-scheduler does not call any more"
+    assert not await is_reported(3), "a failover takes as long"
+    assert await is_reported(3)
+    assert not await is_reported(4, called=False), "kube-scheduler does not call any more"
 
 
-def _raw(**spec: Any) -> dict[str, Any]:
-    metadata = {"namespace": names.NAMESPACE, "name": names.LEASE_KUBE_SCHEDULER}
-    return {"metadata": metadata, "spec": spec}
+OF_KUBE_SCHEDULER = {"namespace": names.NAMESPACE, "name": names.LEASE_KUBE_SCHEDULER}
+RENEWED = {
+    "holderIdentity": "a_1",
+    "leaseDurationSeconds": 15,
+    "acquireTime": "1970-01-01T00:00:01.500000Z",
+    "renewTime": "1970-01-01T00:00:02.000000Z",
+}
 
 
 @pytest.mark.parametrize(
-    ("raw", "lease"),
+    ("metadata", "spec", "lease"),
     [
-        (_raw(), SchedulerLease()),
+        (OF_KUBE_SCHEDULER, {}, SchedulerLease()),
+        (OF_KUBE_SCHEDULER, RENEWED, SchedulerLease("a_1", 15.0, 1.5, 2.0)),
         (
-            _raw(
-                holderIdentity="a_1",
-                leaseDurationSeconds=15,
-                acquireTime="1970-01-01T00:00:01.500000Z",
-                renewTime="1970-01-01T00:00:02.000000Z",
-            ),
-            SchedulerLease("a_1", 15.0, 1.5, 2.0),
-        ),
-        (
-            _raw(holderIdentity=None, leaseDurationSeconds="x", renewTime="yesterday"),
+            OF_KUBE_SCHEDULER,
+            {"holderIdentity": None, "leaseDurationSeconds": "x", "renewTime": "yesterday"},
             SchedulerLease(),
         ),
-        ({"metadata": {"namespace": "default", "name": names.LEASE_KUBE_SCHEDULER}}, None),
-        ({"metadata": {"namespace": names.NAMESPACE, "name": "agent-n"}}, None),
+        ({**OF_KUBE_SCHEDULER, "namespace": "default"}, {}, None),
+        ({**OF_KUBE_SCHEDULER, "name": "agent-n"}, {}, None),
     ],
 )
-def test_the_lease_is_read_tolerantly(raw: dict[str, Any], lease: SchedulerLease | None) -> None:
-    assert scheduler_lease(raw) == lease
+def test_the_lease_is_read_tolerantly(
+    metadata: dict[str, str], spec: dict[str, Any], lease: SchedulerLease | None
+) -> None:
+    assert scheduler_lease({"metadata": metadata, "spec": spec}) == lease

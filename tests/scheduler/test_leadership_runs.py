@@ -17,6 +17,7 @@ import pytest
 from scheduler.kubernetes.facts import SchedulerLease
 from scheduler.leadership import POST_S, Leadership
 from tests.scheduler import virtual_time
+from tests.scheduler.virtual_time import now
 
 LASTS_S = 600.0
 LEASE_S, RENEW_DEADLINE_S, RETRY_S = 15.0, 10.0, 2.0
@@ -30,7 +31,7 @@ class Cluster:
     chance: random.Random
     has_policy: bool
     lease: SchedulerLease = field(default_factory=SchedulerLease)
-    watches: list[asyncio.Queue[tuple[float, SchedulerLease]]] = field(default_factory=list)
+    watches: list[asyncio.Queue[SchedulerLease]] = field(default_factory=list)
     lists: dict[str, float] = field(default_factory=dict)
     landed: list[tuple[float, str]] = field(default_factory=list)
     posts: set[asyncio.Task[None]] = field(default_factory=set)
@@ -38,36 +39,31 @@ class Cluster:
     def write(self, lease: SchedulerLease) -> None:
         self.lease = lease
         for watch in self.watches:
-            watch.put_nowait((virtual_time.now(), lease))
+            watch.put_nowait(lease)
+
+    async def up_to(self, most_s: float) -> None:
+        await asyncio.sleep(self.chance.random() * most_s)
 
     async def post(self, writer: str) -> None:
-        """On its way for some seconds, then at the server."""
-        await asyncio.sleep(self.chance.random() * POST_S)
+        """It is on its way for some seconds, then at the server."""
+        await self.up_to(POST_S)
         if self.has_policy and self.chance.random() < 0.2:
-            await asyncio.sleep(self.chance.random() * 60)  # halted: the client's timer, too
+            await self.up_to(60)  # halted: the client's timer, too
         if not self.has_policy or self.lease.holder == writer:
-            await asyncio.sleep(self.chance.random() * POST_S)
-            self.landed.append((virtual_time.now(), writer))
+            await self.up_to(POST_S)
+            self.landed.append((now(), writer))
 
 
 class Pod:
     def __init__(self, cluster: Cluster, number: int) -> None:
         self.cluster, self.chance = cluster, cluster.chance
         self.identity = f"pod-{number}_x"
-        self.leadership = Leadership(f"pod-{number}", virtual_time.now, virtual_time.now)
-        watch: asyncio.Queue[tuple[float, SchedulerLease]] = asyncio.Queue()
-        watch.put_nowait((virtual_time.now(), cluster.lease))
-        cluster.watches.append(watch)
-        self.watch = watch
-        self.tasks = [
-            asyncio.create_task(each)
-            for each in (
-                self._elect(),
-                self._follow(),
-                self._bind(),
-                self.leadership.run(self._list),
-            )
-        ]
+        self.leadership = Leadership(f"pod-{number}", now, now)
+        self.watch: asyncio.Queue[SchedulerLease] = asyncio.Queue()
+        self.watch.put_nowait(cluster.lease)
+        cluster.watches.append(self.watch)
+        works = (self._elect(), self._follow(), self._bind(), self.leadership.run(self._list))
+        self.tasks = [asyncio.create_task(each) for each in works]
 
     async def end(self, drained: bool) -> None:
         for task in self.tasks:
@@ -75,12 +71,15 @@ class Pod:
         await asyncio.wait(self.tasks)
         self.cluster.watches.remove(self.watch)
         if drained and self.cluster.lease.holder == self.identity:
-            self.cluster.write(SchedulerLease("", 1.0, 0.0, virtual_time.now()))
+            self.cluster.write(SchedulerLease("", 1.0, 0.0, now()))
+
+    def _renew(self, acquired_s: float) -> None:
+        self.cluster.write(SchedulerLease(self.identity, LEASE_S, acquired_s, now()))
 
     async def _elect(self) -> None:
-        seen, seen_s, renewed_s = self.cluster.lease, virtual_time.now(), -1.0
+        seen, seen_s, renewed_s = self.cluster.lease, now(), -1.0
         while True:
-            now_s, lease = virtual_time.now(), self.cluster.lease
+            now_s, lease = now(), self.cluster.lease
             if lease != seen:
                 seen, seen_s = lease, now_s
             if lease.holder == self.identity:
@@ -88,29 +87,27 @@ class Pod:
                     return  # kube-scheduler exits
                 if self.chance.random() < 0.7:
                     renewed_s = now_s
-                    self.cluster.write(
-                        SchedulerLease(self.identity, LEASE_S, lease.acquired_s, now_s)
-                    )
+                    self._renew(lease.acquired_s)
             elif renewed_s > 0:
                 return  # it has lost the Lease, and exits
             elif not lease.holder or now_s - seen_s >= LEASE_S:
                 renewed_s = now_s
-                self.cluster.write(SchedulerLease(self.identity, LEASE_S, now_s, now_s))
+                self._renew(now_s)
             await asyncio.sleep(RETRY_S * (1 + 0.1 * self.chance.random()))
 
     async def _follow(self) -> None:
         while True:
-            _, lease = await self.watch.get()
+            lease = await self.watch.get()
             listed = self.chance.random() < 0.02
             if listed or self.chance.random() < 0.05:
-                await asyncio.sleep(self.chance.random() * 20)
+                await self.cluster.up_to(20)
             while listed and not self.watch.empty():
-                _, lease = self.watch.get_nowait()
+                lease = self.watch.get_nowait()
             self.leadership.observe(lease)
 
     async def _list(self) -> None:
-        self.listed_s = virtual_time.now()
-        await asyncio.sleep(self.chance.random() * 3)
+        self.listed_s = now()
+        await self.cluster.up_to(3)
 
     async def _bind(self) -> None:
         while True:
@@ -125,9 +122,8 @@ class Pod:
 async def _run(seed: int, has_policy: bool) -> Cluster:
     chance = random.Random(seed)
     cluster = Cluster(chance, has_policy)
-    pods = [Pod(cluster, number) for number in range(2)]
-    number = len(pods)
-    while virtual_time.now() < LASTS_S:
+    pods, number = [Pod(cluster, number) for number in range(2)], 2
+    while now() < LASTS_S:
         await asyncio.sleep(10 + chance.random() * 60)
         pod = pods.pop(chance.randrange(len(pods)))
         await pod.end(drained=has_policy and chance.random() < 0.5)

@@ -16,18 +16,19 @@ from scheduler.metrics import Metrics
 from tests.scheduler import calls
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_SETTLE_S", "_RETRY_S"):
-        monkeypatch.setattr(requeuer, name, 0)
-
-
-class Kube:
-    """Answers each patch with the next status; 200 once there are no more."""
+class Recording(Sampling):
+    """Also an API server, which answers each patch with the next status; 200 once there are no
+    more."""
 
     def __init__(self, *statuses: int) -> None:
-        self._statuses = list(statuses)
+        super().__init__(calls.state())
+        self.failures: list[str] = []
         self.patches: list[dict[str, Any]] = []
+        self.metrics = Metrics()
+        self._statuses = list(statuses)
+
+    def failed(self, uid: str) -> None:
+        self.failures.append(uid)
 
     async def patch(self, path: str, body: dict[str, Any], *, timeout_s: float) -> None:
         assert path.endswith("/pods/pod-a/status")
@@ -35,62 +36,51 @@ class Kube:
         if self._statuses:
             raise KubeError(self._statuses.pop(0), "", "")
 
-
-class Recording(Sampling):
-    def __init__(self) -> None:
-        super().__init__(calls.state())
-        self.failures: list[str] = []
-
-    def failed(self, uid: str) -> None:
-        self.failures.append(uid)
+    @property
+    def requeued(self) -> float | None:
+        name = "gpuslice_scheduler_requeued_pods_total"
+        return self.metrics.registry.get_sample_value(name, {"cause": "sample"})
 
 
-async def requeued(kube: Kube, *nominated: str | None) -> tuple[Recording, Metrics]:
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_SETTLE_S", "_RETRY_S"):
+        monkeypatch.setattr(requeuer, name, 0)
+
+
+async def writes(*statuses: int, nominated: str | None = "n1") -> Recording:
     """The writes for one pod, after they have ended."""
-    sampling, metrics, queue = Recording(), Metrics(), Unschedulable(calls.state())
+    found, queue = Recording(*statuses), Unschedulable(calls.state())
     missed: asyncio.Queue[Requeue] = asyncio.Queue()
-    made = requeuer.Requeuer(queue, sampling, kube, metrics, lambda: 0.0)  # type: ignore[arg-type]
+    kube: Any = found
+    made = requeuer.Requeuer(queue, found, kube, found.metrics, lambda: 0.0)
     running = asyncio.create_task(made.run(missed))
-    for each in nominated:
-        missed.put_nowait(Requeue(pending(calls.pod("a")), each))
+    missed.put_nowait(Requeue(pending(calls.pod("a")), nominated))
     for _ in range(100):
         await asyncio.sleep(0)
     running.cancel()
     await asyncio.wait([running])
-    return sampling, metrics
+    return found
 
 
-def count(metrics: Metrics) -> float | None:
-    name = "gpuslice_scheduler_requeued_pods_total"
-    return metrics.registry.get_sample_value(name, {"cause": "sample"})
-
-
-@pytest.mark.parametrize(
-    ("nominated", "status"),
-    [("n1", {"nominatedNodeName": "n1"}), ("", {"nominatedNodeName": None}), (None, None)],
-)
-async def test_a_pod_gets_the_node_nominated(
-    nominated: str | None, status: dict[str, Any] | None
-) -> None:
-    kube = Kube()
-    _, metrics = await requeued(kube, nominated)
-    (patch,) = kube.patches
-    assert patch.get("status") == status
-    assert patch["metadata"]["uid"] == "a" and len(patch["metadata"]["annotations"]) == 1
-    assert count(metrics) == 1
+async def test_a_pod_gets_the_node_nominated() -> None:
+    named, removed = {"nominatedNodeName": "n1"}, {"nominatedNodeName": None}
+    for nominated, status in (("n1", named), ("", removed), (None, None)):
+        found = await writes(nominated=nominated)
+        (patch,) = found.patches
+        assert patch.get("status") == status
+        assert patch["metadata"]["uid"] == "a" and len(patch["metadata"]["annotations"]) == 1
+        assert found.requeued == 1
 
 
 async def test_a_write_that_fails_is_repeated() -> None:
-    kube = Kube(500, 0)
-    sampling, metrics = await requeued(kube, "n1")
-    assert (len(kube.patches), sampling.failures, count(metrics)) == (3, [], 1)
-    kube = Kube(*[500] * 9)
-    sampling, metrics = await requeued(kube, "n1")
-    assert (len(kube.patches), sampling.failures) == (5, ["a"])
+    found = await writes(500, 0)
+    assert (len(found.patches), found.failures, found.requeued) == (3, [], 1)
+    found = await writes(*[500] * 9)
+    assert (len(found.patches), found.failures) == (5, ["a"])
 
 
 @pytest.mark.parametrize("status", [404, 409, 422])
 async def test_a_pod_that_is_gone_bound_or_replaced_is_left_alone(status: int) -> None:
-    kube = Kube(status)
-    sampling, _ = await requeued(kube, "n1")
-    assert (len(kube.patches), sampling.failures) == (1, ["a"])
+    found = await writes(status)
+    assert (len(found.patches), found.failures) == (1, ["a"])

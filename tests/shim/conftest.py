@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests import sanitizers
 from tests.shim.clients import SERVE_COMMANDS
 from tests.shim.region.core import Box
 from tests.simgpu.host import start, stop
+from tests.simgpu.peer import Peer
 from tests.support import GIB as GIB
 from tests.support import MIB as MIB
 from tests.support import ROOT
@@ -48,9 +49,9 @@ class Host:
         self, grant_dir: Path | None = None, *, preload: bool = True
     ) -> Mapping[str, str]:
         preloaded = sanitizers.preload(*([self.library] if preload else []))
-        inherited = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
         return {
-            **inherited,
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ.get("HOME", "/"),
             "LD_LIBRARY_PATH": str(self.driver_dir),
             **({"SIMGPU_DIR": str(self.sim_dir)} if self.sim_dir else {}),
             **({"LD_PRELOAD": preloaded} if preloaded else {}),
@@ -78,16 +79,9 @@ class Host:
         return done
 
     def python(
-        self,
-        program: str,
-        grant_dir: Path | None = None,
-        *,
-        preload: bool = True,
-        variables: Mapping[str, str] = {},
+        self, program: str, grant_dir: Path | None = None, **more: Any
     ) -> subprocess.CompletedProcess[str]:
-        return self.run(
-            [sys.executable, "-c", program], grant_dir, preload=preload, variables=variables
-        )
+        return self.run([sys.executable, "-c", program], grant_dir, **more)
 
     def serving(
         self, program: str, grant_dir: Path | None = None, *, preload: bool = True
@@ -111,36 +105,21 @@ class Grants:
 
     parent: Path
     context_bytes: int = 0
-    made: list[Path] = field(default_factory=list)
+    made: int = 0
 
     def make(
-        self,
-        *limits: int,
-        context_bytes: int | None = None,
-        code_bytes: int = 0,
-        managed_free: bool = False,
-        core_percent: int = 100,
-        created_ns: int = 0,
+        self, *limits: int, core_percent: int = 100, created_ns: int = 0, **fields: Any
     ) -> Path:
-        directory = self.parent / f"grant{len(self.made)}"
+        """fields: of each grant_file.Gpu."""
+        directory = self.parent / f"grant{self.made}"
+        self.made += 1
         directory.mkdir()
-        region.create(
-            directory,
-            [
-                grant_file.Gpu(
-                    uuid,
-                    limit,
-                    core_percent,
-                    minor,
-                    context_bytes=self.context_bytes if context_bytes is None else context_bytes,
-                    code_bytes=code_bytes,
-                    managed_free=managed_free,
-                )
-                for minor, ((uuid, _), limit) in enumerate(zip(GPUS, limits, strict=False))
-            ],
-            created_ns,
-        )
-        self.made.append(directory)
+        of_each = {"context_bytes": self.context_bytes, **fields}
+        gpus = [
+            grant_file.Gpu(uuid, limit, core_percent, minor, **of_each)
+            for minor, ((uuid, _), limit) in enumerate(zip(GPUS, limits, strict=False))
+        ]
+        region.create(directory, gpus, created_ns)
         return directory
 
 
@@ -149,30 +128,26 @@ def used(directory: Path, gpu: int = 0) -> int:
     return region.status(directory)[gpu].use.used_bytes
 
 
-def set_limit(directory: Path, *limits: int) -> None:
-    """Change a grant in place, as the node agent does."""
-    _change(
-        directory,
-        lambda gpus: [
-            grant_file.Gpu(gpu.uuid, limit, gpu.core_percent, gpu.minor)
-            for gpu, limit in zip(gpus, limits, strict=True)
-        ],
-    )
+def null_grant(directory: Path, limit_bytes: int = GIB) -> Path:
+    """Make a grant of the null driver's GPU in the directory."""
+    region.create(directory, [grant_file.Gpu(NULL_GPU, limit_bytes, 100, 0)])
+    return directory
 
 
-def set_share(directory: Path, core_percent: int) -> None:
-    """Change the share of each GPU in place."""
-    _change(directory, lambda gpus: [replace(gpu, core_percent=core_percent) for gpu in gpus])
+def taken(host: Host) -> int:
+    """The memory of the first GPU that is in use, of all processes."""
+    assert host.sim_dir is not None
+    with closing(Peer(host.sim_dir / "gpus" / "0.sock")) as peer:
+        return GPUS[0][1] - peer.free_bytes()
 
 
-def _change(
-    directory: Path, change: Callable[[Sequence[grant_file.Gpu]], Sequence[grant_file.Gpu]]
-) -> None:
+def change_grant(directory: Path, **fields: int) -> None:
+    """Change each of the grant's GPUs in place, as the node agent does."""
     path = directory / names.FILE_GRANT
     data = path.read_bytes()
     grant = grant_file.decode(data)
     assert grant is not None
-    gpus = change(grant.gpus)
+    gpus = [replace(gpu, **fields) for gpu in grant.gpus]  # type: ignore[arg-type]
     path.chmod(0o600)
     with path.open("r+b") as file:
         for write in grant_file.update(data, grant_file.Grant(grant.grant_id, gpus)):
@@ -192,7 +167,7 @@ def nothing_reported() -> Iterator[None]:
 @pytest.fixture
 def grants(request: pytest.FixtureRequest, tmp_path: Path) -> Grants:
     """Grants for the test's host: with the cost of a context there."""
-    as_on_a_gpu = {"gpu_host", "slow_gpu_host"} & {*request.fixturenames}
+    as_on_a_gpu = {"gpu_host", "slow_host"} & {*request.fixturenames}
     return Grants(tmp_path, CONTEXT_BYTES if as_on_a_gpu else 0)
 
 
@@ -249,30 +224,10 @@ def gpu_host(
 
 
 @pytest.fixture
-def slow_gpu_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
+def slow_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
     """A `gpu_host` on which an exited process's memory stays allocated for a while."""
     settings = AS_ON_A_GPU + "teardown_delay_s = 0.6\n"
     with simulated(build_dir, library, tmp_path, settings) as host:
-        yield host
-
-
-@pytest.fixture
-def slow_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
-    """A `host` on which an exited process's memory stays allocated for a while, as on hardware."""
-    with simulated(build_dir, library, tmp_path, "teardown_delay_s = 0.3\n") as host:
-        yield host
-
-
-@pytest.fixture(scope="session")
-def many_host(
-    build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Host]:
-    """A host with as many GPUs as a program's variables may limit: twice the maximum of a grant."""
-    gpus = "".join(
-        gpu_table(minor, f"GPU-5e1f0a70-0000-4000-8000-{minor:012x}", GIB)
-        for minor in range(names.ENVIRONMENT_MAX_GPUS)
-    )
-    with simulated(build_dir, library, tmp_path_factory.mktemp("many"), gpus=gpus) as host:
         yield host
 
 

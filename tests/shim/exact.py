@@ -1,4 +1,5 @@
-"""Compares, in a program, the container's charge with the GPU's memory in use."""
+"""Preludes of programs that compare, in a process of their own, the container's charge with the
+simulated GPU's memory in use."""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ def control(**request):
         daemon.connect(os.environ["SIMGPU_DIR"] + "/control.sock")
         daemon.sendall(json.dumps(request).encode() + bytes([10]))
         return json.loads(daemon.makefile().readline())
+def fail(call, code, count=1):
+    "The driver fails the next calls of that function."
+    assert control(op="fail", gpu=0, call=call, code=code, count=count)["ok"]
 def held(gpu=0):
     "What the gpu has given up, of all processes."
     return control(op="status")["gpus"][gpu]["used_bytes"]
@@ -27,6 +31,16 @@ def same(bytes, gpu=0, begun=begun):
     "The gpu holds that much more than at the beginning, and all of it is charged."
     seen = held(gpu) - begun, charged(gpu)
     assert seen == (bytes, bytes), (seen, bytes)
+compare = same
+def after(answer, bytes, *gpu):
+    "The call has succeeded, and then that much is held and charged."
+    given = must(answer) if isinstance(answer, tuple) else answer
+    compare(bytes, *gpu)
+    return given
+def refused(answer, bytes, code=OOM):
+    "The call has failed by that code, and that much is held and charged, as before."
+    assert answer[0] == code, answer
+    compare(bytes)
 """
 POOLS: Final = f"""{EXACT}
 CHUNK = 32 * MIB
@@ -49,6 +63,9 @@ def drop(*addresses):
         must(d.cuMemFreeAsync(address, 0))
 def sync():
     must(d.cuStreamSynchronize(0))
+def drop_now(*addresses):
+    drop(*addresses)
+    sync()
 default = must(d.cuDeviceGetDefaultMemPool(0))
 """
 GRAPHS: Final = f"""{POOLS}
@@ -90,8 +107,7 @@ import ctypes, random
 BLOCK = 2 * MIB
 L, H = d.CUmemLocationType, d.CUmemAllocationHandleType
 INVALID = d.CUresult.CUDA_ERROR_INVALID_VALUE
-FD, FABRIC = H.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, H.CU_MEM_HANDLE_TYPE_FABRIC
-NONE = H.CU_MEM_HANDLE_TYPE_NONE
+FD, NONE = H.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, H.CU_MEM_HANDLE_TYPE_NONE
 def prop(ordinal=0, kind=L.CU_MEM_LOCATION_TYPE_DEVICE, shareable=NONE):
     p = d.CUmemAllocationProp()
     p.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -99,8 +115,6 @@ def prop(ordinal=0, kind=L.CU_MEM_LOCATION_TYPE_DEVICE, shareable=NONE):
     return p
 def create(bytes, **options):
     return must(d.cuMemCreate(bytes, prop(**options), 0))
-def refused(bytes, **options):
-    return d.cuMemCreate(bytes, prop(**options), 0)[0] == OOM
 def reserve(bytes):
     return int(must(d.cuMemAddressReserve(bytes, 0, 0, 0)))
 def map(address, handle, bytes):
@@ -120,6 +134,7 @@ def took(bytes, gpu=0):
     "Since the beginning the gpu gave up that much, and all of it is charged."
     seen = held(gpu) - before[gpu][0], charged(gpu) - before[gpu][1]
     assert seen == (bytes, bytes), (seen, bytes)
+compare = took
 """
 SLOW: Final = """
 import threading, time
@@ -173,5 +188,6 @@ def kernel_params(function):
 def exact(expected=None, gpu=0):
     assert held(gpu) == charged(gpu), (held(gpu) - charged(gpu), "are not charged")
     assert expected is None or charged(gpu) == expected, charged(gpu) / MIB
+compare = exact
 """
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.shim.drivers import build
 from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
@@ -38,62 +39,34 @@ int main(void)
 """
 
 
-def _documented() -> tuple[str, str]:
+def test_the_documented_line_and_function_are_a_hook(tmp_path: Path, build_dir: Path) -> None:
     section = (ROOT / "CONTRIBUTING.md").read_text().split("## Add a hook")[1]
     line, function = re.findall(r"```c\n(.*?)```", section, re.DOTALL)
-    return line, function
+    shim, output = tmp_path / "shim", tmp_path / "build"
+    shutil.copytree(ROOT / "shim", shim)
+    subprocess.run(("cmake", f"-S{shim}", f"-B{output}"), capture_output=True, check=True)
 
+    def built() -> subprocess.CompletedProcess[str]:
+        command = ("cmake", "--build", output, "--parallel", "2", "--target", "vgpu")
+        return subprocess.run(command, text=True, capture_output=True, check=False)
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("contributing")
-    shutil.copytree(ROOT / "shim", directory / "shim")
-    return directory
-
-
-def _build(copy: Path) -> subprocess.CompletedProcess[str]:
-    commands: tuple[list[str | Path], ...] = (
-        ["cmake", "-S", copy / "shim", "-B", copy / "build"],
-        ["cmake", "--build", copy / "build", "--parallel", "2", "--target", "vgpu"],
-    )
-    for command in commands:
-        done = subprocess.run(command, text=True, capture_output=True, check=False)
-        if done.returncode != 0:
-            break
-    return done
-
-
-def test_the_documented_line_and_function_are_a_hook(copy: Path, build_dir: Path) -> None:
-    line, function = _documented()
-    hooks, subject = copy / "shim/src/loader/hooks.def", copy / "shim/src/hooks/cuda_memory.c"
+    hooks = shim / "src/loader/hooks.def"
     before = hooks.read_text()
     assert before.count("cuDriverGetVersion") == 0 and _FIRST_OF_NVML in before
     hooks.write_text(before.replace(_FIRST_OF_NVML, f"\n{line}{_FIRST_OF_NVML}", 1))
-
-    without_function = _build(copy)
+    without_function = built()
     assert without_function.returncode != 0
     assert "cuDriverGetVersion" in without_function.stdout + without_function.stderr
 
-    with subject.open("a") as file:
+    with (shim / "src/hooks/cuda_memory.c").open("a") as file:
         file.write(f"\n{function}")
-    built = _build(copy)
-    assert built.returncode == 0, built.stdout + built.stderr
+    complete = built()
+    assert complete.returncode == 0, complete.stdout + complete.stderr
 
-    source, program = copy / "program.c", copy / "program"
-    source.write_text(_PROGRAM)
     driver = build_dir / "lib" / "simgpu"
-    link = (f"-L{driver}", "-l:libcuda.so.1", "-ldl")
-    subprocess.run(["gcc", "-D_GNU_SOURCE", "-o", program, source, *link], check=True)
-
-    def said(**environment: str) -> str:
-        return subprocess.run(
-            [program],
-            env={"LD_LIBRARY_PATH": str(driver), **environment},
-            text=True,
-            capture_output=True,
-            check=True,
-        ).stdout
-
-    assert said() == "13000 13000 13000\n"
-    (library,) = (copy / "build").rglob("libvgpu.so")
-    assert said(LD_PRELOAD=str(library)) == "12080 12080 12080\n"
+    program = build(tmp_path / "program", _PROGRAM, f"-L{driver}", "-l:libcuda.so.1")
+    bare = {"LD_LIBRARY_PATH": str(driver)}
+    (library,) = output.rglob("libvgpu.so")
+    for environment, version in ((bare, 13000), ({**bare, "LD_PRELOAD": str(library)}, 12080)):
+        said = subprocess.check_output([program], env=environment, text=True)
+        assert said == f"{version} {version} {version}\n"

@@ -12,14 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import grant_file
 from shim import region
-from tests.shim.conftest import NULL_GPU, Host, used
+from tests.shim.conftest import GIB, Host, null_grant, used
 from tests.shim.drivers import SOURCES, build
 
 pytestmark = pytest.mark.sim
 
-_LIMIT_BYTES = 1 << 30
 _ROUNDS = 2000
 _WHOLE_RACE = "GPUSLICE_WHOLE_RACE" in os.environ
 """Unless it is set, more than two racers run fewer rounds: seconds instead of minutes."""
@@ -33,68 +31,59 @@ def program(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(program, SOURCES / "driver_program.c", *flags)
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    region.create(tmp_path, [grant_file.Gpu(NULL_GPU, _LIMIT_BYTES, 100, 0)])
-    return tmp_path
-
-
 @pytest.mark.parametrize("processes", [2, 4, 8, 16, 32, 64])
 def test_row_18_of_processes_that_race_for_the_last_block_one_wins(
-    null_host: Host, program: Path, directory: Path, processes: int
+    null_host: Host, program: Path, tmp_path: Path, processes: int
 ) -> None:
-    """Each racer's driver is as slow as its number, from 0 to a millisecond."""
+    """Each racer's driver is as slow as its number, from 0 to a millisecond. Without the library
+    each of them gets the block."""
     rounds = _ROUNDS if _WHOLE_RACE else min(_ROUNDS, 4000 // processes)
-    done = null_host.run([program, "race", str(processes), str(rounds)], directory)
-    assert done.stdout == f"0 {rounds} 0 {_LIMIT_BYTES}\n"
+    race, grant = (str(program), "race", str(processes)), null_grant(tmp_path)
+    assert null_host.run([*race, str(rounds)], grant).stdout == f"0 {rounds} 0 {GIB}\n"
+    if processes == 2:
+        assert null_host.run([*race, "50"], grant, preload=False).stdout.startswith("0 0 50 ")
 
 
-def test_without_the_library_every_process_gets_the_last_block(
-    null_host: Host, program: Path, directory: Path
-) -> None:
-    """The control: it is the library that the test above observes."""
-    done = null_host.run([program, "race", "2", "50"], directory, preload=False)
-    won_by_none, won_by_one, won_by_more, _ = map(int, done.stdout.split())
-    assert (won_by_none, won_by_one, won_by_more) == (0, 0, 50)
+def _everything_is_returned_after(null_host: Host, grant: Path, *command: str | Path) -> None:
+    null_host.run(command, grant)
+    null_host.run([command[0], "threads", "1"], grant)
+    assert used(grant) == _GRANULE_BYTES, "its own, and it has just ended"
 
 
 def test_after_three_thousand_kills_one_attach_finds_everything_returned(
-    null_host: Host, program: Path, directory: Path
+    null_host: Host, program: Path, tmp_path: Path
 ) -> None:
-    null_host.run([program, "kill", "3000", "8"], directory)
-    null_host.run([program, "threads", "1"], directory)
-    assert used(directory) == _GRANULE_BYTES, "its own, and it has just ended"
+    _everything_is_returned_after(null_host, null_grant(tmp_path), program, "kill", "3000", "8")
+
+
+def test_fork_while_another_thread_is_inside_an_allocation(
+    null_host: Host, program: Path, tmp_path: Path
+) -> None:
+    """Whatever lock the thread held, the child, which lacks that thread, continues."""
+    _everything_is_returned_after(null_host, null_grant(tmp_path), program, "fork", "300")
 
 
 def test_threads_that_start_cuda_at_once_share_one_slot(
-    null_host: Host, program: Path, directory: Path
+    null_host: Host, program: Path, tmp_path: Path
 ) -> None:
+    grant = null_grant(tmp_path)
     with subprocess.Popen(
         [program, "threads", "32"],
-        env=null_host.environment(directory),
+        env=null_host.environment(grant),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     ) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == f"{32 * _GRANULE_BYTES}\n"
-        assert (used(directory), len(region.holders(directory))) == (32 * _GRANULE_BYTES, 1)
+        assert (used(grant), len(region.holders(grant))) == (32 * _GRANULE_BYTES, 1)
         running.communicate("\n")
     assert running.returncode == 0
 
 
-def test_fork_while_another_thread_is_inside_an_allocation(
-    null_host: Host, program: Path, directory: Path
-) -> None:
-    """Whatever lock the thread held, the child, which lacks that thread, continues."""
-    null_host.run([program, "fork", "300"], directory)
-    null_host.run([program, "threads", "1"], directory)
-    assert used(directory) == _GRANULE_BYTES
-
-
 @pytest.mark.parametrize(
     ("limit", "operations", "most"),
-    [(_LIMIT_BYTES, 1_000_000, 8 << 20), (8 * _GRANULE_BYTES, 200_000, 1 << 20)],
+    [(GIB, 1_000_000, 8 << 20), (8 * _GRANULE_BYTES, 200_000, 1 << 20)],
     ids=["below the limit", "at the limit"],
 )
 def test_row_06_sixteen_threads_leave_nothing_and_are_never_charged_past_the_limit(
@@ -102,18 +91,18 @@ def test_row_06_sixteen_threads_leave_nothing_and_are_never_charged_past_the_lim
 ) -> None:
     """They allocate at the limit: small allocations alone, and fewer blocks than the threads could
     use."""
-    region.create(tmp_path, [grant_file.Gpu(NULL_GPU, limit, 100, 0)])
+    grant = null_grant(tmp_path, limit)
     with subprocess.Popen(
         [program, "storm", "16", str(operations), str(most)],
-        env=null_host.environment(tmp_path),
+        env=null_host.environment(grant),
         stdout=subprocess.PIPE,
         text=True,
     ) as running:
         while running.poll() is None:
-            assert used(tmp_path) <= limit
+            assert used(grant) <= limit
             time.sleep(0.0005)  # leaves the processors to the threads
         assert running.stdout is not None
         before, after, made, refused = map(int, running.stdout.read().split())
     assert (running.returncode, before, after) == (0, limit, limit)
     assert made > operations // 20
-    assert refused > 100 or limit == _LIMIT_BYTES
+    assert refused > 100 or limit == GIB

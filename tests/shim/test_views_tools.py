@@ -13,7 +13,7 @@ import pytest
 from gpuslice.contract import grant_file
 from shim import region
 from tests.shim.clients import CUDA, NVML
-from tests.shim.conftest import GIB, MIB, Grants, Host, set_limit
+from tests.shim.conftest import GIB, MIB, Grants, Host, change_grant
 from tests.shim.drivers import DRIVERS, build_driver
 from tests.shim.test_views_nvml import holding
 
@@ -50,8 +50,8 @@ def _numbers(text: str) -> tuple[int, int]:
 def test_row_29_every_view_agrees(host: Host, grants: Grants, build_dir: Path) -> None:
     """NVML's two versions, nvidia-smi, gpustat and nvitop; then CUDA, which itself takes some."""
     directory = grants.make(3 * GIB)
-    smi = [build_dir / "bin" / "nvidia-smi"]
-    query = ["--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits"]
+    smi = [str(build_dir / "bin" / "nvidia-smi")]
+    query = [*smi, "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits"]
     with holding(host, GIB, directory) as holder:
         total, used = _numbers(host.python(_NVML_VIEW, directory).stdout)
         assert (total, used >= GIB) == (3 * GIB, True)
@@ -70,12 +70,11 @@ def test_row_29_every_view_agrees(host: Host, grants: Grants, build_dir: Path) -
         table = host.run(smi, directory).stdout
         assert re.search(rf"{used // MIB}MiB /\s+{total // MIB}MiB", table)
         assert re.search(rf"\s{holder.pid}\s+C\s.*{used // MIB}MiB", table), table
-        first_line = host.run([*smi, *query], directory).stdout.splitlines()[0]
-        assert first_line == f"{total // MIB}, {used // MIB}"
-        program = f"{_CUDA_VIEW}\n{_NVML_VIEW}"
-        by_cuda, by_nvml = host.python(program, directory).stdout.splitlines()
-    assert _numbers(by_cuda) == _numbers(by_nvml)
-    assert _numbers(by_cuda)[1] >= used
+        said = host.run(query, directory).stdout.splitlines()
+        assert said[0] == f"{total // MIB}, {used // MIB}"
+        both = host.python(f"{_CUDA_VIEW}\n{_NVML_VIEW}", directory).stdout
+    by_cuda, by_nvml = map(_numbers, both.splitlines())
+    assert by_cuda == by_nvml and by_cuda[1] >= used
 
 
 def test_row_28_no_argument_crashes_and_nothing_underflows(
@@ -83,20 +82,17 @@ def test_row_28_no_argument_crashes_and_nothing_underflows(
 ) -> None:
     """NULL reaches the driver; use above a lowered limit is shown as full; and so back."""
     directory = grants.make(2 * GIB)
-    host.python(
-        CUDA
-        + """
+    without = f"""{CUDA}
 import ctypes
 library = ctypes.CDLL("libcuda.so.1")
 place, pointer = ctypes.c_size_t(7), ctypes.byref
 answers = [library.cuMemGetInfo_v2(None, None), library.cuMemGetInfo_v2(pointer(place), None),
            library.cuMemGetInfo_v2(None, pointer(place)), library.cuMemGetInfo(None, None)]
-assert set(answers) <= {0, 1}, answers
-""",
-        directory,
-    )
+assert set(answers) <= {{0, 1}}, answers
+"""
+    host.python(without, directory)
     with holding(host, GIB, directory):
-        set_limit(directory, 512 * MIB)
+        change_grant(directory, limit_bytes=512 * MIB)
         assert _numbers(host.python(_NVML_VIEW, directory).stdout) == (512 * MIB, 512 * MIB)
         first = _gpustat(host, directory)[0]
         assert (first["memory.total"], first["memory.used"]) == (512, 512)
@@ -104,13 +100,13 @@ assert set(answers) <= {0, 1}, answers
         assert _numbers(said[0]) == (512 * MIB, 512 * MIB)
         table = host.run([build_dir / "bin" / "nvidia-smi"], directory).stdout
         assert "512MiB /    512MiB" in table
-        set_limit(directory, 2 * GIB)
+        change_grant(directory, limit_bytes=2 * GIB)
         total, used = _numbers(host.python(_NVML_VIEW, directory).stdout)
         assert (total, GIB <= used < 2 * GIB) == (2 * GIB, True)
 
 
 def test_row_28_a_null_argument_shows_no_more_than_the_limit(library: Path, tmp_path: Path) -> None:
-    """Over a driver that allows it."""
+    """The driver below allows it."""
     host = Host(library, build_driver(tmp_path, DRIVERS / "musl_driver.c").parent)
     region.create(tmp_path, [grant_file.Gpu(f"GPU-{'aa' * 16}", GIB, 100, 0)])
     host.python(
@@ -132,21 +128,17 @@ for given in ((1, 1), (1, 0), (0, 1), (0, 0)):
 
 def test_free_is_never_more_than_the_gpu_has(host: Host, grants: Grants) -> None:
     """A neighbour holds what the limit would still allow: GPU 0 has 4 GiB."""
-    directory = grants.make(3 * GIB)
-    with holding(host, 3 * GIB, None):
-        host.python(
-            f"""{CUDA}{NVML}
+    program = f"""{CUDA}{NVML}
 free, total = must(d.cuMemGetInfo())
 assert total == 3 * GIB and 0 < free <= GIB, free
 memory = pynvml.nvmlDeviceGetMemoryInfo(gpu(0))
 assert (memory.total, memory.free) == (total, free), memory
-""",
-            directory,
-        )
+"""
+    with holding(host, 3 * GIB, None):
+        host.python(program, grants.make(3 * GIB))
 
 
 def test_row_04_without_a_limit_everything_is_the_drivers(host: Host) -> None:
-    """Every query, with the library and without: the same answers."""
     program = f"""{CUDA}{NVML}
 must(d.cuMemAlloc(GIB))
 print(must(d.cuMemGetInfo()), [must(d.cuDeviceTotalMem(i)) for i in range(2)])

@@ -14,21 +14,15 @@ from simgpu.state_dir import StateDir
 from simgpu.wire import Role
 from tests.simgpu.peer import Peer
 from tests.support import GIB as GIB
-from tests.support import ROOT, until
+from tests.support import ROOT, run, until
 
 PLAIN = ROOT / "tests" / "plain_host.toml"
 
 
 def simgpu(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """`python -m simgpu ...`, as on a command line."""
-    return subprocess.run(
-        [sys.executable, "-m", "simgpu", *map(str, arguments)],
-        cwd=ROOT,
-        text=True,
-        capture_output=True,
-        check=False,
-        env={key: value for key, value in os.environ.items() if key != "SIMGPU_DIR"},
-    )
+    environ = {key: value for key, value in os.environ.items() if key != "SIMGPU_DIR"}
+    return run(sys.executable, "-m", "simgpu", *arguments, env=environ)
 
 
 def start(directory: Path, *options: str | Path) -> subprocess.Popen[bytes]:
@@ -58,10 +52,9 @@ class Host:
     _peers: list[Peer] = field(default_factory=list)
 
     def up(self) -> None:
-        plain = () if "--config" in self.options else ("--config", PLAIN)
         if self._daemon is not None:
             self._daemon.wait()
-        self._daemon = start(self.directory, *plain, *self.options)
+        self._daemon = start(self.directory, "--config", PLAIN, *self.options)
 
     def down(self) -> None:
         """Also asserts that no client input was unexpected to the daemon."""
@@ -120,14 +113,7 @@ class Host:
         }
 
     def run(self, *command: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            list(map(str, command)),
-            cwd=ROOT,
-            env={**self.env(), **environ},
-            text=True,
-            capture_output=True,
-            check=False,
-        )
+        return run(*command, env={**self.env(), **environ})
 
     def python(self, code: str) -> str:
         """The output of a Python program over the libraries."""
@@ -136,10 +122,9 @@ class Host:
         return done.stdout
 
     def program(self, module: str, *arguments: str, **environ: str) -> None:
-        """A program of this package, which makes its own checks and ends with status 0."""
-        done = self.run(
-            sys.executable, "-m", f"tests.simgpu.programs.{module}", *arguments, **environ
-        )
+        """A program of tests.simgpu.programs, which makes its own checks and ends with status 0."""
+        name = f"tests.simgpu.programs.{module}"
+        done = self.run(sys.executable, "-m", name, *arguments, **environ)
         assert done.returncode == 0, done.stderr
 
     def smi(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -13,39 +13,32 @@ from simgpu import cdi, config, device_nodes
 
 HOST = config.load(config.DEFAULT_FILE)
 SOCKETS = {gpu.minor: Path(f"/d/gpus/{gpu.minor}.sock") for gpu in HOST.gpus}
-READ_ONLY = ["bind", "ro", "nosuid", "nodev"]
+FILES = ("libcuda.so.1", "libnvidia-ml.so.1", "nvidia-smi")
 
 
 def driver_in(directory: Path) -> cdi.Driver:
-    return cdi.Driver(
-        directory / "libcuda.so.1", directory / "libnvidia-ml.so.1", directory / "nvidia-smi"
-    )
+    return cdi.Driver(*(directory / name for name in FILES))
+
+
+def mounts(*places: tuple[Path, str], options: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Keys are this machine's path and the one inside."""
+    shared = ["bind", "ro", "nosuid", "nodev", *options]
+    made = [{"hostPath": str(host), "containerPath": at, "options": shared} for host, at in places]
+    return {"containerEdits": {"mounts": made}}
 
 
 def test_a_device_is_one_gpu_and_brings_the_driver(tmp_path: Path) -> None:
-    def mount(host: object, inside: str, *options: str) -> dict[str, Any]:
-        return {"hostPath": str(host), "containerPath": inside, "options": [*READ_ONLY, *options]}
+    inside = [f"{cdi.library_dir()}/{name}" for name in FILES[:2]] + ["/usr/bin/nvidia-smi"]
 
-    libraries = cdi.library_dir()
+    def device(minor: int, uuid: str) -> dict[str, Any]:
+        socket = (SOCKETS[minor], f"/dev/simgpu/{minor}.sock")
+        return {"name": uuid, **mounts(socket, options=("noexec",))}
+
     assert cdi.spec(HOST.gpus, SOCKETS, driver_in(tmp_path)) == {
         "cdiVersion": "0.6.0",
         "kind": "nvidia.com/gpu",
-        "devices": [
-            {
-                "name": gpu.uuid,
-                "containerEdits": {
-                    "mounts": [mount(SOCKETS[gpu.minor], f"/dev/simgpu/{gpu.minor}.sock", "noexec")]
-                },
-            }
-            for gpu in HOST.gpus
-        ],
-        "containerEdits": {
-            "mounts": [
-                mount(tmp_path / "libcuda.so.1", f"{libraries}/libcuda.so.1"),
-                mount(tmp_path / "libnvidia-ml.so.1", f"{libraries}/libnvidia-ml.so.1"),
-                mount(tmp_path / "nvidia-smi", "/usr/bin/nvidia-smi"),
-            ]
-        },
+        "devices": [device(gpu.minor, gpu.uuid) for gpu in HOST.gpus],
+        **mounts(*zip((tmp_path / name for name in FILES), inside, strict=True)),
     }
 
 
@@ -65,12 +58,10 @@ def test_device_nodes_are_those_of_a_driver(tmp_path: Path) -> None:
     assert (os.major(numbers), os.minor(numbers)) == (195, 0)
 
 
-def test_no_symlink_is_left_in_a_path(tmp_path: Path) -> None:
+def test_the_drivers_files_have_no_symlink_in_their_path_and_are_missed(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    assert driver_in(tmp_path / "link").libcuda == tmp_path.resolve() / "real" / "libcuda.so.1"
-
-
-def test_what_was_not_built_is_named(tmp_path: Path) -> None:
-    (tmp_path / "libcuda.so.1").touch()
-    assert driver_in(tmp_path).missing == (tmp_path / "libnvidia-ml.so.1", tmp_path / "nvidia-smi")
+    (tmp_path / "real" / FILES[0]).touch()
+    found = driver_in(tmp_path / "link")
+    assert found.libcuda == tmp_path.resolve() / "real" / FILES[0]
+    assert found.missing == tuple(tmp_path.resolve() / "real" / name for name in FILES[1:])

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.simgpu.host import Host
-from tests.simgpu.programs import cuda_programs
 from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
 
 
-@pytest.mark.parametrize("name", cuda_programs.PROGRAMS)
+@pytest.mark.parametrize("name", ["devices", "fill_the_gpu", "contexts"])
 def test_cuda_bindings(driver_host: Host, name: str) -> None:
     driver_host.program("cuda_programs", name)
 
@@ -24,20 +23,13 @@ def test_cuda_bindings(driver_host: Host, name: str) -> None:
 @pytest.mark.parametrize(
     ("visible", "left"),
     [
-        ("0", "0"),
-        ("1", "1"),
-        ("1,0", "10"),
-        ("1,7,0", "1"),
-        ("0,0", "0"),
+        *[("0", "0"), ("1", "1"), ("1,0", "10"), ("1,7,0", "1"), ("0,0", "0")],
         ("GPU-5e1f0a70-0000-4000-8000-000000000001", "1"),
-        ("GPU-5e1f0a70", "none"),
-        ("", "none"),
-        ("-1", "none"),
-        ("all", "none"),
+        *[("GPU-5e1f0a70", "none"), ("", "none"), ("-1", "none"), ("all", "none")],
     ],
 )
-def test_visible_devices(driver_host: Host, visible: str, left: str) -> None:
-    driver_host.program("cuda_programs", "visible_devices", left, CUDA_VISIBLE_DEVICES=visible)
+def test_visible_devices(idle_host: Host, visible: str, left: str) -> None:
+    idle_host.program("cuda_programs", "visible_devices", left, CUDA_VISIBLE_DEVICES=visible)
 
 
 def test_without_gpus(build_dir: Path, tmp_path: Path) -> None:
@@ -47,17 +39,16 @@ def test_without_gpus(build_dir: Path, tmp_path: Path) -> None:
 
 def lose(host: Host, end: Callable[[], None]) -> None:
     """A program of a GPU that is lost while it waits for an hour's kernel."""
-    child = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "tests.simgpu.programs.cuda_programs", "lose_the_gpu"],
         cwd=ROOT,
         env=host.env(),
         text=True,
         stdout=subprocess.PIPE,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n", child.wait()
-    end()
-    child.communicate()
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n", child.wait()
+        end()
     assert child.returncode == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -48,20 +49,18 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_bytes_end_their_own_connection_only(shared_host: Host, data: bytes) -> None:
-    good = shared_host.connect(0)
+def test_hostile_bytes_end_their_own_connection_only(host: Host) -> None:
+    good = host.connect(0)
     context = good.make(Op.CONTEXT_CREATE)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bad:
-        bad.settimeout(30)
-        bad.connect(str(shared_host.socket(0)))
-        try:
-            bad.sendall(data)
-            bad.shutdown(socket.SHUT_WR)
-            assert bad.recv(1) == b""
-        except (ConnectionResetError, BrokenPipeError):
-            pass
-    good.make(Op.MEMORY_ALLOC, context, GIB)
+    for name, data in HOSTILE.items():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bad:
+            bad.settimeout(30)
+            bad.connect(str(host.socket(0)))
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                bad.sendall(data)
+                bad.shutdown(socket.SHUT_WR)
+                assert bad.recv(1) == b"", name
+        good.make(Op.MEMORY_ALLOC, context, GIB)
 
 
 def test_one_process_may_not_take_every_descriptor(host: Host) -> None:
@@ -73,14 +72,12 @@ def test_one_process_may_not_take_every_descriptor(host: Host) -> None:
     assert child.poll() is None
 
 
-def test_permissions_to_connect(shared_host: Host) -> None:
-    modes = {
-        path: stat.S_IMODE(path.stat().st_mode) for path in shared_host.directory.rglob("*.sock")
-    }
+def test_permissions_to_connect(host: Host) -> None:
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in host.directory.rglob("*.sock")}
     assert modes == {
-        shared_host.socket(0): 0o666,
-        shared_host.socket(1): 0o666,
-        shared_host.directory / "control.sock": 0o600,
+        host.socket(0): 0o666,
+        host.socket(1): 0o666,
+        host.directory / "control.sock": 0o600,
     }
 
 
@@ -89,19 +86,20 @@ def test_up_twice_is_up_once(host: Host) -> None:
     again = simgpu("up", "--dir", host.directory, "--config", PLAIN)
     assert again.returncode == 0, again.stderr
     assert (host.directory / "pid").read_text() == pid
-    other = simgpu("up", "--dir", host.directory, "--gpu", "1GiB")
-    assert other.returncode == 1
-    assert "is up with other GPUs" in other.stderr
-    foreground = simgpu("up", "--foreground", "--dir", host.directory, "--config", PLAIN)
-    assert foreground.returncode == 1
-    assert "a daemon runs here already" in foreground.stderr
+    for options, refusal in (
+        (["--gpu", "1GiB"], "is up with other GPUs"),
+        (["--foreground", "--config", PLAIN], "a daemon runs here already"),
+    ):
+        refused = simgpu("up", "--dir", host.directory, *options)
+        assert refused.returncode == 1
+        assert refusal in refused.stderr
 
 
 def test_down_leaves_what_is_not_its_own(sim_dir: Path) -> None:
     sim_dir.mkdir()
     (sim_dir / "mine").touch()
-    assert simgpu("up", "--dir", sim_dir).returncode == 0
-    assert simgpu("down", "--dir", sim_dir).returncode == 0
+    for command in ("up", "down"):
+        assert simgpu(command, "--dir", sim_dir).returncode == 0
     assert [path.name for path in sim_dir.iterdir()] == ["mine"]
 
 

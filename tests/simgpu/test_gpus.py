@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,15 @@ TOTAL = 1 << 20
 
 
 def gpu_of(**changes: object) -> Gpu:
+    return shared_gpu(**changes)[0]
+
+
+def shared_gpu(**changes: object) -> tuple[Gpu, Any]:
+    """Return the GPU, and the memory that it shares with the programs."""
     host = replace(HOST, **changes)  # type: ignore[arg-type]
-    return Gpu(host, host.gpus[0], board.Board(host, bytearray(board.SHARED_BYTES)))
+    memory = bytearray(board.SHARED_BYTES)
+    gpu = Gpu(host, host.gpus[0], board.Board(host, memory))
+    return gpu, board.STRUCTS["sim_shared"].from_buffer(memory)
 
 
 def refused(status: Status) -> pytest.RaisesExc[GpuError]:
@@ -67,9 +75,7 @@ def test_two_clients_share_the_pool_and_own_their_parts() -> None:
 
 
 def test_a_channel_is_given_again_once_its_work_is_dropped() -> None:
-    memory = bytearray(board.SHARED_BYTES)
-    gpu = Gpu(HOST, HOST.gpus[0], board.Board(HOST, memory))
-    shared = board.STRUCTS["sim_shared"].from_buffer(memory)
+    gpu, shared = shared_gpu()
     one, two = gpu.join(1), gpu.join(2)
     (context, first), (_, second), (_, third) = (gpu.context_create(one) for _ in range(3))
     assert (first, second, third) == (0, 1, 2)
@@ -94,9 +100,7 @@ def test_a_gpu_has_a_limit_of_contexts() -> None:
 
 
 def test_utilization_is_the_share_of_the_second_before_the_last_look() -> None:
-    memory = bytearray(board.SHARED_BYTES)
-    gpu = Gpu(HOST, HOST.gpus[0], board.Board(HOST, memory))
-    shared = board.STRUCTS["sim_shared"].from_buffer(memory)
+    gpu, shared = shared_gpu()
     _, channel = gpu.context_create(gpu.join(7))
     shared.board.now_ns = 100 * SECOND_NS
     assert gpu.utilization() == (0, 0)

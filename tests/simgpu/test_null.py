@@ -18,9 +18,9 @@ MIB, OUT_OF_MEMORY, INVALID = 2**20, 2, 1
 context = ctypes.c_void_p()
 assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
 assert cuda.cuCtxSetCurrent(context) == 0
-def take(size, call=cuda.cuMemAlloc_v2, *stream):
+def take(size):
     address = ctypes.c_uint64()
-    code = call(ctypes.byref(address), ctypes.c_size_t(size), *stream)
+    code = cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
     return address.value if code == 0 else -code
 def give(address):
     return cuda.cuMemFree_v2(ctypes.c_uint64(address))
@@ -28,24 +28,6 @@ def free():
     left, total = ctypes.c_size_t(), ctypes.c_size_t()
     assert cuda.cuMemGetInfo_v2(ctypes.byref(left), ctypes.byref(total)) == 0
     return left.value
-"""
-
-
-def run(build_dir: Path, code: str, **environment: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM + code],
-        env={**os.environ, "LD_LIBRARY_PATH": str(build_dir / "lib" / "null"), **environment},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_fills_and_empties(build_dir: Path) -> None:
-    run(
-        build_dir,
-        """
 held = [take(size) for size in (2 * MIB + 1, 1)]
 assert free() == 2 * MIB
 assert take(2 * MIB + 1) == -OUT_OF_MEMORY
@@ -59,6 +41,10 @@ for address in held:
     assert give(address) == INVALID
 assert free() == 8 * MIB
 assert take(0) == -INVALID
-""",
-        NULL_DRIVER_BYTES=str(8 << 20),
-    )
+"""
+
+
+def test_fills_and_empties(build_dir: Path) -> None:
+    environ = {"LD_LIBRARY_PATH": str(build_dir / "lib/null"), "NULL_DRIVER_BYTES": str(8 << 20)}
+    command = [sys.executable, "-c", _PROGRAM]
+    subprocess.run(command, env={**os.environ, **environ}, check=True)

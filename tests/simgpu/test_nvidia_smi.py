@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 
 import pytest
 
 from tests.simgpu.host import GIB, Host
+from tests.support import run
 
 pytestmark = pytest.mark.sim
 
@@ -79,15 +79,15 @@ def test_refusals_name_what_is_wrong(
 
 def test_no_driver(idle_host: Host) -> None:
     assert idle_host.build_dir is not None
-    program = str(idle_host.build_dir / "bin" / "nvidia-smi")
-    without = {**idle_host.env(), "SIMGPU_DIR": "/absent"}
-    done = subprocess.run([program], env=without, text=True, capture_output=True, check=False)
-    assert done.returncode == 9
-    assert "couldn't communicate with the NVIDIA driver" in done.stdout
+    program = idle_host.build_dir / "bin" / "nvidia-smi"
     bare = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
-    done = subprocess.run([program], env=bare, text=True, capture_output=True, check=False)
-    assert done.returncode == 12
-    assert "couldn't find libnvidia-ml.so" in done.stdout
+    for environ, status, message in (
+        ({**idle_host.env(), "SIMGPU_DIR": "/absent"}, 9, "couldn't communicate with the NVIDIA"),
+        (bare, 12, "couldn't find libnvidia-ml.so"),
+    ):
+        done = run(program, env=environ)
+        assert done.returncode == status
+        assert message in done.stdout
 
 
 def test_a_lost_gpu(driver_host: Host) -> None:

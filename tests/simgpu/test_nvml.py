@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -30,23 +31,18 @@ def code(function, *arguments):
     return 0
 """
 
+WITH_GPU = "nvmlInit()\nh = nvmlDeviceGetHandleByIndex(0)"
+BEFORE_INIT = "lib = ctypes.CDLL('libnvidia-ml.so.1')"
 
-def evaluate(host: Host, body: str) -> Any:
-    """Runs `body` after nvmlInit in a process of its own; returns what it assigns to `out`."""
-    program = f"{PRELUDE}\nnvmlInit()\nh = nvmlDeviceGetHandleByIndex(0)\n{body}\nprint(repr(out))"
-    return ast.literal_eval(host.python(program))
+
+def evaluate(host: Host, body: str, begin: str = WITH_GPU) -> Any:
+    """What `body` assigns to `out`, in a process of its own."""
+    return ast.literal_eval(host.python(f"{PRELUDE}\n{begin}\n{body}\nprint(repr(out))"))
 
 
 def evaluate_each(host: Host, expressions: Iterable[str]) -> Any:
     """Value of each expression, all of one process."""
     return evaluate(host, "out = {" + ", ".join(f"{e!r}: {e}" for e in expressions) + "}")
-
-
-def raw(host: Host, body: str) -> Any:
-    """The same, before nvmlInit, with the library itself as `lib`."""
-    return ast.literal_eval(
-        host.python(f"{PRELUDE}\nlib = ctypes.CDLL('libnvidia-ml.so.1')\n{body}\nprint(repr(out))")
-    )
 
 
 def test_a_gpu_describes_itself(idle_host: Host) -> None:
@@ -84,42 +80,34 @@ def test_a_gpu_describes_itself(idle_host: Host) -> None:
 
 def test_queries_about_processes_list_those_of_the_whole_host(driver_host: Host) -> None:
     """The unfiltered list, which a library in front must hide: the processes of the whole host."""
-    empty = evaluate(
-        driver_host,
-        "out = (nvmlDeviceGetRunningProcessDetailList(h, nvmlProcessDetailList_v1, 0),"
-        " code(nvmlDeviceGetProcessUtilization, h, 0),"
-        " code(nvmlDeviceGetProcessesUtilizationInfo, h, 0),"
-        " nvmlDeviceGetBAR1MemoryInfo(h).bar1Used)",
-    )
-    assert empty == ([], *[pynvml.NVML_ERROR_NOT_FOUND] * 2, 0)
+    details = "nvmlDeviceGetRunningProcessDetailList(h, nvmlProcessDetailList_v1, 0)"
+    loads = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
+    bar1 = "nvmlDeviceGetBAR1MemoryInfo(h).bar1Used"
+    nothing = {details: [], bar1: 0}
+    nothing |= {f"code({load}, h, 0)": pynvml.NVML_ERROR_NOT_FOUND for load in loads}
+    assert evaluate_each(driver_host, nothing) == nothing
     one, _ = driver_host.peer(f"alloc={10 * GIB}")
     two, _ = driver_host.peer(f"alloc={5 * GIB}")
-    details, loads, infos, bar1 = evaluate(
-        driver_host,
-        """
-details = nvmlDeviceGetRunningProcessDetailList(h, nvmlProcessDetailList_v1, 0)
-out = ({d.pid: d.usedGpuMemory for d in details},
-       {s.pid: s.smUtil for s in nvmlDeviceGetProcessUtilization(h, 0)},
-       {s.pid: s.smUtil for s in nvmlDeviceGetProcessesUtilizationInfo(h, 0)},
-       nvmlDeviceGetBAR1MemoryInfo(h).bar1Used)""",
-    )
-    assert details == {one.pid: 10 * GIB, two.pid: 5 * GIB}
-    assert loads == infos == {one.pid: 0, two.pid: 0}
-    assert bar1 == 4 << 20
+    all_of_them = {
+        f"{{d.pid: d.usedGpuMemory for d in {details}}}": {one.pid: 10 * GIB, two.pid: 5 * GIB},
+        **{
+            f"{{s.pid: s.smUtil for s in {load}(h, 0)}}": {one.pid: 0, two.pid: 0} for load in loads
+        },
+        bar1: 4 << 20,
+    }
+    assert evaluate_each(driver_host, all_of_them) == all_of_them
 
 
 def test_a_gpu_is_found_by_each_of_its_names(idle_host: Host) -> None:
     names = ["00000000:65:00.0", "0000:65:00.0", "65:00.0", "0:65:0.0"]
-    found = evaluate(
-        idle_host,
-        f"out = [nvmlDeviceGetMinorNumber(nvmlDeviceGetHandleByPciBusId(n)) for n in {names}]"
-        f" + [nvmlDeviceGetMinorNumber(nvmlDeviceGetHandleByUUID({UUID_1!r}))]",
-    )
-    assert found == [1] * 5
+    handles = [f"nvmlDeviceGetHandleByPciBusId({name!r})" for name in names]
+    handles.append(f"nvmlDeviceGetHandleByUUID({UUID_1!r})")
+    expected = {f"nvmlDeviceGetMinorNumber({handle})": 1 for handle in handles}
+    assert evaluate_each(idle_host, expected) == expected
 
 
 def test_a_gpu_under_load_shows_it_in_its_readings(driver_host: Host) -> None:
-    gpu, celsius, milliwatt = evaluate(
+    readings = evaluate(
         driver_host,
         """
 import time
@@ -132,11 +120,11 @@ out = (nvmlDeviceGetUtilizationRates(h).gpu, nvmlDeviceGetTemperature(h, 0),
        nvmlDeviceGetPowerUsage(h))
 """,
     )
-    assert (gpu, celsius, milliwatt) == (100, 70, 400_000)
+    assert readings == (100, 70, 400_000)
 
 
 def test_codes_of_refusal(idle_host: Host) -> None:
-    uuid = "pynvml.nvmlLib.nvmlDeviceGetUUID(h, ctypes.create_string_buffer(10), 10)"
+    short = "pynvml.nvmlLib.nvmlDeviceGetUUID(h, ctypes.create_string_buffer(10), 10)"
     expected = {
         "code(nvmlDeviceGetHandleByIndex, 2)": pynvml.NVML_ERROR_INVALID_ARGUMENT,
         "code(nvmlDeviceGetHandleByUUID, 'GPU-x')": pynvml.NVML_ERROR_NOT_FOUND,
@@ -145,14 +133,14 @@ def test_codes_of_refusal(idle_host: Host) -> None:
         "code(nvmlDeviceGetMemoryInfo, h, 1)": pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
         "code(nvmlDeviceGetTemperature, h, 1)": pynvml.NVML_ERROR_INVALID_ARGUMENT,
         "code(nvmlDeviceGetFanSpeed, h)": pynvml.NVML_ERROR_NOT_SUPPORTED,
-        uuid: pynvml.NVML_ERROR_INSUFFICIENT_SIZE,
+        short: pynvml.NVML_ERROR_INSUFFICIENT_SIZE,
         "pynvml.nvmlLib.nvmlDeviceGetMemoryInfo(h, None)": pynvml.NVML_ERROR_INVALID_ARGUMENT,
     }
     assert evaluate_each(idle_host, expected) == expected
 
 
 def test_before_init_and_after_shutdown(idle_host: Host) -> None:
-    assert raw(
+    codes = evaluate(
         idle_host,
         """
 n = ctypes.c_uint()
@@ -161,43 +149,39 @@ def ask():
 out = [*ask(), lib.nvmlShutdown(), lib.nvmlInit_v2(), lib.nvmlInit(), lib.nvmlShutdown(), *ask(),
        lib.nvmlShutdown(), *ask(), lib.nvmlSystemGetCudaDriverVersion(ctypes.byref(n)), n.value]
 """,
-    ) == [1, 1, 0, 0, 0, 0, 0, 3, 0, 1, 1, 1, 2]
+        BEFORE_INIT,
+    )
+    assert codes == [1, 1, 0, 0, 0, 0, 0, 3, 0, 1, 1, 1, 2]
 
 
-def test_one_socket_one_gpu(driver_host: Host) -> None:
+def test_one_socket_one_gpu(driver_host: Host, tmp_path: Path) -> None:
     """A container sees it so: the one injected GPU is index 0, and keeps its minor."""
-    gpus = driver_host.directory / "container" / "gpus"
-    gpus.mkdir(parents=True)
-    (gpus / "1.sock").symlink_to(driver_host.socket(1))
-    (gpus / "stale.sock").touch()
-    try:
-        out = raw(
-            driver_host,
-            f"""
-os.environ["SIMGPU_DIR"] = "{gpus.parent}"
+    (tmp_path / "gpus").mkdir()
+    (tmp_path / "gpus/1.sock").symlink_to(driver_host.socket(1))
+    (tmp_path / "gpus/stale.sock").touch()
+    found = evaluate(
+        driver_host,
+        f"""
+os.environ["SIMGPU_DIR"] = "{tmp_path}"
 nvmlInit()
 h = nvmlDeviceGetHandleByIndex(0)
 out = (nvmlDeviceGetCount(), nvmlDeviceGetUUID(h), nvmlDeviceGetMinorNumber(h),
        code(nvmlDeviceGetHandleByUUID, {UUID_0!r}))
 """,
-        )
-    finally:
-        (gpus / "1.sock").unlink()
-        (gpus / "stale.sock").unlink()
-        gpus.rmdir()
-        gpus.parent.rmdir()
-    assert out == (1, UUID_1, 1, pynvml.NVML_ERROR_NOT_FOUND)
+        BEFORE_INIT,
+    )
+    assert found == (1, UUID_1, 1, pynvml.NVML_ERROR_NOT_FOUND)
 
 
 def test_a_lost_gpu(driver_host: Host) -> None:
     driver_host.fault("lose", gpu=1)
-    assert evaluate(
-        driver_host,
-        f"""
-out = (nvmlDeviceGetCount(), code(nvmlDeviceGetHandleByIndex, 1),
-       code(nvmlDeviceGetHandleByUUID, {UUID_1!r}), code(nvmlDeviceGetMemoryInfo, h))
-""",
-    ) == (2, pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_IS_LOST, 0)
+    expected = {
+        "nvmlDeviceGetCount()": 2,
+        "code(nvmlDeviceGetHandleByIndex, 1)": pynvml.NVML_ERROR_GPU_IS_LOST,
+        f"code(nvmlDeviceGetHandleByUUID, {UUID_1!r})": pynvml.NVML_ERROR_GPU_IS_LOST,
+        "code(nvmlDeviceGetMemoryInfo, h)": 0,
+    }
+    assert evaluate_each(driver_host, expected) == expected
 
 
 def test_the_recovery_action_is_the_field_that_a_fault_sets(driver_host: Host) -> None:
@@ -207,14 +191,16 @@ def field(number):
     return found.nvmlReturn, found.valueType, found.value.uiVal
 out = field(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), field(NVML_FI_DEV_RESET_STATUS)[0]
 """
-    other = pynvml.NVML_ERROR_NOT_SUPPORTED
-    unsigned = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-    assert evaluate(driver_host, ask) == ((0, unsigned, 0), other)
+
+    def is_reported(action: int) -> None:
+        expected = (0, pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, action)
+        assert evaluate(driver_host, ask) == (expected, pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    is_reported(0)
     driver_host.fault("recovery", "drain-and-reset")
-    drain = pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET
-    assert evaluate(driver_host, ask) == ((0, unsigned, drain), other)
+    is_reported(pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET)
     driver_host.fault("recovery", "none")
-    assert evaluate(driver_host, ask) == ((0, unsigned, 0), other)
+    is_reported(0)
 
 
 def test_a_gpu_that_does_not_answer_delays_no_call_about_another(driver_host: Host) -> None:

@@ -47,11 +47,10 @@ def test_a_compiler_reads_the_same_in_the_headers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [1, 3, 10_000], ids=["bytewise", "in-threes", "whole"])
 def test_requests_come_out_however_the_bytes_come_in(step: int) -> None:
-    stream = b"".join(request.encode() for request in REQUESTS)
-    trailing = REQUESTS[0].encode()[:-1]
+    first = REQUESTS[0].encode()
+    data = b"".join(request.encode() for request in REQUESTS) + first[:-1]
     reader, out = Reader(), []
-    data = stream + trailing
     for at in range(0, len(data), step):
         out += list(reader.feed(data[at : at + step]))
     assert out == REQUESTS
-    assert list(reader.feed(REQUESTS[0].encode()[-1:])) == [REQUESTS[0]]
+    assert list(reader.feed(first[-1:])) == [REQUESTS[0]]

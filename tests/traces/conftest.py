@@ -1,19 +1,22 @@
-"""The recordings of traces/data, and a simulated GPU to replay them on."""
+"""The recordings of traces/data, and their replays on a simulated GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import pytest
 
 from tests.support import GIB
 from traces import host
-from traces.replay import Recording, load
+from traces.replay import Outcome, Recording, Replay, load
 from traces.trace import files
+from traces.watch import Watch
 
+Gpu: TypeAlias = Mapping[str, str]
+"""The environment of programs on the simulated GPU."""
 GPU_BYTES: Final = 17 * GIB
 """Two recorded GPUs, and more, so that the library must refuse and not the simulated GPU."""
 
@@ -22,6 +25,13 @@ GPU_BYTES: Final = 17 * GIB
 class Loaded:
     recording: Recording
     scripts: Path
+
+    def replayed(self, directory: Path, gpu: Gpu, share: float = 1.0) -> Outcome:
+        """share: the limit, as a part of the recorded GPU's memory."""
+        limit_bytes = int(self.recording.memory_bytes * share)
+        directory.mkdir(exist_ok=True)
+        with Watch(host.UUID, gpu) as watch:
+            return Replay(self.recording, self.scripts, directory, limit_bytes, watch).run(gpu)
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +49,6 @@ def loaded(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 
 
 @pytest.fixture(scope="session")
-def gpu(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """The environment of programs on the simulated GPU."""
+def gpu(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpu]:
     with host.simulated(tmp_path_factory.mktemp("gpu"), GPU_BYTES) as environment:
         yield environment

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support import ROOT
-from tests.traces.conftest import Loaded
-from tests.traces.test_replay import MOST_CHARGE_ERROR_BYTES, replayed
+from tests.support import run
+from tests.traces.conftest import Gpu, Loaded
+from tests.traces.test_replay import MOST_CHARGE_ERROR_BYTES
 from traces.replay import load
 from traces.trace import Call, read
 
@@ -61,48 +59,39 @@ assert d.cuMemAlloc(2**50)[0] == d.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 """
 
 
-def recorded(gpu: Mapping[str, str], directory: Path, *command: str, status: int = 0) -> list[Path]:
-    done = subprocess.run(
-        [sys.executable, "-m", "traces", "record", "--output", directory, "--", *command],
-        cwd=ROOT,
-        env=gpu,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def recorded(gpu: Gpu, directory: Path, program: str, status: int = 0) -> list[Path]:
+    record = (sys.executable, "-m", "traces", "record", "--output", directory)
+    done = run(*record, "--", sys.executable, "-c", program, env=gpu)
     assert done.returncode == status, done
     return sorted(directory.glob("*.trace.gz"))
 
 
-def test_a_recorded_program_is_replayed_without_a_difference(
-    gpu: Mapping[str, str], tmp_path: Path
-) -> None:
-    (trace,) = recorded(gpu, tmp_path, sys.executable, "-c", _PROGRAM)
+def calls_of(trace: Path) -> list[Call]:
+    return [each for each in read(trace).items if isinstance(each, Call)]
+
+
+def test_a_recorded_program_is_replayed_without_a_difference(gpu: Gpu, tmp_path: Path) -> None:
+    (trace,) = recorded(gpu, tmp_path, _PROGRAM)
     it = Loaded(load([trace], tmp_path), tmp_path)
     assert it.recording.calls > 3 * 19 * 5
     assert not it.recording.skipped
-    outcome = replayed(it, tmp_path, gpu)
+    outcome = it.replayed(tmp_path, gpu)
     assert outcome.differences == []
     assert outcome.charge_error_bytes <= MOST_CHARGE_ERROR_BYTES
-    threads = {each.thread for each in read(trace).items if isinstance(each, Call)}
-    assert len(threads) == 4
+    assert len({each.thread for each in calls_of(trace)}) == 4
     text = gzip.decompress(trace.read_bytes())
     assert b"secret" not in text, "no code, no names and no memory"
     assert b" cuModuleGetFunction 0 a=& b=0x" in text and b" c=@ > a=0x" in text
 
 
-def test_each_process_has_a_trace_also_one_that_is_killed(
-    gpu: Mapping[str, str], tmp_path: Path
-) -> None:
+def test_each_process_has_a_trace_also_one_that_is_killed(gpu: Gpu, tmp_path: Path) -> None:
     program = f"""
 import subprocess, sys
 subprocess.run([sys.executable, "-c", {_PROGRAM!r} + "os.kill(os.getpid(), signal.SIGKILL)"])
 {_PROGRAM}
 raise SystemExit(3)
 """
-    traces = recorded(gpu, tmp_path, sys.executable, "-c", program, status=3)
-    assert len(traces) == 2
-    calls = [[each for each in read(path).items if isinstance(each, Call)] for path in traces]
-    assert len(calls[0]) == len(calls[1]) > 200
+    one, two = traces = recorded(gpu, tmp_path, program, status=3)
+    assert len(calls_of(one)) == len(calls_of(two)) > 200
     ends = [b"\n# end us=" in gzip.decompress(path.read_bytes()) for path in traces]
     assert sorted(ends) == [False, True]

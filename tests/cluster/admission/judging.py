@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from gpuslice.contract import names
 from gpuslice.contract.dialects import DIALECTS
@@ -14,9 +15,8 @@ from scheduler.dialects.reading import RequestError
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes import requests
 from tests.cluster.installing import serve
-from tests.cluster.server import Answer, Server
+from tests.cluster.server import Answer, Json, Server
 
-Json = dict[str, Any]
 PODS: Final = "/api/v1/namespaces/default/pods"
 DRY: Final = "?dryRun=All"
 MUTATES: Final = "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
@@ -37,6 +37,27 @@ def verdict(raw: Json, enabled: Enabled = DEFAULT) -> str:
     except RequestError as error:
         return str(error)
     return ""
+
+
+def agreed(
+    server: Server, make: Callable[[random.Random], Json], seed: int, count: int, enabled: Enabled
+) -> tuple[int, int, int]:
+    """Both accept, or both refuse, each of the random pods, unless the API server itself refuses
+    it. Returns the numbers of accepted ones, of refused ones, and of those with the same text:
+    of several errors each judge may report another first."""
+    chance, accepted, refused, same = random.Random(seed), 0, 0, 0
+    for _ in range(count):
+        raw = make(chance)
+        answer, text = tried(server, raw), verdict(raw, enabled)
+        if answer.done:
+            # As the API server writes it: "1k" for 1000.
+            assert verdict(answer.body, enabled) == "", raw
+            accepted += 1
+        elif answer.policy:
+            assert text, (answer.text, raw)
+            refused += 1
+            same += answer.text == text
+    return accepted, refused, same
 
 
 def policies(*options: str) -> list[Json]:

@@ -12,6 +12,8 @@ from tests.requests import kai_rows
 from tests.requests.pods import HALF, Json, asking, of_kai, of_volcano, pod
 from tests.requests.rows import MEMORY, NUMBER, VCORES, VMEMORY, VNUMBER, VPERCENT
 
+Values = tuple[object, ...]
+
 _OLD: Final = {new: old for old, new in names.DEPRECATED_RESOURCES.items()}
 _PERCENTS: Final = (0, 1, 50, 99, 100, 101, 150, 200, 300, 1600, 1700, 2000)
 _BYTES: Final = (
@@ -19,44 +21,39 @@ _BYTES: Final = (
     *("281474976710656", "281474976710657", "4503599627370497", "5Pi", "1Ei"),
     "9223372036854775807",
 )
-_GPUS: Final = (0, 1, 2, 3, 4, 16, 17, "1k")
 _FRACTIONS: Final = ("500m", "1500m", "0.1", "99.5", "100500m", "1e2")
 """The API server accepts these only under the old names."""
 _FOREIGN: Final = (*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY)
-_ASKED: Final[dict[str, tuple[object, ...]]] = {
+_ASKED: Final[dict[str, Values]] = {
     names.RESOURCE_GPU: _PERCENTS,
     names.RESOURCE_CORE: _PERCENTS,
     names.RESOURCE_MEMORY_RATIO: _PERCENTS,
     names.RESOURCE_MEMORY: _BYTES,
-    names.RESOURCE_SHARED: _GPUS,
+    names.RESOURCE_SHARED: (0, 1, 2, 3, 4, 16, 17, "1k"),
 }
-_OTHERS: Final[dict[str, tuple[object, ...]]] = {
+_OTHERS: Final[dict[str, Values]] = {
     **dict.fromkeys(_FOREIGN, (0, 1, 100)),
-    **{
-        old: (*(_ASKED.get(new) or (0, 1, 100)), *_FRACTIONS)
-        for new, old in _OLD.items()
-        if new != names.RESOURCE_MEMORY
-    },
-    _OLD[names.RESOURCE_MEMORY]: (*_BYTES, *_FRACTIONS),
+    **{old: (*_ASKED.get(new, (0, 1, 100)), *_FRACTIONS) for new, old in _OLD.items()},
 }
+_VALUES: Final[dict[str, Values]] = {
+    names.LABEL_ISOLATION_PROVIDER: (names.ISOLATION_PROVIDER, "HAMi-core", "mps", ""),
+    names.ANNOTATION_POLICY: ("binpack", "spread", "Spread", ""),
+}
+_UNSUPPORTED: Final = (names.ANNOTATION_JOINT_ALLOCATE, names.ANNOTATION_PARTITION_SPEC)
 
 
 def any_of_koordinator(chance: random.Random) -> Json:
+    def drawn(key: str, often: float) -> Json:
+        return {key: chance.choice(_VALUES[key])} if chance.random() < often else {}
+
     containers = [_any_container(f"c{n}", chance) for n in range(chance.choice((1, 1, 1, 2)))]
     if chance.random() < 0.3:
-        containers.append({**_any_container("i0", chance), "init": True})
-        if chance.random() < 0.5:
-            containers[-1]["restartPolicy"] = "Always"
-    labels, annotations = {}, {}
-    if chance.random() < 0.2:
-        values = (names.ISOLATION_PROVIDER, "HAMi-core", "mps", "")
-        labels[names.LABEL_ISOLATION_PROVIDER] = chance.choice(values)
-    if chance.random() < 0.2:
-        values = ("binpack", "spread", "Spread", "")
-        annotations[names.ANNOTATION_POLICY] = chance.choice(values)
+        always = {"restartPolicy": "Always"} if chance.random() < 0.5 else {}
+        containers.append({**_any_container("i0", chance), "init": True, **always})
+    labels = drawn(names.LABEL_ISOLATION_PROVIDER, 0.2)
+    annotations = drawn(names.ANNOTATION_POLICY, 0.2)
     if chance.random() < 0.1:
-        keys = (names.ANNOTATION_JOINT_ALLOCATE, names.ANNOTATION_PARTITION_SPEC)
-        annotations[chance.choice(keys)] = chance.choice(("{}", ""))
+        annotations[chance.choice(_UNSUPPORTED)] = chance.choice(("{}", ""))
     return pod(*containers, labels=labels, annotations=annotations)
 
 
@@ -67,7 +64,7 @@ def _any_container(name: str, chance: random.Random) -> Json:
     return asking(asked, name)
 
 
-_VOLCANOS: Final[dict[str, tuple[object, ...]]] = {
+_VOLCANOS: Final[dict[str, Values]] = {
     MEMORY: (0, 1, 1024, "8Gi", "100Mi", "2k"),
     NUMBER: (0, 1, 16, 17),
     VNUMBER: (0, 1, 2, 17),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import now
-from tests.cluster.server import MERGE_PATCH, Server
+from tests.cluster.server import Server
 
 _COLLECTION: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
 PATH: Final = f"{_COLLECTION}/{names.LEASE_KUBE_SCHEDULER}"
@@ -19,7 +19,7 @@ _RENEW_S: Final = 1.0
 def write(server: Server, holder: str, **spec: Any) -> None:
     """Changes the Lease, or creates it."""
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": now(), **spec}
-    answer = server.ask("PATCH", PATH, {"spec": spec}, MERGE_PATCH)
+    answer = server.patch(PATH, {"spec": spec})
     if answer.status == 404:
         metadata = {"name": names.LEASE_KUBE_SCHEDULER}
         answer = server.ask("POST", _COLLECTION, {"metadata": metadata, "spec": spec})
@@ -31,12 +31,16 @@ def delete(plane: ControlPlane) -> None:
         server.ask("DELETE", PATH)
 
 
+def holder(server: Server) -> str:
+    """ "" if there is none."""
+    return str(server.get(PATH).get("spec", {}).get("holderIdentity") or "")
+
+
 def writer(server: Server) -> str:
     """The Lease's holder, whose Bindings the API server accepts; one is made if there is none."""
-    holder = str(server.ask("GET", PATH).body.get("spec", {}).get("holderIdentity") or "")
-    if not holder:
-        write(server, holder := "tests_1", acquireTime=now())
-    return holder
+    if not (found := holder(server)):
+        write(server, found := "tests_1", acquireTime=now())
+    return found
 
 
 class KubeScheduler:
@@ -47,12 +51,6 @@ class KubeScheduler:
         self._plane = plane
         self._end = threading.Event()
         self._renewing: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
 
     def acquire(self) -> None:
         with Server(self._plane) as server:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import copy
 import secrets
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
 
 import pytest
 
 from gpuslice.contract import grants, names, required_plugins
 from lab.cluster.controlplane import ControlPlane
+from lab.cluster.manifests import STOCK
 from tests.cluster.admission import scheduler_lease
-from tests.cluster.server import MERGE_PATCH, STRATEGIC_PATCH, Answer, Server
+from tests.cluster.admission.judging import DRY, PODS, tried
+from tests.cluster.server import MERGE_PATCH, STRATEGIC_PATCH, Answer, Json, Server
 from tests.requests import pods as made
 from tests.requests.pods import workloads
 from tests.support import until
 
 pytestmark = pytest.mark.cluster
-
-Json = dict[str, Any]
 
 ALLOCATION: Final = {
     names.ANNOTATION_DEVICE_ALLOCATED: '{"gpu":[]}',
@@ -28,182 +29,164 @@ ALLOCATION: Final = {
     **required_plugins.binding_annotations(["main"]),
 }
 """Annotations that only the scheduler writes."""
-OURS: Final = ALLOCATION[f"{names.ANNOTATION_REQUIRED_PLUGINS}{names.SCOPE_POD}"]
-RESERVED: Final = (
-    *ALLOCATION,
+_OTHERS: Final = (
     names.ANNOTATION_REQUIRED_PLUGINS,
     f"{names.ANNOTATION_REQUIRED_PLUGINS}{names.SCOPE_CONTAINER}other",
 )
+_OURS: Final = ALLOCATION[f"{names.ANNOTATION_REQUIRED_PLUGINS}{names.SCOPE_POD}"]
+FORGED: Final = {**ALLOCATION, **dict.fromkeys(_OTHERS, _OURS)}
 ALLOCATED, GRANTS = names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS
 _NODE: Final = "n1"
 
 
 @pytest.fixture(scope="module")
 def server(installed: ControlPlane) -> Iterator[Server]:
-    with Server(installed) as asked:
-        assert asked.ask("POST", "/api/v1/nodes", {"metadata": {"name": _NODE}}).done
+    with Server(installed) as asked, asked.made("/api/v1/nodes", {"metadata": {"name": _NODE}}):
         scheduler_lease.write(asked, ALLOCATION[names.ANNOTATION_WRITER])
         yield asked
         scheduler_lease.delete(installed)
-        assert asked.ask("DELETE", f"/api/v1/nodes/{_NODE}").done
 
 
-@pytest.fixture(scope="module")
-def scheduler(installed: ControlPlane) -> Iterator[Server]:
-    with Server(installed, "scheduler") as asked:
-        yield asked
-
-
-def pod(
-    name: str,
-    annotations: dict[str, str] | None = None,
-    scheduler: str = names.SCHEDULER_NAME,
-    ratio: int = 50,
-) -> Json:
+def pod(annotations: dict[str, str] | None = None, ratio: int = 50, **more: str) -> Json:
     asked = made.asking({names.RESOURCE_MEMORY_RATIO: ratio})
-    return made.pod(asked, scheduler=scheduler, name=name, annotations=annotations or {})
+    return made.pod(asked, annotations=annotations or {}, **more)
 
 
-def binding(name: str, annotations: dict[str, str] | None = None) -> Json:
-    return made.binding(name, _NODE, annotations)
+binding = partial(made.binding, node=_NODE)
 
 
-def at(name: str = "", subresource: str = "") -> str:
-    return "/".join(filter(None, ("/api/v1/namespaces/default/pods", name, subresource)))
+def at(name: str, subresource: str = "") -> str:
+    return "/".join(filter(None, (PODS, name, subresource)))
 
 
 @pytest.fixture
 def pending(server: Server) -> Iterator[Json]:
-    name = f"p-{secrets.token_hex(4)}"
-    made = server.ask("POST", at(), pod(name))
-    assert made.done, made.text
-    yield made.body
-    server.ask("DELETE", f"{at(name)}?gracePeriodSeconds=0")
+    with server.made(PODS, pod(name=f"p-{secrets.token_hex(4)}")) as path:
+        yield server.get(path)
 
 
 @pytest.fixture
-def bound(server: Server, scheduler: Server, pending: Json) -> Json:
+def bound(installed: ControlPlane, server: Server, pending: Json) -> Json:
     """Bound by the scheduler, with its allocation."""
     name = pending["metadata"]["name"]
-    answer = scheduler.ask("POST", at(name, "binding"), binding(name, dict(ALLOCATION)))
+    with Server(installed, "scheduler") as scheduler:
+        body = binding(name, annotations=ALLOCATION)
+        answer = scheduler.ask("POST", at(name, "binding"), body)
     assert answer.done, answer.text
-    return server.ask("GET", at(name)).body
+    return server.get(at(name))
 
 
 def annotations_of(server: Server, live: Json) -> Json:
-    found: Json = server.ask("GET", at(live["metadata"]["name"])).body["metadata"]["annotations"]
+    found: Json = server.get(at(live["metadata"]["name"]))["metadata"]["annotations"]
     return found
 
 
-Write = Callable[[Server, Json, dict[str, str]], Answer]
-
-
-def _put(sub: str = "") -> Write:
-    def write(server: Server, live: Json, annotations: dict[str, str]) -> Answer:
-        changed = copy.deepcopy(live)
-        changed["metadata"]["annotations"] = annotations
-        return server.ask("PUT", at(live["metadata"]["name"], sub), changed)
-
-    return write
-
-
-def _patch(sub: str = "", content: str = MERGE_PATCH) -> Write:
-    """A patch also names what it removes."""
-
-    def write(server: Server, live: Json, annotations: dict[str, str]) -> Answer:
-        gone = dict.fromkeys(live["metadata"].get("annotations", {}), None)
-        body = {"metadata": {"annotations": {**gone, **annotations}}}
-        return server.ask("PATCH", at(live["metadata"]["name"], sub), body, content)
-
-    return write
-
-
-def _bind(path: str) -> Write:
-    def write(server: Server, live: Json, annotations: dict[str, str]) -> Answer:
-        name = live["metadata"]["name"]
-        return server.ask("POST", path.format(name), binding(name, annotations))
-
-    return write
-
-
-UPDATES: Final[dict[str, Write]] = {
-    "PUT pods": _put(),
-    "PATCH pods": _patch(),
-    "PUT pods/status": _put("status"),
-    "PATCH pods/status": _patch("status"),
-    "strategic PATCH pods/status": _patch("status", STRATEGIC_PATCH),
-}
+UPDATES: Final = (
+    *("PUT pods", "PATCH pods", "PUT pods/status", "PATCH pods/status"),
+    "STRATEGIC PATCH pods/status",
+)
 """Ways to change the annotations of an existing pod."""
-WRITES: Final = {
-    **UPDATES,
-    "POST pods/binding": _bind(at("{}", "binding")),
-    "POST bindings": _bind("/api/v1/namespaces/default/bindings"),
-}
-HARMLESS: Final = {
-    f"{write.__name__[1:].upper()} pods/{sub}": write(sub)
-    for write in (_put, _patch)
+WRITES: Final = (*UPDATES, "POST pods/binding", "POST bindings")
+HARMLESS: Final = [
+    f"{method} pods/{sub}"
+    for method in ("PUT", "PATCH")
     for sub in ("resize", "ephemeralcontainers")
-}
+]
 """Subresources whose annotations current API servers drop; the policy matches them in case another
 version does not."""
 
 
-def refused(answer: Answer, key: str, user: str = "admin") -> None:
+def write(server: Server, way: str, live: Json, annotations: dict[str, str]) -> Answer:
+    """Writes these annotations, and no others. A patch also names what it removes."""
+    method, _, resource = way.removeprefix("STRATEGIC ").partition(" ")
+    name = live["metadata"]["name"]
+    path = at(name, resource.partition("/")[2])
+    if method == "POST":
+        path = path if "/" in resource else PODS.replace("pods", resource)
+        return server.ask("POST", path, binding(name, annotations=annotations))
+    if method == "PUT":
+        changed = copy.deepcopy(live)
+        changed["metadata"]["annotations"] = annotations
+        return server.ask("PUT", path, changed)
+    gone = dict.fromkeys(live["metadata"].get("annotations", {}), None)
+    body = {"metadata": {"annotations": {**gone, **annotations}}}
+    return server.ask("PATCH", path, body, STRATEGIC_PATCH if "STRATEGIC" in way else MERGE_PATCH)
+
+
+def refused(answer: Answer, text: str) -> None:
     assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
-    assert answer.text == (
+    assert answer.text == text
+
+
+def forbidden(answer: Answer, key: str, user: str = "admin") -> None:
+    refused(
+        answer,
         f"metadata.annotations[{key}]: forbidden to {user}: must be written by"
         " system:serviceaccount:gpuslice-system:gpuslice-scheduler alone; to copy or restore a pod,"
         " remove it, and scheduling.koordinator.sh/device-allocated, gpuslice.io/grants,"
-        " gpuslice.io/writer and required-plugins.noderesource.dev* first"
+        " gpuslice.io/writer and required-plugins.noderesource.dev* first",
     )
 
 
-@pytest.mark.parametrize("key", RESERVED)
+# --- creation
+
+
+@pytest.mark.parametrize("key", FORGED)
 def test_no_pod_is_created_with_an_allocation(server: Server, key: str) -> None:
-    forged = pod("forged", {key: ALLOCATION.get(key, OURS)}, ratio=0)
-    refused(server.ask("POST", at(), forged), key)
+    forbidden(server.ask("POST", PODS, pod({key: FORGED[key]}, ratio=0)), key)
 
 
 def test_only_the_named_scheduler_may_set_an_allocation(server: Server) -> None:
     """JSON can spell a key in more than one way."""
-    key, author = ALLOCATED, "system:serviceaccount:kube-system:job-controller"
+    author = "system:serviceaccount:kube-system:job-controller"
     for text in ('{"gpu":[]}', '{"\\u0067p\\u0075":[]}'):
-        forged = pod("forged", {key: text}, scheduler="default-scheduler", ratio=0)
-        refused(server.ask("POST", at(), forged, user=author), key, author)
+        forged = pod({ALLOCATED: text}, ratio=0, scheduler=STOCK)
+        forbidden(server.ask("POST", PODS, forged, user=author), ALLOCATED, author)
 
 
-@pytest.mark.parametrize("kind", workloads(pod("p")))
+@pytest.mark.parametrize("kind", workloads(pod()))
 def test_a_template_with_an_allocation_is_refused(server: Server, kind: str) -> None:
     """Its pods would be refused later, unnoticed. On the workload itself the annotation has no
     meaning."""
-    path, workload = workloads(pod("p", {GRANTS: "x"}))[kind]
-    refused(server.ask("POST", f"{path}?dryRun=All", workload), GRANTS)
-    path, workload = workloads(pod("p"))[kind]
+    path, workload = workloads(pod({GRANTS: "x"}))[kind]
+    forbidden(tried(server, workload, path), GRANTS)
+    path, workload = workloads(pod())[kind]
     workload["metadata"]["annotations"] = {GRANTS: "x"}
-    assert server.ask("POST", f"{path}?dryRun=All", workload).done
+    assert tried(server, workload, path).done
 
 
 def test_an_allocation_cannot_be_added_to_a_template(server: Server) -> None:
-    path, workload = workloads(pod("p"))["Deployment"]
-    assert server.ask("POST", path, workload).done
-    try:
+    with server.made(*workloads(pod())["Deployment"]) as path:
         template = {"metadata": {"annotations": {GRANTS: "x"}}}
-        body: Json = {"spec": {"replicas": 2, "template": template}}
-        refused(server.ask("PATCH", f"{path}/w", body, MERGE_PATCH), GRANTS)
-        del body["spec"]["template"]
-        assert server.ask("PATCH", f"{path}/w", body, MERGE_PATCH).done
-    finally:
-        server.ask("DELETE", f"{path}/w")
+        forbidden(server.patch(path, {"spec": {"replicas": 2, "template": template}}), GRANTS)
+        assert server.patch(path, {"spec": {"replicas": 2}}).done
+
+
+def test_a_pod_that_may_run_without_the_agent_is_in_the_operators_namespaces(
+    server: Server,
+) -> None:
+    key = names.ANNOTATION_TOLERATES_MISSING_AGENT
+    asked = pod({key: "true"})
+    refused(
+        tried(server, asked),
+        f"metadata.annotations[{key}]: invalid value 'true': must be absent in namespace default;"
+        " create the pod in gpuslice-system or kube-system",
+    )
+    for namespace in ("kube-system", names.NAMESPACE):
+        assert tried(server, asked, f"/api/v1/namespaces/{namespace}/pods").done
+
+
+# --- changes
 
 
 @pytest.mark.parametrize("way", WRITES)
 def test_no_way_adds_an_allocation_to_a_pending_pod(
     server: Server, pending: Json, way: str
 ) -> None:
-    for key in RESERVED:
-        value = "x" if way in UPDATES else ALLOCATION.get(key, OURS)
-        refused(WRITES[way](server, pending, {key: value}), key)
-    answer = WRITES[way](server, pending, {names.ANNOTATION_TOLERATES_MISSING_AGENT: "true"})
+    for key, value in FORGED.items():
+        written = "x" if way in UPDATES else value
+        forbidden(write(server, way, pending, {key: written}), key)
+    answer = write(server, way, pending, {names.ANNOTATION_TOLERATES_MISSING_AGENT: "true"})
     assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
     assert "must be absent in namespace default; create the pod in" in answer.text
 
@@ -214,11 +197,11 @@ def test_no_way_changes_an_allocation_and_each_may_change_other_annotations(
 ) -> None:
     there = bound["metadata"]["annotations"]
     for key in (ALLOCATED, GRANTS):
-        refused(UPDATES[way](server, bound, {**there, key: "x"}), key)
+        forbidden(write(server, way, bound, {**there, key: "x"}), key)
         without = {name: text for name, text in there.items() if name != key}
-        refused(UPDATES[way](server, bound, without), key)
+        forbidden(write(server, way, bound, without), key)
     assert annotations_of(server, bound) == there
-    answer = UPDATES[way](server, bound, {**there, "example.org/note": "mine"})
+    answer = write(server, way, bound, {**there, "example.org/note": "mine"})
     assert answer.done, answer.text
     assert annotations_of(server, bound)["example.org/note"] == "mine"
 
@@ -226,8 +209,8 @@ def test_no_way_changes_an_allocation_and_each_may_change_other_annotations(
 @pytest.mark.parametrize("way", HARMLESS)
 def test_no_other_subresource_changes_an_allocation(server: Server, bound: Json, way: str) -> None:
     there = bound["metadata"]["annotations"]
-    HARMLESS[way](server, bound, {**there, GRANTS: "x"})
-    HARMLESS[way](server, bound, {})
+    write(server, way, bound, {**there, GRANTS: "x"})
+    write(server, way, bound, {})
     assert annotations_of(server, bound) == there
 
 
@@ -248,13 +231,13 @@ def test_a_kubelet_reports_and_ends_its_pod(server: Server, bound: Json) -> None
 def test_a_finalizer_is_added_and_removed_and_the_pod_is_deleted(
     server: Server, bound: Json
 ) -> None:
-    name = bound["metadata"]["name"]
+    path = at(bound["metadata"]["name"])
     body = {"metadata": {"finalizers": ["example.org/wait"], "ownerReferences": []}}
-    assert server.ask("PATCH", at(name), body, MERGE_PATCH).done
-    assert server.ask("DELETE", f"{at(name)}?gracePeriodSeconds=0").done
-    assert "deletionTimestamp" in server.ask("GET", at(name)).body["metadata"]
-    assert server.ask("PATCH", at(name), {"metadata": {"finalizers": []}}, MERGE_PATCH).done
-    until(lambda: server.ask("GET", at(name)).status == 404, "the pod is gone")
+    assert server.patch(path, body).done
+    assert server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
+    assert "deletionTimestamp" in server.get(path)["metadata"]
+    assert server.patch(path, {"metadata": {"finalizers": []}}).done
+    until(lambda: server.ask("GET", path).status == 404, "the pod is gone")
 
 
 def test_an_eviction_has_no_allocation(server: Server, bound: Json) -> None:
@@ -262,7 +245,7 @@ def test_an_eviction_has_no_allocation(server: Server, bound: Json) -> None:
     name = bound["metadata"]["name"]
     metadata: Json = {"name": name, "namespace": "default", "annotations": {GRANTS: "x"}}
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
-    refused(server.ask("POST", f"{at(name, 'eviction')}?dryRun=All", eviction), GRANTS)
+    forbidden(server.ask("POST", at(name, "eviction") + DRY, eviction), GRANTS)
     del metadata["annotations"]
     answer = server.ask("POST", at(name, "eviction"), eviction)
     assert answer.done, answer.text
@@ -277,46 +260,27 @@ def test_another_scheduler_binds_a_pod_without_a_share(server: Server, pending: 
 
 def test_a_request_cannot_be_changed_through_the_pods_status(server: Server, pending: Json) -> None:
     """The status is not validated; the valid value is written to the pod itself."""
-    path = at(pending["metadata"]["name"], "status")
+    path = at(pending["metadata"]["name"])
     label, policy = names.LABEL_ISOLATION_PROVIDER, names.ANNOTATION_POLICY
-    asked = {"labels": {label: names.ISOLATION_PROVIDER}, "annotations": {policy: "spread"}}
-    hints = (
-        names.ANNOTATION_ALLOCATE_HINT,
-        names.ANNOTATION_JOINT_ALLOCATE,
-        names.ANNOTATION_PARTITION_SPEC,
-    )
 
     def refuses(what: str, key: str, value: str | None) -> None:
-        answer = server.ask("PATCH", path, {"metadata": {what: {key: value}}}, MERGE_PATCH)
-        assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
-        assert answer.text == (
+        refused(
+            server.patch(f"{path}/status", {"metadata": {what: {key: value}}}),
             f"metadata.{what}[{key}]: forbidden to admin: must not change through pods/status;"
-            " change the pod itself"
+            " change the pod itself",
         )
 
-    for key in (policy, *hints):
+    for key in (
+        *(policy, names.ANNOTATION_ALLOCATE_HINT, names.ANNOTATION_JOINT_ALLOCATE),
+        names.ANNOTATION_PARTITION_SPEC,
+    ):
         refuses("annotations", key, "junk")
     refuses("labels", label, "mps")
-    assert server.ask("PATCH", path.removesuffix("/status"), {"metadata": asked}, MERGE_PATCH).done
+    asked = {"labels": {label: names.ISOLATION_PROVIDER}, "annotations": {policy: "spread"}}
+    assert server.patch(path, {"metadata": asked}).done
     refuses("annotations", policy, None)
     refuses("labels", label, None)
     metadata = {"labels": {"a": "b"}, "annotations": {"example.org/note": "mine"}}
     for said in (metadata, asked):
         body = {"metadata": said, "status": {"message": "it waits"}}
-        assert server.ask("PATCH", path, body, MERGE_PATCH).done
-
-
-def test_a_pod_that_may_run_without_the_agent_is_in_the_operators_namespaces(
-    server: Server,
-) -> None:
-    key = names.ANNOTATION_TOLERATES_MISSING_AGENT
-    asked = pod("p", {key: "true"})
-    answer = server.ask("POST", f"{at()}?dryRun=All", asked)
-    assert (answer.status, answer.policy) == (403, "gpuslice-allocations")
-    assert answer.text == (
-        f"metadata.annotations[{key}]: invalid value 'true': must be absent in namespace default;"
-        " create the pod in gpuslice-system or kube-system"
-    )
-    for namespace in ("kube-system", names.NAMESPACE):
-        path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
-        assert server.ask("POST", path, asked).done
+        assert server.patch(f"{path}/status", body).done

@@ -25,8 +25,6 @@ pytestmark = pytest.mark.cluster
 
 _ON: Final = "--set=dialects.hami.enabled=true"
 _CLASS: Final[Json] = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "DeviceClass",
     "metadata": {"name": "gpu.nvidia.com"},
     "spec": {
         "extendedResourceName": HAMI_GPU,
@@ -40,32 +38,28 @@ def _feature_gates(rendered: list[Json]) -> list[str]:
     return [word for word in words if word.startswith("--feature-gates=")]
 
 
-def _configuration(rendered: list[Json]) -> Json:
-    data = one(rendered, "ConfigMap", manifests.CONFIG_MAP)["data"]
-    written: Json = yaml.safe_load(data[manifests.CONFIG_FILE])
-    return written
-
-
-def test_a_device_class_for_nvidias_gpus_stops_no_share(installed: ControlPlane) -> None:
+def test_a_device_class_for_nvidias_gpus_stops_no_share(
+    installed: ControlPlane, server: Server
+) -> None:
     """kube-scheduler would look for a device of that class, and find none on any node."""
     rendered = objects({}, _ON)
-    installed.apply_json(_CLASS)
+    data = one(rendered, "ConfigMap", manifests.CONFIG_MAP)["data"]
     runs: dict[str, Any] = {
+        "configuration": yaml.safe_load(data[manifests.CONFIG_FILE]),
         "arguments": ["--dialects=koordinator,hami"],
         "options": _feature_gates(rendered),
     }
+    asked = pod(asking({HAMI_GPU: 1, HAMI_MEMORY: 3000}), name="hami")
     with (
+        server.made("/apis/resource.k8s.io/v1/deviceclasses", _CLASS),
         all_dialects(installed),
         Fleet(installed, Shape(nodes=1, gpus=2, prefix="class-").all_nodes()),
-        Installation(installed, _configuration(rendered), "hami", **runs),
-        Server(installed) as server,
+        Installation(installed, name="hami", **runs),
         Pods(installed) as pods,
     ):
-        asked = pod(asking({HAMI_GPU: 1, HAMI_MEMORY: 3000}), name="hami")
         until(lambda: tried(server, asked).done, "the dialect is on")
         annotations = pods.bound(pods.add(asked))["metadata"]["annotations"]
         assert names.ANNOTATION_DEVICE_ALLOCATED in annotations
-    installed.kubectl("delete", "deviceclass", _CLASS["metadata"]["name"])
 
 
 @pytest.mark.parametrize(

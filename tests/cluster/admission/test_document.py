@@ -8,12 +8,13 @@ from typing import Any, Final
 import pytest
 
 from gpuslice.contract import names
+from tests.cluster.admission.judging import tried
 from tests.cluster.admission.test_allocations import ALLOCATION
 from tests.cluster.admission.test_placement import DENIED
 from tests.cluster.installing import policies
 from tests.cluster.server import Server
 from tests.requests.pods import asking, pod
-from tests.support import ROOT
+from tests.support import ROOT, table_below
 
 _TEXT: Final = (ROOT / "docs" / "requests.md").read_text()
 _SUBRESOURCES: Final = {
@@ -28,24 +29,13 @@ _SUBRESOURCES: Final = {
 }
 
 
-def table(head: str) -> list[list[str]]:
-    """The rows under the table's head, by cell."""
-    _, _, behind = _TEXT.partition(f"| {head} |")
-    assert behind, head
-    rows = []
-    for line in behind.splitlines()[2:]:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip() for cell in line.strip("|").split("|")])
-    return rows
-
-
 def code(cell: str) -> list[str]:
     return re.findall(r"`([^`]*)`", cell)
 
 
 def test_each_policy_has_its_row_and_its_resources() -> None:
-    rows = {code(name)[0]: where for name, _, where in table("policy | refuses | in")}
+    table = table_below(_TEXT, "policy | refuses | in")
+    rows = {code(name)[0]: where for name, _, where in table}
     assert set(rows) == set(policies())
     for name, where in rows.items():
         rules = policies()[name]["matchConstraints"]["resourceRules"]
@@ -55,25 +45,25 @@ def test_each_policy_has_its_row_and_its_resources() -> None:
 
 
 def test_the_allocations_annotations() -> None:
-    listed = {code(cell)[0] for cell, _ in table("annotation | says")}
+    listed = {code(cell)[0] for cell, _ in table_below(_TEXT, "annotation | says")}
     written = {key.partition("/")[0] if "required" in key else key for key in ALLOCATION}
     assert listed == written
     assert names.ANNOTATION_REQUIRED_PLUGINS in listed
 
 
 def test_the_document_lists_the_denied_variables() -> None:
-    listed = {name for cell, _ in table("variable | because") for name in code(cell)}
+    rows = table_below(_TEXT, "variable | because")
+    listed = {name for cell, _ in rows for name in code(cell)}
     denied = {re.sub(r"_\d+$", "_N", name) for name in DENIED}
     assert listed - {"void", "none"} == denied
 
 
-_REQUESTS: Final = table("request | refusal")
+_REQUESTS: Final = table_below(_TEXT, "request | refusal")
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("row", _REQUESTS, ids=lambda row: row[0])
 def test_a_refusal_has_the_documented_message(server: Server, row: list[str]) -> None:
     asked: dict[str, Any] = dict(each.split(": ") for each in code(row[0]))
-    answer = server.ask("POST", "/api/v1/namespaces/default/pods?dryRun=All", pod(asking(asked)))
-    assert [answer.text] == code(row[1])
+    assert [tried(server, pod(asking(asked))).text] == code(row[1])
     assert len(_REQUESTS) > 5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
@@ -13,10 +13,10 @@ from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet import Fleet
 from lab.cluster.fleet_objects import Shape
-from lab.cluster.installation import Installation
 from scheduler.admission import _POLL_S
 from scheduler.leadership import ANSWERED_S
 from tests.cluster.admission import scheduler_lease
+from tests.cluster.admission.judging import tried
 from tests.cluster.running import replica
 from tests.cluster.server import Answer, Server
 from tests.requests.pods import asking, pod
@@ -29,10 +29,10 @@ _BINDINGS: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpol
 
 
 def set_actions(plane: ControlPlane, policy: str, label: str | None, *actions: str) -> None:
-    labels: Mapping[str, Any] = {names.LABEL_ADMISSION: label}
-    patch = {"metadata": {"labels": labels}, "spec": {"validationActions": actions}}
+    metadata = {"labels": {names.LABEL_ADMISSION: label}}
+    patch = json.dumps({"metadata": metadata, "spec": {"validationActions": actions}})
     kind = "validatingadmissionpolicybinding"
-    plane.kubectl("patch", kind, policy, "--type=merge", f"-p={json.dumps(patch)}")
+    plane.kubectl("patch", kind, policy, "--type=merge", f"-p={patch}")
 
 
 @pytest.fixture
@@ -49,51 +49,39 @@ def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
     set_actions(installed, f"{_POLICIES[0]}-warn", None, "Warn")
 
 
-def invalid(server: Server) -> Answer:
-    made = pod(asking({names.RESOURCE_GPU: 150}), name="invalid")
-    return server.ask("POST", "/api/v1/namespaces/default/pods?dryRun=All", made)
-
-
-def actions(server: Server) -> list[list[str]]:
-    found = [server.ask("GET", f"{_BINDINGS}/{policy}").body for policy in _POLICIES]
-    return [each["spec"]["validationActions"] for each in found]
-
-
-def counted(extender: Installation) -> bool:
-    return "gpuslice_scheduler_admission_enforced_total 1.0" in extender.ask("/metrics")[1]
-
-
-def leads(server: Server) -> bool:
-    """kube-scheduler renews its Lease."""
-    lease = server.ask("GET", scheduler_lease.PATH)
-    return lease.done and bool(lease.body["spec"].get("holderIdentity"))
-
-
 def test_a_pod_is_warned_of_until_an_agent_and_the_scheduler_are_ready(
     plane: ControlPlane, server: Server
 ) -> None:
     """An extender alone is not available: its kube-scheduler does not run; nor is a scheduler
     without any agent."""
-    until(lambda: "must be 1 to 100" in invalid(server).warning, "the API server warns")
+
+    def invalid() -> Answer:
+        return tried(server, pod(asking({names.RESOURCE_GPU: 150})))
+
+    def actions() -> list[list[str]]:
+        return [server.get(f"{_BINDINGS}/{p}")["spec"]["validationActions"] for p in _POLICIES]
+
+    until(lambda: "must be 1 to 100" in invalid().warning, "the API server warns")
     alone = replica(plane, "admission")
     try:
         alone.start_extender()
         alone.wait_ready()
         time.sleep(2 * _POLL_S)
-        assert invalid(server).done
-        assert actions(server) == [["Audit"], ["Audit"], ["Warn", "Audit"]]
+        assert invalid().done
+        assert actions() == [["Audit"], ["Audit"], ["Warn", "Audit"]]
         alone.start_kube_scheduler()
-        until(lambda: leads(server), "kube-scheduler leads")
+        until(lambda: bool(scheduler_lease.holder(server)), "kube-scheduler leads")
         time.sleep(ANSWERED_S + 2 * _POLL_S)
-        assert invalid(server).done
+        assert invalid().done
         with Fleet(plane, Shape(nodes=1, prefix="enforced-").all_nodes()):
-            until(lambda: invalid(server).policy == "gpuslice-requests", "the pod is refused")
-            assert actions(server) == [["Deny"], ["Audit"], ["Warn", "Audit"]]
-            until(lambda: counted(alone), "it is counted")
-            until(lambda: not invalid(server).warning, "the refusal comes without a warning")
+            until(lambda: invalid().policy == "gpuslice-requests", "the pod is refused")
+            refusing = [["Deny"], ["Audit"], ["Warn", "Audit"]]
+            assert actions() == refusing
+            metric = "gpuslice_scheduler_admission_enforced_total 1.0"
+            until(lambda: metric in alone.ask("/metrics")[1], "it is counted")
+            until(lambda: not invalid().warning, "the refusal comes without a warning")
             # As an upgrade that applies the chart again.
             set_actions(plane, _POLICIES[0], names.ADMISSION_AUTO, "Audit")
-            until(lambda: actions(server)[0] == ["Deny"], "it refuses again")
-            assert actions(server) == [["Deny"], ["Audit"], ["Warn", "Audit"]]
+            until(lambda: actions() == refusing, "it refuses again")
     finally:
         alone.stop()

@@ -15,16 +15,13 @@ from scheduler.decisions.sampling import Requeue
 from scheduler.kubernetes import binding
 from scheduler.kubernetes.requests import Pending, pending
 from scheduler.requeuer import requeueing
-from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.cluster.server import MERGE_PATCH, Answer, Json, Server
 from tests.requests.pods import HALF, asking, pod
 from tests.scheduler.kubernetes.test_binding import PLACEMENT
 
 pytestmark = pytest.mark.cluster
 
-Json = dict[str, Any]
-
 _STRICT: Final = "?fieldValidation=Strict"
-_ANOTHER: Final = "6e1a4e1c-0000-4000-8000-000000000000"
 _ANNOTATIONS: Final = binding.annotations_of(PLACEMENT)
 
 
@@ -34,12 +31,10 @@ class Scene:
     def __init__(self, server: Server, namespace: str) -> None:
         self._server = server
         self._namespace = namespace
-        pods = f"/api/v1/namespaces/{namespace}/pods"
-        assert server.ask("POST", pods, pod(asking(HALF))).done
-        self._path = f"{pods}/p"
+        self._path = server.make(f"/api/v1/namespaces/{namespace}/pods", pod(asking(HALF)))
 
     def read(self) -> Json:
-        return self._server.ask("GET", self._path).body
+        return self._server.get(self._path)
 
     def requeue(self, seen: Pending, nominated: str | None) -> Answer:
         body = requeueing(Requeue(seen, nominated))
@@ -74,7 +69,7 @@ def test_another_pod_and_a_bound_pod_are_neither_requeued_nor_bound(scene: Scene
     """The binding has no field that the server does not have, so that the server need not look for
     one: `fieldValidation=Ignore`."""
     seen = pending(scene.read())
-    another = replace(seen, uid=_ANOTHER)
+    another = replace(seen, uid="6e1a4e1c-0000-4000-8000-000000000000")
     assert scene.requeue(another, "n1").status == 422
     assert scene.bind(another).status == 409
     assert "unknown" in scene.bind(seen, unknown={}).text

@@ -3,9 +3,8 @@ words."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import psutil
 import pytest
@@ -19,15 +18,16 @@ from tests.cluster.admission.judging import (
     MUTATES,
     PODS,
     SWITCHES,
+    agreed,
     all_dialects,
     policies,
     tried,
     verdict,
 )
 from tests.cluster.admission.random_pods import RANDOM
-from tests.cluster.server import MERGE_PATCH, Answer, Server
+from tests.cluster.server import Answer, Json, Server
 from tests.requests import kai_rows
-from tests.requests.koordinator_rows import MISSPELT, OF_AN_INIT
+from tests.requests.koordinator_rows import CORE, MISSPELT, OF_AN_INIT, RATIO, SHARED
 from tests.requests.pods import (
     HALF,
     asking,
@@ -45,7 +45,6 @@ from tests.support import until
 
 pytestmark = pytest.mark.cluster
 
-Json = dict[str, Any]
 _SEEDED: Final = 150
 _FROM_MAP: Final = {"configMapKeyRef": {"name": "p-shared-gpu-0", "key": "x"}}
 
@@ -122,14 +121,8 @@ def test_the_same_request_in_a_template_is_refused(server: Server, kind: str) ->
 
 @pytest.mark.parametrize("kind", RANDOM)
 def test_the_api_server_and_the_scheduler_agree(server: Server, kind: str) -> None:
-    """The texts are equal where there is one error. Of several each may report another first."""
-    chance, same, accepted = random.Random(1), 0, 0
-    for _ in range(_SEEDED):
-        raw = RANDOM[kind](chance)
-        answer, said = tried(server, raw), verdict(raw, ALL_ON)
-        assert answer.done == (said == ""), (answer.text, said, raw)
-        accepted += answer.done
-        same += answer.text == said
+    accepted, refused, same = agreed(server, RANDOM[kind], 1, _SEEDED, ALL_ON)
+    assert accepted + refused == _SEEDED, "the API server itself refuses none"
     assert accepted > _SEEDED // 20
     assert same > _SEEDED // 4
 
@@ -145,24 +138,22 @@ def test_pods_of_other_schedulers_are_not_judged(server: Server) -> None:
 
 
 def test_a_request_is_judged_where_it_changes(server: Server) -> None:
-    made = pod(asking({dialects.VOLCANO_MEMORY: 1}))
-    path, workload = workloads(made)["Deployment"]
+    collection, workload = workloads(pod(asking({dialects.VOLCANO_MEMORY: 1})))["Deployment"]
     raw = of_kai({"gpu-fraction": "0.5"})
-    assert server.ask("POST", path, workload).done and server.ask("POST", PODS, raw).done
-    try:
-        assert server.ask("PATCH", f"{path}/w", {"spec": {"replicas": 0}}, MERGE_PATCH).done
+    with server.made(collection, workload) as deployment, server.made(PODS, raw) as path:
+        assert server.patch(deployment, {"spec": {"replicas": 0}}).done
         changed = {"spec": {"template": {"spec": FIRST["gpuslice-hami"].pod["spec"]}}}
-        assert server.ask("PATCH", f"{path}/w", changed, MERGE_PATCH).policy == "gpuslice-hami"
+        assert server.patch(deployment, changed).policy == "gpuslice-hami"
         for key, value, policy in (
             ("gpu-fraction", "1.5", "gpuslice-kai"),
             (kai_rows.LIMIT, "1Gi", "gpuslice-kai"),
             ("gpu-fraction", "0.25", ""),
         ):
             annotated = {"metadata": {"annotations": {key: value}}}
-            assert server.ask("PATCH", f"{PODS}/p", annotated, MERGE_PATCH).policy == policy
-    finally:
-        server.ask("DELETE", f"{path}/w")
-        server.ask("DELETE", f"{PODS}/p?gracePeriodSeconds=0")
+            assert server.patch(path, annotated).policy == policy
+
+
+# --- cost
 
 
 @pytest.mark.parametrize("text", ["1e9999999", "12345678901234567890e9999999"])
@@ -178,18 +169,34 @@ def test_a_quantity_of_millions_of_digits_costs_the_api_server_nothing(
     assert program.cpu_times().user - before_s < 2
 
 
-def test_a_pod_of_twenty_containers_is_within_the_budget(server: Server) -> None:
-    annotations = {f"example.org/{n}": "x" * 500 for n in range(100)}
-    limit = kai_rows.MEMORY.format("c19", "limit")
-    raw = of_kai({**annotations, limit: "1Gi", "mps": "true"})
-    env = [{"name": f"A_VARIABLE_OF_THE_PROGRAM_{n}", "value": "x" * 40} for n in range(100)]
-    for kind in ("initContainers", "containers"):
-        made = [{"name": f"{kind[0]}{n}", "image": "none", "env": env} for n in range(20)]
-        raw["spec"][kind] = made
+_ENV: Final = [{"name": f"A_VARIABLE_OF_THE_PROGRAM_{n}", "value": "x" * 40} for n in range(100)]
+_NOTES: Final = {f"example.org/{n}": "x" * 500 for n in range(100)}
+
+
+def test_a_pod_of_kai_with_forty_containers_is_within_the_budget(server: Server) -> None:
+    inits = [container(f"i{n}", env=_ENV, init=True) for n in range(20)]
+    mains = [container(f"c{n}", env=_ENV) for n in range(20)]
+    limit = {kai_rows.MEMORY.format("c19", "limit"): "1Gi", "mps": "true"}
+    raw = of_kai({**_NOTES, **limit}, *inits, *mains)
     answer = tried(server, raw)
     assert answer.done, answer.body
     raw["metadata"]["annotations"]["gpu-fraction-container-name"] = "c0"
     assert tried(server, raw).text.endswith("does not match container name c19")
+
+
+def test_a_pod_of_32_containers_is_within_the_budget(server: Server) -> None:
+    """The error is in the last ones."""
+    share = {SHARED: 1, CORE: 2, RATIO: 2}
+    inits = [asking(dict(share), f"i{n}", env=_ENV, init=True) for n in range(16)]
+    mains = [asking(dict(share), f"c{n}", env=_ENV) for n in range(16)]
+    raw = pod(*inits, *mains, annotations=_NOTES)
+    answer, last = tried(server, raw), raw["spec"]["containers"][-1]
+    assert answer.done, answer.text
+    last["resources"] = {"limits": {RATIO: 150}}
+    assert tried(server, raw).text == verdict(raw, ALL_ON) != ""
+    last["resources"] = {"limits": share}
+    last["env"] = [*_ENV, {"name": names.ENV_MEMORY_LIMIT, "value": "1"}]
+    assert "container c15: env CUDA_DEVICE_MEMORY_LIMIT" in tried(server, raw).text
 
 
 # --- the scheduler of a pod
@@ -249,9 +256,8 @@ def test_without_the_mutation_pods_and_templates_must_name_the_scheduler(
 def test_what_their_webhooks_set_is_permitted_on_their_pods(server: Server) -> None:
     for dialect, made in ((KAI, kai), (VOLCANO, volcano), (HAMI, hami)):
         for name in dialect.webhook_environment:
-            by_value, by_map = {"name": name, "value": "0"}, {"name": name, "valueFrom": _FROM_MAP}
-            assert tried(server, made(by_value)).done, (dialect.name, name)
-            assert tried(server, made(by_map)).done, (dialect.name, name)
+            for value in ({"value": "0"}, {"valueFrom": _FROM_MAP}):
+                assert tried(server, made({"name": name, **value})).done, (dialect.name, name)
 
 
 @pytest.mark.parametrize(
@@ -285,17 +291,10 @@ def test_what_the_scheduler_writes_for_their_programs(
 ) -> None:
     """A template or a copied pod may have it, and the Binding overwrites it; then it stays."""
     raw["metadata"].setdefault("annotations", {})[key] = "old"
-    assert server.ask("POST", PODS, raw).done
-    at = f"{PODS}/p"
-    try:
-        with Server(installed, "scheduler") as scheduler:
-            bound = binding("p", "n", {key: "new"})
-            assert scheduler.ask("POST", f"{at}/binding", bound).done
-        assert server.ask("GET", at).body["metadata"]["annotations"][key] == "new"
+    with server.made(PODS, raw) as path, Server(installed, "scheduler") as scheduler:
+        assert scheduler.ask("POST", f"{path}/binding", binding("p", "n", {key: "new"})).done
+        assert server.get(path)["metadata"]["annotations"][key] == "new"
         for value in ("other", None):
-            changed = {"metadata": {"annotations": {key: value}}}
-            answer = server.ask("PATCH", at, changed, MERGE_PATCH)
+            answer = server.patch(path, {"metadata": {"annotations": {key: value}}})
             assert (answer.status, answer.policy) == (403, "gpuslice-allocations"), answer.body
             assert answer.text.startswith(f"metadata.annotations[{key}]: forbidden to ")
-    finally:
-        server.ask("DELETE", f"{at}?gracePeriodSeconds=0")

@@ -12,7 +12,7 @@ import pytest
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
 from tests.cluster.agent import side as agent_side
-from tests.cluster.agent.node import DEVICES, LEASES, Node, Pods
+from tests.cluster.agent.node import Node, Pods
 from tests.cluster.agent.side import Side
 from tests.cluster.server import Server
 from tests.simgpu.host import GIB, Host
@@ -39,15 +39,14 @@ def node(installed: ControlPlane, server: Server) -> Iterator[Node]:
     node.make()
     yield node
     with Server(installed) as admin:
-        admin.ask("DELETE", node.path)
-        admin.ask("DELETE", f"{DEVICES}/{node.name}")
-        admin.ask("DELETE", f"{LEASES}/agent-{node.name}")
+        for path in (node.path, node.device_path, node.lease_path):
+            admin.remove(path)
 
 
 @pytest.fixture
 def account(installed: ControlPlane, node: Node) -> Path:
     """The kubeconfig of the agent on that node."""
-    return installed.service_account_kubeconfig(names.NAMESPACE, "gpuslice-agent", node.name)
+    return installed.service_account_kubeconfig(names.NAMESPACE, names.AGENT, node.name)
 
 
 @pytest.fixture

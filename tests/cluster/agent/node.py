@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import Final
 
 from gpuslice.contract import allocation, names
 from gpuslice.contract.dialects import KOORDINATOR, NODE_RESOURCES
@@ -13,15 +13,14 @@ from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod, Share
 from scheduler.kubernetes import translate
 from tests.cluster.admission import scheduler_lease
-from tests.cluster.server import Server
-from tests.requests.pods import asking, binding, pod
+from tests.cluster.server import Json, Server
+from tests.requests.pods import HALF, asking, binding, pod
 from tests.simgpu.host import GIB
 from tests.support import until
 
-Json = dict[str, Any]
-
-DEVICES = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
-LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
+EVENTS: Final = "/apis/events.k8s.io/v1/namespaces"
 
 
 class Node:
@@ -30,40 +29,53 @@ class Node:
     def __init__(self, server: Server, name: str) -> None:
         self.name = name
         self.path = f"/api/v1/nodes/{name}"
+        self.device_path = f"{DEVICES}/{name}"
+        self.lease_path = f"{LEASES}/{names.LEASE_AGENT_PREFIX}{name}"
         self._server = server
 
     def make(self) -> None:
         # As a kubelet's; the API server records no managers of an object that is created empty.
-        metadata = {"name": self.name, "labels": {"kubernetes.io/hostname": self.name}}
-        asked = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
-        assert self._server.ask("POST", "/api/v1/nodes", asked).done
+        labels = {"kubernetes.io/hostname": self.name}
+        self._server.make("/api/v1/nodes", {"metadata": {"name": self.name, "labels": labels}})
 
     def get(self) -> Json:
-        return self._server.ask("GET", self.path).body
+        return self._server.get(self.path)
 
     def device(self) -> Json:
-        return self._server.ask("GET", f"{DEVICES}/{self.name}").body
+        return self._server.get(self.device_path)
 
     def lease(self) -> Json:
-        return self._server.ask("GET", f"{LEASES}/agent-{self.name}").body
-
-    def totals(self, where: str = "capacity") -> dict[str, int]:
-        found = self.get().get("status", {}).get(where, {})
-        return {key: int(found[key]) for key in NODE_RESOURCES if key in found}
+        return self._server.get(self.lease_path)
 
     def ready(self) -> str:
-        return str(self.lease().get("metadata", {}).get("annotations", {}).get(READY, ""))
+        annotations = self.lease().get("metadata", {}).get("annotations", {})
+        return str(annotations.get(names.ANNOTATION_READY, ""))
 
-    def have(self, totals: dict[str, int]) -> None:
-        until(lambda: self.totals() == self.totals("allocatable") == totals, f"{totals}")
+    def have(self, *memory_bytes: int) -> None:
+        """Waits until the node's totals are those of GPUs of these sizes."""
+        parts = {key: 100 * len(memory_bytes) for key in KOORDINATOR.node_resources}
+        wanted = {**parts, names.RESOURCE_MEMORY: sum(memory_bytes)}
 
+        def have() -> bool:
+            status = self.get().get("status", {})
+            found = (status.get(where, {}) for where in ("capacity", "allocatable"))
+            return all(
+                {key: int(each[key]) for key in NODE_RESOURCES if key in each} == wanted
+                for each in found
+            )
 
-READY = names.ANNOTATION_READY
+        until(have, f"the node has {wanted}")
 
+    def spoil(self) -> None:
+        """As a kubelet that has just started."""
+        zeros = {"status": {"capacity": dict.fromkeys(KOORDINATOR.node_resources, "0")}}
+        assert self._server.patch(f"{self.path}/status", zeros).done
 
-def of_gpus(*memory_bytes: int) -> dict[str, int]:
-    parts = {key: 100 * len(memory_bytes) for key in KOORDINATOR.node_resources}
-    return {**parts, names.RESOURCE_MEMORY: sum(memory_bytes)}
+    def small_gpu(self) -> str:
+        """The UUID of the second GPU, of 4 GiB."""
+        self.have(8 * GIB, 4 * GIB)
+        (gpu,) = (each for each in translate.device(self.device()).gpus if each.minor == 1)
+        return gpu.uuid
 
 
 class Pods:
@@ -74,10 +86,9 @@ class Pods:
         self._server = server
         self._scheduler = scheduler
 
-    def bind(self, node: Node, uuid: str, minor: int, memory_bytes: int, core: int = 50) -> str:
+    def bind(self, node: Node, uuid: str, minor: int, memory_bytes: int) -> str:
         """The path of a pod that was bound with such an allocation."""
-        path = self.make()
-        written = allocated(uuid, minor, memory_bytes, core)
+        path, written = self.make(), allocated(uuid, minor, memory_bytes)
         writer = scheduler_lease.writer(self._server)
         self.bound(path, node, {**written, names.ANNOTATION_WRITER: writer})
         return path
@@ -85,13 +96,10 @@ class Pods:
     def make(self, node: str = "", annotations: Mapping[str, str] | None = None) -> str:
         """The path of a pod that requests a share, created on that node if given."""
         name = f"p-{secrets.token_hex(4)}"
-        half = asking({names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50})
-        asked = pod(half, name=name, annotations=dict(annotations or {}))
+        asked = pod(asking(HALF), name=name, annotations=dict(annotations or {}))
         if node:
             asked["spec"]["nodeName"] = node
-        answer = self._server.ask("POST", self._path, asked)
-        assert answer.done, answer.text
-        return f"{self._path}/{name}"
+        return self._server.make(self._path, asked)
 
     def bound(self, path: str, node: Node, annotations: Mapping[str, str]) -> None:
         """Binds as the scheduler."""
@@ -116,35 +124,19 @@ def pod_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def events(server: Server, pod: str) -> list[str]:
-    """The notes of the pod's events from the node's agent."""
-    namespace, _, name = pod.removeprefix("/api/v1/namespaces/").partition("/pods/")
-    path = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
-    listed = server.ask("GET", path).body["items"]
-    return [
-        each["note"]
-        for each in listed
-        if each["regarding"]["name"] == name and each["reason"] == names.EVENT_GRANT_REFUSED
-    ]
+def events(server: Server, path: str) -> list[Json]:
+    """The events of the pod or the node at that path."""
+    namespace = path.split("/")[4] if "/pods/" in path else "default"
+    listed = server.get(f"{EVENTS}/{namespace}/events")["items"]
+    return [each for each in listed if each["regarding"].get("name") == pod_name(path)]
 
 
-def node_events(server: Server, node: Node) -> list[Json]:
-    path = "/apis/events.k8s.io/v1/namespaces/default/events"
-    listed = server.ask("GET", path).body["items"]
-    return [each for each in listed if each["regarding"].get("name") == node.name]
+def pod_of(server: Server, path: str) -> Pod:
+    metadata = server.get(path)["metadata"]
+    return Pod(metadata["uid"], metadata["namespace"], metadata["name"])
 
 
-def small_gpu(node: Node) -> str:
-    node.have(of_gpus(8 * GIB, 4 * GIB))
-    (gpu,) = (c for c in translate.device(node.device()).gpus if c.minor == 1)
-    return gpu.uuid
-
-
-def of_pod(
-    server: Server, path: str, uuid: str, memory_bytes: int, container_id: str = "c0ffee"
-) -> Hold:
-    """The holding of one of the pod's containers."""
-    metadata = server.ask("GET", path).body["metadata"]
-    pod = Pod(metadata["uid"], metadata["namespace"], metadata["name"])
+def hold(server: Server, path: str, uuid: str, memory_bytes: int) -> Hold:
+    """The holding of one of the pod's containers. Its ID is the path."""
     shares = [Share(uuid, 1, memory_bytes, 50)]
-    return ledger.hold(container_id, container_id, False, pod, "main", shares)
+    return ledger.hold(path, path, False, pod_of(server, path), "main", shares)

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from nri_plugin.containers.parts import Parts
@@ -34,13 +34,8 @@ NOWHERE = Path("/nonexistent")
 class Side:
     """kubeconfig: the account that it uses at the API server."""
 
-    def __init__(
-        self,
-        node: str,
-        kubeconfig: Path,
-        environment: dict[str, str],
-    ) -> None:
-        self.settings = Settings(
+    def __init__(self, node: str, kubeconfig: Path, environment: dict[str, str]) -> None:
+        self._settings = Settings(
             nri_socket=NOWHERE,
             index="50",
             run_dir=NOWHERE,
@@ -56,39 +51,33 @@ class Side:
         self.metrics = Metrics()
         self.readiness = Readiness(time.monotonic)
         self.readiness.session, self.readiness.node = None, ()
-        self.bounds = BoundPods()
-        self.notices = Notices()
-        self.ledger = Ledger()
-        self._loop = asyncio.new_event_loop()
+        self.bounds, self.notices, self.ledger = BoundPods(), Notices(), Ledger()
+        self._runner = asyncio.Runner()
+        self._task: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._work, name="agent's side")
-
-    def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
         """Stop as the agent does on SIGTERM. It may be called twice."""
         if not self._thread.is_alive():
             return
-        self._loop.call_soon_threadsafe(self._task.cancel)
+        assert self._task is not None
+        self._runner.get_loop().call_soon_threadsafe(self._task.cancel)
         self._thread.join(timeout=60)
         assert not self._thread.is_alive()
 
     def _work(self) -> None:
-        try:
-            self._loop.run_until_complete(self._run())
-        except asyncio.CancelledError:
-            pass
-        finally:
-            self._loop.close()
+        with self._runner as runner, suppress(asyncio.CancelledError):
+            runner.run(self._run())
 
     async def _run(self) -> None:
-        inventory = Inventory(
-            self.settings.environment, deadline_s=60, min_interval_s=0.5, now=time.monotonic
-        )
+        self._task = asyncio.current_task()
+        environment = self._settings.environment
+        inventory = Inventory(environment, deadline_s=60, min_interval_s=0.5, now=time.monotonic)
         agent = Parts(
-            self.settings,
+            self._settings,
             inventory,
-            Contexts(self.settings.environment, inventory),
+            Contexts(environment, inventory),
             RunDirectory(NOWHERE, lambda: 7),
             Store(NOWHERE, NOWHERE),
             self.metrics,
@@ -97,11 +86,9 @@ class Side:
             ledger=self.ledger,
             readiness=self.readiness,
         )
-        side = Cluster(agent, GpuModes())
-        self._task = asyncio.current_task()  # type: ignore[assignment]
         beating = asyncio.create_task(self._beat())
         try:
-            await side.run()
+            await Cluster(agent, GpuModes()).run()
         finally:
             beating.cancel()
             await inventory.close()
@@ -111,17 +98,10 @@ class Side:
             self.readiness.beat()
             await asyncio.sleep(0.5)
 
-    _task: asyncio.Task[None]
-
 
 @contextmanager
-def serving(
-    node: str,
-    kubeconfig: Path,
-    environment: dict[str, str],
-) -> Iterator[Side]:
+def serving(node: str, kubeconfig: Path, environment: dict[str, str]) -> Iterator[Side]:
     side = Side(node, kubeconfig, environment)
-    side.start()
     try:
         yield side
     finally:

@@ -13,34 +13,30 @@ from typing import Any
 import pytest
 
 from gpuslice.contract import names
-from lab.node.catalogue import ENVIRON_IMAGE, PYTHON_IMAGE, TWICE_IMAGE
-from lab.node.containerd_config import Options
+from lab.node.catalogue import ENVIRON_IMAGE, TWICE_IMAGE
 from lab.node.cri import Container, Process, Sandbox
 from lab.node.host import install_nvidia_runtime
 from lab.node.lab import Lab
 from nri_plugin.host import bundle
 from nri_plugin.messages import nri_pb2 as nri
-from tests.node.conftest import GIB, probe
-from tests.node.plugins import plugin
 from tests.support import until
+
+from ..scene import HALF, OWN, WHOLE, Files, granted, lab_of, plugin, probe
 
 pytestmark = pytest.mark.node
 
-HALF = 20 * GIB
+ALL = Process(ENVIRON_IMAGE)
 NODES = ("/dev/nvidia0", "/dev/nvidia1")
 VISIBLE = names.ENV_VISIBLE_DEVICES
+_NONE = f"{VISIBLE}={names.VISIBLE_DEVICES_NONE}"
 _KUBELET = "/var/lib/kubelet/pod-resources"
 
 
 @pytest.fixture(scope="module", params=["auto", "cdi"])
-def node(
-    build_dir: Path, test_programs: dict[str, tuple[Path, int]], request: pytest.FixtureRequest
-) -> Iterator[Lab]:
+def node(test_programs: Files, request: pytest.FixtureRequest) -> Iterator[Lab]:
     """auto: the toolkit's default, by which it describes the GPUs that NVML lists. cdi: it takes
     them from a CDI spec of the host."""
-    assert build_dir.is_dir()
-    options = Options(default_runtime="nvidia", request_timeout_s=8)
-    with Lab([40 * GIB] * 2, test_programs, options=options, on_host=True) as lab:
+    with lab_of([WHOLE] * 2, test_programs, on_host=True, default_runtime="nvidia") as lab:
         config = f'[nvidia-container-runtime]\nmode = "{request.param}"\n'
         install_nvidia_runtime(lab.namespace, lab.sim_dir, config)
         if request.param == "cdi":
@@ -81,27 +77,26 @@ def _strays(lab: Lab) -> str:
 def test_an_image_gets_all_gpus_without_the_agent_and_none_beside_it(node: Lab) -> None:
     node.stop_agent()
     with node.pod("before") as pod:
-        early = pod.run("main", Process(ENVIRON_IMAGE))
+        early = pod.run("main", ALL)
         assert _gpus(node, early) == [*NODES]
         assert probe(early).driver
         node.start_agent()
         until(lambda: early.id in _strays(node), "the agent reports the earlier container")
         assert probe(early).driver, "it keeps what it has"
         with node.pod("beside") as other:
-            late = other.run("main", Process(ENVIRON_IMAGE))
+            late = other.run("main", ALL)
             assert _gpus(node, late) == [] and not probe(late).driver
-            assert _visible(late) == f"{VISIBLE}={names.VISIBLE_DEVICES_NONE}"
+            assert _visible(late) == _NONE
 
 
 def test_a_share_gets_exactly_its_gpu_and_its_limit(lab: Lab) -> None:
     """NVIDIA's runtime adds nothing, whatever the pod's variables name."""
-    for gpu, process in enumerate((Process(PYTHON_IMAGE), Process(ENVIRON_IMAGE))):
-        with lab.pod("share", lab.share({"main": [(gpu, HALF, 50)]})) as pod:
-            main = pod.run("main", process)
+    for gpu, process in enumerate((OWN, ALL)):
+        with granted(lab, process, gpu=gpu) as main:
             assert probe(main).held_to(HALF)
             listed = main.exec(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"])
             assert listed.out.split() == [lab.gpus[gpu].uuid]
-            assert _visible(main) == f"{VISIBLE}={names.VISIBLE_DEVICES_NONE}"
+            assert _visible(main) == _NONE
             mounts = [each["destination"] for each in _spec(lab, main)["mounts"]]
             assert len(mounts) == len(set(mounts))
             assert _gpus(lab, main) == [NODES[gpu]]
@@ -113,14 +108,14 @@ def _gives_all(container: nri.Container, adjustment: nri.ContainerAdjustment) ->
 
 def test_a_variable_of_an_earlier_nri_plugin_is_no_conflict(lab: Lab) -> None:
     with plugin(lab, _gives_all, index="10"), lab.pod("both") as pod:
-        container = pod.run("main", Process(PYTHON_IMAGE))
+        container = pod.run("main", OWN)
         assert _gpus(lab, container) == []
-        assert _visible(container) == f"{VISIBLE}={names.VISIBLE_DEVICES_NONE}"
+        assert _visible(container) == _NONE
 
 
 def test_what_keeps_its_gpus(lab: Lab) -> None:
     with lab.pod("class", of=Sandbox(runtime_handler="nvidia")) as pod:
-        assert _gpus(lab, pod.run("main", Process(ENVIRON_IMAGE))) == [*NODES]
+        assert _gpus(lab, pod.run("main", ALL)) == [*NODES]
     with lab.pod("privileged", of=Sandbox(privileged=True)) as pod:
         made = pod.run("main", Process(ENVIRON_IMAGE, privileged=True))
         assert set(_gpus(lab, made)) == {*NODES}

@@ -10,20 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from lab import pages
 from lab.node.catalogue import PYTHON_IMAGE
-from lab.node.containerd_config import Options
 from lab.node.cri import Process
 from lab.node.lab import Lab
 from nri_plugin.host.cdi_generator import FILE
-from tests.node.conftest import GIB, probe
 from tools.images.nvidia_ctk import PROGRAMS
+
+from ..scene import HALF, WHOLE, Files, get, granted, lab_of, probe
 
 pytestmark = pytest.mark.node
 
-SIZE = 40 * GIB
-HALF = 20 * GIB
-OWN = Process(PYTHON_IMAGE)
 RESERVES = Process(PYTHON_IMAGE, environ={"NVIDIA_GPU_MEMORY_REQUEST": "40960"})
 SOCKET = Path("/run/nvidia-persistenced/socket")
 CTK = Path("/usr/bin/nvidia-ctk")
@@ -31,10 +27,8 @@ HOSTS = Path("/run/cdi/nvidia.yaml")
 
 
 @pytest.fixture(scope="module")
-def host(test_programs: dict[str, tuple[Path, int]]) -> Iterator[Lab]:
-    with Lab(
-        [SIZE, SIZE], test_programs, options=Options(request_timeout_s=8), on_host=True
-    ) as lab:
+def host(test_programs: Files) -> Iterator[Lab]:
+    with lab_of([WHOLE] * 2, test_programs, on_host=True) as lab:
         for program in PROGRAMS.values():
             shutil.copy(program.ensure(), lab.namespace.outside(Path("/usr/bin", program.name)))
         lab.namespace.write(SOCKET, "")
@@ -51,23 +45,19 @@ def lab(host: Lab) -> Iterator[Lab]:
     host.namespace.run(["sh", "-c", f"rm -f {HOSTS} {host.run_dir}/.cdi/*"])
 
 
-def refresh(lab: Lab) -> dict[str, object]:
-    """Write the spec as nvidia-cdi-refresh.service of the toolkit's package does."""
+def refresh(lab: Lab) -> str:
+    """Write the spec as nvidia-cdi-refresh.service of the toolkit's package does. Return it."""
     environment = {k: v for k, v in lab.driver_environment().items() if k != "LD_LIBRARY_PATH"}
     command = [str(CTK), "--quiet", "cdi", "generate"]
     done = lab.namespace.run([*command, f"--output={HOSTS}"], environment)
     assert done.returncode == 0, done.stderr
     shown = lab.namespace.run([*command, "--format=json"], environment)
-    spec: dict[str, object] = json.loads(shown.stdout)
-    return spec
+    return json.dumps(json.loads(shown.stdout))
 
 
 def start(lab: Lab) -> None:
     lab.start_agent(cdi_dir=lab.directory / "none")
-
-
-def ready(lab: Lab) -> tuple[int, str]:
-    return pages.get(lab.agent_http, "/readyz")
+    lab.wait_until(lambda: get(lab, "/readyz") == (200, "ok\n"), "the agent to be ready")
 
 
 def generated(lab: Lab) -> Path:
@@ -75,30 +65,27 @@ def generated(lab: Lab) -> Path:
 
 
 def test_a_share_by_the_specs_of_the_toolkits_package(lab: Lab) -> None:
-    spec = json.dumps(refresh(lab))
+    spec = refresh(lab)
     assert "apply-cuda-memory-limits" in spec and str(SOCKET) in spec, "what is to be left out"
     start(lab)
-    lab.wait_until(lambda: ready(lab) == (200, "ok\n"), "the agent to be ready")
     assert not generated(lab).exists()
-    with lab.pod("share", lab.share({"main": [(1, HALF, 50)]})) as pod:
-        container = pod.run("main", RESERVES)
+    with granted(lab, RESERVES, gpu=1) as container:
         assert probe(container).held_to(HALF)
         query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
         assert container.exec(query).out.split() == [lab.gpus[1].uuid]
         assert not container.exec(["sh", "-c", f"ls {SOCKET}"]).out
     # What the spec mounts may vanish.
     lab.namespace.outside(SOCKET).unlink()
-    with lab.pod("later", lab.share({"main": [(0, HALF, 50)]})) as pod:
-        assert probe(pod.run("main", OWN)).held_to(HALF)
+    with granted(lab, name="later") as container:
+        assert probe(container).held_to(HALF)
     lab.namespace.write(SOCKET, "")
 
 
 def test_a_share_by_specs_that_the_agent_generates(lab: Lab) -> None:
     start(lab)
-    lab.wait_until(lambda: ready(lab) == (200, "ok\n"), "the agent to be ready")
     assert generated(lab).exists()
-    with lab.pod("share", lab.share({"main": [(0, HALF, 50)]})) as pod:
-        assert probe(pod.run("main", RESERVES)).held_to(HALF)
+    with granted(lab, RESERVES) as container:
+        assert probe(container).held_to(HALF)
 
 
 def test_an_unusable_spec_of_the_hosts_is_replaced(lab: Lab) -> None:
@@ -106,7 +93,6 @@ def test_an_unusable_spec_of_the_hosts_is_replaced(lab: Lab) -> None:
     file = lab.namespace.outside(HOSTS)
     file.write_text(file.read_text().replace("libcuda.so.580", "libcuda.so.579"))
     start(lab)
-    lab.wait_until(lambda: ready(lab) == (200, "ok\n"), "the agent to be ready")
     assert 'msg="CDI spec replaced"' in lab.agent_log.read_text()
-    with lab.pod("share", lab.share({"main": [(0, HALF, 50)]})) as pod:
-        assert probe(pod.run("main", OWN)).held_to(HALF)
+    with granted(lab) as container:
+        assert probe(container).held_to(HALF)

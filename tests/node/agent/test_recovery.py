@@ -11,23 +11,22 @@ from collections.abc import Iterator
 import pytest
 
 from gpuslice.contract import names
-from lab.node.catalogue import PYTHON_IMAGE
-from lab.node.cri import Container, CriError, Process
+from lab.node.cri import Container, CriError
 from lab.node.lab import Lab
-from tests.node.conftest import GIB, probe
+from tests.support import GIB
+
+from ..scene import HALF, OWN, QUARTER, WHOLE, granted, one, probe
 
 pytestmark = pytest.mark.node
 
-HALF, WHOLE = 20 * GIB, 40 * GIB
-OWN = Process(PYTHON_IMAGE)
-BRIEF = Process(PYTHON_IMAGE, ("/bin/sleep", "0"))
+FIFTH = WHOLE // 5
 
 
-def expect_full(lab: Lab, memory: int = HALF, holders: str = "") -> None:
+def expect_full(lab: Lab, holder: str = "default/fifth-4/main") -> None:
     """A forged allocation, consistent in itself; only the running containers show that it exceeds
     the GPU."""
-    refused = pytest.raises(CriError, match=f"insufficient free capacity: .*{holders}")
-    with lab.pod("forger", lab.share({"main": [(0, memory, 10)]})) as pod, refused:
+    refused = pytest.raises(CriError, match=f"insufficient free capacity: .*{holder}")
+    with lab.pod("forger", one(lab, GIB, core=10)) as pod, refused:
         pod.create("main", OWN)
 
 
@@ -35,12 +34,12 @@ def expect_free(lab: Lab, memory: int = HALF) -> None:
     """Expect it at once, or as soon as the runtime has reported the exit."""
 
     def fits() -> bool:
-        with lab.pod("later", lab.share({"main": [(0, memory, 10)]})) as pod:
-            try:
-                return probe(pod.run("main", OWN)).held_to(memory)
-            except CriError as error:
-                assert "insufficient free capacity" in str(error)
-                return False
+        try:
+            with granted(lab, size=memory, core=10, name="later") as container:
+                return probe(container).held_to(memory)
+        except CriError as error:
+            assert "insufficient free capacity" in str(error)
+            return False
 
     lab.wait_until(fits, "room on the GPU")
 
@@ -49,30 +48,26 @@ def expect_free(lab: Lab, memory: int = HALF) -> None:
 def fifths(lab: Lab) -> Iterator[list[Container]]:
     """Five running containers, in as many pods, with a fifth of the GPU each."""
     with contextlib.ExitStack() as pods:
-        made = []
-        for number in range(5):
-            written = lab.share({"main": [(0, WHOLE // 5, 20)]})
-            pod = pods.enter_context(lab.pod(f"fifth-{number}", written))
-            made.append(pod.run("main", OWN))
-        yield made
+        fifths = (granted(lab, size=FIFTH, core=20, name=f"fifth-{number}") for number in range(5))
+        yield [pods.enter_context(each) for each in fifths]
 
 
 def test_a_gpu_that_is_all_granted_refuses_more(lab: Lab, fifths: list[Container]) -> None:
     """Also after the agent, or containerd, or both at once were killed."""
-    expect_full(lab, GIB, holders=f"default/fifth-4/main {WHOLE // 5}")
+    expect_full(lab, f"default/fifth-4/main {FIFTH}")
     lab.stop_agent(signal.SIGKILL)
     lab.start_agent()
-    expect_full(lab, GIB, holders="default/fifth-4/main")
+    expect_full(lab)
     lab.containerd.stop(signal.SIGKILL)
     lab.stop_agent(signal.SIGKILL)
     lab.containerd.start()
     lab.start_agent()
     lab.cri.version()
-    expect_full(lab, GIB, holders="default/fifth-4/main")
-    assert all(probe(container).held_to(WHOLE // 5) for container in fifths)
+    expect_full(lab)
+    assert all(probe(container).held_to(FIFTH) for container in fifths)
     # Exited, and kept by the kubelet for its logs, it holds nothing any more.
     fifths[0].stop()
-    expect_free(lab, WHOLE // 5)
+    expect_free(lab, FIFTH)
 
 
 def test_in_a_rolling_update_no_two_agents_conflict(lab: Lab) -> None:
@@ -83,12 +78,12 @@ def test_in_a_rolling_update_no_two_agents_conflict(lab: Lab) -> None:
 
     def keep_making() -> None:
         while not stop.is_set():
-            with lab.pod("rolling", lab.share({"main": [(0, HALF, 10)]})) as pod:
-                try:
-                    held = probe(pod.run("main", OWN)).held_to(HALF)
+            try:
+                with granted(lab, core=10, name="rolling") as container:
+                    held = probe(container).held_to(HALF)
                     outcomes.append("limited" if held else "UNLIMITED")
-                except CriError as error:
-                    outcomes.append(str(error))
+            except CriError as error:
+                outcomes.append(str(error))
 
     def wait_for_more(count: int, what: str) -> None:
         made = len(outcomes)
@@ -129,21 +124,17 @@ def test_idle_and_hostile_clients_of_the_socket_delay_the_agent_and_no_more(lab:
 
 def test_a_thousand_directories_of_deleted_containers_are_removed(lab: Lab) -> None:
     """Many crashes leave them, each with the file system of a deleted container."""
-    with lab.pod("alive", lab.share({"main": [(0, HALF, 50)]})) as pod:
-        container = pod.run("main", OWN)
+    with granted(lab, name="alive") as container:
         lab.stop_agent(signal.SIGKILL)
-        made = lab.namespace.run(
-            [
-                *("sh", "-ec"),
-                "for n in $(seq 1000); do mkdir $0/deleted-$n;"
-                f" mount -t tmpfs -o size=4k {names.PLUGIN_NAME} $0/deleted-$n; done",
-                lab.run_dir,
-            ]
+        script = (
+            "for n in $(seq 1000); do mkdir $0/deleted-$n;"
+            f" mount -t tmpfs -o size=4k {names.PLUGIN_NAME} $0/deleted-$n; done"
         )
+        made = lab.namespace.run(["sh", "-ec", script, lab.run_dir])
         assert made.returncode == 0, made.stderr
         lab.start_agent()
-        with lab.pod("meanwhile", lab.share({"main": [(0, HALF // 2, 25)]})) as other:
-            assert probe(other.run("main", OWN)).held_to(HALF // 2)
+        with granted(lab, size=QUARTER, core=25, name="meanwhile") as other:
+            assert probe(other).held_to(QUARTER)
         kept = f"{container.id}\n"
         lab.wait_until(lambda: lab.namespace.run(["ls", lab.run_dir]).stdout == kept, "the sweep")
         assert "deleted-" not in lab.namespace.run(["cat", "/proc/mounts"]).stdout

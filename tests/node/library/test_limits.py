@@ -9,27 +9,34 @@ import pytest
 from gpuslice.contract import names
 from gpuslice.contract.overhead import CODE_BYTES
 from lab.node.catalogue import PYTHON_IMAGE
-from lab.node.containerd_config import Options
 from lab.node.cri import Container, Process
 from lab.node.lab import Lab
+from tests.support import GIB
 
-from ..conftest import FLOOR, GIB, LAUNCHER, PROBE, SETUID_PROBE, hold_all, probe
+from ..scene import (
+    FLOOR,
+    HALF,
+    LAUNCHER,
+    OWN,
+    PROBE,
+    SETUID_PROBE,
+    Files,
+    granted,
+    hold_all,
+    lab_of,
+    probe,
+)
 
 pytestmark = pytest.mark.node
 
-HALF = 20 * GIB
-
 STARTED_BY = {
     "a shell that unsets everything": [
-        *("bash", "-c", f"for name in $(compgen -e); do unset $name; done; exec {PROBE}"),
+        *("bash", "-c", f"for name in $(compgen -e); do unset $name; done; exec {PROBE}")
     ],
     "a statically linked launcher": [LAUNCHER, PROBE],
     "limits that the tenant writes": [
-        "env",
-        f"{names.ENV_MEMORY_LIMIT}=999g",
-        f"{names.ENV_MEMORY_LIMIT}_0=999g",
-        f"{names.ENV_DIR}=/tmp",
-        PROBE,
+        *("env", f"{names.ENV_MEMORY_LIMIT}=999g", f"{names.ENV_MEMORY_LIMIT}_0=999g"),
+        *(f"{names.ENV_DIR}=/tmp", PROBE),
     ],
 }
 
@@ -49,8 +56,7 @@ def test_a_setuid_program_is_limited(half: Container) -> None:
 
 
 def test_a_user_without_rights_on_a_root_that_is_read_only_is_limited(lab: Lab) -> None:
-    with lab.pod("unlisted", lab.share({"main": [(0, HALF, 50)]})) as pod:
-        container = pod.run("main", Process(PYTHON_IMAGE, user=65534, read_only=True))
+    with granted(lab, Process(PYTHON_IMAGE, user=65534, read_only=True)) as container:
         assert container.exec(["touch", "/tmp/x"]).code != 0
         taken = probe(container)
         assert taken.euid == 65534
@@ -83,8 +89,7 @@ print(free // MIB, must(driver.cuMemGetInfo())[0] // MIB)
 def test_code_comes_off_the_limit_once_it_is_measured(half: Container) -> None:
     done = half.exec(["python3", "-c", _LOADER])
     assert done.code == 0, done
-    free = (HALF - FLOOR) >> 20
-    allowed = CODE_BYTES >> 20
+    free, allowed = (HALF - FLOOR) >> 20, CODE_BYTES >> 20
     assert done.out.split() == [str(free), str(free - (200 - allowed))]
 
 
@@ -100,7 +105,7 @@ def test_a_kill_in_one_container_gives_memory_back_to_the_other(lab: Lab) -> Non
     """Each has its own PID namespace: the lock of the exited process decides."""
     labels = {names.LABEL_ISOLATION_PROVIDER: "HAMi-core"}
     with lab.pod("seed", {names.ANNOTATION_DEVICE_ALLOCATED: _SEED}, labels) as pod:
-        one, two = (pod.run(name, Process(PYTHON_IMAGE)) for name in ("one", "two"))
+        one, two = pod.run("one", OWN), pod.run("two", OWN)
         hold_all(one)
         assert probe(two).found_it_full()
         assert one.exec(["sh", "-c", "kill -9 $(cat /tmp/pid)"]).code == 0
@@ -110,11 +115,9 @@ def test_a_kill_in_one_container_gives_memory_back_to_the_other(lab: Lab) -> Non
         assert probe(two).held_to(HALF)
 
 
-def test_sixteen_gpus_come_in_a_reply_of_more_than_5_kb(
-    build_dir: object, test_programs: dict[str, tuple[object, int]]
-) -> None:
+def test_sixteen_gpus_come_in_a_reply_of_more_than_5_kb(test_programs: Files) -> None:
     """NRI's transport drops a frame above 4,096 bytes that starts a message: it must be split."""
-    with Lab([GIB] * names.MAX_GPUS, test_programs, options=Options(request_timeout_s=8)) as lab:  # type: ignore[arg-type]
+    with lab_of([GIB] * names.MAX_GPUS, test_programs) as lab:
         spec = lab.sim_dir / "cdi" / "nvidia.json"
         document = json.loads(spec.read_text())
         document["containerEdits"]["env"] = [f"LONG={'x' * 5000}"]
@@ -122,7 +125,7 @@ def test_sixteen_gpus_come_in_a_reply_of_more_than_5_kb(
         lab.start_agent()
         shares = [(index, GIB // 2, 50) for index in range(names.MAX_GPUS)]
         with lab.pod("all", lab.share({"main": shares})) as pod:
-            container = pod.run("main", Process(PYTHON_IMAGE))
+            container = pod.run("main", OWN)
             assert container.exec(["bash", "-c", "echo ${#LONG}"]).out == "5000\n"
             assert probe(container).held_to(GIB // 2)
             query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]

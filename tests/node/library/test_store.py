@@ -11,17 +11,12 @@ from pathlib import Path
 import pytest
 
 from gpuslice.contract import names
-from lab.node.catalogue import PYTHON_IMAGE
-from lab.node.cri import Container, Process
+from lab.node.cri import Container
 from lab.node.lab import Lab
 
-from ..conftest import GIB, hold_all, probe
-from ..test_operations import sample
+from ..scene import QUARTER, granted, hold_all, probe, sample
 
 pytestmark = pytest.mark.node
-
-OWN = Process(PYTHON_IMAGE)
-SHARE = 10 * GIB
 
 
 @pytest.fixture
@@ -34,22 +29,20 @@ def upgradable(lab: Lab) -> Iterator[Lab]:
     lab.start_agent()
 
 
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def upgrade(lab: Lab, data: bytes, number: int = signal.SIGTERM) -> None:
-    """The agent of a release with that library replaces the present one."""
-    lab.library = lab.directory / f"release-{sha256(data)[:8]}" / names.FILE_LIBRARY
+def upgrade(lab: Lab, data: bytes, number: int = signal.SIGTERM) -> str:
+    """The agent of a release with that library replaces the present one. Return its SHA-256."""
+    sha256 = hashlib.sha256(data).hexdigest()
+    lab.library = lab.directory / f"release-{sha256[:8]}" / names.FILE_LIBRARY
     lab.library.parent.mkdir(exist_ok=True)
     lab.library.write_bytes(data)
     lab.stop_agent(number)
     lab.start_agent()
+    return sha256
 
 
 def releases(lab: Lab) -> set[str]:
     store = lab.namespace.outside(lab.store_dir)
-    return {each.name for each in store.iterdir() if len(each.name) == len(sha256(b""))}
+    return {each.name for each in store.iterdir() if len(each.name) == 64}
 
 
 def mounted(container: Container) -> str:
@@ -71,29 +64,25 @@ def test_the_next_container_mounts_the_newer_library(upgradable: Lab) -> None:
     """Running containers keep theirs, and a release goes with its last container. An agent that is
     killed and started again finds the store as it was."""
     lab = upgradable
-    own = lab.library.read_bytes()
-    newer, newest = own + b"newer", own + b"newest"
-    share = {"main": [(0, SHARE, 10)]}
-    with lab.pod("first", lab.share(share)) as pod:
-        first = pod.run("main", OWN)
+    data = lab.library.read_bytes()
+    own = hashlib.sha256(data).hexdigest()
+    with granted(lab, size=QUARTER, core=10, name="first") as first:
         hold_all(first)
         maps = held(first)
-        upgrade(lab, newer)
-        with lab.pod("second", lab.share(share)) as pod:
-            second = pod.run("main", OWN)
-            assert (mounted(first), mounted(second)) == (sha256(own), sha256(newer))
-            assert probe(second).held_to(SHARE)
+        newer = upgrade(lab, data + b"newer")
+        with granted(lab, size=QUARTER, core=10, name="second") as second:
+            assert (mounted(first), mounted(second)) == (own, newer)
+            assert probe(second).held_to(QUARTER)
             hold_all(second)
             maps_second = held(second)
-            metric = f'gpuslice_library{{sha256="{sha256(newer)}"}}'
+            metric = f'gpuslice_library{{sha256="{newer}"}}'
             lab.wait_until(lambda: sample(lab, metric) == 1, "the metric")
-            upgrade(lab, newest, signal.SIGKILL)
-            with lab.pod("third", lab.share(share)) as pod:
-                third = pod.run("main", OWN)
-                assert mounted(third) == sha256(newest)
-                assert probe(third).held_to(SHARE)
+            newest = upgrade(lab, data + b"newest", signal.SIGKILL)
+            with granted(lab, size=QUARTER, core=10, name="third") as third:
+                assert mounted(third) == newest
+                assert probe(third).held_to(QUARTER)
                 assert (held(first), held(second)) == (maps, maps_second)
-                assert releases(lab) >= {sha256(own), sha256(newer), sha256(newest)}
-        lab.wait_until(lambda: sha256(newer) not in releases(lab), "the release to be removed")
-        assert releases(lab) == {sha256(own), sha256(newest)}
+                assert releases(lab) >= {own, newer, newest}
+        lab.wait_until(lambda: newer not in releases(lab), "the release to be removed")
+        assert releases(lab) == {own, newest}
         assert held(first) == maps

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lab.node.catalogue import PYTHON_IMAGE
-from lab.node.containerd_config import Options
-from lab.node.cri import Container, Process
+from lab.node.cri import Container
 from lab.node.lab import Lab
 from tests.shim.drivers import SOURCES, build
+from tests.support import GIB
 
-from ..conftest import GIB, LINKED_PROBE, PROBE, probe, said
+from ..scene import LINKED_PROBE, PROBE, WHOLE, Files, granted, lab_of, probe, said
 
 pytestmark = pytest.mark.node
 
@@ -24,23 +23,18 @@ _LIMITED = "0 2 0 1024"
 
 
 @pytest.fixture(scope="module")
-def files(
-    build_dir: Path,
-    test_programs: dict[str, tuple[Path, int]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, tuple[Path, int]]:
-    """A program that opens the driver in many ways, and a plugin that needs the driver itself."""
+def strict_lab(
+    build_dir: Path, test_programs: Files, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Lab]:
+    """With a program that opens the driver in many ways, and a plugin that needs the driver
+    itself."""
     built = tmp_path_factory.mktemp("strict")
     program, plugin = built / "program", built / "plugin.so"
     build(program, SOURCES / "strict_program.c")
     driver = [f"-L{build_dir / 'lib' / 'simgpu'}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
     subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", plugin, *driver], check=True)
-    return {**test_programs, _PROGRAM: (program, 0o755), _PLUGIN: (plugin, 0o644)}
-
-
-@pytest.fixture(scope="module")
-def strict_lab(files: dict[str, tuple[Path, int]]) -> Iterator[Lab]:
-    with Lab([40 * GIB], files, options=Options(request_timeout_s=8)) as lab:
+    files = {**test_programs, _PROGRAM: (program, 0o755), _PLUGIN: (plugin, 0o644)}
+    with lab_of(files=files) as lab:
         yield lab
 
 
@@ -48,8 +42,8 @@ def strict_lab(files: dict[str, tuple[Path, int]]) -> Iterator[Lab]:
 def container(strict_lab: Lab, request: pytest.FixtureRequest) -> Iterator[tuple[Container, bool]]:
     strict_lab.start_agent(strict=request.param)
     try:
-        with strict_lab.pod("main", strict_lab.share({"main": [(0, GIB, 50)]})) as pod:
-            yield pod.run("main", Process(PYTHON_IMAGE)), request.param
+        with granted(strict_lab, size=GIB) as main:
+            yield main, request.param
     finally:
         strict_lab.stop_agent()
 
@@ -89,4 +83,4 @@ def test_a_preload_of_libc_or_the_driver_that_a_program_sets(
         if strict or program != past:
             assert taken.held_to(GIB)
         else:
-            assert taken.escaped_to(40 * GIB)
+            assert taken.escaped_to(WHOLE)

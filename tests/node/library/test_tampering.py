@@ -12,12 +12,9 @@ from lab.node.catalogue import NO_ETC_IMAGE, PYTHON_IMAGE
 from lab.node.cri import Container, Process, Sandbox
 from lab.node.lab import Lab
 
-from ..conftest import GIB, PROBE, probe
+from ..scene import HALF, PROBE, WHOLE, granted, one, probe
 
 pytestmark = pytest.mark.node
-
-HALF = 20 * GIB
-WHOLE = 40 * GIB
 
 TARGETS = {
     "library": names.CONTAINER_LIBRARY,
@@ -67,8 +64,7 @@ def test_programs_cannot_be_run_from_the_region(half: Container) -> None:
 
 def test_escape_that_remains_moving_etc_where_the_image_has_none(lab: Lab) -> None:
     """Then /etc lies in the container's own upper layer, where a rename is allowed."""
-    with lab.pod("no-etc", lab.share({"main": [(0, HALF, 50)]})) as pod:
-        container = pod.run("main", Process(NO_ETC_IMAGE))
+    with granted(lab, Process(NO_ETC_IMAGE)) as container:
         assert probe(container).held_to(HALF)
         assert container.exec(["mv", "/etc", "/etc2"]).code == 0
         assert probe(container).escaped_to(WHOLE)
@@ -83,15 +79,13 @@ _OWN_NAMESPACE = [
 @pytest.mark.parametrize("user", [None, 1000], ids=["root", "a user without rights"])
 def test_escape_that_remains_a_user_namespace(lab: Lab, user: int | None) -> None:
     """Its root may not unmount mounts from outside, but may mount over them."""
-    with lab.pod("namespaced", lab.share({"main": [(0, HALF, 50)]})) as pod:
-        container = pod.run("main", Process(PYTHON_IMAGE, user=user))
+    with granted(lab, Process(PYTHON_IMAGE, user=user)) as container:
         assert probe(container, _OWN_NAMESPACE).escaped_to(WHOLE)
         assert probe(container).held_to(HALF)
 
 
 def test_the_runtimes_seccomp_profile_closes_the_user_namespace(lab: Lab) -> None:
-    with lab.pod("confined", lab.share({"main": [(0, HALF, 50)]})) as pod:
-        container = pod.run("main", Process(PYTHON_IMAGE, seccomp=True))
+    with granted(lab, Process(PYTHON_IMAGE, seccomp=True)) as container:
         refused = container.exec(_OWN_NAMESPACE)
         assert refused.code != 0 and "unshare failed" in refused.err
         assert probe(container).held_to(HALF)
@@ -135,10 +129,9 @@ def test_escape_that_remains_removing_from_another_mount_namespace(
 ) -> None:
     """Linux refuses to unlink a mount point only in the mount namespace in which it is mounted. In
     another namespace the name is removed, and what is mounted on it is unmounted."""
-    granted = lab.share({"main": [(0, HALF, 50)]})
     own = Sandbox(pid="CONTAINER" if sees == "NODE" else sees)
     confined = Process(PYTHON_IMAGE, seccomp=True)
-    with lab.pod("granted", granted, of=own) as pod, lab.pod("b", of=Sandbox(pid=sees)) as second:
+    with lab.pod("a", one(lab), of=own) as pod, lab.pod("b", of=Sandbox(pid=sees)) as second:
         main = pod.run("main", confined)
         other = (second if sees == "NODE" else pod).run("other", confined)
         assert probe(main).held_to(HALF)
@@ -181,16 +174,11 @@ def test_escape_that_remains_a_directory_handed_to_another_pod(
     lab: Lab, tmp_path: Path, read_only: bool, said: str, held: int
 ) -> None:
     """The same by a descriptor, over a socket in a volume that both have: no process is shared."""
-    taker = Process(
-        PYTHON_IMAGE,
-        ["python3", "-c", _TAKE],
-        mounts={"/between": tmp_path},
-        seccomp=True,
-    )
-    giver = Process(PYTHON_IMAGE, mounts={"/between": tmp_path}, read_only=read_only, seccomp=True)
-    with lab.pod("granted", lab.share({"main": [(0, HALF, 50)]})) as pod, lab.pod("b") as second:
+    shared = {"/between": tmp_path}
+    taker = Process(PYTHON_IMAGE, ["python3", "-c", _TAKE], mounts=shared, seccomp=True)
+    giver = Process(PYTHON_IMAGE, mounts=shared, read_only=read_only, seccomp=True)
+    with lab.pod("b") as second, granted(lab, giver) as main:
         second.run("taker", taker)
-        main = pod.run("main", giver)
         assert probe(main).held_to(HALF)
         assert main.exec(["python3", "-c", _GIVE]) == (0, f"{said}\n", "")
         taken = probe(main)

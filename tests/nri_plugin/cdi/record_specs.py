@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ from lab.node.lab import BUILD
 from lab.node.namespace import Namespace
 from nri_plugin.host.cdi_generator import OPTIONS
 from simgpu import config, device_nodes
+from tests.nri_plugin.host_files import put
 from tools.images.nvidia_ctk import NVIDIA_CTK
 
 RECORDED: Final = Path(__file__).parent / "recorded"
@@ -38,7 +40,9 @@ _OTHERS: Final = (
     f"lib/firmware/nvidia/{_VERSION}/gsp_ga10x.bin",
 )
 _SOCKETS: Final = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
-_DRM: Final = {"card0": (0, 0o660, 44), "renderD128": (128, 0o660, 105)}
+_BY_UUID: Final = ("--mode=nvml", "--device-name-strategy=uuid")
+_DRM: Final = (("card", 0, 44), ("renderD", 128, 105))
+"""Kinds of nodes, with the first minor number and the group."""
 _COVERED: Final = ("/etc", "/run", "/usr", "/var")
 
 
@@ -68,12 +72,7 @@ LAYOUTS: Final = {
     "package-8": Layout(gpus=8, drm=True),
     "aks": Layout(),
     "eks": Layout("usr/lib64", sockets=_SOCKETS[:1]),
-    "bottlerocket": Layout(
-        "usr/lib",
-        searched=True,
-        options=("--mode=nvml", "--device-name-strategy=uuid"),
-        sockets=_SOCKETS[:1],
-    ),
+    "bottlerocket": Layout("usr/lib", searched=True, options=_BY_UUID, sockets=_SOCKETS[:1]),
     "talos": Layout(
         "usr/local/lib", "usr/local/bin", searched=True, drm=True, sockets=_SOCKETS[:1]
     ),
@@ -82,9 +81,9 @@ LAYOUTS: Final = {
     "driver-container": Layout(root="/run/nvidia/driver", in_pod=True),
     "gke": Layout("lib64", root="/home/kubernetes/bin/nvidia", in_pod=True, sockets=()),
 }
+_VERSIONS: Final = ("1.17.8", "1.18.2", "1.19.1", "1.20.1")
 RECORDINGS: Final = (
-    *(("package", version) for version in ("1.17.8", "1.18.2", "1.19.1", "1.20.1")),
-    *(("pod", version) for version in ("1.17.8", "1.18.2", "1.19.1", "1.20.1")),
+    *((name, version) for name in ("package", "pod") for version in _VERSIONS),
     *(("driver-container", "1.17.8"), ("driver-container", "1.20.1")),
     *(("package-8", "1.20.1"), ("aks", "1.19.1"), ("eks", "1.20.1")),
     *(("bottlerocket", "1.17.8"), ("talos", "1.19.1")),
@@ -103,16 +102,10 @@ def _install(layout: Layout, namespace: Namespace, root: Path, gpus: Sequence[in
         shutil.copy(real, file) if real.exists() else file.touch()
         (libraries / f"{name}.so.1").symlink_to(file.name)
     for place in (*_OTHERS, *layout.sockets):
-        file = root / place
-        if place.startswith("lib/") and not layout.in_pod:
-            file = root / "usr" / place
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
+        in_usr = place.startswith("lib/") and not layout.in_pod
+        put(root / "usr" / place if in_usr else root / place)
     for name in _PROGRAMS:
-        program = root / layout.programs / name
-        program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text("#!/bin/sh\n")
-        program.chmod(0o755)
+        put(root / layout.programs / name, "#!/bin/sh\n").chmod(0o755)
     if layout.searched:
         namespace.write(Path("/etc/ld.so.conf.d/nvidia.conf"), f"/{layout.libraries}\n")
         namespace.run(["ldconfig"])
@@ -129,18 +122,13 @@ def _drm(namespace: Namespace, buses: Sequence[str]) -> None:
     dri.mkdir()
     namespace.mount("-t", "tmpfs", "pci", "/sys/bus/pci/devices")
     for index, bus in enumerate(buses):
-        for node, (minor, mode, group) in _DRM.items():
-            kind = node.rstrip("0123456789")
-            name = f"{kind}{int(node.removeprefix(kind)) + index}"
-            os.mknod(dri / name, 0o020000 | mode, os.makedev(226, minor + index))
-            (dri / name).chmod(mode)
+        for kind, first, group in _DRM:
+            name = f"{kind}{first + index}"
+            os.mknod(dri / name, 0o020000, os.makedev(226, first + index))
+            (dri / name).chmod(0o660)
             os.chown(dri / name, 0, group)
-            place = namespace.outside(Path("/sys/bus/pci/devices", bus, "drm", name))
-            place.mkdir(parents=True)
-
-
-def _buses(host: config.HostConfig) -> list[str]:
-    return [f"{gpu.pci_domain:04x}:{gpu.pci_bus:02x}:00.0" for gpu in host.gpus]
+            place = Path("/sys/bus/pci/devices", bus, "drm", name)
+            namespace.outside(place).mkdir(parents=True)
 
 
 def record(name: str, version: str) -> str:
@@ -148,40 +136,29 @@ def record(name: str, version: str) -> str:
     layout = LAYOUTS[name]
     ctk = dataclasses.replace(NVIDIA_CTK, version=version).ensure()
     host = config.load(config.DEFAULT_FILE).with_gpus([40 << 30] * layout.gpus)
-    namespace = Namespace()
-    try:
+    with closing(Namespace()) as namespace:
         for place in (*_COVERED, "/dev"):
             namespace.cover(Path(place))
         simulated = namespace.directory / "sim"
         sizes = [option for gpu in host.gpus for option in ("--gpu", str(gpu.memory_bytes))]
         up = [sys.executable, "-m", "simgpu", "up", "--dir", str(simulated)]
         namespace.run([*up, "--config", str(config.DEFAULT_FILE), *sizes])
-        root = namespace.outside(Path("/"))
-        options: list[str] = []
+        root, options = namespace.outside(Path("/")), ["--format=json", *layout.options]
         if layout.in_pod:
-            tree = namespace.directory / "tree"
-            tree.mkdir()
+            root = namespace.directory / "tree"
+            root.mkdir()
             namespace.run(["mkdir", "-p", MOUNT])
-            namespace.mount("--bind", tree, MOUNT)
+            namespace.mount("--bind", root, MOUNT)
             options = [*OPTIONS[2:], f"--driver-root={MOUNT}", "--dev-root=/"]
             options += ["--nvidia-cdi-hook-path=/run/gpuslice/.store/nvidia-cdi-hook"]
-            root = tree
         _install(layout, namespace, root, [gpu.minor for gpu in host.gpus])
         if layout.drm:
-            _drm(namespace, _buses(host))
-        command = [
-            str(ctk),
-            "--quiet",
-            "cdi",
-            "generate",
-            *(options or ["--format=json", *layout.options]),
-        ]
+            _drm(namespace, [f"{g.pci_domain:04x}:{g.pci_bus:02x}:00.0" for g in host.gpus])
+        command = [str(ctk), "--quiet", "cdi", "generate", *options]
         done = namespace.run(command, {"SIMGPU_DIR": str(simulated)})
         if done.returncode != 0:
             raise RuntimeError(f"{name} {version}: {done.stderr}")
         return done.stdout
-    finally:
-        namespace.close()
 
 
 def main() -> None:

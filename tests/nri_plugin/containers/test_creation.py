@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import grant_file, grants
+from gpuslice.contract import grant_file, grants, names
 from gpuslice.contract.grants import GpuGrant
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.service import Service
+from nri_plugin.policy import kube_objects
 from nri_plugin.policy.kube_objects import Bound
-from nri_plugin.policy.model import Pod
+from nri_plugin.policy.model import Claim, Gpu, Pod, Share
 from nri_plugin.policy.other_plugins import Sign
-from tests.nri_plugin.fake_runtime import FakeRuntime
+from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed
 from tests.nri_plugin.host.test_device_plugins import write
 from tests.nri_plugin.service_scene import (
     GRANTS,
@@ -36,6 +37,18 @@ from tests.nri_plugin.service_scene import (
 pytestmark = pytest.mark.node
 
 NVIDIA = "/usr/bin/nvidia-container-runtime"
+UNCHANGED = nri.CreateContainerResponse()
+
+
+def env(reply: nri.CreateContainerResponse | None) -> dict[str, str]:
+    assert reply is not None
+    return {each.key: each.value for each in reply.adjust.env}
+
+
+def read_grant(host: Host, key: str) -> grant_file.Grant:
+    grant = grant_file.decode((host.run / key / "grant").read_bytes())
+    assert grant is not None
+    return grant
 
 
 async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
@@ -44,50 +57,90 @@ async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
     handler = host.service()
     async with serving(handler) as runtime:
         reply = await runtime.create(of, container())
+        variables = env(reply)
         assert reply is not None
-        adjust = reply.adjust
-        places = {m.destination: m.source for m in adjust.mounts}
+        places = {m.destination: m.source for m in reply.adjust.mounts}
         assert places["/.gpuslice"] == str(host.run / "c0")
         assert places["/dev/gpu0"] == "/dev/zero"
         assert places["/.gpuslice/libvgpu.so"].startswith(str(host.store))
-        env = {e.key: e.value for e in adjust.env}
-        assert env["NVIDIA_VISIBLE_DEVICES"] == UUID
-        assert env["CUDA_DEVICE_MEMORY_LIMIT_0"] == str(5 << 30)
-        device = adjust.linux.devices[0]
+        assert variables["NVIDIA_VISIBLE_DEVICES"] == UUID
+        assert variables["CUDA_DEVICE_MEMORY_LIMIT_0"] == str(5 << 30)
+        device = reply.adjust.linux.devices[0]
         assert (device.path, device.major, device.minor) == ("/dev/x", 1, 3)
-        assert [hook.path for hook in adjust.hooks.create_container] == ["/bin/true"]
-        grant = grant_file.decode((host.run / "c0/grant").read_bytes())
+        assert [hook.path for hook in reply.adjust.hooks.create_container] == ["/bin/true"]
         gpu = grant_file.Gpu(UUID, 5 << 30, 20, 0, context_bytes=512 << 20, code_bytes=64 << 20)
-        assert grant == grant_file.Grant(7, (gpu,))
+        assert read_grant(host, "c0") == grant_file.Grant(7, (gpu,))
         release = places["/.gpuslice/libvgpu.so"].split("/")[-2]
         given = {"gpus": f"{UUID}:5Gi:20", "library": release[:8], "key": "c0"}
         assert handler.granted("c0") == given
-        made = as_made(container(), reply)
-        await runtime.notify("RemoveContainer", of, made)
-        assert host.keys() == set()
-        assert handler.granted("c0") == {}
+        await runtime.notify("RemoveContainer", of, as_made(container(), reply))
+        assert host.keys() == set() and handler.granted("c0") == {}
 
 
-async def test_grants_get_the_size_of_a_context_as_soon_as_it_is_measured(
-    host: Host,
-) -> None:
+async def test_grants_get_the_size_of_a_context_as_soon_as_it_is_measured(host: Host) -> None:
     async with serving(host.service()) as runtime:
-
-        async def granted(number: int) -> int:
+        for number, context_bytes in enumerate((512 << 20, 300 << 20)):
             of = pod(number, allocated=HALF, grants=GRANTS)
             await runtime.create(of, container(number, sandbox=number))
-            grant = grant_file.decode((host.run / f"c{number}/grant").read_bytes())
-            assert grant is not None
-            return grant.gpus[0].context_bytes
-
-        assert await granted(0) == 512 << 20, "assumed, and not waited for"
-        await host.contexts.measure(host.inventory.gpus)
-        assert await granted(1) == 300 << 20
+            assert read_grant(host, f"c{number}").gpus[0].context_bytes == context_bytes
+            # The first one is assumed, and not waited for.
+            await host.contexts.measure(host.inventory.gpus)
 
 
-async def test_a_pod_with_rdma_alone_waits_for_nothing_of_ours(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Claims:
+    """A ClaimSource: the container "main" of each pod has a share."""
+
+    def may_claim(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+        return True
+
+    def has_shares(self, pod: Pod) -> bool:
+        return True
+
+    def claim(self, pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
+        share = Share(UUID, 0, 5 << 30, 20)
+        return Claim([share], allocated=[share]) if container_name == "main" else Claim()
+
+    def is_uncapped(self, pod: Pod, uuid: str, minor: int) -> bool:
+        return False
+
+
+async def test_a_claim_of_any_source_becomes_a_share(host: Host) -> None:
+    handler, of = Service(replace(host.parts(), claims=Claims())), pod(labels={})
+    of.runtime_handler = "runc"
+    async with serving(handler) as runtime:
+        await host.inventory.refresh()
+        assert env(await runtime.create(of, container()))["NVIDIA_VISIBLE_DEVICES"] == UUID
+        gpus = [(gpu.uuid, gpu.limit_bytes) for gpu in read_grant(host, "c0").gpus]
+        assert gpus == [(UUID, 5 << 30)]
+        beside = env(await runtime.create(of, container(1, "beside")))
+        assert beside["NVIDIA_VISIBLE_DEVICES"] == "void"
+        assert handler._parts.notices.first() is None, "its pod has it so"
+
+
+async def test_an_event_names_the_driver_capabilities_that_are_cut(host: Host) -> None:
+    made, handler = container(), host.service()
+    made.env.append("NVIDIA_DRIVER_CAPABILITIES=compute,video")
+    async with serving(handler) as runtime:
+        await runtime.create(pod(allocated=HALF), made)
+    notice = handler._parts.notices.first()
+    assert notice is not None
+    text = 'container "main": driver capabilities cut: video: they are not injected'
+    assert notice.text.startswith(text)
+    event = kube_objects.event(notice, notice.text, "node-1", "", "name", "at")
+    assert (event["reason"], event["type"]) == (names.EVENT_CAPABILITIES_CUT, "Normal")
+
+
+async def test_a_container_with_another_plugins_gpu_does_not_start(host: Host) -> None:
+    """NRI before 0.10 shows other plugins' adjustments only in the container that results."""
+    of = pod(allocated=HALF)
+    async with serving(host.service()) as runtime:
+        made = as_made(container(), await runtime.create(of, container()))
+        made.linux.devices.add(path="/dev/nvidia7", type="c", major=195, minor=7)
+        with pytest.raises(RequestFailed, match="injected a GPU by device /dev/nvidia7"):
+            await runtime.notify("StartContainer", of, made)
+
+
+async def test_rdma_alone_waits_for_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither at its creation, whatever CDI devices it has, nor at its start."""
     of, made = pod(labels={}, allocated='{"rdma":[{"minor":0}]}'), container()
     made.cdi_devices.add(name="example.com/nic=0")
@@ -96,15 +149,13 @@ async def test_a_pod_with_rdma_alone_waits_for_nothing_of_ours(
     monkeypatch.setattr(handler.lifecycle, "_start_without_share", None)
     async with serving(handler) as runtime:
         stuck = asyncio.create_task(handler._worker.run(hangs.wait, 60))
-        assert await runtime.create(of, made) == nri.CreateContainerResponse()
+        assert await runtime.create(of, made) == UNCHANGED
         await runtime.notify("StartContainer", of, made)
         hangs.set()
         await stuck
 
 
-async def test_a_share_of_a_gpu_that_another_plugin_gave_to_a_pod_is_refused(
-    host: Host, tmp_path: Path
-) -> None:
+async def test_a_share_of_another_plugins_gpu_is_refused(host: Host, tmp_path: Path) -> None:
     """The kubelet's record at that moment decides. A pod that is gone holds nothing."""
     host.settings = replace(host.settings, device_plugin_dir=tmp_path)
     handler = host.service()
@@ -149,62 +200,54 @@ def _asks(value: str) -> nri.Container:
 
 
 @contextlib.asynccontextmanager
-async def _at_nvidias_default(host: Host) -> AsyncIterator[tuple[Service, FakeRuntime]]:
+async def _at_nvidias_default(
+    host: Host, looked: bool = True, unknown: str = ""
+) -> AsyncIterator[tuple[Service, FakeRuntime]]:
     """The agent looks for other device plugins before it serves."""
-    handler = host.service()
-    sandbox(host.settings.containerd_state, "sandbox-0", NVIDIA)
-    await handler.node.look_for_plugins()
-    async with serving(handler) as runtime:
-        yield handler, runtime
-
-
-async def test_nvidias_default_runtime_gives_no_gpus_to_a_container_without_a_share(
-    host: Host,
-) -> None:
-    of = pod(labels={})
-    async with _at_nvidias_default(host) as (handler, runtime):
-        for value in ("void", "none", ""):
-            assert await runtime.create(of, _asks(value)) == nri.CreateContainerResponse()
-        for value in ("all", "0", UUID):
-            reply = await runtime.create(of, _asks(value))
-            assert reply is not None
-            written = [(each.key, each.value) for each in reply.adjust.env]
-            key = "NVIDIA_VISIBLE_DEVICES"
-            assert written == [(f"-{key}", ""), (key, "void")]
-            del reply.adjust.env[:]
-            assert reply == nri.CreateContainerResponse(adjust=nri.ContainerAdjustment())
-        assert handler._parts.metrics.unlimited.labels("nvidia_runtime")._value.get() == 0
-        assert handler.node.unprotected == ""
-        notice = handler._parts.notices.first()
-        assert notice is not None and not notice.warning
-        assert "request one, or use a RuntimeClass" in notice.text
-
-
-async def test_gpus_that_nvidias_runtime_gives_are_counted(host: Host) -> None:
-    by_class, privileged, theirs = pod(labels={}), container(), pod(labels={})
-    by_class.runtime_handler = "nvidia"
-    privileged.linux.resources.devices.add(allow=True, access="rwm")
-    async with _at_nvidias_default(host) as (handler, runtime):
-        for of, made in ((by_class, _asks("all")), (theirs, privileged)):
-            assert await runtime.create(of, made) == nri.CreateContainerResponse()
-        handler.node.modes.note("socket", Sign("a device plugin listens"), 0.0)
-        assert await runtime.create(theirs, _asks("all")) == nri.CreateContainerResponse()
-        assert handler._parts.metrics.unlimited.labels("nvidia_runtime")._value.get() == 3
-
-
-@pytest.mark.parametrize("looked", [True, False])
-async def test_while_it_is_not_known_which_gpus_are_held_nothing_is_overridden(
-    host: Host, looked: bool
-) -> None:
-    """The container may be of a pod to which the kubelet assigned a GPU, or which another device
-    plugin serves."""
     handler = host.service()
     sandbox(host.settings.containerd_state, "sandbox-0", NVIDIA)
     if looked:
         await handler.node.look_for_plugins()
-        handler.node.modes.unknown = "the kubelet's record cannot be read"
+        handler.node.modes.unknown = unknown
     async with serving(handler) as runtime:
-        assert await runtime.create(pod(labels={}), _asks("all")) == nri.CreateContainerResponse()
+        yield handler, runtime
+
+
+async def test_nvidias_default_runtime_gives_no_gpus_without_a_share(host: Host) -> None:
+    of = pod(labels={})
+    async with _at_nvidias_default(host) as (handler, runtime):
+        for value in ("void", "none", ""):
+            assert await runtime.create(of, _asks(value)) == UNCHANGED
+        for value in ("all", "0", UUID):
+            reply = await runtime.create(of, _asks(value))
+            key = "NVIDIA_VISIBLE_DEVICES"
+            assert [*env(reply).items()] == [(f"-{key}", ""), (key, "void")]
+            assert reply is not None
+            del reply.adjust.env[:]
+            assert reply == nri.CreateContainerResponse(adjust=nri.ContainerAdjustment())
+        given = handler._parts.metrics.unlimited.labels("nvidia_runtime")._value
+        assert (given.get(), handler.node.unprotected) == (0, "")
+        notice = handler._parts.notices.first()
+        assert notice is not None and not notice.warning
+        assert "request one, or use a RuntimeClass" in notice.text
+        # What the runtime gives is counted.
+        by_class, privileged = pod(labels={}), container()
+        by_class.runtime_handler = "nvidia"
+        privileged.linux.resources.devices.add(allow=True, access="rwm")
+        for pod_, made in ((by_class, _asks("all")), (of, privileged)):
+            assert await runtime.create(pod_, made) == UNCHANGED
+        handler.node.modes.note("socket", Sign("a device plugin listens"), 0.0)
+        assert await runtime.create(of, _asks("all")) == UNCHANGED
+        assert given.get() == 3
+
+
+@pytest.mark.parametrize("looked", [True, False])
+async def test_while_held_gpus_are_not_known_nothing_is_changed(host: Host, looked: bool) -> None:
+    """The container may be of a pod to which the kubelet assigned a GPU, or which another device
+    plugin serves."""
+    why = "the kubelet's record cannot be read"
+    async with _at_nvidias_default(host, looked, why) as (_, runtime):
+        assert await runtime.create(pod(labels={}), _asks("all")) == UNCHANGED
 
 
 @pytest.mark.parametrize(
@@ -218,9 +261,7 @@ async def test_while_it_is_not_known_which_gpus_are_held_nothing_is_overridden(
     ],
     ids=["runc", "nvidia", "runc-by-handler", "nvidia-by-handler", "unknown"],
 )
-async def test_variables_of_a_grant_in_the_container(
-    host: Host, default: str, handler: str, visible: str
-) -> None:
+async def test_a_grants_variables(host: Host, default: str, handler: str, visible: str) -> None:
     """NVIDIA's runtime would inject the GPU once more, and an index as NVML's."""
     granted = {"main": [GpuGrant(UUID, 0, 5 << 30, 20)]}
     variables = {"main": {"VOLCANO_GPU_ALLOCATED": "5120"}}
@@ -233,8 +274,6 @@ async def test_variables_of_a_grant_in_the_container(
         if handler:  # the default shows in another pod's sandbox
             sandbox(state, "sandbox-1", default)
             await runtime.create(pod(1, {}), container(1, sandbox=1))
-        reply = await runtime.create(of, container())
-        assert reply is not None
-        env = {each.key: each.value for each in reply.adjust.env}
-        assert env["VOLCANO_GPU_ALLOCATED"] == "5120"
-        assert env["NVIDIA_VISIBLE_DEVICES"] == visible
+        given = env(await runtime.create(of, container()))
+        assert given["VOLCANO_GPU_ALLOCATED"] == "5120"
+        assert given["NVIDIA_VISIBLE_DEVICES"] == visible

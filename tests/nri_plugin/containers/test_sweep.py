@@ -13,6 +13,7 @@ from nri_plugin.containers import records
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy.model import Share
 from nri_plugin.threads import Worker
+from tests.nri_plugin.host_files import put
 from tests.nri_plugin.objects import clear, planned
 
 pytestmark = pytest.mark.node
@@ -22,51 +23,37 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "run"
-
-
-@pytest.fixture
-def run(root: Path) -> Iterator[RunDirectory]:
-    yield RunDirectory(root, lambda: 7)
-    clear(RunDirectory(root, lambda: 7))
+def run(tmp_path: Path) -> Iterator[RunDirectory]:
+    made = RunDirectory(tmp_path / "run", lambda: 7)
+    yield made
+    clear(made)
 
 
 def sweep(run: RunDirectory, *users: str) -> None:
     asyncio.run(records.sweep(run, Worker("files"), DEADLINE_S, lambda: users))
 
 
-def test_an_unused_version_is_removed(run: RunDirectory, root: Path) -> None:
+def test_unused_files_are_removed(run: RunDirectory, caplog: pytest.LogCaptureFixture) -> None:
     sweep(run)
     for key in ("c1", "c2", "pod-u"):
         run.apply(planned(key, SHARES))
-    (root / "empty").mkdir()
-    (root / ".lock").touch()
+    (run.root / "empty").mkdir()
+    (run.root / "link").symlink_to("/")
+    lock, foreign = put(run.root / ".lock"), put(run.root / "foreign/file", "another program's")
     sweep(run, "c1", "unconfirmed")
-    assert run.keys() == {"c1"}
-    assert (root / ".lock").exists()
-
-
-def test_it_deletes_no_file(
-    run: RunDirectory, root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (root / "foreign").mkdir(parents=True)
-    (root / "foreign/file").write_text("another program's")
-    (root / "link").symlink_to("/")
-    sweep(run)
-    assert (root / "foreign/file").read_text() == "another program's"
+    assert run.keys() == {"c1", "foreign"}
+    assert lock.exists() and foreign.read_text() == "another program's"
     assert caplog.text.count("unused directory remains until the next sweep") == 1, "a link is none"
-    (root / "foreign/file").unlink()
-    (root / "link").unlink()
+    foreign.unlink()
 
 
 def test_a_container_beside_hundreds_of_unused_ones_waits_for_one_removal(
-    run: RunDirectory, root: Path, caplog: pytest.LogCaptureFixture
+    run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two keys that are unused at the start come into use before their turn: they stay."""
     caplog.set_level(logging.INFO)
     for number in range(300):
-        (root / f"c{number:03}").mkdir(parents=True)
+        (run.root / f"c{number:03}").mkdir(parents=True)
     for number in range(100):
         run.apply(planned(f"c{number:03}", SHARES))
     users: set[str] = set()

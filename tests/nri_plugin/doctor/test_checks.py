@@ -8,64 +8,86 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from nri_plugin.command_line import from_arguments
+from nri_plugin.doctor import facts
 from nri_plugin.doctor.checks import CHECKS, examine
 from nri_plugin.doctor.command import as_json, as_text
-from nri_plugin.doctor.facts import (
-    Agent,
-    DevChar,
-    DevicePlugins,
-    Finding,
-    Kernel,
-    Level,
-    NvidiaRuntime,
-    RunDir,
-    Runtime,
-    Socket,
-)
+from nri_plugin.doctor.facts import DevChar, DevicePlugins, Finding, Level, Runtime, Socket
 from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import CdiDevice, Edits, Gpu, Mount, Specs
 from nri_plugin.policy.nvidia import Toolkit
 from nri_plugin.policy.other_plugins import Sign
 from tests.nri_plugin.doctor.whole_node import DEVICE, WHOLE, chosen, config
 
-ENCODE = Mount("/usr/lib/libnvidia-encode.so.580", "/usr/lib/libnvidia-encode.so.580")
-NVIDIA = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/x/nvidia-runtime"}}
-ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
-OF_OPERATOR = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
-REFUSES = Toolkit(of_unprivileged=False)
-MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
-TOLERATE = {"tolerate_missing_plugins_annotation": "free"}
-REJECTS = {"enable": True, "reject_oci_hook_adjustment": True}
-GIVES_WHOLE = from_arguments(["--library", "/lib.so", "--whole-gpus", "any"], {})
-OURS = DevicePlugins(
-    {"nvidia.com/gpu": ["GPU-a"]},
-    [("uid", "main", "nvidia.com/gpu")],
-    ["device-plugins/gpuslice-gpu.sock"],
-)
+Changes = dict[str, Any]
 
 
-def runtime(version: str = "v2.4.2", name: str = "containerd", **of: Any) -> dict[str, Any]:
+def runtime(version: str = "v2.4.2", name: str = "containerd", **of: Any) -> Changes:
     return {"runtime": Runtime(name, version, config(**of))}
 
 
-def with_spec(device: CdiDevice | None, *problems: str) -> dict[str, Any]:
+def bare(version: str = "v2.4.0", **top: str) -> Changes:
+    """A containerd whose configuration has no tables."""
+    return {"runtime": Runtime("containerd", version, top)}
+
+
+def run_dir(tmpfs: bool = True, free: int = 1 << 30, inodes: int = 10**6, **of: Any) -> Changes:
+    return {"run_dir": facts.RunDir(tmpfs, free, inodes, **of)}
+
+
+def of_spec(device: CdiDevice | None, *problems: str) -> Changes:
     return {"specs": Specs({} if device is None else {"GPU-a": device}, problems)}
 
 
-NVIDIAS = runtime(handlers={"nvidia": NVIDIA}, default="nvidia")
-MIG = Gpu("GPU-m", 1, 1 << 30, problem="MIG mode is enabled")
+def nvidias(toolkit: Toolkit | None = None, *file: str) -> Changes:
+    """NVIDIA's runtime is the default."""
+    seen = {"nvidia": facts.NvidiaRuntime(toolkit, *file)} if toolkit else {}
+    return runtime(handlers={"nvidia": NVIDIA}, default="nvidia") | seen
+
+
+def plugins(*of: Any, **more: Any) -> Changes:
+    return {"plugins": DevicePlugins(*of, **more)}
+
+
+UNKNOWN: Changes = {"runtime": Runtime(problem="gone")}
+OWN_PIDS: Changes = {"kernel": facts.Kernel("6.1", host_pids=False)}
+IN_TALOS = OWN_PIDS | {"platform": "talos"}
+BELOW: Changes = {"driver_root": "/run/nvidia/driver"}
 LACKING = DevChar(("/dev/nvidia0", "/dev/nvidiactl"), ("/dev/nvidia0",))
+LACKS: Changes = {"dev_char": LACKING}
+SELINUX: Changes = {"selinux": True}
+UNWELL: Changes = {"agent": facts.Agent(False, "no GPU")}
+MIG: Changes = {"failed_gpus": [Gpu("GPU-m", 1, 1 << 30, problem="MIG mode is enabled")]}
+OPEN = run_dir(open_to="user 0, mode 755")
+WITHOUT_HOOKS = of_spec(replace(DEVICE, own=Edits()))
+ENCODE = Mount("/usr/lib/libnvidia-encode.so.580", "/usr/lib/libnvidia-encode.so.580")
+TOLERATES = {"enable": True, "tolerate_missing_plugins_annotation": "free"}
+REJECTS = {"enable": True, "reject_oci_hook_adjustment": True}
 CGROUPFS = {"runc": {"options": {"SystemdCgroup": False}}}
-
-
+NVIDIA = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/x/nvidia-runtime"}}
+ENVVAR = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+OF_OPERATOR = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
+ACCEPTS: Changes = {"nvidia": facts.NvidiaRuntime(Toolkit())}
+REFUSES = Toolkit(of_unprivileged=False)
+MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
+BY_CLASS = runtime(handlers={"gpu": NVIDIA})
+BY_MOUNTS = nvidias(replace(REFUSES, of_mounts=True))
+WHOLE_GPUS = chosen("--whole-gpus", "any")
+OLD_WITH_CDI = runtime("v1.7.30", old=True, cri={"enable_cdi": True})
+ELSEWHERE = chosen("--whole-gpus", "any", "--cdi-dir", "/x")
+BY_LINKS = runtime(cri={"cdi_spec_dirs": ["/links", "/etc/cdi"]})
+ANY_OF = {"nvidia.com/gpu": ["GPU-a"]}
+ALLOCATED = [("uid", "main", "nvidia.com/gpu")]
+OURS, NVIDIAS = "device-plugins/gpuslice-gpu.sock", "device-plugins/nvidia-gpu.sock"
+AT_GKE = Sign("a device plugin listens on nvidia-gpu.sock", is_gke=True)
+OF_GOOGLE = plugins({"nvidia.com/gke": ["GPU-a"]}, signs=[AT_GKE])
+DRA = plugins(problem="torn", signs=[Sign("NVIDIA's DRA driver listens on x.sock", is_dra=True)])
 KEEP_OFF = "keep it off this node, or keep gpuslice off it by nodeSelector"
-PLUGIN = "a device plugin listens on nvidia-gpu.sock"
-DRA = Sign("NVIDIA's DRA driver listens on x.sock", is_dra=True)
+CDI_ON = "[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = true"
 
 
 @dataclass(frozen=True)
@@ -74,258 +96,158 @@ class Row:
 
     level: Level
     found: str
-    do: str
-    changes: Mapping[str, Any]
+    changes: Changes
+    do: str = ""
 
 
-def passes(found: str, **changes: Any) -> Row:
-    return Row(Level.OK, found, "", changes)
-
-
-def warns(found: str, do: str, **changes: Any) -> Row:
-    return Row(Level.WARN, found, do, changes)
-
-
-def fails(found: str, do: str, **changes: Any) -> Row:
-    return Row(Level.FAIL, found, do, changes)
-
-
+passes, warns, fails = (partial(Row, level) for level in (Level.OK, Level.WARN, Level.FAIL))
 ROWS: Mapping[str, Sequence[Row]] = {
     "root": [
-        fails("not run as root", "", root=False),
-        warns("NVML may name", "where it is not", kernel=Kernel("6.1", host_pids=False)),
-        warns(
-            "not measured",
-            "workloadIsolation: false in SecurityProfileConfig",
-            kernel=Kernel("6.1", host_pids=False),
-            platform="talos",
-        ),
+        fails("not run as root", {"root": False}, "run it as root"),
+        warns("NVML may name", OWN_PIDS, "where it is not"),
+        warns("not measured", IN_TALOS, "workloadIsolation: false in SecurityProfileConfig"),
     ],
     "nri-socket": [
-        fails("nri.sock does not", "disable = f", socket=Socket(False, False)),
-        fails("no process", "start containerd", socket=Socket(True, False)),
-        fails("no access", "--nri-socket", socket=Socket(False, False, "no access")),
+        fails("nri.sock does not", {"socket": Socket(False, False)}, "disable = f"),
+        fails("no process", {"socket": Socket(True, False)}, "start containerd"),
+        fails("no access", {"socket": Socket(False, False, "no access")}, "--nri-socket"),
     ],
     "runtime": [
-        fails("does not serve it: its NRI (0.6.1)", "upgrade", **runtime("v1.7.25")),
-        fails("containerd 1.6.40: the agent does not", "upgrade", **runtime("1.6.40")),
-        passes("containerd v1.7.26", **runtime("v1.7.26")),
-        warns("not tested", "2.2 or later", **runtime("v2.0.3")),
-        warns("not tested", "2.2 or later", **runtime("v2.1.9")),
-        passes("v2.9.0", **runtime("v2.9.0")),
-        fails("crio 1.34.0: the agent does not", "containerd", **runtime("1.34.0", "crio")),
-        warns("not known: no answer", "hostPID", runtime=Runtime(problem="no answer")),
+        fails("does not serve it: its NRI (0.6.1)", runtime("v1.7.25"), "upgrade"),
+        fails("containerd 1.6.40: the agent does not", runtime("1.6.40"), "upgrade"),
+        passes("containerd v1.7.26", runtime("v1.7.26")),
+        warns("not tested", runtime("v2.0.3"), "2.2 or later"),
+        warns("not tested", runtime("v2.1.9"), "2.2 or later"),
+        passes("v2.9.0", runtime("v2.9.0")),
+        fails("crio 1.34.0: the agent does not", runtime("1.34.0", "crio"), "containerd"),
+        warns("not known: gone", UNKNOWN, "hostPID"),
     ],
     "containerd-state": [
         fails(
             "containerd's state is in /run/k3s/containerd, the agent reads /run/containerd",
+            bare(state="/run/k3s/containerd"),
             "--containerd-state /run/k3s/containerd",
-            runtime=Runtime("containerd", "v2.4.0", {"state": "/run/k3s/containerd"}),
         ),
-        warns("/run/containerd shows", "HostToContainer", state_seen=False),
+        warns("/run/containerd shows", {"state_seen": False}, "HostToContainer"),
         passes(
-            "/run/containerd",
-            runtime=Runtime("containerd", "v2.4.0", {"state": "/var/run/containerd"}),
-            links={"/var/run/containerd": "/run/containerd"},
+            "/run/containerd", bare(state="/var/run") | {"links": {"/var/run": "/run/containerd"}}
         ),
     ],
     "run-dir": [
-        fails(
-            "stays in its pod",
-            "mountPropagation: Bidirectional",
-            run_dir=RunDir(True, 1 << 30, 10**6, propagates=False),
-        ),
-        fails(
-            "user 0, mode 755: must be the agent's user and mode 700",
-            "chmod 700",
-            run_dir=RunDir(True, 1 << 30, 10**6, open_to="user 0, mode 755"),
-        ),
-        warns("not on a tmpfs", "/run", run_dir=RunDir(False, 1 << 30, 1 << 20)),
-        fails("0 KiB", "free space", run_dir=RunDir(True, 1000, 1 << 20)),
-        fails("3 inodes", "free space", run_dir=RunDir(True, 1 << 30, 3)),
-        fails("no", "--run-dir", run_dir=RunDir(True, 0, 0, "no")),
+        fails("stays in its pod", run_dir(propagates=False), "mountPropagation: Bidirectional"),
+        fails("user 0, mode 755: must be the agent's user and mode 700", OPEN, "chmod 700"),
+        warns("not on a tmpfs", run_dir(tmpfs=False), "/run"),
+        fails("0 KiB", run_dir(free=1000), "free space"),
+        fails("3 inodes", run_dir(inodes=3), "free space"),
+        fails("no", {"run_dir": facts.RunDir(True, 0, 0, "no")}, "--run-dir"),
     ],
     "dev-char": [
-        warns("no link for /dev/nvidia0: with", "at each boot", dev_char=LACKING),
-        warns(
-            "daemon-reload",
-            "--create-all --driver-root=/run/nvidia/driver",
-            dev_char=LACKING,
-            driver_root="/run/nvidia/driver",
-        ),
-        passes("cgroupfs", dev_char=LACKING, **runtime(handlers=CGROUPFS)),
-        passes("for the driver's 2 device nodes", dev_char=DevChar(LACKING.nodes)),
+        warns("no link for /dev/nvidia0: with", LACKS, "at each boot"),
+        warns("daemon-reload", LACKS | BELOW, "--create-all --driver-root=/run/nvidia/driver"),
+        passes("cgroupfs", LACKS | runtime(handlers=CGROUPFS)),
+        passes("for the driver's 2 device nodes", {"dev_char": DevChar(LACKING.nodes)}),
     ],
     "security-modules": [
-        passes("lets containers use", selinux=True),
-        warns(
-            "container_file_t:s0; whether the policy",
-            "the agent's /readyz",
-            selinux=True,
-            agent=Agent(False, "SELinux does not let"),
-        ),
-        passes("does not label containers", selinux=True, **runtime(cri={"enable_selinux": False})),
-        passes("default profile allows", apparmor=True),
+        passes("lets containers use", SELINUX),
+        warns("container_file_t:s0; whether the policy", SELINUX | UNWELL, "the agent's /readyz"),
+        passes("does not label containers", SELINUX | runtime(cri={"enable_selinux": False})),
+        passes("default profile allows", {"apparmor": True}),
     ],
-    "dialects": [
-        passes("koordinator, volcano; the", **chosen("--dialects=koordinator,volcano")),
-    ],
+    "dialects": [passes("koordinator, volcano; the", chosen("--dialects=koordinator,volcano"))],
     "driver": [
-        passes(
-            "driver 580.65.06, below /run/nvidia/driver",
-            driver="580.65.06",
-            driver_root="/run/nvidia/driver",
-        ),
-        fails("NVML: no", "nvidia-smi", gpus_problem="NVML: no"),
-        fails("lists no GPU", "with a GPU", gpus=()),
-        warns("GPU-m: MIG mode is", "repair or exclude these", failed_gpus=[MIG]),
-        fails("GPU-m: MIG mode", "repair or exclude", gpus=(), failed_gpus=[MIG]),
+        passes("driver 580.65.06, below /run/nvidia/driver", BELOW | {"driver": "580.65.06"}),
+        fails("NVML: no", {"gpus_problem": "NVML: no"}, "nvidia-smi"),
+        fails("lists no GPU", {"gpus": ()}, "with a GPU"),
+        warns("GPU-m: MIG mode is", MIG, "repair or exclude these"),
+        fails("GPU-m: MIG mode", MIG | {"gpus": ()}, "repair or exclude"),
     ],
     "nri": [
-        fails("NRI is off in", "disable = f", **runtime(disable=True)),
-        fails("NRI is off", "disable = fal", runtime=Runtime("containerd", "v1.7.30", {})),
-        passes("NRI is on", runtime=Runtime("containerd", "v2.3.0", {})),
-        fails("no plugin connect", "disable_connections =", **runtime(disable_connections=True)),
-        warns("not known: gone", "root", runtime=Runtime(problem="gone")),
+        fails("NRI is off in", runtime(disable=True), "disable = f"),
+        fails("NRI is off", bare("v1.7.30"), "disable = fal"),
+        passes("NRI is on", bare("v2.3.0")),
+        fails("no plugin connect", runtime(disable_connections=True), "disable_connections ="),
+        warns("not known: gone", UNKNOWN, "root"),
     ],
     "validator": [
-        warns("validator is off", "enable = true", **runtime(validator={})),
-        warns("has no validator", "upgrade to containerd 2.2", **runtime("v1.7.30")),
-        warns("not known: gone", "root", runtime=Runtime(problem="gone")),
-        fails("rejects OCI", "reject_oci_hook_adjustment =", **runtime(validator=REJECTS)),
-        passes("is on", **runtime(validator=REJECTS), **with_spec(replace(DEVICE, own=Edits()))),
-        warns("annotation free", "forbid", **runtime(validator={"enable": True, **TOLERATE})),
+        warns("validator is off", runtime(validator={}), "enable = true"),
+        warns("has no validator", runtime("v1.7.30"), "upgrade to containerd 2.2"),
+        warns("not known: gone", UNKNOWN, "root"),
+        fails("rejects OCI", runtime(validator=REJECTS), "reject_oci_hook_adjustment ="),
+        passes("is on", runtime(validator=REJECTS) | WITHOUT_HOOKS),
+        warns("annotation free", runtime(validator=TOLERATES), "forbid"),
     ],
     "containerd-cdi": [
-        passes("not used"),
-        passes("that the kubelet names", settings=GIVES_WHOLE),
-        passes("applies CDI", settings=GIVES_WHOLE, **runtime("v2.0.3")),
-        fails(
-            "CDI is off", "enable_cdi = true", settings=GIVES_WHOLE, **runtime("v1.7.30", old=True)
-        ),
-        passes(
-            "that the kubelet names",
-            settings=GIVES_WHOLE,
-            **runtime("v1.7.30", old=True, cri={"enable_cdi": True}),
-        ),
+        passes("not used", {}),
+        passes("that the kubelet names", WHOLE_GPUS),
+        passes("applies CDI", WHOLE_GPUS | runtime("v2.0.3")),
+        fails("CDI is off", WHOLE_GPUS | runtime("v1.7.30", old=True), "enable_cdi = true"),
+        passes("that the kubelet names", WHOLE_GPUS | OLD_WITH_CDI),
         fails(
             "containerd reads CDI specs in /etc/cdi, /var/run/cdi, the agent in",
+            ELSEWHERE,
             "--cdi-dir",
-            **chosen("--whole-gpus", "any", "--cdi-dir", "/x"),
         ),
-        fails(
-            "CDI is off",
-            "[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = true",
-            settings=GIVES_WHOLE,
-            **runtime(cri={"enable_cdi": False}),
-        ),
-        passes(
-            "that the kubelet names",
-            **chosen("--whole-gpus", "any", "--cdi-dir", "/x"),
-            **runtime(cri={"cdi_spec_dirs": ["/links", "/etc/cdi"]}),
-            links={"/links": "/x"},
-        ),
+        fails("CDI is off", WHOLE_GPUS | runtime(cri={"enable_cdi": False}), CDI_ON),
+        passes("that the kubelet names", ELSEWHERE | BY_LINKS | {"links": {"/links": "/x"}}),
     ],
     "library": [
-        fails("/l: gone", "--library", library_problem="/l: gone"),
-        warns("not in /run/gpuslice/.store yet", "at its start", library_published=False),
+        fails("/l: gone", {"library_problem": "/l: gone"}, "--library"),
+        warns("not in /run/gpuslice/.store yet", {"library_published": False}, "at its start"),
     ],
     "cdi": [
-        warns("GPU-a has no device of its name", "nvidia-ctk cdi generate", **with_spec(None)),
+        warns("GPU-a has no device of its name", of_spec(None), "nvidia-ctk cdi generate"),
         fails(
             "unreadable: /etc/cdi/x.yaml: bad",
+            of_spec(None, "/etc/cdi/x.yaml: bad") | chosen("--nvidia-ctk", "off"),
             "--device-name-strategy=uuid",
-            **with_spec(None, "/etc/cdi/x.yaml: bad"),
-            **chosen("--nvidia-ctk", "off"),
         ),
-        fails("nvidia.yaml: twice", "keep one file", **with_spec(replace(DEVICE, problem="twice"))),
-        fails("do not exist: /x/hook", "toolkit again", missing={"GPU-a": ["/x/hook"]}),
-        passes("GPU-a in", **with_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,))))),
+        fails("nvidia.yaml: twice", of_spec(replace(DEVICE, problem="twice")), "keep one file"),
+        fails("do not exist: /x/hook", {"missing": {"GPU-a": ["/x/hook"]}}, "toolkit again"),
+        passes("GPU-a in", of_spec(replace(DEVICE, common=Edits(mounts=(ENCODE,))))),
     ],
     "nvidia-runtime": [
-        warns("where its image sets", f"--set {ENVVAR}=false", **NVIDIAS),
+        warns("where its image sets", nvidias(), f"--set {ENVVAR}=false"),
         warns(
             "a pod gets GPUs without a limit by its own NVIDIA_VISIBLE_DEVICES",
+            nvidias(Toolkit(), str(OPERATORS_CONFIG)),
             f"{OF_OPERATOR}=false; or its cdi.enabled: true",
-            **NVIDIAS,
-            nvidia=NvidiaRuntime(Toolkit(), str(OPERATORS_CONFIG)),
         ),
         fails(
             "a pod gets GPUs without a limit",
+            nvidias(Toolkit(other_variables="ANY")),
             "remove swarm-resource from /etc/nvidia-container-runtime/config.toml",
-            **NVIDIAS,
-            nvidia=NvidiaRuntime(Toolkit(other_variables="ANY")),
         ),
-        warns(
-            "whose RuntimeClass has the handler gpu",
-            f"{ENVVAR}=false",
-            **runtime(handlers={"gpu": NVIDIA}),
-        ),
-        passes("runtime ignores", **NVIDIAS, nvidia=NvidiaRuntime(REFUSES)),
-        warns(
-            "a pod gets GPUs without a limit by a volume mount",
-            f"{MOUNTS}=false",
-            **NVIDIAS,
-            nvidia=NvidiaRuntime(replace(REFUSES, of_mounts=True)),
-        ),
-        warns(
-            "RuntimeClass has the handler unknown",
-            "=false",
-            runtime=Runtime(problem="x"),
-            nvidia=NvidiaRuntime(Toolkit(), problem=None),
-        ),
-        warns("neither", "hostPID", runtime=Runtime(problem="x")),
+        warns("whose RuntimeClass has the handler gpu", BY_CLASS, f"{ENVVAR}=false"),
+        passes("runtime ignores", nvidias(REFUSES)),
+        warns("a pod gets GPUs without a limit by a volume mount", BY_MOUNTS, f"{MOUNTS}=false"),
+        warns("RuntimeClass has the handler unknown", UNKNOWN | ACCEPTS, "=false"),
+        warns("neither", UNKNOWN, "hostPID"),
     ],
     "kernel": [
-        fails("4.4 does not offer", "newer", kernel=Kernel("4.4", {"openat2": "x"})),
+        fails("4.4 does not offer", {"kernel": facts.Kernel("4.4", {"openat2": "x"})}, "newer")
     ],
     "agent": [
-        warns("does not respond:", "start", agent=Agent(None, problem="refused")),
-        fails("not ready: no GPU", "above", agent=Agent(False, "no GPU")),
+        warns("does not respond:", {"agent": facts.Agent(None, problem="refused")}, "start"),
+        fails("not ready: no GPU", UNWELL, "above"),
     ],
     "device-plugins": [
-        fails(
-            "offers nvidia.com/gpu", KEEP_OFF, plugins=DevicePlugins({"nvidia.com/gpu": ["GPU-a"]})
-        ),
-        fails(
-            "offers example.com/x", KEEP_OFF, plugins=DevicePlugins({"example.com/x": ["GPU-a::3"]})
-        ),
-        passes("no other", plugins=DevicePlugins({"nvidia.com/gpu": []})),
-        passes("no other", plugins=DevicePlugins({"intel.com/x": ["1"]})),
-        fails(
-            "container main of pod uid got a GPU",
-            KEEP_OFF,
-            plugins=DevicePlugins(allocated=[("uid", "main", "nvidia.com/gpu")]),
-        ),
-        warns(
-            "nvidia-gpu.sock",
-            KEEP_OFF,
-            plugins=DevicePlugins(sockets=["device-plugins/nvidia-gpu.sock"]),
-        ),
-        passes("agent offers nvidia", settings=GIVES_WHOLE, plugins=OURS),
+        fails("offers nvidia.com/gpu", plugins(ANY_OF), KEEP_OFF),
+        fails("offers example.com/x", plugins({"example.com/x": ["GPU-a::3"]}), KEEP_OFF),
+        passes("no other", plugins({"nvidia.com/gpu": []})),
+        passes("no other", plugins({"intel.com/x": ["1"]})),
+        fails("container main of pod uid got a GPU", plugins(allocated=ALLOCATED), KEEP_OFF),
+        warns("nvidia-gpu.sock", plugins(sockets=[NVIDIAS]), KEEP_OFF),
+        passes("agent offers nvidia", WHOLE_GPUS | plugins(ANY_OF, ALLOCATED, [OURS])),
         fails(
             "offers nvidia.com/gpu",
+            WHOLE_GPUS | plugins(ANY_OF, ALLOCATED, [OURS, NVIDIAS], operator=True),
             "nvidia.com/gpu.deploy.device-plugin=false",
-            settings=GIVES_WHOLE,
-            plugins=replace(
-                OURS, sockets=[*OURS.sockets, "device-plugins/nvidia-gpu.sock"], operator=True
-            ),
         ),
+        fails("nvidia.com/gke", OF_GOOGLE, "make the GKE node pool with the label"),
+        warns("torn", plugins(problem="torn"), "kubectl"),
+        warns("nvidia-gpu.sock; torn", plugins(sockets=[NVIDIAS], problem="torn"), KEEP_OFF),
         fails(
-            "nvidia.com/gke",
-            "make the GKE node pool with the label",
-            plugins=DevicePlugins({"nvidia.com/gke": ["GPU-a"]}, signs=[Sign(PLUGIN, is_gke=True)]),
-        ),
-        warns("torn", "kubectl", plugins=DevicePlugins(problem="torn")),
-        warns(
-            "nvidia-gpu.sock; torn",
-            KEEP_OFF,
-            plugins=DevicePlugins(sockets=["device-plugins/nvidia-gpu.sock"], problem="torn"),
-        ),
-        fails(
-            "DRA driver listens on x.sock: which GPUs its claims hold",
-            "plugin off this node",
-            plugins=DevicePlugins(problem="torn", signs=[DRA]),
+            "DRA driver listens on x.sock: which GPUs its claims hold", DRA, "plugin off this node"
         ),
     ],
 }
@@ -333,8 +255,7 @@ ROWS: Mapping[str, Sequence[Row]] = {
 
 def test_a_healthy_node_has_no_findings() -> None:
     found = examine(WHOLE)
-    assert {finding.level for finding in found} == {Level.OK}
-    assert not [finding for finding in found if finding.do]
+    assert {(finding.level, finding.do) for finding in found} == {(Level.OK, "")}
     assert len(found) == len(CHECKS)
 
 

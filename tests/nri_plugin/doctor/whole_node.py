@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nri_plugin.command_line import from_arguments
-from nri_plugin.doctor.facts import (
-    Agent,
-    DevicePlugins,
-    Facts,
-    Kernel,
-    NvidiaRuntime,
-    RunDir,
-    Runtime,
-    Socket,
-)
+from nri_plugin.doctor import facts
 from nri_plugin.policy.model import CdiDevice, Edits, Gpu, Hook, HookStage, Specs
 
 GPU = Gpu("GPU-a", 0, 40 << 30)
@@ -36,36 +27,33 @@ def config(
     runtimes = {"runc": {"runtime_type": "io.containerd.runc.v2"}, **(handlers or {})}
     name = "io.containerd.grpc.v1.cri" if old else "io.containerd.cri.v1.runtime"
     checks = {"enable": True} if validator is None else validator
-    return {
-        "plugins": {
-            "io.containerd.nri.v1.nri": {"disable": False, "default_validator": checks, **nri},
-            name: {
-                "cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi"],
-                "containerd": {"default_runtime_name": default, "runtimes": runtimes},
-                **(cri or {}),
-            },
-        }
+    pods = {
+        "cdi_spec_dirs": ["/etc/cdi", "/var/run/cdi"],
+        "containerd": {"default_runtime_name": default, "runtimes": runtimes},
+        **(cri or {}),
     }
+    of_nri = {"disable": False, "default_validator": checks, **nri}
+    return {"plugins": {"io.containerd.nri.v1.nri": of_nri, name: pods}}
 
 
 def chosen(*options: str) -> dict[str, Any]:
     return {"settings": from_arguments(["--library", "/lib.so", *options], {})}
 
 
-WHOLE = Facts(
-    settings=from_arguments(["--library", "/lib.so"], {}),
+WHOLE = facts.Facts(
+    **chosen(),
     root=True,
-    socket=Socket(True, True),
-    runtime=Runtime("containerd", "v2.4.2", config()),
+    socket=facts.Socket(True, True),
+    runtime=facts.Runtime("containerd", "v2.4.2", config()),
     library_problem=None,
     library_published=True,
     gpus=(GPU,),
     gpus_problem=None,
     specs=Specs({"GPU-a": DEVICE}),
     missing={},
-    nvidia=NvidiaRuntime(),
-    plugins=DevicePlugins(),
-    run_dir=RunDir(True, 1 << 30, 1 << 20),
-    kernel=Kernel("6.1"),
-    agent=Agent(True, "ok"),
+    nvidia=facts.NvidiaRuntime(),
+    plugins=facts.DevicePlugins(),
+    run_dir=facts.RunDir(True, 1 << 30, 1 << 20),
+    kernel=facts.Kernel("6.1"),
+    agent=facts.Agent(True, "ok"),
 )

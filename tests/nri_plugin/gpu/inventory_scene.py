@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.nvml_process import NvmlProcess
@@ -23,6 +23,8 @@ SILENT = {**TWO, "silent": True}
 GPU_1 = Gpu("GPU-1", 0, 5, index=0)
 GPU_2 = Gpu("GPU-2", 1, 6, index=1)
 
+_T = TypeVar("_T")
+
 
 class Deadlines:
     """Deadlines of NVML's queries that end when a test ends them, on a machine of any load."""
@@ -32,22 +34,27 @@ class Deadlines:
         self._open: list[asyncio.Timeout] = []
         nvml.timeout = self._begin
 
-    def expire(self) -> None:
-        """Let the deadlines of the queries under way expire."""
+    async def after(
+        self, query: Coroutine[Any, Any, _T], *heard: int, listed: bool = False, after_s: float = 0
+    ) -> _T:
+        """The result of a query whose deadline expires, after so long by NVML's clock, once these
+        GPUs have answered. listed: and NVML has listed the GPUs."""
+        asked = asyncio.create_task(query)
+        await until_async(lambda: self._has_heard({*heard}, listed))
+        assert not asked.done()
+        if after_s:
+            assert isinstance(self._nvml.now, Clock)
+            self._nvml.now.seconds += after_s
         for timeout in self._open:
             timeout.reschedule(asyncio.get_running_loop().time())
+        return await asked
 
-    def heard(self, *gpus: int) -> bool:
-        """Whether each of the GPUs has answered the query under way."""
+    def _has_heard(self, gpus: set[int], listed: bool) -> bool:
         running = self._nvml._running
         return running is not None and any(
-            {*gpus} <= request.lines.keys() for request in running.requests.values()
+            gpus <= each.lines.keys() and bool(each.head or not listed)
+            for each in running.requests.values()
         )
-
-    def listed(self) -> bool:
-        """Whether NVML has listed the GPUs for the query under way."""
-        running = self._nvml._running
-        return running is not None and any(each.head for each in running.requests.values())
 
     @asynccontextmanager
     async def _begin(self, _seconds: float) -> AsyncIterator[None]:
@@ -63,21 +70,21 @@ class Scene:
     """An inventory, and the file with the answers of its process."""
 
     def __init__(self, path: Path, record: Record | None) -> None:
-        self._path = path / "answers"
+        self.path, self.answers = path, path / "answers"
         self.clock = Clock()
         self.inventory = Inventory(
             os.environ,
             deadline_s=60.0,
             min_interval_s=5.0,
             now=self.clock,
-            command=(*fake_nvml.PROGRAM, str(self._path)),
+            command=(*fake_nvml.PROGRAM, str(self.answers)),
             record=record,
         )
         self.nvml = self.inventory.nvml
         self.deadlines = Deadlines(self.nvml)
 
     def give(self, *gpus: dict[str, Any], **more: object) -> None:
-        self._path.write_text(json.dumps({"gpus": gpus, **more}))
+        self.answers.write_text(json.dumps({"gpus": gpus, **more}))
 
     async def ask(self, *gpus: dict[str, Any], **more: object) -> Sequence[Gpu]:
         """Query when the interval has passed, with these answers or the last; the healthy GPUs."""
@@ -90,13 +97,7 @@ class Scene:
     async def late(self, *heard: int, after_s: float = 0) -> Sequence[Gpu]:
         """Query until the deadline, when these GPUs have answered; the healthy GPUs."""
         self.clock.seconds += 5
-        looking = asyncio.create_task(self.inventory.refresh())
-        await until_async(lambda: self.nvml._running and self.nvml._running.requests)
-        await until_async(lambda: self.deadlines.heard(*heard))
-        assert not looking.done()
-        self.clock.seconds += after_s
-        self.deadlines.expire()
-        await looking
+        await self.deadlines.after(self.inventory.refresh(), *heard, after_s=after_s)
         return [*self.inventory.gpus]
 
     async def caught_up(self) -> None:

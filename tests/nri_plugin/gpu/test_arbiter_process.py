@@ -1,4 +1,4 @@
-"""The agent's arbiter: real children, the last of them the real one."""
+"""The agent's arbiter: children that serve, fail, hang or are killed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from nri_plugin.gpu.arbiter_process import COMMAND, ArbiterProcess
+from nri_plugin.gpu.arbiter_process import ArbiterProcess
 from nri_plugin.metrics import Metrics
 from tests.support import jump, until, until_async
 
@@ -28,157 +29,131 @@ IGNORES_EOF = "import time; time.sleep(600)"
 
 
 class Node:
-    def __init__(self, root: Path, *command: str, **limits_s: float) -> None:
-        self.metrics = Metrics()
-        self.arbiter = ArbiterProcess(
-            root,
-            dict(os.environ),
-            self.metrics,
-            command=command or COMMAND,
-            **{"leave_s": 60, "heartbeat_timeout_s": 60, **limits_s},  # type: ignore[arg-type]
-        )
+    """An arbiter that is a program of a test, and the agent's log of it."""
 
-    def metric(self, name: str) -> float | None:
-        return self.metrics.registry.get_sample_value(name)
+    def __init__(self, root: Path, log: pytest.LogCaptureFixture) -> None:
+        log.set_level("INFO")
+        self.log, self.beats = log, root / "beats"
+        self._pid, self._program, self._metrics = root / "pid", root / "program.py", Metrics()
+        self.arbiter = ArbiterProcess(root, os.environ, self._metrics)
+        self.arbiter.command = (sys.executable, str(self._program))
+        self.arbiter.leave_s = self.arbiter.heartbeat_timeout_s = 60
 
     @property
     def up(self) -> bool:
-        return self.metric("gpuslice_arbiter_up") == 1
+        return self._metrics.registry.get_sample_value("gpuslice_arbiter_up") == 1
 
     @property
     def starts(self) -> float:
-        return self.metric("gpuslice_arbiter_starts_total") or 0
+        return self._metrics.registry.get_sample_value("gpuslice_arbiter_starts_total") or 0
 
-    def during(self, work: Callable[[], Awaitable[object]]) -> None:
-        async def run() -> None:
-            running = asyncio.create_task(self.arbiter.run())
-            try:
-                await work()
-            finally:
-                running.cancel()
-                await asyncio.wait({running})
+    @property
+    def pid(self) -> int:
+        """The child's number, or 0 while it has not written it."""
+        return int((self._pid.exists() and self._pid.read_text()) or 0)
 
-        asyncio.run(run())
+    def exits(self) -> list[str]:
+        return [text for text in self.log.messages if "arbiter exited" in text]
+
+    async def serving(self, after: int = 0) -> int:
+        """Wait for a child, another one than `after`, to serve; return its number."""
+        await until_async(lambda: self.up and self.pid not in (0, after))
+        return self.pid
+
+    @asynccontextmanager
+    async def running(self, program: str) -> AsyncIterator[None]:
+        noted = f"import os; open({str(self._pid)!r}, 'w').write(str(os.getpid()))\n"
+        self._program.write_text(noted + program)
+        running = asyncio.create_task(self.arbiter.run())
+        try:
+            yield
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
         assert not self.up
 
 
-def python(root: Path, program: str, **limits_s: float) -> Node:
-    script = root / "program.py"
-    script.write_text(f"import os; open({str(root / 'pid')!r}, 'w').write(str(os.getpid()))\n")
-    with script.open("a") as file:
-        file.write(program)
-    return Node(root, sys.executable, str(script), **limits_s)
-
-
-def pid(root: Path) -> int:
-    """The child's number, or 0 while it has not written it."""
-    file = root / "pid"
-    return int((file.exists() and file.read_text()) or 0)
-
-
-async def serving(node: Node, root: Path, after: int = 0) -> int:
-    """Wait for a child, another one than `after`, to serve; return its number."""
-    await until_async(lambda: node.up and pid(root) not in (0, after))
-    return pid(root)
+@pytest.fixture
+def node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Node:
+    return Node(tmp_path, caplog)
 
 
 def gone(number: int) -> None:
     until(lambda: not Path(f"/proc/{number}").exists(), f"the end of process {number}")
 
 
-def pause_until_it_beats(root: Path) -> None:
+def pause_until_it_beats(file: Path) -> None:
     """The event loop does not run meanwhile, and reads no heartbeat."""
-    file = root / "beats"
     until(file.exists, "a heartbeat")
     before = file.stat().st_size
     until(lambda: file.stat().st_size > before + 1, "heartbeats")
 
 
-def test_an_arbiter_ends_with_its_input(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    node = python(tmp_path, SERVES)
-    node.during(lambda: serving(node, tmp_path))
-    gone(pid(tmp_path))
+async def test_an_arbiter_ends_with_its_input(node: Node) -> None:
+    async with node.running(SERVES):
+        await node.serving()
+    gone(node.pid)
     assert node.starts == 1
-    assert any(text.startswith("arbiter started") for text in caplog.messages)
-    assert not [text for text in caplog.messages if "killed" in text]
+    assert any(text.startswith("arbiter started") for text in node.log.messages)
+    assert not [text for text in node.log.messages if "killed" in text]
 
 
-def test_an_arbiter_that_is_killed_is_replaced(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("program", "sent", "why"),
+    [
+        (SERVES, signal.SIGKILL, "signal 9"),
+        (BEATS, signal.SIGSTOP, "killed: no heartbeat for 60 s"),
+        (SERVES, None, "killed: no heartbeat for 60 s"),
+    ],
+    ids=["killed", "stopped", "stuck"],
+)
+async def test_an_arbiter_without_heartbeats_is_killed_and_replaced(
+    node: Node, program: str, sent: signal.Signals | None, why: str
 ) -> None:
-    node = python(tmp_path, SERVES)
-
-    async def work() -> None:
-        first = await serving(node, tmp_path)
-        os.kill(first, signal.SIGKILL)
-        await serving(node, tmp_path, after=first)
-        assert node.starts == 2
-        gone(first)
-
-    node.during(work)
-    said = [text for text in caplog.messages if "arbiter exited" in text]
-    assert len(said) == 1 and "signal 9" in said[0] and "again_in_s=0.1" in said[0]
-
-
-@pytest.mark.parametrize("program", [BEATS, SERVES], ids=["stopped", "stuck"])
-def test_an_arbiter_without_heartbeats_is_killed_and_replaced(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, program: str
-) -> None:
-    node = python(tmp_path, program)
-
-    async def work() -> None:
-        first = await serving(node, tmp_path)
-        if program is BEATS:
-            os.kill(first, signal.SIGSTOP)
+    async with node.running(program):
+        first = await node.serving()
+        if sent is not None:
+            os.kill(first, sent)
         while node.starts < 2:
-            jump(60)
+            if sent is not signal.SIGKILL:
+                jump(60)
             await asyncio.sleep(0.05)
         gone(first)
-        await serving(node, tmp_path, after=first)
-
-    node.during(work)
-    said = [text for text in caplog.messages if "arbiter exited" in text]
-    assert "killed: no heartbeat for 60 s" in said[0] and "again_in_s=0.1" in said[0]
+        await node.serving(after=first)
+        assert sent is not signal.SIGKILL or node.starts == 2
+    assert why in node.exits()[0] and "again_in_s=0.1" in node.exits()[0]
 
 
-def test_a_halt_of_the_agent_kills_no_arbiter(tmp_path: Path) -> None:
+async def test_a_halt_of_the_agent_kills_no_arbiter(node: Node) -> None:
     """Heartbeats that the agent did not read in time are no silence."""
-    node = python(tmp_path, BEATS)
-
-    async def work() -> None:
-        await until_async(lambda: node.up)
+    async with node.running(BEATS):
+        await node.serving()
         for _ in range(3):
-            pause_until_it_beats(tmp_path)
+            pause_until_it_beats(node.beats)
             jump(90)
             await asyncio.sleep(0.2)
-
-    node.during(work)
     assert node.starts == 1
 
 
 @pytest.mark.parametrize(
     ("served_s", "pauses"), [(0, ["0.1", "0.2", "0.4"]), (5, ["0.1", "0.1", "0.1"])]
 )
-def test_an_arbiter_that_fails_is_restarted_with_growing_delays(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, served_s: int, pauses: list[str]
-) -> None:
+async def test_each_failure_doubles_the_pause(node: Node, served_s: int, pauses: list[str]) -> None:
     """One that served for long is replaced at once."""
-    node = python(tmp_path, FAILS)
     seconds = itertools.count(0, served_s)
     node.arbiter.now = lambda: float(next(seconds))
-    node.during(lambda: until_async(lambda: node.starts >= 4))
-    said = [text for text in caplog.messages if "arbiter exited" in text]
-    assert ["OSError: no space" in text for text in said[:3]] == [True] * 3
-    assert [text.rpartition("again_in_s=")[2] for text in said[:3]] == pauses
+    async with node.running(FAILS):
+        await until_async(lambda: node.starts >= 4)
+    said = node.exits()[:3]
+    assert ["OSError: no space" in text for text in said] == [True] * 3
+    assert [text.rpartition("again_in_s=")[2] for text in said] == pauses
 
 
-def test_an_arbiter_that_ignores_the_end_of_its_input_is_killed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_arbiter_that_ignores_the_end_of_its_input_is_killed(node: Node) -> None:
     """Before that, without a first heartbeat, too."""
-    node = python(tmp_path, IGNORES_EOF, start_s=0.5, leave_s=0.2)
-    node.during(lambda: until_async(lambda: node.starts >= 2 and pid(tmp_path) != 0))
-    gone(pid(tmp_path))
-    assert "killed: no heartbeat for 0.5 s" in caplog.text
-    assert any("arbiter killed" in text for text in caplog.messages)
+    node.arbiter.start_s, node.arbiter.leave_s = 0.5, 0.2
+    async with node.running(IGNORES_EOF):
+        await until_async(lambda: node.starts >= 2 and node.pid != 0)
+    gone(node.pid)
+    assert "killed: no heartbeat for 0.5 s" in node.log.text
+    assert any("arbiter killed" in text for text in node.log.messages)

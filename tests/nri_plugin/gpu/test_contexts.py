@@ -4,13 +4,9 @@ real child over a simulated driver, on GPUs that are free, full, lost, or missin
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import socket
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pynvml
@@ -21,34 +17,12 @@ from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.record import FILE, Record
 from nri_plugin.policy.model import Gpu
+from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, GPUS, MIB, Host, gpu_host, library
+from tests.shim.exact import WATCH
 from tests.support import Clock, until_async
 
 __all__ = ["gpu_host", "library"]
-
-GPU, OTHER = (uuid for uuid, _ in GPUS)
-
-
-def contexts(
-    script: str, *gpus: Gpu, clock: Clock | None = None, record: Record | None = None
-) -> Contexts:
-    inventory = Inventory(os.environ, record=record)
-    inventory.seen, inventory.driver = gpus, "1"
-    command = (sys.executable, "-c", script)
-    now = clock or Clock()
-    return Contexts(
-        os.environ, inventory, deadline_s=60.0, min_interval_s=60.0, now=now, command=command
-    )
-
-
-def learn(asked: Contexts, *uuids: str) -> Mapping[str, int]:
-    """Measure on these GPUs, each of a product of its own; return all that is known."""
-    gpus = [Gpu(uuid, 0, GIB, model=f"model of {uuid}") for uuid in uuids]
-    seen = asked.inventory.seen
-    asked.inventory.seen = [*seen, *(gpu for gpu in gpus if gpu not in seen)]
-    asyncio.run(asked.measure(gpus))
-    return asked.sizes
-
 
 A, SAME, OTHER_MODEL = (
     Gpu("GPU-1", 0, GIB, model="A"),
@@ -57,15 +31,23 @@ A, SAME, OTHER_MODEL = (
 )
 
 
+def contexts(
+    script: str, *gpus: Gpu, clock: Clock | None = None, record: Record | None = None
+) -> Contexts:
+    inventory = Inventory(os.environ, record=record)
+    inventory.seen, inventory.driver = gpus, "1"
+    command, now = (sys.executable, "-c", script), clock or Clock()
+    return Contexts(os.environ, inventory, 60.0, min_interval_s=60.0, now=now, command=command)
+
+
 async def test_one_context_is_made_for_each_product(tmp_path: Path) -> None:
     """One at a time; and none for a GPU without a name."""
-    log = tmp_path / "asked"
+    log, other = tmp_path / "asked", str(tmp_path / "other")
     script = (
         "import os, sys; assert os.environ['CUDA_VISIBLE_DEVICES'] == sys.argv[1]\n"
-        f"assert not os.path.exists({str(tmp_path / 'other')!r})\n"
-        f"open({str(tmp_path / 'other')!r}, 'x')\n"
+        f"open({other!r}, 'x')\n"
         f"open({str(log)!r}, 'a').write(sys.argv[1] + ' '); print(len(sys.argv[1]))\n"
-        f"os.unlink({str(tmp_path / 'other')!r})"
+        f"os.unlink({other!r})"
     )
     clock = Clock()
     gpus = [A, SAME, OTHER_MODEL, Gpu("GPU-4", 3, GIB)]
@@ -124,71 +106,48 @@ async def test_after_a_failure_another_gpu_of_the_product_is_tried() -> None:
     clock = Clock()
     script = "import sys; sys.exit('busy') if sys.argv[1] == 'GPU-1' else print(7)"
     asked = contexts(script, A, SAME, clock=clock)
-    await asked.measure([A, SAME])
-    assert asked.sizes == {}
-    clock.seconds += 60
-    await asked.measure([A, SAME])
-    assert asked.sizes == {"GPU-1": 7, "GPU-2": 7}
+    for later_s, sizes in ((0, {}), (60, {"GPU-1": 7, "GPU-2": 7})):
+        clock.seconds += later_s
+        await asked.measure([A, SAME])
+        assert asked.sizes == sizes
 
 
 def over(host: Host, **more: str) -> Contexts:
     environment = {**host.environment(preload=False), **more}
     inventory = Inventory(environment)
+    inventory.seen = [Gpu(uuid, 0, GIB, model=f"model of {uuid}") for uuid, _ in GPUS]
     return Contexts(environment, inventory, deadline_s=60, min_interval_s=0, now=Clock())
 
 
-def control(host: Host, **request: object) -> dict[str, object]:
-    with socket.socket(socket.AF_UNIX) as daemon:
-        daemon.connect(f"{host.sim_dir}/control.sock")
-        daemon.sendall(json.dumps(request).encode() + b"\n")
-        answer: dict[str, object] = json.loads(daemon.makefile().readline())
-    assert "error" not in answer, answer
-    return answer
+def learn(asked: Contexts, gpus: int = 1) -> Mapping[str, int]:
+    """Measure on so many GPUs, each of a product of its own; return all that is known."""
+    asyncio.run(asked.measure(asked.inventory.seen[:gpus]))
+    return asked.sizes
 
 
-def used(host: Host) -> list[int]:
-    gpus = control(host, op="status")["gpus"]
-    assert isinstance(gpus, list)
-    return [gpu["used_bytes"] for gpu in gpus]
-
-
-@contextmanager
-def neighbour(host: Host, gpu: int) -> Iterator[None]:
-    """A program that holds a context and 1 GiB of the GPU."""
-    program = "from cuda.bindings import driver as d\nd.cuInit(0)\n"
-    program += f"c = d.cuDevicePrimaryCtxRetain({gpu})[1]; d.cuCtxSetCurrent(c)\n"
-    program += f"print(int(d.cuMemAlloc({GIB})[0]), flush=True); input()"
-    environment = host.environment(preload=False)
-    command = [sys.executable, "-c", program]
-    holder = subprocess.Popen(command, env=environment, stdin=-1, stdout=-1, text=True)
-    try:
-        assert holder.stdout is not None and holder.stdout.readline() == "0\n"
-        yield
-    finally:
-        holder.communicate("\n", timeout=60)
+def used(host: Host) -> str:
+    return host.python(WATCH + "print(held(0), held(1))", preload=False).stdout.strip()
 
 
 @pytest.mark.sim
-def test_a_gpu_that_a_process_uses_is_left_alone(
-    gpu_host: Host, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_gpu_in_use_is_left_alone(gpu_host: Host, caplog: pytest.LogCaptureFixture) -> None:
     asked = over(gpu_host)
-    with neighbour(gpu_host, 0):
-        assert learn(asked, GPU) == {}
+    with gpu_host.serving(CUDA + "address = must(d.cuMemAlloc(GIB))\n", preload=False):
+        assert learn(asked) == {}
         assert "another process uses the GPU" in caplog.text
-        assert used(gpu_host) == [GIB + 300 * MIB, 0]
-    both = {GPU: 300 * MIB, OTHER: 300 * MIB}
-    assert learn(asked, GPU, OTHER) == both, "retried when it is free"
-    assert used(gpu_host) == [0, 0]
+        assert used(gpu_host) == f"{GIB + 300 * MIB} 0"
+    both = {uuid: 300 * MIB for uuid, _ in GPUS}
+    assert learn(asked, 2) == both, "retried when it is free"
+    assert used(gpu_host) == "0 0"
 
 
 @pytest.mark.sim
 def test_without_a_driver(gpu_host: Host, tmp_path: Path) -> None:
-    assert learn(over(gpu_host, LD_LIBRARY_PATH=str(tmp_path)), GPU) == {}
-    assert learn(over(gpu_host, SIMGPU_DIR=str(tmp_path)), GPU) == {}
+    assert learn(over(gpu_host, LD_LIBRARY_PATH=str(tmp_path))) == {}
+    assert learn(over(gpu_host, SIMGPU_DIR=str(tmp_path))) == {}
 
 
-_LIES = {
+LIES = {
     "nothing": ("[]", "does not list this process"),
     "not available": ("[Row(os.getpid(), None)]", "does not report the memory of processes"),
     "twice": ("[Row(os.getpid(), 300)] * 2", "does not report the memory of processes"),
@@ -197,11 +156,10 @@ _LIES = {
 
 
 @pytest.mark.sim
-@pytest.mark.parametrize("lie", _LIES)
+@pytest.mark.parametrize(("rows", "problem"), LIES.values(), ids=LIES)
 def test_implausible_figures_of_nvml_are_rejected(
-    gpu_host: Host, lie: str, caplog: pytest.LogCaptureFixture
+    gpu_host: Host, rows: str, problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows, problem = _LIES[lie]
     script = (
         "import os, sys, pynvml\nfrom collections import namedtuple\n"
         "Row = namedtuple('Row', 'pid usedGpuMemory')\n"
@@ -211,13 +169,11 @@ def test_implausible_figures_of_nvml_are_rejected(
     )
     asked = over(gpu_host)
     asked.command = (sys.executable, "-c", script)
-    assert learn(asked, GPU) == {}
+    assert learn(asked) == {}
     assert problem in caplog.text
 
 
-def test_a_gpu_of_one_process_at_a_time_is_left_to_its_tenant(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_of_one_process_at_a_time_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, answer in (
         ("nvmlInit", None),
         ("nvmlDeviceGetHandleByUUID", "handle"),

@@ -16,7 +16,6 @@ from gpuslice.gpu import driver_root, library_cache
 from nri_plugin.command_line import from_arguments
 from nri_plugin.gpu.contexts import Contexts
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.settings import Settings
 from tests.simgpu.host import GIB, Host
 
 GPU = '[[gpu]]\nuuid = "GPU-00000000-0000-0000-0000-000000000001"\nminor = 0\nmemory = "2Gi"\n'
@@ -38,8 +37,7 @@ def install(build_dir: Path, root: Path) -> None:
     """Install the library as Debian does: the soname leads through absolute links, which hold below
     that root alone."""
     for name in (driver_root.NVML, driver_root.CUDA):
-        real = root / LIBRARIES / "nvidia/current" / f"{name}.580"
-        real.parent.mkdir(parents=True, exist_ok=True)
+        real = place(root, f"{LIBRARIES}/nvidia/current", f"{name}.580")
         shutil.copyfile(build_dir / "lib/simgpu" / name, real)
         alternative = root / "etc/alternatives" / name
         alternative.parent.mkdir(parents=True, exist_ok=True)
@@ -47,9 +45,11 @@ def install(build_dir: Path, root: Path) -> None:
         (root / LIBRARIES / name).symlink_to(f"/etc/alternatives/{name}")
 
 
-def settings(sim: Host, root: Path, *options: str) -> Settings:
-    environment = {k: v for k, v in sim.env().items() if k != "LD_LIBRARY_PATH"}
-    return from_arguments(["--library", "/l", f"--host-root={root}", *options], environment)
+def place(root: Path, below: str, name: str = driver_root.NVML) -> Path:
+    library = root / below / name
+    library.parent.mkdir(parents=True, exist_ok=True)
+    library.touch()
+    return library
 
 
 @pytest.mark.sim
@@ -61,13 +61,16 @@ async def test_a_driver_installed_later_is_found(
     host = tmp_path / "host"
     mount = host / "run/nvidia/driver"
     mount.mkdir(parents=True)
-    environment = settings(sim, host, *chosen).environment
+    here = {key: value for key, value in sim.env().items() if key != "LD_LIBRARY_PATH"}
+    arguments = ["--library", "/l", f"--host-root={host}", *chosen]
+    environment = from_arguments(arguments, here).environment
     gpus = Inventory(environment, deadline_s=60, min_interval_s=0)
     await gpus.refresh()
-    assert gpus.problem is not None
-    assert "must contain libnvidia-ml.so.1" in gpus.problem
-    assert str(mount if chosen else "/run/nvidia/driver") in gpus.problem
-    assert LIBRARIES in gpus.problem and "--driver-root" in gpus.problem
+    problem = str(gpus.problem)
+    assert problem.startswith("NVML: driver root: ")
+    assert "must contain libnvidia-ml.so.1" in problem
+    assert str(mount if chosen else "/run/nvidia/driver") in problem
+    assert LIBRARIES in problem and "--driver-root" in problem
 
     install(build_dir, mount)
     await gpus.refresh()
@@ -99,16 +102,6 @@ def test_on_the_host_the_loader_searches(tmp_path: Path, monkeypatch: pytest.Mon
     assert environment == {driver_root.VARIABLE: str(tmp_path), driver_root.HOST_VARIABLE: "/"}
 
 
-# --- where NVML lies
-
-
-def place(root: Path, below: str) -> Path:
-    library = root / below / driver_root.NVML
-    library.parent.mkdir(parents=True, exist_ok=True)
-    library.touch()
-    return library
-
-
 @pytest.mark.parametrize(
     ("below", "expected"),
     [
@@ -124,6 +117,22 @@ def test_the_driver_root_is_where_nvml_lies(tmp_path: Path, below: str, expected
     assert driver_root.locate(tmp_path) is None
     place(tmp_path, below)
     assert driver_root.locate(tmp_path) == Path(expected)
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        "usr/lib64",
+        "usr/lib/x86_64-linux-gnu",
+        "usr/lib/nvidia/tesla",
+        "usr/local/nvidia/lib64",
+        "run/opengl-driver/lib",
+        "usr/local/lib",
+    ],
+)
+def test_a_directory_of_a_distribution(below: str, tmp_path: Path) -> None:
+    library = place(tmp_path, below, driver_root.CUDA)
+    assert driver_root.find(tmp_path, driver_root.CUDA) == library
 
 
 def test_gpu_operators_file_comes_first_while_it_is_right(tmp_path: Path) -> None:
@@ -152,46 +161,22 @@ def test_what_gpu_operators_file_may_hold(text: str, found: str) -> None:
     assert driver_root.ready(text) == found
 
 
-# --- ld.so.cache
-
-
-_PLACES = (
-    "usr/lib64",
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/nvidia/tesla",
-    "usr/local/nvidia/lib64",
-    "run/opengl-driver/lib",
-    "usr/local/lib",
-)
-_PATH = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/sbin"))
-
-
-def ldconfig(directory: Path, cache: Path, *options: str) -> bytes:
-    """The cache of that directory alone, with the paths of this machine."""
-    conf = cache.with_name("ld.so.conf")
-    conf.parent.mkdir(parents=True, exist_ok=True)
-    conf.write_text(f"{directory}\n")
-    program = shutil.which("ldconfig", path=_PATH)
-    assert program is not None
-    command = [program, "-X", "-f", str(conf), "-C", str(cache), *options]
-    subprocess.run(command, check=True, capture_output=True)
-    return cache.read_bytes()
-
-
-@pytest.fixture
-def driver(build_dir: Path, tmp_path: Path) -> Path:
-    """A directory that no table lists, as that of a run-file or of Flatcar."""
-    directory = tmp_path / "opt/nvidia/current/lib64"
-    directory.mkdir(parents=True)
-    for name in (driver_root.CUDA, driver_root.NVML):
-        shutil.copy(build_dir / "lib/simgpu" / name, directory / name)
-    return directory
+CURRENT = "opt/nvidia/current/lib64"
 
 
 @pytest.mark.parametrize("options", [(), ("-c", "compat"), ("-c", "new")])
-def test_what_ldconfig_wrote(driver: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_what_ldconfig_wrote(build_dir: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     """compat: behind the format of before glibc 2.2."""
-    cache = ldconfig(driver, tmp_path / "etc/cache", *options)
+    driver = tmp_path / CURRENT
+    driver.mkdir(parents=True)
+    for name in (driver_root.CUDA, driver_root.NVML):
+        shutil.copy(build_dir / "lib/simgpu" / name, driver / name)
+    conf, file = tmp_path / "ld.so.conf", tmp_path / "cache"
+    conf.write_text(f"{driver}\n")
+    path = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/sbin"))
+    command = ["ldconfig", "-X", "-f", str(conf), "-C", str(file), *options]
+    subprocess.run(command, check=True, capture_output=True, env={"PATH": path})
+    cache = file.read_bytes()
     assert cache.startswith(b"ld.so-1.7.0\0") is (options == ("-c", "compat"))
     for soname in (driver_root.CUDA, driver_root.NVML):
         assert str(driver / soname) in library_cache.find(cache, soname)
@@ -200,32 +185,20 @@ def test_what_ldconfig_wrote(driver: Path, tmp_path: Path, options: tuple[str, .
         list(library_cache.find(cache[:length], driver_root.CUDA))
 
 
-def _cache(flags: int, soname: str, path: str) -> bytes:
-    strings = f"{soname}\0{path}\0".encode()
+def test_a_directory_that_only_the_roots_cache_names(tmp_path: Path) -> None:
+    root, soname = tmp_path / "root", driver_root.CUDA
+    (root / "etc").mkdir(parents=True)
+    with pytest.raises(driver_root.NotFoundError, match=r"libcuda\.so\.1 in its etc/ld\.so\.cache"):
+        driver_root.find(root, soname)
+    library = place(root, CURRENT, "libcuda.so.580")
+    library.with_name(soname).symlink_to("libcuda.so.580")
+    cache = root / library_cache.PLACE
+    strings = f"{soname}\0/{CURRENT}/{soname}\0".encode()
     start = 48 + 24
     header = b"glibc-ld.so.cache1.1" + struct.pack("<II5I", 1, len(strings), 0, 0, 0, 0, 0)
-    return header + struct.pack("<iIIIQ", flags, start, start + len(soname) + 1, 0, 0) + strings
-
-
-def test_a_directory_that_only_the_roots_cache_names(tmp_path: Path) -> None:
-    root, library = tmp_path / "root", "opt/nvidia/current/lib64/libcuda.so.580"
-    (root / library).parent.mkdir(parents=True)
-    with pytest.raises(driver_root.NotFoundError, match=r"libcuda\.so\.1 in its etc/ld\.so\.cache"):
-        driver_root.find(root, driver_root.CUDA)
-    (root / library).touch()
-    (root / library).with_name("libcuda.so.1").symlink_to("libcuda.so.580")
-    (root / "etc").mkdir()
-    cache = root / library_cache.PLACE
-    cache.write_bytes(_cache(0x0303, "libcuda.so.1", "/opt/nvidia/current/lib64/libcuda.so.1"))
-    assert driver_root.find(root, driver_root.CUDA) == root / library
+    entry = struct.pack("<iIIIQ", 0x0303, start, start + len(soname) + 1, 0, 0)
+    cache.write_bytes(header + entry + strings)
+    assert driver_root.find(root, soname) == library
     cache.write_bytes(b"\xff" * 99)
     with pytest.raises(driver_root.NotFoundError):
-        driver_root.find(root, driver_root.CUDA)
-
-
-@pytest.mark.parametrize("place", _PLACES)
-def test_a_directory_of_a_distribution(place: str, tmp_path: Path) -> None:
-    library = tmp_path / place / driver_root.CUDA
-    library.parent.mkdir(parents=True)
-    library.touch()
-    assert driver_root.find(tmp_path, driver_root.CUDA) == library
+        driver_root.find(root, soname)

@@ -6,53 +6,55 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
-from nri_plugin.gpu.inventory import Inventory, pace_s
+from nri_plugin.gpu.inventory import pace_s
 from nri_plugin.gpu.record import FILE, Record, load_id
 from nri_plugin.policy.model import Gpu
 from tests.nri_plugin.gpu.inventory_scene import GPU_1, ONE, SILENT, TWO, Scene, scene
-from tests.support import Clock, until_async
+from tests.support import until_async
 
 
-def counted(made: Scene, log: Path) -> Inventory:
-    """Its child notes its pid at each query."""
+@pytest.fixture
+def s(tmp_path: Path) -> AbstractAsyncContextManager[Scene]:
+    return scene(tmp_path)
+
+
+def counted(s: Scene) -> Callable[[], list[str]]:
+    """Return what gives the pids of its children, one for each query."""
     program = (
         "import json, os, sys\n"
         "for line in sys.stdin:\n"
         "    number = int(line.split()[0])\n"
-        f"    open({str(log)!r}, 'a').write(f'{{os.getpid()}} ')\n"
+        f"    open({str(s.path / 'pids')!r}, 'a').write(f'{{os.getpid()}} ')\n"
         "    print(json.dumps({'request': number, 'count': 0, 'links': []}), flush=True)\n"
     )
-    made.nvml.child.command = (sys.executable, "-c", program)
-    return made.inventory
+    s.nvml.child.command = (sys.executable, "-c", program)
+    return lambda: (s.path / "pids").read_text().split()
 
 
-async def test_the_gpus_are_kept(tmp_path: Path) -> None:
-    async with scene(tmp_path, ONE, driver="580.1") as s:
-        assert not s.inventory.gpus and s.inventory.problem is not None
-        assert await s.ask() == [GPU_1]
-        assert s.inventory.driver == "580.1" and not s.inventory.problem
+async def test_the_gpus_are_kept(s: Scene) -> None:
+    assert not s.inventory.gpus and s.inventory.problem is not None
+    assert await s.ask(ONE, driver="580.1") == [GPU_1]
+    assert s.inventory.driver == "580.1" and not s.inventory.problem
 
 
-async def test_nvml_is_queried_at_most_once_in_the_interval(tmp_path: Path) -> None:
-    log = tmp_path / "asked"
-    async with scene(tmp_path) as s:
-        gpus = counted(s, log)
-        await asyncio.gather(*(gpus.refresh() for _ in range(5)))
-        await gpus.refresh()
-        assert len(log.read_text().split()) == 1
-        await s.ask()
-        assert len(log.read_text().split()) == 2
-        for later_s, queries in ((14, 2), (1, 3)):
-            s.clock.seconds += later_s
-            gpus.query_if_older(15)
-            if queries == 3:
-                await gpus.refresh()
-            assert len(log.read_text().split()) == queries
+async def test_nvml_is_queried_at_most_once_in_the_interval(s: Scene) -> None:
+    pids = counted(s)
+    await asyncio.gather(*(s.inventory.refresh() for _ in range(5)))
+    await s.inventory.refresh()
+    assert len(pids()) == 1
+    await s.ask()
+    for later_s, queries in ((0, 2), (14, 2), (1, 3)):
+        s.clock.seconds += later_s
+        s.inventory.query_if_older(15)
+        if queries == 3:
+            await s.inventory.refresh()
+        assert len(pids()) == queries
 
 
 @pytest.mark.parametrize(("took_s", "pause_s"), [(0.0, 5.0), (0.1, 5.0), (0.5, 10.0), (9.0, 30.0)])
@@ -60,132 +62,113 @@ def test_a_slow_driver_is_queried_less_often(took_s: float, pause_s: float) -> N
     assert pace_s(took_s, 5.0, 30.0) == pause_s
 
 
-async def test_a_querys_duration_is_recorded_also_if_it_fails(tmp_path: Path) -> None:
+async def test_a_querys_duration_is_recorded_also_if_it_fails(s: Scene) -> None:
     """The clock makes every query take a second."""
-    async with scene(tmp_path, ONE) as s:
-        gpus, seconds = s.inventory, iter(range(1000))
-        gpus._now = lambda: next(seconds)
-        assert gpus.took_s == 0
-        await gpus.refresh()
-        answered_s, s.nvml.child.command = gpus.took_s, ("/nowhere/python",)
-        assert answered_s >= 1
-        await gpus.close()
-        gpus.took_s, gpus._min_interval_s = 0, 0
-        await gpus.refresh()
-        assert gpus.problem and gpus.took_s >= 1
+    s.give(ONE)
+    gpus, seconds = s.inventory, iter(range(1000))
+    gpus._now = lambda: next(seconds)
+    assert gpus.took_s == 0
+    await gpus.refresh()
+    answered_s, s.nvml.child.command = gpus.took_s, ("/nowhere/python",)
+    assert answered_s >= 1
+    await gpus.close()
+    gpus.took_s, gpus._min_interval_s = 0, 0
+    await gpus.refresh()
+    assert gpus.problem and gpus.took_s >= 1
+
+
+SCRIPTS = {
+    "import sys; sys.exit('first\\nNVML: Not Loaded')": "NVML: Not Loaded",
+    "import os; os.abort()": "killed by signal 6",
+    "print('no gpus today')": "unreadable answer",
+    "print(5)": "unreadable answer",
+    """print('{"request": 1, "count": "many"}')""": "unreadable answer",
+}
 
 
 @pytest.mark.parametrize(
     ("command", "problem"),
     [
-        *(
-            ((sys.executable, "-c", f"input(); {script}"), problem)
-            for script, problem in (
-                ("import sys; sys.exit('first\\nNVML: Not Loaded')", "NVML: Not Loaded"),
-                ("import os; os.abort()", "killed by signal 6"),
-                ("print('no gpus today')", "unreadable answer"),
-                ("print(5)", "unreadable answer"),
-                ("""print('{"request": 1, "count": "many"}')""", "unreadable answer"),
-            )
-        ),
+        *(((sys.executable, "-c", f"input(); {script}"), why) for script, why in SCRIPTS.items()),
         (("/nowhere/python",), "/nowhere/python: No such file or directory"),
     ],
 )
 async def test_a_failed_query_keeps_the_gpus_and_its_cause_is_logged_once(
-    tmp_path: Path, command: Sequence[str], problem: str, caplog: pytest.LogCaptureFixture
+    s: Scene, command: Sequence[str], problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with scene(tmp_path, ONE) as s:
-        await s.ask()
-        await s.inventory.close()
-        s.nvml.child.command = command
-        for _ in range(2):
-            assert await s.ask() == [GPU_1]
-            assert problem in str(s.inventory.problem)
-            if s.nvml.child.lingering is not None:
-                await s.nvml.child.lingering.wait()
+    await s.ask(ONE)
+    await s.inventory.close()
+    s.nvml.child.command = command
+    for _ in range(2):
+        assert await s.ask() == [GPU_1]
+        assert problem in str(s.inventory.problem)
+        if s.nvml.child.lingering is not None:
+            await s.nvml.child.lingering.wait()
     assert [each.levelname for each in caplog.records if problem in each.getMessage()] == ["ERROR"]
 
 
-async def test_one_child_answers_all_queries_and_is_replaced_when_it_exits(
-    tmp_path: Path,
-) -> None:
+async def test_one_child_answers_all_queries_and_is_replaced_when_it_exits(s: Scene) -> None:
     """NVML's child exits if the driver was replaced meanwhile."""
-    log = tmp_path / "pids"
-    async with scene(tmp_path) as s:
-        gpus = counted(s, log)
-        for _ in range(3):
-            await s.ask()
-        first, *others = log.read_text().split()
-        assert others == [first, first]
-        os.kill(int(first), signal.SIGKILL)
+    pids = counted(s)
+    for _ in range(3):
         await s.ask()
-        assert gpus.problem is None
-        assert len(set(log.read_text().split())) == 2
+    first, *others = pids()
+    assert others == [first, first]
+    os.kill(int(first), signal.SIGKILL)
+    await s.ask()
+    assert s.inventory.problem is None
+    assert len(set(pids())) == 2
 
 
-async def test_a_cancelled_caller_leaves_the_query_to_the_next(tmp_path: Path) -> None:
-    async with scene(tmp_path, ONE) as s:
-        impatient = asyncio.create_task(s.inventory.refresh())
-        await asyncio.sleep(0)
-        impatient.cancel()
-        await asyncio.wait([impatient])
-        assert impatient.cancelled()
-        await s.inventory.refresh()
-        assert s.inventory.gpus
+async def test_a_cancelled_caller_leaves_the_query_to_the_next(s: Scene) -> None:
+    s.give(ONE)
+    impatient = asyncio.create_task(s.inventory.refresh())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await asyncio.wait([impatient])
+    assert impatient.cancelled()
+    await s.inventory.refresh()
+    assert s.inventory.gpus
 
 
-async def test_without_a_driver_the_child_reports_it() -> None:
-    environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
-    gpus = Inventory(environment, deadline_s=60, min_interval_s=0, now=Clock())
-    await gpus.refresh()
-    assert gpus.problem is None or gpus.problem.startswith("NVML: ")
-    await gpus.close()
-
-
-async def test_gpus_are_connected_as_the_board_answers(tmp_path: Path) -> None:
+async def test_gpus_are_connected_as_the_board_answers(s: Scene) -> None:
     """The query of the links is about all GPUs, so it waits until each has answered."""
     links = ["nvlink-0", "nvlink-0"]
-    async with scene(tmp_path, ONE, TWO, links=None, measured_links=links) as s:
-        await s.ask()
-        assert [gpu.link for gpu in s.inventory.seen] == links
-        s.nvml._running.late.add(1)  # type: ignore[union-attr]
-        await s.ask(ONE, SILENT, links=None, measured_links=["", ""])
-        assert [gpu.link for gpu in s.inventory.seen] == links, "as last known"
+    await s.ask(ONE, TWO, links=None, measured_links=links)
+    assert [gpu.link for gpu in s.inventory.seen] == links
+    s.nvml._running.late.add(1)  # type: ignore[union-attr]
+    await s.ask(ONE, SILENT, links=None, measured_links=["", ""])
+    assert [gpu.link for gpu in s.inventory.seen] == links, "as last known"
 
 
-# --- health --------------------------------------------------------------------------------------
-
-
-async def test_an_xid_of_the_gpu_lasts_and_one_of_a_program_does_not_count(tmp_path: Path) -> None:
+async def test_an_xid_of_the_gpu_lasts_and_one_of_a_program_does_not_count(s: Scene) -> None:
     xids = [["GPU-1", 31], ["GPU-1", 79], ["GPU-1", 95]]
-    async with scene(tmp_path, {**ONE, "xids": xids}) as s:
-        for _ in range(3):
-            assert await s.ask() == []
-            (seen,) = s.inventory.seen
-            assert seen.problem == "the driver reported XID 79 (GPU has fallen off the bus)"
-            s.give({**ONE, "xids": [["GPU-1", 43]]})
+    s.give({**ONE, "xids": xids})
+    for _ in range(3):
+        assert await s.ask() == []
+        (seen,) = s.inventory.seen
+        assert seen.problem == "the driver reported XID 79 (GPU has fallen off the bus)"
+        s.give({**ONE, "xids": [["GPU-1", 43]]})
 
 
 CONDEMNS = (48, 62, 64, 74, 79, 95, 119, 120, 140, 143)
 
 
 @pytest.mark.parametrize("xid", [*CONDEMNS, 13, 63, 94, 154])
-async def test_an_xid_that_needs_a_reset_condemns_the_gpu(tmp_path: Path, xid: int) -> None:
-    async with scene(tmp_path, {**ONE, "xids": [["GPU-1", xid]]}) as s:
-        assert await s.ask() == ([] if xid in CONDEMNS else [GPU_1])
+async def test_an_xid_that_needs_a_reset_condemns_the_gpu(s: Scene, xid: int) -> None:
+    assert await s.ask({**ONE, "xids": [["GPU-1", xid]]}) == ([] if xid in CONDEMNS else [GPU_1])
 
 
 @pytest.mark.parametrize("from_head", [False, True])
-async def test_an_xid_outlasts_the_agent_until_the_driver_is_loaded_again(
+async def test_an_xid_counts_until_the_driver_is_loaded_again(
     tmp_path: Path, from_head: bool
 ) -> None:
     """The driver reports an error once, and never its end. from_head: the GPU has no thread."""
     xids = [["GPU-1", 48]]
-    more = {"head_xids": xids} if from_head else {}
     record = Record(tmp_path, "boot 1")
     record.begin()
-    one = {**ONE, "xids": [] if from_head else xids}
-    async with scene(tmp_path, one, record=record, **more) as s:
+    answers = ({**ONE, "xids": []}, xids) if from_head else ({**ONE, "xids": xids}, [])
+    async with scene(tmp_path, answers[0], record=record, head_xids=answers[1]) as s:
         await s.ask()
     await _written(tmp_path, "GPU-1")
     for load, healthy in (("boot 1", False), ("boot 2", True)):
@@ -197,17 +180,11 @@ async def test_an_xid_outlasts_the_agent_until_the_driver_is_loaded_again(
     ("action", "problem"),
     [(1, "reset the GPU"), (2, "reboot the node"), (4, "drain and reset"), (99, "action 99")],
 )
-async def test_a_gpu_is_unhealthy_while_the_driver_requests_an_action(
-    tmp_path: Path, action: int, problem: str
-) -> None:
+async def test_an_action_of_the_driver_is_a_problem(s: Scene, action: int, problem: str) -> None:
     """The driver's field outranks all XID errors where it exists."""
-    async with scene(tmp_path, {**ONE, "recovery": action, "xids": [["GPU-1", 48]]}) as s:
-        await s.ask()
-        assert problem in s.inventory.seen[0].problem
-        assert await s.ask({**ONE, "recovery": 0}) == [GPU_1]
-
-
-# --- the record: valid until the driver is loaded again -----------------------------------------
+    await s.ask({**ONE, "recovery": action, "xids": [["GPU-1", 48]]})
+    assert problem in s.inventory.seen[0].problem
+    assert await s.ask({**ONE, "recovery": 0}) == [GPU_1]
 
 
 GPUS = (Gpu("GPU-1", 0, 5, index=0, problem="MIG mode is enabled"), Gpu("GPU-2", 1, 6, index=1))
@@ -217,16 +194,18 @@ async def _written(path: Path, text: str) -> None:
     await until_async(lambda: (path / FILE).exists() and text in (path / FILE).read_text())
 
 
+def kept(record: Record) -> tuple[object, ...]:
+    return record.gpus, record.xids, record.contexts
+
+
 async def test_what_is_kept_outlasts_the_agent(tmp_path: Path) -> None:
     record = Record(tmp_path, "boot 1")
     record.keep(gpus=GPUS, xids={"GPU-1": 79}, contexts={"580 A": 7})
     assert os.listdir(tmp_path) == [], "another agent may serve the node"
     record.begin()
     await _written(tmp_path, "580 A")
-    again = Record(tmp_path, "boot 1")
-    assert (again.gpus, again.xids, again.contexts) == (GPUS, {"GPU-1": 79}, {"580 A": 7})
-    other = Record(tmp_path, "boot 2")
-    assert (other.gpus, other.xids, other.contexts) == ((), {}, {"580 A": 7})
+    assert kept(Record(tmp_path, "boot 1")) == (GPUS, {"GPU-1": 79}, {"580 A": 7})
+    assert kept(Record(tmp_path, "boot 2")) == ((), {}, {"580 A": 7})
 
 
 async def test_an_agent_takes_over_what_the_one_before_it_wrote(tmp_path: Path) -> None:
@@ -237,8 +216,7 @@ async def test_an_agent_takes_over_what_the_one_before_it_wrote(tmp_path: Path) 
     await _written(tmp_path, "580 A")
     second.keep(gpus=GPUS[1:], xids={"GPU-2": 48})
     second.begin()
-    assert second.gpus == GPUS[1:]
-    assert (second.xids, second.contexts) == ({"GPU-1": 79, "GPU-2": 48}, {"580 A": 7})
+    assert kept(second) == (GPUS[1:], {"GPU-2": 48, "GPU-1": 79}, {"580 A": 7})
 
 
 @pytest.mark.parametrize(
@@ -251,8 +229,7 @@ async def test_an_agent_takes_over_what_the_one_before_it_wrote(tmp_path: Path) 
 )
 def test_a_file_that_cannot_be_read_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    record = Record(tmp_path, "b")
-    assert (record.gpus, record.xids, record.contexts) == ((), {}, {})
+    assert kept(Record(tmp_path, "b")) == ((), {}, {})
 
 
 def test_the_load_is_named_by_boot() -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,59 +19,61 @@ from nri_plugin.gpu.inventory import Inventory
 from nri_plugin.gpu.nvml_queries import PROCESSES
 from nri_plugin.gpu.record import FILE, Record
 from tests.nri_plugin import fake_nvml
-from tests.nri_plugin.gpu.inventory_scene import GPU_1, GPU_2, ONE, SILENT, TWO, Deadlines, scene
+from tests.nri_plugin.gpu import inventory_scene
+from tests.nri_plugin.gpu.inventory_scene import GPU_1, GPU_2, ONE, SILENT, TWO, Scene, scene
 from tests.simgpu.host import GIB, Host
 from tests.support import Clock, until_async
 
 
-async def test_a_gpu_that_does_not_answer_is_unhealthy_until_it_does(tmp_path: Path) -> None:
-    async with scene(tmp_path, ONE, TWO) as s:
-        await s.ask()
-        s.give(ONE, SILENT)
-        assert await s.late(0) == [GPU_1]
-        assert s.inventory.problem is None
-        assert s.inventory.seen[1].problem == "NVML did not answer for it in 60 s"
-        assert await s.ask() == [GPU_1]  # waits for this GPU no more
-        s.give(ONE, TWO)
-        await s.caught_up()
-        assert await s.ask() == [GPU_1, GPU_2]
+@pytest.fixture
+def s(tmp_path: Path) -> AbstractAsyncContextManager[Scene]:
+    return scene(tmp_path)
 
 
-async def test_measurements_do_not_wait_for_a_gpu_that_was_slow(tmp_path: Path) -> None:
+async def test_a_gpu_that_does_not_answer_is_unhealthy_until_it_does(s: Scene) -> None:
+    await s.ask(ONE, TWO)
+    s.give(ONE, SILENT)
+    assert await s.late(0) == [GPU_1]
+    assert s.inventory.problem is None
+    assert s.inventory.seen[1].problem == "NVML did not answer for it in 60 s"
+    assert await s.ask() == [GPU_1]  # waits for this GPU no more
+    s.give(ONE, TWO)
+    await s.caught_up()
+    assert await s.ask() == [GPU_1, GPU_2]
+
+
+async def test_measurements_do_not_wait_for_a_gpu_that_was_slow(s: Scene) -> None:
     """The GPU stays out until it has answered a query of its health in time: its next answer may be
     as slow."""
-    async with scene(tmp_path, ONE, TWO) as s:
-        await s.ask()
-        s.give(ONE, SILENT)
-        asked = asyncio.create_task(s.nvml.ask(PROCESSES))
-        await until_async(lambda: s.deadlines.heard(0))
-        s.deadlines.expire()
-        assert (await asked).lines.keys() == {0}
-        running = s.nvml._running
-        assert running is not None
-        running.late.clear()  # it has answered, later
-        assert (await s.nvml.ask(PROCESSES)).lines.keys() == {0}
-        assert s.nvml.silent and not running.late
-        await s.ask(ONE, TWO)
-        assert not s.nvml.silent
-        assert (await s.nvml.ask(PROCESSES)).lines.keys() == {0, 1}
+    await s.ask(ONE, TWO)
+    s.give(ONE, SILENT)
+    answers = await s.deadlines.after(s.nvml.ask(PROCESSES), 0)
+    assert answers.lines.keys() == {0}
+    running = s.nvml._running
+    assert running is not None
+    running.late.clear()  # it has answered, later
+    assert (await s.nvml.ask(PROCESSES)).lines.keys() == {0}
+    assert s.nvml.silent and not running.late
+    await s.ask(ONE, TWO)
+    assert not s.nvml.silent
+    assert (await s.nvml.ask(PROCESSES)).lines.keys() == {0, 1}
 
 
-async def test_a_slow_first_answer_is_waited_for(tmp_path: Path) -> None:
+async def test_a_slow_first_answer_is_waited_for(s: Scene) -> None:
     """The driver attaches each GPU anew where persistence mode is off. The other GPUs serve at
     once."""
-    async with scene(tmp_path, ONE, SILENT) as s:
-        assert await s.late(0, after_s=60) == [GPU_1]
-        assert (s.inventory.problem, s.nvml.silent) == (None, True)
-        assert s.inventory.unnamed == ["GPU 1: NVML has not answered for it yet (60 s)"]
-        s.give(ONE, TWO)
-        await s.caught_up()
-        assert await s.ask() == [GPU_1, GPU_2]
-        assert (s.nvml.silent, s.inventory.unnamed) == (False, [])
+    s.give(ONE, SILENT)
+    assert await s.late(0, after_s=60) == [GPU_1]
+    assert (s.inventory.problem, s.nvml.silent) == (None, True)
+    assert s.inventory.unnamed == ["GPU 1: NVML has not answered for it yet (60 s)"]
+    s.give(ONE, TWO)
+    await s.caught_up()
+    assert await s.ask() == [GPU_1, GPU_2]
+    assert (s.nvml.silent, s.inventory.unnamed) == (False, [])
 
 
 async def test_a_driver_that_starts_slowly_is_not_started_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, s: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The same process answers after a minute; the log shows the progress. After FIRST_S it counts
     as hung, and is replaced."""
@@ -81,48 +83,43 @@ async def test_a_driver_that_starts_slowly_is_not_started_again(
         f"while not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
         f"runpy.run_path({fake_nvml.PROGRAM[1]!r}, run_name='__main__')"
     )
-    async with scene(tmp_path, ONE) as s:
-        s.nvml.child.command = (sys.executable, "-c", script, str(tmp_path / "answers"))
-        await s.late(after_s=12)
-        running = s.nvml._running
-        assert "NVML has not answered for 12 s" in str(s.inventory.problem)
-        await s.late(after_s=43)
-        assert "NVML has not answered for 60 s" in str(s.inventory.problem)
-        assert s.nvml._running is running
-        go.touch()
-        assert await s.ask() == [GPU_1]
-        assert s.inventory.problem is None
-        assert sum("has not answered" in text for text in caplog.messages) == 2
-        await s.inventory.close()
-        go.unlink()
-        await s.late(after_s=121)
-        assert s.inventory.problem == "NVML did not answer in 60 s"
-        assert s.nvml._running is None
+    s.give(ONE)
+    s.nvml.child.command = (sys.executable, "-c", script, str(tmp_path / "answers"))
+    await s.late(after_s=12)
+    running = s.nvml._running
+    assert "NVML has not answered for 12 s" in str(s.inventory.problem)
+    await s.late(after_s=43)
+    assert "NVML has not answered for 60 s" in str(s.inventory.problem)
+    assert s.nvml._running is running
+    go.touch()
+    assert await s.ask() == [GPU_1]
+    assert s.inventory.problem is None
+    assert sum("has not answered" in text for text in caplog.messages) == 2
+    await s.inventory.close()
+    go.unlink()
+    await s.late(after_s=121)
+    assert s.inventory.problem == "NVML did not answer in 60 s"
+    assert s.nvml._running is None
 
 
-async def test_a_process_in_which_no_gpu_answers_is_replaced(tmp_path: Path) -> None:
+async def test_a_process_in_which_no_gpu_answers_is_replaced(s: Scene) -> None:
     """NVML still lists the GPUs. It is waited for as long as for its first answers."""
-    async with scene(tmp_path, ONE, TWO) as s:
-        await s.ask()
-        s.give({**ONE, "silent": True}, SILENT)
-        running = s.nvml._running
-        s.clock.seconds += 119
-        looking = asyncio.create_task(s.inventory.refresh())
-        await until_async(s.deadlines.listed)
-        s.deadlines.expire()
-        await looking
-        assert s.nvml._running is running
-        await s.ask()
-        assert s.inventory.problem == "NVML did not answer in 60 s"
-        assert s.nvml._running is None
+    await s.ask(ONE, TWO)
+    s.give({**ONE, "silent": True}, SILENT)
+    running = s.nvml._running
+    s.clock.seconds += 119
+    await s.deadlines.after(s.inventory.refresh(), listed=True)
+    assert s.nvml._running is running
+    await s.ask()
+    assert s.inventory.problem == "NVML did not answer in 60 s"
+    assert s.nvml._running is None
 
 
 async def test_after_a_restart_the_last_known_gpus_serve(tmp_path: Path) -> None:
     """They serve while NVML does not answer. A GPU that does not answer serves up to FIRST_S."""
     record = Record(tmp_path, "boot")
     record.begin()
-    mig = {**TWO, "problem": "MIG mode is enabled"}
-    async with scene(tmp_path, ONE, mig, record=record) as s:
+    async with scene(tmp_path, ONE, {**TWO, "problem": "MIG mode"}, record=record) as s:
         await s.ask()
         seen = s.inventory.seen
     await until_async(lambda: "GPU-2" in (tmp_path / FILE).read_text())
@@ -139,55 +136,44 @@ async def test_after_a_restart_the_last_known_gpus_serve(tmp_path: Path) -> None
         assert gpus.seen[0].problem == "NVML did not answer for it in 60 s"
 
 
-async def test_a_child_that_hangs_is_killed_and_not_followed_while_it_lingers(
-    tmp_path: Path,
-) -> None:
-    async with scene(tmp_path, hang=True) as s:
-        await s.late(after_s=120)
-        assert s.inventory.problem == "NVML did not answer in 60 s"
-        lingering = s.nvml.child.lingering
-        assert lingering is not None
-        assert await lingering.wait() == -signal.SIGKILL
-        # To the agent, a child that no signal reaches is the same as this:
-        sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
-        s.nvml.child.lingering = sleeper
-        await s.ask()
-        assert "still hangs in the driver" in str(s.inventory.problem)
-        sleeper.kill()
-        await sleeper.wait()
-        assert await s.ask(ONE)
+async def test_a_child_that_hangs_is_killed_and_waited_for(s: Scene) -> None:
+    s.give(hang=True)
+    await s.late(after_s=120)
+    assert s.inventory.problem == "NVML did not answer in 60 s"
+    lingering = s.nvml.child.lingering
+    assert lingering is not None
+    assert await lingering.wait() == -signal.SIGKILL
+    # To the agent, a child that no signal reaches is the same as this:
+    sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
+    s.nvml.child.lingering = sleeper
+    await s.ask()
+    assert "still hangs in the driver" in str(s.inventory.problem)
+    sleeper.kill()
+    await sleeper.wait()
+    assert await s.ask(ONE)
 
 
-# --- the real process ----------------------------------------------------------------------------
-
-
-def over(host: Host, work: Callable[[Inventory], Coroutine[Any, Any, None]]) -> None:
-    """Run it while the host's driver runs."""
-
-    async def run() -> None:
-        gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
-        await work(gpus)
-        await gpus.close()
-
-    host.up()
+@asynccontextmanager
+async def real(host: Host) -> AsyncIterator[Inventory]:
+    """An inventory while the host's driver runs."""
+    await asyncio.to_thread(host.up)
     try:
-        asyncio.run(run())
+        gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
+        yield gpus
+        await gpus.close()
     finally:
-        host.down()
+        await asyncio.to_thread(host.down)
 
 
 @pytest.mark.sim
-def test_a_gpu_in_trouble_is_named_and_not_offered(build_dir: Path, tmp_path: Path) -> None:
-    config = tmp_path / "host.toml"
-    text = (
-        '[[gpu]]\nuuid = "GPU-00000000-0000-0000-0000-00000000000{0}"\nminor = {0}\n'
-        'memory = "1Gi"\n{1}'
-    )
+async def test_a_gpu_in_trouble_is_named_and_not_offered(build_dir: Path, tmp_path: Path) -> None:
+    text = '[[gpu]]\nuuid = "GPU-00000000-0000-0000-0000-00000000000{0}"\nminor = {0}\n'
+    gpu = f'{text}memory = "1Gi"\n'
     mig = 'mig_uuid = "MIG-00000000-0000-0000-0000-000000000009"\n'
-    config.write_text("".join(text.format(n, mig if n == 1 else "") for n in range(3)))
+    config = tmp_path / "host.toml"
+    config.write_text(gpu.format(0) + gpu.format(1) + mig + gpu.format(2))
     host = Host(tmp_path / "sim", ("--config", config), build_dir)
-
-    async def work(gpus: Inventory) -> None:
+    async with real(host) as gpus:
         await gpus.refresh()
         assert [gpu.minor for gpu in gpus.gpus] == [0, 2]
         assert "MIG mode is enabled" in gpus.seen[1].problem
@@ -204,26 +190,18 @@ def test_a_gpu_in_trouble_is_named_and_not_offered(build_dir: Path, tmp_path: Pa
             assert gpus.gpus == whole[:1]
             assert gpus.seen[2] == replace(whole[2], problem="GPU is lost")
 
-    over(host, work)
-
 
 @pytest.mark.sim
-def test_one_gpu_that_hangs_in_the_driver_is_one_unhealthy_gpu(
-    build_dir: Path, tmp_path: Path
-) -> None:
+async def test_a_gpu_that_hangs_in_the_driver_is_unhealthy(build_dir: Path, tmp_path: Path) -> None:
     """The real child over the simulated driver: the GPU's calls take an hour, then none again."""
     host = Host(tmp_path / "sim", ("--gpu", str(GIB), "--gpu", str(2 * GIB)), build_dir)
-
-    async def work(gpus: Inventory) -> None:
-        deadlines = Deadlines(gpus.nvml)
+    async with real(host) as gpus:
+        deadlines = inventory_scene.Deadlines(gpus.nvml)
         await gpus.refresh()
         healthy = gpus.seen
         assert [gpu.memory_bytes for gpu in gpus.gpus] == [GIB, 2 * GIB]
         host.fault("latency", "MEMORY_INFO", str(3600 * 10**9), gpu=1)
-        looking = asyncio.create_task(gpus.refresh())
-        await until_async(lambda: deadlines.heard(0))
-        deadlines.expire()
-        await looking
+        await deadlines.after(gpus.refresh(), 0)
         assert (gpus.gpus, gpus.problem) == (healthy[:1], None)
         for _ in range(3):
             await gpus.refresh()
@@ -234,5 +212,3 @@ def test_one_gpu_that_hangs_in_the_driver_is_one_unhealthy_gpu(
         host.fault("latency", "MEMORY_INFO", "0", gpu=1)
         await gpus.refresh()
         assert gpus.gpus == healthy
-
-    over(host, work)

@@ -8,11 +8,10 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from gpuslice.contract import names
 from gpuslice.gpu.driver_root import HostView
 from nri_plugin.child import in_root
 from nri_plugin.command_line import from_arguments
@@ -22,9 +21,13 @@ from nri_plugin.host.cdi_generator import render
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.policy.model import Gpu, Specs
 from nri_plugin.settings import Settings
+from tests.nri_plugin.cdi import specs
+from tests.nri_plugin.host_files import put
+from tests.nri_plugin.service_scene import UUID
 
 DOCKERS, K3S = Path("/run/containerd"), Path("/run/k3s/containerd")
 TASKS = "io.containerd.runtime.v2.task/k8s.io"
+CONTAINERS = Path("/run/nvidia/driver")
 
 
 @pytest.mark.parametrize(
@@ -44,12 +47,12 @@ def test_the_state_directory_is_that_of_the_kubelets_containerd(
 ) -> None:
     """None: it does not exist. 0: it has no containers of Kubernetes. Else the time of the last."""
     for state, changed_s in ((DOCKERS, docker), (K3S, k3s)):
+        place = tmp_path / state.relative_to("/")
         if changed_s is not None:
-            (tmp_path / state.relative_to("/")).mkdir(parents=True)
+            place.mkdir(parents=True)
         if changed_s:
-            tasks = tmp_path / state.relative_to("/") / TASKS
-            tasks.mkdir(parents=True)
-            os.utime(tasks, (changed_s, changed_s))
+            (place / TASKS).mkdir(parents=True)
+            os.utime(place / TASKS, (changed_s, changed_s))
     assert discovery.containerd_state(HostView(tmp_path)) == chosen
 
 
@@ -79,12 +82,8 @@ def test_paths_are_the_hosts_seen_below_its_root(root: Path) -> None:
     given = settings(root, "--containerd-state=/var/run/containerd", "--kubelet-dir=/data/kubelet")
     assert given.containerd_state == root / "run/containerd"
     assert given.kubelet_dir == root / "data/kubelet"
-
-
-def test_the_kubelets_directory_is_the_one_with_its_socket(root: Path) -> None:
-    socket = root / "var/lib/k0s/kubelet/pod-resources/kubelet.sock"
-    socket.parent.mkdir(parents=True)
-    socket.touch()
+    # The kubelet's directory is the one with its socket.
+    put(root / "var/lib/k0s/kubelet/pod-resources/kubelet.sock")
     assert settings(root).kubelet_dir == root / "var/lib/k0s/kubelet"
 
 
@@ -103,49 +102,42 @@ def test_what_is_missing_names_the_hosts_path_and_what_to_do(root: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter another root")
-def test_a_program_of_the_host_runs_below_its_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hosts_program_runs_in_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent's image has no other program than Python; the host here has busybox."""
     busybox = shutil.which("busybox")
     assert busybox is not None
-    (tmp_path / "only-here").mkdir()
-    shutil.copy(busybox, tmp_path / "only-here/pwd")
+    shutil.copy(busybox, tmp_path / "pwd")
     monkeypatch.setenv("PATH", "/nowhere")
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(in_root(tmp_path, command), text=True, capture_output=True)
 
-    assert run("/only-here/pwd").stdout == "/\n"
-    assert "No such file" in run("/only-here/none").stderr
+    assert run("/pwd").stdout == "/\n"
+    assert "No such file" in run("/none").stderr
     assert in_root(Path("/"), ["pwd"]) == ["pwd"]
 
 
 # --- the driver root in two views: a spec generated below the agent's mount names the host's files
 
-UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
-
 
 def spec(root: str) -> dict[str, Any]:
     """That of nvidia-ctk 1.18, shortened, with the files below that root."""
-    hook = {"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk"}
-    own = {
-        "deviceNodes": [
-            {"path": "/dev/nvidia0", "hostPath": f"{root}/dev/nvidia0"},
-            {"path": f"{root}/dev/nvidiactl"},
-        ]
-    }
+    own = [
+        {"path": "/dev/nvidia0", "hostPath": f"{root}/dev/nvidia0"},
+        {"path": f"{root}/dev/nvidiactl"},
+    ]
+    links = ["nvidia-ctk", "--link", "/usr/lib64/a::/usr/lib64/b"]
+    libcuda = "/usr/lib64/libcuda.so.580"
     common = {
         "env": ["NVIDIA_CTK=x"],
-        "mounts": [{"hostPath": f"{root}/usr/lib64/libcuda.so.580", "containerPath": "/usr/lib64"}],
+        "mounts": [{"hostPath": f"{root}{libcuda}", "containerPath": libcuda}],
         "hooks": [
-            {**hook, "args": ["nvidia-ctk", "--link", "/usr/lib64/a::/usr/lib64/b"]},
+            {"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk", "args": links},
             {"hookName": "poststop", "path": f"{root}/bin/x", "args": [f"{root}/a::{root}/b"]},
         ],
     }
-    devices = [{"name": UUID, "containerEdits": own}]
-    document = {"cdiVersion": "0.6.0", "kind": names.CDI_KIND, "devices": devices}
-    return {**document, "containerEdits": common}
+    text = specs.gpu({"deviceNodes": own}, UUID, containerEdits=common)
+    return cast("dict[str, Any]", json.loads(text))
 
 
 @pytest.mark.parametrize("host", ["/", "/run/nvidia/driver"])
@@ -160,30 +152,25 @@ def test_a_generated_spec_names_the_hosts_files(host: str) -> None:
 
 
 def test_what_a_spec_must_not_hold_stays_for_its_reader() -> None:
-    root = DriverRoot(Path("/"), Path("/driver-root"))
-    odd = {"devices": [{"name": "a", "containerEdits": 7}], "containerEdits": {"mounts": [None]}}
-    odd["containerEdits"] |= {"hooks": 7, "deviceNodes": [{}]}  # type: ignore[operator]
-    assert root.translate(odd) == odd
+    edits = {"mounts": [None], "hooks": 7, "deviceNodes": [{}]}
+    odd = {"devices": [{"name": "a", "containerEdits": 7}], "containerEdits": edits}
+    assert DriverRoot(Path("/"), Path("/driver-root")).translate(odd) == odd
 
 
 def test_files_are_looked_up_below_the_mount(tmp_path: Path) -> None:
     """A pod's own /dev has only the nodes of the time at which the pod was created."""
-    cdi_dir, mount = tmp_path / "cdi", tmp_path / "driver-root"
-    for place in ("usr/lib64", "usr/bin", "dev"):
-        (mount / place).mkdir(parents=True)
-    for node in ("nvidia-uvm", "nvidiactl", "real"):
-        (mount / "dev" / node).touch()
+    mount = tmp_path / "driver-root"
+    for file in ("nvidia-uvm", "nvidiactl", "real"):
+        put(mount / "dev" / file)
     (mount / "dev/nvidia0").symlink_to("/dev/real")
-    (mount / "usr/lib64/libcuda.so.580").touch()
-    cdi_dir.mkdir()
-    document = spec("/run/nvidia/driver")
-    nodes = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
+    library = put(mount / "usr/lib64/libcuda.so.580")
+    document = spec(str(CONTAINERS))
     document["devices"][0]["containerEdits"]["deviceNodes"] = [
-        {"path": path, "hostPath": f"/run/nvidia/driver{path}"} for path in nodes
+        {"path": path, "hostPath": f"{CONTAINERS}{path}"}
+        for path in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
     ]
-    document["containerEdits"]["mounts"][0]["containerPath"] = "/usr/lib64/libcuda.so.580"
-    (cdi_dir / "nvidia.json").write_text(json.dumps(document))
-    root = DriverRoot(Path("/run/nvidia/driver"), mount)
+    put(tmp_path / "cdi/nvidia.json", json.dumps(document))
+    root = DriverRoot(CONTAINERS, mount)
     seen: set[Path] = set()
 
     def status(path: str) -> os.stat_result:
@@ -192,27 +179,22 @@ def test_files_are_looked_up_below_the_mount(tmp_path: Path) -> None:
         return os.stat("/dev/null") if "/dev/" in path else found
 
     def load() -> Specs:
-        return cdi_reader.load([cdi_dir], status=status)
+        return cdi_reader.load([tmp_path / "cdi"], status=status)
 
     assert load().devices[UUID].problem is None
-    assert seen >= {mount / "dev/real", mount / "usr/lib64/libcuda.so.580"}
-    hook = ("/run/nvidia/driver/bin/x",)
-    assert hook[0] in missing(Gpu(UUID, 0, 1), load(), root)
-    (mount / "usr/lib64/libcuda.so.580").unlink()
+    assert seen >= {mount / "dev/real", library}
+    assert f"{CONTAINERS}/bin/x" in missing(Gpu(UUID, 0, 1), load(), root)
+    library.unlink()
     assert "/usr/lib64/libcuda.so.580: No such file" in str(load().devices[UUID].problem)
 
 
 def test_the_options_of_nvidia_ctk(tmp_path: Path) -> None:
     mount = tmp_path / "driver-root"
-    container = DriverRoot(Path("/run/nvidia/driver"), mount)
-    assert container.options("") == (f"--driver-root={mount}", "--dev-root=/")
-    (mount / "dev").mkdir(parents=True)
-    (mount / "dev/nvidiactl").touch()
-    assert container.options("/x") == (
-        f"--driver-root={mount}",
-        f"--dev-root={mount}",
-        "--nvidia-cdi-hook-path=/x",
-    )
+    container, of_root = DriverRoot(CONTAINERS, mount), f"--driver-root={mount}"
+    assert container.options("") == (of_root, "--dev-root=/")
+    put(mount / "dev/nvidiactl")
+    own = (of_root, f"--dev-root={mount}", "--nvidia-cdi-hook-path=/x")
+    assert container.options("/x") == own
     assert DriverRoot(Path("/"), mount).options("")[1] == f"--dev-root={mount}"
 
 
@@ -220,10 +202,9 @@ def test_hooks_run_a_program_of_the_host(tmp_path: Path) -> None:
     """runc executes a hook on the host, where the agent's image is not. A copy of the agent's own
     program knows all hooks that its nvidia-ctk writes; the host's may be older."""
     mount, programs = tmp_path / "driver-root", tmp_path / "vgpu"
-    ours = tmp_path / "nvidia-ctk"
-    ours.write_text("#!/bin/sh\n")
+    ours = put(tmp_path / "nvidia-ctk", "#!/bin/sh\n")
     ours.chmod(0o755)
-    container = DriverRoot(Path("/run/nvidia/driver"), mount)
+    container = DriverRoot(CONTAINERS, mount)
     for _ in range(2):
         assert container.hook([str(ours)], programs) == f"{programs}/nvidia-ctk"
     assert sorted(os.listdir(programs)) == [".lock", "nvidia-ctk"]
@@ -234,9 +215,8 @@ def test_hooks_run_a_program_of_the_host(tmp_path: Path) -> None:
 
     # The directory that stands for the host's root has no libraries: ours does not run there.
     root = DriverRoot(Path("/"), mount, mount)
+    put(mount / "etc/os-release")
     assert root.hook([str(ours)], programs) == ""
-    (mount / "usr/bin").mkdir(parents=True)
-    (mount / "usr/bin/nvidia-cdi-hook").write_text("#!/bin/sh\n")
-    (mount / "usr/bin/nvidia-cdi-hook").chmod(0o755)
-    assert root.hook([str(ours)], programs) == "/usr/bin/nvidia-cdi-hook"
-    assert root.hook(["/nowhere/nvidia-ctk"], programs) == "/usr/bin/nvidia-cdi-hook"
+    put(mount / "usr/bin/nvidia-cdi-hook", "#!/bin/sh\n").chmod(0o755)
+    for command in (str(ours), "/nowhere/nvidia-ctk"):
+        assert root.hook([command], programs) == "/usr/bin/nvidia-cdi-hook"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,39 +22,19 @@ sys.stdin.read()
 """
 
 
-def holder(run_dir: Path) -> subprocess.Popen[str]:
-    child = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(run_dir)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None and child.stdout.readline() == "held\n"
-    return child
-
-
-def end(child: subprocess.Popen[str]) -> None:
-    child.kill()
-    child.communicate()
-
-
 def test_the_second_agent_names_the_first_and_takes_over_when_it_is_killed(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    old = holder(run_dir)
-    said: list[str] = []
+    run_dir, said, pipe = tmp_path / "run", list[str](), subprocess.PIPE
+    lock = Lock(run_dir, "pid=new")
+    command = [sys.executable, "-c", HOLD, str(run_dir)]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as old:
+        assert old.stdout is not None and old.stdout.readline() == "held\n"
 
-    def report(why: str) -> None:
-        said.append(why)
-        if len(said) == 3:
-            old.send_signal(signal.SIGKILL)
+        def report(why: str) -> None:
+            said.append(why)
+            if len(said) == 3:
+                old.kill()
 
-    async def work() -> Lock:
-        lock = Lock(run_dir, "pid=new")
-        await lock.acquire(report)
-        return lock
-
-    lock = asyncio.run(work())
-    end(old)
+        asyncio.run(lock.acquire(report))
     assert set(said) == {"another agent serves this node (pid=old)"}
     assert (run_dir / FILE).read_text() == "pid=new\n"
     lock.release()
@@ -72,10 +51,9 @@ def test_a_file_that_was_removed_between_open_and_lock_counts_for_nothing(
 
     def open_and_lose(path: Path, flags: int, mode: int = 0o777) -> int:
         descriptor = whole(path, flags, mode)
-        if path.is_dir():
-            return descriptor
-        path.unlink()
-        monkeypatch.undo()
+        if not path.is_dir():
+            path.unlink()
+            monkeypatch.undo()
         return descriptor
 
     monkeypatch.setattr(os, "open", open_and_lose)

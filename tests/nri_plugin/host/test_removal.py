@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -23,6 +22,8 @@ from nri_plugin.host.removal import Removal, used_by_containers
 from nri_plugin.host.store import keep_mounted
 from nri_plugin.policy.model import Share
 from tests.contract.libraries import library
+from tests.nri_plugin.host.interruptions import KILLED, NOT_INTERRUPTED, interrupted
+from tests.nri_plugin.host_files import put
 from tests.nri_plugin.objects import clear, planned, settings
 
 pytestmark = pytest.mark.node
@@ -30,40 +31,37 @@ pytestmark = pytest.mark.node
 SHARES: Final = (Share("GPU-1", 0, 5 << 30, 40),)
 COPY: Final = names.HOST_LIBRARY.removeprefix("/")
 OLD, NEW = library(content=b"old"), library(content=b"new")
+HALF: Final = f".{driver_root.COPIED[0]}.17"
+LEFT: Final = ["cdi", "cdi/nvidia.yaml", "run", "usr", "usr/local"]
 
 
 class Node:
     """Its directories, as an agent and a distributor leave them."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root, self.run, self.copy = root, root / "run/gpuslice", root / COPY
         self.places = replace(
             settings(),
-            run_dir=root / "run/gpuslice",
+            run_dir=self.run,
             cdi_dirs=(root / "cdi",),
             containerd_state=root / "containerd",
             host_root=root,
         )
-        self.copy = root / COPY
-        self.files = RunDirectory(self.places.run_dir, lambda: 7)
-
-    def fill(self) -> None:
-        store = self.places.store_dir
-        keep_mounted(store)
-        self.old = releases.publish(OLD, names.FILE_LIBRARY, store).parent
-        releases.publish(NEW, names.FILE_LIBRARY, store)
+        self.store = self.places.store_dir
+        self.files = RunDirectory(self.run, lambda: 7)
+        keep_mounted(self.store)
+        self.old = releases.publish(OLD, names.FILE_LIBRARY, self.store).parent
+        releases.publish(NEW, names.FILE_LIBRARY, self.store)
         releases.replace(self.copy, NEW)
         for key in ("c1", "c2"):
             self.files.apply(planned(key, SHARES))
-        (self.places.run_dir / FILE).touch()
-        (store / driver_root.COPIED[0]).touch()
-        (store / f".{driver_root.COPIED[0]}.17").touch()
-        (self.copy.parent / f".{names.FILE_LIBRARY}.new").touch()
-        for place in (*self.places.cdi_dirs, self.places.run_dir / ".cdi"):
-            place.mkdir()
-            (place / cdi_generator.FILE).write_text("{}")
-        (self.places.run_dir / ".cdi/.half").touch()
-        (self.root / "cdi/nvidia.yaml").write_text("kind: nvidia.com/gpu")
+        for left in (
+            *(self.run / FILE, self.run / ".cdi/.half", self.store / driver_root.COPIED[0]),
+            *(self.store / HALF, self.copy.with_name(f".{names.FILE_LIBRARY}.new")),
+            *(self.run / ".cdi" / cdi_generator.FILE, root / "cdi" / cdi_generator.FILE),
+            root / "cdi/nvidia.yaml",
+        ):
+            put(left)
 
     def uninstall(self, dry_run: bool = False) -> dict[str, str]:
         """Uninstall, and return what happened to each path below the root."""
@@ -75,21 +73,33 @@ class Node:
         Removal(self.places, say, dry_run).run()
         return done
 
+    def stays(self) -> set[str]:
+        """Uninstall, and return what a container uses."""
+        done = self.uninstall()
+        return {path for path, what in done.items() if what == "stays: a container has it mounted"}
+
     def there(self) -> list[str]:
         return sorted(str(each.relative_to(self.root)) for each in self.root.rglob("*"))
 
     def bundle(self, *sources: Path) -> Path:
         """Adds a container with these mounts."""
-        path = directory(self.places.containerd_state, "c")
-        path.mkdir(parents=True)
         mounts = [{"destination": "/x", "source": str(source)} for source in sources]
-        (path / "config.json").write_text(json.dumps({"process": {"cwd": "/"}, "mounts": mounts}))
-        return path
+        config = {"process": {"cwd": "/"}, "mounts": mounts}
+        place = directory(self.places.containerd_state, "c")
+        return put(place / "config.json", json.dumps(config))
 
     @contextmanager
-    def process(self, *mounts: tuple[Path, Path]) -> Iterator[None]:
-        """Start a process in a mount namespace of its own, with these bind mounts."""
-        binds = "".join(f"mount --bind {source} {place} && " for source, place in mounts)
+    def process(self, *sources: Path) -> Iterator[None]:
+        """Start a process in a mount namespace of its own, with bind mounts of these."""
+        binds = ""
+        for number, source in enumerate(sources):
+            inside = self.root.with_name("inside") / str(number)
+            if source.is_dir():
+                inside /= names.CONTAINER_DIR.lstrip("/")
+                inside.mkdir(parents=True)
+            else:
+                put(inside)
+            binds += f"mount --bind {source} {inside} && "
         script = f"{binds}echo ready && exec sleep 1000"
         command = ["unshare", "--mount", "--propagation=private", "sh", "-ec", script]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -102,15 +112,11 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path)
-    made.fill()
+    made = Node(tmp_path / "host")
     yield made
     clear(made.files)
-    if made.places.store_dir.exists():
-        tmpfs.clear(made.places.store_dir)
-
-
-LEFT: Final = ["cdi", "cdi/nvidia.yaml", "run", "usr", "usr/local"]
+    if made.store.exists():
+        tmpfs.clear(made.store)
 
 
 def test_all_that_no_container_uses_is_removed(node: Node) -> None:
@@ -125,40 +131,30 @@ def test_all_that_no_container_uses_is_removed(node: Node) -> None:
 
 
 def test_files_in_a_containers_bundle_stay_until_it_is_deleted(node: Node) -> None:
-    grant = node.places.run_dir / "c1/grant"
-    bundle = node.bundle(grant, node.old / names.FILE_LIBRARY)
-    done = node.uninstall()
-    stays = {path for path, what in done.items() if what.startswith("stays: a container")}
+    config = node.bundle(node.run / "c1/grant", node.old / names.FILE_LIBRARY)
+    whole, before = config.read_text(), node.there()
+    config.write_text("[")
+    with pytest.raises(OSError, match="is not as the runtime reads it"):
+        node.uninstall()
+    assert node.there() == before
+    config.write_text(whole)
+    stays = node.stays()
     assert stays == {"run/gpuslice/c1", f"run/gpuslice/.store/{node.old.name}"}
-    assert grant.exists() and node.files.keys() == {"c1"}
+    assert (node.run / "c1/grant").exists() and node.files.keys() == {"c1"}
     assert (node.old / names.FILE_LIBRARY).read_bytes() == OLD
-    left = {node.old.name, releases.LOCK, f".{driver_root.COPIED[0]}.17"}
-    assert set(os.listdir(node.places.store_dir)) == left
-    (bundle / "config.json").unlink()
-    bundle.rmdir()
+    assert {*os.listdir(node.store)} == {node.old.name, releases.LOCK, HALF}
+    config.unlink()
+    config.parent.rmdir()
     assert set(node.uninstall()) == stays | {"run/gpuslice/.store"}
     assert [each for each in node.there() if not each.startswith("containerd")] == LEFT
 
 
-def test_what_a_process_has_mounted_stays_without_a_bundle(node: Node, tmp_path: Path) -> None:
-    inside = tmp_path / "rootfs"
-    (inside / ".gpuslice").mkdir(parents=True)
-    for name in ("library", "preload"):
-        (inside / name).touch()
-    grants = node.places.run_dir
-    with node.process(
-        (grants / "c1", inside / ".gpuslice"),
-        (grants / "c2/preload", inside / "preload"),
-        (node.old / names.FILE_LIBRARY, inside / "library"),
-    ):
-        done = node.uninstall()
-        stays = {path for path, what in done.items() if what.startswith("stays: a container")}
-        assert stays == {
-            "run/gpuslice/c1",
-            "run/gpuslice/c2",
-            f"run/gpuslice/.store/{node.old.name}",
-        }
-    assert set(node.uninstall()) == stays | {"run/gpuslice/.store"}
+def test_what_a_process_has_mounted_stays_without_a_bundle(node: Node) -> None:
+    grants = {"run/gpuslice/c1", "run/gpuslice/c2", f"run/gpuslice/.store/{node.old.name}"}
+    library = node.old / names.FILE_LIBRARY
+    with node.process(node.run / "c1", node.run / "c2/preload", library, node.copy):
+        assert node.stays() == {*grants, COPY}
+    assert set(node.uninstall()) == {*grants, COPY, "run/gpuslice/.store"}
 
 
 def test_a_process_that_ends_while_it_is_read_is_passed_over(tmp_path: Path) -> None:
@@ -180,83 +176,23 @@ def test_a_process_that_ends_while_it_is_read_is_passed_over(tmp_path: Path) -> 
 
 def test_files_of_other_programs_stay(node: Node) -> None:
     node.copy.write_bytes(library(None))
-    (node.places.run_dir / "foreign").mkdir()
-    (node.places.run_dir / "foreign/file").touch()
+    foreign = put(node.run / "foreign/file")
     done = node.uninstall()
     assert done[COPY] == "stays: it is not gpuslice's library"
     assert done["run/gpuslice/foreign"] == "stays: Directory not empty"
-    assert node.there() == sorted(
-        [
-            *LEFT,
-            *(f"run/gpuslice{each}" for each in ("", "/.lock", "/foreign", "/foreign/file")),
-            *("usr/local/vgpu", "usr/local/vgpu/.libvgpu.so.new", COPY),
-        ]
-    )
-    (node.places.run_dir / "foreign/file").unlink()
-
-
-# --- killed at each step
-
-_KILLED: Final = -signal.SIGKILL
-
-
-def kill_at(number: int) -> None:
-    """Kill this process before its `number`-th change of the file system."""
-    left = number
-
-    def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **more: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*arguments, **more)
-
-        return call
-
-    for name in ("unlink", "rmdir"):
-        setattr(os, name, wrapped(getattr(os, name)))
-    tmpfs._check = wrapped(tmpfs._check)
-
-
-def killed(node: Node, number: int) -> bool:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            kill_at(number)
-            node.uninstall()
-            code = 0
-        finally:
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert code in (0, _KILLED)
-    return code == _KILLED
+    ours = ("", "/.lock", "/foreign", "/foreign/file")
+    copies = ("usr/local/vgpu", "usr/local/vgpu/.libvgpu.so.new", COPY)
+    assert node.there() == sorted([*LEFT, *(f"run/gpuslice{each}" for each in ours), *copies])
+    foreign.unlink()
 
 
 def test_killed_at_each_step_the_next_run_completes_it(tmp_path: Path) -> None:
     for number in range(1, 100):
         node = Node(tmp_path / str(number))
-        node.fill()
-        was_killed = killed(node, number)
+        end = interrupted(node.uninstall, number)
+        assert end in (KILLED, NOT_INTERRUPTED)
         node.uninstall()
         assert node.there() == LEFT, number
-        if not was_killed:
+        if end == NOT_INTERRUPTED:
             break
-    assert number > 15
-
-
-def test_a_copy_that_another_container_mounts_stays(node: Node, tmp_path: Path) -> None:
-    copied = node.copy
-    (tmp_path / "inside").touch()
-    with node.process((copied, tmp_path / "inside")):
-        assert node.uninstall()[COPY] == "stays: a container has it mounted"
-    assert node.uninstall() == {COPY: "removed"}
-
-
-def test_a_bundle_that_cannot_be_read_removes_nothing(node: Node) -> None:
-    (node.bundle() / "config.json").write_text("[")
-    before = node.there()
-    with pytest.raises(OSError, match="is not as the runtime reads it"):
-        node.uninstall()
-    assert node.there() == before
+    assert number > 20

@@ -9,13 +9,14 @@ import errno
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from gpuslice.contract import names
 from nri_plugin.host import selinux, tmpfs
 from nri_plugin.host.selinux import EXECUTE, LABEL, READ, WRITE, Policy
+from tests.nri_plugin.host_files import put
 from tests.nri_plugin.service_scene import sandbox
 
 SUBJECT: Final = "system_u:system_r:container_t:s0:c1,c2"
@@ -27,22 +28,21 @@ ALL: Final = (1 << len(PERMISSIONS)) - 1
 class Kernel:
     """The files of selinuxfs, and the kernel's answers: the permissions that a label has."""
 
-    def __init__(self, host: Path, allowed: Mapping[str, int], flags: int = 0) -> None:
-        self.host, self.allowed, self.flags = host, allowed, flags
+    def __init__(self, host: Path, allowed: Mapping[str, int]) -> None:
+        self.allowed, self.flags = allowed, 0
         self.files = host / "sys/fs/selinux"
+        self.policy = Policy(host, self.answer)
         for number, (kind, known) in enumerate({"file": PERMISSIONS, "dir": ("search",)}.items()):
-            perms = self.files / "class" / kind / "perms"
-            perms.mkdir(parents=True)
-            (perms.parent / "index").write_text(f"{number + 6}\n")
+            put(self.files / "class" / kind / "index", f"{number + 6}\n")
             for bit, name in enumerate(known, 1):
-                (perms / name).write_text(f"{bit}\n")
+                put(self.files / "class" / kind / "perms" / name, f"{bit}\n")
         self.enforces("1")
         self.asked: list[str] = []
         self.denied: list[tuple[str, str]] = []
         """Labels, and the kinds of which they may use nothing."""
 
     def enforces(self, text: str) -> None:
-        (self.files / "enforce").write_text(text)
+        put(self.files / "enforce", text)
 
     def answer(self, path: Path, question: str) -> str:
         assert path == self.files / "access"
@@ -53,50 +53,37 @@ class Kernel:
         allowed = 0 if (subject, kind) in self.denied else self.allowed[target]
         return f"{allowed:x} ffffffff 0 ffffffff 7 {self.flags:x}"
 
-    @property
-    def policy(self) -> Policy:
-        return Policy(self.host, self.answer)
-
 
 def bits(*names: str) -> int:
     return sum(1 << PERMISSIONS.index(name) for name in names)
 
 
-def test_what_the_policy_allows_is_no_objection(tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path, {LABEL: ALL})
-    for wanted in (READ, EXECUTE, WRITE):
-        assert kernel.policy.objection(SUBJECT, LABEL, wanted) == ""
-    assert kernel.asked[0] == f"{SUBJECT} {LABEL} 6"
-    assert kernel.policy.objection(SUBJECT, LABEL, frozenset({"search"}), "dir") == ""
-    assert kernel.asked[-1] == f"{SUBJECT} {LABEL} 7"
-
-
 @pytest.mark.parametrize(
-    ("wanted", "allowed", "text"),
+    ("wanted", "kind", "allowed", "denied"),
     [
-        (READ, ("getattr", "open"), f"does not let {SUBJECT} read a file of {OF_TMPFS}"),
-        (EXECUTE, ("read", "getattr", "open"), f"does not let {SUBJECT} execute, map a file"),
-        (WRITE, ("read", "getattr", "open", "map"), f"does not let {SUBJECT} write a file"),
+        *((wanted, "file", ALL, "") for wanted in (READ, EXECUTE, WRITE)),
+        (frozenset({"search"}), "dir", ALL, ""),
+        (READ, "file", bits("getattr", "open"), f"read a file of {OF_TMPFS}"),
+        (EXECUTE, "file", bits("read", "getattr", "open"), "execute, map a file"),
+        (WRITE, "file", bits("read", "getattr", "open", "map"), "write a file"),
     ],
 )
-def test_what_the_policy_denies_is_named(
-    tmp_path: Path, wanted: frozenset[str], allowed: tuple[str, ...], text: str
+def test_what_the_policy_denies_is_an_objection(
+    tmp_path: Path, wanted: frozenset[str], kind: str, allowed: int, denied: str
 ) -> None:
-    policy = Kernel(tmp_path, {OF_TMPFS: bits(*allowed)}).policy
-    found = policy.objection(SUBJECT, OF_TMPFS, wanted)
-    assert text in found and "install the package container-selinux" in found
+    kernel = Kernel(tmp_path, {OF_TMPFS: allowed})
+    found = kernel.policy.objection(SUBJECT, OF_TMPFS, wanted, kind)
+    assert kernel.asked == [f"{SUBJECT} {OF_TMPFS} {6 if kind == 'file' else 7}"]
+    assert bool(found) is bool(denied)
+    for text in (f"does not let {SUBJECT} {denied}", "install the package container-selinux"):
+        assert not denied or text in found
 
 
-def test_a_permission_that_an_older_policy_lacks_is_not_denied(tmp_path: Path) -> None:
-    """`map` is of Linux 4.13."""
-    kernel = Kernel(tmp_path, {LABEL: bits("read", "getattr", "open", "execute")})
+def test_what_the_policy_does_not_enforce_is_no_objection(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, {OF_TMPFS: 0, LABEL: bits("read", "getattr", "open", "execute")})
     assert "map" in kernel.policy.objection(SUBJECT, LABEL, EXECUTE)
     (kernel.files / "class/file/perms/map").unlink()
-    assert kernel.policy.objection(SUBJECT, LABEL, EXECUTE) == ""
-
-
-def test_where_selinux_enforces_nothing_there_is_no_objection(tmp_path: Path) -> None:
-    kernel = Kernel(tmp_path, {OF_TMPFS: 0})
+    assert kernel.policy.objection(SUBJECT, LABEL, EXECUTE) == "", "`map` is of Linux 4.13"
     assert kernel.policy.objection(SUBJECT, OF_TMPFS, READ)
     assert kernel.policy.objection("", OF_TMPFS, READ) == "", "the process is not confined"
     kernel.flags = 1
@@ -107,12 +94,13 @@ def test_where_selinux_enforces_nothing_there_is_no_objection(tmp_path: Path) ->
     assert Policy(tmp_path / "no").objection(SUBJECT, OF_TMPFS, READ) == "", "no SELinux at all"
 
 
-@pytest.mark.parametrize("answer", ["", "ff", "x ff 0 ff 7 0"])
-def test_an_answer_that_cannot_be_had_is_an_objection(tmp_path: Path, answer: str) -> None:
-    kernel = Kernel(tmp_path, {})
-    assert "cannot be read" in kernel.policy.objection(SUBJECT, LABEL, READ)
-    said = Policy(tmp_path, lambda path, question: answer).objection(SUBJECT, LABEL, READ)
-    assert "its policy cannot be read" in said
+@pytest.mark.parametrize("answer", [None, "", "ff", "x ff 0 ff 7 0"])
+def test_an_answer_that_cannot_be_had_is_an_objection(tmp_path: Path, answer: str | None) -> None:
+    policy = Kernel(tmp_path, {}).policy
+    if answer is not None:
+        policy = Policy(tmp_path, lambda path, question: answer)
+    said = policy.objection(SUBJECT, LABEL, READ)
+    assert said.startswith("SELinux is enforcing, and its policy cannot be read: ")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +113,7 @@ def test_an_answer_that_cannot_be_had_is_an_objection(tmp_path: Path, answer: st
     ],
 )
 def test_the_label_of_a_sandbox_decides_for_the_node(
-    tmp_path: Path, process: Mapping[str, Any], target: str, found: str | None
+    tmp_path: Path, process: Mapping[str, str], target: str, found: str | None
 ) -> None:
     """None: a sandbox without a label says nothing of others."""
     kernel = Kernel(tmp_path / "host", {OF_TMPFS: 0, LABEL: ALL})
@@ -137,14 +125,12 @@ def test_the_label_of_a_sandbox_decides_for_the_node(
     assert selinux.problem(*of) == (None if found is None else "")
 
 
-@pytest.mark.parametrize("denied", [(SUBJECT, "6"), (SUBJECT, "7")], ids=["file", "dir"])
+@pytest.mark.parametrize("kind", ["6", "7"], ids=["file", "dir"])
 @pytest.mark.parametrize("other", ["a:a:a:s0", "z:z:z:s0"])
-def test_one_label_that_may_not_is_enough(
-    tmp_path: Path, denied: tuple[str, str], other: str
-) -> None:
+def test_one_label_that_may_not_is_enough(tmp_path: Path, kind: str, other: str) -> None:
     """Whatever the order of the labels, and of the questions about files and directories."""
     kernel = Kernel(tmp_path / "host", {LABEL: ALL})
-    kernel.denied = [denied]
+    kernel.denied = [(SUBJECT, kind)]
     for name, label in (("one", SUBJECT), ("two", other)):
         sandbox(tmp_path, name, "runc", selinuxLabel=label)
     text = selinux.problem(tmp_path, ["one", "two"], lambda: LABEL, kernel.policy)
@@ -154,11 +140,10 @@ def test_one_label_that_may_not_is_enough(
 # --- the label of our files ------------------------------------------------------------------
 
 
-def test_the_label_is_set_on_a_kernel_with_selinux_alone(tmp_path: Path) -> None:
-    (tmp_path / "filesystems").write_text("nodev\ttmpfs\nnodev\tselinuxfs\n\text4\n")
-    assert selinux.label(tmp_path / "filesystems") == LABEL
-    (tmp_path / "filesystems").write_text("nodev\ttmpfs\n\text4\n")
-    assert selinux.label(tmp_path / "filesystems") == ""
+@pytest.mark.parametrize(("system", "label"), [("nodev\tselinuxfs\n", LABEL), ("", "")])
+def test_the_label_is_set_with_selinux_alone(tmp_path: Path, system: str, label: str) -> None:
+    systems = put(tmp_path / "filesystems", f"nodev\ttmpfs\n{system}\text4\n")
+    assert selinux.label(systems) == label
 
 
 @pytest.mark.parametrize(
@@ -191,8 +176,6 @@ def test_this_kernel_refuses_the_option_as_a_policy_without_the_type_does(tmp_pa
     with pytest.raises(OSError) as refused:
         tmpfs._mount(tmp_path, "test", f'mode=0755,context="{LABEL}"')
     assert refused.value.errno == errno.EINVAL
-    place = tmp_path / "place"
-    place.mkdir()
-    tmpfs.mount(place, 4096, 8, label=LABEL)
-    assert os.path.ismount(place)
-    tmpfs.clear(place)
+    tmpfs.mount(tmp_path, 4096, 8, label=LABEL)
+    assert os.path.ismount(tmp_path)
+    tmpfs.clear(tmp_path)

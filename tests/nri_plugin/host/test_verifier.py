@@ -26,6 +26,7 @@ from nri_plugin.policy.notices import Notices
 from nri_plugin.policy.refusals import Refused, is_shortage
 from tests.descriptors import no_descriptors
 from tests.nri_plugin.bundle import Bundle, bundle
+from tests.nri_plugin.host_files import put
 
 __all__ = ["bundle"]
 
@@ -49,8 +50,7 @@ def test_what_was_put_in_place_is_what_the_program_meets(bundle: Bundle) -> None
     bundle.start()
     while prove(bundle, waits_in) is Proof.WAITS:
         pass
-    assert prove(bundle, waits_in) is Proof.HOLDS
-    assert prove(bundle) is Proof.HOLDS
+    assert prove(bundle, waits_in) is prove(bundle) is Proof.HOLDS
     bundle.end()
     assert prove(bundle, waits_in) is Proof.ENDED
     (bundle.path / "init.pid").unlink()
@@ -92,9 +92,7 @@ def test_a_capability_not_seen_before_the_start(bundle: Bundle) -> None:
         prove(bundle)
 
 
-def test_a_container_that_ends_during_the_check_is_not_reported(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_during_the_check(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle.create()
     whole = Inspector._check_volumes
 
@@ -113,13 +111,13 @@ def verifier_at(state: Path, deadline_s: float, metrics: Metrics) -> Verifier:
 
 
 class Desk:
-    """Verifications of one bundle, and the recorded findings."""
+    """Verifications of one created container, and the recorded findings."""
 
     def __init__(self, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
-        self.metrics = Metrics()
-        self.bundle = bundle
-        self._caplog = caplog
+        self.metrics, self.bundle, self._caplog = Metrics(), bundle, caplog
+        bundle.create()
         self.one = Started(Pod("uid", "team", "train"), "main", bundle.id, bundle.plan)
+        self.whose = f"namespace=team pod=train uid=uid container=main container_id={bundle.id}"
 
     def perform(
         self,
@@ -127,6 +125,8 @@ class Desk:
         deadline_s: float = 60,
         do: Callable[[Verifier], object] = lambda _: None,
     ) -> list[str]:
+        """do: after the verification has begun. Returns what is logged."""
+
         async def work() -> None:
             desk = verifier_at(self.bundle.state, deadline_s, self.metrics)
             desk._inspector = self.bundle.inspector
@@ -135,6 +135,7 @@ class Desk:
             await desk.settled()
             await desk.settled()
 
+        self._caplog.clear()
         with self._caplog.at_level(logging.INFO):
             asyncio.run(work())
         return [record.getMessage() for record in self._caplog.records]
@@ -150,40 +151,27 @@ def desk(bundle: Bundle, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.M
     return Desk(bundle, caplog)
 
 
-WHOSE = "namespace=team pod=train uid=uid container=main container_id="
-
-
 def test_the_result_of_a_check_is_logged_and_failures_are_counted(desk: Desk) -> None:
-    desk.bundle.create()
+    waits_in = desk.bundle.examine().waits_in
+    assert desk.perform(replace(desk.one, waits_in=waits_in)) == [], "it never starts"
+    with ExitStack() as stack:
+        (said,) = desk.perform(desk.one, do=lambda _: stack.enter_context(no_descriptors()))
+    assert said.startswith(f"limit not checked {desk.whose}") and "Too many open files" in said
     (said,) = desk.perform(desk.one)
-    assert said.startswith(f"limit in place {WHOSE}{desk.bundle.id}")
+    assert said.startswith(f"limit in place {desk.whose}")
     assert desk.counted == 0
     put_over(desk.bundle, "/etc/ld.so.preload")
-    *_, said = desk.perform(desk.one)
-    assert said.startswith(f"limit not in place {WHOSE}{desk.bundle.id}")
+    (said,) = desk.perform(desk.one)
+    assert said.startswith(f"limit not in place {desk.whose}")
     assert 'problem="inside the container /etc/ld.so.preload is not the file' in said
     assert desk.counted == 1
 
 
-def test_without_a_descriptor_a_container_is_not_checked(desk: Desk) -> None:
-    """That is no fault of the container's."""
-    desk.bundle.create()
-    with ExitStack() as stack:
-        (said,) = desk.perform(desk.one, do=lambda _: stack.enter_context(no_descriptors()))
-    assert said.startswith(f"limit not checked {WHOSE}{desk.bundle.id}")
-    assert "Too many open files" in said
-    assert desk.counted == 0
-
-
 def test_a_hanging_check_reports_no_container(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.bundle.create()
-    fifo = desk.bundle.state / "never"
+    fifo, whole = desk.bundle.state / "never", bundles.init
     os.mkfifo(fifo)
-    whole = bundles.init
-    hangs = desk.bundle.state / "io.containerd.runtime.v2.task/k8s.io/hangs"
-    monkeypatch.setattr(
-        "nri_plugin.host.bundle.init", lambda p: fifo.read_text() if p == hangs else whole(p)
-    )
+    hangs = bundles.directory(desk.bundle.state, "hangs")
+    monkeypatch.setattr(bundles, "init", lambda p: fifo.read_text() if p == hangs else whole(p))
     stuck = replace(desk.one, id="hangs", pod=Pod("other", "team", "stuck"))
     try:
         said = desk.perform(stuck, deadline_s=0.2, do=lambda checks: checks.begin(desk.one))
@@ -196,14 +184,7 @@ def test_a_hanging_check_reports_no_container(desk: Desk, monkeypatch: pytest.Mo
     assert desk.counted == 0
 
 
-def test_a_container_that_never_starts_is_not_reported(desk: Desk) -> None:
-    desk.bundle.create()
-    waits_in = desk.bundle.examine().waits_in
-    assert desk.perform(replace(desk.one, waits_in=waits_in)) == []
-
-
-PODS = 40
-RETRIES = 3
+PODS, RETRIES = 40, 3
 STRONG = {
     "process": {"cwd": "/", "capabilities": {"effective": ["CAP_SYS_ADMIN"]}},
     "linux": {"namespaces": []},
@@ -216,17 +197,16 @@ async def test_pods_whose_inspections_hang_leave_slots_to_the_others(tmp_path: P
     for number in range(PODS - 1):
         directory = bundles.directory(tmp_path, f"hung-{number}")
         directory.mkdir(parents=True)
-        os.mkfifo(directory / "config.json")
         hung.append(directory / "config.json")
+        os.mkfifo(hung[-1])
+        pod = Pod(f"uid-{number}", "team", f"pod-{number}")
         for _ in range(RETRIES):
-            pod = Pod(f"uid-{number}", "team", f"pod-{number}")
             with pytest.raises(TimeoutError):
                 await inspects.strong_beside(pod, Container(f"hung-{number}", "main"))
     inspects._settings = replace(inspects._settings, work_deadline_s=60)
     directory = bundles.directory(tmp_path, "other")
-    directory.mkdir()
-    (directory / "config.json").write_text(json.dumps(STRONG))
-    (directory / "init.pid").write_text(str(os.getpid()))
+    put(directory / "config.json", json.dumps(STRONG))
+    put(directory / "init.pid", str(os.getpid()))
     pod = Pod("uid-other", "team", "other")
     strong = await inspects.strong_beside(pod, Container("other", "main"))
     for fifo in hung:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import stat
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from gpuslice.contract import names
 from gpuslice.gpu.driver_root import NVML
 from nri_plugin.host import device_plugins, releases
 from nri_plugin.host import watch as module
+from nri_plugin.host.node import Node
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Ledger, hold
@@ -24,52 +25,40 @@ from nri_plugin.policy.model import Pod, Share
 from nri_plugin.policy.nvidia import CONTROL_NODES
 from nri_plugin.readiness import Readiness
 from tests.nri_plugin.host.test_device_plugins import write
-from tests.nri_plugin.host.watch_scene import (
-    GPU,
-    OTHER,
-    TWO,
-    UUID,
-    Host,
-    ask,
-    host,
-    inspect,
-    run,
-    spec,
-)
+from tests.nri_plugin.host.watch_scene import GPU, OTHER, TWO, Host, ask, host, inspect, spec
+from tests.nri_plugin.host_files import bound, put
+from tests.nri_plugin.service_scene import UUID
 from tests.support import until_async
 
 __all__ = ["host"]
 
 
-def test_a_healthy_node_lacks_nothing(host: Host) -> None:
-    assert host.lacks() == []
-    assert not host.settings.generated_cdi_dir.exists()
+def node_of(host: Host, **settings: Any) -> Node:
+    host.settings = replace(host.settings, **settings)
+    return host.node()
 
 
-def test_a_node_whose_containers_cannot_use_our_files_is_not_ready(host: Host) -> None:
+def test_what_a_node_lacks(host: Host) -> None:
     node = host.node()
+    assert host.lacks(node) == []
+    assert not host.settings.generated_cdi_dir.exists()
     node.selinux = "SELinux does not let container_t read a file of tmpfs_t"
     assert host.lacks(node) == [node.selinux]
+    put(host.cdi / "again.json", spec(UUID))
+    assert f"CDI device of {UUID} in {host.spec}: duplicate name: " in host.lacks()[0]
 
 
 @pytest.mark.parametrize(
-    ("socket_at", "text"),
+    ("place", "text"),
     [
         ("plugins/nvidia-gpu.sock", "a device plugin listens on {}"),
         ("kubelet/plugins/gpu.nvidia.com/dra.sock", "keep the DRA driver's kubelet plugin off"),
     ],
 )
-def test_a_node_that_another_program_serves_is_not_ours(
-    host: Host, short: Path, socket_at: str, text: str
-) -> None:
-    path = short / socket_at
-    path.parent.mkdir(parents=True)
-    host.settings = replace(
-        host.settings, device_plugin_dir=short / "plugins", kubelet_dir=short / "kubelet"
-    )
-    node = host.node()
-    with socket.socket(socket.AF_UNIX) as theirs:
-        theirs.bind(str(path))
+def test_a_node_of_another_program(host: Host, short: Path, place: str, text: str) -> None:
+    path, kubelet = short / place, short / "kubelet"
+    node = node_of(host, device_plugin_dir=short / "plugins", kubelet_dir=kubelet)
+    with bound(path) as theirs:
         assert host.lacks(node) == [] and node.conflict is None
         theirs.listen()
         assert host.lacks(node) == [], "the GPUs themselves are in order"
@@ -77,38 +66,27 @@ def test_a_node_that_another_program_serves_is_not_ours(
     assert node.gpus == []
 
 
-def test_a_gpu_that_another_plugin_gave_to_a_pod_is_whole(host: Host, tmp_path: Path) -> None:
-    """It is whole until the pod has ended, also after the plugin has left."""
+def test_which_gpus_of_a_node_are_ours(host: Host, tmp_path: Path) -> None:
     host.show(*TWO)
     host.spec.write_text(spec(UUID, OTHER))
-    host.settings = replace(host.settings, device_plugin_dir=tmp_path)
-    node = host.node()
-    write(tmp_path, {"uid-1": [UUID]}, "nvidia.com/gpu")
-    assert host.lacks(node) == []
-    assert [node.modes.mode(gpu)[0] for gpu in node.gpus] == [Mode.WHOLE, Mode.SHARED]
-    write(tmp_path, {}, "nvidia.com/gpu")
-    assert host.lacks(node) == []
-    assert [node.modes.mode(gpu)[0] for gpu in node.gpus] == [Mode.SHARED, Mode.SHARED]
-
-
-def test_a_record_of_the_kubelets_that_cannot_be_read(host: Host, tmp_path: Path) -> None:
-    (tmp_path / device_plugins.RECORD).write_text("{")
-    host.settings = replace(host.settings, device_plugin_dir=tmp_path)
-    node = host.node()
-    assert host.lacks(node) == []
-    assert str(tmp_path / device_plugins.RECORD) in (node.conflict or "")
-
-
-def test_a_node_is_ours_while_the_operator_leaves_it_a_gpu(host: Host) -> None:
-    host.show(*TWO)
-    host.spec.write_text(spec(UUID, OTHER))
-    node = host.node()
+    node = node_of(host, device_plugin_dir=tmp_path)
     assert not node.is_ours, "other programs have not been looked for"
-    assert host.lacks(node) == []
+    # A GPU that another plugin gave to a pod is whole until the pod has ended.
+    for assigned, mode in (({"uid-1": [UUID]}, Mode.WHOLE), ({}, Mode.SHARED)):
+        write(tmp_path, assigned, "nvidia.com/gpu")
+        assert host.lacks(node) == []
+        assert [node.modes.mode(gpu)[0] for gpu in node.gpus] == [mode, Mode.SHARED]
+        assert node.is_ours
     for excluded, ours in (({UUID}, True), ({UUID, OTHER}, False)):
         node.modes.excluded = frozenset(excluded)
         assert node.is_ours is ours
-    node.inventory.seen = ()
+    node.modes.excluded = frozenset()
+    unreadable = put(tmp_path / device_plugins.RECORD, "{")
+    assert host.lacks(node) == []
+    assert str(unreadable) in (node.conflict or "") and not node.is_ours
+    unreadable.unlink()
+    assert host.lacks(node) == []
+    node.modes.excluded, node.inventory.seen = frozenset({UUID, OTHER}), ()
     assert node.is_ours, "no GPU is known"
 
 
@@ -120,11 +98,6 @@ async def test_releases_that_nothing_mounts_are_removed_each_time(host: Host) ->
         node.collect_releases(tuple)
         await node.work(lambda: None)
         assert not release.exists()
-
-
-def test_a_gpu_whose_spec_cannot_be_used(host: Host) -> None:
-    (host.cdi / "again.json").write_text(spec(UUID))
-    assert f"CDI device of {UUID} in {host.spec}: duplicate name: " in host.lacks()[0]
 
 
 def test_unknown_gpus_are_queried_again(host: Host) -> None:
@@ -143,7 +116,7 @@ def test_files_that_hang_are_a_problem(host: Host) -> None:
     """A CDI spec whose open blocks; the worker thread is lost, the answer is not."""
     node = host.node()
     host.spec.unlink()
-    run(lambda: ask(node))
+    asyncio.run(ask(node))
 
     async def held_up() -> Sequence[str]:
         blocked = asyncio.create_task(node._worker.run(lambda: time.sleep(5), 60))
@@ -152,7 +125,7 @@ def test_files_that_hang_are_a_problem(host: Host) -> None:
         blocked.cancel()
         return problems
 
-    assert "could not be read or written in time" in run(held_up)[0]
+    assert "could not be read or written in time" in asyncio.run(held_up())[0]
 
 
 @pytest.mark.node
@@ -160,23 +133,19 @@ def test_a_driver_root_that_appears_or_moves_is_used_at_once(host: Host, tmp_pat
     """GPU Operator's driver container mounts it after the agent started, and again after each of
     its own restarts; while it is away, the last one stays."""
     root = tmp_path / "host"
-    (root / "proc").mkdir(parents=True)
-    (root / "dev").mkdir()
-    for name in ("null", *(Path(each).name for each in CONTROL_NODES)):
-        os.mknod(root / "dev" / name, stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    host.generates(spec(UUID))
+    for directory in ("proc", "dev"):
+        (root / directory).mkdir(parents=True)
+    for name in ("/dev/null", *CONTROL_NODES):
+        os.mknod(root / name[1:], stat.S_IFCHR | 0o666, os.makedev(1, 3))
     host.settings = replace(host.settings, host_root=root, driver_root=None)
-    node = host.node()
-    node.generator.min_interval_s = 0
+    node = host.generates(spec(UUID), min_interval_s=0)
     assert host.lacks(node) == [] and node.driver_root.host == Path("/")
     for path in ("/run/nvidia/driver", "/home/kubernetes/bin/nvidia"):
-        library = root / path.lstrip("/") / "lib64" / NVML
-        library.parent.mkdir(parents=True)
-        library.touch()
-        host.ctk.write_text(spec(UUID).replace("/dev/zero", path))
+        library = put(root / path[1:] / "lib64" / NVML)
+        host.ctk.write_text(spec(UUID, source=path))
         assert host.lacks(node) == []
         assert node.driver_root.host == node.generator.root.host == Path(path)
-        assert node.driver_root.mount == root / path.lstrip("/")
+        assert node.driver_root.mount == root / path[1:]
         assert path in host.generated.read_text(), "it was generated for the earlier root"
         library.unlink()
         assert host.lacks(node) == [] and node.driver_root.host == Path(path)
@@ -184,15 +153,13 @@ def test_a_driver_root_that_appears_or_moves_is_used_at_once(host: Host, tmp_pat
 
 def test_a_missing_directory_is_a_reason_with_the_hosts_path(host: Host, tmp_path: Path) -> None:
     """It stands beside what else is missing, until the directory is there."""
-    root = tmp_path / "host"
+    root, state = tmp_path / "host", tmp_path / "host/run/other/containerd"
     (root / "proc").mkdir(parents=True)
-    state = root / "run/other/containerd"
-    host.settings = replace(host.settings, host_root=root, containerd_state=state)
     host.library.unlink()
-    node = host.node()
-    lacks = host.lacks(node)
-    assert lacks[0].startswith("/run/other/containerd does not exist: ")
-    assert "the library is missing" in lacks[1]
+    node = node_of(host, host_root=root, containerd_state=state)
+    missing, library = host.lacks(node)[:2]
+    assert missing.startswith("/run/other/containerd does not exist: ")
+    assert "the library is missing" in library
     state.mkdir(parents=True)
     assert "the library is missing" in host.lacks(node)[0]
 
@@ -202,7 +169,7 @@ async def test_the_watch_reports_a_library_that_is_lost_and_restored(
 ) -> None:
     caplog.set_level("INFO")
     monkeypatch.setattr(module, "BEAT_S", 0.001)
-    readiness, metrics, node = Readiness(lambda: 0.0), Metrics(), host.node()
+    readiness, metrics, node, ledger = Readiness(lambda: 0.0), Metrics(), host.node(), Ledger()
     readiness.session = None
     whole = host.library.read_bytes()
     host.library.unlink()
@@ -210,7 +177,6 @@ async def test_the_watch_reports_a_library_that_is_lost_and_restored(
     def value(name: str) -> float | None:
         return metrics.registry.get_sample_value(name)
 
-    ledger = Ledger()
     pod, shares = Pod("uid", "team", "train"), [Share("GPU-0", 0, 1, 1)]
     ledger.adopt([hold(f"c{n}", f"c{n}", False, pod, f"{n}", shares) for n in range(2)], ())
     watching = asyncio.create_task(module.watch(node, ledger, readiness, metrics))
@@ -221,7 +187,6 @@ async def test_the_watch_reports_a_library_that_is_lost_and_restored(
     watching.cancel()
     await asyncio.wait([watching])
     await node.inventory.close()
-    assert value("gpuslice_gpus") == 1
-    assert value("gpuslice_containers_with_grant") == 2
+    assert (value("gpuslice_gpus"), value("gpuslice_containers_with_grant")) == (1, 2)
     assert caplog.messages[-1] == "ready"
     assert any(line.startswith("not ready") for line in caplog.messages)

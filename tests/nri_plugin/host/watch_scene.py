@@ -7,46 +7,44 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
-from gpuslice.contract import names
 from nri_plugin.command_line import from_arguments
 from nri_plugin.gpu.inventory import Inventory
-from nri_plugin.host import watch as module
+from nri_plugin.host import watch
 from nri_plugin.host.cdi_generator import FILE
 from nri_plugin.host.node import Node
+from nri_plugin.policy.model import Specs
 from nri_plugin.policy.nvidia import CONTROL_NODES
-from nri_plugin.settings import Settings
 from nri_plugin.threads import Worker
 from tests.nri_plugin import fake_nvml
-from tests.nri_plugin.cdi_nodes import NODES
+from tests.nri_plugin.cdi import specs
+from tests.nri_plugin.cdi_nodes import CONTROL, NODES
+from tests.nri_plugin.host_files import put
 from tests.nri_plugin.objects import plain_store
+from tests.nri_plugin.service_scene import UUID
 
-T = TypeVar("T")
-
-UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 GPU = {"uuid": UUID, "minor": 0, "memory_bytes": 1 << 30}
 OTHER = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 TWO = (GPU, {**GPU, "uuid": OTHER, "minor": 1})
+CAT = "import sys; print(open(sys.argv[1]).read())"
 
 
-def spec(*uuids: str, kind: str = names.CDI_KIND) -> str:
-    edits = {"mounts": [{"hostPath": "/dev/zero", "containerPath": "/x"}], "deviceNodes": NODES}
-    devices = [{"name": uuid, "containerEdits": edits} for uuid in uuids]
-    return json.dumps({"cdiVersion": "0.6.0", "kind": kind, "devices": devices})
+def spec(*uuids: str, source: str = "/dev/zero", broken: str = "") -> str:
+    """source: of a mount. broken: a GPU with a device node that the host does not have."""
 
+    def device(uuid: str) -> dict[str, Any]:
+        nodes = (
+            [{**NODES[0], "hostPath": "/dev/nvidia-gone"}, *CONTROL] if uuid == broken else NODES
+        )
+        edits = {**specs.mount(source, "/x"), "deviceNodes": nodes}
+        return {"name": uuid, "containerEdits": edits}
 
-def broken(text: str, uuid: str) -> str:
-    """Return the spec with a device node of this GPU that the host does not have."""
-    document = json.loads(text)
-    for device in document["devices"]:
-        if device["name"] == uuid:
-            device["containerEdits"]["deviceNodes"][0]["hostPath"] = "/dev/nvidia-gone"
-    return json.dumps(document)
+    return specs.spec(*map(device, uuids))
 
 
 class Host:
@@ -55,47 +53,61 @@ class Host:
     def __init__(self, tmp_path: Path, *options: str) -> None:
         self.cdi, self.library = tmp_path / "cdi", tmp_path / "libvgpu.so"
         self.gpus, self.ctk = tmp_path / "gpus.json", tmp_path / "ctk.json"
-        self.cdi.mkdir()
         self.library.write_bytes(b"\x7fELF")
         self.show(GPU)
-        self.spec = self.cdi / "nvidia.json"
-        self.spec.write_text(spec(UUID))
-        (tmp_path / "cat.py").write_text("import sys; print(open(sys.argv[1]).read())")
-        program = f"{sys.executable} {tmp_path / 'cat.py'}"
-        arguments = f"--library {self.library} --cdi-dir {self.cdi} --run-dir {tmp_path / 'run'}"
+        self.spec = put(self.cdi / "nvidia.json", spec(UUID))
+        self.script = put(tmp_path / "cat.py", CAT)
         # It has the driver's device nodes: otherwise the agent would load modules.
         self.dev = tmp_path / "driver" / "dev"
         self.dev.mkdir(parents=True)
         for node in CONTROL_NODES:
             (self.dev.parent / node[1:]).symlink_to("/dev/null")
-        places = ["--containerd-state", str(tmp_path), "--nvidia-ctk", f"{program} {self.ctk}"]
-        places += ["--driver-root", str(self.dev.parent)]
-        self.settings: Settings = from_arguments(
-            [*arguments.split(), *places, *options], os.environ
-        )
-        self.command = (*fake_nvml.PROGRAM, str(self.gpus))
+        arguments = {
+            "--library": self.library,
+            "--cdi-dir": self.cdi,
+            "--run-dir": tmp_path / "run",
+            "--containerd-state": tmp_path,
+            "--nvidia-ctk": f"{sys.executable} {self.script} {self.ctk}",
+            "--driver-root": self.dev.parent,
+        }
+        words = [str(word) for pair in arguments.items() for word in pair]
+        self.settings = from_arguments([*words, *options], os.environ)
 
     @property
     def generated(self) -> Path:
         return self.settings.generated_cdi_dir / FILE
 
-    def generates(self, text: str) -> None:
+    def generates(self, text: str, min_interval_s: float = 30) -> Node:
         """No spec describes the GPUs; nvidia-ctk prints this one."""
         self.spec.unlink()
         self.ctk.write_text(text)
+        node = self.node()
+        node.generator.min_interval_s = min_interval_s
+        return node
 
     def show(self, *gpus: object, driver: str = "1") -> None:
         self.gpus.write_text(json.dumps({"driver": driver, "gpus": gpus}))
 
     def node(self) -> Node:
         inventory = Inventory(
-            os.environ, deadline_s=60, min_interval_s=0, now=time.monotonic, command=self.command
+            os.environ,
+            deadline_s=60,
+            min_interval_s=0,
+            now=time.monotonic,
+            command=(*fake_nvml.PROGRAM, str(self.gpus)),
         )
         store = plain_store(self.settings.store_dir, self.settings.library)
         return Node(self.settings, inventory, store, Worker("files"))
 
+    def found(self, node: Node) -> watch.NodeProblems:
+        return asyncio.run(inspect(node))
+
     def lacks(self, node: Node | None = None) -> Sequence[str]:
-        return run(lambda: inspect(node or self.node())).lacks
+        return self.found(node or self.node()).lacks
+
+    def specs(self, node: Node) -> Specs:
+        """Those that the agent uses."""
+        return asyncio.run(node.work(node.inspect_host))[0]
 
 
 async def ask(node: Node) -> None:
@@ -103,16 +115,12 @@ async def ask(node: Node) -> None:
     await node.inventory.close()
 
 
-async def inspect(node: Node) -> module.NodeProblems:
+async def inspect(node: Node) -> watch.NodeProblems:
     """Each inspection has an event loop of its own here, and so has NVML's child."""
     try:
-        return await module.inspect(node)
+        return await watch.inspect(node)
     finally:
         await node.inventory.close()
-
-
-def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    return asyncio.run(work())
 
 
 @pytest.fixture

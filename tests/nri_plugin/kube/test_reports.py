@@ -4,7 +4,6 @@ Lease, whose failures are logged once."""
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,12 +12,9 @@ from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from nri_plugin.containers.parts import Parts
 from nri_plugin.kube.reports import STOPPED, Events, Heartbeat
-from nri_plugin.metrics import Metrics
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice, Notices
-from nri_plugin.readiness import Readiness
 from tests.nri_plugin.objects import parts, settings
-from tests.support import Clock
 
 # --- pending events: once for each container, and bounded
 
@@ -27,33 +23,20 @@ def notice(number: int, text: str = "static") -> Notice:
     return Notice(Pod(f"{number}", "team", "train"), "main", "LimitNotEnforceable", text)
 
 
-def test_a_restarted_container_is_reported_once() -> None:
-    notices = Notices()
-    assert notices.first() is None
-    assert notices.add(notice(1))
-    assert not notices.add(notice(1, "static again"))
-    notices.add(notice(2))
-    assert notices.first() == notice(1)
-    notices.done(notice(1))
-    assert notices.first() == notice(2)
-    notices.done(notice(2))
-    notices.done(notice(2))
-    notices.add(notice(1))
-    assert notices.first() is None
-
-
 def test_each_notice_is_reported_once() -> None:
-    """A failing driver affects every share of its node, and is found in every round."""
+    """A failing driver affects every share of its node, and is found in every round. A restarted
+    container has the same notice."""
     live = {str(number) for number in range(1000)}
     notices = Notices(lambda: live)
+    assert notices.first() is None
     assert all(notices.add(notice(number)) for number in range(1000))
-    for _ in range(3):
-        assert not any(notices.add(notice(number)) for number in range(1000))
-    reported = 0
-    while (found := notices.first()) is not None:
-        notices.done(found)
-        reported += 1
-    assert reported == 1000
+    for number in range(1000):
+        assert not notices.add(notice(number, "static again"))
+        assert notices.first() == notice(number)
+        for _ in range(2):
+            notices.done(notice(number))
+        assert not notices.add(notice(number))
+    assert notices.first() is None
 
 
 def test_few_notices_of_deleted_pods_are_kept() -> None:
@@ -68,87 +51,74 @@ def test_few_notices_of_deleted_pods_are_kept() -> None:
     assert notices.add(notice(1))
 
 
-# --- their writes
+# --- what is written
 
 
-NOTICE = Notice(Pod("u-1", "team", "train"), "main", "GrantRefused", "full")
-
-
-class Names:
-    """Has each name once. refuses: the status of every other answer."""
-
-    def __init__(self, refuses: int = 0) -> None:
-        self.names: list[str] = []
-        self._refuses = refuses
-
-    async def post(self, path: str, body: Any, *, timeout_s: float) -> None:
-        name = body["metadata"]["name"]
-        if status := self._refuses or 409 * (name in self.names):
-            raise KubeError(status, "Refused", "")
-        self.names.append(name)
-
-
-async def test_the_event_of_another_start_is_not_written_again() -> None:
-    server, agent = Names(), parts(settings(node_name="n1"))
-    failed = agent.metrics.api_writes.labels("event", "failed")
-    for _ in range(2):
-        assert await Events(server, agent, lambda: "").write(NOTICE)  # type: ignore[arg-type]
-    assert len(server.names) == 1
-    assert failed._value.get() == 0
-
-
-@pytest.mark.parametrize(("status", "is_done"), [(403, True), (429, False), (503, False)])
-async def test_what_the_server_may_accept_later_is_tried_again(status: int, is_done: bool) -> None:
-    events = Events(Names(status), parts(settings()), lambda: "")  # type: ignore[arg-type]
-    assert await events.write(NOTICE) is is_done
-
-
-# --- the Lease
-
-
-class Leases:
-    """Refuses with each status in turn; then accepts."""
+class Server:
+    """Refuses with each status in turn, and a name that it has; accepts else."""
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = [*statuses]
         self.calls: list[str] = []
+        self.names: set[str] = set()
 
     async def patch(self, path: str, lease: dict[str, Any], timeout_s: float) -> None:
         self.calls.append(f"patch {path.rpartition('/')[2]} {timeout_s}")
+        self._refuse_in_turn()
+
+    async def post(self, path: str, body: dict[str, Any], timeout_s: float) -> None:
+        name = body["metadata"]["name"]
+        self.calls.append(f"post {path.rpartition('/')[2]} {name}")
+        self._refuse_in_turn()
+        if name in self.names:
+            raise KubeError(409, "Refused", "")
+        self.names.add(name)
+
+    def _refuse_in_turn(self) -> None:
         if self.statuses:
             raise KubeError(self.statuses.pop(0), "Refused", "")
 
-    async def post(self, path: str, lease: dict[str, Any], timeout_s: float) -> None:
-        self.calls.append(f"post {path.rpartition('/')[2]} {lease['metadata']['name']}")
+
+@pytest.fixture
+def agent() -> Parts:
+    return parts(settings(node_name="node-1"))
 
 
-def _heartbeat(server: Leases, metrics: Metrics) -> Heartbeat:
-    settings, readiness = SimpleNamespace(node_name="node-1"), Readiness(Clock())
-    parts = SimpleNamespace(settings=settings, readiness=readiness, metrics=metrics)
-    return Heartbeat(cast(Kube, server), cast(Parts, parts), lambda: "uid-1")
+async def test_the_event_of_another_start_is_not_written_again(agent: Parts) -> None:
+    server = Server()
+    for _ in range(2):
+        assert await Events(cast(Kube, server), agent, lambda: "").write(notice(1))
+    assert len(server.names) == 1
+    assert agent.metrics.api_writes.labels("event", "failed")._value.get() == 0
 
 
-async def test_an_absent_lease_is_created() -> None:
-    server = Leases(404)
-    await _heartbeat(server, Metrics()).mark_stopped()
-    name = server.calls[0].split()[1]
+@pytest.mark.parametrize(("status", "is_done"), [(403, True), (429, False), (503, False)])
+async def test_what_the_server_may_accept_later_is_tried_again(
+    agent: Parts, status: int, is_done: bool
+) -> None:
+    events = Events(cast(Kube, Server(status)), agent, lambda: "")
+    assert await events.write(notice(1)) is is_done
+
+
+async def test_an_absent_lease_is_created(agent: Parts) -> None:
+    server = Server(404)
+    await Heartbeat(cast(Kube, server), agent, lambda: "uid-1").mark_stopped()
+    (name,) = server.names
     assert server.calls == [f"patch {name} 1.5", f"post leases {name}"]
 
 
-async def test_a_failure_and_its_end_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_and_its_end_are_logged_once(
+    agent: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
-    server, metrics = Leases(500, 500, 503), Metrics()
-    heartbeat = _heartbeat(server, metrics)
+    server = Server(500, 500, 503)
+    heartbeat = Heartbeat(cast(Kube, server), agent, lambda: "uid-1")
     for _ in range(5):
         await heartbeat._write(STOPPED, 5.0)
-    assert not [call for call in server.calls if call.startswith("post")]
+    assert not server.names
     messages = [record.getMessage() for record in caplog.records]
     assert len([each for each in messages if "Lease not renewed" in each]) == 1
     assert len([each for each in messages if "Lease renewed again" in each]) == 1
-    writes = {
-        outcome: metrics.registry.get_sample_value(
-            "gpuslice_api_writes_total", {"object": "lease", "outcome": outcome}
-        )
-        for outcome in ("written", "failed")
-    }
-    assert writes == {"written": 2, "failed": 3}
+    writes = agent.metrics.api_writes
+    assert writes.labels("lease", "written")._value.get() == 2
+    assert writes.labels("lease", "failed")._value.get() == 3

@@ -48,17 +48,11 @@ class FakeKubelet:
     async def start(self) -> None:
         for path in sockets(self.plugins):
             path.unlink()
+        register = {"Register": unary(self._register, plugins.RegisterRequest)}
+        lists = {"List": unary(self._list, pods.ListPodResourcesRequest)}
         for path, service, handlers in (
-            (
-                self.plugins / "kubelet.sock",
-                "v1beta1.Registration",
-                {"Register": unary(self._register, plugins.RegisterRequest)},
-            ),
-            (
-                self.root / whole_gpus.POD_RESOURCES,
-                "v1.PodResourcesLister",
-                {"List": unary(self._list, pods.ListPodResourcesRequest)},
-            ),
+            (self.plugins / "kubelet.sock", "v1beta1.Registration", register),
+            (self.root / whole_gpus.POD_RESOURCES, "v1.PodResourcesLister", lists),
         ):
             path.unlink(missing_ok=True)
             server = grpc.aio.server()
@@ -80,12 +74,14 @@ class FakeKubelet:
     def health(self) -> dict[str, bool]:
         return {uuid: each.health == "Healthy" for uuid, each in self.devices.items()}
 
-    async def admit(self, pod: str, count: int = 1, uid: str = "") -> list[str]:
-        """Allocate for a pod of one container. Raises grpc.RpcError, as a failed admission."""
-        healthy = [uuid for uuid, is_healthy in self.health().items() if is_healthy]
-        free = [uuid for uuid in healthy if uuid not in self.assigned]
-        assert len(free) >= count, "kube-scheduler leaves the node out"
-        chosen = await self.preferred(free, count)
+    def healthy(self) -> list[str]:
+        return [uuid for uuid, is_healthy in self.health().items() if is_healthy]
+
+    async def admit(self, pod: str, uid: str = "") -> list[str]:
+        """Allocate a GPU for a pod of one container. Raises grpc.RpcError, as a failed
+        admission."""
+        free = [uuid for uuid in self.healthy() if uuid not in self.assigned]
+        chosen = await self.preferred(free, 1)
         await self.allocate(chosen)
         self.assigned |= dict.fromkeys(chosen, pod)
         self.record(uid or pod, chosen)
@@ -110,18 +106,13 @@ class FakeKubelet:
 
     def record(self, uid: str, uuids: list[str]) -> None:
         self.recorded[uid] = uuids
+        container = {"ContainerName": "main", "ResourceName": "nvidia.com/gpu", "AllocResp": ""}
         entries = [
-            {
-                "PodUID": uid,
-                "ContainerName": "main",
-                "ResourceName": "nvidia.com/gpu",
-                "DeviceIDs": {"-1": held},
-                "AllocResp": "",
-            }
+            {"PodUID": uid, **container, "DeviceIDs": {"-1": held}}
             for uid, held in self.recorded.items()
         ]
-        healthy = [uuid for uuid, is_healthy in self.health().items() if is_healthy]
-        data = {"PodDeviceEntries": entries, "RegisteredDevices": {"nvidia.com/gpu": healthy}}
+        registered = {"nvidia.com/gpu": self.healthy()}
+        data = {"PodDeviceEntries": entries, "RegisteredDevices": registered}
         (self.plugins / RECORD).write_text(json.dumps({"Data": data, "Checksum": 1}))
 
     async def _call(self, name: str, request: Any, answer: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
@@ -14,24 +14,18 @@ from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.answers import Answer, Reply
 from nri_plugin.nri.connection import serve
 from nri_plugin.policy.refusals import Reason, Refused, refused
-from nri_plugin.protocol.session_events import (
-    ContainerRequest,
-    CreateContainer,
-    RemoveContainer,
-    Request,
-    RuntimeInfo,
-    StartContainer,
-    StopContainer,
-    Synchronize,
-    Validate,
-)
+from nri_plugin.protocol import session_events
+from nri_plugin.protocol.session_events import Request, RuntimeInfo
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
 from tests.nri_plugin.objects import container, pod
 
 _METHODS: Mapping[type[Request], str] = {
-    StartContainer: "start",
-    StopContainer: "stop",
-    RemoveContainer: "remove",
+    session_events.Synchronize: "synchronize",
+    session_events.CreateContainer: "create",
+    session_events.StartContainer: "start",
+    session_events.StopContainer: "stop",
+    session_events.RemoveContainer: "remove",
+    session_events.Validate: "validate",
 }
 
 
@@ -40,56 +34,32 @@ class Recorder:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
-        self.state: tuple[Sequence[nri.PodSandbox], Sequence[nri.Container]] | None = None
+        """Method, and the container's ID."""
         self.adjustment: nri.ContainerAdjustment | None = None
         self.hooks: dict[str, Callable[[], Awaitable[object]]] = {}
         self.objection: BaseException | None = None
         """Raised by the validation, and by every other method that answers at once."""
         self.at_once = False
 
-    async def _asked(self, method: str, container_id: str) -> None:
-        self.asked.append((method, container_id))
+    def handle(self, request: Request) -> Answer[Reply]:
+        method = _METHODS[type(request)]
+        about = request.request if isinstance(request, session_events.Validate) else request
+        self.asked.append((method, about.container.id if hasattr(about, "container") else ""))
+        if method in self.hooks or not (self.at_once or method == "validate"):
+            return self._later(method)
+        return self._result(method, self.objection)
+
+    async def _later(self, method: str) -> Reply:
         if method in self.hooks:
             await self.hooks[method]()
+        return self._result(method, self.objection if method == "validate" else None)
 
-    def handle(self, request: Request) -> Answer[Reply]:
-        match request:
-            case Synchronize():
-                self.state = (request.pods, request.containers)
-                return self._asked("synchronize", "")
-            case CreateContainer(container=container):
-                if not self.at_once:
-                    return self._create_later(container)
-                self._asked_at_once("create", container.id)
-                return self._reply()
-            case StopContainer(container=container) if self.at_once:
-                self._asked_at_once("stop", container.id)
-                return None
-            case ContainerRequest(container=container):
-                return self._asked(_METHODS[type(request)], container.id)
-            case Validate(request=validation) if "look" in self.hooks:
-                self.asked.append(("validate", validation.container.id))
-                return self._looked()
-            case Validate(request=validation):
-                self._asked_at_once("validate", validation.container.id)
-        return None
-
-    async def _create_later(self, container: nri.Container) -> Reply:
-        await self._asked("create", container.id)
-        return self._reply()
-
-    def _reply(self) -> Reply:
-        return self.adjustment and nri.CreateContainerResponse(adjust=self.adjustment)
-
-    async def _looked(self) -> None:
-        await self.hooks["look"]()
-        if self.objection is not None:
-            raise self.objection
-
-    def _asked_at_once(self, method: str, container_id: str) -> None:
-        self.asked.append((method, container_id))
-        if self.objection is not None:
-            raise self.objection
+    def _result(self, method: str, objection: BaseException | None) -> Reply:
+        if objection is not None:
+            raise objection
+        if method != "create" or self.adjustment is None:
+            return None
+        return nri.CreateContainerResponse(adjust=self.adjustment)
 
 
 class Rig:
@@ -101,16 +71,20 @@ class Rig:
         self.ready: list[RuntimeInfo] = []
         self.on_ready: Callable[[RuntimeInfo], None] = self.ready.append
         self.leaving = asyncio.Event()
-        self.plugin = asyncio.create_task(
-            serve(
-                theirs,
-                self.handler.handle,
-                name="gpuslice",
-                index="50",
-                on_ready=lambda found: self.on_ready(found),
-                leaving=self.leaving,
-            )
+        serving = serve(
+            theirs,
+            self.handler.handle,
+            name="gpuslice",
+            index="50",
+            on_ready=lambda found: self.on_ready(found),
+            leaving=self.leaving,
         )
+        self.plugin = asyncio.create_task(serving)
+
+    async def configure(self) -> None:
+        """The handshake up to Synchronize."""
+        self.runtime.accept_registration(await self.runtime.receive_registration())
+        await self.runtime.configure()
 
     async def create(self, number: int = 0) -> nri.CreateContainerResponse | None:
         return await self.runtime.create(pod(number), container(number))
@@ -158,7 +132,7 @@ async def forever() -> None:
 async def deaf() -> None:
     """A handler that delays its own cancellation."""
     try:
-        await asyncio.Event().wait()
+        await forever()
     except asyncio.CancelledError:
         await asyncio.sleep(0.05)
         raise RuntimeError("too late to matter") from None

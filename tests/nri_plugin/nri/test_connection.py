@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
@@ -13,14 +12,6 @@ from nri_plugin.messages import nri_pb2 as nri
 from tests.nri_plugin.nri.connection_scene import deaf, forever, objection, raiser, rig, session
 from tests.nri_plugin.objects import container, pod
 
-VERSIONS: list[dict[str, Any]] = [
-    {"runtime": ("containerd", "v1.7.26"), "nri_version": (0, 8, 0)},
-    {"runtime": ("containerd", "1.7.35"), "nri_version": (0, 8, 0)},
-    {"runtime": ("containerd", "v2.2.7"), "nri_version": (0, 11, 0)},
-    {"runtime": ("containerd", "2.4.2"), "nri_version": (0, 12, 3)},
-    {"runtime": ("containerd", "2.5.0"), "nri_version": (0, 12, 5)},
-]
-"""Runtimes and their NRI versions; those before 0.12 do not report theirs."""
 ADJUSTMENT = nri.ContainerAdjustment(env=[nri.KeyValue(key="A", value="1")])
 
 
@@ -28,9 +19,20 @@ def of_size(size: int) -> nri.ContainerAdjustment:
     return nri.ContainerAdjustment(annotations={"size": "x" * size})
 
 
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda v: "-".join(v["runtime"]))
-async def test_a_containers_lifecycle_in_every_version(version: dict[str, Any]) -> None:
-    async with rig(**version) as r:
+@pytest.mark.parametrize(
+    ("release", "nri_version"),
+    [
+        ("v1.7.26", (0, 8, 0)),
+        ("1.7.35", (0, 8, 0)),
+        ("v2.2.7", (0, 11, 0)),
+        ("2.4.2", (0, 12, 3)),
+        ("2.5.0", (0, 12, 5)),
+    ],
+)
+async def test_a_containers_lifecycle_in_every_version(
+    release: str, nri_version: tuple[int, int, int]
+) -> None:
+    async with rig(runtime=("containerd", release), nri_version=nri_version) as r:
         await r.runtime.handshake([pod(1)], [container(1)])
         r.handler.adjustment = ADJUSTMENT
         assert await r.create(2) == nri.CreateContainerResponse(adjust=ADJUSTMENT)
@@ -40,16 +42,15 @@ async def test_a_containers_lifecycle_in_every_version(version: dict[str, Any]) 
         await r.runtime.notify("RemoveContainer", pod(2), container(2))
         await r.runtime.close()
         await r.plugin
-        validated = ["validate"] if version["nri_version"] >= (0, 10) else []
+        validated = ["validate"] if nri_version >= (0, 10) else []
         events = ["create", *validated, "start", "stop", "remove"]
-        of_container = [(event, "container-2") for event in events]
+        of_container = [(event, "c2") for event in events]
         assert r.handler.asked == [("synchronize", ""), *of_container]
-        assert [(info.name, info.version) for info in r.ready] == [version["runtime"]]
+        assert [(info.name, info.version) for info in r.ready] == [("containerd", release)]
         assert r.runtime.registration == nri.RegisterPluginRequest(
             plugin_name="gpuslice", plugin_idx="50", nri_version="v0.12.5"
         )
-        style = "StateChange" if version["nri_version"] < (0, 12) else "StartContainer"
-        assert style in r.runtime.calls
+        assert ("StateChange" if nri_version < (0, 12) else "StartContainer") in r.runtime.calls
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -64,7 +65,7 @@ async def test_a_creation_whose_request_has_ended_is_not_begun(at_once: bool) ->
         r.runtime.send_call("StopContainer", ended.SerializeToString())
         await r.runtime.close()
         await r.plugin
-        assert r.handler.asked[1:] == [("stop", "container-2")]
+        assert r.handler.asked[1:] == [("stop", "c2")]
 
 
 async def test_concurrent_requests_are_answered_as_they_are_ready() -> None:
@@ -82,7 +83,7 @@ async def test_of_a_runtime_that_does_not_read_nothing_more_is_read() -> None:
     """So that the pending answers do not grow in our memory."""
     async with session() as r:
         r.handler.at_once, r.handler.adjustment = True, of_size(1 << 20)
-        r.runtime.stop_reading()
+        r.runtime.trunk.stop_reading()
         for _ in range(200):
             r.runtime.send_call("CreateContainer", b"")
             await asyncio.sleep(0)
@@ -107,33 +108,22 @@ async def test_a_reply_of_any_size_crosses_or_fails_the_container_alone(
     assert "larger than the protocol allows" in caplog.text
 
 
-@pytest.mark.parametrize("objects", [False, True])
-async def test_a_verdict_may_await_an_examination(objects: bool) -> None:
+async def test_a_verdict_may_await_an_examination() -> None:
     async with session() as r:
-        looked: list[bool] = []
-
-        async def look() -> None:
-            await asyncio.sleep(0)
-            looked.append(True)
-
-        r.handler.hooks["look"] = look
-        if objects:
-            r.handler.objection = objection("a GPU of another's")
-            await r.fails(r"rejected .*: a GPU of another's")
-        else:
-            assert await r.create() is not None
-        assert looked
+        r.handler.hooks["validate"] = lambda: asyncio.sleep(0)
+        assert await r.create() is not None
+        r.handler.objection = objection("a GPU of another's")
+        await r.fails(r"rejected .*: a GPU of another's")
 
 
 async def test_a_refusal_reaches_the_user_unchanged() -> None:
     async with session() as r:
         r.handler.hooks["create"] = raiser(objection("no GPU-7 on this node: \udcff é"))
         failed = await r.fails("GPU-7")
-        made, of = container(), pod()
         assert (failed.code, failed.message) == (
             2,
-            f'gpuslice refuses container "{made.name}" of pod {of.namespace}/{of.name}: the agent'
-            " cannot create the container's files: no GPU-7 on this node: \\udcff \\xe9;"
+            'gpuslice refuses container "main" of pod team/train-0: the'
+            " agent cannot create the container's files: no GPU-7 on this node: \\udcff \\xe9;"
             " run the doctor on the node (python -m nri_plugin doctor)",
         )
         del r.handler.hooks["create"]

@@ -1,4 +1,4 @@
-"""Every event is counted, and logged in one line."""
+"""Every event is counted, and logged in one line; a process that hangs ends itself."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from nri_plugin.policy.model import Pod
 from nri_plugin.policy.refusals import Reason
 from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.readiness import BEAT_LATE_S, Readiness
+from tests.support import Clock
 
-RUNTIME = RuntimeInfo("containerd", "v2.4.2", "v0.12.3", 2000)
+pytestmark = pytest.mark.node
 
 
 class Watched:
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.clock = Clock()
         self.metrics = Metrics()
-        self.readiness = Readiness(lambda: self.now_s)
+        self.readiness = Readiness(self.clock)
         self.observer = Observer(self.metrics, self.readiness)
 
     def value(self, name: str, /, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(name, labels)
+        return self.metrics.registry.get_sample_value(f"gpuslice_nri_{name}", labels)
 
 
 def test_a_refusal_is_counted_by_its_reason_and_written(caplog: pytest.LogCaptureFixture) -> None:
@@ -38,10 +39,10 @@ def test_a_refusal_is_counted_by_its_reason_and_written(caplog: pytest.LogCaptur
     refused = Decision("CreateContainer", Outcome.REFUSED, 0.003, of, reason, "no such\ngpu")
     watched.observer.decided(refused)
     watched.observer.decided(refused)
-    assert watched.value("gpuslice_nri_refusals_total", reason="GPU_UNKNOWN") == 2
+    assert watched.value("refusals_total", reason="GPU_UNKNOWN") == 2
     labels = {"request": "CreateContainer", "outcome": "refused"}
-    assert watched.value("gpuslice_nri_request_duration_seconds_count", **labels) == 2
-    assert watched.value("gpuslice_nri_request_duration_seconds_sum", **labels) == 0.006
+    assert watched.value("request_duration_seconds_count", **labels) == 2
+    assert watched.value("request_duration_seconds_sum", **labels) == 0.006
     (line, _) = caplog.messages
     assert line == (
         "decision request=CreateContainer outcome=refused duration_ms=3 namespace=ns pod=p uid=u"
@@ -63,50 +64,47 @@ def test_an_adjustment_is_written_with_what_it_gave(caplog: pytest.LogCaptureFix
 
 def test_the_start_and_the_end_of_a_session_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     watched = Watched()
-    watched.readiness.node = ()
+    observer, readiness, value = watched.observer, watched.readiness, watched.value
+    readiness.node = ()
     for _ in range(3):
-        watched.observer.lost("absent", "nothing listens")
+        observer.lost("absent", "nothing listens")
     assert len(caplog.messages) == 1
-    assert list(watched.readiness.problems) == ["nothing listens"]
-    watched.observer.connected("/nri.sock")
-    assert "not registered and synchronized yet" in watched.readiness.problems[0]
-    watched.observer.decided(
-        Decision("Synchronize", Outcome.PASSED, 0.01, {"pods": 2, "containers": 3})
-    )
-    watched.observer.ready(RUNTIME)
-    assert not watched.readiness.problems
-    assert watched.value("gpuslice_nri_session_up") == 1
-    assert watched.value("gpuslice_nri_synchronize_pods") == 2
-    assert watched.value("gpuslice_nri_synchronize_containers") == 3
-    known = {"name": "containerd", "version": "v2.4.2", "nri": "v0.12.3"}
-    assert watched.value("gpuslice_nri_runtime_info", **known) == 1
-    watched.observer.lost("ended", "ended")
-    assert watched.value("gpuslice_nri_session_up") == 0
-    assert watched.value("gpuslice_nri_reconnects_total", cause="absent") == 3
-    assert watched.value("gpuslice_nri_reconnects_total", cause="ended") == 1
-    assert watched.value("gpuslice_nri_sessions_total") == 1
+    assert list(readiness.problems) == ["nothing listens"]
+    observer.connected("/nri.sock")
+    assert "not registered and synchronized yet" in readiness.problems[0]
+    found = {"pods": 2, "containers": 3}
+    observer.decided(Decision("Synchronize", Outcome.PASSED, 0.01, found))
+    observer.ready(RuntimeInfo("containerd", "v2.4.2", "v0.12.3", 2000))
+    assert not readiness.problems
+    assert value("session_up") == 1
+    assert (value("synchronize_pods"), value("synchronize_containers")) == (2, 3)
+    assert value("runtime_info", name="containerd", version="v2.4.2", nri="v0.12.3") == 1
+    observer.lost("ended", "ended")
+    assert value("session_up") == 0
+    assert value("reconnects_total", cause="absent") == 3
+    assert value("reconnects_total", cause="ended") == 1
+    assert value("sessions_total") == 1
 
 
 def test_a_loop_that_hangs_is_not_ready() -> None:
     watched = Watched()
-    watched.readiness.node, watched.readiness.session = (), None
-    watched.now_s = BEAT_LATE_S
-    assert watched.readiness.hang is None
-    watched.now_s = BEAT_LATE_S + 1
-    assert watched.readiness.problems == ["the agent's event loop has not run for 11 s"]
-    watched.readiness.beat()
-    assert not watched.readiness.problems
+    readiness = watched.readiness
+    readiness.node, readiness.session = (), None
+    watched.clock.seconds += BEAT_LATE_S
+    assert readiness.hang is None
+    watched.clock.seconds += 1
+    assert readiness.problems == ["the agent's event loop has not run for 11 s"]
+    readiness.beat()
+    assert not readiness.problems
 
 
 def test_every_metric_follows_prometheus_conventions() -> None:
-    """Names have base units and _total, and help texts are sentences."""
+    """Help texts are sentences."""
     for family in Metrics().registry.collect():
         if not family.name.startswith("process_"):
             assert family.name.startswith("gpuslice_")
             assert family.documentation.endswith(".") and len(family.documentation) > 20
 
-
-pytestmark = pytest.mark.node
 
 SOCKET = "import socket, os\nours, theirs = socket.socketpair()\nos.dup2(theirs.fileno(), 2)\n"
 """systemd's log cannot be opened again."""
@@ -144,8 +142,8 @@ def test_a_fed_or_released_watchdog_does_not_end_the_process(then: str) -> None:
 AGENT = """
 import dataclasses, sys, time
 from nri_plugin import __main__, agent, command_line
-whole, watchdog_s = command_line.from_arguments, float(sys.argv.pop())
-command_line.from_arguments = lambda *a: dataclasses.replace(whole(*a), watchdog_s=watchdog_s)
+whole = command_line.from_arguments
+command_line.from_arguments = lambda *a: dataclasses.replace(whole(*a), watchdog_s=5.0)
 async def inspect(node):
     time.sleep(600)
 agent.inspect = inspect
@@ -155,16 +153,10 @@ __main__.main()
 
 def test_an_agent_whose_event_loop_hangs_gives_its_lock_back(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    places = {
-        **{"--nri-socket": "nri.sock", "--run-dir": "run"},
-        **{"--cdi-dir": "cdi", "--library": "absent.so"},
-    }
-    flags = [word for flag, name in places.items() for word in (flag, str(tmp_path / name))]
-    child = subprocess.run(
-        [sys.executable, "-c", AGENT, *flags, "--http", "off", "5"],
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=120,
-    )
+    command: list[str | Path] = [sys.executable, "-c", AGENT, "--http", "off"]
+    command += ["--library", tmp_path / "absent.so"]
+    command += ["--nri-socket", tmp_path / "nri.sock", "--run-dir", tmp_path / "run"]
+    command += ["--cdi-dir", tmp_path / "cdi"]
+    child = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120)
     assert child.returncode == 1
     assert "in inspect" in child.stderr

@@ -4,18 +4,13 @@ runtime, by garbage, or by the plugin, which answers first."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 import pytest
 
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.answers import SynchronizeFailed
-from nri_plugin.nri.connection import (
-    REGISTRATION_TIMEOUT_S,
-    RegistrationTimedOut,
-    RuntimeRefused,
-)
+from nri_plugin.nri.connection import REGISTRATION_TIMEOUT_S, RegistrationTimedOut, RuntimeRefused
 from nri_plugin.protocol.errors import RegistrationRejected, RemoteProtocolError
 from nri_plugin.protocol.session_events import RuntimeInfo
 from tests.nri_plugin.fake_runtime import RequestFailed
@@ -24,12 +19,29 @@ from tests.nri_plugin.nri.connection_scene import forever, raiser, rig, session
 from tests.support import jump
 
 
+class Slow:
+    """A handler's hook that has begun, and continues until it may end."""
+
+    def __init__(self, *, stubborn: bool = False) -> None:
+        self.begun, self.may_end, self.cancelled = (asyncio.Event() for _ in range(3))
+        self._stubborn = stubborn
+
+    async def __call__(self) -> None:
+        self.begun.set()
+        while not self.may_end.is_set():
+            try:
+                await self.may_end.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                if not self._stubborn:
+                    raise
+
+
 async def test_a_failed_synchronize_ends_the_session_though_the_runtime_would_stay() -> None:
     """NRI 0.6.1 keeps such a plugin connected, and never sends it an event."""
     async with rig(nri_version=(0, 6, 1), runtime=("containerd", "devel")) as r:
         r.handler.hooks["synchronize"] = raiser(ValueError("a bug"))
-        r.runtime.accept_registration(await r.runtime.receive_registration())
-        await r.runtime.configure()
+        await r.configure()
         with pytest.raises(RequestFailed):
             await r.runtime.call("Synchronize", nri.SynchronizeRequest(), nri.SynchronizeResponse)
         with pytest.raises(SynchronizeFailed, match="ValueError: a bug") as failed:
@@ -74,8 +86,7 @@ async def test_a_registration_without_configure_times_out(answered: bool) -> Non
 async def test_synchronize_may_take_its_time() -> None:
     """The runtime may delay it until a pod with a long grace period has stopped."""
     async with rig() as r:
-        r.runtime.accept_registration(await r.runtime.receive_registration())
-        await r.runtime.configure()
+        await r.configure()
         jump(REGISTRATION_TIMEOUT_S)
         await r.runtime.synchronize()
         assert r.ready
@@ -112,7 +123,7 @@ async def test_a_runtime_that_is_not_served_is_refused_by_name_at_configure(
 
 async def test_garbage_ends_the_connection_and_not_the_process() -> None:
     async with session() as r:
-        r.runtime.send_raw(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        r.runtime.trunk.write_raw(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         with pytest.raises(RemoteProtocolError):
             await r.plugin
         with pytest.raises(Dropped):
@@ -121,22 +132,12 @@ async def test_garbage_ends_the_connection_and_not_the_process() -> None:
 
 async def test_the_end_of_the_connection_cancels_what_runs() -> None:
     async with session() as r:
-        cancelled = asyncio.Event()
-        entered = asyncio.Event()
-
-        async def hook() -> None:
-            entered.set()
-            try:
-                await forever()
-            finally:
-                cancelled.set()
-
-        r.handler.hooks["create"] = hook
-        r.runtime.send_call("CreateContainer", nri.CreateContainerRequest().SerializeToString())
-        await entered.wait()
+        r.handler.hooks["create"] = slow = Slow()
+        r.runtime.send_call("CreateContainer", b"")
+        await slow.begun.wait()
         await r.runtime.close()
         await r.plugin
-        assert cancelled.is_set()
+        assert slow.cancelled.is_set()
 
 
 @pytest.mark.parametrize("leaving", [False, True])
@@ -146,19 +147,11 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
     """The runtime closes the connection, or the plugin stops once the request has timed out."""
     monkeypatch.setattr("nri_plugin.nri.connection.CLOSING_TIMEOUT_S", 0.05)
     async with session() as r:
-        entered, release = asyncio.Event(), asyncio.Event()
-
-        async def stubborn() -> None:
-            entered.set()
-            while not release.is_set():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await release.wait()
-
-        r.handler.hooks["create"] = stubborn
+        r.handler.hooks["create"] = slow = Slow(stubborn=True)
         if leaving:
             r.runtime.request_timeout_s = 0.2
         creating = asyncio.create_task(r.create())
-        await entered.wait()
+        await slow.begun.wait()
         if leaving:
             r.leaving.set()
         else:
@@ -167,7 +160,7 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
         await asyncio.wait([creating])
         async with asyncio.timeout(30):
             await r.plugin
-        release.set()
+        slow.may_end.set()
         assert leaving or "outcome=stuck" in caplog.text
         assert not leaving or "did not decide" in str(creating.exception())
 
@@ -176,36 +169,24 @@ _QUIET_S = 10.0
 """Long, and passed by the test."""
 
 
-async def turns() -> None:
-    """Give the event loop turns for what is due."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 async def test_a_stopping_plugin_answers_open_requests_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("nri_plugin.nri.connection.QUIET_S", _QUIET_S)
     async with session(nri_version=(0, 12, 5)) as r:
-        asked, may_end = asyncio.Event(), asyncio.Event()
-
-        async def slow() -> None:
-            asked.set()
-            await may_end.wait()
-
-        r.handler.hooks["create"] = slow
+        r.handler.hooks["create"] = slow = Slow()
         r.handler.adjustment = nri.ContainerAdjustment(env=[nri.KeyValue(key="A", value="1")])
         creating = asyncio.create_task(r.create())
-        await asked.wait()
+        await slow.begun.wait()
         r.leaving.set()
         for _ in range(3):
             jump(_QUIET_S)
-            await turns()
+            for _ in range(10):
+                await asyncio.sleep(0)
         assert not r.plugin.done()
         # Requests that arrive meanwhile are answered, too: validation, here.
-        may_end.set()
-        reply = await creating
-        assert reply is not None and reply.adjust.env[0].key == "A"
+        slow.may_end.set()
+        assert await creating == nri.CreateContainerResponse(adjust=r.handler.adjustment)
         assert not r.plugin.done()
         jump(_QUIET_S)
         await r.plugin
@@ -231,7 +212,7 @@ async def test_a_peer_that_does_not_read_does_not_hold_the_end_up(
         r.handler.adjustment = nri.ContainerAdjustment(annotations={"size": "x" * (3 << 20)})
         for _ in range(3):
             r.runtime.send_call("CreateContainer", b"")
-        r.runtime.stop_reading()
+        r.runtime.trunk.stop_reading()
         await asyncio.sleep(0.1)
         r.plugin.cancel()
         with pytest.raises(asyncio.CancelledError):

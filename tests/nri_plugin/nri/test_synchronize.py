@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuslice.contract import allocation, grants, names
-from gpuslice.contract.allocation import Allocation, DeviceEntry
+from gpuslice.contract import grants, names
 from gpuslice.contract.grants import GpuGrant
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.messages import nri_pb2 as nri
@@ -18,24 +17,25 @@ from nri_plugin.nri.service import Service
 from nri_plugin.policy.ledger import Part
 from nri_plugin.policy.model import Share
 from nri_plugin.policy.notices import Notices
+from tests.nri_plugin import service_scene as scene
 from tests.nri_plugin.fake_runtime import RequestFailed
-from tests.nri_plugin.objects import planned
-from tests.nri_plugin.service_scene import (
-    GRANTS,
-    HALF,
-    TOTAL,
-    UUID,
-    Host,
-    as_made,
-    container,
-    pod,
-    refused,
-    sandbox,
-    serving,
-)
+from tests.nri_plugin.objects import container, planned, pod
+from tests.nri_plugin.service_scene import HALF, UUID, WHOLE, Host, as_made, refused, serving
 from tests.support import until_async
 
 pytestmark = pytest.mark.node
+
+FULL = "insufficient free capacity"
+
+
+def count_of(handler: Service, name: str, kind: str = "") -> float | None:
+    labels = {"kind": kind} if kind else {}
+    return handler._parts.metrics.registry.get_sample_value(f"gpuslice_{name}", labels)
+
+
+def only_line(caplog: pytest.LogCaptureFixture, text: str) -> str:
+    (line,) = (r.getMessage() for r in caplog.records if text in r.getMessage())
+    return line
 
 
 async def test_the_answer_does_not_wait_for_the_verification_of_its_containers(
@@ -43,12 +43,11 @@ async def test_the_answer_does_not_wait_for_the_verification_of_its_containers(
 ) -> None:
     """Each container has a part of the GPU. The record of the first cannot be read, the eighth has
     lost its files, and 1000 directories are stale."""
-    count, part = 200, TOTAL // 200
-    resources = {names.RESOURCE_MEMORY: part, names.RESOURCE_CORE: 0}
-    text = allocation.encode(Allocation({"gpu": [DeviceEntry(0, resources, UUID)]}))
+    count, part = 200, scene.TOTAL // 200
+    text = scene.allocated({names.RESOURCE_MEMORY: part, names.RESOURCE_CORE: 0})
     granted = grants.encode({"main": [GpuGrant(UUID, 0, part, 0)]})
     pods = [pod(number, allocated=text, grants=granted) for number in range(count + 1)]
-    listed = [as_made(container(number, sandbox=number), None) for number in range(count)]
+    listed = [container(number, sandbox=number) for number in range(count)]
     files = RunDirectory(host.run, lambda: 7)
     for made in listed:
         made.state = nri.CONTAINER_RUNNING
@@ -63,44 +62,40 @@ async def test_the_answer_does_not_wait_for_the_verification_of_its_containers(
     handler = host.service()
     await host.inventory.refresh()
     async with serving(handler, pods[:count], listed, settled=False) as runtime:
-        assert all(hold.parts == {UUID: Part(part, 0)} for hold in handler.records.ledger.holds())
-        assert len(handler.records.ledger.holds()) == count
+        held = [hold.parts for hold in handler.records.ledger.holds()]
+        assert held == [{UUID: Part(part, 0)}] * count
         life = handler.lifecycle
         assert life._verifying is not None and not life.verifier._tasks
         await asyncio.to_thread(slow.write_text, "{}")
         slow.unlink()
         await life.settled()
-        counted = handler._parts.metrics.registry.get_sample_value
-        assert counted("gpuslice_limit_not_in_place_total") == count, "none has our mounts"
+        not_in_place = count_of(handler, "limit_not_in_place_total")
+        assert not_in_place == count, "none has our mounts"
         rest = container(count, sandbox=count)
-        assert "insufficient free capacity" in await refused(runtime, pods[count], rest)
+        assert FULL in await refused(runtime, pods[count], rest)
         await runtime.stop(pods[0], listed[0])
         assert await runtime.create(pods[count], rest) is not None
         await handler.records.settled()
     assert len(host.keys()) == count
-    lost = [r.getMessage() for r in caplog.records if "whose grant is missing" in r.getMessage()]
-    assert len(lost) == 1 and "pod=train-7" in lost[0]
+    assert "pod=train-7" in only_line(caplog, "whose grant is missing")
 
 
 async def test_a_container_in_creation_keeps_its_hold_for_one_synchronize(host: Host) -> None:
     """Answered, and the runtime's list is older than the answer."""
-    whole = HALF.replace("50", "100")
     handler = host.service()
     async with serving(handler) as runtime:
-        await runtime.create(pod(0, allocated=whole), container(0))
+        await runtime.create(pod(0, allocated=WHOLE), container(0))
     async with serving(handler) as runtime:
         assert host.keys() == {"pod-uid-0"}
-        text = await refused(runtime, pod(1, allocated=whole), container(1, sandbox=1))
-        assert "insufficient free capacity" in text
+        assert FULL in await refused(runtime, pod(1, allocated=WHOLE), container(1, sandbox=1))
     async with serving(handler):
         assert host.keys() == set()
 
 
 async def test_synchronize_removes_orphans_and_records_users(host: Host) -> None:
-    of = pod(allocated=HALF)
+    of, owned = pod(allocated=HALF), pod(1, allocated=HALF, grants=scene.GRANTS)
     async with serving(host.service()) as runtime:
         shared = as_made(container(0), await runtime.create(of, container(0)))
-        owned = pod(1, allocated=HALF, grants=GRANTS)
         lone = as_made(container(1, sandbox=1), await runtime.create(owned, container(1)))
         await runtime.create(owned, container(2))
         assert host.keys() == {"pod-uid-0", "c1", "c2"}
@@ -145,16 +140,15 @@ async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted
     pods[2].runtime_handler = "nvidia"
     for each in pods:
         state = host.settings.containerd_state
-        sandbox(state, each.id, "/usr/bin/nvidia-container-runtime")
+        scene.sandbox(state, each.id, "/usr/bin/nvidia-container-runtime")
     listed = [container(number, sandbox=number) for number in range(3)]
     listed[1].env[:] = ["NVIDIA_VISIBLE_DEVICES=void"]
     handler = host.service()
     await handler.node.look_for_plugins()
     async with serving(handler, pods, listed):
         pass
-    counted = handler._parts.metrics.registry.get_sample_value
-    assert counted("gpuslice_stray_containers", {"kind": "nvidia_runtime"}) == 1
-    (line,) = (r.getMessage() for r in caplog.records if "from NVIDIA's runtime" in r.getMessage())
+    assert count_of(handler, "stray_containers", "nvidia_runtime") == 1
+    line = only_line(caplog, "from NVIDIA's runtime")
     assert "pod=train-0" in line and "delete the pod" in line
 
 
@@ -163,25 +157,22 @@ async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(
 ) -> None:
     """A node's reboot without NRI's validator leaves such a container. The pod's author gets an
     event. No other pod gets its capacity, so that the pod can be recreated."""
-    of, whole = pod(allocated=HALF), HALF.replace("50", "100")
+    of, other = pod(allocated=HALF), pod(1, allocated=WHOLE)
     notices = Notices()
     handler = Service(replace(host.parts(), notices=notices))
     await host.inventory.refresh()
     async with serving(handler, [of], [container()]) as runtime:
-        counted = handler._parts.metrics.registry.get_sample_value
-        assert counted("gpuslice_stray_containers", {"kind": "not_adjusted"}) == 1
-        (line,) = (r.getMessage() for r in caplog.records if "without its GPU" in r.getMessage())
+        assert count_of(handler, "stray_containers", "not_adjusted") == 1
+        line = only_line(caplog, "without its GPU")
         assert "namespace=team pod=train-0 uid=uid-0 container=main" in line
-        other = pod(1, allocated=whole)
         text = await refused(runtime, other, container(1, sandbox=1))
-        assert "insufficient free capacity" in text and "team/train-0" in text
+        assert FULL in text and "team/train-0" in text
         notice = notices.first()
         assert notice is not None
         assert (notice.pod.uid, notice.reason) == ("uid-0", names.EVENT_WITHOUT_GPU)
         assert "delete the pod to recreate it" in notice.text
         # A container that the kubelet starts in its place is adjusted, and holds the same share.
-        again = container(2)
-        made = as_made(again, await runtime.create(of, again))
+        made = as_made(container(2), await runtime.create(of, container(2)))
         assert [hold.adjusted for hold in handler.records.ledger.holds()] == [True]
         await runtime.notify("RemoveContainer", of, made)
         await runtime.notify("RemoveContainer", of, container())

@@ -15,22 +15,23 @@ RUN = "/run/gpuslice"
 
 
 @pytest.mark.parametrize(
-    ("destination", "source", "key"),
+    ("source", "key"),
     [
-        ("/.gpuslice", "/run/gpuslice/c1", "c1"),
-        ("/.gpuslice", "/run/gpuslice/pod-u/", "pod-u"),
-        ("/.gpuslice", "/run/gpuslice", None),
-        ("/.gpuslice", "/run/gpuslice/", None),
-        ("/.gpuslice", "/run/gpuslice/a/b", None),
-        ("/.gpuslice", "/run/gpuslice/../x/c1", None),
-        ("/.gpuslice", "/home/c1", None),
-        ("/data", "/run/gpuslice/c1", None),
+        ("/run/gpuslice/c1", "c1"),
+        ("/run/gpuslice/pod-u/", "pod-u"),
+        ("/run/gpuslice", None),
+        ("/run/gpuslice/", None),
+        ("/run/gpuslice/a/b", None),
+        ("/run/gpuslice/../x/c1", None),
+        ("/home/c1", None),
     ],
 )
-def test_key_of(destination: str, source: str, key: str | None) -> None:
-    message = nri.Container(mounts=[nri.Mount(destination=destination, source=source)])
+def test_the_key_is_that_of_the_mounted_directory(source: str, key: str | None) -> None:
+    message = nri.Container(mounts=[nri.Mount(destination="/.gpuslice", source=source)])
     assert translate.key_of(message, RUN) == key
     assert translate.key_of(message, RUN + "/") == key
+    message.mounts[0].destination = "/data"
+    assert translate.key_of(message, RUN) is None
 
 
 def test_pods_and_containers() -> None:
@@ -39,9 +40,8 @@ def test_pods_and_containers() -> None:
     assert translate.pod(pod) == Pod("u", "ns", "n", {"a": "b"}, {"c": "d"})
     container = nri.Container(id="i", name="c", env=["A=1", "A=2"])
     container.mounts.add(destination="/d", source="/s", type="bind", options=["ro"])
-    assert translate.container(container) == Container(
-        "i", "c", ("A=1", "A=2"), (Mount("/d", "/s", ("ro",), "bind"),)
-    )
+    mount = Mount("/d", "/s", ("ro",), "bind")
+    assert translate.container(container) == Container("i", "c", ("A=1", "A=2"), (mount,))
 
 
 @pytest.mark.parametrize("stage", HookStage)
@@ -73,16 +73,15 @@ WANTED = ContainerPlan(
 
 def judged(wanted: ContainerPlan = WANTED) -> nri.ValidateContainerAdjustmentRequest:
     """A runtime's request if no other plugin adjusted anything."""
-    adjust = nri.ContainerAdjustment()
-    adjust.CopyFrom(translate.reply(wanted).adjust)
-    adjust.hooks.SetInParent()
-    adjust.linux.resources.SetInParent()
-    request = nri.ValidateContainerAdjustmentRequest(container=nri.Container(id="c"), adjust=adjust)
+    request = nri.ValidateContainerAdjustmentRequest(container=nri.Container(id="c"))
+    request.adjust.CopyFrom(translate.reply(wanted).adjust)
+    request.adjust.hooks.SetInParent()
+    request.adjust.linux.resources.SetInParent()
     fields = request.owners.owners["c"]
     for number, keys in (
-        (nri.FIELD_ENV, [each.key for each in adjust.env]),
-        (nri.FIELD_MOUNTS, [each.destination for each in adjust.mounts]),
-        (nri.FIELD_DEVICES, [each.path for each in adjust.linux.devices]),
+        (nri.FIELD_ENV, [each.key for each in request.adjust.env]),
+        (nri.FIELD_MOUNTS, [each.destination for each in request.adjust.mounts]),
+        (nri.FIELD_DEVICES, [each.path for each in request.adjust.linux.devices]),
     ):
         for key in keys:
             fields.compound[number].owners[key] = ME
@@ -106,24 +105,22 @@ def test_cgroup_rules_that_allow_are_judged() -> None:
     rules.add(allow=False, type="a")
     rules.add(allow=True, type="c", access="rw").major.value = 195
     rules.add(allow=True, type="c", access="m").minor.value = 0
-    assert translate.merged(request, ME).cgroup_rules == (
-        CgroupRule("c", 195, None, "rw"),
-        CgroupRule("c", None, 0, "m"),
-    )
+    expected = (CgroupRule("c", 195, None, "rw"), CgroupRule("c", None, 0, "m"))
+    assert translate.merged(request, ME).cgroup_rules == expected
 
 
-def rule(**fields: int) -> nri.LinuxDeviceCgroup:
-    made = nri.LinuxDeviceCgroup(allow=True, access="rwm")
-    for field, value in fields.items():
+def rule(allow: bool = True, kind: str = "", **numbers: int) -> nri.LinuxDeviceCgroup:
+    made = nri.LinuxDeviceCgroup(allow=allow, type=kind, access="rwm")
+    for field, value in numbers.items():
         getattr(made, field).value = value
     return made
 
 
 RULES = {
-    "the runtime's for all containers": (nri.LinuxDeviceCgroup(access="rwm"), False),
+    "the runtime's for all containers": (rule(allow=False), False),
     "a privileged one's": (rule(), True),
-    "every device": (nri.LinuxDeviceCgroup(allow=True, type="a", access="rwm"), True),
-    "character devices": (nri.LinuxDeviceCgroup(allow=True, type="c", access="rwm"), False),
+    "every device": (rule(kind="a"), True),
+    "character devices": (rule(kind="c"), False),
     "a major": (rule(major=195), False),
     "a minor": (rule(minor=0), False),
 }
@@ -139,10 +136,8 @@ def test_a_privileged_container_is_recognized_by_its_device_rule(
 
 
 def test_cdi_names_are_read_from_the_field_and_from_annotations() -> None:
-    message = nri.Container(
-        annotations={"cdi.k8s.io/plugin_uid": "a/b=0,nvidia.com/gpu=1", "other": "a/b=2"}
-    )
+    annotations = {"cdi.k8s.io/plugin_uid": "a/b=0,nvidia.com/gpu=1", "other": "a/b=2"}
+    message = nri.Container(annotations=annotations)
     message.cdi_devices.add(name="nvidia.com/gpu=0")
-    assert translate.container(message).cdi_names == (
-        *("nvidia.com/gpu=0", "a/b=0", "nvidia.com/gpu=1"),
-    )
+    names = translate.container(message).cdi_names
+    assert names == ("nvidia.com/gpu=0", "a/b=0", "nvidia.com/gpu=1")

@@ -4,6 +4,7 @@ kernel's capabilities loosen a limit, of which containers."""
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import replace
 
 import pytest
 
@@ -33,17 +34,11 @@ FILES = {
     "/usr/share/glvnd/egl_vendor.d/10_nvidia.json": {"graphics", "display"},
     "/usr/lib/i386-linux-gnu/libcuda.so.580.65.06": {"compat32"},
 }
-DEVICES = {
-    "/dev/nvidia0": set(),
-    "/dev/nvidiactl": set(),
-    "/dev/nvidia-uvm": set(),
-    "/dev/nvidia-uvm-tools": set(),
-    "/dev/nvidia-modeset": {"graphics", "display"},
-    "/dev/dri/renderD128": {"graphics", "display"},
-}
+NODES = [f"/dev/nvidia{name}" for name in ("0", "ctl", "-uvm", "-uvm-tools")]
+OF_GRAPHICS = ["/dev/nvidia-modeset", "/dev/dri/renderD128"]
 EDITS = Edits(
     mounts=tuple(Mount(path, path) for path in FILES),
-    devices=tuple(Device(path, "c", 195, 0) for path in DEVICES),
+    devices=tuple(Device(path, "c", 195, 0) for path in (*NODES, *OF_GRAPHICS)),
 )
 
 
@@ -74,53 +69,43 @@ def test_files_come_with_their_capability_alone(beyond: set[str]) -> None:
     kept = capabilities.cut(EDITS, ALWAYS | beyond)
     want = [path for path, owners in FILES.items() if not owners or owners & beyond]
     assert [mount.destination for mount in kept.mounts] == want
-    nodes = [path for path, owners in DEVICES.items() if not owners or owners & beyond]
+    nodes = [*NODES, *(OF_GRAPHICS if beyond & {"graphics", "display"} else ())]
     assert [device.path for device in kept.devices] == nodes
 
 
 def test_what_no_container_with_a_share_may_have() -> None:
     """Sockets of the host's daemons, and the hook by which a tenant reserves memory."""
-    places = (
-        *("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket"),
-        *("/var/run/nvidia-persistenced/socket", "/tmp/nvidia-mps"),
-    )
+    sockets = ("/run/nvidia-persistenced/socket", "/var/run/nvidia-persistenced/socket")
+    places = (*sockets, "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps")
     kept = (Mount("/usr/bin/nvidia-persistenced", "/x"), Mount("/usr/bin/nvidia-cuda-mps-server"))
     hook = Hook(HookStage.CREATE_CONTAINER, "/x", ("nvidia-cdi-hook", "update-ldcache"))
-    limits = ("nvidia-cdi-hook", "apply-cuda-memory-limits", "--driver-root", "", "--gpu-id", "G")
-    edits = Edits(
-        mounts=(*(Mount(place, place) for place in places), *kept),
-        hooks=(Hook(HookStage.CREATE_RUNTIME, "/x", limits), hook),
-    )
+    limits = replace(hook, args=("nvidia-cdi-hook", "apply-cuda-memory-limits", "G"))
+    edits = Edits(mounts=(*map(Mount, places), *kept), hooks=(limits, hook))
     cut = capabilities.cut(edits, frozenset(capabilities.CAPABILITIES))
     assert (cut.mounts, cut.hooks) == (kept, (hook,))
 
 
 def test_libraries_that_compute_needs() -> None:
-    needed = [path for path in FILES if capabilities.is_needed(path)]
-    libraries = [path for path, owners in FILES.items() if not owners and ".so" in path]
-    assert needed == libraries
-    assert not capabilities.is_needed("/run/nvidia-persistenced/socket")
+    for path, owners in {**FILES, "/run/nvidia-persistenced/socket": set()}.items():
+        assert capabilities.is_needed(path) == (not owners and ".so" in path)
 
 
 # --- the kernel's capabilities, which loosen a limit
-
-
-NONE: frozenset[str] = frozenset()
 
 
 @pytest.mark.parametrize("name", sorted(LOOSENING.keys() - {"SYS_PTRACE"}))
 @pytest.mark.parametrize("host_pid", [True, False])
 def test_what_loosens_is_named_unless_it_is_allowed(name: str, host_pid: bool) -> None:
     held = frozenset({"CHOWN", name, "NET_RAW"})
-    assert loosening(held, host_pid, NONE) == name
+    assert loosening(held, host_pid, frozenset()) == name
     assert loosening(held, host_pid, {name}) == ""
     assert loosening(held | LOOSENING.keys(), host_pid, {name}) not in ("", name)
 
 
 def test_to_trace_loosens_where_the_hosts_processes_are_seen() -> None:
     held = frozenset({"SYS_PTRACE"})
-    assert loosening(held, False, NONE) == ""
-    assert loosening(held, True, NONE) == "SYS_PTRACE"
+    assert loosening(held, False, frozenset()) == ""
+    assert loosening(held, True, frozenset()) == "SYS_PTRACE"
     assert loosening(held, True, held) == ""
 
 
@@ -130,7 +115,7 @@ def test_common_capabilities_do_not_loosen_the_limit() -> None:
         "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP"
         " NET_BIND_SERVICE SYS_CHROOT KILL AUDIT_WRITE IPC_LOCK NET_ADMIN SYS_NICE BPF PERFMON"
     )
-    assert loosening(frozenset(held.split()), True, NONE) == ""
+    assert loosening(frozenset(held.split()), True, frozenset()) == ""
 
 
 def test_a_capability_is_recognized_in_every_spelling() -> None:

@@ -2,49 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.contract import grants, names
-from gpuslice.contract.grants import GpuGrant
 from nri_plugin.policy import annotation_claims, checks
 from nri_plugin.policy.model import Container, Device, Edits, Mount, Paths, Pod, Specs
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refusal
-from tests.nri_plugin import objects
-from tests.nri_plugin.policy.plan_scene import (
-    CORE,
-    FAILED,
-    HALF,
-    LABEL,
-    LIBCUDA,
-    MAIN,
-    MEMORY,
-    OTHER,
-    PATHS,
-    RATIO,
-    SIDE,
-    SPECS,
-    A,
-    B,
-    adjusted,
-    decide,
-    device,
-    entry,
-    grant,
-    pod,
-    refused,
-)
+from tests.nri_plugin.policy import plan_scene as scene
+from tests.nri_plugin.policy.plan_scene import HALF, MAIN, SIDE, A, B, decide, entry, grant, pod
 from tests.support import GIB
 
 RUN = "/run/gpuslice"
-NVIDIA = Device("/dev/nvidia0", "c", 195, 0)
 
 
 @dataclass(frozen=True)
@@ -55,12 +29,12 @@ class Case:
     text: str
     pod: Pod = field(default_factory=lambda: pod([HALF]))
     container: Container = MAIN
-    specs: Specs = SPECS
-    paths: Paths = PATHS
+    specs: Specs = scene.SPECS
+    paths: Paths = scene.PATHS
 
-
-def allocated(gpu: object, labels: Mapping[str, str] = LABEL) -> Pod:
-    return pod(allocated=json.dumps({"gpu": gpu}), labels=labels)
+    def refusal(self) -> Refusal | None:
+        result = decide(self.pod, self.container, self.specs, self.paths)
+        return result if isinstance(result, Refusal) else None
 
 
 def env(*lines: str) -> Container:
@@ -71,135 +45,122 @@ def volume(source: str, *options: str, at: str = "/x") -> Container:
     return replace(MAIN, mounts=(Mount("/data", "/d"), Mount(at, source, options)))
 
 
-def of_a(**changes: object) -> Specs:
-    return Specs({A.uuid: device(A, **changes), B.uuid: device(B)})
+def node(path: str, major: int, minor: int) -> Container:
+    return replace(MAIN, devices=(Device(path, "c", major, minor),))
 
 
+def of_a(**edits: Any) -> Specs:
+    return Specs({A.uuid: scene.device(A, own=Edits(**edits)), B.uuid: scene.device(B)})
+
+
+def one(uuid: str | None = A.uuid, minor: int = 0, **resources: int) -> Pod:
+    return pod([entry(uuid, minor, **resources)])
+
+
+OF_HAMI = pod([HALF], labels={names.LABEL_ISOLATION_PROVIDER: "hami"})
+TWO, NO_LABEL = pod([HALF, scene.OTHER]), dict[str, str]()
+MEMORY = names.RESOURCE_MEMORY
+POTATOES = f'{{"gpu": [{{"minor": 0, "resources": {{"{MEMORY}": "12 potatoes"}}}}]}}'
 MALFORMED, RANGE = Reason.ALLOCATION_MALFORMED, Reason.MEMORY_OUT_OF_RANGE
-UNREADABLE = Specs({}, ("/etc/cdi/x.json: no",))
-NO_FORWARDER = replace(PATHS, forwarders=dict.fromkeys(names.DRIVER_SONAMES, "/store/x"))
+NAME, HOST = Reason.IDENTITY_INVALID, Reason.HOST_VOLUME
+GIVEN, CONFLICT = Reason.GPU_GIVEN, Reason.CDI_CONFLICT
+NO_FORWARDER = replace(scene.PATHS, forwarders=dict.fromkeys(names.DRIVER_SONAMES, "/store/x"))
 
-CLAIMS: Final[Mapping[str, Case]] = {
+CASES: Final = {
     "an unknown provider": Case(
-        Reason.PROVIDER_UNKNOWN,
-        "invalid value 'hami': must be 'hami-core'",
-        pod([HALF], labels={names.LABEL_ISOLATION_PROVIDER: "hami"}),
+        Reason.PROVIDER_UNKNOWN, "invalid value 'hami': must be 'hami-core'", OF_HAMI
     ),
     "potatoes": Case(
         MALFORMED,
-        "gpu[0].resources.koordinator.sh/gpu-memory: invalid value '12 potatoes': must be a"
-        " quantity",
-        allocated([{"minor": 0, "resources": {MEMORY: "12 potatoes"}}]),
+        f"gpu[0].resources.{MEMORY}: invalid value '12 potatoes': must be a quantity",
+        pod(allocated=POTATOES),
     ),
     "no JSON": Case(MALFORMED, "not JSON", pod(allocated="{")),
-    "no object": Case(MALFORMED, "must be an object", pod(allocated="[]")),
-    "an unreadable GPU, no label": Case(
-        MALFORMED, "gpu[0]: invalid type int", allocated([1], labels={})
-    ),
-    "no JSON, grants and no label": Case(
-        MALFORMED, "not JSON", pod(None, {"main": [grant(A, 1)]}, allocated="{", labels={})
-    ),
     "an empty allocation": Case(MALFORMED, "not JSON", pod(allocated="")),
+    "no JSON, grants and no label": Case(
+        MALFORMED, "not JSON", pod(allocated="{", labels=NO_LABEL, main=[grant(A)])
+    ),
+    "an unreadable GPU, no label": Case(
+        MALFORMED, "gpu[0]: invalid type int", pod(allocated='{"gpu": [1]}', labels=NO_LABEL)
+    ),
     "17 GPUs": Case(
         Reason.TOO_MANY_GPUS, "invalid value 17 GPUs: must be at most 16", pod([HALF] * 17)
     ),
     "16 GPUs": Case(Reason.GPU_TWICE, "gpu[1].id: duplicate value", pod([HALF] * 16)),
-    "a GPU unknown by id": Case(
-        Reason.GPU_UNKNOWN,
-        f"gpu[0]: invalid value GPU-nowhere: must be a GPU of this node ({A.uuid} as minor 0",
-        pod([entry({MEMORY: 1}, "GPU-nowhere")]),
-    ),
-    "a GPU unknown by minor": Case(
-        Reason.GPU_UNKNOWN, "GPU with minor 7", pod([entry({MEMORY: 1}, None, 7)])
-    ),
-    "id and minor disagree": Case(
-        Reason.GPU_MISMATCH,
-        f"gpu[0].minor: invalid value 1: must be 0, the minor of {A.uuid}",
-        pod([entry({MEMORY: 1}, A.uuid, 1)]),
-    ),
     "a GPU twice": Case(
         Reason.GPU_TWICE,
         f"gpu[1].id: duplicate value {A.uuid}",
         pod([HALF, replace(HALF, id=None)]),
     ),
-    "no memory": Case(
-        Reason.MEMORY_MISSING, "gpu[0].resources: required value", pod([entry({CORE: 50})])
+    "a GPU unknown by id": Case(
+        Reason.GPU_UNKNOWN,
+        f"gpu[0]: invalid value GPU-nowhere: must be a GPU of this node ({A.uuid} as minor 0",
+        one("GPU-nowhere", memory=1),
     ),
-    "no resources": Case(Reason.MEMORY_MISSING, "required value", pod([entry({})])),
-    "memory 0": Case(RANGE, "0 bytes", pod([entry({MEMORY: 0})])),
-    "ratio 0": Case(RANGE, "0 bytes", pod([entry({RATIO: 0})])),
-    "ratio 101": Case(RANGE, "the whole GPU", pod([entry({RATIO: 101})])),
+    "a GPU unknown by minor": Case(Reason.GPU_UNKNOWN, "GPU with minor 7", one(None, 7, memory=1)),
+    "id and minor disagree": Case(
+        Reason.GPU_MISMATCH,
+        f"gpu[0].minor: invalid value 1: must be 0, the minor of {A.uuid}",
+        one(A.uuid, 1, memory=1),
+    ),
+    "no memory": Case(Reason.MEMORY_MISSING, "gpu[0].resources: required value", one(core=50)),
+    "no resources": Case(Reason.MEMORY_MISSING, "required value", one()),
+    "memory 0": Case(RANGE, "0 bytes", one(memory=0)),
+    "ratio 0": Case(RANGE, "0 bytes", one(ratio=0)),
+    "ratio 101": Case(RANGE, "the whole GPU", one(ratio=101)),
     "more memory than the GPU has": Case(
-        RANGE,
-        f"{40 * GIB + 1} bytes of memory: must be 1 to {40 * GIB}",
-        pod([entry({MEMORY: 40 * GIB + 1})]),
+        RANGE, f"{40 * GIB + 1} bytes of memory: must be 1 to {40 * GIB}", one(memory=40 * GIB + 1)
     ),
     "core 101": Case(
         Reason.CORE_OUT_OF_RANGE,
         "invalid value 101 percent of core: must be 0 to 100",
-        pod([entry({MEMORY: 1, CORE: 101})]),
+        one(memory=1, core=101),
     ),
     "grants alone": Case(
-        Reason.GRANTS_ALONE, "must be unset where", pod(granted={"main": [grant(A, 1)]}, labels={})
+        Reason.GRANTS_ALONE, "must be unset where", pod(labels=NO_LABEL, main=[grant(A)])
     ),
     "grants of another version": Case(
-        Reason.GRANTS_MALFORMED,
-        "v: invalid value 2: must be 1",
-        pod([HALF], granted_text='{"v":2}'),
+        Reason.GRANTS_MALFORMED, "v: invalid value 2: must be 1", pod([HALF], granted='{"v":2}')
     ),
     "a grant of a GPU outside the allocation": Case(
         Reason.GRANT_NOT_ALLOCATED,
         f"containers.main[0]: invalid value {B.uuid} as minor 1: must be a GPU of the pod's",
-        pod([HALF], {"main": [grant(B, 1)]}),
+        pod([HALF], main=[grant(B)]),
     ),
     "a grant with another minor": Case(
-        Reason.GRANT_NOT_ALLOCATED,
-        "as minor 1",
-        pod([HALF], {"main": [GpuGrant(A.uuid, 1, 1, 1)]}),
+        Reason.GRANT_NOT_ALLOCATED, "as minor 1", pod([HALF], main=[grant(replace(A, minor=1))])
     ),
     "a grant of more memory than the allocation": Case(
         Reason.GRANT_OVER_ALLOCATION,
         f"containers.main[0].memory: invalid value {20 * GIB + 1}: must be at most {20 * GIB}",
-        pod([HALF], {"main": [grant(A, 20 * GIB + 1)]}),
+        pod([HALF], main=[grant(A, 20 * GIB + 1)]),
     ),
     "a grant of more core than the allocation": Case(
         Reason.GRANT_OVER_ALLOCATION,
         f"core: invalid value 51: must be at most 50, the pod's allocation of {A.uuid}",
-        pod([HALF], {"main": [grant(A, 1, 51)]}),
+        pod([HALF], main=[grant(A, core=51)]),
     ),
-    "a pod UID that is a path": Case(Reason.IDENTITY_INVALID, "'../x'", pod([HALF], uid="../x")),
-    "a pod without UID": Case(
-        Reason.IDENTITY_INVALID, "pod uid: invalid value ''", pod([HALF], uid="")
-    ),
-    "a container name that is a path": Case(
-        Reason.IDENTITY_INVALID, "'../x'", container=replace(MAIN, name="../x")
-    ),
+    "a pod UID that is a path": Case(NAME, "'../x'", pod([HALF], uid="../x")),
+    "a pod without UID": Case(NAME, "pod uid: invalid value ''", pod([HALF], uid="")),
+    "a container name that is a path": Case(NAME, "'../x'", container=replace(MAIN, name="../x")),
     "a container id that is a path": Case(
-        Reason.IDENTITY_INVALID,
-        "'a/b'",
-        pod([HALF], {"main": [grant(A, 1)]}),
-        replace(MAIN, id="a/b"),
+        NAME, "'a/b'", pod([HALF], main=[grant(A)]), replace(MAIN, id="a/b")
     ),
-}
-
-CONTAINERS: Final[Mapping[str, Case]] = {
     "another container's files": Case(
         Reason.RESTORED, f"mount /x: invalid value {RUN}/old: ", container=volume(f"{RUN}/old")
     ),
     "below them, by a link that every host has": Case(
         Reason.RESTORED, "/var/run/gpuslice/a", container=volume("/var/run/gpuslice/a")
     ),
-    "files of all containers": Case(Reason.HOST_VOLUME, f"value {RUN}: ", container=volume(RUN)),
-    "above them": Case(Reason.HOST_VOLUME, "/run", container=volume("/run", "rbind", "ro")),
-    "above them, in other words": Case(
-        Reason.HOST_VOLUME, "//run/../run/.", container=volume("//run/../run/.")
-    ),
+    "files of all containers": Case(HOST, f"value {RUN}: ", container=volume(RUN)),
+    "above them": Case(HOST, "/run", container=volume("/run", "rbind", "ro")),
+    "above them, in other words": Case(HOST, "//run/../run/.", container=volume("//run/../run/.")),
     "them, by a link that every host has": Case(
-        Reason.HOST_VOLUME, "/var/run/gpuslice", container=volume("/var/run/gpuslice")
+        HOST, "/var/run/gpuslice", container=volume("/var/run/gpuslice")
     ),
-    "the host": Case(Reason.HOST_VOLUME, "mount /x", container=volume("/", "rbind", "ro")),
+    "the host": Case(HOST, "mount /x", container=volume("/", "rbind", "ro")),
     "the library's store": Case(
-        Reason.HOST_VOLUME, "/lib", container=volume("/lib/store"), paths=Paths(RUN, "/lib/store/x")
+        HOST, "/lib", container=volume("/lib/store"), paths=Paths(RUN, "/lib/store/x")
     ),
     "another kernel": Case(
         Reason.HANDLER_UNKNOWN, "gvisor", replace(pod([HALF]), runtime_handler="gvisor")
@@ -218,67 +179,18 @@ CONTAINERS: Final[Mapping[str, Case]] = {
         "must not name /usr/lib/x86_64-linux-gnu/libcuda.so.1",
         container=env("LD_PRELOAD=:/usr/lib/x86_64-linux-gnu/libcuda.so.1"),
     ),
-    "a GPU's node": Case(
-        Reason.GPU_GIVEN, "device /dev/nvidia0", container=replace(MAIN, devices=(NVIDIA,))
-    ),
-    "a GPU's node, renamed": Case(
-        Reason.GPU_GIVEN,
-        "device /dev/null2",
-        container=replace(MAIN, devices=(Device("/dev/null2", "c", 195, 3),)),
-    ),
-    "a GPU's node as a volume": Case(
-        Reason.GPU_GIVEN, "mount /x", container=volume("/dev//nvidia1")
-    ),
+    "a GPU's node": Case(GIVEN, "device /dev/nvidia0", container=node("/dev/nvidia0", 195, 0)),
+    "a GPU's node, renamed": Case(GIVEN, "device /dev/null2", container=node("/dev/null2", 195, 3)),
+    "a GPU's node as a volume": Case(GIVEN, "mount /x", container=volume("/dev//nvidia1")),
     "a request to NVIDIA's runtime": Case(
-        Reason.GPU_GIVEN,
+        GIVEN,
         "mount /var/run/nvidia-container-devices/0",
         container=volume("/dev/null", at="/var/run/nvidia-container-devices/0"),
     ),
     "a CDI device": Case(
-        Reason.GPU_GIVEN,
+        GIVEN,
         "CDI device nvidia.com/gpu=0",
         container=replace(MAIN, cdi_names=("nvidia.com/gpu=0", "k8s.gpu.nvidia.com/device=0")),
-    ),
-    "no library": Case(
-        Reason.LIBRARY_MISSING,
-        "the library is missing on this node: /opt/x: No such file",
-        container=volume("/usr"),
-        paths=Paths(RUN, None, "/opt/x: No such file or directory"),
-    ),
-    "no CDI spec": Case(Reason.CDI_MISSING, f"{names.CDI_KIND}={A.uuid}", specs=Specs()),
-    "an unreadable CDI spec": Case(
-        Reason.CDI_MISSING, "; unreadable: /etc/cdi/x.json: no", specs=UNREADABLE
-    ),
-    "an unusable CDI device": Case(
-        Reason.CDI_UNUSABLE,
-        "/etc/cdi/nvidia.yaml: /dev/nvidia0: gone",
-        specs=of_a(problem="/dev/nvidia0: gone"),
-    ),
-    "specs with two sources of a mount": Case(
-        Reason.CDI_CONFLICT,
-        "mount /usr/lib/libcuda.so.1",
-        pod([HALF, OTHER]),
-        specs=of_a(own=Edits(mounts=(LIBCUDA._replace(source="/other"),))),
-    ),
-    "specs with two values of a variable": Case(
-        Reason.CDI_CONFLICT,
-        "environment NVIDIA_CTK",
-        pod([HALF, OTHER]),
-        specs=of_a(own=Edits(env=(("NVIDIA_CTK", "y"),))),
-    ),
-    "specs with two nodes of a device": Case(
-        Reason.CDI_CONFLICT,
-        "device /dev/nvidiactl",
-        pod([HALF, OTHER]),
-        specs=of_a(own=Edits(devices=(Device("/dev/nvidiactl", "c", 1, 3),))),
-    ),
-    "strict, and no file of NVML": Case(
-        Reason.NOT_FORWARDED, "libnvidia-ml.so.1", paths=NO_FORWARDER
-    ),
-    "a CDI spec that mounts over ours": Case(
-        Reason.MOUNT_COLLISION,
-        "/etc/ld.so.preload",
-        specs=of_a(own=Edits(mounts=(Mount("/etc/ld.so.preload", "/x"),))),
     ),
     "a variable twice": Case(
         Reason.ENV_TWICE,
@@ -288,38 +200,77 @@ CONTAINERS: Final[Mapping[str, Case]] = {
     "a variable of the CDI spec twice": Case(
         Reason.ENV_TWICE, "NVIDIA_CTK", container=env("NVIDIA_CTK=1", "NVIDIA_CTK")
     ),
+    "no library": Case(
+        Reason.LIBRARY_MISSING,
+        "the library is missing on this node: /opt/x: No such file",
+        container=volume("/usr"),
+        paths=Paths(RUN, None, "/opt/x: No such file or directory"),
+    ),
+    "no CDI spec": Case(Reason.CDI_MISSING, f"{names.CDI_KIND}={A.uuid}", specs=Specs()),
+    "an unreadable CDI spec": Case(
+        Reason.CDI_MISSING, "; unreadable: /x.json: no", specs=Specs({}, ("/x.json: no",))
+    ),
+    "an unusable CDI device": Case(
+        Reason.CDI_UNUSABLE,
+        "/etc/cdi/nvidia.yaml: /dev/nvidia0: gone",
+        specs=Specs({A.uuid: scene.device(A, problem="/dev/nvidia0: gone")}),
+    ),
+    "specs with two sources of a mount": Case(
+        CONFLICT,
+        "mount /usr/lib/libcuda.so.1",
+        TWO,
+        specs=of_a(mounts=(scene.LIBCUDA._replace(source="/other"),)),
+    ),
+    "specs with two values of a variable": Case(
+        CONFLICT, "environment NVIDIA_CTK", TWO, specs=of_a(env=(("NVIDIA_CTK", "y"),))
+    ),
+    "specs with two nodes of a device": Case(
+        CONFLICT,
+        "device /dev/nvidiactl",
+        TWO,
+        specs=of_a(devices=(Device("/dev/nvidiactl", "c", 1, 3),)),
+    ),
+    "strict, and no file of NVML": Case(
+        Reason.NOT_FORWARDED, "libnvidia-ml.so.1", paths=NO_FORWARDER
+    ),
+    "a CDI spec that mounts over ours": Case(
+        Reason.MOUNT_COLLISION,
+        "/etc/ld.so.preload",
+        specs=of_a(mounts=(Mount("/etc/ld.so.preload", "/x"),)),
+    ),
 }
-CASES: Final = {**CLAIMS, **CONTAINERS}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_refused(name: str) -> None:
-    case = CASES[name]
-    refusal = refused(case.reason, case.pod, case.container, case.specs, case.paths)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_refused(case: Case) -> None:
+    refusal = case.refusal()
+    assert refusal is not None and refusal.reason is case.reason
     assert case.text in refusal.text
 
 
-IN_THE_WAY: Final = {
-    "/": "/.gpuslice",
-    "/.gpuslice": "/.gpuslice",
-    "/.gpuslice/": "/.gpuslice",
-    ".gpuslice": "/.gpuslice",
-    "//.gpuslice": "/.gpuslice",
-    "/x/../.gpuslice/region": "/.gpuslice",
-    "/.gpuslice/grant": "/.gpuslice",
-    "/etc": "/etc/ld.so.preload",
-    "/etc/./ld.so.preload": "/etc/ld.so.preload",
-    "/etc/ld.so.preload/x": "/etc/ld.so.preload",
-}
+def test_each_check_refuses_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without CDI devices no plan can be made."""
+    for skipped in {*checks.CHECKS} - {checks.cdi}:
+        rest = [each for each in checks.CHECKS if each is not skipped]
+        monkeypatch.setattr(checks, "CHECKS", rest)
+        refusals = ((case.refusal(), case.reason) for case in CASES.values())
+        passed = [each for each, reason in refusals if each is None or each.reason is not reason]
+        assert passed, skipped.__name__
 
 
-@pytest.mark.parametrize("destination", IN_THE_WAY)
+OURS = ["/", "/.gpuslice", "/.gpuslice/", ".gpuslice", "//.gpuslice", "/x/../.gpuslice/region"]
+PRELOAD = ["/etc", "/etc/./ld.so.preload", "/etc/ld.so.preload/x"]
+
+
+@pytest.mark.parametrize("destination", [*OURS, "/.gpuslice/grant", *PRELOAD])
 def test_a_volume_in_our_way_is_refused(destination: str) -> None:
-    refusal = refused(Reason.MOUNT_COLLISION, pod([HALF]), volume("/v", at=destination))
-    assert refusal.fields == {"mount": destination, "ours": IN_THE_WAY[destination]}
+    container = volume("/v", at=destination)
+    refusal = scene.refused(Reason.MOUNT_COLLISION, pod([HALF]), container)
+    ours = "/etc/ld.so.preload" if destination in PRELOAD else "/.gpuslice"
+    assert refusal.fields == {"mount": destination, "ours": ours}
 
 
-ALLOWED: Final[Mapping[str, Container]] = {
+ALLOWED: Final = {
     "beside the link of all hosts": volume("/var/running"),
     "the library, to read": volume("/opt/store/libvgpu.so", "ro"),
     "beside the files": volume("/run/gpuslice2"),
@@ -327,56 +278,43 @@ ALLOWED: Final[Mapping[str, Container]] = {
     "a volume at a similar path": volume("/v", at="/.gpuslice2"),
     "a volume beside the preload": volume("/v", at="/etc/hosts"),
     "a volume below a similar path": volume("/v", at="/etcetera"),
-    "another device": replace(MAIN, devices=(Device("/dev/fuse", "c", 10, 229),)),
+    "another device": node("/dev/fuse", 10, 229),
     "a preload of its own": env("LD_PRELOAD=/lib/jemalloc.so", "LD_AUDIT="),
 }
 
 
-@pytest.mark.parametrize("name", ALLOWED)
-def test_allowed(name: str) -> None:
-    paths = replace(PATHS, library="/opt/store/libvgpu.so")
-    assert isinstance(decide(pod([HALF]), ALLOWED[name], paths=paths), ContainerPlan)
+@pytest.mark.parametrize("container", ALLOWED.values(), ids=ALLOWED)
+def test_allowed(container: Container) -> None:
+    paths = replace(scene.PATHS, library="/opt/store/libvgpu.so")
+    assert isinstance(decide(pod([HALF]), container, paths=paths), ContainerPlan)
 
 
 @pytest.mark.parametrize("handler", ["", "runc", "crun", "nvidia"])
 def test_a_runtime_of_this_kernel_is_allowed(handler: str) -> None:
-    of = replace(pod([HALF]), runtime_handler=handler)
-    assert isinstance(decide(of), ContainerPlan)
+    assert isinstance(decide(replace(pod([HALF]), runtime_handler=handler)), ContainerPlan)
 
 
 def test_every_container_of_a_malformed_pod_is_refused() -> None:
-    for of in (pod(allocated="{"), pod([HALF], granted_text="{")):
+    for of in (pod(allocated="{"), pod([HALF], granted="{")):
         assert isinstance(decide(of, SIDE), Refusal)
 
 
 def test_the_grant_refuses_variables_of_no_dialect() -> None:
-    granted = {"main": [grant(A, GIB)], "side": [grant(A, GIB)]}
     variables = {"main": {"LD_PRELOAD": "/x"}, "side": {"VOLCANO_GPU_ALLOCATED": "1024"}}
-    of = pod([HALF], granted_text=grants.encode(granted, variables))
-    refusal = refused(Reason.GRANTS_MALFORMED, of)
+    granted = grants.encode({name: [grant(A, GIB)] for name in variables}, variables)
+    of = pod([HALF], granted=granted)
+    refusal = scene.refused(Reason.GRANTS_MALFORMED, of)
     assert "env.main: invalid variable LD_PRELOAD: must be one of GPU_PORTION" in refusal.text
-    assert dict(adjusted(of, SIDE).env)["VOLCANO_GPU_ALLOCATED"] == "1024"
+    assert dict(scene.adjusted(of, SIDE).env)["VOLCANO_GPU_ALLOCATED"] == "1024"
     assert annotation_claims.has_shares(of)
 
 
 def test_containers_with_a_share_of_a_failed_gpu_are_refused() -> None:
-    of = pod([HALF, entry({MEMORY: 1}, "GPU-failed", 9)], {"main": [grant(A, 1)], "side": [FAILED]})
+    failed = scene.FAILED
+    entries = [HALF, entry(failed.uuid, failed.minor, memory=1)]
+    of = pod(entries, main=[grant(A)], side=[grant(failed)])
     assert isinstance(decide(of), ContainerPlan)
-    refused(Reason.GPU_UNKNOWN, of, SIDE)
-
-
-def test_each_check_refuses_a_row() -> None:
-    """A check without a row would not be missed. Without CDI devices no plan can be made."""
-    for skipped in {*checks.CHECKS} - {checks.cdi}:
-        rest = [each for each in checks.CHECKS if each is not skipped]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(checks, "CHECKS", rest)
-            assert any(_passes(case) for case in CONTAINERS.values()), skipped.__name__
-
-
-def _passes(case: Case) -> bool:
-    result = objects.decide(case.pod, case.container, (A, B), case.specs, case.paths)
-    return not isinstance(result, Refusal) or result.reason is not case.reason
+    scene.refused(Reason.GPU_UNKNOWN, of, SIDE)
 
 
 @pytest.mark.parametrize("value", ["all", "none", "void", ""])
@@ -385,11 +323,8 @@ def test_values_that_images_set_name_no_gpus(value: str) -> None:
     assert checks.names_gpus(lines) == ""
 
 
-_NAMES_NONE = frozenset({"", "none", "void"})
-
-
 @given(st.text(min_size=1).filter(lambda text: text != "all"))
 def test_a_list_of_gpus_is_reported(value: str) -> None:
-    listed = {each.strip() for each in value.split(",")} - _NAMES_NONE
+    listed = {each.strip() for each in value.split(",")} - {"", "none", "void"}
     warning = checks.names_gpus([f"{names.ENV_VISIBLE_DEVICES}={value}"])
     assert ("starts without a GPU" in warning) == bool(listed)

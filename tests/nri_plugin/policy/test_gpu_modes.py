@@ -9,16 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuslice.contract import names
-from nri_plugin.policy import ledger
-from nri_plugin.policy.gpu_modes import (
-    ADMISSION_S,
-    OTHER_GONE_S,
-    Assigned,
-    GpuModes,
-    Mode,
-    Offer,
-    preferred,
-)
+from nri_plugin.policy import gpu_modes, ledger
+from nri_plugin.policy.gpu_modes import ADMISSION_S, OTHER_GONE_S, Assigned, GpuModes, Mode, Offer
 from nri_plugin.policy.ledger import Ledger
 from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.policy.other_plugins import Sign, conflict
@@ -27,81 +19,86 @@ from tests.support import GIB
 
 GPUS = [Gpu(f"GPU-{n}", n, 8 * GIB, index=n) for n in range(3)]
 ANY = Offer(any=True)
-NOTHING = Assigned({}, {})
-NO_SHARES: frozenset[str] = frozenset()
+SOCKET = "a device plugin listens on nvidia-gpu.sock"
+NONE: frozenset[str] = frozenset()
+SHARED, WHOLE = Mode.SHARED, Mode.WHOLE
 
 
 def known(offer: Offer = ANY) -> GpuModes:
     modes = GpuModes(offer)
-    modes.assigned(NOTHING, NO_SHARES, 0)
+    modes.assigned(Assigned({}, {}), NONE, 0)
     return modes
 
 
-def kubelet_sees(modes: GpuModes, shared: frozenset[str] = NO_SHARES) -> dict[str, bool]:
-    return {g.uuid: not modes.unavailable(g, shared) for g in GPUS if modes.is_listed(g)}
+def each_mode(modes: GpuModes) -> list[Mode]:
+    return [modes.mode(gpu)[0] for gpu in GPUS]
+
+
+def kubelet_sees(modes: GpuModes, *shared: str) -> dict[str, bool]:
+    listed = [gpu for gpu in GPUS if modes.is_listed(gpu)]
+    return {gpu.uuid: not modes.unavailable(gpu, frozenset(shared)) for gpu in listed}
+
+
+def objection(modes: GpuModes, *uuids: str) -> tuple[Reason, str]:
+    refusal = modes.objection(uuids)
+    assert refusal is not None
+    return refusal.reason, refusal.text
 
 
 def test_without_an_offer_each_gpu_is_shared_and_the_kubelet_sees_none() -> None:
     modes = GpuModes()
-    assert {modes.mode(gpu) for gpu in GPUS} == {(Mode.SHARED, "")}
-    assert kubelet_sees(modes) == {}
-    assert "only for shares" in modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
+    assert (each_mode(modes), kubelet_sees(modes)) == ([SHARED] * 3, {})
+    assert "only for shares" in modes.allocate(["GPU-0"], GPUS, NONE, 0)
     assert modes.objection(["GPU-0"]) is None
 
 
 def test_reserved_gpus_are_given_whole_only() -> None:
     """They are reserved by NVML's index, or by UUID."""
     modes = known(Offer(reserved=frozenset({"0", "GPU-2"})))
-    assert [modes.mode(gpu)[0] for gpu in GPUS] == [Mode.WHOLE, Mode.SHARED, Mode.WHOLE]
+    assert each_mode(modes) == [WHOLE, SHARED, WHOLE]
     assert kubelet_sees(modes) == {"GPU-0": True, "GPU-2": True}
-    assert "only for shares" in modes.allocate(["GPU-1"], GPUS, NO_SHARES, 0)
+    assert "only for shares" in modes.allocate(["GPU-1"], GPUS, NONE, 0)
     assert modes.offer.problem(GPUS) == ""
     missing = Offer(reserved=frozenset({"0", "7"})).problem(GPUS)
     assert missing == "--whole-gpus: invalid value 7: must be GPUs of this node"
 
 
-def test_a_gpu_with_shares_is_not_allocated() -> None:
-    modes = known()
-    shared = frozenset({"GPU-1"})
-    assert kubelet_sees(modes, shared) == {"GPU-0": True, "GPU-1": False, "GPU-2": True}
-    refusal = modes.allocate(["GPU-0", "GPU-1"], GPUS, shared, 0)
-    assert refusal == "nvidia.com/gpu: GPU-1 cannot be allocated: pods have shares of it"
-    assert not modes.held, "all or none"
-
-
-def test_a_failed_an_excluded_and_an_unknown_gpu_are_not_allocated() -> None:
-    modes = known()
-    modes.excluded = frozenset({"GPU-0"})
-    assert modes.mode(GPUS[0])[0] is Mode.EXCLUDED
-    failed = [*GPUS[:2], Gpu("GPU-2", 2, 8 * GIB, problem="MIG mode is enabled")]
+def test_what_is_not_allocated() -> None:
+    modes, failed = known(), Gpu("GPU-3", 3, 8 * GIB, problem="MIG mode is enabled")
+    modes.excluded = frozenset({"GPU-2"})
+    assert each_mode(modes) == [SHARED, SHARED, Mode.EXCLUDED]
+    assert kubelet_sees(modes, "GPU-1") == {"GPU-0": True, "GPU-1": False, "GPU-2": False}
     for uuid, why in (
-        ("GPU-0", names.ANNOTATION_EXCLUDED_GPUS),
-        ("GPU-2", "MIG mode is enabled"),
+        ("GPU-1", "pods have shares of it"),
+        ("GPU-2", f"annotation {names.ANNOTATION_EXCLUDED_GPUS} of the node"),
+        ("GPU-3", "MIG mode is enabled"),
         ("GPU-9", "must be a GPU of this node"),
     ):
-        assert why in modes.allocate([uuid], failed, NO_SHARES, 0)
+        refusal = modes.allocate(["GPU-0", uuid], [*GPUS, failed], frozenset({"GPU-1"}), 0)
+        assert refusal == f"nvidia.com/gpu: {uuid} cannot be allocated: {why}"
+        assert not modes.held, "all or none"
 
 
 def test_a_held_gpu_stays_available_to_the_kubelet() -> None:
     """It rejects the GPU's pod at its own restart otherwise."""
     modes = known()
-    assert modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0) == ""
+    assert modes.allocate(["GPU-0"], GPUS, NONE, 0) == ""
     modes.excluded = frozenset({"GPU-0"})
     assert kubelet_sees(modes)["GPU-0"]
-    assert modes.mode(GPUS[0])[0] is Mode.WHOLE
-    refusal = modes.objection(["GPU-1", "GPU-0"])
-    assert refusal is not None and refusal.reason is Reason.GPU_WHOLE
-    assert refusal.text.startswith("GPU of the share: invalid value GPU-0: must be a shared GPU; ")
+    assert each_mode(modes)[0] is WHOLE
+    reason, text = objection(modes, "GPU-1", "GPU-0")
+    assert reason is Reason.GPU_WHOLE
+    assert text.startswith("GPU of the share: invalid value GPU-0: must be a shared GPU; ")
 
 
 def test_a_hold_ends_when_the_kubelet_assigns_the_gpu_no_more() -> None:
     modes = known()
-    modes.allocate(["GPU-0", "GPU-1"], GPUS, NO_SHARES, 0)
-    modes.assigned(NOTHING, NO_SHARES, ADMISSION_S - 1)
+    modes.allocate(["GPU-0", "GPU-1"], GPUS, NONE, 0)
+    modes.assigned(Assigned({}, {}), NONE, ADMISSION_S - 1)
     assert modes.held == {"GPU-0", "GPU-1"}, "the kubelet is still admitting the pods"
-    modes.assigned(Assigned({"GPU-0": "default/whole"}, {}), NO_SHARES, ADMISSION_S)
+    modes.assigned(Assigned({"GPU-0": "default/whole"}, {}), NONE, ADMISSION_S)
     assert (modes.held, modes.pods) == ({"GPU-0"}, {"default/whole"}), "it rejected the other one"
-    modes.assigned(NOTHING, NO_SHARES, ADMISSION_S + 1)
+    modes.assigned(Assigned({}, {}), NONE, ADMISSION_S + 1)
     assert not modes.held
 
 
@@ -109,11 +106,9 @@ def test_the_record_of_a_pod_that_exists_holds_its_gpu() -> None:
     """PodResources lists no init container, and no pod at the kubelet's start. The node's pods are
     not known at the agent's start."""
     modes, record = GpuModes(ANY), {"GPU-0": {"uid-1"}}
-    refusal = modes.objection(["GPU-0"])
-    assert refusal is not None and refusal.reason is Reason.GPU_MODE_UNKNOWN
+    assert objection(modes, "GPU-0")[0] is Reason.GPU_MODE_UNKNOWN
     modes.assigned(Assigned({}, record), None, 0)
-    refusal = modes.objection(["GPU-0"])
-    assert refusal is not None and "to a pod in the kubelet's checkpoint" in refusal.text
+    assert "to a pod in the kubelet's checkpoint" in objection(modes, "GPU-0")[1]
     for assigned in ({}, {"GPU-0": "default/whole"}, {}):
         modes.assigned(Assigned(assigned, record), frozenset({"uid-1"}), 100)
         assert modes.held == {"GPU-0"}
@@ -126,10 +121,14 @@ def test_the_record_of_a_pod_that_exists_holds_its_gpu() -> None:
 def test_another_device_plugin_excludes_all_gpus_until_it_has_ended() -> None:
     modes = known()
     assert modes.conflict("node-1") is None
-    modes.note("socket", Sign("a device plugin listens on nvidia-gpu.sock"), 0)
-    assert {modes.mode(gpu)[0] for gpu in GPUS} == {Mode.EXCLUDED}
-    assert "nvidia-gpu.sock" in modes.allocate(["GPU-0"], GPUS, NO_SHARES, 0)
-    assert "keep it off this node" in (modes.conflict("node-1") or "")
+    modes.note("socket", Sign(SOCKET), 0)
+    assert each_mode(modes) == [Mode.EXCLUDED] * 3
+    assert SOCKET in modes.allocate(["GPU-0"], GPUS, NONE, 0)
+    modes.note("node", Sign("status.allocatable has nvidia.com/gpu: 8"), 0)
+    conflict = modes.conflict("node-1") or ""
+    assert f"({SOCKET}; status.allocatable has nvidia.com/gpu: 8)" in conflict
+    assert conflict.count("keep it off this node") == 1
+    modes.note("node", None, OTHER_GONE_S)
     assert modes.objection(["GPU-0"]) is None, "it has given the GPU to no pod"
     modes.note("socket", None, OTHER_GONE_S - 1)
     assert modes.other_plugin, "the kubelet restarts, and drops the plugin for some seconds"
@@ -142,24 +141,22 @@ def test_beside_a_dra_driver_no_gpu_has_a_share() -> None:
     modes = GpuModes()
     modes.note("dra", Sign("NVIDIA's DRA driver listens on dra.sock", is_dra=True), 0)
     for gpu in GPUS:
-        refusal = modes.objection([gpu.uuid])
-        assert refusal is not None and refusal.reason is Reason.GPU_OF_DRA
-        assert "serves this node (NVIDIA's DRA driver listens on dra.sock)" in refusal.text
+        reason, text = objection(modes, gpu.uuid)
+        assert reason is Reason.GPU_OF_DRA
+        assert "serves this node (NVIDIA's DRA driver listens on dra.sock)" in text
     modes.note("dra", None, OTHER_GONE_S)
     assert modes.objection(["GPU-0"]) is None
 
 
-# --- what the operator can do against another program --------------------------------------------
-
-SOCKET = "a device plugin listens on nvidia-gpu.sock"
 LABEL = (
     "kubectl label node node-1 nvidia.com/gpu.deploy.device-plugin=false"
     " nvidia.com/gpu.deploy.operator-validator=false --overwrite"
 )
-BOTTLEROCKETS = "settings.kubelet-{}.nvidia.enabled = false in Bottlerocket's settings"
+SETTING = "set settings.kubelet-{}.nvidia.enabled = false in Bottlerocket's settings"
+DRA = "keep the DRA driver's kubelet plugin off this node"
 
 
-def of_unit(name: str) -> Sign:
+def unit(name: str) -> Sign:
     return Sign(SOCKET, is_dra="dra" in name, service=f"{name}.service")
 
 
@@ -169,16 +166,12 @@ def of_unit(name: str) -> Sign:
         (Sign(SOCKET), False, "keep it off this node"),
         (Sign(SOCKET), True, LABEL),
         (Sign(SOCKET, is_gke=True), False, "gke-no-default-nvidia-gpu-device-plugin=true"),
-        (
-            of_unit("nvidia-k8s-device-plugin"),
-            True,
-            f"set {BOTTLEROCKETS.format('device-plugins')}",
-        ),
-        (of_unit("nvidia-dra-driver-gpu"), False, f"set {BOTTLEROCKETS.format('dra-drivers')}"),
-        (of_unit("nvidia-device-plugin"), False, "managementMode: Unmanaged"),
-        (of_unit("dra-driver-nvidia-gpu"), False, "managementMode: Unmanaged"),
-        (of_unit("own"), True, "stop it: systemctl disable --now own.service"),
-        (Sign("dra", is_dra=True), True, "keep the DRA driver's kubelet plugin off this node"),
+        (unit("nvidia-k8s-device-plugin"), True, SETTING.format("device-plugins")),
+        (unit("nvidia-dra-driver-gpu"), False, SETTING.format("dra-drivers")),
+        (unit("nvidia-device-plugin"), False, "managementMode: Unmanaged"),
+        (unit("dra-driver-nvidia-gpu"), False, "managementMode: Unmanaged"),
+        (unit("own"), True, "stop it: systemctl disable --now own.service"),
+        (Sign("dra", is_dra=True), True, DRA),
     ],
 )
 def test_the_advice_exists_on_the_platform(sign: Sign, operator: bool, do: str) -> None:
@@ -189,26 +182,6 @@ def test_the_advice_exists_on_the_platform(sign: Sign, operator: bool, do: str) 
     assert ("kubectl label" in text) == ("kubectl label" in do)
 
 
-def test_two_signs_of_one_program_have_one_advice() -> None:
-    text = conflict([Sign(SOCKET), Sign("status.allocatable has nvidia.com/gpu: 8")], "n", False)
-    assert f"({SOCKET}; status.allocatable has nvidia.com/gpu: 8)" in text
-    assert text.count("keep it off this node") == 1
-    assert conflict([], "n", False) == ""
-
-
-# --- exactly one wins ----------------------------------------------------------------------------
-
-UUIDS = [gpu.uuid for gpu in GPUS]
-steps = st.lists(
-    st.tuples(
-        st.sampled_from(["share", "whole", "end share", "end whole", "list", "agent", "wait"]),
-        st.integers(0, 2),
-        st.integers(0, 5),
-    ),
-    max_size=40,
-)
-
-
 class Node:
     """The agent's ledger and modes, with a kubelet that does as it is answered."""
 
@@ -217,22 +190,18 @@ class Node:
         self.whole: dict[str, str] = {}
         """UUID -> pod, by the kubelet."""
         self.shares: dict[str, str] = {}
+        """Container -> UUID."""
 
     def do(self, what: str, gpu: Gpu, number: int) -> None:
-        pod = Pod(f"uid-{number}", "default", f"pod-{number}")
         match what:
-            case "share":
-                if self.modes.objection([gpu.uuid]) is None:
-                    share = Share(gpu.uuid, gpu.minor, GIB, 10)
-                    hold = ledger.hold(f"c-{number}", f"c-{number}", False, pod, "main", [share])
-                    allowed = {gpu.uuid: ledger.Part(GIB, 10)}
-                    if self.ledger.take(hold, GPUS, allowed) is None:
-                        self.shares[f"c-{number}"] = gpu.uuid
-            case "whole":
-                if gpu.uuid in self.whole:
-                    return  # the kubelet gives no device twice
-                shared = frozenset(u for h in self.ledger.holds() for u in h.parts)
-                if not self.modes.allocate([gpu.uuid], GPUS, shared, self.now_s):
+            case "share" if self.modes.objection([gpu.uuid]) is None:
+                container, pod = f"c-{number}", Pod(f"uid-{number}", "default", f"pod-{number}")
+                share = Share(gpu.uuid, gpu.minor, GIB, 10)
+                hold = ledger.hold(container, container, False, pod, "main", [share])
+                if self.ledger.take(hold, GPUS, {gpu.uuid: ledger.Part(GIB, 10)}) is None:
+                    self.shares[container] = gpu.uuid
+            case "whole" if gpu.uuid not in self.whole:  # the kubelet gives no device twice
+                if not self.modes.allocate([gpu.uuid], GPUS, self.ledger.gpus(), self.now_s):
                     self.whole[gpu.uuid] = f"default/whole-{number}"
             case "end share":
                 self.ledger.drop(f"c-{number}")
@@ -249,49 +218,53 @@ class Node:
                 self.now_s += ADMISSION_S / 2
 
     def list(self) -> None:
-        self.modes.assigned(Assigned(dict(self.whole), {}), frozenset(), self.now_s)
+        self.modes.assigned(Assigned(dict(self.whole), {}), NONE, self.now_s)
+
+
+STEPS = ["share", "whole", "end share", "end whole", "list", "agent", "wait"]
 
 
 @settings(max_examples=200, deadline=None)
-@given(steps)
-def test_of_a_share_and_a_whole_gpu_exactly_one_wins(
-    chosen: Sequence[tuple[str, int, int]],
-) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(STEPS), st.sampled_from(GPUS), st.integers(0, 5)), max_size=40
+    )
+)
+def test_of_a_share_and_a_whole_gpu_one_wins(steps: Sequence[tuple[str, Gpu, int]]) -> None:
     node = Node()
-    for what, gpu, number in chosen:
-        node.do(what, GPUS[gpu], number)
-        both = set(node.whole) & set(node.shares.values())
-        assert not both, "a GPU is held whole, and shared"
-        assert set(node.whole) <= set(node.modes.held)
-    free = [u for u in UUIDS if u not in node.whole and u not in node.shares.values()]
+    for what, gpu, number in steps:
+        node.do(what, gpu, number)
+        assert node.whole.keys().isdisjoint(node.shares.values()), "a GPU is held whole, and shared"
+        assert node.whole.keys() <= node.modes.held
     node.now_s += ADMISSION_S
     node.list()
-    assert not set(free) & set(node.modes.held), "what is free can be had"
+    assert node.modes.held <= {*node.whole, *node.shares.values()}, "what is free can be had"
 
-
-# --- which GPUs are near each other --------------------------------------------------------------
 
 BOARD = [
     *(Gpu(f"GPU-{n}", n, GIB, numa=n // 4, link=f"nvlink-{n // 2 * 2}") for n in range(8)),
     Gpu("GPU-8", 8, GIB),
 ]
-ALL = [gpu.uuid for gpu in BOARD]
+ALL = range(9)
 
 
 @pytest.mark.parametrize(
     ("available", "must", "size", "expected"),
     [
-        (ALL, [], 2, {"GPU-0", "GPU-1"}),
-        (ALL, ["GPU-5"], 2, {"GPU-4", "GPU-5"}),
-        (ALL, [], 4, {"GPU-0", "GPU-1", "GPU-2", "GPU-3"}),
-        (["GPU-1", "GPU-2", "GPU-4", "GPU-5"], [], 2, {"GPU-4", "GPU-5"}),
-        (["GPU-0", "GPU-1", "GPU-2", "GPU-8"], [], 1, {"GPU-8"}),
-        (["GPU-0", "GPU-9"], [], 2, {"GPU-0"}),
+        (ALL, [], 2, {0, 1}),
+        (ALL, [5], 2, {4, 5}),
+        (ALL, [], 4, {0, 1, 2, 3}),
+        ([1, 2, 4, 5], [], 2, {4, 5}),
+        ([0, 1, 2, 8], [], 1, {8}),
+        ([0, 9], [], 2, {0}),
         ([], [], 1, set()),
         (ALL, [], 9, set(ALL)),
     ],
 )
 def test_gpus_near_each_other_are_preferred(
-    available: Sequence[str], must: Sequence[str], size: int, expected: set[str]
+    available: Sequence[int], must: Sequence[int], size: int, expected: set[int]
 ) -> None:
-    assert set(preferred(available, must, size, BOARD)) == expected
+    """They have these numbers; the board has no GPU 9."""
+    uuids, wanted = ([f"GPU-{number}" for number in numbers] for numbers in (available, must))
+    found = gpu_modes.preferred(uuids, wanted, size, BOARD)
+    assert set(found) == {f"GPU-{number}" for number in expected}

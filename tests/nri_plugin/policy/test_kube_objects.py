@@ -21,22 +21,24 @@ from scheduler.kubernetes import translate
 
 Json = dict[str, Any]
 
-links = st.sampled_from(["", "nvlink-0"])
-roots = st.sampled_from(["", "pci0000:3a"])
-numas = st.none() | st.integers(0, 7)
+GPU = Gpu("GPU-0", 0, 1 << 30)
 gpus = st.builds(
     Gpu,
     st.uuids().map(str),
     st.integers(0, 31),
     st.integers(1 << 20, 1 << 40),
-    numas,
-    roots,
-    links,
+    st.none() | st.integers(0, 7),
+    st.sampled_from(["", "pci0000:3a"]),
+    st.sampled_from(["", "nvlink-0"]),
     model=st.sampled_from(["", "NVIDIA A100-SXM4-80GB"]),
 )
 listed_gpus = st.lists(
     st.builds(Entry, gpus, st.booleans()), max_size=16, unique_by=lambda entry: entry.gpu.uuid
 ).map(lambda found: sorted(found, key=lambda e: (e.gpu.minor, e.gpu.uuid)))
+
+
+def stored(document: Any) -> Json:
+    return {**document, "metadata": {**document["metadata"], "resourceVersion": "7"}}
 
 
 @given(listed_gpus)
@@ -45,8 +47,11 @@ def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry])
     assert written is not None
     read = translate.device(written)
     assert (read.name, read.node_uid, read.problems, read.readable) == ("node-1", "uid-1", (), True)
-    assert list(read.gpus) == [
-        SchedulersGpu(
+    assert len(read.gpus) == len(listed)
+    for found, entry in zip(read.gpus, listed, strict=True):
+        gpu = entry.gpu
+        labels = {names.LABEL_GPU_LINK: gpu.link, names.LABEL_GPU_MODEL: gpu.model}
+        assert found == SchedulersGpu(
             gpu.uuid,
             gpu.minor,
             gpu.memory_bytes,
@@ -54,66 +59,48 @@ def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry])
             numa=gpu.numa,
             root=gpu.root or None,
             link=gpu.link or None,
-            labels={
-                key: value
-                for key, value in (
-                    (names.LABEL_GPU_LINK, gpu.link),
-                    (names.LABEL_GPU_MODEL, gpu.model),
-                )
-                if value
-            },
+            labels={key: value for key, value in labels.items() if value},
             model=gpu.model,
         )
-        for entry in listed
-        for gpu in [entry.gpu]
-    ]
     assert kube_objects.entries(written) == list(listed)
-    stored = {**written, "metadata": {**written["metadata"], "resourceVersion": "7"}}
-    assert kube_objects.device("node-1", "uid-1", listed, stored) is None
-    renamed = kube_objects.device("node-1", "uid-2", listed, stored)
+    assert kube_objects.device("node-1", "uid-1", listed, stored(written)) is None
+    renamed = kube_objects.device("node-1", "uid-2", listed, stored(written))
     assert renamed is not None and renamed["metadata"]["resourceVersion"] == "7"
     assert translate.device(renamed).node_uid == "uid-2"
 
 
+def with_condition(entry: Entry, current: Json, now: str) -> tuple[Json, Json]:
+    """The Device, and the condition of its only GPU."""
+    written = kube_objects.device("n", "u", [entry], current, now)
+    assert written is not None and kube_objects.has_conditions(written)
+    (condition,) = written["spec"]["devices"][0]["conditions"]
+    return dict(written), condition
+
+
 def test_the_device_has_the_reason_and_the_time_of_an_unhealthy_gpu() -> None:
     first, second, third = (f"2026-01-01T00:00:0{n}Z" for n in range(3))
-    well = Gpu("GPU-0", 0, 1 << 30, bus_id="0000:3b:00.0")
-    ill = replace(well, problem="the driver reported XID 79")
-
-    def device(gpu: Gpu, current: Json, at: str) -> Json:
-        written = kube_objects.device("n", "u", [Entry(gpu, not gpu.problem)], current, at)
-        assert written is not None and kube_objects.has_conditions(written)
-        return dict(written)
-
-    def condition(written: Json) -> Json:
-        (only,) = written["spec"]["devices"][0]["conditions"]
-        return dict(only)
-
-    written = device(well, {}, first)
+    well = Entry(replace(GPU, bus_id="0000:3b:00.0"), True)
+    ill = Entry(replace(well.gpu, problem="the driver reported XID 79"), False)
+    written, condition = with_condition(well, {}, first)
     assert written["spec"]["devices"][0]["topology"]["busID"] == "0000:3b:00.0"
-    assert condition(written)["status"] == "True"
-    assert kube_objects.device("n", "u", [Entry(well, True)], written, second) is None
-    written = device(ill, written, second)
-    assert (condition(written)["status"], condition(written)["message"]) == ("False", ill.problem)
-    assert kube_objects.entries(written) == [Entry(ill, healthy=False)]
-    written = device(replace(ill, problem="another"), written, third)
-    assert condition(written)["lastTransitionTime"] == second
-    assert not kube_objects.has_conditions(kube_objects.device("n", "u", [Entry(ill, False)]) or {})
+    assert condition["status"] == "True"
+    assert kube_objects.device("n", "u", [well], written, second) is None
+    written, condition = with_condition(ill, written, second)
+    assert (condition["status"], condition["message"]) == ("False", ill.gpu.problem)
+    assert kube_objects.entries(written) == [ill]
+    other = Entry(replace(ill.gpu, problem="another"), False)
+    assert with_condition(other, written, third)[1]["lastTransitionTime"] == second
+    assert not kube_objects.has_conditions(kube_objects.device("n", "u", [ill]) or {})
 
 
 def test_a_gpu_that_is_not_shared_is_not_offered() -> None:
     """Every scheduler that reads the Device leaves it out, Koordinator's and older ones too."""
-    gpu = Gpu("GPU-0", 0, 1 << 30)
-    entry = Entry(gpu, True, Mode.WHOLE, "a pod holds it whole")
-    written = kube_objects.device("n", "u", [entry], now="2026-01-01T00:00:00Z")
-    assert written is not None
-    (device,) = written["spec"]["devices"]
-    (condition,) = device["conditions"]
-    assert device["health"] is False
+    entry = Entry(GPU, True, Mode.WHOLE, "a pod holds it whole")
+    written, condition = with_condition(entry, {}, "2026-01-01T00:00:00Z")
+    assert written["spec"]["devices"][0]["health"] is False
     assert (condition["status"], condition["reason"]) == ("False", "Whole")
     assert condition["message"] == "a pod holds it whole"
-    (read,) = translate.device(written).gpus
-    assert not read.usable
+    assert not translate.device(written).gpus[0].usable
     assert set(totals([entry], frozenset(), {}).values()) == {0}
     asked = {names.RESOURCE_CORE: 50}
     assert totals([entry], frozenset(), asked)[names.RESOURCE_CORE] == 50
@@ -141,19 +128,12 @@ def test_the_gpus_of_another_device_plugin(resource: str, count: str, theirs: bo
 def test_others_entries_and_owners_stay() -> None:
     nic = {"type": "rdma", "id": "0000:01:00.0", "health": True}
     owner = {"apiVersion": "v1", "kind": "Other", "name": "x", "uid": "y"}
-    current = {
-        "metadata": {"resourceVersion": "1", "ownerReferences": [owner]},
-        "spec": {"devices": [nic]},
-    }
-    written = kube_objects.device("n", "u", [Entry(Gpu("GPU-0", 0, 1 << 30), True)], current)
+    current = {"metadata": {"ownerReferences": [owner]}, "spec": {"devices": [nic]}}
+    written = kube_objects.device("n", "u", [Entry(GPU, True)], stored(current))
     assert written is not None
     assert [each["type"] for each in written["spec"]["devices"]] == ["gpu", "rdma"]
     assert written["metadata"]["ownerReferences"][1] == owner
-    assert kube_objects.device("n", "u", kube_objects.entries(written), written_as(written)) is None
-
-
-def written_as(document: Any) -> Json:
-    return {**document, "metadata": {**document["metadata"], "resourceVersion": "2"}}
+    assert kube_objects.device("n", "u", kube_objects.entries(written), stored(written)) is None
 
 
 amounts = st.dictionaries(st.sampled_from(NODE_RESOURCES), st.integers(0, 1 << 40))
@@ -163,41 +143,33 @@ amounts = st.dictionaries(st.sampled_from(NODE_RESOURCES), st.integers(0, 1 << 4
 def test_a_capacity_that_was_patched_needs_no_patch(
     listed: Sequence[Entry], capacity: dict[str, int], allocatable: dict[str, int]
 ) -> None:
-    raw: Json = {
-        "metadata": {"name": "n"},
-        "status": {
-            "capacity": {"cpu": "8", **{key: str(each) for key, each in capacity.items()}},
-            "allocatable": {"cpu": "8", **{key: str(each) for key, each in allocatable.items()}},
-        },
+    were = {"capacity": capacity, "allocatable": allocatable}
+    status = {
+        where: {"cpu": "8", **{key: str(each) for key, each in amounts.items()}}
+        for where, amounts in were.items()
     }
+    raw: Json = {"metadata": {"name": "n"}, "status": status}
     wanted = totals(listed, frozenset(), {}, NODE_RESOURCES)
-    patch = kube_objects.capacity(wanted, kube_objects.node(raw))
-    if patch is not None:
-        for where, changes in patch["status"].items():
-            assert changes.keys() <= set(NODE_RESOURCES)
-            raw["status"][where].update(changes)
+    patch = kube_objects.capacity(wanted, kube_objects.node(raw)) or {"status": {}}
+    for where, changes in patch["status"].items():
+        assert changes.keys() <= set(NODE_RESOURCES)
+        status[where].update(changes)
     facts = kube_objects.node(raw)
     assert kube_objects.capacity(wanted, facts) is None
     for here in (facts.capacity, facts.allocatable):
         assert {key: here.get(key, 0) for key in NODE_RESOURCES} == dict(wanted)
 
 
-def container(name: str, **requests: int) -> Json:
-    keys = {"core": names.RESOURCE_CORE, "shared": names.RESOURCE_SHARED}
-    return {
-        "name": name,
-        "resources": {"requests": {keys[key]: str(each) for key, each in requests.items()}},
-    }
+def container(core: int, **more: object) -> Json:
+    return {"resources": {"requests": {names.RESOURCE_CORE: str(core)}}, **more}
 
 
 def test_a_pods_requests_are_counted_as_the_kubelet_does() -> None:
+    sidecar, shared = container(20, restartPolicy="Always"), container(30)
+    shared["resources"]["requests"][names.RESOURCE_SHARED] = "1"
     spec = {
-        "initContainers": [
-            container("first", core=70),
-            {**container("sidecar", core=20), "restartPolicy": "Always"},
-            container("second", core=60),
-        ],
-        "containers": [container("a", core=30, shared=1), container("b", core=10)],
+        "initContainers": [container(70), sidecar, container(60)],
+        "containers": [shared, container(10)],
         "overhead": {names.RESOURCE_CORE: "5", "cpu": "1"},
     }
     found = kube_objects.bound({"spec": spec})
@@ -208,6 +180,10 @@ def test_a_pods_requests_are_counted_as_the_kubelet_does() -> None:
 
 
 def test_a_bound_pod_has_the_fields_of_its_grant_alone() -> None:
+    label = {names.LABEL_ISOLATION_PROVIDER: "hami-core"}
+    granted = {names.ANNOTATION_GRANTS: "{}"}
+    ready = {"type": "Ready", "lastTransitionTime": "2026-01-01T00:00:02Z"}
+    scheduled = {"type": "PodScheduled", "lastTransitionTime": "2026-01-01T00:00:01Z"}
     raw = {
         "metadata": {
             "uid": "u",
@@ -215,28 +191,16 @@ def test_a_bound_pod_has_the_fields_of_its_grant_alone() -> None:
             "name": "train",
             "resourceVersion": "12",
             "deletionTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {names.LABEL_ISOLATION_PROVIDER: "hami-core", "app": "x"},
-            "annotations": {
-                names.ANNOTATION_GRANTS: "{}",
-                names.ANNOTATION_WRITER: "scheduler-0 3",
-                "other": "y",
-            },
+            "labels": {**label, "app": "x"},
+            "annotations": {**granted, names.ANNOTATION_WRITER: "scheduler-0 3", "other": "y"},
         },
         "spec": {"schedulerName": names.SCHEDULER_NAME},
-        "status": {
-            "phase": "Running",
-            "conditions": [
-                {"type": "Ready", "lastTransitionTime": "2026-01-01T00:00:02Z"},
-                {"type": "PodScheduled", "lastTransitionTime": "2026-01-01T00:00:01Z"},
-            ],
-        },
+        "status": {"phase": "Running", "conditions": [ready, scheduled]},
     }
     found = kube_objects.bound(raw)
     assert (found.pod.uid, found.pod.namespace, found.pod.name) == ("u", "team", "train")
-    assert found.pod.labels == {names.LABEL_ISOLATION_PROVIDER: "hami-core"}
-    assert found.pod.annotations == {names.ANNOTATION_GRANTS: "{}"}
-    assert found.scheduled == "2026-01-01T00:00:01Z"
-    assert not found.finished
+    assert (found.pod.labels, found.pod.annotations) == (label, granted)
+    assert (found.scheduled, found.finished) == ("2026-01-01T00:00:01Z", False)
     assert (found.is_ours, found.writer) == (True, "scheduler-0 3")
     untimed = {**raw, "status": {"conditions": [{"type": "PodScheduled"}]}}
     assert "" < found.scheduled < kube_objects.bound(untimed).scheduled
@@ -258,15 +222,15 @@ anything = st.recursive(
 
 @given(st.dictionaries(KEYS, anything, max_size=8))
 def test_whatever_others_wrote_is_read(raw: Json) -> None:
-    kube_objects.node(raw)
-    kube_objects.entries(raw)
-    kube_objects.bound(raw)
+    for read in (kube_objects.node, kube_objects.entries, kube_objects.bound):
+        read(raw)
     kube_objects.device("n", "u", (), raw)
 
+
+def test_gpus_that_cannot_be_read_are_left_out() -> None:
     memory = {names.RESOURCE_MEMORY: "1Gi"}
     whole: Json = {"type": "gpu", "id": "GPU-0", "minor": 0, "health": True, "resources": memory}
     odd: list[Json] = [{"type": "rdma"}, {"id": 5}, {"minor": -1}, {"minor": True}, {"minor": "0"}]
     odd += [{"resources": {}}, {"resources": {names.RESOURCE_MEMORY: "much"}}]
     listed = [whole, *({**whole, **each} for each in odd)]
-    found = kube_objects.entries({"spec": {"devices": listed}})
-    assert found == [Entry(Gpu("GPU-0", 0, 1 << 30), True)], "the others are left out"
+    assert kube_objects.entries({"spec": {"devices": listed}}) == [Entry(GPU, True)]

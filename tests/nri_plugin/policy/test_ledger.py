@@ -3,7 +3,7 @@ allocated, in any order of events."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -15,138 +15,120 @@ from nri_plugin.policy.model import Gpu, Pod, Share
 from nri_plugin.policy.refusals import Reason, Refusal
 
 A, B = Gpu("GPU-a", 0, 100), Gpu("GPU-b", 1, 7)
-GPUS = (A, B)
+WHOLE = {A.uuid: Part(100, 100), B.uuid: Part(7, 100)}
+HALF = {A.uuid: Part(50, 50)}
 
 
-def own(identity: str, memory: int, core: int, name: str = "main", uid: str = "uid-1") -> Hold:
+def own(identity: str, memory: int, core: int = 0, name: str = "main", uid: str = "uid") -> Hold:
     pod = Pod(uid, "team", f"pod-of-{uid}")
     return hold(identity, identity, False, pod, name, [Share(A.uuid, 0, memory, core)])
 
 
-WHOLE = {A.uuid: Part(100, 100), B.uuid: Part(7, 100)}
+def shared(identity: str, memory: int, name: str = "main", uid: str = "uid") -> Hold:
+    shares = [Share(A.uuid, 0, memory, 100, uncapped=True)]
+    return hold(identity, f"pod-{uid}", True, Pod(uid, "team", f"pod-of-{uid}"), name, shares)
+
+
+def total(holds: Iterable[Hold]) -> Mapping[str, Part]:
+    """The sum by GPU; holds of one key count once."""
+    found: dict[str, Part] = {}
+    for held in {one.key: one for one in holds}.values():
+        for uuid, part in held.parts.items():
+            found[uuid] = plus(found.get(uuid, NOTHING), part)
+    return found
 
 
 def plus(one: Part, other: Part) -> Part:
     return Part(one.memory_bytes + other.memory_bytes, one.core_percent + other.core_percent)
 
 
-def granted(ledger: Ledger) -> Mapping[str, Part]:
-    """Return the sum of all holds, by GPU."""
-    total: dict[str, Part] = {}
-    for held in {one.key: one for one in ledger.holds()}.values():
-        for uuid, part in held.parts.items():
-            total[uuid] = plus(total.get(uuid, NOTHING), part)
-    return total
-
-
 def take(ledger: Ledger, wanted: Hold, allocated: Mapping[str, Part] = WHOLE) -> Refusal | None:
-    return ledger.take(wanted, GPUS, allocated)
+    return ledger.take(wanted, (A, B), allocated)
 
 
-def shared(identity: str, memory: int, name: str, uid: str = "uid-1") -> Hold:
-    pod = Pod(uid, "team", f"pod-of-{uid}")
-    shares = [Share(A.uuid, 0, memory, 100, uncapped=True)]
-    return hold(identity, f"pod-{uid}", True, pod, name, shares)
+def taken(*holds: Hold, allocated: Mapping[str, Part] = WHOLE) -> Ledger:
+    ledger = Ledger()
+    for each in holds:
+        assert take(ledger, each, allocated) is None
+    return ledger
 
 
 def full(ledger: Ledger, wanted: Hold, allocated: Mapping[str, Part] = WHOLE) -> str:
     """The text of its refusal."""
     short = take(ledger, wanted, allocated)
     assert short is not None
+    assert short.reason is (Reason.GPU_FULL if allocated is WHOLE else Reason.ALLOCATION_FULL)
     return short.text
 
 
 def test_exactly_the_gpu_fits_and_not_one_more() -> None:
-    ledger = Ledger()
-    assert take(ledger, own("1", 60, 50, uid="x")) is None
-    assert take(ledger, own("2", 40, 50, uid="y")) is None
-    short = take(ledger, own("3", 1, 0, uid="z"))
-    assert short is not None and short.reason is Reason.GPU_FULL
-    assert short.text == (
+    ledger = taken(own("1", 60, 50, uid="x"), own("2", 40, 50, uid="y"))
+    assert full(ledger, own("3", 1, uid="z")) == (
         "GPU-a: insufficient free capacity: 1 bytes of memory requested, 0 of 100 free; the kubelet"
         " retries; granted: team/pod-of-x/main 60, team/pod-of-y/main 40"
     )
-    assert granted(ledger) == {A.uuid: Part(100, 100)}
+    assert total(ledger.holds()) == {A.uuid: Part(100, 100)}
 
 
 def test_compute_is_counted_too_unless_it_is_not_capped() -> None:
-    ledger = Ledger()
-    assert take(ledger, own("1", 1, 60, uid="x")) is None
-    assert "41 percent of compute requested, 40 of 100" in full(ledger, own("2", 1, 41, uid="y"))
-    for uid in "yz":
-        assert take(ledger, shared(uid, 1, "main", uid=uid)) is None
+    ledger = taken(own("1", 1, 60, uid="x"), shared("y", 1, uid="y"), shared("z", 1, uid="z"))
+    assert "41 percent of compute requested, 40 of 100" in full(ledger, own("2", 1, 41, uid="v"))
 
 
 def test_a_restarted_container_takes_its_predecessors_place() -> None:
-    ledger = Ledger()
-    assert take(ledger, own("1", 100, 100)) is None
-    assert take(ledger, own("1", 100, 100)) is None, "the same, asked again"
-    assert take(ledger, own("2", 100, 100)) is None
+    whole = own("1", 100, 100)
+    ledger = taken(whole, whole, own("2", 100, 100))
     assert [held.container_id for held in ledger.holds()] == ["2"]
-    assert take(ledger, own("3", 1, 0, name="side")) is not None
+    assert take(ledger, own("3", 1, name="side")) is not None
 
 
 def test_the_hold_of_a_container_in_creation_outlives_a_list_without_it() -> None:
-    ledger = Ledger()
-    for number in range(4):
-        assert take(ledger, own(str(number), 10, 0, uid=str(number))) is None
-    ledger.adopt([own("0", 10, 0, uid="0")], {"1", "2"})
+    zero, *others = [own(str(number), 10, uid=str(number)) for number in range(4)]
+    ledger = taken(zero, *others)
+    ledger.adopt([zero], {"1", "2"})
     assert {held.container_id for held in ledger.holds()} == {"0", "1", "2"}
 
 
 def test_the_refusal_names_the_largest_holders() -> None:
-    ledger = Ledger()
-    for number in range(10):
-        assert take(ledger, own(str(number), 10 - number % 2, 0, uid=str(number))) is None
-    text = full(ledger, own("x", 6, 0, uid="x"))
+    ledger = taken(*(own(str(n), 10 - n % 2, uid=str(n)) for n in range(10)))
+    text = full(ledger, own("x", 6, uid="x"))
     assert "6 bytes of memory requested, 5 of 100 free" in text
     assert "granted: team/pod-of-0/main 10, team/pod-of-2/main 10" in text
     assert text.endswith("team/pod-of-5/main 9, and 2 more")
 
 
-HALF = {A.uuid: Part(50, 50)}
-
-
 def test_a_pods_running_containers_do_not_exceed_its_allocation() -> None:
     """The GPU has free capacity; it was not allocated to the pod."""
-    ledger = Ledger()
-    assert take(ledger, own("1", 40, 10, "sidecar"), HALF) is None
-    assert take(ledger, own("2", 10, 40), HALF) is None
-    assert full(ledger, own("3", 1, 0, "debug"), HALF) == (
+    ledger = taken(own("1", 40, 10, "sidecar"), own("2", 10, 40), allocated=HALF)
+    assert full(ledger, own("3", 1, name="debug"), HALF) == (
         "annotation gpuslice.io/grants: containers.debug: invalid value 1 bytes of memory of GPU-a:"
         " must be at most 0, the free part of the pod's allocation of 50; the kubelet retries;"
-        " granted to running containers:"
-        " team/pod-of-uid-1/sidecar 40, team/pod-of-uid-1/main 10"
+        " granted to running containers: team/pod-of-uid/sidecar 40, team/pod-of-uid/main 10"
     )
     ledger.drop("1")
     text = full(ledger, own("3", 1, 11, "debug"), HALF)
     assert "11 percent of compute of GPU-a: must be at most 10" in text
-    assert take(ledger, own("4", 50, 0, uid="other"), HALF) is None, "another pod's is its own"
+    assert take(ledger, own("4", 50, uid="other"), HALF) is None, "another pod's is its own"
 
 
 def test_holds_that_the_model_does_not_make() -> None:
-    ledger = Ledger()
-    assert take(ledger, shared("1", 50, "main")) is None
-    assert take(ledger, shared("2", 1, "side")) is None
-    assert granted(ledger)[A.uuid].memory_bytes == 50, "the grant in force counts"
-    ledger = Ledger()
-    ledger.adopt([own("1", 80, 0, uid=""), own("2", 80, 0, uid="")], frozenset())
-    text = full(ledger, own("3", 1, 0, uid="z"))
-    assert "-60 of 100 free" in text, "what runs is adopted, whatever it is"
-    short = take(ledger, own("4", 51, 0), HALF)
-    assert short is not None and short.reason is Reason.ALLOCATION_FULL, "the pod's own comes first"
+    ledger = taken(shared("1", 50), shared("2", 1, "side"))
+    assert total(ledger.holds())[A.uuid].memory_bytes == 50, "the grant in force counts"
+    ledger.adopt([own("1", 80, uid=""), own("2", 80, uid="")], ())
+    assert "-60 of 100 free" in full(ledger, own("3", 1, uid="")), "what runs is adopted"
+    full(ledger, own("4", 51), HALF)  # the pod's own allocation comes first
 
 
 @dataclass
 class Running:
-    """A container of the model: its identity, its share, and whether it is still running."""
+    """A container of the model: its hold, and whether it is still running."""
 
     held: Hold
     alive: bool = True
 
-
-def _identity(one: Running) -> tuple[str, str]:
-    return one.held.pod_uid, one.held.container
+    @property
+    def identity(self) -> tuple[str, str]:
+        return self.held.pod_uid, self.held.container
 
 
 ALLOCATED: Mapping[str, Mapping[str, Part]] = {
@@ -156,8 +138,11 @@ ALLOCATED: Mapping[str, Mapping[str, Part]] = {
 }
 
 
-def exceeds(part: Part, most: Part) -> bool:
-    return part.memory_bytes > most.memory_bytes or part.core_percent > most.core_percent
+def exceeds(found: Mapping[str, Part], most: Mapping[str, Part]) -> bool:
+    return any(
+        part.memory_bytes > most[gpu].memory_bytes or part.core_percent > most[gpu].core_percent
+        for gpu, part in found.items()
+    )
 
 
 class Node(RuleBasedStateMachine):
@@ -170,19 +155,8 @@ class Node(RuleBasedStateMachine):
         self.running: list[Running] = []
         self.count = 0
 
-    def expected(
-        self, without: tuple[str, str] | None = None, uid: str | None = None
-    ) -> Mapping[str, Part]:
-        """Return what is expected of each GPU; of one pod, if `uid` is given."""
-        grants: dict[str, Hold] = {}
-        for one in self.running:
-            if uid in (None, one.held.pod_uid) and one.alive and _identity(one) != without:
-                grants.setdefault(one.held.key, one.held)
-        total: dict[str, Part] = {}
-        for held in grants.values():
-            for uuid, part in held.parts.items():
-                total[uuid] = plus(total.get(uuid, NOTHING), part)
-        return total
+    def alive(self, without: tuple[str, str] | None = None) -> list[Hold]:
+        return [one.held for one in self.running if one.alive and one.identity != without]
 
     @rule(
         uid=st.sampled_from(["x", "y", "z"]),
@@ -194,34 +168,27 @@ class Node(RuleBasedStateMachine):
     )
     def create(self, uid: str, name: str, both: bool, memory: int, core: int, undone: bool) -> None:
         self.count += 1
-        pod, identity = Pod(uid, "team", uid), str(self.count)
+        key = identity = str(self.count)
         shares = [Share(A.uuid, 0, memory, core)]
         if both:
             shares.append(Share(B.uuid, 1, memory % 7 + 1, core))
         # A pod never changes its kind; a shared pod's grant never changes.
         if uid == "z":
             shares, key = [Share(A.uuid, 0, 30, 30)], "pod-z"
-        else:
-            key = identity
         allocated = ALLOCATED[uid]
-        if any(exceeds(part, allocated[gpu]) for gpu, part in parts(shares).items()):
+        if exceeds(parts(shares), allocated):
             return  # the policy refuses it, whatever is running
-        wanted = hold(identity, key, uid == "z", pod, name, shares)
-        others = self.expected(without=(uid, name))
-        siblings = {
-            one.held.key for one in self.running if one.alive and _identity(one) != (uid, name)
-        }
-        of_pod = self.expected(without=(uid, name), uid=uid)
-        fits = key in siblings or not any(
-            exceeds(plus(total.get(gpu, NOTHING), part), most[gpu])
-            for gpu, part in wanted.parts.items()
-            for total, most in ((others, WHOLE), (of_pod, allocated))
+        wanted = hold(identity, key, uid == "z", Pod(uid, "team", uid), name, shares)
+        others = self.alive(without=(uid, name))
+        of_pod = [held for held in others if held.pod_uid == uid]
+        fits = key in {held.key for held in others} or not (
+            exceeds(total([*others, wanted]), WHOLE) or exceeds(total([*of_pod, wanted]), allocated)
         )
-        assert (self.ledger.take(wanted, GPUS, allocated) is None) == fits
+        assert (take(self.ledger, wanted, allocated) is None) == fits
         if not fits:
             return
         for one in self.running:
-            if _identity(one) == (uid, name):
+            if one.identity == (uid, name):
                 one.alive = False
         if undone:
             self.ledger.drop(identity)
@@ -244,16 +211,16 @@ class Node(RuleBasedStateMachine):
         """The agent by kill -9, or containerd: the runtime lists the running containers."""
         if killed:
             self.ledger = Ledger()
-        self.ledger.adopt([one.held for one in self.running if one.alive], ())
+        self.ledger.adopt(self.alive(), ())
 
     @invariant()
     def the_ledger_has_the_running_containers(self) -> None:
-        assert granted(self.ledger) == self.expected()
-        for gpu in GPUS:
-            assert not exceeds(granted(self.ledger).get(gpu.uuid, Part(0, 0)), WHOLE[gpu.uuid])
+        found = total(self.ledger.holds())
+        assert found == total(self.alive())
+        assert not exceeds(found, WHOLE)
         for uid, allocated in ALLOCATED.items():
-            held = self.expected(uid=uid)
-            assert not any(exceeds(part, allocated[gpu]) for gpu, part in held.items())
+            held = total(each for each in self.alive() if each.pod_uid == uid)
+            assert not exceeds(held, allocated)
 
 
 TestNode = Node.TestCase

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -12,58 +13,30 @@ from hypothesis import strategies as st
 
 from gpuslice.contract import names
 from nri_plugin.policy import plan as plans
-from nri_plugin.policy.model import (
-    CdiDevice,
-    Container,
-    Device,
-    Edits,
-    Mount,
-    Pod,
-    Share,
-    Specs,
-)
+from nri_plugin.policy.model import CdiDevice, Container, Device, Edits, Mount, Pod, Share, Specs
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refusal
-from tests.nri_plugin.policy.plan_scene import (
-    CORE,
-    GPUS,
-    HALF,
-    LABEL,
-    LDCACHE,
-    LIBCUDA,
-    MAIN,
-    MEMORY,
-    OTHER,
-    PATHS,
-    RATIO,
-    STORE,
-    A,
-    B,
-    adjusted,
-    decide,
-    device,
-    entry,
-    grant,
-    pod,
-    refused,
-)
+from tests.nri_plugin.policy import plan_scene as scene
+from tests.nri_plugin.policy.plan_scene import HALF, MAIN, OTHER, A, B, adjusted, entry, grant, pod
 from tests.support import GIB
+
+RUN, STORE = "/run/gpuslice", scene.STORE
+READ_ONLY = ("bind", "ro", "nosuid", "nodev")
 
 
 def test_the_plan_of_a_grant_exactly() -> None:
-    decision = decide(pod([HALF], {"main": [grant(A, 5 * GIB, 30)]}))
-    run, plain = "/run/gpuslice/c0ffee", ("nosuid", "nodev", "noexec")
-    assert decision == ContainerPlan(
+    own = f"{RUN}/c0ffee"
+    assert adjusted(pod([HALF], main=[grant(A, 5 * GIB, 30)])) == ContainerPlan(
         key="c0ffee",
         container="main",
         shares=(Share(A.uuid, 0, 5 * GIB, 30),),
         files={
-            "/.gpuslice": run,
-            "/.gpuslice/grant": f"{run}/grant",
+            "/.gpuslice": own,
+            "/.gpuslice/grant": f"{own}/grant",
             "/.gpuslice/libvgpu.so": STORE,
-            "/.gpuslice/region": f"{run}/region",
-            "/etc/ld.so.preload": f"{run}/preload",
-            "/etc/ld-nix.so.preload": f"{run}/preload-nix",
+            "/.gpuslice/region": f"{own}/region",
+            "/etc/ld.so.preload": f"{own}/preload",
+            "/etc/ld-nix.so.preload": f"{own}/preload-nix",
         },
         env=(
             ("NVIDIA_VISIBLE_DEVICES", A.uuid),
@@ -75,83 +48,76 @@ def test_the_plan_of_a_grant_exactly() -> None:
             ("NVIDIA_CTK", "x"),
         ),
         mounts=(
-            LIBCUDA,
-            Mount("/.gpuslice", run, ("bind", "ro", "nosuid", "nodev", "rprivate")),
-            Mount("/.gpuslice/libvgpu.so", STORE, ("bind", "ro", "nosuid", "nodev")),
-            Mount("/.gpuslice/region", f"{run}/region", ("bind", "rw", *plain)),
-            Mount("/etc/ld.so.preload", f"{run}/preload", ("bind", "ro", *plain)),
-            Mount("/etc/ld-nix.so.preload", f"{run}/preload-nix", ("bind", "ro", *plain)),
-            Mount("/usr/local/vgpu/libvgpu.so", STORE, ("bind", "ro", "nosuid", "nodev")),
+            scene.LIBCUDA,
+            Mount("/.gpuslice", own, (*READ_ONLY, "rprivate")),
+            Mount("/.gpuslice/libvgpu.so", STORE, READ_ONLY),
+            Mount(
+                "/.gpuslice/region", f"{own}/region", ("bind", "rw", "nosuid", "nodev", "noexec")
+            ),
+            Mount("/etc/ld.so.preload", f"{own}/preload", (*READ_ONLY, "noexec")),
+            Mount("/etc/ld-nix.so.preload", f"{own}/preload-nix", (*READ_ONLY, "noexec")),
+            Mount("/usr/local/vgpu/libvgpu.so", STORE, READ_ONLY),
         ),
         devices=(Device("/dev/nvidiactl", "c", 195, 255), Device("/dev/nvidia0", "c", 195, 0)),
-        hooks=(LDCACHE,),
+        hooks=(scene.LDCACHE,),
     )
 
 
 def test_without_grants_the_pods_containers_share_one_directory() -> None:
-    of = pod([HALF, OTHER])
-    first, second = adjusted(of), adjusted(of, replace(MAIN, id="other", name="sidecar"))
-    assert (first.key, first.shared) == ("pod-0f0f-11", True)
-    stored = plans.decode(plans.encode(first), "pod-0f0f-11", "main")
-    assert stored is not None and (stored.key, stored.files) == (first.key, first.files)
-    assert (
-        stored.preloads == first.preloads and first.preloads["/etc/ld.so.preload"] == "preload.main"
-    )
-    assert second.key == first.key
-    lists = [
-        {mount.destination: mount.source for mount in each.mounts}["/etc/ld.so.preload"]
-        for each in (first, second)
-    ]
-    assert lists == [f"/run/gpuslice/{first.key}/preload.{name}" for name in ("main", "sidecar")]
+    of, preload = pod([HALF, OTHER]), "/etc/ld.so.preload"
+    for container in (MAIN, replace(MAIN, id="other", name="sidecar")):
+        decision = adjusted(of, container)
+        assert (decision.key, decision.shared) == ("pod-0f0f-11", True)
+        assert decision.preloads[preload] == f"preload.{container.name}"
+        sources = {mount.destination: mount.source for mount in decision.mounts}
+        assert sources[preload] == f"{RUN}/pod-0f0f-11/preload.{container.name}"
+        stored = plans.decode(plans.encode(decision), "pod-0f0f-11", container.name)
+        assert stored is not None
+        assert (stored.key, stored.files) == (decision.key, decision.files)
+        assert stored.preloads == decision.preloads
     # Floor of the ratio; bytes unchanged; no gpu-core: all of it.
-    assert first.shares == (
-        Share(A.uuid, 0, 20 * GIB, 50),
-        Share(B.uuid, 1, 3 * GIB, 100, uncapped=True),
-    )
-    assert dict(first.env)["NVIDIA_VISIBLE_DEVICES"] == f"{A.uuid},{B.uuid}"
-    assert dict(first.env)["CUDA_DEVICE_MEMORY_LIMIT_1"] == str(3 * GIB)
-    assert [d.path for d in first.devices] == ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]
+    second = Share(B.uuid, 1, 3 * GIB, 100, uncapped=True)
+    assert decision.shares == (Share(A.uuid, 0, 20 * GIB, 50), second)
+    env = dict(decision.env)
+    assert env["NVIDIA_VISIBLE_DEVICES"] == f"{A.uuid},{B.uuid}"
+    assert env["CUDA_DEVICE_MEMORY_LIMIT_1"] == str(3 * GIB)
+    assert [d.path for d in decision.devices] == ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]
+    assert adjusted(pod([replace(OTHER, id=None)])).shares == (second,), "by its minor alone"
+    assert adjusted(pod([entry(memory=7, ratio=50)])).shares[0].memory_bytes == 7
 
 
 def test_the_environment_counts_gpus_as_the_driver_does() -> None:
-    decision = adjusted(pod([HALF, OTHER], {"main": [grant(B, 2 * GIB, 7), grant(A, GIB, 5)]}))
+    decision = adjusted(pod([HALF, OTHER], main=[grant(B, 2 * GIB, 7), grant(A, GIB, 5)]))
     assert [share.uuid for share in decision.shares] == [B.uuid, A.uuid]
     env = dict(decision.env)
     assert env["NVIDIA_VISIBLE_DEVICES"] == f"{A.uuid},{B.uuid}"
-    assert (env["CUDA_DEVICE_MEMORY_LIMIT_0"], env["CUDA_DEVICE_SM_LIMIT_0"]) == (str(GIB), "5")
-    assert (env["CUDA_DEVICE_MEMORY_LIMIT_1"], env["CUDA_DEVICE_SM_LIMIT_1"]) == (
-        str(2 * GIB),
-        "7",
-    )
+    for number, (memory_bytes, core) in enumerate(((GIB, "5"), (2 * GIB, "7"))):
+        assert env[f"CUDA_DEVICE_MEMORY_LIMIT_{number}"] == str(memory_bytes)
+        assert env[f"CUDA_DEVICE_SM_LIMIT_{number}"] == core
 
 
-def test_the_shares_of_an_allocation() -> None:
-    assert adjusted(pod([entry({MEMORY: 7, RATIO: 50})])).shares[0].memory_bytes == 7
-    by_minor = adjusted(pod([replace(OTHER, id=None)]))
-    assert by_minor.shares == (Share(B.uuid, 1, 3 * GIB, 100, uncapped=True),)
-    # An init container and a main one never run at once; the ledger counts those that do.
-    of = pod([HALF], {name: [grant(A, 20 * GIB, 0)] for name in ("fetch", "main")})
-    for name in ("fetch", "main"):
-        decision = adjusted(of, replace(MAIN, name=name))
-        assert decision.shares == (Share(A.uuid, 0, 20 * GIB, 0),)
-        written = {v for k, v in decision.env if k.startswith(names.ENV_CORE_LIMIT)}
-        assert written == {"1"}, "never as no limit"
-
-
-FORWARDERS = {soname: f"/store/{soname}" for soname in names.DRIVER_SONAMES}
-DRIVER_FILES = (
-    Mount("/usr/lib/x/libcuda.so.1", "/host/libcuda.so.1", ("bind", "ro")),
-    Mount("/usr/lib/x/libcuda.so.580.65.06", "/host/libcuda.so.580", ("bind", "ro")),
-    Mount("/usr/lib/x/libnvidia-ml.so.1", "/host/nvml", ("bind", "ro", "nosuid")),
-    Mount("/usr/lib/x/libcudadebugger.so.1", "/host/debugger", ("bind", "ro")),
-)
-STRICT_SPECS = Specs({A.uuid: device(A, common=Edits(mounts=DRIVER_FILES))})
+@pytest.mark.parametrize("name", ["fetch", "main"])
+def test_an_init_container_may_have_all_that_a_main_one_has(name: str) -> None:
+    """They never run at once; the ledger counts those that do."""
+    all_of_it = [grant(A, 20 * GIB, 0)]
+    decision = adjusted(pod([HALF], fetch=all_of_it, main=all_of_it), replace(MAIN, name=name))
+    assert decision.shares == (Share(A.uuid, 0, 20 * GIB, 0),)
+    limits = {value for key, value in decision.env if key.startswith(names.ENV_CORE_LIMIT)}
+    assert limits == {"1"}, "never as no limit"
 
 
 def test_strict_mode_puts_forwarders_in_the_drivers_place() -> None:
-    decision = adjusted(
-        pod([HALF]), specs=STRICT_SPECS, paths=replace(PATHS, forwarders=FORWARDERS)
-    )
+    files = {
+        "libcuda.so.1": "/host/libcuda.so.1",
+        "libcuda.so.580.65.06": "/host/libcuda.so.580",
+        "libnvidia-ml.so.1": "/host/nvml",
+        "libcudadebugger.so.1": "/host/debugger",
+    }
+    driver = tuple(Mount(f"/usr/lib/x/{name}", file, ("ro",)) for name, file in files.items())
+    specs = Specs({A.uuid: scene.device(A, common=Edits(mounts=driver))})
+    forwarders = {soname: f"/store/{soname}" for soname in names.DRIVER_SONAMES}
+    strict = replace(scene.PATHS, forwarders=forwarders)
+    decision = adjusted(pod([HALF]), specs=specs, paths=strict)
     sources = {mount.destination: mount.source for mount in decision.mounts}
     assert len(sources) == len(decision.mounts)
     assert {place: source for place, source in sources.items() if "lib/x" in place} == {
@@ -165,120 +131,93 @@ def test_strict_mode_puts_forwarders_in_the_drivers_place() -> None:
     assert decision.files["/usr/lib/x/libcuda.so.580.65.06"] == "/store/libcuda.so.1"
     assert decision.files["/.gpuslice/driver/libnvidia-ml.so.1"] == "/host/nvml"
     assert sources[names.CONTAINER_PRELOAD]  # beside the preload, not instead of it
-    order = [mount.destination for mount in decision.mounts]
+    order = list(sources)
     assert order.index(names.CONTAINER_DIR) < order.index("/.gpuslice/driver/libcuda.so.1")
-    plain = adjusted(pod([HALF]), specs=STRICT_SPECS).mounts
-    assert set(DRIVER_FILES) <= set(plain)
+    plain = adjusted(pod([HALF]), specs=specs).mounts
+    assert set(driver) <= set(plain)
     assert not [m for m in plain if m.destination.startswith("/.gpuslice/driver")]
     over = replace(MAIN, mounts=(Mount("/usr/lib/x", "/volume"),))
-    paths = replace(PATHS, forwarders=FORWARDERS)
-    refused(Reason.MOUNT_COLLISION, pod([HALF]), over, STRICT_SPECS, paths)
+    scene.refused(Reason.MOUNT_COLLISION, pod([HALF]), over, specs, strict)
 
 
 @pytest.mark.parametrize("destination", ["/usr/local", "/usr/local/vgpu", "/usr"])
 def test_the_visible_library_gives_way_to_a_volume(destination: str) -> None:
-    container = replace(MAIN, mounts=(Mount(destination, "/volume"),))
-    decision = adjusted(pod([HALF]), container)
+    decision = adjusted(pod([HALF]), replace(MAIN, mounts=(Mount(destination, "/volume"),)))
     places = {mount.destination for mount in decision.mounts}
     assert names.CONTAINER_LIBRARY_VISIBLE not in places
     assert names.CONTAINER_PRELOAD in places
 
 
-ENCODE = Mount("/usr/lib/libnvidia-encode.so.580", "/host/encode", ("bind", "ro"))
-RENDER = Device("/dev/dri/renderD128", "c", 226, 128)
-WHOLE_DRIVER = Specs(
-    {
-        A.uuid: CdiDevice(
-            A.uuid,
-            "/etc/cdi/nvidia.yaml",
-            Edits(devices=(Device("/dev/nvidia0", "c", 195, 0), RENDER)),
-            Edits(mounts=(LIBCUDA, ENCODE)),
-        )
-    }
-)
-
-
 def test_the_driver_is_held_to_what_the_operator_allows() -> None:
+    encode = Mount("/usr/lib/libnvidia-encode.so.580", "/host/encode", ("bind", "ro"))
+    nodes = (Device("/dev/nvidia0", "c", 195, 0), Device("/dev/dri/renderD128", "c", 226, 128))
+    common = Edits(mounts=(scene.LIBCUDA, encode))
+    specs = Specs({A.uuid: CdiDevice(A.uuid, "/etc/cdi/nvidia.yaml", Edits(devices=nodes), common)})
     asked = replace(MAIN, env=[f"{names.ENV_DRIVER_CAPABILITIES}=graphics,video"])
-    paths = replace(PATHS, capabilities={"graphics"})
-    decision = adjusted(pod([HALF]), asked, WHOLE_DRIVER, paths)
+    paths = replace(scene.PATHS, capabilities={"graphics"})
+    decision = adjusted(pod([HALF]), asked, specs, paths)
     assert dict(decision.env)[names.ENV_DRIVER_CAPABILITIES] == "compute,utility,graphics"
     assert decision.cut == ("video",)
     places = [each.destination for each in decision.mounts]
-    assert LIBCUDA.destination in places and ENCODE.destination not in places
-    assert [each.path for each in decision.devices] == ["/dev/nvidia0", RENDER.path]
+    assert scene.LIBCUDA.destination in places and encode.destination not in places
+    assert decision.devices == nodes
 
 
-QUANTITIES = st.one_of(
+UUIDS = [A.uuid, B.uuid, "GPU-x"]
+KEYS = [names.RESOURCE_MEMORY, names.RESOURCE_MEMORY_RATIO, names.RESOURCE_CORE]
+AMOUNTS = st.one_of(
     st.integers(0, 120),
     st.integers(0, 100 * GIB),
     st.sampled_from(["1Gi", "50", "500m", "-1", "x", "", None, True, 1.5, "1e30", "\u0661"]),
 )
-ENTRIES = st.lists(
-    st.fixed_dictionaries(
-        {"minor": st.one_of(st.integers(-1, 3), st.just("0"))},
-        optional={
-            "id": st.sampled_from([A.uuid, B.uuid, "", "GPU-x", 5]),
-            "resources": st.dictionaries(
-                st.sampled_from([MEMORY, RATIO, CORE, "kubernetes.io/gpu-memory", "x"]), QUANTITIES
-            ),
-        },
-    ),
-    max_size=3,
+RESOURCES = st.dictionaries(st.sampled_from([*KEYS, "kubernetes.io/gpu-memory", "x"]), AMOUNTS)
+ENTRY = st.fixed_dictionaries(
+    {"minor": st.one_of(st.integers(-1, 3), st.just("0"))},
+    optional={"id": st.sampled_from([*UUIDS, "", 5]), "resources": RESOURCES},
 )
-LISTED = st.lists(
-    st.fixed_dictionaries(
-        {
-            "id": st.sampled_from([A.uuid, B.uuid, "GPU-x"]),
-            "minor": st.integers(0, 2),
-            "memory": st.integers(-1, 90 * GIB),
-            "core": st.integers(-1, 120),
-        }
-    ),
-    max_size=2,
+GRANT = st.fixed_dictionaries(
+    {
+        "id": st.sampled_from(UUIDS),
+        "minor": st.integers(0, 2),
+        "memory": st.integers(-1, 90 * GIB),
+        "core": st.integers(-1, 120),
+    }
 )
 
 
 @given(
-    st.one_of(st.none(), ENTRIES, st.text()),
-    st.one_of(st.none(), st.dictionaries(st.sampled_from(["main", "side"]), LISTED)),
-    st.sampled_from([{}, LABEL, {names.LABEL_ISOLATION_PROVIDER: "mig"}]),
+    st.one_of(st.none(), st.lists(ENTRY, max_size=3), st.text()),
+    st.none() | st.dictionaries(st.sampled_from(["main", "side"]), st.lists(GRANT, max_size=2)),
+    st.sampled_from([{}, scene.LABEL, {names.LABEL_ISOLATION_PROVIDER: "mig"}]),
 )
-def test_never_more_than_the_gpu(
-    entries: object, granted: object, labels: Mapping[str, str]
-) -> None:
+def test_never_more_than_a_gpu(entries: object, granted: object, labels: Mapping[str, str]) -> None:
     annotations = {}
     if entries is not None:
         text = entries if isinstance(entries, str) else json.dumps({"gpu": entries})
         annotations[names.ANNOTATION_DEVICE_ALLOCATED] = text
     if granted is not None:
         annotations[names.ANNOTATION_GRANTS] = json.dumps({"v": 1, "containers": granted})
-    of = Pod("uid", "ns", "pod", labels, annotations)
-    total: dict[str, tuple[int, int]] = {}
+    memory_bytes, core_percent = Counter[str](), Counter[str]()
     counted: set[str] = set()
     for name in ("main", "side"):
-        decision = decide(of, Container(f"id-{name}", name))
+        of = Pod("uid", "ns", "pod", labels, annotations)
+        decision = scene.decide(of, Container(f"id-{name}", name))
         if isinstance(decision, Refusal):
             assert decision.text
-            continue
-        if decision is None:
+        elif decision is None:
             assert labels.get(names.LABEL_ISOLATION_PROVIDER) != "hami-core"
-            continue
-        if decision.key is None:
+        elif decision.key is None:
             assert dict(decision.env)["NVIDIA_VISIBLE_DEVICES"] == "void"
             assert not decision.devices
-            continue
-        if decision.key in counted:
-            continue
-        counted.add(decision.key)
-        assert decision.shares
-        for share in decision.shares:
-            memory, core = total.get(share.uuid, (0, 0))
-            total[share.uuid] = (memory + share.memory_bytes, core + share.core_percent)
-    for gpu in GPUS:
-        memory, core = total.get(gpu.uuid, (0, 0))
-        assert memory <= gpu.memory_bytes
-        assert core <= 100
+        elif decision.key not in counted:
+            counted.add(decision.key)
+            assert decision.shares
+            for share in decision.shares:
+                memory_bytes[share.uuid] += share.memory_bytes
+                core_percent[share.uuid] += share.core_percent
+    for gpu in (A, B):
+        assert memory_bytes[gpu.uuid] <= gpu.memory_bytes
+        assert core_percent[gpu.uuid] <= 100
 
 
 @pytest.mark.parametrize(

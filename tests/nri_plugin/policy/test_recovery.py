@@ -6,129 +6,102 @@ from dataclasses import replace
 
 import pytest
 
-from gpuslice.contract import allocation, grant_file, grants, names
-from gpuslice.contract.allocation import Allocation, DeviceEntry
-from gpuslice.contract.grants import GpuGrant
+from gpuslice.contract import grant_file, names
 from nri_plugin.policy import annotation_claims
 from nri_plugin.policy.ledger import Part
 from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.recovery import Running, Stray, Survey, survey
-
-GPU = Gpu("GPU-a", 0, 1000)
-
-
-def allocated(core: int | None = 50, minor: int = 0, uuid: str | None = GPU.uuid) -> str:
-    resources = {names.RESOURCE_MEMORY: 400}
-    if core is not None:
-        resources[names.RESOURCE_CORE] = core
-    return allocation.encode(Allocation({"gpu": [DeviceEntry(minor, resources, uuid)]}))
-
-
-def pod(text: str, granted: bool = True) -> Pod:
-    annotations = {names.ANNOTATION_DEVICE_ALLOCATED: text}
-    if granted:
-        annotations[names.ANNOTATION_GRANTS] = grants.encode(
-            {"main": [GpuGrant(GPU.uuid, 0, 300, 40)]}
-        )
-    return Pod("u1", "team", "train", {}, annotations)
-
+from tests.nri_plugin.policy.plan_scene import A, B, entry, grant, pod
 
 ABSENT = Pod("u2", "team", "web")
-MAIN = Running("c1", "main", pod(allocated()), "c1")
-IN_FORCE = grant_file.Grant(7, (grant_file.Gpu(GPU.uuid, 299, 39, 0),))
+GRANTED = [grant(A, 300, 40)]
+MAIN = Running("c1", "main", pod([entry(memory=400, core=50)], main=GRANTED), "c1")
+UNREADABLE = replace(MAIN, pod=pod(allocated="{", main=GRANTED))
+IN_FORCE = grant_file.Grant(7, (grant_file.Gpu(A.uuid, 299, 39, 0),))
 
 
-def look(*running: Running, in_force: bool = True, gpus: tuple[Gpu, ...] = (GPU,)) -> Survey:
+def look(*running: Running, in_force: bool = True, gpus: tuple[Gpu, ...] = (A,)) -> Survey:
     keys = {one.key for one in running if one.key is not None} if in_force else set()
     return survey(running, dict.fromkeys(keys, IN_FORCE), gpus, annotation_claims)
 
 
+def holders(*running: Running) -> list[str]:
+    return [held.container_id for held in look(*running).holds]
+
+
 def test_what_is_in_force_outranks_the_annotation() -> None:
     found = look(MAIN)
-    assert found.users == {"c1": {"c1"}}
-    assert [held.parts for held in found.holds] == [{GPU.uuid: Part(299, 39)}]
-    assert (found.holds[0].container_key, found.holds[0].pod_uid) == ("team/train/main", "u1")
-    assert found.strays == []
+    assert (found.users, found.strays) == ({"c1": {"c1"}}, [])
+    (held,) = found.holds
+    assert held.parts == {A.uuid: Part(299, 39)}
+    assert (held.container_key, held.pod_uid) == ("team/train/main", MAIN.pod.uid)
     found = look(replace(MAIN, stopped=True))
     assert (found.users, found.holds, found.strays) == ({"c1": {"c1"}}, [], [])
 
 
 def test_without_files_the_hold_is_that_of_the_annotation() -> None:
-    found = look(MAIN, in_force=False)
-    assert [held.parts for held in found.holds] == [{GPU.uuid: Part(300, 40)}]
-    assert found.strays == [(Stray.FILES_LOST, MAIN)]
-    lost = replace(MAIN, pod=pod("{"))
-    found = look(lost, in_force=False)
-    assert [dict(held.parts) for held in found.holds] == [{}]
-    assert found.strays == [(Stray.FILES_LOST, lost)]
+    for lost, parts in ((MAIN, {A.uuid: Part(300, 40)}), (UNREADABLE, {})):
+        found = look(lost, in_force=False)
+        assert [held.parts for held in found.holds] == [parts]
+        assert found.strays == [(Stray.FILES_LOST, lost)]
 
 
 @pytest.mark.parametrize(
-    ("text", "percent"),
+    ("of", "percent"),
     [
-        (allocated(None), 0),
-        (allocated(None, uuid=None), 0),
-        (allocated(50), 39),
-        (allocated(None, minor=1), 39),
-        (allocated(None, uuid="GPU-b"), 39),
-        ("{", 39),
+        (pod([entry(memory=400)]), 0),
+        (pod([entry(None, memory=400)]), 0),
+        (pod([entry(memory=400, core=50)]), 39),
+        (pod([entry(minor=1, memory=400)]), 39),
+        (pod([entry(B.uuid, memory=400)]), 39),
+        (pod(allocated="{"), 39),
     ],
 )
-def test_a_shared_grant_without_a_cap_holds_no_compute(text: str, percent: int) -> None:
+def test_a_shared_grant_without_a_cap_holds_no_compute(of: Pod, percent: int) -> None:
     """Also if the driver, and so the GPUs, came late."""
-    of = pod(text, granted=False)
     one = Running("c1", "main", of, "pod-u1")
-    found = look(one, Running("c2", "side", of, "pod-u1"), gpus=())
+    found = look(one, replace(one, id="c2", name="side"), gpus=())
     assert found.users == {"pod-u1": {"c1", "c2"}}
     assert [held.container_key for held in found.holds] == ["team/train"] * 2
-    assert [held.parts for held in found.holds] == [{GPU.uuid: Part(299, percent)}] * 2
+    assert [held.parts for held in found.holds] == [{A.uuid: Part(299, percent)}] * 2
 
 
 def test_a_created_container_holds_nothing_once_its_successor_runs() -> None:
     """The runtime was killed between its creation and its start: it stays listed as created, and
     the kubelet has made another."""
-    never = replace(MAIN, waiting=True)
-    successor = replace(MAIN, id="c2", key="c2")
-    assert [held.container_id for held in look(never, successor).holds] == ["c2"]
-    assert [held.container_id for held in look(successor, never).holds] == ["c2"]
+    never, successor = replace(MAIN, waiting=True), replace(MAIN, id="c2", key="c2")
+    assert holders(never, successor) == holders(successor, never) == ["c2"]
     assert look(never, successor).users == {"c1": {"c1"}, "c2": {"c2"}}
-
-
-def test_a_created_container_without_successor_holds_its_share() -> None:
-    waiting = replace(MAIN, waiting=True)
-    second = replace(MAIN, id="c2", key="c2")
+    assert holders(never, replace(successor, stopped=True)) == ["c1"]
     nameless = replace(MAIN.pod, uid="")  # a container of an unknown pod has no counterpart
     for one, other in (
-        (waiting, replace(second, waiting=True)),
-        (waiting, replace(second, name="side")),
-        (waiting, replace(second, pod=replace(MAIN.pod, uid="u3"))),
-        (replace(waiting, pod=nameless), replace(second, pod=nameless)),
+        (never, replace(successor, waiting=True)),
+        (never, replace(successor, name="side")),
+        (never, replace(successor, pod=replace(MAIN.pod, uid="u3"))),
+        (replace(never, pod=nameless), replace(successor, pod=nameless)),
     ):
-        assert len(look(one, other).holds) == 2
-    exited = replace(MAIN, id="c2", key="c2", stopped=True)
-    assert [held.container_id for held in look(waiting, exited).holds] == ["c1"]
+        assert holders(one, other) == ["c1", "c2"]
 
 
 def test_a_granted_container_without_adjustment_is_reported() -> None:
-    missed = replace(MAIN, key=None)
+    missed, unreadable = replace(MAIN, key=None), replace(UNREADABLE, key=None)
     assert look(missed).strays == [(Stray.NOT_ADJUSTED, missed)]
     (held,) = look(missed).holds
-    assert (held.adjusted, held.parts) == (False, {GPU.uuid: Part(300, 40)}), "it is not free"
-    unreadable = replace(missed, pod=pod("{"))
+    assert (held.adjusted, held.parts) == (False, {A.uuid: Part(300, 40)}), "it is not free"
     assert look(unreadable).strays == [(Stray.NOT_ADJUSTED, unreadable)]
     assert look(unreadable).holds == []
-    assert look(replace(missed, name="sidecar")).strays == []
-    assert look(replace(missed, pod=ABSENT)).strays == []
+    for without in (replace(missed, name="sidecar"), replace(missed, pod=ABSENT)):
+        assert look(without).strays == []
 
 
 def test_a_gpu_of_another_plugin_is_reported() -> None:
     theirs = Running("c1", "main", ABSENT, None, nodes=["/dev/nvidia0"])
     assert look(theirs).strays == [(Stray.FOREIGN_GPU, theirs)]
     agent = replace(theirs, pod=replace(ABSENT, namespace=names.NAMESPACE))
-    assert look(agent).strays == []
-    assert look(replace(MAIN, nodes=["/dev/nvidia0"])).strays == []
+    for ours in (agent, replace(MAIN, nodes=theirs.nodes)):
+        assert look(ours).strays == []
     # Our device plugin gave it. The kubelet's record has the UID alone, as of an init container.
-    for whole in (f"{ABSENT.namespace}/{ABSENT.name}", ABSENT.uid):
+    for whole in ("team/web", ABSENT.uid):
         assert survey([theirs], {}, [], annotation_claims, {whole}).strays == []
 
 

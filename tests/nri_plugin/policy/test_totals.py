@@ -9,19 +9,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.contract import allocation, names
+from gpuslice.contract import names
 from gpuslice.contract.dialects import NODE_RESOURCES, VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
 from nri_plugin.policy import ledger
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Gpu, Pod, Share
-from nri_plugin.policy.totals import (
-    Entry,
-    entries,
-    failed_gpu_notices,
-    granted_gpus,
-    totals,
-)
+from nri_plugin.policy.totals import Entry, entries, failed_gpu_notices, granted_gpus, totals
+from tests.nri_plugin.policy.plan_scene import entry
 from tests.support import GIB
 
 UUIDS = st.sampled_from([f"GPU-{n}" for n in range(5)])
@@ -54,28 +49,23 @@ def test_the_totals(
 ) -> None:
     granted = {gpu.uuid for gpu in held_gpus}
     listed = [
-        replace(entry, mode=Mode.EXCLUDED if entry.gpu.uuid in excluded else Mode.SHARED)
-        for entry in entries(seen, before, granted, held_gpus)
+        replace(each, mode=Mode.EXCLUDED if each.gpu.uuid in excluded else Mode.SHARED)
+        for each in entries(seen, before, granted, held_gpus)
     ]
     found = totals(listed, granted, requested, NODE_RESOURCES)
     assert set(found) == set(NODE_RESOURCES)
-    for key, amount in requested.items():
-        assert found[key] >= amount
     healthy = {c.uuid: c.memory_bytes for c in seen if not c.problem}
-    usable = {uuid: size for uuid, size in healthy.items() if uuid not in excluded}
     known = {e.gpu.uuid: e.gpu.memory_bytes for e in before}
-    held = {c.uuid: max(c.memory_bytes, known.get(c.uuid, 0)) for c in held_gpus} | {
-        uuid: size for uuid, size in healthy.items() if uuid in granted
+    held = {c.uuid: max(c.memory_bytes, known.get(c.uuid, 0)) for c in held_gpus}
+    counted = {uuid: size for uuid, size in healthy.items() if uuid not in excluded} | held
+    counted |= {uuid: size for uuid, size in healthy.items() if uuid in granted}
+    expected = {
+        names.RESOURCE_MEMORY: sum(counted.values()),
+        VOLCANO_MEMORY: sum(size >> 20 for size in counted.values()),
+        VOLCANO_NUMBER: len(counted),
     }
-    counted = usable | held
-    assert found[names.RESOURCE_CORE] == max(
-        100 * len(counted), requested.get(names.RESOURCE_CORE, 0)
-    )
-    memory = max(sum(counted.values()), requested.get(names.RESOURCE_MEMORY, 0))
-    assert found[names.RESOURCE_MEMORY] == memory
-    memory_mib = sum(size >> 20 for size in counted.values())
-    assert found[VOLCANO_MEMORY] == max(memory_mib, requested.get(VOLCANO_MEMORY, 0))
-    assert found[VOLCANO_NUMBER] == max(len(counted), requested.get(VOLCANO_NUMBER, 0))
+    for key, amount in found.items():
+        assert amount == max(expected.get(key, 100 * len(counted)), requested.get(key, 0))
 
 
 def test_the_totals_of_volcanos_guide() -> None:
@@ -97,15 +87,13 @@ def test_what_the_device_lists(
     assert {u for u, e in by_uuid.items() if e.healthy} == {c.uuid for c in seen if not c.problem}
     # A holder of a share of a GPU that was listed, or that it reports, finds the GPU listed.
     assert granted & {entry.gpu.uuid for entry in before} <= by_uuid.keys()
-    assert {gpu.uuid for gpu in held_gpus} <= by_uuid.keys()
     for gpu in held_gpus:
         entry = by_uuid[gpu.uuid]
         assert entry.healthy or entry.gpu.memory_bytes >= gpu.memory_bytes
     assert by_uuid.keys() <= granted | {gpu.uuid for gpu in seen}
     assert all(entry.gpu.memory_bytes for entry in listed)
     assert [e.gpu.minor for e in listed] == sorted(e.gpu.minor for e in listed)
-    # A second evaluation gives the same.
-    assert entries(seen, listed, granted, held_gpus) == listed
+    assert entries(seen, listed, granted, held_gpus) == listed, "a second evaluation"
 
 
 def test_a_gpu_that_is_no_more_takes_no_place_in_the_list() -> None:
@@ -118,34 +106,27 @@ def test_a_gpu_that_is_no_more_takes_no_place_in_the_list() -> None:
 
 
 def test_a_gpu_that_fails_counts_while_it_is_granted() -> None:
-    good, bad = Gpu("GPU-0", 0, 10 * GIB), Gpu("GPU-1", 1, 10 * GIB)
+    size = 10 * GIB
+    good, bad = Gpu("GPU-0", 0, size), Gpu("GPU-1", 1, size)
     before = [Entry(good, healthy=True), Entry(bad, healthy=True)]
-    lost = Gpu("GPU-1", 1, 0, problem="GPU is lost")
     for granted, gpus_counted in ((frozenset({"GPU-1"}), 2), (frozenset[str](), 1)):
-        listed = entries([good, lost], before, granted)
-        assert [(e.gpu.memory_bytes, e.healthy) for e in listed] == [
-            (10 * GIB, True),
-            (10 * GIB, False),
-        ]
+        listed = entries([good, replace(LOST, minor=1)], before, granted)
+        assert [(e.gpu.memory_bytes, e.healthy) for e in listed] == [(size, True), (size, False)]
         found = totals(listed, granted, {})
         assert found[names.RESOURCE_GPU] == 100 * gpus_counted
-        assert found[names.RESOURCE_MEMORY] == 10 * GIB * gpus_counted
+        assert found[names.RESOURCE_MEMORY] == size * gpus_counted
 
 
 def hold(key: str, *shares: Share) -> Hold:
     return ledger.hold(f"c-{key}", key, False, Pod("a", "team", "train"), "main", shares)
 
 
-def entry(uuid: str | None, minor: int, memory_bytes: int | None = None) -> allocation.DeviceEntry:
-    amount = {} if memory_bytes is None else {names.RESOURCE_MEMORY: memory_bytes}
-    return allocation.DeviceEntry(minor, {names.RESOURCE_CORE: 10, **amount}, uuid)
-
-
 ZERO, ONE = Share("GPU-0", 3, GIB, 10), Share("GPU-1", 4, GIB, 10)
+LOST = Gpu("GPU-1", 4, 0, problem="GPU is lost")
 
 
 def test_the_granted_gpus_are_derived_from_their_grants() -> None:
-    allocated = {"b": [entry("GPU-0", 3, 2 * GIB)], "c": [entry("GPU-2", 5, GIB)]}
+    allocated = {"b": [entry("GPU-0", 3, memory=2 * GIB)], "c": [entry("GPU-2", 5, memory=GIB)]}
     assert granted_gpus([hold("x", ZERO, ONE)], allocated) == [
         Gpu("GPU-0", 3, 3 * GIB),
         Gpu("GPU-1", 4, GIB),
@@ -153,7 +134,7 @@ def test_the_granted_gpus_are_derived_from_their_grants() -> None:
     ]
     # A pod's containers hold a part of its grant.
     for granted_gib in (2, 3):
-        allocated = {"a": [entry("GPU-0", 3, granted_gib * GIB)]}
+        allocated = {"a": [entry("GPU-0", 3, memory=granted_gib * GIB)]}
         found = granted_gpus([hold("x", ZERO), hold("y", ZERO)], allocated)
         assert found == [Gpu("GPU-0", 3, granted_gib * GIB)]
     shared = hold("pod-a", ZERO)
@@ -162,18 +143,17 @@ def test_the_granted_gpus_are_derived_from_their_grants() -> None:
 
 def test_the_holds_complete_an_incomplete_annotation() -> None:
     held = hold("x", ZERO)
-    for partial in (entry(None, 3, GIB), entry("GPU-0", 3)):
+    for partial in (entry(None, 3, memory=GIB), entry("GPU-0", 3, core=10)):
         assert granted_gpus([held], {"a": [partial]}) == [Gpu("GPU-0", 3, GIB)]
         assert granted_gpus([], {"a": [partial]}) == []
     assert granted_gpus([replace(held, minors={})], {}) == []
 
 
 def test_pods_with_a_share_of_a_failed_gpu_get_a_notice() -> None:
-    good, bad = Gpu("GPU-0", 3, GIB), Gpu("GPU-1", 4, 0, problem="GPU is lost")
-    holds = [hold("x", ZERO, ONE), hold("y", ZERO)]
-    (notice,) = failed_gpu_notices(holds, [good, bad])
+    good, holds = Gpu("GPU-0", 3, GIB), [hold("x", ZERO, ONE), hold("y", ZERO)]
+    (notice,) = failed_gpu_notices(holds, [good, LOST])
     assert (notice.pod.uid, notice.reason) == ("a", names.EVENT_GPU_FAILED)
     assert "GPU-1, used by team/train/main, is unhealthy: GPU is lost" in notice.text
     (notice,) = failed_gpu_notices([hold("x", ONE)], [good])
     assert "is unhealthy: NVML does not list it" in notice.text
-    assert not list(failed_gpu_notices(holds, [good, replace(bad, problem="")]))
+    assert not list(failed_gpu_notices(holds, [good, replace(LOST, problem="")]))

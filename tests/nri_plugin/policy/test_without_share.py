@@ -14,20 +14,12 @@ from nri_plugin.policy.bystanders import Gpus, Situation, gpus
 from nri_plugin.policy.model import Container, Device, Mount, Pod, Specs
 from nri_plugin.policy.nvidia import Toolkit
 from nri_plugin.policy.plan import ContainerPlan
-from tests.nri_plugin.policy.plan_scene import (
-    FAILED,
-    HALF,
-    MAIN,
-    MEMORY,
-    SIDE,
-    A,
-    adjusted,
-    decide,
-    entry,
-    grant,
-    pod,
-)
+from tests.nri_plugin.policy.plan_scene import FAILED, HALF, SIDE, A, decide, entry, grant, pod
 from tests.support import GIB
+
+ANOTHER = {names.LABEL_ISOLATION_PROVIDER: "another"}
+OF_MAIN = pod([HALF], main=[grant(A)])
+NVIDIA = Device("/dev/nvidia0", "c", 195, 0)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +31,7 @@ from tests.support import GIB
         pod(allocated='{"rdma":[{"minor":0,"resources":null}]}', labels={}),
         pod(allocated='{"rdma":{"of":"tomorrow"}}', labels={}),
         pod(allocated='{"gpu":null,"rdma":[{"minor":0}]}', labels={}),
-        pod(labels={names.LABEL_ISOLATION_PROVIDER: "another"}),
+        pod(labels=ANOTHER),
     ],
 )
 def test_untouched(of: Pod) -> None:
@@ -47,12 +39,13 @@ def test_untouched(of: Pod) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "", "null"])
-@pytest.mark.parametrize("labels", [{}, {names.LABEL_ISOLATION_PROVIDER: "another"}])
+@pytest.mark.parametrize("labels", [{}, ANOTHER])
 def test_an_unreadable_allocation_of_a_pod_that_requests_no_share_is_no_gpu(
     text: str, labels: dict[str, str]
 ) -> None:
     of = pod(allocated=text, labels=labels)
-    decision = adjusted(of)
+    decision = decide(of)
+    assert isinstance(decision, ContainerPlan)
     assert dict(decision.env) == {names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE}
     assert not decision.devices and not decision.mounts
     assert decision.warning.startswith(f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: ")
@@ -60,52 +53,48 @@ def test_an_unreadable_allocation_of_a_pod_that_requests_no_share_is_no_gpu(
     assert not annotation_claims.has_shares(of)
 
 
-def test_which_pods_may_claim_a_gpu() -> None:
-    def may_claim(of: Pod) -> bool:
-        return annotation_claims.may_claim(of.labels, of.annotations)
+@pytest.mark.parametrize(
+    ("of", "may_claim"),
+    [
+        (pod(labels={"app": "web"}), False),
+        (pod(), True),
+        (pod([HALF], labels={}), True),
+        (pod(granted="", labels={}), True),
+    ],
+)
+def test_which_pods_may_claim_a_gpu(of: Pod, may_claim: bool) -> None:
+    assert annotation_claims.may_claim(of.labels, of.annotations) is may_claim
 
-    assert not may_claim(pod(labels={"app": "web"}))
-    assert may_claim(pod())
-    assert may_claim(pod([HALF], labels={}))
-    assert may_claim(pod(granted_text="", labels={}))
 
-
+HOST_VOLUMES = (Mount("/host", "/"), Mount("/x", "/run/gpuslice"))
 RESTLESS: Mapping[str, tuple[Pod, Container]] = {
-    "a GPU that failed": (pod([entry({MEMORY: 1}, "GPU-failed", 9)], {"main": [FAILED]}), SIDE),
-    "a GPU without a spec": (pod([HALF], {"main": [grant(A, 1)]}), SIDE),
-    "a grant that is too much": (pod([HALF], {"main": [grant(A, 41 * GIB)]}), SIDE),
-    "a variable twice": (
-        pod([HALF], {"main": [grant(A, 1)]}),
-        replace(SIDE, env=("NVIDIA_VISIBLE_DEVICES=all",) * 2),
-    ),
-    "the host's files": (
-        pod([HALF], {"main": [grant(A, 1)]}),
-        replace(SIDE, mounts=(Mount("/host", "/"), Mount("/x", "/run/gpuslice"))),
-    ),
-    "every device": (pod([HALF], {"main": [grant(A, 1)]}), replace(SIDE, privileged=True)),
+    "a GPU that failed": (pod([entry(FAILED.uuid, 9, memory=1)], main=[grant(FAILED)]), SIDE),
+    "a GPU without a spec": (OF_MAIN, SIDE),
+    "a grant that is too much": (pod([HALF], main=[grant(A, 41 * GIB)]), SIDE),
+    "a variable twice": (OF_MAIN, replace(SIDE, env=("NVIDIA_VISIBLE_DEVICES=all",) * 2)),
+    "the host's files": (OF_MAIN, replace(SIDE, mounts=HOST_VOLUMES)),
+    "every device": (OF_MAIN, replace(SIDE, privileged=True)),
 }
 
 
-@pytest.mark.parametrize("case", RESTLESS)
-def test_a_container_without_a_grant_starts_without_a_gpu(case: str) -> None:
-    of, container = RESTLESS[case]
+@pytest.mark.parametrize(("of", "container"), RESTLESS.values(), ids=RESTLESS)
+def test_a_container_without_a_grant_starts_without_a_gpu(of: Pod, container: Container) -> None:
     decision = decide(of, container, specs=Specs())
     assert decision == ContainerPlan((("NVIDIA_VISIBLE_DEVICES", "void"),), container="side")
 
 
 def test_a_plan_without_a_gpu_warns_with_the_reason() -> None:
     naming = replace(SIDE, env=("NVIDIA_VISIBLE_DEVICES=0",))
-    for of, container, why in (
-        (pod([HALF], {"main": [grant(A, 1)]}), naming, "NVIDIA_VISIBLE_DEVICES='0' names GPUs"),
-        (pod(), MAIN, "has no GPU allocation"),
-        (pod(allocated='{"rdma":[]}'), MAIN, "has no GPU allocation"),
+    for of, why in (
+        (OF_MAIN, "NVIDIA_VISIBLE_DEVICES='0' names GPUs"),
+        (pod(), "has no GPU allocation"),
+        (pod(allocated='{"rdma":[]}'), "has no GPU allocation"),
     ):
-        decision = decide(of, container)
+        decision = decide(of, naming)
         assert isinstance(decision, ContainerPlan) and decision.key is None
         assert why in decision.warning
-
-    has = replace(SIDE, devices=(Device("/dev/nvidia0", "c", 195, 0),))
-    assert decide(pod([HALF], {"main": [grant(A, 1)]}), has) is None, "a device plugin gave it"
+    has = replace(SIDE, devices=(NVIDIA,))
+    assert decide(OF_MAIN, has) is None, "a device plugin gave it"
 
 
 # --- which keep the GPUs that NVIDIA's runtime gives them
@@ -114,8 +103,6 @@ def test_a_plan_without_a_gpu_warns_with_the_reason() -> None:
 WEB = Pod("u1", "team", "web")
 ALL = Container("c1", "main", ("PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"))
 HERE = Situation(Toolkit(), True, frozenset(), ("/var/lib/kubelet", "/data/kubelet"))
-REQUEST = Mount("/var/run/nvidia-container-devices/all", "/dev/null")
-OF_WEB = "/var/lib/kubelet/pods/u1/volumes/kubernetes.io~empty-dir/data"
 
 
 @pytest.mark.parametrize(
@@ -138,39 +125,34 @@ def test_what_the_variables_request(env: list[str], found: Gpus) -> None:
     assert gpus(WEB, replace(ALL, env=env), HERE) is found
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"privileged": True},
-        {"devices": (Device("/dev/nvidia0", "c", 195, 0),)},
-        {"cdi_names": ("k8s.device-plugin.nvidia.com/gpu=GPU-1",)},
-        {"mounts": (Mount("/pr", "/var/lib/kubelet/pod-resources"),)},
-        {"mounts": (Mount("/dp", "/var/lib/kubelet/device-plugins/"),)},
-        {"mounts": (Mount("/kubelet", "/var/lib/kubelet"),)},
-        {"mounts": (Mount("/pr", "/data/kubelet/pod-resources"),)},
-    ],
-    ids=["privileged", "device", "cdi", "pod-resources", "device-plugins", "kubelet", "moved"],
-)
-def test_a_container_that_manages_gpus_or_was_given_one_keeps_them(
-    changes: dict[str, object],
-) -> None:
-    assert gpus(WEB, replace(ALL, **changes), HERE) is Gpus.UNLIMITED  # type: ignore[arg-type]
+def mounting(source: str, **more: str) -> Container:
+    return replace(ALL, mounts=(Mount("/x", source, **more),))
 
 
-def test_volumes_of_pods_are_no_sign_of_it() -> None:
-    mounts = (
-        Mount("/data", OF_WEB),
-        Mount("/other", "/var/lib/kubelet2"),
-        Mount("/config", "/data/kubelet/pods/u1/volumes/kubernetes.io~configmap/config"),
-        Mount("/tmp", "tmpfs", type="tmpfs"),
-    )
-    container = replace(ALL, mounts=mounts, cdi_names=("acme.com/nic=0",))
-    assert gpus(WEB, container, HERE) is Gpus.OVERRIDDEN
+KUBELET = "/var/lib/kubelet"
+CONTAINERS = {
+    "privileged": (replace(ALL, privileged=True), Gpus.UNLIMITED),
+    "device": (replace(ALL, devices=(NVIDIA,)), Gpus.UNLIMITED),
+    "cdi": (replace(ALL, cdi_names=("k8s.device-plugin.nvidia.com/gpu=GPU-1",)), Gpus.UNLIMITED),
+    "another CDI device": (replace(ALL, cdi_names=("acme.com/nic=0",)), Gpus.OVERRIDDEN),
+    "pod-resources": (mounting(f"{KUBELET}/pod-resources"), Gpus.UNLIMITED),
+    "device-plugins": (mounting(f"{KUBELET}/device-plugins/"), Gpus.UNLIMITED),
+    "kubelet": (mounting(KUBELET), Gpus.UNLIMITED),
+    "moved": (mounting("/data/kubelet/pod-resources"), Gpus.UNLIMITED),
+    "beside": (mounting("/var/lib/kubelet2"), Gpus.OVERRIDDEN),
+    "a volume": (mounting(f"{KUBELET}/pods/u1/volumes/kubernetes.io~empty-dir/d"), Gpus.OVERRIDDEN),
+    "a moved volume": (mounting("/data/kubelet/pods/u1/volumes/x"), Gpus.OVERRIDDEN),
+    "memory": (mounting("tmpfs", type="tmpfs"), Gpus.OVERRIDDEN),
+}
+
+
+@pytest.mark.parametrize(("container", "found"), CONTAINERS.values(), ids=CONTAINERS)
+def test_a_manager_or_holder_of_gpus_keeps_them(container: Container, found: Gpus) -> None:
+    assert gpus(WEB, container, HERE) is found
 
 
 def test_pods_of_another_allocator_keep_their_gpus() -> None:
-    by_class = replace(WEB, runtime_handler="nvidia")
-    assert gpus(by_class, ALL, HERE) is Gpus.UNLIMITED
+    assert gpus(replace(WEB, runtime_handler="nvidia"), ALL, HERE) is Gpus.UNLIMITED
     assert gpus(WEB, ALL, replace(HERE, ours=False)) is Gpus.UNLIMITED
     for assigned in ("u1", "team/web"):
         assert gpus(WEB, ALL, replace(HERE, assigned={assigned})) is Gpus.UNLIMITED
@@ -181,7 +163,8 @@ def test_what_the_toolkit_accepts() -> None:
     refuses = replace(HERE, toolkit=Toolkit(of_unprivileged=False))
     assert gpus(WEB, ALL, refuses) is Gpus.NONE
     assert gpus(WEB, replace(ALL, privileged=True), refuses) is Gpus.UNLIMITED
-    asking = replace(ALL, env=(), mounts=(REQUEST,))
+    request = Mount("/var/run/nvidia-container-devices/all", "/dev/null")
+    asking = replace(ALL, env=(), mounts=(request,))
     assert gpus(WEB, asking, HERE) is Gpus.NONE
     mounts = replace(HERE, toolkit=Toolkit(of_unprivileged=False, of_mounts=True))
     assert gpus(WEB, asking, mounts) is Gpus.UNLIMITED

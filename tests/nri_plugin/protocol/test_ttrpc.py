@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,17 +10,8 @@ from nri_plugin.messages import ttrpc_pb2
 from nri_plugin.protocol import mux, ttrpc
 from nri_plugin.protocol.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.protocol.session_events import Code
-from tests.nri_plugin.protocol.vectors import (
-    CONTAINERD_CONFIGURE,
-    CUTS,
-    ERROR_NO_ON_7,
-    GO_CONFIGURE,
-    GO_STUB_REGISTER,
-    RECORDED,
-    REGISTER_GPUSHARE,
-    REGISTER_OK,
-    fed,
-)
+from tests.nri_plugin.protocol import vectors
+from tests.nri_plugin.protocol.vectors import CUTS, fed
 
 MUX = 8
 LIMIT = 4 << 20
@@ -35,15 +25,6 @@ def joined(pieces: list[tuple[int, bytes]]) -> dict[int, bytes]:
     for connection, piece in pieces:
         streams[connection] = streams.get(connection, b"") + piece
     return streams
-
-
-def frame_sizes(framed: bytes) -> list[int]:
-    sizes = []
-    while framed:
-        _, size = struct.unpack_from(">II", framed)
-        sizes.append(size)
-        framed = framed[8 + size :]
-    return sizes
 
 
 @pytest.mark.parametrize(
@@ -63,25 +44,22 @@ def test_a_message_is_written_as_its_first_4096_bytes_and_the_rest(
 ) -> None:
     message = bytes(range(256)) * (size // 256) + bytes(size % 256)
     framed = mux.frames(mux.PLUGIN, message)
-    assert frame_sizes(framed) == expected
+    assert [len(frame) - MUX for frame in vectors.split_frames(framed)] == expected
     assert joined(mux.Demultiplexer().feed(framed)) == {mux.PLUGIN: message}
 
 
 @pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("data", RECORDED.values(), ids=RECORDED)
-def test_recorded_frames_in_every_cut(data: bytes, cut: Callable[[bytes], Iterator[bytes]]) -> None:
-    connection = data[3]
-    assert joined(fed(mux.Demultiplexer().feed, cut(data))) == {connection: data[8:]}
-    trailing = mux.Demultiplexer()
-    assert joined(fed(trailing.feed, cut(data + b"\x00\x00\x00\x02\x00"))) == {connection: data[8:]}
-    assert joined(trailing.feed(b"\x00\x00\x01!")) == {mux.RUNTIME: b"!"}
+@pytest.mark.parametrize("data", vectors.RECORDED, ids=len)
+def test_recorded_frames_in_every_cut(data: bytes, cut: int) -> None:
+    demultiplexer = mux.Demultiplexer()
+    pieces = fed(demultiplexer.feed, data + b"\x00\x00\x00\x02\x00", cut)
+    assert joined(pieces) == {data[3]: data[MUX:]}
+    assert joined(demultiplexer.feed(b"\x00\x00\x01!")) == {mux.RUNTIME: b"!"}
 
 
 def test_connections_do_not_mix_and_empty_frames_mean_nothing() -> None:
-    data = b"".join(
-        struct.pack(">II", connection, len(part)) + part
-        for connection, part in [(1, b"ab"), (2, b"x"), (7, b"?"), (1, b""), (2, b"y"), (1, b"c")]
-    )
+    frames = [(1, b"ab"), (2, b"x"), (7, b"?"), (1, b""), (2, b"y"), (1, b"c")]
+    data = b"".join(struct.pack(">II", number, len(part)) + part for number, part in frames)
     assert joined(mux.Demultiplexer().feed(data)) == {1: b"abc", 2: b"xy", 7: b"?"}
 
 
@@ -89,7 +67,6 @@ def test_a_frame_up_to_the_largest_is_handed_on_as_it_comes() -> None:
     demultiplexer = mux.Demultiplexer()
     assert demultiplexer.feed(struct.pack(">II", 1, LIMIT + 10) + b"first") == [(1, b"first")]
     assert demultiplexer.feed(b"second") == [(1, b"second")]
-    assert demultiplexer._header == b""
     with pytest.raises(RemoteProtocolError, match="4194315 bytes on connection 1"):
         mux.Demultiplexer().feed(struct.pack(">II", 1, LIMIT + 11))
 
@@ -97,19 +74,17 @@ def test_a_frame_up_to_the_largest_is_handed_on_as_it_comes() -> None:
 # --- ttrpc
 
 
-def header(length: int, stream: int, kind: int, flags: int = 0) -> bytes:
-    return struct.pack(">IIBB", length, stream, kind, flags)
+def header(length: int, stream: int, kind: int) -> bytes:
+    return struct.pack(">IIBB", length, stream, kind, 0)
 
 
-def request(stream: int, method: str = "M", payload: bytes = b"", timeout_ns: int = 0) -> bytes:
-    data = ttrpc_pb2.Request(
-        service="S", method=method, payload=payload, timeout_nano=timeout_ns
-    ).SerializeToString()
+def request(stream: int, payload: bytes = b"") -> bytes:
+    data = ttrpc_pb2.Request(service="S", method="M", payload=payload).SerializeToString()
     return header(len(data), stream, 1) + data
 
 
-def response(stream: int, reply: ttrpc_pb2.Response | None = None) -> bytes:
-    data = (reply or ttrpc_pb2.Response()).SerializeToString()
+def response(stream: int, payload: bytes = b"") -> bytes:
+    data = ttrpc_pb2.Response(payload=payload).SerializeToString()
     return header(len(data), stream, 2) + data
 
 
@@ -126,39 +101,33 @@ def statuses(server: ttrpc.Server) -> list[tuple[int, int, str]]:
 
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize(
-    ("data", "service", "method", "timeout_ns"),
+    ("data", "name", "timeout_ns"),
     [
-        (GO_STUB_REGISTER, "Runtime", "RegisterPlugin", 4999639835),
-        (REGISTER_GPUSHARE, "Runtime", "RegisterPlugin", 5_000_000_000),
-        (GO_CONFIGURE, "Plugin", "Configure", 4999639835),
-        (CONTAINERD_CONFIGURE, "Plugin", "Configure", 1999966169),
+        (vectors.GO_STUB_REGISTER, "Runtime.RegisterPlugin", 4999639835),
+        (vectors.REGISTER_GPUSHARE, "Runtime.RegisterPlugin", 5_000_000_000),
+        (vectors.GO_CONFIGURE, "Plugin.Configure", 4999639835),
+        (vectors.CONTAINERD_CONFIGURE, "Plugin.Configure", 1999966169),
     ],
     ids=["stub-register", "register-gpushare", "configure", "containerd-configure"],
 )
 def test_the_server_reads_recorded_requests_in_every_cut(
-    data: bytes,
-    service: str,
-    method: str,
-    timeout_ns: int,
-    cut: Callable[[bytes], Iterator[bytes]],
+    data: bytes, name: str, timeout_ns: int, cut: int
 ) -> None:
     for trailing in (b"", header(1, 3, 1)):
         server = ttrpc.Server()
-        (call,) = fed(server.receive_data, cut(data[MUX:] + trailing))
-        assert call.stream == 1
-        assert call.service == f"nri.pkg.api.v1alpha1.{service}"
-        assert call.method == method
-        assert call.timeout_ns == timeout_ns
+        (call,) = fed(server.receive_data, data[MUX:] + trailing, cut)
+        assert (call.stream, call.timeout_ns) == (1, timeout_ns)
+        assert f"{call.service}.{call.method}" == f"nri.pkg.api.v1alpha1.{name}"
         assert call.payload
         assert server.messages_to_send() == []
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_the_client_reads_replies_in_every_cut(cut: Callable[[bytes], Iterator[bytes]]) -> None:
+def test_the_client_reads_replies_in_every_cut(cut: int) -> None:
     client = ttrpc.Client()
     assert [client.call("S", "M", b"", 0) for _ in range(4)] == [1, 3, 5, 7]
-    data = ERROR_NO_ON_7[MUX:] + REGISTER_OK[MUX:] + response(5, ttrpc_pb2.Response(payload=b"p"))
-    assert fed(client.receive_data, cut(data + b"\x00")) == [
+    data = vectors.ERROR_NO_ON_7[MUX:] + vectors.REGISTER_OK[MUX:] + response(5, b"p")
+    assert fed(client.receive_data, data + b"\x00", cut) == [
         ttrpc.Reply(7, 2, "no", b""),
         ttrpc.Reply(1, 0, "", b""),
         ttrpc.Reply(5, 0, "", b"p"),
@@ -170,13 +139,11 @@ def test_replies_may_come_in_any_order_and_once() -> None:
     assert [call.stream for call in server.receive_data(request(1) + request(3))] == [1, 3]
     assert server.reply(3, b"three")
     assert server.reply(1, b"")
-    assert server.messages_to_send() == [
-        response(3, ttrpc_pb2.Response(payload=b"three")),
-        header(0, 1, 2),
-    ]
-    for answer in (lambda: server.reply(1, b""), lambda: server.fail(3, Code.UNKNOWN, "")):
-        with pytest.raises(LocalProtocolError, match="answered twice"):
-            answer()
+    assert server.messages_to_send() == [response(3, b"three"), header(0, 1, 2)]
+    with pytest.raises(LocalProtocolError, match="answered twice"):
+        server.reply(1, b"")
+    with pytest.raises(LocalProtocolError, match="answered twice"):
+        server.fail(3, Code.UNKNOWN, "")
 
 
 BAD, LONG = Code.INVALID_ARGUMENT, header(LIMIT + 1, 7, 1) + bytes(LIMIT + 1)
@@ -217,8 +184,8 @@ def test_unknown_types_and_flags_are_passed_over(kind: int) -> None:
 
 
 def test_the_largest_request_passes_and_one_of_four_gigabytes_is_not_kept() -> None:
-    overhead = len(request(1, payload=bytes(LIMIT - 100))) - 10 - (LIMIT - 100)
-    (call,) = ttrpc.Server().receive_data(request(1, payload=bytes(LIMIT - overhead)))
+    overhead = len(request(1, bytes(LIMIT - 100))) - 10 - (LIMIT - 100)
+    (call,) = ttrpc.Server().receive_data(request(1, bytes(LIMIT - overhead)))
     assert len(call.payload) == LIMIT - overhead
     server = ttrpc.Server()
     server.receive_data(header(0xFFFFFFFF, 1, 1))
@@ -246,7 +213,7 @@ def test_too_many_open_calls_are_refused_and_not_kept() -> None:
     assert len(server.receive_data(request(9999))) == 1
 
 
-def test_an_error_s_text_is_cut_and_always_utf_8() -> None:
+def test_an_errors_text_is_cut_and_always_utf_8() -> None:
     assert ttrpc.sendable("\udcff path") == "? path"
     long = ttrpc.sendable("é" * ttrpc.STATUS_LIMIT_BYTES)
     assert long == "é" * (ttrpc.STATUS_LIMIT_BYTES // 2)

@@ -12,9 +12,8 @@ from tests.scheduler.binder.scene import Scene, scene_of
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short timeouts, so that everything is tried once and hanging calls end soon."""
-    monkeypatch.setattr("scheduler.binder.WORK_S", 0.0)
-    monkeypatch.setattr("scheduler.binder.POST_S", 1.0)
-    monkeypatch.setattr("scheduler.binder.GET_S", 1.0)
+    for name, limit_s in (("WORK_S", 0.0), ("POST_S", 1.0), ("GET_S", 1.0)):
+        monkeypatch.setattr(f"scheduler.binder.{name}", limit_s)
 
 
 @pytest.fixture

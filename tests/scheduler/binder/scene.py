@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Task, create_task
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -19,48 +20,59 @@ from tests.scheduler.pod_server import Misfortune, PodServer
 
 
 class Scene:
-    """A state of two nodes with one GPU each, a server, and a binder."""
+    """The default is two nodes with one GPU each, and the pod u-1, which requests half a GPU."""
 
-    def __init__(
-        self, server: PodServer, kube: Kube, state: State, guard: ManualLeaseGuard
-    ) -> None:
+    def __init__(self, server: PodServer, kube: Kube, state: State | None = None) -> None:
         self.server = server
-        self.state = state
-        self.guard = guard
+        self.state = state or calls.state(nodes=2, gpus=1)
+        self.guard = ManualLeaseGuard()
         self.now_s = 0.0
-        self.verbs = Verbs(state)
-        self.wall_ns = count(1001)
-        self.binder = Binder(
-            state, kube, guard, self.verbs, lambda: self.now_s, self.wall_ns.__next__
-        )
+        self.verbs = Verbs(self.state)
+        clocks = (lambda: self.now_s, count(1001).__next__)
+        self.binder = Binder(self.state, kube, self.guard, self.verbs, *clocks)
 
-    def ask(self, raw: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, raw: dict[str, Any] | None = None) -> dict[str, Any]:
         """kube-scheduler sends filter for the pod, as it knows it."""
         among = [name for name in self.state.fleet.names if name]
-        return calls.loads(self.verbs.filter(calls.arguments(raw, among)))
+        return calls.filtered(self.verbs, raw or calls.pod(), among)
 
     async def attempt(self, *fates: Misfortune) -> str:
         """One scheduling attempt for the pod on n0. fates: of its POSTs."""
         self.server.posts = [*fates]
-        self.ask(calls.pod())
+        self.ask()
         return await self.bind()
 
     async def bind(self, uid: str = "u-1", node: str = "n0") -> str:
         arguments = BindingArguments("default", f"pod-{uid}", uid, node)
         return (await self.binder.bind(arguments)).error
 
+    async def begun(self, *fates: Misfortune, uid: str = "u-1") -> Task[str]:
+        """A scheduling attempt whose Binding was sent."""
+        self.server.posts = [*fates]
+        self.ask(calls.pod(uid))
+        binding = create_task(self.bind(uid))
+        await self.server.sent.wait()
+        return binding
+
+    async def check_overdue(self, now_s: float = 1e6) -> None:
+        self.now_s = now_s
+        await self.binder.check_overdue()
+
     def watch(self, uid: str = "u-1") -> None:
         """The watch delivers the pod as it is now."""
         self.state.observe_pod(translate.pod(self.server.pods[f"pod-{uid}"]))
 
+    @property
+    def sent(self) -> int:
+        return len(self.server.bindings)
+
     def held(self, node: str = "n0") -> int:
         """Percent held of the node's GPU."""
-        row = self.state.fleet.row_of(node)
-        return int(self.state.fleet.used_core[row, 0])
+        return int(self.state.fleet.used_core[self.state.fleet.row_of(node), 0])
 
 
 @asynccontextmanager
 async def scene_of(*pods: dict[str, Any], state: State | None = None) -> AsyncIterator[Scene]:
     server = PodServer(*(pods or (calls.pod(),)))
     async with server.serving() as access, Kube(access) as kube:
-        yield Scene(server, kube, state or calls.state(nodes=2, gpus=1), ManualLeaseGuard())
+        yield Scene(server, kube, state)

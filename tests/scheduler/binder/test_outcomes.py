@@ -11,7 +11,6 @@ from gpuslice.kube.access import Access
 from gpuslice.kube.client import Kube
 from tests.scheduler import calls
 from tests.scheduler.binder.scene import Scene, scene_of
-from tests.scheduler.lease_guards import ManualLeaseGuard
 from tests.scheduler.pod_server import Fate, Misfortune, PodServer
 
 
@@ -23,17 +22,14 @@ async def test_a_refusal_gives_the_gpus_back(code: int, scene: Scene) -> None:
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("code", [401, 429])
-async def test_a_binding_that_the_server_did_not_process_is_repeated(
-    code: int, scene: Scene
-) -> None:
+async def test_a_binding_that_was_not_processed_is_repeated(code: int, scene: Scene) -> None:
     assert await scene.attempt(code, code) == ""
-    assert (scene.server.seen_gets, len(scene.server.bindings), scene.held()) == (0, 3, 50)
+    assert (scene.server.seen_gets, scene.sent, scene.held()) == (0, 3, 50)
 
 
 async def test_a_bind_without_an_api_server_holds_nothing() -> None:
-    state = calls.state(nodes=2, gpus=1)
     async with Kube(Access("http://127.0.0.1:1")) as kube:
-        scene = Scene(PodServer(), kube, state, ManualLeaseGuard())
+        scene = Scene(PodServer(), kube)
         assert (await scene.attempt()).startswith("Unreachable")
         assert scene.held() == 0
 
@@ -42,7 +38,7 @@ async def test_a_bind_without_an_api_server_holds_nothing() -> None:
 async def test_a_pod_that_another_scheduler_bound_first(node: str, said: str, scene: Scene) -> None:
     """The reservation of a pod that is bound to the same node stays until the watch reports what it
     holds."""
-    scene.ask(calls.pod())
+    scene.ask()
     scene.server.pods["pod-u-1"]["spec"]["nodeName"] = node
     assert await scene.bind() == said
     assert scene.held() == (50 if node == "n0" else 0)
@@ -52,100 +48,72 @@ async def test_a_pod_that_another_scheduler_bound_first(node: str, said: str, sc
 
 @pytest.mark.usefixtures("patient")
 async def test_a_pod_whose_request_changed_since_filter_is_tried_again(scene: Scene) -> None:
-    scene.ask(calls.pod())
+    scene.ask()
     scene.server.pods["pod-u-1"]["metadata"]["annotations"] = {words.ANNOTATION_POLICY: "spread"}
     scene.server.touch("pod-u-1")
     assert await scene.bind() == "the pod was changed meanwhile"
     assert scene.held() == 0
 
 
+async def test_a_pod_that_is_being_deleted_is_not_bound(scene: Scene) -> None:
+    scene.server.pods["pod-u-1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert await scene.attempt(Fate.RESET) == "the pod is being deleted"
+    assert scene.held() == 0
+
+
 @pytest.mark.parametrize("fate", [Fate.HANG_DONE, Fate.RESET_DONE, Fate.STORE_TIMES_OUT_DONE])
-async def test_a_binding_done_without_an_answer_is_detected(fate: Fate) -> None:
-    async with scene_of() as scene:
-        assert await scene.attempt(fate) == ""
-        assert (len(scene.server.bindings), scene.server.seen_gets) == (1, 1)
-        scene.watch()
-        assert scene.held() == 50
-
-
-UNDONE: list[Misfortune] = [Fate.HANG, Fate.RESET, Fate.STORE_TIMES_OUT, 408, 500, 503, 504]
+async def test_a_binding_done_without_an_answer_is_detected(fate: Fate, scene: Scene) -> None:
+    assert await scene.attempt(fate) == ""
+    assert (scene.sent, scene.server.seen_gets) == (1, 1)
+    scene.watch()
+    assert scene.held() == 50
 
 
 @pytest.mark.usefixtures("patient")
-@pytest.mark.parametrize("fate", UNDONE)
-async def test_a_binding_not_done_and_without_an_answer_is_sent_again(
-    fate: Misfortune, scene: Scene
-) -> None:
+@pytest.mark.parametrize("fate", [Fate.HANG, Fate.RESET, Fate.STORE_TIMES_OUT, 408, 500, 503, 504])
+async def test_a_binding_without_an_answer_is_sent_again(fate: Misfortune, scene: Scene) -> None:
     assert await scene.attempt(fate) == ""
     first, second = scene.server.bindings
     assert (first, scene.held()) == (second, 50)
 
 
-@pytest.mark.parametrize("fate", UNDONE)
-async def test_a_binding_without_an_answer_keeps_its_reservation(
-    fate: Misfortune, scene: Scene
-) -> None:
-    assert (await scene.attempt(fate)).startswith("binding to n0 not confirmed: ")
-    assert scene.held() == 50
-
-
-async def test_once_the_pod_has_changed_what_was_sent_before_cannot_be_done(scene: Scene) -> None:
-    """kube-scheduler writes the failed bind into the pod's status, which releases the
-    reservation."""
-    assert "not confirmed" in await scene.attempt(Fate.LATE)
-    scene.server.touch("pod-u-1")
-    scene.now_s = 1e6
-    await scene.binder.check_overdue()
-    assert (scene.held(), len(scene.binder._jobs)) == (0, 0)
-    (said,) = scene.server.land()
-    assert "Precondition failed" in said
-
-
 @pytest.mark.parametrize("changed", [False, True])
 async def test_before_a_bind_to_another_node_the_pod_is_read(changed: bool, scene: Scene) -> None:
-    scene.server.posts = [Fate.LATE]
-    scene.ask(calls.pod())
-    assert "not confirmed" in await scene.bind(node="n0")
-    if changed:
-        scene.server.touch("pod-u-1")
-    said = await scene.bind(node="n1")
-    assert len(scene.server.bindings) == (2 if changed else 1)
     unchanged = (
         "binding to n0 not confirmed: the API server returned the pod unchanged;"
         " kube-scheduler retries"
     )
-    assert said == ("" if changed else unchanged)
-    assert (scene.held("n0"), scene.held("n1")) == ((0, 50) if changed else (50, 0))
+    assert "not confirmed" in await scene.attempt(Fate.LATE)
+    if changed:
+        scene.server.touch("pod-u-1")
+    assert await scene.bind(node="n1") == ("" if changed else unchanged)
+    assert scene.sent == (2 if changed else 1)
+    held = (0, 50) if changed else (50, 0)
+    assert (scene.held("n0"), scene.held("n1")) == held
     scene.server.land()
     scene.watch()
-    assert (scene.held("n0"), scene.held("n1")) == ((0, 50) if changed else (50, 0))
+    assert (scene.held("n0"), scene.held("n1")) == held
 
 
 @pytest.mark.usefixtures("patient")
-async def test_the_watch_may_be_faster_than_the_answer() -> None:
-    async with scene_of() as scene:
-        scene.server.posts, scene.server.gets = [Fate.RESET], []
-        scene.ask(calls.pod())
-        binding = asyncio.create_task(scene.bind())
-        await scene.server.asked.wait()
-        scene.server.pods["pod-u-1"]["spec"]["nodeName"] = "n0"
-        scene.watch()
-        assert await binding == ""
-    async with scene_of() as scene:
-        scene.server.posts = [429]
-        scene.ask(calls.pod())
-        binding = asyncio.create_task(scene.bind())
-        await scene.server.sent.wait()
-        scene.state.remove_pod("u-1")
-        assert await binding == "the pod is gone"
-        assert (len(scene.server.bindings), scene.held()) == (1, 0)
+async def test_the_watch_may_be_faster_than_the_answer(scene: Scene) -> None:
+    binding = await scene.begun(Fate.RESET)
+    await scene.server.asked.wait()
+    scene.server.pods["pod-u-1"]["spec"]["nodeName"] = "n0"
+    scene.watch()
+    assert await binding == ""
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_pod_that_is_gone_before_its_binding_is_repeated(scene: Scene) -> None:
+    binding = await scene.begun(429)
+    scene.state.remove_pod("u-1")
+    assert await binding == "the pod is gone"
+    assert (scene.sent, scene.held()) == (1, 0)
 
 
 async def test_a_caller_that_disconnects_does_not_end_the_binding(scene: Scene) -> None:
-    scene.server.posts = [Fate.HANG]
-    scene.ask(calls.pod())
-    caller = asyncio.create_task(scene.bind())
-    await scene.server.sent.wait()
+    caller = await scene.begun(Fate.HANG)
     caller.cancel()
     await asyncio.wait([caller])
     assert len(scene.binder._jobs) == 1
@@ -157,40 +125,27 @@ async def test_a_caller_that_disconnects_does_not_end_the_binding(scene: Scene) 
 async def test_the_pod_is_read_again_where_the_first_answer_does_not_come(scene: Scene) -> None:
     scene.server.gets = [500, 503]
     assert await scene.attempt(Fate.RESET_DONE) == ""
-    assert (len(scene.server.bindings), scene.server.seen_gets) == (1, 3)
-
-
-async def test_what_was_bound_and_deleted_unseen_is_given_back(scene: Scene) -> None:
-    assert await scene.attempt() == ""
-    scene.server.pods.clear()
-    await scene.binder.check_overdue()
-    assert (scene.held(), scene.server.seen_gets) == (50, 0)
-    scene.now_s = 1e6
-    await scene.binder.check_overdue()
-    assert (scene.held(), scene.server.seen_gets) == (0, 1)
+    assert (scene.sent, scene.server.seen_gets) == (1, 3)
 
 
 async def test_what_is_bound_is_held_until_the_watch_sees_it(scene: Scene) -> None:
     assert await scene.attempt() == ""
-    scene.now_s = 1e6
-    await scene.binder.check_overdue()
-    await scene.binder.check_overdue()
-    assert (scene.held(), scene.server.seen_gets) == (50, 1)
+    for _ in range(2):
+        await scene.check_overdue()
+        assert (scene.held(), scene.server.seen_gets) == (50, 1)
     scene.watch()
-    scene.now_s = 2e6
-    await scene.binder.check_overdue()
+    await scene.check_overdue(2e6)
     assert (scene.held(), scene.server.seen_gets) == (50, 1)
 
 
 async def test_without_answers_one_pod_is_read_and_all_reservations_stay() -> None:
-    pods = [calls.pod(f"u-{number}") for number in range(2)]
-    async with scene_of(*pods) as scene:
-        for raw in pods:
-            scene.ask(raw)
-            assert await scene.bind(raw["metadata"]["uid"]) == ""
-        scene.now_s = 1e6
+    uids = ["u-0", "u-1"]
+    async with scene_of(*map(calls.pod, uids)) as scene:
+        for uid in uids:
+            scene.ask(calls.pod(uid))
+            assert await scene.bind(uid) == ""
         scene.server.gets = [500]
-        await scene.binder.check_overdue()
+        await scene.check_overdue()
         assert (scene.held(), scene.server.seen_gets) == (100, 1)
-        await scene.binder.check_overdue()
+        await scene.check_overdue()
         assert (scene.held(), scene.server.seen_gets) == (100, 3)

@@ -21,11 +21,7 @@ from scheduler.core.request import (
 )
 from tests.scheduler.core.oracle import Held, Node
 
-BLOCKED_BY = (Reason.FITS,) * 12 + (
-    Reason.NO_DEVICE,
-    Reason.AGENT_LEASE_EXPIRED,
-    Reason.AGENT_NOT_READY,
-)
+BLOCKED_BY = (Reason.NO_DEVICE, Reason.AGENT_LEASE_EXPIRED, Reason.AGENT_NOT_READY)
 REACHED = frozenset(Reason) - {
     Reason.NODE_UNKNOWN,
     Reason.DEVICE_STALE,
@@ -36,6 +32,8 @@ REACHED = frozenset(Reason) - {
 """Reasons that random fleets have: all except those that another one represents."""
 TOTALS = (100, 101, 997, 1000, 1600)
 RATIOS = tuple(map(Fraction, ("1/2", "33/100", "1/8", "1/3", "0.333", "0.57", "0.29", "0.999")))
+PHASES = (Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR)
+POLICIES = (None, None, Policy.SPREAD, Policy.FIRST)
 
 
 def nodes(chance: random.Random, most: int = 6) -> Sequence[Node]:
@@ -58,9 +56,8 @@ def node(chance: random.Random, name: str) -> Node:
             model=chance.choice(("", "NVIDIA A100-SXM4-80GB", "Tesla T4")),
         )
         gpus.append(held(chance, gpu))
-    blocked_by = chance.choice(BLOCKED_BY)
-    isolates, partitioned = chance.random() < 0.8, chance.random() < 0.1
-    return Node(name, gpus, blocked_by, isolates, partitioned)
+    blocked_by = chance.choice((*[Reason.FITS] * 12, *BLOCKED_BY))
+    return Node(name, gpus, blocked_by, chance.random() < 0.8, chance.random() < 0.1)
 
 
 def held(chance: random.Random, gpu: Gpu) -> Held:
@@ -77,14 +74,12 @@ def held(chance: random.Random, gpu: Gpu) -> Held:
 
 def request(chance: random.Random) -> Request:
     count = chance.choice((1, 1, 1, 1, 2, 3))
-    selector: Sequence[Requirement] = ()
-    if chance.random() < 0.25:
-        selector = [requirement(chance) for _ in range(chance.choice((1, 1, 1, 2, 3)))]
+    lines = chance.choice((1, 1, 1, 2, 3)) if chance.random() < 0.25 else 0
     return Request(
         [container(chance, number) for number in range(count)],
-        chance.choice((None, Policy.BINPACK, Policy.SPREAD, Policy.FIRST)),
-        selector,
-        chance.choice((Scope.NODE,) * 5 + (Scope.NUMA_NODE, Scope.PCIE, Scope.DEVICE)),
+        chance.choice((None, *Policy)),
+        [requirement(chance) for _ in range(lines)],
+        chance.choice((*[Scope.NODE] * 5, Scope.NUMA_NODE, Scope.PCIE, Scope.DEVICE)),
         chance.random() < 0.3,
     )
 
@@ -106,7 +101,7 @@ def container(chance: random.Random, number: int) -> ContainerRequest:
     by_ratio = chance.random() < 0.5
     return ContainerRequest(
         f"c{number}",
-        chance.choice((Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR)),
+        chance.choice(PHASES),
         number,
         gpus=chance.choice((1, 1, 1, 2, 3)),
         core_percent=chance.choice((None, 100, 50, chance.randint(1, 100))),
@@ -121,9 +116,11 @@ def ratio(chance: random.Random) -> Fraction:
     return chance.choice((Fraction(1), chance.choice(RATIOS), percent))
 
 
+# --- too many GPUs to try every combination
+
+
 def large_nodes(chance: random.Random) -> Sequence[Node]:
-    """Nodes with too many GPUs to try every combination; of different sizes, some alike except for
-    links."""
+    """Nodes of different sizes, some alike except for links."""
     made = [large_node(chance, f"n{number}") for number in range(3)]
     for name in ("twin", "triplet"):
         linked = [
@@ -146,59 +143,34 @@ def large_node(chance: random.Random, name: str) -> Node:
     return Node(name, gpus)
 
 
-def large_request(chance: random.Random) -> Request:
-    """A request with so many containers that a search may give up."""
-    containers = []
-    for number in range(chance.randint(5, 12)):
-        percent, by_bytes = chance.randint(5, 70), chance.random() < 0.2
-        containers.append(
-            ContainerRequest(
-                f"c{number}",
-                chance.choice((Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR)),
-                number,
-                gpus=chance.choice((1, 1, 1, 2)),
-                core_percent=chance.choice((percent, chance.randint(5, 70))),
-                memory_ratio=None if by_bytes else ratio_of_percent(percent),
-                memory_bytes=percent * 300 if by_bytes else None,
-            )
-        )
-    scope = chance.choice((Scope.NODE,) * 4 + (Scope.NUMA_NODE,))
-    return Request(containers, chance.choice((None, None, Policy.SPREAD, Policy.FIRST)), (), scope)
-
-
 def tight_request(chance: random.Random, on: Node) -> Request:
     """A request for the node's free capacity, cut into pieces, some of them for two GPUs each: it
-    is feasible in hardly more than one way."""
+    is feasible in hardly more than one way, unless its containers do not all run at once."""
     total = on.gpus[0].gpu.total_bytes
     left = [
         [100 - -(-held.used_bytes * 100 // total), held.most_core - held.used_core]
         for held in on.gpus
     ]
+    phases = chance.choice(((Phase.MAIN,), PHASES))
     containers: list[ContainerRequest] = []
     for first in range(len(left)):
         for _ in range(chance.choice((1, 1, 2, 3))):
             of = left[first : first + chance.choice((1, 1, 2))]
-            size, core = (min(each) for each in zip(*of, strict=True))
-            if size > 0 and core > 0:
-                size, core = (
-                    chance.randint(-(-size // 2), size),
-                    chance.randint(-(-core // 2), core),
-                )
-                for each in of:
-                    each[0] -= size
-                    each[1] -= core
-                by_bytes = chance.random() < 0.3
-                containers.append(
-                    ContainerRequest(
-                        f"c{first}-{len(containers)}",
-                        gpus=len(of),
-                        core_percent=core,
-                        memory_ratio=None if by_bytes else ratio_of_percent(size),
-                        memory_bytes=total * size // 100 if by_bytes else None,
-                    )
-                )
+            most = [min(each) for each in zip(*of, strict=True)]
+            if min(most) <= 0:
+                continue
+            percent, core = (chance.randint(-(-each // 2), each) for each in most)
+            for each in of:
+                each[0] -= percent
+                each[1] -= core
+            size = total * percent // 100 if chance.random() < 0.3 else None
+            ratio = ratio_of_percent(percent) if size is None else None
+            number, phase = len(containers), chance.choice(phases)
+            asked = ContainerRequest(f"c{number}", phase, number, len(of), core, size, ratio)
+            containers.append(asked)
     chance.shuffle(containers)
-    return Request(containers, chance.choice((None, None, Policy.SPREAD, Policy.FIRST)))
+    scope = chance.choice((*[Scope.NODE] * 6, Scope.NUMA_NODE))
+    return Request(containers, chance.choice(POLICIES), (), scope)
 
 
 def fleet(of: Sequence[Node]) -> Fleet:

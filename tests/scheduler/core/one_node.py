@@ -8,7 +8,7 @@ from scheduler.core.fit import fit
 from scheduler.core.fleet import Fleet, Gpu, GpuAmount
 from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import Request
+from scheduler.core.request import Policy, Request
 
 Held = tuple[int, int | None]
 TOTAL = 1000
@@ -18,9 +18,9 @@ def gpus(count: int, total_bytes: int = TOTAL) -> Sequence[Gpu]:
     return [Gpu(f"GPU-{minor}", minor, total_bytes) for minor in range(count)]
 
 
-def fleet(*held: Sequence[Held], of: Sequence[Gpu] | None = None, name: str = "n1") -> Fleet:
+def fleet(*held: Sequence[Held], of: Sequence[Gpu] | None = None) -> Fleet:
     """One node; by GPU, what is held of it: (bytes of 1000, core)."""
-    return add(Fleet(), name, *held, of=of)
+    return add(Fleet(), "n1", *held, of=of)
 
 
 def add(made: Fleet, name: str, *held: Sequence[Held], of: Sequence[Gpu] | None = None) -> Fleet:
@@ -31,6 +31,12 @@ def add(made: Fleet, name: str, *held: Sequence[Held], of: Sequence[Gpu] | None 
         for size, core in shares:
             made.take(row, GpuAmount(slot, size, core))
     return made
+
+
+def placed(of: Fleet, request: Request, default: Policy = Policy.BINPACK) -> Placement:
+    found = place(of, request, of.row_of("n1"), default)
+    assert isinstance(found, Placement)
+    return found
 
 
 def minors(of: Fleet, request: Request, name: str = "n1") -> dict[str, list[int]] | Reason:

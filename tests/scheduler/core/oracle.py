@@ -12,14 +12,7 @@ from itertools import combinations, product
 
 from scheduler.core.fleet import Gpu
 from scheduler.core.reasons import Reason
-from scheduler.core.request import (
-    ContainerRequest,
-    Phase,
-    Policy,
-    Request,
-    Scope,
-    largest_first,
-)
+from scheduler.core.request import ContainerRequest, Phase, Policy, Request, Scope, largest_first
 
 
 @dataclass
@@ -59,6 +52,10 @@ class Node:
     partitioned: bool = False
 
 
+Slots = Sequence[Sequence[int]]
+"""The GPUs of each container."""
+
+
 def size_of(container: ContainerRequest, gpu: Gpu) -> int:
     if container.memory_bytes is not None:
         return container.memory_bytes
@@ -66,24 +63,15 @@ def size_of(container: ContainerRequest, gpu: Gpu) -> int:
     return max(1, math.floor(gpu.total_bytes * container.memory_ratio))
 
 
-def is_whole(container: ContainerRequest) -> bool:
-    return container.memory_ratio == 1
-
-
 def live_sets(containers: Sequence[ContainerRequest]) -> Iterator[list[int]]:
     """Indices of the containers whose containers run at the same time, for each moment of the pod's
     life."""
-    for number, container in enumerate(containers):
+    numbered = list(enumerate(containers))
+    for number, container in numbered:
         if container.phase is Phase.INIT:
-            before = [
-                other
-                for other, sidecar in enumerate(containers)
-                if sidecar.phase is Phase.SIDECAR and sidecar.order < container.order
-            ]
-            yield [number, *before]
-    yield [
-        number for number, container in enumerate(containers) if container.phase is not Phase.INIT
-    ]
+            sidecars = [(other, each) for other, each in numbered if each.phase is Phase.SIDECAR]
+            yield [number, *(other for other, each in sidecars if each.order < container.order)]
+    yield [number for number, container in numbered if container.phase is not Phase.INIT]
 
 
 def holds(
@@ -98,51 +86,45 @@ def holds(
     return size, None if containers[on[0]].core_percent is None else core
 
 
+def fits_together(held: Held, containers: Sequence[ContainerRequest], on: Sequence[int]) -> bool:
+    """Whether these containers fit on the GPU. All of them request core, or none does."""
+    if len({containers[number].core_percent is None for number in on}) > 1:
+        return False
+    size, core = holds(containers, on, held.gpu)
+    return held.has_memory(size) and held.has_core(core)
+
+
 def is_selected(gpu: Gpu, request: Request) -> bool:
     return all(line.matches(gpu.labels, gpu.model, gpu.uuid) for line in request.selector)
 
 
 def good_gpus(node: Node, request: Request) -> list[int]:
-    return [
-        slot
-        for slot, held in enumerate(node.gpus)
-        if held.gpu.usable and is_selected(held.gpu, request)
-    ]
+    of = enumerate(node.gpus)
+    return [slot for slot, held in of if held.gpu.usable and is_selected(held.gpu, request)]
 
 
 def part_of(gpu: Gpu, scope: Scope) -> object:
     """GPUs with equal values lie within the scope; None: in no part."""
-    return {
-        Scope.NODE: "node",
-        Scope.NUMA_NODE: gpu.numa,
-        Scope.PCIE: gpu.root,
-        Scope.DEVICE: gpu.uuid,
-    }[scope]
+    by_scope = {Scope.NUMA_NODE: gpu.numa, Scope.PCIE: gpu.root, Scope.DEVICE: gpu.uuid}
+    return by_scope.get(scope, "node")
 
 
-def is_allowed(node: Node, request: Request, chosen: Sequence[Sequence[int]]) -> bool:
+def is_allowed(node: Node, request: Request, chosen: Slots) -> bool:
     """Whether the chosen GPUs, slots by container, are distinct, usable and within the scope, and
     whether everything placed on each fits."""
-    good = good_gpus(node, request)
+    good = set(good_gpus(node, request))
     for container, slots in zip(request.containers, chosen, strict=True):
-        if len(set(slots)) != container.gpus or not set(slots) <= set(good):
+        if len(set(slots)) != container.gpus or not set(slots) <= good:
             return False
-    used = sorted({slot for slots in chosen for slot in slots})
+    used = {slot for slots in chosen for slot in slots}
     parts = {part_of(node.gpus[slot].gpu, request.scope) for slot in used}
     if len(parts) != 1 or None in parts:
         return False
-    for slot in used:
-        held = node.gpus[slot]
-        on = [number for number, slots in enumerate(chosen) if slot in slots]
-        if len({request.containers[number].core_percent is None for number in on}) > 1:
-            return False
-        size, core = holds(request.containers, on, held.gpu)
-        if not held.has_memory(size) or not held.has_core(core):
-            return False
-    return True
+    on = {slot: [number for number, slots in enumerate(chosen) if slot in slots] for slot in used}
+    return all(fits_together(node.gpus[slot], request.containers, on[slot]) for slot in used)
 
 
-def ways(node: Node, request: Request) -> Iterator[Sequence[Sequence[int]]]:
+def ways(node: Node, request: Request) -> Iterator[Slots]:
     slots = range(len(node.gpus))
     yield from product(*(combinations(slots, container.gpus) for container in request.containers))
 
@@ -151,22 +133,14 @@ def greedy(node: Node, request: Request) -> bool:
     """Whether all containers fit, the largest first, each on the fullest GPU on which it fits."""
     parts: dict[object, list[int]] = {}
     for slot in good_gpus(node, request):
-        part = part_of(node.gpus[slot].gpu, request.scope)
-        if part is not None:
-            parts.setdefault(part, []).append(slot)
+        parts.setdefault(part_of(node.gpus[slot].gpu, request.scope), []).append(slot)
+    parts.pop(None, None)
     return any(_greedy_within(node, request, slots) for slots in parts.values())
 
 
 def _greedy_within(node: Node, request: Request, slots: Sequence[int]) -> bool:
     containers = request.containers
     on: dict[int, list[int]] = {slot: [] for slot in slots}
-
-    def fits(slot: int, number: int) -> bool:
-        held, there = node.gpus[slot], [*on[slot], number]
-        if len({containers[each].core_percent is None for each in there}) > 1:
-            return False
-        size, core = holds(containers, there, held.gpu)
-        return held.has_memory(size) and held.has_core(core)
 
     def left(slot: int) -> int:
         """Bytes."""
@@ -178,7 +152,11 @@ def _greedy_within(node: Node, request: Request, slots: Sequence[int]) -> bool:
 
     largest = max(held.gpu.total_bytes for held in node.gpus)
     for number in largest_first(request, largest):
-        fitting = sorted((left(slot), slot) for slot in slots if fits(slot, number))
+        fitting = sorted(
+            (left(slot), slot)
+            for slot in slots
+            if fits_together(node.gpus[slot], containers, [*on[slot], number])
+        )
         if len(fitting) < containers[number].gpus:
             return False
         for _, slot in fitting[: containers[number].gpus]:
@@ -187,32 +165,30 @@ def _greedy_within(node: Node, request: Request, slots: Sequence[int]) -> bool:
 
 
 def why_not_alone(node: Node, request: Request, container: ContainerRequest) -> Reason:
-    one = Reason.MEMORY_AND_CORE if container.gpus == 1 else Reason.GPUS
-    there = list(node.gpus)
-    if len(there) < container.gpus:
+    wanted, many = container.gpus, container.gpus > 1
+    if len(node.gpus) < wanted:
         return Reason.TOO_FEW_GPUS
-    selected = [h for h in there if is_selected(h.gpu, request)]
-    if len(selected) < container.gpus:
+    selected = [h for h in node.gpus if is_selected(h.gpu, request)]
+    if len(selected) < wanted:
         return Reason.NO_GPU_SELECTED
     large = [h for h in selected if size_of(container, h.gpu) <= h.gpu.total_bytes]
-    if len(large) < container.gpus:
+    if len(large) < wanted:
         return Reason.GPU_TOO_SMALL
     fine = [h for h in large if h.gpu.usable]
-    if len(fine) < container.gpus:
+    if len(fine) < wanted:
         return Reason.NO_USABLE_GPU
     memory = [h for h in fine if h.has_memory(size_of(container, h.gpu))]
     core = [h for h in fine if h.has_core(container.core_percent)]
     both = [h for h in memory if h in core]
-    if len(memory) < container.gpus and len(core) < container.gpus:
-        return one
-    if len(memory) < container.gpus:
-        return Reason.MEMORY if container.gpus == 1 else Reason.GPUS
-    if len(core) < container.gpus:
-        return Reason.CORE if container.gpus == 1 else Reason.GPUS
-    if len(both) < container.gpus:
-        return one
+    if len(both) < wanted:
+        lacks_memory, lacks_core = len(memory) < wanted, len(core) < wanted
+        if many:
+            return Reason.GPUS
+        if lacks_memory == lacks_core:
+            return Reason.MEMORY_AND_CORE
+        return Reason.MEMORY if lacks_memory else Reason.CORE
     parts = [part_of(h.gpu, request.scope) for h in both]
-    enough = [part for part in parts if part is not None and parts.count(part) >= container.gpus]
+    enough = [part for part in parts if part is not None and parts.count(part) >= wanted]
     return Reason.FITS if enough else Reason.SCOPE
 
 
@@ -222,14 +198,8 @@ def why_not(node: Node, request: Request) -> Reason:
         return node.blocked_by
     if request.isolation and not node.isolates:
         return Reason.NOT_ISOLATING
-    whole = (
-        sum(
-            request.containers[number].gpus
-            for number in alive
-            if is_whole(request.containers[number])
-        )
-        for alive in live_sets(request.containers)
-    )
+    alive = [[request.containers[n] for n in live] for live in live_sets(request.containers)]
+    whole = (sum(each.gpus for each in live if each.memory_ratio == 1) for live in alive)
     if node.partitioned and max(whole) > 1:
         return Reason.PARTITIONED
     for container in request.containers:
@@ -237,41 +207,35 @@ def why_not(node: Node, request: Request) -> Reason:
         if reason is not Reason.FITS:
             return reason
     if len(request.containers) > 1:
-        return Reason.FITS if greedy(node, request) else Reason.TOGETHER
-    if any(is_allowed(node, request, chosen) for chosen in ways(node, request)):
-        return Reason.FITS
-    return Reason.TOGETHER
-
-
-def fullness_after(held: Held, container: ContainerRequest) -> float:
-    memory = (held.used_bytes + size_of(container, held.gpu)) / held.gpu.total_bytes
-    return (memory + (held.used_core + (container.core_percent or 0)) / 100) / 2
+        fits = greedy(node, request)
+    else:
+        fits = any(is_allowed(node, request, chosen) for chosen in ways(node, request))
+    return Reason.FITS if fits else Reason.TOGETHER
 
 
 def first_choice(node: Node, request: Request, policy: Policy) -> int:
     """The slot for the one GPU of the one container."""
     (container,) = request.containers
-    fitting = [slot for slot in good_gpus(node, request) if is_allowed(node, request, [[slot]])]
-
-    good = [node.gpus[slot].gpu for slot in good_gpus(node, request)]
-    unused = [gpu for gpu in good if all(not h.shares for h in node.gpus if h.gpu is gpu)]
+    good = good_gpus(node, request)
+    unused = [node.gpus[slot].gpu for slot in good if not node.gpus[slot].shares]
 
     def near(gpu: Gpu) -> list[int]:
         """Numbers of unused GPUs with the same link, root and NUMA node."""
-        levels = [(c.link, c.root, c.numa) for c in unused]
+        others = [(other.link, other.root, other.numa) for other in unused]
         mine = (gpu.link, gpu.root, gpu.numa)
         return [
-            sum(one is not None and level[at] == one for level in levels)
-            for at, one in enumerate(mine)
+            sum(value is not None and other[level] == value for other in others)
+            for level, value in enumerate(mine)
         ]
 
     def rank(slot: int) -> tuple[bool, float, list[int], int]:
         held = node.gpus[slot]
-        after = round(fullness_after(held, container), 9)
+        memory = (held.used_bytes + size_of(container, held.gpu)) / held.gpu.total_bytes
+        full = (memory + (held.used_core + (container.core_percent or 0)) / 100) / 2
         if policy is Policy.FIRST:
             return (False, 0, [], slot)
         if policy is Policy.SPREAD:
-            return (False, after, [], slot)
-        return (not held.shares, -after, near(held.gpu), slot)
+            return (False, round(full, 9), [], slot)
+        return (not held.shares, -round(full, 9), near(held.gpu), slot)
 
-    return min(fitting, key=rank)
+    return min((slot for slot in good if is_allowed(node, request, [[slot]])), key=rank)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any, Final
 
 import pytest
 
-from gpuslice.contract import dialects, names
+from gpuslice.contract.dialects import DIALECTS, KAI
 from scheduler.core.fit import fit
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement, place
@@ -18,13 +19,14 @@ from scheduler.decisions.state import Assumed, State
 from scheduler.kubernetes import binding, requests, translate
 from scheduler.kubernetes.facts import DeviceFacts, LeaseFacts, NodeFacts
 from scheduler.kubernetes.requests import ParsedRequest
+from tests.requests.rows import GRANTED
 from tests.scheduler.core import oracle
 
 MIXES = 1_000
 """For each seed."""
-NODES = ("n0", "n1", "n2", "n3")
 SIZES = (46068 << 20, 11178 << 20, 997)
-_ALL_ON: Final = frozenset(each.name for each in dialects.DIALECTS)
+_ALL_ON: Final = frozenset(each.name for each in DIALECTS)
+PODS: Final = [row.pod for row in GRANTED if row.says]
 Shares = dict[str, list[tuple[oracle.Held, tuple[int, int | None]]]]
 
 
@@ -41,89 +43,20 @@ def made() -> tuple[State, Sequence[oracle.Node]]:
     return state, nodes
 
 
-Limits = dict[str, object]
-
-
-def _koordinators(chance: random.Random) -> Limits:
-    if chance.random() < 0.2:
-        return {names.RESOURCE_GPU: chance.choice((10, 50, 100, 200))}
-    memory = chance.choice(
-        (
-            {names.RESOURCE_MEMORY_RATIO: chance.choice((1, 10, 33, 50, 100, 200))},
-            {names.RESOURCE_MEMORY: chance.choice(("1", "500", "2000Mi", "11178Mi", "40Gi"))},
-        )
-    )
-    core = chance.choice(({}, {names.RESOURCE_CORE: chance.choice((2, 30, 50, 100))}))
-    return {**memory, **core}
-
-
-def _volcanos(chance: random.Random) -> Limits:
-    kind = chance.choice(("sharing", "sharing", "number", "vgpu"))
-    if kind == "number":
-        return {dialects.VOLCANO_NUMBER: chance.choice((1, 2))}
-    mib = chance.choice((1, 100, 2000, 6000, 11178))
-    if kind == "sharing":
-        return {dialects.VOLCANO_MEMORY: mib}
-    more = chance.choice(
-        ({}, {dialects.VOLCANO_VGPU_MEMORY: mib}, {dialects.VOLCANO_VGPU_PERCENT: 25})
-    )
-    cores = chance.choice(({}, {dialects.VOLCANO_VGPU_CORES: chance.choice((20, 100))}))
-    return {dialects.VOLCANO_VGPU_NUMBER: chance.choice((1, 2)), **more, **cores}
-
-
-def _hamis(chance: random.Random) -> Limits:
-    amount = chance.choice(
-        (
-            {},
-            {dialects.HAMI_MEMORY: chance.choice((1, 2000, 11178))},
-            {dialects.HAMI_MEMORY_PERCENT: chance.choice((1, 12, 50, 100))},
-        )
-    )
-    cores = chance.choice(({}, {dialects.HAMI_CORES: chance.choice((10, 50, 100))}))
-    return {dialects.HAMI_GPU: chance.choice((1, 1, 2)), **amount, **cores}
-
-
-def _kais(chance: random.Random) -> dict[str, str]:
-    key, texts = chance.choice(
-        (
-            (dialects.KAI_FRACTION, ("0.1", "0.125", "0.5", ".333333", "9e-1")),
-            (dialects.KAI_MEMORY, ("1", "2000", "4096", "11178")),
-            ("nvidia.com/container.c0.gpu-memory.limit", ("1Mi", "3G", "8Gi")),
-        )
-    )
-    more = {dialects.KAI_DEVICES: "2"} if chance.random() < 0.2 else {}
-    return {key: chance.choice(texts), **more}
-
-
-_BY_RESOURCES: Final = {
-    names.SCHEDULER_NAME: (_koordinators, _hamis),
-    dialects.VOLCANO.scheduler_name: (_volcanos,),
-}
-
-
 def asking(chance: random.Random, uid: str) -> dict[str, Any]:
-    """A valid pod of one dialect, with up to three containers that request alike."""
-    phases = chance.choice(("m", "m", "m", "mm", "im", "smm"))
-    containers: list[dict[str, Any]] = [{"name": f"c{n}"} for n in range(len(phases))]
-    annotations: dict[str, str] = {}
-    scheduler = chance.choice((*_BY_RESOURCES, dialects.KAI.scheduler_name, names.SCHEDULER_NAME))
-    if scheduler == dialects.KAI.scheduler_name:
-        annotations = _kais(chance)
-    else:
-        limits = chance.choice(_BY_RESOURCES[scheduler])(chance)
-        for each in containers:
-            each["resources"] = {"limits": limits}
-    if phases[0] == "s":
-        containers[0]["restartPolicy"] = "Always"
-    before = sum(phase in "is" for phase in phases)
-    return {
-        "metadata": {"uid": uid, "name": uid, "annotations": annotations},
-        "spec": {
-            "schedulerName": scheduler,
-            "initContainers": containers[:before],
-            "containers": containers[before:],
-        },
-    }
+    """A valid pod of one dialect, with up to three containers that request alike: main, init and
+    sidecar containers. KAI's annotations are of one."""
+    raw = deepcopy(chance.choice(PODS))
+    raw["metadata"] |= {"uid": uid, "name": uid}
+    spec = raw["spec"]
+    (first, *more), phases = spec["containers"], chance.choice(("m", "m", "m", "mm", "im", "smm"))
+    if spec.get("schedulerName") != KAI.scheduler_name and not more and not spec["initContainers"]:
+        alike = [{**first, "name": f"c{number}"} for number in range(len(phases))]
+        if phases[0] == "s":
+            alike[0]["restartPolicy"] = "Always"
+        before = len(phases) - phases.count("m")
+        spec |= {"initContainers": alike[:before], "containers": alike[before:]}
+    return raw
 
 
 def bound(
@@ -131,11 +64,10 @@ def bound(
 ) -> dict[str, Any]:
     """The pod as the API server has it after the Binding."""
     added = binding.annotations_of(found, read.outputs(found, gpus, 1))
-    metadata, spec = pod["metadata"], pod["spec"]
-    annotations = {**metadata["annotations"], **added}
+    annotations = {**pod["metadata"].get("annotations", {}), **added}
     return {
-        "metadata": {**metadata, "annotations": annotations},
-        "spec": {**spec, "nodeName": found.node},
+        "metadata": {**pod["metadata"], "annotations": annotations},
+        "spec": {**pod["spec"], "nodeName": found.node},
     }
 
 
@@ -155,14 +87,13 @@ def test_no_gpu_is_over_whatever_is_bound_and_deleted(seed: int) -> None:
             pod, node = asking(chance, f"u-{number}"), chance.choice(nodes)
             reasons.append(_bind(state, node, pod, shares))
         if chance.random() < 0.1:
-            _lose_and_recover(state, chance)
+            _lose_and_recover(state, chance, chance.choice(nodes).name)
         _compare(state, nodes)
     assert reasons.count(Reason.FITS) > MIXES / 10 < len(reasons) - reasons.count(Reason.FITS)
 
 
-def _lose_and_recover(state: State, chance: random.Random) -> None:
+def _lose_and_recover(state: State, chance: random.Random, node: str) -> None:
     """A GPU or the whole node is gone for a moment, with pods on it."""
-    node = chance.choice(NODES)
     gpus = state.fleet.gpus[state.fleet.row_of(node)]
     if chance.random() < 0.5:
         state.observe_device(DeviceFacts(node, f"uid-{node}", gpus[:1]))
@@ -186,17 +117,14 @@ def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) 
         if len(shares) % 5:  # the watch has not reported the others yet
             state.observe_pod(translate.pod(bound(pod, read, found, fleet.gpus[row])))
             assert state.is_bound(uid)
-        by_uuid = {held.gpu.uuid: held for held in node.gpus}
-        on: dict[str, list[int]] = {}
-        for share in found.shares:
-            names = [each.name for each in request.containers]
-            on.setdefault(share.uuid, []).append(names.index(share.container))
-        shares[uid] = [
-            (by_uuid[uuid], oracle.holds(request.containers, on_it, by_uuid[uuid].gpu))
-            for uuid, on_it in on.items()
-        ]
-        for held, each in shares[uid]:
-            held.shares.append(each)
+        names = [each.name for each in request.containers]
+        shares[uid] = []
+        for held in node.gpus:
+            of_gpu = [share for share in found.shares if share.uuid == held.gpu.uuid]
+            if on := [names.index(share.container) for share in of_gpu]:
+                shares[uid].append((held, oracle.holds(request.containers, on, held.gpu)))
+        for held, share in shares[uid]:
+            held.shares.append(share)
     return said
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,81 +14,90 @@ import yaml
 from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.request import Policy
 from scheduler.decisions import simulate
-from scheduler.decisions.simulate import SimulationError
+from scheduler.decisions.simulate import Account, SimulationError
 from scheduler.kubernetes import binding
 from tests.scheduler import commands
 from tests.scheduler.objects import Gi, container, device, gpu, lease, node, pod
 
+Json = dict[str, Any]
 
-def kind(of: str, raw: dict[str, Any]) -> dict[str, Any]:
+
+def kind(of: str, raw: Json) -> Json:
     return {**raw, "kind": of}
 
 
-def a_node(name: str, *gpus: dict[str, Any]) -> list[dict[str, Any]]:
+def asking(**amounts: object) -> Json:
+    return kind("Pod", pod(container("main", False, **amounts)))
+
+
+def a_node(name: str, *gpus: Json) -> list[Json]:
     return [kind("Node", node(name)), kind("Device", device(name, *gpus))]
 
 
+TWO_GPUS = a_node("n1", gpu("GPU-a", 0), gpu("GPU-b", 1))
 FLEET = [
-    *a_node("n1", gpu("GPU-a", 0), gpu("GPU-b", 1)),
+    *TWO_GPUS,
     *a_node("n2", gpu("GPU-c", 0, "8Gi")),
     *a_node("n10", gpu("GPU-d", 0, "8Gi")),
     kind("Node", node("n3")),
 ]
-HALF = kind("Pod", pod(container("main", ratio=50, core=50)))
+HALF = asking(ratio=50, core=50)
+
+
+def simulated(raw: Mapping[str, Any], *more: Json, now: datetime | None = None) -> Account:
+    """more: objects beside the fleet."""
+    now_s = None if now is None else now.timestamp()
+    return simulate.simulate(simulate.fleet([*FLEET, *more], now_s), raw)
+
+
+def refused(account: Account) -> dict[str, Sequence[str]]:
+    return {each.text: each.nodes for each in account.refused}
 
 
 def test_a_pod_is_placed_on_the_best_node_with_reasons_for_the_others() -> None:
-    state = simulate.fleet(FLEET)
-    asked = kind("Pod", pod(container("main", memory="12Gi")))
-    account = simulate.simulate(state, asked)
+    account = simulated(asking(memory="12Gi"))
     assert account.placed and account.pod == "default/pod-u-1"
     (best,) = account.candidates
-    assert best.node == "n1"
-    assert [(s.minor, s.uuid, s.memory_bytes) for s in best.containers] == [
-        (0, "GPU-a", 12 * 2**30)
-    ]
-    assert [(each.text, each.nodes) for each in account.refused] == [
-        ("every GPU is smaller than the requested memory", ["n10", "n2"]),
-        ("node has no GPU inventory (Device object)", ["n3"]),
-    ]
+    (share,) = best.containers
+    assert (best.node, share.minor, share.uuid, share.memory_bytes) == ("n1", 0, "GPU-a", 12 * Gi)
+    assert refused(account) == {
+        "every GPU is smaller than the requested memory": ["n10", "n2"],
+        "node has no GPU inventory (Device object)": ["n3"],
+    }
 
 
-def test_the_next_pod_sees_the_one_before() -> None:
-    state = simulate.fleet(a_node("n1", gpu("GPU-a", 0)))
-    placed = [simulate.simulate(state, HALF, number).placed for number in range(3)]
-    assert placed == [True, True, False]
+@pytest.mark.parametrize(
+    ("policy", "gpus"),
+    [
+        (Policy.BINPACK, ["GPU-a", "GPU-a", "GPU-b", "GPU-b", None]),
+        (Policy.SPREAD, ["GPU-a", "GPU-b", "GPU-a", "GPU-b", None]),
+    ],
+)
+def test_the_next_pod_sees_the_ones_before(policy: Policy, gpus: list[str | None]) -> None:
+    state = simulate.fleet(TWO_GPUS)
+    accounts = [simulate.simulate(state, HALF, number, policy) for number in range(5)]
+    assert gpus == [
+        each.candidates[0].containers[0].uuid if each.placed else None for each in accounts
+    ]
 
 
 def test_pods_that_are_bound_hold_what_they_have() -> None:
-    there = Placement(
-        "n1", (Share("main", "GPU-a", 0, Gi, None),), (Peak("GPU-a", 0, Gi, 4, None),)
-    )
-    bound = pod(container("main", ratio=50), node="n1", annotations=binding.annotations_of(there))
+    share, peak = Share("main", "GPU-a", 0, Gi, None), Peak("GPU-a", 0, Gi, 4, None)
+    annotations = binding.annotations_of(Placement("n1", (share,), (peak,)))
+    bound = pod(container("main", ratio=50), node="n1", annotations=annotations)
     state = simulate.fleet([*FLEET, kind("Pod", bound)])
     assert [holder.pod_key for holder in state.holders("n1")] == ["default/pod-u-1"]
 
 
-def test_spreading_prefers_the_emptier() -> None:
-    state = simulate.fleet(a_node("n1", gpu("GPU-a", 0), gpu("GPU-b", 1)))
-    used = [
-        simulate.simulate(state, HALF, number, Policy.SPREAD).candidates[0].containers[0].uuid
-        for number in range(2)
-    ]
-    assert used == ["GPU-a", "GPU-b"]
-
-
 def test_leases_count_where_there_are_any() -> None:
-    """Without a time of renewal a Lease is expired."""
+    """A Lease without a time of renewal is expired."""
     unsaid = lease("n2")
     del unsaid["spec"]
-    leases: list[dict[str, Any]] = [lease("n1"), unsaid, {}]
-    account = simulate.simulate(
-        simulate.fleet([*FLEET, *(kind("Lease", each) for each in leases)]), HALF
-    )
+    leases: list[Json] = [lease("n1"), unsaid, {}]
+    account = simulated(HALF, *(kind("Lease", each) for each in leases))
     assert [each.node for each in account.candidates] == ["n1"]
-    refused = {each.text: each.nodes for each in account.refused}
-    assert refused["GPU node agent has not renewed its Lease"] == ["n2"]
-    assert refused["no GPU node agent has reported"] == ["n10"]
+    assert refused(account)["GPU node agent has not renewed its Lease"] == ["n2"]
+    assert refused(account)["no GPU node agent has reported"] == ["n10"]
 
 
 @pytest.mark.parametrize(
@@ -100,70 +109,49 @@ def test_leases_count_where_there_are_any() -> None:
         (None, ["n10", "n2", "n3"]),
     ],
 )
-def test_nodes_whose_agents_leases_expired_are_left_out(now: datetime | None, expired: Any) -> None:
+def test_nodes_with_expired_leases_are_left_out(now: datetime | None, expired: Any) -> None:
     """Expiry counts from the last renewal: a file has no other time."""
     leases = [lease("n1", 58), lease("n2", 4), lease("n10", 4), lease("n3")]
     leases[3]["spec"]["renewTime"] = "?"
-    devices = [kind("Device", device("n3", gpu("GPU-e", 0)))]
-    found = [*FLEET, *devices, *(kind("Lease", each) for each in leases)]
-    account = simulate.simulate(simulate.fleet(found, now.timestamp() if now else None), HALF)
-    refused = {each.text: each.nodes for each in account.refused}
-    assert refused == {"GPU node agent has not renewed its Lease": expired}
-
-
-def test_an_invalid_request_is_refused_on_every_node() -> None:
-    account = simulate.simulate(simulate.fleet(FLEET), kind("Pod", pod(container("main", gpu=150))))
-    assert not account.placed
-    assert account.error is not None and account.error.startswith(
-        "container main: koordinator.sh/gpu: invalid value 150: must be"
-    )
-
-
-def test_a_pod_without_a_share_may_be_placed_anywhere() -> None:
-    account = simulate.simulate(simulate.fleet(FLEET), kind("Pod", pod(container("main"))))
-    assert account.placed and not account.requests_share
+    more = [kind("Device", device("n3", gpu("GPU-e", 0))), *(kind("Lease", raw) for raw in leases)]
+    expected = {"GPU node agent has not renewed its Lease": expired}
+    assert refused(simulated(HALF, *more, now=now)) == expected
 
 
 @pytest.mark.parametrize("owner", ["Deployment", "Job", "CronJob", "PodTemplate"])
 def test_a_workload_is_simulated_by_its_template(owner: str) -> None:
-    template = {"metadata": {"labels": {}}, "spec": HALF["spec"]}
-    spec: dict[str, Any] = {"template": template}
-    made: dict[str, Any] = {"kind": owner, "metadata": {"name": "web"}}
-    if owner == "PodTemplate":
-        made["template"] = template
-    else:
-        made["spec"] = {"jobTemplate": {"spec": spec}} if owner == "CronJob" else spec
-    (asked,) = simulate.pods([made])
-    account = simulate.simulate(simulate.fleet(FLEET), asked)
+    template: Json = {"template": {"metadata": {"labels": {}}, "spec": HALF["spec"]}}
+    of_owner = {"PodTemplate": template, "CronJob": {"spec": {"jobTemplate": {"spec": template}}}}
+    made = of_owner.get(owner, {"spec": template})
+    (asked,) = simulate.pods([{"kind": owner, "metadata": {"name": "web"}, **made}])
+    account = simulated(asked)
     assert account.pod == "default/web" and account.placed
 
 
 def test_lists_are_what_is_in_them() -> None:
-    listed = {"kind": "List", "items": FLEET}
     asked = pod(container("main"))
-    typed = {"kind": "PodList", "items": [asked]}
+    listed, typed = {"kind": "List", "items": FLEET}, {"kind": "PodList", "items": [asked]}
     assert list(simulate.objects([listed, None, typed])) == [*FLEET, kind("Pod", asked)]
 
 
 @pytest.mark.parametrize(
-    ("call", "text"),
+    ("read", "raw", "text"),
     [
-        (lambda: list(simulate.objects([{"a": 1}])), "kind: must be"),
-        (lambda: simulate.fleet([HALF]), "must have a Node"),
-        (lambda: simulate.pods([{"kind": "Service"}]), "must have a Pod"),
-        (lambda: simulate.pods([{"kind": "Job"}]), "Job.template: must be"),
-        (
-            lambda: simulate.pods([{"kind": "CronJob", "spec": {"jobTemplate": 5}}]),
-            "CronJob.template: must be",
-        ),
+        (simulate.objects, {"a": 1}, "kind: must be"),
+        (simulate.fleet, HALF, "must have a Node"),
+        (simulate.pods, {"kind": "Service"}, "must have a Pod"),
+        (simulate.pods, {"kind": "Job"}, "Job.template: must be"),
+        (simulate.pods, {"kind": "CronJob", "spec": {"jobTemplate": 5}}, "CronJob.template: must"),
     ],
 )
-def test_unusable_objects_are_refused_with_the_reason(call: Any, text: str) -> None:
+def test_unusable_objects_are_refused(
+    read: Callable[[list[Json]], Any], raw: Json, text: str
+) -> None:
     with pytest.raises(SimulationError, match=text):
-        call()
+        list(read([raw]))
 
 
-# --- the command ---------------------------------------------------------------------------------
+# --- the command
 
 
 Ask = Callable[..., commands.Done]
@@ -175,8 +163,8 @@ def ask(tmp_path: Path) -> Ask:
 
     def run(
         *arguments: str,
-        pods: Sequence[dict[str, Any]] = (HALF,),
-        fleet: Sequence[dict[str, Any]] = FLEET,
+        pods: Sequence[Json] = (HALF,),
+        fleet: Sequence[Json] = FLEET,
         written: bytes = b"",
     ) -> commands.Done:
         (tmp_path / "fleet.yaml").write_bytes(written or yaml.safe_dump_all(fleet).encode())
@@ -189,12 +177,12 @@ def ask(tmp_path: Path) -> Ask:
 def test_the_table_names_node_gpu_and_share(ask: Ask) -> None:
     done = ask()
     assert done.exit_code == 0
-    lines = done.stdout.splitlines()
-    assert lines[0] == "default/pod-u-1: n10"
-    assert lines[1].split() == ["node", "score", "container", "gpu", "memory", "core"]
-    assert lines[2].split()[0] == "n10"
-    assert lines[2].split()[2:] == ["main", "0", "GPU-d", "4", "GiB", "50", "%"]
-    assert lines[-1] == "  1 node: node has no GPU inventory (Device object): n3"
+    first, head, row, *_, last = done.stdout.splitlines()
+    assert first == "default/pod-u-1: n10"
+    assert head.split() == ["node", "score", "container", "gpu", "memory", "core"]
+    node, _, *share = row.split()
+    assert [node, *share] == ["n10", "main", "0", "GPU-d", "4", "GiB", "50", "%"]
+    assert last == "  1 node: node has no GPU inventory (Device object): n3"
 
 
 def test_json_is_for_programs(ask: Ask) -> None:
@@ -205,15 +193,17 @@ def test_json_is_for_programs(ask: Ask) -> None:
 
 
 def test_where_no_node_fits_the_exit_status_is_1(ask: Ask) -> None:
-    done = ask(pods=[kind("Pod", pod(container("main", memory="100Gi")))])
+    done = ask(pods=[asking(memory="100Gi")])
     assert done.exit_code == 1
     first, second, *_ = done.stdout.splitlines()
     assert first == "default/pod-u-1: no node has enough free GPU capacity"
     assert second.startswith("  3 nodes: every GPU is")
-    refused = kind("Pod", pod(container("main", gpu=150)))
-    done = ask(pods=[refused, kind("Pod", pod(container("main")))])
+    done = ask(pods=[asking(gpu=150), asking()])
     assert done.exit_code == 1
-    assert "refused, on every node" in done.stdout and "fits on any node" in done.stdout
+    first, second, third = done.stdout.splitlines()
+    assert first == "default/pod-u-1: refused, on every node"
+    assert second.startswith("  container main: koordinator.sh/gpu: invalid value 150: must be")
+    assert third == "default/pod-u-1: requests no share of a GPU; fits on any node"
 
 
 def test_many_candidates_are_cut_and_counted_and_without_a_terminal_no_name_is(ask: Ask) -> None:
@@ -236,13 +226,11 @@ def test_without_a_fleet_the_exit_status_is_2(tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump(HALF))
     for arguments in ((), ("--fleet", str(tmp_path / "none.yaml"))):
         done = commands.run("simulate", "-f", str(tmp_path / "pod.yaml"), *arguments)
-        assert done.exit_code == 2
-        assert done.stderr.startswith("simulate: ")
+        assert (done.exit_code, done.stderr[:10]) == (2, "simulate: ")
 
 
 def test_pods_of_other_dialects_are_placed_where_these_are_on(ask: Ask) -> None:
-    asked = {"name": "main", "resources": {"limits": {"volcano.sh/gpu-memory": 1024}}}
-    raw = kind("Pod", pod(asked))
+    raw = kind("Pod", pod({"name": "main", "resources": {"limits": {"volcano.sh/gpu-memory": 1}}}))
     raw["spec"]["schedulerName"] = "volcano"
     done = ask("--dialects", "koordinator,volcano", pods=[raw])
     assert done.exit_code == 0, done.stdout

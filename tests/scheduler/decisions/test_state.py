@@ -1,38 +1,105 @@
-"""The pods that hold GPUs: bound, finished, replaced, unreadable."""
+"""The state of a node of two GPUs: which pods hold them, and what takes no share."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gpuslice.contract import names
+from scheduler.core.fit import fit
+from scheduler.core.fleet import Fleet
+from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
-from scheduler.decisions.state import Assumed
+from scheduler.core.request import ContainerRequest, Request
+from scheduler.decisions.state import Assumed, State
 from scheduler.kubernetes import binding, translate
-from tests.scheduler.decisions.state_scene import (
-    HALF_OF_A,
-    NONE,
-    chosen,
-    holding,
-    made,
-    observe_device,
-    observe_node,
-    reason,
-    texts,
-    used,
-)
-from tests.scheduler.objects import Gi, container, device, gpu, node, pod
+from scheduler.kubernetes.facts import PodFacts
+from scheduler.kubernetes.leases import agent_lease
+from tests.scheduler import calls
+from tests.scheduler.objects import allocated, container, device, gpu, lease, node, pod, resources
+from tests.support import GIB
+
+HALF = Request([ContainerRequest("main", core_percent=50, memory_ratio=Fraction(1, 2))])
+ANY = Request([ContainerRequest("main", memory_bytes=1)])
+NONE = {"GPU-a": (0, 0, 0), "GPU-b": (0, 0, 0)}
+HALF_OF_A = {"GPU-a": (12, 50, 0), "GPU-b": (0, 0, 0)}
+
+
+def observe_node(state: State, raw: dict[str, Any]) -> None:
+    state.observe_node(translate.node(raw))
+
+
+def observe_device(state: State, raw: dict[str, Any]) -> None:
+    state.observe_device(translate.device(raw))
+
+
+def observe_lease(
+    state: State, raw: dict[str, Any], now_s: float = 0.0, age_s: float = 0.0
+) -> None:
+    read = agent_lease(raw)
+    assert read is not None
+    state.observe_lease(read, now_s, age_s)
+
+
+def made(*gpus: dict[str, Any]) -> State:
+    """One node, n1, with these GPUs; by default GPU-a and GPU-b."""
+    state = State()
+    calls.add_node(state, "n1", *(gpus or (gpu("GPU-a", 0), gpu("GPU-b", 1))))
+    return state
+
+
+def holding(
+    uid: str,
+    uuid: str | None = "GPU-a",
+    minor: int = 0,
+    on: str = "n1",
+    phase: str = "Running",
+    **held: object,
+) -> PodFacts:
+    """A bound pod; by default it holds half a GPU."""
+    text = allocated((uuid, minor, resources(**(held or {"memory": "12Gi", "core": 50}))))
+    annotations = {names.ANNOTATION_DEVICE_ALLOCATED: text}
+    half = container("main", ratio=50)
+    return translate.pod(pod(half, uid=uid, node=on, phase=phase, annotations=annotations))
+
+
+def used(state: State) -> dict[str, tuple[int, int, int]]:
+    """Return GiB, percent and shares without core, by GPU."""
+    fleet, row = state.fleet, state.fleet.row_of("n1")
+    columns = fleet.used_bytes // GIB, fleet.used_core, fleet.uncapped_shares
+    return {
+        gpu.uuid: tuple(int(column[row, slot]) for column in columns)  # type: ignore[misc]
+        for slot, gpu in enumerate(fleet.gpus[row])
+    }
+
+
+def reason(state: State, request: Request = ANY) -> Reason:
+    _, reasons = fit(state.fleet, request, state.fleet.rows_of(["n1"]))
+    return Reason(int(reasons[0]))
+
+
+def chosen(state: State) -> Placement:
+    found = place(state.fleet, HALF, state.fleet.row_of("n1"))
+    assert isinstance(found, Placement)
+    return found
+
+
+def texts(state: State) -> list[str]:
+    return [f"{each.node} {each.about} {each.text}".strip() for each in state.problems()]
+
+
+# --- pods
 
 
 def test_pods_bound_by_us_by_koordinator_and_by_hand_all_count() -> None:
     state = made()
-    ours = pod(
-        container("main", core=50, ratio=50),
-        uid="ours",
-        node="n1",
-        annotations={**binding.annotations_of(chosen(state))},
-    )
+    half, annotations = container("main", core=50, ratio=50), binding.annotations_of(chosen(state))
+    ours = pod(half, uid="ours", node="n1", annotations=annotations)
     state.observe_pod(translate.pod(ours))
     state.observe_pod(holding("koordinators", memory="6Gi", core=25, ratio=25))
     state.observe_pod(holding("by-hand", None, 1, memory="1Gi"))
@@ -45,55 +112,51 @@ def test_a_finished_pod_releases(phase: str) -> None:
     state = made()
     state.observe_pod(holding("u"))
     assert used(state) == HALF_OF_A
-    state.observe_pod(holding("u", phase=phase))
-    assert used(state) == NONE
-    state.observe_pod(holding("u", phase=phase))
+    for _ in range(2):
+        state.observe_pod(holding("u", phase=phase))
+        assert used(state) == NONE
     state.remove_pod("u")
     assert used(state) == NONE
     assert (state.node_of("u"), state.is_bound("u")) == (None, False)
 
 
-@pytest.mark.parametrize(
-    ("containers", "most"),
-    [
-        (
-            [container("main", core=50, ratio=50), container("o", memory="1Gi", core=10)],
-            (13, 60, 0),
-        ),
-        ([container(f"c{n}", memory="24Gi", core=100) for n in range(2)], (24, 100, 0)),
-        ([container("c", ratio=10)], (2, 0, 1)),
-        ([container("main", core=50)], (24, 100, 0)),
-    ],
-    ids=["what it asks for", "at most the GPU", "without core", "refused"],
-)
-def test_an_unreadable_annotation_occupies_every_gpu_and_is_reported(
-    containers: list[dict[str, Any]], most: tuple[int, int, int]
-) -> None:
-    state = made()
+MOST: dict[str, tuple[list[dict[str, Any]], tuple[int, int, int]]] = {
+    "what it asks for": (
+        [container("main", core=50, ratio=50), container("o", memory="1Gi", core=10)],
+        (13, 60, 0),
+    ),
+    "at most the GPU": (
+        [container(f"c{n}", memory="24Gi", core=100) for n in range(2)],
+        (24, 100, 0),
+    ),
+    "without core": ([container("c", ratio=10)], (2, 0, 1)),
+    "refused": ([container("main", core=50)], (24, 100, 0)),
+}
+
+
+@pytest.mark.parametrize("asked", MOST)
+def test_an_unreadable_annotation_occupies_every_gpu_and_is_reported(asked: str) -> None:
+    state, (containers, most) = made(), MOST[asked]
     annotations = {names.ANNOTATION_DEVICE_ALLOCATED: "{"}
     state.observe_pod(translate.pod(pod(*containers, uid="u", node="n1", annotations=annotations)))
     assert used(state) == {"GPU-a": most, "GPU-b": most}
-    (text,) = texts(state)
-    assert text.startswith(f"n1 default/pod-u annotation {names.ANNOTATION_DEVICE_ALLOCATED}: not")
+    (problem,) = state.problems()
+    assert (problem.node, problem.about, problem.uid) == ("n1", "default/pod-u", "u")
+    assert problem.text.startswith(f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: not")
     state.remove_pod("u")
     assert used(state) == NONE
 
 
 def test_a_vanished_gpu_keeps_its_allocation_and_is_reported() -> None:
-    state = made()
+    state, lost = made(), "n1 default/pod-u holds a GPU that its node does not have: "
     state.observe_pod(holding("u"))
     observe_device(state, device("n1", gpu("GPU-b", 1)))
     assert used(state) == {"GPU-b": (0, 0, 0)}
-    assert texts(state) == ["n1 default/pod-u holds a GPU that its node does not have: GPU-a"]
+    assert texts(state) == [f"{lost}GPU-a"]
     observe_device(state, device("n1", gpu("GPU-a", 0), gpu("GPU-b", 1)))
-    assert used(state) == HALF_OF_A
-    assert texts(state) == []
-
-
-def test_a_vanished_gpu_without_uuid_is_reported_by_its_minor() -> None:
-    state = made()
+    assert (used(state), texts(state)) == (HALF_OF_A, [])
     state.observe_pod(holding("u", None, 7))
-    assert texts(state) == ["n1 default/pod-u holds a GPU that its node does not have: minor 7"]
+    assert texts(state) == [f"{lost}minor 7"]
     state.observe_pod(holding("u", None, 1, ratio=50))
     assert used(state) == {"GPU-a": (0, 0, 0), "GPU-b": (12, 0, 1)}
     assert texts(state) == []
@@ -146,8 +209,159 @@ def test_foreign_grants_over_the_gpu_leave_none_free_and_are_reported() -> None:
     assert (fleet.free_bytes[row, 0], fleet.free_core[row, 0]) == (0, 0)
     assert reason(state) is Reason.MEMORY_AND_CORE
     assert texts(state) == [
-        f"n1  GPU-a: overcommitted: {40 * Gi} of {24 * Gi} bytes, 160 of 100 percent of core"
+        f"n1  GPU-a: overcommitted: {40 * GIB} of {24 * GIB} bytes, 160 of 100 percent of core"
     ]
     state.remove_pod("u-1")
     assert texts(state) == []
-    assert int(fleet.free_bytes[row, 0]) == 4 * Gi
+    assert int(fleet.free_bytes[row, 0]) == 4 * GIB
+
+
+# --- GPUs that take no share, and nodes without an inventory or an agent
+
+
+@pytest.mark.parametrize("what", ["cordoned", "excluded"])
+def test_a_cordoned_or_excluded_gpu_keeps_its_shares_alone(what: str) -> None:
+    """A misspelt UUID, or an index, leaves the GPU open to new shares, and is reported."""
+    state, raw, held = made(gpu("GPU-a", 0)), node("n1"), {"GPU-a": (12, 50, 0)}
+    key, annotations = f"gpuslice.io/{what}-gpus", raw["metadata"]["annotations"]
+    state.observe_pod(holding("u"))
+    annotations[key] = "GPU-a"
+    observe_node(state, raw)
+    assert (used(state), reason(state), texts(state)) == (held, Reason.NO_USABLE_GPU, [])
+    del annotations[key]
+    observe_node(state, raw)
+    assert (used(state), reason(state, HALF)) == (held, Reason.FITS)
+    annotations[key] = "GPU-a, GPU-A, 0, 1, 2, 3"
+    observe_node(state, raw)
+    assert texts(state) == [
+        f"n1  metadata.annotations[{key}]: invalid value 0, 1, 2 and 2 more: must be UUIDs of GPUs"
+        " in the node's Device; it has no effect"
+    ]
+
+
+def test_an_unhealthy_gpu_takes_no_share_and_recovers() -> None:
+    state = made(gpu("GPU-a", 0, health=False))
+    assert reason(state) is Reason.NO_USABLE_GPU
+    observe_device(state, device("n1", gpu("GPU-a", 0)))
+    assert reason(state) is Reason.FITS
+
+
+def test_a_node_whose_inventory_is_absent_or_cannot_be_read() -> None:
+    state, broken = made(), device("n1")
+    broken["spec"]["devices"] = 5
+    observe_device(state, broken)
+    assert reason(state) is Reason.DEVICE_UNREADABLE
+    assert texts(state) == ["n1  Device: spec.devices: invalid value 5: must be a list"]
+    for _ in range(2):
+        state.remove_device("n1")
+    assert reason(state) is Reason.NO_DEVICE
+
+
+def test_a_node_whose_agent_has_not_reported_is_missing_or_not_ready() -> None:
+    state = made()
+    observe_lease(state, lease("n1", 1, "no driver"), 1.0)
+    assert reason(state) is Reason.AGENT_NOT_READY
+    assert texts(state) == ["n1  node agent: no driver"]
+    observe_lease(state, lease("n1", 2), 2.0)
+    assert reason(state) is Reason.FITS
+    for _ in range(2):
+        state.remove_lease("n1")
+    assert reason(state) is Reason.AGENT_MISSING
+
+
+def test_a_lease_expires_when_it_has_not_changed_by_our_clock() -> None:
+    state = made()
+    observe_lease(state, lease("n1", 1), 10.0)
+    assert state.tick(50.0) == []
+    observe_lease(state, lease("n1", 1), 50.1)
+    assert (state.tick(50.1), state.tick(50.2)) == (["n1"], [])
+    assert reason(state) is Reason.AGENT_LEASE_EXPIRED
+    observe_lease(state, lease("n1", 1), 51.0)
+    assert reason(state) is Reason.AGENT_LEASE_EXPIRED, "observed again, unchanged"
+    observe_lease(state, lease("n1", 2), 52.0)
+    assert reason(state) is Reason.FITS
+
+
+def test_the_age_of_a_lease_before_we_began_counts() -> None:
+    state = made()
+    state.remove_lease("n1")
+    observe_lease(state, lease("n1", 1), 100.0, age_s=30.0)
+    assert (state.tick(110.0), state.tick(110.1)) == ([], ["n1"])
+    state.remove_lease("n1")
+    observe_lease(state, lease("n1", 1), 110.0, age_s=40.1)
+    assert reason(state) is Reason.AGENT_LEASE_EXPIRED
+    observe_lease(state, lease("n1", 1), 111.0)
+    assert reason(state) is Reason.AGENT_LEASE_EXPIRED, "observed again, unchanged"
+    observe_lease(state, lease("n1", 2), 112.0)
+    assert reason(state) is Reason.FITS
+
+
+# --- events in any order
+
+Event = Callable[[State], None]
+COLUMNS = ("total_bytes", "used_bytes", "used_core", "uncapped_shares", "usable", "free_bytes")
+NODES = ("n1", "n2", "n3")
+
+
+def histories(chance: random.Random) -> Sequence[Sequence[Event]]:
+    """Return the events of each object of one cluster, in order."""
+    all_of: list[Sequence[Event]] = []
+    for name in NODES:
+        seen: list[Event] = [partial(observe_node, raw=node(name, f"{name}-{n}")) for n in (0, 1)]
+        if chance.random() < 0.3:
+            seen.append(partial(State.remove_node, name=name))
+        inventories = [
+            device(name, *(gpu(f"{name}-{n}", (n + turn) % 3, "4Gi") for n in range(2 + turn)))
+            for turn in (0, 1)
+        ]
+        devices = [partial(observe_device, raw=raw) for raw in inventories]
+        all_of += [seen, devices, [partial(observe_lease, raw=lease(name))]]
+    for number in range(12):
+        uid, name = f"u{number}", chance.choice(NODES)
+        uuid = chance.choice((f"{name}-{chance.randint(0, 2)}", None))
+        held: dict[str, Any] = {"memory": f"{chance.randint(1, 5)}Gi"}
+        if chance.random() < 0.5:
+            held["core"] = chance.randint(1, 100)
+        views = [translate.pod(pod(uid=uid)), holding(uid, uuid, 1, name, **held)]
+        own: list[Event] = [partial(State.observe_pod, facts=facts) for facts in views]
+        if chance.random() < 0.3:
+            own.append(partial(State.remove_pod, uid=uid))
+        all_of.append(own)
+    return all_of
+
+
+def merged(chance: random.Random, all_of: Sequence[Sequence[Event]]) -> Sequence[Event]:
+    left = [list(each) for each in all_of]
+    order: list[Event] = []
+    while left:
+        order.append(chance.choice(left).pop(0))
+        left = [each for each in left if each]
+    return order
+
+
+def columns(fleet: Fleet) -> dict[str, Any]:
+    rows = {name: row for name in NODES if (row := fleet.row_of(name))}
+    return {
+        name: (
+            int(fleet.blocked_by[row]),
+            [gpu.uuid for gpu in fleet.gpus[row]],
+            *(getattr(fleet, column)[row][:4].tolist() for column in COLUMNS),
+        )
+        for name, row in rows.items()
+    }
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_order_of_events_does_not_matter(seed: int) -> None:
+    """The result is equal with the events of each object in order and the objects interleaved at
+    random."""
+    chance = random.Random(seed)
+    all_of = histories(chance)
+    first, second = State(), State()
+    for event in merged(chance, all_of):
+        event(first)
+    for event in merged(chance, all_of):
+        event(second)
+        event(second)
+    assert columns(first.fleet) == columns(second.fleet)
+    assert texts(first) == texts(second)

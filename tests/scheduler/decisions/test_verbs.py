@@ -1,9 +1,10 @@
-"""filter and prioritize over a state."""
+"""filter, prioritize and preempt over a state."""
 
 from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -13,18 +14,15 @@ from scheduler.core.fit import feasible
 from scheduler.core.reasons import UNRESOLVABLE, Reason
 from scheduler.core.request import Policy
 from scheduler.core.score import best, score
-from scheduler.decisions.state import Assumed
+from scheduler.decisions.state import Assumed, State
 from scheduler.decisions.verbs import MAX_NODES, Verbs
 from scheduler.kubernetes.requests import request
 from scheduler.kubernetes.translate import device, node
 from tests.scheduler import calls, objects
-from tests.scheduler.calls import arguments, bind, names, placed
+from tests.scheduler.calls import arguments, bind, filtered, hold, names, placed
 
-
-def filtered(verbs: Verbs, raw: dict[str, Any], among: list[str]) -> dict[str, Any]:
-    answer = json.loads(verbs.filter(arguments(raw, among)))
-    assert isinstance(answer, dict)
-    return answer
+WHOLE, HALF = objects.container("main", gpu=100), objects.container("main", gpu=50)
+REFUSED = objects.container("main", gpu=150)
 
 
 def scored(verbs: Verbs, raw: dict[str, Any], among: list[str]) -> dict[str, int]:
@@ -32,38 +30,36 @@ def scored(verbs: Verbs, raw: dict[str, Any], among: list[str]) -> dict[str, int
     return {each["Host"]: each["Score"] for each in answer}
 
 
-WHOLE = objects.container("main", gpu=100)
+def share(percent: int) -> dict[str, Any]:
+    return objects.container("main", core=percent, ratio=percent)
+
+
+# --- filter and prioritize
 
 
 def test_filter_names_the_best_of_any_number_of_candidates() -> None:
     """The fleet's best are searched instead of each node where most nodes are candidates."""
-    chance = random.Random(7)
+    chance, asked = random.Random(7), request(calls.pod())
+    assert asked is not None
     for count in (40, 100, 300):
-        state = calls.state(nodes=count, gpus=1)
-        for number in range(count):
+        state, all_names = calls.state(nodes=count, gpus=1), names(count)
+        for number, name in enumerate(all_names):
             percent = chance.choice((5, 10, 20, 50, 60))
-            share = objects.container("main", core=percent, ratio=percent)
-            bind(state, calls.pod(f"other-{number}", share), f"n{number}")
-        fullness = {
-            name: state.fleet.fullness[state.fleet.row_of(name), 0] for name in names(count)
-        }
-        best_first = sorted(names(count), key=lambda name: -fullness[name])
+            bind(state, calls.pod(f"other-{number}", share(percent)), name)
+        fullness = {name: state.fleet.fullness[state.fleet.row_of(name), 0] for name in all_names}
+        best_first = sorted(all_names, key=lambda name: -fullness[name])
         for among in (
-            names(count),
-            chance.sample(names(count), count * 9 // 10),
-            chance.sample(names(count), count * 6 // 10),
+            all_names,
+            *(chance.sample(all_names, count * tenths // 10) for tenths in (9, 6, 3)),
             best_first[count * 4 // 10 :],
-            chance.sample(names(count), count * 3 // 10),
-            [*names(count), "unknown", "unknown"],
+            [*all_names, "unknown", "unknown"],
         ):
-            asked = request(calls.pod())
-            assert asked is not None
             rows = state.fleet.rows_of(set(among) - {"unknown"})
             fitting = rows[feasible(state.fleet, asked, rows)]
             ranked = best(state.fleet, score(state.fleet, asked, fitting), fitting, MAX_NODES)
-            wanted = {state.fleet.names[row] for row in fitting[ranked].tolist()}
+            wanted = [state.fleet.names[row] for row in fitting[ranked].tolist()]
             found = filtered(Verbs(state), calls.pod(), among)["NodeNames"]
-            assert set(found) == wanted and len(found) == len(wanted)
+            assert sorted(found) == sorted(wanted)
 
 
 PREFERRED = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
@@ -83,15 +79,12 @@ REQUIRED: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {}
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, MAX_NODES),
     ],
 )
-def test_all_are_named_where_the_pod_prefers_some_and_what_is_required_is_no_preference(
-    spec: dict[str, Any], named: int
-) -> None:
-    raw = calls.pod()
+def test_all_nodes_are_named_for_a_pod_with_preferences(spec: dict[str, Any], named: int) -> None:
+    raw, verbs = calls.pod(), Verbs(calls.state(nodes=100, gpus=1))
     raw["spec"].update(spec)
-    verbs = Verbs(calls.state(nodes=100, gpus=1))
-    found = filtered(verbs, raw, names(100))
-    assert len(found["NodeNames"]) == named
-    assert set(filtered(verbs, raw, names(100)[::-1])["NodeNames"]) == set(found["NodeNames"])
+    found = filtered(verbs, raw, names(100))["NodeNames"]
+    assert len(found) == named
+    assert set(filtered(verbs, raw, names(100)[::-1])["NodeNames"]) == set(found)
 
 
 def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> None:
@@ -102,29 +95,23 @@ def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> N
     state.observe_node(node(objects.node("n3", isolates=False)))
     raw = calls.pod("u-1", objects.container("main", memory="20Gi", core=10))
     raw["metadata"]["labels"] = {words.LABEL_ISOLATION_PROVIDER: "hami-core"}
-    near = "largest free slice 12 GiB of the 20 GiB requested"
+    memory = f"{Reason.MEMORY.text} (largest free slice 12 GiB of the 20 GiB requested)"
+    unresolvable = {"n2": Reason.GPU_TOO_SMALL, "n3": Reason.NOT_ISOLATING}
     assert filtered(Verbs(state), raw, [*names(4), "n4"]) == {
         "NodeNames": [],
-        "FailedNodes": {
-            "n0": f"{Reason.MEMORY.text} ({near})",
-            "n1": f"{Reason.MEMORY.text} ({near})",
-            "n4": Reason.NODE_UNKNOWN.text,
-        },
-        "FailedAndUnresolvableNodes": {
-            "n2": Reason.GPU_TOO_SMALL.text,
-            "n3": Reason.NOT_ISOLATING.text,
-        },
+        "FailedNodes": {"n0": memory, "n1": memory, "n4": Reason.NODE_UNKNOWN.text},
+        "FailedAndUnresolvableNodes": {name: why.text for name, why in unresolvable.items()},
     }
-    assert {Reason.GPU_TOO_SMALL, Reason.NOT_ISOLATING} <= UNRESOLVABLE
+    assert set(unresolvable.values()) <= UNRESOLVABLE
 
 
 def test_a_request_that_is_refused_is_unresolvable_on_every_node() -> None:
-    raw = calls.pod("u-1", objects.container("main", gpu=150))
-    answer = filtered(Verbs(calls.state()), raw, names(2))
+    raw, verbs = calls.pod("u-1", REFUSED), Verbs(calls.state())
+    answer = filtered(verbs, raw, names(2))
     (text,) = set(answer["FailedAndUnresolvableNodes"].values())
     assert text.startswith("container main: koordinator.sh/gpu: invalid value 150")
     assert (answer["NodeNames"], len(answer["FailedAndUnresolvableNodes"])) == ([], 2)
-    assert scored(Verbs(calls.state()), raw, names(2)) == {}
+    assert scored(verbs, raw, names(2)) == {}
 
 
 def test_a_refusal_has_no_percent_sign() -> None:
@@ -135,15 +122,11 @@ def test_a_refusal_has_no_percent_sign() -> None:
 
 
 def test_a_pod_without_a_share_may_be_placed_on_unknown_nodes_too() -> None:
-    raw = calls.pod("u-1", objects.container("main"))
-    verbs = Verbs(calls.state())
-    assert filtered(verbs, raw, ["n0", "unknown"]) == {"NodeNames": ["n0", "unknown"]}
-    assert scored(verbs, raw, ["n0", "unknown"]) == {}
-
-
-def test_no_candidates_is_no_error() -> None:
-    verbs = Verbs(calls.state())
-    assert filtered(verbs, calls.pod(), [])["NodeNames"] == []
+    raw, verbs = calls.pod("u-1", objects.container("main")), Verbs(calls.state())
+    for among in (["n0", "unknown"], []):
+        assert filtered(verbs, raw, among) == {"NodeNames": among}
+        assert scored(verbs, raw, among) == {}
+    assert filtered(verbs, calls.pod(), [])["NodeNames"] == [], "no candidates are no error"
     assert scored(verbs, calls.pod(), []) == {}
 
 
@@ -157,51 +140,31 @@ def test_the_fuller_gpu_scores_more_and_spread_has_it_the_other_way() -> None:
     assert scored(spread, asks, names(3)) == {"n0": 0, "n1": 10, "n2": 0}
 
 
-# --- pods whose binding is in doubt
-
-
 def test_gpus_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
-    """Its Binding was sent and the outcome is unknown: the last free capacity is its own."""
-    state = calls.state(nodes=2, gpus=1)
-    raw = calls.pod("u-1", WHOLE)
+    """Its Binding was sent and the outcome is unknown: the last free capacity is its own. Other
+    nodes are named where that node may not be used any more."""
+    state, raw = calls.state(nodes=2, gpus=1), calls.pod("u-1", WHOLE)
     state.assume("u-1", Assumed(placed(state, raw, "n1"), {}, 30.0))
     verbs = Verbs(state)
     assert filtered(verbs, raw, names(2)) == {"NodeNames": ["n1"]}
     assert scored(verbs, raw, names(2)) == {"n0": 0, "n1": 10}
     assert filtered(verbs, calls.pod("u-2", WHOLE), names(2)) == {"NodeNames": ["n0"]}
-
-
-def test_where_that_node_may_not_be_used_any_more_others_are_named() -> None:
-    state = calls.state(nodes=3, gpus=1)
-    raw = calls.pod("u-1", WHOLE)
-    state.assume("u-1", Assumed(placed(state, raw, "n1"), {}, 30.0))
-    verbs = Verbs(state)
-    assert filtered(verbs, raw, ["n0", "n2"]) == {"NodeNames": ["n0", "n2"]}
+    assert filtered(verbs, raw, ["n0"]) == {"NodeNames": ["n0"]}
     state.remove_lease("n1")
-    assert filtered(verbs, raw, names(3)) == {"NodeNames": ["n0", "n2"]}
+    assert filtered(verbs, raw, names(2)) == {"NodeNames": ["n0"]}
 
 
 def test_a_pod_that_is_bound_is_an_error() -> None:
     state = calls.state()
     bind(state, calls.pod(), "n1")
-    answer = filtered(Verbs(state), calls.pod(), names(2))
-    assert answer == {"Error": "the pod is bound to n1"}
-
-
-# --- cached until bind
+    assert filtered(Verbs(state), calls.pod(), names(2)) == {"Error": "the pod is bound to n1"}
 
 
 def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> None:
     """prioritize uses filter's scores while the fleet is unchanged."""
     state = calls.state(nodes=50, gpus=2)
-    for number in range(50):
-        bind(
-            state,
-            calls.pod(
-                f"other-{number}", objects.container("main", core=number + 1, ratio=number + 1)
-            ),
-            f"n{number}",
-        )
+    for number, name in enumerate(names(50)):
+        bind(state, calls.pod(f"other-{number}", share(number + 1)), name)
     verbs, raw = Verbs(state), calls.pod()
 
     def afresh(among: list[str]) -> dict[str, int]:
@@ -212,7 +175,6 @@ def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> 
     assert len(among) == MAX_NODES
     for some in (among, among[:5], [*among[:5], "n0"], ["n0", "unknown"]):
         assert scored(verbs, raw, some) == afresh(some)
-
     state.reservations.end_overdue(float("inf"))
     assert scored(verbs, calls.pod("another"), among) == afresh(among)
     filtered(verbs, raw, names(50))
@@ -221,3 +183,56 @@ def test_scores_are_those_of_the_fleet_as_it_is_whatever_was_scored_before() -> 
     filtered(verbs, raw, names(50))
     state.remove_node(among[0])
     assert scored(verbs, raw, among[1:]) == afresh(among[1:])
+
+
+# --- preempt
+
+
+def full() -> State:
+    """n0: GPUs of 60 and 40 each. n1: GPUs of 100 each."""
+    state = calls.state()
+    for minor in range(2):
+        for percent, name in ((60, "n0"), (40, "n0"), (100, "n1")):
+            hold(state, f"{percent}-{minor}", name, minor, percent)
+    return state
+
+
+def preempted(
+    state: State, victims: Mapping[str, Sequence[str]], container: Mapping[str, Any] = HALF
+) -> Any:
+    return calls.preempted(Verbs(state), calls.pod("high", container), victims)
+
+
+BOTH_40, A_100 = {"n0": ["40-0", "40-1"]}, {"n1": ["100-0"]}
+
+
+def test_victims_that_free_no_gpu_are_spared_and_others_stay_as_they_came() -> None:
+    assert preempted(full(), {**BOTH_40, **A_100}) == calls.metas(A_100)
+
+
+def test_the_answer_to_preempt_has_the_format_of_go() -> None:
+    body = calls.preemption(calls.pod("high", HALF), A_100)
+    assert b"".join(Verbs(full()).preempt(body)) == (
+        b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"100-0"}],"NumPDBViolations":0}}}'
+    )
+
+
+def test_victims_are_kept_for_a_pod_without_a_share_and_spared_for_a_refused_one() -> None:
+    assert preempted(full(), BOTH_40, objects.container("main")) == calls.metas(BOTH_40)
+    assert preempted(full(), {"n1": ["100-0", "100-1"]}, REFUSED) == {}
+
+
+def test_victims_without_a_gpu_are_preempted_where_a_gpu_is_free() -> None:
+    """They are preempted where the node lacks processors, for example."""
+    victims = {"n0": ["busy"]}
+    assert preempted(calls.state(), victims) == calls.metas(victims)
+
+
+def test_a_pod_that_has_gpus_preempts_on_their_node_alone() -> None:
+    """Its binding may have been applied; its processors may be taken meanwhile."""
+    state, victims = calls.state(gpus=1), {"n0": ["busy"], "n1": ["busier"]}
+    state.assume("high", Assumed(placed(state, calls.pod("high", HALF), "n0"), {}, 9.0))
+    assert preempted(state, victims) == calls.metas({"n0": ["busy"]})
+    assert preempted(state, {"n1": ["busier"]}) == {}
+    hold(state, "high", "n0", 0, 50)
+    assert preempted(state, victims) == {}

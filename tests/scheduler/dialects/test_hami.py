@@ -11,58 +11,45 @@ from scheduler.core.request import Phase, Policy, Scope
 from scheduler.dialects.hami import read
 from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
 from scheduler.kubernetes import requests
+from tests.requests.pods import asking, pod
 
-GPU, MEMORY, PERCENT, CORES, PRIORITY = (
-    f"nvidia.com/{name}" for name in ("gpu", "gpumem", "gpumem-percentage", "gpucores", "priority")
-)
-
-
-def container(asked: dict[str, object], name: str = "main", **more: Any) -> Container:
-    return Container(name, more.pop("phase", Phase.MAIN), 0, asked, dict(asked), **more)
-
-
-def pod(*containers: Container, **annotations: str) -> PodFields:
-    return PodFields("", annotations, {}, {}, containers)
+GPU, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
+PRIORITY = "nvidia.com/priority"
+USE_TYPE, NO_USE_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
+USE_UUID, NO_USE_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
+NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
 
 
-def annotated(key: str, value: str) -> PodFields:
-    return pod(container({GPU: 1, MEMORY: 3000}), **{key: value})
-
-
-def reading(fields: PodFields) -> Reading:
-    found = read(fields)
+def reading(annotations: dict[str, str], **asked: int) -> Reading:
+    """Return the reading of a pod that requests one GPU, and more amounts."""
+    limits: dict[str, object] = {GPU: 1, **{f"nvidia.com/{key}": n for key, n in asked.items()}}
+    main = Container("main", Phase.MAIN, 0, limits, limits)
+    found = read(PodFields("", annotations, {}, {}, [main]))
     assert found is not None
     return found
 
 
+def is_selected(annotations: dict[str, str], model: str = "", uuid: str = "") -> bool:
+    return all(line.matches({}, model, uuid) for line in reading(annotations).selector)
+
+
 def test_a_request_is_isolated_and_no_device_plugin_allocates_beside_it() -> None:
-    found = reading(pod(container({GPU: 1, PERCENT: 50})))
+    found = reading({})
     assert (found.scope, found.isolation) == (Scope.NODE, True)
     assert "amd.com/gpu" in found.foreign and GPU not in found.foreign
 
 
-def raw(*asked: dict[str, object], **annotations: str) -> dict[str, Any]:
-    containers = [{"name": f"c{n}", "resources": {"limits": each}} for n, each in enumerate(asked)]
-    metadata = {"name": "p", "annotations": annotations}
-    return {"metadata": metadata, "spec": {"containers": containers}}
-
-
 def test_whole_gpus_are_a_device_plugins_where_the_dialect_is_off() -> None:
-    assert requests.request(raw({GPU: 1})) is None
+    assert requests.request(pod(asking({GPU: 1}))) is None
     with pytest.raises(RequestError, match=r"c1: nvidia\.com/gpu: invalid value 1: must be absent"):
-        requests.request(raw({names.RESOURCE_GPU: 50}, {GPU: 1}))
+        requests.request(pod(asking({names.RESOURCE_GPU: 50}), asking({GPU: 1}, "c1")))
 
 
 def test_a_bound_pod_of_a_device_plugin_has_no_request() -> None:
     """Another scheduler's, also with a privileged container: it is not an error of the node's."""
-    bound = raw({GPU: 1})
-    bound["spec"]["containers"][0]["securityContext"] = {"privileged": True}
-    assert requests.requested(bound) is None
-    assert requests.requested(raw({GPU: 1, MEMORY: 3000})) is not None
-
-
-def is_selected(fields: PodFields, model: str = "", uuid: str = "") -> bool:
-    return all(line.matches({}, model, uuid) for line in reading(fields).selector)
+    privileged: dict[str, Any] = {"securityContext": {"privileged": True}}
+    assert requests.requested(pod(asking({GPU: 1}, **privileged))) is None
+    assert requests.requested(pod(asking({GPU: 1, MEMORY: 3000}))) is not None
 
 
 @pytest.mark.parametrize(
@@ -80,48 +67,48 @@ def is_selected(fields: PodFields, model: str = "", uuid: str = "") -> bool:
     ],
 )
 def test_models_match_by_a_part_in_any_case(listed: str, model: str, matches: bool) -> None:
-    assert is_selected(annotated("nvidia.com/use-gputype", listed), model) == matches
-    assert is_selected(annotated("nvidia.com/nouse-gputype", listed), model) != matches
+    assert is_selected({USE_TYPE: listed}, model) == matches
+    assert is_selected({NO_USE_TYPE: listed}, model) != matches
 
 
 def test_uuids_match_exactly_and_a_denied_one_is_never_used() -> None:
-    use, no_use = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
-    assert is_selected(annotated(use, "GPU-0, GPU-1,"), uuid="GPU-1")
-    assert not is_selected(annotated(use, "GPU-10,gpu-1"), uuid="GPU-1")
-    assert not is_selected(annotated(no_use, "GPU-0,GPU-1"), uuid="GPU-1")
-    both = pod(container({GPU: 1}), **{use: "GPU-0,GPU-1", no_use: "GPU-1"})
-    assert is_selected(both, uuid="GPU-0")
-    assert not is_selected(both, uuid="GPU-1")
+    both = {USE_UUID: "GPU-0,GPU-1", NO_USE_UUID: "GPU-1"}
+    for listed, uuid, selected in (
+        ({USE_UUID: "GPU-0, GPU-1,"}, "GPU-1", True),
+        ({USE_UUID: "GPU-10,gpu-1"}, "GPU-1", False),
+        ({NO_USE_UUID: "GPU-0,GPU-1"}, "GPU-1", False),
+        (both, "GPU-0", True),
+        (both, "GPU-1", False),
+    ):
+        assert is_selected(listed, uuid=uuid) == selected
 
 
 def test_one_policy_ranks_nodes_and_gpus() -> None:
-    of_nodes, of_gpus = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
-    assert reading(annotated(of_nodes, "spread")).policy is Policy.SPREAD
-    assert reading(annotated(of_gpus, "binpack")).policy is Policy.BINPACK
-    assert reading(annotated(of_gpus, "")).policy is None
-    both = reading(pod(container({GPU: 1}), **{of_nodes: "binpack", of_gpus: "spread"}))
+    assert reading({NODE_POLICY: "spread"}).policy is Policy.SPREAD
+    assert reading({GPU_POLICY: "binpack"}).policy is Policy.BINPACK
+    assert reading({GPU_POLICY: ""}).policy is None
+    both = reading({NODE_POLICY: "binpack", GPU_POLICY: "spread"})
     assert both.policy is Policy.SPREAD
     assert both.notices == [
-        f"metadata.annotations[{of_nodes}]: binpack has no effect: {of_gpus}, spread, ranks nodes"
-        " and GPUs"
+        f"metadata.annotations[{NODE_POLICY}]: binpack has no effect: {GPU_POLICY},"
+        " spread, ranks nodes and GPUs"
     ]
 
 
 def test_a_low_priority_is_accepted_and_has_no_effect() -> None:
-    assert reading(pod(container({GPU: 1, PRIORITY: 0}))).notices == []
-    assert reading(pod(container({GPU: 1, PRIORITY: 1}))).notices == [
+    assert reading({}, priority=0).notices == []
+    assert reading({}, priority=1).notices == [
         f"container main: {PRIORITY}: 1 has no effect: containers of a GPU run in turn, by their"
         f" {CORES}"
     ]
 
 
-@pytest.mark.parametrize("key", ["use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid"])
+@pytest.mark.parametrize("key", [USE_TYPE, NO_USE_TYPE, USE_UUID, NO_USE_UUID])
 def test_a_list_has_a_limit(key: str) -> None:
     """Each UUID is hashed, and compared with each GPU of the cluster, at every filter."""
-    key = f"nvidia.com/{key}"
-    assert reading(annotated(key, ",".join(["GPU-1"] * 1000)))
+    assert reading({key: ",".join(["GPU-1"] * 1000)})
     with pytest.raises(RequestError) as refused:
-        read(annotated(key, ",".join(["GPU-1"] * 1001)))
+        reading({key: ",".join(["GPU-1"] * 1001)})
     assert str(refused.value) == (
         f"metadata.annotations[{key}]: invalid value of 1001 names: must be at most 1000 names;"
         " use the node's annotation gpuslice.io/excluded-gpus, or a nodeSelector"

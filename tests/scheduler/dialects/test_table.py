@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from copy import deepcopy
 from fractions import Fraction
 from typing import Any
 
@@ -15,12 +16,11 @@ from gpuslice.contract import grants, names
 from gpuslice.contract.dialects import DIALECTS, Dialect
 from scheduler.core.fleet import Gpu
 from scheduler.core.place import Placement
-from scheduler.core.request import ContainerRequest, Policy
+from scheduler.core.request import Policy
 from scheduler.dialects import table
 from scheduler.dialects.reading import MAX_REFUSAL, Outputs, PodFields, Reading, RequestError
 from scheduler.kubernetes import requests
-from tests.requests.pods import asking as asking_for
-from tests.requests.pods import of_kai, of_volcano, pod
+from tests.requests.pods import asking, of_kai, of_volcano, pod
 from tests.scheduler import calls, objects
 from tests.scheduler.binder.scene import Scene, scene_of
 from tests.scheduler.pod_server import Fate
@@ -32,26 +32,7 @@ TOY = Dialect("toy", "dialects.toy.enabled", annotations=(EIGHTHS,))
 ON = frozenset({"koordinator", "toy"})
 NOTICE = "an eighth is little"
 KEY = f"metadata.annotations[{EIGHTHS}]"
-
-
-def read_toy(pod: PodFields) -> Reading | None:
-    """So many eighths of a GPU for the first container."""
-    text = pod.annotations.get(EIGHTHS)
-    if text is None:
-        return None
-    if text not in ("1", "2", "3"):
-        raise RequestError(f"{KEY}: invalid value {text}: must be 1 to 3")
-    first = pod.containers[0]
-    request = ContainerRequest(
-        first.name, first.phase, first.order, memory_ratio=Fraction(int(text), 8)
-    )
-
-    def outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:
-        total = {gpu.uuid: gpu.total_bytes for gpu in gpus}[placement.shares[0].uuid]
-        written = {"toy.example/at": str(now_ns), "toy.example/total": str(total)}
-        return Outputs(written, {first.name: {"TOY_EIGHTHS": text}}, "index")
-
-    return Reading([request], notices=[NOTICE], outputs=outputs)
+UIDS = [f"u-{number}" for number in range(9)]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: each.name)
@@ -62,34 +43,52 @@ def test_the_chart_has_the_value_that_turns_a_dialect_on(dialect: Dialect) -> No
     assert value is False or not dialect.switch
 
 
+# --- a dialect of a few lines
+
+
+def read_toy(pod: PodFields) -> Reading | None:
+    """So many eighths of a GPU for the first container."""
+    text = pod.annotations.get(EIGHTHS)
+    if text is None:
+        return None
+    if text not in ("1", "2", "3"):
+        raise RequestError(f"{KEY}: invalid value {text}: must be 1 to 3")
+    first = pod.containers[0]
+
+    def outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:
+        total = {gpu.uuid: gpu.total_bytes for gpu in gpus}[placement.shares[0].uuid]
+        written = {"toy.example/at": str(now_ns), "toy.example/total": str(total)}
+        return Outputs(written, {first.name: {"TOY_EIGHTHS": text}}, "index")
+
+    request = first.request(1, None, memory_ratio=Fraction(int(text), 8))
+    return Reading([request], notices=[NOTICE], outputs=outputs)
+
+
 @pytest.fixture(autouse=True)
 def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table.READERS, TOY, read_toy)
 
 
-def asking(uid: str = "u-1", eighths: str = "1") -> dict[str, Any]:
-    return calls.pod(uid, objects.container("main"), annotations={EIGHTHS: eighths})
+def eighths(uid: str = "u-1", count: str = "1") -> dict[str, Any]:
+    return calls.pod(uid, objects.container("main"), annotations={EIGHTHS: count})
 
 
 @pytest.fixture
-@asynccontextmanager
-async def at() -> AsyncIterator[Scene]:
+def at() -> AbstractAsyncContextManager[Scene]:
     """One node with one GPU of 24 GiB, and the toy's dialect."""
     state = calls.state(nodes=1, gpus=1)
     state.dialects = ON
-    pods = [asking(f"u-{number}") for number in range(9)]
-    async with scene_of(*pods, state=state) as scene:
-        yield scene
+    return scene_of(*map(eighths, UIDS), state=state)
 
 
 async def test_a_dialect_is_a_table_and_a_reader(at: Scene) -> None:
     """Eight eighths fill a GPU to the byte, the ninth is refused, and each Binding has what the
     dialect adds."""
-    for number in range(8):
-        assert at.ask(asking(f"u-{number}")) == {"NodeNames": ["n0"]}
-        assert await at.bind(f"u-{number}") == ""
+    for uid in UIDS[:8]:
+        assert at.ask(eighths(uid)) == {"NodeNames": ["n0"]}
+        assert await at.bind(uid) == ""
     assert at.state.fleet.free_bytes[at.state.fleet.row_of("n0"), 0] == 0
-    (said,) = at.ask(asking("u-8"))["FailedNodes"].values()
+    (said,) = at.ask(eighths("u-8"))["FailedNodes"].values()
     assert said.endswith("(largest free slice 0 of the 12.5 percent requested)")
     first = at.server.bindings[0]["metadata"]["annotations"]
     assert (first["toy.example/at"], first["toy.example/total"]) == ("1001", str(24 * Gi))
@@ -98,23 +97,20 @@ async def test_a_dialect_is_a_table_and_a_reader(at: Scene) -> None:
     granted = grants.parse(first[names.ANNOTATION_GRANTS])
     assert granted.containers["main"][0].memory_bytes == 3 * Gi
     assert (granted.environment, granted.by_index) == ({"main": {"TOY_EIGHTHS": "1"}}, True)
-    noticed = at.binder.take_notices()
-    assert [(each.uid, each.notices) for each in noticed][:1] == [("u-0", [NOTICE])]
-    assert len(noticed) == 8
+    noticed = {each.uid: each.notices for each in at.binder.take_notices()}
+    assert noticed == {uid: [NOTICE] for uid in UIDS[:8]}
     assert at.binder.take_notices() == []
 
 
-async def test_a_binding_that_is_sent_again_has_the_same_annotations(
-    monkeypatch: pytest.MonkeyPatch, at: Scene
-) -> None:
+async def test_a_binding_sent_again_is_the_same(monkeypatch: pytest.MonkeyPatch, at: Scene) -> None:
     """Those of the first may have been applied."""
     monkeypatch.setattr("scheduler.binder.WORK_S", 0.0)
     at.server.posts.append(Fate.STORE_TIMES_OUT)
-    at.ask(asking())
-    assert "not confirmed" in await at.bind("u-1")
+    at.ask(eighths())
+    assert "not confirmed" in await at.bind()
     at.server.touch("pod-u-1")
     at.ask(at.server.pods["pod-u-1"])
-    await at.bind("u-1")
+    await at.bind()
     first, second = (each["metadata"]["annotations"] for each in at.server.bindings[:2])
     assert first == second
     assert first["toy.example/at"] == "1001"
@@ -129,36 +125,28 @@ def refusal(raw: dict[str, Any], enabled: frozenset[str]) -> str:
 def test_a_dialect_that_is_off_is_refused_with_its_switch() -> None:
     """Whatever the value; and the same pod is accepted once the dialect is on."""
     off = f"{KEY}: must be absent, as the dialect toy is off; set dialects.toy.enabled to true"
-    for eighths in ("1", "9"):
-        assert refusal(asking(eighths=eighths), frozenset({"koordinator"})) == off
-    assert requests.pending(asking(), ON).request is not None
-    assert requests.requested(asking()) is not None, "a bound pod may use any dialect"
-    assert refusal(asking(), frozenset({"koordinator"})) == off
-    assert refusal(asking(eighths="9"), ON) == f"{KEY}: invalid value 9: must be 1 to 3"
+    for count in ("1", "9"):
+        assert refusal(eighths(count=count), frozenset({"koordinator"})) == off
+    assert requests.pending(eighths(), ON).request is not None
+    assert requests.requested(eighths()) is not None, "a bound pod may use any dialect"
+    assert refusal(eighths(), frozenset({"koordinator"})) == off
+    assert refusal(eighths(count="9"), ON) == f"{KEY}: invalid value 9: must be 1 to 3"
 
 
-def test_two_dialects_in_one_pod_are_refused_naming_both_keys() -> None:
-    both = calls.pod("u-1", objects.container("main", ratio=50), annotations={EIGHTHS: "1"})
-    assert refusal(both, ON) == (
-        f"{KEY}: must be absent in a pod with container main: {names.RESOURCE_MEMORY_RATIO}, as a"
-        " pod requests shares of GPUs in one dialect; remove one of them"
-    )
-
+# --- annotations beside a request
 
 HINT = names.ANNOTATION_ALLOCATE_HINT
 ALL = frozenset(each.name for each in DIALECTS)
-
-
 OF_EACH = {
-    "koordinator": pod(asking_for({names.RESOURCE_MEMORY_RATIO: "50"})),
+    "koordinator": pod(asking({names.RESOURCE_MEMORY_RATIO: "50"})),
     "kai": of_kai({"gpu-fraction": "0.5"}),
-    "volcano": of_volcano(asking_for({"volcano.sh/vgpu-number": "1"})),
-    "hami": pod(asking_for({"nvidia.com/gpumem": "3000"})),
+    "volcano": of_volcano(asking({"volcano.sh/vgpu-number": "1"})),
+    "hami": pod(asking({"nvidia.com/gpumem": "3000"})),
 }
 
 
 def annotated(dialect: str, key: str, value: str) -> requests.Pending:
-    raw = json.loads(json.dumps(OF_EACH[dialect]))
+    raw = deepcopy(OF_EACH[dialect])
     raw["metadata"].setdefault("annotations", {})[key] = value
     return requests.pending(raw, ALL)
 
@@ -175,7 +163,7 @@ def test_our_own_policy_is_read_in_every_dialect(dialect: str) -> None:
 
 def test_the_dialects_own_policy_precedes_ours_with_a_notice() -> None:
     ours = {names.ANNOTATION_POLICY: "spread"}
-    raw = of_volcano(asking_for({"volcano.sh/gpu-memory": "1"}), annotations=ours)
+    raw = of_volcano(asking({"volcano.sh/gpu-memory": "1"}), annotations=ours)
     found = requests.pending(raw, ALL)
     assert found.request is not None and found.request.policy is Policy.FIRST
     assert found.notices == [
@@ -202,34 +190,26 @@ def test_a_hint_of_another_dialect_is_reported(dialect: str, key: str, of: str) 
 
 
 LONG = "x" * 250_000
-_FIELD = "metadata.annotations[{}]: {}"
+LONG_LABEL = json.dumps({"gpu": {"selector": {"matchLabels": {LONG[:9000]: 1}}}})
+CHOICES = "binpack, spread"
 
 
 @pytest.mark.parametrize(
     ("dialect", "key", "value", "begins", "ends"),
     [
         ("kai", "gpu-fraction-num-devices", "9" * 250_000, "invalid value 99", "must be 1 to 16"),
-        ("hami", "hami.io/gpu-scheduler-policy", LONG, "invalid value 'xx", "binpack, spread"),
+        ("hami", "hami.io/gpu-scheduler-policy", LONG, "invalid value 'xx", CHOICES),
         ("hami", "nvidia.com/use-gputype", " " * 250_000, "invalid value '  ", "by commas"),
-        ("koordinator", "gpuslice.io/policy", LONG, "invalid value 'xx", "binpack, spread"),
-        (
-            *(
-                "koordinator",
-                HINT,
-                json.dumps({"gpu": {"selector": {"matchLabels": {LONG[:9000]: 1}}}}),
-            ),
-            *("gpu.selector.matchLabels.xx", "invalid value 1: must be a string"),
-        ),
+        ("koordinator", "gpuslice.io/policy", LONG, "invalid value 'xx", CHOICES),
+        ("koordinator", HINT, LONG_LABEL, "gpu.selector.matchLabels.xx", "1: must be a string"),
         ("koordinator", HINT, LONG, "invalid value of 250000 characters", "at most 16384"),
     ],
 )
-def test_a_refusal_of_a_long_value_is_short(
-    dialect: str, key: str, value: str, begins: str, ends: str
-) -> None:
+def test_a_long_value_is_cut(dialect: str, key: str, value: str, begins: str, ends: str) -> None:
     """An annotation has up to 256 KiB. The extender repeats a refusal for each candidate node."""
     refusal = annotated(dialect, key, value).refusal
     assert len(refusal) <= MAX_REFUSAL
-    assert refusal.startswith(_FIELD.format(key, begins)) and refusal.endswith(ends)
+    assert refusal.startswith(f"metadata.annotations[{key}]: {begins}") and refusal.endswith(ends)
 
 
 def test_a_hint_may_be_as_long_as_is_allowed() -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pytest
-
-from scheduler.core.fleet import Gpu
-from scheduler.core.place import Placement, place
+from scheduler.core.fleet import Fleet, Gpu
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Phase, Policy, Request, Scope
 from scheduler.dialects import volcano
 from scheduler.dialects.reading import Container, PodFields, Reading
 from tests.scheduler.core import one_node
+from tests.scheduler.core.one_node import placed
 from tests.support import MIB
 
 GPU_BYTES = 11178 * MIB
@@ -21,9 +19,7 @@ GPU_BYTES = 11178 * MIB
 Limits = Mapping[str, Any]
 
 
-def fields(
-    *mains: Limits, inits: Sequence[Limits] = (), sidecars: Sequence[Limits] = ()
-) -> PodFields:
+def read(*mains: Limits, inits: Sequence[Limits] = (), sidecars: Sequence[Limits] = ()) -> Reading:
     """Names without a prefix are Volcano's. Sidecars start before the init containers."""
     phases = [(Phase.SIDECAR, sidecars), (Phase.INIT, inits), (Phase.MAIN, mains)]
     containers: list[Container] = []
@@ -33,11 +29,7 @@ def fields(
             named = {f"volcano.sh/{key}": value for key, value in limits.items()}
             name = f"{phase.value[0]}{order}"
             containers.append(Container(name, phase, order, named, named))
-    return PodFields("volcano", {}, {}, {}, containers)
-
-
-def read(*mains: Limits, **others: Sequence[Limits]) -> Reading:
-    found = volcano.read(fields(*mains, **others))
+    found = volcano.read(PodFields("volcano", {}, {}, {}, containers))
     assert found is not None
     return found
 
@@ -47,51 +39,14 @@ def request(*mains: Limits, **others: Sequence[Limits]) -> Request:
     return Request(found.containers, found.policy, found.selector, found.scope, found.isolation)
 
 
-def minors(of: Any, *mains: Limits, **others: Sequence[Limits]) -> dict[str, list[int]] | Reason:
-    return one_node.minors(of, request(*mains, **others))
+def minors(of: Fleet, *mains: Limits) -> dict[str, list[int]] | Reason:
+    return one_node.minors(of, request(*mains))
 
 
-def gpus_with(*held_mib: int) -> Any:
+def gpus_with(*held_mib: int) -> Fleet:
     """GPUs of which each holds so many MiB."""
     gpus = one_node.gpus(len(held_mib), GPU_BYTES)
     return one_node.fleet(*([(mib * MIB, None)] if mib else [] for mib in held_mib), of=gpus)
-
-
-def placed(of: Any, wanted: Request) -> Placement:
-    found = place(of, wanted, of.row_of("n1"))
-    assert isinstance(found, Placement)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("pod", "mib"),
-    [
-        ({"mains": [{"gpu-memory": 1}, {"gpu-memory": 3}]}, 4),
-        ({"mains": [{"gpu-memory": 2}], "inits": [{"gpu-memory": 1}, {"gpu-memory": 3}]}, 3),
-        # Volcano omits native sidecars: issue 5829.
-        ({"mains": [{"gpu-memory": 2}], "sidecars": [{"gpu-memory": 4}]}, 6),
-        (
-            {
-                "mains": [{"gpu-memory": 2}],
-                "sidecars": [{"gpu-memory": 4}],
-                "inits": [{"gpu-memory": 5}],
-            },
-            9,
-        ),
-    ],
-)
-def test_a_pod_is_charged_as_in_volcano(pod: dict[str, Any], mib: int) -> None:
-    """gpushare/device_info_test.go."""
-    wanted = request(*pod.pop("mains"), **pod)
-    assert wanted.peak_of(GPU_BYTES) == (mib * MIB, None)
-
-
-def test_gpu_numbers_are_counted_alike() -> None:
-    """gpushare/device_info_test.go: 1 + 3 are 4, and 2 after inits of 1 and 3 are 3 in all."""
-    free, numbers = gpus_with(*[0] * 8), [{"gpu-number": 1}, {"gpu-number": 3}]
-    assert [peak.minor for peak in placed(free, request(*numbers)).peaks] == [0, 1, 2, 3]
-    found = placed(free, request({"gpu-number": 2}, inits=numbers))
-    assert [peak.minor for peak in found.peaks] == [0, 1, 2]
 
 
 def test_all_containers_share_the_lowest_gpu_that_fits() -> None:
@@ -104,44 +59,38 @@ def test_all_containers_share_the_lowest_gpu_that_fits() -> None:
     assert minors(gpus_with(30000, 11178, 0), {"gpu-memory": 500}) == {"m0": [2]}
 
 
-def test_a_gpu_of_a_gpu_number_has_nothing_else_on_it() -> None:
-    assert minors(gpus_with(1, 0, 0), {"gpu-number": 2}) == {"m0": [1, 2]}
-    assert isinstance(minors(gpus_with(1, 0, 0), {"gpu-number": 3}), Reason)
-
-
 def test_vgpus_are_packed() -> None:
+    """vgpu/utils_test.go: binpack takes the GPU of the others; and Test_FilterNode."""
     found = read({"vgpu-number": 1})
     assert (found.scope, found.policy, found.isolation) == (Scope.NODE, None, True)
-    # vgpu/utils_test.go: binpack takes the GPU of the others; and Test_FilterNode.
     vgpu = {"vgpu-number": 1, "vgpu-memory": 4096}
     assert minors(gpus_with(0, 4096, 0), vgpu) == {"m0": [1]}
     sizes = [Gpu(f"GPU-{n}", n, mib * MIB) for n, mib in enumerate((30000, 20000, 30000))]
-    mixed = one_node.fleet([], [], [], of=sizes)
+    mixed = one_node.fleet(of=sizes)
     assert minors(mixed, {"vgpu-number": 3, "vgpu-cores": 100}) == {"m0": [0, 1, 2]}
 
 
 def test_the_outputs_of_the_guide() -> None:
     """Volcano gives MiB of the node's first GPU as every GPU's total: issue 4713."""
     gpus = [Gpu("GPU-0", 0, 1000 * MIB), Gpu("GPU-1", 1, GPU_BYTES + 5)]
-    found = read({"gpu-memory": 1024}, {}, inits=[{"gpu-memory": 512}])
-    wanted = Request(found.containers, found.policy, (), found.scope)
-    chosen = placed(one_node.fleet([(1000 * MIB, None)], [], of=gpus), wanted)
-    written = found.outputs(chosen, gpus, 1593764466550835304)
+    pod: dict[str, Any] = {"inits": [{"gpu-memory": 512}]}
+    node = one_node.fleet([(1000 * MIB, None)], [], of=gpus)
+    chosen = placed(node, request({"gpu-memory": 1024}, {}, **pod))
+    written = read({"gpu-memory": 1024}, {}, **pod).outputs(chosen, gpus, 1593764466550835304)
     assert written.annotations == {
         "volcano.sh/gpu-index": "1",
         "volcano.sh/predicate-time": "1593764466550835304",
     }
-    total = {"VOLCANO_GPU_MEMORY_TOTAL": "11178"}
     assert written.environment == {
-        "m0": {"VOLCANO_GPU_ALLOCATED": "1024", **total},
-        "i0": {"VOLCANO_GPU_ALLOCATED": "512", **total},
+        name: {"VOLCANO_GPU_ALLOCATED": mib, "VOLCANO_GPU_MEMORY_TOTAL": "11178"}
+        for name, mib in (("m0", "1024"), ("i0", "512"))
     }
     assert written.visible_devices == "index"
 
 
 def test_a_container_with_several_gpus_has_no_variables_of_one() -> None:
-    found = read({"gpu-number": 2})
-    chosen = placed(gpus_with(0, 1, 0), Request(found.containers, found.policy))
-    written = found.outputs(chosen, one_node.gpus(3, GPU_BYTES), 1)
+    pair = {"gpu-number": 2}
+    chosen = placed(gpus_with(0, 1, 0), request(pair))
+    written = read(pair).outputs(chosen, one_node.gpus(3, GPU_BYTES), 1)
     assert written.annotations["volcano.sh/gpu-index"] == "0,2"
     assert written.environment == {}

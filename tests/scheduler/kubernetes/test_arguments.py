@@ -14,6 +14,7 @@ from scheduler.kubernetes.requests import Pending
 from tests.scheduler import calls
 
 MANY = calls.names(100)
+POD = calls.dumps(calls.pod()).decode()
 
 
 def test_a_call_gives_the_pod_and_the_names_in_their_order() -> None:
@@ -32,8 +33,7 @@ def test_a_call_gives_the_pod_and_the_names_in_their_order() -> None:
     ],
 )
 def test_what_a_pods_author_writes_is_never_taken_for_the_list(text: str) -> None:
-    made = calls.pod(annotations={"note": text, text: "note"})
-    reader = Reader()
+    made, reader = calls.pod(annotations={"note": text, text: "note"}), Reader()
     for _ in range(2):
         pending, names = reader.arguments(calls.arguments(made, MANY))
         assert (pending.uid, names) == ("u-1", MANY)
@@ -41,10 +41,9 @@ def test_what_a_pods_author_writes_is_never_taken_for_the_list(text: str) -> Non
 
 def test_a_list_within_the_pod_is_not_the_list() -> None:
     """A member order that Go does not write: an error, and no wrong list."""
-    inner = {"Nodes": None, "NodeNames": ["evil"]}
-    body = json.dumps({"NodeNames": MANY, "Pod": {**calls.pod(), **inner}}, separators=(",", ":"))
+    raw = {**calls.pod(), "Nodes": None, "NodeNames": ["evil"]}
     with pytest.raises(ArgumentsError):
-        Reader().arguments(body.encode())
+        Reader().arguments(calls.dumps({"NodeNames": MANY, "Pod": raw}))
 
 
 def test_members_in_any_order_and_with_blanks_are_read() -> None:
@@ -53,23 +52,20 @@ def test_members_in_any_order_and_with_blanks_are_read() -> None:
     assert (pending.uid, names) == ("u-1", ["n0"])
 
 
-POD = calls.dumps(calls.pod()).decode()
-
-
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
         ("", "must be JSON"),
         ("[]", "must be a JSON object"),
         ("{}", "Pod: must be an object"),
-        (f'{{"Pod":{POD}}}', "nodeCacheCapable: true"),
-        (f'{{"Pod":{POD},"Nodes":{{"items":[]}},"NodeNames":null}}', "nodeCacheCapable: true"),
-        (f'{{"Pod":{POD},"Nodes":null,"NodeNames":null}}', "nodeCacheCapable: true"),
-        (f'{{"Pod":{POD},"Nodes":null,"NodeNames":["a",1]}}', "a list of strings"),
-        (f'{{"Pod":{POD},"Nodes":null,"NodeNames":["a"}}', "must be JSON"),
-        (f'{{"Pod":{POD},"Nodes":null,"NodeNames":["a"]', "must be JSON"),
-        (f'{{"Pod":{POD},"Nodes":null,"NodeNames":["a"]}}}}', "must be JSON"),
-        (f'{{"Pod":{POD}}},"Nodes":null,"NodeNames":["a"]}}', "must be JSON"),
+        ('{"Pod":POD}', "nodeCacheCapable: true"),
+        ('{"Pod":POD,"Nodes":{"items":[]},"NodeNames":null}', "nodeCacheCapable: true"),
+        ('{"Pod":POD,"Nodes":null,"NodeNames":null}', "nodeCacheCapable: true"),
+        ('{"Pod":POD,"Nodes":null,"NodeNames":["a",1]}', "a list of strings"),
+        ('{"Pod":POD,"Nodes":null,"NodeNames":["a"}', "must be JSON"),
+        ('{"Pod":POD,"Nodes":null,"NodeNames":["a"]', "must be JSON"),
+        ('{"Pod":POD,"Nodes":null,"NodeNames":["a"]}}', "must be JSON"),
+        ('{"Pod":POD},"Nodes":null,"NodeNames":["a"]}', "must be JSON"),
         ('{"Pod":[],"Nodes":null,"NodeNames":["a"]}', "Pod: must be an object"),
         ('{"Pod":null,"Nodes":null,"NodeNames":["a"]}', "Pod: must be an object"),
     ],
@@ -78,7 +74,7 @@ def test_an_invalid_call_is_refused_with_the_problem(body: str, problem: str) ->
     reader = Reader()
     for _ in range(2):
         with pytest.raises(ArgumentsError, match=problem):
-            reader.arguments(body.encode())
+            reader.arguments(body.replace("POD", POD).encode())
 
 
 def test_a_binding_names_the_pod_and_the_node() -> None:
@@ -94,12 +90,18 @@ def test_a_binding_with_a_missing_field_is_refused(key: str, value: object) -> N
         arguments.binding(calls.dumps({**said, key: value}))
 
 
-GO = b"""{"Pod":%s,"NodeNameToVictims":null,"NodeNameToMetaVictims":\
-{"n0":{"Pods":[{"UID":"a"},{"UID":"b"}],"NumPDBViolations":1}}}""".replace(b"\\\n", b"")
+# --- victims
+
+
+def preemption(victims: str) -> bytes:
+    """Return the arguments as Go writes them."""
+    members = f'"NodeNameToVictims":null,"NodeNameToMetaVictims":{victims}'
+    return f'{{"Pod":{POD},{members}}}'.encode()
 
 
 def test_a_call_to_preempt_is_read_as_go_writes_it() -> None:
-    pending, parts = Reader().preemption(GO % POD.encode())
+    body = preemption('{"n0":{"Pods":[{"UID":"a"},{"UID":"b"}],"NumPDBViolations":1}}')
+    pending, parts = Reader().preemption(body)
     assert pending.uid == "u-1"
     said = {"Pods": [{"UID": "a"}, {"UID": "b"}], "NumPDBViolations": 1}
     assert list(parts) == [{"n0": Victims(["a", "b"], said)}]
@@ -119,6 +121,27 @@ def test_victims_are_read_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPat
     assert len(parts) > 10
     for part in parts:
         assert len(calls.dumps({node: each.received for node, each in part.items()})) < 1000 + 200
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ("null", "nodeCacheCapable: true"),
+        ("[]", "nodeCacheCapable: true"),
+        ('{"n0":null}', "each with a list of Pods"),
+        ('{"n0":{}}', "each with a list of Pods"),
+        ('{"n0":{"Pods":null}}', "each with a list of Pods"),
+        ('{"n0":{"Pods":["a"]}}', "a UID each"),
+        ('{"n0":{"Pods":[{}]}}', "a UID each"),
+        ('{"n0":{"Pods":[{"UID":1}]}}', "a UID each"),
+    ],
+)
+def test_what_is_no_question_about_victims_is_refused(found: str, problem: str) -> None:
+    with pytest.raises(ArgumentsError, match=problem):
+        list(Reader().preemption(preemption(found))[1])
+
+
+# --- altered calls
 
 
 def _named(body: bytes) -> tuple[Pending, object]:
@@ -166,22 +189,3 @@ def test_an_altered_call_is_an_error_or_read_as_a_whole(
         again = calls.dumps({**said, "Nodes": None, "NodeNames": []})
         assert pending == Reader().arguments(again)[0]
     assert accepted > 100
-
-
-@pytest.mark.parametrize(
-    ("found", "problem"),
-    [
-        ("null", "nodeCacheCapable: true"),
-        ("[]", "nodeCacheCapable: true"),
-        ('{"n0":null}', "each with a list of Pods"),
-        ('{"n0":{}}', "each with a list of Pods"),
-        ('{"n0":{"Pods":null}}', "each with a list of Pods"),
-        ('{"n0":{"Pods":["a"]}}', "a UID each"),
-        ('{"n0":{"Pods":[{}]}}', "a UID each"),
-        ('{"n0":{"Pods":[{"UID":1}]}}', "a UID each"),
-    ],
-)
-def test_what_is_no_question_about_victims_is_refused(found: str, problem: str) -> None:
-    body = f'{{"Pod":{POD},"NodeNameToVictims":null,"NodeNameToMetaVictims":{found}}}'
-    with pytest.raises(ArgumentsError, match=problem):
-        list(Reader().preemption(body.encode())[1])

@@ -12,27 +12,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuslice.contract import names
-from scheduler.core.request import Phase, Requirement, Scope
+from scheduler.core.request import Phase, Request, Requirement, Scope
 from scheduler.dialects.reading import RequestError
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.leases import agent_lease
-from tests.scheduler.kubernetes.requests_scene import HALF, refused, request
 from tests.scheduler.objects import container, pod
 
 HINT = names.ANNOTATION_ALLOCATE_HINT
+HALF = container("main", core=50, ratio=50)
+
+
+def request(raw: dict[str, Any]) -> Request:
+    read = requests.request(raw)
+    assert read is not None
+    return read
+
+
+def hinted(hint: object) -> dict[str, Any]:
+    """hint: on GPUs."""
+    return pod(HALF, annotations={HINT: json.dumps({"gpu": hint})})
+
+
+def refused(raw: dict[str, Any]) -> str:
+    with pytest.raises(RequestError) as caught:
+        requests.request(raw)
+    return str(caught.value)
 
 
 def test_containers_count_while_kubernetes_runs_them() -> None:
-    inits = [
-        container("first", ratio=10),
-        container("beside", sidecar=True, ratio=20),
-        {"name": "no-gpu"},
-        container("second", ratio=30),
-    ]
+    first, second = container("first", ratio=10), container("second", ratio=30)
+    inits = [first, container("beside", sidecar=True, ratio=20), {"name": "no-gpu"}, second]
     read = request(pod(HALF, container("other", ratio=5), inits=inits))
-    assert [
-        (requested.name, requested.phase, requested.order) for requested in read.containers
-    ] == [
+    assert [(each.name, each.phase, each.order) for each in read.containers] == [
         ("first", Phase.INIT, 0),
         ("beside", Phase.SIDECAR, 1),
         ("second", Phase.INIT, 3),
@@ -43,10 +54,9 @@ def test_containers_count_while_kubernetes_runs_them() -> None:
     assert read.peak_of(1000) == (750, 50)
 
 
-@pytest.mark.parametrize("value", ["hami-core", "HAMi-core", "HAMI-CORE"])
-def test_the_label_of_isolation_is_read_in_any_case(value: str) -> None:
-    label = {names.LABEL_ISOLATION_PROVIDER: value}
-    assert request(pod(HALF, labels=label)).isolation
+def test_the_label_of_isolation_is_read_in_any_case() -> None:
+    for value in ("hami-core", "HAMi-core", "HAMI-CORE"):
+        assert request(pod(HALF, labels={names.LABEL_ISOLATION_PROVIDER: value})).isolation
     assert not request(pod(HALF)).isolation
 
 
@@ -55,32 +65,22 @@ def test_two_containers_of_one_name_are_refused() -> None:
     assert "invalid value main, main: must be unique" in refused(pod(HALF, HALF))
 
 
-@pytest.mark.parametrize(
-    ("text", "scope"),
-    [
-        ("Device", Scope.DEVICE),
-        ("PCIe", Scope.PCIE),
-        ("NUMANode", Scope.NUMA_NODE),
-        ("Node", Scope.NODE),
-        ("", Scope.NODE),
-    ],
-)
-def test_the_hints_scope(text: str, scope: Scope) -> None:
-    hint = {HINT: json.dumps({"gpu": {"requiredTopologyScope": text, "vfSelector": None}})}
-    assert request(pod(HALF, annotations=hint)).scope is scope
+def test_the_hints_scope() -> None:
+    scopes = {"Device": Scope.DEVICE, "PCIe": Scope.PCIE, "NUMANode": Scope.NUMA_NODE}
+    for text, scope in {**scopes, "Node": Scope.NODE, "": Scope.NODE}.items():
+        raw = hinted({"requiredTopologyScope": text, "vfSelector": None})
+        assert request(raw).scope is scope
 
 
 def test_the_hints_selector() -> None:
-    selector = {
-        "matchLabels": {"model": "A100"},
-        "matchExpressions": [
-            {"key": "slot", "operator": "In", "values": ["1", "2"]},
-            {"key": "slot", "operator": "NotIn", "values": ["2"]},
-            {"key": "nvlink", "operator": "Exists"},
-            {"key": "mig", "operator": "DoesNotExist", "values": []},
-        ],
-    }
-    read = request(pod(HALF, annotations={HINT: json.dumps({"gpu": {"selector": selector}})}))
+    expressions = [
+        {"key": "slot", "operator": "In", "values": ["1", "2"]},
+        {"key": "slot", "operator": "NotIn", "values": ["2"]},
+        {"key": "nvlink", "operator": "Exists"},
+        {"key": "mig", "operator": "DoesNotExist", "values": []},
+    ]
+    selector = {"matchLabels": {"model": "A100"}, "matchExpressions": expressions}
+    read = request(hinted({"selector": selector}))
     assert list(read.selector) == [
         Requirement("model", frozenset({"A100"})),
         Requirement("slot", frozenset({"1", "2"})),
@@ -95,47 +95,59 @@ def test_the_hints_selector() -> None:
     assert Requirement("slot", frozenset({"2"}), negated=True).matches({})
 
 
+def _expression(**fields: object) -> dict[str, Any]:
+    return {"selector": {"matchExpressions": [fields]}}
+
+
 @pytest.mark.parametrize(
     ("hint", "text"),
+    [
+        ({"allocateStrategy": "ApplyForAll"}, "invalid value allocateStrategy: must be"),
+        ({"exclusivePolicy": "DeviceLevel"}, "invalid value exclusivePolicy: must be"),
+        ({"vfSelector": {"a": 1}}, "invalid value vfSelector: must be"),
+        ({"requiredTopologyScope": 1}, "1: must be one of Device, PCIe"),
+        ([1], "gpu: must be an object, not list"),
+        ({"selector": {"matchFields": {"a": 1}}}, "invalid value matchFields: must be"),
+        ({"selector": {"matchLabels": {"a": 1}}}, "matchLabels.a: invalid value 1: must be"),
+        ({"selector": {"matchExpressions": {"a": 1}}}, "matchExpressions: must be a list"),
+        ({"selector": {"matchExpressions": [1]}}, "[0]: must be an object, not int"),
+        (_expression(), "[0].key: invalid value None"),
+        (
+            _expression(key="a", operator="Gt"),
+            "[0].operator: invalid value 'Gt': must be one of In, NotIn, Exists, DoesNotExist",
+        ),
+        (
+            _expression(key="a", operator="In", values=[1]),
+            "[0].values: invalid value [1]: must be strings",
+        ),
+        (
+            _expression(key="a", operator="In"),
+            "[0].values: invalid value []: must be one or more with In",
+        ),
+        (
+            _expression(key="a", operator="Exists", values=["b"]),
+            "[0].values: invalid value ['b']: must be empty with Exists",
+        ),
+    ],
+)
+def test_hints_that_are_not_honoured_are_refused_by_name(hint: object, text: str) -> None:
+    assert refused(hinted(hint)).startswith(f"metadata.annotations[{HINT}]: gpu")
+    assert text in refused(hinted(hint))
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
     [
         ("{", "invalid value '{': must be JSON: Expecting"),
         ("[" * 16_000, f"invalid value '{'[' * 40}...': must be JSON: "),
         ("[]", "must be an object, not list"),
         ('{"rdma":{"selector":{}}}', "invalid value rdma: must be one of gpu"),
-        ('{"gpu":[1]}', "gpu: must be an object, not list"),
-        ('{"gpu":{"allocateStrategy":"ApplyForAll"}}', "invalid value allocateStrategy: must be"),
-        ('{"gpu":{"exclusivePolicy":"DeviceLevel"}}', "invalid value exclusivePolicy: must be"),
-        ('{"gpu":{"vfSelector":{"a":1}}}', "invalid value vfSelector: must be"),
-        ('{"gpu":{"requiredTopologyScope":"Socket"}}', "'Socket': must be one of Device, PCIe"),
-        ('{"gpu":{"requiredTopologyScope":1}}', "1: must be one of Device, PCIe"),
-        ('{"gpu":{"selector":{"matchFields":{"a":1}}}}', "invalid value matchFields: must be"),
-        ('{"gpu":{"selector":{"matchLabels":{"a":1}}}}', "matchLabels.a: invalid value 1: must be"),
-        ('{"gpu":{"selector":{"matchExpressions":{"a":1}}}}', "matchExpressions: must be a list"),
-        ('{"gpu":{"selector":{"matchExpressions":[1]}}}', "[0]: must be an object, not int"),
-        ('{"gpu":{"selector":{"matchExpressions":[{}]}}}', "[0].key: invalid value None"),
-        (
-            '{"gpu":{"selector":{"matchExpressions":[{"key":"a","operator":"Gt"}]}}}',
-            "[0].operator: invalid value 'Gt': must be one of In, NotIn, Exists, DoesNotExist",
-        ),
-        (
-            '{"gpu":{"selector":{"matchExpressions":[{"key":"a","operator":"In","values":[1]}]}}}',
-            "[0].values: invalid value [1]: must be strings",
-        ),
-        (
-            '{"gpu":{"selector":{"matchExpressions":[{"key":"a","operator":"In"}]}}}',
-            "[0].values: invalid value []: must be one or more with In",
-        ),
-        (
-            '{"gpu":{"selector":{"matchExpressions":'
-            '[{"key":"a","operator":"Exists","values":["b"]}]}}}',
-            "[0].values: invalid value ['b']: must be empty with Exists",
-        ),
     ],
+    ids=lambda text: text[:9],
 )
-def test_hints_that_are_not_honoured_are_refused_by_name(hint: str, text: str) -> None:
-    said = refused(pod(HALF, annotations={HINT: hint}))
-    assert said.startswith(f"metadata.annotations[{HINT}]")
-    assert text in said
+def test_a_hint_that_is_no_object_of_gpus_is_refused(written: str, text: str) -> None:
+    said = refused(pod(HALF, annotations={HINT: written}))
+    assert said.startswith(f"metadata.annotations[{HINT}]") and text in said
 
 
 JSON = st.recursive(

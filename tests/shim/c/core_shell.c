@@ -8,15 +8,9 @@
  */
 #include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "os/step.h"
@@ -45,33 +39,33 @@ void vgpu_step(enum vgpu_step step)
 	kill(getpid(), SIGSTOP);
 }
 
-static const char *name_of(enum vgpu_result result)
-{
-	static const char *const names[] = {"OK",
-					    "UNMANAGED",
-					    "OVER_LIMIT",
-					    "GRANT_MISSING",
-					    "GRANT_INVALID",
-					    "REGION_MISSING",
-					    "REGION_INVALID",
-					    "REGION_READONLY",
-					    "NO_SLOT",
-					    "SYSTEM"};
-	return names[result];
-}
-
 static void answer(const char *command, char *out);
 static int run_shell(void);
 
 static void say_result(enum vgpu_result result, const struct vgpu_error *error, char *out)
 {
-	char text[LINE_BYTES - 64];
+	static const char *const names[] = {
+	    "OK",
+	    "UNMANAGED",
+	    "OVER_LIMIT",
+	    "GRANT_MISSING",
+	    "GRANT_INVALID",
+	    "REGION_MISSING",
+	    "REGION_INVALID",
+	    "REGION_READONLY",
+	    "NO_SLOT",
+	    "SYSTEM",
+	};
+	char text[LINE_BYTES - 64] = "";
 
-	if (result == VGPU_OK || !error)
-		snprintf(out, LINE_BYTES, "%s", name_of(result));
-	else
-		snprintf(out, LINE_BYTES, "%s %s", name_of(result),
-			 vgpu_error_text(error, text, sizeof(text)));
+	if (result != VGPU_OK && error)
+		vgpu_error_text(error, text, sizeof(text));
+	snprintf(out, LINE_BYTES, "%s%s%s", names[result], *text ? " " : "", text);
+}
+
+static void say_number(uint64_t number, char *out)
+{
+	snprintf(out, LINE_BYTES, "%" PRIu64, number);
 }
 
 static void do_arm(bool ends_thread, const char *rest, char *out)
@@ -82,8 +76,8 @@ static void do_arm(bool ends_thread, const char *rest, char *out)
 	sscanf(rest, "%63s %d", name, &armed_passes);
 	for (armed_step = VGPU_CORE_STEP_COUNT - 1; armed_step >= 0; armed_step--)
 		if (!strcmp(step_names[armed_step], name))
-			break;
-	snprintf(out, LINE_BYTES, armed_step < 0 ? "no such step" : "OK");
+			return;
+	strcpy(out, "no such step");
 }
 
 /* The child answers `rest` through a pipe, then waits to be killed. */
@@ -93,42 +87,40 @@ static void do_child(bool raw, const char *rest, char *out)
 	char said[LINE_BYTES] = "";
 	long pid;
 
-	if (pipe(ends) != 0)
-		abort();
+	MUST(pipe(ends) == 0);
 	pid = raw ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : fork();
 	if (pid == 0) {
 		if (*rest)
 			answer(rest, said);
-		if (write(ends[1], said, sizeof(said)) != sizeof(said))
-			abort();
+		MUST(write(ends[1], said, sizeof(said)) == sizeof(said));
 		for (;;)
 			pause();
 	}
 	close(ends[1]);
-	if (read(ends[0], said, sizeof(said)) < 0)
-		abort();
+	MUST(read(ends[0], said, sizeof(said)) >= 0);
 	close(ends[0]);
 	snprintf(out, LINE_BYTES, "%ld %.400s", pid, said);
 }
 
-static void *in_thread(void *line)
-{
-	char out[LINE_BYTES];
+struct call {
+	const char *command;
+	char *out;
+};
 
-	answer(line, out);
-	strcpy(line, out);
+static void *answer_call(void *argument)
+{
+	const struct call *call = argument;
+
+	answer(call->command, call->out);
 	return NULL;
 }
 
 static void do_thread(const char *rest, char *out)
 {
+	struct call call = {rest, out};
 	pthread_t thread;
-	char line[LINE_BYTES];
 
-	snprintf(line, sizeof(line), "%s", rest);
-	if (pthread_create(&thread, NULL, in_thread, line) || pthread_join(thread, NULL))
-		abort();
-	strcpy(out, line);
+	MUST(!pthread_create(&thread, NULL, answer_call, &call) && !pthread_join(thread, NULL));
 }
 
 static void *shell_thread(void *unused)
@@ -142,10 +134,7 @@ static void do_end_main(void)
 {
 	pthread_t thread;
 
-	if (pthread_create(&thread, NULL, shell_thread, NULL))
-		abort();
-	if (write(1, "OK\n", 3) != 3)
-		abort();
+	MUST(!pthread_create(&thread, NULL, shell_thread, NULL) && write(1, "OK\n", 3) == 3);
 	pthread_exit(NULL);
 }
 
@@ -153,75 +142,63 @@ static void do_end_main(void)
  * overlayfs, where the mapping remains and the lock does not. */
 static void do_drop_lock(char *out)
 {
-	char line[LINE_BYTES], permissions[8], path[LINE_BYTES];
+	char line[LINE_BYTES];
 	uintptr_t from, to;
 	unsigned long long offset;
 	FILE *maps = fopen("/proc/thread-self/maps", "r");
 	int fd;
 
-	snprintf(path, sizeof(path), "%s/region", getenv("GPUSLICE_DIR"));
-	fd = open(path, O_RDWR);
-	snprintf(out, LINE_BYTES, "not found");
-	while (maps && fgets(line, sizeof(line), maps)) {
-		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %7s %llx", &from, &to, permissions,
-			   &offset) != 4 ||
-		    strcmp(permissions, "---s") != 0 ||
+	snprintf(line, sizeof(line), "%s/region", getenv("GPUSLICE_DIR"));
+	fd = open(line, O_RDWR);
+	strcpy(out, "not found");
+	while (fgets(line, sizeof(line), maps)) {
+		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ---s %llx", &from, &to, &offset) != 3 ||
 		    mmap((void *)from, to - from, PROT_NONE, MAP_SHARED | MAP_FIXED, fd,
 			 (off_t)offset) == MAP_FAILED)
 			continue;
 		madvise((void *)from, to - from, MADV_DONTFORK);
-		snprintf(out, LINE_BYTES, "OK");
+		strcpy(out, "OK");
 	}
 	close(fd);
-	if (maps)
-		fclose(maps);
+	fclose(maps);
 }
 
-static void do_gpu(const char *rest, char *out)
+static int gpu_of(const char *hex)
 {
 	uint8_t uuid[16];
 
 	for (int i = 0; i < 16; i++)
-		sscanf(rest + 2 * i, "%2" SCNx8, &uuid[i]);
-	snprintf(out, LINE_BYTES, "%d", vgpu_gpu_of_uuid(uuid, 0));
+		sscanf(hex + 2 * i, "%2" SCNx8, &uuid[i]);
+	return vgpu_gpu_of_uuid(uuid, 0);
 }
 
 /* Shared memory that is held, the latest on top. */
 static vgpu_hold held[16];
 static int held_count;
 
-static void do_share(const char *rest, char *out)
+static vgpu_hold keep(vgpu_hold hold)
 {
-	struct vgpu_shared_charge charge = {0};
-	uint64_t key = 0;
-
-	sscanf(rest, "%d %" SCNu64 " %" SCNu64, &charge.gpu, &charge.bytes, &key);
-	held[held_count] = vgpu_shared_export(charge, key);
-	snprintf(out, LINE_BYTES, "%" PRIu32, held[held_count]);
-	held_count += held[held_count] != 0;
+	held[held_count] = hold;
+	held_count += hold != 0;
+	return hold;
 }
 
 /* The hold, and what it is a hold on. */
 static void do_join(const char *rest, char *out)
 {
 	struct vgpu_shared_charge charge = {0};
-	vgpu_hold hold = vgpu_shared_join(strtoull(rest, NULL, 10), &charge);
+	vgpu_hold hold = keep(vgpu_shared_join(strtoull(rest, NULL, 10), &charge));
 
-	held[held_count] = hold;
-	held_count += hold != 0;
-	if (hold)
-		snprintf(out, LINE_BYTES, "%" PRIu32 " %d %" PRIu64, hold, charge.gpu,
-			 charge.bytes);
-	else
-		snprintf(out, LINE_BYTES, "0");
+	snprintf(out, LINE_BYTES, hold ? "%" PRIu32 " %d %" PRIu64 : "0", hold, charge.gpu,
+		 charge.bytes);
 }
 
 static void do_exec(const char *rest)
 {
-	char path[LINE_BYTES], argument[LINE_BYTES] = "";
+	char path[LINE_BYTES], argument[LINE_BYTES];
 
 	sscanf(rest, "%511s %511s", path, argument);
-	execl(path, path, argument[0] ? argument : NULL, NULL);
+	execl(path, path, argument, NULL);
 	abort();
 }
 
@@ -231,12 +208,12 @@ static void answer(const char *command, char *out)
 	char verb[32] = "";
 	const char *rest;
 	int gpu = 0, at = 0;
-	uint64_t bytes = 0;
+	uint64_t bytes = 0, key = 0;
 
 	sscanf(command, "%31s %n", verb, &at);
 	rest = command + at;
-	sscanf(rest, "%d %" SCNu64, &gpu, &bytes);
-	snprintf(out, LINE_BYTES, "OK");
+	sscanf(rest, "%d %" SCNu64 " %" SCNu64, &gpu, &bytes, &key);
+	strcpy(out, "OK");
 	if (!strcmp(verb, "attach"))
 		say_result(vgpu_attach(&error), &error, out);
 	else if (!strcmp(verb, "peek"))
@@ -246,27 +223,24 @@ static void answer(const char *command, char *out)
 	else if (!strcmp(verb, "refund"))
 		vgpu_refund(gpu, bytes);
 	else if (!strcmp(verb, "share"))
-		do_share(rest, out);
+		say_number(keep(vgpu_shared_export((struct vgpu_shared_charge){gpu, bytes}, key)),
+			   out);
 	else if (!strcmp(verb, "join"))
 		do_join(rest, out);
 	else if (!strcmp(verb, "leave"))
 		vgpu_shared_leave(held_count ? held[--held_count] : 0);
 	else if (!strcmp(verb, "used"))
-		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_used_bytes(gpu));
+		say_number(vgpu_used_bytes(gpu), out);
 	else if (!strcmp(verb, "dropped"))
-		snprintf(out, LINE_BYTES, "%d", vgpu_now_ns() - vgpu_last_exit_ns(gpu) < bytes);
+		say_number(vgpu_now_ns() - vgpu_last_exit_ns(gpu) < bytes, out);
 	else if (!strcmp(verb, "limit"))
-		snprintf(out, LINE_BYTES, "%" PRIu64, vgpu_limit_bytes(gpu));
+		say_number(vgpu_limit_bytes(gpu), out);
 	else if (!strcmp(verb, "gpu"))
-		do_gpu(rest, out);
-	else if (!strcmp(verb, "stop"))
-		do_arm(false, rest, out);
-	else if (!strcmp(verb, "end"))
-		do_arm(true, rest, out);
-	else if (!strcmp(verb, "fork"))
-		do_child(false, rest, out);
-	else if (!strcmp(verb, "clone"))
-		do_child(true, rest, out);
+		snprintf(out, LINE_BYTES, "%d", gpu_of(rest));
+	else if (!strcmp(verb, "stop") || !strcmp(verb, "end"))
+		do_arm(*verb == 'e', rest, out);
+	else if (!strcmp(verb, "fork") || !strcmp(verb, "clone"))
+		do_child(*verb == 'c', rest, out);
 	else if (!strcmp(verb, "thread"))
 		do_thread(rest, out);
 	else if (!strcmp(verb, "end-main"))
@@ -302,21 +276,14 @@ static int run_shell(void)
 	return 0;
 }
 
-static int print_steps(void)
-{
-	for (int step = 0; step < VGPU_CORE_STEP_COUNT; step++)
-		puts(step_names[step]);
-	return 0;
-}
-
-static int thread_rounds, thread_gpus;
+static int rounds, gpus;
 
 static void *reserve_and_refund(void *number)
 {
 	uint64_t random = (uint64_t)(uintptr_t)number + 1;
 
-	for (int round = 0; round < thread_rounds; round++) {
-		int gpu = round % thread_gpus;
+	for (int round = 0; round < rounds; round++) {
+		int gpu = round % gpus;
 		uint64_t bytes = next_random(&random) >> 44;
 
 		if (vgpu_reserve(gpu, bytes) != VGPU_OK)
@@ -327,32 +294,22 @@ static void *reserve_and_refund(void *number)
 	return NULL;
 }
 
-/* On every GPU at once, for the sanitizers and for the sums: prints what is left on each. */
-static int run_threads(int count, int rounds, int gpus)
-{
-	pthread_t threads[32];
-
-	thread_rounds = rounds;
-	thread_gpus = gpus;
-	for (int i = 0; i < count; i++)
-		MUST(!pthread_create(&threads[i], NULL, reserve_and_refund, (void *)(uintptr_t)i));
-	for (int i = 0; i < count; i++)
-		pthread_join(threads[i], NULL);
-	for (int gpu = 0; gpu < gpus; gpu++)
-		printf("%" PRIu64 "\n", vgpu_used_bytes(gpu));
-	return 0;
-}
-
+/* threads COUNT ROUNDS GPUS: on every GPU at once, for the sanitizers and for the sums: prints what
+ * is left on each. */
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
 
 	if (!strcmp(what, "shell"))
 		return run_shell();
-	if (!strcmp(what, "steps"))
-		return print_steps();
-	if (!strcmp(what, "threads") && argc == 5)
-		return run_threads(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]));
-	fprintf(stderr, "usage: vgpu-core-test shell | steps | threads COUNT ROUNDS GPUS\n");
-	return 2;
+	for (int step = 0; !strcmp(what, "steps") && step < VGPU_CORE_STEP_COUNT; step++)
+		puts(step_names[step]);
+	if (!strcmp(what, "threads") && argc == 5) {
+		rounds = atoi(argv[3]);
+		gpus = atoi(argv[4]);
+		run_threads(atoi(argv[2]), reserve_and_refund);
+		for (int gpu = 0; gpu < gpus; gpu++)
+			printf("%" PRIu64 "\n", vgpu_used_bytes(gpu));
+	}
+	return 0;
 }

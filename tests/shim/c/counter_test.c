@@ -5,62 +5,44 @@
  *
  * usage: vgpu-counter-test THREADS ROUNDS
  */
-#include <pthread.h>
-
 #include "region/counter.h"
 #include "test.h"
 #include "vgpu/region.h"
 
-enum { MOST_THREADS = 64, LIMIT_BYTES = 1000, MOST_BYTES = 100 };
+enum { LIMIT_BYTES = 100, MOST_BYTES = 100, SLOT_STRIDE = 128 };
 
-static struct vgpu_view view;
+static struct vgpu_view view = {.gpu_count = 1,
+				.slots_offset = sizeof(struct vgpu_region_header) +
+						sizeof(struct vgpu_region_gpu),
+				.slot_stride = SLOT_STRIDE};
 static int rounds;
 
-static void *owner_body(void *argument)
+static void *own_slot(void *number)
 {
-	struct vgpu_owner owner = {*(uint32_t *)argument, 2};
+	struct vgpu_owner owner = {(uint32_t)(uintptr_t)number, 2};
 	uint64_t random = 88172645463325252ULL + owner.slot * 7919, held = 0;
 
-	for (int round = 0; round < rounds; round++) {
-		uint64_t bytes = 1 + next_random(&random) % MOST_BYTES;
-		if (held) {
-			MUST(vgpu_counter_change(&view, 0, &owner, false, held, LIMIT_BYTES) ==
-			     VGPU_APPLIED);
-			held = 0;
-		} else if (vgpu_counter_change(&view, 0, &owner, true, bytes, LIMIT_BYTES) ==
-			   VGPU_APPLIED) {
-			held = bytes;
-		}
+	vgpu_view_slot(&view, owner.slot)->generation = owner.generation;
+	for (int round = 0; round < rounds || held; round++) {
+		uint64_t bytes = held ? held : 1 + next_random(&random) % MOST_BYTES;
+		bool applied = vgpu_counter_change(&view, 0, &owner, !held, bytes, LIMIT_BYTES) ==
+			       VGPU_APPLIED;
+
+		MUST(applied || !held);
+		held = applied && !held ? bytes : 0;
 		MUST(vgpu_counter_used_bytes(&view, 0) <= LIMIT_BYTES);
 	}
-	if (held)
-		vgpu_counter_change(&view, 0, &owner, false, held, LIMIT_BYTES);
 	return NULL;
 }
 
 int main(int argc, char **argv)
 {
-	int count = argc > 2 ? atoi(argv[1]) : 4;
-	uint32_t numbers[MOST_THREADS];
-	pthread_t threads[MOST_THREADS];
-	uint64_t bytes;
+	static _Alignas(64) char memory[(MOST_THREADS + 8) * SLOT_STRIDE];
 
-	rounds = argc > 2 ? atoi(argv[2]) : 10000;
-	view.gpu_count = 1;
-	view.slots_offset = sizeof(struct vgpu_region_header) + sizeof(struct vgpu_region_gpu);
-	view.slot_stride = 128;
-	bytes = view.slots_offset + MOST_THREADS * (uint64_t)view.slot_stride;
-	view.base = aligned_alloc(64, (bytes + 63) / 64 * 64);
-	MUST(view.base && count <= MOST_THREADS);
-	for (uint64_t i = 0; i < bytes; i++)
-		view.base[i] = 0;
-	for (int i = 0; i < count; i++) {
-		numbers[i] = (uint32_t)i;
-		vgpu_view_slot(&view, numbers[i])->generation = 2;
-		MUST(!pthread_create(&threads[i], NULL, owner_body, &numbers[i]));
-	}
-	for (int i = 0; i < count; i++)
-		MUST(!pthread_join(threads[i], NULL));
+	MUST(argc == 3 && view.slots_offset <= 8 * SLOT_STRIDE);
+	view.base = memory;
+	rounds = atoi(argv[2]);
+	run_threads(atoi(argv[1]), own_slot);
 	MUST(vgpu_counter_used_bytes(&view, 0) == 0);
 	MUST(vgpu_view_gpu(&view, 0)->over_refund_count == 0);
 	return 0;

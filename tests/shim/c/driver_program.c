@@ -11,11 +11,9 @@
  *   fork COUNT              as many children while a thread allocates; each allocates for itself
  */
 #include <inttypes.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -32,37 +30,33 @@ int cuMemAlloc_v2(unsigned long long *address, size_t bytes);
 int cuMemFree_v2(unsigned long long address);
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
 
-enum {
-	OUT_OF_MEMORY = 2,
-	BLOCK_BYTES = 2 << 20,
-	MAX_WIDTH = 64,
-	HELD = 64,
-	MAX_LATENCY_NS = 1000000
-};
+enum { OUT_OF_MEMORY = 2, BLOCK_BYTES = 2 << 20, HELD = 64, MAX_LATENCY_NS = 1000000 };
+
+/* Shared by the processes; `arrived` counts arrivals at the barrier and never decreases. */
+static struct {
+	uint64_t arrived, wins, held_bytes, most_held_bytes, won_by[3];
+	uint64_t ready[MOST_THREADS];
+} *arena;
+
+static CUcontext context;
 
 static void begin(void)
 {
-	CUcontext context;
-
 	MUST(!cuInit(0));
 	MUST(!cuDevicePrimaryCtxRetain(&context, 0) && !cuCtxSetCurrent(context));
 }
 
-/* Shared by the processes; `arrived` counts arrivals at the barrier and never decreases. */
-struct arena {
-	uint64_t arrived, wins, held_bytes, most_held_bytes, won_by[3];
-	uint64_t ready[MAX_WIDTH];
-};
-
-static struct arena *arena;
+static void await(const uint64_t *counter, uint64_t least)
+{
+	while (__atomic_load_n(counter, __ATOMIC_ACQUIRE) < least)
+		sched_yield();
+}
 
 static void barrier(uint64_t processes)
 {
 	uint64_t ticket = __atomic_add_fetch(&arena->arrived, 1, __ATOMIC_ACQ_REL);
-	uint64_t all = (ticket + processes - 1) / processes * processes;
 
-	while (__atomic_load_n(&arena->arrived, __ATOMIC_ACQUIRE) < all)
-		sched_yield();
+	await(&arena->arrived, (ticket + processes - 1) / processes * processes);
 }
 
 /* Counted without the library, and only while the driver holds it for this process. */
@@ -88,28 +82,22 @@ static void release(unsigned long long address, size_t bytes)
 }
 
 /* Each racer's driver has a latency of its own, from none to a millisecond. */
-static void set_latency(uint64_t index, uint64_t processes)
-{
-	char text[32];
-
-	snprintf(text, sizeof(text), "%" PRIu64, index * MAX_LATENCY_NS / (processes - 1));
-	setenv("NULL_DRIVER_LATENCY_NS", text, 1);
-}
-
 static void racer(uint64_t index, uint64_t processes, int rounds)
 {
 	unsigned long long base, address;
 	size_t free_bytes, total_bytes;
+	char latency_ns[32];
+	int won;
 
-	set_latency(index, processes);
+	snprintf(latency_ns, sizeof(latency_ns), "%" PRIu64,
+		 index * MAX_LATENCY_NS / (processes - 1));
+	setenv("NULL_DRIVER_LATENCY_NS", latency_ns, 1);
 	begin();
 	MUST(!cuMemGetInfo_v2(&free_bytes, &total_bytes));
 	barrier(processes);
 	if (index == 0)
 		MUST(allocate(&base, total_bytes - BLOCK_BYTES));
-	for (int round = 0; round < rounds; round++) {
-		int won;
-
+	while (rounds--) {
 		barrier(processes);
 		won = allocate(&address, BLOCK_BYTES);
 		__atomic_add_fetch(&arena->wins, (uint64_t)won, __ATOMIC_ACQ_REL);
@@ -121,6 +109,7 @@ static void racer(uint64_t index, uint64_t processes, int rounds)
 		if (won)
 			release(address, BLOCK_BYTES);
 	}
+	_exit(0);
 }
 
 static int race(uint64_t processes, int rounds)
@@ -128,10 +117,8 @@ static int race(uint64_t processes, int rounds)
 	int failed = 0, status;
 
 	for (uint64_t index = 0; index < processes; index++)
-		if (fork() == 0) {
+		if (fork() == 0)
 			racer(index, processes, rounds);
-			_exit(0);
-		}
 	while (wait(&status) > 0)
 		failed |= status;
 	printf("%" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", arena->won_by[0],
@@ -163,7 +150,7 @@ static void allocate_and_free(uint64_t random, uint64_t *ready)
 
 static void kill_all(int width, uint64_t *random)
 {
-	pid_t pids[MAX_WIDTH];
+	pid_t pids[MOST_THREADS];
 
 	for (int index = 0; index < width; index++) {
 		next_random(random);
@@ -195,12 +182,13 @@ static int kill_many(int processes, int width)
 	return 0;
 }
 
+static uint64_t thread_count;
+
 static void *start_and_hold(void *unused)
 {
 	unsigned long long address;
 
-	while (!__atomic_load_n(&arena->ready[0], __ATOMIC_ACQUIRE))
-		;
+	barrier(thread_count);
 	begin();
 	MUST(allocate(&address, BLOCK_BYTES));
 	return unused;
@@ -208,13 +196,8 @@ static void *start_and_hold(void *unused)
 
 static int threads(int count)
 {
-	pthread_t running[MAX_WIDTH];
-
-	for (int i = 0; i < count; i++)
-		MUST(!pthread_create(&running[i], NULL, start_and_hold, NULL));
-	__atomic_store_n(&arena->ready[0], 1, __ATOMIC_RELEASE);
-	for (int i = 0; i < count; i++)
-		pthread_join(running[i], NULL);
+	thread_count = (uint64_t)count;
+	run_threads(count, start_and_hold);
 	printf("%" PRIu64 "\n", arena->held_bytes);
 	fflush(stdout);
 	getchar();
@@ -235,9 +218,8 @@ static int fork_meanwhile(int count)
 
 	begin();
 	MUST(!pthread_create(&busy, NULL, forever, NULL));
-	while (!__atomic_load_n(&arena->ready[0], __ATOMIC_ACQUIRE))
-		sched_yield();
-	for (int i = 0; i < count; i++) {
+	await(&arena->ready[0], 1);
+	while (count--) {
 		if (fork() == 0) {
 			MUST(!cuMemAlloc_v2(&address, BLOCK_BYTES));
 			MUST(!cuMemFree_v2(address));
@@ -249,7 +231,6 @@ static int fork_meanwhile(int count)
 }
 
 static unsigned long operations, most_bytes, made, refused;
-static CUcontext shared_context;
 
 /* From 1 byte to the most, every order of magnitude alike. */
 static void *storm_on(void *seed)
@@ -258,7 +239,7 @@ static void *storm_on(void *seed)
 	unsigned long long live[HELD] = {0}, *one;
 	unsigned int orders = (unsigned int)__builtin_ctzl(most_bytes) + 1;
 
-	MUST(!cuCtxSetCurrent(shared_context));
+	MUST(!cuCtxSetCurrent(context));
 	for (unsigned long i = 0; i < operations; i++) {
 		one = &live[next_random(&random) % HELD];
 		if (*one) {
@@ -277,18 +258,14 @@ static void *storm_on(void *seed)
 	return NULL;
 }
 
-static int storm(uintptr_t count)
+static int storm(int count)
 {
-	pthread_t running[MAX_WIDTH];
 	size_t before, after, total;
 
-	MUST(!cuInit(0) && !cuDevicePrimaryCtxRetain(&shared_context, 0));
-	MUST(!cuCtxSetCurrent(shared_context) && !cuMemGetInfo_v2(&before, &total));
-	operations /= count;
-	for (uintptr_t i = 0; i < count; i++)
-		MUST(!pthread_create(&running[i], NULL, storm_on, (void *)i));
-	for (uintptr_t i = 0; i < count; i++)
-		pthread_join(running[i], NULL);
+	begin();
+	MUST(!cuMemGetInfo_v2(&before, &total));
+	operations /= (unsigned long)count;
+	run_threads(count, storm_on);
 	MUST(!cuMemGetInfo_v2(&after, &total));
 	printf("%zu %zu %lu %lu\n", before, after, made, refused);
 	return 0;
@@ -310,7 +287,7 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[1], "storm") && argc == 5) {
 		operations = strtoul(argv[3], NULL, 10);
 		most_bytes = strtoul(argv[4], NULL, 10);
-		return storm((uintptr_t)first);
+		return storm(first);
 	}
 	return fork_meanwhile(first);
 }

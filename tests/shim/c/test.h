@@ -1,9 +1,13 @@
 /* Common to the test programs. */
 #pragma once
 
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+enum { MOST_THREADS = 64 };
 
 #define MUST(condition)                                                                            \
 	do {                                                                                       \
@@ -20,4 +24,31 @@ static inline uint64_t next_random(uint64_t *state)
 	*state ^= *state >> 7;
 	*state ^= *state << 17;
 	return *state;
+}
+
+/* As many threads, each with its number, to their end. */
+static inline void run_threads(int count, void *(*body)(void *number))
+{
+	pthread_t threads[MOST_THREADS];
+
+	for (uintptr_t i = 0; i < (uintptr_t)count; i++)
+		MUST(!pthread_create(&threads[i], NULL, body, (void *)i));
+	for (int i = 0; i < count; i++)
+		MUST(!pthread_join(threads[i], NULL));
+}
+
+struct test {
+	const char *name;
+	void (*run)(void);
+};
+
+/* Run the test that a program's first argument names. Exit status 2: there is none. */
+static inline int run_test(const struct test *tests, int argc, char **argv)
+{
+	for (; argc > 1 && tests->name; tests++)
+		if (!strcmp(argv[1], tests->name)) {
+			tests->run();
+			return 0;
+		}
+	return 2;
 }

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from tests.shim.conftest import GIB, Grants, Host, Limited
+from tests.shim.conftest import GIB, Limited
 from tests.shim.exact import PHYSICAL, SHAPE
 
 pytestmark = pytest.mark.sim
@@ -40,45 +40,34 @@ def test_row_14_arrays_of_every_shape(limited: Limited) -> None:
 for made in SHAPES:
     array = must(d.cuArray3DCreate(made))
     close(made)
-    must(d.cuArrayDestroy(array))
-    took(0)
+    after(d.cuArrayDestroy(array), 0)
     if not made.Depth:
         flat = d.CUDA_ARRAY_DESCRIPTOR()
         flat.Width, flat.Height = made.Width, made.Height
         flat.Format, flat.NumChannels = made.Format, made.NumChannels
         array = must(d.cuArrayCreate(flat))
         close(flat)
-        must(d.cuArrayDestroy(array))
-        took(0)
+        after(d.cuArrayDestroy(array), 0)
     for levels in (1, 4, 99):
         mipmap = must(d.cuMipmappedArrayCreate(made, levels))
         close((made, levels))
         must(d.cuMipmappedArrayGetLevel(mipmap, 0))
-        must(d.cuMipmappedArrayDestroy(mipmap))
-        took(0)
+        after(d.cuMipmappedArrayDestroy(mipmap), 0)
 """)
 
 
 def test_row_14_arrays_stop_at_the_limit(limited: Limited) -> None:
     limited(GIB)("""
-made = []
-while True:
-    code, array = d.cuArray3DCreate(shape(4096, 4096))
-    if code == OOM:
-        break
-    assert code == OK
-    made.append(array)
-took(len(made) * 64 * MIB)
-assert len(made) == (GIB - before[0][1]) // (64 * MIB)
-assert d.cuMipmappedArrayCreate(shape(4096, 4096), 3)[0] == OOM
+fit = (GIB - before[0][1]) // (64 * MIB)
+made = [must(d.cuArray3DCreate(shape(4096, 4096))) for _ in range(fit)]
+refused(d.cuArray3DCreate(shape(4096, 4096)), fit * 64 * MIB)
+refused(d.cuMipmappedArrayCreate(shape(4096, 4096), 3), fit * 64 * MIB)
 for array in made:
     must(d.cuArrayDestroy(array))
-took(0)
 # The driver refuses an invalid array; the limit refuses more than the GPU has.
-assert d.cuArray3DCreate(shape(64, 32, 6, flags=CUBEMAP))[0] == INVALID
-assert d.cuArray3DCreate(shape(131072, 131072, channels=4))[0] == OOM
-assert d.cuArrayDestroy(array)[0] == d.CUresult.CUDA_ERROR_INVALID_HANDLE
-took(0)
+refused(d.cuArray3DCreate(shape(64, 32, 6, flags=CUBEMAP)), 0, INVALID)
+refused(d.cuArray3DCreate(shape(131072, 131072, channels=4)), 0)
+refused(d.cuArrayDestroy(array), 0, d.CUresult.CUDA_ERROR_INVALID_HANDLE)
 """)
 
 
@@ -86,16 +75,15 @@ _PROGRAMS = {
     "where the driver does not say the bytes of the elements are charged": """
 # As drivers before CUDA 11.6; a mipmap of several levels takes twice its first at most.
 for call in ("cuArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements"):
-    assert control(op="fail", gpu=0, call=call, code=801, count=10)["ok"]
+    fail(call, 801, 10)
 array = must(d.cuArray3DCreate(shape(4096, 4096, channels=4)))
 assert figures()[1] == 256 * MIB
 must(d.cuArrayDestroy(array))
 mipmap = must(d.cuMipmappedArrayCreate(shape(2048, 2048, channels=2), 3))
 assert figures()[1] == 64 * MIB
-must(d.cuMipmappedArrayDestroy(mipmap))
+after(d.cuMipmappedArrayDestroy(mipmap), 0)
 for call in ("cuArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements"):
-    assert control(op="fail", gpu=0, call=call, code=801, count=0)["ok"]
-took(0)
+    fail(call, 801, 0)
 """,
     "tiles hold the memory that backs them": """
 context = must(d.cuCtxCreate(None, 0, 0))
@@ -118,24 +106,18 @@ def part(handle, x=0, unmaps=False):
     return info
 first, second = create(BLOCK), create(BLOCK)
 must(d.cuMemMapArrayAsync([part(first), part(second, 1)], 2, 0))
-release(first); release(second)
-took(2 * BLOCK)
-must(d.cuMemMapArrayAsync([part(0, unmaps=True)], 1, 0))
-took(BLOCK)
+release(first)
+after(release(second), 2 * BLOCK)
+after(d.cuMemMapArrayAsync([part(0, unmaps=True)], 1, 0), BLOCK)
 third = create(BLOCK)
-must(d.cuMemMapArrayAsync([part(third, 1)], 1, 0))
-took(BLOCK)
-release(third)
-took(BLOCK)
-must(d.cuMipmappedArrayDestroy(mipmap))
-took(0)
-must(d.cuArrayDestroy(array))
-took(0)
+after(d.cuMemMapArrayAsync([part(third, 1)], 1, 0), BLOCK)
+after(release(third), BLOCK)
+after(d.cuMipmappedArrayDestroy(mipmap), 0)
+after(d.cuArrayDestroy(array), 0)
 mipmap = must(d.cuMipmappedArrayCreate(shape(4096, 4096, flags=SPARSE), 99))
 fourth = create(BLOCK)
 must(d.cuMemMapArrayAsync([part(fourth)], 1, 0))
-release(fourth)
-took(BLOCK)
+after(release(fourth), BLOCK)
 use(0)
 overhead = figures()
 must(d.cuCtxDestroy(context))
@@ -146,7 +128,6 @@ assert overhead[0] - figures()[0] == overhead[1] - figures()[1] >= BLOCK
 
 @pytest.mark.parametrize("name", _PROGRAMS)
 def test_a_program_is_charged_its_arrays(limited: Limited, name: str) -> None:
-    """Nothing is left at the end."""
     limited(GIB)(_PROGRAMS[name])
 
 
@@ -173,16 +154,13 @@ def image(memory):
     return d.cuExternalMemoryGetMappedMipmappedArray(memory, picture)
 """
 
-
 _IMPORTS = {
     "external memory is charged from import to destruction": """
 handle = create(4 * BLOCK, shareable=FD)
 memory = must(external(handle))
 assert figures() == (4 * BLOCK, 8 * BLOCK), "the exporter's and the importer's"
-release(handle)
-took(4 * BLOCK)
-must(d.cuDestroyExternalMemory(memory))
-took(0)
+after(release(handle), 4 * BLOCK)
+after(d.cuDestroyExternalMemory(memory), 0)
 handle = create(int(must(d.cuMemGetInfo())[0]) // BLOCK * BLOCK - 2 * BLOCK, shareable=FD)
 assert external(handle)[0] == OOM
 """,
@@ -197,23 +175,18 @@ for size in (0, 65 * BLOCK):
     os.close(last_fd)
 assert external(handle, 2 * GIB)[0] == OOM
 os.fstat(last_fd), os.close(last_fd)
-release(handle)
-took(0)
+after(release(handle), 0)
 """,
     "what is mapped of external memory keeps its charge": """
 # Destroying the import frees nothing while a buffer or an image of it exists.
 memory = imported()
 first, second, picture = must(buffer(memory)), must(buffer(memory, BLOCK)), must(image(memory))
-assert buffer(memory, 4 * BLOCK)[0] == INVALID
-took(4 * BLOCK)
+refused(buffer(memory, 4 * BLOCK), 4 * BLOCK, INVALID)
 must(d.cuMemFree(first))
-must(d.cuDestroyExternalMemory(memory))
-took(4 * BLOCK)
+after(d.cuDestroyExternalMemory(memory), 4 * BLOCK)
 must(d.cuMemFree(second))
-assert d.cuMemFree(second)[0] == INVALID
-took(4 * BLOCK)
-must(d.cuMipmappedArrayDestroy(picture))
-took(0)
+refused(d.cuMemFree(second), 4 * BLOCK, INVALID)
+after(d.cuMipmappedArrayDestroy(picture), 0)
 views = []
 for _ in range(100):
     code, handle = d.cuMemCreate(32 * BLOCK, prop(shareable=FD), 0)
@@ -233,25 +206,18 @@ for address in views:
     must(d.cuMemFree(address))
 took(0)
 """,
+    "external memory is freed with its context": """
+for destroyed in (False, True):
+    context = must(d.cuCtxCreate(None, 0, 0))
+    memory = imported()
+    must(buffer(memory)), must(image(memory))
+    if destroyed:
+        must(d.cuDestroyExternalMemory(memory))
+    after(d.cuCtxDestroy(context), 0)
+""",
 }
 
 
 @pytest.mark.parametrize("name", _IMPORTS)
-def test_a_program_is_charged_what_it_imports(host: Host, grants: Grants, name: str) -> None:
-    """It is charged from the import until all that is mapped of it has gone."""
-    host.python(BEGIN + _EXTERNAL + _IMPORTS[name], grants.make(GIB))
-
-
-@pytest.mark.parametrize("destroyed", [False, True])
-def test_external_memory_is_freed_with_its_context(limited: Limited, destroyed: bool) -> None:
-    limited(GIB)(
-        f"""{_EXTERNAL}
-context = must(d.cuCtxCreate(None, 0, 0))
-memory = imported()
-must(buffer(memory)), must(image(memory))
-if {destroyed}:
-    must(d.cuDestroyExternalMemory(memory))
-must(d.cuCtxDestroy(context))
-took(0)
-"""
-    )
+def test_a_program_is_charged_what_it_imports(limited: Limited, name: str) -> None:
+    limited(GIB)(_EXTERNAL + _IMPORTS[name])

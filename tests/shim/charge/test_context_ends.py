@@ -11,6 +11,7 @@ from tests.shim.exact import CODE, SLOW, WATCH
 pytestmark = pytest.mark.sim
 
 BEGIN = f"""{CODE}{SLOW}
+BLOCK = 2 * MIB
 def create():
     context = must(d.cuCtxCreate(None, 0, 0))
     must(d.cuCtxPopCurrent())
@@ -44,92 +45,61 @@ def during(call, *arguments, code=0):
         yield
         thread.join()
     assert answers == [code], answers
-BLOCK = 2 * MIB
 """
 
-
-@pytest.mark.parametrize("call", ["cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach"])
-def test_a_context_takes_what_it_holds_with_it(gpu_limited: Limited, call: str) -> None:
-    gpu_limited(2 * GIB)(f"""
-mine, context = must(d.cuMemAlloc(64 * MIB)), create()
-for _ in range(3):
-    inside(context, 32 * MIB)
-exact(2 * CONTEXT + 160 * MIB)
-assert library[{call!r}](handle(context)) == 0
-exact(CONTEXT + 64 * MIB)
-must(d.cuMemFree(mine))
-exact(CONTEXT)
-""")
-
-
-@pytest.mark.parametrize("version", ["", "_v2"])
-@pytest.mark.parametrize("call", ["cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxReset"])
-def test_a_primary_context_comes_again_under_its_handle_with_nothing(
-    gpu_limited: Limited, call: str, version: str
-) -> None:
-    gpu_limited(2 * GIB)(f"""
-for _ in range(3):
-    must(d.cuMemAlloc(512 * MIB))
-    must(d.cuMemAlloc(64 * MIB))
-    exact(CONTEXT + 576 * MIB)
-    assert library[{(call + version)!r}](0) == 0
-    exact(0)
-    use(0)
-    exact(CONTEXT)
-""")
-
-
-_ENDS_NOTHING = {
-    "cuCtxDestroy": ("pass", 999),
-    "cuCtxDestroy_v2": ("pass", 999),
-    "cuCtxDetach": (
-        "must(d.cuCtxPushCurrent(context)); must(d.cuCtxAttach(0)); must(d.cuCtxPopCurrent())",
-        0,
-    ),
-}
-
-
-@pytest.mark.parametrize("call", _ENDS_NOTHING)
-def test_a_context_that_a_call_does_not_end_stays_one_for_all_threads(
-    gpu_limited: Limited, call: str
-) -> None:
-    """Threads that allocate during a driver call that ends nothing share blocks with the others."""
-    attach, code = _ENDS_NOTHING[call]
-    gpu_limited(2 * GIB)(f"""
-context = create()
-made = charged()
-kept = inside(context, 1024)
-exact(made + BLOCK)
-for _ in range(2):
-    {attach}
-    if {code}:
-        assert control(op="fail", gpu=0, call={call!r}, code={code}, count=1)["ok"]
-    with during({call!r}, handle(context), code={code}):
-        other = inside(context, 1024)
-        exact(made + BLOCK)
-    exact(made + BLOCK)
-    must(d.cuMemFree(other))
-    exact(made + BLOCK)
-inside(context, 64 * MIB)
-exact(made + BLOCK + 64 * MIB)
-must(d.cuMemFree(kept))
-exact(made + 64 * MIB)
-must(d.cuCtxDestroy(context))
-exact(CONTEXT)
-""")
-
-
 _PROGRAMS = {
+    "a context takes what it holds with it": """
+for call in ("cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach"):
+    mine, context = must(d.cuMemAlloc(64 * MIB)), create()
+    for _ in range(3):
+        inside(context, 32 * MIB)
+    exact(2 * CONTEXT + 160 * MIB)
+    assert library[call](handle(context)) == 0
+    exact(CONTEXT + 64 * MIB)
+    after(d.cuMemFree(mine), CONTEXT)
+""",
+    "a primary context comes again under its handle with nothing": """
+for call in 3 * ["Release"] + 3 * ["Release_v2"] + 3 * ["Reset"] + 3 * ["Reset_v2"]:
+    must(d.cuMemAlloc(512 * MIB))
+    after(d.cuMemAlloc(64 * MIB), CONTEXT + 576 * MIB)
+    assert library["cuDevicePrimaryCtx" + call](0) == 0
+    exact(0)
+    after(use(0), CONTEXT)
+""",
+    "a context that a call does not end stays one for all threads": """
+# Threads that allocate during a driver call that ends nothing share blocks with the others.
+def refuse(call):
+    fail(call, 999)
+def attach(call):
+    must(d.cuCtxPushCurrent(context))
+    must(d.cuCtxAttach(0))
+    must(d.cuCtxPopCurrent())
+for call, code, prepare in (
+    ("cuCtxDestroy", 999, refuse), ("cuCtxDestroy_v2", 999, refuse), ("cuCtxDetach", 0, attach)
+):
+    context = create()
+    made = charged()
+    kept = inside(context, 1024)
+    exact(made + BLOCK)
+    for _ in range(2):
+        prepare(call)
+        with during(call, handle(context), code=code):
+            other = inside(context, 1024)
+            exact(made + BLOCK)
+        exact(made + BLOCK)
+        after(d.cuMemFree(other), made + BLOCK)
+    inside(context, 64 * MIB)
+    exact(made + BLOCK + 64 * MIB)
+    after(d.cuMemFree(kept), made + 64 * MIB)
+    after(d.cuCtxDestroy(context), CONTEXT)
+""",
     "a primary context retained twice and released once keeps": """
 use(0)
 address = must(d.cuMemAlloc(512 * MIB))
-must(d.cuDevicePrimaryCtxRelease(0))
-exact(CONTEXT + 512 * MIB)
+after(d.cuDevicePrimaryCtxRelease(0), CONTEXT + 512 * MIB)
 must(d.cuMemAlloc(64 * MIB))
-must(d.cuMemFree(address))
-exact(CONTEXT + 64 * MIB)
-must(d.cuDevicePrimaryCtxRelease(0))
-exact(0)
+after(d.cuMemFree(address), CONTEXT + 64 * MIB)
+after(d.cuDevicePrimaryCtxRelease(0), 0)
 """,
     "a context that the driver will not end keeps": """
 address = must(d.cuMemAlloc(512 * MIB))
@@ -140,19 +110,16 @@ for name in ("cuCtxDestroy", "cuCtxDestroy_v2", "cuCtxDetach"):
         exact(CONTEXT + 512 * MIB)
 assert library.cuDevicePrimaryCtxReset_v2(7) == library.cuDevicePrimaryCtxRelease_v2(7) == 101
 exact(CONTEXT + 512 * MIB)
-must(d.cuDevicePrimaryCtxReset(0))
-exact(0)
+after(d.cuDevicePrimaryCtxReset(0), 0)
 """,
     "a release that is not the last leaves blocks to the holders": """
 # An allocation during the driver call belongs to the same generation of the context.
 use(0)
-kept = must(d.cuMemAlloc(1024))
-exact(CONTEXT + BLOCK)
+kept = after(d.cuMemAlloc(1024), CONTEXT + BLOCK)
 with during("cuDevicePrimaryCtxRelease_v2", 0):
     must(d.cuMemFree(must(d.cuMemAlloc(1024))))
 exact(CONTEXT + BLOCK)
-must(d.cuMemFree(kept))
-exact(CONTEXT)
+after(d.cuMemFree(kept), CONTEXT)
 """,
     "a context released while another thread retains it is charged": """
 with during("cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), 0):
@@ -177,23 +144,21 @@ exact(CONTEXT)
 """,
     "a free that is refused when its address was given again": """
 # Another thread freed it first: the charge is the address's new allocation's alone.
-address = must(d.cuMemAlloc(64 * MIB))
+address = again = must(d.cuMemAlloc(64 * MIB))
+def allocate_again():
+    global again
+    must(d.cuMemFreeAsync(again, 0))
+    must(d.cuStreamSynchronize(0))
+    again = must(d.cuMemAlloc(64 * MIB))
+    return int(again) == int(address)
 with slow("cuMemFree_v2", 6000):
-    assert control(op="fail", gpu=0, call="cuMemFree_v2", code=1, count=1)["ok"]
+    fail("cuMemFree_v2", 1)
     thread = beside(lambda: library.cuMemFree_v2(ctypes.c_uint64(int(address))))
     until(lambda: sleeps(thread))
-    again = address
-    def allocate_again():
-        global again
-        must(d.cuMemFreeAsync(again, 0))
-        must(d.cuStreamSynchronize(0))
-        again = must(d.cuMemAlloc(64 * MIB))
-        return int(again) == int(address)
     until(allocate_again, pause=0)
     thread.join()
 exact(CONTEXT + 64 * MIB)
-must(d.cuMemFree(again))
-exact(CONTEXT)
+after(d.cuMemFree(again), CONTEXT)
 """,
 }
 
@@ -222,29 +187,24 @@ context, address = ctypes.c_void_p(), ctypes.c_uint64()
 driver = opened()
 assert retain(driver) == 0
 assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(64 * MIB)) == 0
-"""
-_CLOSED = """
 assert same() == 364 * MIB
-_ctypes.dlclose(driver._handle)
-assert same() == 364 * MIB
-driver = opened()
-assert same() == 364 * MIB
+for _ in range(3):
+    _ctypes.dlclose(driver._handle)
+    assert same() == 364 * MIB
+    driver = opened()
+    assert same() == 364 * MIB
 """
 _AFTER_IT_CAME_AGAIN = {
-    "released": f"{_CLOSED}assert driver.cuDevicePrimaryCtxRelease_v2(0) == 0; same()",
-    "refused": f"""{_CLOSED}
-assert control(op="fail", gpu=0, call="cuDevicePrimaryCtxRetain", code=999, count=1)["ok"]
+    "released": "assert driver.cuDevicePrimaryCtxRelease_v2(0) == 0",
+    "refused": """
+fail("cuDevicePrimaryCtxRetain", 999)
 assert retain(driver) == 999
 same()
 assert retain(driver) == 0
 same()
 assert driver.cuDevicePrimaryCtxRelease_v2(0) == 0
-same()
 """,
     "the same library": """
-for _ in range(3):
-    _ctypes.dlclose(driver._handle)
-    driver = opened()
 assert retain(driver) == 0
 assert same() == 364 * MIB
 assert driver.cuMemFree_v2(address) == 0
@@ -257,6 +217,6 @@ assert same() == 300 * MIB
 def test_what_a_closed_driver_left_on_the_gpu_stays_charged(
     gpu_host: Host, grants: Grants, then: str
 ) -> None:
-    """It has a context when the program closes it and opens it again: a driver that a limit holds
-    for is not unloaded, however often it is closed."""
-    gpu_host.python(_OPENS + _AFTER_IT_CAME_AGAIN[then], grants.make(500 * MIB))
+    """A driver that a limit holds for is not unloaded, however often a program closes it."""
+    program = f"{_OPENS}{_AFTER_IT_CAME_AGAIN[then]}\nsame()\n"
+    gpu_host.python(program, grants.make(500 * MIB))

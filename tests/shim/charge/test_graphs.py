@@ -1,14 +1,11 @@
-"""Memory of graphs under the library: a launch's memory is reserved before, and charged exactly.
-
-Each test is a program in a process of its own; exact.py documents what `same` compares.
-"""
+"""Memory of graphs under the library: a launch's memory is reserved before, and charged exactly."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.shim.conftest import GIB, MIB, Limited
-from tests.shim.exact import GRAPHS
+from tests.shim.exact import GRAPHS, SLOW
 
 pytestmark = pytest.mark.sim
 
@@ -36,13 +33,11 @@ move_into(parent, child)
 assert launch(instantiate(parent)) == OOM, "the child counts"
 must(d.cuGraphExecDestroy(executable))
 must(d.cuGraphDestroy(graph))
-must(d.cuDeviceGraphMemTrim(0))
-same(0)
+after(d.cuDeviceGraphMemTrim(0), 0)
 assert launch(nested) == OK
 same(150 * MIB)
 must(d.cuGraphExecDestroy(nested))
-must(d.cuDeviceGraphMemTrim(0))
-same(0)
+after(d.cuDeviceGraphMemTrim(0), 0)
 """)
 
 
@@ -85,16 +80,17 @@ _, address = add_alloc(graph, GIB)
 executable = instantiate(graph)
 assert launch(executable) == OK
 same(GIB)
-must(d.cuGraphExecDestroy(executable)); must(d.cuGraphDestroy(graph))
-must(d.cuDeviceGraphMemTrim(0))
-same(GIB)
-assert d.cuMemAlloc(1)[0] == OOM
+must(d.cuGraphExecDestroy(executable))
+must(d.cuGraphDestroy(graph))
+after(d.cuDeviceGraphMemTrim(0), GIB)
+refused(d.cuMemAlloc(1), GIB)
 must(d.cuMemFreeAsync(address, 0))
-must(d.cuMemAlloc(64 * MIB))
-same(64 * MIB)
+after(d.cuMemAlloc(64 * MIB), 64 * MIB)
 """,
     "a graph over two gpus": """
-use(1); begun1 = held(1) - charged(1); use(0)
+use(1)
+begun1 = held(1) - charged(1)
+use(0)
 both = instantiate(scratch(200 * MIB, gpu=1, graph=scratch(700 * MIB)))
 assert launch(both) == OK
 same(700 * MIB); same(200 * MIB, 1, begun1)
@@ -106,21 +102,18 @@ for gpu in (0, 1):
     must(d.cuDeviceGraphMemTrim(gpu))
 same(0); same(0, 1, begun1)
 """,
-    "a capture is neither charged nor disturbed": """
+    "a capture is neither charged nor disturbed": f"""{SLOW}
 # At the limit, too: captured memory takes none. Another thread's refusals are its own.
-import threading
 GLOBAL = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
 stream = must(d.cuStreamCreate(1))
 keep(default, 2**64 - 1)
-drop(must(d.cuMemAllocAsync(64 * MIB, 0))); sync()
-rest = must(d.cuMemAllocFromPoolAsync(GIB - 64 * MIB, new_pool(), 0))
-same(GIB)
+drop_now(must(d.cuMemAllocAsync(64 * MIB, 0)))
+rest = after(d.cuMemAllocFromPoolAsync(GIB - 64 * MIB, new_pool(), 0), GIB)
 def elsewhere():
-    use(0)
     assert d.cuMemAllocAsync(128 * MIB, 0)[0] == OOM
 must(d.cuStreamBeginCapture(stream, GLOBAL))
 first = must(d.cuMemAllocAsync(100 * MIB, stream))
-thread = threading.Thread(target=elsewhere); thread.start(); thread.join()
+beside(elsewhere).join()
 second = must(d.cuMemAllocAsync(GIB, stream))
 must(d.cuMemGetInfo())
 must(d.cuMemFreeAsync(second, stream))
@@ -128,18 +121,15 @@ graph = must(d.cuStreamEndCapture(stream))
 assert charged() <= GIB and held() - begun == charged()
 executable = instantiate(graph)
 assert launch(executable, stream) == OOM
-drop(rest)
-sync()
+drop_now(rest)
 """,
     "an upload at instantiation is charged": """
 def with_upload(graph):
     p = d.CUDA_GRAPH_INSTANTIATE_PARAMS()
     p.flags = d.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD.value
     return d.cuGraphInstantiateWithParams(graph, p)
-assert with_upload(scratch(GIB + 1))[0] == OOM
-same(0)
-executable = must(with_upload(scratch(GIB)))
-same(GIB)
+refused(with_upload(scratch(GIB + 1)), 0)
+executable = after(with_upload(scratch(GIB)), GIB)
 assert launch(executable) == OK
 same(GIB)
 """,
@@ -166,10 +156,8 @@ must(d.cuGraphExecDestroy(full.pop()))
 assert launch(instantiate(graph)) == OK
 """,
 }
-_LIMITS = {"a graph over two gpus": (GIB, 256 * MIB)}
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
 def test_a_program_is_charged_the_memory_of_its_graphs(limited: Limited, name: str) -> None:
-    """It is charged from a launch until a trim."""
-    limited(*_LIMITS.get(name, (GIB,)))(_PROGRAMS[name])
+    limited(GIB, 256 * MIB)(_PROGRAMS[name])

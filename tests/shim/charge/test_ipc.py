@@ -39,17 +39,16 @@ def test_row_16_ipc_memory_is_charged_once(host: Host, grants: Grants) -> None:
     with _talkers(host, *[directory] * 3) as (exporter, first, second):
         before = used(directory)
         handle = _exported(exporter)
-        assert used(directory) == before + SIZE
-        assert first.ask(f"open {handle}") == "0 0"
-        assert second.ask(f"open {handle} v1") == "0 0"
-        assert used(directory) == before + SIZE
-        assert {_seen(talk) for talk in (exporter, first, second)} == {before + SIZE}
-        assert first.ask("close 0") == "0"
-        assert used(directory) == before + SIZE
-        assert exporter.ask("free 0") == "0"
-        assert used(directory) == before + SIZE, "the second has it still, and so has the GPU"
-        assert second.ask("close 0") == "0"
-        assert used(directory) == before
+        for talk, command, answer, held_bytes in (
+            (first, f"open {handle}", "0 0", SIZE),
+            (second, f"open {handle} v1", "0 0", SIZE),
+            (first, "close 0", "0", SIZE),
+            (exporter, "free 0", "0", SIZE),  # the second has it still, and so has the GPU
+            (second, "close 0", "0", 0),
+        ):
+            assert {_seen(each) for each in (exporter, first, second)} == {before + SIZE}
+            assert talk.ask(command) == answer
+            assert used(directory) == before + held_bytes, command
 
 
 def test_memory_of_an_exporter_outside_is_charged_to_the_importer(
@@ -62,8 +61,7 @@ def test_memory_of_an_exporter_outside_is_charged_to_the_importer(
         for talk in (first, second):
             assert [talk.ask(f"open {handle}") for _ in range(2)] == ["0 0", "0 1"]
         assert used(ours) == before + 2 * SIZE, "each its own, and no more for a second opening"
-        for _ in range(2):
-            assert first.ask("close 0") == "0"
+        assert [first.ask("close 0") for _ in range(2)] == ["0", "0"]
         assert used(ours) == before + SIZE
         assert second.ask(f"alloc {GIB - used(ours)}") != "0", "the limit has it in"
     assert used(other) > 0
@@ -73,12 +71,11 @@ def test_what_an_opening_would_take_beyond_the_limit_is_closed_again(
     host: Host, grants: Grants
 ) -> None:
     ours, other = grants.make(GIB // 2 - 2 * MIB), grants.make(GIB)
-    with _talkers(host, other) as (exporter,):
+    with _talkers(host, other, ours) as (exporter, importer):
         handle = _exported(exporter, GIB // 2)
-        with _talkers(host, ours) as (importer,):
-            before = used(ours)
-            assert importer.ask(f"open {handle}") == OUT_OF_MEMORY
-            assert used(ours) == before
+        before = used(ours)
+        assert importer.ask(f"open {handle}") == OUT_OF_MEMORY
+        assert used(ours) == before
         assert exporter.ask("free 0") == "0"
 
 

@@ -28,15 +28,15 @@ def located_host(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Hos
 
 @pytest.mark.parametrize("question", ["cuMemGetDefaultMemPool", "cuMemGetMemPool"])
 @pytest.mark.parametrize(
-    ("location", "kind", "charged_gpu"),
+    ("location", "kind", "charged_mib"),
     [
-        ((_HOST, 0), _PINNED, None),
-        ((_HOST_NUMA, 0), _PINNED, None),
-        ((_DEVICE, 0), _PINNED, 0),
-        ((_DEVICE, 1), _PINNED, 1),
-        ((_DEVICE, 0), _MANAGED, 0),
-        ((_DEVICE, 1), _MANAGED, 1),
-        ((_NONE, 0), _MANAGED, 0),
+        ((_HOST, 0), _PINNED, [0, 0]),
+        ((_HOST_NUMA, 0), _PINNED, [0, 0]),
+        ((_DEVICE, 0), _PINNED, [512, 0]),
+        ((_DEVICE, 1), _PINNED, [0, 512]),
+        ((_DEVICE, 0), _MANAGED, [512, 0]),
+        ((_DEVICE, 1), _MANAGED, [0, 512]),
+        ((_NONE, 0), _MANAGED, [512, 0]),
     ],
 )
 def test_a_pool_is_charged_to_the_gpu_of_its_location(
@@ -45,13 +45,10 @@ def test_a_pool_is_charged_to_the_gpu_of_its_location(
     question: str,
     location: tuple[int, int],
     kind: int,
-    charged_gpu: int | None,
+    charged_mib: list[int],
 ) -> None:
-    region.create(
-        tmp_path,
-        [grant_file.Gpu(f"GPU-{pair * 16}", GIB, 100, 0) for pair in ("aa", "bb")],
-    )
-    expected = [512 * MIB if gpu == charged_gpu else 0 for gpu in range(2)]
+    gpus = [grant_file.Gpu(f"GPU-{pair * 16}", GIB, 100, 0) for pair in ("aa", "bb")]
+    region.create(tmp_path, gpus)
     located_host.python(
         f"""
 import ctypes, os
@@ -61,16 +58,12 @@ cuda = ctypes.CDLL("libcuda.so.1")
 assert cuda.cuInit(0) == 0
 pool, address = ctypes.c_void_p(), ctypes.c_uint64()
 where = (ctypes.c_int * 2)(*{location})
-def take(bytes):
-    return cuda.cuMemAllocFromPoolAsync(
-        ctypes.byref(address), ctypes.c_size_t(bytes), pool, None)
-def used():
-    return [gpu.use.used_bytes for gpu in region.status(Path(os.environ["GPUSLICE_DIR"]))]
 assert cuda.{question}(ctypes.byref(pool), where, {kind}) == 0
-assert take({512 * MIB}) == 0
-assert used() == {expected}, used()
-assert take({600 * MIB}) == {0 if charged_gpu is None else 2}
-assert used() == {expected}, used()
+for bytes, code in (({512 * MIB}, 0), ({600 * MIB}, {2 if any(charged_mib) else 0})):
+    taken = cuda.cuMemAllocFromPoolAsync(ctypes.byref(address), ctypes.c_size_t(bytes), pool, None)
+    gpus = region.status(Path(os.environ["GPUSLICE_DIR"]))
+    used = [gpu.use.used_bytes / {MIB} for gpu in gpus]
+    assert (taken, used) == (code, {charged_mib}), (taken, used)
 """,
         tmp_path,
     )

@@ -9,14 +9,13 @@ together and do the same. A tenant loads code throughout, as a server does that 
 from __future__ import annotations
 
 import json
-import os
+import select
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from gpuslice.contract.overhead import CODE_BYTES, WINDOW
 from gpuslice.gpu import answers
 from tests.shim.clients import CUDA
 from tests.shim.conftest import AS_ON_A_GPU, CONTEXT_BYTES, GIB, MIB, Host, gpu_table, simulated
+from tests.support import ROOT
 
 pytestmark = [pytest.mark.sim, pytest.mark.timeout(600)]
 
@@ -42,43 +42,40 @@ _SETTLED_S = float(WINDOW)
 _TOOLS = f"""{CUDA}
 import json, os, sys, time
 from pathlib import Path
-from typing import Any
 from shim import region
 SECONDS, MODULE, CONTEXT = {_SECONDS}, {_MODULE_BYTES}, {CONTEXT_BYTES}
 PTX = (b".version 8.0\\n.target sm_80\\n.address_size 64\\n"
        b"// simgpu: module_bytes=%d\\n.visible .entry f() {{ ret; }}\\n" % MODULE) + bytes(1)
 def used():
     return region.status(Path(os.environ["GPUSLICE_DIR"]))[0].used_bytes
-def fill(bytes):
-    return [must(d.cuMemAlloc(256 * MIB)) for _ in range(bytes // (256 * MIB))]
 print(os.getpid(), flush=True)
 sys.stdin.readline()
+use(0)
+begun = time.monotonic()
 """
 _TENANT = f"""{_TOOLS}
 # Weights and KV cache are allocated while the neighbour does what it does; then code comes.
-use(0)
-begun = time.monotonic()
 refused, code = [], 0
 fixed, held = int(sys.argv[1]), 0
 def true_bytes():
     return held + CONTEXT + code
-def wants(code, result, bytes=0):
+def wants(result, bytes=0):
     "Refused below the limit less the floor: a failure."
     if result[0] != OK and true_bytes() + bytes < {_LIMIT_BYTES - _FLOOR_BYTES}:
         refused.append((round(time.monotonic() - begun, 1), int(result[0]), true_bytes() // MIB))
     return result
 while held < fixed:
-    if wants(code, d.cuMemAlloc(256 * MIB), 256 * MIB)[0] == OK:
+    if wants(d.cuMemAlloc(256 * MIB), 256 * MIB)[0] == OK:
         held += 256 * MIB
     time.sleep(0.01)
 kept = []
 while time.monotonic() < begun + SECONDS:
-    module = wants(code, d.cuModuleLoadData(PTX))[1]
-    function = wants(code, d.cuModuleGetFunction(module, b"f"))[1]
-    if wants(code, d.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))[0] == OK:
+    module = wants(d.cuModuleLoadData(PTX))[1]
+    function = wants(d.cuModuleGetFunction(module, b"f"))[1]
+    if wants(d.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))[0] == OK:
         code += MODULE
         kept.append(module)
-    result, address = wants(code, d.cuMemAlloc(64 * MIB), 64 * MIB)
+    result, address = wants(d.cuMemAlloc(64 * MIB), 64 * MIB)
     if result == OK:
         must(d.cuMemFree(address))
     time.sleep({_LOAD_EVERY_S})
@@ -92,15 +89,12 @@ while time.monotonic() < last_load + 30 and within is None:
 filled = 0
 while d.cuMemAlloc(64 * MIB)[0] == OK:
     filled += 64 * MIB
-print(json.dumps({{"refused": refused, "loads": len(kept), "within_s": within, "true": true_bytes(),
-                  "charged_beyond": used() - held - filled, "driver": CONTEXT + code,
-                  "filled": filled, "held": held}}), flush=True)
+print(json.dumps({{"refused": refused, "loads": len(kept), "within_s": within,
+                  "charged_beyond": used() - held - filled, "driver": CONTEXT + code}}), flush=True)
 sys.stdin.readline()
 """
 _CYCLING = f"""{_TOOLS}
-use(0)
-end = time.monotonic() + SECONDS + 10
-while time.monotonic() < end:
+while time.monotonic() < begun + SECONDS + 10:
     held = []
     for _ in range(30):
         held.append(must(d.cuMemAlloc(GIB)))
@@ -111,11 +105,19 @@ while time.monotonic() < end:
 sys.stdin.readline()
 """
 _FILLING = f"""{_TOOLS}
-use(0)
 for _ in range(36 * 4):
     must(d.cuMemAlloc(256 * MIB))
     time.sleep(0.05)
 sys.stdin.readline()
+"""
+_WATCHER = """
+import json, time
+import pynvml
+from gpuslice.gpu import processes
+pynvml.nvmlInit()
+while True:
+    print(json.dumps(processes.query()), flush=True)
+    time.sleep(0.2)
 """
 
 
@@ -134,128 +136,78 @@ _SETUPS: Mapping[str, Setup] = {
 }
 
 
-@dataclass
-class Run:
-    """One running setup. reports: of its tenants. over: how much one exceeded its limit."""
+@dataclass(frozen=True)
+class Outcome:
+    """reports: of each tenant. over_bytes: a program's maximum beyond its limit, by the GPU."""
 
-    processes: Sequence[subprocess.Popen[str]]
-    host: Host
-    reports: list[Mapping[str, Any]] = field(default_factory=list)
-    over_bytes: int = 0
-    samples: int = 0
-
-    def reported(self, name: str) -> Sequence[Mapping[str, Any]]:
-        """Return every tenant's report. None has crashed."""
-        assert len(self.reports) == (1 if _SETUPS[name].neighbour else 2)
-        return self.reports
+    reports: Sequence[Mapping[str, Any]]
+    over_bytes: int
+    samples: int
 
 
-def _started(host: Host, program: str, fixed_bytes: int) -> subprocess.Popen[str]:
-    shim = [sys.executable, "-m", "shim", "run", "--memory", str(_LIMIT_BYTES), "--"]
-    return subprocess.Popen(
-        [*shim, sys.executable, "-c", program, str(fixed_bytes)],
-        env={**host.environment(preload=False), "PYTHONPATH": os.getcwd()},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def _outcome(host: Host, setup: Setup) -> Outcome:
+    with ExitStack() as stack:
 
+        def started(*command: str) -> tuple[subprocess.Popen[str], Any]:
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, *command],
+                    cwd=ROOT,
+                    env=host.environment(preload=False),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            stack.callback(process.kill)
+            return process, process.stdout
 
-_WATCH = """
-import json, sys, time
-import pynvml
-from gpuslice.gpu import processes
-pynvml.nvmlInit()
-while True:
-    print(json.dumps(processes.query()), flush=True)
-    time.sleep(0.2)
-"""
-
-
-def _watch(run: Run, pids: Sequence[int], over: threading.Event) -> None:
-    """A tenant's maximum beyond its limit, by the GPU's own figure."""
-    command = [sys.executable, "-c", _WATCH]
-    environment = {**run.host.environment(preload=False), "PYTHONPATH": os.getcwd()}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as watcher:
-        assert watcher.stdout is not None
-        while not over.is_set():
-            held = answers.by_pid(json.loads(watcher.stdout.readline())[_UUID]) or {}
-            for pid in pids:
-                run.over_bytes = max(run.over_bytes, (held.get(pid) or 0) - _LIMIT_BYTES)
-            run.samples += 1
-        watcher.kill()
-
-
-def _go(run: Run, setup: Setup) -> None:
-    pids = []
-    for process in run.processes:
-        assert process.stdout is not None
-        pids.append(int(process.stdout.readline()))
-    over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(run, pids, over))
-    watcher.start()
-    for process in run.processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    tenants = run.processes if setup.neighbour is None else run.processes[:1]
-    for process in tenants:
-        assert process.stdout is not None
-        run.reports.append(json.loads(process.stdout.readline()))
-    over.set()
-    watcher.join()
-    for process in run.processes:
-        process.communicate("\n")
+        run = ("-m", "shim", "run", "--memory", str(_LIMIT_BYTES), "--", sys.executable, "-c")
+        programs = [_TENANT, setup.neighbour or _TENANT]
+        running = [started(*run, program, str(setup.fixed_bytes)) for program in programs]
+        pids = [int(out.readline()) for _, out in running]
+        _, figures = started("-c", _WATCHER)
+        for process, _ in running:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        tenants = [out for _, out in running[: 1 if setup.neighbour else 2]]
+        over_bytes = samples = 0
+        while len(select.select(tenants, [], [], 0)[0]) < len(tenants):
+            held = answers.by_pid(json.loads(figures.readline())[_UUID]) or {}
+            over_bytes = max(over_bytes, *((held.get(pid) or 0) - _LIMIT_BYTES for pid in pids))
+            samples += 1
+        reports = [json.loads(out.readline()) for out in tenants]
+        for process, _ in running:
+            process.communicate("\n")
+        return Outcome(reports, over_bytes, samples)
 
 
 @pytest.fixture(scope="module")
-def runs(
+def outcomes(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Mapping[str, Run]]:
-    with ExitStack() as stack:
-        runs, threads = {}, []
-        for name, setup in _SETUPS.items():
-            directory = tmp_path_factory.mktemp("neighbours")
-            gpus = gpu_table(0, _UUID, _GPU_BYTES)
-            host = stack.enter_context(simulated(build_dir, library, directory, AS_ON_A_GPU, gpus))
-            programs = [_TENANT, setup.neighbour or _TENANT]
-            started = [_started(host, program, setup.fixed_bytes) for program in programs]
-            for process in started:
-                stack.callback(process.kill)
-            runs[name] = Run(started, host)
-            threads.append(threading.Thread(target=_go, args=(runs[name], setup)))
-        for thread in threads:
-            thread.start()
-        deadline = time.monotonic() + _SECONDS + 120
-        for thread in threads:
-            thread.join(deadline - time.monotonic())
-            assert not thread.is_alive()
-        yield runs
+) -> Mapping[str, Outcome]:
+    gpus = gpu_table(0, _UUID, _GPU_BYTES)
+
+    directories = [tmp_path_factory.mktemp("neighbours") for _ in _SETUPS]
+
+    def outcome(setup: Setup, directory: Path) -> Outcome:
+        with simulated(build_dir, library, directory, AS_ON_A_GPU, gpus) as host:
+            return _outcome(host, setup)
+
+    with ThreadPoolExecutor(len(_SETUPS)) as threads:
+        found = threads.map(outcome, _SETUPS.values(), directories)
+        return dict(zip(_SETUPS, found, strict=True))
 
 
 @pytest.mark.parametrize("name", _SETUPS)
-def test_no_program_is_refused_below_its_limit_less_the_floor(
-    runs: Mapping[str, Run], name: str
-) -> None:
-    for report in runs[name].reported(name):
-        assert report["refused"] == [], report
-        assert report["loads"] > _SECONDS
-
-
-@pytest.mark.parametrize("name", _SETUPS)
-def test_what_is_charged_beyond_allocations_is_the_driver_s(
-    runs: Mapping[str, Run], name: str
-) -> None:
-    for report in runs[name].reported(name):
-        within, charged, driver = (report[key] for key in ("within_s", "charged_beyond", "driver"))
-        assert within <= _SETTLED_S, report
-        assert abs(charged - driver) <= _TOLERANCE_BYTES, report
-
-
-@pytest.mark.parametrize("name", _SETUPS)
-def test_no_tenant_is_over_its_limit_by_more_than_it_loaded_meanwhile(
-    runs: Mapping[str, Run], name: str
-) -> None:
-    loaded_bytes = int(_SETTLED_S / _LOAD_EVERY_S) * _MODULE_BYTES
-    assert runs[name].samples > _SECONDS
-    assert runs[name].over_bytes <= loaded_bytes
+def test_no_neighbour_changes_a_tenants_charge(outcomes: Mapping[str, Outcome], name: str) -> None:
+    """No call is refused below the limit less the floor. What is charged beyond allocations is the
+    driver's. No program exceeds its limit by more than it loads until the next measurement."""
+    outcome = outcomes[name]
+    for report in outcome.reports:
+        assert report["refused"] == [] and report["loads"] > _SECONDS, report
+        assert report["within_s"] <= _SETTLED_S, report
+        assert abs(report["charged_beyond"] - report["driver"]) <= _TOLERANCE_BYTES, report
+    assert outcome.samples > _SECONDS
+    assert outcome.over_bytes <= int(_SETTLED_S / _LOAD_EVERY_S) * _MODULE_BYTES

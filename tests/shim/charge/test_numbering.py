@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,7 @@ for index in range(pynvml.nvmlDeviceGetCount()):
     uuid = pynvml.nvmlDeviceGetUUID(gpu(index)).split("-", 1)[1].replace("-", "")
     print("nvml", uuid, pynvml.nvmlDeviceGetMemoryInfo(gpu(index)).total)
 """
+_BOTH = (_SHOW + _SHOW_NVML, _SHOW_NVML + _SHOW)
 
 
 @pytest.fixture(scope="module")
@@ -53,68 +54,63 @@ def three(
         yield host
 
 
-@pytest.fixture
-def grant(tmp_path: Path) -> Path:
-    region.create(
-        tmp_path, [grant_file.Gpu(uuid, limit, 100, MINOR[uuid]) for uuid, limit in LIMIT.items()]
-    )
-    return tmp_path
-
-
-def _digits(uuid: str) -> str:
-    return uuid.split("-", 1)[1].replace("-", "")
-
-
-def _shown(
-    host: Host, program: str, grant: Path, variables: Mapping[str, str]
-) -> Mapping[str, list[tuple[str, int]]]:
-    done = host.python(program, grant, variables=variables)
-    shown: dict[str, list[tuple[str, int]]] = {"cuda": [], "nvml": []}
-    for kind, uuid, total in map(str.split, done.stdout.splitlines()):
-        shown[kind].append((uuid, int(total)))
-    return shown
-
-
-def _limits(uuids: list[str]) -> list[tuple[str, int]]:
-    return [(_digits(uuid), LIMIT[uuid]) for uuid in uuids]
+def _lines(kind: str, uuids: Sequence[str]) -> list[str]:
+    digits = {uuid: uuid.split("-", 1)[1].replace("-", "") for uuid in uuids}
+    return [f"{kind} {digits[uuid]} {LIMIT[uuid]}" for uuid in uuids]
 
 
 _ORDERS = {"": BY_SPEED, "FASTEST_FIRST": BY_SPEED, "PCI_BUS_ID": BY_BUS}
 
 
 @pytest.mark.parametrize("order", _ORDERS, ids=lambda it: it or "default")
-def test_row_27_the_limit_follows_the_physical_gpu(three: Host, grant: Path, order: str) -> None:
+def test_row_27_the_limit_follows_the_physical_gpu(three: Host, tmp_path: Path, order: str) -> None:
     """Every permutation and selection by index; NVML, which ignores them, before and after."""
-    gpus = _ORDERS[order]
     assert len({tuple(BY_SPEED), tuple(BY_BUS), tuple(LIMIT)}) == 3, "three different orders"
+    limits = [grant_file.Gpu(uuid, limit, 100, MINOR[uuid]) for uuid, limit in LIMIT.items()]
+    region.create(tmp_path, limits)
     base = {"CUDA_DEVICE_ORDER": order} if order else {}
-    for program in (_SHOW + _SHOW_NVML, _SHOW_NVML + _SHOW):
-        shown = _shown(three, program, grant, base)
-        assert shown == {"cuda": _limits(gpus), "nvml": _limits(BY_BUS)}
+
+    def shown(program: str, variables: Mapping[str, str] = {}) -> list[str]:
+        done = three.python(program, tmp_path, variables={**base, **variables})
+        return sorted(done.stdout.splitlines(), key=lambda line: line.split()[0])
+
+    gpus = _ORDERS[order]
+    for program in _BOTH:
+        assert shown(program) == _lines("cuda", gpus) + _lines("nvml", BY_BUS)
     for chosen in ([1, 0, 2], [2, 1, 0], [2], [1, 2]):
-        visible = ",".join(map(str, chosen))
-        shown = _shown(three, _SHOW, grant, {**base, "CUDA_VISIBLE_DEVICES": visible})
-        assert shown["cuda"] == _limits([gpus[index] for index in chosen]), visible
+        visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, chosen))}
+        assert shown(_SHOW, visible) == _lines("cuda", [gpus[index] for index in chosen])
 
 
-def test_row_27_the_environments_limits_follow_it_too(three: Host, tmp_path: Path) -> None:
-    for listed, numbered in ((",".join((C, A, B)), [C, A, B]), ("all", BY_BUS)):
-        variables = {
-            "NVIDIA_VISIBLE_DEVICES": listed,
-            "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(tmp_path / listed[-4:]),
-            **{
-                f"CUDA_DEVICE_MEMORY_LIMIT_{number}": str(LIMIT[uuid])
-                for number, uuid in enumerate(numbered)
-            },
-        }
-        for program in (_SHOW + _SHOW_NVML, _SHOW_NVML + _SHOW):
-            done = three.python(program, variables=variables)
-            wanted = [f"cuda {_digits(uuid)} {LIMIT[uuid]}" for uuid in BY_SPEED]
-            wanted += [f"nvml {_digits(uuid)} {LIMIT[uuid]}" for uuid in BY_BUS]
-            assert sorted(done.stdout.splitlines()) == sorted(wanted)
+@pytest.mark.parametrize(
+    ("listed", "numbered"), [(f"{C},{A},{B}", [C, A, B]), ("all", BY_BUS)], ids=["listed", "all"]
+)
+def test_row_27_the_environments_limits_follow_it_too(
+    three: Host, tmp_path: Path, listed: str, numbered: Sequence[str]
+) -> None:
+    variables = {
+        "NVIDIA_VISIBLE_DEVICES": listed,
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(tmp_path / "cache"),
+    }
+    for number, uuid in enumerate(numbered):
+        variables[f"CUDA_DEVICE_MEMORY_LIMIT_{number}"] = str(LIMIT[uuid])
+    for program in _BOTH:
+        done = three.python(program, variables=variables)
+        wanted = _lines("cuda", BY_SPEED) + _lines("nvml", BY_BUS)
+        assert sorted(done.stdout.splitlines()) == sorted(wanted)
 
 
-# --- MIG ---
+_SHOW_MIG = f"""{CUDA}{NVML}
+total = must(d.cuDeviceTotalMem(0))
+assert must(d.cuMemGetInfo())[1] == total and d.cuMemAlloc(total + 1)[0] == OOM
+must(d.cuMemAlloc(total // 2))
+instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), 0)
+assert pynvml.nvmlDeviceIsMigDeviceHandle(instance)
+print(total)
+for handle in (gpu(0), instance):
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    print(memory.total, memory.used >= memory.total // 2 > 0)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -123,19 +119,6 @@ def mig(build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
     gpus = gpu_table(0, A, 8 * GIB, mig_uuid=f'"{INSTANCE}"') + gpu_table(1, B, 8 * GIB)
     with simulated(build_dir, library, tmp_path_factory.mktemp("mig"), gpus=gpus) as host:
         yield host
-
-
-_SHOW_MIG = f"""{CUDA}{NVML}
-import sys
-total = must(d.cuDeviceTotalMem(0))
-assert must(d.cuMemGetInfo())[1] == total and d.cuMemAlloc(total + 1)[0] == OOM
-must(d.cuMemAlloc(total // 2))
-whole = gpu(0)
-instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, 0)
-assert pynvml.nvmlDeviceIsMigDeviceHandle(instance)
-print(total, *((lambda m: (m.total, m.used >= m.total // 2 > 0))(
-    pynvml.nvmlDeviceGetMemoryInfo(handle)) for handle in (whole, instance)))
-"""
 
 
 @pytest.mark.parametrize("named", [A, INSTANCE], ids=["the GPU", "the instance"])
@@ -147,6 +130,6 @@ def test_row_27_a_mig_instance_has_the_limit_of_the_grant(
     region.create(tmp_path, [grant_file.Gpu(named, 512 * MIB, 100, 0)])
     variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
     done = mig.python(_SHOW_MIG, tmp_path, variables=variables)
-    limited = (512 * MIB, True)
-    whole = limited if named == A else (0, False)
-    assert done.stdout == f"{512 * MIB} {whole} {limited}\n", done
+    limited = f"{512 * MIB} True"
+    whole = limited if named == A else "0 False"
+    assert done.stdout.splitlines() == [str(512 * MIB), whole, limited], done

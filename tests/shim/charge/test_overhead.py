@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,6 @@ from tests.shim.exact import CODE, GRAPHS
 pytestmark = pytest.mark.sim
 
 _UUID = GPUS[0][0]
-
-
 _ASK = """
 import json, pynvml
 from gpuslice.gpu import processes
@@ -31,28 +29,33 @@ print(json.dumps(processes.query()))
 
 def _ask(host: Host) -> answers.Usage:
     """NVML's figures, queried as the node agent does: in a process of its own."""
-    done = host.run([sys.executable, "-c", _ASK], preload=False)
-    found = json.loads(done.stdout)
+    found = json.loads(host.python(_ASK, preload=False).stdout)
     return {uuid: answers.by_pid(of_gpu) for uuid, of_gpu in found.items()}
 
 
-def _say(directory: Path, overhead_bytes: dict[str, int]) -> None:
+def _measured(host: Host, directory: Path) -> Callable[[], Sequence[float]]:
+    """Each call returns the overheads of three samples, in MiB."""
+    measurement = Measurement(directory, lambda: _ask(host))
+    return lambda: [(measurement.sample()[_UUID] or 0) / MIB for _ in range(WINDOW)]
+
+
+def _say(directory: Path, overhead_bytes: int) -> None:
     with Account(directory) as account:
-        account.write_overheads(overhead_bytes)
+        account.write_overheads({_UUID: overhead_bytes})
 
 
 def test_the_overhead_reduces_the_limit_at_once(host: Host, grants: Grants) -> None:
     directory = grants.make(GIB)
     with host.serving(CODE, directory) as program:
         program.do("assert must(d.cuMemGetInfo()) == (GIB, GIB)")
-        _say(directory, {_UUID: 200 * MIB})
+        _say(directory, 200 * MIB)
         program.do("assert must(d.cuMemGetInfo()) == (824 * MIB, GIB)")
         program.do("assert d.cuMemAlloc(826 * MIB)[0] == OOM")
         program.do("kept = must(d.cuMemAlloc(824 * MIB))")
         assert region.status(directory)[0].used_bytes == GIB
-        _say(directory, {_UUID: 0})
+        _say(directory, 0)
         program.do("more = must(d.cuMemAlloc(200 * MIB))")
-        _say(directory, {_UUID: 2 * GIB})
+        _say(directory, 2 * GIB)
         program.do("assert must(d.cuMemGetInfo()) == (0, GIB)")
         program.do("must(d.cuMemFree(kept)); assert d.cuMemAlloc(2 * MIB)[0] == OOM")
 
@@ -62,9 +65,8 @@ def test_code_is_never_refused(gpu_host: Host, grants: Grants) -> None:
     directory = grants.make(GIB)
     with gpu_host.serving(GRAPHS + CODE, directory) as program:
         program.do(f"must(d.cuMemAlloc({GIB - CONTEXT_BYTES}))")
-        _say(directory, {_UUID: 100 * MIB})
-        program.do("module = load(40, local_bytes=1024)")
-        program.do("assert run(entry(module)) == OK")
+        _say(directory, 100 * MIB)
+        program.do("assert run(entry(load(40, local_bytes=1024))) == OK")
         program.do("graph = must(d.cuGraphCreate(0))")
         program.do("must(d.cuGraphAddKernelNode(graph, None, 0, kernel_params(entry(load(20)))))")
         program.do("executable = instantiate(graph); assert launch(executable) == OK")
@@ -76,11 +78,7 @@ def test_the_overhead_is_the_drivers_memory_after_three_samples(
     gpu_host: Host, grants: Grants
 ) -> None:
     directory = grants.make(2 * GIB)
-    measurement = Measurement(directory, lambda: _ask(gpu_host))
-
-    def measured() -> list[int]:
-        return [(measurement.sample()[_UUID] or 0) // MIB for _ in range(WINDOW)]
-
+    measured = _measured(gpu_host, directory)
     with gpu_host.serving(CODE, directory) as program:
         program.do("must(d.cuMemAlloc(512 * MIB))")
         assert measured() == [0, 0, 0], "a context takes what the grant says"
@@ -95,12 +93,11 @@ def test_the_overhead_is_the_drivers_memory_after_three_samples(
 
 def test_code_within_the_allowance_is_no_overhead(gpu_host: Host, grants: Grants) -> None:
     directory = grants.make(2 * GIB, code_bytes=64 * MIB)
-    measurement = Measurement(directory, lambda: _ask(gpu_host))
+    measured = _measured(gpu_host, directory)
     with gpu_host.serving(CODE, directory) as program:
-        program.do("assert run(entry(load(40))) == OK")
-        assert [measurement.sample()[_UUID] for _ in range(WINDOW)] == [0, 0, 0]
-        program.do("assert run(entry(load(40))) == OK")
-        assert [measurement.sample()[_UUID] for _ in range(WINDOW)] == [0, 0, 16 * MIB]
+        for overheads in ([0, 0, 0], [0, 0, 16]):
+            program.do("assert run(entry(load(40))) == OK")
+            assert measured() == overheads
 
 
 @pytest.mark.parametrize("figure", [None, {}], ids=["GPU", "process"])
@@ -109,11 +106,9 @@ def test_without_a_figure_the_last_one_stands(
 ) -> None:
     """MPS gives no figure, nor does a GPU that does not answer."""
     directory = grants.make(2 * GIB)
-    _say(directory, {_UUID: 70 * MIB})
+    _say(directory, 70 * MIB)
     with gpu_host.serving(CODE, directory) as program:
-        none: answers.Usage = {
-            _UUID: None if figure is None else {program.pid: None},
-        }
+        none: answers.Usage = {_UUID: None if figure is None else {program.pid: None}}
         measurement = Measurement(directory, lambda: none)
         assert [measurement.sample() for _ in range(WINDOW)] == [{_UUID: None}] * WINDOW
         assert region.status(directory)[0].gpu.overhead_bytes == 70 * MIB

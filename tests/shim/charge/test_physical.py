@@ -1,8 +1,4 @@
-"""Physical memory under the library: charged to its GPU until nothing holds it, in any order.
-
-Each test is a program in a process of its own; `took` compares the daemon's figure of the GPU with
-the region's.
-"""
+"""Physical memory under the library: charged to its GPU until nothing holds it, in any order."""
 
 from __future__ import annotations
 
@@ -17,32 +13,25 @@ BEGIN = PHYSICAL
 
 
 def test_row_13_vmm_and_sharing(limited: Limited) -> None:
-    """Create, map, release, unmap; retain; export and import: charged until the last holder."""
     limited(GIB)("""
-at = reserve(64 * MIB)
-took(0)
+at = after(reserve(64 * MIB), 0)
 handle = create(20 * MIB)
 took(20 * MIB)
 map(at, handle, 20 * MIB); allow(at, 20 * MIB)
-release(handle)
-took(20 * MIB)
-assert d.cuMemRelease(handle)[0] == INVALID
+after(release(handle), 20 * MIB)
+refused(d.cuMemRelease(handle), 20 * MIB, INVALID)
 again = must(d.cuMemRetainAllocationHandle(at + 3 * MIB))
-unmap(at, 20 * MIB)
-took(20 * MIB)
-release(again)
-took(0)
+after(unmap(at, 20 * MIB), 20 * MIB)
+after(release(again), 0)
 # Memory that this process exports and imports again is charged once.
 mine = create(BLOCK, shareable=FD)
 fd = int(must(d.cuMemExportToShareableHandle(mine, FD, 0)))
 theirs = must(d.cuMemImportFromShareableHandle(fd, FD))
 os.close(fd)
-map(at, theirs, BLOCK)
-took(BLOCK)
-unmap(at, BLOCK); release(theirs)
-took(BLOCK)
-release(mine)
-took(0)
+after(map(at, theirs, BLOCK), BLOCK)
+unmap(at, BLOCK)
+after(release(theirs), BLOCK)
+after(release(mine), 0)
 """)
 
 
@@ -50,13 +39,12 @@ _PROGRAMS = {
     "memory is charged to the gpu that it was asked for": """
 other = create(64 * MIB, ordinal=1)
 took(0); took(64 * MIB, 1)
-assert refused(BLOCK, ordinal=1)
+refused(d.cuMemCreate(BLOCK, prop(1), 0), 0)
 host_memory = create(4 * MIB, kind=L.CU_MEM_LOCATION_TYPE_HOST)
 took(0); took(64 * MIB, 1)
 release(host_memory)
-release(other)
-took(0, 1)
-assert d.cuMemCreate(BLOCK, prop(9), 0)[0] == d.CUresult.CUDA_ERROR_INVALID_DEVICE
+after(release(other), 0, 1)
+refused(d.cuMemCreate(BLOCK, prop(9), 0), 0, d.CUresult.CUDA_ERROR_INVALID_DEVICE)
 """,
     "one unmapping of several mappings": """
 at = reserve(8 * BLOCK)
@@ -64,67 +52,50 @@ for index in range(4):
     handle = create(BLOCK)
     map(at + index * BLOCK, handle, BLOCK)
     release(handle)
-assert d.cuMemUnmap(at, 3 * BLOCK + MIB)[0] == INVALID
-assert d.cuMemUnmap(at, 5 * BLOCK)[0] == INVALID
-took(4 * BLOCK)
-unmap(at + BLOCK, 2 * BLOCK)
-took(2 * BLOCK)
-unmap(at, BLOCK); unmap(at + 3 * BLOCK, BLOCK)
-took(0)
+refused(d.cuMemUnmap(at, 3 * BLOCK + MIB), 4 * BLOCK, INVALID)
+refused(d.cuMemUnmap(at, 5 * BLOCK), 4 * BLOCK, INVALID)
+after(unmap(at + BLOCK, 2 * BLOCK), 2 * BLOCK)
+unmap(at, BLOCK)
+after(unmap(at + 3 * BLOCK, BLOCK), 0)
 """,
     "what the driver refuses changes nothing": """
+UNKNOWN = d.CUresult.CUDA_ERROR_UNKNOWN
 at = reserve(4 * BLOCK)
 handle = create(BLOCK)
-for wrong in (
-    lambda: d.cuMemCreate(BLOCK + 1, prop(), 0),
-    lambda: d.cuMemMap(at, 2 * BLOCK, 0, handle, 0),
-    lambda: d.cuMemMap(at + 9 * BLOCK, BLOCK, 0, handle, 0),
-    lambda: d.cuMemUnmap(at, BLOCK),
-    lambda: d.cuMemRelease(12345),
-    lambda: d.cuMemRetainAllocationHandle(at),
-    lambda: d.cuMemImportFromShareableHandle(0, FD),
-):
-    assert wrong()[0] == INVALID, wrong
-    took(BLOCK)
-control(op="fail", gpu=0, call="cuMemRelease", code=999, count=1)
-assert d.cuMemRelease(handle)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
-took(BLOCK)
+refused(d.cuMemCreate(BLOCK + 1, prop(), 0), BLOCK, INVALID)
+refused(d.cuMemMap(at, 2 * BLOCK, 0, handle, 0), BLOCK, INVALID)
+refused(d.cuMemMap(at + 9 * BLOCK, BLOCK, 0, handle, 0), BLOCK, INVALID)
+refused(d.cuMemUnmap(at, BLOCK), BLOCK, INVALID)
+refused(d.cuMemRelease(12345), BLOCK, INVALID)
+refused(d.cuMemRetainAllocationHandle(at), BLOCK, INVALID)
+refused(d.cuMemImportFromShareableHandle(0, FD), BLOCK, INVALID)
+fail("cuMemRelease", 999)
+refused(d.cuMemRelease(handle), BLOCK, UNKNOWN)
 map(at, handle, BLOCK)
 release(handle)
-control(op="fail", gpu=0, call="cuMemUnmap", code=999, count=1)
-assert d.cuMemUnmap(at, BLOCK)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
-took(BLOCK)
-unmap(at, BLOCK)
-took(0)
+fail("cuMemUnmap", 999)
+refused(d.cuMemUnmap(at, BLOCK), BLOCK, UNKNOWN)
+after(unmap(at, BLOCK), 0)
 """,
     "bound memory stays charged until it is unbound": """
-def group(bytes):
-    wanted = d.CUmulticastObjectProp()
-    wanted.numDevices, wanted.size = 1, bytes
-    made = must(d.cuMulticastCreate(wanted))
-    must(d.cuMulticastAddDevice(made, 0))
-    return made
-first = group(8 * BLOCK)
-took(0)
+wanted = d.CUmulticastObjectProp()
+wanted.numDevices, wanted.size = 1, 8 * BLOCK
+group = must(d.cuMulticastCreate(wanted))
+after(d.cuMulticastAddDevice(group, 0), 0)
 handle = create(BLOCK)
-must(d.cuMulticastBindMem(first, 2 * BLOCK, handle, 0, BLOCK, 0))
-release(handle)
-took(BLOCK)
-assert d.cuMulticastUnbind(first, 0, 0, BLOCK)[0] == INVALID
-took(BLOCK)
-must(d.cuMulticastUnbind(first, 0, 2 * BLOCK, BLOCK))
-took(0)
+must(d.cuMulticastBindMem(group, 2 * BLOCK, handle, 0, BLOCK, 0))
+after(release(handle), BLOCK)
+refused(d.cuMulticastUnbind(group, 0, 0, BLOCK), BLOCK, INVALID)
+after(d.cuMulticastUnbind(group, 0, 2 * BLOCK, BLOCK), 0)
 at, handle = reserve(BLOCK), create(BLOCK)
 map(at, handle, BLOCK)
-must(d.cuMulticastBindAddr(first, 0, at, BLOCK, 0))
-release(handle); unmap(at, BLOCK)
-took(BLOCK)
+must(d.cuMulticastBindAddr(group, 0, at, BLOCK, 0))
+release(handle)
+after(unmap(at, BLOCK), BLOCK)
 window = reserve(8 * BLOCK)
-map(window, first, 8 * BLOCK)
-release(first)
-took(BLOCK)
-unmap(window, 8 * BLOCK)
-took(0)
+map(window, group, 8 * BLOCK)
+after(release(group), BLOCK)
+after(unmap(window, 8 * BLOCK), 0)
 """,
     "mappings behind memory of the host end with their range": """
 at = reserve(4 * BLOCK)
@@ -133,19 +104,14 @@ for index, part in enumerate(parts):
     map(at + index * BLOCK, part, BLOCK)
     release(part)
 took(2 * BLOCK)
-unmap(at, 3 * BLOCK)
-took(0)
+after(unmap(at, 3 * BLOCK), 0)
 """,
-}
-_LIMITS = {
-    "memory is charged to the gpu that it was asked for": (GIB, 64 * MIB),
 }
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
 def test_a_program_is_charged_its_physical_memory(limited: Limited, name: str) -> None:
-    """It is charged until nothing holds the memory, in any order."""
-    limited(*_LIMITS.get(name, (GIB,)))(_PROGRAMS[name])
+    limited(GIB, 64 * MIB)(_PROGRAMS[name])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -157,10 +123,14 @@ SPACE = 96
 at = reserve(SPACE * BLOCK)
 class Memory:
     def __init__(self, blocks):
-        self.blocks, self.handles, self.places = blocks, 0, set()
+        self.blocks, self.handles, self.places = blocks, 1, set()
+    def alive(self):
+        return self.handles or self.places
 memories, by_handle, mapped = [], {{}}, {{}}
 def alive():
-    return sum(m.blocks for m in memories if m.handles or m.places)
+    return sum(memory.blocks for memory in memories if memory.alive())
+def any_of(table):
+    return random.choice(list(table.items()))
 for step in range(1500):
     match random.choice(("create", "map", "map", "unmap", "retain", "release", "release")):
         case "create":
@@ -169,37 +139,35 @@ for step in range(1500):
             fits = (alive() + blocks) * BLOCK <= GIB // 4 - before[0][1]
             assert (code == OK) == fits, (code, fits)
             if fits:
-                made = Memory(blocks)
-                made.handles = 1
-                memories.append(made)
-                by_handle[int(handle)] = made
+                by_handle[int(handle)] = Memory(blocks)
+                memories.append(by_handle[int(handle)])
         case "map" if by_handle:
-            handle, memory = random.choice(list(by_handle.items()))
+            handle, memory = any_of(by_handle)
             place = random.randrange(SPACE)
-            room = all(not (p < place + memory.blocks and place < p + m.blocks)
-                       for p, m in mapped.items()) and place + memory.blocks <= SPACE
-            room = room and memory.handles
+            end = place + memory.blocks
+            room = end <= SPACE and all(p >= end or place >= p + m.blocks
+                                        for p, m in mapped.items())
+            room = room and memory.handles > 0
             code = d.cuMemMap(at + place * BLOCK, memory.blocks * BLOCK, 0, handle, 0)[0]
-            assert (code == OK) == bool(room), (code, room)
+            assert (code == OK) == room, (code, room)
             if room:
                 memory.places.add(place)
                 mapped[place] = memory
         case "unmap" if mapped:
-            place = random.choice(list(mapped))
-            memory = mapped.pop(place)
+            place, memory = any_of(mapped)
+            del mapped[place]
             memory.places.remove(place)
             unmap(at + place * BLOCK, memory.blocks * BLOCK)
         case "retain" if mapped:
-            place, memory = random.choice(list(mapped.items()))
-            handle = must(d.cuMemRetainAllocationHandle(
-                at + place * BLOCK + random.randrange(memory.blocks * BLOCK)))
-            by_handle[int(handle)] = memory
+            place, memory = any_of(mapped)
+            inside = at + place * BLOCK + random.randrange(memory.blocks * BLOCK)
+            by_handle[int(must(d.cuMemRetainAllocationHandle(inside)))] = memory
             memory.handles += 1
         case "release" if by_handle:
-            handle, memory = random.choice(list(by_handle.items()))
+            handle, memory = any_of(by_handle)
             assert (d.cuMemRelease(handle)[0] == OK) == (memory.handles > 0)
             memory.handles -= memory.handles > 0
-            if not memory.handles and not memory.places:
+            if not memory.alive():
                 del by_handle[handle]
     if step % 16 == 0:
         took(alive() * BLOCK)

@@ -1,71 +1,55 @@
-"""Stream-ordered memory under the library: the charge is what pools reserve, and no more.
-
-Each test is a program in a process of its own. `same` compares the daemon's figure of the GPU with
-the region's after each step: they must be equal.
-"""
+"""Stream-ordered memory under the library: the charge is what pools reserve, and no more."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.shim.conftest import GIB, MIB, Limited
-from tests.shim.exact import POOLS
+from tests.shim.exact import POOLS, SLOW
 
 pytestmark = pytest.mark.sim
 
-BEGIN = POOLS
+BEGIN = f"""{POOLS}{SLOW}
+import ctypes, subprocess, sys
+R = d.CUresult
+"""
 
 
 def test_row_12_async_and_pools(limited: Limited) -> None:
     limited(GIB)("""
-small = [must(d.cuMemAllocAsync(1000, 0)) for _ in range(3)]
-same(CHUNK)
-large = must(d.cuMemAllocAsync(33 * MIB + 1, 0))
-same(CHUNK + 34 * MIB)
+small = [after(d.cuMemAllocAsync(1000, 0), CHUNK) for _ in range(3)]
+large = after(d.cuMemAllocAsync(33 * MIB + 1, 0), CHUNK + 34 * MIB)
 pool = new_pool()
-mine = must(d.cuMemAllocFromPoolAsync(100 * MIB, pool, 0))
-same(CHUNK + 134 * MIB)
-drop(large)
-same(CHUNK + 134 * MIB)
-sync()
-same(CHUNK + 100 * MIB)
-assert d.cuMemFreeAsync(large, 0)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
+mine = after(d.cuMemAllocFromPoolAsync(100 * MIB, pool, 0), CHUNK + 134 * MIB)
+after(drop(large), CHUNK + 134 * MIB)
+after(sync(), CHUNK + 100 * MIB)
+assert d.cuMemFreeAsync(large, 0)[0] == R.CUDA_ERROR_INVALID_VALUE
 must(d.cuMemFree(mine))
-must(d.cuMemPoolTrimTo(pool, 0))
-same(CHUNK)
+after(d.cuMemPoolTrimTo(pool, 0), CHUNK)
 drop(*small)
-must(d.cuCtxSynchronize())
-same(0)
+after(d.cuCtxSynchronize(), 0)
 """)
 
 
 _PROGRAMS = {
     "async up to the limit exactly and not a byte more": """
-full = must(d.cuMemAllocAsync(GIB, 0))
-same(GIB)
+full = after(d.cuMemAllocAsync(GIB, 0), GIB)
 for size in (1, MIB, GIB, 2**40, 2**63):
-    assert d.cuMemAllocAsync(size, 0)[0] == OOM, size
-    same(GIB)
+    refused(d.cuMemAllocAsync(size, 0), GIB)
 assert d.cuMemAlloc(1)[0] == OOM
-drop(full); sync()
-same(0)
-assert d.cuMemAllocAsync(GIB + 1, 0)[0] == OOM
-assert d.cuMemAllocAsync(0, 0)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
-same(0)
+after(drop_now(full), 0)
+refused(d.cuMemAllocAsync(GIB + 1, 0), 0)
+refused(d.cuMemAllocAsync(0, 0), 0, R.CUDA_ERROR_INVALID_VALUE)
 """,
     "a chunk that does not fit is not taken": """
 # The request fits, but not what the pool may take for it. Whether a piece of its memory would
 # suffice is unknown, so that is refused as well, until the pool has a whole chunk to release.
-first = must(d.cuMemAllocAsync(20 * MIB, 0))
-same(CHUNK)
-assert d.cuMemAllocAsync(20 * MIB, 0)[0] == OOM
-same(CHUNK)
+first = after(d.cuMemAllocAsync(20 * MIB, 0), CHUNK)
+refused(d.cuMemAllocAsync(20 * MIB, 0), CHUNK)
 assert reserved(default) == CHUNK
-assert d.cuMemAllocAsync(10 * MIB, 0)[0] == OOM
-same(CHUNK)
+refused(d.cuMemAllocAsync(10 * MIB, 0), CHUNK)
 drop(first)
-must(d.cuMemAllocAsync(10 * MIB, 0))
-same(CHUNK)
+after(d.cuMemAllocAsync(10 * MIB, 0), CHUNK)
 high = A.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
 assert int(must(d.cuMemPoolGetAttribute(default, high))) == CHUNK
 """,
@@ -74,18 +58,13 @@ pool = new_pool()
 for each in (default, pool):
     keep(each, 2**64 - 1)
 half = must(d.cuMemAllocAsync(GIB // 2, 0))
-drop(half); sync()
-same(GIB // 2)
-plain = must(d.cuMemAlloc(GIB))
-same(GIB)
+after(drop_now(half), GIB // 2)
+plain = after(d.cuMemAlloc(GIB), GIB)
 assert reserved(default) == 0
 must(d.cuMemFree(plain))
-other = must(d.cuMemAllocFromPoolAsync(GIB, pool, 0))
-same(GIB)
-drop(other); sync()
-same(GIB)
-must(d.cuMemAllocAsync(GIB, 0))
-same(GIB)
+other = after(d.cuMemAllocFromPoolAsync(GIB, pool, 0), GIB)
+after(drop_now(other), GIB)
+after(d.cuMemAllocAsync(GIB, 0), GIB)
 """,
     "a destroyed pool is charged until its last allocation goes": """
 pool = new_pool()
@@ -95,27 +74,22 @@ assert reserved(pool) == 128 * MIB
 must(d.cuMemPoolDestroy(pool))
 assert int(must(d.cuDeviceGetMemPool(0))) == int(default)
 same(128 * MIB)
-drop(first); sync()
-same(64 * MIB)
+after(drop_now(first), 64 * MIB)
 third = must(d.cuMemAllocAsync(MIB, 0))
 assert reserved(default) == CHUNK
-drop(second, third); sync()
-same(0)
-assert d.cuMemPoolTrimTo(pool, 0)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
-assert d.cuMemPoolDestroy(default)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
+after(drop_now(second, third), 0)
 empty = new_pool()
 must(d.cuMemPoolDestroy(empty))
-assert d.cuMemPoolDestroy(empty)[0] == d.CUresult.CUDA_ERROR_INVALID_VALUE
+refused(d.cuMemPoolTrimTo(pool, 0), 0, R.CUDA_ERROR_INVALID_VALUE)
+for each in (default, empty):
+    refused(d.cuMemPoolDestroy(each), 0, R.CUDA_ERROR_INVALID_VALUE)
 """,
     "memory of cuMemAlloc freed in a stream is refunded": """
 for _ in range(3):
-    address = must(d.cuMemAlloc(GIB))
-    same(GIB)
-    must(d.cuMemFreeAsync(address, 0))
-    same(0)
+    address = after(d.cuMemAlloc(GIB), GIB)
+    after(d.cuMemFreeAsync(address, 0), 0)
 """,
     "the entries for a stream per thread are metered as well": """
-import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
 address, size = ctypes.c_uint64(), ctypes.c_size_t
 assert cuda.cuMemAllocAsync_ptsz(ctypes.byref(address), size(GIB), None) == 0
@@ -130,22 +104,15 @@ assert cuda.cuMemAllocAsync_ptsz(None, size(1), None) == 1
 assert cuda.cuMemAllocFromPoolAsync_ptsz(ctypes.byref(address), size(1), None, None) == 1
 """,
     "what the driver refuses is not charged": """
-for name, call in (
-    ("cuMemAllocAsync", lambda: d.cuMemAllocAsync(100 * MIB, 0)),
-    ("cuMemAllocFromPoolAsync", lambda: d.cuMemAllocFromPoolAsync(MIB, default, 0)),
-):
-    assert control(op="fail", gpu=0, call=name, code=999, count=1).get("ok"), name
-    assert call()[0] == d.CUresult.CUDA_ERROR_UNKNOWN
-    same(0)
-address = must(d.cuMemAllocAsync(MIB, 0))
-assert control(op="fail", gpu=0, call="cuMemFreeAsync", code=999, count=1).get("ok")
-assert d.cuMemFreeAsync(address, 0)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
-plain = must(d.cuMemAlloc(2 * MIB))
-assert control(op="fail", gpu=0, call="cuMemFreeAsync", code=999, count=1).get("ok")
-assert d.cuMemFreeAsync(plain, 0)[0] == d.CUresult.CUDA_ERROR_UNKNOWN
-same(CHUNK + 2 * MIB)
-drop(address, plain); sync()
-same(0)
+fail("cuMemAllocAsync", 999)
+refused(d.cuMemAllocAsync(100 * MIB, 0), 0, R.CUDA_ERROR_UNKNOWN)
+fail("cuMemAllocFromPoolAsync", 999)
+refused(d.cuMemAllocFromPoolAsync(MIB, default, 0), 0, R.CUDA_ERROR_UNKNOWN)
+address, plain = must(d.cuMemAllocAsync(MIB, 0)), must(d.cuMemAlloc(2 * MIB))
+for each in (address, plain):
+    fail("cuMemFreeAsync", 999)
+    refused(d.cuMemFreeAsync(each, 0), CHUNK + 2 * MIB, R.CUDA_ERROR_UNKNOWN)
+after(drop_now(address, plain), 0)
 """,
     "pools beyond what can be metered are not given": """
 pools = []
@@ -153,19 +120,17 @@ while (made := d.cuMemPoolCreate(properties(0)))[0] == OK:
     pools.append(made[1])
 assert made[0] == OOM and len(pools) == 1024, len(pools)
 must(d.cuMemPoolDestroy(pools.pop()))
-last = new_pool()
-address = must(d.cuMemAllocFromPoolAsync(MIB, last, 0))
-same(CHUNK)
-drop(address); sync()
-same(0)
+address = after(d.cuMemAllocFromPoolAsync(MIB, new_pool(), 0), CHUNK)
+after(drop_now(address), 0)
 """,
     "a pool of another gpu is charged to its own": """
 # A default pool that was never used, through a stream of the other GPU.
-use(1); begun1 = held(1) - charged(1); use(0)
+use(1)
+begun1 = held(1) - charged(1)
+use(0)
 far = must(d.cuDeviceGetDefaultMemPool(1))
-must(d.cuMemAllocFromPoolAsync(256 * MIB, far, 0))
-same(256 * MIB, 1, begun1); same(0)
-assert d.cuMemAllocFromPoolAsync(1, far, 0)[0] == OOM
+after(d.cuMemAllocFromPoolAsync(256 * MIB, far, 0), 256 * MIB, 1, begun1)
+refused(d.cuMemAllocFromPoolAsync(1, far, 0), 0)
 use(1)
 assert d.cuMemAllocAsync(1, 0)[0] == OOM
 """,
@@ -173,49 +138,41 @@ assert d.cuMemAllocAsync(1, 0)[0] == OOM
 must(d.cuDeviceSetMemPool(0, new_pool()))
 must(d.cuDevicePrimaryCtxReset(0))
 use(0)
-must(d.cuMemAllocAsync(GIB, 0))
-same(GIB)
-assert d.cuMemAllocAsync(MIB, 0)[0] == OOM
-same(GIB)
+after(d.cuMemAllocAsync(GIB, 0), GIB)
+refused(d.cuMemAllocAsync(MIB, 0), GIB)
 """,
     "a pool that cannot be asked gives nothing": """
-assert control(op="fail", gpu=0, call="cuMemPoolGetAttribute", code=999, count=1000).get("ok")
+fail("cuMemPoolGetAttribute", 999, 1000)
 code = d.cuMemAllocAsync(MIB, 0)[0]
 assert code == OOM, code
-assert control(op="fail", gpu=0, call="cuMemPoolGetAttribute", code=999, count=0).get("ok")
-sync()
-same(0)
-must(d.cuMemAllocAsync(MIB, 0))
-same(CHUNK)
+fail("cuMemPoolGetAttribute", 999, 0)
+after(sync(), 0)
+after(d.cuMemAllocAsync(MIB, 0), CHUNK)
 """,
     "what a pool gives while another is made current is charged": """
 # The driver is slow, and a thread makes another pool current meanwhile.
-import threading, time
 must(d.cuMemAllocAsync(MIB, 0))
-assert control(op="latency", gpu=0, call="cuMemAllocAsync", ns=400_000_000).get("ok")
 def change():
     time.sleep(0.1)
     must(d.cuDeviceSetMemPool(0, new_pool()))
-thread = threading.Thread(target=change); thread.start()
-address = must(d.cuMemAllocAsync(GIB // 2, 0))
-thread.join()
+with slow("cuMemAllocAsync", 400):
+    thread = beside(change)
+    must(d.cuMemAllocAsync(GIB // 2, 0))
+    thread.join()
 same(CHUNK + GIB // 2)
-must(d.cuMemAllocAsync(MIB, 0))
-same(2 * CHUNK + GIB // 2)
+after(d.cuMemAllocAsync(MIB, 0), 2 * CHUNK + GIB // 2)
 """,
     "threads that wait for a pool do not refuse one another": """
 # The pool's memory serves them all, and one further chunk fits.
-import threading
-must(d.cuMemAllocAsync(MIB, 0)); must(d.cuMemAlloc(GIB - 2 * CHUNK))
-assert control(op="latency", gpu=0, call="cuMemAllocAsync", ns=400_000_000).get("ok")
+must(d.cuMemAllocAsync(MIB, 0))
+must(d.cuMemAlloc(GIB - 2 * CHUNK))
 codes, together = [], threading.Barrier(4)
 def take():
-    use(0); together.wait()
+    together.wait()
     codes.append(d.cuMemAllocAsync(MIB, 0)[0])
-threads = [threading.Thread(target=take) for _ in range(4)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-assert control(op="latency", gpu=0, call="cuMemAllocAsync", ns=0).get("ok")
+with slow("cuMemAllocAsync", 400):
+    for thread in [beside(take) for _ in range(4)]:
+        thread.join()
 assert codes == [OK] * 4, codes
 same(GIB - CHUNK)
 """,
@@ -229,11 +186,9 @@ managed.location.type = L.CU_MEM_LOCATION_TYPE_NONE
 managed.allocType = both.allocType = T.CU_MEM_ALLOCATION_TYPE_MANAGED
 for wanted in (part, managed, both):
     pool = must(d.cuMemPoolCreate(wanted))
-    address = must(d.cuMemAllocFromPoolAsync(GIB, pool, 0))
-    same(GIB)
+    address = after(d.cuMemAllocFromPoolAsync(GIB, pool, 0), GIB)
     assert d.cuMemAllocFromPoolAsync(1, pool, 0)[0] == OOM
-    drop(address); sync()
-    same(0)
+    after(drop_now(address), 0)
 """,
 }
 _LIMITS = {
@@ -244,22 +199,20 @@ _LIMITS = {
 
 @pytest.mark.parametrize("name", _PROGRAMS)
 def test_a_program_is_charged_what_its_pools_reserve(limited: Limited, name: str) -> None:
-    """The figures of the GPU and of the region are equal after each step."""
     limited(*_LIMITS.get(name, (GIB,)))(_PROGRAMS[name])
 
 
 _IMPORTER = f"""{BEGIN}
-import ctypes, sys
 pool = must(d.cuMemPoolImportFromShareableHandle(int(sys.argv[1]), POSIX, 0))
 data = d.CUmemPoolPtrExportData()
 ctypes.memmove(int(data.getPtr()), bytes.fromhex(sys.argv[2]), 64)
 before = charged()
 first = must(d.cuMemPoolImportPointer(pool, data))
 assert charged() == before + 300 * MIB
-sys.stdout.write("held\\n"); sys.stdout.flush()
+print("held", flush=True)
 sys.stdin.readline()
 assert charged() == 300 * MIB, "the exporter is gone, the memory is not"
-must(d.cuMemFreeAsync(first, 0)); sync()
+drop_now(first)
 assert charged() == 0
 """
 
@@ -267,17 +220,13 @@ assert charged() == 0
 def test_an_imported_allocation_is_charged_to_its_importer_too(limited: Limited) -> None:
     """The exporter may free it first, and the importer then holds it alone."""
     limited(800 * MIB)(f"""
-import ctypes, subprocess, sys
-p = d.CUmemPoolProps()
-p.allocType = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-p.handleTypes = POSIX
-p.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-pool = must(d.cuMemPoolCreate(p))
+exported = properties(0)
+exported.handleTypes = POSIX
+pool = must(d.cuMemPoolCreate(exported))
 fd = int(must(d.cuMemPoolExportToShareableHandle(pool, POSIX, 0)))
 os.set_inheritable(fd, True)
-address = must(d.cuMemAllocFromPoolAsync(300 * MIB, pool, 0))
+address = after(d.cuMemAllocFromPoolAsync(300 * MIB, pool, 0), 300 * MIB)
 data = must(d.cuMemPoolExportPointer(address))
-same(300 * MIB)
 arguments = [str(fd), ctypes.string_at(int(data.getPtr()), 64).hex()]
 child = subprocess.Popen([sys.executable, "-c", {_IMPORTER!r}, *arguments], close_fds=False,
                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -4,52 +4,36 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from tests.shim.conftest import GIB, MIB, Grants, Host
-from tests.shim.exact import POOLS
-from tests.talking import Talk, talking
+from tests.shim.exact import POOLS, SLOW
 
 pytestmark = pytest.mark.sim
 
 _LIMIT_BYTES = 256 * MIB
 _ROUNDS = 40
-_RACER = f"""{POOLS}
-import sys
-LIMIT, won = {_LIMIT_BYTES}, 0
-keep(default, 2**64 - 1)
-print("ready", flush=True)
-sys.stdin.readline()
-for round in range({_ROUNDS}):
-    size = (48 * MIB, 100 * MIB, 192 * MIB)[round % 3]
-    code, address = d.cuMemAllocAsync(size, 0)
-    assert code in (OK, OOM), code
-    assert charged() <= LIMIT, charged()
-    if code == OK:
-        won += 1
-        drop(address)
-    sync()
-    must(d.cuMemPoolTrimTo(default, 0))
-assert reserved(default) == 0
-print(won, flush=True)
+_STOPPED = 5
+# The functions are called by the lines that the tests send.
+_PROGRAM = f"""{POOLS}
+def race():
+    won = 0
+    keep(default, 2**64 - 1)
+    for round in range({_ROUNDS}):
+        size = (48 * MIB, 100 * MIB, 192 * MIB)[round % 3]
+        code, address = d.cuMemAllocAsync(size, 0)
+        assert code in (OK, OOM), code
+        assert charged() <= {_LIMIT_BYTES}, charged()
+        if code == OK:
+            won += 1
+            drop(address)
+        sync()
+        must(d.cuMemPoolTrimTo(default, 0))
+    assert reserved(default) == 0
+    print(won, flush=True)
 """
-
-
-def _started(stack: ExitStack, program: str, host: Host, directory: Path, *arguments: str) -> Talk:
-    command = [sys.executable, "-c", program, *arguments]
-    return stack.enter_context(talking(command, host.environment(directory)))
-
-
-def _raced(racers: Sequence[Talk]) -> list[str]:
-    """Their answers, after all have begun at once."""
-    for racer in racers:
-        racer.send("")
-    return [racer.answer() for racer in racers]
 
 
 def test_processes_at_the_limit_are_never_over_it_and_never_all_refused(
@@ -57,31 +41,30 @@ def test_processes_at_the_limit_are_never_over_it_and_never_all_refused(
 ) -> None:
     directory = grants.make(_LIMIT_BYTES)
     with ExitStack() as stack:
-        racers = [_started(stack, _RACER, host, directory) for _ in range(3)]
-        assert sum(map(int, _raced(racers))) >= _ROUNDS
+        racers = [stack.enter_context(host.serving(_PROGRAM, directory)) for _ in range(3)]
+        for racer in racers:
+            racer.send("race()")
+        assert sum(int(racer.answer()) for racer in racers) >= _ROUNDS
 
 
-_SLOW = """
-import threading
-pool = new_pool(); keep(pool, 2**40)
+_IN_PIECES = f"""{POOLS}{SLOW}
+pool = new_pool()
+keep(pool, 2**40)
 pieces = [must(d.cuMemAllocFromPoolAsync(16 * MIB, pool, 0)) for _ in range(14)]
-drop(*pieces[::2]); sync()
+drop_now(*pieces[::2])
 assert reserved(pool) == 224 * MIB
 ended, most = threading.Event(), [0]
 def watch():
     while not ended.is_set():
         most[0] = max(most[0], held() - begun)
-def slowed(call, nanoseconds):
-    assert control(op="latency", gpu=0, call=call, ns=nanoseconds)["ok"]
-slowed("cuMemPoolGetAttribute", 300_000_000)
-watcher = threading.Thread(target=watch); watcher.start()
-code = d.cuMemAllocFromPoolAsync(112 * MIB, pool, 0)[0]
-slowed("cuMemPoolGetAttribute", 0)
-ended.set(); watcher.join()
+with slow("cuMemPoolGetAttribute", 300):
+    watcher = beside(watch)
+    code = d.cuMemAllocFromPoolAsync(112 * MIB, pool, 0)[0]
+ended.set()
+watcher.join()
 assert code == OOM and most[0] == 224 * MIB, (code, most[0] / MIB)
 same(224 * MIB)
-served = must(d.cuMemAllocFromPoolAsync(16 * MIB, pool, 0))
-same(224 * MIB)
+after(d.cuMemAllocFromPoolAsync(16 * MIB, pool, 0), 224 * MIB)
 """
 
 
@@ -89,37 +72,25 @@ def test_what_a_pool_holds_in_pieces_is_no_reason_to_ask_for_more(
     host: Host, grants: Grants
 ) -> None:
     """Half of it is unused, no piece is large enough: the GPU frees nothing meanwhile."""
-    host.python(POOLS + _SLOW, grants.make(_LIMIT_BYTES))
+    host.python(_IN_PIECES, grants.make(_LIMIT_BYTES))
 
 
-_STOPPED = 5
-_TAKER = f"""{POOLS}
-import sys
-print("ready", flush=True)
-sys.stdin.readline()
-must(d.cuMemAllocAsync(20 * MIB, 0))
-"""
-_FILLER = f"""
-import sys, time
-LIMIT, STOPPED = int(sys.argv[1]), {_STOPPED}
-def slowed(nanoseconds):
-    assert control(op="latency", gpu=0, call="cuMemPoolGetAttribute", ns=nanoseconds)["ok"]
-slowed(10**10)
-print("ready", flush=True)
-until = time.monotonic() + 60
-while held() - begun < STOPPED * CHUNK:
-    assert time.monotonic() < until, held() - begun
-print("stop", flush=True)
-sys.stdin.readline()
-rest = LIMIT - STOPPED * CHUNK
-kept = must(d.cuMemAlloc(rest // 2)), must(d.cuMemAlloc(rest // 2))
-assert d.cuMemAlloc(2 * MIB)[0] == OOM and held() - begun == LIMIT
-slowed(0)
-print("kill", flush=True)
-sys.stdin.readline()
-must(d.cuMemAlloc(STOPPED * CHUNK))
-assert charged() == LIMIT and held() - begun == LIMIT
-print("done", flush=True)
+_FILLER = f"""{POOLS}
+import time
+def slowed(seconds):
+    request = {{"op": "latency", "gpu": 0, "call": "cuMemPoolGetAttribute"}}
+    assert control(**request, ns=seconds * 10**9)["ok"]
+slowed(10)
+def wait_for_takers():
+    until = time.monotonic() + 60
+    while held() - begun < {_STOPPED} * CHUNK:
+        assert time.monotonic() < until, held() - begun
+def fill(limit):
+    rest = limit - {_STOPPED} * CHUNK
+    for _ in range(2):
+        must(d.cuMemAlloc(rest // 2))
+    assert d.cuMemAlloc(2 * MIB)[0] == OOM and held() - begun == limit
+    slowed(0)
 """
 
 
@@ -130,14 +101,14 @@ def test_processes_that_are_stopped_in_a_call_leave_the_rest_and_no_more(
     """Pools grew for each of them: no other process gets that capacity, reserved or not."""
     directory = grants.make(limit_bytes)
     with ExitStack() as stack:
-        takers = [_started(stack, _TAKER, host, directory) for _ in range(_STOPPED)]
-        filler = _started(stack, POOLS + _FILLER, host, directory, str(limit_bytes))
+        takers = [stack.enter_context(host.serving(POOLS, directory)) for _ in range(_STOPPED)]
+        filler = stack.enter_context(host.serving(_FILLER, directory))
         for taker in takers:
-            taker.send("")
-        assert filler.answer() == "stop"
+            taker.send("must(d.cuMemAllocAsync(20 * MIB, 0))")
+        filler.do("wait_for_takers()")
         for taker in takers:
             os.kill(taker.pid, signal.SIGSTOP)
-        assert filler.ask("") == "kill"
+        filler.do(f"fill({limit_bytes})")
         for taker in takers:
             taker.kill()
-        assert filler.ask("") == "done"
+        filler.do(f"after(d.cuMemAlloc({_STOPPED} * CHUNK), {limit_bytes})")

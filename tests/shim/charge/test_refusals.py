@@ -22,10 +22,6 @@ class Location(ctypes.Structure):
 class Prop(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", Location),
                 ("metadata", P), ("flags", ctypes.c_ubyte * 8)]
-class PoolProps(ctypes.Structure):
-    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", Location),
-                ("attributes", P), ("most", S), ("usage", ctypes.c_ushort),
-                ("reserved", ctypes.c_ubyte * 54)]
 class Plane(ctypes.Structure):
     _fields_ = [("width", S), ("height", S), ("format", ctypes.c_int), ("channels", U)]
 class Solid(ctypes.Structure):
@@ -36,16 +32,18 @@ class External(ctypes.Structure):
                 ("size", ctypes.c_uint64), ("flags", U), ("reserved", U * 16)]
 def prop(kind=1, handles=0, location=1, device=0):
     return ctypes.byref(Prop(kind, handles, Location(location, device), None))
-def plane(width, height=0, format=0x20, channels=4, type=Plane):
-    return ctypes.byref(type(width, height, format, channels))
-def solid(width, height=0, depth=0, format=0x20, channels=4, flags=0, type=Solid):
-    return ctypes.byref(type(width, height, depth, format, channels, flags))
+def plane(width, height=0, format=0x20, channels=4):
+    return ctypes.byref(Plane(width, height, format, channels))
+def solid(width, height=0, depth=0, format=0x20, channels=4, flags=0):
+    return ctypes.byref(Solid(width, height, depth, format, channels, flags))
 def call(name, *arguments, outs=1):
     "The code, and whether what the program has is as it was."
     kept = [ctypes.c_uint64(SENTINEL) for _ in range(outs)]
     code = library[name](*(ctypes.byref(out) for out in kept), *arguments)
     return code, [out.value for out in kept] == [SENTINEL] * outs
 pool = P(int(must(d.cuDeviceGetDefaultMemPool(0))))
+def answers(calls):
+    return {{name: eval(f"call({{arguments}})") for name, arguments in calls.items()}}
 """
 
 # Each would fit the GPU; none fits the rest of the limit.
@@ -72,16 +70,12 @@ _TOO_LARGE = {
 
 
 def test_what_does_not_fit_leaves_what_the_program_has_as_it_was(gpu_limited: Limited) -> None:
-    calls = "".join(f"    {name!r}: lambda: call({what}),\n" for name, what in _TOO_LARGE.items())
     gpu_limited(GIB)(f"""
 must(d.cuMemAlloc(1024))
 must(d.cuMemAlloc({GIB} - MIB - charged()))
 full = held(), charged()
-calls = {{
-{calls}}}
-answers = {{name: attempt() for name, attempt in calls.items()}}
-wrong = {{name: said for name, said in answers.items() if said != (2, True)}}
-assert not wrong, wrong
+said = answers({_TOO_LARGE})
+assert said == dict.fromkeys(said, (2, True)), said
 assert (held(), charged()) == full, (held(), charged(), full)
 """)
 
@@ -132,23 +126,15 @@ _MALFORMED = {
 }  # fmt: skip
 
 
-def _asked(fill: str) -> str:
-    calls = "".join(f"    {name!r}: lambda: call({what}),\n" for name, what in _MALFORMED.items())
-    return (
-        BEGIN
-        + f"{fill}\ncalls = {{\n{calls}}}\n"
-        + "print(json.dumps({name: attempt() for name, attempt in calls.items()}))\n"
-    )
-
-
 def test_what_is_malformed_is_refused_by_the_drivers_own_code_at_the_limit_too(
     gpu_host: Host, grants: Grants
 ) -> None:
     """The bare driver and the library answer alike; 2, out of memory, only from the driver."""
-    fill = f"must(d.cuMemAlloc({GIB - 300 * MIB}))"
-    bare = json.loads(gpu_host.python(_asked(""), grants.make(GIB), preload=False).stdout)
-    ours = json.loads(gpu_host.python(_asked(fill), grants.make(GIB)).stdout)
-    assert {name: said for name, said in ours.items() if said != bare[name]} == {}
+    ask = f"print(json.dumps(answers({_MALFORMED})))\n"
+    fill = f"must(d.cuMemAlloc({GIB - 300 * MIB}))\n"
+    bare = json.loads(gpu_host.python(BEGIN + ask, grants.make(GIB), preload=False).stdout)
+    ours = json.loads(gpu_host.python(BEGIN + fill + ask, grants.make(GIB)).stdout)
+    assert ours == bare
     assert all(untouched for _, untouched in ours.values())
     assert all(code for code, _ in bare.values())
 
@@ -158,9 +144,9 @@ def test_what_is_malformed_and_given_all_the_same_is_undone(gpu_limited: Limited
     gpu_limited(GIB)(f"""
 must(d.cuMemAlloc({GIB} - charged()))
 full = held(), charged()
-assert control(op="fail", gpu=0, call="cuMemGetAllocationGranularity", code=1, count=100)["ok"]
+fail("cuMemGetAllocationGranularity", 1, 100)
 assert call("cuMemCreate", S(64 * MIB), prop(), ctypes.c_uint64(0)) == (2, True)
-assert control(op="fail", gpu=0, call="cuMemGetAllocationGranularity", code=1, count=0)["ok"]
+fail("cuMemGetAllocationGranularity", 1, 0)
 assert (held(), charged()) == full
 """)
 
@@ -171,7 +157,7 @@ def test_what_a_failed_undoing_leaves_is_charged(gpu_limited: Limited) -> None:
 must(d.cuMemAlloc(1024))
 must(d.cuMemAlloc({GIB} - charged()))
 assert held() - begun == charged()
-assert control(op="fail", gpu=0, call="cuMemFree_v2", code=999, count=1)["ok"]
+fail("cuMemFree_v2", 999)
 assert call("cuMemAlloc_v2", S(MIB + 512)) == (2, True)
 assert held() - begun == charged() == {GIB + 2 * MIB}
 """)

@@ -21,25 +21,19 @@ from tests.talking import Talk, talking
 pytestmark = pytest.mark.sim
 
 _SIZE = 100 * MIB
-_SERVE_COMMANDS = (
-    PHYSICAL
-    + """
+_PROGRAM = f"""{PHYSICAL}
 import sys
 peer = socket.socket(fileno=int(sys.argv[1]))
 def send(handle):
     fd = int(must(d.cuMemExportToShareableHandle(handle, FD, 0)))
     socket.send_fds(peer, [b"x"], [fd])
     os.close(fd)
-def receive():
-    return socket.recv_fds(peer, 1, 1)[1][0]
 def take():
-    fd = receive()
-    code, handle = d.cuMemImportFromShareableHandle(fd, FD)
+    fd = socket.recv_fds(peer, 1, 1)[1][0]
+    handle = must(d.cuMemImportFromShareableHandle(fd, FD))
     os.close(fd)
-    return code, handle
-"""
-    + SERVE_COMMANDS
-)
+    return handle
+{SERVE_COMMANDS}"""
 
 
 @dataclass
@@ -53,43 +47,30 @@ class Program:
         for line in lines:
             self.talk.do(line)
 
-    def give(self, other: Program, handle: str = "handle") -> None:
-        """Export `handle` and pass the descriptor on."""
-        self.do(f"send({handle})")
-        _, descriptors, _, _ = socket.recv_fds(self.end, 1, 1)
-        socket.send_fds(other.end, [b"x"], descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
+    def give(self, other: Program) -> None:
+        """Export `handle`, which the other program then imports."""
+        self.do("send(handle)")
+        _, (descriptor,), _, _ = socket.recv_fds(self.end, 1, 1)
+        socket.send_fds(other.end, [b"x"], [descriptor])
+        os.close(descriptor)
 
 
 @contextmanager
 def _programs(host: Host, *directories: Path) -> Iterator[Sequence[Program]]:
+    """One in each directory. The first has memory that it may share."""
     with ExitStack() as stack:
-        started = [stack.enter_context(_program(host, directory)) for directory in directories]
+        started = []
+        for directory in directories:
+            ours, theirs = map(stack.enter_context, socket.socketpair())
+            command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno())]
+            environment = host.environment(directory)
+            talk = stack.enter_context(talking(command, environment, [theirs.fileno()]))
+            started.append(Program(talk, ours))
+        started[0].do(f"handle = create({_SIZE}, shareable=FD)")
         yield started
 
 
-@contextmanager
-def _program(host: Host, directory: Path) -> Iterator[Program]:
-    ours, theirs = socket.socketpair()
-    command = [sys.executable, "-c", _SERVE_COMMANDS, str(theirs.fileno())]
-    with (
-        ours,
-        theirs,
-        talking(command, host.environment(directory), [theirs.fileno()]) as talk,
-    ):
-        yield Program(talk, ours)
-
-
-def _shared(exporter: Program, *importers: Program) -> None:
-    """Each importer has it mapped as a whole."""
-    exporter.do(f"handle = create({_SIZE}, shareable=FD)")
-    for importer in importers:
-        exporter.give(importer)
-        importer.do(
-            "handle = must(take())",
-            f"at = reserve({_SIZE}); map(at, handle, {_SIZE}); allow(at, {_SIZE})",
-        )
+_MAP = f"at = reserve(2 * {_SIZE}); map(at, handle, {_SIZE})"
 
 
 def test_row_13_importers_of_the_exporters_container_pay_nothing(
@@ -97,7 +78,9 @@ def test_row_13_importers_of_the_exporters_container_pay_nothing(
 ) -> None:
     directory = grants.make(GIB)
     with _programs(host, *[directory] * 4) as (exporter, *importers):
-        _shared(exporter, *importers)
+        for importer in importers:
+            exporter.give(importer)
+            importer.do("handle = take()", _MAP, f"allow(at, {_SIZE})")
         assert used(directory) == _SIZE
         exporter.do("release(handle)")
         assert used(directory) == _SIZE, "the importers hold it still"
@@ -111,18 +94,17 @@ def test_memory_of_another_container_is_charged_by_what_is_mapped(
 ) -> None:
     ours, other = grants.make(150 * MIB), grants.make(GIB)
     with _programs(host, other, ours) as (exporter, importer):
-        exporter.do(f"handle = create({_SIZE}, shareable=FD)")
         exporter.give(importer)
-        importer.do("handle = must(take())")
-        assert used(ours) == 0
-        importer.do(f"at = reserve(2 * {_SIZE}); map(at, handle, {_SIZE})")
-        assert used(ours) == _SIZE
-        importer.do(f"assert d.cuMemMap(at + {_SIZE}, {_SIZE}, 0, handle, 0)[0] == OOM")
-        assert used(ours) == _SIZE
-        importer.do("release(handle)")
-        assert used(ours) == _SIZE
-        importer.do(f"unmap(at, {_SIZE})")
-        assert (used(ours), used(other)) == (0, _SIZE)
+        for line, charged_bytes in (
+            ("handle = take()", 0),
+            (_MAP, _SIZE),
+            (f"assert d.cuMemMap(at + {_SIZE}, {_SIZE}, 0, handle, 0)[0] == OOM", _SIZE),
+            ("release(handle)", _SIZE),
+            (f"unmap(at, {_SIZE})", 0),
+        ):
+            importer.do(line)
+            assert used(ours) == charged_bytes, line
+        assert used(other) == _SIZE
 
 
 def test_what_the_exporter_has_released_before_it_is_imported_is_charged_by_what_is_mapped(
@@ -130,11 +112,10 @@ def test_what_the_exporter_has_released_before_it_is_imported_is_charged_by_what
 ) -> None:
     directory = grants.make(GIB)
     with _programs(host, directory, directory) as (exporter, importer):
-        exporter.do(f"handle = create({_SIZE}, shareable=FD)")
         exporter.give(importer)
         exporter.do("release(handle)")
         assert used(directory) == 0
-        importer.do("handle = must(take())", f"at = reserve({_SIZE}); map(at, handle, {_SIZE})")
+        importer.do("handle = take()", _MAP)
         assert used(directory) == _SIZE
         importer.do(f"release(handle); unmap(at, {_SIZE})")
         assert used(directory) == 0

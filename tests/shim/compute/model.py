@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from cffi import FFI
 
@@ -19,8 +19,7 @@ from tests.support import ROOT
 
 _LIBRARY: Final = ROOT / "build/dev/lib/tests/libcompute-model.so"
 _START_NS: Final = 1_000_000_000_000
-_LIMITERS: Final = {"none": 0, "library": 1}
-
+_LAUNCH_NS: Final = 2000
 
 _ffi: Final = FFI()
 _ffi.cdef((ROOT / "tests/shim/c/compute_model.h").read_text())
@@ -40,23 +39,20 @@ class Program:
 
 @dataclass(frozen=True)
 class Container:
-    """share None: no limit is set."""
-
     core_percent: int
     programs: Sequence[Program] = (Program(),)
     forced: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
-    """Each container's part of the GPU's time, over the whole run and in windows of a second."""
+    """Each container's part of the GPU's time, over the whole run and in windows of a second.
+    turns_idle: the arbiter's count of the idle time, over all containers."""
 
     share: Mapping[str, float]
     windows: Mapping[str, Sequence[float]]
     idle: float
     turns_idle: float
-    """The arbiter's count of it, over all containers."""
-    throttled_ns: Mapping[str, int]
 
     def error(self, wanted: Mapping[str, float]) -> float:
         return max(abs(self.share[key] - wanted[key]) for key in wanted)
@@ -64,31 +60,29 @@ class Outcome:
 
 @dataclass
 class Model:
-    """A GPU with containers on it. arbiter_late_ns: how late the arbiter's steps come at most."""
+    """A GPU with containers on it. arbiter_late_us: how late the arbiter's steps come at most.
+    arbiter: False: it does not run; the containers have their own parts of each cycle."""
 
     containers: Mapping[str, Container]
-    limiter: Literal["none", "library"] = "library"
+    limited: bool = True
     slice_us: int = 2000
     wake_us: int = 100
     arbiter_late_us: int = 300
-    seed: int = 1
     arbiter: bool = True
-    """False: it does not run; the containers have their own parts of each cycle."""
     _sequences: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
+        self._random = random.Random(1)
         self._c = _library()
-        times_ns = self.slice_us * 1000, 2000, self.wake_us * 1000
-        options = _ffi.new("struct model_options *", (*times_ns, _LIMITERS[self.limiter]))
-        self._model = self._c.model_new(options, _START_NS)
-        self.now_ns = _START_NS
+        times_ns = self.slice_us * 1000, _LAUNCH_NS, self.wake_us * 1000
+        options = _ffi.new("struct model_options *", (*times_ns, self.limited))
+        self._model = _ffi.gc(self._c.model_new(options, _START_NS), self._c.model_free)
+        self.now_ns = self._arbiter_ns = _START_NS
         self.programs: dict[str, list[int]] = {}
         self.numbers: dict[str, int] = {}
         self.turns = Turns()
         self.shares: dict[str, Share] = {}
         self.enter(self.containers)
-        self._arbiter_ns = self.now_ns
         if not self.arbiter:
             self._write_own_parts()
 
@@ -101,24 +95,20 @@ class Model:
             self.shares[key] = Share(container.core_percent, container.forced)
         self._share()
 
+    def change(self, percents: Mapping[str, int]) -> None:
+        """Change the containers' shares, which the arbiter sees at its next scan."""
+        self.shares = {key: Share(percent) for key, percent in percents.items()}
+        self._share()
+
     def _share(self) -> None:
         self.turns.set_shares(self.shares)
         for number in self.numbers.values():
             self._c.model_check_launches(self._model, number, self.turns.launches_checked)
 
-    def close(self) -> None:
-        self._c.model_free(self._model)
-
     def _add(self, key: str, program: Program) -> int:
         kernels = [int(us * 1000) for us in program.kernels_us]
-        number: int = self._c.model_add(
-            self._model,
-            self.numbers[key],
-            kernels,
-            len(kernels),
-            program.waits_each,
-        )
-        return number
+        container = self._model, self.numbers[key]
+        return int(self._c.model_add(*container, kernels, len(kernels), program.waits_each))
 
     def _write(self, leases: Mapping[str, lease_file.Lease]) -> None:
         for key, lease in leases.items():
@@ -136,11 +126,6 @@ class Model:
             self._write({key: lease_file.Lease(1, 0, 0, part, offset)})
             offset += part
 
-    def change(self, percents: Mapping[str, int]) -> None:
-        """Change the containers' shares, which the arbiter sees at its next scan."""
-        self.shares = {key: Share(percent) for key, percent in percents.items()}
-        self._share()
-
     def _seen(self) -> Mapping[str, region_file.Compute]:
         seen = {}
         for key, number in self.numbers.items():
@@ -149,63 +134,64 @@ class Model:
             seen[key] = region_file.Compute(out[0], out[1], busy_ns=out[2])
         return seen
 
-    def _step(self) -> None:
-        leases, again_ns = self.turns.step(self.now_ns, self._seen())
-        self._write(leases)
-        late_ns = self._random.randrange(self.arbiter_late_us * 1000 + 1)
-        self._arbiter_ns = max(again_ns, self.now_ns + 50_000) + late_ns
-
     def run(self, seconds: float) -> None:
         """Let virtual time pass."""
         end_ns = self.now_ns + int(seconds * 1e9)
         while self.now_ns < end_ns:
-            # One that was stopped continues late.
+            # An arbiter that was stopped continues late.
             step_ns = max(self._arbiter_ns, self.now_ns)
-            until_ns = min(end_ns, step_ns) if self.arbiter else end_ns
-            self._c.model_run(self._model, until_ns)
-            self.now_ns = until_ns
+            self.now_ns = min(end_ns, step_ns) if self.arbiter else end_ns
+            self._c.model_run(self._model, self.now_ns)
             if self.arbiter and self.now_ns >= self._arbiter_ns:
-                self._step()
+                leases, again_ns = self.turns.step(self.now_ns, self._seen())
+                self._write(leases)
+                late_ns = self._random.randrange(self.arbiter_late_us * 1000 + 1)
+                self._arbiter_ns = max(again_ns, self.now_ns + 50_000) + late_ns
 
     def kill(self, key: str) -> None:
         self._c.model_kill(self._model, self.numbers[key])
 
-    def _read(self, program: int) -> tuple[int, int, int, int]:
-        """Return the program's work, launches and throttled time, and the GPU's idle time."""
+    def _read(self, program: int) -> tuple[int, int]:
+        """Return the program's work and the GPU's idle time."""
         out = _ffi.new("uint64_t[4]")
         self._c.model_read(self._model, program, out)
-        done_ns, launches, throttled_ns, idle_ns = out
-        return done_ns, launches, throttled_ns, idle_ns
+        return out[0], out[3]
 
     def done_ns(self, key: str) -> int:
         return sum(self._read(each)[0] for each in self.programs[key])
 
-    def _turns_idle_ns(self) -> int:
-        return sum(member.idle_ns for member in self.turns._members.values())
+    def share_of(self, key: str, seconds: float) -> float:
+        """Return the container's part of the GPU's next seconds, in percent."""
+        before_ns = self.done_ns(key)
+        self.run(seconds)
+        return (self.done_ns(key) - before_ns) / seconds / 1e7
+
+    def _idle_ns(self) -> tuple[int, int]:
+        """Return the GPU's idle time, and the arbiter's count of it."""
+        return self._read(0)[1], sum(each.idle_ns for each in self.turns._members.values())
 
     def measure(self, seconds: int = 10, settle_s: float = 1.0) -> Outcome:
         """Return what each container gets in `seconds`, after `settle_s`."""
         self.run(settle_s)
-        idle_ns = self._read(0)[3]
-        turns_idle_ns = self._turns_idle_ns()
+        idle_ns = self._idle_ns()
         marks: dict[str, list[int]] = {key: [self.done_ns(key)] for key in self.containers}
         for _ in range(seconds):
             self.run(1)
             for key in self.containers:
                 marks[key].append(self.done_ns(key))
+        idle, turns_idle = (
+            (after - before) / seconds / 1e7
+            for before, after in zip(idle_ns, self._idle_ns(), strict=True)
+        )
         return Outcome(
             {key: (each[-1] - each[0]) / seconds / 1e7 for key, each in marks.items()},
             {key: [(b - a) / 1e7 for a, b in pairwise(each)] for key, each in marks.items()},
-            (self._read(0)[3] - idle_ns) / seconds / 1e7,
-            (self._turns_idle_ns() - turns_idle_ns) / seconds / 1e7,
-            {
-                key: sum(self._read(each)[2] for each in programs)
-                for key, programs in self.programs.items()
-            },
+            idle,
+            turns_idle,
         )
 
 
 def alone(program: Program, seconds: int = 2) -> float:
     """Return the GPU's time, in percent, that the program takes alone and without a limit."""
-    model = Model({"a": Container(100, (program,))}, limiter="none")
+    model = Model({"a": Container(100, (program,))}, limited=False)
     return model.measure(seconds, 0.1).share["a"]

@@ -17,15 +17,14 @@ from shim import region
 from shim.arbiter.files import directories
 from shim.arbiter.process import Arbiter
 from tests.descriptors import no_descriptors
-from tests.shim.conftest import set_share
+from tests.shim.conftest import change_grant
 from tests.support import ROOT
 
 MS = 1_000_000
 UUIDS = ("GPU-a", "GPU-b")
 
 
-def make(parent: Path, name: str, *percents: int, forced: bool = False) -> Path:
-    directory = parent / name
+def make(directory: Path, *percents: int, forced: bool = True) -> Path:
     directory.mkdir()
     gpus = [
         grant_file.Gpu(uuid, 1 << 30, percent, minor, core_forced=forced)
@@ -35,14 +34,10 @@ def make(parent: Path, name: str, *percents: int, forced: bool = False) -> Path:
     return directory
 
 
-def lease(directory: Path, gpu: int = 0) -> lease_file.Lease | None:
+def lease(directory: Path, gpu: int = 0) -> lease_file.Lease:
+    """The one without a share, if none is written yet."""
     found = lease_file.decode((directory / names.FILE_LEASE).read_bytes(), gpu)
-    return found and found[1]
-
-
-def share_ppm(directory: Path, gpu: int = 0) -> int:
-    found = lease(directory, gpu)
-    return found.share_ppm if found else 0
+    return found[1] if found else lease_file.Lease(0, share_ppm=0)
 
 
 def launches_are_checked(directory: Path) -> bool:
@@ -50,17 +45,13 @@ def launches_are_checked(directory: Path) -> bool:
     return bool(lease_file.HEADER.unpack(data)["launches_checked"])
 
 
-def write(directory: Path, field: str, value: int) -> None:
-    """Write as a tenant may."""
-    offset = region_file.Geometry(1).compute_offset(0) + region_file.COMPUTE.offset(field)
+def write(directory: Path, **fields: int) -> None:
+    """Write into the record of the first GPU's work, as the library does, or a tenant may."""
     with (directory / names.FILE_REGION).open("r+b") as file:
-        file.seek(offset)
-        file.write(value.to_bytes(8, "little"))
-
-
-def launch(directory: Path, now_ns: int) -> None:
-    """Count a launch as the library does."""
-    write(directory, "launched_ns", now_ns)
+        for field, value in fields.items():
+            record = region_file.Geometry(1).compute_offset(0)
+            file.seek(record + region_file.COMPUTE.offset(field))
+            file.write(value.to_bytes(8, "little"))
 
 
 class Steps:
@@ -78,6 +69,8 @@ class Steps:
 
 
 def pipe(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
     path.unlink(missing_ok=True)
     os.mkfifo(path)
 
@@ -89,114 +82,104 @@ def foreign(path: Path) -> None:
 
 
 def link(path: Path) -> None:
-    path.rename(path.with_suffix(".real"))
-    path.symlink_to(path.with_suffix(".real").name)
+    path.rename(path.with_name(f".{path.name}"))
+    path.symlink_to(f".{path.name}")
 
 
 @pytest.mark.parametrize("name", [names.FILE_GRANT, names.FILE_REGION, names.FILE_LEASE, ""])
 @pytest.mark.parametrize("planted", [pipe, foreign, link], ids=lambda each: each.__name__)
 def test_what_another_user_planted_is_not_served(
-    tmp_path: Path, name: str, planted: object
+    tmp_path: Path, name: str, planted: Callable[[Path], None]
 ) -> None:
     """It keeps the arbiter from no other container."""
-    assert callable(planted)
-    other = make(tmp_path, "other", 30, forced=True)
-    if planted is pipe and not name:
-        pipe(tmp_path / "bad")
-    else:
-        planted(make(tmp_path, "bad", 50, forced=True) / name)
-    if planted is link and not name:
-        (tmp_path / "bad.real").rename(tmp_path.parent / f"{tmp_path.name}.real")
+    other = make(tmp_path / "other", 30)
+    planted(make(tmp_path / "bad", 50) / name)
     steps = Steps(tmp_path)
     steps.run(300)
-    assert share_ppm(other) == 300_000
+    assert lease(other).share_ppm == 300_000
     assert [each.name for each in steps.arbiter._containers] == ["other"]
 
 
 @pytest.mark.parametrize("at_ms", [0, 1, 250])
 def test_a_container_made_again_under_one_name_is_served(tmp_path: Path, at_ms: int) -> None:
     steps = Steps(tmp_path)
-    directory = make(tmp_path, "a", 30, forced=True)
+    directory = make(tmp_path / "a", 30)
     steps.run(at_ms)
     shutil.rmtree(directory)
-    make(tmp_path, "a", 60, forced=True)
+    make(directory, 60)
     steps.run(200)
-    assert share_ppm(directory) == 600_000
+    assert lease(directory).share_ppm == 600_000
 
 
 @pytest.mark.parametrize(("works", "seen_ms"), [(True, 50), (False, 180)])
 def test_a_changed_share_is_seen_soon(tmp_path: Path, works: bool, seen_ms: int) -> None:
     """Launches are no longer checked once a cap ends, and are checked again once one begins."""
-    directory = make(tmp_path, "a", 30, forced=True)
+    directory = make(tmp_path / "a", 30)
     steps = Steps(tmp_path)
     steps.run(150)
     assert launches_are_checked(directory)
     for percent in (60, 0, 10):
         if works:
-            launch(directory, steps.now_ns)
+            write(directory, launched_ns=steps.now_ns)
             steps.run(50)
-        set_share(directory, percent)
+        change_grant(directory, core_percent=percent)
         steps.run(seen_ms)
         assert launches_are_checked(directory) is (percent != 0)
         steps.run(700)  # the lease's next beat
-        assert share_ppm(directory) == (percent * 10_000 or 1_000_000)
+        assert lease(directory).share_ppm == (percent * 10_000 or 1_000_000)
 
 
 def test_each_gpu_of_a_container_has_its_own_share(tmp_path: Path) -> None:
     """150 percent on two GPUs, beside a neighbour of each; 0 is the rest."""
-    both = make(tmp_path, "both", 80, 70)
-    small = make(tmp_path, "small", 20)
-    rest = make(tmp_path, "rest", 0, 0)
+    both = make(tmp_path / "both", 80, 70, forced=False)
+    small = make(tmp_path / "small", 20, forced=False)
+    rest = make(tmp_path / "rest", 0, 0, forced=False)
     Steps(tmp_path).run(300)
-    assert (share_ppm(both, 0), share_ppm(both, 1)) == (761_904, 700_000)
-    assert share_ppm(small) == 190_476
-    assert (share_ppm(rest, 0), share_ppm(rest, 1)) == (47_619, 300_000)
+    assert [lease(both, gpu).share_ppm for gpu in (0, 1)] == [761_904, 700_000]
+    assert lease(small).share_ppm == 190_476
+    assert [lease(rest, gpu).share_ppm for gpu in (0, 1)] == [47_619, 300_000]
     assert launches_are_checked(rest)
 
 
 def test_containers_beyond_the_limit_of_open_files_are_reported(tmp_path: Path) -> None:
     """The arbiter opens them again once in a second, not in each cycle."""
-    first = make(tmp_path, "a", 20, forced=True)
+    first = make(tmp_path / "a", 20)
     said: list[str] = []
     steps = Steps(tmp_path, said.append)
     steps.run(300)
-    others = [make(tmp_path, f"b{number}", 20, forced=True) for number in range(3)]
+    others = [make(tmp_path / f"b{number}", 20) for number in range(3)]
     with no_descriptors():
         steps.run(2000)
     (text,) = said
     assert text.startswith("serves 1 containers, and no more: [Errno 24] Too many open files")
-    assert share_ppm(first) == 200_000
+    assert lease(first).share_ppm == 200_000
     steps.run(1500)
-    assert all(share_ppm(each) == 200_000 for each in others)
+    assert [lease(each).share_ppm for each in others] == [200_000] * 3
     assert said[1:] == ["serves 4 containers: all"]
 
 
 def test_a_container_that_overwrote_its_header_is_served(tmp_path: Path) -> None:
-    directory = make(tmp_path, "a", 30)
+    directory = make(tmp_path / "a", 30, forced=False)
     with (directory / names.FILE_REGION).open("r+b") as file:
         file.write(b"\xff" * region_file.HEADER.size)
-    steps = Steps(tmp_path)
-    steps.run(300)
-    assert share_ppm(directory) > 0
+    Steps(tmp_path).run(300)
+    assert lease(directory).share_ppm > 0
 
 
 def test_a_work_counter_that_jumps_and_falls_is_no_idle_time(tmp_path: Path) -> None:
     """A tenant writes it, or its region is made again: nothing but the turns themselves counts."""
-    one, other = make(tmp_path, "a", 50), make(tmp_path, "b", 50)
+    one, other = (make(tmp_path / name, 50, forced=False) for name in "ab")
     steps = Steps(tmp_path)
     begun_ns = steps.now_ns
     for busy_ns in (2**64 - 1, 0, 2**63, 0):
         for _ in range(30):
-            write(one, "busy_ns", busy_ns)
-            launch(one, steps.now_ns)
-            launch(other, steps.now_ns)
+            write(one, busy_ns=busy_ns, launched_ns=steps.now_ns)
+            write(other, launched_ns=steps.now_ns)
             steps.run(10)
-    found = lease(one)
-    assert found and 0 < found.idle_ns <= (steps.now_ns - begun_ns) * 0.6
+    assert 0 < lease(one).idle_ns <= (steps.now_ns - begun_ns) * 0.6
 
 
 def test_of_two_arbiters_one_waits_and_takes_over(tmp_path: Path) -> None:
-    """Their heartbeats report which of them serves."""
     command = [sys.executable, "-m", "shim", "arbiter", "--heartbeat", str(tmp_path)]
 
     def started() -> subprocess.Popen[bytes]:

@@ -9,7 +9,7 @@ from tests.shim.conftest import GIB, Grants, Host
 
 pytestmark = pytest.mark.sim
 
-PREPARED = """
+BEGIN = """
 import os, sys, threading, time
 from pathlib import Path
 from shim import region
@@ -17,34 +17,32 @@ from tests.simgpu.programs.gpu_time import *
 from tests.support import MIB
 def work(gpu=0):
     return region.status(Path(os.environ["GPUSLICE_DIR"]))[gpu].work
-def mode(name):
-    return getattr(driver.CUstreamCaptureMode, f"CU_STREAM_CAPTURE_MODE_{name}")
-def nodes(graph):
-    return ok(driver.cuGraphGetNodes(graph, 0))[1]
+def capture(name):
+    mode = getattr(driver.CUstreamCaptureMode, f"CU_STREAM_CAPTURE_MODE_{name}")
+    ok(driver.cuStreamBeginCapture(streams[1], mode))
+def captured(launches):
+    graph = ok(driver.cuStreamEndCapture(streams[1]))
+    assert ok(driver.cuGraphGetNodes(graph, 0))[1] == launches
+    return graph
+context, function = begin(), kernel()
+streams = [ok(driver.cuStreamCreate(1)) for _ in range(2)]
 """
 RECORDED = """
-begin()
-function = kernel()
-streams = [ok(driver.cuStreamCreate(1)) for _ in range(2)]
 busy(function, MS, streams[0])
 ok(driver.cuStreamSynchronize(streams[0]))
 before = work()
 assert before.busy_ns >= MS
-ok(driver.cuStreamBeginCapture(streams[1], mode("RELAXED")))
+capture("RELAXED")
 for _ in range(2000):
     busy(function, MS, streams[1])
-graph = ok(driver.cuStreamEndCapture(streams[1]))
-assert nodes(graph) == 2000, nodes(graph)
+graph = captured(2000)
 assert work() == before, (before, work())
 ok(driver.cuGraphLaunch(ok(driver.cuGraphInstantiate(graph, 0)), streams[0]))
 ok(driver.cuStreamSynchronize(streams[0]))
 assert work().busy_ns - before.busy_ns >= 2000 * MS, work()
 """
 MEANWHILE = """
-context = begin()
-function = kernel()
-streams = [ok(driver.cuStreamCreate(1)) for _ in range(2)]
-ok(driver.cuStreamBeginCapture(streams[1], mode("GLOBAL")))
+capture("GLOBAL")
 busy(function, MS, streams[1])
 def launch_and_be_measured():
     ok(driver.cuCtxSetCurrent(context))
@@ -55,13 +53,10 @@ thread = threading.Thread(target=launch_and_be_measured)
 thread.start()
 thread.join()
 busy(function, MS, streams[1])
-graph = ok(driver.cuStreamEndCapture(streams[1]))
-assert nodes(graph) == 2, nodes(graph)
+captured(2)
 assert work().busy_ns >= 140 * MS, work()
 """
 OWN_DEFAULT_STREAM = """
-begin()
-function = kernel()
 memory = ok(driver.cuMemAlloc(MIB))
 def launch():
     busy(function, MS // 2)
@@ -79,12 +74,19 @@ for submit in (launch, launch_and_fill):
 
 
 @pytest.mark.parametrize(
-    "program",
-    [RECORDED, MEANWHILE, OWN_DEFAULT_STREAM],
-    ids=["recorded", "meanwhile", "own default stream"],
+    ("program", "variables"),
+    [
+        pytest.param(RECORDED, {}, id="recorded"),
+        pytest.param(MEANWHILE, {}, id="meanwhile"),
+        pytest.param(
+            OWN_DEFAULT_STREAM,
+            {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": "1"},
+            id="own default stream",
+        ),
+    ],
 )
-def test_what_is_entered(host: Host, grants: Grants, program: str) -> None:
+def test_what_is_entered(
+    host: Host, grants: Grants, program: str, variables: dict[str, str]
+) -> None:
     grant = grants.make(GIB, GIB, core_percent=99)
-    own = {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": "1"}
-    variables = own if program is OWN_DEFAULT_STREAM else {}
-    host.python(PREPARED + program, grant, variables=variables)
+    host.python(BEGIN + program, grant, variables=variables)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,51 +25,36 @@ from tests.support import ROOT, measured, until
 pytestmark = pytest.mark.sim
 
 LOAD = ROOT / "build/dev/bin/cuda-load"
-SECONDS = 4
 
 
 def percent(process: subprocess.Popen[str]) -> float:
     """The work that a load got done, in percent of its time."""
     out, _ = process.communicate(timeout=200)
     assert process.returncode == 0
-    return total(out)
-
-
-def total(out: str) -> float:
     ((_, worked),) = totals(out)
     return worked
 
 
-def load(*arguments: str) -> Sequence[str | Path]:
-    return (LOAD, str(SECONDS), *arguments)
-
-
 @measured
 def test_a_forced_share_is_a_cap(start: Start) -> None:
-    """For every kind of launch: see test_entries.py."""
-    capped = percent(start(["--core", "30", "--core-policy", "force"], *load("200")))
-    assert 20 <= capped <= 36
-
-
-def without_an_arbiter(tmp_path: Path) -> Mapping[str, str]:
-    """A share of 30 by HAMi's variable, without a grant."""
-    return {
-        names.ENV_CORE_LIMIT: "30",
-        names.ENV_CONTEXT: "300m",
-        names.ENV_SHARED_CACHE: str(tmp_path / "cache"),
-    }
+    """Every kind of launch: see test_entries.py."""
+    capped = start(["--core", "30", "--core-policy", "force"], LOAD, "4", "200")
+    assert 20 <= percent(capped) <= 36
 
 
 @measured
 def test_hamis_variable_is_a_cap(gpu_host: Host, tmp_path: Path) -> None:
-    """The container has its own part of each cycle."""
-    done = gpu_host.run(load("200"), variables=without_an_arbiter(tmp_path))
-    assert 20 <= total(done.stdout) <= 36
+    """A container without a grant and an arbiter has its own part of each cycle."""
+    cache = {names.ENV_SHARED_CACHE: str(tmp_path / "cache")}
+    share = {names.ENV_CORE_LIMIT: "30", names.ENV_CONTEXT: "300m"}
+    done = gpu_host.run([LOAD, "4", "200"], variables={**cache, **share})
+    ((_, worked),) = totals(done.stdout)
+    assert 20 <= worked <= 36
 
 
 @measured
 def test_two_programs_divide_the_gpu_by_their_shares(start: Start) -> None:
-    one, other = (start(["--core", share], *load("500")) for share in ("25", "75"))
+    one, other = (start(["--core", share], LOAD, "4", "500") for share in ("25", "75"))
     shares = percent(one), percent(other)
     assert 1.8 <= shares[1] / shares[0] <= 4.2
     assert sum(shares) >= 60
@@ -96,7 +80,8 @@ def test_a_lost_arbiter_costs_little(start: Start, number: signal.Signals) -> No
     """Both programs' arbiters are lost: each keeps its own part of each cycle, until its parent has
     noticed and started another one. On a busy machine a program launches too late for its whole
     percentage; blocked until its end, it would get a quarter of it."""
-    programs = [start(["--core", share], LOAD, "9", "500") for share in ("30", "70")]
+    limits = 30, 70
+    programs = [start(["--core", str(limit)], LOAD, "9", "500") for limit in limits]
     lost = [arbiter_of(program) for program in programs]
     time.sleep(2)
     for arbiter in lost:
@@ -104,24 +89,18 @@ def test_a_lost_arbiter_costs_little(start: Start, number: signal.Signals) -> No
     for program, arbiter in zip(programs, lost, strict=True):
         arbiter_of(program, but=arbiter.pid)
         assert not arbiter.is_running()
-    shares = [percent(program) for program in programs]
-    assert all(
-        0.6 * limit <= got <= limit + 15 for limit, got in zip((30, 70), shares, strict=True)
-    ), shares
+    shares = zip(limits, [percent(program) for program in programs], strict=True)
+    assert all(0.6 * limit <= got <= limit + 15 for limit, got in shares)
 
 
-PREPARED = """
+_WELL_BELOW_S = 20
+"""The 60 seconds of that kernel, and the 30 after which a launch waits no longer."""
+WAITING_FOR_LATER = """
 import os, sys, time
 from tests.simgpu.programs.gpu_time import *
 begin()
 function = kernel()
 streams = [ok(driver.cuStreamCreate(1)) for _ in range(2)]
-"""
-
-
-_WELL_BELOW_S = 20
-"""The 60 seconds of that kernel, and the 30 after which a launch waits no longer."""
-WAITING_FOR_LATER = f"""{PREPARED}
 busy(function, 1000, streams[0])
 ok(driver.cuCtxSynchronize())
 busy(kernel(), 60_000 * MS, streams[0])

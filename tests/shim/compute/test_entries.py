@@ -13,7 +13,7 @@ import pytest
 from gpuslice.contract import names, region_file
 from tests.shim.conftest import GIB, Grants, Host
 from tests.shim.loader.every_symbol import exports
-from tests.support import ROOT
+from tests.support import ROOT, table_below
 
 pytestmark = pytest.mark.sim
 
@@ -39,9 +39,8 @@ for name in {names!r}:
 
 
 def exceptions() -> list[str]:
-    table = (ROOT / "docs/compute.md").read_text().partition("| functions | reason |")[2]
-    rows = table.partition("\n\n")[0].splitlines()[2:]
-    return [name for row in rows for name in re.findall(r"`(\w[\w*]+)`", row.split("|")[1])]
+    rows = table_below((ROOT / "docs/compute.md").read_text(), "functions | reason")
+    return [name for functions, _ in rows for name in re.findall(r"`(\w[\w*]+)`", functions)]
 
 
 def taking_a_stream(driver: Path) -> list[str]:

@@ -23,13 +23,11 @@ from tests.simgpu.programs.gpu_time import *
 TIMED = f"""{PREPARED}
 begin()
 function = kernel()
-while True:
-    busy(function, MS)
+while True:  # its lines fit into the pipe
+    busy(function, 10 * MS)
     ok(driver.cuCtxSynchronize())
     print(time.monotonic_ns(), flush=True)
 """
-
-
 BLOCKED = f"""{PREPARED}
 begin()
 function = kernel()
@@ -46,12 +44,9 @@ time.sleep(60)
 def test_the_window_of_a_holder_killed_in_a_long_kernel_passes_on(start: Start) -> None:
     """It passes on within one cycle, although the kernel would outlast the window by more. No
     process of its container uses the GPU then."""
-    ten = TIMED.replace("MS)", "10 * MS)")  # its lines fit into the pipe
-    other = start(["--core", "50"], sys.executable, "-c", ten)
-    holder = start(
-        ["--core", "50"],
-        *("/bin/sh", "-c", '"$0" -c "$1" blocked; sleep 5', sys.executable, BLOCKED),
-    )
+    other = start(["--core", "50"], sys.executable, "-c", TIMED)
+    shell = ("/bin/sh", "-c", '"$0" -c "$1" blocked; sleep 5', sys.executable, BLOCKED)
+    holder = start(["--core", "50"], *shell)
     assert holder.stdout and other.stdout
     assert holder.stdout.readline() == "launched\n"
     children = psutil.Process(holder.pid).children(recursive=True)
@@ -86,24 +81,18 @@ running = False
 thread.join()
 print(launches, flush=True)
 if len(sys.argv) < 2:
-    os.execv(sys.executable, [sys.executable, "-c", os.environ["PROGRAM"], "again"])
+    os.execv(sys.executable, [*sys.orig_argv, "again"])
 """
 
 
-def test_a_holder_forks_and_executes_while_it_launches(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_holder_forks_and_executes_while_it_launches(start: Start) -> None:
     """Each child exits, the program it becomes launches, and the other container has its turns."""
-    other = start(["--core", "50"], sys.executable, "-c", TIMED)
-    holder = start(
-        ["--core", "50"],
-        *("/usr/bin/env", f"PROGRAM={FORKING}", sys.executable, "-c", FORKING),
-    )
+    start(["--core", "50"], sys.executable, "-c", TIMED)
+    holder = start(["--core", "50"], sys.executable, "-c", FORKING)
     out, _ = holder.communicate(timeout=200)
     assert holder.returncode == 0
     launches = [int(line) for line in out.split()]
     assert len(launches) == 2 and min(launches) >= 20
-    other.kill()
 
 
 RANK = f"""{PREPARED}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +31,7 @@ START = 10**12
     ],
 )
 def test_the_parts_of_a_cycle(percents: list[int], parts: list[int]) -> None:
-    shares = {str(number): Share(percent) for number, percent in enumerate(percents)}
+    shares = dict(zip("abc", map(Share, percents), strict=False))
     assert list(parts_ppm(shares).values()) == parts
 
 
@@ -41,6 +43,13 @@ def test_parts_never_exceed_a_cycle(shares: dict[str, Share]) -> None:
 
 
 U64 = st.integers(0, 2**64 - 1) | st.sampled_from([0, START, 2**64 - 1])
+
+
+def turns_of(*shares: Share) -> Turns:
+    """The first of the containers a, b, c and d, as many as there are shares."""
+    turns = Turns()
+    turns.set_shares(dict(zip("abcd", shares, strict=False)))
+    return turns
 
 
 def activity(
@@ -76,9 +85,8 @@ class Player:
 def test_whatever_containers_do_at_most_one_has_a_contended_turn(
     shares: list[Share], data: st.DataObject
 ) -> None:
-    turns = Turns()
-    turns.set_shares({str(number): share for number, share in enumerate(shares)})
-    leases = {str(number): Lease(0) for number in range(len(shares))}
+    turns = turns_of(*shares)
+    leases = {key: Lease(0) for key in "abcd"[: len(shares)]}
     players = {key: Player(data) for key in leases}
     now_ns = START
     for _ in range(20):
@@ -101,28 +109,25 @@ def test_whatever_containers_do_at_most_one_has_a_contended_turn(
 
 def test_every_lease_is_written_again_while_nothing_happens() -> None:
     """Often enough for its reader, and not more, because a node may have many idle containers."""
-    turns = Turns()
-    turns.set_shares({"a": Share(30), "b": Share(70)})
-    written: dict[str, int] = {"a": 0, "b": 0}
+    turns = turns_of(Share(30), Share(70))
+    written: Counter[str] = Counter()
     last: dict[str, Lease] = {}
     now_ns, steps = START, 0
     while now_ns < START + 10 * CYCLE_NS:
         leases, again_ns = turns.step(now_ns, {})
         assert all(now_ns + 100 * MS < lease.end_ns for lease in leases.values())
         last |= leases
+        written.update(leases.keys())
         now_ns, steps = again_ns, steps + 1
         for lease in last.values():
             silent_ns = lease.written_ns + STALE_NS
             assert now_ns + 100 * MS < silent_ns and now_ns < lease.end_ns
-        for key in leases:
-            written[key] += 1
-    assert all(1 <= count <= 2 for count in written.values()) and steps <= 12
+    assert all(1 <= written[key] <= 2 for key in "ab") and steps <= 12
 
 
 def test_the_idle_time_of_turns_is_in_the_lease() -> None:
     """`a` works for 45 and 50 ms in two windows of 50 ms, and `b` for all of them."""
-    turns = Turns()
-    turns.set_shares({"a": Share(50), "b": Share(50)})
+    turns = turns_of(Share(50), Share(50))
     leases = {key: Lease(0) for key in "ab"}
     busy_ns = {"a": [0, 45, 45, 95], "b": [0, 0, 50, 50]}
     now_ns = START
@@ -140,8 +145,7 @@ def test_the_idle_time_of_turns_is_in_the_lease() -> None:
 
 def test_work_that_a_call_waits_for_beyond_its_prediction_is_in_flight() -> None:
     """`a` has 10 percent, and waits for 60 ms after its first launch, which was to take 1 us."""
-    turns = Turns()
-    turns.set_shares({"a": Share(10), "b": Share(90)})
+    turns = turns_of(Share(10), Share(90))
     leases = {key: Lease(0) for key in "ab"}
     open_ns = dict.fromkeys("ab", 0)
     now_ns = START
@@ -160,8 +164,7 @@ def test_work_that_a_call_waits_for_beyond_its_prediction_is_in_flight() -> None
 
 
 def test_a_container_that_leaves_and_returns_has_no_old_turn() -> None:
-    turns = Turns()
-    turns.set_shares({"a": Share(50), "b": Share(50)})
+    turns = turns_of(Share(50), Share(50))
     busy = activity(START, START + 5 * MS)
     turns.step(START, {"a": busy, "b": busy})
     turns.set_shares({"b": Share(100)})
@@ -186,6 +189,4 @@ def test_a_container_that_leaves_and_returns_has_no_old_turn() -> None:
 def test_launches_are_checked_only_where_it_matters(
     shares: list[Share], launches_checked: bool
 ) -> None:
-    turns = Turns()
-    turns.set_shares({str(number): share for number, share in enumerate(shares)})
-    assert turns.launches_checked is launches_checked
+    assert turns_of(*shares).launches_checked is launches_checked

@@ -12,6 +12,8 @@ import pytest
 from tests import sanitizers
 
 Look = Callable[..., Sequence[str]]
+LIMITED = "0 2 0 1024"
+"""What c/strict_program.c prints under a limit of 1 GiB."""
 
 
 @pytest.fixture
@@ -25,10 +27,13 @@ def private(build_dir: Path) -> Path:
 
 
 @pytest.fixture
-def look(build_dir: Path) -> Look:
-    def run(*lookups: str, preload: Sequence[Path] = ()) -> Sequence[str]:
+def look(build_dir: Path, tmp_path: Path, driver: Path, private: Path) -> Look:
+    """The answers to lookups: words, of which {driver}, {private} and {tmp} are paths."""
+
+    def run(lookups: str, *preload: Path) -> Sequence[str]:
+        words = lookups.format(driver=driver, private=private, tmp=tmp_path).split()
         done = subprocess.run(
-            [build_dir / "bin" / "vgpu-dlsym-test", *lookups],
+            [build_dir / "bin" / "vgpu-dlsym-test", *words],
             env={
                 **os.environ,
                 **sanitizers.environment(),

@@ -27,28 +27,27 @@ _STATUS_UNTOUCHED: Final = -7
 
 def exports(library: Path) -> Mapping[int, str]:
     """Offset -> one exported name."""
-    listed = subprocess.run(
-        ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
-    )
-    return {int(line.split()[0], 16): line.split()[2] for line in listed.stdout.splitlines()}
+    command = ["nm", "-D", "--defined-only", str(library)]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {int(offset, 16): name for offset, _, name in map(str.split, listed.splitlines())}
 
 
-def _loaded(name: str) -> tuple[int, int, Path] | None:
+def _loaded(name: str) -> tuple[int, int, str] | None:
     maps = Path("/proc/self/maps").read_text().splitlines()
     spans = [line.split() for line in maps if line.endswith(f"/{name}")]
     if not spans:
         return None
-    start = int(spans[0][0].split("-")[0], 16)
-    return start, int(spans[-1][0].split("-")[1], 16), Path(spans[0][-1])
+    return int(spans[0][0].split("-")[0], 16), int(spans[-1][0].split("-")[1], 16), spans[0][-1]
 
 
 def answers(bases: list[str]) -> Iterator[str]:
     cuda = ctypes.CDLL("libcuda.so.1")
     driver, ours = _loaded("libcuda.so.1"), _loaded("libvgpu.so")
     assert driver
-    wrappers = exports(ours[2]) if ours else {}
+    wrappers = exports(Path(ours[2])) if ours else {}
 
-    def describe(pointer: int | None) -> str:
+    def describe(found: ctypes.c_void_p) -> str:
+        pointer = found.value
         if not pointer:
             return "null"
         if ours and ours[0] <= pointer < ours[1]:
@@ -59,17 +58,16 @@ def answers(bases: list[str]) -> Iterator[str]:
     v2 = getattr(cuda, "cuGetProcAddress_v2", None)
     for base, version, flag in product(bases, VERSIONS, FLAGS):
         found = ctypes.c_void_p()
-        name = base.encode()
-        code = cuda.cuGetProcAddress(name, ctypes.byref(found), version, ctypes.c_uint64(flag))
-        yield f"v1 {base} {version} {flag} {code} - {describe(found.value)}"
+        asked = base.encode(), ctypes.byref(found), version, ctypes.c_uint64(flag)
+        code = cuda.cuGetProcAddress(*asked)
+        yield f"v1 {base} {version} {flag} {code} - {describe(found)}"
         if v2 is None:
             continue
         for status in (ctypes.c_int(_STATUS_UNTOUCHED), None):
-            found = ctypes.c_void_p()
-            where = ctypes.byref(status) if status else None
-            code = v2(name, ctypes.byref(found), version, ctypes.c_uint64(flag), where)
+            found.value = None
+            code = v2(*asked, ctypes.byref(status) if status else None)
             said = status.value if status else "-"
-            yield f"v2 {base} {version} {flag} {code} {said} {describe(found.value)}"
+            yield f"v2 {base} {version} {flag} {code} {said} {describe(found)}"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,19 +19,17 @@ from tests.shim.conftest import GIB, Grants, Host
 pytestmark = pytest.mark.sim
 
 
-def _without_grant(directory: Path) -> None:
-    (directory / names.FILE_GRANT).unlink()
-
-
-def _torn(directory: Path) -> None:
+@pytest.fixture
+def torn(grants: Grants) -> Path:
+    """A grant that cannot be read."""
+    directory = grants.make(GIB)
     grant = directory / names.FILE_GRANT
     grant.chmod(0o600)
     grant.write_bytes(b"x" * grant.stat().st_size)
+    return directory
 
 
-def test_without_a_usable_grant_nvml_shows_no_memory(host: Host, grants: Grants) -> None:
-    directory = grants.make(GIB)
-    _torn(directory)
+def test_without_a_usable_grant_nvml_shows_no_memory(host: Host, torn: Path) -> None:
     done = host.python(
         f"""{NVML}
 for version in (None, pynvml.nvmlMemory_v2):
@@ -42,17 +39,14 @@ for version in (None, pynvml.nvmlMemory_v2):
         print("no permission")
 print(pynvml.nvmlDeviceGetName(gpu(0)))
 """,
-        directory,
+        torn,
     )
     assert done.stdout == "no permission\nno permission\nNVIDIA SimGPU\n"
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("gpuslice: no GPU for this process: ")
+    assert re.fullmatch("gpuslice: no GPU for this process: .*\n", done.stderr)
 
 
-def test_the_error_line_neither_ends_nor_blocks_the_program(host: Host, grants: Grants) -> None:
+def test_the_error_line_neither_ends_nor_blocks_the_program(host: Host, torn: Path) -> None:
     """stderr closed, without a reader (SIGPIPE), and full."""
-    directory = grants.make(GIB)
-    _torn(directory)
     done = host.python(
         """
 import ctypes, os, fcntl
@@ -74,27 +68,25 @@ def full():
 init(lambda: os.close(2)); init(no_reader); init(full)
 print("alive")
 """,
-        directory,
+        torn,
     )
     assert (done.stdout, done.stderr) == ("alive\n", "")
 
 
-def _corrupt(directory: Path) -> None:
-    path = directory / names.FILE_REGION
-    path.write_bytes(b"x" * path.stat().st_size)
-
-
-_MOUNT_READ_ONLY = 'mount --bind -o ro "{region}" "{region}"'
+# $1: the grant's directory, $2: another one.
 _FILL_THE_DISK = """
-mount -t tmpfs -o size=256k none "{other}" && head -c 128 "{region}" > "{other}/region" &&
-truncate -s $(stat -c %s "{region}") "{other}/region" &&
-(dd if=/dev/zero of="{other}/full" 2>/dev/null || true) && mount --bind "{other}/region" "{region}"
+mount -t tmpfs -o size=256k none "$2" && head -c 128 "$1/region" > "$2/region" &&
+truncate -s $(stat -c %s "$1/region") "$2/region" &&
+(dd if=/dev/zero of="$2/full" 2>/dev/null || true) && mount --bind "$2/region" "$1/region"
 """
-_UNUSABLE: dict[str, tuple[Callable[[Path], object] | str, str]] = {
-    "no grant": (_without_grant, "cannot be read"),
-    "corrupt": (_corrupt, "damaged"),
-    "read-only": (_MOUNT_READ_ONLY, "cannot be written"),
-    "full disk": (_FILL_THE_DISK, "No space left on device"),
+_UNUSABLE = {
+    "no grant": ('rm "$1/grant"', "cannot be read"),
+    "corrupt": (
+        'yes | head -c $(stat -c %s "$1/region") > "$2/yes" && cp "$2/yes" "$1/region"',
+        "damaged",
+    ),
+    "read-only": ('mount --bind -o ro "$1/region" "$1/region"', "cannot be written"),
+    "full disk": (_FILL_THE_DISK.strip(), "No space left on device"),
 }
 _TRY = """
 import ctypes
@@ -107,19 +99,17 @@ print("alive")
 
 @pytest.mark.parametrize(("damage", "reason"), _UNUSABLE.values(), ids=_UNUSABLE)
 def test_row_25_a_region_that_cannot_be_used_is_no_gpu_and_the_program_runs(
-    host: Host, grants: Grants, tmp_path: Path, damage: Callable[[Path], object] | str, reason: str
+    host: Host, grants: Grants, tmp_path: Path, damage: str, reason: str
 ) -> None:
+    mounts = "mount" in damage
+    if mounts and (os.geteuid() != 0 or shutil.which("unshare") is None):
+        pytest.skip("needs root, to mount")
     directory, other = grants.make(GIB), tmp_path / "other"
     other.mkdir()
-    command = ["env", f"LD_PRELOAD={sanitizers.preload(host.library)}", sys.executable, "-c", _TRY]
-    if not isinstance(damage, str):
-        damage(directory)
-    elif os.geteuid() != 0 or shutil.which("unshare") is None:
-        pytest.skip("needs root, to mount")
-    else:
-        script = damage.format(region=directory / names.FILE_REGION, other=other).strip()
-        command = ["unshare", "--mount", "sh", "-c", f'{script} && exec "$@"', "sh", *command]
-    done = host.run(command, directory, preload=False)
+    script = ["sh", "-c", f'{damage} && shift 2 && exec "$@"', "sh", str(directory), str(other)]
+    program = ["env", f"LD_PRELOAD={sanitizers.preload(host.library)}", sys.executable, "-c", _TRY]
+    unshare = ["unshare", "--mount"] if mounts else []
+    done = host.run([*unshare, *script, *program], directory, preload=False)
     assert done.stdout == "[800, 800, 3]\nalive\n"
     assert re.fullmatch(r"gpuslice: no GPU for this process: [^;\n]+; [^;\n]+\n", done.stderr)
     assert reason in done.stderr and str(directory) in done.stderr
@@ -132,11 +122,7 @@ def test_row_25_a_region_truncated_while_in_use_ends_its_process_before_it_gets_
     allocation; no process gets a byte beyond the limit, and one that starts later gets no GPU.
     """
     directory = grants.make(GIB)
-    done = host.run(
-        [
-            sys.executable,
-            "-c",
-            f"""
+    program = f"""
 import ctypes, os
 library = ctypes.CDLL("libcuda.so.1")
 context, pointer, size = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_size_t(1 << 21)
@@ -147,10 +133,7 @@ print(library.cuMemAlloc_v2(ctypes.byref(pointer), size), flush=True)
 os.truncate("{directory / names.FILE_REGION}", 0)
 library.cuMemAlloc_v2(ctypes.byref(pointer), size)
 print("got more", flush=True)
-""",
-        ],
-        directory,
-        status=-signal.SIGBUS,
-    )
+"""
+    done = host.run([sys.executable, "-c", program], directory, status=-signal.SIGBUS)
     assert done.stdout == "0\n"
     assert host.python(_TRY, directory).stdout == "[800, 800, 3]\nalive\n"

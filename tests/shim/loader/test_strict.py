@@ -10,135 +10,99 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuslice.contract import forwarder, grant_file
 from shim import region
-from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.conftest import GIB, MIB, Grants, Host, used
 from tests.shim.drivers import DRIVERS, SOURCES, build, build_driver
+from tests.shim.loader.conftest import LIMITED
+from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
 
-_LIMITED = "0 2 0 1024"
 _UNLIMITED = "0 0 0 4096"
-_WAYS = ("name", "default", "path", "deep", "apart", "linked")
+_PROGRAM = SOURCES / "strict_program.c"
+
+Command = Sequence[str | Path]
 
 
-@dataclass(frozen=True)
-class Strict:
-    """A host whose library path has forwarders in place of the driver's files."""
-
-    host: Host
-    directory: Path
-    programs: Path
-
-    def program(self, way: str) -> Path:
-        """Linked with the driver only for that way; else the driver is in no scope yet."""
-        return self.programs / ("linked" if way == "linked" else "program")
-
-    @property
-    def libcuda(self) -> Path:
-        return self.directory / "libcuda.so.1"
-
-    def environment(self, grant: Path | None, *, preload: bool = False) -> Mapping[str, str]:
-        return {
-            **self.host.environment(grant, preload=preload),
-            "LD_LIBRARY_PATH": str(self.directory),
-        }
-
-    def run(self, *way: str | Path, grant: Path | None = None, preload: bool = False) -> str:
-        done = self.host.run(
-            [self.program(str(way[0])), *way],
-            grant,
-            preload=preload,
-            variables={"LD_LIBRARY_PATH": str(self.directory)},
-        )
-        assert done.stderr == ""
-        return done.stdout
-
-
-def place(directory: Path, build_dir: Path, library: Path, drivers: Path) -> None:
-    """Forwarders of both driver libraries in `directory`."""
+def _forwarded(host: Host, build_dir: Path, directory: Path) -> Host:
+    """The host with forwarders, in the directory, in place of both driver libraries."""
     template = (build_dir / "lib" / forwarder.TEMPLATE).read_bytes()
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir()
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
-        driver = str(drivers / soname)
-        (directory / soname).write_bytes(forwarder.fill(template, soname, str(library), driver))
+        filled = forwarder.fill(template, soname, str(host.library), str(host.driver_dir / soname))
+        (directory / soname).write_bytes(filled)
+    return replace(host, driver_dir=directory)
 
 
 @pytest.fixture
-def strict(host: Host, build_dir: Path, library: Path, tmp_path: Path) -> Strict:
-    directory = tmp_path / "drivers"
-    place(directory, build_dir, library, host.driver_dir)
-    source = SOURCES / "strict_program.c"
+def strict(host: Host, build_dir: Path, tmp_path: Path) -> Host:
+    return _forwarded(host, build_dir, tmp_path / "drivers")
+
+
+@pytest.fixture(params=["name", "default", "path", "deep", "apart", "linked"])
+def command(request: pytest.FixtureRequest, host: Host, strict: Host, tmp_path: Path) -> Command:
+    """Linked with the driver only for that way; else the driver is in no scope yet."""
     linked = ["-DLINKED", f"-L{host.driver_dir}", "-l:libcuda.so.1"]
-    build(tmp_path / "program", source)
-    build(tmp_path / "linked", source, *linked)
-    return Strict(host, directory, tmp_path)
+    flags = linked if request.param == "linked" else []
+    program = build(tmp_path / "program", _PROGRAM, *flags)
+    return [program, request.param, strict.driver_dir / "libcuda.so.1"]
 
 
-@pytest.mark.parametrize("way", _WAYS)
+def _said(host: Host, command: Command, grant: Path | None) -> tuple[str, str]:
+    done = host.run(command, grant, preload=False)
+    return done.stdout, done.stderr
+
+
 def test_a_program_meets_its_limit_without_a_preload(
-    way: str, strict: Strict, grants: Grants
+    command: Command, strict: Host, grants: Grants
 ) -> None:
-    assert strict.run(way, strict.libcuda, grant=grants.make(GIB, GIB)) == _LIMITED
-    assert strict.run(way, strict.libcuda) == _UNLIMITED  # no grant: as without the library
+    assert _said(strict, command, grants.make(GIB, GIB)) == (LIMITED, "")
+    assert _said(strict, command, None) == (_UNLIMITED, "")  # as without the library
 
 
-@pytest.mark.parametrize("way", _WAYS)
-def test_preload_and_forwarder_are_one(way: str, strict: Strict, grants: Grants) -> None:
+def test_preload_and_forwarder_are_one(
+    command: Command, host: Host, strict: Host, grants: Grants
+) -> None:
     """One instance of the library, one charge."""
     grant = grants.make(GIB, GIB)
-    assert strict.run(way, strict.libcuda, grant=grant, preload=True) == _LIMITED
-    used = {}
-    for name, environment in (
-        ("preload", strict.host.environment(grant)),
-        ("both", strict.environment(grant, preload=True)),
-        ("forwarder", strict.environment(grant)),
-    ):
+    charges = set()
+    for each, preload in ((host, True), (strict, True), (strict, False)):
+        driver = "libcuda.so.1" if each is host else command[2]
         with subprocess.Popen(
-            [
-                strict.program(way),
-                way,
-                strict.libcuda if name != "preload" else "libcuda.so.1",
-                "hold",
-            ],
-            env=environment,
+            [*command[:2], driver, "hold"],
+            env=each.environment(grant, preload=preload),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
         ) as running:
             assert running.stdout
-            assert running.stdout.readline() == _LIMITED + "\n"
-            used[name] = region.status(grant)[0].use.used_bytes
+            assert running.stdout.readline() == LIMITED + "\n"
+            charges.add(used(grant))
             running.communicate("\n")
-    assert used["preload"] == used["both"] == used["forwarder"] >= 128 * MIB
-    assert region.status(grant)[0].use.used_bytes in {0, used["both"]}
+    assert len(charges) == 1 and min(charges) >= 128 * MIB
+    assert used(grant) in {0, *charges}
 
 
 @pytest.mark.parametrize("strict_mode", [True, False], ids=["strict", "plain"])
-def test_shim_run_strict(strict: Strict, strict_mode: bool, tmp_path: Path) -> None:
+def test_shim_run_strict(host: Host, strict_mode: bool, tmp_path: Path) -> None:
     """A library that needs the driver, in a namespace of its own: the preload does not apply."""
-    driver = [f"-L{strict.host.driver_dir}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
+    driver = [f"-L{host.driver_dir}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
     plugin = build(tmp_path / "plugin.so", "", *driver)
-    option = ["--strict"] if strict_mode else []
-    free = ["--context-bytes", "0", "--code-bytes", "0"]
-    command = [sys.executable, "-m", "shim", "run", "--memory", "1GiB", *free, *option, "--"]
+    program = build(tmp_path / "program", _PROGRAM)
+    free = ["--context-bytes", "0", "--code-bytes", "0", *(["--strict"] if strict_mode else [])]
+    shim = [sys.executable, "-m", "shim", "run", "--memory", "1GiB", *free, "--", program]
     for way, meets in ((["name"], True), (["apart", plugin], strict_mode)):
-        done = subprocess.run(
-            [*command, strict.program("name"), *way],
-            cwd=SOURCES.parent.parent.parent,
-            env=strict.host.environment(preload=False),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        expected = (_LIMITED if meets else _UNLIMITED, "", 0)
-        assert (done.stdout, done.stderr, done.returncode) == expected
+        # The module is found from the repository's root.
+        in_root = ["env", "-C", ROOT, *shim, *way]
+        assert _said(host, in_root, None) == (LIMITED if meets else _UNLIMITED, "")
 
 
 def test_a_musl_program_meets_its_limit(build_dir: Path, library: Path, tmp_path: Path) -> None:
@@ -146,32 +110,21 @@ def test_a_musl_program_meets_its_limit(build_dir: Path, library: Path, tmp_path
     if shutil.which("musl-gcc") is None:
         missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
         missing("musl-gcc is not installed (make setup installs musl-tools)")
-    real = tmp_path / "real"
+    real, grant = tmp_path / "real", tmp_path / "grant"
     real.mkdir()
+    grant.mkdir()
     driver = build_driver(real, DRIVERS / "musl_driver.c", compiler="musl-gcc")
     shutil.copy(driver, real / "libnvidia-ml.so.1")
-    place(tmp_path / "drivers", build_dir, library, real)
-    source, flags = SOURCES / "strict_program.c", ["-DLINKED", f"-L{real}", "-l:libcuda.so.1"]
-    program = build(tmp_path / "program", source, compiler="musl-gcc")
-    linked = build(tmp_path / "linked", source, *flags, compiler="musl-gcc")
-    grant = tmp_path / "grant"
-    grant.mkdir()
+    over = _forwarded(Host(library, real), build_dir, tmp_path / "drivers")
+    flags = ["-DLINKED", f"-L{real}", "-l:libcuda.so.1"]
+    program = build(tmp_path / "program", _PROGRAM, compiler="musl-gcc")
+    linked = build(tmp_path / "linked", _PROGRAM, *flags, compiler="musl-gcc")
     region.create(grant, [grant_file.Gpu(f"GPU-{'aa' * 16}", GIB, 100, 0)])
-    ways: list[list[str | Path]] = [
+    ways: Sequence[Command] = (
         [program, "name"],
-        [program, "path", tmp_path / "drivers" / "libcuda.so.1"],
+        [program, "path", over.driver_dir / "libcuda.so.1"],
         [linked, "linked"],
-    ]
+    )
     for way in ways:
-        for environment, expected in (
-            ({"GPUSLICE_DIR": str(grant)}, _LIMITED),
-            ({}, _UNLIMITED),
-        ):
-            done = subprocess.run(
-                way,
-                env={"LD_LIBRARY_PATH": str(tmp_path / "drivers"), **environment},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert (done.stdout, done.stderr, done.returncode) == (expected, "", 0)
+        assert _said(over, way, grant) == (LIMITED, "")
+        assert _said(over, way, None) == (_UNLIMITED, "")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from gpuslice.contract import names
 from shim import region
 from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, MIB, Grants, Host
+from tests.shim.drivers import build
 
 pytestmark = pytest.mark.sim
 
@@ -32,23 +32,14 @@ SAY(nvmlInit_v2) SAY(nvmlInitWithFlags) SAY(nvmlDeviceGetHandleByIndex_v2) SAY(n
 SAY(nvmlDeviceGetMemoryInfo) SAY(nvmlDeviceGetMemoryInfo_v2) SAY(nvmlDeviceGetIndex)
 SAY(nvmlDeviceGetComputeRunningProcesses_v3) SAY(nvmlShutdown)
 """
-
-
-def _drivers(host: Host, directory: Path, step: str | None) -> Host:
-    """The same host with another NVML; `step` None: with none at all."""
-    directory.mkdir()
-    shutil.copy(host.driver_dir / "libcuda.so.1", directory)
-    if step is not None:
-        source = directory / "stub.c"
-        source.write_text(_NVML_STUB.replace("STEP", step))
-        stub = directory / "libnvidia-ml.so.1"
-        subprocess.run(
-            ["gcc", "-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", "-o", stub, source],
-            check=True,
-        )
-    return Host(host.library, directory, host.sim_dir)
-
-
+_USE_NVML = """
+import ctypes
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+memory = (ctypes.c_uint64 * 8)()
+print(nvml.nvmlInit_v2(), nvml.nvmlDeviceGetMemoryInfo(None, memory),
+      nvml.nvmlDeviceGetComputeRunningProcesses_v3(None, ctypes.byref(ctypes.c_uint()), None))
+assert not hasattr(nvml, "nvmlDeviceGetBAR1MemoryInfo"), "what NVML lacks, we do not add"
+"""
 _STEPS = {"absent": None, "failing": "(void)0", "slow": "usleep(1000000)"}
 
 
@@ -57,25 +48,23 @@ _STEPS = {"absent": None, "failing": "(void)0", "slow": "usleep(1000000)"}
 def test_row_44_limits_need_no_nvml(
     host: Host, grants: Grants, tmp_path: Path, step: str | None, by: str
 ) -> None:
-    other = _drivers(host, tmp_path / "drivers", step)
-    load = "import ctypes\n"
+    """step: what each function of NVML does first; None: there is none."""
+    drivers = tmp_path / "drivers"
+    drivers.mkdir()
+    shutil.copy(host.driver_dir / "libcuda.so.1", drivers)
     if step is not None:
-        load += """
-nvml = ctypes.CDLL("libnvidia-ml.so.1")
-memory = (ctypes.c_uint64 * 8)()
-print(nvml.nvmlInit_v2(), nvml.nvmlDeviceGetMemoryInfo(None, memory),
-      nvml.nvmlDeviceGetComputeRunningProcesses_v3(None, ctypes.byref(ctypes.c_uint()), None))
-assert not hasattr(nvml, "nvmlDeviceGetBAR1MemoryInfo"), "what NVML lacks, we do not add"
-"""
-    variables = {
-        "grant": {},
-        "environment": {
-            names.ENV_MEMORY_LIMIT: "1g",
-            names.ENV_SHARED_CACHE: str(tmp_path / "cache"),
-        },
-    }
-    grant = grants.make(GIB) if by == "grant" else None
-    done = other.python(load + _TO_THE_LIMIT, grant, variables=variables[by])
+        soname = "libnvidia-ml.so.1"
+        stub = build(
+            tmp_path / "stub.so", _NVML_STUB.replace("STEP", step), f"-Wl,-soname,{soname}"
+        )
+        stub.rename(drivers / soname)
+    cache = str(tmp_path / "cache")
+    variables = {names.ENV_MEMORY_LIMIT: "1g", names.ENV_SHARED_CACHE: cache}
+    done = replace(host, driver_dir=drivers).python(
+        ("" if step is None else _USE_NVML) + _TO_THE_LIMIT,
+        grants.make(GIB) if by == "grant" else None,
+        variables=variables if by == "environment" else {},
+    )
     answers = "" if step is None else "999 999 999\n"
     assert (done.stdout, done.stderr) == (f"{answers}limited\n", ""), done
 
@@ -83,7 +72,7 @@ assert not hasattr(nvml, "nvmlDeviceGetBAR1MemoryInfo"), "what NVML lacks, we do
 # A container's root without a runtime: the machine's directories, its own /etc and /dev.
 _CONTAINER = """
 set -e
-root=$1 grant=$2 library=$3 driver=$4 gpus=$5; shift 5
+root=$1 grant=$2 driver=$3 gpus=$4; shift 4
 mount -t tmpfs none "$root"
 for entry in /*; do
 	case $entry in /etc | /dev | /proc) continue ;; esac
@@ -102,28 +91,6 @@ mount --bind "$grant" "$root/.gpuslice"
 echo /.gpuslice/libvgpu.so > "$root/etc/ld.so.preload"
 exec chroot "$root" "$@"
 """
-
-
-def _in_container(host: Host, grant: Path, root: Path, *command: str) -> str:
-    root.mkdir(exist_ok=True)
-    library = grant / "libvgpu.so"
-    if not library.exists():
-        shutil.copy(host.library, library)
-    assert host.sim_dir is not None
-    script = root.parent / "container.sh"
-    script.write_text(_CONTAINER)
-    unshare = ["unshare", "--mount", "--user", "--map-root-user"]
-    paths = [root, grant, library, host.driver_dir, host.sim_dir / "gpus"]
-    done = subprocess.run(
-        [*unshare, "sh", script, *map(str, paths), *command],
-        env={"PATH": os.environ["PATH"], names.ENV_MEMORY_LIMIT: "64g", names.ENV_DIR: "/nowhere"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done
-    return done.stdout
-
 
 _BARE = """
 import ctypes, os
@@ -152,6 +119,16 @@ def test_row_46_any_environment_has_the_limit(
     host: Host, grants: Grants, tmp_path: Path, command: list[str]
 ) -> None:
     """The preload file and /.gpuslice suffice; the environment has no effect."""
-    grant = grants.make(512 * MIB)
-    assert _in_container(host, grant, tmp_path / "root", *command) == f"{512 * MIB} 2\n"
+    grant, root, script = grants.make(512 * MIB), tmp_path / "root", tmp_path / "container.sh"
+    root.mkdir()
+    script.write_text(_CONTAINER)
+    shutil.copy(host.library, grant / "libvgpu.so")
+    assert host.sim_dir is not None
+    paths = [script, root, grant, host.driver_dir, host.sim_dir / "gpus"]
+    done = host.run(
+        ["unshare", "--mount", "--user", "--map-root-user", "sh", *paths, *command],
+        preload=False,
+        variables={names.ENV_MEMORY_LIMIT: "64g", names.ENV_DIR: "/nowhere"},
+    )
+    assert done.stdout == f"{512 * MIB} 2\n"
     assert region.status(grant)[0].use.refused_count == 1

@@ -17,32 +17,36 @@ import pytest
 
 from tests.shim.conftest import GIB, Grants, Host
 from tests.shim.drivers import SOURCES, build, build_driver
+from tests.shim.loader.conftest import LIMITED
 from tests.shim.loader.every_symbol import exports
 from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
 
 _LISTS = ROOT / "simgpu/src/abi"
-GENERATIONS = (11040, 13000, 14000)
+_NEWEST = 13000
+"""The generation of the simulated driver of other tests."""
 
 
-def _driver_dir(build_dir: Path, generation: int) -> Path:
-    name = "simgpu" if generation == 13000 else f"simgpu-{generation}"
-    return build_dir / "lib" / name
+def _over(generation: int, build_dir: Path, library: Path) -> Host:
+    suffix = "" if generation == _NEWEST else f"-{generation}"
+    return Host(library, build_dir / "lib" / f"simgpu{suffix}")
 
 
-def _bases(directory: Path) -> Path:
-    rows = "".join((_LISTS / name).read_text() for name in ("cuda.def", "cuda_unsupported.def"))
-    found = {base for _, base in re.findall(r"^[A-Z_]+\((\w+), (\w+), \d", rows, re.MULTILINE)}
-    path = directory / "bases"
-    path.write_text("\n".join(sorted({*found, "cuUnseenName", "cuNoSuchName", "cuMemAlloc_v2"})))
-    return path
+@pytest.fixture(params=[11040, 13000, 14000])
+def over(request: pytest.FixtureRequest, build_dir: Path, library: Path) -> Host:
+    """A host with each generation's driver."""
+    return _over(request.param, build_dir, library)
+
+
+def _names(library: Path) -> set[str]:
+    return set(exports(library).values())
 
 
 def _ask(host: Host, bases: Path, *, preload: bool, inner: bool) -> list[list[str]]:
-    variables = {"SIMGPU_INNER_ENTRIES": "1"} if inner else {}
+    variables = {"PYTHONPATH": str(ROOT), **({"SIMGPU_INNER_ENTRIES": "1"} if inner else {})}
     command: list[str | Path] = [sys.executable, "-m", "tests.shim.loader.every_symbol", bases]
-    done = host.run(command, preload=preload, variables={"PYTHONPATH": str(ROOT), **variables})
+    done = host.run(command, preload=preload, variables=variables)
     assert done.stderr == ""
     return [line.split() for line in done.stdout.splitlines()]
 
@@ -50,15 +54,16 @@ def _ask(host: Host, bases: Path, *, preload: bool, inner: bool) -> list[list[st
 @pytest.mark.shipped
 @pytest.mark.parametrize(
     ("generation", "inner"),
-    [*((generation, False) for generation in GENERATIONS), *((g, True) for g in GENERATIONS[::2])],
+    [(11040, False), (13000, False), (14000, False), (11040, True), (14000, True)],
 )
 def test_row_31_get_proc_address_of_every_name(
     generation: int, inner: bool, build_dir: Path, library: Path, tmp_path: Path
 ) -> None:
-    driver = _driver_dir(build_dir, generation)
-    host, bases = Host(library, driver), _bases(tmp_path)
-    symbols = exports(driver / "libcuda.so.1")
-    hooks = set(exports(library).values())
+    host, bases = _over(generation, build_dir, library), tmp_path / "bases"
+    rows = "".join((_LISTS / name).read_text() for name in ("cuda.def", "cuda_unsupported.def"))
+    found = {base for _, base in re.findall(r"^[A-Z_]+\((\w+), (\w+), \d", rows, re.MULTILINE)}
+    bases.write_text("\n".join(sorted({*found, "cuUnseenName", "cuNoSuchName", "cuMemAlloc_v2"})))
+    symbols, hooks = exports(host.driver_dir / "libcuda.so.1"), _names(library)
     plain = _ask(host, bases, preload=False, inner=False)
     bare = _ask(host, bases, preload=False, inner=True) if inner else plain
     ours = _ask(host, bases, preload=True, inner=inner)
@@ -70,26 +75,19 @@ def test_row_31_get_proc_address_of_every_name(
         expected = symbol if symbol in hooks else before[-1]
         assert after[-1] == expected, (symbol, before, after)
         wrapped |= {symbol} & hooks
-    cuda_hooks = {name for name in hooks if name.startswith("cu")} & set(symbols.values())
-    assert wrapped == cuda_hooks
+    assert wrapped == {name for name in hooks if name.startswith("cu")} & set(symbols.values())
 
 
 @pytest.mark.shipped
-@pytest.mark.parametrize("generation", GENERATIONS)
-def test_row_33_drivers_of_every_generation(
-    generation: int, build_dir: Path, library: Path
-) -> None:
+def test_row_33_drivers_of_every_generation(over: Host) -> None:
     """A function that the driver lacks is missing, even if the library wraps it."""
-    driver = _driver_dir(build_dir, generation)
-    had = set(exports(driver / "libcuda.so.1").values())
-    hooks = {name for name in exports(library).values() if name.startswith("cu")}
+    had = _names(over.driver_dir / "libcuda.so.1")
+    hooks = {name for name in _names(over.library) if name.startswith("cu")}
     names = sorted({*hooks, *had, "cuNoSuchName"})
     program = f"""
 import ctypes
 names = {names!r}
 cuda = ctypes.CDLL("libcuda.so.1")
-version = ctypes.c_int()
-print(cuda.cuDriverGetVersion(ctypes.byref(version)), version.value)
 print([name for name in names if not hasattr(cuda, name)])
 maps = [line.split() for line in open("/proc/self/maps") if line.endswith("/libvgpu.so\\n")]
 inside = lambda pointer: any(int(m[0].split("-")[0], 16) <= pointer < int(m[0].split("-")[1], 16)
@@ -97,21 +95,18 @@ inside = lambda pointer: any(int(m[0].split("-")[0], 16) <= pointer < int(m[0].s
 print([name for name in names if hasattr(cuda, name)
        and inside(ctypes.cast(getattr(cuda, name), ctypes.c_void_p).value)])
 """
-    version, lacking, wrapped = Host(library, driver).python(program).stdout.splitlines()
-    assert version == f"0 {generation}"
+    lacking, wrapped = over.python(program).stdout.splitlines()
     assert eval(lacking) == sorted({*names} - had)
     assert eval(wrapped) == sorted(hooks & had)
 
 
 @pytest.mark.shipped
-@pytest.mark.parametrize("generation", GENERATIONS)
 def test_row_33_the_limit_holds_over_every_generation(
-    generation: int, build_dir: Path, host: Host, grants: Grants, tmp_path: Path
+    over: Host, host: Host, grants: Grants, tmp_path: Path
 ) -> None:
     program = build(tmp_path / "program", SOURCES / "strict_program.c")
-    over = replace(host, driver_dir=_driver_dir(build_dir, generation))
-    done = over.run([program, "name"], grants.make(GIB, GIB))
-    assert (done.stdout, done.stderr) == ("0 2 0 1024", "")
+    done = replace(over, sim_dir=host.sim_dir).run([program, "name"], grants.make(GIB, GIB))
+    assert (done.stdout, done.stderr) == (LIMITED, "")
 
 
 def test_row_33_a_wrapper_of_what_the_driver_lacks_returns_not_found(
@@ -122,10 +117,8 @@ def test_row_33_a_wrapper_of_what_the_driver_lacks_returns_not_found(
         "#include <stdio.h>\nint cuMemAllocAsync(void *, unsigned long, void *);\n"
         'int main(void) { printf("%d", cuMemAllocAsync(0, 1, 0)); return 0; }\n'
     )
-    lacking = tmp_path / "lib"
-    lacking.mkdir()
-    build_driver(lacking, "int cuInit(unsigned flags) { return flags != 0; }\n")
-    newer = _driver_dir(build_dir, 13000)
+    lacking = build_driver(tmp_path, "int cuInit(unsigned flags) { return flags != 0; }\n")
+    newer = _over(_NEWEST, build_dir, library).driver_dir
     program = build(tmp_path / "linked", source, f"-L{newer}", "-l:libcuda.so.1")
-    done = Host(library, lacking).run([program])
+    done = Host(library, lacking.parent).run([program])
     assert (done.stdout, done.stderr) == ("500", "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,18 +15,19 @@ from tests.shim.conftest import Host
 MEMORY, CORE, CACHE = names.ENV_MEMORY_LIMIT, names.ENV_CORE_LIMIT, names.ENV_SHARED_CACHE
 LISTED = names.ENV_VISIBLE_DEVICES
 
-# cuInit's result, then each GPU's figures, by CUDA and, in NVML's order, by NVML.
-LOOK = """
+DRIVER = """
 import ctypes
 driver, size = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
-def totals():
-    count = ctypes.c_int()
-    assert driver.cuDeviceGetCount(ctypes.byref(count)) == 0
-    for ordinal in range(count.value):
-        assert driver.cuDeviceTotalMem_v2(ctypes.byref(size), ordinal) == 0
-        yield size.value
-print(driver.cuInit(0))
-print(*totals())
+"""
+INIT = DRIVER + "print(driver.cuInit(0))\n"
+# cuInit's result, then each GPU's figures, by CUDA and, in NVML's order, by NVML.
+LOOK = f"""{INIT}
+def total(ordinal):
+    assert driver.cuDeviceTotalMem_v2(ctypes.byref(size), ordinal) == 0
+    return size.value
+count = ctypes.c_int()
+assert driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+print(*map(total, range(count.value)))
 """
 LOOK_NVML = f"""{NVML}
 print(*(pynvml.nvmlDeviceGetMemoryInfo(gpu(i)).total for i in range(pynvml.nvmlDeviceGetCount())))
@@ -46,8 +46,7 @@ class Container:
         return {**self.host.environment(self.grant), **mine, **variables}
 
     def run(self, program: str, variables: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-        environment = self.environment(variables)
-        return self.host.run([sys.executable, "-c", program], self.grant, variables=environment)
+        return self.host.python(program, self.grant, variables=self.environment(variables))
 
     def totals(self, variables: Mapping[str, str], program: str = LOOK) -> list[int]:
         done = self.run(program, variables)
@@ -58,13 +57,13 @@ class Container:
 
     def refusal(self, variables: Mapping[str, str]) -> str:
         """The one line that it prints if cuInit is refused and the program continues."""
-        done = self.run(LOOK.split("print(*")[0] + 'print("alive")', variables)
-        assert done.stdout == f"{800}\nalive\n", done
+        done = self.run(INIT + 'print("alive")', variables)
+        assert done.stdout == "800\nalive\n", done
         assert done.stderr.count("\n") == 1
         return done.stderr
 
 
 @pytest.fixture
 def container(host: Host, tmp_path: Path) -> Container:
-    """Without a grant."""
+    """A region without a grant."""
     return Container(host, tmp_path)

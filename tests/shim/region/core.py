@@ -6,24 +6,21 @@ Uses the two files through contract alone, so that only the bytes connect C and 
 from __future__ import annotations
 
 import os
-import select
 import signal
 import struct
 import subprocess
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from gpuslice.contract import grant_file, names, region_file
 from gpuslice.contract.layout import whole
+from tests.talking import Talk
 
 GRANT_ID: Final = 0x1122334455667788
 LIMIT_BYTES: Final = 1 << 30
-ANSWER_DEADLINE_S: Final = 60.0
-"""Far longer than any command, unless the process is stuck."""
 
 
 def uuid(gpu: int) -> str:
@@ -32,12 +29,13 @@ def uuid(gpu: int) -> str:
 
 @dataclass(frozen=True)
 class Slot:
+    """bytes: charged on the first GPU."""
+
     number: int
     state: int
     pid: int
     start_ticks: int
-    generation: int
-    bytes: tuple[int, ...]
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,12 @@ class Box:
     directory: Path
     program: Path
     gpu_count: int = 1
+
+    def of_gpus(self, gpu_count: int) -> Box:
+        """The same directory with new files for that many GPUs."""
+        box = replace(self, gpu_count=gpu_count)
+        box.write()
+        return box
 
     @property
     def grant(self) -> Path:
@@ -64,8 +68,8 @@ class Box:
         gpus = [grant_file.Gpu(uuid(gpu), limit_bytes, 50, gpu) for gpu in range(self.gpu_count)]
         return grant_file.Grant(grant_id, gpus)
 
-    def write(self, limit_bytes: int = LIMIT_BYTES) -> None:
-        self.grant.write_bytes(grant_file.fresh(self.grant_of(limit_bytes)))
+    def write(self) -> None:
+        self.grant.write_bytes(grant_file.fresh(self.grant_of(LIMIT_BYTES)))
         self.region.write_bytes(region_file.fresh(self.gpu_count, GRANT_ID))
 
     def set_limit(self, limit_bytes: int, writes: int = 2, grant_id: int = GRANT_ID) -> None:
@@ -78,12 +82,11 @@ class Box:
         offset = copy * grant_file.COPY_STRIDE + grant_file.HEAD.size + 40
         patch(self.grant, offset, b"torn")
 
-    def use(self, gpu: int = 0) -> region_file.GpuUse:
-        return region_file.uses(self.region.read_bytes())[gpu]
+    def use(self) -> region_file.GpuUse:
+        return region_file.uses(self.region.read_bytes())[0]
 
-    def gpu_field(self, field: str) -> int:
-        offset = region_file.Geometry(self.gpu_count).gpu_offset(0)
-        return whole(region_file.GPU.unpack(self.region.read_bytes(), offset)[field])
+    def used(self, gpu: int = 0) -> int:
+        return region_file.uses(self.region.read_bytes())[gpu].used_bytes
 
     def slot_offset(self, number: int) -> int:
         geometry = region_file.Geometry(self.gpu_count)
@@ -91,60 +94,42 @@ class Box:
 
     def slots(self) -> list[Slot]:
         """All slots ever taken, lowest first."""
-        return list(self._slots(self.region.read_bytes()))
-
-    def _slots(self, data: bytes) -> Iterator[Slot]:
-        geometry = region_file.Geometry(self.gpu_count)
+        data, found = self.region.read_bytes(), []
         for number in range(names.MAX_SLOTS):
             offset = self.slot_offset(number)
             slot = region_file.SLOT.unpack(data, offset)
             if not slot["generation"]:
-                return
-            of_gpus = range(offset + region_file.SLOT.size, offset + geometry.slot_stride)
-            charges = [
-                whole(region_file.SLOT_GPU.unpack(data, of_gpu)["bytes"])
-                for of_gpu in of_gpus[:: region_file.SLOT_GPU.size][: self.gpu_count]
-            ]
-            named = {
-                each: whole(slot[each]) for each in ("state", "pid", "start_ticks", "generation")
-            }
-            yield Slot(number, bytes=tuple(charges), **named)
+                break
+            charged = region_file.SLOT_GPU.unpack(data, offset + region_file.SLOT.size)["bytes"]
+            named = {name: whole(slot[name]) for name in ("state", "pid", "start_ticks")}
+            found.append(Slot(number, bytes=whole(charged), **named))
+        return found
 
     def forge(self, number: int, field: str, value: int) -> None:
         """Overwrite one 64-bit field of a slot."""
         offset = self.slot_offset(number) + region_file.SLOT.offset(field)
         patch(self.region, offset, struct.pack("<Q", value))
 
-    def steps(self) -> Sequence[str]:
-        return self.run("steps").split()
-
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str) -> Sequence[str]:
+        """The words that the program prints."""
         done = subprocess.run(
-            [self.program, *arguments],
-            env=self.env,
-            text=True,
-            capture_output=True,
-            check=False,
-            timeout=280,
+            [self.program, *arguments], env=self.env, text=True, capture_output=True, check=False
         )
         assert done.returncode == 0, f"{arguments}: {done.returncode} {done.stdout}{done.stderr}"
-        return done.stdout
+        return done.stdout.split()
 
     @contextmanager
     def shell(self, *prefix: str) -> Iterator[Shell]:
-        shell = Shell([*prefix, str(self.program), "shell"], self.env)
-        try:
-            yield shell
-        finally:
-            shell.kill()
+        with shell([*prefix, self.program, "shell"], self.env) as started:
+            yield started
 
     @contextmanager
     def holding(self, held_bytes: int, shared_by: int = 0) -> Iterator[Shell]:
         """A process that has reserved so much, and shares it by that key."""
-        with self.shell() as shell:
-            assert shell.ask(f"reserve 0 {held_bytes}") == "OK"
-            assert not shared_by or shell.ask(f"share 0 {held_bytes} {shared_by}") != "0"
-            yield shell
+        with self.shell() as holder:
+            assert holder.ask(f"reserve 0 {held_bytes}") == "OK"
+            assert not shared_by or holder.ask(f"share 0 {held_bytes} {shared_by}") != "0"
+            yield holder
 
     def used_seen_afresh(self, gpu: int = 0) -> int:
         """Return the use as a newcomer reports it. A newcomer searches for exited processes, and
@@ -153,84 +138,51 @@ class Box:
             assert newcomer.ask("peek") == "OK"
             return int(newcomer.ask(f"used {gpu}"))
 
+    def used_without(self, *killed: Shell) -> int:
+        """Return the same, once these processes have been killed."""
+        for each in killed:
+            each.kill()
+        return self.used_seen_afresh()
 
-class Shell:
+
+class Shell(Talk):
     """One process under test. Always killed with -9: exits are what is tested."""
 
-    def __init__(self, command: Sequence[str], env: dict[str, str]) -> None:
-        self._process = subprocess.Popen(
-            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self._process.stdin and self._process.stdout
-        self._in, self._out = self._process.stdin, self._process.stdout
-        self._children: list[int] = []
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        super().__init__(process)
+        self.children: list[int] = []
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def send(self, command: str) -> None:
-        self._in.write(command.encode() + b"\n")
-        self._in.flush()
-
-    def ask(self, command: str) -> str:
-        self.send(command)
-        return self.answer(command)
-
-    def answer(self, command: str) -> str:
-        said = self._said(command)
-        assert said is not None, f"stopped itself at {command!r}"
+    def child(self, command: str) -> str:
+        """The answer of the child of `fork ...` or `clone ...`, which is killed at the end."""
+        pid, _, said = self.ask(command).partition(" ")
+        self.children.append(int(pid))
         return said
 
-    def _said(self, command: str) -> str | None:
-        """The answer; None: it stopped itself."""
-        line, deadline = b"", time.monotonic() + ANSWER_DEADLINE_S
-        while not line.endswith(b"\n"):
-            if select.select([self._out], [], [], 0.002)[0]:
-                got = os.read(self._out.fileno(), 1)
-                assert got, f"ended at {command!r}"
-                line += got
-                continue
-            pid, status = os.waitpid(self.pid, os.WNOHANG | os.WUNTRACED)
-            if pid and os.WIFSTOPPED(status):
-                return None
-            assert time.monotonic() < deadline, f"no answer to {command!r}: stuck"
-        return line.decode().strip()
-
-    def child(self, command: str) -> tuple[int, str]:
-        """`fork ...` or `clone ...`: the child's pid (killed at the end) and its answer."""
-        pid, _, said = self.ask(command).partition(" ")
-        self._children.append(int(pid))
-        return int(pid), said
-
-    def stops_at(self, step: str, passage: int, script: Sequence[str]) -> bool:
+    def stops_at(self, step: str, passage: int, *script: str) -> bool:
         """Run the commands; True if the process stopped itself at that passage of the step."""
         assert self.ask(f"stop {step} {passage}") == "OK"
-        for command in script:
-            self.send(command)
-            if self._said(command) is None:
-                return True
-        return False
+        return any(self.stops(command) for command in script)
 
-    def resume(self, command: str) -> str:
+    def resume(self) -> str:
         """Continue from where it stopped itself, to the answer of the command it was in."""
         os.kill(self.pid, signal.SIGCONT)
-        return self.answer(command)
+        return self.answer()
 
-    def kill_alone(self) -> None:
-        """kill -9 this process; its children continue."""
-        self._process.kill()
-        self._process.wait()
 
-    def kill(self) -> None:
-        for pid in self._children:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._children.clear()
-        self.kill_alone()
-        for stream in (self._in, self._out):
-            with suppress(BrokenPipeError):
-                stream.close()
+@contextmanager
+def shell(command: Sequence[str | Path], env: Mapping[str, str]) -> Iterator[Shell]:
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        started = Shell(process)
+        try:
+            yield started
+        finally:
+            for pid in started.children:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.kill()
+            process.communicate()
 
 
 def patch(path: Path, offset: int, data: bytes) -> None:

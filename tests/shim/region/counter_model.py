@@ -48,7 +48,7 @@ FIRST_GENERATION = 2
 
 
 class Protocol:
-    """The protocol as it is. Mutants override one method."""
+    """The protocol as it is."""
 
     def help(self, tag: Tag) -> Steps:
         held = yield Load(("held", tag.slot))

@@ -32,6 +32,12 @@ from tests.shim.region.counter_model import (
 EXITED: Hashable = "exited"
 LONGEST_ALONE = 200
 """More actions than any process needs that runs alone."""
+WORDS = ("held", "published", "generation", "free", "lock")
+_SHARED = frozenset(("self", "rules", "__class__"))
+
+Process = Callable[[Protocol], Steps]
+Memory = tuple[Any, ...]
+"""The counter, then the WORDS of each slot."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Scenario:
     and their next operation finds that their charge was dropped."""
 
     limit: int
-    processes: tuple[Callable[[Protocol], Steps], ...]
+    processes: tuple[Process, ...]
     owners: tuple[int, ...]
     unlocked: tuple[int, ...] = ()
 
@@ -50,54 +56,36 @@ class Wrong(Exception):
     """An invalid state."""
 
 
-Memory = dict[tuple[str, int], Any]
+class Explored(NamedTuple):
+    states: int
+    ends: int
+    steps: set[str]
 
 
-class _Processes:
-    """The next action of each process, computed once per state and answer."""
-
-    def __init__(self, rules: Protocol, starts: tuple[Callable[[Protocol], Steps], ...]) -> None:
-        self._rules, self._starts = rules, starts
-        self._histories: dict[Hashable, tuple[Any, ...]] = {}
-        self._next: dict[tuple[Hashable, Any], Hashable] = {}
-        self.actions: dict[Hashable, Load | Swap] = {}
-        self.ends: dict[Hashable, Kept] = {}
-        self.steps: set[str] = set()
-
-    def start(self, number: int) -> Hashable:
-        return self._learn(number, ())
-
-    def after(self, key: Any, answer: Any) -> Hashable:
-        at = (key, answer)
-        if at not in self._next:
-            self._next[at] = self._learn(key[0], (*self._histories[key], answer))
-        return self._next[at]
-
-    def _learn(self, number: int, history: tuple[Any, ...]) -> Hashable:
-        key: Hashable
-        steps = self._starts[number](self._rules)
-        try:
-            action = self._to_action(steps, None)
-            for answer in history:
-                action = self._to_action(steps, answer)
-        except StopIteration as ended:
-            key = (number, "ended", ended.value)
-            self.ends[key] = ended.value
-        else:
-            key = (number, *_where(steps))
-            self.actions[key] = action
-        self._histories.setdefault(key, history)
-        return key
-
-    def _to_action(self, steps: Steps, answer: Any) -> Load | Swap:
-        said = steps.send(answer)
-        while isinstance(said, At):
-            self.steps.add(said.step)
-            said = steps.send(None)
-        return said
+def _index(word: str, slot: int) -> int:
+    return 0 if word == COUNTER[0] else 1 + slot * len(WORDS) + WORDS.index(word)
 
 
-_SHARED = frozenset(("self", "rules", "__class__"))
+def _act(memory: Memory, action: Load | Swap) -> tuple[Any, Memory]:
+    index = _index(*action.place)
+    if isinstance(action, Load):
+        return memory[index], memory
+    if action.before is not None and memory[index] != action.before:
+        return False, memory
+    return True, (*memory[:index], action.after, *memory[index + 1 :])
+
+
+def _run(memory: Memory, steps: Steps) -> Memory:
+    """Run one process to its end."""
+    answer: Any = None
+    try:
+        while True:
+            said = steps.send(answer)
+            answer = None
+            if not isinstance(said, At):
+                answer, memory = _act(memory, said)
+    except StopIteration:
+        return memory
 
 
 def _where(steps: Any) -> list[Hashable]:
@@ -112,10 +100,41 @@ def _where(steps: Any) -> list[Hashable]:
     return found
 
 
-class Explored(NamedTuple):
-    states: int
-    ends: int
-    steps: set[str]
+class _Processes:
+    """The next action of each process, computed once per state and answer."""
+
+    def __init__(self, rules: Protocol, starts: tuple[Process, ...]) -> None:
+        self._rules, self._starts = rules, starts
+        self._histories: dict[Hashable, tuple[Any, ...]] = {}
+        self._next: dict[tuple[Hashable, Any], Hashable] = {}
+        self.actions: dict[Hashable, Load | Swap] = {}
+        self.ends: dict[Hashable, Kept] = {}
+        self.steps: set[str] = set()
+
+    def after(self, key: Any, answer: Any) -> Hashable:
+        at = (key, answer)
+        if at not in self._next:
+            self._next[at] = self.learn(key[0], (*self._histories[key], answer))
+        return self._next[at]
+
+    def learn(self, number: int, history: tuple[Any, ...] = ()) -> Hashable:
+        key: Hashable
+        steps = self._starts[number](self._rules)
+        try:
+            for answer in (None, *history):
+                said = steps.send(answer)
+                while isinstance(said, At):
+                    self.steps.add(said.step)
+                    said = steps.send(None)
+        except StopIteration as ended:
+            key = (number, "ended", ended.value)
+            self.ends[key] = ended.value
+        else:
+            key = (number, *_where(steps))
+            assert not isinstance(said, At)
+            self.actions[key] = said
+        self._histories.setdefault(key, history)
+        return key
 
 
 class _Exploration:
@@ -123,75 +142,49 @@ class _Exploration:
         self._scenario, self._rules = scenario, rules
         self._slots = range(len(scenario.owners))
         self._processes = _Processes(rules, scenario.processes)
-        places = [COUNTER]
-        for slot in self._slots:
-            places += [(w, slot) for w in ("held", "published", "generation", "free", "lock")]
-        self._places = {place: index for index, place in enumerate(places)}
-        self._alone: dict[tuple[Any, Hashable], int] = {}
+        self._alone: set[tuple[Memory, Hashable]] = set()
 
-    def _first(self) -> tuple[Any, ...]:
-        memory: Memory = {COUNTER: Word(0, Tag(0, 0, False))}
-        for slot, number in enumerate(self._scenario.owners):
-            memory["held", slot] = memory["published", slot] = Word(0, 0)
-            memory["generation", slot] = FIRST_GENERATION
-            memory["free", slot] = False
-            memory["lock", slot] = 0 if number in self._scenario.unlocked else number
-        return tuple(memory[place] for place in self._places)
+    def _first(self) -> Memory:
+        slots: list[Any] = []
+        for number in self._scenario.owners:
+            lock = 0 if number in self._scenario.unlocked else number
+            slots += [Word(0, 0), Word(0, 0), FIRST_GENERATION, False, lock]
+        return (Word(0, Tag(0, 0, False)), *slots)
 
-    def _act(self, memory: tuple[Any, ...], action: Load | Swap) -> tuple[Any, tuple[Any, ...]]:
-        index = self._places[action.place]
-        if isinstance(action, Load):
-            return memory[index], memory
-        if action.before is not None and memory[index] != action.before:
-            return False, memory
-        return True, (*memory[:index], action.after, *memory[index + 1 :])
+    def _held(self, memory: Memory) -> list[Word]:
+        return [memory[_index("held", slot)] for slot in self._slots]
 
-    def _kill(self, memory: tuple[Any, ...], number: int) -> tuple[Any, ...]:
+    def _kill(self, memory: Memory, number: int) -> Memory:
         """The kernel drops its locks."""
-        changed = list(memory)
         for slot in self._slots:
-            index = self._places["lock", slot]
-            if changed[index] == number:
-                changed[index] = 0
-        return tuple(changed)
+            _, memory = _act(memory, Swap(("lock", slot), number, 0))
+        return memory
 
-    def _check(self, memory: tuple[Any, ...]) -> None:
+    def _check(self, memory: Memory) -> None:
         """The use equals the sum of the slots, and at most one operation not yet helped."""
         used_bytes, tag = memory[0]
-        held = [memory[self._places["held", slot]] for slot in self._slots]
-        published = memory[self._places["published", tag.slot]]
+        held = self._held(memory)
         pending = 0
         if held[tag.slot].high + 1 == tag.sequence:
+            published = memory[_index("published", tag.slot)]
             pending = -held[tag.slot].low if tag.drop else published.low
         if used_bytes > self._scenario.limit:
             raise Wrong(f"over the limit: {used_bytes}")
         if used_bytes != sum(word.low for word in held) + pending:
             raise Wrong(f"{used_bytes} used, {held} held, {pending} pending")
 
-    def _goes_on_alone(self, memory: tuple[Any, ...], key: Hashable) -> None:
+    def _goes_on_alone(self, memory: Memory, key: Hashable) -> None:
         """Every running process ends, wherever the others have stopped."""
         path = []
         while key not in self._processes.ends and (memory, key) not in self._alone:
             path.append((memory, key))
             if len(path) > LONGEST_ALONE:
                 raise Wrong(f"blocked: {self._processes.actions[key]}")
-            answer, memory = self._act(memory, self._processes.actions[key])
+            answer, memory = _act(memory, self._processes.actions[key])
             key = self._processes.after(key, answer)
-        for at in path:
-            self._alone[at] = 1
+        self._alone.update(path)
 
-    def _run(self, memory: tuple[Any, ...], steps: Steps) -> tuple[Any, ...]:
-        answer: Any = None
-        try:
-            while True:
-                said = steps.send(answer)
-                answer = None
-                if not isinstance(said, At):
-                    answer, memory = self._act(memory, said)
-        except StopIteration:
-            return memory
-
-    def _close(self, memory: tuple[Any, ...], keys: tuple[Hashable, ...]) -> None:
+    def _close(self, memory: Memory, keys: tuple[Hashable, ...]) -> None:
         """All have ended: after a search for exited processes, the charge equals what is held.
 
         A process taken for exited may have counted its last operation in a slot that had been freed
@@ -199,23 +192,22 @@ class _Exploration:
         """
         closer = len(keys) + 1
         for slot in self._slots:
-            memory = self._run(memory, reaper(self._rules, closer, slot))
+            memory = _run(memory, reaper(self._rules, closer, slot))
             if self._scenario.unlocked:
-                memory = self._run(memory, successor(self._rules, closer, slot, (), 0))
+                memory = _run(memory, successor(self._rules, closer, slot, (), 0))
         self._check(memory)
         believed = [0 for _ in self._slots]
-        for i, key in enumerate(keys):
+        for number, key in enumerate(keys, 1):
             kept = self._processes.ends.get(key, NOTHING)
-            if kept.slot >= 0 and i + 1 not in self._scenario.unlocked:
+            if kept.slot >= 0 and number not in self._scenario.unlocked:
                 believed[kept.slot] += kept.held_bytes
-        held = [memory[self._places["held", slot]].low for slot in self._slots]
+        held = [word.low for word in self._held(memory)]
         if held != believed:
             raise Wrong(f"{held} charged, {believed} held")
 
     def run(self) -> Explored:
-        count = len(self._scenario.processes)
-        first = self._first(), tuple(self._processes.start(i) for i in range(count))
-        seen = {first}
+        starts = tuple(self._processes.learn(i) for i in range(len(self._scenario.processes)))
+        seen = {(self._first(), starts)}
         queue = deque(seen)
         ends = 0
         while queue:
@@ -225,15 +217,14 @@ class _Exploration:
             for i, key in enumerate(keys):
                 if key == EXITED:
                     continue
-                exited = self._kill(memory, i + 1), (*keys[:i], EXITED, *keys[i + 1 :])
-                reached = [exited]
+                reached = [(self._kill(memory, i + 1), EXITED)]
                 if key not in self._processes.ends:
                     moving = True
                     self._goes_on_alone(memory, key)
-                    answer, after = self._act(memory, self._processes.actions[key])
-                    new = self._processes.after(key, answer)
-                    reached.append((after, (*keys[:i], new, *keys[i + 1 :])))
-                for state in reached:
+                    answer, after = _act(memory, self._processes.actions[key])
+                    reached.append((after, self._processes.after(key, answer)))
+                for changed, new in reached:
+                    state = changed, (*keys[:i], new, *keys[i + 1 :])
                     if state not in seen:
                         seen.add(state)
                         queue.append(state)

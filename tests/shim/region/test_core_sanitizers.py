@@ -15,21 +15,15 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture(params=["asan", "tsan"])
 def sanitized(request: pytest.FixtureRequest, tmp_path: Path) -> Box:
-    preset = str(request.param)
-    box = Box(tmp_path, build(preset) / "bin" / "vgpu-core-test", gpu_count=2)
-    box.write()
-    return box
+    return Box(tmp_path, build(str(request.param)) / "bin" / "vgpu-core-test").of_gpus(2)
 
 
 def test_threads_reserve_and_refund(sanitized: Box) -> None:
-    assert sanitized.run("threads", "8", "3000", "2").split() == ["0", "0"]
-
-
-def test_threads_reserve_and_refund_while_the_limit_changes(sanitized: Box) -> None:
-    """Every refusal at the limit searches for exited processes. There is one to be found."""
-    with sanitized.shell() as victim:
-        victim.ask("reserve 0 1000")
-        victim.kill_alone()
+    """Then while the limit changes: every refusal at the limit searches for exited processes, and
+    there is one to be found."""
+    assert sanitized.run("threads", "8", "3000", "2") == ["0", "0"]
+    with sanitized.holding(1000):
+        pass
     sanitized.set_limit(1 << 21)
     with sanitized.shell() as changing:
         assert changing.ask("attach") == "OK"
@@ -37,21 +31,20 @@ def test_threads_reserve_and_refund_while_the_limit_changes(sanitized: Box) -> N
             sanitized.set_limit(limit)
             assert changing.ask("limit 0") == str(limit)
             assert changing.ask(f"thread reserve 0 {limit + 1}") == "OVER_LIMIT"
-    assert sanitized.run("threads", "8", "500", "2").split() == ["0", "0"]
+    assert sanitized.run("threads", "8", "500", "2") == ["0", "0"]
 
 
 def test_attach_fork_and_loss_of_the_slot(sanitized: Box) -> None:
-    with sanitized.shell() as holder, sanitized.shell() as neighbour:
-        assert holder.ask("reserve 0 1000") == "OK"
-        assert holder.child("fork reserve 0 5")[1] == "OK"
-        assert holder.child("clone used 0")[1] == "0"
+    with sanitized.holding(1000) as holder, sanitized.shell() as neighbour:
+        assert holder.child("fork reserve 0 5") == "OK"
+        assert holder.child("clone used 0") == "0"
         assert neighbour.ask("reserve 1 7") == "OK"
         assert holder.ask("drop-lock") == "OK"
         assert neighbour.ask(f"reserve 0 {LIMIT_BYTES}") == "OVER_LIMIT"
         sanitized.forge(0, "start_ticks", 0)
         assert sanitized.used_seen_afresh() == 5
         assert holder.ask("reserve 0 1") == "OK"
-        assert sanitized.use().used_bytes == 1006
+        assert sanitized.used() == 1006
 
 
 def test_no_sanitizer_stands_in_for_the_swap_of_a_word() -> None:

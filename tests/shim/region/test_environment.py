@@ -10,24 +10,15 @@ import pytest
 
 from gpuslice.contract import names
 from tests.shim.clients import CUDA
-from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
-from tests.shim.region.conftest import (
-    CACHE,
-    CORE,
-    LISTED,
-    LOOK,
-    LOOK_NVML,
-    MEMORY,
-    Container,
-)
+from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host, gpu_table, simulated
+from tests.shim.region.conftest import CACHE, CORE, INIT, LISTED, LOOK_NVML, MEMORY, Container
 
 pytestmark = pytest.mark.sim
 
+_GIBIBYTES = "1024m|1024M|1g|1G|1048576k|1048576K|1073741824|0001g"
 
-@pytest.mark.parametrize(
-    "text",
-    ["1024m", "1024M", "1g", "1G", "1048576k", "1048576K", "1073741824", "0001g"],
-)
+
+@pytest.mark.parametrize("text", _GIBIBYTES.split("|"))
 def test_row_01_every_way_to_write_a_gibibyte(container: Container, text: str) -> None:
     assert container.totals({MEMORY: text}) == [GIB, GIB]
     assert container.totals({MEMORY: text}, LOOK_NVML) == [GIB, GIB]
@@ -51,28 +42,17 @@ def test_row_02_a_bad_value_is_refused_by_name(container: Container, text: str) 
     assert not container.cache.exists()
 
 
-_FREE = f"""{CUDA}
-free, total = must(d.cuMemGetInfo())
-print(total - free)
-"""
-
-
 @pytest.mark.parametrize(
-    ("variables", "charged"),
-    [
-        ({names.ENV_CONTEXT: "300m"}, 300 * MIB),
-        ({names.ENV_CONTEXT: "0"}, 0),
-        ({}, 512 * MIB),
-    ],
+    ("said", "charged"),
+    [({names.ENV_CONTEXT: "300m"}, 300), ({names.ENV_CONTEXT: "0"}, 0), ({}, 512)],
     ids=["said", "nothing", "assumed"],
 )
 def test_a_context_is_charged_the_size_in_the_environment(
-    container: Container, variables: Mapping[str, str], charged: int
+    host: Host, tmp_path: Path, said: Mapping[str, str], charged: int
 ) -> None:
-    said = container.host.python(
-        _FREE, variables={MEMORY: "1g", CACHE: str(container.cache), **variables}
-    )
-    assert int(said.stdout) == charged
+    program = CUDA + "free, total = must(d.cuMemGetInfo()); print((total - free) / MIB)"
+    variables = {MEMORY: "1g", CACHE: str(tmp_path / "cache"), **said}
+    assert float(host.python(program, variables=variables).stdout) == charged
 
 
 def test_a_bad_size_of_contexts_is_refused_by_name(container: Container) -> None:
@@ -103,29 +83,30 @@ for ordinal in range({names.ENVIRONMENT_MAX_GPUS}):
 """
 
 
-def test_row_03_more_than_sixteen_gpus(many_host: Host, tmp_path: Path) -> None:
-    container = Container(many_host, tmp_path)
-    variables = {f"{MEMORY}_{gpu}": f"{gpu + 64}m" for gpu in range(names.ENVIRONMENT_MAX_GPUS)}
-    wanted = [(gpu + 64) * MIB for gpu in range(names.ENVIRONMENT_MAX_GPUS)]
-    assert container.totals(variables) == wanted
-    assert container.totals(variables, LOOK_NVML) == wanted
-    done = container.run(_USE_EVERY_GPU, variables)
-    assert done.stderr == ""
+def test_row_03_more_than_sixteen_gpus(build_dir: Path, library: Path, tmp_path: Path) -> None:
+    """The number of GPUs that variables may limit: twice the maximum of a grant."""
+    places = range(names.ENVIRONMENT_MAX_GPUS)
+    limits = [place + 64 for place in places]
+    variables = {f"{MEMORY}_{gpu}": f"{limit}m" for gpu, limit in enumerate(limits)}
+    gpus = [gpu_table(gpu, f"GPU-5e1f0a70-0000-4000-8000-{gpu:012x}", GIB) for gpu in places]
+    with simulated(build_dir, library, tmp_path, gpus="".join(gpus)) as many_host:
+        container = Container(many_host, tmp_path)
+        assert container.totals(variables) == [limit * MIB for limit in limits]
+        assert container.totals(variables, LOOK_NVML) == [limit * MIB for limit in limits]
+        assert container.run(_USE_EVERY_GPU, variables).stderr == ""
 
 
 def test_a_limit_of_zero_is_no_limit(container: Container) -> None:
-    bare = [size for _, size in GPUS]
-    assert container.totals({MEMORY: "0"}) == bare
+    assert container.totals({MEMORY: "0"}) == [size for _, size in GPUS]
     assert not container.cache.exists(), "nothing is limited, so nothing is counted"
-    assert container.totals({MEMORY: "1g", f"{MEMORY}_0": "0"}) == [bare[0], GIB]
-    container.run(
-        f"""{CUDA}
+    of_the_second = {MEMORY: "1g", f"{MEMORY}_0": "0"}
+    assert container.totals(of_the_second) == [GPUS[0][1], GIB]
+    program = f"""{CUDA}
 must(d.cuMemFree(must(d.cuMemAlloc(3 * GIB))))
 use(1)
 assert d.cuMemAlloc(GIB + 1)[0] == OOM
-""",
-        {MEMORY: "1g", f"{MEMORY}_0": "0"},
-    )
+"""
+    container.run(program, of_the_second)
 
 
 def test_a_gpu_without_a_limit_is_the_drivers_on_every_path(container: Container) -> None:
@@ -187,12 +168,11 @@ def test_a_grant_outranks_every_variable(
 
 def test_a_silent_log_level_silences_the_one_line(container: Container) -> None:
     for level, lines in (("0", 0), ("1", 1), ("2", 1), ("4", 1), ("", 1), ("00", 1)):
-        done = container.run(LOOK.split("print(*")[0], {MEMORY: "x", names.ENV_LOG_LEVEL: level})
+        done = container.run(INIT, {MEMORY: "x", names.ENV_LOG_LEVEL: level})
         assert (done.stdout, done.stderr.count("\n")) == ("800\n", lines), level
 
 
 def test_a_program_that_clears_its_environment_has_the_drivers_answers(null_host: Host) -> None:
     """clearenv leaves not an empty list of variables, but none."""
-    program = 'import ctypes; ctypes.CDLL(None).clearenv(); driver = ctypes.CDLL("libcuda.so.1")\n'
-    done = null_host.python(program + "print(driver.cuInit(0))")
+    done = null_host.python("import ctypes\nctypes.CDLL(None).clearenv()\n" + INIT)
     assert (done.stdout, done.stderr) == ("0\n", "")

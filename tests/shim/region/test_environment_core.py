@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuslice.contract import names
 from tests.conftest import build
-from tests.shim.region.core import Shell
+from tests.shim.region.core import Shell, shell
 
 pytestmark = pytest.mark.sim
 
@@ -32,16 +32,9 @@ _VALUES = st.builds("{}{}".format, _NUMBERS, st.sampled_from(["", "k", "M", "g",
 _SUFFIXES = st.sampled_from(
     ["", "", "_0", "_1", "_31", "_32", "_", "_x", "_01", "_1x", "_4294967296", "S", "_1_1"]
 )
-_UUIDS = st.sampled_from(
-    [
-        "GPU-5e1f0a70-0000-4000-8000-0000000000aa",
-        "MIG-11111111-2222-4333-8444-555555555555",
-        "GPU-5e1f0a70",
-        "all",
-        "0",
-        "",
-    ]
-)
+_GPU_UUID = "GPU-5e1f0a70-0000-4000-8000-0000000000aa"
+_MIG_UUID = "MIG-11111111-2222-4333-8444-555555555555"
+_UUIDS = st.sampled_from([_GPU_UUID, _MIG_UUID, "GPU-5e1f0a70", "all", "0", ""])
 _VARIABLES = st.one_of(
     st.tuples(st.builds("CUDA_DEVICE_MEMORY_LIMIT{}".format, _SUFFIXES), _VALUES),
     st.tuples(st.builds("CUDA_DEVICE_SM_LIMIT{}".format, _SUFFIXES), _VALUES),
@@ -82,22 +75,17 @@ def _family(environment: dict[str, str], name: str, none: int) -> list[int] | st
 
 
 def _listed(text: str) -> list[str]:
-    whole = re.compile("(GPU|MIG)-[0-9a-f-]{36}")
-    each = text.split(",")
-    if each[-1] == "":  # one comma at the end
-        each.pop()
-    if not all(whole.fullmatch(name) for name in each):
+    each = text.removesuffix(",").split(",") if text else []
+    if not all(re.fullmatch("(GPU|MIG)-[0-9a-f-]{36}", name) for name in each):
         return []
     return [name[4:].replace("-", "") for name in each]
 
 
 def _oracle(environment: dict[str, str]) -> str:
     memory = _family(environment, names.ENV_MEMORY_LIMIT, _NO_LIMIT)
-    if isinstance(memory, str):
-        return memory
     core = _family(environment, names.ENV_CORE_LIMIT, 0)
-    if isinstance(core, str):
-        return core
+    if isinstance(memory, str) or isinstance(core, str):
+        return memory if isinstance(memory, str) else str(core)
     unmanaged = set(memory) == {_NO_LIMIT} and {percent % 100 for percent in core} == {0}
     listed = [] if unmanaged else _listed(environment.get(names.ENV_VISIBLE_DEVICES, ""))
     words = [word for pair in zip(memory, core, strict=True) for word in pair]
@@ -131,73 +119,55 @@ def test_the_parser_agrees_with_the_oracle(
         assert said.split("...")[0] in _oracle(environment)
 
 
-# --- processes ---
-
-
 Start = Callable[..., AbstractContextManager[Shell]]
 
 
 @pytest.fixture(params=["dev", "asan", "tsan"])
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
-    """A process with a limit of its environment."""
 
-    @contextmanager
-    def started(limit_bytes: int = 1000) -> Iterator[Shell]:
+    def started(limit_bytes: int = 1000) -> AbstractContextManager[Shell]:
         program = build(request.param) / "bin" / "vgpu-core-test"
         cache, limit = str(tmp_path / "cache"), str(limit_bytes)
         env = {names.ENV_SHARED_CACHE: cache, names.ENV_MEMORY_LIMIT: limit}
-        shell = Shell([str(program), "shell"], env)
-        try:
-            yield shell
-        finally:
-            shell.kill()
+        return shell([program, "shell"], env)
 
     return started
 
 
-def _uuid(number: int) -> str:
-    return f"{number:032x}"
+def _gpu(process: Shell, number: int) -> int:
+    """The place of the GPU with that number as its UUID."""
+    return int(process.ask(f"gpu {number:032x}"))
 
 
-def test_a_killed_processs_charge_is_refunded_and_a_child_begins_with_none(
-    start: Start,
-) -> None:
+def test_a_killed_processs_charge_is_refunded_and_a_child_begins_with_none(start: Start) -> None:
     with start() as survivor:
-        assert survivor.ask("attach") == "OK"
-        assert survivor.ask(f"gpu {_uuid(1)}") == "0"
         with start() as victim:
-            assert victim.ask("attach") == "OK"
-            assert victim.ask(f"gpu {_uuid(1)}") == "0"
+            for process in (survivor, victim):
+                assert process.ask("attach") == "OK"
+                assert _gpu(process, 1) == 0
             assert victim.ask("reserve 0 700") == "OK"
             assert survivor.ask("reserve 0 301") == "OVER_LIMIT"
-            _, said = victim.child("fork reserve 0 301")
-            assert said == "OVER_LIMIT"
-            _, said = victim.child("clone reserve 0 300")
-            assert said == "OK"
+            assert victim.child("fork reserve 0 301") == "OVER_LIMIT"
+            assert victim.child("clone reserve 0 300") == "OK"
         assert survivor.ask("reserve 0 700") == "OK"
 
 
 def test_gpus_keep_their_places_and_the_last_has_none(start: Start) -> None:
+    places = range(names.ENVIRONMENT_MAX_GPUS)
     with start() as first, start() as second:
         assert {first.ask("attach"), second.ask("attach")} == {"OK"}
-        met = [
-            first.ask(f"gpu {_uuid(number + 1)}") for number in range(names.ENVIRONMENT_MAX_GPUS)
-        ]
-        assert met == [str(gpu) for gpu in range(names.ENVIRONMENT_MAX_GPUS)]
-        assert first.ask(f"gpu {_uuid(99)}") == "-1"
-        assert second.ask(f"gpu {_uuid(32)}") == "31"
-        assert [shell.ask("reserve 31 600") for shell in (first, second)] == ["OK", "OVER_LIMIT"]
-        assert second.ask(f"gpu {_uuid(31)}") == "30"
+        assert [_gpu(first, place + 1) for place in places] == [*places]
+        assert _gpu(first, 99) == -1
+        assert _gpu(second, 32) == 31
+        assert [each.ask("reserve 31 600") for each in (first, second)] == ["OK", "OVER_LIMIT"]
+        assert _gpu(second, 31) == 30
         assert second.ask("reserve 30 1000") == "OK", "its neighbour has its own count"
 
 
 def test_a_read_only_process_makes_no_limit_and_takes_no_slot(start: Start) -> None:
-    with start() as looking:
-        assert looking.ask("peek") == "OK"
-        assert looking.ask(f"gpu {_uuid(1)}") == "0"
-        assert looking.ask("limit 0") == "1000"
-        with start(500) as using:
-            assert using.ask("attach") == "OK"
-            assert using.ask(f"gpu {_uuid(1)}") == "0"
-            assert using.ask("limit 0") == "500"
-            assert using.ask("reserve 0 501") == "OVER_LIMIT"
+    with start() as looking, start(500) as using:
+        for process, look, limit in ((looking, "peek", "1000"), (using, "attach", "500")):
+            assert process.ask(look) == "OK"
+            assert _gpu(process, 1) == 0
+            assert process.ask("limit 0") == limit
+        assert using.ask("reserve 0 501") == "OVER_LIMIT"

@@ -13,7 +13,7 @@ from gpuslice.contract import names, region_file
 from tests.shim.clients import CUDA, SERVE_COMMANDS
 from tests.shim.conftest import GIB, MIB, Host
 from tests.shim.drivers import build
-from tests.shim.region.conftest import CACHE, LOOK, MEMORY, Container
+from tests.shim.region.conftest import CACHE, DRIVER, INIT, MEMORY, Container
 from tests.talking import talking
 
 pytestmark = pytest.mark.sim
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.sim
 def test_the_first_process_sets_the_limit_until_the_last_exits(container: Container) -> None:
     assert container.totals({MEMORY: "1g"}) == [GIB, GIB]
     assert container.totals({MEMORY: "2g"}) == [2 * GIB, 2 * GIB], "no process was left"
-    program = LOOK.split("print(driver")[0] + "assert driver.cuInit(0) == 0\n" + SERVE_COMMANDS
+    program = f"{DRIVER}assert driver.cuInit(0) == 0\n{SERVE_COMMANDS}"
     with talking([sys.executable, "-c", program], container.environment({MEMORY: "1g"})):
         assert container.totals({MEMORY: "2g"})[0] == GIB, "initialised, and asked for nothing yet"
         assert container.totals({MEMORY: "512m"})[0] == GIB
@@ -62,7 +62,7 @@ def test_a_place_where_no_file_can_be_made_is_refused(container: Container) -> N
 def test_a_full_disk_refuses_at_the_start_and_keeps_no_half_of_a_file(
     container: Container, tmp_path: Path
 ) -> None:
-    program = LOOK.split("print(*")[0] + f"import os; print(os.listdir({str(tmp_path)!r}))"
+    program = INIT + f"import os; print(os.listdir({str(tmp_path)!r}))"
     small = 'mount -t tmpfs -o size=512k none "$0"; exec "$@"'
     unshare = ["unshare", "--mount", "--user", "--map-root-user", "sh", "-c", small]
     done = subprocess.run(
@@ -101,19 +101,9 @@ int main(int argc, char **argv) {
         os.chown(program, -1, os.getegid() + 1)
     except PermissionError:
         pytest.skip("only root can give a program another group")
+    command = [program, null_host.driver_dir / "libcuda.so.1"]
     environment = {MEMORY: "1g", CACHE: str(cache)}
-
-    def said() -> str:
-        command = [program, null_host.driver_dir / "libcuda.so.1"]
-        return subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, text=True, check=True
-        ).stdout
-
-    program.chmod(0o2755)
-    assert said() == "1 800"
-    assert not cache.exists()
-    program.chmod(0o755)
-    assert said() == "0 0"
-    assert cache.exists()
-    program.chmod(0o2755)
-    assert said() == "1 0"
+    for mode, said in ((0o2755, "1 800"), (0o755, "0 0"), (0o2755, "1 0")):
+        program.chmod(mode)
+        assert subprocess.check_output(command, env=environment, text=True) == said
+        assert cache.exists() is (said != "1 800")

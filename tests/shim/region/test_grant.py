@@ -5,23 +5,31 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from collections.abc import Iterator
 
 import pytest
 
 from gpuslice.contract import grant_file
-from tests.shim.region.core import GRANT_ID, LIMIT_BYTES, Box, patch, uuid
+from tests.shim.region.core import GRANT_ID, LIMIT_BYTES, Box, Shell, patch, uuid
 
 pytestmark = pytest.mark.sim
 SECOND = grant_file.COPY_STRIDE
 
 
-@pytest.mark.parametrize("torn", [0, 1])
-def test_of_two_copies_one_is_enough(box: Box, torn: int) -> None:
+@pytest.fixture
+def running(box: Box) -> Iterator[Shell]:
+    with box.shell() as shell:
+        assert shell.ask("attach") == "OK"
+        yield shell
+
+
+@pytest.mark.parametrize(("torn", "limit"), [(0, 4096), (1, LIMIT_BYTES)])
+def test_of_two_copies_one_is_enough(box: Box, torn: int, limit: int) -> None:
     box.set_limit(4096)
     box.tear(torn)
     with box.shell() as shell:
         assert shell.ask("attach") == "OK"
-        assert shell.ask("limit 0") == str(4096 if torn == 0 else LIMIT_BYTES)
+        assert shell.ask("limit 0") == str(limit)
 
 
 def test_without_descriptors_it_is_the_descriptors_that_are_named(box: Box) -> None:
@@ -37,57 +45,40 @@ def test_without_descriptors_it_is_the_descriptors_that_are_named(box: Box) -> N
         assert shell.ask("attach") == "OK"
 
 
-def test_a_writer_killed_between_its_two_writes_leaves_the_old_limit(box: Box) -> None:
-    with box.shell() as running:
-        running.ask("attach")
-        for _ in range(3):
-            box.set_limit(1, writes=1)
-            assert running.ask("limit 0") == str(LIMIT_BYTES)
-            with box.shell() as fresh:
-                assert fresh.ask("attach") == "OK"
-                assert fresh.ask("limit 0") == str(LIMIT_BYTES)
-        box.set_limit(5000)
-        assert running.ask("limit 0") == "5000"
-
-
-def test_a_grant_damaged_while_running_leaves_the_last_good_one_in_force(box: Box) -> None:
-    with box.shell() as running:
-        running.ask("attach")
-        box.set_limit(9000)
-        assert running.ask("limit 0") == "9000"
-        for copy in (0, 1):
-            patch(box.grant, copy * SECOND, (77).to_bytes(8, "little"))
-        assert running.ask("limit 0") == "9000"
-        assert running.ask("reserve 0 9001") == "OVER_LIMIT"
+def test_a_writer_killed_between_its_two_writes_leaves_the_old_limit(
+    box: Box, running: Shell
+) -> None:
+    for _ in range(3):
+        box.set_limit(1, writes=1)
         with box.shell() as fresh:
-            assert fresh.ask("attach").startswith("GRANT_INVALID")
+            assert fresh.ask("attach") == "OK"
+            assert [shell.ask("limit 0") for shell in (running, fresh)] == [str(LIMIT_BYTES)] * 2
+    box.set_limit(5000)
+    assert running.ask("limit 0") == "5000"
 
 
-def test_another_grant_in_the_same_file_is_ignored(box: Box) -> None:
-    with box.shell() as running:
-        running.ask("attach")
-        box.set_limit(1 << 40, grant_id=GRANT_ID + 1)
-        assert running.ask("limit 0") == str(LIMIT_BYTES)
+def test_a_grant_damaged_while_running_leaves_the_last_good_one_in_force(
+    box: Box, running: Shell
+) -> None:
+    """The newest copy first: the older, looser one must not return."""
+    box.set_limit(9000)
+    assert running.ask("limit 0") == "9000"
+    for copy in (SECOND, 0):
+        patch(box.grant, copy, (77).to_bytes(8, "little"))
+        assert running.ask("limit 0") == "9000"
+    assert running.ask("reserve 0 9001") == "OVER_LIMIT"
+    with box.shell() as fresh:
+        assert fresh.ask("attach").startswith("GRANT_INVALID")
 
 
-def test_an_older_copy_is_never_taken_back(box: Box) -> None:
-    """The newest copy is damaged while it is in force: the older, looser one must not return."""
-    with box.shell() as running:
-        running.ask("attach")
-        box.set_limit(100)
-        assert running.ask("limit 0") == "100"
-        patch(box.grant, SECOND, (99).to_bytes(8, "little"))
-        assert running.ask("limit 0") == "100"
+def test_another_grant_in_the_same_file_is_ignored(box: Box, running: Shell) -> None:
+    box.set_limit(1 << 40, grant_id=GRANT_ID + 1)
+    assert running.ask("limit 0") == str(LIMIT_BYTES)
 
 
 def test_gpus_are_found_by_uuid(box: Box) -> None:
-    two = Box(box.directory, box.program, gpu_count=2)
-    two.write()
-    with two.shell() as shell:
-        assert shell.ask(f"gpu {_digits(1)}") == "-1", "not before the grant is read"
+    digits = [uuid(gpu).removeprefix("GPU-").replace("-", "") for gpu in range(3)]
+    with box.of_gpus(2).shell() as shell:
+        assert shell.ask(f"gpu {digits[1]}") == "-1", "not before the grant is read"
         assert shell.ask("peek") == "OK"
-        assert [shell.ask(f"gpu {_digits(gpu)}") for gpu in range(3)] == ["0", "1", "-1"]
-
-
-def _digits(gpu: int) -> str:
-    return uuid(gpu).removeprefix("GPU-").replace("-", "")
+        assert [shell.ask(f"gpu {each}") for each in digits] == ["0", "1", "-1"]

@@ -24,8 +24,8 @@ def _lock(slot: int, kind: int = fcntl.F_WRLCK) -> bytes:
     return struct.pack("hhqqi4x", kind, os.SEEK_SET, region_file.LOCK_LIVE + slot, 1, 0)
 
 
-def _taken(box: Box) -> list[int]:
-    return [slot.number for slot in box.slots() if slot.state]
+def _pids(box: Box) -> dict[int, int]:
+    return {slot.number: slot.pid for slot in box.slots() if slot.state}
 
 
 def _locked(box: Box, slot: int) -> bool:
@@ -34,49 +34,55 @@ def _locked(box: Box, slot: int) -> bool:
     return int(struct.unpack_from("h", answer)[0]) != int(fcntl.F_UNLCK)
 
 
+def _newcomer_takes_the_first_slot(box: Box) -> None:
+    with box.shell() as newcomer:
+        newcomer.ask("attach")
+        assert _pids(box) == {0: newcomer.pid}
+
+
 @pytest.mark.parametrize(("command", "answer"), [("fork used 0", "0"), ("clone", "")])
 def test_row_23_a_child_outlives_its_parent_without_its_charge(
     box: Box, command: str, answer: str
 ) -> None:
     with box.holding(HELD) as parent:
-        assert parent.child(command)[1] == answer
-        assert box.use().used_bytes == HELD
-        parent.kill_alone()
+        assert parent.child(command) == answer
+        assert box.used() == HELD
+        parent.kill()
         assert not _locked(box, 0)
         assert box.used_seen_afresh() == 0
-        with box.shell() as newcomer:
-            newcomer.ask("attach")
-            assert _taken(box) == [0], "the slot is reusable"
+        _newcomer_takes_the_first_slot(box)
 
 
 def test_a_lock_that_outlives_its_process_saves_no_charge_but_the_slot_is_not_reused(
     box: Box,
 ) -> None:
-    with box.shell() as holder, box.region.open("r+b") as file:
-        holder.ask(f"reserve 0 {HELD}")
-        holder.kill_alone()
+    with box.holding(HELD) as holder, box.region.open("r+b") as file:
+        holder.kill()
         fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0))
         assert box.used_seen_afresh() == 0
         with box.shell() as newcomer:
             newcomer.ask("attach")
-            own = [slot.number for slot in box.slots() if slot.pid == newcomer.pid]
-            assert own == [1]
+            assert _pids(box)[1] == newcomer.pid
         fcntl.fcntl(file.fileno(), fcntl.F_OFD_SETLK, _lock(0, fcntl.F_UNLCK))
-    with box.shell() as newcomer:
-        newcomer.ask("attach")
-        assert _taken(box) == [0]
+    _newcomer_takes_the_first_slot(box)
 
 
-def test_a_running_process_that_closed_every_descriptor_keeps_its_lock(box: Box) -> None:
+@pytest.mark.parametrize("actions", ["close-range", "end-main", "drop-lock end-main"])
+def test_a_process_runs_on_without_its_descriptors_or_its_main_thread(
+    box: Box, actions: str
+) -> None:
     with box.holding(HELD) as holder:
-        holder.ask("close-range")
-        assert _locked(box, 0)
+        for action in actions.split():
+            assert holder.ask(action) == "OK"
+        if "end-main" in actions:
+            maps = Path(f"/proc/{holder.pid}/maps")
+            until(lambda: maps.read_text() == "", "the main thread's end")
+        assert _locked(box, 0) is ("drop-lock" not in actions)
         assert box.used_seen_afresh() == HELD
         holder.ask("refund 0 200")
         assert holder.ask("reserve 0 1") == "OK"
         assert box.used_seen_afresh() == HELD - 199
-        holder.kill_alone()
-        assert box.used_seen_afresh() == 0
+        assert box.used_without(holder) == 0
 
 
 def test_no_descriptor_stays_open(box: Box) -> None:
@@ -100,15 +106,13 @@ def test_exec_ends_the_former_charge(box: Box, look: str) -> None:
 
 @pytest.mark.parametrize("step", ["APPLY_PUBLISHED", "COUNTER_SWAPPED", "APPLY_DONE"])
 def test_a_thread_that_ends_inside_a_reservation_wedges_no_other(box: Box, step: str) -> None:
-    """Its count by then remains until the process ends."""
     with box.shell() as holder:
         assert holder.ask("attach") == "OK"
         assert holder.ask(f"end {step} 1") == "OK"
         holder.ask("thread reserve 0 1000")
         assert holder.ask("reserve 0 7") == "OK"
-        assert box.use().used_bytes == (7 if step == "APPLY_PUBLISHED" else 1007)
-        holder.kill_alone()
-        assert box.used_seen_afresh() == 0
+        assert box.used() == (7 if step == "APPLY_PUBLISHED" else 1007)
+        assert box.used_without(holder) == 0
 
 
 def test_a_process_without_descriptors_takes_none_for_exited(box: Box) -> None:
@@ -119,8 +123,8 @@ def test_a_process_without_descriptors_takes_none_for_exited(box: Box) -> None:
         hard = resource.prlimit(poor.pid, resource.RLIMIT_NOFILE)[1]
         resource.prlimit(poor.pid, resource.RLIMIT_NOFILE, (there + 1, hard))
         assert poor.ask(f"reserve 0 {LIMIT_BYTES}") == "OVER_LIMIT"
-        assert box.use().used_bytes == HELD
-        holder.kill_alone()
+        assert box.used() == HELD
+        holder.kill()
         assert poor.ask(f"reserve 0 {LIMIT_BYTES}") == "OK", "gone is seen without any"
 
 
@@ -132,29 +136,8 @@ def test_a_process_whose_maps_may_not_be_read_counts_as_running(box: Box) -> Non
         assert holder.ask("drop-lock") == "OK"
         assert stranger.ask("attach") == "OK"
         assert stranger.ask("used 0") == str(HELD)
-        holder.kill_alone()
+        holder.kill()
         until(lambda: stranger.ask("used 0") == "0", "the exited process's bytes")
-
-
-@pytest.mark.parametrize("dropped", [False, True], ids=["lock-held", "lock-dropped"])
-def test_the_end_of_the_main_thread_is_not_the_end_of_its_process(box: Box, dropped: bool) -> None:
-    with box.holding(HELD) as holder:
-        if dropped:
-            assert holder.ask("drop-lock") == "OK"
-        holder.ask("end-main")
-        until(lambda: Path(f"/proc/{holder.pid}/maps").read_text() == "", "the main thread's end")
-        assert box.used_seen_afresh() == HELD
-        assert holder.ask("reserve 0 1") == "OK"
-        assert box.used_seen_afresh() == HELD + 1
-        holder.kill_alone()
-        assert box.used_seen_afresh() == 0
-
-
-def test_a_reused_pid_is_another_process(box: Box) -> None:
-    with box.holding(HELD) as holder:
-        assert holder.ask("drop-lock") == "OK"
-        box.forge(0, "start_ticks", box.slots()[0].start_ticks - 1)
-        assert box.used_seen_afresh() == 0
 
 
 def test_a_process_counted_as_exited_takes_a_new_slot_with_its_charge(box: Box) -> None:
@@ -167,16 +150,15 @@ def test_a_process_counted_as_exited_takes_a_new_slot_with_its_charge(box: Box) 
         assert neighbour.ask(f"reserve 0 {LIMIT_BYTES}") == "OK", "it freed the holder's slot"
         neighbour.ask(f"refund 0 {LIMIT_BYTES}")
         assert holder.ask("reserve 0 10") == "OK"
-        assert box.use().used_bytes == HELD + 10
-        living = {slot.pid for slot in box.slots() if slot.state}
-        assert living == {holder.pid, neighbour.pid}
+        assert box.used() == HELD + 10
+        assert {*_pids(box).values()} == {holder.pid, neighbour.pid}
         holder.ask(f"refund 0 {HELD}")
-        assert box.use().used_bytes == 10
-        holder.kill_alone()
-        assert box.used_seen_afresh() == 0
+        assert box.used() == 10
+        assert box.used_without(holder) == 0
 
 
 def test_a_process_whose_charge_was_dropped_charges_it_again(box: Box) -> None:
+    """A reused pid, with another start time, is another process; then the time is right again."""
     with box.holding(HELD) as holder:
         start = box.slots()[0].start_ticks
         assert holder.ask("drop-lock") == "OK"
@@ -187,29 +169,28 @@ def test_a_process_whose_charge_was_dropped_charges_it_again(box: Box) -> None:
         assert box.used_seen_afresh() == HELD - 1
 
 
-@pytest.mark.parametrize("step", ["APPLY_OWNED", "APPLY_PUBLISHED", "COUNTER_HELPED"])
+@pytest.mark.parametrize(
+    ("step", "passage"), [("APPLY_OWNED", 1), ("APPLY_PUBLISHED", 1), ("COUNTER_HELPED", 2)]
+)
 def test_of_two_processes_that_claim_a_slot_neither_counts_for_the_other(
-    box: Box, step: str
+    box: Box, step: str, passage: int
 ) -> None:
     """Taken for exited in its first allocation, with nothing charged yet; both have one number."""
     with box.shell() as holder, box.shell() as heir, box.shell() as neighbour:
         assert holder.ask("attach") == "OK"
         assert holder.ask("drop-lock") == "OK"
         assert neighbour.ask("reserve 0 100000") == "OK"
-        assert holder.stops_at(step, 2 if step == "COUNTER_HELPED" else 1, ["reserve 0 1000"])
+        assert holder.stops_at(step, passage, "reserve 0 1000")
         box.forge(0, "start_ticks", 0)
         assert box.used_seen_afresh() == 100000, "it freed the holder's slot"
         assert heir.ask("attach") == "OK"
-        assert [slot.pid for slot in box.slots()] == [heir.pid, neighbour.pid]
-        assert heir.stops_at("APPLY_PUBLISHED", 1, ["reserve 0 7"])
-        assert holder.resume("reserve 0 1000") == "OK"
-        assert heir.resume("reserve 0 7") == "OK"
+        assert _pids(box) == {0: heir.pid, 1: neighbour.pid}
+        assert heir.stops_at("APPLY_PUBLISHED", 1, "reserve 0 7")
+        assert [holder.resume(), heir.resume()] == ["OK", "OK"]
         charged = {slot.pid: slot.bytes for slot in box.slots() if slot.state}
-        assert charged == {holder.pid: (1000,), heir.pid: (7,), neighbour.pid: (100000,)}
-        assert box.use().used_bytes == 101007
-        holder.kill_alone()
-        heir.kill_alone()
-        assert box.used_seen_afresh() == 100000
+        assert charged == {holder.pid: 1000, heir.pid: 7, neighbour.pid: 100000}
+        assert box.used() == 101007
+        assert box.used_without(holder, heir) == 100000
 
 
 @pytest.mark.parametrize(
@@ -218,13 +199,12 @@ def test_of_two_processes_that_claim_a_slot_neither_counts_for_the_other(
 def test_a_verdict_is_about_one_holder_not_about_the_next(box: Box, step: str) -> None:
     """The reaper is slow; meanwhile others reap, and a running process takes that very slot."""
     with box.holding(HELD) as victim, box.shell() as dawdler, box.shell() as heir:
-        victim.kill_alone()
-        assert dawdler.stops_at(step, 1, ["attach"])
+        victim.kill()
+        assert dawdler.stops_at(step, 1, "attach")
         assert heir.ask("reserve 0 77") == "OK"
-        assert [(slot.number, slot.pid) for slot in box.slots() if slot.state] == [(0, heir.pid)]
-        assert dawdler.resume("attach") == "OK"
-        assert box.use().used_bytes == 77
-        assert box.slots()[0].bytes == (77,)
+        assert _pids(box) == {0: heir.pid}
+        assert dawdler.resume() == "OK"
+        assert (box.used(), box.slots()[0].bytes) == (77, 77)
 
 
 def test_a_refusal_counts_no_process_that_exited_after_the_last_search(box: Box) -> None:
@@ -232,28 +212,36 @@ def test_a_refusal_counts_no_process_that_exited_after_the_last_search(box: Box)
     with box.shell() as survivor:
         survivor.ask("attach")
         for _ in range(20):
-            with box.shell() as victim:
-                assert victim.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
+            with box.holding(LIMIT_BYTES):
                 survivor.ask("used 0")
-                victim.kill_alone()
             assert survivor.ask(f"reserve 0 {LIMIT_BYTES}") == "OK"
             survivor.ask(f"refund 0 {LIMIT_BYTES}")
 
 
 def test_an_exit_is_visible_to_processes_that_did_not_detect_it(box: Box) -> None:
     """A process that the driver refuses just then waits, whichever process dropped the charge."""
-    two = Box(box.directory, box.program, gpu_count=2)
-    two.write()
-    second = 10**9
+    minute_ns = 60 * 10**9
+    two = box.of_gpus(2)
     with two.shell() as newcomer, two.shell() as looker, two.shell() as victim:
         assert newcomer.ask("attach") == "OK"
         victim.ask(f"reserve 1 {HELD}")
-        victim.kill_alone()
-        assert newcomer.ask(f"dropped 1 {60 * second}") == "0"
+        victim.kill()
+        assert newcomer.ask(f"dropped 1 {minute_ns}") == "0"
         assert looker.ask("peek") == "OK"
         assert looker.ask("used 1") == "0"
-        assert [newcomer.ask(f"dropped {gpu} {60 * second}") for gpu in (0, 1, 2)] == list("010")
+        assert [newcomer.ask(f"dropped {gpu} {minute_ns}") for gpu in (0, 1, 2)] == list("010")
         assert newcomer.ask("dropped 1 0") == "0"
+
+
+@pytest.mark.parametrize("step", ["CLAIM_LOCKED", "CLAIM_LIVE", "CLAIM_NAMED"])
+def test_a_claim_cut_short_hides_no_slot_above_it(box: Box, step: str) -> None:
+    """Scans end at the first slot never taken: one half taken must not be such a slot."""
+    with box.shell() as first, box.shell() as second:
+        assert first.stops_at(step, 1, "attach")
+        assert second.ask(f"reserve 0 {HELD}") == "OK"
+        assert [slot.bytes for slot in box.slots()] == [0, HELD]
+        assert box.used_without(first, second) == 0
+        _newcomer_takes_the_first_slot(box)
 
 
 @pytest.fixture
@@ -267,7 +255,7 @@ def nested() -> list[str]:
 
 def _end(shell: Shell, box: Box, slot: int) -> None:
     """Kill it, and wait until the kernel has dropped the lock of the process inside."""
-    shell.kill_alone()
+    shell.kill()
     until(lambda: not _locked(box, slot), "the lock's end")
 
 
@@ -282,27 +270,12 @@ def test_a_proc_of_another_namespace_is_ignored(box: Box, nested: list[str]) -> 
         assert box.used_seen_afresh() == 0
 
 
-@pytest.mark.parametrize("step", ["CLAIM_LOCKED", "CLAIM_LIVE", "CLAIM_NAMED"])
-def test_a_claim_cut_short_hides_no_slot_above_it(box: Box, step: str) -> None:
-    """Scans end at the first slot never taken: one half taken must not be such a slot."""
-    with box.shell() as first, box.shell() as second:
-        assert first.stops_at(step, 1, ["attach"])
-        assert second.ask(f"reserve 0 {HELD}") == "OK"
-        assert [slot.bytes[0] for slot in box.slots()] == [0, HELD]
-        first.kill_alone()
-        second.kill_alone()
-        assert box.used_seen_afresh() == 0
-        with box.shell() as newcomer:
-            newcomer.ask("attach")
-            assert _taken(box) == [0]
-
-
 def test_row_22_pid_1_of_two_containers_that_share_a_file(box: Box, nested: list[str]) -> None:
     """The same pid in two namespaces is two processes; the end of one is not the other's."""
     with box.shell(*nested) as first, box.shell(*nested) as second:
         assert first.ask(f"reserve 0 {HELD}") == "OK"
         assert second.ask("reserve 0 500") == "OK"
-        assert [slot.pid for slot in box.slots()] == [1, 1]
+        assert _pids(box) == {0: 1, 1: 1}
         assert box.used_seen_afresh() == HELD + 500, "seen from outside both live"
         assert second.ask("used 0") == str(HELD + 500)
         assert first.ask("attach") == "OK"

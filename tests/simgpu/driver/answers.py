@@ -1,12 +1,13 @@
-"""The recorded answers of NVIDIA's drivers, recorded.tsv, and what another library answers else.
+"""The recorded answers of NVIDIA's drivers, recorded.tsv, and how simgpu's differ from them.
 
 A line of the file is: library, question, name, CUDA version, answer; `ask` has the questions and
-answers. It holds for the recorded driver of that version and for later ones, until the next line of
-the same name. Without an answer the driver lacks the name.
+answers. It holds for the recorded driver of that version. Without an answer the driver lacks the
+name.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,22 +18,32 @@ from tests.simgpu.driver.ask import UNKNOWN
 Answers: TypeAlias = Mapping[str, Mapping[str, str]]
 """Question -> name -> answer, of one library."""
 
-PATH: Final = Path(__file__).resolve().with_name("recorded.tsv")
+VERSION: Final = 11040
+"""The CUDA version of the recorded driver: 470."""
+_PATH: Final = Path(__file__).resolve().with_name("recorded.tsv")
 _CRASHED: Final = "SIG"
-VERSIONS: Final = (11040,)
-"""The recorded drivers: 470."""
+_CHECKED_FIRST: Final = (
+    r"cuCtxDestroy(_v2)?|cuEventQuery|cuEventSynchronize|cuGraphInstantiateWithParams(_ptsz)?"
+    r"|cuIpcGetMemHandle|cuLaunchKernelEx(_ptsz)?|cuMemMapArrayAsync(_ptsz)?"
+    r"|cuStreamBeginCaptureToGraph(_ptsz)?|cuStreamEndCapture(_ptsz)?"
+)
+KNOWN: Final = {
+    # NVIDIA's driver checks some arguments before it finds that there was no cuInit.
+    "cuda": re.compile(rf"({_CHECKED_FIRST}) (zeros|pointers)"),
+    # One libnvidia-ml, of driver 580, for all generations.
+    "nvml": re.compile(r"errors 2[1-9]"),
+}
+"""By library, the known differences between simgpu and the recorded driver: a Difference's whole
+question."""
 
 
-def read(library: str, version: int) -> Answers:
+def recorded(library: str) -> Answers:
     found: dict[str, dict[str, str]] = defaultdict(dict)
-    for line in PATH.read_text().splitlines():
+    for line in _PATH.read_text().splitlines():
         of, question, name, since, answer = line.split("\t")
-        if of == library and int(since) <= version:
+        if of == library and int(since) == VERSION and answer:
             found[question][name] = answer
-    return {
-        question: {name: answer for name, answer in rows.items() if answer}
-        for question, rows in found.items()
-    }
+    return found
 
 
 class Difference(NamedTuple):
@@ -41,25 +52,19 @@ class Difference(NamedTuple):
     answered: str
 
 
-def differences(recorded: Answers, asked: Answers) -> Iterator[Difference]:
+def differences(real: Answers, asked: Answers) -> Iterator[Difference]:
     """Return the differences of one library (cuda or nvml). Any answer passes if the recorded
     driver crashed."""
-    real_calls, our_calls = recorded["calls"], asked["calls"]
-    for name in sorted(real_calls.keys() & our_calls.keys()):
-        for how, real, ours in zip(
-            ("zeros", "pointers"),
-            real_calls[name].split(" ", 1),
-            our_calls[name].split(" ", 1),
-            strict=True,
-        ):
-            if real != ours and not real.startswith(_CRASHED):
-                yield Difference(f"{name} {how}", real, ours)
-    for question in sorted(recorded.keys() - {"calls"}):
-        rows = [part[question] for part in (recorded, asked)]
-        for name in sorted({*rows[0], *rows[1]}):
-            real, ours = (_row(of, question, name) for of in rows)
-            if real != ours:
-                yield Difference(f"{question} {name}", real, ours)
+    for name in sorted(real["calls"].keys() & asked["calls"].keys()):
+        both = (answers["calls"][name].split(" ", 1) for answers in (real, asked))
+        for how, theirs, ours in zip(("zeros", "pointers"), *both, strict=True):
+            if theirs != ours and not theirs.startswith(_CRASHED):
+                yield Difference(f"{name} {how}", theirs, ours)
+    for question in sorted(real.keys() - {"calls"}):
+        for name in sorted({*real[question], *asked[question]}):
+            theirs, ours = (_row(answers[question], question, name) for answers in (real, asked))
+            if theirs != ours:
+                yield Difference(f"{question} {name}", theirs, ours)
 
 
 def _row(rows: Mapping[str, str], question: str, name: str) -> str:

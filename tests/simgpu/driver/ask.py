@@ -16,12 +16,13 @@ import mmap
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
+
+from tests.support import run
 
 RELEASES: Final = (
     *(2000, 2010, 2020, 2030, 3000, 3010, 3020, 4000, 4010, 4020, 5000, 5050, 6000, 6050, 7000),
@@ -49,9 +50,7 @@ UNKNOWN: Final = f"0 {_NOWHERE}"
 
 def exports(library: Path) -> list[str]:
     """The names of a library's functions that return a code, without their versions."""
-    listed = subprocess.run(
-        ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
-    )
+    listed = run("nm", "-D", "--defined-only", library, check=True)
     names = {line.split()[2].split("@")[0] for line in listed.stdout.splitlines()}
     return sorted(name for name in names if _ENTRY.match(name))
 
@@ -133,8 +132,8 @@ def _row(base: str, answers: Sequence[str]) -> str:
 
 
 def _resolved(library: ctypes.CDLL, names: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """By name and flags, what cuGetProcAddress_v2 answers at each version; names that it finds
-    nowhere, and flags with the answers of similar ones, are left out. The first entry,
+    """Return, by name and flags, what cuGetProcAddress_v2 answers at each version; names that it
+    finds nowhere, and flags with the answers of similar ones, are left out. The first entry,
     cuGetProcAddress, returns 500 and leaves the pointer alone wherever v2 finds nothing, and else
     the same; or its answers have rows of their own. A driver may have the first entry only."""
     symbols: dict[int, str] = {}
@@ -175,11 +174,7 @@ def _answer(function: Any, symbols: dict[int, str], name: str, version: int, fla
     """The symbol; or code/status/pointer, where code is not 0 or the pointer is NULL."""
     found, status = ctypes.c_void_p(_UNTOUCHED), ctypes.c_int(-1)
     code = function(
-        name.encode(),
-        ctypes.byref(found),
-        version,
-        ctypes.c_uint64(flags),
-        ctypes.byref(status),
+        name.encode(), ctypes.byref(found), version, ctypes.c_uint64(flags), ctypes.byref(status)
     )
     if not code and found.value in symbols:
         return symbols[found.value]

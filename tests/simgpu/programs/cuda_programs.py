@@ -9,13 +9,39 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any, Final
 
 from cuda.bindings import driver
 
-from tests.simgpu.programs.cuda_calls import BLOCK, PTX, R, begin, free_bytes, ok
 from tests.support import GIB, MIB
+
+R = driver.CUresult
+BLOCK: Final = 2 << 20
+PTX: Final = b"""
+.version 8.0
+.target sm_80
+.address_size 64
+// simgpu: duration_ns=3600000000000
+.visible .entry hour() { ret; }
+"""
+
+
+def ok(returned: tuple[Any, ...]) -> Any:
+    """The result of a call beside CUDA_SUCCESS."""
+    assert returned[0] is R.CUDA_SUCCESS, returned[0]
+    return returned[1] if len(returned) == 2 else returned[1:]
+
+
+def begin(ordinal: int = 0) -> Any:
+    ok(driver.cuInit(0))
+    context = ok(driver.cuDevicePrimaryCtxRetain(ok(driver.cuDeviceGet(ordinal))))
+    ok(driver.cuCtxSetCurrent(context))
+    return context
+
+
+def free_bytes() -> int:
+    free, _ = ok(driver.cuMemGetInfo())
+    return int(free)
 
 
 def devices() -> None:
@@ -119,20 +145,5 @@ def no_device() -> None:
     assert driver.cuDeviceGetCount()[0] is R.CUDA_ERROR_NOT_INITIALIZED
 
 
-PROGRAMS: Final[dict[str, Callable[[], None]]] = {
-    program.__name__: program
-    for program in (
-        devices,
-        fill_the_gpu,
-        contexts,
-    )
-}
-"""Those that need nothing but a host with two GPUs."""
-
-WITH_HELP: Final[dict[str, Callable[[], None]]] = {
-    program.__name__: program for program in (visible_devices, lose_the_gpu, no_device)
-}
-
-
 if __name__ == "__main__":
-    {**PROGRAMS, **WITH_HELP}[sys.argv[1]]()
+    globals()[sys.argv[1]]()

@@ -9,12 +9,11 @@ import ctypes
 import itertools
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from cuda.bindings import driver
 
-from tests.simgpu.programs.cuda_calls import R, begin, ok
+from tests.simgpu.programs.cuda_programs import R, begin, ok
 
 MS: Final = 10**6
 PTX: Final = b"""
@@ -129,16 +128,5 @@ def an_ended_contexts_work_is_dropped() -> None:
     ok(driver.cuCtxSynchronize())
 
 
-PROGRAMS: Final[dict[str, Callable[[], None]]] = {
-    program.__name__: program
-    for program in (
-        events_have_exact_instants,
-        a_full_channel_makes_a_launch_wait,
-        a_kernel_takes_its_argument,
-        an_ended_contexts_work_is_dropped,
-    )
-}
-"""Those that need nothing but two GPUs of their own."""
-
 if __name__ == "__main__":
-    PROGRAMS[sys.argv[1]]()
+    globals()[sys.argv[1]]()

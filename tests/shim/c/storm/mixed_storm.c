@@ -11,13 +11,15 @@
  */
 #include "mixed_storm.h"
 
-#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { THREADS = 6, THINGS = 48, PEER_BYTES = 3 << 20 };
 
 int nvmlInit_v2(void);
+
+__thread uint64_t random_state = 1;
+__thread CUstream stream;
 
 static unsigned long operations;
 static CUcontext primary;
@@ -44,15 +46,14 @@ static void say_and_wait(const char *what)
 static void be_peer(int answers, int until)
 {
 	CUdeviceptr memory[PEER_HANDLES];
-	CUipcMemHandle handle;
 	char end;
 
 	begin();
 	for (int i = 0; i < PEER_HANDLES; i++) {
 		OK(cuMemAlloc_v2(&memory[i], (size_t)PEER_BYTES << i % 3));
-		OK(cuIpcGetMemHandle(&handle, memory[i]));
-		MUST(write(answers, &handle, sizeof(handle)) == sizeof(handle));
+		OK(cuIpcGetMemHandle(&peer_handles[i], memory[i]));
 	}
+	MUST(write(answers, peer_handles, sizeof(peer_handles)) == sizeof(peer_handles));
 	MUST(read(until, &end, 1) == 0);
 	for (int i = 0; i < PEER_HANDLES; i++)
 		OK(cuMemFree_v2(memory[i]));
@@ -74,9 +75,7 @@ static int start_peer(pid_t *peer)
 	}
 	close(answers[1]);
 	close(until[0]);
-	for (int i = 0; i < PEER_HANDLES; i++)
-		MUST(read(answers[0], &peer_handles[i], sizeof(*peer_handles)) ==
-		     sizeof(*peer_handles));
+	MUST(read(answers[0], peer_handles, sizeof(peer_handles)) == sizeof(peer_handles));
 	close(answers[0]);
 	return until[1];
 }
@@ -103,17 +102,24 @@ static void fork_in_the_middle(void)
 	await_end(child);
 }
 
-/* Frees what is in the place, whichever thread allocated it; a new allocation stays there. */
-static void step(struct storm *storm)
+static void end(struct thing *thing)
 {
-	struct thing **place = &things[next_random(&storm->random) % THINGS];
+	if (thing)
+		thing->path->end(thing);
+	free(thing);
+}
+
+/* Frees what is in the place, whichever thread allocated it; a new allocation stays there. */
+static void step(void)
+{
+	struct thing **place = &things[below(THINGS)];
 	struct thing *thing = __atomic_exchange_n(place, NULL, __ATOMIC_ACQ_REL), *none = NULL;
 
 	if (!thing) {
 		thing = calloc(1, sizeof(*thing));
 		MUST(thing);
-		thing->path = &paths[next_random(&storm->random) % path_count];
-		if (!thing->path->make(storm, thing)) {
+		thing->path = &paths[below(path_count)];
+		if (!thing->path->make(thing)) {
 			free(thing);
 			return;
 		}
@@ -121,52 +127,39 @@ static void step(struct storm *storm)
 						__ATOMIC_ACQUIRE))
 			return;
 	}
-	thing->path->end(storm, thing);
-	free(thing);
+	end(thing);
 }
 
-static void *storm_on(void *argument)
+static void *storm_on(void *number)
 {
-	struct storm storm = {.random = ((uint64_t)(uintptr_t)argument + 1) *
-					UINT64_C(0x9e3779b97f4a7c15)};
-
+	random_state = ((uint64_t)(uintptr_t)number + 1) * UINT64_C(0x9e3779b97f4a7c15);
 	OK(cuCtxSetCurrent(primary));
 	look();
-	OK(cuStreamCreate(&storm.stream, CU_STREAM_NON_BLOCKING));
+	OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
 	for (unsigned long i = 0; i < operations; i++) {
-		step(&storm);
+		step();
 		if (i % 16 == 0)
 			look();
 		if (contexts_too && i % 16 == 8)
-			live_briefly(&storm);
-		if (!argument && i == operations / 2)
+			live_briefly();
+		if (!number && i == operations / 2)
 			fork_in_the_middle();
 	}
-	OK(cuStreamSynchronize(storm.stream));
-	OK(cuStreamDestroy_v2(storm.stream));
+	OK(cuStreamSynchronize(stream));
+	OK(cuStreamDestroy_v2(stream));
 	return NULL;
 }
 
-static void run_threads(void)
+static void storm(void)
 {
-	pthread_t threads[THREADS];
-
-	for (uintptr_t i = 0; i < THREADS; i++)
-		MUST(pthread_create(&threads[i], NULL, storm_on, (void *)i) == 0);
-	for (uintptr_t i = 0; i < THREADS; i++)
-		MUST(pthread_join(threads[i], NULL) == 0);
+	run_threads(THREADS, storm_on);
 	OK(cuCtxSynchronize());
 }
 
 static void end_all(void)
 {
-	struct storm storm = {.random = 1};
-
 	for (int i = 0; i < THINGS; i++) {
-		if (!things[i])
-			continue;
-		things[i]->path->end(&storm, things[i]);
-		free(things[i]);
+		end(things[i]);
 		things[i] = NULL;
 	}
 	OK(cuCtxSynchronize());
@@ -183,14 +176,14 @@ int main(int argc, char **argv)
 	until = start_peer(&peer);
 	MUST(nvmlInit_v2() == 0);
 	begin();
-	run_threads();
+	storm();
 	look();
 	say_and_wait("live");
 	end_all();
 	look();
 	say_and_wait("freed");
 	contexts_too = true;
-	run_threads();
+	storm();
 	end_all();
 	look();
 	say_and_wait("mixed");

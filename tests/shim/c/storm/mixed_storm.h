@@ -11,48 +11,52 @@
 /* True: done; false: refused for lack of memory, as any call may be at the limit. */
 #define FITS(call) fits((call), __FILE__, __LINE__)
 
-#define BLOCK ((size_t)2 << 20)
-
 enum { PEER_HANDLES = 8 };
-
-struct storm {
-	uint64_t random;
-	CUstream stream;
-};
 
 /* Something that was allocated, by whichever thread. */
 struct thing {
 	const struct path *path;
-	uint64_t first, second;
+	CUdeviceptr address;
+	union {
+		CUmemoryPool pool;
+		CUgraphExec graph;
+		CUarray array;
+		CUmipmappedArray mipmap;
+		CUexternalMemory import;
+		CUmemGenericAllocationHandle multicast;
+	};
 	size_t bytes;
 };
 
 /* One way to allocate memory, and to free it. */
 struct path {
-	bool (*make)(struct storm *storm, struct thing *thing);
-	void (*end)(struct storm *storm, const struct thing *thing);
+	bool (*make)(struct thing *thing);
+	void (*end)(const struct thing *thing);
 };
 
 extern const struct path paths[];
 extern const unsigned int path_count;
 extern CUipcMemHandle peer_handles[PEER_HANDLES];
 
-/* Those of paths that are made elsewhere than in mixed_storm_paths.c, and of it for others. */
-bool make_physical(struct storm *storm, struct thing *thing);
-void end_physical(struct storm *storm, const struct thing *thing);
-bool make_multicast(struct storm *storm, struct thing *thing);
-void end_multicast(struct storm *storm, const struct thing *thing);
-bool make_external(struct storm *storm, struct thing *thing);
-void end_external(struct storm *storm, const struct thing *thing);
-bool make_linear(struct storm *storm, struct thing *thing);
-void end_linear(struct storm *storm, const struct thing *thing);
-bool make_array(struct storm *storm, struct thing *thing);
+/* Those of paths that contexts have too. */
+bool make_linear(struct thing *thing);
+void end_linear(const struct thing *thing);
+bool make_array(struct thing *thing);
 
 /* Queries of all kinds, which change nothing. */
 void look(void);
 
 /* Contexts and code that are created and destroyed, with their memory. */
-void live_briefly(struct storm *storm);
+void live_briefly(void);
+
+/* The thread's own. */
+extern __thread uint64_t random_state;
+extern __thread CUstream stream;
+
+static inline uint64_t below(uint64_t end)
+{
+	return next_random(&random_state) % end;
+}
 
 static inline bool fits(CUresult result, const char *file, int line)
 {

@@ -4,7 +4,7 @@
 
 #include "abi/nvml_abi.h"
 
-enum { PRINTF_FIFO = 1, MULTIPROCESSORS = 1, DEFAULT_STREAM = 1, ROWS = 64 };
+enum { PRINTF_FIFO = 1, FIFO_BYTES = 2 << 20, MULTIPROCESSORS = 1, DEFAULT_STREAM = 1, ROWS = 64 };
 
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device);
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory);
@@ -14,7 +14,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 static const char CODE[] = ".version 8.0\n.target sm_80\n.address_size 64\n"
 			   ".visible .entry brief() { ret; }\n";
 
-static void resolve(void)
+void look(void)
 {
 	static const struct {
 		const char *name;
@@ -23,23 +23,17 @@ static void resolve(void)
 		     {"cuLaunchKernel", (void *)cuLaunchKernel},
 		     {"cuMemCreate", (void *)cuMemCreate},
 		     {"cuCtxDestroy", (void *)cuCtxDestroy_v2}};
+	size_t free_bytes, total_bytes, gpu_bytes;
+	nvmlProcessInfo_t rows[ROWS];
+	unsigned int count = ROWS;
+	nvmlDevice_t device;
+	nvmlMemory_t memory;
 	void *found;
 
 	for (size_t i = 0; i < sizeof(known) / sizeof(*known); i++) {
 		OK(cuGetProcAddress_v2(known[i].name, &found, 13000, 0, NULL));
 		MUST(found == known[i].wrapper);
 	}
-}
-
-void look(void)
-{
-	size_t free_bytes, total_bytes, gpu_bytes;
-	nvmlProcessInfo_t rows[ROWS];
-	unsigned int count = ROWS;
-	nvmlDevice_t device;
-	nvmlMemory_t memory;
-
-	resolve();
 	OK(cuMemGetInfo_v2(&free_bytes, &total_bytes));
 	OK(cuDeviceTotalMem_v2(&gpu_bytes, 0));
 	MUST(free_bytes <= total_bytes && total_bytes == gpu_bytes);
@@ -50,7 +44,7 @@ void look(void)
 }
 
 /* Regardless of the limit: code is not refused. */
-static void run_code(struct storm *storm)
+static void run_code(CUstream on)
 {
 	CUfunction function;
 	CUmodule module;
@@ -58,13 +52,13 @@ static void run_code(struct storm *storm)
 	if (!FITS(cuModuleLoadData(&module, CODE)))
 		return;
 	if (FITS(cuModuleGetFunction(&function, module, "brief")) &&
-	    FITS(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, storm->stream, NULL, NULL)))
-		OK(cuStreamSynchronize(storm->stream));
+	    FITS(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, on, NULL, NULL)))
+		OK(cuStreamSynchronize(on));
 	OK(cuModuleUnload(module));
 }
 
 /* Memory allocated in a green context remains when that ends. */
-static void live_in_green(struct storm *storm)
+static void live_in_green(void)
 {
 	struct thing left[4] = {0};
 	CUdevResourceDesc described;
@@ -79,30 +73,29 @@ static void live_in_green(struct storm *storm)
 	OK(cuCtxFromGreenCtx(&context, green));
 	OK(cuCtxPushCurrent_v2(context));
 	for (int i = 0; i < 4; i++)
-		if (!make_linear(storm, &left[i]))
-			left[i].first = 0;
+		if (!make_linear(&left[i]))
+			left[i].address = 0;
 	OK(cuCtxPopCurrent_v2(&context));
 	OK(cuGreenCtxDestroy(green));
 	for (int i = 0; i < 4; i++)
-		if (left[i].first)
-			end_linear(storm, &left[i]);
+		if (left[i].address)
+			end_linear(&left[i]);
 }
 
-void live_briefly(struct storm *storm)
+void live_briefly(void)
 {
-	struct storm here = {.random = next_random(&storm->random)};
 	struct thing left;
 	CUcontext context;
 
-	run_code(storm);
+	run_code(stream);
 	if (!FITS(cuCtxCreate_v4(&context, NULL, 0, 0)))
 		return;
-	run_code(&here);
-	(void)FITS(cuCtxSetLimit(PRINTF_FIFO, BLOCK));
+	run_code(NULL);
+	(void)FITS(cuCtxSetLimit(PRINTF_FIFO, FIFO_BYTES));
 	for (int i = 0; i < 8; i++) {
-		(void)make_linear(&here, &left);
-		(void)make_array(&here, &left);
+		(void)make_linear(&left);
+		(void)make_array(&left);
 	}
 	OK(cuCtxDestroy_v2(context));
-	live_in_green(storm);
+	live_in_green();
 }

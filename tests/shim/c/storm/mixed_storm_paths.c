@@ -1,184 +1,279 @@
-/* Every way to allocate memory of a GPU; see mixed_storm.c, and mixed_storm_physical.c for some. */
+/*
+ * Every way to allocate memory of a GPU; see mixed_storm.c.
+ *
+ * Each object of physical memory (a mapping, a multicast object, an import by another interface's
+ * name) is the only holder of its memory, so that it is charged once: an import beside its exporter
+ * would be charged for both.
+ */
 #include "mixed_storm.h"
+
+#include <unistd.h>
+
+#define BLOCK ((size_t)2 << 20)
 
 CUipcMemHandle peer_handles[PEER_HANDLES];
 
 static const CUmemLocation GPU = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
 
 /* From 1 byte to 64 MiB, every order of magnitude alike. */
-static size_t random_size(struct storm *storm)
+static size_t random_size(void)
 {
-	return 1 + next_random(&storm->random) % (UINT64_C(1) << next_random(&storm->random) % 27);
+	return 1 + below(UINT64_C(1) << below(27));
 }
 
-bool make_linear(struct storm *storm, struct thing *thing)
+bool make_linear(struct thing *thing)
 {
-	return FITS(cuMemAlloc_v2((CUdeviceptr *)&thing->first, random_size(storm)));
+	return FITS(cuMemAlloc_v2(&thing->address, random_size()));
 }
 
-static bool make_pitched(struct storm *storm, struct thing *thing)
+static bool make_pitched(struct thing *thing)
 {
 	size_t pitch;
 
-	return FITS(cuMemAllocPitch_v2((CUdeviceptr *)&thing->first, &pitch,
-				       1 + next_random(&storm->random) % 4096,
-				       1 + next_random(&storm->random) % 4096, 4));
-}
-
-static bool make_managed(struct storm *storm, struct thing *thing)
-{
-	return FITS(cuMemAllocManaged((CUdeviceptr *)&thing->first, random_size(storm), 1));
-}
-
-void end_linear(struct storm *storm, const struct thing *thing)
-{
-	(void)storm;
-	OK(cuMemFree_v2(thing->first));
-}
-
-/* At once, or when the stream reaches it. */
-static void end_plain(struct storm *storm, const struct thing *thing)
-{
-	if (next_random(&storm->random) % 4)
-		end_linear(storm, thing);
-	else
-		OK(cuMemFreeAsync(thing->first, storm->stream));
-}
-
-static bool make_ordered(struct storm *storm, struct thing *thing)
-{
 	return FITS(
-	    cuMemAllocAsync((CUdeviceptr *)&thing->first, random_size(storm), storm->stream));
+	    cuMemAllocPitch_v2(&thing->address, &pitch, 1 + below(4096), 1 + below(4096), 4));
 }
 
-static void end_ordered(struct storm *storm, const struct thing *thing)
+static bool make_exported(struct thing *thing)
 {
-	if (next_random(&storm->random) % 4 == 0) {
-		OK(cuMemFree_v2(thing->first));
+	CUipcMemHandle handle;
+
+	if (!make_linear(thing))
+		return false;
+	OK(cuIpcGetMemHandle(&handle, thing->address));
+	return true;
+}
+
+void end_linear(const struct thing *thing)
+{
+	OK(cuMemFree_v2(thing->address));
+}
+
+/* Those of one call. */
+#define MAKE(name, call)                                                                           \
+	static bool make_##name(struct thing *thing)                                               \
+	{                                                                                          \
+		return FITS(call);                                                                 \
+	}
+#define END(name, call)                                                                            \
+	static void end_##name(const struct thing *thing)                                          \
+	{                                                                                          \
+		OK(call);                                                                          \
+	}
+
+MAKE(managed, cuMemAllocManaged(&thing->address, random_size(), 1))
+MAKE(ordered, cuMemAllocAsync(&thing->address, random_size(), stream))
+MAKE(opened, cuIpcOpenMemHandle_v2(&thing->address, peer_handles[below(PEER_HANDLES)], 1))
+END(opened, cuIpcCloseMemHandle(thing->address))
+END(array, cuArrayDestroy(thing->array))
+END(mipmap, cuMipmappedArrayDestroy(thing->mipmap))
+/* At once, or when the stream reaches it. */
+END(plain, below(4) ? cuMemFree_v2(thing->address) : cuMemFreeAsync(thing->address, stream))
+
+static void end_ordered(const struct thing *thing)
+{
+	if (below(4) == 0) {
+		end_linear(thing);
 		return;
 	}
-	OK(cuMemFreeAsync(thing->first, storm->stream));
-	if (next_random(&storm->random) % 4 == 0)
-		OK(cuStreamSynchronize(storm->stream));
+	OK(cuMemFreeAsync(thing->address, stream));
+	if (below(4) == 0)
+		OK(cuStreamSynchronize(stream));
 }
 
-static bool make_pool(struct storm *storm, struct thing *thing)
+static bool make_pool(struct thing *thing)
 {
 	const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
 					   .location = GPU};
 	uint64_t keep_bytes = UINT64_MAX;
-	CUmemoryPool pool;
 
-	if (!FITS(cuMemPoolCreate(&pool, &properties)))
+	if (!FITS(cuMemPoolCreate(&thing->pool, &properties)))
 		return false;
-	OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_bytes));
-	thing->second = (uintptr_t)pool;
-	if (FITS(cuMemAllocFromPoolAsync((CUdeviceptr *)&thing->first, random_size(storm), pool,
-					 storm->stream)))
+	OK(cuMemPoolSetAttribute(thing->pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep_bytes));
+	if (FITS(cuMemAllocFromPoolAsync(&thing->address, random_size(), thing->pool, stream)))
 		return true;
-	OK(cuMemPoolDestroy(pool));
+	OK(cuMemPoolDestroy(thing->pool));
 	return false;
 }
 
-static void end_pool(struct storm *storm, const struct thing *thing)
+static void end_pool(const struct thing *thing)
 {
-	CUmemoryPool pool = (CUmemoryPool)(uintptr_t)thing->second;
-
-	end_ordered(storm, thing);
-	OK(cuMemPoolTrimTo(pool, 0));
-	OK(cuMemPoolDestroy(pool));
+	end_ordered(thing);
+	OK(cuMemPoolTrimTo(thing->pool, 0));
+	OK(cuMemPoolDestroy(thing->pool));
 }
 
-static CUgraph scratch_graph(size_t bytes)
+static bool make_graph(struct thing *thing)
 {
 	CUDA_MEM_ALLOC_NODE_PARAMS wanted = {
 	    .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = GPU},
-	    .bytesize = bytes};
+	    .bytesize = random_size()};
 	CUgraphNode taken, given;
 	CUgraph graph;
+	bool made;
 
 	OK(cuGraphCreate(&graph, 0));
 	OK(cuGraphAddMemAllocNode(&taken, graph, NULL, 0, &wanted));
 	OK(cuGraphAddMemFreeNode(&given, graph, &taken, 1, wanted.dptr));
-	return graph;
-}
-
-static bool make_graph(struct storm *storm, struct thing *thing)
-{
-	CUgraph graph = scratch_graph(random_size(storm));
-	CUgraphExec exec;
-	bool made = FITS(cuGraphInstantiateWithFlags(&exec, graph, 0));
-
+	made = FITS(cuGraphInstantiateWithFlags(&thing->graph, graph, 0));
 	OK(cuGraphDestroy(graph));
-	if (!made)
-		return false;
-	thing->first = (uintptr_t)exec;
-	if (FITS(cuGraphLaunch(exec, storm->stream)))
-		OK(cuStreamSynchronize(storm->stream));
-	return true;
+	if (made && FITS(cuGraphLaunch(thing->graph, stream)))
+		OK(cuStreamSynchronize(stream));
+	return made;
 }
 
-static void end_graph(struct storm *storm, const struct thing *thing)
+static void end_graph(const struct thing *thing)
 {
-	OK(cuGraphExecDestroy((CUgraphExec)(uintptr_t)thing->first));
-	if (next_random(&storm->random) % 4 == 0)
+	OK(cuGraphExecDestroy(thing->graph));
+	if (below(4) == 0)
 		OK(cuDeviceGraphMemTrim(0));
 }
 
-bool make_array(struct storm *storm, struct thing *thing)
+static CUDA_ARRAY3D_DESCRIPTOR random_shape(size_t side_end)
 {
-	const CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 1 + next_random(&storm->random) % 1024,
-					       .Height = 1 + next_random(&storm->random) % 1024,
-					       .Depth = next_random(&storm->random) % 8,
-					       .Format = 0x20,
-					       .NumChannels = 4};
-
-	return FITS(cuArray3DCreate_v2((CUarray *)&thing->first, &shape));
+	return (CUDA_ARRAY3D_DESCRIPTOR){.Width = 1 + below(side_end),
+					 .Height = 1 + below(side_end),
+					 .Format = 0x20,
+					 .NumChannels = 4};
 }
 
-static void end_array(struct storm *storm, const struct thing *thing)
+bool make_array(struct thing *thing)
 {
-	(void)storm;
-	OK(cuArrayDestroy((CUarray)(uintptr_t)thing->first));
+	CUDA_ARRAY3D_DESCRIPTOR shape = random_shape(1024);
+
+	shape.Depth = below(8);
+	return FITS(cuArray3DCreate_v2(&thing->array, &shape));
 }
 
-static bool make_mipmap(struct storm *storm, struct thing *thing)
+static bool make_mipmap(struct thing *thing)
 {
-	const CUDA_ARRAY3D_DESCRIPTOR shape = {.Width = 1 + next_random(&storm->random) % 2048,
-					       .Height = 1 + next_random(&storm->random) % 2048,
-					       .Format = 0x20,
-					       .NumChannels = 4};
+	const CUDA_ARRAY3D_DESCRIPTOR shape = random_shape(2048);
 
-	return FITS(cuMipmappedArrayCreate((CUmipmappedArray *)&thing->first, &shape, 4));
+	return FITS(cuMipmappedArrayCreate(&thing->mipmap, &shape, 4));
 }
 
-static void end_mipmap(struct storm *storm, const struct thing *thing)
+static bool create(struct thing *thing, CUmemGenericAllocationHandle *handle)
 {
-	(void)storm;
-	OK(cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)thing->first));
+	const CUmemAllocationProp wanted = {
+	    .type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = 1, .location = GPU};
+
+	thing->bytes = BLOCK * (1 + below(16));
+	return FITS(cuMemCreate(handle, thing->bytes, &wanted, 0));
 }
 
-static bool make_opened(struct storm *storm, struct thing *thing)
+/* A second handle of the same memory, by way of a descriptor. */
+static bool pass_on(CUmemGenericAllocationHandle handle)
 {
-	return FITS(cuIpcOpenMemHandle_v2((CUdeviceptr *)&thing->first,
-					  peer_handles[next_random(&storm->random) % PEER_HANDLES],
-					  1));
-}
+	CUmemGenericAllocationHandle imported;
+	int fd;
+	bool passed;
 
-static void end_opened(struct storm *storm, const struct thing *thing)
-{
-	(void)storm;
-	OK(cuIpcCloseMemHandle(thing->first));
-}
-
-static bool make_exported(struct storm *storm, struct thing *thing)
-{
-	CUipcMemHandle handle;
-
-	if (!make_linear(storm, thing))
+	if (!FITS(cuMemExportToShareableHandle(&fd, handle, 1, 0)))
 		return false;
-	OK(cuIpcGetMemHandle(&handle, thing->first));
-	return true;
+	passed = FITS(cuMemImportFromShareableHandle(&imported, (void *)(uintptr_t)fd, 1));
+	if (passed)
+		OK(cuMemRelease(imported));
+	close(fd);
+	return passed;
+}
+
+/* The mapping is the memory's only holder. */
+static bool make_physical(struct thing *thing)
+{
+	const CUmemAccessDesc access = {GPU, CU_MEM_ACCESS_READWRITE};
+	CUmemGenericAllocationHandle handle;
+	bool mapped;
+
+	if (!create(thing, &handle))
+		return false;
+	OK(cuMemAddressReserve(&thing->address, thing->bytes, 0, 0, 0));
+	mapped = (below(2) || pass_on(handle)) &&
+		 FITS(cuMemMap(thing->address, thing->bytes, 0, handle, 0));
+	OK(cuMemRelease(handle));
+	OK(mapped ? cuMemSetAccess(thing->address, thing->bytes, &access, 1)
+		  : cuMemAddressFree(thing->address, thing->bytes));
+	return mapped;
+}
+
+static void end_physical(const struct thing *thing)
+{
+	CUmemGenericAllocationHandle handle;
+
+	if (below(2) &&
+	    FITS(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)thing->address)))
+		OK(cuMemRelease(handle));
+	OK(cuMemUnmap(thing->address, thing->bytes));
+	OK(cuMemAddressFree(thing->address, thing->bytes));
+}
+
+/* Bound to an object that is not mapped; the memory's handle is released. */
+static bool make_multicast(struct thing *thing)
+{
+	CUmulticastObjectProp wanted = {.numDevices = 1};
+	CUmemGenericAllocationHandle handle;
+	bool bound;
+
+	if (!create(thing, &handle))
+		return false;
+	wanted.size = thing->bytes;
+	OK(cuMulticastCreate(&thing->multicast, &wanted));
+	OK(cuMulticastAddDevice(thing->multicast, 0));
+	bound = FITS(cuMulticastBindMem(thing->multicast, 0, handle, 0, thing->bytes, 0));
+	OK(cuMemRelease(handle));
+	if (!bound)
+		OK(cuMemRelease(thing->multicast));
+	return bound;
+}
+
+/* Unbound, or ended with its object. */
+static void end_multicast(const struct thing *thing)
+{
+	if (below(2))
+		OK(cuMulticastUnbind(thing->multicast, 0, 0, thing->bytes));
+	OK(cuMemRelease(thing->multicast));
+}
+
+/* The driver owns the descriptor after an import. */
+static bool import(struct thing *thing, CUmemGenericAllocationHandle handle)
+{
+	CUDA_EXTERNAL_MEMORY_HANDLE_DESC given = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD,
+						  .size = thing->bytes};
+
+	if (!FITS(cuMemExportToShareableHandle(&given.handle.fd, handle, 1, 0)))
+		return false;
+	if (FITS(cuImportExternalMemory(&thing->import, &given)))
+		return true;
+	close(given.handle.fd);
+	return false;
+}
+
+/* An import, a view of one that is still there, or a view alone. */
+static bool make_external(struct thing *thing)
+{
+	CUDA_EXTERNAL_MEMORY_BUFFER_DESC whole = {.size = 0};
+	CUmemGenericAllocationHandle handle;
+	bool imported;
+
+	if (!create(thing, &handle))
+		return false;
+	imported = import(thing, handle);
+	OK(cuMemRelease(handle));
+	whole.size = thing->bytes;
+	if (imported && below(2) &&
+	    FITS(cuExternalMemoryGetMappedBuffer(&thing->address, thing->import, &whole)) &&
+	    below(2)) {
+		OK(cuDestroyExternalMemory(thing->import));
+		thing->import = NULL;
+	}
+	return imported;
+}
+
+static void end_external(const struct thing *thing)
+{
+	if (thing->import)
+		OK(cuDestroyExternalMemory(thing->import));
+	if (thing->address)
+		end_linear(thing);
 }
 
 const struct path paths[] = {

@@ -1,12 +1,13 @@
-"""GKE's nodes of Container-Optimized OS."""
+"""GKE's nodes of Container-Optimized OS and of Ubuntu."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tests.platforms.platform import Containerd, Driver, Platform, Plugin
 
-PLATFORM: Final = Platform(
+COS: Final = Platform(
     name="GKE, Container-Optimized OS",
     node="GKE 1.33, containerd 2.0; a node pool with the label"
     " gke-no-default-nvidia-gpu-device-plugin=true, and Google's DaemonSet for the driver",
@@ -26,4 +27,16 @@ PLATFORM: Final = Platform(
     noexec=("/var",),
     plugin=Plugin("nvidiaGPU-1795715260.sock", "gke-no-default-nvidia-gpu-device-plugin=true"),
     nri_on="a node pool of GKE 1.33 or later",
+)
+UBUNTU: Final = replace(
+    COS,
+    name="GKE, Ubuntu",
+    cites=(
+        "GoogleCloudPlatform/container-engine-accelerators nvidia-driver-installer/ubuntu,"
+        " cmd/nvidia_gpu/nvidia_gpu.go",
+        "docs.cloud.google.com/kubernetes-engine/docs/deprecations/migrate-containerd-2",
+    ),
+    os={"ID": "ubuntu", "VERSION_ID": "24.04", "PRETTY_NAME": "Ubuntu 24.04"},
+    read_only=(),
+    noexec=("/run",),
 )

@@ -1,11 +1,16 @@
-"""The excerpt of docs/demo.md in the README, and the demo's variants of the document's pod."""
+"""The excerpt of docs/demo.md in the README, the demo's variants of the document's pod, and its end
+by an interrupt."""
 
 from __future__ import annotations
 
 import re
+import signal
+
+import pytest
 
 from lab.demo import __main__ as demo
-from lab.demo import seed, story
+from lab.demo import node, seed, story
+from lab.demo.report import Report
 from tests.support import ROOT
 
 
@@ -21,3 +26,15 @@ def test_the_documents_pod_is_named_as_it_is_there() -> None:
     assert f"schedulerName: {seed.SCHEDULER}\n" in text
     assert seed.like(story.FIRST) == text
     assert seed.like("other", 25).count(": 25\n") == 4
+
+
+def test_an_interrupted_demo_of_one_node_reports_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_report: Report) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        code = node.main(interrupted)
+    except KeyboardInterrupt:
+        pytest.fail("it would end in a traceback")
+    assert code == 128 + signal.SIGINT
+    assert capsys.readouterr().err == "\ndemo: interrupted; all that it started is removed\n"

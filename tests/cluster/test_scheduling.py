@@ -1,0 +1,175 @@
+"""kube-scheduler with the generated configuration, the extender and the manifests' rights.
+
+Shares are packed although it would spread them, unless a pod asks for that. The weights:
+tests/chart/test_configuration.py.
+
+It preempts only where the nodes' totals are exhausted. It chooses victims by these totals, so of
+GPUs filled with 60 and 40 it takes the 40s if 50 are requested.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from gpuslice.contract import names
+from gpuslice.contract.allocation import DeviceEntry, decode
+from lab.cluster.controlplane import ControlPlane
+from lab.cluster.fleet import Fleet
+from lab.cluster.fleet_objects import Shape
+from lab.cluster.installation import Installation
+from tests.cluster.running import Pods, running
+from tests.requests.pods import Json, asking, pod
+from tests.support import until
+
+pytestmark = pytest.mark.cluster
+
+_REPLICA: Final = "generated"
+
+
+@pytest.fixture(scope="module")
+def ours(installed: ControlPlane) -> Iterator[Installation]:
+    with running(installed, _REPLICA) as started:
+        yield started
+
+
+# --- packing
+
+Place = Callable[..., str]
+
+_SHAPE: Final = Shape(nodes=4, gpus=2, memory_bytes=40 << 30, prefix="packed-")
+_SERVICE: Final = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "packed", "namespace": "default"},
+    "spec": {"selector": {"app": "packed"}, "ports": [{"port": 80}]},
+}
+
+
+@pytest.fixture
+def place(installed: ControlPlane, ours: Installation) -> Iterator[Place]:
+    """Creates a pod of a quarter of a GPU and returns its node, which has 64 processors. A Service
+    selects the pods."""
+    installed.apply_json(_SERVICE)
+    with Fleet(installed, _SHAPE.all_nodes()), Pods(installed) as pods:
+
+        def one(cpu: str = "8", **spec: Any) -> str:
+            quarter = {names.RESOURCE_CORE: 25, names.RESOURCE_MEMORY_RATIO: 25, "cpu": cpu}
+            raw = pod(asking(quarter), name=f"p-{secrets.token_hex(4)}", labels={"app": "packed"})
+            raw["spec"] |= spec
+            return str(pods.bound(pods.add(raw))["spec"]["nodeName"])
+
+        yield one
+    installed.kubectl("delete", "service", "packed")
+
+
+def test_the_fuller_gpu_is_taken_although_all_else_is_against_it(place: Place) -> None:
+    """One step of the extender's scores outweighs LeastAllocated and BalancedAllocation together,
+    and the default spreading over nodes is off: this node already has more of the Service's
+    pods."""
+    full, other, *_ = _SHAPE.node_names()
+    for cpu, node in (("20", full), ("20", full), ("1", other)):
+        place(cpu, nodeSelector={"kubernetes.io/hostname": node})
+    assert place("20") == full
+
+
+def test_a_pod_may_ask_to_be_spread(installed: ControlPlane, place: Place) -> None:
+    """Neither program is forbidden anything by the manifests' rights."""
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {"app": "packed"}},
+    }
+    assert len({place(topologySpreadConstraints=[constraint]) for _ in range(4)}) == 4
+    logs = [each.read_text() for each in installed.directory.glob(f"{_REPLICA}.*.log")]
+    assert len(logs) == 2 and not any("orbidden" in log for log in logs)
+
+
+# --- preemption
+
+_PRIORITIES: Final = {"low": 1, "middle": 10, "high": 1000}
+_MIXED: Final = (
+    *(("sixty-0", 60, "middle"), ("sixty-1", 60, "middle")),
+    *(("forty-0", 40, "low"), ("forty-1", 40, "low")),
+)
+"""Two GPUs of 60 and 40 each."""
+
+
+class _Pods(Pods):
+    def make(self, name: str, percent: int, priority: str, **spec: object) -> None:
+        """Deletion is immediate: there is no kubelet."""
+        raw = pod(asking({names.RESOURCE_GPU: percent}), name=name)
+        at_once = {"priorityClassName": priority, "terminationGracePeriodSeconds": 0}
+        raw["spec"] |= at_once | spec
+        self.add(raw)
+
+    def fill(self, node: str, *shares: tuple[str, int, str]) -> None:
+        """One after the other: each takes the fullest GPU on which it fits."""
+        for share in shares:
+            self.make(*share, nodeSelector={"kubernetes.io/hostname": node})
+            assert self.bound(share[0])["spec"]["nodeName"] == node
+
+    def said(self, name: str) -> str:
+        conditions = self.get(name)["status"].get("conditions", ())
+        return " ".join(each.get("message", "") for each in conditions)
+
+
+@pytest.fixture
+def pods(installed: ControlPlane) -> Iterator[_Pods]:
+    for name, value in _PRIORITIES.items():
+        installed.kubectl("create", "priorityclass", name, f"--value={value}")
+    with _Pods(installed) as made:
+        yield made
+    installed.kubectl("delete", "priorityclass", *_PRIORITIES)
+
+
+@pytest.fixture
+def nodes(installed: ControlPlane, request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    shape = Shape(nodes=request.param, gpus=2, prefix="preempted-")
+    with Fleet(installed, shape.all_nodes()) as fleet:
+        yield list(fleet.nodes)
+
+
+def _gpu(raw: Json) -> DeviceEntry:
+    (gpu,) = decode(raw["metadata"]["annotations"][names.ANNOTATION_DEVICE_ALLOCATED]).gpus
+    return gpu
+
+
+@pytest.mark.parametrize("nodes", [1], indirect=True)
+def test_no_pod_is_preempted_that_frees_no_gpu(
+    nodes: list[str], pods: _Pods, ours: Installation
+) -> None:
+    """The waiting pod is bound once a pod whose GPU suffices is deleted for another reason."""
+    (node,) = nodes
+    pods.fill(node, *_MIXED)
+    pods.make("urgent", 50, "high")
+    spared = "no candidate node for preemption"  # the extender returned no node
+    until(lambda: spared in pods.said("urgent"), "kube-scheduler reports that none can be evicted")
+    assert pods.live() >= {name for name, _, _ in _MIXED}
+    assert f"1 Insufficient {names.RESOURCE_GPU}" in pods.said("urgent")
+    assert 'verb="preempt"' in ours.ask("/metrics")[1]
+    pods.delete("sixty-0")
+    assert pods.bound("urgent")["spec"]["nodeName"] == node
+    assert {"forty-0", "forty-1"} <= pods.live()
+
+
+@pytest.mark.parametrize("nodes", [2], indirect=True)
+def test_a_pod_that_frees_a_gpu_is_preempted_and_that_gpu_is_given(
+    nodes: list[str], pods: _Pods, ours: Installation
+) -> None:
+    """The victims on other nodes would have lower priority, but free no GPU."""
+    parts, wholes = nodes
+    pods.fill(parts, *_MIXED)
+    pods.fill(wholes, ("whole-0", 100, "middle"), ("whole-1", 100, "middle"))
+    before = {name: _gpu(pods.get(name)) for name in ("whole-0", "whole-1")}
+    pods.make("urgent", 50, "high")
+    urgent = pods.bound("urgent")
+    assert urgent["spec"]["nodeName"] == wholes
+    (victim,) = {*before, *(name for name, _, _ in _MIXED)} - pods.live()
+    given = _gpu(urgent)
+    assert (given.id, given.minor) == (before[victim].id, before[victim].minor)
+    assert given.resources[names.RESOURCE_CORE] == 50

@@ -1,0 +1,208 @@
+"""What node tests share: the lab, pods with a share, what programs in them see, the agent's pages,
+and a second NRI plugin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from gpuslice.contract import names
+from gpuslice.contract.overhead import CODE_BYTES
+from lab import pages
+from lab.node.catalogue import PYTHON_IMAGE
+from lab.node.containerd_config import Options
+from lab.node.cri import ORDINARY, Container, CriError, Process, Sandbox
+from lab.node.host import Host
+from lab.node.lab import Lab
+from nri_plugin.messages import nri_pb2 as nri
+from nri_plugin.nri import connection
+from nri_plugin.protocol import session_events
+from nri_plugin.protocol.session_events import EventMask
+from tests.node.table import CONTAINER_ROWS
+from tests.support import GIB
+
+QUARTER, HALF, WHOLE = 10 * GIB, 20 * GIB, 40 * GIB
+CONTEXT = 300 << 20
+"""The size of a context on the simulated host: simgpu/default.toml."""
+FLOOR = CONTEXT + CODE_BYTES
+"""The charge of a process with a context."""
+PROBE = "/opt/test/probe"
+LINKED_PROBE = "/opt/test/probe-linked"
+SETUID_PROBE = "/opt/test/probe-setuid"
+LAUNCHER = "/opt/test/launcher"
+LOAD = "/opt/test/cuda-load"
+OWN = Process(PYTHON_IMAGE)
+NONE = f"{names.ENV_VISIBLE_DEVICES}={names.VISIBLE_DEVICES_NONE}\n"
+Files: TypeAlias = Mapping[str, tuple[Path, int]]
+"""Of a lab's images: path inside to the file here and its mode."""
+Meddling: TypeAlias = Callable[[nri.Container, nri.ContainerAdjustment], None]
+
+
+def lab_of(
+    sizes: Sequence[int] = (WHOLE,),
+    files: Files | None = None,
+    on_host: bool | Host = False,
+    **options: Any,
+) -> Lab:
+    """A lab whose containerd waits long: a stall of the machine is no agent that hangs."""
+    return Lab(sizes, files, options=Options(request_timeout_s=8, **options), on_host=on_host)
+
+
+@contextmanager
+def agent_with(lab: Lab, *options: str | Path, **more: Any) -> Iterator[None]:
+    """The agent has these options in the block, and is stopped afterwards: the fixture `lab` starts
+    it again."""
+    lab.stop_agent()
+    lab.start_agent(options=options, **more)
+    try:
+        yield
+    finally:
+        lab.stop_agent()
+
+
+def one(lab: Lab, size: int = HALF, gpu: int = 0, core: int = 50) -> Mapping[str, str]:
+    """A pod's annotations, whose container "main" holds that much of the GPU."""
+    return lab.share({"main": [(gpu, size, core)]})
+
+
+@contextmanager
+def granted(
+    lab: Lab,
+    process: Process = OWN,
+    size: int = HALF,
+    gpu: int = 0,
+    core: int = 50,
+    of: Sandbox = ORDINARY,
+    name: str = "granted",
+) -> Iterator[Container]:
+    """The running container "main" of a pod, with so much of the GPU."""
+    with lab.pod(name, one(lab, size, gpu, core), of=of) as pod:
+        yield pod.run("main", process)
+
+
+@contextmanager
+def refused(test: str) -> Iterator[None]:
+    """Expect a refusal of the container "main" in the words of a row of that test."""
+    with pytest.raises(CriError, match='gpuslice refuses container "main"') as refusal:
+        yield
+    rows = [row for row in CONTAINER_ROWS if row.test == test]
+    assert any(row.matches(str(refusal.value)) for row in rows), refusal.value
+
+
+def refused_at_start(lab: Lab, process: Process, test: str) -> None:
+    with lab.pod("refused", one(lab)) as pod:
+        container = pod.create("main", process)
+        with refused(test):
+            container.start()
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The probe's output; codes are CUresult, -1 if the probe did not reach that step."""
+
+    driver: bool
+    euid: int
+    init: int
+    context: int
+    total: int
+    free: int
+    filled: int
+    more: int
+
+    def limited_to(self, limit_bytes: int) -> bool:
+        """It saw the limit as the GPU's size, allocated all of it, and was refused 512 bytes
+        more."""
+        return (self.init, self.total, self.filled, self.more) == (0, limit_bytes, 0, 2)
+
+    def held_to(self, limit_bytes: int) -> bool:
+        """Also, all of it is what its context and the allowance for code leave, to the byte,
+        whatever else is on the GPU."""
+        return self.limited_to(limit_bytes) and self.free == limit_bytes - FLOOR
+
+    def escaped_to(self, gpu_bytes: int) -> bool:
+        """It saw the whole GPU, and allocated it: the library was not loaded."""
+        seen = (self.init, self.total, self.filled)
+        return seen == (0, gpu_bytes, 0) and self.free == gpu_bytes - CONTEXT
+
+    def found_it_full(self) -> bool:
+        """Not even a context fitted."""
+        return (self.init, self.context) == (0, 2)
+
+
+def probe(container: Container, command: Sequence[str] = (PROBE,)) -> Taken:
+    done = container.exec(command)
+    assert done.code == 0, done
+    return Taken(**json.loads(done.out.splitlines()[-1]))
+
+
+def hold_all(container: Container) -> None:
+    """A process in the container that allocates all it can and keeps it; its number is in
+    /tmp/pid."""
+    script = (
+        f"rm -f /tmp/said; {PROBE} hold >/tmp/said 2>&1 & echo $! >/tmp/pid; "
+        "until test -s /tmp/said; do :; done"
+    )
+    assert container.exec(["sh", "-c", script]).code == 0
+
+
+def said(lab: Lab, what: str, of: Container) -> bool:
+    """Whether the agent's log has such a message about the container."""
+    lines = lab.agent_log.read_text().splitlines()
+    message = f'msg="{what}"' if " " in what else f"msg={what}"
+    return any(message in line and of.id in line for line in lines)
+
+
+def get(lab: Lab, page: str) -> tuple[int, str]:
+    """A page of the agent's endpoint."""
+    return pages.get(lab.agent_http, page)
+
+
+def sample(lab: Lab, line: str) -> float:
+    """The value of one line of the metrics, 0 if it is missing."""
+    for each in get(lab, "/metrics")[1].splitlines():
+        if each.startswith(line + " "):
+            return float(each.rpartition(" ")[2])
+    return 0.0
+
+
+@contextmanager
+def plugin(lab: Lab, meddle: Meddling, name: str = "other", index: str = "60") -> Iterator[None]:
+    """A second NRI plugin, which makes one change to every container, runs during the block."""
+
+    def meddler(request: session_events.Request) -> nri.CreateContainerResponse | None:
+        if not isinstance(request, session_events.CreateContainer):
+            return None
+        reply = nri.CreateContainerResponse()
+        meddle(request.container, reply.adjust)
+        return reply
+
+    ready, loop, leaving = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+
+    async def serve() -> None:
+        await connection.serve(
+            await connection.connected(lab.namespace.outside(lab.containerd.paths.nri_socket)),
+            meddler,
+            name=name,
+            index=index,
+            wanted_events=EventMask.CREATE_CONTAINER,
+            on_ready=lambda _: ready.set(),
+            leaving=leaving,
+        )
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield
+    finally:
+        loop.call_soon_threadsafe(leaving.set)
+        thread.join()
+        loop.close()
