@@ -25,8 +25,6 @@ from bench.loads import COPY_US, Host, Load, host
 from bench.native import PRELOAD, built, granted, output
 from gpuslice.contract import lease_file, names
 
-_KERNELS_US: Final = (5, 50, 500, 5_000, 50_000)
-_CAPS: Final = range(10, 100, 10)
 _AN_HOUR_NS: Final = 3_600_000_000_000
 _CHECKED: Final = "launch_checked"
 
@@ -48,7 +46,6 @@ _LOADS: Final = {
     "copies": Load(0, COPY_US, "copy"),
 }
 _RUNTIME: Final = Load(0, 20, "runtime")
-_FAULT_AFTER_S: Final = 3
 _STOP: Final = "arbiters stop for 3.9 s"
 _RESTART: Final = "parents are killed, an arbiter begins 2 s later"
 _WITH_BIG: Final = (_STOP, _RESTART)
@@ -136,8 +133,8 @@ def _error(loads: Sequence[Load], shares: Sequence[float]) -> float:
 
 
 def _ones(table: _Table, host: Host, seconds: int, quick: bool) -> None:
-    for us in (50, 5_000) if quick else _KERNELS_US:
-        for percent in (30, 70) if quick else _CAPS:
+    for us in (50, 5_000) if quick else (5, 50, 500, 5_000, 50_000):
+        for percent in (30, 70) if quick else range(10, 100, 10):
             table.one(host, f"kernels of {us} us", Load(percent, us), seconds)
     for name, load in _MODES.items():
         for percent in () if quick else (10, 30, 50, 70, 90):
@@ -214,7 +211,7 @@ def _faults(table: _Table, host: Host, seconds: int, quick: bool) -> None:
     for name, fault in list(faults.items())[: 1 if quick else None]:
 
         def delayed(fault: Callable[[], None] = fault) -> None:
-            time.sleep(min(_FAULT_AFTER_S, seconds / 3))
+            time.sleep(min(3, seconds / 3))
             fault()
 
         for other in (_SMALL, _LOADS["big kernels"]) if name in _WITH_BIG else (_SMALL,):

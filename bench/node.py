@@ -28,9 +28,7 @@ from lab.node.cri import CriError, Process
 from lab.node.lab import Lab
 
 _GIB: Final = 1 << 30
-_GPU: Final = 80 * _GIB
 _RUNNING: Final = 50
-_MIB: Final = 1 << 20
 
 
 def _in_sequence(lab: Lab, count: int) -> tuple[Sequence[float], int]:
@@ -65,7 +63,7 @@ def run(quick: bool) -> Result:
     group = MemoryGroup(f"gpuslice-bench-{uuid.uuid4()}")
     with ExitStack() as stack:
         stack.callback(group.remove)
-        lab = stack.enter_context(Lab([_GPU]))
+        lab = stack.enter_context(Lab([80 * _GIB]))
         lab.start_agent(limiter=cgroups.into(group.path))
         taken, failed = _in_sequence(lab, count)
         logged = r"request=CreateContainer outcome=adjusted duration_ms=([\d.]+)"
@@ -94,7 +92,7 @@ def run(quick: bool) -> Result:
         run_dir = lab.namespace.outside(lab.run_dir)
         found = [os.statvfs(entry) for entry in os.scandir(run_dir) if entry.is_dir()]
         files_bytes = sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in found)
-        working_set_mib = (group.working_set_bytes - files_bytes) / _MIB
+        working_set_mib = (group.working_set_bytes - files_bytes) / (1 << 20)
         about = f"agent with {_RUNNING} containers, working set without their files"
         row("agent_working_set_mib", about, "MiB", working_set_mib, 64)
         kib = files_bytes / 1024 / _RUNNING

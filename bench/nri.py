@@ -36,7 +36,6 @@ _MOUNTS: Final = 40
 _MEMORY_BYTES: Final = 20 << 30
 _PAUSE_US: Final = 3000
 """Between two creations. A real runtime takes fifty milliseconds or more per container."""
-_WARM_UP: Final = 50
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Stage:
         self.measure([_OURS], 1, save=True)
         for socket, file in (("minimal", "-"), ("same", str(self._adjustment))):
             self._start("rival", [self._program, "plugin", self._socket(socket), file])
-        self.measure(list(_ALL), _WARM_UP)
+        self.measure(list(_ALL), 50)
         return self
 
     def __exit__(self, *_error: object) -> None:

@@ -23,11 +23,6 @@ from lab.cluster.api import connected
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 
-_AT_LEAST_OF_STOCK: Final = 0.9
-_ROUNDS: Final = 7
-_PODS: Final = 3_000
-_BLOCKING_MS: Final = 50.0
-_MIB: Final = 1 << 20
 _WRITES: Final = (
     ("bindings", BINDING, 0.99, 1.02),
     ("events", EVENT, 0.99, 1.02),
@@ -56,7 +51,7 @@ def _blocking(figures: Result, size: fleets.Size) -> None:
     say(f"{size.nodes:,} nodes, {blocking.PODS} hard pods wait")
     measured = blocking.measure(size)
     for kind, seconds in {**measured.longest_s, "timer": measured.late_s}.items():
-        figures.add(f"blocking_{size.nodes}_{kind}_ms", seconds * 1e3, _BLOCKING_MS)
+        figures.add(f"blocking_{size.nodes}_{kind}_ms", seconds * 1e3, 50.0)
 
 
 async def _complete_runs(figures: Result, directory: Path, quick: bool) -> None:
@@ -84,12 +79,12 @@ async def _complete_runs(figures: Result, directory: Path, quick: bool) -> None:
                     await stage.build(kube, nodes[made:number])
                     made = number
                     say(f"kube-scheduler with us and without, {number:,} nodes")
-                    rounds, count = (1, 100) if quick else (_ROUNDS, _PODS)
+                    rounds, count = (1, 100) if quick else (7, 3_000)
                     runs = await throughput.measure(count, (STOCK, OURS) * rounds)
                     _runs(figures, number, runs)
                 say(f"memory of the extender: {made:,} nodes, {there.pods:,} pods")
                 memory = psutil.Process(installation.extender.pid).memory_info()
-                figures.add("memory_mib", memory.rss / _MIB, at_most=250.0)
+                figures.add("memory_mib", memory.rss / (1 << 20), at_most=250.0)
             finally:
                 installation.stop()
 
@@ -103,7 +98,7 @@ def _runs(figures: Result, nodes: int, runs: Runs) -> None:
             figures.add(f"spent_{name}_{program.replace(' ', '_')}_ms_per_pod", median(by_run))
         figures.add(f"idle_{name}", median(runs.idle[kind]))
     ratio = runs.median(OURS) / runs.median(STOCK)
-    figures.add(f"whole_{nodes}_with_us_per_stock", ratio, at_least=_AT_LEAST_OF_STOCK)
+    figures.add(f"whole_{nodes}_with_us_per_stock", ratio, at_least=0.9)
     for short, what, at_least, at_most in _WRITES:
         figures.add(f"writes_{nodes}_{short}", runs.written(OURS, what), at_most, at_least)
     others = runs.other_writes(OURS)

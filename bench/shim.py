@@ -24,9 +24,7 @@ from traces.plan import Process
 from traces.replay import load
 from traces.trace import files
 
-_REPETITIONS: Final = 7
 _LIVE: Final = 1_000_000
-_PROCESSES: Final = 300
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def _starts(
         found[name] = Pair(took_s[0] * 1e3, took_s[1] * 1e3, speed[1] / speed[0])
     many_s, speed = [], []
     for each in environments:
-        many_s.append(starts.many(cuda, each, _PROCESSES))
+        many_s.append(starts.many(cuda, each, 300))
         speed.append(min(calibration_s() for _ in range(5)))
     found["cuda_start_300_p99"] = Pair(many_s[0] * 1e3, many_s[1] * 1e3, speed[1] / speed[0])
     return found
@@ -151,7 +149,7 @@ def run(quick: bool) -> Result:
     with granted() as environment:
         repetitions = [
             (_calls(calls, environment, quick), _starts(plain, cuda, environment, quick))
-            for _ in range(_REPETITIONS)
+            for _ in range(7)
         ]
     measured = {
         **_summary([of_calls for of_calls, _ in repetitions], min),

@@ -9,10 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import Final, TextIO
-
-_TICK_S: Final = 0.2
-_LOG_EVERY_S: Final = 15.0
+from typing import TextIO
 
 
 def duration(seconds: float) -> str:
@@ -57,11 +54,11 @@ class Step:
         return time.monotonic() - self._begun
 
     def _tick(self) -> None:
-        while not self._done.wait(_TICK_S):
+        while not self._done.wait(0.2):
             now = time.monotonic()
             if self._live:
                 self._write(f"… {self.title}  {duration(self._elapsed())}  {self.note[:60]}")
-            elif now - self._printed_at >= _LOG_EVERY_S:
+            elif now - self._printed_at >= 15.0:
                 self._printed_at = now
                 self._write(f"… {self.title}  {duration(self._elapsed())}  {self.note}\n")
 

@@ -20,7 +20,6 @@ from traces.watch import Watch
 
 _BESIDE_BYTES: Final = 8 * 2**30
 """The simulated GPU's memory beyond the limit: the library must refuse, not the GPU."""
-_MOST_PRINTED: Final = 20
 _REPLAY: Final = """Replay a recording through the library, under a limit, on a private simulated
 GPU. FILE: the traces of all processes of one recording. The last line of the output is JSON. The
 exit status is 1 where a result differs from the recorded one; see docs/development.md."""
@@ -66,7 +65,7 @@ def _replay(options: argparse.Namespace) -> int:
         ):
             outcome = Replay(recording, directory, directory, limit_bytes, watch).run(environment)
         added_ns = cost.added_ns_per_call(recording.processes, directory)
-    for text in outcome.differences[:_MOST_PRINTED]:
+    for text in outcome.differences[:20]:
         sys.stdout.write(f"{text}\n")
     summary = {
         "calls": recording.calls,

@@ -25,8 +25,6 @@ from traces import host
 from traces.plan import Process
 
 _UUID: Final = "GPU-6e756c6c-0000-4000-8000-000000000000"
-_LIMIT_BYTES: Final = 2**39
-_REPETITIONS: Final = 5
 _BURST: Final = ("cuCtxGetDevice_v2", "cuKernelGetFunction", "cuKernelSetAttribute")
 
 
@@ -70,14 +68,14 @@ def _repetitions(script: Path, *arguments: int) -> Sequence[Sequence[Sequence[st
     """The lines of several processes under the library, over the recorded driver."""
     command = [str(host.program("trace-replay")), str(script), "--cost", *map(str, arguments)]
     with tempfile.TemporaryDirectory(dir=region.parent(os.environ)) as directory:
-        gpu = grant_file.Gpu(_UUID, _LIMIT_BYTES, 100, 0, context_bytes=host.CONTEXT_BYTES)
+        gpu = grant_file.Gpu(_UUID, 2**39, 100, 0, context_bytes=host.CONTEXT_BYTES)
         region.create(Path(directory), [gpu])
         under = {"LD_PRELOAD": str(host.LIBRARY), names.ENV_DIR: directory}
         driver = {"LD_LIBRARY_PATH": str(host.BUILD / "lib" / "recorded")}
         environment = {**host.base(), **driver, **under}
         runs = [
             subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-            for _ in range(_REPETITIONS)
+            for _ in range(5)
         ]
     return [[line.split() for line in each.stdout.splitlines()] for each in runs]
 

@@ -27,10 +27,8 @@ from traces import host
 from traces.signatures import signatures
 
 _DRIVER: Final = "libcuda.so.1"
-_RECORDER: Final = "trace-record.so"
 _NOT_WRITTEN: Final = {"cuGetProcAddress", "cuGetProcAddress_v2", "cuDeviceGetAttribute"}
 """Entries that programs call hundreds of times at start, and that a replay does not need."""
-_PRIVATE: Final = "cuGetExportTable"
 _FOUR_BYTES: Final[Mapping[str, Sequence[int]]] = {
     "cuMemPoolGetAttribute": (1, 2, 3),
     "cuMemPoolSetAttribute": (1, 2, 3),
@@ -51,7 +49,7 @@ def record(command: Sequence[str], directory: Path, did: str) -> tuple[int, Sequ
     Raises DriverError, and OSError if the command cannot be started.
     """
     driver = _driver()
-    recorder = library.beside(host.LIBRARY, _RECORDER)
+    recorder = library.beside(host.LIBRARY, "trace-record.so")
     template = library.beside(host.LIBRARY, forwarder.TEMPLATE).read_bytes()
     with tempfile.TemporaryDirectory() as name:
         private, raw = Path(name), Path(name) / "raw"
@@ -112,7 +110,7 @@ def _versions() -> str:
 def _entries() -> Iterator[str]:
     """The recorder's input: an entry and a token for each of its parameters."""
     for entry, signature in signatures().items():
-        if entry in _NOT_WRITTEN or entry == _PRIVATE:
+        if entry in _NOT_WRITTEN or entry == "cuGetExportTable":
             continue
         mask = sum(1 << attribute for attribute in _FOUR_BYTES.get(entry, ()))
         tokens = (

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Final
 
 from traces import rules
 from traces.loaded_code import LoadedCode
@@ -17,8 +16,6 @@ from traces.names import Names
 from traces.script import Action, Argument, Kind, Patch, Result, Script
 from traces.signatures import Parameter, Signature, signatures
 from traces.trace import Call, Words, words
-
-_NULL: Final = ("0", "0x0")
 
 
 class _Impossible(Exception):
@@ -98,7 +95,7 @@ class Translator:
             return Argument(Kind.IMAGE)
         if head == "x":
             return self._reference(of, parameter, int(text, 16))
-        if text in _NULL and not written and head not in "=<a":
+        if text in ("0", "0x0") and not written and head not in "=<a":
             return Argument(Kind.VALUE)
         if head == "s":
             return self._string(of, place)

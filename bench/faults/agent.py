@@ -38,8 +38,6 @@ _SERVED: Final[Mapping[type[session_events.Request], Event]] = {
 }
 _LOST_BYTES: Final = 3
 """Fewer than a frame's payload, so the cut is within a payload."""
-_TOO_LONG_S: Final = 3600.0
-_NO_DEADLINE: Final = 1000.0
 
 _serve: Final = connection.serve
 
@@ -83,7 +81,7 @@ class Handler:
             case Strike.ERROR:
                 raise Struck(f"a fault at {event.value}")
             case Strike.SLOW:
-                await asyncio.sleep(_TOO_LONG_S)
+                await asyncio.sleep(3600.0)
             case strike:
                 self.strike_answer = strike
 
@@ -133,7 +131,7 @@ def main() -> int:
     uvloop.new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]
     if naive:
         session.FAILURE_POLICY = None  # type: ignore[misc, assignment]
-        answers.BUDGET_SHARE = _NO_DEADLINE  # type: ignore[misc]
+        answers.BUDGET_SHARE = 1000.0  # type: ignore[misc]
     sys.argv = [program, *flags[naive:]]
     return agent.main()
 

@@ -31,9 +31,7 @@ from lab.node.lab import Lab, LabError
 from tools.progress import step
 
 _GRANT: Final = 4 << 30
-_PERCENT: Final = 10
 _CONTAINER: Final = "main"
-_RECOVERS_S: Final = 30.0
 _LARGE: Final = "/opt/large"
 _LARGE_MOUNTS: Final = 1550
 _LARGE_PODS: Final = 6
@@ -63,7 +61,7 @@ class Rig:
         for spec in (lab.sim_dir / "cdi").iterdir() if naive else ():
             shutil.copy(spec, lab.containerd.paths.cdi)
         self._process = Process(PYTHON_IMAGE, cdi=devices)
-        grant = {_CONTAINER: [(0, _GRANT, _PERCENT)]}
+        grant = {_CONTAINER: [(0, _GRANT, 10)]}
         self._annotations = {
             name: value
             for name, value in lab.share(grant).items()
@@ -237,7 +235,7 @@ class Rig:
         if not self._lab.agent_running:
             self._start_agent()
         outcomes = [self.make()]
-        deadline = time.monotonic() + _RECOVERS_S
+        deadline = time.monotonic() + 30.0
         while outcomes[-1].kind is not Kind.LIMITED and time.monotonic() < deadline:
             outcomes.append(self.make())
         return outcomes

@@ -17,7 +17,6 @@ _HEAD: Final = (
     b"POST /%b HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: kube-scheduler\r\n"
     b"Content-Type: application/json\r\nAccept-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
 )
-_CHUNK: Final = 1 << 18
 _MOUNT: Final = {
     "name": "kube-api-access-x2x7q",
     "readOnly": True,
@@ -56,7 +55,7 @@ class Caller:
         return body
 
     def _more(self) -> bytes:
-        got = self._socket.recv(_CHUNK)
+        got = self._socket.recv(1 << 18)
         if not got:
             raise RuntimeError("the extender closes the connection")
         return got

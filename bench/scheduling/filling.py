@@ -28,14 +28,13 @@ from lab.cluster.installation import Installation
 
 _GPUS: Final = 2
 """Per node."""
-_FULL: Final = 0.7
 _PERCENTS: Final = (10, 20, 25, 30, 40, 50, 60, 75)
 _PODS: Final = "/api/v1/namespaces/default/pods"
 
 
 def _asking(nodes: int) -> Iterator[dict[str, Any]]:
     chance = random.Random(nodes)
-    left = nodes * _GPUS * _FULL * 100
+    left = nodes * _GPUS * 0.7 * 100
     number = 0
     while (percent := chance.choice(_PERCENTS)) <= left:
         yield stage.asking_pod(f"p{number}", (percent,))

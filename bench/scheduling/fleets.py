@@ -16,7 +16,6 @@ GPU_BYTES: Final = 80 << 30
 GPUS: Final = 8
 _PERCENTS: Final = (5, 10, 15)
 """Each pod's part of its GPU. Five per GPU leave at least a quarter free."""
-_SEED: Final = 6
 ASKED: Final = 20
 """Percent of a GPU that each measured pod requests."""
 
@@ -38,7 +37,7 @@ LARGE: Final = Size(5_000, 40_000)
 def held(size: Size) -> Iterator[tuple[int, int, int]]:
     """Return each existing pod's node number, GPU minor, percent of core and memory. The pods are
     evenly distributed over all GPUs."""
-    chance = random.Random(_SEED)
+    chance = random.Random(6)
     for number in range(size.pods):
         node, minor = divmod(number % (size.nodes * GPUS), GPUS)
         yield node, minor, chance.choice(_PERCENTS)

@@ -6,15 +6,11 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import Final
 
 from scheduler import service
 from scheduler.command_line import main
 from scheduler.decisions.state import State
 
-_BELIEVED_S: Final = 86400.0
-
-
 if __name__ == "__main__":
-    vars(service)["State"] = functools.partial(State, _BELIEVED_S)
+    vars(service)["State"] = functools.partial(State, 86400.0)
     sys.exit(main(sys.argv[1:], os.environ))

@@ -32,8 +32,6 @@ FILLED: Final = 60
 LARGE: Final = 80
 SMALL: Final = 5
 _PODS: Final = "/api/v1/namespaces/default/pods"
-_TIMEOUT_S: Final = 60.0
-_PAUSE_S: Final = 0.1
 
 Json = Mapping[str, Any]
 
@@ -80,10 +78,10 @@ class Scene:
                 self._bound.clear()
                 self._times.created_s[name] = time.monotonic()
                 await self._kube.post(_PODS, stage.asking_pod(name, (LARGE,)))
-                async with asyncio.timeout(_TIMEOUT_S):
+                async with asyncio.timeout(60.0):
                     await self._bound.wait()
                 await self._kube.delete(f"{_PODS}/{name}", {"gracePeriodSeconds": 0})
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(0.1)
         finally:
             watching.cancel()
             arriving.cancel()

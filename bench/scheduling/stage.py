@@ -32,7 +32,6 @@ BEFORE_PODS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Ro
 AFTER_PODS: Final = (manifests.POLICY, manifests.BINDING)
 """Applied last: policies refuse pods that are created with a node."""
 PROGRAM: Final = "bench.scheduling.fresh_leases"
-_SEEN_S: Final = 1800.0
 _WRITE: Final = re.compile(r"apiserver_request_total\{([^}]*)\} ([\d.e+]+)")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _READS: Final = frozenset({"GET", "LIST", "WATCH", "CONNECT"})
@@ -111,7 +110,7 @@ async def bound_at(kube: Kube, namespace: str, count: int, since: str) -> Sequen
     `since` on."""
     path, times = f"/api/v1/namespaces/{namespace}/pods", list[float]()
     asked = {"fieldSelector": "spec.nodeName!="}
-    async with asyncio.timeout(_SEEN_S):
+    async with asyncio.timeout(1800.0):
         while len(times) < count:
             # The server may end a watch at any time.
             watch = kube.watch(path, since, only=METADATA_ONLY, **asked)

@@ -36,8 +36,6 @@ from tools.progress import step
 _GPUS: Final = "2x23040Mi"
 _SWITCHED: Final = [dialect.name for dialect in DIALECTS if dialect.switch]
 _FORM: Final = f"must be COUNTxSIZE, as in {_GPUS}"
-_REPAIR_S: Final = 90.0
-_POLL_S: Final = 0.5
 _ABSENT: Final = 3
 """Exit status of `status` if there is no cluster, as service managers have it."""
 
@@ -133,13 +131,13 @@ def _repaired(directory: ClusterDirectory, status: ClusterStatus) -> ClusterStat
     last state."""
     for problem in status.problems:
         _print(f"the cluster in {directory.path} is broken: {problem}\n")
-    deadline = time.monotonic() + _REPAIR_S
+    deadline = time.monotonic() + 90.0
     if status.owner is not None:
         with step("waiting until it is healthy") as shown:
             while (
                 not status.is_healthy and status.owner is not None and time.monotonic() < deadline
             ):
-                time.sleep(_POLL_S)
+                time.sleep(0.5)
                 status = directory.read_status()
             shown.failed = not status.is_healthy
     if not status.is_healthy:

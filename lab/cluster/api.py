@@ -13,7 +13,6 @@ from gpuslice.kube.client import Kube
 
 TIMEOUT_S: Final = 60.0
 """Of one request: a loaded machine answers late."""
-_AT_ONCE: Final = 64
 _T = TypeVar("_T")
 
 
@@ -34,5 +33,5 @@ async def each(what: Iterable[_T], act: Callable[[_T], Awaitable[object]]) -> No
             await act(one)
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(_AT_ONCE):
+        for _ in range(64):
             tasks.create_task(work())

@@ -63,9 +63,6 @@ _ALONE: Final = Serving()
 _FREE_PORTS: Final = range(20000, 32000)
 """Below the range that Linux uses for outgoing connections, so that none of these is taken first.
 """
-_START_S: Final = 90.0
-_TRIES: Final = 5
-_IN_USE: Final = "address already in use"
 _KUBECTL_S: Final = 120.0
 """In the form of which kube-apiserver reads the public half, too."""
 
@@ -105,12 +102,12 @@ class ControlPlane:
         self._write_credentials()
         self._start_etcd()
         # Between our check and the program's bind, another process may take the port.
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(5)):
             try:
                 self.server = self._start_apiserver(free_port())
                 return
             except ControlPlaneError as error:
-                if _IN_USE not in str(error) or not left:
+                if "address already in use" not in str(error) or not left:
                     raise
 
     def stop(self) -> None:
@@ -355,7 +352,7 @@ def free_port() -> int:
 
 def _wait_until(ready: Callable[[], bool], process: Process) -> None:
     """Raises ControlPlaneError with the process's log if it exits, or does not become ready."""
-    deadline = time.monotonic() + _START_S
+    deadline = time.monotonic() + 90.0
     while not ready():
         if not process.running or time.monotonic() > deadline:
             text = process.log_tail()

@@ -40,7 +40,6 @@ _FILES: Final = (_LOG, _OWNER, _STATE, f"{_STATE}.new", _KUBECONFIG, f"{_KUBECON
 """All that is in it beside the marker and labs' directories; kubectl makes the last."""
 _LAB: Final = re.compile(re.escape(PREFIX) + "[a-z0-9_]{8}")
 _NAMES_SHOWN: Final = 3
-_OWNER_END_S: Final = 60.0
 _CLEAR_S: Final = 40.0
 
 
@@ -325,7 +324,7 @@ class ClusterDirectory:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(owner, number)
                 os.kill(owner, signal.SIGCONT)
-            deadline = time.monotonic() + _OWNER_END_S
+            deadline = time.monotonic() + 60.0
             while self.owner() == owner and time.monotonic() < deadline:
                 time.sleep(0.05)
 

@@ -30,7 +30,6 @@ _TOGETHER_S: Final = 0.25
 _NODES: Final = "/api/v1/nodes"
 _DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 _LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
-_ANSWER_S: Final = 900.0
 _T = TypeVar("_T")
 
 
@@ -97,7 +96,7 @@ class Fleet:
     # --- internals: in the owner's thread
 
     def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_S)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(900.0)
 
     # --- internals: in its own thread
 

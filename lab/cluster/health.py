@@ -10,13 +10,10 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from lab import pages
 from lab.node import network
-
-_KUBECTL_S: Final = 15.0
-_PAGE_S: Final = 5.0
 
 
 def problems(state: Mapping[str, Any]) -> Iterator[str]:
@@ -27,7 +24,7 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} is not running"
         elif name in state["pages"]:
             try:
-                status, text = pages.get(state["pages"][name], "/readyz", _PAGE_S)
+                status, text = pages.get(state["pages"][name], "/readyz", 5.0)
             except (OSError, http.client.HTTPException) as error:
                 status, text = 0, str(error)
             if status != 200:
@@ -40,11 +37,7 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
     ]
     try:
         done = subprocess.run(
-            command,
-            env=network.unproxied(os.environ),
-            text=True,
-            capture_output=True,
-            timeout=_KUBECTL_S,
+            command, env=network.unproxied(os.environ), text=True, capture_output=True, timeout=15.0
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         yield f"kubectl: {error}"

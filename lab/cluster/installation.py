@@ -11,15 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from lab import pages
 from lab.cluster.controlplane import ControlPlane, free_port
 from lab.cluster.supervised import Process
 
 Json = Mapping[str, Any]
-
-_READY_S: Final = 120.0
 
 
 class InstallationError(RuntimeError):
@@ -125,7 +123,7 @@ class Installation:
         self._wait(lambda: self.binds, "the extender may not bind")
 
     def _wait(self, is_over: Callable[[], bool], problem: str) -> None:
-        deadline = time.monotonic() + _READY_S
+        deadline = time.monotonic() + 120.0
         while not is_over():
             if not self.extender.running or time.monotonic() > deadline:
                 raise InstallationError(f"{problem}:\n{self.extender.log_tail()}")

@@ -28,7 +28,6 @@ from lab.node import network
 from tools.building import ProgramsError
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
-_START_S: Final = 300.0
 _POLL_S: Final = 0.5
 _LET_GO: Final = b"go on alone"
 _LOG_TAIL_CHARS: Final = 4000
@@ -66,7 +65,7 @@ class Owner:
         removed.
         """
         try:
-            deadline = time.monotonic() + _START_S
+            deadline = time.monotonic() + 300.0
             with self._directory.log.open() as log:
                 while not (status := self._directory.read_status()).ready:
                     for line in log:

@@ -30,7 +30,6 @@ VALUES: Final = "values.json"
 AGENT_PORT: Final = 10275
 SCHEDULER_PORT: Final = 9445
 _SIMULATED: Final = "/run/simgpu"
-_HELM_S: Final = 280
 _SMALL: Final = {"requests": {"cpu": "10m", "memory": "64Mi"}}
 
 
@@ -57,7 +56,7 @@ def run_helm(
     environ |= {"KUBECONFIG": str(kubeconfig), "HOME": str(directory / "helm")}
     command = [str(kubernetes.ensure_helm()), *arguments, f"--namespace={names.NAMESPACE}"]
     return subprocess.run(
-        command, env=environ, text=True, capture_output=True, timeout=_HELM_S, check=False
+        command, env=environ, text=True, capture_output=True, timeout=280, check=False
     )
 
 

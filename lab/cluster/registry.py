@@ -23,7 +23,6 @@ HOSTS_FILE: Final = Path("/etc/containerd/certs.d/_default/hosts.toml")
 """containerd reads it at each pull."""
 _PATH: Final = re.compile(r"/v2/(?P<name>.+)/(?:manifests|blobs)/(?P<reference>[^/]+)")
 _BLOB: Final = "blobs/sha256/"
-_CHUNK_BYTES: Final = 1 << 20
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -43,7 +42,7 @@ class _Handler(BaseHTTPRequestHandler):
         file, offset, size = self._head()
         end = offset + size
         while offset < end:
-            chunk = os.pread(file, min(end - offset, _CHUNK_BYTES), offset)
+            chunk = os.pread(file, min(end - offset, 1 << 20), offset)
             self.wfile.write(chunk)
             offset += len(chunk)
 

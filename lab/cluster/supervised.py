@@ -19,7 +19,6 @@ from typing import Final
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _END_S: Final = 30.0
 _LOG_TAIL_CHARS: Final = 4000
-_POLL_S: Final = 0.001
 _STARTER: Final = ThreadPoolExecutor(1)
 """Its thread starts all programs: the caller's may exit before the owner."""
 _UNLESS_ORPHANED: Final = 'test "$PPID" = "$0" && exec "$@"'
@@ -71,7 +70,7 @@ class Process:
                 each.read_text().rpartition(") ")[2][0] not in "TZX"
                 for each in threads.glob("*/stat")
             ):
-                time.sleep(_POLL_S)
+                time.sleep(0.001)
             yield
         finally:
             self.send(signal.SIGCONT)

@@ -28,8 +28,6 @@ _DO_S: Final = 120.0
 _DONE: Final = "✓ "
 """The prefix of a successful step's line at the cluster's start (progress.py)."""
 
-_AGAIN_S: Final = 0.1
-
 
 class Act(NamedTuple):
     """One command of kubectl. given: its standard input."""
@@ -111,7 +109,7 @@ class Live:
                 self._status = self._owner.wait_ready(step)
 
     def do(
-        self, act: Act, holds: Callable[[str], bool] | None = None, again_s: float = _AGAIN_S
+        self, act: Act, holds: Callable[[str], bool] | None = None, again_s: float = 0.1
     ) -> Output:
         """holds: the act is repeated, `again_s` after it ended, until this is true of its output,
         or a timeout."""

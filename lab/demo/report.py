@@ -21,8 +21,6 @@ from rich.text import Text
 
 from tools.progress import duration
 
-_WIDTH: Final = 80
-_FOLD: Final = 76
 _BAR_CELLS: Final = 40
 _FILLS: Final = (("█", "green"), ("▓", "yellow"), ("▒", "magenta"))
 
@@ -34,7 +32,7 @@ def folded(text: str) -> str:
     """The text, broken after commas to fit the width, indented."""
     lines = [""]
     for part in re.findall(r"[^,]+,?", text):
-        if lines[-1] and len(lines[-1] + part) > _FOLD:
+        if lines[-1] and len(lines[-1] + part) > 76:
             lines.append("")
         lines[-1] += part
     return "\n  ".join(lines)
@@ -55,7 +53,7 @@ class Report:
     """A console, and the count of its checks."""
 
     def __init__(self, out: TextIO) -> None:
-        width = None if out.isatty() else _WIDTH
+        width = None if out.isatty() else 80
         self._console = Console(file=out, width=width, highlight=False, emoji=False)
         self._begun = time.monotonic()
         self.passed = 0

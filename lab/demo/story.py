@@ -41,7 +41,6 @@ HOLD: Final = (
 _LOAD: Final = "cuda-load 8 10000 >/proc/1/fd/1 2>&1 &"
 """Kernels of 10 ms for 8 seconds, in the background; its output goes to the container's log."""
 _LOGS: Final = ("logs", f"--selector={names.LABEL_ISOLATION_PROVIDER}", "--prefix", "--tail=-1")
-_POLL_S: Final = 0.5
 _BOTH_S: Final = (3, 6)
 """The seconds in which both loads run, and both have started."""
 _WITHIN: Final = 5
@@ -223,7 +222,7 @@ class _Scene:
 
         for pod in TURNS:
             self._output_of(kubectl("exec", pod, "--", "sh", "-c", _LOAD))
-        logs = self._stage.do(kubectl(*_LOGS), ended, _POLL_S).text
+        logs = self._stage.do(kubectl(*_LOGS), ended, 0.5).text
         return {pod: _worked(logs, pod) for pod in TURNS}
 
     def four_dialects(self) -> None:

@@ -19,7 +19,6 @@ from lab.node.namespace import Inside, Namespace
 from tools.programs import DEFAULT, Programs, Release
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_START_S: Final = 30.0
 _LOG_TAIL_CHARS: Final = 4000
 
 
@@ -106,7 +105,7 @@ class Containerd:
         environ = {"PATH": f"{self._programs.directory}:{_PATH}"}
         with self.paths.log.open("a") as log:
             self._process = self._namespace.start(command, log, subprocess.STDOUT, environ)
-        deadline = time.monotonic() + _START_S
+        deadline = time.monotonic() + 30.0
         while not self._answers():
             if not self._process.running or time.monotonic() > deadline:
                 raise ContainerdError(f"containerd did not come up:\n{self.log_tail()}")

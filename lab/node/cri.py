@@ -19,10 +19,6 @@ from google.protobuf.message import Message
 from lab.node.cri_v1 import cri_pb2 as pb
 
 _CALL_S: Final = 60.0
-_EXEC_S: Final = 60
-_AGAIN_S: Final = 0.05
-_STARTING: Final = "not initialized yet"
-_RUNTIME: Final = "/runtime.v1.RuntimeService/"
 _PATH: Final = "/opt/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _PROPAGATION: Final = {
@@ -121,7 +117,7 @@ class Cri:
         """
         decode: Callable[[bytes], Reply] = reply.FromString
         call: Any = self._channel.unary_unary(
-            _RUNTIME + method,
+            "/runtime.v1.RuntimeService/" + method,
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=decode,
         )
@@ -131,10 +127,12 @@ class Cri:
                 answer: Reply = call(request, timeout=_CALL_S, wait_for_ready=wait)
             except grpc.RpcError as error:
                 details = error.details()
-                absent = error.code() == grpc.StatusCode.UNAVAILABLE or _STARTING in details
+                absent = (
+                    error.code() == grpc.StatusCode.UNAVAILABLE or "not initialized yet" in details
+                )
                 if not (wait and absent and time.monotonic() < deadline):
                     raise CriError(details) from error
-                time.sleep(_AGAIN_S)
+                time.sleep(0.05)
             else:
                 return answer
 
@@ -283,7 +281,7 @@ class Container:
 
     def exec(self, command: Sequence[str]) -> Finished:
         """Run to its end beside the container's own process, with the container's environment."""
-        request = pb.ExecSyncRequest(container_id=self.id, cmd=command, timeout=_EXEC_S)
+        request = pb.ExecSyncRequest(container_id=self.id, cmd=command, timeout=60)
         answer = self.cri.call("ExecSync", request, pb.ExecSyncResponse)
         return Finished(
             answer.exit_code,

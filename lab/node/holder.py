@@ -35,14 +35,13 @@ echo held
 exec env --ignore-signal=CHLD cat
 """
 """The first process, after which `cat` reads until the pipe closes."""
-_EMPTYING_S: Final = 10.0
 
 
 def main(directory: Path, cgroup: str, options: list[str]) -> int:
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     done = subprocess.run([*_UNSHARE, *options, "--", "sh", "-c", _FIRST, str(directory)])
-    cgroups.remove(cgroup, _EMPTYING_S)
+    cgroups.remove(cgroup, 10.0)
     shutil.rmtree(directory, ignore_errors=True)
     return done.returncode
 

@@ -42,15 +42,13 @@ from tools.programs import DEFAULT, Release
 _ROOT: Final = Path(__file__).resolve().parents[2]
 BUILD: Final = _ROOT / "build" / "dev"
 LIBRARY: Final = BUILD / "lib" / names.FILE_LIBRARY
-_CLUSTER_PROGRAMS: Final = ("cuda-probe", "cuda-load")
 CLUSTER_FILES: Final = {
-    f"/usr/bin/{name}": (BUILD / "bin" / name, 0o755) for name in _CLUSTER_PROGRAMS
+    f"/usr/bin/{name}": (BUILD / "bin" / name, 0o755) for name in ("cuda-probe", "cuda-load")
 }
 """In the images of a cluster: a program that allocates all memory it may, and one that keeps a GPU
 busy, without Python."""
 _READY: Final = "ready:"
 _WAIT_S: Final = 30.0
-_UNREADY_S: Final = 2.0
 
 Share = tuple[int, int, int]
 """Index of the GPU, bytes of its memory, percent of its compute."""
@@ -264,7 +262,7 @@ class Lab:
         file, started_s = self.namespace.outside(self.run_dir / record.FILE), time.monotonic()
         while not (file.exists() and json.loads(file.read_text())["contexts"]):
             waited_s = time.monotonic() - started_s
-            if waited_s > _WAIT_S or (waited_s > _UNREADY_S and not self._measures()):
+            if waited_s > _WAIT_S or (waited_s > 2.0 and not self._measures()):
                 return
             time.sleep(0.05)
 

@@ -20,7 +20,6 @@ ADDRESSES: Final = "198.18.0.0/15"
 """Addresses of links and pods: the range for benchmarks, which is not routed."""
 _NUMBERS: Final = range(1, 255)
 """The third byte of an address."""
-_TRIES: Final = 20
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy")
 
 Run = Callable[[Sequence[str | Path]], subprocess.CompletedProcess[str]]
@@ -61,7 +60,7 @@ def connect(pid: int, inside: Run) -> Link:
     Raises NetworkError.
     """
     refused = ""
-    for number in random.sample(_NUMBERS, _TRIES):
+    for number in random.sample(_NUMBERS, 20):
         link = Link(number)
         # A route of this machine, other than the default route, may cover its addresses.
         listed = _ip("-json", "route", "get", link.node)

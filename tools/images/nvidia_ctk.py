@@ -21,7 +21,6 @@ _LAZILY: Final = "-extldflags=-Wl,-z,lazy"
 """go-nvml loads NVML when it is called; bound at its start, nvidia-ctk would not start without."""
 _STATIC: Final = "-extldflags=-static"
 _GOARCH: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-_FREE_BYTES_WANTED: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Program:
         final = cache_dir() / "bin" / directory
         if not runs(final / self.name):
             title = f"building {self.name} {self.version} with Go, once"
-            with build(final, title, _FREE_BYTES_WANTED) as under_way:
+            with build(final, title, 1_000_000_000) as under_way:
                 cross = {"GOARCH": _GOARCH[machine], "CC": f"{machine}-linux-gnu-gcc"}
                 environ = {**under_way.environ, "CGO_ENABLED": "1", **(cross if is_other else {})}
                 here = dataclasses.replace(under_way, environ=environ)
