@@ -17,67 +17,24 @@ _NOTICE: Final = (
     "/* clang-format off */"
 )
 
-_INTEGERS: Final = {
-    "VGPU_MAX_GPUS": names.MAX_GPUS,
-    "VGPU_ENVIRONMENT_MAX_GPUS": names.ENVIRONMENT_MAX_GPUS,
-    "VGPU_MAX_SLOTS": names.MAX_SLOTS,
-    "VGPU_CONTEXT_BYTES_ASSUMED": names.CONTEXT_BYTES_ASSUMED,
-    "VGPU_NOTE_TYPE": library_file.NOTE_TYPE,
-    "VGPU_GRANT_MAGIC": grant_file.MAGIC,
-    "VGPU_GRANT_VERSION": grant_file.VERSION,
-    "VGPU_GRANT_COPY_STRIDE": grant_file.COPY_STRIDE,
-    "VGPU_GRANT_FILE_BYTES": grant_file.FILE_BYTES,
-    "VGPU_GRANT_CHECKSUM_OFFSET": grant_file.CHECKSUM_OFFSET,
-    "VGPU_GRANT_UUID_CHARS": grant_file.UUID_CHARS,
-    "VGPU_GRANT_MANAGED_FREE": grant_file.FLAG_MANAGED_FREE,
-    "VGPU_GRANT_CORE_FORCED": grant_file.FLAG_CORE_FORCED,
-    "VGPU_LEASE_MAGIC": lease_file.MAGIC,
-    "VGPU_LEASE_VERSION": lease_file.VERSION,
-    "VGPU_LEASE_FILE_BYTES": lease_file.FILE_BYTES,
-    "VGPU_LEASE_CYCLE_NS": lease_file.CYCLE_NS,
-    "VGPU_LEASE_STALE_NS": lease_file.STALE_NS,
-    "VGPU_LEASE_WHOLE_PPM": lease_file.WHOLE_PPM,
-    "VGPU_REGION_MAGIC": region_file.MAGIC,
-    "VGPU_REGION_VERSION": region_file.VERSION,
-    "VGPU_ENVIRONMENT_ID": region_file.ENVIRONMENT_ID,
-    "VGPU_LOCK_LIVE": region_file.LOCK_LIVE,
-    "VGPU_LOCK_LIMITS": region_file.LOCK_LIMITS,
-    "VGPU_ANCHOR": region_file.ANCHOR,
-    "VGPU_ANCHOR_BYTES": region_file.ANCHOR_BYTES,
-    "VGPU_TAG_SLOT_SHIFT": region_file.TAG_SLOT_SHIFT,
-    "VGPU_TAG_DROP": region_file.TAG_DROP,
-    "VGPU_GPU_NEW": region_file.GPU_NEW,
-    "VGPU_GPU_NAMED": region_file.GPU_NAMED,
-    "VGPU_GPU_LIMITED": region_file.GPU_LIMITED,
-    "VGPU_SLOT_FREE": region_file.SLOT_FREE,
-    "VGPU_SLOT_LIVE": region_file.SLOT_LIVE,
-    "VGPU_SLOT_SHARED": region_file.SLOT_SHARED,
-}
-_STRINGS: Final = {
-    "VGPU_CONTAINER_DIR": names.CONTAINER_DIR,
-    "VGPU_ENV_DIR": names.ENV_DIR,
-    "VGPU_ENV_VISIBLE_DEVICES": names.ENV_VISIBLE_DEVICES,
-    "VGPU_ENV_MEMORY_LIMIT": names.ENV_MEMORY_LIMIT,
-    "VGPU_ENV_CORE_LIMIT": names.ENV_CORE_LIMIT,
-    "VGPU_ENV_SHARED_CACHE": names.ENV_SHARED_CACHE,
-    "VGPU_ENV_LOG_LEVEL": names.ENV_LOG_LEVEL,
-    "VGPU_ENV_CONTEXT": names.ENV_CONTEXT,
-    "VGPU_SHARED_CACHE_PATH": names.SHARED_CACHE_PATH,
-    "VGPU_FILE_GRANT": names.FILE_GRANT,
-    "VGPU_FILE_REGION": names.FILE_REGION,
-    "VGPU_FILE_LEASE": names.FILE_LEASE,
-    "VGPU_NOTE_OWNER": library_file.NOTE_OWNER,
-    "VGPU_CONTRACT": library_file.CONTRACT,
-}
+_DEFINED: Final = (
+    ("", names, ("MAX_GPUS", "ENVIRONMENT_MAX_GPUS", "MAX_SLOTS", "CONTEXT_BYTES_ASSUMED")),
+    ("", names, ("CONTAINER_DIR", "ENV_DIR", "ENV_VISIBLE_DEVICES", "ENV_MEMORY_LIMIT")),
+    ("", names, ("ENV_CORE_LIMIT", "ENV_SHARED_CACHE", "ENV_LOG_LEVEL", "ENV_CONTEXT")),
+    ("", names, ("SHARED_CACHE_PATH", "FILE_GRANT", "FILE_REGION", "FILE_LEASE")),
+    ("", library_file, ("NOTE_TYPE", "NOTE_OWNER", "CONTRACT")),
+    ("GRANT_", grant_file, ("MAGIC", "VERSION", "COPY_STRIDE", "FILE_BYTES", "CHECKSUM_OFFSET")),
+    ("GRANT_", grant_file, ("UUID_CHARS", "FLAG_MANAGED_FREE", "FLAG_CORE_FORCED")),
+    ("LEASE_", lease_file, ("MAGIC", "VERSION", "FILE_BYTES", "CYCLE_NS", "STALE_NS", "WHOLE_PPM")),
+    ("REGION_", region_file, ("MAGIC", "VERSION")),
+    ("", region_file, ("ENVIRONMENT_ID", "LOCK_LIVE", "LOCK_LIMITS", "ANCHOR", "ANCHOR_BYTES")),
+    ("", region_file, ("TAG_SLOT_SHIFT", "TAG_DROP", "GPU_NEW", "GPU_NAMED", "GPU_LIMITED")),
+    ("", region_file, ("SLOT_FREE", "SLOT_LIVE", "SLOT_SHARED")),
+)
+"""A name in C is VGPU_, this prefix and the module's name, without its FLAG_."""
 _STRUCTS: Final = (
-    grant_file.HEAD,
-    grant_file.GPU,
-    lease_file.HEADER,
-    lease_file.RECORD,
-    region_file.HEADER,
-    region_file.GPU,
-    region_file.SLOT,
-    region_file.SLOT_GPU,
+    *(grant_file.HEAD, grant_file.GPU, lease_file.HEADER, lease_file.RECORD),
+    *(region_file.HEADER, region_file.GPU, region_file.SLOT, region_file.SLOT_GPU),
     region_file.COMPUTE,
 )
 
@@ -86,10 +43,15 @@ def contract_h() -> str:
     """Return the header's text."""
     lines = [_NOTICE, "#pragma once", ""]
     lines += ["#include <stddef.h>", "#include <stdint.h>", ""]
-    lines += [f'#define {name} "{value}"' for name, value in _STRINGS.items()]
-    for name, value in _INTEGERS.items():
+    defined = {
+        f"VGPU_{prefix}{name.removeprefix('FLAG_')}": getattr(module, name)
+        for prefix, module, listed in _DEFINED
+        for name in listed
+    }
+    for name, value in sorted(defined.items(), key=lambda each: not isinstance(each[1], str)):
         # Amounts in decimal, as names have their units; what is wider than an int are bit patterns.
-        lines.append(f"#define {name} {value if value < 1 << 31 else hex(value)}")
+        shown = f'"{value}"' if isinstance(value, str) else value if value < 1 << 31 else hex(value)
+        lines.append(f"#define {name} {shown}")
     for struct in _STRUCTS:
         lines += ["", f"/* {struct.about} */", f"struct {struct.name} {{"]
         for field in struct.fields:
