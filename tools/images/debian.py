@@ -67,14 +67,9 @@ class System:
         run = [str(loader), "--library-path", libraries, str(unpacked / "bin" / self.python)]
         options = ["--invalidation-mode", "unchecked-hash", "-q", "-f"]
         places = ["-s", str(tree), "-p", inside]
-        done = subprocess.run(
-            [*run, "-S", "-m", "compileall", *options, *places, str(tree)],
-            env={"PYTHONHOME": str(unpacked), "PYTHONHASHSEED": "0", "PATH": os.defpath},
-            text=True,
-            capture_output=True,
-        )
-        if done.returncode != 0:
-            raise ImageError(f"compileall {tree} failed:\n{done.stdout}{done.stderr}")
+        environ = {"PYTHONHOME": str(unpacked), "PYTHONHASHSEED": "0", "PATH": os.defpath}
+        command = [*run, "-S", "-m", "compileall", *options, *places, str(tree)]
+        building.output(command, ImageError, env=environ)
 
 
 def system(packages: Sequence[str], machine: str, fetch: bool = False) -> System:
@@ -124,15 +119,18 @@ def _download(packages: Sequence[str], machine: str, whole: Path) -> list[Path]:
         "Dir::Cache::archives": archives,
         "Debug::NoLocking": "true",
     }
-    command = ["apt-get", "--quiet", *(f"-o{key}={value}" for key, value in options.items())]
+    command: list[str] = [
+        "apt-get",
+        "--quiet",
+        *(f"-o{key}={value}" for key, value in options.items()),
+    ]
     install = ["install", "--yes", "--no-install-recommends", "--download-only", *packages]
-    done = subprocess.run([*command, *install], text=True, capture_output=True)
-    if done.returncode != 0:
+    try:
+        building.output([*command, *install], ImageError)
+    except ImageError:
         newer = [*command, f"-oDir::State::lists={state / 'lists'}"]
-        subprocess.run([*newer, "update"], text=True, capture_output=True)
-        done = subprocess.run([*newer, *install], text=True, capture_output=True)
-    if done.returncode != 0:
-        raise ImageError(f"{' '.join(install)} failed:\n{done.stdout}{done.stderr}")
+        subprocess.run([*newer, "update"], capture_output=True)
+        building.output([*newer, *install], ImageError)
     return sorted(archives.glob("*.deb"))
 
 
@@ -142,13 +140,8 @@ def _unpack(archives: Iterable[Path], whole: Sequence[str], made: Path) -> None:
     belongs: dict[str, str] = {}
     versions: dict[str, str] = {}
     for path in archives:
-        said = subprocess.run(
-            ["dpkg-deb", "--showformat=${Package} ${Version}", "--show", path],
-            text=True,
-            capture_output=True,
-            check=True,
-        )
-        name, versions[name] = said.stdout.split()
+        show: list[str | Path] = ["dpkg-deb", "--showformat=${Package} ${Version}", "--show", path]
+        name, versions[name] = building.output(show, ImageError).split()
         for where in _extract(path, root):
             belongs[where] = name
     wanted = {where for where in belongs if _KEPT.match(where)}

@@ -50,7 +50,7 @@ def installed(requirements: Sequence[str], system: System, place: str) -> Path:
             same = system.machine == platform.machine()
             strip = "strip" if same else f"{system.machine}-linux-gnu-strip"
             subprocess.run([strip, "--strip-debug", *libraries], check=True)
-        _slim(made / "site")
+        building.output(["sh", _SLIM, made / "site"], ImageError)
         names = [wheel.name.split("-")[:2] for wheel in wheels]
         (made / "packages.txt").write_text("".join(f"{n} {v}\n" for n, v in sorted(names)))
         system.compile(made / "site", place)
@@ -80,10 +80,7 @@ def _download(
 
 def _pip(verb: str, *arguments: str) -> None:
     """pip's own environment names the index; nothing is installed here."""
-    command = [sys.executable, "-m", "pip", verb, "--quiet", *arguments]
-    done = subprocess.run(command, text=True, capture_output=True)
-    if done.returncode != 0:
-        raise ImageError(f"pip {verb} failed:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    building.output([sys.executable, "-m", "pip", verb, "--quiet", *arguments], ImageError)
 
 
 def _unpack(wheel: Path, site: Path) -> list[str]:
@@ -103,13 +100,6 @@ def _unpack(wheel: Path, site: Path) -> list[str]:
     return libraries
 
 
-def _slim(site: Path) -> None:
-    command = ["sh", str(_SLIM), str(site)]
-    done = subprocess.run(command, text=True, capture_output=True)
-    if done.returncode != 0:
-        raise ImageError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-
-
 def own(sources: str, system: System, place: str) -> Path:
     """A directory with the product's packages from its wheel, compiled likewise; built once for
     each `sources`, a hash. Raises ImageError."""
@@ -125,7 +115,7 @@ def own(sources: str, system: System, place: str) -> Path:
         (wheel,) = whole.glob("*.whl")
         site = whole / "site"
         _unpack(wheel, site)
-        _slim(site)
+        building.output(["sh", _SLIM, site], ImageError)
         system.compile(site, place)
         return site
 
