@@ -3,3 +3,35 @@
 It uses no container runtime or cluster of the machine: programs come from the project's cache, and
 run in namespaces and below directories of their own. Demo, tests and benchmarks use it.
 """
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Self
+
+
+class Running(ABC):
+    """A context manager, which is started on entry, and stopped also where that fails."""
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def stop(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def tail(log: Path) -> str:
+    """The last 4,000 characters."""
+    return log.read_text(errors="replace")[-4000:]

@@ -27,7 +27,7 @@ from typing import Any, Final
 import yaml
 
 from gpuslice.contract import names
-from lab import pages
+from lab import Running, pages
 from lab.cluster import manifests, openssl
 from lab.cluster.supervised import Process
 from tools import kubernetes
@@ -63,15 +63,13 @@ _ALONE: Final = Serving()
 _FREE_PORTS: Final = range(20000, 32000)
 """Below the range that Linux uses for outgoing connections, so that none of these is taken first.
 """
-_KUBECTL_S: Final = 120.0
-"""In the form of which kube-apiserver reads the public half, too."""
 
 
 class ControlPlaneError(RuntimeError):
     """A program does not start, or kubectl is refused; the text is their output."""
 
 
-class ControlPlane:
+class ControlPlane(Running):
     """etcd and kube-apiserver in `directory`, which is made, and removed by `stop`."""
 
     def __init__(self, directory: Path, serving: Serving = _ALONE) -> None:
@@ -82,19 +80,6 @@ class ControlPlane:
         self._users = {**USERS, **serving.users}
         self._tokens = {user: secrets.token_hex(16) for user in self._users}
         self._started: dict[str, Process] = {}
-
-    def __enter__(self) -> ControlPlane:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    # --- start and stop
 
     def start(self) -> None:
         """Return when the API server is ready. Raises ControlPlaneError."""
@@ -171,8 +156,6 @@ class ControlPlane:
         self._started[f"{name} {process.pid}"] = process
         return process
 
-    # --- credentials
-
     def kubeconfig(self, user: str = "admin") -> Path:
         """A kubeconfig of one of USERS, or of those that `Serving` adds."""
         return self._write_kubeconfig(user, self._tokens[user])
@@ -199,8 +182,6 @@ class ControlPlane:
     def token(self, user: str = "admin") -> str:
         return self._tokens[user]
 
-    # --- requests
-
     def kubectl(self, *arguments: str | Path, user: str = "admin", given: str = "") -> str:
         """kubectl's output; `given` is its input. Raises ControlPlaneError with its error text."""
         done = self.try_kubectl(*arguments, user=user, given=given)
@@ -219,7 +200,7 @@ class ControlPlane:
             input=given,
             text=True,
             capture_output=True,
-            timeout=_KUBECTL_S,
+            timeout=120,
         )
 
     def apply_json(self, *objects: Mapping[str, Any], user: str = "admin") -> None:
@@ -246,15 +227,15 @@ class ControlPlane:
         raw = f"/api/v1/namespaces/{name}/finalize"
         self.kubectl("replace", "--raw", raw, "-f", "-", given=json.dumps(live))
 
-    # --- internals
-
     def _write_credentials(self) -> None:
         rows = [
             f'{self._tokens[user]},{name},{name},"{",".join(groups)}"\n'
             for user, (name, groups) in self._users.items()
         ]
-        _write_private(self.directory / "tokens.csv", "".join(rows))
-        _write_private(self.service_account_key, openssl.private_key())
+        key, tokens = self.service_account_key, self.directory / "tokens.csv"
+        for path, text in ((tokens, "".join(rows)), (key, openssl.private_key())):
+            path.touch(mode=0o600)
+            path.write_text(text)
 
     @property
     def etcd_socket(self) -> Path:
@@ -359,11 +340,6 @@ def _wait_until(ready: Callable[[], bool], process: Process) -> None:
             process.kill()
             raise ControlPlaneError(f"a program of the control plane does not come up:\n{text}")
         time.sleep(0.05)
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.touch(mode=0o600)
-    path.write_text(text)
 
 
 def _answer(url: str, ca: Path, token: str) -> str:

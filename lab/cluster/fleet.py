@@ -19,6 +19,7 @@ import uvloop
 from gpuslice.contract import names
 from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
+from lab import Running
 from lab.cluster.api import TIMEOUT_S, connected, each
 from lab.cluster.controlplane import ControlPlane
 from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_json
@@ -47,7 +48,7 @@ async def create(kube: Kube, node: Node) -> str:
     return uid
 
 
-class Fleet:
+class Fleet(Running):
     """`nodes` at the control plane, for the duration of the context."""
 
     def __init__(self, plane: ControlPlane, nodes: Iterable[Node]) -> None:
@@ -60,19 +61,11 @@ class Fleet:
         self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
         self._renewing: list[asyncio.Task[None]] = []
 
-    def __enter__(self) -> Fleet:
+    def start(self) -> None:
         self._thread.start()
-        try:
-            self._call(self._begin())
-        except BaseException:
-            self.close()
-            raise
-        return self
+        self._call(self._begin())
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def stop(self) -> None:
         """Delete Nodes, Devices and Leases. Idempotent."""
         if self._loop.is_closed():
             return
@@ -83,8 +76,6 @@ class Fleet:
             self._thread.join()
             self._loop.close()
 
-    # --- the agent
-
     def set_ready(self, name: str, ready: str = "true") -> None:
         """ "true", or why it can serve no container."""
         self._ready[name] = ready
@@ -93,12 +84,10 @@ class Fleet:
     def gpu(self, name: str, minor: int) -> Gpu:
         return next(gpu for gpu in self.nodes[name].gpus if gpu.minor == minor)
 
-    # --- internals: in the owner's thread
-
     def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(900.0)
 
-    # --- internals: in its own thread
+    # --- in the thread
 
     async def _begin(self) -> None:
         connecting = connected(self._plane.kubeconfig())

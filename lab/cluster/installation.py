@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from lab import pages
+from lab import Running, pages
 from lab.cluster.controlplane import ControlPlane, free_port
 from lab.cluster.supervised import Process
 
@@ -24,7 +24,7 @@ class InstallationError(RuntimeError):
     """A program does not start; the text is the end of its log."""
 
 
-class Installation:
+class Installation(Running):
     """A context manager: both programs run until it exits.
 
     configuration: kube-scheduler's, as in the chart; the extender's
@@ -58,18 +58,11 @@ class Installation:
         self._starting = threading.Lock()
         self._started: dict[str, Process] = {}
 
-    def __enter__(self) -> Installation:
-        try:
-            self.start_extender()
-            self.wait_ready()
-            self.start_kube_scheduler()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def start(self) -> None:
+        """The extender, then kube-scheduler. Raises InstallationError."""
+        self.start_extender()
+        self.wait_ready()
+        self.start_kube_scheduler()
 
     def stop(self) -> None:
         """End both. Idempotent."""

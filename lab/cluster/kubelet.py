@@ -24,8 +24,6 @@ from tools.kubernetes import Kubernetes
 
 PORT: Final = 10250
 """Kubelet's default; the address is the node's, in a network namespace of its own."""
-_LOG_TAIL_CHARS: Final = 4000
-
 _KERNEL: Final[Mapping[str, int]] = {
     "vm/overcommit_memory": 1,
     "vm/panic_on_oom": 0,
@@ -83,7 +81,7 @@ class Kubelet:
         self.log = namespace.directory / "kubelet.log"
         self._namespace = namespace
         self._programs = programs
-        self._process: Inside | None = None
+        self.process: Inside | None = None
         self.directory.mkdir()
         self._cni(containerd.cni, namespace.link)
         settings = self.directory / "kernel"
@@ -103,10 +101,6 @@ class Kubelet:
         )
         (self.directory / "config.yaml").write_text(yaml.safe_dump(written))
 
-    @property
-    def process(self) -> Inside | None:
-        return self._process
-
     def start(self, name: str, kubeconfig: Path) -> None:
         """It registers a node called `name` once it is healthy."""
         assert self._namespace.link is not None
@@ -117,10 +111,7 @@ class Kubelet:
         ]
         environ = {"HOME": str(self.directory), "NO_PROXY": self._namespace.link.machine}
         with self.log.open("a") as log:
-            self._process = self._namespace.start(command, log, subprocess.STDOUT, environ)
-
-    def log_tail(self) -> str:
-        return self.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+            self.process = self._namespace.start(command, log, subprocess.STDOUT, environ)
 
     def _cni(self, places: tuple[Path, Path], link: Link) -> None:
         """Written where the lab's containerd polls for a network configuration."""

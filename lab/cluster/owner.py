@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+from lab import tail
 from lab.cluster.directory import MARK, ClusterDirectory, ClusterStatus, DirectoryError
 from lab.cluster.product import VALUES, Wanted
 from lab.cluster.running import FAILURES, NODE, Cluster
@@ -30,14 +31,10 @@ from tools.building import ProgramsError
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _POLL_S: Final = 0.5
 _LET_GO: Final = b"go on alone"
-_LOG_TAIL_CHARS: Final = 4000
 
 
 class OwnerError(RuntimeError):
     """The cluster does not start; the text ends with its owner's output."""
-
-
-# --- in the process that starts it ------------------------------------------------------------
 
 
 class Owner:
@@ -79,7 +76,7 @@ class Owner:
                 raise OwnerError(f"the cluster came up broken: {'; '.join(status.problems)}")
             return status
         except BaseException as error:
-            output = self._directory.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+            output = tail(self._directory.log)
             self.end()
             if isinstance(error, OwnerError):
                 raise OwnerError(f"{error}:\n{output}") from error

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuslice.contract import names
+from lab import Running, tail
 from lab.cluster import product, registry
 from lab.cluster.controlplane import ControlPlane, ControlPlaneError, Serving
 from lab.cluster.kubelet import Kubelet
@@ -46,7 +47,6 @@ _CHECKS_POLICIES: Final = "validatingadmissionpolicy-status-controller"
 """It writes into a policy's status whether its expressions type-check, and takes four seconds of a
 core for ours at each start; tests use the API server itself."""
 _GPUS: Final = f"{{.status.allocatable.{names.RESOURCE_GPU.replace('.', chr(92) + '.')}}}"
-_WITH_GPUS: Final = ((f"jsonpath={_GPUS}", f"node/{NODE}"),)
 _WHOLE: Final = (
     ("condition=Ready", f"node/{NODE}"),
     ("create", "serviceaccount/default"),
@@ -85,7 +85,7 @@ class Part:
     tried_s: float = float("-inf")
 
 
-class Cluster:
+class Cluster(Running):
     """Everything runs until the block ends; then nothing of it is left on the machine.
 
     parent: where its directory is made (a short name: see namespace.py); a variable of every
@@ -99,18 +99,10 @@ class Cluster:
         self._page, self._page_of = ("", 0), 0
         self.parts: list[Part] = []
 
-    def __enter__(self) -> Cluster:
-        try:
-            self._open()
-        except BaseException:
-            self._stack.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def stop(self) -> None:
         self._stack.close()
 
-    def _open(self) -> None:
+    def start(self) -> None:
         """Parts that wait for no other start in parallel: images, above all."""
         programs = kubernetes.ensure()
         with step("simulated GPUs, containerd"):
@@ -136,14 +128,11 @@ class Cluster:
             with step("gpuslice: helm install, until its pods are ready"):
                 self.plane.kubectl("label", "node", NODE, product.GPU_NODE_LABEL)
                 self.product.install("--wait", "--timeout=90s")
-                self._wait(*_WITH_GPUS)
+                self._wait((f"jsonpath={_GPUS}", f"node/{NODE}"))
         self._wait(*_WHOLE)
-        self._find_processes()
-        self.parts = self._table()
-
-    def _find_processes(self) -> None:
         if self._wanted.served is not None:
             self.product.find_processes()
+        self.parts = self._table()
 
     def _load_images(self, kube_scheduler: Path) -> None:
         """Also gpuslice's own: they are built here, if the cache lacks them."""
@@ -226,7 +215,7 @@ class Cluster:
             if done.returncode != 0:
                 pods = self.plane.try_kubectl("get", "pods", "--all-namespaces").stdout
                 raise ClusterError(
-                    f"{done.stderr.strip()}\n{pods}\nkubelet's log ends:\n{self.kubelet.log_tail()}"
+                    f"{done.stderr.strip()}\n{pods}\nkubelet's log ends:\n{tail(self.kubelet.log)}"
                 )
 
     def pages(self) -> Mapping[str, tuple[str, int]]:
@@ -245,8 +234,6 @@ class Cluster:
                 self._page_of = extender
         return {product.EXTENDER: self._page, product.AGENT: (link.node, product.AGENT_PORT)}
 
-    # --- keeping it alive -------------------------------------------------------------------
-
     def restart_exited_parts(self) -> list[str]:
         """Start exited parts; return the names of those that run again, to be reported.
 
@@ -254,7 +241,8 @@ class Cluster:
         """
         if not self.lab.namespace.alive:
             raise ClusterError("the lab's namespaces are gone, and all that was in them")
-        self._find_processes()
+        if self._wanted.served is not None:
+            self.product.find_processes()
         restarted = []
         for part in self.parts:
             pid, now_s = part.pid(), time.monotonic()

@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from lab import tail
+
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _END_S: Final = 30.0
-_LOG_TAIL_CHARS: Final = 4000
 _STARTER: Final = ThreadPoolExecutor(1)
 """Its thread starts all programs: the caller's may exit before the owner."""
 _UNLESS_ORPHANED: Final = 'test "$PPID" = "$0" && exec "$@"'
@@ -88,7 +89,7 @@ class Process:
         self.stop(signal.SIGKILL)
 
     def log_tail(self) -> str:
-        return self.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
+        return tail(self.log)
 
 
 def _in_uts_namespace(hostname: str) -> Sequence[str]:

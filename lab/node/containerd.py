@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lab import tail
 from lab.node import containerd_config
 from lab.node.containerd_config import Options
 from lab.node.namespace import Inside, Namespace
 from tools.programs import DEFAULT, Programs, Release
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_LOG_TAIL_CHARS: Final = 4000
 
 
 class ContainerdError(RuntimeError):
@@ -82,7 +82,7 @@ class Containerd:
         directory = namespace.directory
         self._namespace = namespace
         self._programs = programs
-        self._process: Inside | None = None
+        self.process: Inside | None = None
         if installed is not None:
             self.paths, text = installed
         else:
@@ -94,27 +94,23 @@ class Containerd:
                 namespace.cover(Path("/run"))  # shims listen in /run/containerd/s
         namespace.write(self.paths.config, text)
 
-    @property
-    def process(self) -> Inside | None:
-        return self._process
-
     def start(self) -> None:
         """Return when it answers. Raises ContainerdError."""
         command: list[str | Path] = [self._programs["containerd"], "--config", self.paths.config]
         # containerd looks for the shim on PATH; ours must come before any that the machine has.
         environ = {"PATH": f"{self._programs.directory}:{_PATH}"}
         with self.paths.log.open("a") as log:
-            self._process = self._namespace.start(command, log, subprocess.STDOUT, environ)
+            self.process = self._namespace.start(command, log, subprocess.STDOUT, environ)
         deadline = time.monotonic() + 30.0
         while not self._answers():
-            if not self._process.running or time.monotonic() > deadline:
-                raise ContainerdError(f"containerd did not come up:\n{self.log_tail()}")
+            if not self.process.running or time.monotonic() > deadline:
+                raise ContainerdError(f"containerd did not come up:\n{tail(self.paths.log)}")
             time.sleep(0.05)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        if self._process is not None and self._process.running:
-            self._process.kill(number)
-        self._process = None
+        if self.process is not None and self.process.running:
+            self.process.kill(number)
+        self.process = None
 
     def ctr(self, *arguments: str | Path) -> str:
         socket = ("--address", self.paths.socket, "--namespace", "k8s.io")
@@ -125,9 +121,6 @@ class Containerd:
 
     def import_image(self, archive: Path) -> None:
         self.ctr("images", "import", "--local", archive)
-
-    def log_tail(self) -> str:
-        return self.paths.log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
 
     def _answers(self) -> bool:
         try:

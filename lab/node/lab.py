@@ -23,7 +23,7 @@ from typing import Final
 
 from gpuslice.contract import allocation, grants, names, required_plugins
 from gpuslice.contract.overhead import CODE_BYTES
-from lab import pages
+from lab import pages, tail
 from lab.node.catalogue import Catalogue
 from lab.node.containerd import Containerd, ContainerdError
 from lab.node.containerd_config import Options
@@ -253,7 +253,7 @@ class Lab:
         )
         self.wait_until(lambda: self.times_ready() > ready or not self.agent_running, "the agent")
         if not self.agent_running:
-            raise LabError(f"the node agent ended:\n{self.agent_log.read_text()[-4000:]}")
+            raise LabError(f"the node agent ended:\n{tail(self.agent_log)}")
         self._wait_for_context()
 
     def _wait_for_context(self) -> None:
@@ -330,8 +330,8 @@ class Lab:
         asked_s = time.monotonic()
         while not condition():
             if time.monotonic() > deadline:
-                tail = self.agent_log.read_text()[-4000:] if self.agent_log.exists() else ""
-                raise LabError(f"waited {_WAIT_S:.0f} s in vain for {what}\n{tail}")
+                log = tail(self.agent_log) if self.agent_log.exists() else ""
+                raise LabError(f"waited {_WAIT_S:.0f} s in vain for {what}\n{log}")
             took_s = time.monotonic() - asked_s
             time.sleep(min(max(0.02, 4 * took_s), 1.0))
             asked_s = time.monotonic()
