@@ -22,8 +22,9 @@ import psutil
 
 from bench import Result
 from bench.loads import COPY_US, Host, Load, host
-from bench.native import PRELOAD, built, granted, output
+from bench.native import PRELOAD, built, output
 from gpuslice.contract import lease_file, names
+from traces.host import granted
 
 _AN_HOUR_NS: Final = 3_600_000_000_000
 _CHECKED: Final = "launch_checked"

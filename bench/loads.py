@@ -25,11 +25,10 @@ from typing import Final
 
 import psutil
 
-from bench.native import BUILD
 from gpuslice.contract import lease_file
 from simgpu import load_output
+from traces.host import BUILD, ROOT
 
-_ROOT: Final = Path(__file__).resolve().parent.parent
 _SKIPPED_S: Final = 2
 _CYCLE_MS: Final = lease_file.CYCLE_NS / 1e6
 _ENDS_S: Final = 60
@@ -140,7 +139,7 @@ class Host:
         self._outputs = (directory / f"output-{number}" for number in count())
         self._alone: dict[object, MeasuredWork] = {}
         self.started: Sequence[Started] = ()
-        text = (_ROOT / "simgpu" / "default.toml").read_text()
+        text = (ROOT / "simgpu" / "default.toml").read_text()
         text = re.sub(r"copy_gib_per_s = \S+", f"copy_gib_per_s = {_COPY_GIB_PER_S}", text)
         config = directory / "host.toml"
         config.write_text(text.replace("[[gpu]]", f"[[gpu]]\n{_HAS_CLUSTERS}"))
@@ -151,7 +150,7 @@ class Host:
 
     def _simgpu(self, verb: str, *options: str) -> None:
         command = [sys.executable, "-m", "simgpu", verb, "--dir", str(self._home), *options]
-        subprocess.run(command, cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
     def run(
         self,
@@ -192,7 +191,7 @@ class Host:
     def arbiter(self) -> Iterator[None]:
         """One more, as the next node agent starts it."""
         command = [sys.executable, "-m", "shim", "arbiter", str(self._runs)]
-        with subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE):
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE):
             yield
 
     def _start(self, load: Load, seconds: int, limited: bool) -> Started:
@@ -212,7 +211,7 @@ class Host:
             options = ["--memory", "8GiB", "--context-bytes", "300MiB", "--gpu", "0"]
             options += ["--core", str(load.percent), "--core-policy", policy]
             shell = [sys.executable, "-m", "shim", "run", *options, "--", *shell]
-        return Started(subprocess.Popen(shell, cwd=_ROOT, env=environment), files)
+        return Started(subprocess.Popen(shell, cwd=ROOT, env=environment), files)
 
 
 @contextmanager

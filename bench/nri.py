@@ -25,11 +25,12 @@ from typing import Any, Final
 import yaml
 
 from bench import Result
-from bench.native import BUILD, built
+from bench.native import built
 from gpuslice.contract import allocation, grants, names
 from lab.node.namespace import Namespace
 from simgpu import config
 from tools import programs
+from traces.host import BUILD, LIBRARY
 
 _HARNESS: Final = Path(__file__).parent / "go" / "bench-nri"
 _MOUNTS: Final = 40
@@ -99,12 +100,8 @@ class Stage:
     def __enter__(self) -> Stage:
         plan = self._directory / "plan.json"
         plan.write_text(json.dumps(self._plan()))
-        self._runtime = subprocess.Popen(
-            [self._program, "measure", plan],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command, pipe = [str(self._program), "measure", str(plan)], subprocess.PIPE
+        self._runtime = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         assert self._runtime.stdout is not None
         if self._runtime.stdout.readline() != "listening\n":
             raise RuntimeError("the runtime of the bench does not come up; see above")
@@ -146,15 +143,9 @@ class Stage:
         return self._directory / f"{name}.sock"
 
     def _plan(self) -> Mapping[str, Any]:
-        entry = allocation.DeviceEntry(
-            self._gpu.minor,
-            {
-                names.RESOURCE_CORE: 50,
-                names.RESOURCE_MEMORY: _MEMORY_BYTES,
-                names.RESOURCE_MEMORY_RATIO: 50,
-            },
-            self._gpu.uuid,
-        )
+        half = {names.RESOURCE_CORE: 50, names.RESOURCE_MEMORY_RATIO: 50}
+        resources = {**half, names.RESOURCE_MEMORY: _MEMORY_BYTES}
+        entry = allocation.DeviceEntry(self._gpu.minor, resources, self._gpu.uuid)
         grant = grants.GpuGrant(self._gpu.uuid, self._gpu.minor, _MEMORY_BYTES, 50)
         return {
             "Lanes": [
@@ -188,8 +179,7 @@ class Stage:
         self._namespace.run(["mount", "-t", "tmpfs", "run", run_dir])
         command: list[str | Path] = [sys.executable, "-m", "nri_plugin"]
         command += ["--nri-socket", self._socket("gpuslice"), "--cdi-dir", specs]
-        command += ["--library", BUILD / "lib" / names.FILE_LIBRARY]
-        command += ["--run-dir", run_dir]
+        command += ["--library", LIBRARY, "--run-dir", run_dir]
         command += ["--containerd-state", self._directory / "state"]
         driver = {"SIMGPU_DIR": str(sim), "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu")}
         self._start("agent", command, driver)

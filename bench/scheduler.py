@@ -7,9 +7,7 @@ The goals are for an idle machine of two cores, and for figures as measured.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
-from pathlib import Path
 from statistics import median
 from typing import Final
 
@@ -20,7 +18,6 @@ from bench.scheduling import blocking, fleets, say, stage, verbs
 from bench.scheduling.throughput import BINDING, CONDITION, EVENT, OURS, STOCK, Runs, Throughput
 from lab.cluster import manifests
 from lab.cluster.api import connected
-from lab.cluster.controlplane import ControlPlane
 from lab.cluster.installation import Installation
 
 _WRITES: Final = (
@@ -35,8 +32,7 @@ that does not fit, at every try."""
 def run(quick: bool) -> Result:
     figures = Result(("", "measured", "goal"))
     _blocking(figures, fleets.LARGE)
-    with tempfile.TemporaryDirectory(prefix="gpuslice-bench-") as directory:
-        asyncio.run(_complete_runs(figures, Path(directory) / "plane", quick))
+    asyncio.run(_complete_runs(figures, quick))
     _verbs(figures, quick)
     goals = figures.goals
     for name, value in figures.figures.items():
@@ -54,15 +50,12 @@ def _blocking(figures: Result, size: fleets.Size) -> None:
         figures.add(f"blocking_{size.nodes}_{kind}_ms", seconds * 1e3, 50.0)
 
 
-async def _complete_runs(figures: Result, directory: Path, quick: bool) -> None:
-    """A real control plane: 1,000 nodes with 40,000 pods, then 4,000 more nodes. The directory
-    is created, and removed at the end."""
+async def _complete_runs(figures: Result, quick: bool) -> None:
+    """A real control plane: 1,000 nodes with 40,000 pods, then 4,000 more nodes."""
     there = fleets.Size(200, 2_000) if quick else fleets.MIDDLE
     stages = [there.nodes] if quick else [fleets.MIDDLE.nodes, fleets.LARGE.nodes]
     nodes = fleets.Size(stages[-1], 0).shape.all_nodes()
-    with ControlPlane(directory) as plane:
-        plane.install_kinds()
-        plane.apply_json(*manifests.objects(*stage.BEFORE_PODS))
+    with stage.control_plane() as plane:
         installation = Installation(plane, manifests.configuration(), module=stage.PROGRAM)
         async with connected(plane.kubeconfig()) as kube:
             await stage.build(kube, nodes[: there.nodes])

@@ -17,9 +17,10 @@ from statistics import median
 from typing import Final
 
 from bench import Result, calibration_s, starts
-from bench.native import PRELOAD, built, granted, output
+from bench.native import PRELOAD, built, output
 from traces import cost
 from traces.cost import Part
+from traces.host import granted
 from traces.plan import Process
 from traces.replay import load
 from traces.trace import files

@@ -34,21 +34,18 @@ def main(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(required=True, metavar="replay | record")
     replay = commands.add_parser("replay", help="replay a recording", description=_REPLAY)
     replay.add_argument("files", nargs="+", type=Path, metavar="FILE")
-    replay.add_argument(
-        "--memory", metavar="SIZE", help="the limit, as 6GiB (default: the recorded GPU's memory)"
-    )
+    limit = "the limit, as 6GiB (default: the recorded GPU's memory)"
+    replay.add_argument("--memory", metavar="SIZE", help=limit)
     replay.set_defaults(run=_replay)
     recording = commands.add_parser("record", help="record a program", description=_RECORD)
     recording.add_argument("--output", type=Path, default=Path(), metavar="DIR")
-    recording.add_argument(
-        "--did", default="", metavar="TEXT", help="what the program did, for people"
-    )
+    did = "what the program did, for people"
+    recording.add_argument("--did", default="", metavar="TEXT", help=did)
     recording.add_argument("command", nargs="+", metavar="CMD", help="after --, with its arguments")
     recording.set_defaults(run=_record)
     options = parser.parse_args(arguments)
     try:
-        status: int = options.run(options)
-        return status
+        return int(options.run(options))
     except (TraceError, ReplayError, record.DriverError, OSError) as error:
         sys.stderr.write(f"gpuslice: {error}\n")
         return 2

@@ -8,9 +8,7 @@ waits for memory that may be freed.
 
 from __future__ import annotations
 
-import os
 import subprocess
-import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from gpuslice.contract import grant_file, names
-from shim import region
 from traces import host
 from traces.plan import Process
 
-_UUID: Final = "GPU-6e756c6c-0000-4000-8000-000000000000"
 _BURST: Final = ("cuCtxGetDevice_v2", "cuKernelGetFunction", "cuKernelSetAttribute")
 
 
@@ -67,12 +62,8 @@ def burst(process: Process) -> Part:
 def _repetitions(script: Path, *arguments: int) -> Sequence[Sequence[Sequence[str]]]:
     """The lines of several processes under the library, over the recorded driver."""
     command = [str(host.program("trace-replay")), str(script), "--cost", *map(str, arguments)]
-    with tempfile.TemporaryDirectory(dir=region.parent(os.environ)) as directory:
-        gpu = grant_file.Gpu(_UUID, 2**39, 100, 0, context_bytes=host.CONTEXT_BYTES)
-        region.create(Path(directory), [gpu])
-        under = {"LD_PRELOAD": str(host.LIBRARY), names.ENV_DIR: directory}
-        driver = {"LD_LIBRARY_PATH": str(host.BUILD / "lib" / "recorded")}
-        environment = {**host.base(), **driver, **under}
+    with host.granted("recorded", 2**39, host.CONTEXT_BYTES) as granted:
+        environment = {**granted, "LD_PRELOAD": str(host.LIBRARY)}
         runs = [
             subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
             for _ in range(5)

@@ -1,17 +1,23 @@
-"""A private simulated GPU for replays; contexts and code take the recordings' amounts."""
+"""GPUs for replays and benchmarks: a simulated one, whose contexts and code take the recordings'
+amounts, and those of drivers that answer at once."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from gpuslice.contract import grant_file, names
+from shim import region
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 UUID: Final = "GPU-5e1f0a70-0000-4000-8000-00000000007c"
+_NULL_UUID: Final = "GPU-6e756c6c-0000-4000-8000-000000000000"
 CONTEXT_BYTES: Final = 300 * 2**20
 MODULE_BYTES: Final = 2 * 2**20
 
@@ -61,6 +67,17 @@ def simulated(directory: Path, memory_bytes: int) -> Iterator[Mapping[str, str]]
         yield {**base(), "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu"), "SIMGPU_DIR": str(sim)}
     finally:
         run("down", "--dir", sim)
+
+
+@contextmanager
+def granted(
+    driver: str = "null", limit_bytes: int = 32 << 30, context_bytes: int = 0
+) -> Iterator[Mapping[str, str]]:
+    """The environment of programs on that driver, with a grant of its one GPU."""
+    with tempfile.TemporaryDirectory(dir=region.parent(os.environ)) as name:
+        gpu = grant_file.Gpu(_NULL_UUID, limit_bytes, 100, 0, context_bytes=context_bytes)
+        region.create(Path(name), [gpu])
+        yield {**base(), "LD_LIBRARY_PATH": str(BUILD / "lib" / driver), names.ENV_DIR: name}
 
 
 def base() -> Mapping[str, str]:

@@ -124,17 +124,13 @@ class Replay:
     def run(self, environment: Mapping[str, str]) -> Outcome:
         """Raises ReplayError if one of its processes fails."""
         under = {**environment, "LD_PRELOAD": str(host.LIBRARY), names.ENV_DIR: str(self._grant)}
-        options = ["--other-size"] if self._is_other_size else []
-        command = [host.program("trace-replay")]
+        options, pipe = ["--other-size"] * self._is_other_size, subprocess.PIPE
         for process in self._recording.processes:
+            script = str(self._scripts / process.name)
+            command = [str(host.program("trace-replay")), script, str(self._turns), *options]
             self._running.append(
                 subprocess.Popen(
-                    [*command, self._scripts / process.name, self._turns, *options],
-                    env=under,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
+                    command, env=under, stdin=pipe, stdout=pipe, stderr=pipe, text=True
                 )
             )
         with ThreadPoolExecutor(len(self._running)) as readers:

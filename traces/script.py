@@ -146,19 +146,9 @@ class Script:
         key = b"".join((struct.pack("<Ii", entry, result), *packed, *written, *patched))
         if key not in self._operations:
             self._operations[key] = len(self._packed)
-            self._packed.append(
-                _OPERATION.pack(
-                    entry,
-                    result,
-                    len(self._arguments),
-                    len(self._results),
-                    len(self._patches),
-                    len(packed),
-                    len(written),
-                    len(patched),
-                    is_compared,
-                )
-            )
+            firsts = (len(each) for each in (self._arguments, self._results, self._patches))
+            counts = (len(each) for each in (packed, written, patched))
+            self._packed.append(_OPERATION.pack(entry, result, *firsts, *counts, is_compared))
             self._arguments += packed
             self._results += written
             self._patches += patched

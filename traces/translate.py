@@ -136,16 +136,14 @@ class Translator:
         device, slot = self._primary.get(context, 0), self._script.slot()
         self._names.make(context, slot)
         ordinal = Argument(Kind.VALUE, device)
-        for entry, arguments, results in (
-            (
-                rules.RETAIN,
-                (Argument(Kind.CELL), ordinal),
-                (Result(Action.STORE, 0, 8, context, slot),),
-            ),
-            (rules.RELEASE, (ordinal,), ()),
-        ):
-            number = self._number(signatures()[entry])
-            self._ahead.append(self._script.operation(number, 0, arguments, results))
+        retain, release = (
+            self._number(signatures()[entry]) for entry in (rules.RETAIN, rules.RELEASE)
+        )
+        stored = Result(Action.STORE, 0, 8, context, slot)
+        self._ahead += [
+            self._script.operation(retain, 0, (Argument(Kind.CELL), ordinal), (stored,)),
+            self._script.operation(release, 0, (ordinal,)),
+        ]
         return slot
 
     def _string(self, of: Words, place: tuple[str, str]) -> Argument:
@@ -207,13 +205,9 @@ class Translator:
     def _number_result(self, entry: str, parameter: Parameter, index: int, written: str) -> Result:
         if written.startswith(("h:", "[", "@")):
             return Result(Action.IGNORE, index, 0, 0)
-        action = (
-            Action.IGNORE
-            if entry in rules.UNCOMPARED
-            else Action.EQUAL_SIZE
-            if entry in rules.SIZE_OF_GPU
-            else Action.EQUAL
-        )
+        action = Action.EQUAL_SIZE if entry in rules.SIZE_OF_GPU else Action.EQUAL
+        if entry in rules.UNCOMPARED:
+            action = Action.IGNORE
         nearly = rules.CODE_BYTES if (entry, parameter.letter) in rules.LESS_CODE else 0
         return Result(action, index, _width(parameter.token), int(written), 0, nearly)
 

@@ -41,13 +41,9 @@ class Watch:
     the block."""
 
     def __init__(self, uuid: str, environment: Mapping[str, str]) -> None:
+        command, pipe = [sys.executable, "-m", "traces.watch", uuid], subprocess.PIPE
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "traces.watch", uuid],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True
         )
 
     def sample(self) -> MemoryUse:

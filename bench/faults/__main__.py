@@ -44,26 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.faults", description=__doc__)
-    parser.add_argument(
-        "--control",
-        action="store_true",
-        help="control run without the fail-closed measures: expects unprotected containers",
-    )
-    parser.add_argument(
-        "--runtime",
-        action="append",
-        choices=list(RELEASES),
-        help=f"one column, repeatable (default: all; `make test-all` has {DEFAULT.name})",
-    )
-    parser.add_argument(
-        "--own",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="a column for this machine's own containerd, whose programs are in DIR, such as"
-        " /usr/bin; it is run privately, the one that serves the machine is not touched",
-    )
+    control = "control run without the fail-closed measures: expects unprotected containers"
+    parser.add_argument("--control", action="store_true", help=control)
+    column = f"one column, repeatable (default: all; `make test-all` has {DEFAULT.name})"
+    parser.add_argument("--runtime", action="append", choices=list(RELEASES), help=column)
+    own = "a column for this machine's own containerd, whose programs are in DIR, such as"
+    own += " /usr/bin; it is run privately, the one that serves the machine is not touched"
+    parser.add_argument("--own", type=Path, action="append", default=[], metavar="DIR", help=own)
     parser.add_argument("--fault", action="append", choices=list(ROWS), help="one row, repeatable")
     return parser
 

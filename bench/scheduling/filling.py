@@ -12,9 +12,7 @@ import asyncio
 import json
 import random
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from bench.scheduling import say, stage
@@ -60,12 +58,7 @@ async def _touched(plane: ControlPlane, kube: Kube, nodes: int, **changes: objec
 
 
 async def _main(nodes: int) -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="gpuslice-bench-") as directory,
-        ControlPlane(Path(directory) / "plane") as plane,
-    ):
-        plane.install_kinds()
-        plane.apply_json(*manifests.objects(*stage.BEFORE_PODS))
+    with stage.control_plane() as plane:
         async with connected(plane.kubeconfig()) as kube:
             await stage.build(kube, Shape(nodes, _GPUS).all_nodes())
             sampled = await _touched(plane, kube, nodes)

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from bench.scheduling import say, stage
@@ -123,9 +121,7 @@ def _holding(node: Node, gpus: Sequence[Any]) -> Json:
 
 @asynccontextmanager
 async def scene(plane: ControlPlane, nodes: int, *options: str) -> AsyncIterator[Scene]:
-    """The fleet with the scheduler. options: more of kube-scheduler's."""
-    plane.install_kinds()
-    plane.apply_json(*manifests.objects(*stage.BEFORE_PODS))
+    """The fleet with the scheduler, on stage.control_plane. options: more of kube-scheduler's."""
     configuration = manifests.configuration()
     installation = Installation(plane, configuration, module=stage.PROGRAM, options=options)
     async with connected(plane.kubeconfig()) as kube:
@@ -138,10 +134,7 @@ async def scene(plane: ControlPlane, nodes: int, *options: str) -> AsyncIterator
 
 
 async def _main(nodes: int, pods: int, rates: Sequence[float], options: Sequence[str]) -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="gpuslice-bench-") as directory,
-        ControlPlane(Path(directory) / "plane") as plane,
-    ):
+    with stage.control_plane() as plane:
         async with scene(plane, nodes, *options) as made:
             for per_s in rates:
                 waits_s = (await made.measure(pods, per_s)).waits_s()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from bench.scheduling import fleets, say
@@ -35,6 +37,18 @@ PROGRAM: Final = "bench.scheduling.fresh_leases"
 _WRITE: Final = re.compile(r"apiserver_request_total\{([^}]*)\} ([\d.e+]+)")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _READS: Final = frozenset({"GET", "LIST", "WATCH", "CONNECT"})
+
+
+@contextmanager
+def control_plane() -> Iterator[ControlPlane]:
+    """A control plane with our objects, but for the policies."""
+    with (
+        tempfile.TemporaryDirectory(prefix="gpuslice-bench-") as directory,
+        ControlPlane(Path(directory) / "plane") as plane,
+    ):
+        plane.install_kinds()
+        plane.apply_json(*manifests.objects(*BEFORE_PODS))
+        yield plane
 
 
 async def post_all(kube: Kube, path: str, bodies: Iterable[Json]) -> None:

@@ -68,15 +68,10 @@ def gpus(text: str) -> list[int]:
 
 def dialects(text: str) -> list[str]:
     chosen = [name for name in text.split(",") if name]
-    for name in chosen:
-        if name not in _SWITCHED:
-            raise CommandError(
-                f"--dialects: invalid value {name!r}: must be some of {', '.join(_SWITCHED)}"
-            )
+    for name in sorted({*chosen} - {*_SWITCHED}):
+        must = f"must be some of {', '.join(_SWITCHED)}"
+        raise CommandError(f"--dialects: invalid value {name!r}: {must}")
     return chosen
-
-
-# --- up ---------------------------------------------------------------------------------------
 
 
 def up(directory: ClusterDirectory, asked: Wanted) -> None:
@@ -97,16 +92,12 @@ def up(directory: ClusterDirectory, asked: Wanted) -> None:
                 )
             _print(f"a cluster runs in {directory.path} already\n")
         else:
-            had = status.state
-            bare = asked.served is None
-            owner = Owner(
-                directory,
-                Wanted(
-                    asked.gpus or had.get("gpus") or gpus(_GPUS),
-                    None if bare else asked.served or had.get("served") or (),
-                    asked.dialects or had.get("dialects") or (),
-                ),
-            )
+            had, served = status.state, asked.served
+            if served is not None:
+                served = served or had.get("served") or ()
+            sizes = asked.gpus or had.get("gpus") or gpus(_GPUS)
+            wanted = Wanted(sizes, served, asked.dialects or had.get("dialects") or ())
+            owner = Owner(directory, wanted)
             owner.wait_ready(_print)
             owner.let_go()
     _print(_how_to_use(directory, directory.read_status()))
@@ -131,12 +122,10 @@ def _repaired(directory: ClusterDirectory, status: ClusterStatus) -> ClusterStat
     last state."""
     for problem in status.problems:
         _print(f"the cluster in {directory.path} is broken: {problem}\n")
-    deadline = time.monotonic() + 90.0
+    end_s = time.monotonic() + 90.0
     if status.owner is not None:
         with step("waiting until it is healthy") as shown:
-            while (
-                not status.is_healthy and status.owner is not None and time.monotonic() < deadline
-            ):
+            while not status.is_healthy and status.owner is not None and time.monotonic() < end_s:
                 time.sleep(0.5)
                 status = directory.read_status()
             shown.failed = not status.is_healthy
@@ -171,9 +160,9 @@ def _how_to_use(directory: ClusterDirectory, status: ClusterStatus) -> str:
         "  kubectl run hello --image=busybox -- sleep 1d",
         "  kubectl exec -it hello -- bash",
         "",
-        f"logs: {status.state['directory']}; make cluster-down{directory.advice} ends it",
+        f"logs: {status.state['directory']}; make cluster-down{directory.advice} ends it\n",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _of(status: ClusterStatus) -> str:
@@ -222,22 +211,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=("up", "down", "status"))
     add_option(parser)
     parser.add_argument("--gpus", metavar="COUNTxSIZE", help=f"by default {_GPUS}")
-    parser.add_argument(
-        "--serve",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a schedulerName whose pods gpuslice schedules too; repeatable",
-    )
-    parser.add_argument(
-        "--dialects",
-        default="",
-        metavar="NAME,NAME",
-        help=f"dialects to turn on, beside Koordinator's: {', '.join(_SWITCHED)}",
-    )
-    parser.add_argument(
-        "--bare", action="store_true", help="without gpuslice, to try the installation"
-    )
+    serve = "a schedulerName whose pods gpuslice schedules too; repeatable"
+    parser.add_argument("--serve", action="append", default=[], metavar="NAME", help=serve)
+    switched = f"dialects to turn on, beside Koordinator's: {', '.join(_SWITCHED)}"
+    parser.add_argument("--dialects", default="", metavar="NAME,NAME", help=switched)
+    bare = "without gpuslice, to try the installation"
+    parser.add_argument("--bare", action="store_true", help=bare)
     given = parser.parse_args(arguments)
     try:
         directory = ClusterDirectory(given.at)

@@ -49,13 +49,8 @@ class DirectoryError(RuntimeError):
 
 def add_option(parser: argparse.ArgumentParser, default: str = DIRECTORY) -> None:
     """Adds --at, which names the directory."""
-    parser.add_argument(
-        "--at",
-        type=Path,
-        default=Path(default),
-        metavar="DIR",
-        help=f"the cluster's directory, by default {default}",
-    )
+    about = f"the cluster's directory, by default {default}"
+    parser.add_argument("--at", type=Path, default=Path(default), metavar="DIR", help=about)
 
 
 def processes(directory: Path) -> Iterator[int]:
@@ -91,10 +86,8 @@ class ClusterDirectory:
         self.path = _one_spelling(directory)
         length = len(os.fsencode(self.path))
         if length > PARENT_CHARS_MAX:
-            raise DirectoryError(
-                f"{self.path}: {length} bytes; unix sockets below it must fit 107, so at most "
-                f"{PARENT_CHARS_MAX}"
-            )
+            most = f"unix sockets below it must fit 107, so at most {PARENT_CHARS_MAX}"
+            raise DirectoryError(f"{self.path}: {length} bytes; {most}")
         if not (str(self.path).isascii() and str(self.path).isprintable()):
             raise DirectoryError(f"{str(self.path)!r}: kubelet's paths must be printable ASCII")
         self.kubeconfig = self.path / _KUBECONFIG
@@ -107,8 +100,6 @@ class ClusterDirectory:
         """The shell argument of `make cluster` that selects this directory."""
         named = str(self.path)
         return "" if named == DIRECTORY else f" AT={shlex.quote(named)}"
-
-    # --- locks ------------------------------------------------------------------------------
 
     @contextmanager
     def changing(self, make: bool = True) -> Iterator[None]:
@@ -172,8 +163,6 @@ class ClusterDirectory:
         except FileNotFoundError:
             return False
 
-    # --- content ----------------------------------------------------------------------------
-
     def _is_marked(self) -> bool:
         marker = self.path / _MARKER
         try:
@@ -195,18 +184,13 @@ class ClusterDirectory:
         if not os.path.lexists(self.path):
             return
         inside = {path.name for path in self.path.iterdir()} - {_MARKER}
+        invalid = f"--at: invalid value {self.path}: must"
         if inside and not self._is_marked():
-            raise DirectoryError(
-                f"--at: invalid value {self.path}: must be empty or a cluster's directory: it has"
-                f" {_some(inside)}"
-            )
+            found = _some(inside)
+            raise DirectoryError(f"{invalid} be empty or a cluster's directory: it has {found}")
         if foreign := inside - {path.name for path in self._known()}:
-            raise DirectoryError(
-                f"--at: invalid value {self.path}: must have only a cluster's files; move away"
-                f" {_some(foreign)}"
-            )
-
-    # --- state ------------------------------------------------------------------------------
+            away = _some(foreign)
+            raise DirectoryError(f"{invalid} have only a cluster's files; move away {away}")
 
     def read_status(self) -> ClusterStatus:
         """Raises DirectoryError if access is denied."""
@@ -220,11 +204,9 @@ class ClusterDirectory:
         if not exists:
             return ClusterStatus(False, None, False, (), {})
         ready = bool(state.get("ready"))
-        problems: tuple[str, ...] = ()
+        problems = tuple(health.problems(state)) if ready and owner is not None else ()
         if owner is None:
             problems = ("the process that holds it has ended",)
-        elif ready:
-            problems = tuple(health.problems(state))
         return ClusterStatus(True, owner, ready, problems, state)
 
     def owner(self) -> int | None:
@@ -244,12 +226,9 @@ class ClusterDirectory:
 
     def _read(self) -> Mapping[str, Any]:
         try:
-            read: Mapping[str, Any] = json.loads(self._state.read_text())
+            return dict(json.loads(self._state.read_text()))
         except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
             return {}
-        return read
-
-    # --- removal ----------------------------------------------------------------------------
 
     def clear(self) -> None:
         """Remove all that is left of a cluster, in any state, and the directory. Raises

@@ -38,17 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("images", nargs="*", choices=[[], *recipes], metavar="agent|scheduler")
     parser.add_argument("--into", type=Path, metavar="DIR", help="copy the archives there")
-    parser.add_argument(
-        "--machine",
-        choices=list(ARCHITECTURES),
-        default=platform.machine(),
-        help="the nodes' architecture (default: this machine's)",
-    )
-    parser.add_argument(
-        "--fetch",
-        action="store_true",
-        help="fetch the newest Debian packages, also if some are in the cache",
-    )
+    here, nodes = platform.machine(), "the nodes' architecture (default: this machine's)"
+    parser.add_argument("--machine", choices=list(ARCHITECTURES), default=here, help=nodes)
+    fetch = "fetch the newest Debian packages, also if some are in the cache"
+    parser.add_argument("--fetch", action="store_true", help=fetch)
     given = parser.parse_args(arguments)
     try:
         for name in given.images or recipes:
