@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
@@ -216,9 +216,8 @@ class Host:
 
 @contextmanager
 def host(load: Path) -> Iterator[Host]:
-    with tempfile.TemporaryDirectory(prefix="gpuslice-bench-") as name:
-        host = Host(Path(name), load)
-        try:
-            yield host
-        finally:
-            host.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="gpuslice-bench-") as name,
+        closing(Host(Path(name), load)) as host,
+    ):
+        yield host

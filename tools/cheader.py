@@ -40,7 +40,6 @@ _STRUCTS: Final = (
 
 
 def contract_h() -> str:
-    """Return the header's text."""
     lines = [_NOTICE, "#pragma once", ""]
     lines += ["#include <stddef.h>", "#include <stdint.h>", ""]
     defined = {

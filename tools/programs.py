@@ -92,7 +92,7 @@ def find(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) ->
         return _there(release.at, f"{release.at}")
     if release is DEFAULT and (chosen := environ.get("GPUSLICE_BIN")):
         return _there(Path(chosen), f"GPUSLICE_BIN={chosen}")
-    cached = _cached(environ, release)
+    cached = cache_dir(environ) / "bin" / release.directory
     return Programs(cached) if all(runs(cached / name) for name in _PROGRAMS) else None
 
 
@@ -126,7 +126,7 @@ def ensure(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) 
     """The programs, built if this machine has none yet. Raises ProgramsError."""
     if found := find(environ, release):
         return found
-    final = _cached(environ, release)
+    final = cache_dir(environ) / "bin" / release.directory
     tools = [f"{release.module}/cmd/{name}" for name in _PROGRAMS]
     version = f"-s -w -X {release.module}/version.Version=v{release.version}"
     title = f"building {release.title} with Go, once"
@@ -157,10 +157,6 @@ def ours(source: Path, environ: Mapping[str, str] = os.environ) -> Path:
             into = str(under_way.into / source.name)
             under_way.go("build", "-trimpath", "-tags", "nri_no_wasm", "-o", into, ".")
     return program
-
-
-def _cached(environ: Mapping[str, str], release: Release) -> Path:
-    return cache_dir(environ) / "bin" / release.directory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

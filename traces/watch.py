@@ -32,7 +32,6 @@ class MemoryUse:
     processes: Mapping[int, int]
 
     def of(self, pids: Collection[int]) -> int:
-        """The sum over these processes."""
         return sum(self.processes.get(pid, 0) for pid in pids)
 
 

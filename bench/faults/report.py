@@ -103,9 +103,8 @@ def document(columns: Sequence[Column], *, control: bool) -> str:
 def _runc() -> str:
     """`runc version 1.1.5`: of the runc on PATH, which containerd also uses."""
     path = environment()["PATH"]
-    done = subprocess.run(
-        [shutil.which("runc", path=path) or "runc", "--version"], text=True, capture_output=True
-    )
+    command = [shutil.which("runc", path=path) or "runc", "--version"]
+    done = subprocess.run(command, text=True, capture_output=True)
     return done.stdout.partition("\n")[0]
 
 

@@ -52,11 +52,8 @@ class Rig:
         self._look_inside = ("sh", "-c", f"ls /dev/simgpu 2>/dev/null; exec {probe}")
         self._naive = naive
         self._fault = lab.directory / "fault"
-        self._program: Sequence[str | Path] = (
-            "bench.faults.agent",
-            self._fault,
-            *(["--naive"] * naive),
-        )
+        options = ["--naive"] * naive
+        self._program: Sequence[str | Path] = ("bench.faults.agent", self._fault, *options)
         devices = [f"{names.CDI_KIND}={gpu.uuid}" for gpu in lab.gpus] if naive else []
         for spec in (lab.sim_dir / "cdi").iterdir() if naive else ():
             shutil.copy(spec, lab.containerd.paths.cdi)

@@ -17,6 +17,5 @@ def cpu_s(pid: int) -> float:
 
 
 def say(text: str) -> None:
-    """Reports progress."""
     sys.stderr.write(f"  {text}\n")
     sys.stderr.flush()

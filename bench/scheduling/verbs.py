@@ -122,12 +122,8 @@ def choose(caller: Caller, asked: PodCalls) -> tuple[str, Mapping[str, float]]:
 
 def bind(caller: Caller, asked: PodCalls, node: str) -> tuple[bool, float]:
     """Whether the node still had capacity, and the seconds."""
-    said = {
-        "PodName": asked.name,
-        "PodNamespace": asked.namespace,
-        "PodUID": asked.uid,
-        "Node": node,
-    }
+    said = {"PodName": asked.name, "PodNamespace": asked.namespace, "PodUID": asked.uid}
+    said["Node"] = node
     answer, taken_s = caller.call("bind", json.dumps(said).encode())
     return not answer.get("Error"), taken_s
 

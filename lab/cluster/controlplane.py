@@ -194,13 +194,9 @@ class ControlPlane(Running):
     ) -> subprocess.CompletedProcess[str]:
         """Run `kubectl` for a caller that expects a refusal."""
         command = [self.programs.kubectl, f"--kubeconfig={self.kubeconfig(user)}", *arguments]
+        environ = {**os.environ, **self.environ()}
         return subprocess.run(
-            command,
-            env={**os.environ, **self.environ()},
-            input=given,
-            text=True,
-            capture_output=True,
-            timeout=120,
+            command, env=environ, input=given, text=True, capture_output=True, timeout=120
         )
 
     def apply_json(self, *objects: Mapping[str, Any], user: str = "admin") -> None:

@@ -70,7 +70,6 @@ class Shape:
 
 
 def gpu_uuid(node: int, minor: int) -> str:
-    """UUID of the GPU in that place."""
     return f"GPU-{node:08x}-{minor:04x}-4000-8000-{0:012x}"
 
 

@@ -99,12 +99,9 @@ class Installation(Running):
     def start_kube_scheduler(self) -> None:
         with self._starting:
             if "kube-scheduler" not in self._started or not self.kube_scheduler.running:
+                program = (self.config, self._kubeconfig, f"{self.name}.kube-scheduler")
                 self._started["kube-scheduler"] = self._plane.start_kube_scheduler(
-                    self.config,
-                    self._kubeconfig,
-                    f"{self.name}.kube-scheduler",
-                    *self._options,
-                    hostname=self._hostname,
+                    *program, *self._options, hostname=self._hostname
                 )
 
     def wait_ready(self) -> None:

@@ -7,7 +7,6 @@ module finds its process number, by the cluster's mark in its environment.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -55,9 +54,7 @@ def run_helm(
     environ = network.unproxied(os.environ)
     environ |= {"KUBECONFIG": str(kubeconfig), "HOME": str(directory / "helm")}
     command = [str(kubernetes.ensure_helm()), *arguments, f"--namespace={names.NAMESPACE}"]
-    return subprocess.run(
-        command, env=environ, text=True, capture_output=True, timeout=280, check=False
-    )
+    return subprocess.run(command, env=environ, text=True, capture_output=True, timeout=280)
 
 
 EXTENDER: Final = "gpuslice extender"
@@ -130,10 +127,6 @@ class Product:
     cluster: Path
     directory: Path
     _pids: dict[str, int] = field(default_factory=dict)
-
-    def write(self, chosen: Mapping[str, Any]) -> None:
-        """The chart's values for this cluster, in a file."""
-        (self.directory / VALUES).write_text(json.dumps(chosen, indent=1))
 
     def install(self, *options: str) -> None:
         """Install or upgrade. Raises ProductError."""

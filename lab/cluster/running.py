@@ -7,6 +7,7 @@ namespaces themselves are gone.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -123,7 +124,7 @@ class Cluster(Running):
         served, dialects = self._wanted.served or (), self._wanted.dialects
         sockets = self.lab.sim_dir / "gpus"
         chosen = product.values(self.plane.server, self._parent, sockets, served, dialects)
-        self.product.write(chosen)
+        (self.lab.directory / product.VALUES).write_text(json.dumps(chosen, indent=1))
         if self._wanted.served is not None:
             with step("gpuslice: helm install, until its pods are ready"):
                 self.plane.kubectl("label", "node", NODE, product.GPU_NODE_LABEL)

@@ -92,7 +92,6 @@ class Report:
         self._done(text, begun)
 
     def bars(self, bars: Bars) -> None:
-        """Print them."""
         self._console.print(_drawn(bars))
 
     def _done(self, text: str, begun: float) -> None:

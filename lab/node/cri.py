@@ -253,8 +253,6 @@ class Pod:
 
 
 class Container:
-    """A container by its id."""
-
     def __init__(self, cri: Cri, identity: str) -> None:
         self.id = identity
         self.cri = cri
@@ -283,8 +281,5 @@ class Container:
         """Run to its end beside the container's own process, with the container's environment."""
         request = pb.ExecSyncRequest(container_id=self.id, cmd=command, timeout=60)
         answer = self.cri.call("ExecSync", request, pb.ExecSyncResponse)
-        return Finished(
-            answer.exit_code,
-            answer.stdout.decode(errors="replace"),
-            answer.stderr.decode(errors="replace"),
-        )
+        out, err = (each.decode(errors="replace") for each in (answer.stdout, answer.stderr))
+        return Finished(answer.exit_code, out, err)

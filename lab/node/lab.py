@@ -299,7 +299,6 @@ class Lab:
         self._agent, self._newcomer = self._newcomer, None
 
     def signal_agent(self, number: int) -> None:
-        """Send a signal, such as SIGSTOP or SIGCONT."""
         if self._agent is not None:
             self._agent.signal(number)
 

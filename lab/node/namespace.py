@@ -117,13 +117,8 @@ class Namespace:
     def run(
         self, command: Sequence[str | Path], environ: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.enter(command),
-            env=environment(environ),
-            text=True,
-            capture_output=True,
-            check=False,
-        )
+        inside, environ = self.enter(command), environment(environ)
+        return subprocess.run(inside, env=environ, text=True, capture_output=True)
 
     def start(
         self,
