@@ -131,7 +131,7 @@ def main() -> int:
     uvloop.new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]
     if naive:
         session.FAILURE_POLICY = None  # type: ignore[misc, assignment]
-        answers.BUDGET_SHARE = 1000.0  # type: ignore[misc]
+        answers.BUDGET_SHARE = 1000.0  # type: ignore[misc] # no deadline
     sys.argv = [program, *flags[naive:]]
     return agent.main()
 
