@@ -12,7 +12,6 @@ by its device node), NVIDIA's DRA driver (cmd/gpu-kubelet-plugin/cdi.go).
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import stat
@@ -92,7 +91,7 @@ class Assignments:
     def pods(self, uuid: str, minor: int) -> AbstractSet[str]:
         """Return the UIDs of the GPU's pods, of which some may be gone. Raises RecordError."""
         now = version(self._file)
-        if now != self._read or (now is None and os.path.lexists(self._file)):
+        if now is None or now != self._read:
             self._pods = holders(read_record(self._directory))
             self._read = now
         none: AbstractSet[str] = frozenset()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpuslice.contract import names
+from lab.node.containerd_config import Options
 from lab.node.cri import CriError, Sandbox
 from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
@@ -39,7 +40,7 @@ class Story:
 
 @pytest.fixture(scope="module")
 def bare_lab(build_dir: object) -> Iterator[Lab]:
-    with Lab() as made:
+    with Lab(options=Options(request_timeout_s=8)) as made:
         done = made.namespace.run(["mount", "--make-rshared", "/"])
         assert done.returncode == 0, done.stderr
         yield made

@@ -60,6 +60,8 @@ def test_a_record_that_changed_is_read_again(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(RecordError):
             assigned.pods(UUID, 0)
+    with pytest.raises(RecordError):
+        Assignments(record).pods(UUID, 0)  # below a file
     record.unlink()
     assert assigned.pods(UUID, 0) == set()
 

@@ -174,7 +174,7 @@ def test_a_hanging_check_reports_no_container(desk: Desk, monkeypatch: pytest.Mo
     monkeypatch.setattr(bundles, "init", lambda p: fifo.read_text() if p == hangs else whole(p))
     stuck = replace(desk.one, id="hangs", pod=Pod("other", "team", "stuck"))
     try:
-        said = desk.perform(stuck, deadline_s=0.2, do=lambda checks: checks.begin(desk.one))
+        said = desk.perform(stuck, deadline_s=3.0, do=lambda checks: checks.begin(desk.one))
     finally:
         fifo.open("w").close()
     assert [line.split(" namespace=")[0] for line in said] == [
