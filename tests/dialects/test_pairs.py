@@ -18,6 +18,7 @@ import pytest
 
 from gpuslice.contract import dialects
 from lab.node.catalogue import BUSYBOX_IMAGE, Catalogue
+from lab.node.containerd_config import Options
 from lab.node.cri import Process
 from lab.node.lab import CLUSTER_FILES, Lab
 from scheduler.core.place import Placement, place
@@ -42,7 +43,8 @@ _SCRIPT = "env; nvidia-smi --query-gpu=uuid --format=csv,noheader; cuda-probe"
 @pytest.fixture(scope="module")
 def lab(build_dir: Path) -> Iterator[Lab]:
     assert build_dir.is_dir()
-    with Lab([_GPU_MIB << 20] * _GPUS, load=False) as lab:
+    patient = Options(request_timeout_s=8)
+    with Lab([_GPU_MIB << 20] * _GPUS, load=False, options=patient) as lab:
         lab.load(Catalogue(CLUSTER_FILES).of_a_cluster())
         lab.start_agent()
         yield lab
