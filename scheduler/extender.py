@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -70,14 +71,12 @@ class Extender:
             for refused in _OUTCOMES
         }
 
-    async def serve(self, host: str, port: int) -> web.AppRunner:
+    async def serve(self, host: str, port: int) -> web.ServerRunner:
         """Serves until the runner's `cleanup`. Port 0: any free port; see the runner's addresses.
         A caller that disconnects does not cancel its call: the Binding may be done."""
-        app = web.Application(client_max_size=MAX_BYTES)
-        for path in self._calls:
-            app.router.add_post(path, self._answer)
-        app.router.add_route("*", "/{other:.*}", self._other)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=LEAVE_S)
+        make = partial(web.BaseRequest, loop=asyncio.get_running_loop(), client_max_size=MAX_BYTES)
+        server = web.Server(self._answer, request_factory=make, access_log=None)
+        runner = web.ServerRunner(server, shutdown_timeout=LEAVE_S)
         await runner.setup()
         try:
             await web.TCPSite(runner, host, port).start()
@@ -86,12 +85,11 @@ class Extender:
             raise
         return runner
 
-    async def _other(self, request: web.Request) -> web.Response:
-        if request.path in self._calls:
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        if request.path not in self._calls:
+            return web.Response(text=f"path: must be one of {', '.join(self._calls)}\n", status=404)
+        if request.method != "POST":
             return web.Response(text="method: must be POST\n", status=405, headers=_ALLOW)
-        return web.Response(text=f"path: must be one of {', '.join(self._calls)}\n", status=404)
-
-    async def _answer(self, request: web.Request) -> web.Response:
         body = await _read(request)
         verb, began_s = request.path, time.perf_counter()
         try:
@@ -142,7 +140,7 @@ class Extender:
         return await self._guard.admit() if self._is_synced() else NOT_SYNCED
 
 
-async def _read(request: web.Request) -> bytes:
+async def _read(request: web.BaseRequest) -> bytes:
     try:
         async with asyncio.timeout(BODY_S):
             return await request.read()

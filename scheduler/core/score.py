@@ -55,24 +55,8 @@ def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.B
 
 def best(fleet: Fleet, scores: Scores, rows: Rows, most: int) -> NDArray[np.intp]:
     """Indices into rows of the best `most`, the best first; ties by the nodes' names."""
-    picked = np.arange(len(rows))
-    if most < len(rows):
-        least = np.partition(scores, len(rows) - most)[len(rows) - most]
-        picked = np.flatnonzero(scores >= least)
-        if len(picked) > most:
-            picked = _cut(fleet, rows, picked, scores[picked] == least, most)
-    order: NDArray[np.intp] = np.lexsort((fleet.tie[rows[picked]], -scores[picked]))
-    return picked[order[:most]]
-
-
-def _cut(
-    fleet: Fleet, rows: Rows, picked: NDArray[np.intp], equal: Bools, most: int
-) -> NDArray[np.intp]:
-    """The best of the picked; the last ones have equal scores, which in an empty fleet are all."""
-    better, last = picked[~equal], picked[equal]
-    ties = fleet.tie[rows[last]]
-    wanted = most - len(better)
-    return np.concatenate([better, last[ties <= np.partition(ties, wanted - 1)[wanted - 1]]])
+    order: NDArray[np.intp] = np.lexsort((fleet.tie[rows], -scores))
+    return order[:most]
 
 
 def levels(values: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]:

@@ -30,6 +30,7 @@ _SLACK: Final = 0.9
 _MAX_PODS: Final = 1024
 _MAX_CONSTRAINTS: Final = 64
 """Each takes one byte per node."""
+_NONE: Final = np.zeros(0, np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +61,23 @@ class Sampling:
         self._accepted: dict[int, Bools] = {}
         """By the pods' constraints, the rows of nodes that kube-scheduler has sent."""
 
-    def observe(self, pending: Pending, rows: Rows) -> Rows:
-        """Records the nodes that kube-scheduler sent for the pod. Returns the known nodes that its
-        own filters accept."""
+    def observe(self, pending: Pending, rows: Rows) -> None:
+        """Records the nodes that kube-scheduler sent for the pod."""
         fleet = self._state.fleet
         if not _is_sample(fleet, len(rows)):
-            return rows
-        accepted = np.zeros(len(fleet.names), np.bool_)
-        before = self._accepted.pop(pending.constraints, accepted)
-        accepted[: len(before)] = before
+            return
+        accepted = self._accepted.pop(pending.constraints, _NONE)
+        if len(accepted) < len(fleet.names):
+            accepted = np.pad(accepted, (0, len(fleet.names) - len(accepted)))
         accepted[rows] = True
         self._accepted[pending.constraints] = accepted
         _drop_oldest(self._accepted, _MAX_CONSTRAINTS)
-        return np.flatnonzero(accepted)
+
+    def accepted(self, pending: Pending, rows: Rows) -> Rows:
+        """The known nodes that kube-scheduler's own filters accept. rows: those that it sent."""
+        if not _is_sample(self._state.fleet, len(rows)):
+            return rows
+        return np.flatnonzero(self._accepted[pending.constraints])
 
     def refuse(self, pending: Pending, request: Request, rows: Rows, policy: Policy) -> None:
         """The pod fits on none of these nodes, which kube-scheduler sent. policy: for scores."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from scheduler.core.place import Placement, place
 from scheduler.core.reasons import UNRESOLVABLE
 from scheduler.core.request import Policy, Request
 from scheduler.core.reservations import Kind
-from scheduler.core.score import Scores, best, levels, score
+from scheduler.core.score import best, levels, score
 from scheduler.decisions.eviction import Eviction
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Sampling
@@ -32,24 +31,12 @@ from scheduler.kubernetes.requests import Pending
 
 MAX_NODES: Final = 32
 """Number of nodes that `filter` returns."""
-_MORE_NODES: Final = 2 * MAX_NODES
-"""So many of the fleet's best contain MAX_NODES candidates, unless other filters rule out more
-than half."""
 _MAX_RECENT: Final = 8192
 """Pods between filter and bind: a few, unless bind waits for volumes."""
 _BEST: Final = 10
 """kube-scheduler's MaxExtenderPriority."""
 _PERCENT: Final = "\N{FULLWIDTH PERCENT SIGN}"
 """For the sign in a user's value: kube-scheduler uses the text as a Go format for its Event."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Scored:
-    """The answer of `filter`, with scores by node; changes: the fleet's counter at that time."""
-
-    pending: Pending
-    changes: int
-    scores: Mapping[str, float]
 
 
 class Verbs:
@@ -70,7 +57,6 @@ class Verbs:
         self._sampling = Sampling(state) if sampling is None else sampling
         self._reader = Reader(state.dialects)
         self._recent: dict[str, Pending] = {}
-        self._scored: _Scored | None = None
 
     def filter(self, body: bytes) -> bytes:
         """ExtenderFilterResult. Raises ArgumentsError."""
@@ -90,20 +76,16 @@ class Verbs:
         node = self._own_node(pending, pending.request, names)
         if node:
             return _accepted([node])
-        # 4. Take the best nodes of the fleet, if most of it is sent.
-        best_names = self._best_of_all(pending, pending.request, names)
-        if best_names:
-            return _accepted(best_names)
-        # 5. Evaluate each node, then without reservations of other pods.
+        # 4. Evaluate each node, then without reservations of other pods.
         rows = self._state.fleet.rows_of(names)
-        accepted = self._sampling.observe(pending, rows)
+        self._sampling.observe(pending, rows)
         fitting = self._fitting(pending.request, rows)
-        # 6. Refuse the pod, and queue it for a retry.
+        # 5. Refuse the pod, and queue it for a retry.
         if not len(fitting):
-            self._retries.refuse(pending, pending.request, accepted)
+            self._retries.refuse(pending, pending.request, self._sampling.accepted(pending, rows))
             self._sampling.refuse(pending, pending.request, rows, self.policy(pending))
             return self._refusal(pending.request, names, rows)
-        # 7. Return the best nodes, or all if kube-scheduler weighs the pod's preferences.
+        # 6. Return the best nodes, or all if kube-scheduler weighs the pod's preferences.
         return _accepted(self._nodes(pending, pending.request, fitting))
 
     def prioritize(self, body: bytes) -> bytes:
@@ -116,9 +98,9 @@ class Verbs:
             kept = self._state.node_of(pending.uid)
             return _priorities(names, [_BEST if name == kept else 0 for name in names])
         self._state.reservations.end(pending.uid)
-        scores = self._scores(pending, pending.request, names)
-        highest = max(range(len(names)), key=lambda index: float(scores[index]))
-        self._reserve(pending, pending.request, names[highest])
+        rows = self._state.fleet.rows_of(names)
+        scores = score(self._state.fleet, pending.request, rows, self.policy(pending))
+        self._reserve(pending, pending.request, names[int(scores.argmax())])
         return _priorities(names, levels(scores, _BEST).tolist())
 
     def preempt(self, body: bytes) -> Iterator[bytes]:
@@ -150,17 +132,6 @@ class Verbs:
     def policy(self, pending: Pending) -> Policy:
         """The policy for the pod: its own, or the profile's."""
         return self._policies.get(pending.profile, Policy.BINPACK)
-
-    def _scores(
-        self, pending: Pending, request: Request, names: Sequence[str]
-    ) -> Scores | Sequence[float]:
-        """The scores computed by `filter`, if the fleet is unchanged."""
-        last, fleet = self._scored, self._state.fleet
-        if last is not None and last.pending is pending and last.changes == fleet.changes:
-            cached = [last.scores[name] for name in names if name in last.scores]
-            if len(cached) == len(names):
-                return cached
-        return score(fleet, request, fleet.rows_of(names), self.policy(pending))
 
     def _reserve(self, pending: Pending, request: Request, node: str) -> None:
         """Reserves the GPUs, so that the next pods are ranked as if this pod were bound there."""
@@ -226,40 +197,14 @@ class Verbs:
         return fitting
 
     def _nodes(self, pending: Pending, request: Request, fitting: Rows) -> Sequence[str]:
+        fleet = self._state.fleet
         if len(fitting) > MAX_NODES and not pending.prefers:
-            return self._best(pending, request, fitting, MAX_NODES)
-        node_names = [self._state.fleet.names[row] for row in fitting.tolist()]
+            scores = score(fleet, request, fitting, self.policy(pending))
+            fitting = fitting[best(fleet, scores, fitting, MAX_NODES)]
+        node_names = [fleet.names[row] for row in fitting.tolist()]
         if len(node_names) == 1:
             # kube-scheduler does not prioritize a single node.
             self._reserve(pending, request, node_names[0])
-        return node_names
-
-    def _best_of_all(
-        self, pending: Pending, request: Request, names: Sequence[str]
-    ) -> Sequence[str]:
-        """The best nodes of the whole fleet that are among the candidates; resolving each name
-        costs more. Empty: too few of them are candidates to be conclusive, or the pod has
-        preferences."""
-        fleet = self._state.fleet
-        if 2 * len(names) <= len(fleet) or pending.prefers:
-            return ()
-        rows = fleet.every_row()
-        fitting = rows[feasible(fleet, request, rows)]
-        if len(fitting) <= MAX_NODES:
-            return ()
-        among = frozenset(names)
-        ranked = self._best(pending, request, fitting, _MORE_NODES)
-        node_names = [name for name in ranked if name in among][:MAX_NODES]
-        return node_names if len(node_names) == MAX_NODES else ()
-
-    def _best(self, pending: Pending, request: Request, rows: Rows, most: int) -> Sequence[str]:
-        """Names of the best nodes, best first. Their scores are cached for `prioritize`."""
-        fleet = self._state.fleet
-        scores = score(fleet, request, rows, self.policy(pending))
-        chosen = best(fleet, scores, rows, most)
-        node_names = [fleet.names[row] for row in rows[chosen].tolist()]
-        by_name = dict(zip(node_names, scores[chosen].tolist(), strict=True))
-        self._scored = _Scored(pending, fleet.changes, by_name)
         return node_names
 
     def _refusal(self, request: Request, names: Sequence[str], rows: Rows) -> bytes:

@@ -46,7 +46,7 @@ async def status(reader: asyncio.StreamReader) -> int:
 class Client:
     """An extender over HTTP: `ask(verb, body)` returns the status and the answer."""
 
-    runner: web.AppRunner
+    runner: web.ServerRunner
     address: tuple[str, int]
 
     def __init__(self, scene: Scene) -> None:
