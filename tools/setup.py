@@ -27,7 +27,6 @@ from tools.progress import step
 ROOT: Final = Path(__file__).resolve().parents[1]
 VENV: Final = ROOT / ".venv"
 _STAMP: Final = VENV / ".gpuslice-setup"
-_PYTHON_MINIMUM: Final = (3, 11)
 
 _PACKAGES: Final = {
     **{name: name for name in ("gcc", "make", "cmake", "ccache", "runc", "openssl")},
@@ -217,12 +216,6 @@ def install(goal: Goal) -> None:
 
 def main(arguments: Sequence[str] = ()) -> int:
     """`demo`, `base` or `all`, which is the default."""
-    if sys.version_info < _PYTHON_MINIMUM:
-        sys.stderr.write(
-            f"Python {_PYTHON_MINIMUM[0]}.{_PYTHON_MINIMUM[1]} or newer is needed, this is "
-            f"{sys.version.split()[0]}; name another with: make PYTHON=python3.12 ...\n"
-        )
-        return 1
     try:
         install(GOALS[arguments[0] if arguments else "all"])
     except (SetupError, ProgramsError) as error:

@@ -88,7 +88,7 @@ async def test_a_missing_object_is_distinct_from_no_answer() -> None:
 
     async def reason(kube: Kube, path: str) -> str:
         with pytest.raises(KubeError) as raised:
-            await kube.post(path, {}, timeout_s=0.5)
+            await kube.post(path, {}, timeout_s=2.0)
         return raised.value.reason
 
     async with client_of(answer) as kube:
