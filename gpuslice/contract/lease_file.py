@@ -127,6 +127,9 @@ def record_offset(gpu: int, sequence: int) -> int:
     return HEADER.size + (2 * gpu + sequence % 2) * RECORD.size
 
 
+assert record_offset(names.MAX_GPUS, 0) <= FILE_BYTES, "the records of all GPUs fit the file"
+
+
 def decode(data: bytes, gpu: int) -> tuple[int, Lease] | None:
     """Return the GPU's valid record with the highest number, and that number; None: none yet."""
     valid = []

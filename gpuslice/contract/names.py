@@ -248,7 +248,8 @@ CONTEXT_BYTES_ASSUMED: Final = 512 << 20
 """Charge for a CUDA context that could not be measured."""
 
 MAX_GPUS: Final = 16
-"""GPUs in one grant. HAMi-core has the same limit; no current board carries more."""
+"""GPUs in one grant. HAMi-core has the same limit; no current board carries more. The sizes of the
+grant and lease files and the chart's admission policies depend on it."""
 ENVIRONMENT_MAX_GPUS: Final = 32
 """GPUs in a region whose limits come from the environment, which does not state their number.
 At least MAX_GPUS."""

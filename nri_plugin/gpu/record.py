@@ -1,8 +1,8 @@
 """What the agent knows of the GPUs across restarts: a file in the run directory.
 
-It has the GPUs as NVML listed them last and the XID errors of GPUs, both valid until the driver is
-loaded again, and the sizes of contexts by driver version and product. A file of another load, or
-one that cannot be read, counts as none.
+It has the GPUs that NVML listed last, their XID errors, and the sizes of contexts by driver
+version and product. GPUs and errors are valid until the driver is loaded again, and the sizes stay
+valid. A file that cannot be read is ignored.
 """
 
 from __future__ import annotations

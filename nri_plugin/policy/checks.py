@@ -1,9 +1,10 @@
-"""All checks of a container's request for a share, in the order in which they refuse it.
+"""The checks of a container whose share is known, in the order in which they refuse it.
 
-Pure. `CHECKS` is the order; each check raises Refused. Our mounts enforce the limit. They cannot do
-so if the container runs on another kernel, may use every device, has a GPU already, preloads
-libraries before ours, or has a volume that exposes the host's grant files. A container without a
-share keeps its volumes, and the GPUs that another device plugin gave it.
+Pure. `CHECKS` is the order, and each check raises Refused. docs/architecture.md lists what refuses
+a container before and after them. Our mounts enforce the limit. They cannot do so if the container
+runs on another kernel, may use every device, has a GPU already, preloads libraries before ours, or
+has a volume that exposes the host's grant files. A container without a share keeps its volumes, and
+the GPUs that another device plugin gave it.
 """
 
 from __future__ import annotations
