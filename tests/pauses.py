@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import struct
 from typing import Final
 
 _NANOSLEEP: Final = {"x86_64": 35, "aarch64": 101}[platform.machine()]
@@ -20,29 +21,17 @@ _KILL_PROCESS: Final = (0x06, 0, 0, 0x80000000)
 _ALLOW: Final = (0x06, 0, 0, 0x7FFF0000)
 
 
-class _Instruction(ctypes.Structure):
-    _fields_ = (
-        ("code", ctypes.c_ushort),
-        ("if_true", ctypes.c_ubyte),
-        ("if_false", ctypes.c_ubyte),
-        ("operand", ctypes.c_uint32),
-    )
-
-
-class _Program(ctypes.Structure):
-    _fields_ = (("count", ctypes.c_ushort), ("first", ctypes.POINTER(_Instruction)))
-
-
 def forbid() -> None:
     """Forbid pauses from now on, for this thread and those that it starts."""
     unless_it_is = (0x15, 0, 1, _NANOSLEEP)
     lines = (_LOAD_NUMBER, unless_it_is, _KILL_PROCESS, _ALLOW)
-    written = (_Instruction * len(lines))(*(_Instruction(*line) for line in lines))
-    program = _Program(len(lines), written)
+    # sock_filter and sock_fprog of linux/filter.h.
+    written = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in lines))
+    program = struct.pack("@HP", len(lines), ctypes.addressof(written))
     libc = ctypes.CDLL(None, use_errno=True)
     for failed in (
         libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0),
-        libc.prctl(_SECCOMP, _FILTER_MODE, ctypes.byref(program)),
+        libc.prctl(_SECCOMP, _FILTER_MODE, program),
     ):
         if failed:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -33,7 +33,7 @@ THOROUGH: Final = {
         "tenants for a minute; test_contexts.py has single steps"
     ),
     "tests/shim/test_storm.py::*": "all paths at once; test_matrix.py has the tests of each",
-    "tests/shim/test_processes.py::test_after_three_thousand_kills_*": _KILLS,
+    "tests/shim/test_processes.py::*[[]three_thousand_kills]": _KILLS,
     "tests/gpu/test_machinery.py::test_the_rows_run_on_*": "the rows of make gpu",
     "tests/node/test_fault_matrix.py::*[[]agent]": _FAULTS,
     "tests/node/test_fault_matrix.py::*[[]cut]": _FAULTS,
@@ -42,12 +42,8 @@ THOROUGH: Final = {
     "tests/node/test_fault_matrix.py::*[[]answer]": _FAULTS,
     "tests/node/test_fault_matrix.py::*[[]pieces]": _FAULTS,
     "tests/node/test_fault_matrix.py::test_without_our_measures_*": _FAULTS,
-    "tests/node/test_policy_lifecycle.py::test_a_container_restarted_100_times": _KILLS,
-    "tests/node/agent/test_recovery.py::test_a_thousand_*": _KILLS,
+    "tests/node/test_policy.py::test_a_container_restarted_100_times": _KILLS,
     "tests/cluster/test_storms.py::*": "hundreds of pods; the demo binds a few",
-    "tests/cluster/test_leader.py::test_*halted*": (
-        "waits for Leases; scheduler/test_leadership.py sets the clock"
-    ),
     "tests/dialects/test_pairs.py::*": (
         "minutes of equal pods; kubelet/test_whole_gpus.py has a few"
     ),

@@ -9,6 +9,7 @@ from typing import Any, Final
 from gpuslice.contract import names
 from lab.node.catalogue import PYTHON_IMAGE
 from tests.node.kubelet import Json
+from tests.requests import pods
 
 KOORD_SCHEDULER: Final = "koord-scheduler"
 OTHER_PLUGIN: Final = "other"
@@ -46,22 +47,12 @@ def container(
 
 def pod(name: str, *containers: Json, namespace: str = "default", **more: Any) -> Json:
     metadata = {key: more.pop(key) for key in ("labels", "annotations") if key in more}
-    paths = [path for each in containers for path in each.pop("_host")]
-    spec = {
-        "containers": [each for each in containers if not each.get("init")],
-        "initContainers": [each for each in containers if each.pop("init", False)],
-        "volumes": [
-            {"name": _volume(path), "hostPath": {"path": path.partition(":")[0]}}
-            for path in dict.fromkeys(paths)
-        ],
-        **more,
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, **metadata},
-        "spec": spec,
-    }
+    paths = dict.fromkeys(path for each in containers for path in each.pop("_host"))
+    volumes = [
+        {"name": _volume(path), "hostPath": {"path": path.partition(":")[0]}} for path in paths
+    ]
+    raw = pods.pod(*containers, scheduler="", name=name, namespace=namespace, **metadata)
+    return raw | {"spec": {**raw["spec"], "volumes": volumes, **more}}
 
 
 def _volume(written: str) -> str:

@@ -10,18 +10,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from gpuslice.contract import names
-from lab.node.containerd_config import Options
 from lab.node.cri import CriError, Sandbox
 from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
 from tests.bystanders.pods import ROWS
 from tests.bystanders.running import Running, start
 from tests.node.kubelet import Json
-from tests.node.scene import OWN, plugin
+from tests.node.scene import OWN, lab_of, plugin
 
 pytestmark = [pytest.mark.node, pytest.mark.cluster]
-
-_PHASES = ("before", "beside", "after")
 
 
 def _nothing(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
@@ -30,17 +27,16 @@ def _nothing(container: nri.Container, adjustment: nri.ContainerAdjustment) -> N
 
 @dataclass
 class Story:
-    """By row. started: by phase, the runtime's specification, or the reason of a failure. ended:
-    in which phase a pod of which phase had ended."""
+    """seen: by row, the runtime's specification before the agent runs, beside it and after it has
+    exited, or the reason of a failure; and the pods that ended meanwhile. log: the agent's."""
 
-    started: dict[str, dict[str, object]] = field(default_factory=lambda: defaultdict(dict))
-    ended: dict[str, list[tuple[str, str]]] = field(default_factory=lambda: defaultdict(list))
+    seen: dict[str, list[object]] = field(default_factory=lambda: defaultdict(list))
     log: str = ""
 
 
 @pytest.fixture(scope="module")
 def bare_lab(build_dir: object) -> Iterator[Lab]:
-    with Lab(options=Options(request_timeout_s=8)) as made:
+    with lab_of() as made:
         done = made.namespace.run(["mount", "--make-rshared", "/"])
         assert done.returncode == 0, done.stderr
         yield made
@@ -49,27 +45,27 @@ def bare_lab(build_dir: object) -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def story(bare_lab: Lab, bystanders: dict[str, Json]) -> Iterator[Story]:
     """Running pods end with the lab."""
-    lab, recorded = bare_lab, Story()
-    there: dict[tuple[str, str], Running] = {}
+    lab, story = bare_lab, Story()
+    there: list[tuple[str, Running]] = []
     with plugin(lab, _nothing):
-        for phase in _PHASES:
+        for phase in ("before", "beside", "after"):
             if phase == "beside":
                 lab.start_agent()
             elif phase == "after":
-                recorded.log = lab.agent_log.read_text()
+                story.log = lab.agent_log.read_text()
                 lab.stop_agent()
             for row in ROWS:
                 try:
                     running = start(lab, bystanders[row])
                 except CriError as error:
-                    recorded.started[row][phase] = str(error)
+                    story.seen[row].append(str(error))
                     continue
-                there[phase, row] = running
-                recorded.started[row][phase] = running.specifications(lab)
-            for (began, row), running in there.items():
+                there.append((row, running))
+                story.seen[row].append(running.specifications(lab))
+            for row, running in there:
                 if not running.running():
-                    recorded.ended[row].append((began, phase))
-        yield recorded
+                    story.seen[row].append(f"a pod has ended: {phase}")
+        yield story
 
 
 @pytest.fixture
@@ -83,28 +79,14 @@ def lab(bare_lab: Lab, story: Story) -> Lab:
 @pytest.mark.parametrize("row", ROWS)
 def test_a_pod_without_a_share_starts_and_stays_unchanged(story: Story, row: str) -> None:
     """The runtime's whole specification is the same with the agent and without."""
-    started = story.started[row]
-    assert isinstance(started["before"], list), started
-    assert started == dict.fromkeys(_PHASES, started["before"])
-    assert story.ended[row] == []
+    before, *others = story.seen[row]
+    assert isinstance(before, list), before
+    assert others == [before, before]
 
 
 def test_the_agent_logs_no_warning_about_pods_without_a_share(story: Story) -> None:
     lines = [line for line in story.log.splitlines() if "level=warning" in line]
     assert [line for line in lines if "container=" in line or "pod=" in line] == []
-
-
-# --- GPUs of other plugins, and changes while a pod runs
-
-
-def _device(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
-    adjustment.linux.devices.add(path="/dev/nvidia0", type="c", major=195, minor=0)
-
-
-def test_a_gpu_that_nvidias_nri_plugin_gives(lab: Lab) -> None:
-    """DCGM exporter and the like get their GPU this way. Their pods request no share."""
-    with plugin(lab, _device, "nvidia-toolkit", "10"), lab.pod("dcgm-exporter") as pod:
-        assert Running(pod, (pod.run("main", OWN),)).running()
 
 
 def test_a_pod_that_is_labelled_while_it_runs(lab: Lab) -> None:

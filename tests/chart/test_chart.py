@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePath
@@ -27,17 +26,14 @@ from tests.chart.rendering import (
     runs_on,
     with_hooks,
 )
-from tests.support import ROOT, imported
+from tests.support import ROOT, imported, run
 from tools import chart, kubernetes
 
 pytestmark = pytest.mark.cluster
 
 
 def helm(*arguments: str) -> str:
-    place = f"--namespace={chart.NAMESPACE}"
-    done = subprocess.run(
-        [str(kubernetes.ensure_helm()), *arguments, place], text=True, capture_output=True
-    )
+    done = run(kubernetes.ensure_helm(), *arguments, f"--namespace={chart.NAMESPACE}")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -160,9 +156,7 @@ def test_argo_cd_applies_the_policies_after_the_scheduler() -> None:
 
 
 def test_the_network_policy_covers_the_schedulers_pods_and_the_ports_of_their_metrics() -> None:
-    rendered = objects(
-        {"scheduler": {"networkPolicy": {"enabled": True, "namespaces": ["a", "b"]}}}
-    )
+    rendered = everything()
     spec = one(rendered, "NetworkPolicy", names.SCHEDULER_NAME)["spec"]
     template = one(rendered, "Deployment", names.SCHEDULER_NAME)["spec"]["template"]
     selected = spec["podSelector"]["matchLabels"].items()
@@ -171,7 +165,7 @@ def test_the_network_policy_covers_the_schedulers_pods_and_the_ports_of_their_me
     (peer,) = rule["from"]
     assert peer.keys() == {"namespaceSelector"}
     values = peer["namespaceSelector"]["matchExpressions"][0]["values"]
-    assert values == [names.NAMESPACE, "a", "b"]
+    assert values == [names.NAMESPACE, "monitoring", "observability"]
     containers = template["spec"]["containers"]
     ports = {port["containerPort"] for each in containers for port in each["ports"]}
     assert {each["port"] for each in rule["ports"]} == ports
@@ -199,11 +193,14 @@ def test_the_agents_flags_are_its_own_and_their_defaults_too() -> None:
 
 
 def test_all_values_of_the_agent_become_flags() -> None:
-    """Every directory that a flag names is below a mount."""
+    """Pools are DaemonSets of their own. Every directory that a flag names is below a mount."""
     rendered = everything()
     assert ("DaemonSet", "gpuslice-agent") not in keys(rendered)
     named = ("gpuslice-agent-plain", "gpuslice-agent-operator")
     pools = [one(rendered, "DaemonSet", name)["spec"] for name in named]
+    assert pools[0]["selector"] != pools[1]["selector"]
+    nodes = [pool["template"]["spec"]["nodeSelector"] for pool in pools]
+    assert nodes == [{"pool": "plain"}, {"pool": "operator"}]
     containers = [pool["template"]["spec"]["containers"][0] for pool in pools]
     plain, operator = (_settings(each["command"]) for each in containers)
     assert (plain.strict, operator.strict) == (True, False)
@@ -313,17 +310,6 @@ def test_the_removal_runs_on_the_same_nodes_and_while_a_driver_is_replaced(
     for labels in (*_GPU_NODES.values(), _OTHER_NODES["container-toolkit"]):
         assert runs_on(spec, labels)
     assert not runs_on(spec, _OTHER_NODES["no GPU"])
-
-
-def test_pools_are_daemon_sets_of_their_own() -> None:
-    pools = [{"name": n, "agent": {"nodeSelector": {"pool": n}}} for n in ("a", "b")]
-    values = {"agent": {"nodeSelector": {"replaced": "by a pool's"}, "nodePools": pools}}
-    rendered = objects(values)
-    agents = [one(rendered, "DaemonSet", f"gpuslice-agent-{n}")["spec"] for n in ("a", "b")]
-    first, second = (each["selector"]["matchLabels"] for each in agents)
-    assert first != second
-    selectors = [each["template"]["spec"]["nodeSelector"] for each in agents]
-    assert selectors == [{"pool": "a"}, {"pool": "b"}]
 
 
 # --- what an operator reads

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
+from tests.support import run
 from tools import kubernetes
 
 
 def helm(plane: ControlPlane, *arguments: str | Path) -> str:
     where = (f"--namespace={names.NAMESPACE}", f"--kubeconfig={plane.kubeconfig()}")
-    command = [kubernetes.ensure_helm(), *arguments, *where]
-    done = subprocess.run(command, text=True, capture_output=True)
+    done = run(kubernetes.ensure_helm(), *arguments, *where)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -29,5 +29,4 @@ def run_in_pod(
     text = program.replace("/var/run/secrets/kubernetes.io/serviceaccount", str(account))
     host, _, port = plane.server.removeprefix("https://").rpartition(":")
     environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
-    command = [sys.executable, "-c", text, *arguments]
-    return subprocess.run(command, env=environ, text=True, capture_output=True)
+    return run(sys.executable, "-c", text, *arguments, env=environ)

@@ -79,14 +79,15 @@ def running(
     lease_s: int = 15,
     hostname: str = "",
     elects: bool = True,
+    module: str = "scheduler",
 ) -> Installation:
     """A context manager. hostname: as of a pod. elects: False for a second installation, whose
     kube-scheduler leads without an election, because the manifests' rights are for one Lease.
-    lease_s: of kube-scheduler's Lease, which must expire after a kill."""
+    lease_s: of kube-scheduler's Lease, which must expire after a kill. module: the extender's."""
     written = configuration(served, lease_s)
     if not elects:
         written["leaderElection"] = {"leaderElect": False}
-    return Installation(plane, written, name, hostname=hostname)
+    return Installation(plane, written, name, module, hostname=hostname)
 
 
 def replica(plane: ControlPlane, name: str, elects: bool = True) -> Installation:

@@ -56,7 +56,7 @@ def place(installed: ControlPlane, ours: Installation) -> Iterator[Place]:
     installed.apply_json(_SERVICE)
     with Fleet(installed, _SHAPE.all_nodes()), Pods(installed) as pods:
 
-        def one(cpu: str = "8", **spec: Any) -> str:
+        def one(cpu: str, **spec: Any) -> str:
             quarter = {names.RESOURCE_CORE: 25, names.RESOURCE_MEMORY_RATIO: 25, "cpu": cpu}
             raw = pod(asking(quarter), name=f"p-{secrets.token_hex(4)}", labels={"app": "packed"})
             raw["spec"] |= spec
@@ -66,25 +66,23 @@ def place(installed: ControlPlane, ours: Installation) -> Iterator[Place]:
     installed.kubectl("delete", "service", "packed")
 
 
-def test_the_fuller_gpu_is_taken_although_all_else_is_against_it(place: Place) -> None:
+def test_the_fuller_gpu_is_taken_unless_a_pod_asks_to_be_spread(
+    installed: ControlPlane, place: Place
+) -> None:
     """One step of the extender's scores outweighs LeastAllocated and BalancedAllocation together,
     and the default spreading over nodes is off: this node already has more of the Service's
-    pods."""
-    full, other, *_ = _SHAPE.node_names()
-    for cpu, node in (("20", full), ("20", full), ("1", other)):
-        place(cpu, nodeSelector={"kubernetes.io/hostname": node})
-    assert place("20") == full
-
-
-def test_a_pod_may_ask_to_be_spread(installed: ControlPlane, place: Place) -> None:
-    """Neither program is forbidden anything by the manifests' rights."""
+    pods. The manifests' rights suffice for both programs."""
     constraint = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": {"app": "packed"}},
     }
-    assert len({place(topologySpreadConstraints=[constraint]) for _ in range(4)}) == 4
+    assert len({place("1", topologySpreadConstraints=[constraint]) for _ in range(4)}) == 4
+    full, other, *_ = _SHAPE.node_names()
+    for cpu, node in (("20", full), ("20", full), ("1", other)):
+        place(cpu, nodeSelector={"kubernetes.io/hostname": node})
+    assert place("20") == full
     logs = [each.read_text() for each in installed.directory.glob(f"{_REPLICA}.*.log")]
     assert len(logs) == 2 and not any("orbidden" in log for log in logs)
 
@@ -128,9 +126,8 @@ def pods(installed: ControlPlane) -> Iterator[_Pods]:
 
 
 @pytest.fixture
-def nodes(installed: ControlPlane, request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    shape = Shape(nodes=request.param, gpus=2, prefix="preempted-")
-    with Fleet(installed, shape.all_nodes()) as fleet:
+def nodes(installed: ControlPlane) -> Iterator[list[str]]:
+    with Fleet(installed, Shape(nodes=2, gpus=2, prefix="preempted-").all_nodes()) as fleet:
         yield list(fleet.nodes)
 
 
@@ -139,37 +136,29 @@ def _gpu(raw: Json) -> DeviceEntry:
     return gpu
 
 
-@pytest.mark.parametrize("nodes", [1], indirect=True)
-def test_no_pod_is_preempted_that_frees_no_gpu(
+def test_a_pod_is_preempted_that_frees_a_gpu_and_no_other(
     nodes: list[str], pods: _Pods, ours: Installation
 ) -> None:
-    """The waiting pod is bound once a pod whose GPU suffices is deleted for another reason."""
-    (node,) = nodes
-    pods.fill(node, *_MIXED)
-    pods.make("urgent", 50, "high")
-    spared = "no candidate node for preemption"  # the extender returned no node
-    until(lambda: spared in pods.said("urgent"), "kube-scheduler reports that none can be evicted")
-    assert pods.live() >= {name for name, _, _ in _MIXED}
-    assert f"1 Insufficient {names.RESOURCE_GPU}" in pods.said("urgent")
-    assert 'verb="preempt"' in ours.ask("/metrics")[1]
-    pods.delete("sixty-0")
-    assert pods.bound("urgent")["spec"]["nodeName"] == node
-    assert {"forty-0", "forty-1"} <= pods.live()
-
-
-@pytest.mark.parametrize("nodes", [2], indirect=True)
-def test_a_pod_that_frees_a_gpu_is_preempted_and_that_gpu_is_given(
-    nodes: list[str], pods: _Pods, ours: Installation
-) -> None:
-    """The victims on other nodes would have lower priority, but free no GPU."""
+    """Pods of lower priority on the first node would free none. A pod that waits for that reason is
+    bound once a pod whose GPU suffices is deleted for another one."""
     parts, wholes = nodes
     pods.fill(parts, *_MIXED)
-    pods.fill(wholes, ("whole-0", 100, "middle"), ("whole-1", 100, "middle"))
-    before = {name: _gpu(pods.get(name)) for name in ("whole-0", "whole-1")}
+    pods.fill(wholes, ("kept", 100, "high"), ("whole", 100, "middle"))
+    there, before = {"kept", *(name for name, _, _ in _MIXED)}, _gpu(pods.get("whole"))
     pods.make("urgent", 50, "high")
     urgent = pods.bound("urgent")
-    assert urgent["spec"]["nodeName"] == wholes
-    (victim,) = {*before, *(name for name, _, _ in _MIXED)} - pods.live()
+    assert {"whole", *there} - pods.live() == {"whole"}
     given = _gpu(urgent)
-    assert (given.id, given.minor) == (before[victim].id, before[victim].minor)
+    assert (urgent["spec"]["nodeName"], given.id, given.minor) == (wholes, before.id, before.minor)
     assert given.resources[names.RESOURCE_CORE] == 50
+
+    pods.fill(wholes, ("beside", 50, "high"))
+    pods.make("late", 50, "high")
+    spared = "no candidate node for preemption"  # the extender returned no node
+    until(lambda: spared in pods.said("late"), "kube-scheduler reports that none can be evicted")
+    assert pods.live() >= there
+    assert f"2 Insufficient {names.RESOURCE_GPU}" in pods.said("late")
+    assert 'verb="preempt"' in ours.ask("/metrics")[1]
+    pods.delete("sixty-0")
+    assert pods.bound("late")["spec"]["nodeName"] == parts
+    assert pods.live() >= there - {"sixty-0"}

@@ -6,12 +6,11 @@ from __future__ import annotations
 import json
 import secrets
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -23,11 +22,14 @@ from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 from scheduler.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
 from tests.cluster.admission import scheduler_lease
-from tests.cluster.running import Pods, keeps, leader, replica
+from tests.cluster.running import Pods, keeps, leader, replica, running
 from tests.requests.pods import Json, asking, binding, pod
-from tests.support import ROOT, until
+from tests.support import run, until
 
 pytestmark = pytest.mark.cluster
+
+_BETWEEN: Final = ',"Nodes":null,"NodeNames":['
+_RECORDED: Final = ("filter", "prioritize")
 
 
 @pytest.fixture
@@ -81,9 +83,11 @@ def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
     plane: ControlPlane, pods: _Pods
 ) -> None:
     """kube-scheduler writes the event for a pod that the extender has bound; the extender writes
-    none."""
-    with replica(plane, "a") as one:
+    none. A pod without a share gets no grant."""
+    with running(plane, "a", module="tests.cluster.recorded") as one:
         one.wait_binds()  # before, kube-scheduler writes an event of the refusal
+        plain = pods.bound(pods.add(pod(name="plain")))
+        assert names.ANNOTATION_GRANTS not in plain["metadata"].get("annotations", {})
         bound = pods.create_bound()
         name, annotations = bound["metadata"]["name"], bound["metadata"]["annotations"]
         allocated = json.loads(annotations[names.ANNOTATION_DEVICE_ALLOCATED])
@@ -93,6 +97,20 @@ def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
         until(lambda: bool(pods.events(name)), "its event is written")
         until(lambda: _assumed(one) == {name: False}, "it is seen bound")
         assert [reason for reason, _ in pods.events(name)] == ["Scheduled"]
+    _have_the_format_of_go(one.extender.log.read_text())
+
+
+def _have_the_format_of_go(log: str) -> None:
+    """The extender splits a call at `_BETWEEN`, and reads the pod of a `filter` and of the
+    `prioritize` after it once, because their bytes are the same."""
+    lines = [line.partition(" ") for line in log.splitlines()]
+    calls = {verb: [call for of, _, call in lines if of == verb] for verb in _RECORDED}
+    for call in (each for verb in _RECORDED for each in calls[verb]):
+        assert (call[:18], call.count(_BETWEEN), call[-3:]) == ('{"Pod":{"metadata"', 1, '"]}')
+    filtered, prioritized = (
+        {call.partition(_BETWEEN)[0] for call in calls[verb]} for verb in _RECORDED
+    )
+    assert set() < prioritized <= filtered
 
 
 def test_after_a_compaction_the_extender_relists_without_deleted_pods(
@@ -131,14 +149,8 @@ def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods
         pods.create_bound(60)
         asked = {**pods.manifest(60), "metadata": {"name": "next"}}
         kubeconfig = f"--kubeconfig={plane.kubeconfig('scheduler')}"
-        command = [sys.executable, "-m", "scheduler", "simulate", "--from-cluster", "--json"]
-        done = subprocess.run(
-            [*command, "-f", "-", kubeconfig],
-            input=json.dumps(asked),
-            text=True,
-            capture_output=True,
-            cwd=ROOT,
-        )
+        command = (sys.executable, "-m", "scheduler", "simulate", "--from-cluster", "--json")
+        done = run(*command, "-f", "-", kubeconfig, input=json.dumps(asked))
         assert done.returncode == 0, done.stderr
         (account,) = json.loads(done.stdout)
         bound = pods.create_bound(60)
@@ -162,13 +174,8 @@ def test_problems_of_a_pod_and_a_node_become_events(
             ("pod", name, POD_PROBLEM, f"annotation {names.ANNOTATION_GRANTS}: not JSON"),
             ("node", "service-0001", NODE_PROBLEM, "node agent: the driver is away"),
         ):
-
-            def is_reported(about: str = about, reason: str = reason, text: str = text) -> bool:
-                return any(
-                    found == reason and note.startswith(text) for found, note in pods.events(about)
-                )
-
-            until(is_reported, f"{about} has its event")
+            until(partial(pods.has_event, about, text), f"{about} has its event")
+            assert any(of == reason and said.startswith(text) for of, said in pods.events(about))
             assert reason in plane.kubectl("describe", kind, about)
 
 
@@ -214,6 +221,20 @@ def test_the_extender_beside_the_leading_kube_scheduler_binds(
         assert "msg=stopped" in holder.extender.log.read_text()
         pods.create_bound()
         assert other.binds
+
+
+def test_none_is_preempted_by_a_process_that_may_not_write(
+    plane: ControlPlane, pods: _Pods
+) -> None:
+    """kube-scheduler treats the status as an error, unlike an answer without nodes."""
+    with replica(plane, "a") as first, replica(plane, "z", elects=False):
+        whole = {pods.create_bound(100)["metadata"]["name"] for _ in range(6)}
+        first.stop()
+        urgent = pods.manifest(50)
+        urgent["spec"]["priorityClassName"] = "system-node-critical"
+        name = pods.add(urgent)
+        until(lambda: pods.has_event(name, "/preempt, code 503"), "kube-scheduler is refused")
+        assert pods.live() == {name, *whole}
 
 
 def test_a_leader_whose_extender_does_not_start_stops_leading(

@@ -29,6 +29,7 @@ _TENANTS: Final = "/api/v1/namespaces/default/pods"
 _ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 _POLICIES: Final = f"{_ADMISSION}/validatingadmissionpolicies"
 _BINDINGS: Final = f"{_ADMISSION}/validatingadmissionpolicybindings"
+_DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _DEFINITION: Final = "devices.scheduling.koordinator.sh"
 _OURS: Final = {names.LABEL_PART_OF: names.PART_OF}
 _GPU: Final = {
@@ -210,19 +211,17 @@ def _is_removed(cluster: Cluster) -> None:
     assert names.LABEL_ISOLATION_PROVIDER not in ours.get("labels", {})
     assert ours["annotations"] == {names.ANNOTATION_CORDONED_GPUS: "GPU-1"}
     assert names.LABEL_ISOLATION_PROVIDER in koordinators["labels"]
-    for path in (
+    gone = (
         *(f"{_POLICIES}/gpuslice-requests", f"{_BINDINGS}/gpuslice-requests", f"{_DEVICES}/u-ours"),
         f"{_LEASES}/{names.LEASE_AGENT_PREFIX}u-ours",
         *(f"{_SETS}/{names.AGENT}", f"{_SETS}/{names.DISTRIBUTOR}"),
-    ):
-        assert not cluster.exists(path), path
-    for path in (
+    )
+    kept = (
         *(f"{_POLICIES}/u-foreign", f"{_BINDINGS}/u-foreign", f"{_LEASES}/u-other"),
         *(f"{_DEVICES}/u-koordinator", f"{_SETS}/u-other", f"{_PODS}/u-other-1"),
-        f"{_TENANTS}/u-tenant",
-        f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{_DEFINITION}",
-    ):
-        assert cluster.exists(path), path
+        *(f"{_TENANTS}/u-tenant", f"{_DEFINITIONS}/{_DEFINITION}"),
+    )
+    assert [path for path in (*gone, *kept) if cluster.exists(path)] == [*kept]
     both = cluster.server.get(f"{_DEVICES}/u-both")["spec"]["devices"]
     assert [each["type"] for each in both] == ["rdma"]
 

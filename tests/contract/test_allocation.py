@@ -79,7 +79,6 @@ MALFORMED = [
     ("[]", "must be an object by device type"),
     ('{"gpu":{}}', "gpu: invalid type dict: must be a list"),
     ('{"gpu":[1]}', "gpu[0]: invalid type int: must be an object"),
-    ('{"gpu":[{}]}', "gpu[0].minor: invalid value None"),
     ('{"gpu":[{"minor":-1}]}', "gpu[0].minor: invalid value -1"),
     ('{"gpu":[{"minor":true}]}', "gpu[0].minor: invalid value True"),
     ('{"gpu":[{"minor":0,"id":7}]}', "gpu[0].id: invalid value 7"),

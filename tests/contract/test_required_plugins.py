@@ -51,13 +51,6 @@ def test_no_author_outranks_what_the_binding_writes(
         assert required_by({**author, **ours}, name) == [names.PLUGIN_NAME]
 
 
-@given(container_names, st.lists(container_names))
-def test_the_annotations_omit_other_containers(granted: str, others: list[str]) -> None:
-    ours = binding_annotations([granted])
-    for other in set(others) - {granted}:
-        assert f"{BARE}/container.{other}" not in ours
-
-
 @pytest.mark.parametrize("name", ["", "Main", "a_b", "-a", "a.b", "x" * 64, "a\n"])
 def test_a_name_that_kubernetes_does_not_allow_is_an_error(name: str) -> None:
     with pytest.raises(ValueError, match="is not a container's name"):

@@ -13,8 +13,6 @@ from tests.support import ROOT, until
 
 EXAMPLES = ROOT / "docs" / "examples"
 RECORDED = ROOT / "tests" / "dialects" / "recorded"
-RECORDED_DAEMON_SET = RECORDED / "hami-core-distribute.yaml"
-"""HAMi's DaemonSet as Koordinator's document prints it. gpuslice does not need it."""
 
 
 def remove(whole: Whole) -> None:
@@ -40,15 +38,6 @@ def asleep(name: str) -> dict[str, Any]:
 def create(whole: Whole, pods: Sequence[Mapping[str, Any]]) -> None:
     given = json.dumps({"apiVersion": "v1", "kind": "List", "items": pods})
     whole.kubectl("create", "-f", "-", given=given)
-
-
-def kai(name: str, annotations: Mapping[str, str]) -> Mapping[str, Any]:
-    """A small pod of KAI's that sleeps."""
-    pod = asleep("kai/gpu-memory.yaml")
-    pod["metadata"] = {"name": name, "annotations": annotations}
-    pod["spec"]["containers"][0] |= {"image": "busybox", "imagePullPolicy": "IfNotPresent"}
-    pod["spec"]["terminationGracePeriodSeconds"] = 0
-    return pod
 
 
 def fields(whole: Whole, pod: str, namespace: str = "default") -> Any:

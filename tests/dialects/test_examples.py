@@ -17,12 +17,11 @@ from tests.support import MIB, until
 pytestmark = pytest.mark.e2e
 
 GPUS = "1x46068Mi"
-_HALF_BYTES = 24152899584
 
 
 @pytest.mark.parametrize(
     ("file", "size_bytes", "portion"),
-    [("gpu-sharing", _HALF_BYTES, "0.50"), ("gpu-memory", 2097152000, "0.04")],
+    [("gpu-sharing", 24152899584, "0.50"), ("gpu-memory", 2097152000, "0.04")],
 )
 def test_kais_pod_lists_one_gpu_and_has_its_share_to_the_byte(
     empty: Whole, file: str, size_bytes: int, portion: str
@@ -36,8 +35,6 @@ def test_kais_pod_lists_one_gpu_and_has_its_share_to_the_byte(
     assert pods.limit_bytes(empty, "gpu-sharing") == size_bytes
     environ = pods.inside(empty, "gpu-sharing", "env").splitlines()
     assert {f"GPU_PORTION={portion}", f"RUNAI_NUM_OF_GPUS={portion}"} <= set(environ)
-    annotations = pods.fields(empty, "gpu-sharing")["metadata"]["annotations"]
-    assert annotations["received-resource-type"] == "Fraction"
 
 
 def test_kais_named_container_has_the_gpu_and_its_neighbours_none(empty: Whole) -> None:
@@ -79,7 +76,7 @@ def unchanged_host() -> Iterator[None]:
 def test_hamis_daemon_set_of_koordinators_document_runs_beside_ours(empty: Whole) -> None:
     """Its image's pull policy is Always, and its registry is none that this machine reaches."""
     empty.kubectl("label", "node", NODE, "node-type=gpu")
-    empty.kubectl("apply", "-f", str(pods.RECORDED_DAEMON_SET))
+    empty.kubectl("apply", "-f", str(pods.RECORDED / "hami-core-distribute.yaml"))
     done = "daemonset/hami-core-distribute"
     empty.kubectl("rollout", "status", "--timeout=100s", done)
     empty.kubectl("delete", done)

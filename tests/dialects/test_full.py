@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dialects.pods import bound, create, kai, limit_bytes, waits
+from tests.dialects.pods import asleep, bound, create, limit_bytes, waits
 from tests.e2e.whole import Whole
-from tests.support import until
+from tests.support import MIB, until
 
 pytestmark = pytest.mark.e2e
 
 GPUS = "1x46068Mi"
 
 
-@pytest.mark.parametrize(
-    ("annotations", "fit", "size_bytes", "reason"),
-    [
-        ({"gpu-memory": "2000"}, 23, 2097152000, "slice 68 MiB of the 2000 MiB requested"),
-        ({"gpu-fraction": "0.1"}, 10, (46068 << 20) // 10, "no GPU with enough free memory"),
-    ],
-    ids=["2000 MiB", "0.1"],
-)
-def test_a_gpu_is_filled_and_the_next_pod_waits(
-    empty: Whole, annotations: dict[str, str], fit: int, size_bytes: int, reason: str
-) -> None:
-    names = [f"p{number}" for number in range(fit + 1)]
-    create(empty, [kai(name, annotations) for name in names])
-    until(lambda: len(bound(empty)) == fit, f"{fit} pods have a node")
+def test_a_gpu_is_filled_and_the_next_pod_waits(empty: Whole) -> None:
+    pod, names = asleep("kai/gpu-memory.yaml"), [f"p{number}" for number in range(24)]
+    pod["spec"]["containers"][0] |= {"image": "busybox", "imagePullPolicy": "IfNotPresent"}
+    pod["spec"]["terminationGracePeriodSeconds"] = 0
+    create(empty, [{**pod, "metadata": {**pod["metadata"], "name": name}} for name in names])
+    until(lambda: len(bound(empty)) == 23, "23 pods have a node")
     (late,) = set(names) - set(bound(empty))
-    assert reason in waits(empty, late)
-    for pod in sorted(bound(empty)):
-        empty.ready(pod)
-    assert limit_bytes(empty, sorted(bound(empty))[-1]) == size_bytes
-    assert len(bound(empty)) == fit
+    assert "slice 68 MiB of the 2000 MiB requested" in waits(empty, late)
+    for name in sorted(bound(empty)):
+        empty.ready(name)
+    assert limit_bytes(empty, sorted(bound(empty))[-1]) == 2000 * MIB
+    assert len(bound(empty)) == 23

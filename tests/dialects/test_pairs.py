@@ -35,8 +35,6 @@ _MORE_THAN_HALF_MIB = 6000
 _PAIRS = 500
 _AT_ONCE = _GPUS // 2
 """Pairs: the second pod of each has no room on the first one's GPU."""
-_UNSEEN_S = 60.0
-_ENABLED = frozenset({dialects.VOLCANO.name})
 _SCRIPT = "env; nvidia-smi --query-gpu=uuid --format=csv,noheader; cuda-probe"
 
 
@@ -52,14 +50,15 @@ def lab(build_dir: Path) -> Iterator[Lab]:
 
 def _bound(state: State, uid: str, amount_mib: int) -> Mapping[str, str]:
     """The annotations of the Binding of a pod that requests so much."""
-    read = requests.read(of_volcano(asking({dialects.VOLCANO_MEMORY: amount_mib})), _ENABLED)
+    pod = of_volcano(asking({dialects.VOLCANO_MEMORY: amount_mib}))
+    read = requests.read(pod, frozenset({dialects.VOLCANO.name}))
     assert read is not None
     row = state.fleet.row_of("n0")
     found = place(state.fleet, read.request, row)
     assert isinstance(found, Placement), found
     outputs = read.outputs(found, state.fleet.gpus[row], time.time_ns())
     annotations = binding.annotations_of(found, outputs)
-    state.assume(uid, Assumed(found, annotations, _UNSEEN_S), uid)
+    state.assume(uid, Assumed(found, annotations, 60.0), uid)
     return annotations
 
 

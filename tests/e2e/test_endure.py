@@ -3,13 +3,12 @@ twice meanwhile, everything killed; each time the machine is as it was."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -21,11 +20,5 @@ _SMALL = "--pods 20 --gpus 4x23040Mi"
 )
 def test_limits_hold_all_that_fits_runs_and_nothing_is_left(build_dir: Path, phases: str) -> None:
     assert build_dir.is_dir()
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.e2e.endure", *phases.split(), *_SMALL.split()],
-        cwd=ROOT,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert done.returncode == 0, done.stdout
+    done = run(sys.executable, "-m", "tests.e2e.endure", *phases.split(), *_SMALL.split())
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -14,7 +14,6 @@ import pytest
 
 from gpuslice.contract import names
 from lab.cluster.running import NODE
-from nri_plugin.host.cdi_generator import FILE
 from tests.e2e import node
 from tests.e2e.whole import HALF, Whole, allocatable, running
 from tests.support import until
@@ -118,18 +117,3 @@ def test_a_gpu_that_is_back_is_used_again(whole: Whole) -> None:
     until(lambda: _healthy(whole) == {whole.gpu("late", "uuid")}, "the Device says that it is back")
     whole.run_pod("beside", HALF)
     assert whole.gpu("beside", "uuid") == whole.gpu("late", "uuid")
-
-
-def test_a_share_by_the_spec_that_the_agents_pod_generates(whole: Whole) -> None:
-    """The host has no CDI spec: nvidia-ctk writes one, in the chart's pod."""
-    whole.kubectl("delete", "pod", "--all")
-    (spec,) = whole.directory.glob("gpuslice-lab-*/sim/cdi/nvidia.json")
-    spec.unlink()
-    selected = ("-n", names.NAMESPACE, "-l", f"{names.LABEL_NAME}={names.AGENT}")
-    whole.kubectl("delete", "pod", *selected, "--wait=true")
-    until(whole.well, "the cluster is well")
-    whole.run_pod("half", HALF)
-    taken = json.loads(whole.inside("half", "cuda-probe"))
-    assert (taken["total"], taken["filled"]) == (_MIB // 2 << 20, 0)
-    log = whole.kubectl("logs", "-n", names.NAMESPACE, "ds/gpuslice-agent")
-    assert 'msg="CDI spec generated"' in log and FILE in log

@@ -20,7 +20,7 @@ from typing import Any
 from gpuslice.contract import names
 from lab.cluster.directory import MARK, processes
 from lab.cluster.product import RELEASE, run_helm
-from tests.support import until
+from tests.support import run, until
 from tools.chart import CHART
 
 Done = subprocess.CompletedProcess[str]
@@ -38,7 +38,7 @@ class Whole:
 
     def command(self, *arguments: str) -> Done:
         line = [sys.executable, "-m", "lab.cluster", *arguments, "--at", str(self.directory)]
-        return subprocess.run(line, text=True, capture_output=True, timeout=280)
+        return run(*line, timeout=280)
 
     def up(self) -> str:
         done = self.command("up", "--gpus", self._gpus, *self._options)
@@ -93,13 +93,7 @@ class Whole:
     def try_kubectl(self, *arguments: str, given: str = "") -> Done:
         cache = f"{self.state['directory']}/kubectl"
         options = (f"--kubeconfig={self.directory}/kubeconfig", f"--cache-dir={cache}")
-        return subprocess.run(
-            [self.state["kubectl"], *options, *arguments],
-            input=given,
-            text=True,
-            capture_output=True,
-            timeout=120,
-        )
+        return run(self.state["kubectl"], *options, *arguments, input=given, timeout=120)
 
     def helm(self, *arguments: str) -> str:
         done = self.try_helm(*arguments)

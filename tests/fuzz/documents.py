@@ -80,23 +80,6 @@ def document(choices: Choices, depth: int = 0) -> Any:
             return members
 
 
-def part_of(whole: Any, choices: Choices, depth: int) -> Any:
-    """An object or array that is not empty, less than `depth` levels inside."""
-    for _ in range(choices.byte() % depth):
-        values = whole.values() if isinstance(whole, dict) else whole
-        inner = [each for each in values if isinstance(each, dict | list) and each]
-        if not inner:
-            break
-        whole = choices.one_of(inner)
-    return whole
-
-
-def replace_one(part: Any, choices: Choices) -> None:
-    """Replace one of its elements."""
-    key = choices.one_of(list(part) if isinstance(part, dict) else range(len(part)))
-    part[key] = document(choices)
-
-
 _NESTED: Final = (
     "DEEP",
     '{"gpu":[{"minor":DEEP}]}',
@@ -204,9 +187,15 @@ def _annotation(name: str, choices: Choices) -> str:
     right: Any = {"v": 1, "containers": {"main": [gpu]}}
     if name == names.ANNOTATION_DEVICE_ALLOCATED:
         right = {"gpu": [{"minor": 0, "id": _UUID, "resources": {names.RESOURCE_MEMORY: "20Gi"}}]}
-    part = part_of(right, choices, 6)
+    part = right
+    for _ in range(choices.byte() % 6):
+        values = part.values() if isinstance(part, dict) else part
+        if not (inner := [each for each in values if isinstance(each, dict | list)]):
+            break
+        part = choices.one_of(inner)
     if choices.byte() % 2:
-        replace_one(part, choices)
+        key = choices.one_of(list(part) if isinstance(part, dict) else range(len(part)))
+        part[key] = document(choices)
     return json.dumps(right)
 
 

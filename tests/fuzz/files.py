@@ -1,9 +1,8 @@
-"""Files: those of a grant, as a tenant may leave them, ld.so.cache of a driver root, and those of
-an image: its entry point and its preload list.
+"""Files: those of a grant, as a tenant may leave them, ld.so.cache of a driver root, and an image's
+entry point.
 
 Documented exception: RegionError. Invariants: after an update of any bytes the grant holds the
-written values; no more of a program is read than its headers need, and our library is first in the
-preload list, whatever follows it.
+written values, and no more of a program is read than its headers need.
 """
 
 from __future__ import annotations
@@ -17,14 +16,12 @@ from typing import Final
 from gpuslice.contract import grant_file, names, region_file
 from gpuslice.gpu import library_cache
 from nri_plugin.host import entrypoint
-from nri_plugin.policy import preload_list
 from tests.fuzz.choices import Choices
 
-_HEADER_BYTES: Final = region_file.HEADER.size
-_WRITTEN: Final = grant_file.Grant(7, (grant_file.Gpu("GPU-7", 1 << 30, 50, 0),))
-_OURS: Final = b"/.gpuslice/libvgpu.so\n"
 _READ_MOST: Final = 16 << 10
 _MACHINE: Final = 62
+_HEADER_BYTES: Final = region_file.HEADER.size
+_WRITTEN: Final = grant_file.Grant(7, (grant_file.Gpu("GPU-7", 1 << 30, 50, 0),))
 
 
 @cache
@@ -106,12 +103,3 @@ def programs(data: bytes) -> None:
     if isinstance(found, entrypoint.Program):
         why = entrypoint.program_out_of_reach(found, "program", "loader", _MACHINE, forwarded=False)
         assert why or (found.wide and found.machine == _MACHINE and found.interpreter)
-
-
-def preload_files(data: bytes) -> None:
-    theirs = preload_list.entries(data)
-    merged = preload_list.merged(_OURS, theirs)
-    read = preload_list.entries(merged)
-    assert read[0] == _OURS.strip()
-    assert set(read) == {*theirs, read[0]}
-    assert preload_list.merged(merged, theirs) == merged

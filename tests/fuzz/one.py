@@ -18,7 +18,7 @@ def _line(word: str) -> str:
 
 if __name__ == "__main__":
     name, dictionary, *arguments = sys.argv[1:]
-    with atheris.instrument_imports(include=["gpuslice", "nri_plugin", "scheduler"]):
+    with atheris.instrument_imports(include=["gpuslice", "nri_plugin"]):
         from tests.fuzz.targets import TARGETS
     target = TARGETS[name]
     options = [f"-max_len={target.bytes_most}", "-len_control=0"]

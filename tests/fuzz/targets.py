@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.fuzz import documents, files, objects, wire
+from tests.fuzz import documents, files, wire
 
 _CORPUS: Final = Path(__file__).parent / "corpus"
 
@@ -37,7 +37,6 @@ class Target:
 
 _WORDS: Final = documents.WORDS
 _CDI_WORDS: Final = (*_WORDS, *documents.YAML_WORDS)
-_CLUSTER: Final = "kubernetes/translate.py, requests.py, dialects/, decisions/state.py"
 TARGETS: Final[Mapping[str, Target]] = {
     "mux": Target("protocol/mux.py", wire.demultiplexer),
     "ttrpc": Target("protocol/ttrpc.py", wire.calls),
@@ -46,11 +45,9 @@ TARGETS: Final[Mapping[str, Target]] = {
     "cdi": Target("nri_plugin/host/cdi_reader.py", documents.cdi_specs, _CDI_WORDS),
     "allocation": Target("contract/allocation.py", documents.allocations, _WORDS),
     "grants": Target("contract/grants.py", documents.container_grants, _WORDS),
-    "cluster": Target(_CLUSTER, objects.cluster, objects.WORDS),
     "quantity": Target("contract/quantity.py", documents.quantities, bytes_most=256),
     "region": Target("contract/region_file.py", files.regions),
     "program": Target("nri_plugin/host/entrypoint.py", files.programs, ("ELF", "#!")),
-    "preload": Target("policy/preload_list.py", files.preload_files, bytes_most=512),
     "grant": Target("contract/grant_file.py", files.grant_files, bytes_most=9000),
     "library-cache": Target("gpu/library_cache.py", files.library_caches, ("libcuda.so.1",)),
 }

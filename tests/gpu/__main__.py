@@ -23,6 +23,7 @@ from tests.gpu.frameworks import FRAMEWORKS
 from tests.support import ROOT
 
 _FILES: Final = tuple(f"tests/gpu/test_{name}.py" for name in ("rows", "compute", "frameworks"))
+_PYTEST: Final = (sys.executable, "-m", "pytest", *_FILES)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,44 +35,34 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results", metavar="DIR")
     parser.add_argument("--list", action="store_true", help="print what would run, and run nothing")
     options, more = parser.parse_known_args(arguments)
-    gpu: facts.Facts | facts.GpuError
+    gpu = None
     try:
         gpu = facts.of(options.gpu, machine())
+        free = f"{gpu.free_bytes} of {gpu.total_bytes} bytes free"
+        there = f"{gpu.name}, {free}, driver {gpu.driver_version}"
     except facts.GpuError as error:
-        gpu = error
-    sys.stdout.write("".join(f"{line}\n" for line in _there(gpu)))
+        there = f"none: {error}"
+    sys.stdout.write("".join(f"{line}\n" for line in (f"{'GPU':<20}{there}", *_frameworks())))
     sys.stdout.flush()
     if options.list:
-        return subprocess.run(
-            [*_pytest(), "--collect-only", "-q"], cwd=ROOT, check=False
-        ).returncode
-    if isinstance(gpu, facts.GpuError):
-        sys.stderr.write(f"gpuslice: {gpu}\n")
+        return subprocess.run([*_PYTEST, "--collect-only", "-q"], cwd=ROOT, check=False).returncode
+    if gpu is None:
         return 2
     return _run(gpu, options.gpu, options.results, more)
 
 
-def _there(gpu: facts.Facts | facts.GpuError) -> Iterator[str]:
-    """The tests' findings on this machine, and the skipped tests."""
-    if isinstance(gpu, facts.GpuError):
-        yield f"{'GPU':<20}none: {gpu}"
-    else:
-        free = f"{gpu.free_bytes} of {gpu.total_bytes} bytes free"
-        yield f"{'GPU':<20}{gpu.name}, {free}, driver {gpu.driver_version}"
+def _frameworks() -> Iterator[str]:
+    """Those of this machine, and the skipped ones."""
     for framework in FRAMEWORKS:
         version = framework.version()
         found = f"{version} ({framework.python})" if version else f"skipped: {framework.missing}"
         yield f"{framework.name:<20}{found}"
 
 
-def _pytest() -> Sequence[str]:
-    return [sys.executable, "-m", "pytest", *_FILES]
-
-
 def _run(gpu: facts.Facts, number: str, results: Path, more: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
-        command = [*_pytest(), "-o", "junit_family=xunit1", f"--junitxml={report}", *more]
+        command = [*_PYTEST, "-o", "junit_family=xunit1", f"--junitxml={report}", *more]
         done = subprocess.run(command, cwd=ROOT, env={**os.environ, VARIABLE: number}, check=False)
         if not report.exists():
             return done.returncode

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import grant_file, names
+from gpuslice.contract import grant_file
 from shim import region
-from tests import sanitizers
 from tests.gpu import facts
 from tests.shim.conftest import GIB, Host
 
 VARIABLE = "GPUSLICE_GPU"
-USABLE_BYTES = GIB
-"""Memory that a program may take beyond its context."""
 _MOST_BYTES = 3 * GIB
 _OURS = ("CUDA_DEVICE_", "GPUSLICE_", "LD_PRELOAD")
 
@@ -27,19 +24,15 @@ _OURS = ("CUDA_DEVICE_", "GPUSLICE_", "LD_PRELOAD")
 class GpuHost(Host):
     """This machine unchanged: its own driver, found as programs find it, and one of its GPUs."""
 
+    driver_dir: Path = Path()
     uuid: str = ""
 
     def environment(
         self, grant_dir: Path | None = None, *, preload: bool = True
     ) -> Mapping[str, str]:
-        preloaded = sanitizers.preload(*([self.library] if preload else []))
-        return {
-            **machine(),
-            "CUDA_VISIBLE_DEVICES": self.uuid,
-            **({"LD_PRELOAD": preloaded} if preloaded else {}),
-            **sanitizers.environment(),
-            **({names.ENV_DIR: str(grant_dir)} if grant_dir else {}),
-        }
+        limited = dict(super().environment(grant_dir, preload=preload))
+        del limited["LD_LIBRARY_PATH"]
+        return {**machine(), **limited, "CUDA_VISIBLE_DEVICES": self.uuid}
 
 
 @dataclass(frozen=True)
@@ -63,6 +56,12 @@ class Gpu:
         for line in said.splitlines():
             if line.startswith("FIGURE "):
                 self.record("figure", line.removeprefix("FIGURE "))
+
+
+def make_grant(directory: Path, gpu: facts.Facts, limit_bytes: int, code_bytes: int = 0) -> None:
+    directory.mkdir()
+    share = grant_file.Gpu(gpu.uuid, limit_bytes, 100, gpu.minor, gpu.context_bytes)
+    region.create(directory, [replace(share, code_bytes=code_bytes)])
 
 
 def machine() -> Mapping[str, str]:
@@ -91,13 +90,7 @@ def gpu(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> Gpu:
-    library = build_dir / "lib" / "libvgpu.so"
-    limit = USABLE_BYTES + this_gpu.context_bytes
-    of_it = grant_file.Gpu(
-        this_gpu.uuid, limit, 100, this_gpu.minor, context_bytes=this_gpu.context_bytes
-    )
-    directory = tmp_path / "grant"
-    directory.mkdir()
-    region.create(directory, [of_it])
-    host = GpuHost(library, Path(this_gpu.driver_dir), uuid=this_gpu.uuid)
-    return Gpu(host, this_gpu, directory, record_property)
+    """A program may take 1 GiB beyond its context."""
+    make_grant(tmp_path / "grant", this_gpu, GIB + this_gpu.context_bytes)
+    host = GpuHost(build_dir / "lib" / "libvgpu.so", uuid=this_gpu.uuid)
+    return Gpu(host, this_gpu, tmp_path / "grant", record_property)

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import pynvml
 
@@ -32,7 +31,6 @@ class Facts:
     context_bytes: int
     driver_version: str
     cuda_version: int
-    driver_dir: str
 
 
 def of(gpu: int, environment: Mapping[str, str]) -> Facts:
@@ -41,10 +39,6 @@ def of(gpu: int, environment: Mapping[str, str]) -> Facts:
     if done.returncode:
         raise GpuError(f"GPU {gpu}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
     return Facts(**json.loads(done.stdout))
-
-
-def _text(answer: str | bytes) -> str:
-    return answer.decode() if isinstance(answer, bytes) else answer
 
 
 def _context_bytes(uuid: str, handle: object) -> int:
@@ -62,24 +56,19 @@ def main(gpu: str) -> None:
     try:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(int(gpu))
-        uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+        uuid = pynvml.nvmlDeviceGetUUID(handle)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     except pynvml.NVMLError as error:
         raise SystemExit(f"NVML: {error}") from None
-    context_bytes = _context_bytes(uuid, handle)
-    loaded = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines())
     facts = Facts(
         uuid=uuid,
-        name=_text(pynvml.nvmlDeviceGetName(handle)),
+        name=pynvml.nvmlDeviceGetName(handle),
         minor=pynvml.nvmlDeviceGetMinorNumber(handle),
         total_bytes=int(memory.total),
         free_bytes=int(memory.free),
-        context_bytes=context_bytes,
-        driver_version=_text(pynvml.nvmlSystemGetDriverVersion()),
+        context_bytes=_context_bytes(uuid, handle),
+        driver_version=pynvml.nvmlSystemGetDriverVersion(),
         cuda_version=pynvml.nvmlSystemGetCudaDriverVersion(),
-        driver_dir=next(
-            str(Path(each).parent) for each in loaded if Path(each).name.startswith("libcuda.so")
-        ),
     )
     sys.stdout.write(json.dumps(asdict(facts)))
 

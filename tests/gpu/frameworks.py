@@ -19,11 +19,10 @@ from tests.support import GIB, run
 _BEGIN: Final = """
 import json, sys
 MIB = 2**20
-def say(**what):
-    print(json.dumps(what), flush=True)
-def wait():
-    assert sys.stdin.readline()
-def filled(take, refused):
+def reach(phase, **figures):
+    print(json.dumps({"phase": phase, **figures}), flush=True)
+    assert phase == "done" or sys.stdin.readline()
+def fill(take, refused):
     held = []
     try:
         while len(held) < 65536:
@@ -31,6 +30,10 @@ def filled(take, refused):
     except refused:
         return held
     raise SystemExit("never refused")
+def reach_filled(total, take, refused):
+    held = fill(take, refused)
+    reach("filled", total_bytes=total, filled_bytes=len(held) * 16 * MIB)
+    return held
 """
 _DRIVER: Final = """
 from cuda.bindings import driver as d
@@ -41,30 +44,21 @@ def must(answer):
         raise Refused
     assert answer[0] == 0, answer
     return answer[1] if len(answer) == 2 else answer[1:]
-say(phase="started")
-wait()
+def take(size):
+    return must(d.cuMemAlloc(size))
+reach("started")
 must(d.cuInit(0))
 must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))
-_, total = must(d.cuMemGetInfo())
-held = filled(lambda size: must(d.cuMemAlloc(size)), Refused)
-say(phase="filled", total_bytes=total, filled_bytes=len(held) * 16 * MIB)
-wait()
-for address in held:
+for address in reach_filled(must(d.cuMemGetInfo())[1], take, Refused):
     must(d.cuMemFree(address))
-held = filled(lambda size: must(d.cuMemAlloc(size)), Refused)
-say(phase="done")
+fill(take, Refused)
 """
 _TORCH: Final = """
 import torch
-say(phase="started")
-wait()
-_, total = torch.cuda.mem_get_info()
+reach("started")
 def take(size):
     return torch.empty(size, dtype=torch.uint8, device="cuda")
-held = filled(take, torch.cuda.OutOfMemoryError)
-say(phase="filled", total_bytes=total, filled_bytes=len(held) * 16 * MIB)
-wait()
-del held
+reach_filled(torch.cuda.mem_get_info()[1], take, torch.cuda.OutOfMemoryError)
 torch.cuda.synchronize()
 torch.cuda.empty_cache()
 torch.manual_seed(0)
@@ -80,20 +74,14 @@ for _ in range(50):
     optimizer.step()
     losses.append(loss.item())
 assert losses[-1] < losses[0] / 2, losses
-filled(take, torch.cuda.OutOfMemoryError)
-say(phase="done")
+fill(take, torch.cuda.OutOfMemoryError)
 """
 _CUPY: Final = """
 import cupy
-say(phase="started")
-wait()
-_, total = cupy.cuda.runtime.memGetInfo()
+reach("started")
 def take(size):
     return cupy.empty(size, dtype=cupy.uint8)
-held = filled(take, cupy.cuda.memory.OutOfMemoryError)
-say(phase="filled", total_bytes=total, filled_bytes=len(held) * 16 * MIB)
-wait()
-del held
+reach_filled(cupy.cuda.runtime.memGetInfo()[1], take, cupy.cuda.memory.OutOfMemoryError)
 cupy.get_default_memory_pool().free_all_blocks()
 code = '''extern "C" __global__ void add(float *a, int count)
 {
@@ -107,8 +95,7 @@ cupy.RawKernel(code, "add")((count // 256,), (256,), (numbers, cupy.int32(count)
 assert float(numbers.sum()) == count
 ones = cupy.ones((512, 512), dtype=cupy.float32)
 assert float((ones @ ones)[0, 0]) == 512
-filled(take, cupy.cuda.memory.OutOfMemoryError)
-say(phase="done")
+fill(take, cupy.cuda.memory.OutOfMemoryError)
 """
 _VLLM: Final = """
 import os, tempfile
@@ -116,8 +103,7 @@ from pathlib import Path
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 os.environ["HF_HUB_OFFLINE"] = "1"
 import torch, vllm
-say(phase="started")
-wait()
+reach("started")
 sizes = dict(hidden_size=1024, intermediate_size=2816, num_hidden_layers=4, num_attention_heads=16)
 model = dict(sizes, architectures=["LlamaForCausalLM"], model_type="llama", torch_dtype="bfloat16",
              num_key_value_heads=16, vocab_size=32000, max_position_embeddings=2048)
@@ -126,13 +112,11 @@ with tempfile.TemporaryDirectory() as directory:
     engine = vllm.LLM(model=directory, load_format="dummy", skip_tokenizer_init=True,
                       gpu_memory_utilization=0.7, max_model_len=512)
 _, total = torch.cuda.mem_get_info()
-say(phase="filled", total_bytes=total, filled_bytes=torch.cuda.memory_reserved())
-wait()
+reach("filled", total_bytes=total, filled_bytes=torch.cuda.memory_reserved())
 asked = [dict(prompt_token_ids=list(range(1, 65)))] * 8
 sampled = vllm.SamplingParams(max_tokens=32, ignore_eos=True, detokenize=False)
 answers = engine.generate(asked, sampled)
 assert [len(each.outputs[0].token_ids) for each in answers] == [32] * 8
-say(phase="done")
 """
 
 
@@ -152,15 +136,16 @@ class Framework:
 
     @property
     def code(self) -> str:
-        return _BEGIN + self.program
+        return f'{_BEGIN}{self.program}reach("done")\n'
 
     def version(self) -> str | None:
         """None: the interpreter does not have it."""
+        top = self.module.split(".")[0]
         asked = (
             "import importlib.util as u, importlib.metadata as m, sys\n"
-            f"if u.find_spec({self.module.split('.')[0]!r}) is None: sys.exit(1)\n"
-            f"found = m.packages_distributions().get({self.module.split('.')[0]!r}, ['?'])\n"
-            "print(', '.join(f'{name} {m.version(name)}' for name in found if name != '?'))"
+            f"if u.find_spec({top!r}) is None: sys.exit(1)\n"
+            f"found = m.packages_distributions().get({top!r}, [])\n"
+            "print(', '.join(f'{name} {m.version(name)}' for name in found))"
         )
         try:
             done = run(self.python, "-c", asked)

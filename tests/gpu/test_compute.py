@@ -155,10 +155,6 @@ if gaps:
     assert any("FIGURE" in output for output in outputs)
 
 
-def _start(command: Command, environment: Mapping[str, str]) -> Popen[str]:
-    return Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-
-
 def _load(seconds: int) -> Command:
     return (_LOAD, str(seconds), "200")
 
@@ -168,14 +164,22 @@ def _through_the_runtime(seconds: int) -> Command:
     return (TORCH.python, "-c", _MULTIPLIES, str(seconds))
 
 
-def _alone(gpu: Gpu, load: Load = _load) -> float:
-    return _work(_start(load(5), gpu.host.environment(preload=False)))
+def _shares(
+    gpu: Gpu, directory: Path, load: Load, percents: Sequence[int], *options: str
+) -> Sequence[float]:
+    """Return the work of programs that run together, in percent of that of one without a limit."""
 
+    def start(command: Command, environment: Mapping[str, str]) -> Popen[str]:
+        return Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
 
-def _limited(directory: Path, load: Load, percent: int, *options: str) -> Popen[str]:
+    alone = _work(start(load(5), gpu.host.environment(preload=False)))
     run = [sys.executable, "-m", "shim", "run", "--gpu", os.environ[VARIABLE], "--memory", "2GiB"]
-    command = [*run, "--core", str(percent), *options, "--", *load(_SECONDS + 2)]
-    return _start(command, {**machine(), "TMPDIR": str(directory)})
+    own = {**machine(), "TMPDIR": str(directory)}
+    programs = load(_SECONDS + 2)
+    started = [start([*run, "--core", str(p), *options, "--", *programs], own) for p in percents]
+    got = [_work(process) / alone * 100 for process in started]
+    gpu.note(f"FIGURE {' '.join(f'{share:.2f}' for share in got)}, loss {100 - sum(got):.2f}")
+    return got
 
 
 def _work(process: Popen[str]) -> float:
@@ -189,9 +193,7 @@ def _work(process: Popen[str]) -> float:
 
 @pytest.mark.parametrize("percent", [10, 30, 50, 70, 90])
 def test_gpu_compute_shares_of_one(gpu: Gpu, tmp_path: Path, percent: int) -> None:
-    alone = _alone(gpu)
-    got = _work(_limited(tmp_path, _load, percent, "--core-policy", "force")) / alone * 100
-    gpu.note(f"FIGURE {got:.2f}")
+    (got,) = _shares(gpu, tmp_path, _load, (percent,), "--core-policy", "force")
     assert abs(got - percent) <= 1.5
 
 
@@ -202,9 +204,6 @@ def test_gpu_compute_shares_of_several(
 ) -> None:
     if load is _through_the_runtime and TORCH.version() is None:
         pytest.skip(TORCH.missing)
-    alone = _alone(gpu, load)
-    started = [_limited(tmp_path, load, percent) for percent in requested]
-    got = [_work(process) / alone * 100 for process in started]
-    gpu.note(f"FIGURE {' '.join(f'{share:.2f}' for share in got)}, loss {100 - sum(got):.2f}")
+    got = _shares(gpu, tmp_path, load, requested)
     assert all(abs(a - b) <= 3 for a, b in zip(got, requested, strict=True))
     assert sum(got) >= 98

@@ -1,24 +1,32 @@
 """PyTorch, CuPy and vLLM under a limit: alone, two tenants of one GPU, and two that start together.
 
 Every program sees its limit as the GPU's memory, gets all of it and then its usual error, and
-computes correct results. The charge is compared with NVML's figures for its processes.
+computes correct results. NVML's figures for its processes, from outside, are the truth. A tenant is
+charged the library's count and the overhead, which is measured here as by `python -m shim run`: the
+least of three samples, a second apart, of NVML's figure beyond the count.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
-from gpuslice.contract.overhead import CODE_BYTES
+from gpuslice.contract.overhead import CODE_BYTES, PERIOD_S, WINDOW
+from shim import measurement, region
 from tests.gpu import facts
 from tests.gpu.account import BLOCK
-from tests.gpu.conftest import GpuHost, machine
+from tests.gpu.conftest import GpuHost, machine, make_grant
 from tests.gpu.frameworks import FRAMEWORKS, Framework
-from tests.gpu.tenants import MEASURED_AFTER_S, Tenant, tenant
+from tests.support import MIB
+from tests.talking import Talk
 from traces.watch import Watch
 
 pytestmark = [pytest.mark.sim, pytest.mark.timeout(900)]
@@ -35,64 +43,100 @@ def framework(request: pytest.FixtureRequest, this_gpu: facts.Facts) -> Framewor
     return wanted
 
 
-@pytest.fixture
-def watch(this_gpu: facts.Facts) -> Iterator[Watch]:
-    with Watch(this_gpu.uuid, machine()) as looking:
-        yield looking
+class Tenant(Talk):
+    """A framework's program under a limit of its own. An empty line lets it go on."""
+
+    def __init__(self, process: subprocess.Popen[str], directory: Path, limit_bytes: int) -> None:
+        super().__init__(process)
+        self._directory, self._limit_bytes = directory, limit_bytes
+
+    def reach(self, phase: str) -> Mapping[str, Any]:
+        """The program's report when it has reached that phase."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith('{"phase"'):
+                said: Mapping[str, Any] = json.loads(line)
+                assert said["phase"] == phase
+                return said
+        status, log = self._process.wait(), (self._directory / "stderr").read_text()
+        raise AssertionError(f"ended before {phase}: status {status}: {log[-2000:]}")
+
+    def assert_filled(self) -> None:
+        said = self.reach("filled")
+        assert said["total_bytes"] == self._limit_bytes
+        assert self._limit_bytes // 4 < said["filled_bytes"] <= self._limit_bytes
+
+    def finish(self) -> None:
+        self.reach("done")
+        assert self._process.wait() == 0
+
+    def assert_charged(self, watch: Watch, record: Record, about: str) -> None:
+        """NVML's figure is charged, plus an allowance for code, and is within the limit."""
+        own = psutil.Process(self.pid)
+        (status,) = region.status(self._directory)
+        figures = {
+            "seen": watch.sample().of([own.pid, *(c.pid for c in own.children(recursive=True))]),
+            "counted": status.use.used_bytes,
+            "overhead": status.gpu.overhead_bytes,
+            "limit": status.gpu.limit_bytes,
+        }
+        said = ", ".join(f"{name} {size / MIB:.0f} MiB" for name, size in figures.items())
+        record("figure", f"{about}: {said}")
+        charged = figures["counted"] + figures["overhead"]
+        nearly = max(2 * BLOCK, figures["seen"] // 50)
+        assert -nearly <= charged - figures["seen"] <= nearly + CODE_BYTES, said
+        assert charged <= figures["limit"], said
 
 
 @contextmanager
-def tenants(
-    count: int, framework: Framework, gpu: facts.Facts, build_dir: Path, directory: Path
-) -> Iterator[list[Tenant]]:
-    host = GpuHost(build_dir / "lib" / "libvgpu.so", Path(gpu.driver_dir), uuid=gpu.uuid)
-    with ExitStack() as stack:
-        yield [
-            stack.enter_context(tenant(framework, host, gpu, directory / f"tenant{number}"))
-            for number in range(count)
-        ]
-
-
-def assert_filled(it: Tenant, framework: Framework) -> None:
-    said = it.answer("filled")
-    assert said["total_bytes"] == framework.limit_bytes
-    assert isinstance(said["filled_bytes"], int)
-    assert framework.limit_bytes // 4 < said["filled_bytes"] <= framework.limit_bytes
-
-
-def assert_charged(it: Tenant, watch: Watch, record: Record, about: str) -> None:
-    """NVML's figure is charged, plus an allowance for code, and is within the limit."""
-    charge = it.charge(watch)
-    record("figure", f"{about}: {charge}")
-    nearly = max(2 * BLOCK, charge.seen // 50)
-    assert -nearly <= charge.charged - charge.seen <= nearly + CODE_BYTES, charge
-    assert charge.charged <= charge.limit, charge
+def tenant(framework: Framework, host: GpuHost, gpu: facts.Facts, place: Path) -> Iterator[Tenant]:
+    """The program, started; ended in any case."""
+    make_grant(place, gpu, framework.limit_bytes, CODE_BYTES)
+    with (
+        measurement.measuring(place),
+        (place / "stderr").open("wb") as log,
+        subprocess.Popen(
+            [framework.python, "-c", framework.code],
+            env={**host.environment(place), **dict(framework.environment)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield Tenant(process, place, framework.limit_bytes)
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("how", ["alone", "one after the other", "together"])
 def test_a_framework_gets_its_limit_and_no_more(
     framework: Framework,
     this_gpu: facts.Facts,
-    watch: Watch,
     build_dir: Path,
     tmp_path: Path,
     record_property: Record,
     how: str,
 ) -> None:
     """`together`: all contexts are created at the same time, and all later phases coincide."""
-    count = 1 if how == "alone" else 2
-    with tenants(count, framework, this_gpu, build_dir, tmp_path) as all_of_them:
-        for it in all_of_them:
-            it.answer("started")
-        for group in [all_of_them] if how == "together" else [[it] for it in all_of_them]:
+    host = GpuHost(build_dir / "lib" / "libvgpu.so", uuid=this_gpu.uuid)
+    with Watch(this_gpu.uuid, machine()) as watch, ExitStack() as stack:
+        tenants = [
+            stack.enter_context(tenant(framework, host, this_gpu, tmp_path / f"tenant{number}"))
+            for number in range(1 if how == "alone" else 2)
+        ]
+        for it in tenants:
+            it.reach("started")
+        for group in [tenants] if how == "together" else [[it] for it in tenants]:
             for it in group:
-                it.go_on()
+                it.send("")
             for it in group:
-                assert_filled(it, framework)
-        time.sleep(MEASURED_AFTER_S)
-        for number, it in enumerate(all_of_them):
-            assert_charged(it, watch, record_property, f"tenant {number}")
-        for it in all_of_them:
-            it.go_on()
-        for it in all_of_them:
-            it.end()
+                it.assert_filled()
+        time.sleep((WINDOW + 1) * PERIOD_S)
+        for number, it in enumerate(tenants):
+            it.assert_charged(watch, record_property, f"tenant {number}")
+        for it in tenants:
+            it.send("")
+        for it in tenants:
+            it.finish()

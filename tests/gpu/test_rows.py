@@ -11,11 +11,9 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from shim import region
 from tests.gpu.conftest import Gpu
 from tests.gpu.programs import BEGIN, ON_GRAPHS, ON_PHYSICAL, VIEWS
-from tests.shim.clients import CUDA
-from tests.shim.conftest import MIB
+from tests.shim.conftest import MIB, used
 from tests.shim.exact import SHAPE
 from tests.support import until
 from tests.talking import TALKER, Talk, talkers, talking
@@ -28,27 +26,17 @@ def _talkers(gpu: Gpu, count: int) -> AbstractContextManager[list[Talk]]:
     return talkers(*[gpu.host.environment(gpu.grant_dir)] * count)
 
 
-def _charged(gpu: Gpu) -> int:
-    return region.status(gpu.grant_dir)[0].use.used_bytes
-
-
 _IMPORTER = (
-    CUDA
+    ON_PHYSICAL
     + """
 import socket, sys
 peer = socket.socket(fileno=int(sys.argv[1]))
 print("ready", flush=True)
 fd = socket.recv_fds(peer, 1, 1)[1][0]
-kind = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-handle = must(d.cuMemImportFromShareableHandle(fd, kind))
-size = 64 * MIB
-at = must(d.cuMemAddressReserve(size, 0, 0, 0))
-must(d.cuMemMap(at, size, 0, handle, 0))
-access = d.CUmemAccessDesc()
-access.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-access.flags = d.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-must(d.cuMemSetAccess(at, size, [access], 1))
-must(d.cuMemsetD8(at, 1, size))
+handle = must(d.cuMemImportFromShareableHandle(fd, FD))
+at = reserve(64 * MIB)
+map(at, handle, 64 * MIB); allow(at, 64 * MIB)
+must(d.cuMemsetD8(at, 1, 64 * MIB))
 print("imported", flush=True)
 peer.recv(1)
 """
@@ -209,26 +197,28 @@ def test_gpu_row(gpu: Gpu, row: str) -> None:
 
 def test_gpu_row_16_ipc_is_charged_once(gpu: Gpu) -> None:
     with _talkers(gpu, 2) as (exporter, importer):
-        before = _charged(gpu)
+        before = used(gpu.grant_dir)
         assert exporter.ask(f"alloc {100 * MIB}") == "0 0"
         code, handle = exporter.ask("export 0").split()
         if code != "0":
             pytest.skip(f"this machine's driver exports nothing: {code}")
         assert importer.ask(f"open {handle}") == "0 0"
-        assert _charged(gpu) == before + 100 * MIB
+        assert used(gpu.grant_dir) == before + 100 * MIB
         assert importer.ask("close 0") == "0"
         assert exporter.ask("free 0") == "0"
-        assert _charged(gpu) == before
+        assert used(gpu.grant_dir) == before
 
 
 def test_gpu_row_19_a_killed_holders_memory(gpu: Gpu) -> None:
     with _talkers(gpu, 2) as (holder, other):
-        size = (gpu.limit_bytes - _charged(gpu)) // (2 * MIB) * 2 * MIB
+        size = (gpu.limit_bytes - used(gpu.grant_dir)) // (2 * MIB) * 2 * MIB
         assert holder.ask(f"alloc {size}") == "0 0"
         assert other.ask(f"alloc {size}") == OUT_OF_MEMORY
         holder.kill()
         assert other.ask(f"alloc {size}") == "0 0", "at once, or after the library's own retries"
-        until(lambda: _charged(gpu) < gpu.limit_bytes, "the end of the killed process's charge")
+        until(
+            lambda: used(gpu.grant_dir) < gpu.limit_bytes, "the end of the killed process's charge"
+        )
 
 
 def test_gpu_row_27_the_limit_follows_the_gpu(gpu: Gpu) -> None:

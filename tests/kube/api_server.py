@@ -51,6 +51,12 @@ async def stream(request: web.Request, *chunks: bytes, hold: bool = False) -> we
     return response
 
 
+def abort(request: web.Request) -> None:
+    """Breaks the connection."""
+    assert request.transport is not None
+    request.transport.abort()
+
+
 def lines(*events: dict[str, Any]) -> bytes:
     return b"".join(orjson.dumps(each) + b"\n" for each in events)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,18 +48,16 @@ def account(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_kubeconfig_that_is_named_outranks_the_pods_own(tmp_path: Path) -> None:
-    found = access.load(kubeconfig(tmp_path, {"token": "one"}), IN_POD)
-    assert (found.server, found.authorization) == ("http://127.0.0.1:1", "Bearer one")
-    assert found.context() is None
-
-
-def test_a_token_file_is_read_again_at_each_load(tmp_path: Path) -> None:
+def test_a_kubeconfig_outranks_the_pods_own_access_and_its_files_are_read_again(
+    tmp_path: Path,
+) -> None:
     token = tmp_path / "token"
     named = kubeconfig(tmp_path, {"tokenFile": str(token)})
     for text in ("one", "two\n"):
         token.write_text(text)
-        assert access.load(named, {}).authorization == f"Bearer {text.strip()}"
+        found = access.load(named, IN_POD)
+        assert found == Access("http://127.0.0.1:1", f"Bearer {text.strip()}")
+    assert found.context() is None
 
 
 def test_a_pod_of_the_cluster_has_its_service_account(account: Path) -> None:
@@ -72,13 +69,13 @@ def test_a_pod_of_the_cluster_has_its_service_account(account: Path) -> None:
     assert access.load("", IN_POD_OF_IPV6, account) != before
 
 
-@pytest.mark.parametrize("text", [None, "", "[1]", "{"])
-def test_what_is_no_kubeconfig_is_refused_with_its_name(tmp_path: Path, text: str | None) -> None:
+def test_what_is_no_kubeconfig_is_refused_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(AccessError, match=r"kubeconfig .*/kubeconfig: "):
-        access.load(str(path), {})
+    for text in (None, "", "[1]", "{"):
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(AccessError, match=r"kubeconfig .*/kubeconfig: "):
+            access.load(str(path), {})
 
 
 def test_a_proxy_is_used_where_it_is_meant(account: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,12 +109,6 @@ def test_a_service_account_without_its_files_is_refused_with_what_is_missing(acc
 
 async def identified(request: web.Request) -> web.Response:
     return answered({"as": request.headers["Authorization"]})
-
-
-async def until_identified(kube: Kube, authorization: str) -> None:
-    async with asyncio.timeout(30):
-        while (await kube.post("/p", {}))["as"] != authorization:
-            pass
 
 
 async def test_a_token_that_the_server_refuses_is_read_again_at_once() -> None:
@@ -155,26 +146,11 @@ async def test_a_token_that_the_server_refuses_is_read_again_at_once() -> None:
             assert kube.problem == ""
 
 
-async def test_credentials_are_read_again_every_minute() -> None:
-    clock, reads = Clock(), list[str]()
-
-    async with serving(identified) as found:
-
-        def load() -> Access:
-            reads.append(f"Bearer {len(reads) + 1}")
-            return Access(found.server, reads[-1])
-
-        async with Kube(found, load, clock) as kube:
-            await until_identified(kube, "Bearer secret")
-            assert reads == []
-            clock.seconds += 61
-            await until_identified(kube, "Bearer 1")
-            assert reads == ["Bearer 1"]
-
-
-async def test_with_new_credentials_a_request_has_a_new_connection(tmp_path: Path) -> None:
+async def test_credentials_are_read_again_every_minute_and_new_ones_have_a_new_connection(
+    tmp_path: Path,
+) -> None:
     """The server takes the identity from the connection where there are client certificates."""
-    clock, connections = Clock(), set[asyncio.BaseTransport | None]()
+    clock, connections, reads = Clock(), set[asyncio.BaseTransport | None](), list[float]()
     made, context = certificate_for(tmp_path, "127.0.0.1")
 
     async def answer(request: web.Request) -> web.Response:
@@ -183,14 +159,20 @@ async def test_with_new_credentials_a_request_has_a_new_connection(tmp_path: Pat
 
     async with serving(answer, context) as found:
         old = replace(found, ca_file=str(made))
-        new = replace(old, authorization="Bearer new")
-        async with Kube(old, lambda: new, clock) as kube:
+
+        def load() -> Access:
+            reads.append(clock.seconds)
+            return replace(old, authorization=f"Bearer {len(reads)}")
+
+        async with Kube(old, load, clock) as kube:
             for _ in range(2):
                 assert await kube.post("/p", {}) == {"as": "Bearer secret"}
-            assert len(connections) == 1
+            assert (len(connections), reads) == (1, [])
             clock.seconds += 61
-            await until_identified(kube, "Bearer new")
-            assert len(connections) == 2
+            async with asyncio.timeout(30):
+                while await kube.post("/p", {}) != {"as": "Bearer 1"}:
+                    pass
+            assert (len(connections), reads) == (2, [clock.seconds])
 
 
 async def test_unusable_credentials_are_reported_until_they_are_replaced() -> None:
@@ -219,19 +201,10 @@ def test_a_scheme_in_capital_letters_is_accepted() -> None:
     assert Access("HTTPS://127.0.0.1:6443").context() is not None
 
 
-def test_a_pod_does_not_load_what_reads_a_kubeconfig(account: Path) -> None:
-    program = (
-        "import sys, pathlib; from gpuslice.kube import access, client, reflector;"
-        f"access.load('', {IN_POD}, pathlib.Path('{account}'));"
-        "print('kubernetes' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True)
-    assert done.stdout == "False\n", done.stderr
-
-
-def test_without_the_kubernetes_package_a_kubeconfig_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_only_a_kubeconfig_needs_the_kubernetes_package(
+    account: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
+    assert access.load("", IN_POD, account).authorization == "Bearer one"
     with pytest.raises(AccessError, match=r"kubeconfig .*: the Python package kubernetes"):
-        access.load(kubeconfig(tmp_path), {})
+        access.load(kubeconfig(account), {})

@@ -71,17 +71,12 @@ async def test_an_answer_of_something_before_the_server_is_an_error_with_its_tex
         assert raised.value.reason == NO_ANSWER
 
 
-def abort(request: web.Request) -> None:
-    assert request.transport is not None
-    request.transport.abort()
-
-
 async def test_a_missing_object_is_distinct_from_no_answer() -> None:
     hang = asyncio.Event()
 
     async def answer(request: web.Request) -> web.Response:
         if request.path == "/reset":
-            abort(request)
+            api_server.abort(request)
         else:
             await hang.wait()
         return json({})
@@ -104,7 +99,7 @@ async def test_a_post_is_sent_once_though_the_connection_breaks() -> None:
     async def answer(request: web.Request) -> web.Response:
         seen.append(request.method)
         if len(seen) > 1:
-            abort(request)
+            api_server.abort(request)
         return json({})
 
     async with client_of(answer) as kube:

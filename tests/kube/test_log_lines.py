@@ -38,10 +38,7 @@ def test_logfmt_and_json() -> None:
     said = json.loads(written(Line("decision", n=3, text="a b"), Format.JSON))
     assert said == {**head, "msg": "decision", "n": 3, "text": "a b"}
     assert str(Line("bound", node="n 1")) == 'bound node="n 1"'
-
-
-def test_a_message_of_another_library_is_a_line_too() -> None:
-    assert 'msg="it\'s 3 now"' in written("it's %d now", Format.LOGFMT, 3)
+    assert 'msg="it\'s 3 now"' in written("it's %d now", Format.LOGFMT, 3)  # another library's
 
 
 @pytest.mark.parametrize("style", Format)
@@ -62,6 +59,7 @@ def test_any_text_is_one_printable_line(text: str, style: Format) -> None:
     line = written(Line("said", text=text), style)
     assert line.isascii() and line.isprintable()
     assert logs.printable(text).isascii() and logs.printable(text).isprintable()
+    assert logs.printable('a "b" c\\d\n\u202e') == 'a "b" c\\d\\n\\u202e'
 
 
 def test_a_value_is_capped() -> None:
@@ -70,8 +68,3 @@ def test_a_value_is_capped() -> None:
     most = logs.TRACEBACK_CHARS_MAX
     line = written(Line("failed"), Format.LOGFMT, error="x" * 2 * most)
     assert "traceback" in line and len(line) < 2 * most
-
-
-def test_printable_leaves_plain_text_alone() -> None:
-    assert logs.printable('a "b" c\\d') == 'a "b" c\\d'
-    assert logs.printable("a\nb\u202e") == "a\\nb\\u202e"

@@ -60,20 +60,17 @@ def test_a_named_directory_comes_first_and_needs_all_programs(tmp_path: Path) ->
 
 
 def test_a_build_appears_whole_and_is_found_again(tmp_path: Path) -> None:
-    environ = _machine(tmp_path)
-    built = programs.ensure(environ)
-    assert {*NAMES} == {path.name for path in built.directory.iterdir()}
-    assert programs.find(environ) == built
-
-
-def test_a_release_may_be_given_a_newer_nri_than_its_own(tmp_path: Path) -> None:
+    """A release may be given a newer NRI than its own."""
     environ, release = _machine(tmp_path), RELEASES["2.4-nri"]
-    built = programs.ensure(environ, release)
-    assert built.directory.name == release.directory != DEFAULT.directory
+    with_nri = programs.ensure(environ, release)
+    assert with_nri.directory.name == release.directory != DEFAULT.directory
     assert programs.find(environ) is None
     ctr, nri = (call for call in _calls(tmp_path) if " get " in call)
     assert f"/cmd/ctr@v{release.version}" in ctr
     assert nri.endswith(f"/nri@v{release.nri}")
+    built = programs.ensure(environ)
+    assert {*NAMES} == {path.name for path in built.directory.iterdir()}
+    assert programs.find(environ) == built
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,7 @@ class Load:
         return time.monotonic() - max(since_s, self._last_kill_s)
 
     def wait_ended(self, since_s: float) -> None:
-        longest_s = max(self.figures.longest_wait_s, self.waited_s(since_s))
-        self.figures.longest_wait_s = longest_s
+        self.figures.longest_wait_s = max(self.figures.longest_wait_s, self.waited_s(since_s))
 
     async def account(self) -> Books:
         """The pods as the API server has them, added up. Raises LoadError for any error. Pods

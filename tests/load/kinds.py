@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from gpuslice.contract import names
 from tests.load.accounts import Share
 from tests.load.inside import SCRIPT
-
-Json = dict[str, Any]
+from tests.requests import pods
+from tests.requests.pods import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,11 @@ def drawn(chance: random.Random, count: int, of: str) -> Sequence[str]:
 def pod(name: str, kind: str) -> Json:
     """Return a pod whose containers print their view of their shares when they run (inside.py)."""
     shares = KINDS[kind].containers
-    spec: Json = {
-        "containers": [_container(number, share) for number, share in enumerate(shares)],
-        "terminationGracePeriodSeconds": 1,
-        "automountServiceAccountToken": False,
-    }
-    if any(shares):
-        spec["schedulerName"] = names.SCHEDULER_NAME
-    metadata = {"name": name, "labels": {"kind": kind}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    containers = (_container(number, share) for number, share in enumerate(shares))
+    scheduler = names.SCHEDULER_NAME if any(shares) else ""
+    raw = pods.pod(*containers, scheduler=scheduler, name=name, labels={"kind": kind})
+    ends = {"terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False}
+    return raw | {"spec": {**raw["spec"], **ends}}
 
 
 def _container(number: int, share: Share | None) -> Json:
@@ -69,10 +65,10 @@ def _container(number: int, share: Share | None) -> Json:
             names.RESOURCE_CORE: str(share.gpus * share.core_percent),
             names.RESOURCE_MEMORY_RATIO: str(share.gpus * share.memory_percent),
         }
-    return {
-        "name": f"c{number}",
-        "image": "busybox",
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["sh", "-c", SCRIPT],
-        "resources": {"limits": limits, "requests": {**limits, "cpu": "5m", "memory": "10Mi"}},
-    }
+    return pods.container(
+        f"c{number}",
+        image="busybox",
+        imagePullPolicy="IfNotPresent",
+        command=["sh", "-c", SCRIPT],
+        resources={"limits": limits, "requests": {**limits, "cpu": "5m", "memory": "10Mi"}},
+    )

@@ -19,8 +19,7 @@ from gpuslice.contract.overhead import CODE_BYTES
 from lab import pages
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.containerd_config import Options
-from lab.node.cri import ORDINARY, Container, CriError, Process, Sandbox
-from lab.node.host import Host
+from lab.node.cri import Container, CriError, Process
 from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri import connection
@@ -49,7 +48,7 @@ Meddling: TypeAlias = Callable[[nri.Container, nri.ContainerAdjustment], None]
 def lab_of(
     sizes: Sequence[int] = (WHOLE,),
     files: Files | None = None,
-    on_host: bool | Host = False,
+    on_host: bool = False,
     **options: Any,
 ) -> Lab:
     """A lab whose containerd waits long: a stall of the machine is no agent that hangs."""
@@ -80,11 +79,10 @@ def granted(
     size: int = HALF,
     gpu: int = 0,
     core: int = 50,
-    of: Sandbox = ORDINARY,
     name: str = "granted",
 ) -> Iterator[Container]:
     """The running container "main" of a pod, with so much of the GPU."""
-    with lab.pod(name, one(lab, size, gpu, core), of=of) as pod:
+    with lab.pod(name, one(lab, size, gpu, core)) as pod:
         yield pod.run("main", process)
 
 

@@ -60,16 +60,6 @@ class Patient:
         self.flags["--containerd-config"] = self.directory / "containerd.toml"
         (self.directory / "containerd.toml").write_text(text.replace("disable = false", after))
 
-    def lose_hooks(self) -> None:
-        """The CDI spec of a toolkit that was removed since."""
-        place = self.directory / "cdi"
-        place.mkdir()
-        spec = json.loads((self.lab.sim_dir / "cdi" / "nvidia.json").read_text())
-        hook = {"hookName": "createContainer", "path": "/x/nvidia-cdi-hook"}
-        spec.setdefault("containerEdits", {})["hooks"] = [hook]
-        (place / "nvidia.json").write_text(json.dumps(spec))
-        self.flags["--cdi-dir"] = place
-
     def fill_run_directory(self) -> None:
         """A small tmpfs, visible in the lab alone."""
         place = self.flags["--run-dir"] = self.directory / "run"
@@ -130,10 +120,6 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
     "no CDI spec": (
         lambda patient: patient.flags.update({"--cdi-dir": patient.directory / "none"}),
         *("cdi", "fail", "has no device of its name", "nvidia-ctk cdi generate"),
-    ),
-    "a CDI spec of a toolkit that was removed": (
-        Patient.lose_hooks,
-        *("cdi", "fail", "do not exist: /x/nvidia-cdi-hook", "toolkit again"),
     ),
     "a full run directory": (
         Patient.fill_run_directory,

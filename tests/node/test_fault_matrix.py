@@ -27,13 +27,6 @@ def rig(bare_lab: Lab) -> Iterator[Rig]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def naive(bare_lab: Lab) -> Iterator[Rig]:
-    bare_lab.stop_agent()
-    with Rig(bare_lab, probe=PROBE, naive=True) as made:
-        yield made
-
-
 @pytest.mark.parametrize("name", ROWS)
 def test_nothing_runs_unprotected(rig: Rig, bare_lab: Lab, name: str) -> None:
     cell = rig.perform(ROWS[name])
@@ -42,7 +35,9 @@ def test_nothing_runs_unprotected(rig: Rig, bare_lab: Lab, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["never", "cut"])
-def test_without_our_measures_the_matrix_fails(naive: Rig, name: str) -> None:
-    cell = naive.perform(INJECTIONS[name])
+def test_without_our_measures_the_matrix_fails(bare_lab: Lab, name: str) -> None:
+    bare_lab.stop_agent()
+    with Rig(bare_lab, probe=PROBE, naive=True) as naive:
+        cell = naive.perform(INJECTIONS[name])
     assert cell.unprotected > 0
     assert cell.recovers

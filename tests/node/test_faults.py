@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -20,23 +22,11 @@ from lab.node.catalogue import (
 from lab.node.cri import Container, CriError, Process
 from lab.node.lab import Lab
 from nri_plugin.messages import nri_pb2 as nri
+from tests.node.table import DOCUMENT
 
-from .scene import HALF, OWN, QUARTER, get, one, plugin, probe, said, sample
+from .scene import HALF, OWN, QUARTER, Files, get, lab_of, one, plugin, probe, said, sample
 
 pytestmark = pytest.mark.node
-
-LABELS = {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}
-MALFORMED = (
-    '{"gpu":[{"minor":0,"id":"GPU-5e1f0a70-0000-4000-8000-000000000000","resources":'
-    f'{{"{names.RESOURCE_MEMORY}":"12 potatoes"}}}}]}}'
-)
-
-
-def test_a_malformed_annotation_is_refused_with_its_reason(lab: Lab) -> None:
-    refused = pytest.raises(CriError, match=r"gpuslice refuses .*12 potatoes")
-    written = {names.ANNOTATION_DEVICE_ALLOCATED: MALFORMED}
-    with lab.pod("malformed", written, LABELS) as pod, refused:
-        pod.create("main", OWN)
 
 
 def take_the_variable_over(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
@@ -126,3 +116,32 @@ def test_readiness_follows_the_session(lab: Lab) -> None:
     lab.cri.version()
     assert sample(lab, "gpuslice_nri_sessions_total") == sessions + 1
     assert sample(lab, 'gpuslice_nri_reconnects_total{cause="ended"}') >= 1
+
+
+TOLERATES = {names.ANNOTATION_TOLERATES_MISSING_AGENT: "true"}
+
+
+def test_a_node_that_requires_the_agent_boots_by_its_exemptions(test_programs: Files) -> None:
+    """containerd requires the agent of every container, by the document's own configuration."""
+    (block,) = re.findall(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    ((_, section),) = tomllib.loads(block)["plugins"].items()
+    chosen = section["default_validator"]
+    assert chosen["enable"] is True
+    with lab_of(
+        files=test_programs,
+        required_plugins=chosen["required_plugins"],
+        toleration=chosen["tolerate_missing_plugins_annotation"],
+    ) as lab:
+        # The network, static pods, and the agent itself come first, and no other pod.
+        with lab.pod("network", TOLERATES) as pod:
+            assert pod.run("main", OWN).exec(["true"]).code == 0
+        with lab.pod("web") as pod:
+            with pytest.raises(CriError, match='required plugin "gpuslice" not present'):
+                pod.create("main", OWN)
+            lab.start_agent()
+            assert pod.run("main", OWN).exec(["true"]).code == 0
+        # With the exemption written by the pod's author: no GPU is injected, whatever runs.
+        lab.stop_agent()
+        held = {**lab.allocated([(0, HALF, 50)]), **TOLERATES}
+        with lab.pod("forger", held) as pod:
+            assert not probe(pod.run("main", OWN)).driver

@@ -11,10 +11,7 @@ from lab.node.catalogue import (
     DIRECTORY_IN_PLACE_IMAGE,
     FILE_IN_PLACE_IMAGE,
     LINKED_PRELOAD_IMAGE,
-    LINKED_VOLUME,
-    LINKED_VOLUME_IMAGE,
     NIX_PRELOAD_IMAGE,
-    NO_ETC_IMAGE,
     OWN_PRELOAD,
     PRELOAD_IMAGE,
     PYTHON_IMAGE,
@@ -82,11 +79,6 @@ def test_an_image_with_files_at_the_agents_mount_points(lab: Lab, image: str) ->
         assert not probe(pod.run("side", Process(image))).driver
 
 
-def test_an_image_without_etc(lab: Lab) -> None:
-    with granted(lab, Process(NO_ETC_IMAGE)) as container:
-        assert probe(container).held_to(HALF)
-
-
 def test_a_static_entry_point(lab: Lab) -> None:
     counted = "gpuslice_limit_not_enforceable_total"
     before = sample(lab, counted)
@@ -98,12 +90,6 @@ def test_a_static_entry_point(lab: Lab) -> None:
         assert not said(lab, names.EVENT_LIMIT_NOT_ENFORCEABLE, pod.run("main", STATIC))
     with agent_with(lab, "--unenforceable", "refuse"):
         refused_at_start(lab, STATIC, "test_a_static_entry_point")
-
-
-def test_a_volume_that_a_link_leads_over_the_grant(lab: Lab, tmp_path: Path) -> None:
-    (tmp_path / "grant").write_bytes(b"")
-    process = Process(LINKED_VOLUME_IMAGE, mounts={LINKED_VOLUME: tmp_path / "grant"})
-    refused_at_start(lab, process, "test_a_volume_that_a_link_leads_over_the_grant")
 
 
 def test_a_volume_of_the_hosts_limits(lab: Lab, tmp_path: Path) -> None:

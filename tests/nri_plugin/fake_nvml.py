@@ -56,13 +56,8 @@ def main() -> None:
             time.sleep(3600)
         gpus = answers.get("gpus") or [{"uuid": uuid} for uuid in answers.get("memory", ())]
         count = len(gpus)
-        _say(
-            number,
-            count=count,
-            driver=answers.get("driver", ""),
-            links=answers.get("links", [""] * count),
-            xids=answers.get("head_xids", []),
-        )
+        head = {"driver": answers.get("driver", ""), "links": answers.get("links", [""] * count)}
+        _say(number, count=count, xids=answers.get("head_xids", []), **head)
         if kind == "links":
             _say(number, index=-1, links=answers["measured_links"])
         else:

@@ -162,10 +162,8 @@ class FakeRuntime:
     def claim(
         self, request: nri.ValidateContainerAdjustmentRequest, plugin: str | None = None
     ) -> None:
-        """Record `plugin`, by default the one at the other end, as the owner of all that has none.
-
-        As result.go does it: an owner by key, and for hooks the names of all, with commas between.
-        """
+        """Record `plugin`, by default the one at the other end, as the owner of all that has none,
+        as result.go does: an owner by key, and for hooks the names of all, with commas between."""
         plugin = plugin or f"{self.registration.plugin_idx}-{self.registration.plugin_name}"
         owners, adjust = request.owners.owners[request.container.id], request.adjust
         for field, keys in (
@@ -215,7 +213,6 @@ class FakeRuntime:
             return None
 
     async def call(self, method: str, request: Message, response: type[M]) -> M:
-        """One call to the plugin."""
         if self.dropped is not None:
             raise Dropped(self.dropped)
         stream = self.send_call(method, request.SerializeToString())
@@ -260,7 +257,6 @@ class FakeRuntime:
         return stream, data
 
     def drop(self, why: str) -> None:
-        """Close the plugin's connection."""
         if self.dropped is None:
             self.dropped = why
         self.trunk.break_off(why)

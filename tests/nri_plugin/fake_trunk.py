@@ -73,8 +73,7 @@ class Trunk:
         return taken
 
     def write(self, connection: int, message: bytes) -> None:
-        """Header and payload are separate writes in Go, and a message is split as bufio splits
-        it."""
+        """As in Go: header and payload are separate, and a message is split as bufio splits it."""
         for part in (message[:BUFIO_BYTES], message[BUFIO_BYTES:]):
             if part:
                 self._writer.write(struct.pack(">II", connection, len(part)))

@@ -1,8 +1,5 @@
-"""A node's directories, the agent's service on it, and a runtime that calls the service.
-
-The service runs as in production, over a real socket, with files on a real kernel; the runtime at
-the other end and the child that reports the GPUs are the test's.
-"""
+"""A node's directories, the agent's service on it, and a runtime that calls the service over a real
+socket. The runtime, and the child that reports the GPUs, are the test's."""
 
 from __future__ import annotations
 
@@ -138,8 +135,7 @@ async def serving(
 
 
 def sandbox(state: Path, name: str, program: str, **process: str) -> Path:
-    """Make a sandbox as containerd does; its file with the OCI runtime's program. process: of its
-    OCI configuration."""
+    """Make a sandbox as containerd does; return the file with its OCI runtime's program."""
     made = bundle.directory(state, name)
     made.mkdir(parents=True)
     (made / "config.json").write_text(json.dumps({"process": {"cwd": "/", **process}}))

@@ -1,5 +1,4 @@
-"""The whole agent, in a process without a driver, against a runtime at a socket; the last tests run
-its program."""
+"""The whole agent, and its program, against a runtime at a socket."""
 
 from __future__ import annotations
 
@@ -84,23 +83,18 @@ async def test_no_whole_gpu_is_offered_before_the_runtime_listed_its_containers(
     await kubelet.start()
     chosen = _settings(tmp_path, "--whole-gpus", "any")
     chosen = replace(chosen, kubelet_dir=kubelet.root, device_plugin_dir=kubelet.plugins)
-    connected, lists, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    sessions: asyncio.Queue[FakeRuntime] = asyncio.Queue()
 
-    async def serve_nri(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        fake = FakeRuntime(reader, writer)
-        connected.set()
-        await lists.wait()
-        await fake.handshake()
-        await ended.wait()
-        await fake.close()
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sessions.put_nowait(FakeRuntime(reader, writer))
 
-    async with running(chosen, serve_nri):
-        await connected.wait()
+    async with running(chosen, connected):
+        runtime = await sessions.get()
         await asyncio.sleep(1.5)
         assert not kubelet.registered
-        lists.set()
+        await runtime.handshake()
         await until_async(lambda: kubelet.registered)
-        ended.set()
+        await runtime.close()
     await kubelet.stop()
 
 
@@ -108,8 +102,7 @@ async def test_a_runtime_too_old_is_named_in_log_and_readiness(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     page = tmp_path / "agent.sock"
-    received: list[str] = []
-    announced: list[str] = []
+    received, announced = list[str](), list[str]()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fake = FakeRuntime(reader, writer, runtime=("containerd", "v1.7.24"), nri_version=(0, 6, 1))
@@ -133,12 +126,10 @@ async def test_a_runtime_too_old_is_named_in_log_and_readiness(
 
 @pytest.mark.node
 def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
-    """The whole program: its ready line, again after a restart, and a clean exit, also of a second
-    agent, which waits."""
+    """Its ready line, twice, and a clean exit, also of a second agent, which waits."""
     command: list[str | Path] = [sys.executable, "-m", "nri_plugin", "--http", "off"]
-    command += ["--library", host.library, "--cdi-dir", host.cdi]
-    command += ["--nri-socket", host.socket, "--run-dir", host.run]
-    command += ["--containerd-state", host.run.parent]
+    command += ["--library", host.library, "--cdi-dir", host.cdi, "--run-dir", host.run]
+    command += ["--nri-socket", host.socket, "--containerd-state", host.run.parent]
     agents: list[subprocess.Popen[str]] = []
 
     def logged_by_a_new_agent(text: str) -> str:
@@ -154,8 +145,8 @@ def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
         server = await asyncio.start_unix_server(accept, host.socket)
         runtime = await connected.get()
         await runtime.handshake()
-        assert runtime.registration.plugin_name == "gpuslice"
-        assert runtime.registration.plugin_idx == "50"
+        registered = runtime.registration
+        assert (registered.plugin_name, registered.plugin_idx) == ("gpuslice", "50")
         assert agents[0].stdout is not None
         line = await asyncio.to_thread(agents[0].stdout.readline)
         assert line == "ready: registered with containerd 2.4.2 (NRI v0.12.3)\n"

@@ -1,15 +1,11 @@
-"""The agent's program in a pod's control group, with the memory limit that the chart gives it.
-
-The pod's group is charged for the processes, for what a CUDA context takes of the host's memory,
-and for the files of containers, which stay charged to it while the agent restarts.
+"""The agent's program in a pod's control group, with the chart's memory limit. It is charged for
+processes, CUDA contexts and the files of containers, which stay charged while the agent restarts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import os
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -36,25 +32,8 @@ from tests.support import GIB, ROOT, until_async
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
-_LOG: Final = logging.getLogger(__name__)
-
 CONTAINERS: Final = 250
 _CONTEXT_BYTES: Final = 300 << 20
-
-
-@pytest.fixture
-def limit() -> int:
-    values = yaml.safe_load((ROOT / "manifests/chart/values.yaml").read_text())
-    found = quantity.parse(values["agent"]["resources"]["limits"]["memory"])
-    assert isinstance(found, quantity.Value)
-    return found.amount
-
-
-@pytest.fixture
-def group(limit: int) -> Iterator[MemoryGroup]:
-    made = MemoryGroup(f"gpuslice-test-memory-{uuid.uuid4()}", limit)
-    yield made
-    made.remove()
 
 
 @pytest.fixture(params=[1, 8, 16], ids="{} GPUs".format)
@@ -77,33 +56,29 @@ class Node:
 
     def __init__(self, root: Path, host: Host, group: MemoryGroup) -> None:
         self._root, self._host, self._group = root, host, group
-        self.gpus = list(host.options).count("--gpu")
         self.run_dir = root / "run"
         (root / "state").mkdir()
-        self.pods: list[nri.PodSandbox] = []
-        self.containers: list[nri.Container] = []
+        self._pods: list[nri.PodSandbox] = []
+        self._containers: list[nri.Container] = []
         self._sessions: asyncio.Queue[FakeRuntime] = asyncio.Queue()
-        self._starts = 0
         self.most_bytes = 0
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         runtime = FakeRuntime(reader, writer)
-        await runtime.handshake(self.pods, self.containers)
+        await runtime.handshake(self._pods, self._containers)
         self._sessions.put_nowait(runtime)
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[FakeRuntime]:
         """The agent, registered; killed at the end."""
-        simulator, build = self._host.directory, self._host.build_dir
+        environment, build = self._host.env(), self._host.build_dir
         assert build is not None
-        environment = {**os.environ, "SIMGPU_DIR": str(simulator)}
-        environment["LD_LIBRARY_PATH"] = str(build / "lib/simgpu")
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        place, group = self._root, self._group.container(self._starts)
-        self._starts += 1
+        place, group = self._root, self._group.container(len(self._pods))
         command: list[str | Path] = [*into(group), sys.executable, "-m", "nri_plugin"]
         command += ["--nri-socket", place / "nri.sock", "--run-dir", self.run_dir]
-        command += ["--cdi-dir", simulator / "cdi", "--library", build / "lib" / names.FILE_LIBRARY]
+        command += ["--library", build / "lib" / names.FILE_LIBRARY]
+        command += ["--cdi-dir", self._host.directory / "cdi"]
         command += ["--containerd-state", place / "state"]
         command += ["--http", f"unix:{place / 'agent.sock'}"]
         with (place / "agent.log").open("a") as log:
@@ -121,50 +96,50 @@ class Node:
             process.kill()
             await process.wait()
 
-    async def context_measured(self) -> None:
-        """Return when the agent has measured what a context takes."""
-        file = self.run_dir / record.FILE
-        await until_async(lambda: file.exists() and json.loads(file.read_text())["contexts"])
-
     async def _watch(self) -> None:
         while True:
             self.most_bytes = max(self.most_bytes, self._group.working_set_bytes)
             await asyncio.sleep(0.02)
 
-    def new_container(self) -> tuple[nri.PodSandbox, nri.Container]:
-        """A container with a share of every GPU."""
-        number, part = len(self.pods), 80 * GIB // (2 * CONTAINERS)
+    async def create(self, runtime: FakeRuntime) -> None:
+        number, part = len(self._pods), 80 * GIB // (2 * CONTAINERS)
         resources = {names.RESOURCE_MEMORY: part, names.RESOURCE_CORE: 0}
-        held = config.load(config.DEFAULT_FILE).with_gpus([80 * GIB] * self.gpus).gpus
+        gpus = [80 * GIB] * list(self._host.options).count("--gpu")
+        held = config.load(config.DEFAULT_FILE).with_gpus(gpus).gpus
         entries = [DeviceEntry(gpu.minor, resources, gpu.uuid) for gpu in held]
         granted = {"main": [GpuGrant(gpu.uuid, gpu.minor, part, 0) for gpu in held]}
         text = allocation.encode(Allocation({names.DEVICE_TYPE_GPU: entries}))
         of = pod(number, allocated=text, grants=grants.encode(granted))
-        return of, container(number, sandbox=number)
+        what = container(number, sandbox=number)
+        reply = await runtime.create(of, what)
+        assert reply is not None
+        self._pods.append(of)
+        self._containers.append(as_made(what, reply))
 
 
-async def test_the_charts_limit_holds_and_the_agent_comes_back(
-    host: Host, group: MemoryGroup, limit: int, tmp_path: Path
-) -> None:
+async def test_the_charts_limit_holds_and_the_agent_comes_back(host: Host, tmp_path: Path) -> None:
     """Killed with the files of 250 containers charged to its pod, and one more container."""
-    assert limit <= 512 << 20
+    values = yaml.safe_load((ROOT / "manifests/chart/values.yaml").read_text())
+    limit = quantity.parse(values["agent"]["resources"]["limits"]["memory"])
+    assert isinstance(limit, quantity.Value) and limit.amount <= 512 << 20
+    group = MemoryGroup(f"gpuslice-test-memory-{uuid.uuid4()}", limit.amount)
     node = Node(tmp_path, host, group)
     server = await asyncio.start_unix_server(node.connected, tmp_path / "nri.sock")
+    measured = node.run_dir / record.FILE
     try:
         async with node.agent() as runtime:
-            await node.context_measured()
+            await until_async(
+                lambda: measured.exists() and json.loads(measured.read_text())["contexts"]
+            )
             assert node.most_bytes > _CONTEXT_BYTES
             for _ in range(CONTAINERS):
-                of, what = node.new_container()
-                made = as_made(what, await runtime.create(of, what))
-                node.pods.append(of)
-                node.containers.append(made)
+                await node.create(runtime)
             await asyncio.sleep(3)  # a sample of all containers
         async with node.agent() as runtime:
-            assert await runtime.create(*node.new_container()) is not None
+            await node.create(runtime)
         assert group.killed == 0
-        _LOG.info("%d GPUs: %d MiB", node.gpus, node.most_bytes >> 20)
-        assert node.most_bytes < limit
+        assert node.most_bytes < limit.amount
     finally:
         server.close()
+        group.remove()
         clear(RunDirectory(node.run_dir, lambda: 1))

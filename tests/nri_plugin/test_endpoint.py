@@ -86,8 +86,7 @@ def test_metrics_and_other_requests(served: Served) -> None:
 
 
 def test_slow_clients_do_not_keep_probes_away(served: Served) -> None:
-    """They send a little now and then, never a whole request, and reconnect when they are
-    disconnected."""
+    """They never send a whole request, and reconnect when they are disconnected."""
     ended, rounds = threading.Event(), list[int]()
 
     def send_slowly() -> None:

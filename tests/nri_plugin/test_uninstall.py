@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -20,67 +19,51 @@ from nri_plugin.host.store import keep_mounted
 from tests.contract.libraries import library
 from tests.support import ROOT, until
 
-pytestmark = pytest.mark.node
 
-_AGENT: Final = "pid=7 host=node"
+@pytest.mark.node
+def test_it_removes_and_prints_what_no_container_uses(tmp_path: Path) -> None:
+    """With --stay it waits for the agent, and is ready after its first pass."""
+    root, out = tmp_path / "host", tmp_path / "out"
+    run_dir, done, bundle = root / "run", root / "done", directory(root / "state", "c")
+    command = [sys.executable, "-m", "nri_plugin", "uninstall", f"--run-dir={run_dir}"]
+    command += [f"--host-root={root}", "--containerd-state=/state"]
 
-
-class Node:
-    def __init__(self, root: Path) -> None:
-        self.run_dir, self.state = root / "run", root / "state"
-        self.store = self.run_dir / names.DIR_STORE
-        self.root = root
-        keep_mounted(self.store)
-        self.release = releases.publish(library(), names.FILE_LIBRARY, self.store).parent
-        self.command = [sys.executable, "-m", "nri_plugin", "uninstall"]
-        self.command += [f"--run-dir={self.run_dir}", f"--host-root={root}"]
-        self.command += ["--containerd-state=/state"]
-
-    def run(self, *options: str) -> tuple[int, list[str], str]:
+    def uninstall(*options: str) -> tuple[int, list[str], str]:
         """The exit code, the printed lines, the errors."""
-        command = [*self.command, *options]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
         return done.returncode, done.stdout.splitlines(), done.stderr
 
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    made = Node(tmp_path)
-    yield made
-    if made.store.exists():
-        tmpfs.clear(made.store)
-
-
-def test_it_removes_and_prints_each_path(node: Node) -> None:
-    lines = [f"{path}: removed" for path in (node.release, node.store)]
-    code, tried, _ = node.run("--dry-run")
-    assert (code, tried) == (0, [f"{line} (dry run)" for line in lines])
-    assert node.release.exists()
-    assert node.run() == (0, lines, "")
-    assert list(node.root.iterdir()) == []
-    assert node.run() == (0, [], "")
-
-
-def test_it_stays_ready_and_reports_each_path_once(node: Node) -> None:
-    bundle = directory(node.state, "c")
-    bundle.mkdir(parents=True)
-    mounts = [{"source": str(node.release / names.FILE_LIBRARY)}]
-    (bundle / "config.json").write_text(json.dumps({"process": {"cwd": "/"}, "mounts": mounts}))
-    agent, done, out = Lock(node.run_dir, _AGENT), node.root / "done", node.root / "out"
-    assert agent.try_acquire() is None
-    code, lines, error = node.run()
-    assert (code, lines) == (1, [])
-    assert f"another agent serves this node ({_AGENT}): must have ended" in error
-    with out.open("w") as file:
-        command = [*node.command, "--stay", f"--done-file={done}"]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file)
+    store, agent = run_dir / names.DIR_STORE, Lock(run_dir, "pid=7 host=node")
+    keep_mounted(store)
     try:
-        until(lambda: "must have ended" in out.read_text(), "it waits for the agent")
-        assert not done.exists()
-        agent.release()
-        until(done.exists, "it is ready")
-        assert out.read_text().count(f"{node.release}: stays: a container has it mounted\n") == 1
+        release = releases.publish(library(), names.FILE_LIBRARY, store).parent
+        bundle.mkdir(parents=True)
+        mounts = [{"source": str(release / names.FILE_LIBRARY)}]
+        config = {"process": {"cwd": "/"}, "mounts": mounts}
+        (bundle / "config.json").write_text(json.dumps(config))
+        assert agent.try_acquire() is None
+        code, lines, error = uninstall()
+        assert (code, lines) == (1, [])
+        assert "another agent serves this node (pid=7 host=node): must have ended" in error
+        staying = [*command, "--stay", f"--done-file={done}"]
+        with out.open("w") as file:
+            process = subprocess.Popen(staying, cwd=ROOT, stdout=file, stderr=file)
+        try:
+            until(lambda: "must have ended" in out.read_text(), "it waits for the agent")
+            assert not done.exists()
+            agent.release()
+            until(done.exists, "it is ready")
+            assert out.read_text().count(f"{release}: stays: a container has it mounted\n") == 1
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        shutil.rmtree(root / "state")
+        lines = [f"{path}: removed" for path in (release, store)]
+        assert uninstall("--dry-run") == (0, [f"{line} (dry run)" for line in lines], "")
+        assert release.exists()
+        assert uninstall() == (0, lines, "")
+        assert list(root.iterdir()) == [done]
+        assert uninstall() == (0, [], "")
     finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
-    assert node.release.exists()
+        if store.exists():
+            tmpfs.clear(store)

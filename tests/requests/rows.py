@@ -26,27 +26,18 @@ _NONE: Final = "1 to 16 in a container with"
 _USED: Final = f"used with {VNUMBER}; set {VNUMBER}: 1"
 
 
-def _quantity(text: str) -> str:
-    return f"invalid value {text!r}: must be a quantity such as 50, 11520Mi or 12Gi"
-
-
 UNREADABLE: Final = [
     Row(pod(asking({key: value})), f"container main: {key}: {text}")
     for key, value, text in (
-        (G, "half", _quantity("half")),
+        (G, "half", "invalid value 'half': must be a quantity such as 50, 11520Mi or 12Gi"),
         (RATIO, -1, "invalid value '-1': must be at least 0"),
         (RATIO, True, "invalid value of type bool: must be a quantity"),
         (MEM, ["8Gi"], "invalid value of type list: must be a quantity"),
-        (MEM, {"a": 1}, "invalid value of type dict: must be a quantity"),
         (G, 0.5, "invalid value 0.5: must be a whole number"),
         (RATIO, "1500m", "invalid value 1500m: must be a whole number"),
         (MEM, "0.3Ki", "invalid value 0.3Ki: must be a whole number"),
         (MEMORY, -5, "invalid value '-5': must be at least 0"),
-        (MEMORY, "abc", _quantity("abc")),
-        (VCORES, -1, "invalid value '-1': must be at least 0"),
         (GPUMEM, "1500m", "invalid value 1500m: must be a whole number"),
-        (GPU, "500m", "invalid value 500m: must be a whole number"),
-        (GPUMEM, -1, "invalid value '-1': must be at least 0"),
     )
 ]
 
@@ -70,7 +61,6 @@ VOLCANOS_REFUSED: Final = [
     _volcano({VNUMBER: 1, VMEMORY: "64Mi"}, VMEMORY, _MIB),
     _volcano({MEMORY: "9223372036854775807"}, MEMORY, _MIB),
     _volcano({VNUMBER: 17}, VNUMBER, "1 to 16"),
-    _volcano({VNUMBER: 1, VMEMORY: "1Pi"}, VMEMORY, _MIB),
     _volcano({VNUMBER: 1, VPERCENT: 101}, VPERCENT, "1 to 100"),
     _volcano({VNUMBER: 1, VCORES: 200}, VCORES, "1 to 100"),
     _volcano({VNUMBER: 0, VMEMORY: 4096, VCORES: 1}, VNUMBER, f"{_NONE} {VMEMORY}"),
@@ -87,12 +77,9 @@ VOLCANOS: Final = [
     for asked, says in (
         ({MEMORY: 1024}, "1024 MiB"),
         ({MEMORY: "2k"}, "2000 MiB"),
-        ({NUMBER: 2}, "2 x 100% core, 1"),
         ({NUMBER: 16}, "16 x 100% core, 1"),
         ({VMEMORY: 268435456}, "268435456 MiB"),
         ({VNUMBER: 1, VMEMORY: 3000}, "3000 MiB"),
-        ({VNUMBER: 3, VMEMORY: 5000}, "3 x 5000 MiB"),
-        ({VNUMBER: 1}, "1"),
         ({VNUMBER: 1, VCORES: 0, MEMORY: 0}, "1"),
         ({VNUMBER: 1, VMEMORY: 3000, VPERCENT: 50}, "1/2"),
         ({VNUMBER: 2, VPERCENT: "33", VCORES: 100}, "2 x 100% core, 33/100"),
@@ -123,7 +110,6 @@ HAMIS_REFUSED: Final = [
     _hami({GPU: 17}, GPU, "1 to 16"),
     _hami({GPU: 17, CORES: 101}, GPU, "1 to 16", **_PRIVILEGED),
     _hami({GPU: 1, GPUMEM: "8Gi"}, GPUMEM, _MIB),
-    _hami({GPU: 1, GPUMEM: "8Pi"}, GPUMEM, _MIB),
     _hami({GPU: 1, PERCENT: 101, GPUMEM: 1}, PERCENT, "1 to 100"),
     _hami({GPU: 1, CORES: 101}, CORES, "1 to 100"),
     _hami({GPU: 0, GPUMEM: 3000}, GPU, "1 to 16"),
@@ -152,16 +138,12 @@ HAMIS_REFUSED: Final = [
     ),
 ]
 HAMIS: Final = [
-    granted({GPU: 1, GPUMEM: 3000}, "3000 MiB"),
     granted({GPU: "2", GPUMEM: "8k", CORES: "30"}, "2 x 30% core, 8000 MiB"),
-    granted({GPU: 1, PERCENT: 50}, "1/2"),
     granted({GPU: 1, PERCENT: 50, CORES: 50}, "50% core, 1/2"),
     granted({GPU: 1, PERCENT: 50, GPUMEM: 3000}, "3000 MiB"),  # unlike Volcano
     granted({GPU: 2}, "2 x 100% core, 1"),  # nothing else on them
     granted({GPU: 1, PERCENT: 100}, "100% core, 1"),
     granted({GPU: 1, PERCENT: 0, GPUMEM: 0, CORES: 0}, "100% core, 1"),
-    granted({GPU: 1, CORES: 30}, "30% core, 1"),
-    granted({GPU: 1, GPUMEM: 3000, CORES: 100}, "100% core, 3000 MiB"),
     granted({GPUMEM: 3000}, "3000 MiB"),
     granted({PERCENT: 25, PRIORITY: 0}, "1/4"),
     granted({CORES: 10}, "10% core, 1"),
@@ -234,7 +216,6 @@ SEVERAL_REFUSED: Final = [
 ]
 SEVERAL: Final = [
     Row(pod(asking({MEMORY: 1024})), "main: 1024 MiB"),
-    Row(of_kai({"note": "x"}, asking({GPU: 2})), "main: 2 x 100% core, 1"),
     Row(of_kai({}, whole="main"), "main: 100% core, 1"),
     Row(
         _many(HALF, 32),

@@ -20,7 +20,6 @@ class Done:
 
 
 def run(*arguments: str, environment: Mapping[str, str] | None = None, given: str = "") -> Done:
-    """given: standard input."""
     out, err = io.StringIO(), io.StringIO()
     stdin = io.TextIOWrapper(io.BytesIO(given.encode()))
     status: int | str | None

@@ -9,12 +9,10 @@ class ManualLeaseGuard:
     """open_for: closes by itself after this number of checks; None: never. `admit` waits for
     `resumed`, if that is set."""
 
-    def __init__(self, is_open: bool = True, open_for: int | None = None) -> None:
-        self.is_open = is_open
-        self.open_for = open_for
-        self.admitted = 0
-        self.resumed: asyncio.Event | None = None
-        self.checked = 0
+    is_open = True
+    open_for: int | None = None
+    resumed: asyncio.Event | None = None
+    admitted = checked = 0
 
     def record_call(self) -> bool:
         self.admitted += self.is_open

@@ -6,7 +6,7 @@ Binding follows the rules of kube-apiserver's registry; tests/cluster uses the r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from enum import Enum, auto
 from typing import Any
@@ -14,14 +14,13 @@ from typing import Any
 from aiohttp import web
 
 from gpuslice.kube.access import Access
-from tests.kube.api_server import json, refuse, serving
+from tests.kube.api_server import abort, json, refuse, serving
 
 
 class Fate(Enum):
     """The outcome of a call; for a POST, whether the Binding is applied before it."""
 
     HANG = auto()
-    HANG_DONE = auto()
     RESET = auto()
     RESET_DONE = auto()
     LATE = auto()
@@ -37,24 +36,21 @@ Misfortune = Fate | int
 
 class PodServer:
     """pods: by name, of namespace default. posts, gets: outcomes of the next calls, in order; later
-    calls succeed."""
+    calls succeed. slow_s: how long a Binding takes. asked: a GET was received; sent: a POST.
+    bindings: all that were received, applied or not."""
+
+    slow_s = 0.0
+    seen_gets = most_under_way = _under_way = 0
+    _version = 100
 
     def __init__(self, *pods: dict[str, Any]) -> None:
         self.pods = {pod["metadata"]["name"]: pod for pod in pods}
         self.posts: list[Misfortune] = []
         self.gets: list[Misfortune] = []
         self.bindings: list[dict[str, Any]] = []
-        """All Bindings received, applied or not."""
-        self.seen_gets = 0
-        self.asked, self.sent = asyncio.Event(), asyncio.Event()
-        """A GET was received; a POST."""
         self.queries: list[dict[str, str]] = []
-        self.slow_s = 0.0
-        """How long a Binding takes."""
-        self.most_under_way = 0
-        self._under_way = 0
+        self.asked, self.sent = asyncio.Event(), asyncio.Event()
         self._late: list[dict[str, Any]] = []
-        self._version = 100
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Access]:
@@ -66,10 +62,10 @@ class PodServer:
         self._version += 1
         self.pods[name]["metadata"]["resourceVersion"] = str(self._version)
 
-    def land(self) -> Sequence[str]:
-        """Applies the delayed Bindings. Returns the server's answers, "" for success."""
-        late, self._late = self._late, []
-        return [self._assign(binding) for binding in late]
+    def land(self) -> None:
+        """Applies the delayed Bindings, where the server still accepts them."""
+        while self._late:
+            self._assign(self._late.pop(0))
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         *_, name = request.path.removesuffix("/binding").split("/")
@@ -105,8 +101,7 @@ class PodServer:
         if fate in (Fate.STORE_TIMES_OUT, Fate.STORE_TIMES_OUT_DONE):
             return _failure("etcdserver: request timed out")
         if fate in (Fate.RESET, Fate.RESET_DONE):
-            assert request.transport is not None
-            request.transport.abort()
+            abort(request)
         else:
             await asyncio.sleep(60)
         raise ConnectionResetError

@@ -15,27 +15,22 @@ from aiohttp import web
 
 from gpuslice.contract import names
 from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache, _Leases
-from scheduler.core.place import Peak, Placement, Share
 from scheduler.core.reasons import Reason
 from scheduler.decisions.requeue import Unschedulable
-from scheduler.decisions.state import Assumed, State
-from scheduler.kubernetes import binding
+from scheduler.decisions.state import State
 from scheduler.kubernetes.facts import SchedulerLease
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.scheduler import calls, objects
-from tests.scheduler.objects import RENEWED_S, Gi, allocated, container, lease, pod
+from tests.scheduler.objects import RENEWED_S, allocated, container, lease, pod
 from tests.support import until_async
 
 ASKS = container("main", ratio=50)
 
 
-def held(memory: str) -> dict[str, str]:
-    entry = ("GPU-a", 0, objects.resources(memory=memory))
-    return {names.ANNOTATION_DEVICE_ALLOCATED: allocated(entry)}
-
-
 def bound(uid: str) -> dict[str, Any]:
-    return pod(ASKS, uid=uid, node="n1", annotations=held("12Gi"))
+    held = allocated(("GPU-a", 0, objects.resources(memory="12Gi")))
+    annotations = {names.ANNOTATION_DEVICE_ALLOCATED: held}
+    return pod(ASKS, uid=uid, node="n1", annotations=annotations)
 
 
 class Server:
@@ -127,25 +122,6 @@ def test_a_broken_watch_of_leases_is_the_reason_where_leases_seem_expired() -> N
         state.tick(now_s, leases_lost=lost)
         expected = Reason.LEASES_LOST if lost else Reason.AGENT_LEASE_EXPIRED
         assert state.fleet.blocked_by[state.fleet.row_of("n0")] == expected
-
-
-@pytest.mark.parametrize("same", [True, False])
-async def test_a_bound_pod_holds_what_its_annotation_has(same: bool) -> None:
-    """Those that this process assumed for it, or others."""
-    server, state = Server(pod(uid="ours")), State()
-    share = Share("main", "GPU-a", 0, 12 * Gi, None)
-    placement = Placement("n1", (share,), (Peak("GPU-a", 0, 12 * Gi, 50, None),))
-    annotations = binding.annotations_of(placement)
-    seen = pod(ASKS, uid="ours", node="n1", annotations=annotations if same else held("6Gi"))
-    server.watches[PODS] = [[event("MODIFIED", seen, "12")]]
-    async with running(server, state):
-        state.assume("ours", Assumed(placement, annotations, 9.0))
-        await until_async(lambda: state.is_bound("ours"))
-        assert state.assumed_count == 0
-        (holder,) = state.holders("n1")
-        assert (holder.gpu, holder.amount.memory_bytes) == ("GPU-a", (12 if same else 6) * Gi)
-        state.forget("ours")
-        assert state.is_bound("ours")
 
 
 async def test_a_watch_resumes_at_its_last_version() -> None:

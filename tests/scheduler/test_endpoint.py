@@ -24,10 +24,8 @@ from tests.scheduler.objects import Gi, container, device, gpu, node, pod
 class Cache:
     """The status that a cache reports."""
 
-    def __init__(self) -> None:
-        self.synced = True
-        self.wrong: list[str] = []
-        self.age_s = 3.0
+    synced, age_s = True, 3.0
+    wrong: Sequence[str] = ()
 
     def problems(self) -> Sequence[str]:
         return self.wrong
@@ -69,15 +67,13 @@ def two_nodes() -> State:
     return state
 
 
-async def test_ready_names_the_process_that_may_bind() -> None:
-    async with serving() as get:
-        assert await get("/livez") == (200, "ok\n")
-        assert await get("/readyz") == (200, "ok\non standby\n")
-
-
-async def test_not_ready_gives_the_reasons() -> None:
+async def test_the_probes_give_the_reasons_and_an_unknown_page_the_existing_ones() -> None:
     cache = Cache()
     async with serving(cache) as get:
+        assert await get("/livez") == (200, "ok\n")
+        assert await get("/readyz") == (200, "ok\non standby\n")
+        status, text = await get("/healthz")
+        assert status == 404 and all(page in text for page in PAGES)
         cache.wrong = ["nodes: cannot be listed"]
         assert await get("/readyz") == (503, "nodes: cannot be listed\non standby\n")
         cache.wrong, cache.synced = [], False
@@ -173,12 +169,6 @@ async def test_the_fleet_is_for_the_pod_itself_alone(monkeypatch: pytest.MonkeyP
     assert [is_local(each) for each in asked] == [True]
     local = {"127.0.0.1": True, "::1": True, "::ffff:127.0.0.1": True, "10.0.0.7": False, "": False}
     assert {each: is_local(each) for each in local} == local
-
-
-async def test_an_unknown_page_is_answered_with_the_existing_ones() -> None:
-    async with serving() as get:
-        status, text = await get("/healthz")
-        assert status == 404 and all(page in text for page in PAGES)
 
 
 async def test_an_address_that_is_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

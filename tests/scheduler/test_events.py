@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuslice.kube.errors import KubeError
-from scheduler.events import AGAIN_S, BURST, NOTE_BYTES, PER_S, POD_NOTICE, Events, event
+from scheduler.events import AGAIN_S, BURST, NOTE_BYTES, PER_S, Events, event
 from scheduler.kubernetes.facts import Problem
 from scheduler.kubernetes.requests import pending
 from scheduler.metrics import Metrics
@@ -49,16 +49,28 @@ def scene() -> Scene:
     return Scene()
 
 
-def test_an_event_is_of_a_pod_or_of_a_node(scene: Scene) -> None:
+def test_an_event_is_of_the_pod_the_node_or_the_lease(scene: Scene) -> None:
+    noticed = replace(pending({"metadata": {"uid": "u-2", "namespace": "n"}}), notices=["mps: no"])
     scene.report(Problem("n1", "team/train", "unreadable", "u-1"), BROKEN)
-    (path, of_pod), (other, of_node) = scene.written
-    assert path == "/apis/events.k8s.io/v1/namespaces/team/events"
-    assert other == "/apis/events.k8s.io/v1/namespaces/default/events"
-    train = {"apiVersion": "v1", "kind": "Pod", "name": "train", "namespace": "team", "uid": "u-1"}
-    assert of_pod["regarding"] == train
-    assert (of_pod["reason"], of_pod["note"]) == ("GPUShareUnclear", "unreadable")
-    assert (of_node["regarding"]["kind"], of_node["regarding"]["uid"]) == ("Node", "n1")
-    assert scene.count("written") == 2
+    asyncio.run(scene.events.notices([noticed]))
+    for _ in range(2):
+        asyncio.run(scene.events.second_installation("on standby"))
+    fields = [(body["reason"], body["type"], body["note"]) for _, body in scene.written]
+    assert fields == [
+        ("GPUShareUnclear", "Warning", "unreadable"),
+        ("GPUInventoryProblem", "Warning", "a GPU is gone"),
+        ("GPUShareNotice", "Normal", "mps: no"),
+        ("SecondInstallation", "Warning", "on standby"),
+    ]
+    namespaces = ("team", "default", "n", "gpuslice-system")
+    in_api = "/apis/events.k8s.io/v1/namespaces"
+    assert [path for path, _ in scene.written] == [f"{in_api}/{each}/events" for each in namespaces]
+    train, *others = [body["regarding"] for _, body in scene.written]
+    of_train = {"apiVersion": "v1", "kind": "Pod", "name": "train", "namespace": "team"}
+    assert train == of_train | {"uid": "u-1"}
+    kinds = [("Node", "n1"), ("Pod", "u-2"), ("Lease", "")]
+    assert [(each["kind"], each["uid"]) for each in others] == kinds
+    assert scene.count("written") == 4
 
 
 def test_the_same_problem_is_reported_once_an_hour(scene: Scene) -> None:
@@ -77,22 +89,6 @@ def test_there_are_never_more_than_the_bucket_gives(scene: Scene) -> None:
 def test_an_event_that_the_server_refuses_is_counted_and_dropped(scene: Scene) -> None:
     scene.refuses = True
     assert (scene.report(BROKEN), scene.count("failed")) == (0, 1)
-
-
-def test_a_notice_is_an_event_of_its_pod(scene: Scene) -> None:
-    noticed = replace(pending({"metadata": {"uid": "u-1", "namespace": "n"}}), notices=["mps: no"])
-    asyncio.run(scene.events.notices([noticed]))
-    ((_, body),) = scene.written
-    assert (body["reason"], body["type"], body["note"]) == (POD_NOTICE, "Normal", "mps: no")
-    assert body["regarding"]["uid"] == "u-1"
-
-
-def test_a_second_installation_is_reported_on_the_lease(scene: Scene) -> None:
-    for _ in range(2):
-        asyncio.run(scene.events.second_installation("on standby; a_1 holds the Lease"))
-    ((path, body),) = scene.written
-    assert path.endswith("/namespaces/gpuslice-system/events")
-    assert body["regarding"]["kind"] == "Lease"
 
 
 def test_a_tenants_text_is_cut_and_printable() -> None:

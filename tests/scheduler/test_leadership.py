@@ -1,6 +1,6 @@
 """The right to bind, from kube-scheduler's Lease, in virtual time.
 
-Random runs: test_leadership_runs.py. With a real API server: tests/cluster/test_leader.py.
+Random runs: test_leadership_runs.py. With a real API server: tests/cluster/test_service.py.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
@@ -188,30 +187,20 @@ async def test_calls_beside_another_holder_are_of_a_second_installation(scene: S
     assert not await is_reported(4, called=False), "kube-scheduler does not call any more"
 
 
-OF_KUBE_SCHEDULER = {"namespace": names.NAMESPACE, "name": names.LEASE_KUBE_SCHEDULER}
-RENEWED = {
-    "holderIdentity": "a_1",
-    "leaseDurationSeconds": 15,
-    "acquireTime": "1970-01-01T00:00:01.500000Z",
-    "renewTime": "1970-01-01T00:00:02.000000Z",
-}
-
-
-@pytest.mark.parametrize(
-    ("metadata", "spec", "lease"),
-    [
-        (OF_KUBE_SCHEDULER, {}, SchedulerLease()),
-        (OF_KUBE_SCHEDULER, RENEWED, SchedulerLease("a_1", 15.0, 1.5, 2.0)),
-        (
-            OF_KUBE_SCHEDULER,
-            {"holderIdentity": None, "leaseDurationSeconds": "x", "renewTime": "yesterday"},
-            SchedulerLease(),
-        ),
-        ({**OF_KUBE_SCHEDULER, "namespace": "default"}, {}, None),
-        ({**OF_KUBE_SCHEDULER, "name": "agent-n"}, {}, None),
-    ],
-)
-def test_the_lease_is_read_tolerantly(
-    metadata: dict[str, str], spec: dict[str, Any], lease: SchedulerLease | None
-) -> None:
-    assert scheduler_lease({"metadata": metadata, "spec": spec}) == lease
+def test_the_lease_is_read_tolerantly() -> None:
+    of_kube_scheduler = {"namespace": names.NAMESPACE, "name": names.LEASE_KUBE_SCHEDULER}
+    renewed = {
+        "holderIdentity": "a_1",
+        "leaseDurationSeconds": 15,
+        "acquireTime": "1970-01-01T00:00:01.500000Z",
+        "renewTime": "1970-01-01T00:00:02.000000Z",
+    }
+    broken = {"holderIdentity": None, "leaseDurationSeconds": "x", "renewTime": "yesterday"}
+    for spec, lease in (
+        (renewed, SchedulerLease("a_1", 15.0, 1.5, 2.0)),
+        (broken, SchedulerLease()),
+        ({}, SchedulerLease()),
+    ):
+        assert scheduler_lease({"metadata": of_kube_scheduler, "spec": spec}) == lease
+    for other in ({"namespace": "default"}, {"name": "agent-n"}):
+        assert scheduler_lease({"metadata": of_kube_scheduler | other, "spec": renewed}) is None

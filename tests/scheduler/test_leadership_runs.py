@@ -135,10 +135,15 @@ async def _run(seed: int, has_policy: bool) -> Cluster:
     return cluster
 
 
+@pytest.fixture(autouse=True)
+def loop_factory() -> type[virtual_time.Loop]:
+    return virtual_time.Loop
+
+
 @pytest.mark.parametrize("has_policy", [True, False])
 @pytest.mark.parametrize("seed", range(20))
-def test_no_write_arrives_after_the_next_terms_list(seed: int, has_policy: bool) -> None:
-    cluster = virtual_time.run(_run(seed, has_policy))
+async def test_no_write_arrives_after_the_next_terms_list(seed: int, has_policy: bool) -> None:
+    cluster = await _run(seed, has_policy)
     writers = {writer for _, writer in cluster.landed}
     assert len(writers) >= 3, "several pods bind in turn"
     for at_s, writer in cluster.landed:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from typing import Any
 
 
 class _Jumps(selectors.DefaultSelector):
@@ -31,11 +28,6 @@ class Loop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumps.now_s
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    with asyncio.Runner(loop_factory=Loop) as runner:
-        return runner.run(main)
 
 
 def now() -> float:

@@ -17,12 +17,12 @@ from gpuslice.contract import grant_file, names
 from shim import region
 from tests import sanitizers
 from tests.shim.clients import SERVE_COMMANDS
-from tests.shim.region.core import Box
+from tests.shim.region.core import Box, patch
 from tests.simgpu.host import start, stop
 from tests.simgpu.peer import Peer
 from tests.support import GIB as GIB
 from tests.support import MIB as MIB
-from tests.support import ROOT
+from tests.support import ROOT, run
 from tests.talking import TALKER, Talk, talking
 
 GPUS = (
@@ -68,13 +68,8 @@ class Host:
         status: int = 0,
         variables: Mapping[str, str] = {},
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            command,
-            env={**self.environment(grant_dir, preload=preload), **variables},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        environment = {**self.environment(grant_dir, preload=preload), **variables}
+        done = run(*command, env=environment)
         assert done.returncode == status, done
         return done
 
@@ -148,12 +143,8 @@ def change_grant(directory: Path, **fields: int) -> None:
     grant = grant_file.decode(data)
     assert grant is not None
     gpus = [replace(gpu, **fields) for gpu in grant.gpus]  # type: ignore[arg-type]
-    path.chmod(0o600)
-    with path.open("r+b") as file:
-        for write in grant_file.update(data, grant_file.Grant(grant.grant_id, gpus)):
-            file.seek(write.offset)
-            file.write(write.data)
-            file.flush()
+    for write in grant_file.update(data, grant_file.Grant(grant.grant_id, gpus)):
+        patch(path, write.offset, write.data)
 
 
 @pytest.fixture(autouse=True)

@@ -8,18 +8,14 @@ from typing import Final
 
 SOURCES: Final = Path(__file__).parent / "c"
 DRIVERS: Final = SOURCES / "drivers"
-_SHARED: Final = ("-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1")
-_FLAGS: Final = ("-std=gnu11", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", *_SHARED)
+_LINKED: Final = ("-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1")
+_FLAGS: Final = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", *_LINKED)
 
 
 def build_driver(directory: Path, source: Path | str, *, compiler: str = "gcc") -> Path:
     """Builds the driver into DIRECTORY, from a file of SOURCES or from a test's C text."""
-    driver = directory / "libcuda.so.1"
-    text = source if isinstance(source, str) else f'#include "{source}"\n'
-    subprocess.run(
-        [compiler, *_FLAGS, "-x", "c", "-", "-o", driver], input=text, text=True, check=True
-    )
-    return driver
+    driver = build(directory / "driver.so", source, *_FLAGS, compiler=compiler)
+    return driver.rename(directory / "libcuda.so.1")
 
 
 def build(path: Path, source: Path | str, *flags: str | Path, compiler: str = "gcc") -> Path:

@@ -21,7 +21,7 @@ from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
 
-_PROGRAMS = ("vgpu-core-test", "vgpu-counter-test", "vgpu-ledger-test", "vgpu-entries-test")
+_PROGRAMS = ("vgpu-core-test", "vgpu-counter-test", "vgpu-entries-test")
 _EMULATORS = ("qemu-aarch64-static", "qemu-aarch64")
 
 
@@ -33,28 +33,17 @@ def _built(preset: str, *targets: str) -> Path:
     return ROOT / "build" / preset
 
 
-def _emulator() -> str:
-    found = next(filter(None, map(shutil.which, _EMULATORS)), None)
-    if found is None:
-        missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        missing("no qemu-aarch64 (make setup installs qemu-user-static)")
-    return found
-
-
 def _program(directory: Path, name: str) -> Path:
     """A test program that runs under the emulator, started as if it were native."""
+    emulator = next(filter(None, map(shutil.which, _EMULATORS)), None)
+    if emulator is None:
+        missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        missing("no qemu-aarch64 (make setup installs qemu-user-static)")
     binary = _built("aarch64-static", *_PROGRAMS) / "bin" / name
     program = directory / name
-    program.write_text(f'#!/bin/sh\nexec {_emulator()} {binary} "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {emulator} {binary} "$@"\n')
     program.chmod(0o755)
     return program
-
-
-@pytest.fixture
-def emulated(tmp_path: Path) -> Box:
-    box = Box(tmp_path, _program(tmp_path, "vgpu-core-test"))
-    box.write()
-    return box
 
 
 def test_the_library_for_aarch64_needs_libc_2_17_and_nothing_else(library: Path) -> None:
@@ -74,24 +63,22 @@ def test_the_library_for_aarch64_needs_libc_2_17_and_nothing_else(library: Path)
     assert exported(ours) == exported(library) and "cuMemAlloc_v2" in exported(ours)
 
 
-def test_the_loaders_entries_on_aarch64(tmp_path: Path) -> None:
-    """Registers, stack and return address, as dlsym.S handles them there."""
-    program = _program(tmp_path, "vgpu-entries-test")
-    assert subprocess.run([program], check=False).returncode == 0
+@pytest.mark.parametrize(
+    "command", [["vgpu-entries-test"], ["vgpu-counter-test", "4", "5000"]], ids=["entries", "words"]
+)
+def test_a_part_on_aarch64(tmp_path: Path, command: list[str]) -> None:
+    """The loader's entries: registers, stack and return address, as dlsym.S handles them there. The
+    counter's words, in parallel: that one changes as a whole is the processor's property."""
+    name, *arguments = command
+    subprocess.run([_program(tmp_path, name), *arguments], check=True)
 
 
-def test_the_counter_on_aarch64(emulated: Box) -> None:
+def test_stopped_and_killed_at_the_counters_steps_on_aarch64(tmp_path: Path) -> None:
+    """Inside every step between publishing an operation and counting it; from many threads, too."""
+    emulated = Box(tmp_path, _program(tmp_path, "vgpu-core-test"))
+    emulated.write()
     assert emulated.run("threads", "8", "500", "1") == ["0"]
     assert emulated.used_seen_afresh() == 0
-
-
-def test_the_counters_words_on_aarch64(tmp_path: Path) -> None:
-    """Slots in parallel: that a word changes as a whole is the processor's property."""
-    subprocess.run([_program(tmp_path, "vgpu-counter-test"), "4", "5000"], check=True)
-
-
-def test_stopped_and_killed_at_the_counters_steps_on_aarch64(emulated: Box) -> None:
-    """Inside every step between publishing an operation and counting it."""
     steps = ("APPLY_PUBLISHED", "COUNTER_SWAPPED", "HELP_READ", "DROP_SWAPPED")
     assert set(steps) <= set(emulated.run("steps"))
     for step in steps:

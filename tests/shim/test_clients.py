@@ -9,7 +9,7 @@ from tests.shim.conftest import GIB, Limited
 pytestmark = pytest.mark.sim
 
 BEGIN = """
-import warnings
+import pytest, warnings
 warnings.simplefilter("ignore")
 import _numba_cuda_redirector
 import numpy as np
@@ -38,13 +38,10 @@ launch()
 free, total = cuda.current_context().get_memory_info()
 assert total == 2**30 and 0 < free <= total, (free, total)
 held = []
-try:
+with pytest.raises(CudaAPIError) as refused:
     while len(held) < 64:
         held.append(cuda.device_array(64 * MIB, np.uint8))
-except CudaAPIError as error:
-    assert error.code == 2, error
-else:
-    raise AssertionError("never refused")
+assert refused.value.code == 2
 # At the refusal numba frees the rest of the launch's arrays.
 assert 0 <= len(held) - free // (64 * MIB) <= 1, (len(held), free)
 held.clear()

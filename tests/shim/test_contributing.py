@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.shim.drivers import build
-from tests.support import ROOT
+from tests.support import ROOT, run
 
 pytestmark = pytest.mark.sim
 
@@ -19,16 +19,13 @@ _PROGRAM = r"""
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
-
 int cuDriverGetVersion(int *version);
 int cuGetProcAddress_v2(const char *, void **, int, uint64_t, int *);
-
 int main(void)
 {
 	int linked = 0, looked_up = 0, asked_for = 0, status;
 	int (*function)(int *) = (int (*)(int *))dlsym(RTLD_DEFAULT, "cuDriverGetVersion");
 	void *answer = NULL;
-
 	cuDriverGetVersion(&linked);
 	function(&looked_up);
 	cuGetProcAddress_v2("cuDriverGetVersion", &answer, 12000, 0, &status);
@@ -44,23 +41,18 @@ def test_the_documented_line_and_function_are_a_hook(tmp_path: Path, build_dir: 
     line, function = re.findall(r"```c\n(.*?)```", section, re.DOTALL)
     shim, output = tmp_path / "shim", tmp_path / "build"
     shutil.copytree(ROOT / "shim", shim)
-    subprocess.run(("cmake", f"-S{shim}", f"-B{output}"), capture_output=True, check=True)
-
-    def built() -> subprocess.CompletedProcess[str]:
-        command = ("cmake", "--build", output, "--parallel", "2", "--target", "vgpu")
-        return subprocess.run(command, text=True, capture_output=True, check=False)
-
+    run("cmake", f"-S{shim}", f"-B{output}", check=True)
+    building = ("cmake", "--build", output, "--parallel", "2", "--target", "vgpu")
     hooks = shim / "src/loader/hooks.def"
     before = hooks.read_text()
     assert before.count("cuDriverGetVersion") == 0 and _FIRST_OF_NVML in before
     hooks.write_text(before.replace(_FIRST_OF_NVML, f"\n{line}{_FIRST_OF_NVML}", 1))
-    without_function = built()
+    without_function = run(*building)
     assert without_function.returncode != 0
     assert "cuDriverGetVersion" in without_function.stdout + without_function.stderr
-
     with (shim / "src/hooks/cuda_memory.c").open("a") as file:
         file.write(f"\n{function}")
-    complete = built()
+    complete = run(*building)
     assert complete.returncode == 0, complete.stdout + complete.stderr
 
     driver = build_dir / "lib" / "simgpu"

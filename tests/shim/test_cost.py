@@ -18,6 +18,7 @@ from tests.shim.conftest import GIB, MIB, Grants, Host, null_grant
 from tests.shim.drivers import SOURCES, build
 from tests.shim.exact import CODE
 from tests.shim.region.core import Box
+from tests.support import run
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 
@@ -33,10 +34,6 @@ def directory(tmp_path: Path) -> Path:
 
 
 def _without_cuda(kind: str, hello: Path) -> Sequence[str | Path]:
-    if kind == "bash":
-        return ["bash", "-c", "echo hello"]
-    if kind == "ls":
-        return ["ls", "/"]
     if kind == "python":
         return [sys.executable, "-c", "import ctypes, ssl, subprocess; print('hello')"]
     flags = ["-static"] if kind == "static" else []
@@ -47,7 +44,7 @@ def _without_cuda(kind: str, hello: Path) -> Sequence[str | Path]:
     return [hello]
 
 
-@pytest.mark.parametrize("kind", ["bash", "ls", "static", "setuid", "musl", "python"])
+@pytest.mark.parametrize("kind", ["static", "setuid", "musl", "python"])
 def test_row_34_programs_without_cuda(
     library: Path, tmp_path: Path, directory: Path, kind: str
 ) -> None:
@@ -61,16 +58,14 @@ def test_row_34_programs_without_cuda(
     under = {**_BARE, "LD_PRELOAD": str(library), names.ENV_DIR: str(directory)}
     before = (directory / names.FILE_REGION).read_bytes()
 
-    def said(environment: dict[str, str]) -> tuple[int, str, str]:
-        done = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
-        return done.returncode, done.stdout, done.stderr
+    def says_hello() -> bool:
+        done = run(*command, env=under)
+        return (done.returncode, done.stdout, done.stderr) == (0, "hello\n", "")
 
-    assert said(under) == said(_BARE)
-    assert said(under)[::2] == (0, "")
+    assert says_hello()
     assert (directory / names.FILE_REGION).read_bytes() == before
-    (directory / names.FILE_GRANT).chmod(0o600)
     (directory / names.FILE_GRANT).write_text("not a grant")
-    assert said(under) == said(_BARE)
+    assert says_hello()
 
 
 def test_row_34_nothing_large_is_mapped(library: Path, directory: Path) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections import defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, run
 
 _TABLES: Final = ("loader/hooks", "loader/resolve", "entry/resolve")
 """They list the functions of all folders by address."""
@@ -53,9 +52,7 @@ def test_no_file_calls_a_file_that_calls_it(part: str) -> None:
         folder = source.parent.name
         node = "contexts" if folder in _OF_A_CONTEXT else f"{folder}/{source.stem}"
         compiled_file = compiled["command"].split(" -o ")[1].split()[0]
-        listed = subprocess.check_output(
-            ["nm", compiled_file], cwd=compiled["directory"], text=True
-        )
+        listed = run("nm", compiled_file, cwd=compiled["directory"], check=True).stdout
         for kind, symbol in re.findall(r"^[\da-f ]+ ([A-Z]) (\S+)$", listed, re.MULTILINE):
             # The null driver defines the same names; libc's dlsym is not the library's.
             name = f"null {symbol}" if folder == "null" else symbol

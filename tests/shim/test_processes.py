@@ -44,23 +44,18 @@ def test_row_18_of_processes_that_race_for_the_last_block_one_wins(
         assert null_host.run([*race, "50"], grant, preload=False).stdout.startswith("0 0 50 ")
 
 
-def _everything_is_returned_after(null_host: Host, grant: Path, *command: str | Path) -> None:
-    null_host.run(command, grant)
-    null_host.run([command[0], "threads", "1"], grant)
+@pytest.mark.parametrize(
+    "command", [["kill", "3000", "8"], ["fork", "300"]], ids=["three_thousand_kills", "forks"]
+)
+def test_one_attach_finds_everything_returned_after(
+    null_host: Host, program: Path, tmp_path: Path, command: list[str]
+) -> None:
+    """The forks are during allocations of another thread: whatever lock it held, the child, which
+    lacks that thread, continues."""
+    grant = null_grant(tmp_path)
+    null_host.run([program, *command], grant)
+    null_host.run([program, "threads", "1"], grant)
     assert used(grant) == _GRANULE_BYTES, "its own, and it has just ended"
-
-
-def test_after_three_thousand_kills_one_attach_finds_everything_returned(
-    null_host: Host, program: Path, tmp_path: Path
-) -> None:
-    _everything_is_returned_after(null_host, null_grant(tmp_path), program, "kill", "3000", "8")
-
-
-def test_fork_while_another_thread_is_inside_an_allocation(
-    null_host: Host, program: Path, tmp_path: Path
-) -> None:
-    """Whatever lock the thread held, the child, which lacks that thread, continues."""
-    _everything_is_returned_after(null_host, null_grant(tmp_path), program, "fork", "300")
 
 
 def test_threads_that_start_cuda_at_once_share_one_slot(

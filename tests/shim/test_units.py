@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sim
 
 _CLAIMS = ["claims threads", "claims full", "claims fork", "claims shared"]
 _SEEDED = [f"ledger {what} {seed}" for what in ("oracle", "blocks") for seed in range(8)]
-_LEDGER = ["ledger contexts", "ledger threads", "ledger fork"]
+_LEDGER = ["ledger threads", "ledger fork"]
 _LAUNCH = [f"launch {what}" for what in ("lost", "locked", "two-gpus", "reused", "waited")]
 _RUNS = [*_CLAIMS, *_SEEDED, *_LEDGER, *_LAUNCH, "counter 8 50000", "entries"]
 _SANITIZED = [*_CLAIMS, "ledger oracle 1", "ledger blocks 1", *_LEDGER]
@@ -40,16 +40,21 @@ def test_parts_under_sanitizers(preset: str) -> None:
         _run(build(preset), command)
 
 
-_ROWS = "test_row_03 or test_row_13 or test_row_14 or test_row_15 or test_row_16"
-_FILES = "region/test_environment charge/test_physical charge/test_arrays charge/test_graphs"
+_ROWS = (
+    "test_row_03 or test_row_13 or test_row_14 or test_row_15 or test_row_16"
+    " or test_row_23 or counted_as_exited"
+)
+_REGION = "region/test_environment region/test_slots"
+_CHARGE = "charge/test_physical charge/test_arrays charge/test_graphs charge/test_ipc"
 
 
 @pytest.mark.shipped
 @pytest.mark.parametrize("preset", ["asan", "tsan"])
 def test_rows_over_a_watched_build(preset: str) -> None:
     """`make sanitize` has all of the rows; these cover most of the tables: every GPU that can be
-    limited, physical memory, arrays, graphs, memory of two processes."""
-    files = [f"tests/shim/{name}.py" for name in (*_FILES.split(), "charge/test_ipc")]
+    limited, processes that fork or lose their slot, physical memory, arrays, graphs, memory of two
+    processes."""
+    files = [f"tests/shim/{name}.py" for name in f"{_REGION} {_CHARGE}".split()]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *files, "-k", _ROWS],
         cwd=ROOT,

@@ -19,7 +19,7 @@ def _directory() -> Iterator[Path]:
 
 
 @contextmanager
-def _up(build_dir: Path | None = None) -> Iterator[Host]:
+def _up(build_dir: Path = Path()) -> Iterator[Host]:
     with _directory() as directory:
         made = Host(directory, build_dir=build_dir)
         made.up()

@@ -46,7 +46,7 @@ def stop(directory: Path, daemon: subprocess.Popen[bytes]) -> None:
 class Host:
     directory: Path
     options: Sequence[str | Path] = ()
-    build_dir: Path | None = None
+    build_dir: Path = Path()
     _daemon: subprocess.Popen[bytes] | None = None
     _children: list[subprocess.Popen[str]] = field(default_factory=list)
     _peers: list[Peer] = field(default_factory=list)
@@ -105,7 +105,6 @@ class Host:
 
     def env(self) -> dict[str, str]:
         """Return the environment of a program that uses the driver's libraries."""
-        assert self.build_dir is not None
         return {
             **os.environ,
             "SIMGPU_DIR": str(self.directory),
@@ -128,5 +127,4 @@ class Host:
         assert done.returncode == 0, done.stderr
 
     def smi(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        assert self.build_dir is not None
         return self.run(self.build_dir / "bin" / "nvidia-smi", *arguments)

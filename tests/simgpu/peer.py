@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import sys
-import time
 from pathlib import Path
 
 from simgpu import wire
@@ -58,11 +57,6 @@ class Peer:
         status, payload = self.call(Op.PROCESSES)
         assert status is Status.OK, status
         return {pid: used for used, pid, _ in wire.STRUCTS["sim_process"].iter_unpack(payload)}
-
-    def wait_for_free(self, wanted_bytes: int) -> None:
-        """Returns when so much is free; otherwise the test's timeout ends it."""
-        while self.free_bytes() != wanted_bytes:
-            time.sleep(0.005)
 
     def close(self) -> None:
         self.socket.close()

@@ -27,7 +27,7 @@ def test_a_killed_process_gives_everything_back(host: Host) -> None:
     assert watcher.free_bytes() == TOTAL - 2 * GIB
     try:
         child.kill()
-        watcher.wait_for_free(TOTAL)
+        until(lambda: watcher.free_bytes() == TOTAL, "what it held")
         assert watcher.processes() == {}
         os.kill(int(lines[0]), 0)
     finally:
@@ -123,7 +123,6 @@ def test_a_killed_daemon_is_followed_by_a_new_one_or_cleaned_up(host: Host) -> N
     ("arguments", "message"),
     [
         (["--gpu", "many"], "--gpu: invalid value 'many': must be a quantity"),
-        (["--gpu", "0"], "gpu[0].memory: invalid value 0: must be a positive"),
         (["--config", "absent.toml"], "absent.toml: No such file"),
     ],
 )

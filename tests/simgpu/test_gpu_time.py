@@ -29,7 +29,6 @@ class Load:
     """A process of cuda-load, which keeps the GPU busy with kernels of `duration_ns`."""
 
     def __init__(self, host: Host, duration_ns: int, seconds: float) -> None:
-        assert host.build_dir is not None
         self.child = subprocess.Popen(
             [host.build_dir / "bin/cuda-load", str(seconds), str(duration_ns / 1000)],
             env=host.env(),

@@ -78,7 +78,6 @@ def test_refusals_name_what_is_wrong(
 
 
 def test_no_driver(idle_host: Host) -> None:
-    assert idle_host.build_dir is not None
     program = idle_host.build_dir / "bin" / "nvidia-smi"
     bare = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
     for environ, status, message in (

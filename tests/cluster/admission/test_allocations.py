@@ -87,13 +87,6 @@ UPDATES: Final = (
 )
 """Ways to change the annotations of an existing pod."""
 WRITES: Final = (*UPDATES, "POST pods/binding", "POST bindings")
-HARMLESS: Final = [
-    f"{method} pods/{sub}"
-    for method in ("PUT", "PATCH")
-    for sub in ("resize", "ephemeralcontainers")
-]
-"""Subresources whose annotations current API servers drop; the policy matches them in case another
-version does not."""
 
 
 def write(server: Server, way: str, live: Json, annotations: dict[str, str]) -> Answer:
@@ -142,17 +135,6 @@ def test_only_the_named_scheduler_may_set_an_allocation(server: Server) -> None:
     for text in ('{"gpu":[]}', '{"\\u0067p\\u0075":[]}'):
         forged = pod({ALLOCATED: text}, ratio=0, scheduler=STOCK)
         forbidden(server.ask("POST", PODS, forged, user=author), ALLOCATED, author)
-
-
-@pytest.mark.parametrize("kind", workloads(pod()))
-def test_a_template_with_an_allocation_is_refused(server: Server, kind: str) -> None:
-    """Its pods would be refused later, unnoticed. On the workload itself the annotation has no
-    meaning."""
-    path, workload = workloads(pod({GRANTS: "x"}))[kind]
-    forbidden(tried(server, workload, path), GRANTS)
-    path, workload = workloads(pod())[kind]
-    workload["metadata"]["annotations"] = {GRANTS: "x"}
-    assert tried(server, workload, path).done
 
 
 def test_an_allocation_cannot_be_added_to_a_template(server: Server) -> None:
@@ -206,36 +188,22 @@ def test_no_way_changes_an_allocation_and_each_may_change_other_annotations(
     assert annotations_of(server, bound)["example.org/note"] == "mine"
 
 
-@pytest.mark.parametrize("way", HARMLESS)
-def test_no_other_subresource_changes_an_allocation(server: Server, bound: Json, way: str) -> None:
-    there = bound["metadata"]["annotations"]
-    write(server, way, bound, {**there, GRANTS: "x"})
-    write(server, way, bound, {})
-    assert annotations_of(server, bound) == there
-
-
-def test_a_kubelet_reports_and_ends_its_pod(server: Server, bound: Json) -> None:
-    """Its status, its containers' statuses, the condition of an eviction; then its deletion."""
+def test_a_kubelet_reports_its_pod_which_ends_with_its_finalizer(
+    server: Server, bound: Json
+) -> None:
+    """The kubelet writes the pod's status, the condition of an eviction, and the deletion."""
     assert bound["metadata"]["annotations"] == ALLOCATION
-    name, kubelet = bound["metadata"]["name"], (f"system:node:{_NODE}", "system:nodes")
+    path, kubelet = at(bound["metadata"]["name"]), (f"system:node:{_NODE}", "system:nodes")
+    waits = {"finalizers": ["example.org/wait"], "ownerReferences": []}
+    assert server.patch(path, {"metadata": waits}).done
     condition = {"type": "Ready", "status": "True"}
     running = {"phase": "Running", "podIP": "10.0.0.9", "conditions": [condition]}
     for status in (running, {"phase": "Failed", "reason": "Evicted"}):
         said = {"metadata": {"uid": bound["metadata"]["uid"]}, "status": status}
-        answer = server.ask("PATCH", at(name, "status"), said, STRATEGIC_PATCH, *kubelet)
+        answer = server.ask("PATCH", f"{path}/status", said, STRATEGIC_PATCH, *kubelet)
         assert answer.done, answer.text
-    path = f"{at(name)}?gracePeriodSeconds=0"
-    assert server.ask("DELETE", path, None, MERGE_PATCH, *kubelet).done
-
-
-def test_a_finalizer_is_added_and_removed_and_the_pod_is_deleted(
-    server: Server, bound: Json
-) -> None:
-    path = at(bound["metadata"]["name"])
-    body = {"metadata": {"finalizers": ["example.org/wait"], "ownerReferences": []}}
-    assert server.patch(path, body).done
-    assert server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
-    assert "deletionTimestamp" in server.get(path)["metadata"]
+    deleted = server.ask("DELETE", f"{path}?gracePeriodSeconds=0", None, MERGE_PATCH, *kubelet)
+    assert deleted.done and "deletionTimestamp" in server.get(path)["metadata"]
     assert server.patch(path, {"metadata": {"finalizers": []}}).done
     until(lambda: server.ask("GET", path).status == 404, "the pod is gone")
 

@@ -109,16 +109,6 @@ def test_a_variable_that_a_limit_hangs_on(server: Server, name: str) -> None:
     assert tried(server, beside_no_share).done
 
 
-@pytest.mark.parametrize("kind", workloads(pod()))
-def test_another_scheduler_or_a_reserved_variable_in_a_template_is_refused(
-    server: Server, kind: str
-) -> None:
-    path, workload = workloads(pod(asking(HALF), scheduler=STOCK))[kind]
-    assert tried(server, workload, path).policy == NAMES_POLICY
-    path, workload = workloads(pod(asking(HALF, env=env(names.ENV_MEMORY_LIMIT))))[kind]
-    denied(tried(server, workload, path), "main", names.ENV_MEMORY_LIMIT)
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -1,10 +1,12 @@
-"""The scheduler's writes to a pod, as a real API server takes them."""
+"""The scheduler's writes, as a real API server takes them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from http.client import RemoteDisconnected
 from typing import Any, Final
 
 import pytest
@@ -79,3 +81,13 @@ def test_another_pod_and_a_bound_pod_are_neither_requeued_nor_bound(scene: Scene
     assert _ANNOTATIONS.items() <= raw["metadata"]["annotations"].items()
     assert scene.requeue(seen, "n2").status == 422
     assert scene.bind(seen).status == 409
+
+
+def test_a_write_that_is_late_is_given_up_by_the_server(control_plane: ControlPlane) -> None:
+    """The timeout in its query ends it. The argument of ADR 18 relies on that."""
+    late = {"metadata": {"name": "late"}}
+    # It may drop the connection instead of an answer.
+    with Server(control_plane) as server, suppress(RemoteDisconnected):
+        assert server.ask("POST", "/api/v1/namespaces?timeout=1us", late).status == 504
+    with Server(control_plane) as server:
+        assert server.ask("GET", "/api/v1/namespaces/late").status == 404

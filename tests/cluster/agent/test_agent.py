@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 from gpuslice.contract import names
 from lab.cluster.controlplane import ControlPlane
-from nri_plugin.kube import verification
 from nri_plugin.kube.reports import STOPPED
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice
@@ -154,45 +152,19 @@ def test_a_grant_that_no_scheduler_wrote_is_reported(
     assert events(server, honest) == []
 
 
-def test_a_container_of_a_deleted_pod_is_reported_at_the_node(
-    side: Side, node: Node, server: Server, pods: Pods, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(verification, "ABSENT_S", 1.0)
-    uuid = node.small_gpu()
-    path = pods.bind(node, uuid, 1, GIB)
-    side.ledger.adopt([hold(server, path, uuid, GIB)], ())
-    assert server.ask("DELETE", f"{path}?gracePeriodSeconds=0").done
-    until(lambda: bool(events(server, node.path)), "the node's event")
-    (said,) = events(server, node.path)
-    reason, name = names.EVENT_GRANT_UNCONFIRMED, pod_name(path)
-    assert (said["reason"], said["related"]["name"]) == (reason, name)
-
-
-def test_the_order_of_binding_outlives_the_agent(
-    account: Path, node: Node, host: Host, server: Server, pods: Pods
-) -> None:
-    """Bound in different seconds while no agent ran."""
-    with serving(node.name, account, host.env()):
-        uuid = node.small_gpu()
-    first = pods.bind(node, uuid, 1, 3 * GIB)
-    time.sleep(1.1)  # the API server records a pod's binding time in whole seconds
-    second = pods.bind(node, uuid, 1, 3 * GIB)
-    with serving(node.name, account, host.env()) as side:
-        side.ledger.adopt([hold(server, path, uuid, 3 * GIB) for path in (second, first)], ())
-        until(lambda: bool(events(server, second)), "the later one is reported")
-        assert events(server, first) == []
-
-
-def test_a_notice_for_a_pods_author_becomes_an_event(
+def test_a_notice_becomes_an_event_of_its_pod_or_of_the_node(
     side: Side, node: Node, server: Server, pods: Pods
 ) -> None:
+    """The node's is of a pod that the API server does not have."""
     path = pods.bind(node, "GPU-0", 0, GIB)
     pod, gone = pod_of(server, path), Pod("gone", "no-such-namespace", "gone")
-    reason = names.EVENT_LIMIT_NOT_ENFORCEABLE
+    reason, absent = names.EVENT_LIMIT_NOT_ENFORCEABLE, names.EVENT_GRANT_UNCONFIRMED
     for of in (gone, pod, pod):
         side.notices.add(Notice(of, "main", reason, "static\n" + "x" * 2000))
-    until(lambda: bool(events(server, path)), "the event")
+    side.notices.add(Notice(gone, "main", absent, "no such pod", of_node=True))
+    until(lambda: side.notices.first() is None, "nothing waits")
     (said,) = events(server, path)
     assert (said["regarding"]["uid"], said["reason"]) == (pod.uid, reason)
     assert said["note"].startswith("static\\nxxx") and len(said["note"]) == 1000
-    until(lambda: side.notices.first() is None, "nothing waits")
+    (said,) = events(server, node.path)
+    assert (said["reason"], said["related"]["name"]) == (absent, "gone")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 from lab.node.cri import CriError
 from lab.node.lab import Lab
-from nri_plugin.gpu import record
 from tests.support import GIB
 
 from ..scene import OWN, WHOLE, get, granted, lab_of, one, sample
@@ -20,13 +18,6 @@ pytestmark = pytest.mark.node
 
 HOUR_NS = 3600 * 10**9
 SIZE = 4 * GIB
-
-
-@pytest.fixture
-def two_gpus() -> Iterator[Lab]:
-    with lab_of([WHOLE] * 2) as lab:
-        lab.start_agent()
-        yield lab
 
 
 def late(lab: Lab, duration_ns: int) -> None:
@@ -42,8 +33,14 @@ def run(lab: Lab, name: str, minor: int) -> None:
         pass
 
 
-def test_a_gpu_that_hangs_takes_no_other(two_gpus: Lab) -> None:
-    lab = two_gpus
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with lab_of([WHOLE] * 2) as lab:
+        lab.start_agent()
+        yield lab
+
+
+def test_a_gpu_that_hangs_takes_no_other(lab: Lab) -> None:
     held = lab.cri.run_pod("held", one(lab, SIZE, 1, 10))
     container = held.run("main", OWN)
     late(lab, HOUR_NS)
@@ -71,19 +68,3 @@ def test_a_gpu_that_hangs_takes_no_other(two_gpus: Lab) -> None:
     lab.start_agent()
     lab.wait_until(lambda: sample(lab, "gpuslice_gpus") == 2, "the GPU is back")
     run(lab, "on-it-at-last", 0)
-
-
-def test_a_context_is_measured_on_a_gpu_that_no_container_has(two_gpus: Lab) -> None:
-    lab = two_gpus
-    with granted(lab, size=SIZE, core=10, name="busy"):
-        lab.stop_agent()
-        lab.namespace.outside(lab.run_dir / record.FILE).unlink()
-        seen = len(lab.agent_log.read_text())
-        lab.start_agent()
-
-        def measured() -> list[str]:
-            log = lab.agent_log.read_text()[seen:]
-            return re.findall(r'msg="context size" gpu=(\S+)', log)
-
-        lab.wait_until(lambda: bool(measured()), "the size of a context")
-        assert measured() == [lab.gpus[1].uuid]

@@ -86,13 +86,3 @@ def test_a_share_by_specs_that_the_agent_generates(lab: Lab) -> None:
     assert generated(lab).exists()
     with granted(lab, RESERVES) as container:
         assert probe(container).held_to(HALF)
-
-
-def test_an_unusable_spec_of_the_hosts_is_replaced(lab: Lab) -> None:
-    refresh(lab)
-    file = lab.namespace.outside(HOSTS)
-    file.write_text(file.read_text().replace("libcuda.so.580", "libcuda.so.579"))
-    start(lab)
-    assert 'msg="CDI spec replaced"' in lab.agent_log.read_text()
-    with granted(lab) as container:
-        assert probe(container).held_to(HALF)

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuslice.contract import names
 from lab.node.cri import Container, CriError
 from lab.node.lab import Lab
 from tests.support import GIB
 
-from ..scene import HALF, OWN, QUARTER, WHOLE, granted, one, probe
+from ..scene import HALF, OWN, WHOLE, granted, one, probe
 
 pytestmark = pytest.mark.node
 
@@ -120,22 +119,3 @@ def test_idle_and_hostile_clients_of_the_socket_delay_the_agent_and_no_more(lab:
             client.sendall(said)
         lab.start_agent()
         expect_free(lab)
-
-
-def test_a_thousand_directories_of_deleted_containers_are_removed(lab: Lab) -> None:
-    """Many crashes leave them, each with the file system of a deleted container."""
-    with granted(lab, name="alive") as container:
-        lab.stop_agent(signal.SIGKILL)
-        script = (
-            "for n in $(seq 1000); do mkdir $0/deleted-$n;"
-            f" mount -t tmpfs -o size=4k {names.PLUGIN_NAME} $0/deleted-$n; done"
-        )
-        made = lab.namespace.run(["sh", "-ec", script, lab.run_dir])
-        assert made.returncode == 0, made.stderr
-        lab.start_agent()
-        with granted(lab, size=QUARTER, core=25, name="meanwhile") as other:
-            assert probe(other).held_to(QUARTER)
-        kept = f"{container.id}\n"
-        lab.wait_until(lambda: lab.namespace.run(["ls", lab.run_dir]).stdout == kept, "the sweep")
-        assert "deleted-" not in lab.namespace.run(["cat", "/proc/mounts"]).stdout
-        assert probe(container).held_to(HALF)

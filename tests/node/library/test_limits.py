@@ -7,14 +7,12 @@ import json
 import pytest
 
 from gpuslice.contract import names
-from gpuslice.contract.overhead import CODE_BYTES
 from lab.node.catalogue import PYTHON_IMAGE
 from lab.node.cri import Container, Process
 from lab.node.lab import Lab
 from tests.support import GIB
 
 from ..scene import (
-    FLOOR,
     HALF,
     LAUNCHER,
     OWN,
@@ -63,48 +61,9 @@ def test_a_user_without_rights_on_a_root_that_is_read_only_is_limited(lab: Lab) 
         assert taken.held_to(HALF)
 
 
-_LOADER = """
-import time
-from cuda.bindings import driver
-
-def must(said):
-    assert said[0] == 0, said
-    return said[1:]
-
-MIB = 1 << 20
-code = b".version 8.0\\n.target sm_80\\n.address_size 64\\n// simgpu: module_bytes=%d\\n"
-must(driver.cuInit(0))
-must(driver.cuCtxSetCurrent(must(driver.cuDevicePrimaryCtxRetain(0))[0]))
-free, total = must(driver.cuMemGetInfo())
-(module,) = must(driver.cuModuleLoadData(code % (200 * MIB) + b".visible .entry e() { ret; }"))
-(entry,) = must(driver.cuModuleGetFunction(module, b"e"))
-must(driver.cuLaunchKernel(entry, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
-deadline = time.monotonic() + 60
-while must(driver.cuMemGetInfo())[0] == free and time.monotonic() < deadline:
-    time.sleep(0.1)
-print(free // MIB, must(driver.cuMemGetInfo())[0] // MIB)
-"""
-
-
-def test_code_comes_off_the_limit_once_it_is_measured(half: Container) -> None:
-    done = half.exec(["python3", "-c", _LOADER])
-    assert done.code == 0, done
-    free, allowed = (HALF - FLOOR) >> 20, CODE_BYTES >> 20
-    assert done.out.split() == [str(free), str(free - (200 - allowed))]
-
-
-_SEED = (
-    '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"50",'
-    '"koordinator.sh/gpu-memory":"20Gi","koordinator.sh/gpu-memory-ratio":"50"}}]}'
-)
-"""Koordinator's annotation as its documents show it: without an id, the minor identifies the
-GPU."""
-
-
 def test_a_kill_in_one_container_gives_memory_back_to_the_other(lab: Lab) -> None:
     """Each has its own PID namespace: the lock of the exited process decides."""
-    labels = {names.LABEL_ISOLATION_PROVIDER: "HAMi-core"}
-    with lab.pod("seed", {names.ANNOTATION_DEVICE_ALLOCATED: _SEED}, labels) as pod:
+    with lab.pod("koordinator", lab.allocated([(0, HALF, 50)])) as pod:
         one, two = pod.run("one", OWN), pod.run("two", OWN)
         hold_all(one)
         assert probe(two).found_it_full()

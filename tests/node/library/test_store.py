@@ -69,20 +69,15 @@ def test_the_next_container_mounts_the_newer_library(upgradable: Lab) -> None:
     with granted(lab, size=QUARTER, core=10, name="first") as first:
         hold_all(first)
         maps = held(first)
-        newer = upgrade(lab, data + b"newer")
+        newer = upgrade(lab, data + b"newer", signal.SIGKILL)
         with granted(lab, size=QUARTER, core=10, name="second") as second:
             assert (mounted(first), mounted(second)) == (own, newer)
             assert probe(second).held_to(QUARTER)
-            hold_all(second)
-            maps_second = held(second)
             metric = f'gpuslice_library{{sha256="{newer}"}}'
             lab.wait_until(lambda: sample(lab, metric) == 1, "the metric")
-            newest = upgrade(lab, data + b"newest", signal.SIGKILL)
-            with granted(lab, size=QUARTER, core=10, name="third") as third:
-                assert mounted(third) == newest
-                assert probe(third).held_to(QUARTER)
-                assert (held(first), held(second)) == (maps, maps_second)
-                assert releases(lab) >= {own, newer, newest}
+            newest = upgrade(lab, data + b"newest")
+            assert probe(second).held_to(QUARTER)
+            assert releases(lab) == {own, newer, newest}
         lab.wait_until(lambda: newer not in releases(lab), "the release to be removed")
         assert releases(lab) == {own, newest}
         assert held(first) == maps

@@ -34,21 +34,17 @@ ATTEMPTS = {
     "remount writable": "mount -o remount,rw,bind {}",
     "mount over": "mount --bind /tmp {}",
     "chmod": "chmod 777 {}",
+    "mv its parent": "mv /etc /etc2",
     "link in its place": "ln -sf /tmp/nothing {} && test ! -d {}",
 }
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_root_inside_cannot_touch(half: Container, target: str) -> None:
+    """`mv /etc` fails on a plain overlay: the lower directory would have to be copied."""
     for name, attempt in ATTEMPTS.items():
         done = half.exec(["sh", "-c", attempt.format(target, target)])
         assert done.code != 0, f"{name} {target} succeeded"
-    assert probe(half).held_to(HALF)
-
-
-def test_the_directorys_parents_cannot_be_moved_away(half: Container) -> None:
-    """`mv /etc` fails on a plain overlay: the lower directory would have to be copied."""
-    assert half.exec(["mv", "/etc", "/etc2"]).code != 0
     assert probe(half).held_to(HALF)
 
 

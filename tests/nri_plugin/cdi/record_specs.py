@@ -1,8 +1,8 @@
 """`python -m tests.nri_plugin.cdi.record_specs`: records what NVIDIA's nvidia-ctk writes.
 
 Builds nvidia-ctk of each version from the Go module proxy into the cache, once, and runs it as root
-on trees of platforms over simgpu's NVML. The output goes to `recorded/`, unchanged.
-test_recorded_specs.py says what the agent makes of each.
+on trees of platforms over simgpu's NVML. It replaces each file in `recorded/`, LAYOUT-VERSION.json,
+by the output. test_recorded_specs.py says what the agent makes of each.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ _LIBRARIES: Final = (
     *("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler", "libnvidia-nvvm", "libcudadebugger"),
     *("libnvidia-encode", "libnvcuvid", "libEGL_nvidia", "libGLX_nvidia", "libnvidia-glcore"),
 )
-_PROGRAMS: Final = (
-    *("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced"),
-    *("nvidia-cuda-mps-control", "nvidia-cuda-mps-server"),
-)
+_PROGRAMS: Final = ("smi", "debugdump", "persistenced", "cuda-mps-control", "cuda-mps-server")
 _OTHERS: Final = (
     *("etc/vulkan/icd.d/nvidia_icd.json", "usr/share/glvnd/egl_vendor.d/10_nvidia.json"),
     f"lib/firmware/nvidia/{_VERSION}/gsp_ga10x.bin",
@@ -81,19 +78,9 @@ LAYOUTS: Final = {
     "driver-container": Layout(root="/run/nvidia/driver", in_pod=True),
     "gke": Layout("lib64", root="/home/kubernetes/bin/nvidia", in_pod=True, sockets=()),
 }
-_VERSIONS: Final = ("1.17.8", "1.18.2", "1.19.1", "1.20.1")
-RECORDINGS: Final = (
-    *((name, version) for name in ("package", "pod") for version in _VERSIONS),
-    *(("driver-container", "1.17.8"), ("driver-container", "1.20.1")),
-    *(("package-8", "1.20.1"), ("aks", "1.19.1"), ("eks", "1.20.1")),
-    *(("bottlerocket", "1.17.8"), ("talos", "1.19.1")),
-    *(("no-uvm", "1.20.1"), ("gke", "1.20.1")),
-)
-"""Combinations whose specs differ in what matters to the agent."""
 
 
 def _install(layout: Layout, namespace: Namespace, root: Path, gpus: Sequence[int]) -> None:
-    """The driver's files below `root`, and the host's device nodes."""
     libraries = root / layout.libraries
     libraries.mkdir(parents=True, exist_ok=True)
     for name in _LIBRARIES:
@@ -105,7 +92,7 @@ def _install(layout: Layout, namespace: Namespace, root: Path, gpus: Sequence[in
         in_usr = place.startswith("lib/") and not layout.in_pod
         put(root / "usr" / place if in_usr else root / place)
     for name in _PROGRAMS:
-        put(root / layout.programs / name, "#!/bin/sh\n").chmod(0o755)
+        put(root / layout.programs / f"nvidia-{name}", "#!/bin/sh\n").chmod(0o755)
     if layout.searched:
         namespace.write(Path("/etc/ld.so.conf.d/nvidia.conf"), f"/{layout.libraries}\n")
         namespace.run(["ldconfig"])
@@ -162,9 +149,9 @@ def record(name: str, version: str) -> str:
 
 
 def main() -> None:
-    RECORDED.mkdir(exist_ok=True)
-    for name, version in RECORDINGS:
-        (RECORDED / f"{name}-{version}.json").write_text(record(name, version))
+    for file in RECORDED.iterdir():
+        name, _, version = file.stem.rpartition("-")
+        file.write_text(record(name, version))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from nri_plugin.host.cdi_generator import FILE, OPTIONS, Generator, render
 from nri_plugin.policy.refusals import ChildError
 from tests.nri_plugin.cdi.specs import mount, spec
 from tests.nri_plugin.cdi_nodes import NODES
+from tests.support import Clock
 
 UUID, OTHER = "GPU-a", "GPU-b"
 
@@ -57,33 +58,25 @@ def test_output_of_nvidia_ctk_without_the_gpu_is_refused(printed: str, text: str
     assert text in str(raised.value)
 
 
-class Ctk:
-    """A generator over a program that stands for nvidia-ctk, and a clock."""
-
-    def __init__(self, directory: Path, command: Sequence[str]) -> None:
-        self.now_s = 0.0
-        self.generator = Generator(
-            command, directory, os.environ, deadline_s=60, min_interval_s=30, now=lambda: self.now_s
-        )
-
-    def generate(self) -> str | None:
-        return asyncio.run(self.generator.generate([UUID]))
+def over(command: Sequence[str], directory: Path, clock: Clock) -> Generator:
+    """A generator over a program that stands for nvidia-ctk."""
+    return Generator(command, directory, os.environ, deadline_s=60, min_interval_s=30, now=clock)
 
 
 def test_what_is_written_is_read_like_any_spec(tmp_path: Path) -> None:
     directory, printed = tmp_path / ".cdi", document(UUID, "all")
     script = f"import sys; print({printed!r} if sys.argv[1:] == {[*OPTIONS]} else '')"
-    ctk = Ctk(directory, (sys.executable, "-c", script))
-    assert not ctk.generator.discard()
-    text = ctk.generate()
-    assert text is not None and ctk.generator.problem is None
+    generator = over((sys.executable, "-c", script), directory, Clock())
+    assert not generator.discard()
+    text = asyncio.run(generator.generate([UUID]))
+    assert text is not None and generator.problem is None
     for _ in range(2):
-        ctk.generator.write(text)
+        generator.write(text)
     assert os.listdir(directory) == [FILE]
     assert (directory / FILE).stat().st_mode & 0o777 == 0o644
     device = cdi_reader.load([directory]).devices[UUID]
     assert [each.destination for each in device.own.mounts] == [f"/{UUID}"]
-    assert ctk.generator.discard()
+    assert generator.discard()
     assert not cdi_reader.load([directory]).devices
 
 
@@ -91,19 +84,19 @@ def test_what_is_written_is_read_like_any_spec(tmp_path: Path) -> None:
     ("command", "problem"),
     [
         ((sys.executable, "-c", "raise SystemExit('no NVML here')"), "no NVML here"),
-        ((sys.executable, "-c", "print('x')"), "printed no JSON"),
         (("/nowhere/nvidia-ctk",), "/nowhere/nvidia-ctk: No such file or directory"),
     ],
 )
 def test_a_failure_of_nvidia_ctk_is_reported_once(
     tmp_path: Path, command: Sequence[str], problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ctk = Ctk(tmp_path, command)
-    for now_s in (0, 30):
-        ctk.now_s = now_s
-        assert ctk.generator.due
-        assert ctk.generate() is None
-        ctk.now_s += 29.9
-        assert not ctk.generator.due
-    assert problem in (ctk.generator.problem or "")
+    clock = Clock()
+    generator = over(command, tmp_path, clock)
+    for _ in range(2):
+        assert generator.due
+        assert asyncio.run(generator.generate([UUID])) is None
+        clock.seconds += 29.9
+        assert not generator.due
+        clock.seconds += 0.1
+    assert problem in (generator.problem or "")
     assert len([line for line in caplog.messages if "no CDI spec generated" in line]) == 1

@@ -22,9 +22,7 @@ cdiVersion: 0.5.0
 kind: nvidia.com/gpu
 containerEdits:
   env: [NVIDIA_VISIBLE_DEVICES=void]
-  deviceNodes:
-    - path: /dev/nvidiactl
-    - path: /dev/nvidia-uvm
+  deviceNodes: [{path: /dev/nvidiactl}, {path: /dev/nvidia-uvm}]
   mounts:
     - hostPath: /usr/lib/libcuda.so.580
       containerPath: /usr/lib/libcuda.so.580
@@ -100,29 +98,28 @@ def test_the_first_kind_with_the_gpu_counts(tmp_path: Path) -> None:
     assert "defines it too" in str(found["H"].problem) and found["I"].problem is None
 
 
-BROKEN_FILES = {
-    "not JSON": ("{", "Expecting property name"),
-    "not an object": ("[]", "the spec: invalid type list: must be an object"),
-    "future version": (spec(cdiVersion="2.0.0"), "cdiVersion: invalid value '2.0.0'"),
-    "no version": (spec(cdiVersion=None), "cdiVersion: invalid value None: must be a string"),
-    "devices not a list": (spec(devices={}), "devices: invalid type dict: must be a list"),
-    "device without a name": (spec({}), "devices[0].name: invalid value None"),
-    "not text": ("\xff", "codec can't decode"),
-}
-# PyYAML lets an IndexError, KeyError, AttributeError or OverflowError escape.
-BROKEN_YAML = {
-    "an empty whole number": ("kind: !!int ''\n", "must be YAML: "),
-    "no truth": ("kind: !!bool maybe\n", "must be YAML: "),
-    "sixty to the power of thousands": ("kind: !!float 1" + ":1" * 3000, "must be YAML: "),
-    "not YAML": ("kind: [\n", "must be YAML: while parsing a flow node"),
-    "its place": ("kind: [\n", "line 2, column 1"),
-}
+BROKEN = [
+    ("json", "{", "Expecting property name"),
+    ("json", "[]", "the spec: invalid type list: must be an object"),
+    ("json", spec(cdiVersion="2.0.0"), "cdiVersion: invalid value '2.0.0'"),
+    ("json", spec(cdiVersion=None), "cdiVersion: invalid value None: must be a string"),
+    ("json", spec(devices={}), "devices: invalid type dict: must be a list"),
+    ("json", spec({}), "devices[0].name: invalid value None"),
+    ("json", "\xff", "codec can't decode"),
+    # PyYAML lets an IndexError, KeyError or OverflowError escape.
+    ("yaml", "kind: !!int ''\n", "must be YAML: "),
+    ("yaml", "kind: !!bool maybe\n", "must be YAML: "),
+    ("yaml", "kind: !!float 1" + ":1" * 3000, "must be YAML: "),
+    ("yaml", "kind: [\n", "must be YAML: while parsing a flow node"),
+    ("yaml", "kind: [\n", "line 2, column 1"),
+]
 
 
-@pytest.mark.parametrize("case", [*BROKEN_FILES, *BROKEN_YAML])
-def test_a_broken_file_is_named_and_hurts_no_other(case: str, tmp_path: Path) -> None:
-    text, problem = (BROKEN_FILES | BROKEN_YAML)[case]
-    broken = tmp_path / ("broken.json" if case in BROKEN_FILES else "broken.yaml")
+@pytest.mark.parametrize(("suffix", "text", "problem"), BROKEN, ids=range(len(BROKEN)))
+def test_a_broken_file_is_named_and_hurts_no_other(
+    suffix: str, text: str, problem: str, tmp_path: Path
+) -> None:
+    broken = tmp_path / f"broken.{suffix}"
     broken.write_bytes(text.encode("latin-1"))
     put(tmp_path / "good.json", ONE)
     specs = cdi_reader.load([tmp_path])
@@ -172,9 +169,7 @@ def test_a_reader_looks_at_what_has_changed_alone(tmp_path: Path) -> None:
 
     reader = Reader([tmp_path, tmp_path / "absent"], status=seen)
     first = reader.load()
-    assert first == cdi_reader.load([tmp_path], status=seen)
     assert first.devices["GPU-1"].problem is None
-    assert reader.load() is first
     put(tmp_path / "notes.txt", "none of ours")
     assert reader.load() is first
     for place, problem in (("dev/host0", "/dev/host0: No such"), (LIBCUDA[1:], LIBCUDA)):

@@ -6,7 +6,6 @@ import os
 import posixpath
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from nri_plugin.host.cdi_generator import FILE, render
 from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.policy import capabilities
 from nri_plugin.policy.model import CdiDevice, Edits
-from tests.nri_plugin.cdi.record_specs import LAYOUTS, MOUNT, RECORDED, RECORDINGS
+from tests.nri_plugin.cdi.record_specs import LAYOUTS, MOUNT, RECORDED
 
 VERSION = ".580.65.06"
 UUIDS = [f"GPU-5e1f0a70-0000-4000-8000-{number:012x}" for number in range(8)]
@@ -33,38 +32,15 @@ GRAPHICS = {
 OLDEST = ["create-symlinks", "enable-cuda-compat", "update-ldcache"]
 OLD = [*OLDEST, "disable-device-node-modification"]
 NEW = [*OLD, "update-application-profile"]
-
-
-@dataclass(frozen=True)
-class Made:
-    """hooks: those of a container with a share. sockets: of the host's daemons, which it has not.
-    opened: whether DRM nodes are open to all users of a container that may use graphics."""
-
-    hooks: Sequence[str]
-    sockets: int = 2
-    opened: bool = False
-    problem: str | None = None
-
-
-TABLE = {
-    "package-1.17.8": Made([*OLDEST, "chmod"]),
-    "package-1.18.2": Made(OLD),
-    "package-1.19.1": Made(OLD, opened=True),
-    "package-1.20.1": Made(NEW, opened=True),
-    "package-8-1.20.1": Made(NEW, opened=True),
-    "pod-1.17.8": Made([*OLDEST, "chmod"]),
-    "pod-1.18.2": Made(OLD),
-    "pod-1.19.1": Made(OLD, opened=True),
-    "pod-1.20.1": Made(NEW, opened=True),
-    "driver-container-1.17.8": Made(OLDEST),
-    "driver-container-1.20.1": Made(NEW),
-    "aks-1.19.1": Made(OLD),
-    "eks-1.20.1": Made(NEW, sockets=1),
-    "bottlerocket-1.17.8": Made(OLDEST, sockets=1),
-    "talos-1.19.1": Made(OLD, sockets=1, opened=True),
-    "gke-1.20.1": Made(NEW, sockets=0),
-    "no-uvm-1.20.1": Made(NEW, sockets=0, problem="must contain /dev/nvidia-uvm, without which"),
-}
+HOOKS = {"1.17.8": OLDEST, "1.18.2": OLD, "1.19.1": OLD, "1.20.1": NEW}
+"""Those of a container with a share, by the version."""
+RECORDINGS = [
+    *(f"{name}-1.17.8" for name in ("package", "pod", "driver-container", "bottlerocket")),
+    *(f"{name}-1.18.2" for name in ("package", "pod")),
+    *(f"{name}-1.19.1" for name in ("package", "pod", "aks", "talos")),
+    *(f"{name}-1.20.1" for name in ("package", "package-8", "pod", "driver-container")),
+    *(f"{name}-1.20.1" for name in ("eks", "gke", "no-uvm")),
+]
 
 
 def _status(path: str) -> os.stat_result:
@@ -102,17 +78,18 @@ def _whole(device: CdiDevice, given: set[str]) -> Edits:
 
 
 def test_the_table_has_each_recording() -> None:
-    assert set(TABLE) == {f"{name}-{version}" for name, version in RECORDINGS}
-    assert {f"{name}.json" for name in TABLE} == {path.name for path in RECORDED.iterdir()}
+    assert {f"{name}.json" for name in RECORDINGS} == {path.name for path in RECORDED.iterdir()}
 
 
-@pytest.mark.parametrize("recording", TABLE)
+@pytest.mark.parametrize("recording", RECORDINGS)
 def test_a_container_with_a_share(recording: str, tmp_path: Path) -> None:
-    made = TABLE[recording]
-    root = LAYOUTS[recording.rpartition("-")[0]].root.rstrip("/")
+    """It has no socket of the host's daemons. nvidia-ctk 1.17 opens DRM nodes by a hook."""
+    name, _, version = recording.rpartition("-")
+    layout = LAYOUTS[name]
+    root, is_old = layout.root.rstrip("/"), version == "1.17.8"
     for minor, device in enumerate(_load(recording, tmp_path)):
-        if made.problem is not None:
-            assert made.problem in str(device.problem)
+        if not layout.uvm:
+            assert "must contain /dev/nvidia-uvm, without which" in str(device.problem)
             return
         assert device.problem is None
         share = _whole(device, {*capabilities.ALWAYS})
@@ -121,21 +98,23 @@ def test_a_container_with_a_share(recording: str, tmp_path: Path) -> None:
         assert set(_names(share)) == KEPT
         assert all(mount.source.startswith(f"{root}/") for mount in share.mounts)
         assert not any(MOUNT in str(mount) for mount in share.mounts)
-        assert [hook.args[1] for hook in share.hooks] == made.hooks
+        hooks = [*HOOKS[version], *(["chmod"] if layout.drm and is_old else [])]
+        assert [hook.args[1] for hook in share.hooks] == hooks
         dropped = [*_names(device.common), *_names(device.own)]
-        assert dropped.count("socket") == made.sockets
+        assert dropped.count("socket") == len(layout.sockets)
         assert set(dropped) - {"socket"} == KEPT | GRAPHICS
 
 
-@pytest.mark.parametrize("recording", [name for name in TABLE if "no-uvm" not in name])
+@pytest.mark.parametrize("recording", [name for name in RECORDINGS if "no-uvm" not in name])
 def test_a_container_that_may_use_graphics(recording: str, tmp_path: Path) -> None:
     """nvidia-ctk 1.19 has the groups of DRM nodes added to processes; NRI cannot."""
-    drm = LAYOUTS[recording.rpartition("-")[0]].drm
+    name, _, version = recording.rpartition("-")
+    drm = LAYOUTS[name].drm
     for minor, device in enumerate(_load(recording, tmp_path)):
         edits = _whole(device, {*capabilities.CAPABILITIES})
         assert set(_names(edits)) == KEPT | GRAPHICS
         nodes = {each.path: each for each in edits.devices if "/dri/" in each.path}
-        names = (f"/dev/dri/card{minor}", f"/dev/dri/renderD{128 + minor}")
-        assert set(nodes) == set(names if drm else ())
-        if TABLE[recording].opened:
+        paths = (f"/dev/dri/card{minor}", f"/dev/dri/renderD{128 + minor}")
+        assert set(nodes) == set(paths if drm else ())
+        if drm and version >= "1.19":
             assert {each.file_mode for each in nodes.values()} == {0o666}

@@ -36,8 +36,10 @@ from tests.nri_plugin.service_scene import (
 
 pytestmark = pytest.mark.node
 
-NVIDIA = "/usr/bin/nvidia-container-runtime"
+RUNC, NVIDIA = "/usr/bin/runc", "/usr/bin/nvidia-container-runtime"
 UNCHANGED = nri.CreateContainerResponse()
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+VOID = [nri.KeyValue(key=f"-{VISIBLE}"), nri.KeyValue(key=VISIBLE, value="void")]
 
 
 def env(reply: nri.CreateContainerResponse | None) -> dict[str, str]:
@@ -52,9 +54,8 @@ def read_grant(host: Host, key: str) -> grant_file.Grant:
 
 
 async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
-    of = pod(allocated=HALF, grants=GRANTS)
+    of, handler = pod(allocated=HALF, grants=GRANTS), host.service()
     of.runtime_handler = "runc"
-    handler = host.service()
     async with serving(handler) as runtime:
         reply = await runtime.create(of, container())
         variables = env(reply)
@@ -63,7 +64,7 @@ async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
         assert places["/.gpuslice"] == str(host.run / "c0")
         assert places["/dev/gpu0"] == "/dev/zero"
         assert places["/.gpuslice/libvgpu.so"].startswith(str(host.store))
-        assert variables["NVIDIA_VISIBLE_DEVICES"] == UUID
+        assert variables[VISIBLE] == UUID
         assert variables["CUDA_DEVICE_MEMORY_LIMIT_0"] == str(5 << 30)
         device = reply.adjust.linux.devices[0]
         assert (device.path, device.major, device.minor) == ("/dev/x", 1, 3)
@@ -88,7 +89,7 @@ async def test_grants_get_the_size_of_a_context_as_soon_as_it_is_measured(host: 
 
 
 class Claims:
-    """A ClaimSource: the container "main" of each pod has a share."""
+    """The container "main" of each pod has a share."""
 
     def may_claim(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
         return True
@@ -109,11 +110,10 @@ async def test_a_claim_of_any_source_becomes_a_share(host: Host) -> None:
     of.runtime_handler = "runc"
     async with serving(handler) as runtime:
         await host.inventory.refresh()
-        assert env(await runtime.create(of, container()))["NVIDIA_VISIBLE_DEVICES"] == UUID
+        assert env(await runtime.create(of, container()))[VISIBLE] == UUID
         gpus = [(gpu.uuid, gpu.limit_bytes) for gpu in read_grant(host, "c0").gpus]
         assert gpus == [(UUID, 5 << 30)]
-        beside = env(await runtime.create(of, container(1, "beside")))
-        assert beside["NVIDIA_VISIBLE_DEVICES"] == "void"
+        assert env(await runtime.create(of, container(1, "beside")))[VISIBLE] == "void"
         assert handler._parts.notices.first() is None, "its pod has it so"
 
 
@@ -179,8 +179,7 @@ async def test_a_share_of_another_plugins_gpu_is_refused(host: Host, tmp_path: P
 async def test_a_share_is_refused_where_selinux_hides_the_files_of_its_limit(
     host: Host, listed: bool
 ) -> None:
-    """containerd labels the sandbox, and the agent's files have no label, as this kernel has no
-    SELinux. A container without a share starts."""
+    """containerd labels the sandbox; the agent's files have no label without SELinux here."""
     of = pod(allocated=HALF)
     label = "system_u:system_r:container_t:s0"
     sandbox(host.settings.containerd_state, of.id, "runc", selinuxLabel=label)
@@ -195,7 +194,7 @@ async def test_a_share_is_refused_where_selinux_hides_the_files_of_its_limit(
 
 def _asks(value: str) -> nri.Container:
     made = container()
-    made.env[:] = ["PATH=/bin", f"NVIDIA_VISIBLE_DEVICES={value}"]
+    made.env[:] = ["PATH=/bin", f"{VISIBLE}={value}"]
     return made
 
 
@@ -219,18 +218,13 @@ async def test_nvidias_default_runtime_gives_no_gpus_without_a_share(host: Host)
         for value in ("void", "none", ""):
             assert await runtime.create(of, _asks(value)) == UNCHANGED
         for value in ("all", "0", UUID):
-            reply = await runtime.create(of, _asks(value))
-            key = "NVIDIA_VISIBLE_DEVICES"
-            assert [*env(reply).items()] == [(f"-{key}", ""), (key, "void")]
-            assert reply is not None
-            del reply.adjust.env[:]
-            assert reply == nri.CreateContainerResponse(adjust=nri.ContainerAdjustment())
+            adjusted = nri.CreateContainerResponse(adjust=nri.ContainerAdjustment(env=VOID))
+            assert await runtime.create(of, _asks(value)) == adjusted
         given = handler._parts.metrics.unlimited.labels("nvidia_runtime")._value
         assert (given.get(), handler.node.unprotected) == (0, "")
         notice = handler._parts.notices.first()
         assert notice is not None and not notice.warning
         assert "request one, or use a RuntimeClass" in notice.text
-        # What the runtime gives is counted.
         by_class, privileged = pod(labels={}), container()
         by_class.runtime_handler = "nvidia"
         privileged.linux.resources.devices.add(allow=True, access="rwm")
@@ -238,13 +232,12 @@ async def test_nvidias_default_runtime_gives_no_gpus_without_a_share(host: Host)
             assert await runtime.create(pod_, made) == UNCHANGED
         handler.node.modes.note("socket", Sign("a device plugin listens"), 0.0)
         assert await runtime.create(of, _asks("all")) == UNCHANGED
-        assert given.get() == 3
+        assert given.get() == 3, "what the runtime gives is counted"
 
 
 @pytest.mark.parametrize("looked", [True, False])
 async def test_while_held_gpus_are_not_known_nothing_is_changed(host: Host, looked: bool) -> None:
-    """The container may be of a pod to which the kubelet assigned a GPU, or which another device
-    plugin serves."""
+    """The kubelet may have assigned a GPU to its pod, or another device plugin may serve it."""
     why = "the kubelet's record cannot be read"
     async with _at_nvidias_default(host, looked, why) as (_, runtime):
         assert await runtime.create(pod(labels={}), _asks("all")) == UNCHANGED
@@ -253,21 +246,19 @@ async def test_while_held_gpus_are_not_known_nothing_is_changed(host: Host, look
 @pytest.mark.parametrize(
     ("default", "handler", "visible"),
     [
-        ("/usr/bin/runc", "", "0"),
+        (RUNC, "", "0"),
         (NVIDIA, "", "void"),
         (NVIDIA, "runc", "0"),
-        ("/usr/bin/runc", "nvidia", "void"),
+        (RUNC, "nvidia", "void"),
         ("", "", "void"),
     ],
-    ids=["runc", "nvidia", "runc-by-handler", "nvidia-by-handler", "unknown"],
 )
 async def test_a_grants_variables(host: Host, default: str, handler: str, visible: str) -> None:
     """NVIDIA's runtime would inject the GPU once more, and an index as NVML's."""
     granted = {"main": [GpuGrant(UUID, 0, 5 << 30, 20)]}
     variables = {"main": {"VOLCANO_GPU_ALLOCATED": "5120"}}
     of = pod(allocated=HALF, grants=grants.encode(granted, variables, "index"))
-    of.runtime_handler = handler
-    state = host.settings.containerd_state
+    of.runtime_handler, state = handler, host.settings.containerd_state
     if default:
         sandbox(state, of.id, default)
     async with serving(host.service()) as runtime:
@@ -276,4 +267,4 @@ async def test_a_grants_variables(host: Host, default: str, handler: str, visibl
             await runtime.create(pod(1, {}), container(1, sandbox=1))
         given = env(await runtime.create(of, container()))
         assert given["VOLCANO_GPU_ALLOCATED"] == "5120"
-        assert given["NVIDIA_VISIBLE_DEVICES"] == visible
+        assert given[VISIBLE] == visible

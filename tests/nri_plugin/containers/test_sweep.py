@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +12,8 @@ from nri_plugin.host.files import RunDirectory
 from nri_plugin.policy.model import Share
 from nri_plugin.threads import Worker
 from tests.nri_plugin.host_files import put
-from tests.nri_plugin.objects import clear, planned
+from tests.nri_plugin.objects import planned
+from tests.nri_plugin.service_scene import Host
 
 pytestmark = pytest.mark.node
 
@@ -23,10 +22,8 @@ DEADLINE_S = 60.0
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[RunDirectory]:
-    made = RunDirectory(tmp_path / "run", lambda: 7)
-    yield made
-    clear(made)
+def run(host: Host) -> RunDirectory:
+    return RunDirectory(host.run, lambda: 7)
 
 
 def sweep(run: RunDirectory, *users: str) -> None:

@@ -1,5 +1,4 @@
-"""The host's files, as the doctor reads them: the kubelet's checkpoint, NVIDIA's configuration,
-the kernel's device files and mounts."""
+"""The host's files, as the doctor reads them."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.doctor import host, host_kernel
-from nri_plugin.doctor.checks import examine
-from nri_plugin.doctor.facts import DevChar, DevicePlugins, Level, Runtime
+from nri_plugin.doctor.facts import DevChar, DevicePlugins, Runtime
 from nri_plugin.host import bundle
 from nri_plugin.host.driver_root import WITHOUT_MOUNT, DriverRoot
 from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
@@ -78,13 +76,10 @@ def test_a_pid_namespace_of_its_own_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_state_directory_that_the_pod_does_not_see_is_found(tmp_path: Path) -> None:
     settings = replace(below(tmp_path), host_root=tmp_path, containerd_state=tmp_path / "state")
-
-    def is_seen() -> bool:
-        return host.collect(settings, None, None, tmp_path / "nvidia.toml").state_seen
-
-    assert not is_seen()
-    bundle.directory(settings.containerd_state, "any").parent.mkdir(parents=True)
-    assert is_seen()
+    for is_seen in (False, True):
+        found = host.collect(settings, None, None, tmp_path / "nvidia.toml")
+        assert found.state_seen is is_seen
+        bundle.directory(settings.containerd_state, "any").parent.mkdir(parents=True, exist_ok=True)
 
 
 def test_other_programs_are_found_beside_a_kubelet_of_another_root(short: Path) -> None:
@@ -118,17 +113,13 @@ def test_the_programs_of_hooks_are_looked_for_under_the_hosts_root(tmp_path: Pat
 
 def test_containerds_directories_lie_where_the_hosts_links_lead(tmp_path: Path) -> None:
     """The agent's own paths in a pod have their links resolved: /var/run/cdi is /run/cdi to it."""
-    for directory in ("run/cdi", "run/k3s/containerd", "var"):
-        (tmp_path / directory).mkdir(parents=True)
+    (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
-    given = ("--host-root", str(tmp_path), "--whole-gpus", "any")
-    settings: Settings = chosen(*given, "--containerd-state", "/run/k3s/containerd")["settings"]
-    runtime = Runtime("containerd", "v2.4.2", {**config(), "state": "/var/run/k3s/containerd"})
-    device = CdiDevice("GPU-a", f"{tmp_path}/run/cdi/nvidia.yaml", Edits())
-    specs, links = Specs({"GPU-a": device}), host.links(settings, runtime)
-    facts = replace(WHOLE, settings=settings, runtime=runtime, specs=specs, links=links)
-    found = {each.check: each.level for each in examine(facts)}
-    assert (found["containerd-cdi"], found["containerd-state"]) == (Level.OK, Level.OK)
+    settings: Settings = chosen("--host-root", str(tmp_path))["settings"]
+    state = "/var/run/k3s/containerd"
+    found = host.links(settings, Runtime("containerd", "v2.4.2", {**config(), "state": state}))
+    cdi = {"/etc/cdi": "/etc/cdi", "/var/run/cdi": "/run/cdi"}
+    assert found == {**cdi, state: "/run/k3s/containerd"}
     assert host.links(settings, Runtime()) == {"/": "/"}
 
 
@@ -145,13 +136,9 @@ def test_nvidias_configuration(tmp_path: Path, place: str, text: str) -> None:
     assert (found.problem is not None) is (is_there and not is_valid)
 
 
-# --- the kernel
-
-
 @pytest.mark.parametrize("below", ["", "run/nvidia/driver"])
 def test_nodes_without_a_link(tmp_path: Path, below: str) -> None:
-    """The driver's nodes are the host's, or those of a driver container. A link to a node stands
-    for a node, which only root could make."""
+    """A link to a node stands for a node, which only root could make."""
     nodes = tmp_path / below / "dev"
     put(nodes / "nvidia.log")
     (nodes / "nvidia-caps").mkdir()

@@ -72,13 +72,9 @@ class Scene:
     def __init__(self, path: Path, record: Record | None) -> None:
         self.path, self.answers = path, path / "answers"
         self.clock = Clock()
+        command, clock = (*fake_nvml.PROGRAM, str(self.answers)), self.clock
         self.inventory = Inventory(
-            os.environ,
-            deadline_s=60.0,
-            min_interval_s=5.0,
-            now=self.clock,
-            command=(*fake_nvml.PROGRAM, str(self.answers)),
-            record=record,
+            os.environ, deadline_s=60, min_interval_s=5, now=clock, command=command, record=record
         )
         self.nvml = self.inventory.nvml
         self.deadlines = Deadlines(self.nvml)

@@ -89,15 +89,6 @@ def pause_until_it_beats(file: Path) -> None:
     until(lambda: file.stat().st_size > before + 1, "heartbeats")
 
 
-async def test_an_arbiter_ends_with_its_input(node: Node) -> None:
-    async with node.running(SERVES):
-        await node.serving()
-    gone(node.pid)
-    assert node.starts == 1
-    assert any(text.startswith("arbiter started") for text in node.log.messages)
-    assert not [text for text in node.log.messages if "killed" in text]
-
-
 @pytest.mark.parametrize(
     ("program", "sent", "why"),
     [
@@ -124,7 +115,7 @@ async def test_an_arbiter_without_heartbeats_is_killed_and_replaced(
     assert why in node.exits()[0] and "again_in_s=0.1" in node.exits()[0]
 
 
-async def test_a_halt_of_the_agent_kills_no_arbiter(node: Node) -> None:
+async def test_an_arbiter_outlasts_a_halt_of_the_agent_and_ends_with_its_input(node: Node) -> None:
     """Heartbeats that the agent did not read in time are no silence."""
     async with node.running(BEATS):
         await node.serving()
@@ -132,7 +123,10 @@ async def test_a_halt_of_the_agent_kills_no_arbiter(node: Node) -> None:
             pause_until_it_beats(node.beats)
             jump(90)
             await asyncio.sleep(0.2)
+    gone(node.pid)
     assert node.starts == 1
+    assert any(text.startswith("arbiter started") for text in node.log.messages)
+    assert not [text for text in node.log.messages if "killed" in text]
 
 
 @pytest.mark.parametrize(

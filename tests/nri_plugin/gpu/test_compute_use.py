@@ -1,5 +1,4 @@
-"""The metrics of compute and the notice of long kernels, from readings as measuring.py takes
-them."""
+"""The metrics of compute and the notice of long kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import pytest
 from gpuslice.contract import names
 from gpuslice.contract.region_file import Compute
 from gpuslice.gpu.account import Use
-from nri_plugin.gpu.compute_use import ComputeUse, Reading, increase, share_over
+from nri_plugin.gpu.compute_use import ComputeUse, Reading
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Pod
@@ -159,13 +158,14 @@ def test_containers_that_share_a_grant_have_one_series(node: Node) -> None:
     ],
     ids=["too much", "less than before", "the same"],
 )
-def test_a_tenant_may_write_anything(after: Compute, expected: tuple[float, float, float]) -> None:
-    before = Reading(10 * S, {GPU: Use(Compute(throttled_ns=100 * S, busy_ns=100 * S))})
-    now = Reading(11 * S, {GPU: Use(after)})
-    assert increase(before, now, GPU) == expected
-    assert share_over(1, [before, now], GPU) == expected[1]
-    assert increase(now, now, GPU) == (0, 0, 0) and share_over(1, [now, now], GPU) == 0
-    assert increase(Reading(9 * S, {}), now, GPU) == (0, 0, 0), "a GPU that is new"
+def test_a_tenant_may_write_anything(
+    node: Node, after: Compute, expected: tuple[float, float, float]
+) -> None:
+    node.read(10, c1=Compute(throttled_ns=100 * S, busy_ns=100 * S))
+    for _ in range(2):
+        node.read(11, c1=after)
+        assert node.increases() == expected
+        assert node.shares() == (expected[1], expected[1])
 
 
 def test_a_long_kernel_is_reported_once_per_container(

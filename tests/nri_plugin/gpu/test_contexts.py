@@ -1,5 +1,4 @@
-"""The size of a context: real children that may answer, report wrong figures, fail or hang; and the
-real child over a simulated driver, on GPUs that are free, full, lost, or missing."""
+"""The size of a context: children of a test, and the real one over a simulated driver."""
 
 from __future__ import annotations
 
@@ -112,8 +111,8 @@ async def test_after_a_failure_another_gpu_of_the_product_is_tried() -> None:
         assert asked.sizes == sizes
 
 
-def over(host: Host, **more: str) -> Contexts:
-    environment = {**host.environment(preload=False), **more}
+def over(host: Host) -> Contexts:
+    environment = host.environment(preload=False)
     inventory = Inventory(environment)
     inventory.seen = [Gpu(uuid, 0, GIB, model=f"model of {uuid}") for uuid, _ in GPUS]
     return Contexts(environment, inventory, deadline_s=60, min_interval_s=0, now=Clock())
@@ -139,12 +138,6 @@ def test_a_gpu_in_use_is_left_alone(gpu_host: Host, caplog: pytest.LogCaptureFix
     both = {uuid: 300 * MIB for uuid, _ in GPUS}
     assert learn(asked, 2) == both, "retried when it is free"
     assert used(gpu_host) == "0 0"
-
-
-@pytest.mark.sim
-def test_without_a_driver(gpu_host: Host, tmp_path: Path) -> None:
-    assert learn(over(gpu_host, LD_LIBRARY_PATH=str(tmp_path))) == {}
-    assert learn(over(gpu_host, SIMGPU_DIR=str(tmp_path))) == {}
 
 
 LIES = {

@@ -1,11 +1,9 @@
-"""The driver's root and its libraries: where they are found, by tables, by GPU Operator's file and
-by ld.so.cache; and below a mount, where the agent's children use them."""
+"""The driver's root and its libraries: where they are found, and used below a mount."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,8 +32,7 @@ def sim(build_dir: Path, tmp_path: Path) -> Iterator[Host]:
 
 
 def install(build_dir: Path, root: Path) -> None:
-    """Install the library as Debian does: the soname leads through absolute links, which hold below
-    that root alone."""
+    """Install as Debian does: the links are absolute, and hold below that root alone."""
     for name in (driver_root.NVML, driver_root.CUDA):
         real = place(root, f"{LIBRARIES}/nvidia/current", f"{name}.580")
         shutil.copyfile(build_dir / "lib/simgpu" / name, real)
@@ -103,36 +100,22 @@ def test_on_the_host_the_loader_searches(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("below", "expected"),
+    ("below", "root"),
     [
-        ("usr/lib/x86_64-linux-gnu", "/"),
-        ("usr/lib64", "/"),
+        *((below, "/") for below in ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/local/lib")),
+        *((below, "/") for below in ("usr/lib/nvidia/tesla", "usr/local/nvidia/lib64")),
+        ("run/opengl-driver/lib", "/"),
         ("home/kubernetes/bin/nvidia/lib64", "/home/kubernetes/bin/nvidia"),
         ("run/nvidia/driver/usr/lib/x86_64-linux-gnu", "/run/nvidia/driver"),
         ("var/lib/nvidia/lib64", "/var/lib/nvidia"),
         ("usr/local/lib64", "/usr/local"),
     ],
 )
-def test_the_driver_root_is_where_nvml_lies(tmp_path: Path, below: str, expected: str) -> None:
+def test_the_driver_root_is_where_nvml_lies(tmp_path: Path, below: str, root: str) -> None:
     assert driver_root.locate(tmp_path) is None
-    place(tmp_path, below)
-    assert driver_root.locate(tmp_path) == Path(expected)
-
-
-@pytest.mark.parametrize(
-    "below",
-    [
-        "usr/lib64",
-        "usr/lib/x86_64-linux-gnu",
-        "usr/lib/nvidia/tesla",
-        "usr/local/nvidia/lib64",
-        "run/opengl-driver/lib",
-        "usr/local/lib",
-    ],
-)
-def test_a_directory_of_a_distribution(below: str, tmp_path: Path) -> None:
-    library = place(tmp_path, below, driver_root.CUDA)
-    assert driver_root.find(tmp_path, driver_root.CUDA) == library
+    library = place(tmp_path, below)
+    assert driver_root.locate(tmp_path) == Path(root)
+    assert driver_root.find(tmp_path / root[1:], driver_root.NVML) == library
 
 
 def test_gpu_operators_file_comes_first_while_it_is_right(tmp_path: Path) -> None:
@@ -161,44 +144,32 @@ def test_what_gpu_operators_file_may_hold(text: str, found: str) -> None:
     assert driver_root.ready(text) == found
 
 
-CURRENT = "opt/nvidia/current/lib64"
-
-
 @pytest.mark.parametrize("options", [(), ("-c", "compat"), ("-c", "new")])
-def test_what_ldconfig_wrote(build_dir: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    """compat: behind the format of before glibc 2.2."""
-    driver = tmp_path / CURRENT
-    driver.mkdir(parents=True)
-    for name in (driver_root.CUDA, driver_root.NVML):
-        shutil.copy(build_dir / "lib/simgpu" / name, driver / name)
-    conf, file = tmp_path / "ld.so.conf", tmp_path / "cache"
+def test_a_directory_that_only_the_roots_cache_names(
+    build_dir: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """The cache is what ldconfig wrote. compat: behind the format of before glibc 2.2."""
+    driver, root, conf = tmp_path / "driver", tmp_path / "root", tmp_path / "ld.so.conf"
+    file = place(root, "etc", "ld.so.cache")
+    driver.mkdir()
     conf.write_text(f"{driver}\n")
+    # ldconfig looks at the host's directory, and the agent for the same path below the root.
+    libraries = [
+        place(root, str(driver)[1:], name) for name in (driver_root.CUDA, driver_root.NVML)
+    ]
+    for library in libraries:
+        shutil.copy(build_dir / "lib/simgpu" / library.name, driver)
+        with pytest.raises(driver_root.NotFoundError, match=r"in its etc/ld\.so\.cache"):
+            driver_root.find(root, library.name)
     path = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/sbin"))
     command = ["ldconfig", "-X", "-f", str(conf), "-C", str(file), *options]
     subprocess.run(command, check=True, capture_output=True, env={"PATH": path})
     cache = file.read_bytes()
     assert cache.startswith(b"ld.so-1.7.0\0") is (options == ("-c", "compat"))
-    for soname in (driver_root.CUDA, driver_root.NVML):
-        assert str(driver / soname) in library_cache.find(cache, soname)
+    assert [driver_root.find(root, library.name) for library in libraries] == libraries
     assert list(library_cache.find(cache, "libcuda.so")) == []
     for length in range(0, len(cache), 7):
         list(library_cache.find(cache[:length], driver_root.CUDA))
-
-
-def test_a_directory_that_only_the_roots_cache_names(tmp_path: Path) -> None:
-    root, soname = tmp_path / "root", driver_root.CUDA
-    (root / "etc").mkdir(parents=True)
-    with pytest.raises(driver_root.NotFoundError, match=r"libcuda\.so\.1 in its etc/ld\.so\.cache"):
-        driver_root.find(root, soname)
-    library = place(root, CURRENT, "libcuda.so.580")
-    library.with_name(soname).symlink_to("libcuda.so.580")
-    cache = root / library_cache.PLACE
-    strings = f"{soname}\0/{CURRENT}/{soname}\0".encode()
-    start = 48 + 24
-    header = b"glibc-ld.so.cache1.1" + struct.pack("<II5I", 1, len(strings), 0, 0, 0, 0, 0)
-    entry = struct.pack("<iIIIQ", 0x0303, start, start + len(soname) + 1, 0, 0)
-    cache.write_bytes(header + entry + strings)
-    assert driver_root.find(root, soname) == library
-    cache.write_bytes(b"\xff" * 99)
+    file.write_bytes(b"\xff" * 99)
     with pytest.raises(driver_root.NotFoundError):
-        driver_root.find(root, soname)
+        driver_root.find(root, driver_root.CUDA)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -24,27 +24,21 @@ def s(tmp_path: Path) -> AbstractAsyncContextManager[Scene]:
     return scene(tmp_path)
 
 
-def counted(s: Scene) -> Callable[[], list[str]]:
-    """Return what gives the pids of its children, one for each query."""
+async def test_one_child_answers_one_query_in_the_interval(s: Scene) -> None:
+    """It exits if the driver was replaced meanwhile, and another one follows."""
+    file = s.path / "pids"
     program = (
         "import json, os, sys\n"
         "for line in sys.stdin:\n"
         "    number = int(line.split()[0])\n"
-        f"    open({str(s.path / 'pids')!r}, 'a').write(f'{{os.getpid()}} ')\n"
+        f"    open({str(file)!r}, 'a').write(f'{{os.getpid()}} ')\n"
         "    print(json.dumps({'request': number, 'count': 0, 'links': []}), flush=True)\n"
     )
     s.nvml.child.command = (sys.executable, "-c", program)
-    return lambda: (s.path / "pids").read_text().split()
 
+    def pids() -> list[str]:
+        return file.read_text().split()
 
-async def test_the_gpus_are_kept(s: Scene) -> None:
-    assert not s.inventory.gpus and s.inventory.problem is not None
-    assert await s.ask(ONE, driver="580.1") == [GPU_1]
-    assert s.inventory.driver == "580.1" and not s.inventory.problem
-
-
-async def test_nvml_is_queried_at_most_once_in_the_interval(s: Scene) -> None:
-    pids = counted(s)
     await asyncio.gather(*(s.inventory.refresh() for _ in range(5)))
     await s.inventory.refresh()
     assert len(pids()) == 1
@@ -55,6 +49,11 @@ async def test_nvml_is_queried_at_most_once_in_the_interval(s: Scene) -> None:
         if queries == 3:
             await s.inventory.refresh()
         assert len(pids()) == queries
+    (first,) = set(pids())
+    os.kill(int(first), signal.SIGKILL)
+    await s.ask()
+    assert s.inventory.problem is None
+    assert len(set(pids())) == 2
 
 
 @pytest.mark.parametrize(("took_s", "pause_s"), [(0.0, 5.0), (0.1, 5.0), (0.5, 10.0), (9.0, 30.0)])
@@ -96,7 +95,9 @@ SCRIPTS = {
 async def test_a_failed_query_keeps_the_gpus_and_its_cause_is_logged_once(
     s: Scene, command: Sequence[str], problem: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await s.ask(ONE)
+    assert not s.inventory.gpus and s.inventory.problem is not None
+    await s.ask(ONE, driver="580.1")
+    assert s.inventory.driver == "580.1" and not s.inventory.problem
     await s.inventory.close()
     s.nvml.child.command = command
     for _ in range(2):
@@ -105,19 +106,6 @@ async def test_a_failed_query_keeps_the_gpus_and_its_cause_is_logged_once(
         if s.nvml.child.lingering is not None:
             await s.nvml.child.lingering.wait()
     assert [each.levelname for each in caplog.records if problem in each.getMessage()] == ["ERROR"]
-
-
-async def test_one_child_answers_all_queries_and_is_replaced_when_it_exits(s: Scene) -> None:
-    """NVML's child exits if the driver was replaced meanwhile."""
-    pids = counted(s)
-    for _ in range(3):
-        await s.ask()
-    first, *others = pids()
-    assert others == [first, first]
-    os.kill(int(first), signal.SIGKILL)
-    await s.ask()
-    assert s.inventory.problem is None
-    assert len(set(pids())) == 2
 
 
 async def test_a_cancelled_caller_leaves_the_query_to_the_next(s: Scene) -> None:
@@ -141,16 +129,6 @@ async def test_gpus_are_connected_as_the_board_answers(s: Scene) -> None:
     assert [gpu.link for gpu in s.inventory.seen] == links, "as last known"
 
 
-async def test_an_xid_of_the_gpu_lasts_and_one_of_a_program_does_not_count(s: Scene) -> None:
-    xids = [["GPU-1", 31], ["GPU-1", 79], ["GPU-1", 95]]
-    s.give({**ONE, "xids": xids})
-    for _ in range(3):
-        assert await s.ask() == []
-        (seen,) = s.inventory.seen
-        assert seen.problem == "the driver reported XID 79 (GPU has fallen off the bus)"
-        s.give({**ONE, "xids": [["GPU-1", 43]]})
-
-
 CONDEMNS = (48, 62, 64, 74, 79, 95, 119, 120, 140, 143)
 
 
@@ -163,13 +141,18 @@ async def test_an_xid_that_needs_a_reset_condemns_the_gpu(s: Scene, xid: int) ->
 async def test_an_xid_counts_until_the_driver_is_loaded_again(
     tmp_path: Path, from_head: bool
 ) -> None:
-    """The driver reports an error once, and never its end. from_head: the GPU has no thread."""
-    xids = [["GPU-1", 48]]
+    """The driver reports an error once, and never its end. One of a program does not count.
+    from_head: the GPU has no thread."""
+    xids = [["GPU-1", 31], ["GPU-1", 79], ["GPU-1", 95]]
     record = Record(tmp_path, "boot 1")
     record.begin()
     answers = ({**ONE, "xids": []}, xids) if from_head else ({**ONE, "xids": xids}, [])
     async with scene(tmp_path, answers[0], record=record, head_xids=answers[1]) as s:
-        await s.ask()
+        for _ in range(3):
+            assert await s.ask() == []
+            (seen,) = s.inventory.seen
+            assert seen.problem == "the driver reported XID 79 (GPU has fallen off the bus)"
+            s.give({**ONE, "xids": [["GPU-1", 43], ["GPU-1", 95]]})
     await _written(tmp_path, "GPU-1")
     for load, healthy in (("boot 1", False), ("boot 2", True)):
         async with scene(tmp_path, ONE, record=Record(tmp_path, load)) as s:
@@ -177,8 +160,7 @@ async def test_an_xid_counts_until_the_driver_is_loaded_again(
 
 
 @pytest.mark.parametrize(
-    ("action", "problem"),
-    [(1, "reset the GPU"), (2, "reboot the node"), (4, "drain and reset"), (99, "action 99")],
+    ("action", "problem"), [(1, "reset the GPU"), (4, "drain and reset"), (99, "action 99")]
 )
 async def test_an_action_of_the_driver_is_a_problem(s: Scene, action: int, problem: str) -> None:
     """The driver's field outranks all XID errors where it exists."""
@@ -199,21 +181,14 @@ def kept(record: Record) -> tuple[object, ...]:
 
 
 async def test_what_is_kept_outlasts_the_agent(tmp_path: Path) -> None:
-    record = Record(tmp_path, "boot 1")
-    record.keep(gpus=GPUS, xids={"GPU-1": 79}, contexts={"580 A": 7})
+    """A second agent reads the file at its start, and writes after the first one's end."""
+    first, second = Record(tmp_path, "boot 1"), Record(tmp_path, "boot 1")
+    first.keep(gpus=GPUS, xids={"GPU-1": 79}, contexts={"580 A": 7})
     assert os.listdir(tmp_path) == [], "another agent may serve the node"
-    record.begin()
+    first.begin()
     await _written(tmp_path, "580 A")
     assert kept(Record(tmp_path, "boot 1")) == (GPUS, {"GPU-1": 79}, {"580 A": 7})
     assert kept(Record(tmp_path, "boot 2")) == ((), {}, {"580 A": 7})
-
-
-async def test_an_agent_takes_over_what_the_one_before_it_wrote(tmp_path: Path) -> None:
-    """It read the file at its start, and waited for the other one's end."""
-    first, second = Record(tmp_path, "boot"), Record(tmp_path, "boot")
-    first.begin()
-    first.keep(gpus=GPUS, xids={"GPU-1": 79}, contexts={"580 A": 7})
-    await _written(tmp_path, "580 A")
     second.keep(gpus=GPUS[1:], xids={"GPU-2": 48})
     second.begin()
     assert kept(second) == (GPUS[1:], {"GPU-2": 48, "GPU-1": 79}, {"580 A": 7})

@@ -1,10 +1,5 @@
-"""What the agent measures of containers: the memory that the driver holds beyond what they are
-charged, and at each sample their compute: the library's counts, NVML's utilization, and the pause
-that follows.
-
-In the last test NVML's child is the real one, over a simulated driver, and the process is a real
-program under the library.
-"""
+"""What the agent measures of containers: the memory that the driver holds beyond their charge, and
+their compute. The last test has NVML's real child and a real program under the library."""
 
 from __future__ import annotations
 
@@ -13,21 +8,124 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import names
+from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.contract.region_file import Compute, Geometry
-from nri_plugin.gpu.measuring import container_of
-from nri_plugin.gpu.nvml_process import COMMAND
-from tests.nri_plugin.gpu.inventory_scene import Deadlines
-from tests.nri_plugin.gpu.measured_node import GPU, LABELS, THROTTLED, Node
+from nri_plugin.gpu.measuring import Measuring, container_of
+from nri_plugin.gpu.nvml_process import COMMAND, NvmlProcess
+from nri_plugin.metrics import Metrics
+from nri_plugin.policy.ledger import Hold
+from nri_plugin.policy.model import Pod
+from nri_plugin.policy.notices import Notices
+from tests.nri_plugin import fake_nvml
 from tests.shim.conftest import CONTEXT_BYTES, GPUS, MIB, Host, gpu_host, library
 from tests.shim.exact import CODE
+from tests.support import GIB, Clock
 
 __all__ = ["gpu_host", "library"]
+
+GPU = "GPU-1"
+LABELS = {"namespace": "d", "pod": "p", "container": "main", "uuid": GPU}
+THROTTLED = "gpuslice_container_gpu_throttled_seconds_total"
+
+
+class Node:
+    """A run directory, /proc and NVML's answers. The agent starts at the first sample."""
+
+    def __init__(
+        self,
+        root: Path,
+        uuid: str = GPU,
+        command: Sequence[str] = (),
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.root, self.proc, self.answers = root, root / "proc", root / "usage"
+        self.uuid, self.environment = uuid, environment
+        self.command = command or (*fake_nvml.PROGRAM, str(self.answers))
+        self.metrics, self.notices, self.clock = Metrics(), Notices(), Clock()
+        self.holds: list[Hold] = []
+        self._agents: list[Measuring] = []
+
+    def start(self) -> Measuring:
+        """Start the agent, again."""
+        nvml = NvmlProcess(
+            self.environment, deadline_s=60.0, pause_s=10.0, now=self.clock, command=self.command
+        )
+        given = (self.root, lambda: self.holds, nvml, self.metrics, self.notices)
+        self._agents.append(Measuring(*given, deadline_s=60.0, now=self.clock, proc=self.proc))
+        return self._agents[-1]
+
+    @property
+    def agent(self) -> Measuring:
+        return self._agents[-1] if self._agents else self.start()
+
+    async def sample(self, times: int = 3) -> None:
+        for _ in range(times):
+            await self.agent.sample()
+
+    async def aclose(self) -> None:
+        for each in self._agents:
+            await each.nvml.close()
+
+    def add(self, container: str, charged_bytes: int = 0, key: str = "") -> None:
+        """A running container, and its grant."""
+        directory = self.root / (key or container)
+        pod = Pod("u", "d", "p")
+        self.holds.append(Hold(container, directory.name, "u", "main", "d/p/main", {}, pod))
+        if not directory.exists():
+            directory.mkdir(parents=True)
+            grant = grant_file.Grant(7, (grant_file.Gpu(self.uuid, 10 * GIB, 100, 0),))
+            (directory / names.FILE_GRANT).write_bytes(grant_file.fresh(grant))
+            (directory / names.FILE_REGION).write_bytes(region_file.fresh(1, 7))
+            lease = lease_file.fresh(1, launches_checked=False)
+            (directory / names.FILE_LEASE).write_bytes(lease)
+        offset = Geometry(1).gpu_offset(0)
+        self._write(directory.name, offset, charged_bytes.to_bytes(8, "little"))
+
+    def one(self) -> None:
+        """A container that is charged 500 bytes; NVML lists 700 of its process."""
+        self.add("c1", 500)
+        self.process("c1", 11)
+        self.nvml({11: 700})
+
+    def works(self, key: str, work: Compute) -> None:
+        """The container's work on the GPU, as the library writes it."""
+        packed = region_file.COMPUTE.pack(asdict(work))
+        self._write(key, Geometry(1).compute_offset(0), packed)
+
+    def _write(self, key: str, offset: int, data: bytes) -> None:
+        with (self.root / key / names.FILE_REGION).open("r+b") as file:
+            file.seek(offset)
+            file.write(data)
+
+    def process(self, container: str, *pids: int) -> None:
+        for pid in pids:
+            (self.proc / str(pid)).mkdir(parents=True)
+            (self.proc / str(pid) / "cgroup").write_text(f"0::/kubepods/pod-u/{container}\n")
+
+    def nvml(
+        self, held: dict[int, int | None] | None, utilized: dict[int, int] | None = None
+    ) -> None:
+        answer = {"memory": {self.uuid: held}, "utilization": {self.uuid: utilized}}
+        self.answers.write_text(json.dumps(answer))
+
+    def overhead(self, key: str = "c1") -> int:
+        grant = grant_file.decode((self.root / key / names.FILE_GRANT).read_bytes())
+        assert grant is not None
+        return grant.gpus[0].overhead_bytes
+
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+    @property
+    def not_measured(self) -> float | None:
+        return self.metric("gpuslice_containers_not_measured")
 
 
 @pytest.fixture
@@ -55,8 +153,7 @@ async def test_a_container_s_processes_are_summed_and_the_rest_is_written(node: 
 async def test_processes_that_nvml_does_not_list_have_no_figure(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """MPS hides processes from NVML. Their exit is derived from the listing: they were in it
-    before."""
+    """MPS hides processes from NVML. A listing without them, after one with them, is their exit."""
     node.one()
     await node.sample()
     node.nvml({11: None})
@@ -143,15 +240,6 @@ async def test_nvml_that_does_not_answer_is_not_queried_for_a_while(
     assert any("measured again" in text for text in caplog.messages)
 
 
-async def test_a_gpu_that_does_not_answer_leaves_the_others_measured(node: Node) -> None:
-    node.one()
-    gpus = [{"uuid": GPU}, {"uuid": "GPU-9", "silent": True}]
-    node.answers.write_text(json.dumps({"gpus": gpus, "memory": {GPU: {11: 700}}}))
-    await Deadlines(node.agent.nvml).after(node.sample(1), 0)
-    await node.sample(2)  # these wait for the GPU no more
-    assert node.overhead() == 200
-
-
 async def test_the_use_of_compute_is_read_whether_or_not_nvml_answers(node: Node) -> None:
     node.command = (sys.executable, "-c", "import sys; sys.exit('no driver')")
     node.add("c1")
@@ -225,16 +313,13 @@ POD = "kubepods-burstable-pod3b6c9d1e_0f2a_4c55_9d7e_1a2b3c4d5e6f.slice"
 UID = "pod3b6c9d1e-0f2a-4c55-9d7e-1a2b3c4d5e6f"
 CGROUPS = {
     "systemd": f"0::/kubepods.slice/kubepods-burstable.slice/{POD}/cri-containerd-{ID}.scope",
-    "systemd, seen from another cgroup namespace": f"0::/../../{POD}/cri-containerd-{ID}.scope",
     "cgroupfs": f"0::/kubepods/burstable/{UID}/{ID}",
     "cgroupfs, an id with dashes": f"0::/kubepods/burstable/{UID}/{DASHED}",
     "groups of the container's own": f"0::/kubepods/burstable/{UID}/{ID}/jobs/one",
     "systemd's names by cgroupfs": f"0::/system.slice/{POD}:cri-containerd:{ID}",
-    "CRI-O": f"0::/{POD}/crio-{ID}.scope",
     "version 1, cgroupfs": (
         f"12:pids:/user.slice\n4:memory:/kubepods/burstable/{UID}/{ID}\n1:name=systemd:/init.scope"
     ),
-    "version 1, systemd": f"9:devices:/kubepods.slice/{POD}/cri-containerd-{ID}.scope",
 }
 
 

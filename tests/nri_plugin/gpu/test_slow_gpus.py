@@ -1,7 +1,5 @@
-"""The GPU inventory while GPUs, or all of NVML, answer late or not at all.
-
-The last tests have NVML's real process, over simulated GPUs.
-"""
+"""The GPU inventory while GPUs, or all of NVML, answer late or not at all. The last tests have
+NVML's real process, over simulated GPUs."""
 
 from __future__ import annotations
 
@@ -43,8 +41,7 @@ async def test_a_gpu_that_does_not_answer_is_unhealthy_until_it_does(s: Scene) -
 
 
 async def test_measurements_do_not_wait_for_a_gpu_that_was_slow(s: Scene) -> None:
-    """The GPU stays out until it has answered a query of its health in time: its next answer may be
-    as slow."""
+    """Until it has answered a query of its health in time: its next answer may be as slow."""
     await s.ask(ONE, TWO)
     s.give(ONE, SILENT)
     answers = await s.deadlines.after(s.nvml.ask(PROCESSES), 0)
@@ -60,8 +57,7 @@ async def test_measurements_do_not_wait_for_a_gpu_that_was_slow(s: Scene) -> Non
 
 
 async def test_a_slow_first_answer_is_waited_for(s: Scene) -> None:
-    """The driver attaches each GPU anew where persistence mode is off. The other GPUs serve at
-    once."""
+    """The driver attaches each GPU anew where persistence mode is off."""
     s.give(ONE, SILENT)
     assert await s.late(0, after_s=60) == [GPU_1]
     assert (s.inventory.problem, s.nvml.silent) == (None, True)
@@ -75,8 +71,7 @@ async def test_a_slow_first_answer_is_waited_for(s: Scene) -> None:
 async def test_a_driver_that_starts_slowly_is_not_started_again(
     tmp_path: Path, s: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same process answers after a minute; the log shows the progress. After FIRST_S it counts
-    as hung, and is replaced."""
+    """The same process answers after a minute; the log shows the progress."""
     go = tmp_path / "go"
     script = (
         "import os, runpy, sys, time\n"
@@ -95,11 +90,6 @@ async def test_a_driver_that_starts_slowly_is_not_started_again(
     assert await s.ask() == [GPU_1]
     assert s.inventory.problem is None
     assert sum("has not answered" in text for text in caplog.messages) == 2
-    await s.inventory.close()
-    go.unlink()
-    await s.late(after_s=121)
-    assert s.inventory.problem == "NVML did not answer in 60 s"
-    assert s.nvml._running is None
 
 
 async def test_a_process_in_which_no_gpu_answers_is_replaced(s: Scene) -> None:
@@ -140,6 +130,7 @@ async def test_a_child_that_hangs_is_killed_and_waited_for(s: Scene) -> None:
     s.give(hang=True)
     await s.late(after_s=120)
     assert s.inventory.problem == "NVML did not answer in 60 s"
+    assert s.nvml._running is None
     lingering = s.nvml.child.lingering
     assert lingering is not None
     assert await lingering.wait() == -signal.SIGKILL

@@ -21,11 +21,8 @@ DONE, REPORTED, NOT_INTERRUPTED, FAILED_OTHERWISE = range(4)
 
 
 def interrupted(work: Callable[[], object], number: int, error: int = 0) -> int:
-    """Do the work in a process of its own, and return how that ended.
-
-    The `number`-th change fails with that error. Without one it kills the process, half-way through
-    a write.
-    """
+    """Do the work in a process of its own, and return how that ended. The `number`-th change fails
+    with that error; without one it kills the process, half-way through a write."""
     pid = os.fork()
     if pid == 0:
         code = FAILED_OTHERWISE

@@ -1,5 +1,4 @@
-"""The host's directories: which are chosen, where they are seen, and what a missing one says; and
-the driver's root."""
+"""The host's directories and the driver's root: which are chosen, and where they are seen."""
 
 from __future__ import annotations
 
@@ -8,18 +7,15 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
 from gpuslice.gpu.driver_root import HostView
 from nri_plugin.child import in_root
 from nri_plugin.command_line import from_arguments
-from nri_plugin.doctor.host import missing
-from nri_plugin.host import bundle, cdi_reader, discovery
+from nri_plugin.host import bundle, discovery
 from nri_plugin.host.cdi_generator import render
 from nri_plugin.host.driver_root import DriverRoot
-from nri_plugin.policy.model import Gpu, Specs
 from nri_plugin.settings import Settings
 from tests.nri_plugin.cdi import specs
 from tests.nri_plugin.host_files import put
@@ -117,75 +113,43 @@ def test_a_hosts_program_runs_in_its_root(tmp_path: Path, monkeypatch: pytest.Mo
     assert in_root(Path("/"), ["pwd"]) == ["pwd"]
 
 
-# --- the driver root in two views: a spec generated below the agent's mount names the host's files
-
-
-def spec(root: str) -> dict[str, Any]:
-    """That of nvidia-ctk 1.18, shortened, with the files below that root."""
-    own = [
-        {"path": "/dev/nvidia0", "hostPath": f"{root}/dev/nvidia0"},
-        {"path": f"{root}/dev/nvidiactl"},
-    ]
-    links = ["nvidia-ctk", "--link", "/usr/lib64/a::/usr/lib64/b"]
-    libcuda = "/usr/lib64/libcuda.so.580"
-    common = {
-        "env": ["NVIDIA_CTK=x"],
-        "mounts": [{"hostPath": f"{root}{libcuda}", "containerPath": libcuda}],
-        "hooks": [
-            {"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk", "args": links},
-            {"hookName": "poststop", "path": f"{root}/bin/x", "args": [f"{root}/a::{root}/b"]},
-        ],
-    }
-    text = specs.gpu({"deviceNodes": own}, UUID, containerEdits=common)
-    return cast("dict[str, Any]", json.loads(text))
+HOOKS = [
+    {"hookName": "createContainer", "path": "/usr/bin/x", "args": ["--link", "/a::/b"]},
+    {"hookName": "poststop", "path": "/driver-root/x", "args": ["/driver-root/a::/driver-root/b"]},
+]
 
 
 @pytest.mark.parametrize("host", ["/", "/run/nvidia/driver"])
 def test_a_generated_spec_names_the_hosts_files(host: str) -> None:
+    """It was generated below the agent's mount of the driver's root."""
     root = DriverRoot(Path(host), Path("/driver-root"))
-    text, problem = render(json.dumps(spec("/driver-root")).encode(), [UUID], root)
-    wanted = spec(host.rstrip("/"))
-    (nvidiactl,) = wanted["devices"][0]["containerEdits"]["deviceNodes"][1:]
-    nvidiactl["hostPath"] = nvidiactl["path"]
-    nvidiactl["path"] = "/driver-root/dev/nvidiactl"
-    assert problem == "" and json.loads(text) == wanted
+    own = {"deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/driver-root/dev/nvidia0"}]}
+    common = {"env": ["A=x"], **specs.mount("/driver-root/a", "/a"), "hooks": HOOKS}
+    printed = specs.gpu(own, UUID, containerEdits=common)
+    text, problem = render(printed.encode(), [UUID], root)
+    wanted = printed.replace("/driver-root", host.rstrip("/"))
+    assert (problem, json.loads(text)) == ("", json.loads(wanted))
 
 
 def test_what_a_spec_must_not_hold_stays_for_its_reader() -> None:
-    edits = {"mounts": [None], "hooks": 7, "deviceNodes": [{}]}
+    nodes = [{}, {"path": "/driver-root/a"}]
+    edits = {"mounts": [None], "hooks": 7, "deviceNodes": nodes}
     odd = {"devices": [{"name": "a", "containerEdits": 7}], "containerEdits": edits}
-    assert DriverRoot(Path("/"), Path("/driver-root")).translate(odd) == odd
+    translated = DriverRoot(Path("/"), Path("/driver-root")).translate(odd)
+    nodes[1] = {"path": "/driver-root/a", "hostPath": "/a"}
+    assert translated == odd
 
 
 def test_files_are_looked_up_below_the_mount(tmp_path: Path) -> None:
     """A pod's own /dev has only the nodes of the time at which the pod was created."""
     mount = tmp_path / "driver-root"
-    for file in ("nvidia-uvm", "nvidiactl", "real"):
-        put(mount / "dev" / file)
+    real = put(mount / "dev/real")
     (mount / "dev/nvidia0").symlink_to("/dev/real")
-    library = put(mount / "usr/lib64/libcuda.so.580")
-    document = spec(str(CONTAINERS))
-    document["devices"][0]["containerEdits"]["deviceNodes"] = [
-        {"path": path, "hostPath": f"{CONTAINERS}{path}"}
-        for path in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
-    ]
-    put(tmp_path / "cdi/nvidia.json", json.dumps(document))
     root = DriverRoot(CONTAINERS, mount)
-    seen: set[Path] = set()
-
-    def status(path: str) -> os.stat_result:
-        seen.add(root.seen(path))
-        found = root.stat(path)
-        return os.stat("/dev/null") if "/dev/" in path else found
-
-    def load() -> Specs:
-        return cdi_reader.load([tmp_path / "cdi"], status=status)
-
-    assert load().devices[UUID].problem is None
-    assert seen >= {mount / "dev/real", library}
-    assert f"{CONTAINERS}/bin/x" in missing(Gpu(UUID, 0, 1), load(), root)
-    library.unlink()
-    assert "/usr/lib64/libcuda.so.580: No such file" in str(load().devices[UUID].problem)
+    assert root.seen(f"{CONTAINERS}/dev/nvidia0") == real
+    assert root.stat(f"{CONTAINERS}/dev/nvidia0").st_ino == real.stat().st_ino
+    with pytest.raises(FileNotFoundError):
+        root.stat(f"{CONTAINERS}/dev/nvidiactl")
 
 
 def test_the_options_of_nvidia_ctk(tmp_path: Path) -> None:

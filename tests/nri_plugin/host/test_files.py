@@ -17,13 +17,11 @@ from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.gpu.account import Account
 from nri_plugin.host import tmpfs
 from nri_plugin.host.files import RunDirectory
-from nri_plugin.policy import annotation_claims, preload_list, recovery
-from nri_plugin.policy.model import Gpu, Pod, Share
-from nri_plugin.policy.recovery import Running, Stray
+from nri_plugin.policy import preload_list
+from nri_plugin.policy.model import Share
 from nri_plugin.policy.refusals import FilesError, Refused
 from tests.nri_plugin.host.interruptions import KILLED, NOT_INTERRUPTED, interrupted
 from tests.nri_plugin.objects import clear, planned
-from tests.nri_plugin.service_scene import GRANTS, HALF, UUID
 
 pytestmark = pytest.mark.node
 
@@ -34,13 +32,9 @@ C1, SHARED = planned("c1", SHARES), planned("pod-u", SHARES, shared=True)
 OURS = "/.gpuslice/libvgpu.so\n"
 
 
-def now() -> int:
-    return MADE_NS
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[RunDirectory]:
-    run = RunDirectory(tmp_path / "run", lambda: GRANT_ID, now)
+    run = RunDirectory(tmp_path / "run", lambda: GRANT_ID, lambda: MADE_NS)
     yield run
     clear(run)
     assert not run.root.exists() or not os.listdir(run.root)
@@ -115,9 +109,6 @@ def test_a_second_container_finds_the_files_as_their_users_have_them(run: RunDir
     assert (region.stat().st_ino, region.read_bytes()) == (inode, b"used")
 
 
-# --- preload lists
-
-
 def test_an_images_preloads_come_behind_ours_in_the_same_file(run: RunDirectory) -> None:
     with pytest.raises(FilesError, match="preload: No such file"):
         run.add_preloads(C1, {names.CONTAINER_PRELOAD: [b"/a.so"]})
@@ -155,9 +146,6 @@ def test_containers_that_share_a_grant_have_preload_lists_of_their_own(run: RunD
         for suffix, more in lists.items():
             file = run.root / "pod-u" / f"{name}{suffix}"
             assert (file.read_text(), mode(file)) == (OURS + more, 0o444)
-
-
-# --- file systems, and what is found in them
 
 
 @pytest.mark.parametrize("gpus", [1, 16])
@@ -226,7 +214,7 @@ def test_killed_at_each_step(run: RunDirectory) -> None:
     """The next removal deletes the rest, or the next attempt finishes the work."""
 
     def prepare() -> None:
-        RunDirectory(run.root, lambda: 1, now).apply(SHARED)
+        RunDirectory(run.root, lambda: 1, run.now_ns).apply(SHARED)
 
     ids, end = [], KILLED
     for number in range(1, 200):
@@ -250,10 +238,6 @@ def test_killed_at_each_step(run: RunDirectory) -> None:
     assert ids.count(GRANT_ID) > 30 and ids[-2:] == [1, 1]
 
 
-# --- files of the release before or after this one. The agent mounts its own release of the
-# library: test_store.py
-
-
 VERSIONS = {
     "grant": (grant_file.HEAD, grant_file.VERSION),
     "region": (region_file.HEADER, region_file.VERSION),
@@ -271,22 +255,6 @@ def make_neighbours(path: Path, step: int) -> bytes:
             struct.pack_into("<I", data, end, binascii.crc32(data[base:end]))
     path.write_bytes(data)
     return bytes(data)
-
-
-@pytest.mark.parametrize("step", [-1, 1])
-def test_a_container_of_another_version_keeps_its_share(step: int, run: RunDirectory) -> None:
-    """Its library has the limit in force. The agent cannot change it, counts the share by the
-    annotation, and reports the container."""
-    run.apply(planned("c1", [Share(UUID, 0, 5 << 30, 20)]))
-    before = make_neighbours(run.root / "c1/grant", step)
-    annotations = {names.ANNOTATION_DEVICE_ALLOCATED: HALF, names.ANNOTATION_GRANTS: GRANTS}
-    running = [Running("c1", "main", Pod("uid", "default", "pod", {}, annotations), "c1")]
-    gpus = [Gpu(UUID, 0, 40 << 30)]
-    found = recovery.survey(running, run.grants(["c1"]), gpus, annotation_claims)
-    assert found.users == {"c1": {"c1"}}
-    assert [hold.parts[UUID].memory_bytes for hold in found.holds] == [5 << 30]
-    assert [stray for stray, _ in found.strays] == [Stray.FILES_LOST]
-    assert (run.root / "c1/grant").read_bytes() == before
 
 
 @pytest.mark.parametrize("step", [-1, 1])

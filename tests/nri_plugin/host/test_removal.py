@@ -82,7 +82,6 @@ class Node:
         return sorted(str(each.relative_to(self.root)) for each in self.root.rglob("*"))
 
     def bundle(self, *sources: Path) -> Path:
-        """Adds a container with these mounts."""
         mounts = [{"destination": "/x", "source": str(source)} for source in sources]
         config = {"process": {"cwd": "/"}, "mounts": mounts}
         place = directory(self.places.containerd_state, "c")

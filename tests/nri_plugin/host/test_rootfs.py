@@ -2,31 +2,120 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuslice.contract import names
+from lab.node import cgroups
 from nri_plugin.host import selinux
 from nri_plugin.host.driver_root import DriverRoot
+from nri_plugin.host.files import RunDirectory
+from nri_plugin.host.rootfs import Examination, Inspector
 from nri_plugin.host.selinux import LABEL
-from nri_plugin.policy.model import Mount
+from nri_plugin.policy.model import Mount, Share
 from nri_plugin.policy.refusals import Reason, Refused
-from tests.nri_plugin.bundle import SHARES, Bundle, bundle
 from tests.nri_plugin.host.test_selinux import ALL, OF_TMPFS, SUBJECT, Kernel, bits
 from tests.nri_plugin.host_files import put
-from tests.nri_plugin.objects import planned
-
-__all__ = ["bundle"]
+from tests.nri_plugin.objects import clear, planned
 
 pytestmark = pytest.mark.node
 
 LIBCUDA = "/lib/libcuda.so.1"
+SHARES = (Share("GPU-1", 0, 1 << 20, 50),)
+PROTECTIVE = 5
+
+
+class Bundle:
+    """A container laid out as by containerd's shim, made by `runc create`."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.id = self.cgroup = f"gpuslice-test-{os.getpid()}"
+        self.state = tmp_path / "state"
+        self.path = self.state / "io.containerd.runtime.v2.task/k8s.io" / self.id
+        self.root = self.path / "rootfs"
+        for directory in ("bin", "proc", "dev", "etc"):
+            (self.root / directory).mkdir(parents=True)
+        shutil.copy("/bin/busybox", self.root / "bin/busybox")
+        self.files = RunDirectory(tmp_path / "run", lambda: 1)
+        run, store, socket = (tmp_path / name for name in ("run", "store", "nri/nri.sock"))
+        library = put(store / "libvgpu.so", "\x7fELF")
+        self.plan = planned(self.id, SHARES, run=str(run), library=str(library))
+        self.files.apply(self.plan)
+        self.mounts = self.plan.mounts[:PROTECTIVE]
+        policy = selinux.Policy(Path("/"))
+        self.inspector = Inspector(self.state, run, store, socket, Path, policy)
+        self.capabilities: dict[str, list[str]] = {}
+        self.host_pid = False
+        self._runc = ["runc", "--root", str(tmp_path / "runc")]
+
+    def must_see(self, path: str, source: Path) -> None:
+        """Behave as if the plan had one more file."""
+        self.plan = replace(self.plan, files={**self.plan.files, path: str(source)})
+
+    def create(self, *more: Mount, entry: str = "/bin/busybox") -> None:
+        basic = [Mount("/proc", "proc", (), "proc"), Mount("/dev", "tmpfs", (), "tmpfs")]
+        kinds = ("pid", "mount", "ipc", "uts")[1 if self.host_pid else 0 :]
+        process = {"cwd": "/", "args": [entry, "sleep", "60"], "user": {"uid": 0}}
+        config = {
+            "ociVersion": "1.0.2",
+            "process": {**process, "capabilities": self.capabilities},
+            "root": {"path": "rootfs"},
+            "mounts": [mount._asdict() for mount in (*basic, *self.mounts, *more)],
+            "linux": {
+                "namespaces": [{"type": kind} for kind in kinds],
+                "cgroupsPath": f"/{self.cgroup}/{self.id}",
+            },
+        }
+        put(self.path / "config.json", json.dumps(config))
+        command = [*self._runc, "create", f"--bundle={self.path}", "--no-new-keyring"]
+        command += [f"--pid-file={self.path}/init.pid", self.id]
+        # Its output must go elsewhere: the container's init keeps it open.
+        with (self.path / "log").open("w") as log:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        assert done.returncode == 0, (self.path / "log").read_text()
+
+    def configure(self, **sections: dict[str, Any]) -> None:
+        """Change its OCI configuration, as another program might after the creation."""
+        config = json.loads((self.path / "config.json").read_text())
+        for name, changes in sections.items():
+            config[name] |= changes
+        (self.path / "config.json").write_text(json.dumps(config))
+
+    def examine(self, forwarded: bool = False, allowed: Set[str] = frozenset()) -> Examination:
+        inspector = replace(self.inspector, forwarded=forwarded, allowed=allowed)
+        return inspector.examine(self.id, self.plan)
+
+    def start(self) -> None:
+        subprocess.run([*self._runc, "start", self.id], check=True)
+
+    def end(self) -> None:
+        """Kill and reap the container; its bundle stays."""
+        subprocess.run([*self._runc, "delete", "--force", self.id], check=True)
+
+    def remove(self) -> None:
+        subprocess.run([*self._runc, "delete", "--force", self.id], capture_output=True)
+        clear(self.files)
+        cgroups.remove(self.cgroup)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Iterator[Bundle]:
+    """A bundle of which nothing is left after the test."""
+    made = Bundle(tmp_path)
+    try:
+        yield made
+    finally:
+        made.remove()
+    left = subprocess.run(["find", cgroups.ROOT, "-name", made.cgroup], capture_output=True)
+    assert left.stdout == b""
 
 
 def expect_refusal(bundle: Bundle, reason: Reason, *texts: str, forwarded: bool = False) -> None:
@@ -40,15 +129,15 @@ def volume(place: str, source: Path, *options: str) -> Mount:
     return Mount(place, str(source), ("bind", *(options or ("ro",))))
 
 
-@pytest.mark.parametrize("place", ["", *names.CONTAINER_PRELOADS])
-def test_what_the_images_own_preload_names_is_found(bundle: Bundle, place: str) -> None:
-    if place:
-        put(bundle.root / place[1:], "/lib/jemalloc.so # fast\n/lib/other.so")
+def test_what_the_images_own_preload_names_is_found(bundle: Bundle) -> None:
     bundle.create()
-    found = {place: (b"/lib/jemalloc.so", b"/lib/other.so")} if place else {}
-    assert bundle.examine().preloads == found
-    # The runtime made the mount points that the image lacks.
-    assert {(bundle.root / each[1:]).exists() for each in names.CONTAINER_PRELOADS} == {True}
+    assert bundle.examine().preloads == {}
+    for place in names.CONTAINER_PRELOADS:
+        file = bundle.root / place[1:]
+        assert file.exists(), "the runtime makes the mount points that the image lacks"
+        file.write_text("/lib/jemalloc.so # fast\n/lib/other.so")
+        assert bundle.examine().preloads == {place: (b"/lib/jemalloc.so", b"/lib/other.so")}
+        file.write_text("")
 
 
 def test_the_entry_point_is_what_the_runtime_will_start(bundle: Bundle, tmp_path: Path) -> None:
@@ -93,31 +182,22 @@ def test_to_trace_beside_the_hosts_processes(bundle: Bundle) -> None:
     expect_refusal(bundle, Reason.CAPABILITY, "value SYS_PTRACE: ", " the container access")
 
 
-def huge_preload(root: Path) -> None:
-    os.truncate(put(root / "etc/ld.so.preload"), 1 << 40)
-
-
-def fifo_preload(root: Path) -> None:
-    os.mkfifo(root / "etc/ld-nix.so.preload")
-
-
-def linked_directory(root: Path) -> None:
-    (root / "elsewhere").mkdir()
-    (root / ".gpuslice").symlink_to("elsewhere")
-
-
-IMAGES: Mapping[Callable[[Path], None], tuple[Reason, str]] = {
-    huge_preload: (Reason.IMAGE_PRELOAD, "(1099511627776 bytes)"),
-    fifo_preload: (Reason.IMAGE_PRELOAD, "ld-nix.so.preload: invalid value (a special file)"),
-    linked_directory: (Reason.IMAGE_PATH, "image path /.gpuslice: invalid value (a symbolic link)"),
-}
-
-
-@pytest.mark.parametrize("prepare", IMAGES)
-def test_an_image_in_the_way_is_refused(prepare: Callable[[Path], None], bundle: Bundle) -> None:
-    prepare(bundle.root)
+def test_an_image_in_the_way_is_refused(bundle: Bundle) -> None:
     bundle.create()
-    expect_refusal(bundle, *IMAGES[prepare])
+    places = (*names.CONTAINER_PRELOADS, names.CONTAINER_DIR)
+    preload, nix, ours = (bundle.root / place[1:] for place in places)
+    os.truncate(preload, 1 << 40)
+    expect_refusal(bundle, Reason.IMAGE_PRELOAD, "(1099511627776 bytes)")
+    preload.unlink()
+    nix.unlink()
+    os.mkfifo(nix)
+    special = "ld-nix.so.preload: invalid value (a special file)"
+    expect_refusal(bundle, Reason.IMAGE_PRELOAD, special)
+    nix.unlink()
+    ours.rename(bundle.root / "elsewhere")
+    ours.symlink_to("elsewhere")
+    linked = "image path /.gpuslice: invalid value (a symbolic link)"
+    expect_refusal(bundle, Reason.IMAGE_PATH, linked)
 
 
 def test_a_volume_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_path: Path) -> None:
@@ -147,13 +227,11 @@ def test_a_forwarder_is_where_a_program_would_find_it(bundle: Bundle, forwarder:
 
 
 @pytest.mark.usefixtures("forwarder")
-@pytest.mark.parametrize("there", [True, False])
-def test_a_forwarder_that_is_not_in_its_place(bundle: Bundle, there: bool) -> None:
-    if there:
-        put(bundle.root / LIBCUDA[1:], "own")
+def test_a_forwarder_that_is_not_in_its_place(bundle: Bundle) -> None:
     bundle.create()
-    problem = "a regular file of 3 bytes" if there else "it does not exist"
-    expect_refusal(bundle, Reason.VIEW_DIFFERS, problem, forwarded=True)
+    expect_refusal(bundle, Reason.VIEW_DIFFERS, "it does not exist", forwarded=True)
+    put(bundle.root / LIBCUDA[1:], "own")
+    expect_refusal(bundle, Reason.VIEW_DIFFERS, "a regular file of 3 bytes", forwarded=True)
 
 
 def test_a_driver_that_a_pod_has_elsewhere_than_the_host(bundle: Bundle, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from gpuslice.contract import forwarder, names
 from nri_plugin.host import releases, tmpfs
-from nri_plugin.host.store import Store, keep_mounted, publish_forwarders, read
+from nri_plugin.host.store import Store, keep_mounted, read
 from nri_plugin.policy.refusals import StoreError
 from tests.contract.libraries import library as built
 from tests.nri_plugin.host import interruptions
@@ -44,12 +44,16 @@ def publish(library: Path, store: Path) -> Path:
     return releases.publish(read(library), names.FILE_LIBRARY, store)
 
 
-def test_a_release_that_nothing_uses_is_removed(library: Path, tmp_path: Path) -> None:
+def test_a_release_that_no_container_and_no_agent_uses_is_removed(
+    library: Path, tmp_path: Path
+) -> None:
     directory = tmp_path / "store"
     old, used = (publish(_written(library, b"\x7fELF " + n), directory) for n in (b"0", b"used"))
     (directory / "notes").mkdir()
+    _written(tmp_path / forwarder.TEMPLATE, TEMPLATE)
+    other = plain_store(directory, _written(tmp_path / "other.so", b"\x7fELF other agent"))
     store = plain_store(directory, _written(library, ELF))
-    own = store.own()
+    own = {store.own(), other.own(), *other.forwarders().values()}
     mounts = {str(used), "/etc/hosts"}
     assert not store.collect(lambda: None)
     with releases.locked(directory):  # by another process
@@ -57,20 +61,11 @@ def test_a_release_that_nothing_uses_is_removed(library: Path, tmp_path: Path) -
         with pytest.raises(StoreError, match="another process holds the lock"):
             put(NEW, directory)
     assert store.collect(lambda: mounts) == [old.parent.name]
-    kept = {"notes", ".lock", used.parent.name, own.parent.name}
+    kept = {"notes", ".lock", used.parent.name, *(path.parent.name for path in own)}
     assert {*os.listdir(directory)} == kept
     assert not store.collect(lambda: mounts)
     assert store.collect(tuple) == [used.parent.name]
-
-
-def test_the_releases_of_other_agents_are_kept(library: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "store"
-    beside = _written(tmp_path / "other.so", b"\x7fELF other agent")
-    _written(tmp_path / forwarder.TEMPLATE, TEMPLATE)
-    other, store = plain_store(directory, beside), plain_store(directory, library)
-    kept = {other.own(), *other.forwarders().values(), store.own()}
-    assert not store.collect(tuple)
-    assert all(path.is_file() for path in kept)
+    assert all(path.is_file() for path in own)
 
 
 def test_a_library_that_comes_late_is_found(library: Path, tmp_path: Path) -> None:
@@ -90,9 +85,14 @@ def test_a_library_that_comes_late_is_found(library: Path, tmp_path: Path) -> No
 
 def test_forwarders_are_published_for_both_libraries(library: Path, tmp_path: Path) -> None:
     store = plain_store(tmp_path / "store", library)
+    template = tmp_path / forwarder.TEMPLATE
     with pytest.raises(StoreError, match=r"forwarder\.so: No such file"):
         store.forwarders()
-    _written(tmp_path / forwarder.TEMPLATE, TEMPLATE)
+    for malformed in (ELF, TEMPLATE + TEMPLATE, TEMPLATE.replace(b"." * 100, b"...")):
+        _written(template, malformed)
+        with pytest.raises(StoreError, match=r"not a template|does not fit"):
+            store.forwarders()
+    _written(template, TEMPLATE)
     published = store.forwarders()
     assert list(published) == ["libcuda.so.1", "libnvidia-ml.so.1"]
     for soname, path in published.items():
@@ -102,19 +102,6 @@ def test_forwarders_are_published_for_both_libraries(library: Path, tmp_path: Pa
         assert (path.name, len(data)) == (soname, len(TEMPLATE))
     assert store.forwarders() == published
 
-
-@pytest.mark.parametrize(
-    "template",
-    [ELF, TEMPLATE + TEMPLATE, TEMPLATE.replace(b"." * 100, b"...")],
-    ids=["no blanks", "twice", "too short"],
-)
-def test_a_malformed_template_of_a_forwarder_is_refused(template: bytes, tmp_path: Path) -> None:
-    path = _written(tmp_path / forwarder.TEMPLATE, template)
-    with pytest.raises(StoreError, match=r"template|does not fit"):
-        publish_forwarders(path, tmp_path / "store")
-
-
-# --- a release and the distributor's copy, whatever fails: every system call, the disk
 
 OLD: Final = built(content=b"old" * 1000)
 NEW: Final = built(content=b"new" * 9000)
@@ -198,9 +185,6 @@ def test_interrupted_at_each_call(error: int, end: int, before: bytes | None, sh
     # An error while a file is verified means that it is written again.
     assert set(ends) <= {end, interruptions.DONE, interruptions.NOT_INTERRUPTED}
     assert ends.count(end) > 14
-
-
-# --- on a real file system
 
 
 @pytest.mark.node

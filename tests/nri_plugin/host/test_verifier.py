@@ -25,7 +25,7 @@ from nri_plugin.policy.model import Container, Pod
 from nri_plugin.policy.notices import Notices
 from nri_plugin.policy.refusals import Refused, is_shortage
 from tests.descriptors import no_descriptors
-from tests.nri_plugin.bundle import Bundle, bundle
+from tests.nri_plugin.host.test_rootfs import Bundle, bundle
 from tests.nri_plugin.host_files import put
 
 __all__ = ["bundle"]
@@ -39,7 +39,7 @@ def prove(bundle: Bundle, waits_in: Identity | None = None) -> Proof:
 
 def put_over(bundle: Bundle, place: str) -> None:
     """Mount it as a hook of the runtime might, after the check before the start."""
-    enter = ["nsenter", f"--target={bundle.pid}", "--mount"]
+    enter = ["nsenter", f"--target={(bundle.path / 'init.pid').read_text()}", "--mount"]
     subprocess.run([*enter, "/bin/busybox", "mount", "-o", "bind", "/dev/null", place], check=True)
 
 

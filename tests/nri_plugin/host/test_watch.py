@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,27 +17,113 @@ import pytest
 
 from gpuslice.contract import names
 from gpuslice.gpu.driver_root import NVML
-from nri_plugin.host import device_plugins, releases
-from nri_plugin.host import watch as module
+from nri_plugin.command_line import from_arguments
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host import device_plugins, releases, watch
+from nri_plugin.host.cdi_generator import FILE
 from nri_plugin.host.node import Node
 from nri_plugin.metrics import Metrics
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Ledger, hold
-from nri_plugin.policy.model import Pod, Share
+from nri_plugin.policy.model import Pod, Share, Specs
 from nri_plugin.policy.nvidia import CONTROL_NODES
 from nri_plugin.readiness import Readiness
+from nri_plugin.threads import Worker
+from tests.nri_plugin import fake_nvml
+from tests.nri_plugin.cdi import specs
+from tests.nri_plugin.cdi_nodes import CONTROL, NODES
 from tests.nri_plugin.host.test_device_plugins import write
-from tests.nri_plugin.host.watch_scene import GPU, OTHER, TWO, Host, ask, host, inspect, spec
 from tests.nri_plugin.host_files import bound, put
+from tests.nri_plugin.objects import plain_store
 from tests.nri_plugin.service_scene import UUID
 from tests.support import until_async
 
-__all__ = ["host"]
+GPU = {"uuid": UUID, "minor": 0, "memory_bytes": 1 << 30}
+OTHER = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+TWO = (GPU, {**GPU, "uuid": OTHER, "minor": 1})
+CAT = "import sys; print(open(sys.argv[1]).read())"
 
 
-def node_of(host: Host, **settings: Any) -> Node:
-    host.settings = replace(host.settings, **settings)
-    return host.node()
+def spec(*uuids: str, source: str = "/dev/zero", broken: str = "") -> str:
+    """source: of a mount. broken: a GPU with a device node that the host does not have."""
+    gone, mount = (
+        ({**NODES[0], "hostPath": "/dev/nvidia-gone"}, *CONTROL),
+        specs.mount(source, "/x"),
+    )
+    edits = [{**mount, "deviceNodes": gone if uuid == broken else NODES} for uuid in uuids]
+    pairs = zip(uuids, edits, strict=True)
+    return specs.spec(*({"name": uuid, "containerEdits": each} for uuid, each in pairs))
+
+
+class Host:
+    """A node's files; the GPUs and nvidia-ctk are small scripts that read theirs."""
+
+    def __init__(self, tmp_path: Path, *options: str) -> None:
+        self.cdi, self.library = tmp_path / "cdi", tmp_path / "libvgpu.so"
+        self.gpus, self.ctk = tmp_path / "gpus.json", tmp_path / "ctk.json"
+        self.library.write_bytes(b"\x7fELF")
+        self.show(GPU)
+        self.spec = put(self.cdi / "nvidia.json", spec(UUID))
+        self.script = put(tmp_path / "cat.py", CAT)
+        # It has the driver's device nodes: otherwise the agent would load modules.
+        self.dev = tmp_path / "driver" / "dev"
+        self.dev.mkdir(parents=True)
+        for node in CONTROL_NODES:
+            (self.dev.parent / node[1:]).symlink_to("/dev/null")
+        flags = ["--library", self.library, "--cdi-dir", self.cdi, "--run-dir", tmp_path / "run"]
+        flags += ["--containerd-state", tmp_path, "--driver-root", self.dev.parent]
+        flags += ["--nvidia-ctk", f"{sys.executable} {self.script} {self.ctk}"]
+        self.settings = from_arguments([*map(str, flags), *options], os.environ)
+
+    @property
+    def generated(self) -> Path:
+        return self.settings.generated_cdi_dir / FILE
+
+    def generates(self, text: str, min_interval_s: float = 30) -> Node:
+        """No spec describes the GPUs; nvidia-ctk prints this one."""
+        self.spec.unlink()
+        self.ctk.write_text(text)
+        node = self.node()
+        node.generator.min_interval_s = min_interval_s
+        return node
+
+    def show(self, *gpus: object, driver: str = "1") -> None:
+        self.gpus.write_text(json.dumps({"driver": driver, "gpus": gpus}))
+
+    def node(self, **settings: Any) -> Node:
+        self.settings = replace(self.settings, **settings)
+        command = (*fake_nvml.PROGRAM, str(self.gpus))
+        inventory = Inventory(os.environ, deadline_s=60, min_interval_s=0, command=command)
+        store = plain_store(self.settings.store_dir, self.settings.library)
+        return Node(self.settings, inventory, store, Worker("files"))
+
+    def found(self, node: Node) -> watch.NodeProblems:
+        return asyncio.run(inspect(node))
+
+    def lacks(self, node: Node | None = None) -> Sequence[str]:
+        return self.found(node or self.node()).lacks
+
+    def specs(self, node: Node) -> Specs:
+        """Those that the agent uses."""
+        return asyncio.run(node.work(node.inspect_host))[0]
+
+
+async def ask(node: Node) -> None:
+    await node.inventory.refresh()
+    await node.inventory.close()
+
+
+async def inspect(node: Node) -> watch.NodeProblems:
+    """Each inspection has an event loop of its own here, and so has NVML's child."""
+    try:
+        return await watch.inspect(node)
+    finally:
+        await node.inventory.close()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
 
 
 def test_what_a_node_lacks(host: Host) -> None:
@@ -57,7 +145,7 @@ def test_what_a_node_lacks(host: Host) -> None:
 )
 def test_a_node_of_another_program(host: Host, short: Path, place: str, text: str) -> None:
     path, kubelet = short / place, short / "kubelet"
-    node = node_of(host, device_plugin_dir=short / "plugins", kubelet_dir=kubelet)
+    node = host.node(device_plugin_dir=short / "plugins", kubelet_dir=kubelet)
     with bound(path) as theirs:
         assert host.lacks(node) == [] and node.conflict is None
         theirs.listen()
@@ -69,7 +157,7 @@ def test_a_node_of_another_program(host: Host, short: Path, place: str, text: st
 def test_which_gpus_of_a_node_are_ours(host: Host, tmp_path: Path) -> None:
     host.show(*TWO)
     host.spec.write_text(spec(UUID, OTHER))
-    node = node_of(host, device_plugin_dir=tmp_path)
+    node = host.node(device_plugin_dir=tmp_path)
     assert not node.is_ours, "other programs have not been looked for"
     # A GPU that another plugin gave to a pod is whole until the pod has ended.
     for assigned, mode in (({"uid-1": [UUID]}, Mode.WHOLE), ({}, Mode.SHARED)):
@@ -130,8 +218,7 @@ def test_files_that_hang_are_a_problem(host: Host) -> None:
 
 @pytest.mark.node
 def test_a_driver_root_that_appears_or_moves_is_used_at_once(host: Host, tmp_path: Path) -> None:
-    """GPU Operator's driver container mounts it after the agent started, and again after each of
-    its own restarts; while it is away, the last one stays."""
+    """GPU Operator's driver container mounts it late, and anew after each of its own restarts."""
     root = tmp_path / "host"
     for directory in ("proc", "dev"):
         (root / directory).mkdir(parents=True)
@@ -156,7 +243,7 @@ def test_a_missing_directory_is_a_reason_with_the_hosts_path(host: Host, tmp_pat
     root, state = tmp_path / "host", tmp_path / "host/run/other/containerd"
     (root / "proc").mkdir(parents=True)
     host.library.unlink()
-    node = node_of(host, host_root=root, containerd_state=state)
+    node = host.node(host_root=root, containerd_state=state)
     missing, library = host.lacks(node)[:2]
     assert missing.startswith("/run/other/containerd does not exist: ")
     assert "the library is missing" in library
@@ -168,7 +255,7 @@ async def test_the_watch_reports_a_library_that_is_lost_and_restored(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    monkeypatch.setattr(module, "BEAT_S", 0.001)
+    monkeypatch.setattr(watch, "BEAT_S", 0.001)
     readiness, metrics, node, ledger = Readiness(lambda: 0.0), Metrics(), host.node(), Ledger()
     readiness.session = None
     whole = host.library.read_bytes()
@@ -179,7 +266,7 @@ async def test_the_watch_reports_a_library_that_is_lost_and_restored(
 
     pod, shares = Pod("uid", "team", "train"), [Share("GPU-0", 0, 1, 1)]
     ledger.adopt([hold(f"c{n}", f"c{n}", False, pod, f"{n}", shares) for n in range(2)], ())
-    watching = asyncio.create_task(module.watch(node, ledger, readiness, metrics))
+    watching = asyncio.create_task(watch.watch(node, ledger, readiness, metrics))
     await until_async(lambda: "the library is missing" in str(readiness.node))
     assert value("gpuslice_ready") == 0
     host.library.write_bytes(whole)

@@ -69,13 +69,9 @@ def test_a_field_in_a_lasting_contest_is_left_to_the_other_client() -> None:
     assert contest.lasts, "and not yet known to be over"
     contest.clock.seconds += CONTEST_S
     assert not contest.lasts
-
-
-def test_a_contest_that_continues_is_a_lasting_one() -> None:
-    contest = Fought()
     contest.fight(1, CONTEST_WRITES + 1)
     contest.clock.seconds += CONTEST_S
-    contest.fight(1, 2)  # written, and reverted once more
+    contest.fight(1, 2)  # it continues: written, and reverted once more
     contest.clock.seconds += CONTEST_S - 2
     assert contest.lasts
 
@@ -125,7 +121,7 @@ async def test_the_device_is_written_as_the_api_server_stores_it(stores_conditio
 async def test_writes_that_the_api_server_rejects_are_no_contest() -> None:
     """Other programs, such as the kubelet, write the node meanwhile."""
     asked, clock = list[str](), Clock()
-    status: dict[str, Any] = {"capacity": {names.RESOURCE_CORE: "100"}}
+    status = {"capacity": {names.RESOURCE_CORE: "100"}}
 
     async def answer(request: web.Request) -> web.Response:
         asked.append(f"{request.method} {request.path}")
@@ -144,38 +140,28 @@ async def test_writes_that_the_api_server_rejects_are_no_contest() -> None:
 
 
 def test_the_other_writer_has_a_name() -> None:
-    writes = (
-        ("koord-manager", "f:devices"),
-        ("koordlet", "f:devices"),
-        ("gpuslice-agent", "f:devices"),
-        ("kubelet", "f:conditions"),
-    )
+    writes = {"koord-manager": "devices", "koordlet": "devices", "gpuslice-agent": "devices"}
     fields = [
-        {"manager": by, "time": f"2026-01-01T00:00:0{n}Z", "fieldsV1": {"f:spec": {field: {}}}}
-        for n, (by, field) in enumerate(writes)
+        {"manager": by, "time": f"2026-01-01T00:00:0{n}Z", "fieldsV1": {f"f:{field}": {}}}
+        for n, (by, field) in enumerate([*writes.items(), ("kubelet", "conditions")])
     ]
     assert other_writer({"metadata": {"managedFields": fields}}) == "koordlet"
     assert other_writer({"metadata": {}}) == ""
 
 
-@pytest.mark.parametrize("offer", [Offer(), Offer(any=True)])
-def test_a_node_of_another_device_plugin_is_not_ours(offer: Offer) -> None:
+def test_a_node_of_another_device_plugin_is_not_ours() -> None:
     """An agent that has a plugin of its own sees its own resource there."""
-    modes = GpuModes(offer)
-    status = publisher(cast(Any, None), modes=modes)
     raw = {
         "metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "true"}},
         "status": {"allocatable": {"nvidia.com/gpu": "8"}},
     }
-    status._note(kube_objects.node(raw))
-    found = status._with_mode(Entry(GPU, healthy=True))
-    if offer:
-        assert found.offered and modes.conflict("node-1") is None
-        return
-    assert found.mode is Mode.EXCLUDED and not found.offered
-    assert modes.conflict("node-1") == (
-        "another program allocates this node's GPUs (status.allocatable of the node has"
-        " nvidia.com/gpu: 8): must be one component only; kubectl label node node-1"
-        " nvidia.com/gpu.deploy.device-plugin=false nvidia.com/gpu.deploy.operator-validator=false"
-        " --overwrite, or keep gpuslice off it by nodeSelector"
-    )
+    for offer in (Offer(any=True), Offer()):
+        modes = GpuModes(offer)
+        status = publisher(cast(Any, None), modes=modes)
+        status._note(kube_objects.node(raw))
+        found = status._with_mode(Entry(GPU, healthy=True))
+        conflict = modes.conflict("node-1") or ""
+        assert found.offered is offer.any and bool(conflict) is not offer.any
+    assert found.mode is Mode.EXCLUDED
+    assert "(status.allocatable of the node has nvidia.com/gpu: 8): must be one" in conflict
+    assert "; kubectl label node node-1 " in conflict

@@ -1,5 +1,4 @@
-"""What the agent reports to the API server beside its inventory: events, each written once, and its
-Lease, whose failures are logged once."""
+"""What the agent reports beside its inventory: events, each once, and its Lease."""
 
 from __future__ import annotations
 
@@ -16,16 +15,13 @@ from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice, Notices
 from tests.nri_plugin.objects import parts, settings
 
-# --- pending events: once for each container, and bounded
-
 
 def notice(number: int, text: str = "static") -> Notice:
     return Notice(Pod(f"{number}", "team", "train"), "main", "LimitNotEnforceable", text)
 
 
 def test_each_notice_is_reported_once() -> None:
-    """A failing driver affects every share of its node, and is found in every round. A restarted
-    container has the same notice."""
+    """A failing driver affects every share of its node, and is found in every round."""
     live = {str(number) for number in range(1000)}
     notices = Notices(lambda: live)
     assert notices.first() is None
@@ -51,32 +47,25 @@ def test_few_notices_of_deleted_pods_are_kept() -> None:
     assert notices.add(notice(1))
 
 
-# --- what is written
-
-
 class Server:
-    """Refuses with each status in turn, and a name that it has; accepts else."""
+    """Refuses with each status in turn, and to make what it has; accepts else."""
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = [*statuses]
         self.calls: list[str] = []
-        self.names: set[str] = set()
+        self.made: set[str] = set()
 
-    async def patch(self, path: str, lease: dict[str, Any], timeout_s: float) -> None:
-        self.calls.append(f"patch {path.rpartition('/')[2]} {timeout_s}")
-        self._refuse_in_turn()
-
-    async def post(self, path: str, body: dict[str, Any], timeout_s: float) -> None:
-        name = body["metadata"]["name"]
-        self.calls.append(f"post {path.rpartition('/')[2]} {name}")
-        self._refuse_in_turn()
-        if name in self.names:
-            raise KubeError(409, "Refused", "")
-        self.names.add(name)
-
-    def _refuse_in_turn(self) -> None:
+    async def patch(self, path: str, body: object, timeout_s: float, verb: str = "patch") -> None:
+        self.calls.append(f"{verb} {path.rpartition('/')[2]} {timeout_s}")
         if self.statuses:
             raise KubeError(self.statuses.pop(0), "Refused", "")
+
+    async def post(self, path: str, body: dict[str, Any], timeout_s: float) -> None:
+        await self.patch(path, body, timeout_s, "post")
+        name = body["metadata"]["name"]
+        if name in self.made:
+            raise KubeError(409, "Refused", "")
+        self.made.add(name)
 
 
 @pytest.fixture
@@ -88,23 +77,20 @@ async def test_the_event_of_another_start_is_not_written_again(agent: Parts) -> 
     server = Server()
     for _ in range(2):
         assert await Events(cast(Kube, server), agent, lambda: "").write(notice(1))
-    assert len(server.names) == 1
+    assert len(server.made) == 1
     assert agent.metrics.api_writes.labels("event", "failed")._value.get() == 0
 
 
-@pytest.mark.parametrize(("status", "is_done"), [(403, True), (429, False), (503, False)])
-async def test_what_the_server_may_accept_later_is_tried_again(
-    agent: Parts, status: int, is_done: bool
-) -> None:
-    events = Events(cast(Kube, Server(status)), agent, lambda: "")
-    assert await events.write(notice(1)) is is_done
+async def test_what_the_server_may_accept_later_is_tried_again(agent: Parts) -> None:
+    events = Events(cast(Kube, Server(403, 429, 503)), agent, lambda: "")
+    assert [await events.write(notice(1)) for _ in range(3)] == [True, False, False]
 
 
 async def test_an_absent_lease_is_created(agent: Parts) -> None:
     server = Server(404)
     await Heartbeat(cast(Kube, server), agent, lambda: "uid-1").mark_stopped()
-    (name,) = server.names
-    assert server.calls == [f"patch {name} 1.5", f"post leases {name}"]
+    (name,) = server.made
+    assert server.calls == [f"patch {name} 1.5", "post leases 1.5"]
 
 
 async def test_a_failure_and_its_end_are_logged_once(
@@ -115,10 +101,9 @@ async def test_a_failure_and_its_end_are_logged_once(
     heartbeat = Heartbeat(cast(Kube, server), agent, lambda: "uid-1")
     for _ in range(5):
         await heartbeat._write(STOPPED, 5.0)
-    assert not server.names
-    messages = [record.getMessage() for record in caplog.records]
-    assert len([each for each in messages if "Lease not renewed" in each]) == 1
-    assert len([each for each in messages if "Lease renewed again" in each]) == 1
+    assert not server.made
+    first, again = caplog.messages
+    assert "Lease not renewed" in first and "Lease renewed again" in again
     writes = agent.metrics.api_writes
     assert writes.labels("lease", "written")._value.get() == 2
     assert writes.labels("lease", "failed")._value.get() == 3

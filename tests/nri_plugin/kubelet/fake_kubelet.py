@@ -36,10 +36,8 @@ class FakeKubelet:
             each.mkdir(parents=True)
         self.registered: list[plugins.RegisterRequest] = []
         self.devices: dict[str, plugins.Device] = {}
-        self.assigned: dict[str, str] = {}
-        """UUID -> pod, in memory."""
-        self.recorded: dict[str, list[str]] = {}
-        """Pod's UID -> UUIDs, in the record."""
+        self.assigned: dict[str, str] = {}  # UUID -> pod, in memory
+        self.recorded: dict[str, list[str]] = {}  # pod's UID -> UUIDs, in the record
         self.knows_pods = True
         self._servers: list[Any] = []
         self._streams: set[asyncio.Task[None]] = set()
@@ -78,8 +76,7 @@ class FakeKubelet:
         return [uuid for uuid, is_healthy in self.health().items() if is_healthy]
 
     async def admit(self, pod: str, uid: str = "") -> list[str]:
-        """Allocate a GPU for a pod of one container. Raises grpc.RpcError, as a failed
-        admission."""
+        """Allocate a GPU for a pod. Raises grpc.RpcError, as a failed admission."""
         free = [uuid for uuid in self.healthy() if uuid not in self.assigned]
         chosen = await self.preferred(free, 1)
         await self.allocate(chosen)
@@ -88,29 +85,24 @@ class FakeKubelet:
         return chosen
 
     async def preferred(self, available: list[str], count: int) -> list[str]:
-        of = plugins.ContainerPreferredAllocationRequest(
-            available_deviceIDs=available, allocation_size=count
-        )
-        asked = plugins.PreferredAllocationRequest(container_requests=[of])
-        answer = await self._call(
-            "GetPreferredAllocation", asked, plugins.PreferredAllocationResponse
-        )
+        asked = plugins.PreferredAllocationRequest()
+        asked.container_requests.add(available_deviceIDs=available, allocation_size=count)
+        reply = plugins.PreferredAllocationResponse
+        answer = await self._call("GetPreferredAllocation", asked, reply)
         return list(answer.container_responses[0].deviceIDs)
 
     async def allocate(self, uuids: list[str]) -> plugins.ContainerAllocateResponse:
-        of = plugins.ContainerAllocateRequest(devices_ids=uuids)
-        asked = plugins.AllocateRequest(container_requests=[of])
+        asked = plugins.AllocateRequest()
+        asked.container_requests.add(devices_ids=uuids)
         answer = await self._call("Allocate", asked, plugins.AllocateResponse)
         response: plugins.ContainerAllocateResponse = answer.container_responses[0]
         return response
 
     def record(self, uid: str, uuids: list[str]) -> None:
         self.recorded[uid] = uuids
-        container = {"ContainerName": "main", "ResourceName": "nvidia.com/gpu", "AllocResp": ""}
-        entries = [
-            {"PodUID": uid, **container, "DeviceIDs": {"-1": held}}
-            for uid, held in self.recorded.items()
-        ]
+        of = {"ContainerName": "main", "ResourceName": "nvidia.com/gpu", "AllocResp": ""}
+        held = self.recorded.items()
+        entries = [{"PodUID": uid, **of, "DeviceIDs": {"-1": uuids}} for uid, uuids in held]
         registered = {"nvidia.com/gpu": self.healthy()}
         data = {"PodDeviceEntries": entries, "RegisteredDevices": registered}
         (self.plugins / RECORD).write_text(json.dumps({"Data": data, "Checksum": 1}))
@@ -125,13 +117,10 @@ class FakeKubelet:
 
     async def _register(self, request: plugins.RegisterRequest, _context: Any) -> plugins.Empty:
         self._channel = grpc.aio.insecure_channel(f"unix:{self.plugins / request.endpoint}")
-        options = await self._call(
-            "GetDevicePluginOptions", plugins.Empty(), plugins.DevicePluginOptions
-        )
-        assert options == request.options
+        reply = plugins.DevicePluginOptions
+        assert await self._call("GetDevicePluginOptions", plugins.Empty(), reply) == request.options
         self.registered.append(request)
-        task = asyncio.create_task(self._watch(self._channel))
-        self._streams.add(task)
+        self._streams.add(asyncio.create_task(self._watch(self._channel)))
         return plugins.Empty()
 
     async def _watch(self, channel: Any) -> None:
@@ -152,7 +141,7 @@ class FakeKubelet:
         response = pods.ListPodResourcesResponse()
         for uuid, pod in self.assigned.items() if self.knows_pods else ():
             namespace, _, name = pod.partition("/")
-            device = pods.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=[uuid])
-            container = pods.ContainerResources(name="main", devices=[device])
-            response.pod_resources.add(name=name, namespace=namespace, containers=[container])
+            listed = response.pod_resources.add(name=name, namespace=namespace)
+            container = listed.containers.add(name="main")
+            container.devices.add(resource_name="nvidia.com/gpu", device_ids=[uuid])
         return response

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -19,67 +20,62 @@ from nri_plugin.protocol.session_events import Request, RuntimeInfo
 from tests.nri_plugin.fake_runtime import FakeRuntime, RequestFailed, connected_pair
 from tests.nri_plugin.objects import container, pod
 
-_METHODS: Mapping[type[Request], str] = {
-    session_events.Synchronize: "synchronize",
-    session_events.CreateContainer: "create",
-    session_events.StartContainer: "start",
-    session_events.StopContainer: "stop",
-    session_events.RemoveContainer: "remove",
-    session_events.Validate: "validate",
-}
+Hook: TypeAlias = Callable[[], Answer[Reply]]
+_ADJUSTMENT = nri.ContainerAdjustment(env=[nri.KeyValue(key="A", value="1")])
+ADJUSTED = nri.CreateContainerResponse(adjust=_ADJUSTMENT)
 
 
-class Recorder:
-    """A handler that records its calls, and runs the hooks that a test sets."""
+def of_size(size: int) -> nri.CreateContainerResponse:
+    adjustment = nri.ContainerAdjustment(annotations={"size": "x" * size})
+    return nri.CreateContainerResponse(adjust=adjustment)
 
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
-        """Method, and the container's ID."""
-        self.adjustment: nri.ContainerAdjustment | None = None
-        self.hooks: dict[str, Callable[[], Awaitable[object]]] = {}
-        self.objection: BaseException | None = None
-        """Raised by the validation, and by every other method that answers at once."""
-        self.at_once = False
 
-    def handle(self, request: Request) -> Answer[Reply]:
-        method = _METHODS[type(request)]
-        about = request.request if isinstance(request, session_events.Validate) else request
-        self.asked.append((method, about.container.id if hasattr(about, "container") else ""))
-        if method in self.hooks or not (self.at_once or method == "validate"):
-            return self._later(method)
-        return self._result(method, self.objection)
+def _given(result: Reply | BaseException) -> Reply:
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
-    async def _later(self, method: str) -> Reply:
-        if method in self.hooks:
-            await self.hooks[method]()
-        return self._result(method, self.objection if method == "validate" else None)
 
-    def _result(self, method: str, objection: BaseException | None) -> Reply:
-        if objection is not None:
-            raise objection
-        if method != "create" or self.adjustment is None:
-            return None
-        return nri.CreateContainerResponse(adjust=self.adjustment)
+def at_once(result: Reply | BaseException = None) -> Hook:
+    """The handler returns this reply, or raises this error."""
+    return partial(_given, result)
+
+
+def later(result: Reply | BaseException = None) -> Hook:
+    """The same in a task of its own."""
+
+    async def work() -> Reply:
+        return _given(result)
+
+    return work
 
 
 class Rig:
-    """A runtime, and the plugin serving a Recorder at the other end of the socket."""
+    """A runtime, and the plugin at the other end of the socket. asked: the handler's requests, and
+    their containers' IDs. hooks: its answers; others are empty, and given later."""
 
     def __init__(self, runtime: FakeRuntime, theirs: socket.socket) -> None:
         self.runtime = runtime
-        self.handler = Recorder()
+        self.asked: list[tuple[str, str]] = []
+        self.hooks: dict[str, Hook] = {}
         self.ready: list[RuntimeInfo] = []
         self.on_ready: Callable[[RuntimeInfo], None] = self.ready.append
         self.leaving = asyncio.Event()
         serving = serve(
             theirs,
-            self.handler.handle,
+            self._handle,
             name="gpuslice",
             index="50",
             on_ready=lambda found: self.on_ready(found),
             leaving=self.leaving,
         )
         self.plugin = asyncio.create_task(serving)
+
+    def _handle(self, request: Request) -> Answer[Reply]:
+        method = type(request).__name__
+        about = request.request if isinstance(request, session_events.Validate) else request
+        self.asked.append((method, about.container.id if hasattr(about, "container") else ""))
+        return self.hooks.get(method, later())()
 
     async def configure(self) -> None:
         """The handshake up to Synchronize."""
@@ -116,13 +112,6 @@ async def session(**options: Any) -> AsyncIterator[Rig]:
     async with rig(**options) as r:
         await r.runtime.handshake()
         yield r
-
-
-def raiser(error: BaseException) -> Callable[[], Awaitable[None]]:
-    async def hook() -> None:
-        raise error
-
-    return hook
 
 
 async def forever() -> None:

@@ -9,54 +9,62 @@ import logging
 import pytest
 
 from nri_plugin.messages import nri_pb2 as nri
-from nri_plugin.nri.answers import SynchronizeFailed
-from nri_plugin.nri.connection import REGISTRATION_TIMEOUT_S, RegistrationTimedOut, RuntimeRefused
+from nri_plugin.nri.answers import Reply, SynchronizeFailed
+from nri_plugin.nri.connection import REGISTRATION_TIMEOUT_S, RegistrationTimedOut
 from nri_plugin.protocol.errors import RegistrationRejected, RemoteProtocolError
 from nri_plugin.protocol.session_events import RuntimeInfo
 from tests.nri_plugin.fake_runtime import RequestFailed
 from tests.nri_plugin.fake_trunk import Dropped
-from tests.nri_plugin.nri.connection_scene import forever, raiser, rig, session
+from tests.nri_plugin.nri.connection_scene import (
+    ADJUSTED,
+    Hook,
+    forever,
+    later,
+    of_size,
+    rig,
+    session,
+)
 from tests.support import jump
 
 
 class Slow:
-    """A handler's hook that has begun, and continues until it may end."""
+    """A hook that has begun, and continues until it may end."""
 
-    def __init__(self, *, stubborn: bool = False) -> None:
+    def __init__(self, reply: Reply = None) -> None:
         self.begun, self.may_end, self.cancelled = (asyncio.Event() for _ in range(3))
-        self._stubborn = stubborn
+        self._reply = reply
 
-    async def __call__(self) -> None:
+    async def __call__(self) -> Reply:
         self.begun.set()
         while not self.may_end.is_set():
             try:
                 await self.may_end.wait()
             except asyncio.CancelledError:
                 self.cancelled.set()
-                if not self._stubborn:
-                    raise
+        return self._reply
 
 
-async def test_a_failed_synchronize_ends_the_session_though_the_runtime_would_stay() -> None:
+@pytest.mark.parametrize(
+    ("hook", "timeout_s", "text"),
+    [
+        (later(ValueError("a bug")), 60.0, "ValueError: a bug"),
+        (forever, 0.4, "did not decide Synchronize"),
+    ],
+    ids=["a bug", "a hang"],
+)
+async def test_a_failed_synchronize_ends_the_session_though_the_runtime_would_stay(
+    hook: Hook, timeout_s: float, text: str
+) -> None:
     """NRI 0.6.1 keeps such a plugin connected, and never sends it an event."""
-    async with rig(nri_version=(0, 6, 1), runtime=("containerd", "devel")) as r:
-        r.handler.hooks["synchronize"] = raiser(ValueError("a bug"))
+    runtime = ("containerd", "devel")
+    async with rig(nri_version=(0, 6, 1), runtime=runtime, request_timeout_s=timeout_s) as r:
+        r.hooks["Synchronize"] = hook
         await r.configure()
-        with pytest.raises(RequestFailed):
+        with pytest.raises(RequestFailed, match=text):
             await r.runtime.call("Synchronize", nri.SynchronizeRequest(), nri.SynchronizeResponse)
-        with pytest.raises(SynchronizeFailed, match="ValueError: a bug") as failed:
+        with pytest.raises(SynchronizeFailed, match=text):
             await r.plugin
-        assert isinstance(failed.value.__cause__, ValueError)
         assert r.ready == []
-
-
-async def test_a_synchronize_that_hangs_is_answered_and_ends_the_session() -> None:
-    async with rig(request_timeout_s=0.4) as r:
-        r.handler.hooks["synchronize"] = forever
-        with pytest.raises(RequestFailed, match="did not decide Synchronize"):
-            await r.runtime.handshake()
-        with pytest.raises(SynchronizeFailed):
-            await r.plugin
 
 
 async def test_a_fault_of_on_ready_is_logged_and_harms_no_session(
@@ -101,23 +109,6 @@ async def test_a_rejected_registration_has_the_runtimes_reason() -> None:
         assert rejected.value.code == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "version", "nri_version"),
-    [("containerd", "v1.7.24", (0, 6, 1)), ("cri-o", "1.35.0", (0, 11, 0))],
-)
-async def test_a_runtime_that_is_not_served_is_refused_by_name_at_configure(
-    name: str, version: str, nri_version: tuple[int, int, int]
-) -> None:
-    """It gets the reason, and the agent's side ends with the same words; nothing is served."""
-    async with rig(runtime=(name, version), nri_version=nri_version) as r:
-        with pytest.raises(RequestFailed, match=f"{name} {version} is not served") as failure:
-            await r.runtime.handshake()
-        with pytest.raises(RuntimeRefused) as refused:
-            await r.plugin
-        assert str(refused.value) == failure.value.message
-        assert (r.handler.asked, r.ready) == ([], [])
-
-
 # --- the end
 
 
@@ -130,16 +121,6 @@ async def test_garbage_ends_the_connection_and_not_the_process() -> None:
             await r.runtime.call("Shutdown", nri.Empty(), nri.Empty)
 
 
-async def test_the_end_of_the_connection_cancels_what_runs() -> None:
-    async with session() as r:
-        r.handler.hooks["create"] = slow = Slow()
-        r.runtime.send_call("CreateContainer", b"")
-        await slow.begun.wait()
-        await r.runtime.close()
-        await r.plugin
-        assert slow.cancelled.is_set()
-
-
 @pytest.mark.parametrize("leaving", [False, True])
 async def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
     leaving: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -147,7 +128,7 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
     """The runtime closes the connection, or the plugin stops once the request has timed out."""
     monkeypatch.setattr("nri_plugin.nri.connection.CLOSING_TIMEOUT_S", 0.05)
     async with session() as r:
-        r.handler.hooks["create"] = slow = Slow(stubborn=True)
+        r.hooks["CreateContainer"] = slow = Slow()
         if leaving:
             r.runtime.request_timeout_s = 0.2
         creating = asyncio.create_task(r.create())
@@ -161,6 +142,7 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
         async with asyncio.timeout(30):
             await r.plugin
         slow.may_end.set()
+        assert slow.cancelled.is_set()
         assert leaving or "outcome=stuck" in caplog.text
         assert not leaving or "did not decide" in str(creating.exception())
 
@@ -174,8 +156,7 @@ async def test_a_stopping_plugin_answers_open_requests_first(
 ) -> None:
     monkeypatch.setattr("nri_plugin.nri.connection.QUIET_S", _QUIET_S)
     async with session(nri_version=(0, 12, 5)) as r:
-        r.handler.hooks["create"] = slow = Slow()
-        r.handler.adjustment = nri.ContainerAdjustment(env=[nri.KeyValue(key="A", value="1")])
+        r.hooks["CreateContainer"] = slow = Slow(ADJUSTED)
         creating = asyncio.create_task(r.create())
         await slow.begun.wait()
         r.leaving.set()
@@ -186,7 +167,7 @@ async def test_a_stopping_plugin_answers_open_requests_first(
         assert not r.plugin.done()
         # Requests that arrive meanwhile are answered, too: validation, here.
         slow.may_end.set()
-        assert await creating == nri.CreateContainerResponse(adjust=r.handler.adjustment)
+        assert await creating == ADJUSTED
         assert not r.plugin.done()
         jump(_QUIET_S)
         await r.plugin
@@ -209,7 +190,7 @@ async def test_a_peer_that_does_not_read_does_not_hold_the_end_up(
     monkeypatch.setattr("nri_plugin.nri.connection.CLOSING_TIMEOUT_S", 0.05)
     caplog.set_level(logging.CRITICAL)
     async with session() as r:
-        r.handler.adjustment = nri.ContainerAdjustment(annotations={"size": "x" * (3 << 20)})
+        r.hooks["CreateContainer"] = later(of_size(3 << 20))
         for _ in range(3):
             r.runtime.send_call("CreateContainer", b"")
         r.runtime.trunk.stop_reading()

@@ -1,5 +1,4 @@
-"""The order of binding, and which pods exceed a GPU's capacity: against a plain loop, in any
-order."""
+"""The order of binding, and which pods exceed a GPU's capacity, against a plain loop."""
 
 from __future__ import annotations
 
@@ -48,7 +47,6 @@ def with_annotations(of: Bound, annotations: Mapping[str, str], **changes: Any) 
 
 
 def granted(of: Bound, writer: str = "", **containers: Sequence[grants.GpuGrant]) -> Bound:
-    """Return a pod with grants of ours."""
     written = {**of.pod.annotations, names.ANNOTATION_GRANTS: grants.encode(containers)}
     return with_annotations(of, written, writer=writer)
 
@@ -183,39 +181,28 @@ RDMA = {ALLOCATED: '{"rdma":[{"minor":0,"resources":null}]}'}
 RDMA_TOO = {ALLOCATED: '{"rdma":[{"minor":1,"resources":null}]}'}
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        [bound("a")],
-        [bound("a"), replace(bound("a"), pod=replace(bound("a").pod, labels={}))],
+def test_a_grant_that_a_scheduler_may_have_written_is_not_foreign() -> None:
+    one = bound("a")
+    for order in (
+        [one, replace(one, pod=replace(one.pod, labels={}))],
         [OURS, OURS],
-        [replace(granted(bound("a"), " 0"), is_ours=True)],
+        [replace(granted(one, " 0"), is_ours=True)],
         [replace(with_annotations(bound("a", scheduled=""), {}), is_ours=True)],
         [with_annotations(bound("a", scheduled=""), RDMA)],
-        [with_annotations(bound("a"), RDMA), with_annotations(bound("a"), RDMA_TOO)],
-        [with_annotations(bound("a"), RDMA), replace(bound("a"), pod=Pod("a", "", ""), writer="x")],
-    ],
-)
-def test_a_grant_that_a_scheduler_may_have_written_is_not_foreign(order: Sequence[Bound]) -> None:
-    assert put(*order).foreign() == {}
+        [with_annotations(one, RDMA), with_annotations(one, RDMA_TOO)],
+        [with_annotations(one, RDMA), replace(one, pod=Pod("a", "", ""), writer="x")],
+    ):
+        assert put(*order).foreign() == {}
 
 
-@pytest.mark.parametrize(
-    ("described", "differs"),
-    [
-        (replace(bound("a").pod, labels={**bound("a").pod.labels, "app": "x"}), False),
-        (replace(bound("a").pod, labels={}), False),
-        (replace(bound("a").pod, annotations={}), True),
-        (bound("a", 2 * GIB).pod, True),
-        (granted(bound("a")).pod, True),
-    ],
-)
-def test_a_pod_that_differs_from_the_api_servers_is_refused(described: Pod, differs: bool) -> None:
-    assert BoundPods().objection(described, GPUS, NO_PODS) is None, "it is not known yet"
-    objection = put(bound("a")).objection(described, GPUS, NO_PODS)
-    assert (objection is not None) is differs
-    if objection is not None:
-        assert objection.reason is Reason.GRANT_UNCONFIRMED
+def test_a_pod_that_differs_from_the_api_servers_is_refused() -> None:
+    known, bounds = bound("a").pod, put(bound("a"))
+    for labels in ({**known.labels, "app": "x"}, {}):
+        assert bounds.objection(replace(known, labels=labels), GPUS, NO_PODS) is None
+    for other in (replace(known, annotations={}), bound("a", 2 * GIB).pod, granted(bound("a")).pod):
+        assert BoundPods().objection(other, GPUS, NO_PODS) is None, "it is not known yet"
+        objection = bounds.objection(other, GPUS, NO_PODS)
+        assert objection is not None and objection.reason is Reason.GRANT_UNCONFIRMED
         assert " differs there" in objection.text
 
 
@@ -229,9 +216,8 @@ UNNAMED = (
     " reschedule it"
 )
 
-HOLDS: Mapping[str, tuple[Bound | None, Pod, Share | None, int, str | None]] = {
+HOLDS: Mapping[str, tuple[Bound | None, Pod, Share, int, str | None]] = {
     "of a pod that is not known": (None, KNOWN.pod, HALF, 2, None),
-    "no share": (KNOWN, KNOWN.pod, None, 2, None),
     "all of the grant": (KNOWN, KNOWN.pod, HALF, 2, None),
     "no cap": (KNOWN, KNOWN.pod, Share("GPU-0", 0, GIB // 2, 100, uncapped=True), 2, None),
     "of a failed GPU": (KNOWN, KNOWN.pod, HALF, 0, None),
@@ -251,18 +237,18 @@ HOLDS: Mapping[str, tuple[Bound | None, Pod, Share | None, int, str | None]] = {
 
 @pytest.mark.parametrize(("known", "pod", "share", "gpus", "text"), HOLDS.values(), ids=HOLDS)
 def test_a_hold_is_compared_with_its_grant(
-    known: Bound | None, pod: Pod, share: Share | None, gpus: int, text: str | None
+    known: Bound | None, pod: Pod, share: Share, gpus: int, text: str | None
 ) -> None:
-    """gpus: the number of those that NVML lists. The label belongs to the pod's owner, and a failed
-    GPU is no evidence."""
+    """gpus: the number of those that NVML lists. A failed GPU is no evidence."""
     bounds = put(*[known] if known else [])
-    found = bounds.mismatch(hold(pod, *[share] if share else []), GPUS[:gpus])
-    assert (found is None) is (text is None)
-    if found is not None and text is not None:
-        assert found.reason is Reason.GRANT_UNCONFIRMED and text in found.text
+    found = bounds.mismatch(hold(pod, share), GPUS[:gpus])
+    if text is None:
+        assert found is None
+    else:
+        assert found is not None and text in found.text
+        assert found.reason is Reason.GRANT_UNCONFIRMED
 
 
-def test_an_allocation_that_was_changed_without_an_agent_is_detected() -> None:
-    """The runtime has the annotations of the container's creation."""
+def test_an_allocation_that_was_changed_since_the_containers_creation_is_detected() -> None:
     found = put(TWICE).mismatch(hold(KNOWN.pod, HALF), GPUS)
     assert found is not None and found.reason is Reason.GRANT_FOREIGN

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +13,8 @@ from gpuslice.contract import names
 from gpuslice.contract.dialects import NODE_RESOURCES
 from nri_plugin.policy import kube_objects
 from nri_plugin.policy.gpu_modes import Mode
-from nri_plugin.policy.model import Gpu
+from nri_plugin.policy.kube_objects import Bound
+from nri_plugin.policy.model import Gpu, Pod
 from nri_plugin.policy.totals import Entry, totals
 from scheduler.core.fleet import Gpu as SchedulersGpu
 from scheduler.kubernetes import translate
@@ -69,58 +69,40 @@ def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry])
     assert translate.device(renamed).node_uid == "uid-2"
 
 
-def with_condition(entry: Entry, current: Json, now: str) -> tuple[Json, Json]:
-    """The Device, and the condition of its only GPU."""
-    written = kube_objects.device("n", "u", [entry], current, now)
-    assert written is not None and kube_objects.has_conditions(written)
-    (condition,) = written["spec"]["devices"][0]["conditions"]
-    return dict(written), condition
-
-
-def test_the_device_has_the_reason_and_the_time_of_an_unhealthy_gpu() -> None:
-    first, second, third = (f"2026-01-01T00:00:0{n}Z" for n in range(3))
+def test_the_device_has_the_reason_and_the_time_of_a_gpu_that_is_not_offered() -> None:
+    """Every scheduler that reads the Device leaves it out, Koordinator's and older ones too."""
     well = Entry(replace(GPU, bus_id="0000:3b:00.0"), True)
-    ill = Entry(replace(well.gpu, problem="the driver reported XID 79"), False)
-    written, condition = with_condition(well, {}, first)
-    assert written["spec"]["devices"][0]["topology"]["busID"] == "0000:3b:00.0"
-    assert condition["status"] == "True"
-    assert kube_objects.device("n", "u", [well], written, second) is None
-    written, condition = with_condition(ill, written, second)
-    assert (condition["status"], condition["message"]) == ("False", ill.gpu.problem)
-    assert kube_objects.entries(written) == [ill]
-    other = Entry(replace(ill.gpu, problem="another"), False)
-    assert with_condition(other, written, third)[1]["lastTransitionTime"] == second
+    ill, another = (
+        Entry(replace(well.gpu, problem=problem), False) for problem in ("XID 79", "another")
+    )
+    whole = Entry(GPU, True, Mode.WHOLE, "a pod holds it whole")
+    written: Json = {}
+    for entry, now, (status, reason, message, since) in (
+        (well, "first", ("True", "Usable", "", "first")),
+        (ill, "second", ("False", "Unusable", "XID 79", "second")),
+        (another, "third", ("False", "Unusable", "another", "second")),
+        (whole, "fourth", ("False", "Whole", whole.why, "second")),
+    ):
+        written = dict(kube_objects.device("n", "u", [entry], written, now) or {})
+        (listed,) = written["spec"]["devices"]
+        assert listed["health"] is entry.offered
+        assert translate.device(written).gpus[0].usable is entry.offered
+        assert listed["topology"].get("busID", "") == entry.gpu.bus_id
+        stated = {"status": status, "reason": reason, "message": message}
+        assert listed["conditions"] == [{"type": "Healthy", "lastTransitionTime": since, **stated}]
+        assert kube_objects.has_conditions(written)
+        assert kube_objects.device("n", "u", [entry], written, "later") is None
+        assert kube_objects.entries(written) == [
+            Entry(replace(entry.gpu, problem=message), entry.offered)
+        ]
     assert not kube_objects.has_conditions(kube_objects.device("n", "u", [ill]) or {})
 
 
-def test_a_gpu_that_is_not_shared_is_not_offered() -> None:
-    """Every scheduler that reads the Device leaves it out, Koordinator's and older ones too."""
-    entry = Entry(GPU, True, Mode.WHOLE, "a pod holds it whole")
-    written, condition = with_condition(entry, {}, "2026-01-01T00:00:00Z")
-    assert written["spec"]["devices"][0]["health"] is False
-    assert (condition["status"], condition["reason"]) == ("False", "Whole")
-    assert condition["message"] == "a pod holds it whole"
-    assert not translate.device(written).gpus[0].usable
-    assert set(totals([entry], frozenset(), {}).values()) == {0}
-    asked = {names.RESOURCE_CORE: 50}
-    assert totals([entry], frozenset(), asked)[names.RESOURCE_CORE] == 50
-
-
-@pytest.mark.parametrize(
-    ("resource", "count", "theirs"),
-    [
-        ("nvidia.com/gpu", "8", True),
-        ("nvidia.com/gpu.shared", "32", True),
-        ("nvidia.com/mig-1g.10gb", "7", True),
-        ("nvidia.com/gpu", "0", False),
-        ("nvidia.com/hostdev", "2", False),
-        ("koordinator.sh/gpu", "100", False),
-    ],
-)
-def test_the_gpus_of_another_device_plugin(resource: str, count: str, theirs: bool) -> None:
-    read = kube_objects.node({"status": {"allocatable": {resource: count}}})
-    assert read.plugin_gpus == ({resource: count} if theirs else {})
-    assert not read.operator
+def test_the_gpus_of_another_device_plugin() -> None:
+    theirs = {"nvidia.com/gpu": "8", "nvidia.com/gpu.shared": "32", "nvidia.com/mig-1g.10gb": "7"}
+    others = {"nvidia.com/mig-2g.20gb": "0", "nvidia.com/hostdev": "2", "koordinator.sh/gpu": "100"}
+    read = kube_objects.node({"status": {"allocatable": theirs | others}})
+    assert read.plugin_gpus == theirs and not read.operator
     label = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "true"}}}
     assert kube_objects.node(label).operator
 
@@ -184,24 +166,15 @@ def test_a_bound_pod_has_the_fields_of_its_grant_alone() -> None:
     granted = {names.ANNOTATION_GRANTS: "{}"}
     ready = {"type": "Ready", "lastTransitionTime": "2026-01-01T00:00:02Z"}
     scheduled = {"type": "PodScheduled", "lastTransitionTime": "2026-01-01T00:00:01Z"}
+    annotations = {**granted, names.ANNOTATION_WRITER: "scheduler-0 3", "other": "y"}
+    more = {"labels": {**label, "app": "x"}, "annotations": annotations}
     raw = {
-        "metadata": {
-            "uid": "u",
-            "namespace": "team",
-            "name": "train",
-            "resourceVersion": "12",
-            "deletionTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {**label, "app": "x"},
-            "annotations": {**granted, names.ANNOTATION_WRITER: "scheduler-0 3", "other": "y"},
-        },
+        "metadata": {"uid": "u", "namespace": "team", "name": "train", **more},
         "spec": {"schedulerName": names.SCHEDULER_NAME},
         "status": {"phase": "Running", "conditions": [ready, scheduled]},
     }
-    found = kube_objects.bound(raw)
-    assert (found.pod.uid, found.pod.namespace, found.pod.name) == ("u", "team", "train")
-    assert (found.pod.labels, found.pod.annotations) == (label, granted)
-    assert (found.scheduled, found.finished) == ("2026-01-01T00:00:01Z", False)
-    assert (found.is_ours, found.writer) == (True, "scheduler-0 3")
+    found, pod = kube_objects.bound(raw), Pod("u", "team", "train", label, granted)
+    assert found == Bound(pod, "2026-01-01T00:00:01Z", False, {}, True, "scheduler-0 3")
     untimed = {**raw, "status": {"conditions": [{"type": "PodScheduled"}]}}
     assert "" < found.scheduled < kube_objects.bound(untimed).scheduled
     another = kube_objects.bound({"metadata": {"annotations": {"a": "b"}}})

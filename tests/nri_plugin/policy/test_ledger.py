@@ -1,10 +1,9 @@
-"""Live containers hold no more of a GPU than it has, and no more of a pod's allocation than was
-allocated, in any order of events."""
+"""Live containers hold no more than a GPU has, or their pod was allocated, in any order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -34,12 +33,9 @@ def total(holds: Iterable[Hold]) -> Mapping[str, Part]:
     found: dict[str, Part] = {}
     for held in {one.key: one for one in holds}.values():
         for uuid, part in held.parts.items():
-            found[uuid] = plus(found.get(uuid, NOTHING), part)
+            memory_bytes, core_percent = astuple(found.get(uuid, NOTHING))
+            found[uuid] = Part(memory_bytes + part.memory_bytes, core_percent + part.core_percent)
     return found
-
-
-def plus(one: Part, other: Part) -> Part:
-    return Part(one.memory_bytes + other.memory_bytes, one.core_percent + other.core_percent)
 
 
 def take(ledger: Ledger, wanted: Hold, allocated: Mapping[str, Part] = WHOLE) -> Refusal | None:
@@ -67,19 +63,13 @@ def test_exactly_the_gpu_fits_and_not_one_more() -> None:
         "GPU-a: insufficient free capacity: 1 bytes of memory requested, 0 of 100 free; the kubelet"
         " retries; granted: team/pod-of-x/main 60, team/pod-of-y/main 40"
     )
+    assert take(ledger, own("2", 40, 50, uid="y")) is None, "it is held already"
     assert total(ledger.holds()) == {A.uuid: Part(100, 100)}
 
 
 def test_compute_is_counted_too_unless_it_is_not_capped() -> None:
     ledger = taken(own("1", 1, 60, uid="x"), shared("y", 1, uid="y"), shared("z", 1, uid="z"))
     assert "41 percent of compute requested, 40 of 100" in full(ledger, own("2", 1, 41, uid="v"))
-
-
-def test_a_restarted_container_takes_its_predecessors_place() -> None:
-    whole = own("1", 100, 100)
-    ledger = taken(whole, whole, own("2", 100, 100))
-    assert [held.container_id for held in ledger.holds()] == ["2"]
-    assert take(ledger, own("3", 1, name="side")) is not None
 
 
 def test_the_hold_of_a_container_in_creation_outlives_a_list_without_it() -> None:
@@ -119,18 +109,6 @@ def test_holds_that_the_model_does_not_make() -> None:
     full(ledger, own("4", 51), HALF)  # the pod's own allocation comes first
 
 
-@dataclass
-class Running:
-    """A container of the model: its hold, and whether it is still running."""
-
-    held: Hold
-    alive: bool = True
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        return self.held.pod_uid, self.held.container
-
-
 ALLOCATED: Mapping[str, Mapping[str, Part]] = {
     "x": {A.uuid: Part(60, 60), B.uuid: Part(7, 70)},
     "y": {A.uuid: Part(35, 90), B.uuid: Part(5, 20)},
@@ -139,24 +117,21 @@ ALLOCATED: Mapping[str, Mapping[str, Part]] = {
 
 
 def exceeds(found: Mapping[str, Part], most: Mapping[str, Part]) -> bool:
-    return any(
-        part.memory_bytes > most[gpu].memory_bytes or part.core_percent > most[gpu].core_percent
-        for gpu, part in found.items()
-    )
+    return any(not part.within(most[gpu]) for gpu, part in found.items())
 
 
 class Node(RuleBasedStateMachine):
-    """A plain list of containers beside the ledger. The runtime behaves as containerd does, and
-    loses removals; the agent is killed at any moment."""
+    """Containers beside the ledger. The runtime loses removals; the agent is killed at times."""
 
     def __init__(self) -> None:
         super().__init__()
         self.ledger = Ledger()
-        self.running: list[Running] = []
+        self.listed: list[Hold] = []
+        self.exited: set[str] = set()
         self.count = 0
 
-    def alive(self, without: tuple[str, str] | None = None) -> list[Hold]:
-        return [one.held for one in self.running if one.alive and one.identity != without]
+    def alive(self) -> list[Hold]:
+        return [held for held in self.listed if held.container_id not in self.exited]
 
     @rule(
         uid=st.sampled_from(["x", "y", "z"]),
@@ -179,7 +154,7 @@ class Node(RuleBasedStateMachine):
         if exceeds(parts(shares), allocated):
             return  # the policy refuses it, whatever is running
         wanted = hold(identity, key, uid == "z", Pod(uid, "team", uid), name, shares)
-        others = self.alive(without=(uid, name))
+        others = [held for held in self.alive() if (held.pod_uid, held.container) != (uid, name)]
         of_pod = [held for held in others if held.pod_uid == uid]
         fits = key in {held.key for held in others} or not (
             exceeds(total([*others, wanted]), WHOLE) or exceeds(total([*of_pod, wanted]), allocated)
@@ -187,24 +162,22 @@ class Node(RuleBasedStateMachine):
         assert (take(self.ledger, wanted, allocated) is None) == fits
         if not fits:
             return
-        for one in self.running:
-            if one.identity == (uid, name):
-                one.alive = False
+        self.exited |= {held.container_id for held in self.alive() if held not in others}
         if undone:
             self.ledger.drop(identity)
         else:
-            self.running.append(Running(wanted))
+            self.listed.append(wanted)
 
-    @precondition(lambda self: self.running)
+    @precondition(lambda self: self.listed)
     @rule(data=st.data(), removed=st.booleans())
     def stop(self, data: st.DataObject, removed: bool) -> None:
         """The following removal may be lost, and may be of a container that exited long ago."""
-        one = data.draw(st.sampled_from(self.running))
-        one.alive = False
-        self.ledger.drop(one.held.container_id)
+        one = data.draw(st.sampled_from(self.listed))
+        self.exited.add(one.container_id)
+        self.ledger.drop(one.container_id)
         if removed:
-            self.ledger.drop(one.held.container_id)
-            self.running.remove(one)
+            self.ledger.drop(one.container_id)
+            self.listed.remove(one)
 
     @rule(killed=st.booleans())
     def restart(self, killed: bool) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuslice.contract import names
 from nri_plugin.policy import plan as plans
-from nri_plugin.policy.model import CdiDevice, Container, Device, Edits, Mount, Pod, Share, Specs
+from nri_plugin.policy.model import Container, Device, Edits, Mount, Share, Specs
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refusal
 from tests.nri_plugin.policy import plan_scene as scene
@@ -72,9 +72,9 @@ def test_without_grants_the_pods_containers_share_one_directory() -> None:
         sources = {mount.destination: mount.source for mount in decision.mounts}
         assert sources[preload] == f"{RUN}/pod-0f0f-11/preload.{container.name}"
         stored = plans.decode(plans.encode(decision), "pod-0f0f-11", container.name)
-        assert stored is not None
-        assert (stored.key, stored.files) == (decision.key, decision.files)
-        assert stored.preloads == decision.preloads
+        assert stored == ContainerPlan(
+            key=decision.key, container=container.name, files=decision.files
+        )
     # Floor of the ratio; bytes unchanged; no gpu-core: all of it.
     second = Share(B.uuid, 1, 3 * GIB, 100, uncapped=True)
     assert decision.shares == (Share(A.uuid, 0, 20 * GIB, 50), second)
@@ -118,24 +118,21 @@ def test_strict_mode_puts_forwarders_in_the_drivers_place() -> None:
     forwarders = {soname: f"/store/{soname}" for soname in names.DRIVER_SONAMES}
     strict = replace(scene.PATHS, forwarders=forwarders)
     decision = adjusted(pod([HALF]), specs=specs, paths=strict)
-    sources = {mount.destination: mount.source for mount in decision.mounts}
-    assert len(sources) == len(decision.mounts)
-    assert {place: source for place, source in sources.items() if "lib/x" in place} == {
+    sources = sorted(mount[:2] for mount in decision.mounts)
+    ours = {
         "/usr/lib/x/libcuda.so.1": "/store/libcuda.so.1",
         "/usr/lib/x/libcuda.so.580.65.06": "/store/libcuda.so.1",
         "/usr/lib/x/libnvidia-ml.so.1": "/store/libnvidia-ml.so.1",
-        "/usr/lib/x/libcudadebugger.so.1": "/host/debugger",
+        "/.gpuslice/driver/libcuda.so.1": "/host/libcuda.so.580",
+        "/.gpuslice/driver/libnvidia-ml.so.1": "/host/nvml",
     }
-    assert sources["/.gpuslice/driver/libcuda.so.1"] == "/host/libcuda.so.580"
-    assert sources["/.gpuslice/driver/libnvidia-ml.so.1"] == "/host/nvml"
-    assert decision.files["/usr/lib/x/libcuda.so.580.65.06"] == "/store/libcuda.so.1"
-    assert decision.files["/.gpuslice/driver/libnvidia-ml.so.1"] == "/host/nvml"
-    assert sources[names.CONTAINER_PRELOAD]  # beside the preload, not instead of it
-    order = list(sources)
-    assert order.index(names.CONTAINER_DIR) < order.index("/.gpuslice/driver/libcuda.so.1")
+    assert ours.items() <= decision.files.items()
     plain = adjusted(pod([HALF]), specs=specs).mounts
     assert set(driver) <= set(plain)
-    assert not [m for m in plain if m.destination.startswith("/.gpuslice/driver")]
+    kept = [mount[:2] for mount in plain if mount not in driver[:-1]]
+    assert sources == sorted([*kept, *ours.items()])
+    order = [mount.destination for mount in decision.mounts]
+    assert order.index(names.CONTAINER_DIR) < order.index("/.gpuslice/driver/libcuda.so.1")
     over = replace(MAIN, mounts=(Mount("/usr/lib/x", "/volume"),))
     scene.refused(Reason.MOUNT_COLLISION, pod([HALF]), over, specs, strict)
 
@@ -144,63 +141,50 @@ def test_strict_mode_puts_forwarders_in_the_drivers_place() -> None:
 def test_the_visible_library_gives_way_to_a_volume(destination: str) -> None:
     decision = adjusted(pod([HALF]), replace(MAIN, mounts=(Mount(destination, "/volume"),)))
     places = {mount.destination for mount in decision.mounts}
-    assert names.CONTAINER_LIBRARY_VISIBLE not in places
-    assert names.CONTAINER_PRELOAD in places
+    assert names.CONTAINER_LIBRARY_VISIBLE not in places and names.CONTAINER_PRELOAD in places
 
 
 def test_the_driver_is_held_to_what_the_operator_allows() -> None:
     encode = Mount("/usr/lib/libnvidia-encode.so.580", "/host/encode", ("bind", "ro"))
     nodes = (Device("/dev/nvidia0", "c", 195, 0), Device("/dev/dri/renderD128", "c", 226, 128))
     common = Edits(mounts=(scene.LIBCUDA, encode))
-    specs = Specs({A.uuid: CdiDevice(A.uuid, "/etc/cdi/nvidia.yaml", Edits(devices=nodes), common)})
+    specs = Specs({A.uuid: scene.device(A, own=Edits(devices=nodes), common=common)})
     asked = replace(MAIN, env=[f"{names.ENV_DRIVER_CAPABILITIES}=graphics,video"])
     paths = replace(scene.PATHS, capabilities={"graphics"})
     decision = adjusted(pod([HALF]), asked, specs, paths)
     assert dict(decision.env)[names.ENV_DRIVER_CAPABILITIES] == "compute,utility,graphics"
     assert decision.cut == ("video",)
-    places = [each.destination for each in decision.mounts]
-    assert scene.LIBCUDA.destination in places and encode.destination not in places
+    assert scene.LIBCUDA in decision.mounts and encode not in decision.mounts
     assert decision.devices == nodes
 
 
-UUIDS = [A.uuid, B.uuid, "GPU-x"]
-KEYS = [names.RESOURCE_MEMORY, names.RESOURCE_MEMORY_RATIO, names.RESOURCE_CORE]
-AMOUNTS = st.one_of(
-    st.integers(0, 120),
-    st.integers(0, 100 * GIB),
-    st.sampled_from(["1Gi", "50", "500m", "-1", "x", "", None, True, 1.5, "1e30", "\u0661"]),
+ODD = st.sampled_from(["1Gi", "500m", "-1", "x", "", None, True, 1.5, "1e30", "\u0661"])
+MEMORY = st.sampled_from([0, 1, *(size * GIB + more for size in (40, 80) for more in (0, 1))])
+PERCENT = st.sampled_from([0, 1, 50, 100, 101])
+PLACE = st.sampled_from([{"id": gpu.uuid, "minor": gpu.minor} for gpu in (A, B)])
+BY_MINOR = st.just({"minor": 0})
+RESOURCES = st.fixed_dictionaries(
+    {names.RESOURCE_CORE: PERCENT | PERCENT | ODD},
+    optional={names.RESOURCE_MEMORY: MEMORY, names.RESOURCE_MEMORY_RATIO: PERCENT},
 )
-RESOURCES = st.dictionaries(st.sampled_from([*KEYS, "kubernetes.io/gpu-memory", "x"]), AMOUNTS)
-ENTRY = st.fixed_dictionaries(
-    {"minor": st.one_of(st.integers(-1, 3), st.just("0"))},
-    optional={"id": st.sampled_from([*UUIDS, "", 5]), "resources": RESOURCES},
-)
-GRANT = st.fixed_dictionaries(
-    {
-        "id": st.sampled_from(UUIDS),
-        "minor": st.integers(0, 2),
-        "memory": st.integers(-1, 90 * GIB),
-        "core": st.integers(-1, 120),
-    }
-)
+ENTRY: Any = st.builds(dict, PLACE | BY_MINOR, resources=RESOURCES)
+GRANTED = {"memory": st.sampled_from([1, 40 * GIB, 40 * GIB + 1]), "core": st.integers(0, 101)}
+GRANT: Any = st.builds(dict, PLACE, **GRANTED)
+ENTRIES, GRANTS = (st.lists(each, min_size=1, max_size=2) for each in (ENTRY, GRANT))
 
 
+@settings(max_examples=500)
 @given(
-    st.one_of(st.none(), st.lists(ENTRY, max_size=3), st.text()),
-    st.none() | st.dictionaries(st.sampled_from(["main", "side"]), st.lists(GRANT, max_size=2)),
+    st.none() | st.text() | ENTRIES.map(lambda entries: json.dumps({"gpu": entries})),
+    st.none() | st.fixed_dictionaries({"main": GRANTS}, optional={"side": GRANTS}),
     st.sampled_from([{}, scene.LABEL, {names.LABEL_ISOLATION_PROVIDER: "mig"}]),
 )
-def test_never_more_than_a_gpu(entries: object, granted: object, labels: Mapping[str, str]) -> None:
-    annotations = {}
-    if entries is not None:
-        text = entries if isinstance(entries, str) else json.dumps({"gpu": entries})
-        annotations[names.ANNOTATION_DEVICE_ALLOCATED] = text
-    if granted is not None:
-        annotations[names.ANNOTATION_GRANTS] = json.dumps({"v": 1, "containers": granted})
-    memory_bytes, core_percent = Counter[str](), Counter[str]()
-    counted: set[str] = set()
+def test_never_more_than_a_gpu(
+    text: str | None, granted: object, labels: Mapping[str, str]
+) -> None:
+    grants = None if granted is None else json.dumps({"v": 1, "containers": granted})
+    of = pod(labels=labels, allocated=text, granted=grants)
     for name in ("main", "side"):
-        of = Pod("uid", "ns", "pod", labels, annotations)
         decision = scene.decide(of, Container(f"id-{name}", name))
         if isinstance(decision, Refusal):
             assert decision.text
@@ -209,15 +193,12 @@ def test_never_more_than_a_gpu(entries: object, granted: object, labels: Mapping
         elif decision.key is None:
             assert dict(decision.env)["NVIDIA_VISIBLE_DEVICES"] == "void"
             assert not decision.devices
-        elif decision.key not in counted:
-            counted.add(decision.key)
-            assert decision.shares
+        else:
+            uuids = [share.uuid for share in decision.shares]
+            assert uuids and len({*uuids}) == len(uuids)
             for share in decision.shares:
-                memory_bytes[share.uuid] += share.memory_bytes
-                core_percent[share.uuid] += share.core_percent
-    for gpu in (A, B):
-        assert memory_bytes[gpu.uuid] <= gpu.memory_bytes
-        assert core_percent[gpu.uuid] <= 100
+                assert 0 < share.memory_bytes <= {A.uuid: 40 * GIB, B.uuid: 80 * GIB}[share.uuid]
+                assert 0 <= share.core_percent <= 100
 
 
 @pytest.mark.parametrize(

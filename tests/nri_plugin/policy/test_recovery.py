@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from gpuslice.contract import grant_file, names
 from nri_plugin.policy import annotation_claims
 from nri_plugin.policy.ledger import Part
@@ -46,29 +44,25 @@ def test_without_files_the_hold_is_that_of_the_annotation() -> None:
         assert found.strays == [(Stray.FILES_LOST, lost)]
 
 
-@pytest.mark.parametrize(
-    ("of", "percent"),
-    [
+def test_a_shared_grant_without_a_cap_holds_no_compute() -> None:
+    """Also if the driver, and so the GPUs, came late."""
+    for of, percent in (
         (pod([entry(memory=400)]), 0),
         (pod([entry(None, memory=400)]), 0),
         (pod([entry(memory=400, core=50)]), 39),
         (pod([entry(minor=1, memory=400)]), 39),
         (pod([entry(B.uuid, memory=400)]), 39),
         (pod(allocated="{"), 39),
-    ],
-)
-def test_a_shared_grant_without_a_cap_holds_no_compute(of: Pod, percent: int) -> None:
-    """Also if the driver, and so the GPUs, came late."""
-    one = Running("c1", "main", of, "pod-u1")
-    found = look(one, replace(one, id="c2", name="side"), gpus=())
-    assert found.users == {"pod-u1": {"c1", "c2"}}
-    assert [held.container_key for held in found.holds] == ["team/train"] * 2
-    assert [held.parts for held in found.holds] == [{A.uuid: Part(299, percent)}] * 2
+    ):
+        one = Running("c1", "main", of, "pod-u1")
+        found = look(one, replace(one, id="c2", name="side"), gpus=())
+        assert found.users == {"pod-u1": {"c1", "c2"}}
+        assert [held.container_key for held in found.holds] == ["team/train"] * 2
+        assert [held.parts for held in found.holds] == [{A.uuid: Part(299, percent)}] * 2
 
 
 def test_a_created_container_holds_nothing_once_its_successor_runs() -> None:
-    """The runtime was killed between its creation and its start: it stays listed as created, and
-    the kubelet has made another."""
+    """The runtime was killed between its creation and its start, and the kubelet made another."""
     never, successor = replace(MAIN, waiting=True), replace(MAIN, id="c2", key="c2")
     assert holders(never, successor) == holders(successor, never) == ["c2"]
     assert look(never, successor).users == {"c1": {"c1"}, "c2": {"c2"}}

@@ -1,5 +1,4 @@
-"""Containers without a share: left unchanged, or started without a GPU; and which of them keep the
-GPUs that NVIDIA's runtime gives them."""
+"""Containers without a share: which stay unchanged, start without a GPU, or keep NVIDIA's."""
 
 from __future__ import annotations
 
@@ -20,22 +19,19 @@ from tests.support import GIB
 ANOTHER = {names.LABEL_ISOLATION_PROVIDER: "another"}
 OF_MAIN = pod([HALF], main=[grant(A)])
 NVIDIA = Device("/dev/nvidia0", "c", 195, 0)
+NO_GPU = ContainerPlan((("NVIDIA_VISIBLE_DEVICES", "void"),))
 
 
-@pytest.mark.parametrize(
-    "of",
-    [
-        pod(labels={}),
-        pod(labels={"app": "web"}),
-        pod([], labels={}),
-        pod(allocated='{"rdma":[{"minor":0,"resources":null}]}', labels={}),
-        pod(allocated='{"rdma":{"of":"tomorrow"}}', labels={}),
-        pod(allocated='{"gpu":null,"rdma":[{"minor":0}]}', labels={}),
-        pod(labels=ANOTHER),
-    ],
-)
-def test_untouched(of: Pod) -> None:
-    assert decide(of) is None
+def test_a_pod_without_gpus_is_unchanged() -> None:
+    for text in (
+        '{"gpu":[]}',
+        '{"rdma":[{"minor":0,"resources":null}]}',
+        '{"rdma":{"of":"tomorrow"}}',
+        '{"gpu":null,"rdma":[{"minor":0}]}',
+    ):
+        assert decide(pod(allocated=text, labels={})) is None
+    for labels in ({"app": "web"}, ANOTHER):
+        assert decide(pod(labels=labels)) is None
 
 
 @pytest.mark.parametrize("text", ["{", "", "null"])
@@ -46,24 +42,16 @@ def test_an_unreadable_allocation_of_a_pod_that_requests_no_share_is_no_gpu(
     of = pod(allocated=text, labels=labels)
     decision = decide(of)
     assert isinstance(decision, ContainerPlan)
-    assert dict(decision.env) == {names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE}
-    assert not decision.devices and not decision.mounts
+    assert decision == replace(NO_GPU, container="main", warning=decision.warning)
     assert decision.warning.startswith(f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: ")
     assert decision.warning.endswith(": it starts without a GPU")
     assert not annotation_claims.has_shares(of)
 
 
-@pytest.mark.parametrize(
-    ("of", "may_claim"),
-    [
-        (pod(labels={"app": "web"}), False),
-        (pod(), True),
-        (pod([HALF], labels={}), True),
-        (pod(granted="", labels={}), True),
-    ],
-)
-def test_which_pods_may_claim_a_gpu(of: Pod, may_claim: bool) -> None:
-    assert annotation_claims.may_claim(of.labels, of.annotations) is may_claim
+def test_which_pods_may_claim_a_gpu() -> None:
+    assert not annotation_claims.may_claim({"app": "web"}, {"a": "b"})
+    for of in (pod(), pod([HALF], labels={}), pod(granted="", labels={})):
+        assert annotation_claims.may_claim(of.labels, of.annotations)
 
 
 HOST_VOLUMES = (Mount("/host", "/"), Mount("/x", "/run/gpuslice"))
@@ -80,7 +68,7 @@ RESTLESS: Mapping[str, tuple[Pod, Container]] = {
 @pytest.mark.parametrize(("of", "container"), RESTLESS.values(), ids=RESTLESS)
 def test_a_container_without_a_grant_starts_without_a_gpu(of: Pod, container: Container) -> None:
     decision = decide(of, container, specs=Specs())
-    assert decision == ContainerPlan((("NVIDIA_VISIBLE_DEVICES", "void"),), container="side")
+    assert decision == replace(NO_GPU, container="side")
 
 
 def test_a_plan_without_a_gpu_warns_with_the_reason() -> None:
@@ -153,9 +141,8 @@ def test_a_manager_or_holder_of_gpus_keeps_them(container: Container, found: Gpu
 
 def test_pods_of_another_allocator_keep_their_gpus() -> None:
     assert gpus(replace(WEB, runtime_handler="nvidia"), ALL, HERE) is Gpus.UNLIMITED
-    assert gpus(WEB, ALL, replace(HERE, ours=False)) is Gpus.UNLIMITED
-    for assigned in ("u1", "team/web"):
-        assert gpus(WEB, ALL, replace(HERE, assigned={assigned})) is Gpus.UNLIMITED
+    for changes in ({"ours": False}, {"assigned": {"u1"}}, {"assigned": {"team/web"}}):
+        assert gpus(WEB, ALL, replace(HERE, **changes)) is Gpus.UNLIMITED
     assert gpus(WEB, ALL, replace(HERE, assigned={"u2", "team/db"})) is Gpus.OVERRIDDEN
 
 

@@ -154,7 +154,6 @@ def test_a_recorded_lifecycle_in_every_cut(version: str, cut: int) -> None:
     ("nri_version", "wanted", "subscribed"),
     [
         ("v0.8.0", SERVED_EVENTS, 0x628),
-        ("v0.10.0", SERVED_EVENTS, 0x2628),
         ("", SERVED_EVENTS, 0x2628),
         ("v0.12.0", EventMask.CREATE_CONTAINER, 0x8),
     ],
@@ -201,20 +200,6 @@ def test_the_sum_of_the_chunks_is_limited(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 # --- requests and their answers, and messages that are malformed or out of turn
-
-
-@pytest.mark.parametrize(
-    "method", ["CreateContainer", "StartContainer", "StopContainer", "RemoveContainer"]
-)
-def test_an_event_and_its_empty_answer(method: str) -> None:
-    wire = Wire().serve()
-    event = getattr(session_events, method)
-    request = getattr(nri, f"{method}Request")(pod=pod(3), container=container(4))
-    received = wire.call(method, request, timeout_ns=1_500_000_000)
-    assert received == [event(wire.stream, 1500, pod(3), container(4))]
-    assert wire.replies() == []
-    assert wire.session.respond(wire.stream)
-    assert wire.reply() == EMPTY
 
 
 _UNDECIDED = [name for name, method in METHODS.items() if method.event is None]

@@ -61,7 +61,7 @@ async def test_a_pod_that_is_being_deleted_is_not_bound(scene: Scene) -> None:
     assert scene.held() == 0
 
 
-@pytest.mark.parametrize("fate", [Fate.HANG_DONE, Fate.RESET_DONE, Fate.STORE_TIMES_OUT_DONE])
+@pytest.mark.parametrize("fate", [Fate.RESET_DONE, Fate.STORE_TIMES_OUT_DONE])
 async def test_a_binding_done_without_an_answer_is_detected(fate: Fate, scene: Scene) -> None:
     assert await scene.attempt(fate) == ""
     assert (scene.sent, scene.server.seen_gets) == (1, 1)

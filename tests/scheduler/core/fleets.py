@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from scheduler.core.fleet import Fleet, Gpu, GpuAmount
+from scheduler.core.fleet import Fleet, Gpu
 from scheduler.core.reasons import Reason
 from scheduler.core.request import (
     Attribute,
@@ -19,6 +19,7 @@ from scheduler.core.request import (
     Scope,
     ratio_of_percent,
 )
+from tests.scheduler.core import one_node
 from tests.scheduler.core.oracle import Held, Node
 
 BLOCKED_BY = (Reason.NO_DEVICE, Reason.AGENT_LEASE_EXPIRED, Reason.AGENT_NOT_READY)
@@ -123,11 +124,11 @@ def large_nodes(chance: random.Random) -> Sequence[Node]:
     """Nodes of different sizes, some alike except for links."""
     made = [large_node(chance, f"n{number}") for number in range(3)]
     for name in ("twin", "triplet"):
-        linked = [
+        alike = [
             Held(replace(held.gpu, link=chance.choice((None, "a", "b"))), held.shares)
             for held in made[0].gpus
         ]
-        made.append(Node(name, linked))
+        made.append(Node(name, alike))
     return made
 
 
@@ -176,10 +177,7 @@ def tight_request(chance: random.Random, on: Node) -> Request:
 def fleet(of: Sequence[Node]) -> Fleet:
     made = Fleet(nodes=2, gpus=1)
     for each in of:
-        row = made.add(each.name)
-        made.set_gpus(row, [held.gpu for held in each.gpus])
-        made.set_node(row, each.blocked_by, each.isolates, each.partitioned)
-        for slot, held in enumerate(each.gpus):
-            for size, core in held.shares:
-                made.take(row, GpuAmount(slot, size, core))
+        shares, gpus = [held.shares for held in each.gpus], [held.gpu for held in each.gpus]
+        one_node.add(made, each.name, *shares, of=gpus)
+        made.set_node(made.row_of(each.name), each.blocked_by, each.isolates, each.partitioned)
     return made

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, product
+from itertools import combinations
 
 from scheduler.core.fleet import Gpu
 from scheduler.core.reasons import Reason
@@ -124,11 +124,6 @@ def is_allowed(node: Node, request: Request, chosen: Slots) -> bool:
     return all(fits_together(node.gpus[slot], request.containers, on[slot]) for slot in used)
 
 
-def ways(node: Node, request: Request) -> Iterator[Slots]:
-    slots = range(len(node.gpus))
-    yield from product(*(combinations(slots, container.gpus) for container in request.containers))
-
-
 def greedy(node: Node, request: Request) -> bool:
     """Whether all containers fit, the largest first, each on the fullest GPU on which it fits."""
     parts: dict[object, list[int]] = {}
@@ -209,7 +204,8 @@ def why_not(node: Node, request: Request) -> Reason:
     if len(request.containers) > 1:
         fits = greedy(node, request)
     else:
-        fits = any(is_allowed(node, request, chosen) for chosen in ways(node, request))
+        ways = combinations(range(len(node.gpus)), request.containers[0].gpus)
+        fits = any(is_allowed(node, request, [slots]) for slots in ways)
     return Reason.FITS if fits else Reason.TOGETHER
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from scheduler.core.fleet import Fleet, Gpu
@@ -24,14 +26,8 @@ def several(
     return Request(containers, policy, (), scope)
 
 
-def one(
-    percent: int,
-    core: int | None = None,
-    count: int = 1,
-    policy: Policy | None = None,
-    scope: Scope = Scope.NODE,
-) -> Request:
-    return several(share("main", percent, core, count), policy=policy, scope=scope)
+def one(percent: int, core: int | None = None, count: int = 1, **more: Any) -> Request:
+    return several(share("main", percent, core, count), **more)
 
 
 def full(*minors: int, of: list[Gpu]) -> Fleet:
@@ -61,47 +57,37 @@ TOPOLOGY = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("used", "count", "expected"),
-    [
-        ((), 2, [0, 3]),
-        ((0,), 2, [2, 3]),
-        ((0, 2), 2, [3, 4]),
-        ((0, 2, 4), 2, [1, 5]),
-        ((), 3, [2, 3, 4]),
-        ((0, 1), 4, [2, 3, 4, 5]),
-    ],
-)
-def test_one_link_then_root_then_numa_node(
-    used: tuple[int, ...], count: int, expected: list[int]
-) -> None:
-    """Any GPUs are taken if none suffices."""
-    assert minors(full(*used, of=TOPOLOGY), one(10, count=count)) == {"main": expected}
-
-
-def test_of_groups_the_one_with_the_fewest_gpus_to_spare() -> None:
-    of = [Gpu(f"GPU-{n}", n, 1000, root=root) for n, root in enumerate("abbba")]
-    assert minors(fleet(of=of), one(10, count=2)) == {"main": [0, 4]}
+EIGHT = [Gpu(f"GPU-{n}", n, 1000, numa=n // 4, root=str(n // 2)) for n in range(8)]
+"""Two NUMA nodes of two PCIe roots of two GPUs."""
+TWO_ROOTS = [Gpu(f"GPU-{n}", n, 1000, root=root) for n, root in enumerate("bbbaa")]
 
 
 @pytest.mark.parametrize(
-    ("used", "request_", "expected"),
+    ("of", "used", "request_", "expected"),
     [
-        ((4,), one(100, 100), [5]),
-        ((4,), one(100, 100, count=2), [6, 7]),
-        ((4, 5), one(100, 100), [6]),
-        ((0, 1, 4), one(100, 100), [5]),
-        ((0, 4, 5), one(100, 100, count=2), [6, 7]),
-        ((4,), one(100, 100, scope=Scope.DEVICE), [5]),
-        ((4, 5), one(100, 100, scope=Scope.PCIE, count=2), [6, 7]),
-        ((4,), one(100, 100, policy=Policy.SPREAD), [0]),
+        # One link, then root, then NUMA node; any GPUs if none suffices.
+        (TOPOLOGY, (), one(10, count=2), [0, 3]),
+        (TOPOLOGY, (0,), one(10, count=2), [2, 3]),
+        (TOPOLOGY, (0, 2), one(10, count=2), [3, 4]),
+        (TOPOLOGY, (0, 2, 4), one(10, count=2), [1, 5]),
+        (TOPOLOGY, (), one(10, count=3), [2, 3, 4]),
+        (TOPOLOGY, (0, 1), one(10, count=4), [2, 3, 4, 5]),
+        # Of groups, the one with the fewest GPUs to spare.
+        (TWO_ROOTS, (), one(10, count=2, policy=Policy.SPREAD), [3, 4]),
+        # Binpack keeps to the root and NUMA node in use.
+        (EIGHT, (4,), one(100, 100), [5]),
+        (EIGHT, (4,), one(100, 100, count=2), [6, 7]),
+        (EIGHT, (4, 5), one(100, 100), [6]),
+        (EIGHT, (0, 1, 4), one(100, 100), [5]),
+        (EIGHT, (0, 4, 5), one(100, 100, count=2), [6, 7]),
+        (EIGHT, (4,), one(100, 100, scope=Scope.DEVICE), [5]),
+        (EIGHT, (4, 5), one(100, 100, scope=Scope.PCIE, count=2), [6, 7]),
+        (EIGHT, (4,), one(100, 100, policy=Policy.SPREAD), [0]),
     ],
 )
-def test_binpack_keeps_to_the_root_and_numa_node_in_use(
-    used: tuple[int, ...], request_: Request, expected: list[int]
+def test_gpus_are_near_to_each_other_and_to_those_in_use(
+    of: list[Gpu], used: tuple[int, ...], request_: Request, expected: list[int]
 ) -> None:
-    """Two NUMA nodes of two PCIe roots of two GPUs."""
-    of = [Gpu(f"GPU-{n}", n, 1000, numa=n // 4, root=str(n // 2)) for n in range(8)]
     assert minors(full(*used, of=of), request_) == {"main": expected}
 
 

@@ -17,9 +17,8 @@ from scheduler.core.place import Placement, place
 from scheduler.core.reservations import Kind
 from scheduler.decisions.eviction import Eviction
 from scheduler.decisions.state import State
-from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFacts, PodFacts
-from tests.scheduler import calls, objects
+from tests.scheduler import calls
 from tests.scheduler.core import fleets
 
 _LEFT_OUT = {"version", "freed_version", "added"}
@@ -117,44 +116,16 @@ def test_the_state_may_change_between_the_parts() -> None:
     assert eviction.remaining().used_bytes.sum() == 2000
 
 
-def test_all_victims_are_released_by_one_operation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No part of the call takes long: there is no work for each victim, and parts have bounded
-    size."""
-    state, nodes, all_of_a_node = calls.state(nodes=40), calls.names(40), 10
-    for name in nodes:
-        for number in range(all_of_a_node):
-            calls.hold(state, f"{name}-{number}", name, number % 2, 20)
-    derived: list[object] = []
-    derive = Fleet._derive
-
-    def counted(fleet: Fleet, at: object) -> None:
-        derived.append(at)
-        derive(fleet, at)
-
-    monkeypatch.setattr(Fleet, "_derive", counted)
-    asked = calls.pod("high", objects.container("main", gpu=200))
-    for count in (1, 2, 5, all_of_a_node):
-        derived.clear()
-        victims = {name: [f"{name}-{n}" for n in range(count)] for name in nodes}
-        found = calls.preempted(Verbs(state), asked, victims)
-        assert derived == [...]
-        assert found == (calls.metas(victims) if count == all_of_a_node else {})
-
-
 def test_entries_of_allocations_are_reused() -> None:
-    held, chance = Allocations(), random.Random(3)
-    there: dict[str, list[GpuAmount]] = {}
+    held, there = Allocations(), dict[str, list[GpuAmount]]()
     for number in range(2000):
-        uid = f"u{chance.randrange(40)}"
-        if uid in there and chance.random() < 0.5:
+        uid, cores = f"u{number * 7 % 40}", [(None, 0, 50)[n % 3] for n in range(number % 9)]
+        there[uid] = [GpuAmount(slot, number, core) for slot, core in enumerate(cores)]
+        held.put(uid, 1 + number, there[uid])
+        if number % 3 == 0:
             assert held.pop(uid) == there.pop(uid)
-        else:
-            cores = [chance.choice((None, 0, 50)) for _ in range(chance.randrange(9))]
-            there[uid] = [GpuAmount(slot, number, core) for slot, core in enumerate(cores)]
-            held.put(uid, 1 + number, there[uid])
         entries, counts = held.find([*there, "unknown"])
         assert counts.tolist() == [*map(len, there.values()), 0]
         sizes = [each.memory_bytes for taken in there.values() for each in taken]
         assert held.memory_bytes[entries].tolist() == sizes
-    assert {uid: list(held.amounts(uid)) for uid in there} == there
     assert len(held.row) <= 40 * 9 * 2

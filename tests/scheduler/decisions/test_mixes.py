@@ -18,14 +18,12 @@ from scheduler.core.reasons import Reason
 from scheduler.decisions.state import Assumed, State
 from scheduler.kubernetes import binding, requests, translate
 from scheduler.kubernetes.facts import DeviceFacts, LeaseFacts, NodeFacts
-from scheduler.kubernetes.requests import ParsedRequest
 from tests.requests.rows import GRANTED
 from tests.scheduler.core import oracle
 
 MIXES = 1_000
 """For each seed."""
 SIZES = (46068 << 20, 11178 << 20, 997)
-_ALL_ON: Final = frozenset(each.name for each in DIALECTS)
 PODS: Final = [row.pod for row in GRANTED if row.says]
 Shares = dict[str, list[tuple[oracle.Held, tuple[int, int | None]]]]
 
@@ -59,18 +57,6 @@ def asking(chance: random.Random, uid: str) -> dict[str, Any]:
     return raw
 
 
-def bound(
-    pod: dict[str, Any], read: ParsedRequest, found: Placement, gpus: Sequence[Gpu]
-) -> dict[str, Any]:
-    """The pod as the API server has it after the Binding."""
-    added = binding.annotations_of(found, read.outputs(found, gpus, 1))
-    annotations = {**pod["metadata"].get("annotations", {}), **added}
-    return {
-        "metadata": {**pod["metadata"], "annotations": annotations},
-        "spec": {**pod["spec"], "nodeName": found.node},
-    }
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_no_gpu_is_over_whatever_is_bound_and_deleted(seed: int) -> None:
     chance = random.Random(seed)
@@ -86,26 +72,13 @@ def test_no_gpu_is_over_whatever_is_bound_and_deleted(seed: int) -> None:
         else:
             pod, node = asking(chance, f"u-{number}"), chance.choice(nodes)
             reasons.append(_bind(state, node, pod, shares))
-        if chance.random() < 0.1:
-            _lose_and_recover(state, chance, chance.choice(nodes).name)
         _compare(state, nodes)
     assert reasons.count(Reason.FITS) > MIXES / 10 < len(reasons) - reasons.count(Reason.FITS)
 
 
-def _lose_and_recover(state: State, chance: random.Random, node: str) -> None:
-    """A GPU or the whole node is gone for a moment, with pods on it."""
-    gpus = state.fleet.gpus[state.fleet.row_of(node)]
-    if chance.random() < 0.5:
-        state.observe_device(DeviceFacts(node, f"uid-{node}", gpus[:1]))
-        state.observe_device(DeviceFacts(node, f"uid-{node}", gpus))
-    else:
-        state.remove_node(node)
-        state.observe_node(NodeFacts(node, f"uid-{node}", isolates=True))
-
-
 def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) -> Reason:
     fleet, row, uid = state.fleet, state.fleet.row_of(node.name), pod["metadata"]["uid"]
-    read = requests.read(pod, _ALL_ON)
+    read = requests.read(pod, frozenset(each.name for each in DIALECTS))
     assert read is not None
     request = read.request
     said = oracle.why_not(node, request)
@@ -115,7 +88,10 @@ def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) 
     if isinstance(found, Placement):
         state.assume(uid, Assumed(found, {}, 0.0))
         if len(shares) % 5:  # the watch has not reported the others yet
-            state.observe_pod(translate.pod(bound(pod, read, found, fleet.gpus[row])))
+            added = binding.annotations_of(found, read.outputs(found, fleet.gpus[row], 1))
+            pod["metadata"].setdefault("annotations", {}).update(added)
+            pod["spec"]["nodeName"] = node.name
+            state.observe_pod(translate.pod(pod))
             assert state.is_bound(uid)
         names = [each.name for each in request.containers]
         shares[uid] = []

@@ -113,14 +113,6 @@ def test_a_bind_without_a_reservation_ends_those_that_no_longer_fit() -> None:
     assert (scene.used, scene.reserved) == ((30, 0), (60, 0))
 
 
-def test_the_pod_that_is_bound_first_has_the_capacity(scene: Scene) -> None:
-    scene.named("b", ["n0"])
-    scene.ranked("a", ["n0"])
-    assert scene.bind("b", "n0") == ""
-    assert scene.bind("a", "n0").startswith("node n0: no GPU with enough")
-    assert scene.used == (100, 0)
-
-
 def test_a_pod_whose_request_has_changed_is_placed_again(scene: Scene) -> None:
     scene.named("b")
     less = calls.arguments(calls.pod("a", SMALL), BOTH)

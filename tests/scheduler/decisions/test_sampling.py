@@ -16,7 +16,6 @@ from tests.scheduler import calls, objects
 _NODES: Final = calls.names(250)
 SAMPLE: Final = _NODES[:120]
 """kube-scheduler sends 48 percent of 250 nodes."""
-NEXT: Final = _NODES[120:240]
 BIG: Final = objects.container("main", core=80, ratio=80)
 
 
@@ -86,11 +85,14 @@ def test_a_nomination_that_kube_scheduler_removed_is_written_again(scene: Scene)
     assert scene.ask([str(node)], nominated=node) == [node]
 
 
-def test_a_write_that_failed_is_due_again(scene: Scene) -> None:
+def test_a_write_that_failed_is_due_again_and_no_pod_is_evicted_before(scene: Scene) -> None:
+    victims = {"n0": ["on-n0"]}
     scene.ask()
     requeued = scene.missed.pop()
+    assert calls.preempted(scene.verbs, calls.pod("a", BIG), victims) == {}
     scene.sampling.failed("a")
     assert scene.reserved() == ""
+    assert calls.preempted(scene.verbs, calls.pod("a", BIG), victims) == calls.metas(victims)
     scene.ask()
     assert scene.due() == [requeued.nominated]
 
@@ -148,19 +150,9 @@ def test_only_a_pod_that_may_preempt_is_requeued_if_it_fits_nowhere() -> None:
     assert scene.due() == [], "kube-scheduler has seen all nodes"
 
 
-def test_no_pod_is_evicted_for_a_pod_with_a_nominated_node(scene: Scene) -> None:
-    victims = {"n0": ["on-n0"]}
-    scene.ask()
-    assert scene.reserved()
-    assert calls.preempted(scene.verbs, calls.pod("a", BIG), victims) == {}
-    scene.sampling.failed("a")
-    assert scene.reserved() == ""
-    assert calls.preempted(scene.verbs, calls.pod("a", BIG), victims) == calls.metas(victims)
-
-
 def test_capacity_on_a_node_of_an_earlier_sample_makes_a_pod_due() -> None:
     scene = Scene("none")
-    scene.ask(NEXT)
+    scene.ask(_NODES[120:240])
     scene.ask()
     for gone, expected in (("on-n249", []), ("on-n130", ["a"])):
         scene.state.remove_pod(gone)

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler.core.place import Peak, Placement, Share
+from gpuslice.contract import names
 from scheduler.core.request import Policy
 from scheduler.decisions import simulate
 from scheduler.decisions.simulate import Account, SimulationError
-from scheduler.kubernetes import binding
 from tests.scheduler import commands
-from tests.scheduler.objects import Gi, container, device, gpu, lease, node, pod
+from tests.scheduler.objects import allocated, container, device, gpu, lease, node, pod, resources
 
 Json = dict[str, Any]
 
@@ -50,22 +49,6 @@ def simulated(raw: Mapping[str, Any], *more: Json, now: datetime | None = None) 
     return simulate.simulate(simulate.fleet([*FLEET, *more], now_s), raw)
 
 
-def refused(account: Account) -> dict[str, Sequence[str]]:
-    return {each.text: each.nodes for each in account.refused}
-
-
-def test_a_pod_is_placed_on_the_best_node_with_reasons_for_the_others() -> None:
-    account = simulated(asking(memory="12Gi"))
-    assert account.placed and account.pod == "default/pod-u-1"
-    (best,) = account.candidates
-    (share,) = best.containers
-    assert (best.node, share.minor, share.uuid, share.memory_bytes) == ("n1", 0, "GPU-a", 12 * Gi)
-    assert refused(account) == {
-        "every GPU is smaller than the requested memory": ["n10", "n2"],
-        "node has no GPU inventory (Device object)": ["n3"],
-    }
-
-
 @pytest.mark.parametrize(
     ("policy", "gpus"),
     [
@@ -82,40 +65,31 @@ def test_the_next_pod_sees_the_ones_before(policy: Policy, gpus: list[str | None
 
 
 def test_pods_that_are_bound_hold_what_they_have() -> None:
-    share, peak = Share("main", "GPU-a", 0, Gi, None), Peak("GPU-a", 0, Gi, 4, None)
-    annotations = binding.annotations_of(Placement("n1", (share,), (peak,)))
-    bound = pod(container("main", ratio=50), node="n1", annotations=annotations)
+    held = {names.ANNOTATION_DEVICE_ALLOCATED: allocated(("GPU-a", 0, resources(memory="1Gi")))}
+    bound = pod(container("main", ratio=50), node="n1", annotations=held)
     state = simulate.fleet([*FLEET, kind("Pod", bound)])
     assert [holder.pod_key for holder in state.holders("n1")] == ["default/pod-u-1"]
-
-
-def test_leases_count_where_there_are_any() -> None:
-    """A Lease without a time of renewal is expired."""
-    unsaid = lease("n2")
-    del unsaid["spec"]
-    leases: list[Json] = [lease("n1"), unsaid, {}]
-    account = simulated(HALF, *(kind("Lease", each) for each in leases))
-    assert [each.node for each in account.candidates] == ["n1"]
-    assert refused(account)["GPU node agent has not renewed its Lease"] == ["n2"]
-    assert refused(account)["no GPU node agent has reported"] == ["n10"]
 
 
 @pytest.mark.parametrize(
     ("now", "expired"),
     [
-        (datetime(2026, 1, 1, 0, 0, 45, tzinfo=UTC), ["n10", "n2", "n3"]),
+        (datetime(2026, 1, 1, 0, 0, 45, tzinfo=UTC), ["n2", "n3"]),
         (datetime(2025, 12, 31, tzinfo=UTC), ["n3"]),
-        (datetime(2026, 1, 1, 0, 5, tzinfo=UTC), ["n1", "n10", "n2", "n3"]),
-        (None, ["n10", "n2", "n3"]),
+        (datetime(2026, 1, 1, 0, 5, tzinfo=UTC), ["n1", "n2", "n3"]),
+        (None, ["n2", "n3"]),
     ],
 )
 def test_nodes_with_expired_leases_are_left_out(now: datetime | None, expired: Any) -> None:
-    """Expiry counts from the last renewal: a file has no other time."""
-    leases = [lease("n1", 58), lease("n2", 4), lease("n10", 4), lease("n3")]
-    leases[3]["spec"]["renewTime"] = "?"
+    """Expiry counts from the last renewal: a file has no other time. A Lease without a time of
+    renewal is expired. Leases count where there are any."""
+    leases: list[Json] = [lease("n1", 58), lease("n2", 4), lease("n3"), {}]
+    leases[2]["spec"]["renewTime"] = "?"
     more = [kind("Device", device("n3", gpu("GPU-e", 0))), *(kind("Lease", raw) for raw in leases)]
-    expected = {"GPU node agent has not renewed its Lease": expired}
-    assert refused(simulated(HALF, *more, now=now)) == expected
+    assert {each.text: each.nodes for each in simulated(HALF, *more, now=now).refused} == {
+        "GPU node agent has not renewed its Lease": expired,
+        "no GPU node agent has reported": ["n10"],
+    }
 
 
 @pytest.mark.parametrize("owner", ["Deployment", "Job", "CronJob", "PodTemplate"])
@@ -174,15 +148,18 @@ def ask(tmp_path: Path) -> Ask:
     return run
 
 
-def test_the_table_names_node_gpu_and_share(ask: Ask) -> None:
-    done = ask()
+def test_the_table_names_node_gpu_and_share_and_the_reasons_against_others(ask: Ask) -> None:
+    done = ask(pods=[asking(memory="12Gi", core=50)])
     assert done.exit_code == 0
-    first, head, row, *_, last = done.stdout.splitlines()
-    assert first == "default/pod-u-1: n10"
+    first, head, row, *others = done.stdout.splitlines()
+    assert first == "default/pod-u-1: n1"
     assert head.split() == ["node", "score", "container", "gpu", "memory", "core"]
     node, _, *share = row.split()
-    assert [node, *share] == ["n10", "main", "0", "GPU-d", "4", "GiB", "50", "%"]
-    assert last == "  1 node: node has no GPU inventory (Device object): n3"
+    assert [node, *share] == ["n1", "main", "0", "GPU-a", "12", "GiB", "50", "%"]
+    assert others == [
+        "  2 nodes: every GPU is smaller than the requested memory: n2, n10",
+        "  1 node: node has no GPU inventory (Device object): n3",
+    ]
 
 
 def test_json_is_for_programs(ask: Ask) -> None:
@@ -222,10 +199,8 @@ def test_a_file_that_cannot_be_read_is_named(ask: Ask, tmp_path: Path, written: 
     assert done.stderr.startswith(f"simulate: {tmp_path}/fleet.yaml: ")
 
 
-def test_without_a_fleet_the_exit_status_is_2(tmp_path: Path) -> None:
-    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(HALF))
-    for arguments in ((), ("--fleet", str(tmp_path / "none.yaml"))):
-        done = commands.run("simulate", "-f", str(tmp_path / "pod.yaml"), *arguments)
+def test_without_a_fleet_the_exit_status_is_2(ask: Ask) -> None:
+    for done in (ask("--fleet", "/none"), commands.run("simulate", "-f", "-", given="kind: Pod")):
         assert (done.exit_code, done.stderr[:10]) == (2, "simulate: ")
 
 

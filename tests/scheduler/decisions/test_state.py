@@ -26,6 +26,7 @@ from tests.support import GIB
 
 HALF = Request([ContainerRequest("main", core_percent=50, memory_ratio=Fraction(1, 2))])
 ANY = Request([ContainerRequest("main", memory_bytes=1)])
+Event = Callable[[State], object]
 NONE = {"GPU-a": (0, 0, 0), "GPU-b": (0, 0, 0)}
 HALF_OF_A = {"GPU-a": (12, 50, 0), "GPU-b": (0, 0, 0)}
 
@@ -239,66 +240,50 @@ def test_a_cordoned_or_excluded_gpu_keeps_its_shares_alone(what: str) -> None:
     ]
 
 
-def test_an_unhealthy_gpu_takes_no_share_and_recovers() -> None:
-    state = made(gpu("GPU-a", 0, health=False))
-    assert reason(state) is Reason.NO_USABLE_GPU
-    observe_device(state, device("n1", gpu("GPU-a", 0)))
-    assert reason(state) is Reason.FITS
-
-
-def test_a_node_whose_inventory_is_absent_or_cannot_be_read() -> None:
-    state, broken = made(), device("n1")
+def test_a_node_takes_no_share_without_a_healthy_gpu_an_inventory_and_a_ready_agent() -> None:
+    state, broken, sick = made(), device("n1"), device("n1", gpu("GPU-a", 0, health=False))
     broken["spec"]["devices"] = 5
-    observe_device(state, broken)
-    assert reason(state) is Reason.DEVICE_UNREADABLE
-    assert texts(state) == ["n1  Device: spec.devices: invalid value 5: must be a list"]
-    for _ in range(2):
-        state.remove_device("n1")
-    assert reason(state) is Reason.NO_DEVICE
+    unreadable = ["n1  Device: spec.devices: invalid value 5: must be a list"]
+    changes: Sequence[tuple[Event, Reason, list[str]]] = [
+        (partial(observe_device, raw=sick), Reason.NO_USABLE_GPU, []),
+        (partial(observe_device, raw=broken), Reason.DEVICE_UNREADABLE, unreadable),
+        (partial(State.remove_device, name="n1"), Reason.NO_DEVICE, []),
+        (partial(observe_device, raw=device("n1", gpu("GPU-a", 0))), Reason.FITS, []),
+        (
+            partial(observe_lease, raw=lease("n1", 1, "no driver")),
+            *(Reason.AGENT_NOT_READY, ["n1  node agent: no driver"]),
+        ),
+        (partial(observe_lease, raw=lease("n1", 2)), Reason.FITS, []),
+        (partial(State.remove_lease, node="n1"), Reason.AGENT_MISSING, []),
+    ]
+    for change, expected, problems in changes:
+        for _ in range(2):
+            change(state)
+            assert (reason(state), texts(state)) == (expected, problems)
 
 
-def test_a_node_whose_agent_has_not_reported_is_missing_or_not_ready() -> None:
-    state = made()
-    observe_lease(state, lease("n1", 1, "no driver"), 1.0)
-    assert reason(state) is Reason.AGENT_NOT_READY
-    assert texts(state) == ["n1  node agent: no driver"]
-    observe_lease(state, lease("n1", 2), 2.0)
-    assert reason(state) is Reason.FITS
-    for _ in range(2):
-        state.remove_lease("n1")
-    assert reason(state) is Reason.AGENT_MISSING
-
-
-def test_a_lease_expires_when_it_has_not_changed_by_our_clock() -> None:
-    state = made()
-    observe_lease(state, lease("n1", 1), 10.0)
-    assert state.tick(50.0) == []
-    observe_lease(state, lease("n1", 1), 50.1)
-    assert (state.tick(50.1), state.tick(50.2)) == (["n1"], [])
-    assert reason(state) is Reason.AGENT_LEASE_EXPIRED
-    observe_lease(state, lease("n1", 1), 51.0)
-    assert reason(state) is Reason.AGENT_LEASE_EXPIRED, "observed again, unchanged"
-    observe_lease(state, lease("n1", 2), 52.0)
-    assert reason(state) is Reason.FITS
-
-
-def test_the_age_of_a_lease_before_we_began_counts() -> None:
-    state = made()
+@pytest.mark.parametrize("age_s", [0.0, 30.0])
+def test_a_lease_that_has_not_changed_expires_and_its_age_before_we_began_counts(
+    age_s: float,
+) -> None:
+    state, last_s = made(), 140.0 - age_s
     state.remove_lease("n1")
-    observe_lease(state, lease("n1", 1), 100.0, age_s=30.0)
-    assert (state.tick(110.0), state.tick(110.1)) == ([], ["n1"])
-    state.remove_lease("n1")
-    observe_lease(state, lease("n1", 1), 110.0, age_s=40.1)
+    observe_lease(state, lease("n1", 1), 100.0, age_s)
+    assert state.tick(last_s) == []
+    observe_lease(state, lease("n1", 1), last_s + 0.1)
+    assert (state.tick(last_s + 0.1), state.tick(last_s + 0.2)) == (["n1"], [])
     assert reason(state) is Reason.AGENT_LEASE_EXPIRED
-    observe_lease(state, lease("n1", 1), 111.0)
-    assert reason(state) is Reason.AGENT_LEASE_EXPIRED, "observed again, unchanged"
-    observe_lease(state, lease("n1", 2), 112.0)
+    state.remove_lease("n1")
+    observe_lease(state, lease("n1", 1), last_s + 1.0, age_s=40.1)
+    for _ in range(2):
+        assert reason(state) is Reason.AGENT_LEASE_EXPIRED
+        observe_lease(state, lease("n1", 1), last_s + 2.0)
+    observe_lease(state, lease("n1", 2), last_s + 3.0)
     assert reason(state) is Reason.FITS
 
 
 # --- events in any order
 
-Event = Callable[[State], None]
 COLUMNS = ("total_bytes", "used_bytes", "used_core", "uncapped_shares", "usable", "free_bytes")
 NODES = ("n1", "n2", "n3")
 

@@ -22,7 +22,6 @@ from tests.scheduler import calls, objects
 from tests.scheduler.calls import arguments, bind, filtered, hold, names, placed
 
 WHOLE, HALF = objects.container("main", gpu=100), objects.container("main", gpu=50)
-REFUSED = objects.container("main", gpu=150)
 
 
 def scored(verbs: Verbs, raw: dict[str, Any], among: list[str]) -> dict[str, int]:
@@ -59,13 +58,10 @@ REQUIRED: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {}
 @pytest.mark.parametrize(
     ("spec", "named"),
     [
-        ({"affinity": {"nodeAffinity": PREFERRED}}, 100),
-        ({"affinity": {"podAffinity": PREFERRED}}, 100),
-        ({"affinity": {"podAntiAffinity": PREFERRED}}, 100),
+        *(({"affinity": {f"{of}Affinity": PREFERRED}}, 100) for of in ("node", "pod", "podAnti")),
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, 100),
         ({"affinity": None, "topologySpreadConstraints": None}, MAX_NODES),
         ({"affinity": {"nodeAffinity": REQUIRED}}, MAX_NODES),
-        ({"affinity": {"podAffinity": None}}, MAX_NODES),
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, MAX_NODES),
     ],
 )
@@ -95,20 +91,14 @@ def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> N
     assert set(unresolvable.values()) <= UNRESOLVABLE
 
 
-def test_a_request_that_is_refused_is_unresolvable_on_every_node() -> None:
-    raw, verbs = calls.pod("u-1", REFUSED), Verbs(calls.state())
+def test_a_request_that_is_refused_is_unresolvable_on_every_node_without_a_percent_sign() -> None:
+    """kube-scheduler uses the text as a Go format: its Event would read `'50%!'(MISSING)`."""
+    raw, verbs = calls.pod(annotations={words.ANNOTATION_POLICY: "50%"}), Verbs(calls.state())
     answer = filtered(verbs, raw, names(2))
     (text,) = set(answer["FailedAndUnresolvableNodes"].values())
-    assert text.startswith("container main: koordinator.sh/gpu: invalid value 150")
+    assert "invalid value '50\N{FULLWIDTH PERCENT SIGN}': must be" in text
     assert (answer["NodeNames"], len(answer["FailedAndUnresolvableNodes"])) == ([], 2)
     assert scored(verbs, raw, names(2)) == {}
-
-
-def test_a_refusal_has_no_percent_sign() -> None:
-    """kube-scheduler uses it as a Go format: its Event would read `'50%!'(MISSING)`."""
-    raw = calls.pod(annotations={words.ANNOTATION_POLICY: "50%"})
-    refused = filtered(Verbs(calls.state()), raw, names(1))["FailedAndUnresolvableNodes"]["n0"]
-    assert "invalid value '50\N{FULLWIDTH PERCENT SIGN}': must be" in refused
 
 
 def test_a_pod_without_a_share_may_be_placed_on_unknown_nodes_too() -> None:
@@ -171,8 +161,16 @@ def preempted(
 BOTH_40, A_100 = {"n0": ["40-0", "40-1"]}, {"n1": ["100-0"]}
 
 
-def test_victims_that_free_no_gpu_are_spared_and_others_stay_as_they_came() -> None:
-    assert preempted(full(), {**BOTH_40, **A_100}) == calls.metas(A_100)
+def test_victims_are_preempted_where_the_pod_fits_without_them() -> None:
+    """Victims without a GPU are preempted where the node lacks processors, for example."""
+    busy, both_100 = {"n0": ["busy"]}, {"n1": ["100-0", "100-1"]}
+    for state, victims, container, kept in (
+        (full(), {**BOTH_40, **A_100}, HALF, A_100),
+        (full(), BOTH_40, objects.container("main"), BOTH_40),
+        (full(), both_100, objects.container("main", gpu=150), {}),
+        (calls.state(), busy, HALF, busy),
+    ):
+        assert preempted(state, victims, container) == calls.metas(kept)
 
 
 def test_the_answer_to_preempt_has_the_format_of_go() -> None:
@@ -180,17 +178,6 @@ def test_the_answer_to_preempt_has_the_format_of_go() -> None:
     assert b"".join(Verbs(full()).preempt(body)) == (
         b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"100-0"}],"NumPDBViolations":0}}}'
     )
-
-
-def test_victims_are_kept_for_a_pod_without_a_share_and_spared_for_a_refused_one() -> None:
-    assert preempted(full(), BOTH_40, objects.container("main")) == calls.metas(BOTH_40)
-    assert preempted(full(), {"n1": ["100-0", "100-1"]}, REFUSED) == {}
-
-
-def test_victims_without_a_gpu_are_preempted_where_a_gpu_is_free() -> None:
-    """They are preempted where the node lacks processors, for example."""
-    victims = {"n0": ["busy"]}
-    assert preempted(calls.state(), victims) == calls.metas(victims)
 
 
 def test_a_pod_that_has_gpus_preempts_on_their_node_alone() -> None:

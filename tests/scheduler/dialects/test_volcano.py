@@ -19,16 +19,13 @@ GPU_BYTES = 11178 * MIB
 Limits = Mapping[str, Any]
 
 
-def read(*mains: Limits, inits: Sequence[Limits] = (), sidecars: Sequence[Limits] = ()) -> Reading:
-    """Names without a prefix are Volcano's. Sidecars start before the init containers."""
-    phases = [(Phase.SIDECAR, sidecars), (Phase.INIT, inits), (Phase.MAIN, mains)]
+def read(*mains: Limits, inits: Sequence[Limits] = ()) -> Reading:
+    """Names without a prefix are Volcano's."""
     containers: list[Container] = []
-    for phase, all_limits in phases:
-        before = 0 if phase is Phase.MAIN else len(containers)
-        for order, limits in enumerate(all_limits, before):
+    for phase, all_limits in ((Phase.INIT, inits), (Phase.MAIN, mains)):
+        for order, limits in enumerate(all_limits):
             named = {f"volcano.sh/{key}": value for key, value in limits.items()}
-            name = f"{phase.value[0]}{order}"
-            containers.append(Container(name, phase, order, named, named))
+            containers.append(Container(f"{phase.value[0]}{order}", phase, order, named, named))
     found = volcano.read(PodFields("volcano", {}, {}, {}, containers))
     assert found is not None
     return found

@@ -20,20 +20,17 @@ PLACEMENT = Placement(
 )
 
 
-def test_the_allocation_has_the_most_that_the_pod_has_of_each_gpu() -> None:
-    """The entry has no core if none is requested."""
-    text = binding.annotations_of(PLACEMENT)[names.ANNOTATION_DEVICE_ALLOCATED]
-    assert text == (
+def test_the_annotations_of_a_placement() -> None:
+    """The allocation has the most that the pod has of each GPU, and no core if none is requested;
+    the grants have each container's own. Each container with a grant requires the agent."""
+    written = dict(binding.annotations_of(PLACEMENT))
+    assert written.pop(names.ANNOTATION_DEVICE_ALLOCATED) == (
         '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"40",'
         '"koordinator.sh/gpu-memory":"3Ki","koordinator.sh/gpu-memory-ratio":"30"},"id":"GPU-a"},'
         '{"minor":1,"resources":{"koordinator.sh/gpu-memory":"2025",'
         '"koordinator.sh/gpu-memory-ratio":"19"},"id":"GPU-b"}]}'
     )
-
-
-def test_the_grants_have_each_containers_own() -> None:
-    text = binding.annotations_of(PLACEMENT)[names.ANNOTATION_GRANTS]
-    assert json.loads(text)["containers"] == {
+    assert json.loads(written.pop(names.ANNOTATION_GRANTS))["containers"] == {
         "first": [{"id": "GPU-a", "minor": 0, "memory": 3072, "core": 40}],
         "main": [
             {"id": "GPU-a", "minor": 0, "memory": 2048, "core": 30},
@@ -41,10 +38,7 @@ def test_the_grants_have_each_containers_own() -> None:
         ],
         "x" * 60: [{"id": "GPU-b", "minor": 1, "memory": 1000, "core": 100}],
     }
-
-
-def test_the_agent_is_required_of_the_pod_and_of_each_container_with_a_grant() -> None:
-    annotations = binding.annotations_of(PLACEMENT)
-    required = {key for key in annotations if key.startswith(names.ANNOTATION_REQUIRED_PLUGINS)}
     prefix = names.ANNOTATION_REQUIRED_PLUGINS
-    assert required == {f"{prefix}/pod", f"{prefix}/container.first", f"{prefix}/container.main"}
+    assert set(written) == {
+        *(f"{prefix}/{scope}" for scope in ("pod", "container.first", "container.main"))
+    }

@@ -116,17 +116,13 @@ def _expression(**fields: object) -> dict[str, Any]:
             _expression(key="a", operator="Gt"),
             "[0].operator: invalid value 'Gt': must be one of In, NotIn, Exists, DoesNotExist",
         ),
-        (
-            _expression(key="a", operator="In", values=[1]),
-            "[0].values: invalid value [1]: must be strings",
-        ),
-        (
-            _expression(key="a", operator="In"),
-            "[0].values: invalid value []: must be one or more with In",
-        ),
-        (
-            _expression(key="a", operator="Exists", values=["b"]),
-            "[0].values: invalid value ['b']: must be empty with Exists",
+        *(
+            (_expression(key="a", operator=operator, values=values), f"[0].values: {text}")
+            for operator, values, text in (
+                ("In", [1], "invalid value [1]: must be strings"),
+                ("In", [], "invalid value []: must be one or more with In"),
+                ("Exists", ["b"], "invalid value ['b']: must be empty with Exists"),
+            )
         ),
     ],
 )

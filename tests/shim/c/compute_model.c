@@ -24,8 +24,6 @@ enum {
 	MOST_CONTAINERS = 8,
 	PENDING_MOST = 1024,
 	RING = 4096,
-	LIMITER_NONE = 0,
-	LIMITER_LIBRARY = 1,
 };
 
 #define NEVER	     UINT64_MAX
@@ -43,7 +41,7 @@ struct program {
 	uint64_t submitted, finished; /* items */
 	uint64_t left_ns;	      /* of the item at the head */
 	uint64_t done_ns;	      /* work done */
-	uint64_t throttled_ns, throttled_from_ns, launches;
+	uint64_t throttled_from_ns;
 	uint64_t busy_ns; /* of work.busy_ns: as counted in the container */
 };
 
@@ -142,12 +140,10 @@ void model_check_launches(struct model *model, int container, bool checked)
 	model->container[container].unchecked = !checked;
 }
 
-void model_read(const struct model *model, int program, uint64_t out[4])
+void model_read(const struct model *model, int program, uint64_t out[2])
 {
 	out[0] = model->program[program].done_ns;
-	out[1] = model->program[program].launches;
-	out[2] = model->program[program].throttled_ns;
-	out[3] = model->idle_ns;
+	out[1] = model->idle_ns;
 }
 
 static bool has_work(const struct program *program)
@@ -251,8 +247,7 @@ static void publish(struct model *model, int container)
 
 static bool is_checked(const struct model *model, const struct program *program)
 {
-	return model->options.limiter != LIMITER_NONE &&
-	       !model->container[program->container].unchecked;
+	return model->options.limited && !model->container[program->container].unchecked;
 }
 
 static bool gate_admits(struct model *model, struct program *program, uint8_t kind,
@@ -290,7 +285,6 @@ static void submit(struct model *model, struct program *program, uint8_t kind)
 	if (!has_work(program))
 		program->left_ns = cost_ns;
 	program->submitted++;
-	program->launches++;
 	if (slot >= 0)
 		vgpu_work_marked(&program->work, slot, program->submitted);
 	if (model->current < 0)
@@ -303,7 +297,7 @@ static void step(struct model *model, struct program *program)
 	uint8_t kind = vgpu_work_kind(64 * (program->next_kernel + 1), 0);
 	uint64_t again_ns = NEVER;
 
-	if (program->waits_each && !has_work(program) && program->launches) {
+	if (program->waits_each && !has_work(program) && program->submitted) {
 		poll_markers(model, program, true);
 		vgpu_work_synchronized(&program->work, model->now_ns, 1);
 		publish(model, program->container);
@@ -324,8 +318,6 @@ static void step(struct model *model, struct program *program)
 		program->wake_ns = again_ns + jitter(model, model->options.wake_ns);
 		return;
 	}
-	if (program->throttled)
-		program->throttled_ns += model->now_ns - program->throttled_from_ns;
 	program->throttled = false;
 	submit(model, program, kind);
 	publish(model, program->container);

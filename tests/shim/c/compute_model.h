@@ -1,7 +1,7 @@
 /* What model.py calls. cffi reads it too, so it has declarations alone. */
 struct model_options {
 	uint64_t slice_ns, launch_ns, wake_ns;
-	uint32_t limiter;
+	bool limited;
 };
 
 struct model;
@@ -16,5 +16,5 @@ void model_sample(const struct model *model, int container, uint64_t out[3]);
 void model_kill(struct model *model, int container);
 void model_check_launches(struct model *model, int container, bool checked);
 void model_run(struct model *model, uint64_t until_ns);
-/* Work done, launches and time throttled of the program; the GPU's idle time. */
-void model_read(const struct model *model, int program, uint64_t out[4]);
+/* Work done of the program; the GPU's idle time. */
+void model_read(const struct model *model, int program, uint64_t out[2]);

@@ -35,24 +35,21 @@ static const char *where(void *address)
 
 static void *look(void *handle, const char *way, const char *name)
 {
-	static const char version[] = "GLIBC_2.2.5";
+	const char *from = way + (*way == 'v');
 	void *(*ask)(const char *);
 
-	if (strcmp(way, "default") == 0)
-		return dlsym(RTLD_DEFAULT, name);
-	if (strcmp(way, "next") == 0)
-		return dlsym(RTLD_NEXT, name);
-	if (strcmp(way, "handle") == 0)
-		return dlsym(handle, name);
-	if (strcmp(way, "self") == 0)
-		return dlsym(dlopen(NULL, RTLD_NOW), name);
-	if (strcmp(way, "vdefault") == 0)
-		return dlvsym(RTLD_DEFAULT, name, version);
-	if (strcmp(way, "vhandle") == 0)
-		return dlvsym(handle, name, version);
-	ask = (void *(*)(const char *))dlsym(handle, way);
-	MUST(ask);
-	return ask(name);
+	if (strcmp(from, "default") == 0)
+		handle = RTLD_DEFAULT;
+	else if (strcmp(from, "next") == 0)
+		handle = RTLD_NEXT;
+	else if (strcmp(from, "self") == 0)
+		handle = dlopen(NULL, RTLD_NOW);
+	else if (strcmp(from, "handle") != 0) {
+		ask = (void *(*)(const char *))dlsym(handle, way);
+		MUST(ask);
+		return ask(name);
+	}
+	return from == way ? dlsym(handle, name) : dlvsym(handle, name, "GLIBC_2.2.5");
 }
 
 /* NULL: the way is another one. */

@@ -11,6 +11,7 @@
  *   fork COUNT              as many children while a thread allocates; each allocates for itself
  */
 #include <inttypes.h>
+#include <limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -126,44 +127,55 @@ static int race(uint64_t processes, int rounds)
 	return failed != 0;
 }
 
-static void allocate_and_free(uint64_t random, uint64_t *ready)
-{
-	struct {
-		unsigned long long address;
-		size_t bytes;
-	} held[HELD] = {0}, *entry;
+static unsigned long operations = ULONG_MAX, most_bytes = 8 << 20, made, refused;
+static uint64_t random_state = 2463534242;
 
-	begin();
-	__atomic_store_n(ready, 1, __ATOMIC_RELEASE);
-	for (;;) {
-		entry = &held[next_random(&random) % HELD];
-		if (entry->bytes) {
-			release(entry->address, entry->bytes);
-			entry->bytes = 0;
-		} else {
-			entry->bytes = 1 + next_random(&random) % (1 << 20);
-			if (!allocate(&entry->address, entry->bytes))
-				entry->bytes = 0;
+/* From 1 byte to the most, every order of magnitude alike. */
+static void churn(uint64_t random)
+{
+	unsigned long long live[HELD] = {0}, *one;
+	unsigned int orders = (unsigned int)__builtin_ctzl(most_bytes) + 1;
+
+	for (unsigned long i = 0; i < operations; i++) {
+		one = &live[next_random(&random) % HELD];
+		if (*one) {
+			MUST(!cuMemFree_v2(*one));
+			*one = 0;
+			continue;
 		}
+		uint64_t order = UINT64_C(1) << next_random(&random) % orders;
+		int code = cuMemAlloc_v2(one, 1 + next_random(&random) % order);
+
+		MUST(!code || code == OUT_OF_MEMORY);
+		__atomic_fetch_add(code ? &refused : &made, 1, __ATOMIC_RELAXED);
 	}
+	for (int i = 0; i < HELD; i++)
+		MUST(!live[i] || !cuMemFree_v2(live[i]));
 }
 
-static void kill_all(int width, uint64_t *random)
+static void *churn_forever(void *index)
+{
+	begin();
+	__atomic_store_n(&arena->ready[(uintptr_t)index], 1, __ATOMIC_RELEASE);
+	churn(random_state + (uintptr_t)index);
+	return NULL;
+}
+
+static void kill_all(int width)
 {
 	pid_t pids[MOST_THREADS];
 
 	for (int index = 0; index < width; index++) {
-		next_random(random);
 		arena->ready[index] = 0;
 		pids[index] = fork();
 		if (pids[index] == 0)
-			allocate_and_free(*random, &arena->ready[index]);
+			churn_forever((void *)(uintptr_t)index);
 	}
 	for (int index = 0; index < width; index++)
 		while (!__atomic_load_n(&arena->ready[index], __ATOMIC_ACQUIRE))
 			MUST(waitpid(pids[index], NULL, WNOHANG) == 0);
 	for (int index = 0; index < width; index++) {
-		struct timespec pause = {0, (long)(next_random(random) % 200000)};
+		struct timespec pause = {0, (long)(next_random(&random_state) % 200000)};
 		int status;
 
 		nanosleep(&pause, NULL);
@@ -175,10 +187,8 @@ static void kill_all(int width, uint64_t *random)
 
 static int kill_many(int processes, int width)
 {
-	uint64_t random = 2463534242;
-
 	for (int left = processes; left > 0; left -= width)
-		kill_all(left < width ? left : width, &random);
+		kill_all(left < width ? left : width);
 	return 0;
 }
 
@@ -204,12 +214,6 @@ static int threads(int count)
 	return 0;
 }
 
-static void *forever(void *unused)
-{
-	allocate_and_free(88172645463325252, &arena->ready[0]);
-	return unused;
-}
-
 static int fork_meanwhile(int count)
 {
 	unsigned long long address;
@@ -217,7 +221,7 @@ static int fork_meanwhile(int count)
 	int status;
 
 	begin();
-	MUST(!pthread_create(&busy, NULL, forever, NULL));
+	MUST(!pthread_create(&busy, NULL, churn_forever, NULL));
 	await(&arena->ready[0], 1);
 	while (count--) {
 		if (fork() == 0) {
@@ -230,31 +234,10 @@ static int fork_meanwhile(int count)
 	return 0;
 }
 
-static unsigned long operations, most_bytes, made, refused;
-
-/* From 1 byte to the most, every order of magnitude alike. */
-static void *storm_on(void *seed)
+static void *storm_on(void *number)
 {
-	uint64_t random = ((uint64_t)(uintptr_t)seed + 1) * UINT64_C(0x9e3779b97f4a7c15);
-	unsigned long long live[HELD] = {0}, *one;
-	unsigned int orders = (unsigned int)__builtin_ctzl(most_bytes) + 1;
-
 	MUST(!cuCtxSetCurrent(context));
-	for (unsigned long i = 0; i < operations; i++) {
-		one = &live[next_random(&random) % HELD];
-		if (*one) {
-			MUST(!cuMemFree_v2(*one));
-			*one = 0;
-			continue;
-		}
-		uint64_t order = UINT64_C(1) << next_random(&random) % orders;
-		int code = cuMemAlloc_v2(one, 1 + next_random(&random) % order);
-
-		MUST(!code || code == OUT_OF_MEMORY);
-		__atomic_fetch_add(code ? &refused : &made, 1, __ATOMIC_RELAXED);
-	}
-	for (int i = 0; i < HELD; i++)
-		MUST(!live[i] || !cuMemFree_v2(live[i]));
+	churn(((uint64_t)(uintptr_t)number + 1) * UINT64_C(0x9e3779b97f4a7c15));
 	return NULL;
 }
 

@@ -3,60 +3,47 @@ context is another handle of the primary one, which keeps what is allocated in i
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from tests.shim.clients import CUDA, NO_CONTEXT
 from tests.shim.conftest import CONTEXT_BYTES, GIB, MIB, Grants, Host, Limited, used
 from tests.shim.exact import CODE
+from tests.support import run
 
 pytestmark = pytest.mark.sim
 
 BEGIN = CODE.replace(CUDA, NO_CONTEXT)
 
-_CREATIONS = {
-    "retain": "must(d.cuCtxSetCurrent(must(d.cuDevicePrimaryCtxRetain(0))))",
-    "create": "must(d.cuCtxCreate(None, 0, 0))",
-    "create_v2": "assert library.cuCtxCreate_v2(ctypes.byref(ctypes.c_void_p()), 0, 0) == 0",
-    "create_v4": "assert library.cuCtxCreate_v4(ctypes.byref(ctypes.c_void_p()), None, 0, 0) == 0",
-}
 
-
-@pytest.mark.parametrize("creation", _CREATIONS)
 def test_a_first_context_beside_a_neighbour_is_charged_its_size(
-    gpu_host: Host, gpu_limited: Limited, grants: Grants, creation: str
+    gpu_host: Host, gpu_limited: Limited, grants: Grants
 ) -> None:
     theirs = grants.make(2 * GIB)
     with gpu_host.serving(CUDA + "address = must(d.cuMemAlloc(GIB))\n", theirs):
-        gpu_limited(GIB)(f"""
-compare = same
-{_CREATIONS[creation]}
-same(CONTEXT)
-assert must(d.cuMemGetInfo()) == (GIB - CONTEXT, GIB)
-kept = after(d.cuMemAlloc(64 * MIB), CONTEXT + 64 * MIB)
-second = after(d.cuCtxCreate(None, 0, 0), 2 * CONTEXT + 64 * MIB)
-after(d.cuCtxDestroy(second), CONTEXT + 64 * MIB)
+        gpu_limited(GIB)("""
+compare, first = same, ctypes.c_void_p()
+for call, arguments in (
+    ("cuCtxCreate_v2", (0, 0)),
+    ("cuCtxCreate_v4", (None, 0, 0)),
+    ("cuDevicePrimaryCtxRetain", (0,)),
+):
+    assert library[call](ctypes.byref(first), *arguments) == library.cuCtxSetCurrent(first) == 0
+    same(CONTEXT)
+    assert must(d.cuMemGetInfo()) == (GIB - CONTEXT, GIB)
+    must(d.cuMemAlloc(64 * MIB))
+    second = after(d.cuCtxCreate(None, 0, 0), 2 * CONTEXT + 64 * MIB)
+    after(d.cuCtxDestroy(second), CONTEXT + 64 * MIB)
+    must(d.cuDevicePrimaryCtxReset(0) if "Primary" in call else d.cuCtxDestroy(first.value))
+    same(0)
 """)
         assert used(theirs) == CONTEXT_BYTES + GIB
-
-
-def test_memory_of_exited_processes_is_not_charged_to_a_context(
-    slow_host: Host, grants: Grants
-) -> None:
-    directory = grants.make(2 * GIB)
-    killed = CUDA + "import os\nmust(d.cuMemAlloc(GIB)); os.kill(os.getpid(), 9)"
-    slow_host.python(killed, directory, status=-9)
-    first = "must(d.cuDevicePrimaryCtxRetain(0)); assert charged() == CONTEXT, charged()"
-    slow_host.python(BEGIN + first, directory)
 
 
 def test_a_context_that_came_by_a_call_without_a_hook_is_charged_when_it_is_met(
     gpu_host: Host, gpu_limited: Limited
 ) -> None:
     """Regardless of the limit: it is on the GPU already."""
-    command = ["nm", "-D", str(gpu_host.driver_dir / "libcuda.so.1")]
-    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    table = run("nm", "-D", gpu_host.driver_dir / "libcuda.so.1", check=True).stdout
     (offset,) = (row.split()[0] for row in table.splitlines() if row.endswith("PrimaryCtxRetain"))
     gpu_limited(CONTEXT_BYTES - MIB)(f"""
 driver = next(line for line in open("/proc/self/maps") if "/libcuda.so" in line)

@@ -43,7 +43,6 @@ after(d.cuDeviceGraphMemTrim(0), 0)
 
 _PROGRAMS = {
     "graphs and plain memory share one limit": """
-# Graphs and plain memory share one limit; replays take nothing, and continue at the limit.
 half = must(d.cuMemAlloc(GIB // 2))
 fits, other = instantiate(scratch(GIB // 2)), instantiate(scratch(GIB // 2 + 1))
 assert launch(fits) == OK

@@ -14,7 +14,7 @@ from tests.talking import Talk, talkers
 pytestmark = pytest.mark.sim
 
 SIZE = 100 * MIB
-OUT_OF_MEMORY = "2"
+OUT_OF_MEMORY, INVALID_CONTEXT = "2", "201"
 
 
 def _talkers(host: Host, *directories: Path) -> AbstractContextManager[list[Talk]]:
@@ -67,16 +67,16 @@ def test_memory_of_an_exporter_outside_is_charged_to_the_importer(
     assert used(other) > 0
 
 
-def test_what_an_opening_would_take_beyond_the_limit_is_closed_again(
-    host: Host, grants: Grants
-) -> None:
+def test_a_refused_opening_holds_nothing(host: Host, grants: Grants) -> None:
+    """By the exporter itself, and beyond the importer's limit."""
     ours, other = grants.make(GIB // 2 - 2 * MIB), grants.make(GIB)
     with _talkers(host, other, ours) as (exporter, importer):
+        before = used(other), used(ours)
         handle = _exported(exporter, GIB // 2)
-        before = used(ours)
+        assert exporter.ask(f"open {handle}") == INVALID_CONTEXT
         assert importer.ask(f"open {handle}") == OUT_OF_MEMORY
-        assert used(ours) == before
         assert exporter.ask("free 0") == "0"
+        assert (used(other), used(ours)) == before
 
 
 def test_memory_that_two_threads_open_at_once_is_held_until_both_have_closed_it(
@@ -106,25 +106,13 @@ for left in ({SIZE}, {SIZE}, 0):
         )
 
 
-def test_a_refused_opening_holds_nothing(host: Host, grants: Grants) -> None:
-    directory = grants.make(GIB)
-    with _talkers(host, directory) as (exporter,):
-        before = used(directory)
-        handle = _exported(exporter)
-        assert exporter.ask(f"open {handle}") == "201", "by its own process"
-        assert exporter.ask("free 0") == "0"
-        assert used(directory) == before
-
-
 def test_memory_that_shares_a_block_is_never_charged_too_little(host: Host, grants: Grants) -> None:
     """It is exported with its block, which each importer is charged for: too much, by design."""
     directory = grants.make(GIB)
     with _talkers(host, directory, directory) as (exporter, importer):
         before = used(directory)
-        handle = _exported(exporter, 4096)
-        assert importer.ask(f"open {handle}") == "0 0"
+        assert importer.ask(f"open {_exported(exporter, 4096)}") == "0 0"
         assert before + 2 * MIB <= used(directory) <= before + 4 * MIB
-        assert exporter.ask("free 0") == "0"
-        assert used(directory) == before + 2 * MIB
-        assert importer.ask("close 0") == "0"
-        assert used(directory) == before
+        for talk, command, left_bytes in ((exporter, "free 0", 2 * MIB), (importer, "close 0", 0)):
+            assert talk.ask(command) == "0"
+            assert used(directory) == before + left_bytes

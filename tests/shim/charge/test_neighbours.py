@@ -15,14 +15,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from gpuslice.contract.overhead import CODE_BYTES, WINDOW
-from gpuslice.gpu import answers
 from tests.shim.clients import CUDA
 from tests.shim.conftest import AS_ON_A_GPU, CONTEXT_BYTES, GIB, MIB, Host, gpu_table, simulated
 from tests.support import ROOT
@@ -30,8 +28,6 @@ from tests.support import ROOT
 pytestmark = [pytest.mark.sim, pytest.mark.timeout(600)]
 
 _SECONDS = 60
-_UUID = "GPU-5e1f0a70-0000-4000-8000-0000000000aa"
-_GPU_BYTES = 80 * GIB
 _LIMIT_BYTES = 40 * GIB
 _MODULE_BYTES = 2 * MIB
 _LOAD_EVERY_S = 0.05
@@ -62,34 +58,30 @@ def true_bytes():
 def wants(result, bytes=0):
     "Refused below the limit less the floor: a failure."
     if result[0] != OK and true_bytes() + bytes < {_LIMIT_BYTES - _FLOOR_BYTES}:
-        refused.append((round(time.monotonic() - begun, 1), int(result[0]), true_bytes() // MIB))
+        refused.append((time.monotonic() - begun, int(result[0]), true_bytes() // MIB))
     return result
 while held < fixed:
     if wants(d.cuMemAlloc(256 * MIB), 256 * MIB)[0] == OK:
         held += 256 * MIB
     time.sleep(0.01)
-kept = []
 while time.monotonic() < begun + SECONDS:
     module = wants(d.cuModuleLoadData(PTX))[1]
     function = wants(d.cuModuleGetFunction(module, b"f"))[1]
     if wants(d.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))[0] == OK:
         code += MODULE
-        kept.append(module)
     result, address = wants(d.cuMemAlloc(64 * MIB), 64 * MIB)
     if result == OK:
         must(d.cuMemFree(address))
     time.sleep({_LOAD_EVERY_S})
 last_load = time.monotonic()
-within = None
-while time.monotonic() < last_load + 30 and within is None:
-    if abs(used() - true_bytes()) <= {_TOLERANCE_BYTES}:
-        within = round(time.monotonic() - last_load, 2)
+while abs(used() - true_bytes()) > {_TOLERANCE_BYTES} and time.monotonic() < last_load + 30:
     time.sleep(0.05)
+within_s = time.monotonic() - last_load
 # The rest of the limit can be allocated.
 filled = 0
 while d.cuMemAlloc(64 * MIB)[0] == OK:
     filled += 64 * MIB
-print(json.dumps({{"refused": refused, "loads": len(kept), "within_s": within,
+print(json.dumps({{"refused": refused, "loads": code // MODULE, "within_s": within_s,
                   "charged_beyond": used() - held - filled, "driver": CONTEXT + code}}), flush=True)
 sys.stdin.readline()
 """
@@ -121,23 +113,15 @@ while True:
 """
 
 
-@dataclass(frozen=True)
-class Setup:
-    """fixed_bytes: the tenant's constant memory. neighbour: the other's action; None: the same."""
-
-    fixed_bytes: int
-    neighbour: str | None
-
-
-_SETUPS: Mapping[str, Setup] = {
-    "a neighbour that cycles 1 GiB": Setup(30 * GIB, _CYCLING),
-    "a neighbour that fills 36 GiB": Setup(36 * GIB, _FILLING),
-    "two that start together, each 90 % of half the GPU": Setup(36 * GIB, None),
+_SETUPS: Final = {
+    "a neighbour that cycles 1 GiB": (30 * GIB, _CYCLING),
+    "a neighbour that fills 36 GiB": (36 * GIB, _FILLING),
+    "two that start together, each 90 % of half the GPU": (36 * GIB, _TENANT),
 }
+"""The tenant's constant memory, and the neighbour's program."""
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """reports: of each tenant. over_bytes: a program's maximum beyond its limit, by the GPU."""
 
     reports: Sequence[Mapping[str, Any]]
@@ -145,40 +129,39 @@ class Outcome:
     samples: int
 
 
-def _outcome(host: Host, setup: Setup) -> Outcome:
+def _outcome(host: Host, fixed_bytes: int, neighbour: str) -> Outcome:
     with ExitStack() as stack:
 
-        def started(*command: str) -> tuple[subprocess.Popen[str], Any]:
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, *command],
-                    cwd=ROOT,
-                    env=host.environment(preload=False),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
+        def started(*command: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=ROOT,
+                env=host.environment(preload=False),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
+            stack.enter_context(process)
             stack.callback(process.kill)
-            return process, process.stdout
+            return process
 
         run = ("-m", "shim", "run", "--memory", str(_LIMIT_BYTES), "--", sys.executable, "-c")
-        programs = [_TENANT, setup.neighbour or _TENANT]
-        running = [started(*run, program, str(setup.fixed_bytes)) for program in programs]
-        pids = [int(out.readline()) for _, out in running]
-        _, figures = started("-c", _WATCHER)
-        for process, _ in running:
+        running = [started(*run, each, str(fixed_bytes)) for each in (_TENANT, neighbour)]
+        outputs: list[Any] = [process.stdout for process in running]
+        pids = [output.readline().strip() for output in outputs]
+        figures: Any = started("-c", _WATCHER).stdout
+        for process in running:
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
-        tenants = [out for _, out in running[: 1 if setup.neighbour else 2]]
+        tenants = outputs if neighbour is _TENANT else outputs[:1]
         over_bytes = samples = 0
         while len(select.select(tenants, [], [], 0)[0]) < len(tenants):
-            held = answers.by_pid(json.loads(figures.readline())[_UUID]) or {}
+            (held,) = json.loads(figures.readline()).values()
             over_bytes = max(over_bytes, *((held.get(pid) or 0) - _LIMIT_BYTES for pid in pids))
             samples += 1
-        reports = [json.loads(out.readline()) for out in tenants]
-        for process, _ in running:
+        reports = [json.loads(output.readline()) for output in tenants]
+        for process in running:
             process.communicate("\n")
         return Outcome(reports, over_bytes, samples)
 
@@ -187,13 +170,12 @@ def _outcome(host: Host, setup: Setup) -> Outcome:
 def outcomes(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Mapping[str, Outcome]:
-    gpus = gpu_table(0, _UUID, _GPU_BYTES)
-
+    gpus = gpu_table(0, "GPU-5e1f0a70-0000-4000-8000-0000000000aa", 80 * GIB)
     directories = [tmp_path_factory.mktemp("neighbours") for _ in _SETUPS]
 
-    def outcome(setup: Setup, directory: Path) -> Outcome:
+    def outcome(setup: tuple[int, str], directory: Path) -> Outcome:
         with simulated(build_dir, library, directory, AS_ON_A_GPU, gpus) as host:
-            return _outcome(host, setup)
+            return _outcome(host, *setup)
 
     with ThreadPoolExecutor(len(_SETUPS)) as threads:
         found = threads.map(outcome, _SETUPS.values(), directories)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,9 @@ pytestmark = pytest.mark.sim
 # Minors, places on the bus and speeds are in three different orders.
 A, B, C = (f"GPU-5e1f0a70-0000-4000-8000-0000000000{letter}" for letter in ("a1", "b2", "c3"))
 INSTANCE = "MIG-11111111-2222-4333-8444-555555555555"
-MINOR = {A: 0, B: 1, C: 2}
-BUS = {A: 30, B: 10, C: 20}
-SPEED = {A: 100, B: 50, C: 150}
 LIMIT = {A: 1 * GIB, B: 2 * GIB, C: 3 * GIB}
-BY_BUS = sorted(LIMIT, key=BUS.__getitem__)
-BY_SPEED = sorted(LIMIT, key=SPEED.__getitem__, reverse=True)
+PLACES = {"pci_bus": (30, 10, 20), "multiprocessors": (100, 50, 150)}
+BY_BUS, BY_SPEED = [B, C, A], [C, A, B]
 
 _SHOW = f"""{CUDA}
 for ordinal in range(must(d.cuDeviceGetCount())):
@@ -47,39 +44,37 @@ def three(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
     gpus = "".join(
-        gpu_table(MINOR[uuid], uuid, 8 * GIB, pci_bus=BUS[uuid], multiprocessors=SPEED[uuid])
-        for uuid in LIMIT
+        gpu_table(minor, uuid, 8 * GIB, **{key: each[minor] for key, each in PLACES.items()})
+        for minor, uuid in enumerate(LIMIT)
     )
     with simulated(build_dir, library, tmp_path_factory.mktemp("three"), gpus=gpus) as host:
         yield host
 
 
 def _lines(kind: str, uuids: Sequence[str]) -> list[str]:
-    digits = {uuid: uuid.split("-", 1)[1].replace("-", "") for uuid in uuids}
-    return [f"{kind} {digits[uuid]} {LIMIT[uuid]}" for uuid in uuids]
+    return [f"{kind} {uuid[4:].replace('-', '')} {LIMIT[uuid]}" for uuid in uuids]
 
 
-_ORDERS = {"": BY_SPEED, "FASTEST_FIRST": BY_SPEED, "PCI_BUS_ID": BY_BUS}
-
-
-@pytest.mark.parametrize("order", _ORDERS, ids=lambda it: it or "default")
-def test_row_27_the_limit_follows_the_physical_gpu(three: Host, tmp_path: Path, order: str) -> None:
+@pytest.mark.parametrize(
+    ("order", "gpus"), [("", BY_SPEED), ("FASTEST_FIRST", BY_SPEED), ("PCI_BUS_ID", BY_BUS)]
+)
+def test_row_27_the_limit_follows_the_physical_gpu(
+    three: Host, tmp_path: Path, order: str, gpus: Sequence[str]
+) -> None:
     """Every permutation and selection by index; NVML, which ignores them, before and after."""
-    assert len({tuple(BY_SPEED), tuple(BY_BUS), tuple(LIMIT)}) == 3, "three different orders"
-    limits = [grant_file.Gpu(uuid, limit, 100, MINOR[uuid]) for uuid, limit in LIMIT.items()]
-    region.create(tmp_path, limits)
-    base = {"CUDA_DEVICE_ORDER": order} if order else {}
+    limits = enumerate(LIMIT.items())
+    region.create(tmp_path, [grant_file.Gpu(*limit, 100, minor) for minor, limit in limits])
+    variables = {"CUDA_DEVICE_ORDER": order} if order else {}
 
-    def shown(program: str, variables: Mapping[str, str] = {}) -> list[str]:
-        done = three.python(program, tmp_path, variables={**base, **variables})
-        return sorted(done.stdout.splitlines(), key=lambda line: line.split()[0])
+    def shown(program: str) -> list[str]:
+        lines = three.python(program, tmp_path, variables=variables).stdout.splitlines()
+        return sorted(lines, key=lambda line: line.split()[0])
 
-    gpus = _ORDERS[order]
     for program in _BOTH:
         assert shown(program) == _lines("cuda", gpus) + _lines("nvml", BY_BUS)
     for chosen in ([1, 0, 2], [2, 1, 0], [2], [1, 2]):
-        visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, chosen))}
-        assert shown(_SHOW, visible) == _lines("cuda", [gpus[index] for index in chosen])
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, chosen))
+        assert shown(_SHOW) == _lines("cuda", [gpus[index] for index in chosen])
 
 
 @pytest.mark.parametrize(
@@ -88,16 +83,14 @@ def test_row_27_the_limit_follows_the_physical_gpu(three: Host, tmp_path: Path, 
 def test_row_27_the_environments_limits_follow_it_too(
     three: Host, tmp_path: Path, listed: str, numbered: Sequence[str]
 ) -> None:
-    variables = {
-        "NVIDIA_VISIBLE_DEVICES": listed,
-        "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(tmp_path / "cache"),
-    }
+    cache = str(tmp_path / "cache")
+    variables = {"NVIDIA_VISIBLE_DEVICES": listed, "CUDA_DEVICE_MEMORY_SHARED_CACHE": cache}
     for number, uuid in enumerate(numbered):
         variables[f"CUDA_DEVICE_MEMORY_LIMIT_{number}"] = str(LIMIT[uuid])
+    wanted = _lines("cuda", BY_SPEED) + _lines("nvml", BY_BUS)
     for program in _BOTH:
-        done = three.python(program, variables=variables)
-        wanted = _lines("cuda", BY_SPEED) + _lines("nvml", BY_BUS)
-        assert sorted(done.stdout.splitlines()) == sorted(wanted)
+        shown = three.python(program, variables=variables).stdout.splitlines()
+        assert sorted(shown) == sorted(wanted)
 
 
 _SHOW_MIG = f"""{CUDA}{NVML}

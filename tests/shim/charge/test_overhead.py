@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,12 +30,6 @@ def _ask(host: Host) -> answers.Usage:
     """NVML's figures, queried as the node agent does: in a process of its own."""
     found = json.loads(host.python(_ASK, preload=False).stdout)
     return {uuid: answers.by_pid(of_gpu) for uuid, of_gpu in found.items()}
-
-
-def _measured(host: Host, directory: Path) -> Callable[[], Sequence[float]]:
-    """Each call returns the overheads of three samples, in MiB."""
-    measurement = Measurement(directory, lambda: _ask(host))
-    return lambda: [(measurement.sample()[_UUID] or 0) / MIB for _ in range(WINDOW)]
 
 
 def _say(directory: Path, overhead_bytes: int) -> None:
@@ -77,41 +70,21 @@ def test_code_is_never_refused(gpu_host: Host, grants: Grants) -> None:
 def test_the_overhead_is_the_drivers_memory_after_three_samples(
     gpu_host: Host, grants: Grants
 ) -> None:
-    directory = grants.make(2 * GIB)
-    measured = _measured(gpu_host, directory)
+    """A context takes what the grant says; code takes its allowance, and then overhead."""
+    directory = grants.make(2 * GIB, code_bytes=64 * MIB)
+    measurement = Measurement(directory, lambda: _ask(gpu_host))
+
+    def measured_mib() -> list[float]:
+        return [(measurement.sample()[_UUID] or 0) / MIB for _ in range(WINDOW)]
+
     with gpu_host.serving(CODE, directory) as program:
         program.do("must(d.cuMemAlloc(512 * MIB))")
-        assert measured() == [0, 0, 0], "a context takes what the grant says"
-        program.do("assert run(entry(load(100))) == OK")
-        assert measured() == [0, 0, 100]
-        program.do("assert run(entry(load(50))) == OK")
-        assert measured() == [100, 100, 150]
-        assert region.status(directory)[0].used_bytes == CONTEXT_BYTES + 662 * MIB
-        program.do("assert must(d.cuMemGetInfo())[0] == 2 * GIB - 962 * MIB")
-    assert measured() == [0, 0, 0], "what has exited holds nothing"
-
-
-def test_code_within_the_allowance_is_no_overhead(gpu_host: Host, grants: Grants) -> None:
-    directory = grants.make(2 * GIB, code_bytes=64 * MIB)
-    measured = _measured(gpu_host, directory)
-    with gpu_host.serving(CODE, directory) as program:
-        for overheads in ([0, 0, 0], [0, 0, 16]):
-            program.do("assert run(entry(load(40))) == OK")
-            assert measured() == overheads
-
-
-@pytest.mark.parametrize("figure", [None, {}], ids=["GPU", "process"])
-def test_without_a_figure_the_last_one_stands(
-    gpu_host: Host, grants: Grants, figure: object
-) -> None:
-    """MPS gives no figure, nor does a GPU that does not answer."""
-    directory = grants.make(2 * GIB)
-    _say(directory, 70 * MIB)
-    with gpu_host.serving(CODE, directory) as program:
-        none: answers.Usage = {_UUID: None if figure is None else {program.pid: None}}
-        measurement = Measurement(directory, lambda: none)
-        assert [measurement.sample() for _ in range(WINDOW)] == [{_UUID: None}] * WINDOW
-        assert region.status(directory)[0].gpu.overhead_bytes == 70 * MIB
+        for mib, overheads in ((40, [0, 0, 0]), (124, [0, 0, 100]), (50, [100, 100, 150])):
+            program.do(f"assert run(entry(load({mib}))) == OK")
+            assert measured_mib() == overheads
+        assert region.status(directory)[0].used_bytes == CONTEXT_BYTES + 726 * MIB
+        program.do("assert must(d.cuMemGetInfo())[0] == 2 * GIB - 1026 * MIB")
+    assert measured_mib() == [0, 0, 0], "what has exited holds nothing"
 
 
 def test_managed_memory_may_exceed_the_limit_where_the_grant_allows_it(

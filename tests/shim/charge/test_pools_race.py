@@ -9,15 +9,14 @@ from contextlib import ExitStack
 import pytest
 
 from tests.shim.conftest import GIB, MIB, Grants, Host
-from tests.shim.exact import POOLS, SLOW
+from tests.shim.exact import POOLS
 
 pytestmark = pytest.mark.sim
 
 _LIMIT_BYTES = 256 * MIB
 _ROUNDS = 40
 _STOPPED = 5
-# The functions are called by the lines that the tests send.
-_PROGRAM = f"""{POOLS}
+_RACER = f"""{POOLS}
 def race():
     won = 0
     keep(default, 2**64 - 1)
@@ -41,38 +40,10 @@ def test_processes_at_the_limit_are_never_over_it_and_never_all_refused(
 ) -> None:
     directory = grants.make(_LIMIT_BYTES)
     with ExitStack() as stack:
-        racers = [stack.enter_context(host.serving(_PROGRAM, directory)) for _ in range(3)]
+        racers = [stack.enter_context(host.serving(_RACER, directory)) for _ in range(3)]
         for racer in racers:
             racer.send("race()")
         assert sum(int(racer.answer()) for racer in racers) >= _ROUNDS
-
-
-_IN_PIECES = f"""{POOLS}{SLOW}
-pool = new_pool()
-keep(pool, 2**40)
-pieces = [must(d.cuMemAllocFromPoolAsync(16 * MIB, pool, 0)) for _ in range(14)]
-drop_now(*pieces[::2])
-assert reserved(pool) == 224 * MIB
-ended, most = threading.Event(), [0]
-def watch():
-    while not ended.is_set():
-        most[0] = max(most[0], held() - begun)
-with slow("cuMemPoolGetAttribute", 300):
-    watcher = beside(watch)
-    code = d.cuMemAllocFromPoolAsync(112 * MIB, pool, 0)[0]
-ended.set()
-watcher.join()
-assert code == OOM and most[0] == 224 * MIB, (code, most[0] / MIB)
-same(224 * MIB)
-after(d.cuMemAllocFromPoolAsync(16 * MIB, pool, 0), 224 * MIB)
-"""
-
-
-def test_what_a_pool_holds_in_pieces_is_no_reason_to_ask_for_more(
-    host: Host, grants: Grants
-) -> None:
-    """Half of it is unused, no piece is large enough: the GPU frees nothing meanwhile."""
-    host.python(_IN_PIECES, grants.make(_LIMIT_BYTES))
 
 
 _FILLER = f"""{POOLS}
@@ -86,9 +57,7 @@ def wait_for_takers():
     while held() - begun < {_STOPPED} * CHUNK:
         assert time.monotonic() < until, held() - begun
 def fill(limit):
-    rest = limit - {_STOPPED} * CHUNK
-    for _ in range(2):
-        must(d.cuMemAlloc(rest // 2))
+    must(d.cuMemAlloc(limit - {_STOPPED} * CHUNK))
     assert d.cuMemAlloc(2 * MIB)[0] == OOM and held() - begun == limit
     slowed(0)
 """

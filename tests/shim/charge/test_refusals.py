@@ -30,8 +30,8 @@ class Solid(ctypes.Structure):
 class External(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("fd", ctypes.c_int), ("other", P),
                 ("size", ctypes.c_uint64), ("flags", U), ("reserved", U * 16)]
-def prop(kind=1, handles=0, location=1, device=0):
-    return ctypes.byref(Prop(kind, handles, Location(location, device), None))
+def prop(kind=1, device=0):
+    return ctypes.byref(Prop(kind, 0, Location(1, device), None))
 def plane(width, height=0, format=0x20, channels=4):
     return ctypes.byref(Plane(width, height, format, channels))
 def solid(width, height=0, depth=0, format=0x20, channels=4, flags=0):
@@ -50,14 +50,10 @@ def answers(calls):
 _TOO_LARGE = {
     "cuMemAlloc_v2": '"cuMemAlloc_v2", S(16 * MIB)',
     "a small cuMemAlloc_v2": '"cuMemAlloc_v2", S(MIB + 512)',
-    "a small cuMemAllocManaged": '"cuMemAllocManaged", S(MIB + 512), 1',
-    "a small cuMemAllocPitch_v2": '"cuMemAllocPitch_v2", S(MIB + 512), S(1), 4, outs=2',
     "cuMemAllocManaged": '"cuMemAllocManaged", S(16 * MIB), 1',
     "cuMemAllocPitch_v2": '"cuMemAllocPitch_v2", S(4096), S(4096), 4, outs=2',
     "cuMemAllocAsync": '"cuMemAllocAsync", S(64 * MIB), None',
-    "cuMemAllocAsync_ptsz": '"cuMemAllocAsync_ptsz", S(64 * MIB), None',
     "cuMemAllocFromPoolAsync": '"cuMemAllocFromPoolAsync", S(64 * MIB), pool, None',
-    "cuMemAllocFromPoolAsync_ptsz": '"cuMemAllocFromPoolAsync_ptsz", S(64 * MIB), pool, None',
     "cuArrayCreate_v2": '"cuArrayCreate_v2", plane(2048, 2048)',
     "cuArray3DCreate_v2": '"cuArray3DCreate_v2", solid(2048, 2048)',
     "cuMipmappedArrayCreate": '"cuMipmappedArrayCreate", solid(2048, 2048), 3',
@@ -94,19 +90,12 @@ _MALFORMED = {
     "no bytes of a pool": '"cuMemAllocAsync", S(0), None',
     "bytes of no pool": '"cuMemAllocFromPoolAsync", S(64 * MIB), None, None',
     "an array of nothing": '"cuArrayCreate_v2", plane(0)',
-    "a line too long": '"cuArrayCreate_v2", plane(2**24)',
     "a plane too wide": '"cuArrayCreate_v2", plane(2**20, 2**12)',
-    "a plane too high": '"cuArrayCreate_v2", plane(2**12, 2**20)',
     "a product past all ends": '"cuArrayCreate_v2", plane(2**62, 2**62)',
-    "three channels": '"cuArrayCreate_v2", plane(16384, 16384, channels=7)',
     "no channels": '"cuArrayCreate_v2", plane(16384, 16384, channels=0)',
     "no such format": '"cuArrayCreate_v2", plane(16384, 16384, format=0x7777)',
-    "a solid too deep": '"cuArray3DCreate_v2", solid(1024, 1024, 2**20)',
     "a solid without height": '"cuArray3DCreate_v2", solid(16384, 0, 16384)',
-    "no layers": '"cuArray3DCreate_v2", solid(16384, 16384, 0, flags=1)',
-    "too many layers": '"cuArray3DCreate_v2", solid(4096, 4096, 2**16, flags=1)',
     "a cube that is none": '"cuArray3DCreate_v2", solid(16384, 8192, 6, flags=4)',
-    "a cube of five faces": '"cuArray3DCreate_v2", solid(16384, 16384, 5, flags=4)',
     "flags of no meaning": '"cuArray3DCreate_v2", solid(16384, 16384, flags=0x10000)',
     "no levels": '"cuMipmappedArrayCreate", solid(16384, 16384), 0',
     "levels of a plane too wide": '"cuMipmappedArrayCreate", solid(2**20, 4096), 3',
@@ -115,11 +104,8 @@ _MALFORMED = {
     "flags of cuMemCreate": '"cuMemCreate", S(64 * MIB), prop(), ctypes.c_uint64(64)',
     "memory of no type": '"cuMemCreate", S(64 * MIB), prop(kind=9), ctypes.c_uint64(0)',
     "memory of no GPU": '"cuMemCreate", S(64 * MIB), prop(device=77), ctypes.c_uint64(0)',
-    "handles of no type": '"cuMemCreate", S(64 * MIB), prop(handles=0x100), ctypes.c_uint64(0)',
     "an import of no type":
         '"cuImportExternalMemory", ctypes.byref(External(99, -1, None, 64 * MIB))',
-    "an import of no descriptor":
-        '"cuImportExternalMemory", ctypes.byref(External(1, -1, None, 64 * MIB))',
     "a context of no GPU": '"cuCtxCreate_v2", 0, 77',
     "a context of odd flags": '"cuCtxCreate_v2", 0x4000, 0',
     "a module that is none": '"cuModuleLoadData", b"nothing"',
@@ -139,27 +125,18 @@ def test_what_is_malformed_is_refused_by_the_drivers_own_code_at_the_limit_too(
     assert all(code for code, _ in bare.values())
 
 
-def test_what_is_malformed_and_given_all_the_same_is_undone(gpu_limited: Limited) -> None:
-    """A later driver may have a meaning for it; the limit holds for that too."""
-    gpu_limited(GIB)(f"""
-must(d.cuMemAlloc({GIB} - charged()))
-full = held(), charged()
-fail("cuMemGetAllocationGranularity", 1, 100)
-assert call("cuMemCreate", S(64 * MIB), prop(), ctypes.c_uint64(0)) == (2, True)
-fail("cuMemGetAllocationGranularity", 1, 0)
-assert (held(), charged()) == full
-""")
-
-
-def test_what_a_failed_undoing_leaves_is_charged(gpu_limited: Limited) -> None:
-    """Refused near the limit, and the driver does not free it: it stays until the process ends."""
+def test_what_is_given_all_the_same_is_undone(gpu_limited: Limited) -> None:
+    """A later driver may have a meaning for a malformed call; the limit holds for that too. What
+    the driver does not take back stays charged until the process ends."""
     gpu_limited(GIB)(f"""
 must(d.cuMemAlloc(1024))
 must(d.cuMemAlloc({GIB} - charged()))
-assert held() - begun == charged()
+fail("cuMemGetAllocationGranularity", 1, 100)
+assert call("cuMemCreate", S(64 * MIB), prop(), ctypes.c_uint64(0)) == (2, True)
+same({GIB})
 fail("cuMemFree_v2", 999)
 assert call("cuMemAlloc_v2", S(MIB + 512)) == (2, True)
-assert held() - begun == charged() == {GIB + 2 * MIB}
+same({GIB + 2 * MIB})
 """)
 
 

@@ -153,9 +153,9 @@ class Model:
 
     def _read(self, program: int) -> tuple[int, int]:
         """Return the program's work and the GPU's idle time."""
-        out = _ffi.new("uint64_t[4]")
+        out = _ffi.new("uint64_t[2]")
         self._c.model_read(self._model, program, out)
-        return out[0], out[3]
+        return out[0], out[1]
 
     def done_ns(self, key: str) -> int:
         return sum(self._read(each)[0] for each in self.programs[key])

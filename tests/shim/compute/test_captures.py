@@ -27,7 +27,9 @@ def captured(launches):
 context, function = begin(), kernel()
 streams = [ok(driver.cuStreamCreate(1)) for _ in range(2)]
 """
-RECORDED = """
+OWN_DEFAULT_STREAM = {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": "1"}
+PROGRAMS = {
+    "recorded": """
 busy(function, MS, streams[0])
 ok(driver.cuStreamSynchronize(streams[0]))
 before = work()
@@ -40,8 +42,8 @@ assert work() == before, (before, work())
 ok(driver.cuGraphLaunch(ok(driver.cuGraphInstantiate(graph, 0)), streams[0]))
 ok(driver.cuStreamSynchronize(streams[0]))
 assert work().busy_ns - before.busy_ns >= 2000 * MS, work()
-"""
-MEANWHILE = """
+""",
+    "meanwhile": """
 capture("GLOBAL")
 busy(function, MS, streams[1])
 def launch_and_be_measured():
@@ -55,8 +57,8 @@ thread.join()
 busy(function, MS, streams[1])
 captured(2)
 assert work().busy_ns >= 140 * MS, work()
-"""
-OWN_DEFAULT_STREAM = """
+""",
+    "own default stream": """
 memory = ok(driver.cuMemAlloc(MIB))
 def launch():
     busy(function, MS // 2)
@@ -70,23 +72,12 @@ for submit in (launch, launch_and_fill):
     submit()
     ok(driver.cuStreamSynchronize(0))
     assert work().busy_ns - before_ns >= MS // 4, (before_ns, work())
-"""
+""",
+}
 
 
-@pytest.mark.parametrize(
-    ("program", "variables"),
-    [
-        pytest.param(RECORDED, {}, id="recorded"),
-        pytest.param(MEANWHILE, {}, id="meanwhile"),
-        pytest.param(
-            OWN_DEFAULT_STREAM,
-            {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": "1"},
-            id="own default stream",
-        ),
-    ],
-)
-def test_what_is_entered(
-    host: Host, grants: Grants, program: str, variables: dict[str, str]
-) -> None:
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_entered(host: Host, grants: Grants, name: str) -> None:
+    variables = OWN_DEFAULT_STREAM if name == "own default stream" else {}
     grant = grants.make(GIB, GIB, core_percent=99)
-    host.python(BEGIN + program, grant, variables=variables)
+    host.python(BEGIN + PROGRAMS[name], grant, variables=variables)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests import sanitizers
+from tests.support import run
 
 Look = Callable[..., Sequence[str]]
 LIMITED = "0 2 0 1024"
@@ -30,20 +30,12 @@ def private(build_dir: Path) -> Path:
 def look(build_dir: Path, tmp_path: Path, driver: Path, private: Path) -> Look:
     """The answers to lookups: words, of which {driver}, {private} and {tmp} are paths."""
 
-    def run(lookups: str, *preload: Path) -> Sequence[str]:
+    def answers(lookups: str, *preload: Path) -> Sequence[str]:
         words = lookups.format(driver=driver, private=private, tmp=tmp_path).split()
-        done = subprocess.run(
-            [build_dir / "bin" / "vgpu-dlsym-test", *words],
-            env={
-                **os.environ,
-                **sanitizers.environment(),
-                "LD_PRELOAD": sanitizers.preload(*preload),
-            },
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        preloaded = {**sanitizers.environment(), "LD_PRELOAD": sanitizers.preload(*preload)}
+        program = build_dir / "bin" / "vgpu-dlsym-test"
+        done = run(program, *words, env={**os.environ, **preloaded}, check=True)
         assert done.stderr == ""
         return done.stdout.splitlines()
 
-    return run
+    return answers

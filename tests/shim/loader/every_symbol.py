@@ -20,8 +20,6 @@ _VERSIONS: Final = (
     "2000 3020 4000 6050 7000 7050 8000 9000 10000 10010 11000 11010 11020 11030 11040 11060 11070"
     " 11080 12000 12010 12020 12030 12040 12050 12060 12080 12090 13000 3010 13010 14000"
 )
-VERSIONS: Final = tuple(map(int, _VERSIONS.split()))
-FLAGS: Final = (0, 1, 2, 3)
 _STATUS_UNTOUCHED: Final = -7
 
 
@@ -56,7 +54,7 @@ def answers(bases: list[str]) -> Iterator[str]:
         return hex(pointer - driver[0])
 
     v2 = getattr(cuda, "cuGetProcAddress_v2", None)
-    for base, version, flag in product(bases, VERSIONS, FLAGS):
+    for base, version, flag in product(bases, map(int, _VERSIONS.split()), range(4)):
         found = ctypes.c_void_p()
         asked = base.encode(), ctypes.byref(found), version, ctypes.c_uint64(flag)
         code = cuda.cuGetProcAddress(*asked)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,19 +11,16 @@ import pytest
 
 from shim import library as library_module
 from tests.shim.conftest import GIB, Grants, Host
+from tests.support import run
 
 pytestmark = pytest.mark.sim
 
 _SOURCES = Path(library_module.__file__).resolve().parent / "src"
 
 
-def _output(*command: str | Path) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
 def _dynamic_symbols(path: Path) -> list[tuple[str, str]]:
     """(kind as nm prints it, name with its version) of every dynamic symbol."""
-    lines = _output("nm", "-D", path).splitlines()
+    lines = run("nm", "-D", path, check=True).stdout.splitlines()
     return [(fields[-2], fields[-1]) for fields in map(str.split, lines)]
 
 
@@ -44,7 +40,7 @@ def test_row_35_exports_are_the_hooks_and_the_lookups(library: Path) -> None:
 @pytest.mark.shipped
 def test_row_35_needs_libc_alone(library: Path) -> None:
     """Old and harmless functions of it."""
-    dynamic = _output("readelf", "-dW", library)
+    dynamic = run("readelf", "-dW", library, check=True).stdout
     assert re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic) == ["libc.so.6"]
     assert "(VERDEF)" not in dynamic
     # No code of the library runs at load time: the one entry is the compiler's own start file.
@@ -68,7 +64,7 @@ def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path)
     )
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.17"]
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(tmp_path / "zig")}
-    subprocess.run([*compiler, source, library, "-o", program], env=environment, check=True)
+    run(*compiler, source, library, "-o", program, env=environment, check=True)
     # No driver is loaded: the wrapper returns that it found none, and the program continues.
     done = Host(library, library.parent).run([program], preload=False)
     assert (done.stdout, done.stderr) == ("500", "")

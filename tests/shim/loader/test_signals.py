@@ -23,11 +23,9 @@ _DRIVER = f"""
 #include "{DRIVERS / "small_driver.h"}"
 #include <stdint.h>
 #define UNUSED __attribute__((unused))
-static uint64_t next_bytes = UINT64_C(1) << 40, taken;
+static uint64_t next_bytes = UINT64_C(1) << 40;
 static char context;
 static void linger(void) {{ for (volatile int i = 0; i < 300; i++); }}
-int cuDeviceGetAttribute(int *value, UNUSED int what, UNUSED int device)
-{{ *value = 0; return 0; }}
 int cuCtxCreate_v2(void **out, UNUSED unsigned flags, UNUSED int device)
 {{ *out = current = &context; return 0; }}
 int cuCtxPushCurrent_v2(void *pushed) {{ current = pushed; return 0; }}
@@ -41,11 +39,7 @@ int cuMemAlloc_v2(uint64_t *out, size_t bytes)
 }}
 int cuMemFree_v2(UNUSED uint64_t address) {{ linger(); return 0; }}
 int cuMemGetInfo_v2(size_t *free, size_t *total)
-{{ linger(); *total = 4ull << 30; *free = *total - taken; return 0; }}
-int cuModuleLoadData(void **out, UNUSED const void *image)
-{{ __atomic_fetch_add(&taken, 4096, __ATOMIC_RELAXED); *out = &context; return 0; }}
-int cuModuleUnload(UNUSED void *module)
-{{ __atomic_fetch_sub(&taken, 4096, __ATOMIC_RELAXED); return 0; }}
+{{ linger(); *free = *total = 4ull << 30; return 0; }}
 """
 
 _STORM = """
@@ -61,10 +55,8 @@ _STORM = """
 #define MUST(condition) if (!(condition)) abort()
 int cuInit(unsigned), cuCtxCreate_v2(void **, unsigned, int), cuCtxPushCurrent_v2(void *);
 int cuMemAlloc_v2(uint64_t *, size_t), cuMemFree_v2(uint64_t), cuMemGetInfo_v2(size_t *, size_t *);
-int cuModuleLoadData(void **, const void *), cuModuleUnload(void *);
-enum { ALONE = 2000, BESIDE = 100 };
-static volatile sig_atomic_t handled, wanted = ALONE;
-static void *context;
+static volatile sig_atomic_t handled, wanted = 2000;
+static void *volatile context;
 static size_t free_bytes, total_bytes;
 static void use(size_t bytes)
 {
@@ -74,20 +66,13 @@ static void use(size_t bytes)
     MUST(!cuMemGetInfo_v2(&free_bytes, &total_bytes));
     MUST(code || !cuMemFree_v2(address));
 }
-static void load(void)
-{
-    void *module;
-    int code = cuModuleLoadData(&module, "");
-    MUST(code == 2 || (code == 0 && !cuModuleUnload(module)));
-}
 static void handler(int signal)
 {
     int kept = errno, status;
-    (void)signal;
+    if (!context) return;
     use(1000);
     use(3 << 20);
-    if (handled % 8 == 0) load();
-    if (handled % 256 == 0) {
+    if (handled++ % 256 == 0) {
         pid_t child = fork();
         if (!child) {
             uint64_t address;
@@ -98,19 +83,20 @@ static void handler(int signal)
         while (waitpid(child, &status, 0) < 0 && errno == EINTR);
         MUST(status == 0);
     }
-    handled++;
     errno = kept;
 }
-static void *work(void *storm)
+static void *work(void *unused)
 {
+    while (handled < wanted) { use(1000); use(3 << 20); }
+    return unused;
+}
+static void *work_undisturbed(void *unused)
+{
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
     cuCtxPushCurrent_v2(context);
-    if (!storm) {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_BLOCK, &all, NULL);
-    }
-    while (handled < wanted) { use(1000); use(3 << 20); load(); }
-    return NULL;
+    return work(unused);
 }
 static void pester(pid_t parent)
 {
@@ -123,19 +109,13 @@ int main(int argc, char **argv)
 {
     pid_t parent = getpid(), child;
     pthread_t other;
-    sigset_t storm;
-    struct sigaction action = {.sa_handler = handler};
-    (void)argv;
-    sigemptyset(&storm);
-    sigaddset(&storm, SIGUSR1);
-    sigprocmask(SIG_BLOCK, &storm, NULL);
-    sigaction(SIGUSR1, &action, NULL);
+    void *made;
+    signal(SIGUSR1, handler);
     if (!(child = fork())) pester(parent);
-    if (cuInit(0) || cuCtxCreate_v2(&context, 0, 0)) return 2;
-    if (argc > 1) wanted = BESIDE, pthread_create(&other, NULL, work, NULL);
-    sigprocmask(SIG_UNBLOCK, &storm, NULL);
-    work(&storm);
-    sigprocmask(SIG_BLOCK, &storm, NULL);
+    if (cuInit(0) || cuCtxCreate_v2(&made, 0, 0)) return 2;
+    context = made;
+    if (argc > 1) wanted = 100, pthread_create(&other, NULL, work_undisturbed, NULL);
+    work(NULL);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     if (argc > 1) pthread_join(other, NULL);

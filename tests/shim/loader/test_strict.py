@@ -21,7 +21,6 @@ from shim import region
 from tests.shim.conftest import GIB, MIB, Grants, Host, used
 from tests.shim.drivers import DRIVERS, SOURCES, build, build_driver
 from tests.shim.loader.conftest import LIMITED
-from tests.support import ROOT
 
 pytestmark = pytest.mark.sim
 
@@ -60,17 +59,11 @@ def _said(host: Host, command: Command, grant: Path | None) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_a_program_meets_its_limit_without_a_preload(
-    command: Command, strict: Host, grants: Grants
-) -> None:
-    assert _said(strict, command, grants.make(GIB, GIB)) == (LIMITED, "")
-    assert _said(strict, command, None) == (_UNLIMITED, "")  # as without the library
-
-
-def test_preload_and_forwarder_are_one(
+def test_a_program_meets_one_limit_by_preload_and_forwarder(
     command: Command, host: Host, strict: Host, grants: Grants
 ) -> None:
-    """One instance of the library, one charge."""
+    """They are one instance of the library, with one charge."""
+    assert _said(strict, command, None) == (_UNLIMITED, "")  # as without the library
     grant = grants.make(GIB, GIB)
     charges = set()
     for each, preload in ((host, True), (strict, True), (strict, False)):
@@ -86,7 +79,7 @@ def test_preload_and_forwarder_are_one(
             assert running.stdout
             assert running.stdout.readline() == LIMITED + "\n"
             charges.add(used(grant))
-            running.communicate("\n")
+            assert running.communicate("\n")[0] == ""
     assert len(charges) == 1 and min(charges) >= 128 * MIB
     assert used(grant) in {0, *charges}
 
@@ -98,11 +91,9 @@ def test_shim_run_strict(host: Host, strict_mode: bool, tmp_path: Path) -> None:
     plugin = build(tmp_path / "plugin.so", "", *driver)
     program = build(tmp_path / "program", _PROGRAM)
     free = ["--context-bytes", "0", "--code-bytes", "0", *(["--strict"] if strict_mode else [])]
-    shim = [sys.executable, "-m", "shim", "run", "--memory", "1GiB", *free, "--", program]
+    shim: Command = [sys.executable, "-m", "shim", "run", "--memory", "1GiB", *free, "--", program]
     for way, meets in ((["name"], True), (["apart", plugin], strict_mode)):
-        # The module is found from the repository's root.
-        in_root = ["env", "-C", ROOT, *shim, *way]
-        assert _said(host, in_root, None) == (LIMITED if meets else _UNLIMITED, "")
+        assert _said(host, [*shim, *way], None) == (LIMITED if meets else _UNLIMITED, "")
 
 
 def test_a_musl_program_meets_its_limit(build_dir: Path, library: Path, tmp_path: Path) -> None:

@@ -52,21 +52,19 @@ def test_row_44_limits_need_no_nvml(
     drivers = tmp_path / "drivers"
     drivers.mkdir()
     shutil.copy(host.driver_dir / "libcuda.so.1", drivers)
+    program, answers = _TO_THE_LIMIT, "limited\n"
     if step is not None:
         soname = "libnvidia-ml.so.1"
-        stub = build(
-            tmp_path / "stub.so", _NVML_STUB.replace("STEP", step), f"-Wl,-soname,{soname}"
-        )
-        stub.rename(drivers / soname)
+        text = _NVML_STUB.replace("STEP", step)
+        build(tmp_path / "nvml.so", text, f"-Wl,-soname,{soname}").rename(drivers / soname)
+        program, answers = _USE_NVML + program, f"999 999 999\n{answers}"
     cache = str(tmp_path / "cache")
-    variables = {names.ENV_MEMORY_LIMIT: "1g", names.ENV_SHARED_CACHE: cache}
-    done = replace(host, driver_dir=drivers).python(
-        ("" if step is None else _USE_NVML) + _TO_THE_LIMIT,
-        grants.make(GIB) if by == "grant" else None,
-        variables=variables if by == "environment" else {},
-    )
-    answers = "" if step is None else "999 999 999\n"
-    assert (done.stdout, done.stderr) == (f"{answers}limited\n", ""), done
+    limit = {
+        "grant": {names.ENV_DIR: str(grants.make(GIB))},
+        "environment": {names.ENV_MEMORY_LIMIT: "1g", names.ENV_SHARED_CACHE: cache},
+    }
+    done = replace(host, driver_dir=drivers).python(program, variables=limit[by])
+    assert (done.stdout, done.stderr) == (answers, ""), done
 
 
 # A container's root without a runtime: the machine's directories, its own /etc and /dev.
@@ -106,7 +104,6 @@ print(total.value, driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(t
 
 _LOOSE = ["env", f"{names.ENV_DIR}=/nowhere", f"{names.ENV_MEMORY_LIMIT}=0", "LD_PRELOAD="]
 _SESSIONS = {
-    "env -i": ["env", "-i", sys.executable, "-c", _BARE],
     "a new session, as ssh starts one": ["env", "-i", "setsid", "-w", sys.executable, "-c", _BARE],
     "a login shell": ["env", "-i", "sh", "-lc", 'exec "$0" -c "$1"', sys.executable, _BARE],
     "variables of its own": [*_LOOSE, sys.executable, "-c", _BARE.replace("not [", "[")],

@@ -24,12 +24,10 @@ from tests.support import ROOT
 pytestmark = pytest.mark.sim
 
 _LISTS = ROOT / "simgpu/src/abi"
-_NEWEST = 13000
-"""The generation of the simulated driver of other tests."""
 
 
 def _over(generation: int, build_dir: Path, library: Path) -> Host:
-    suffix = "" if generation == _NEWEST else f"-{generation}"
+    suffix = "" if generation == 13000 else f"-{generation}"
     return Host(library, build_dir / "lib" / f"simgpu{suffix}")
 
 
@@ -37,10 +35,6 @@ def _over(generation: int, build_dir: Path, library: Path) -> Host:
 def over(request: pytest.FixtureRequest, build_dir: Path, library: Path) -> Host:
     """A host with each generation's driver."""
     return _over(request.param, build_dir, library)
-
-
-def _names(library: Path) -> set[str]:
-    return set(exports(library).values())
 
 
 def _ask(host: Host, bases: Path, *, preload: bool, inner: bool) -> list[list[str]]:
@@ -63,7 +57,7 @@ def test_row_31_get_proc_address_of_every_name(
     rows = "".join((_LISTS / name).read_text() for name in ("cuda.def", "cuda_unsupported.def"))
     found = {base for _, base in re.findall(r"^[A-Z_]+\((\w+), (\w+), \d", rows, re.MULTILINE)}
     bases.write_text("\n".join(sorted({*found, "cuUnseenName", "cuNoSuchName", "cuMemAlloc_v2"})))
-    symbols, hooks = exports(host.driver_dir / "libcuda.so.1"), _names(library)
+    symbols, hooks = exports(host.driver_dir / "libcuda.so.1"), {*exports(library).values()}
     plain = _ask(host, bases, preload=False, inner=False)
     bare = _ask(host, bases, preload=False, inner=True) if inner else plain
     ours = _ask(host, bases, preload=True, inner=inner)
@@ -81,19 +75,18 @@ def test_row_31_get_proc_address_of_every_name(
 @pytest.mark.shipped
 def test_row_33_drivers_of_every_generation(over: Host) -> None:
     """A function that the driver lacks is missing, even if the library wraps it."""
-    had = _names(over.driver_dir / "libcuda.so.1")
-    hooks = {name for name in _names(over.library) if name.startswith("cu")}
+    had = {*exports(over.driver_dir / "libcuda.so.1").values()}
+    hooks = {name for name in exports(over.library).values() if name.startswith("cu")}
     names = sorted({*hooks, *had, "cuNoSuchName"})
     program = f"""
 import ctypes
 names = {names!r}
 cuda = ctypes.CDLL("libcuda.so.1")
 print([name for name in names if not hasattr(cuda, name)])
-maps = [line.split() for line in open("/proc/self/maps") if line.endswith("/libvgpu.so\\n")]
-inside = lambda pointer: any(int(m[0].split("-")[0], 16) <= pointer < int(m[0].split("-")[1], 16)
-                             for m in maps)
+maps = [line.split()[0] for line in open("/proc/self/maps") if line.endswith("/libvgpu.so\\n")]
+begin, end = int(maps[0].split("-")[0], 16), int(maps[-1].split("-")[1], 16)
 print([name for name in names if hasattr(cuda, name)
-       and inside(ctypes.cast(getattr(cuda, name), ctypes.c_void_p).value)])
+       and begin <= ctypes.cast(getattr(cuda, name), ctypes.c_void_p).value < end])
 """
     lacking, wrapped = over.python(program).stdout.splitlines()
     assert eval(lacking) == sorted({*names} - had)
@@ -118,7 +111,7 @@ def test_row_33_a_wrapper_of_what_the_driver_lacks_returns_not_found(
         'int main(void) { printf("%d", cuMemAllocAsync(0, 1, 0)); return 0; }\n'
     )
     lacking = build_driver(tmp_path, "int cuInit(unsigned flags) { return flags != 0; }\n")
-    newer = _over(_NEWEST, build_dir, library).driver_dir
+    newer = build_dir / "lib" / "simgpu"
     program = build(tmp_path / "linked", source, f"-L{newer}", "-l:libcuda.so.1")
     done = Host(library, lacking.parent).run([program])
     assert (done.stdout, done.stderr) == ("500", "")

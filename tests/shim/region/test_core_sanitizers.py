@@ -1,4 +1,4 @@
-"""Threads and the paths of attach, fork and damage under ASan with UBSan, and under TSan."""
+"""The core's threads under ASan with UBSan, and under TSan."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import build
-from tests.shim.region.core import LIMIT_BYTES, Box
+from tests.shim.region.core import Box
 
 pytestmark = pytest.mark.sim
 
 
-@pytest.fixture(params=["asan", "tsan"])
-def sanitized(request: pytest.FixtureRequest, tmp_path: Path) -> Box:
-    return Box(tmp_path, build(str(request.param)) / "bin" / "vgpu-core-test").of_gpus(2)
-
-
-def test_threads_reserve_and_refund(sanitized: Box) -> None:
+@pytest.mark.parametrize("preset", ["asan", "tsan"])
+def test_threads_reserve_and_refund(tmp_path: Path, preset: str) -> None:
     """Then while the limit changes: every refusal at the limit searches for exited processes, and
     there is one to be found."""
+    sanitized = Box(tmp_path, build(preset) / "bin" / "vgpu-core-test").of_gpus(2)
     assert sanitized.run("threads", "8", "3000", "2") == ["0", "0"]
     with sanitized.holding(1000):
         pass
@@ -32,19 +29,6 @@ def test_threads_reserve_and_refund(sanitized: Box) -> None:
             assert changing.ask("limit 0") == str(limit)
             assert changing.ask(f"thread reserve 0 {limit + 1}") == "OVER_LIMIT"
     assert sanitized.run("threads", "8", "500", "2") == ["0", "0"]
-
-
-def test_attach_fork_and_loss_of_the_slot(sanitized: Box) -> None:
-    with sanitized.holding(1000) as holder, sanitized.shell() as neighbour:
-        assert holder.child("fork reserve 0 5") == "OK"
-        assert holder.child("clone used 0") == "0"
-        assert neighbour.ask("reserve 1 7") == "OK"
-        assert holder.ask("drop-lock") == "OK"
-        assert neighbour.ask(f"reserve 0 {LIMIT_BYTES}") == "OVER_LIMIT"
-        sanitized.forge(0, "start_ticks", 0)
-        assert sanitized.used_seen_afresh() == 5
-        assert holder.ask("reserve 0 1") == "OK"
-        assert sanitized.used() == 1006
 
 
 def test_no_sanitizer_stands_in_for_the_swap_of_a_word() -> None:

@@ -146,12 +146,9 @@ _LOOSENING = (
     {CORE: "0"},
     {CORE: "junk"},
     {LISTED: "all"},
-    {"CUDA_REDIRECT": "/nonexistent.so"},
-    {"CUDA_DISABLE_CONTROL": "true"},
-    {"GPU_CORE_UTILIZATION_POLICY": "disable"},
-    {"ACTIVE_OOM_KILLER": "1"},
-    {"CUDA_OVERSUBSCRIBE": "true"},
-    {"CUDA_TASK_PRIORITY": "0"},
+    {"CUDA_REDIRECT": "/nonexistent.so", "CUDA_DISABLE_CONTROL": "true"},
+    {"GPU_CORE_UTILIZATION_POLICY": "disable", "ACTIVE_OOM_KILLER": "1"},
+    {"CUDA_OVERSUBSCRIBE": "true", "CUDA_TASK_PRIORITY": "0"},
     {names.ENV_LOG_LEVEL: "0"},
 )
 

@@ -1,4 +1,4 @@
-"""Records the answers of one libcuda and one libnvidia-ml without a GPU.
+"""Asks one libcuda or one libnvidia-ml without a GPU.
 
     python -m tests.simgpu.driver.ask cuda|nvml < NAMES
 
@@ -31,9 +31,7 @@ RELEASES: Final = (
     *(13000, 13010, 13020, 13030),
 )
 VERSIONS: Final = tuple(sorted((0, 1999, 3019, *RELEASES, 14000, 2**31 - 1)))
-FLAGS: Final = (0, 1, 2, 3)
-NVML_ERRORS: Final = range(-1, 1001)
-
+_NVML_ERRORS: Final = range(-1, 1001)
 _ARGUMENTS: Final = 16
 _POINTED_AT: Final = 0x20000000
 _POINTED_BYTES: Final = 0x10000
@@ -42,24 +40,17 @@ _DEADLINE_S: Final = 20
 _MAP_FIXED_NOREPLACE: Final = 0x100000
 _ENTRY: Final = re.compile(r"(cu(?!dbg)|nvml(?!ErrorString$))")
 """cudbg*: symbols of the debugger, most of them data. nvmlErrorString returns no code."""
-_NOWHERE: Final = "0/1/null"
-_TOO_NEW: Final = "0/2/null"
-_FIRST_NOWHERE: Final = "500/-1/untouched"
-UNKNOWN: Final = f"0 {_NOWHERE}"
+_NOT_FOUND: Final = "0/2/null"
 
 
-def exports(library: Path) -> list[str]:
-    """The names of a library's functions that return a code, without their versions."""
-    listed = run("nm", "-D", "--defined-only", library, check=True)
+def _exports(library: str) -> list[str]:
+    """The names of the loaded library's functions that return a code, without their versions."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    paths = [Path(line.split(maxsplit=5)[-1]) for line in maps]
+    file = next(path for path in paths if path.name.startswith(library))
+    listed = run("nm", "-D", "--defined-only", file, check=True)
     names = {line.split()[2].split("@")[0] for line in listed.stdout.splitlines()}
     return sorted(name for name in names if _ENTRY.match(name))
-
-
-def _located(name: str) -> Path:
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        if (path := Path(line.split(maxsplit=5)[-1])).name.startswith(name):
-            return path
-    raise FileNotFoundError(name)
 
 
 def _map_zeros(address: int) -> None:
@@ -115,76 +106,44 @@ def _calls(library: ctypes.CDLL, names: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _errors(answer: Callable[[int], str], codes: range) -> dict[str, str]:
-    """Codes with the answer of an unknown one are left out, but for the first."""
-    said = {str(code): answer(code) for code in codes}
-    unknown = said[str(codes[0])]
-    return {code: text for code, text in said.items() if text != unknown or code == "-1"}
-
-
 def _row(base: str, answers: Sequence[str]) -> str:
     """`version answer` pairs, of each run of equal answers the first version; or the version from
     which a name means itself, which means nothing before."""
     runs = groupby(zip(VERSIONS, answers, strict=True), key=lambda pair: pair[1])
     row = " ".join(f"{next(run)[0]} {answer}" for answer, run in runs)
-    itself = re.fullmatch(rf"0 {_TOO_NEW} (\d+) {base}", row)
+    itself = re.fullmatch(rf"0 {_NOT_FOUND} (\d+) {base}", row)
     return itself[1] if itself else row
 
 
 def _resolved(library: ctypes.CDLL, names: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """Return, by name and flags, what cuGetProcAddress_v2 answers at each version; names that it
-    finds nowhere, and flags with the answers of similar ones, are left out. The first entry,
-    cuGetProcAddress, returns 500 and leaves the pointer alone wherever v2 finds nothing, and else
-    the same; or its answers have rows of their own. A driver may have the first entry only."""
-    symbols: dict[int, str] = {}
-    for symbol in known:
-        address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
-        assert address is not None
-        symbols[address] = symbol
+    """Return, by name and flags, what cuGetProcAddress answers at each version. Names that it finds
+    nowhere, and flags with the answers of similar ones (1 as 0, 2 as 0, 3 as 2), are left out."""
+    symbols = {ctypes.cast(getattr(library, each), ctypes.c_void_p).value: each for each in known}
 
-    def rows_of(entry: str, name: str) -> Iterator[tuple[str, list[str]]]:
-        function = getattr(library, entry)
-        at_flags = [[_answer(function, symbols, name, v, f) for v in VERSIONS] for f in FLAGS]
-        yield name, at_flags[0]
-        for flags, like in ((1, 0), (2, 0), (3, 2)):
-            if at_flags[flags] != at_flags[like]:
-                yield f"{name} flags={flags}", at_flags[flags]
+    def answer(name: str, version: int, flags: int) -> str:
+        """The symbol; or code/status/pointer, where code is not 0 or the pointer is NULL."""
+        found = ctypes.c_void_p(_UNTOUCHED)
+        where = ctypes.byref(found), version, ctypes.c_uint64(flags)
+        code = library.cuGetProcAddress(name.encode(), *where)
+        if not code and found.value in symbols:
+            return symbols[found.value]
+        return _NOT_FOUND if (code, found.value) == (500, _UNTOUCHED) else f"{code}/{found.value}"
 
     rows: dict[str, str] = {}
     for name in names:
-        first = {
-            row: [_TOO_NEW if answer == _FIRST_NOWHERE else answer for answer in answers]
-            for row, answers in rows_of("cuGetProcAddress", name)
-        }
-        both = first
-        if "cuGetProcAddress_v2" in known:
-            both = dict(rows_of("cuGetProcAddress_v2", name))
-            if first != {
-                row: [_TOO_NEW if answer == _NOWHERE else answer for answer in answers]
-                for row, answers in both.items()
-            }:
-                rows |= {f"first {row}": _row(name, answers) for row, answers in first.items()}
-        elif {*first[name]} == {_TOO_NEW}:
+        at_flags = [[answer(name, version, flags) for version in VERSIONS] for flags in range(4)]
+        if {*at_flags[0]} == {_NOT_FOUND}:
             continue
-        rows |= {row: _row(name, answers) for row, answers in both.items()}
-    return {name: row for name, row in rows.items() if row != UNKNOWN}
-
-
-def _answer(function: Any, symbols: dict[int, str], name: str, version: int, flags: int) -> str:
-    """The symbol; or code/status/pointer, where code is not 0 or the pointer is NULL."""
-    found, status = ctypes.c_void_p(_UNTOUCHED), ctypes.c_int(-1)
-    code = function(
-        name.encode(), ctypes.byref(found), version, ctypes.c_uint64(flags), ctypes.byref(status)
-    )
-    if not code and found.value in symbols:
-        return symbols[found.value]
-    pointer = {None: "null", _UNTOUCHED: "untouched"}.get(found.value, "inner")
-    return f"{code}/{status.value}/{pointer}"
+        rows[name] = _row(name, at_flags[0])
+        for flags, like in ((1, 0), (2, 0), (3, 2)):
+            if at_flags[flags] != at_flags[like]:
+                rows[f"{name} flags={flags}"] = _row(name, at_flags[flags])
+    return rows
 
 
 def ask_cuda(more_names: Sequence[str]) -> Any:
     cuda = ctypes.CDLL("libcuda.so.1")
-    entries = exports(_located("libcuda.so"))
+    entries = _exports("libcuda.so")
     bases = {re.sub(r"(_v\d+)?(_pt[sd][sz])?$", "", name) for name in entries}
     version = ctypes.c_int(-1)
     version_code = cuda.cuDriverGetVersion(ctypes.byref(version))
@@ -202,12 +161,12 @@ def ask_cuda(more_names: Sequence[str]) -> Any:
 
 
 def ask_nvml() -> Any:
+    """Codes with the text of an unknown one are left out, but for the first."""
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     nvml.nvmlErrorString.restype = ctypes.c_char_p
-    return {
-        "errors": _errors(lambda code: str(nvml.nvmlErrorString(code).decode()), NVML_ERRORS),
-        "calls": _calls(nvml, exports(_located("libnvidia-ml.so"))),
-    }
+    texts = {str(code): str(nvml.nvmlErrorString(code).decode()) for code in _NVML_ERRORS}
+    known = {code: text for code, text in texts.items() if text != texts["-1"] or code == "-1"}
+    return {"errors": known, "calls": _calls(nvml, _exports("libnvidia-ml.so"))}
 
 
 if __name__ == "__main__":
