@@ -1,7 +1,7 @@
-"""`helm test`: every component of this installation runs, is ready, and has the chart's version.
+"""`helm test`: checks that each component runs, is ready, and has the chart's version.
 
-Arguments: the chart's version, then the components. Only the standard library; reads the API server
-as the pod's service account, and /readyz of the scheduler's pods.
+Arguments: the chart's version, then the components. The script needs only the standard library. It
+reads the API server as the pod's service account, and /readyz of the scheduler's pods.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Creates KAI's object kai-config, once the API server serves the definition that Helm just made.
 
-Argument: the object, as JSON. Only the standard library; as the pod's service account. An object
-that is there stays as it is. Helm cannot create it itself, as it reads which kinds there are
-before it installs any.
+Argument: the object, as JSON. The script needs only the standard library, and acts as the pod's
+service account. An existing object stays unchanged. Helm cannot create the object itself, because
+it reads the cluster's kinds before it installs any.
 """
 
 import os
@@ -18,7 +18,7 @@ PATH = "/apis/kai.scheduler/v1/configs"
 
 
 def create(body: str) -> int:
-    """The status of the answer."""
+    """POST the object, and return the status of the answer."""
     server = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
     server = f"[{server}]" if ":" in server else server
     with open(f"{ACCOUNT}/token") as file:

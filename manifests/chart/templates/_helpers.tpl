@@ -9,8 +9,8 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{/* An object's metadata, to which a namespace may be added. Arguments: root, name, and optionally
-component (of the labels), labels, annotations, and hook (Helm's event, and the weight). */}}
+{{/* An object's metadata. A namespace may be added below it. Arguments: root, name, and optionally
+component (for the labels), labels, annotations, and hook (Helm's event, and the weight). */}}
 {{- define "gpuslice.metadata" -}}
 metadata:
   name: {{ .name }}
@@ -30,8 +30,7 @@ metadata:
   {{- end }}
 {{- end }}
 
-{{/* An account, and the bindings of its roles, which have its name. Arguments: as metadata's, and
-optionally the kinds of the roles. */}}
+{{/* An account, and bindings to roles of the same name. Arguments: those of metadata, and the roles' kinds. */}}
 {{- define "gpuslice.account" -}}
 apiVersion: v1
 kind: ServiceAccount
@@ -67,7 +66,7 @@ securityContext:
 {{- end }}
 
 {{/* The spec of a pod that runs a command of the scheduler's image once. Arguments: root, account,
-container (its name), command, and the memory that it requests and may use. */}}
+container (its name), command, and memory (the request and the limit). */}}
 {{- define "gpuslice.commandPod" -}}
 serviceAccountName: {{ .account }}
 {{- include "gpuslice.nodes" (list .root.Values.scheduler 0) }}
@@ -87,8 +86,8 @@ containers:
     {{- include "gpuslice.confined" . | nindent 4 }}
 {{- end }}
 
-{{/* A Job of such a pod. Arguments: as metadata's and the pod's, and optionally label (the pod's
-name of the application) and retries. */}}
+{{/* A Job with a pod of gpuslice.commandPod. Arguments: those of metadata and commandPod, and optionally
+label (the pod's app.kubernetes.io/name) and retries. */}}
 {{- define "gpuslice.job" -}}
 apiVersion: batch/v1
 kind: Job
@@ -104,7 +103,7 @@ spec:
     spec: {{- include "gpuslice.commandPod" . | nindent 6 }}
 {{- end }}
 
-{{/* The request dialects that are on, of files/dialects.yaml, as JSON. A switch is the path of a value. */}}
+{{/* The entries of files/dialects.yaml that are on, as JSON. A switch is the path of a chart's value. */}}
 {{- define "gpuslice.dialects" -}}
 {{- $on := list -}}
 {{- range (.Files.Get "files/dialects.yaml" | fromYaml).dialects -}}
@@ -117,15 +116,15 @@ spec:
 {{- toJson $on -}}
 {{- end }}
 
-{{/* The option --dialects of scheduler and agent, where more than Koordinator's is on. */}}
+{{/* The option --dialects of scheduler and agent, if another dialect than Koordinator's is on. */}}
 {{- define "gpuslice.dialectsOption" -}}
 {{- $on := list -}}
 {{- range include "gpuslice.dialects" . | fromJsonArray }}{{ $on = append $on .name }}{{ end -}}
 {{- if gt (len $on) 1 }}- --dialects={{ join "," $on }}{{ end -}}
 {{- end }}
 
-{{/* Resources that no node offers to kube-scheduler, as JSON: only the extender fits them, and refuses
-those of a dialect that is off with its switch. Where HAMi's is off, device plugins offer nvidia.com/gpu. */}}
+{{/* Resources that kube-scheduler ignores, because no node offers them, as JSON. The extender checks them.
+If their dialect is off, its refusal names the switch. With HAMi off, device plugins offer nvidia.com/gpu. */}}
 {{- define "gpuslice.ignoredResources" -}}
 {{- $ignored := list -}}
 {{- range (.Files.Get "files/dialects.yaml" | fromYaml).dialects -}}
@@ -137,7 +136,7 @@ those of a dialect that is off with its switch. Where HAMi's is off, device plug
 {{- uniq $ignored | toJson -}}
 {{- end }}
 
-{{/* The served schedulerNames, as JSON: those of the values, and of the dialects that are on. */}}
+{{/* The served schedulerNames, as JSON: those in the values, and those of dialects that are on. */}}
 {{- define "gpuslice.servedNames" -}}
 {{- $names := .Values.schedulerNames -}}
 {{- range include "gpuslice.dialects" . | fromJsonArray }}{{ $names = append $names .schedulerName }}{{ end -}}
@@ -149,7 +148,7 @@ those of a dialect that is off with its switch. Where HAMi's is off, device plug
 '{{ join "', '" (include "gpuslice.servedNames" . | fromJsonArray) }}'
 {{- end }}
 
-{{/* An image of ours. Arguments: the root, and its value. */}}
+{{/* An image of gpuslice. Arguments: the root, and the image's value. */}}
 {{- define "gpuslice.image" -}}
 {{- $root := first . -}}
 {{- $image := index . 1 -}}
@@ -171,7 +170,7 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 {{- if or (eq $wanted "Always") (and (eq $wanted "Auto") (contains "-gke." .Capabilities.KubeVersion.Version)) }}true{{ end -}}
 {{- end }}
 
-{{/* What no schema can express. */}}
+{{/* Refuses values by rules that values.schema.json cannot express. */}}
 {{- define "gpuslice.validate" -}}
 {{- if ne .Release.Namespace "gpuslice-system" }}
 {{- fail (printf "namespace: invalid value %s: must be gpuslice-system, which the policies and the programs name; use --namespace gpuslice-system" .Release.Namespace) }}
@@ -231,7 +230,7 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 {{- toJson $values -}}
 {{- end }}
 
-{{/* Where pods of a component run. Argument: the component's values. */}}
+{{/* The priority and placement of a component's pods. Argument: the component's values. */}}
 {{- define "gpuslice.placement" -}}
 {{- with .priorityClassName }}
 priorityClassName: {{ . }}
@@ -256,7 +255,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* The nodes of a component's pods. Arguments: the component's values, and the indentation. */}}
+{{/* A component's nodeSelector and tolerations. Arguments: the component's values, the indentation. */}}
 {{- define "gpuslice.nodes" -}}
 {{- range $name, $value := pick (first .) "nodeSelector" "tolerations" -}}
 {{- with $value }}{{ dict $name . | toYaml | nindent (last $) }}{{ end -}}
@@ -268,7 +267,7 @@ imagePullSecrets:
 {{- with (first .).extraEnv }}{{ dict "env" . | toYaml | nindent (last $) }}{{ end -}}
 {{- end }}
 
-{{/* The labels by which clusters mark nodes with NVIDIA GPUs, as JSON: key, and values (none: any). */}}
+{{/* The labels of nodes with NVIDIA GPUs, as JSON: each key with its values. No values mean any value. */}}
 {{- define "gpuslice.gpuLabels" -}}
 {{- dict
   "nvidia.com/gpu.present" (list "true")
@@ -283,9 +282,9 @@ imagePullSecrets:
   | toJson -}}
 {{- end }}
 
-{{/* The labels of a node that GPU Operator pauses, as JSON: what it deploys by each, and the value.
-Its driver manager pauses the first (k8s-driver-manager), its MIG manager those of the others whose
-component is deployed (mig-parted, pkg/mig/reconfigure). */}}
+{{/* The labels of a node that GPU Operator pauses, as JSON: each label's component, and the pause's value.
+The driver manager (k8s-driver-manager) sets the first label. The MIG manager (mig-parted,
+pkg/mig/reconfigure) sets the others whose component is deployed. */}}
 {{- define "gpuslice.pauses" -}}
 {{- dict
   "container-toolkit" "paused-for-driver-upgrade"
@@ -297,9 +296,9 @@ component is deployed (mig-parted, pkg/mig/reconfigure). */}}
   | toJson -}}
 {{- end }}
 
-{{/* The affinity of pods of agent and distributor: nodes with one of these labels. The pods leave the
-node while GPU Operator replaces the driver or changes MIG: a process that uses NVML keeps the driver
-loaded. Arguments: the component's affinity, whose parts replace these, and whether its pods leave. */}}
+{{/* The affinity of the agent and the distributor to nodes with a label of gpuslice.gpuLabels. The pods
+leave a node that GPU Operator pauses, because a process that uses NVML keeps the driver loaded.
+Arguments: the component's affinity, whose parts take precedence, and whether its pods leave. */}}
 {{- define "gpuslice.gpuNodes" -}}
 {{- $pauses := list -}}
 {{- range $component, $value := include "gpuslice.pauses" . | fromJson -}}
@@ -314,11 +313,11 @@ loaded. Arguments: the component's affinity, whose parts replace these, and whet
 {{- merge (deepCopy (first .)) (dict "nodeAffinity" $nodes) | toJson -}}
 {{- end }}
 
-{{/* What pods on the nodes mount: the host's root directory, so that no directory of the host has to
-exist, and where they mount the files of containers, which the runtime then sees. */}}
+{{/* The mounts of pods on the nodes. The host's root is mounted as a whole, so that no other directory of
+the host has to exist. Containers' files are mounted below /run/gpuslice, where the runtime sees them. */}}
 {{- define "gpuslice.nodeMounts" -}}
 - {name: run, mountPath: /run/gpuslice, mountPropagation: Bidirectional}
-# With what is mounted there later: the file systems of containers, a driver container's root.
+# HostToContainer shows later mounts: containers' file systems, a driver container's root.
 - {name: host, mountPath: /host, mountPropagation: HostToContainer}
 - {name: tmp, mountPath: /tmp}
 {{- end }}
@@ -329,7 +328,7 @@ exist, and where they mount the files of containers, which the runtime then sees
 - {name: tmp, emptyDir: {medium: Memory, sizeLimit: 16Mi}}
 {{- end }}
 
-{{/* The last elements of a component's lists. Arguments: the list, and its indentation. */}}
+{{/* Further elements of a list, from the values. Arguments: the elements, and the indentation. */}}
 {{- define "gpuslice.extra" -}}
 {{- with first . }}{{ toYaml . | nindent (last $) }}{{ end -}}
 {{- end }}

@@ -1,14 +1,14 @@
-{{/* Metadata of a policy or its binding. Arguments: as metadata's. Argo CD applies a later wave
-once the earlier one, with the scheduler's Deployment, is healthy. */}}
+{{/* Metadata of a policy or its binding. Arguments: those of metadata. Argo CD applies wave 1 when the
+earlier wave, which has the scheduler's Deployment, is healthy. */}}
 {{- define "gpuslice.policyMetadata" -}}
 {{- $wave := dict "argocd.argoproj.io/sync-wave" "1" -}}
 {{- $annotations := merge $wave (.annotations | default dict) -}}
 {{- include "gpuslice.metadata" (merge (dict "annotations" $annotations) .) -}}
 {{- end }}
 
-{{/* The head of a policy on pods, and on the objects that have a pod's template. Arguments: root,
-name, the operations on pods, and optionally other resources than pods, and the failurePolicy. More
-of its rules and constraints may follow. */}}
+{{/* The start of a policy on pods and on objects with a pod's template. Arguments: root, name, the
+operations on pods, and optionally resources other than pods, and the failurePolicy. A template may
+add rules and constraints below it. */}}
 {{- define "gpuslice.policy" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -28,8 +28,8 @@ spec:
           jobs, cronjobs]
 {{- end }}
 
-{{/* A policy's binding. Arguments: as metadata's, action, and optionally what else it matches. The
-component is the policy's name. */}}
+{{/* A policy's binding. Arguments: those of metadata, action, and optionally further matchResources.
+The component is the policy's name. */}}
 {{- define "gpuslice.binding" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -42,10 +42,10 @@ spec:
   {{- end }}
 {{- end }}
 
-{{/* The bindings of a policy that can refuse a tenant's object. Arguments: the root, the policy's
-name, and optionally what else the binding matches. Auto: the scheduler changes Audit to Deny once it
-is available. With server-side apply, validationActions is a set with several owners: a rollback to
-Audit keeps Deny, where Warn beside Deny would be invalid. So another binding warns until then. */}}
+{{/* The bindings of a policy that can refuse a tenant's object. Arguments: the root, the policy's name, and
+optionally further matchResources. Auto: one binding has Audit, which the extender later changes to Deny.
+Server-side apply merges validationActions: a rollback to Audit keeps Deny. Warn together with Deny would
+be invalid, so a second binding warns until then. */}}
 {{- define "gpuslice.tenantBindings" -}}
 {{- $policy := index . 1 -}}
 {{- $action := (first .).Values.admission.action -}}
@@ -66,8 +66,7 @@ Audit keeps Deny, where Warn beside Deny would be invalid. So another binding wa
 {{- end }}
 {{- end }}
 
-{{/* Names of all policies on tenants' objects, of dialects that are off too, and of their
-bindings. */}}
+{{/* The names of all policies on tenants' objects and of their bindings, including dialects that are off. */}}
 {{- define "gpuslice.tenantPolicies" -}}
 {{- $names := list -}}
 {{- range list "allocations" "dialects" "environment" "hami" "kai" "requests" "scheduler-names"
@@ -77,26 +76,26 @@ bindings. */}}
 {{- join ", " $names -}}
 {{- end }}
 
-{{/* CEL: the pod, or the template of one in a workload. Argument: object or oldObject. */}}
+{{/* CEL: the pod, or the pod's template in a workload. Argument: object or oldObject. */}}
 {{- define "gpuslice.template" -}}
 request.kind.kind == 'Pod' ? dyn({{ . }})
 : request.kind.kind == 'CronJob' ? dyn({{ . }}).spec.jobTemplate.spec.?template.orValue({})
 : dyn({{ . }}).spec.?template.orValue({})
 {{- end }}
 
-{{/* The same before the request; empty in a creation. */}}
+{{/* CEL: the pod or template before the request; empty in a creation. */}}
 {{- define "gpuslice.oldTemplate" -}}
 oldObject == null ? dyn({})
 : {{ include "gpuslice.template" "oldObject" }}
 {{- end }}
 
-{{/* CEL: a list of one pair, the template and the old one. */}}
+{{/* CEL: a list of one pair: the template after the request, and the template before it. */}}
 {{- define "gpuslice.change" -}}
 [[{{ include "gpuslice.template" "object" }},
 {{ include "gpuslice.oldTemplate" . }}]]
 {{- end }}
 
-{{/* The variables template, annotations, and containers with the init containers. */}}
+{{/* The variables template, annotations and containers. The latter includes init containers. */}}
 {{- define "gpuslice.podVariables" -}}
 - name: template
   expression: >-
@@ -109,9 +108,9 @@ oldObject == null ? dyn({})
     + variables.template.?spec.?containers.orValue([])
 {{- end }}
 
-{{/* CEL: whether a pod, or a template of one, requests a share. Arguments: its variable, the dialects,
-and whether by resources' earlier names too. Annotations request one only in pods of the
-dialect's own scheduler, if it has one. */}}
+{{/* CEL: whether a pod or template requests a share. Arguments: its variable, the dialects, and whether
+earlier names of resources count. If a dialect has its own scheduler, its annotations request a share
+only in that scheduler's pods. */}}
 {{- define "gpuslice.requestsShare" -}}
 {{- $pod := index . 0 -}}
 {{- $resources := list -}}
@@ -134,16 +133,16 @@ dialect's own scheduler, if it has one. */}}
 ({{ join "\n|| " $by }})
 {{- end }}
 
-{{/* CEL: the quantity `text` as an integer. One that CEL does not take for an integer is a whole
-binary fraction (1.5Gi), or too large. */}}
+{{/* CEL: the quantity `text` as an integer. If isInteger is false, the quantity is a whole number with
+a binary fraction (1.5Gi), or too large. */}}
 {{- define "gpuslice.integer" -}}
 quantity(text).isInteger() ? quantity(text).asInteger()
 : [quantity(text).asApproximateFloat()].map(f, f > 9.2e18 ? 9223372036854775807 : int(f))[0]
 {{- end }}
 
-{{/* CEL: after a list of resources, each with its largest amount and what a refusal allows: what
-the container c requests of them, -1 for an absent one. An amount of MiB with a unit of bytes (8Gi)
-was meant as bytes. */}}
+{{/* CEL, behind a list of resources, each with its largest amount and the allowed values for a refusal:
+the amounts that container c requests of these resources, -1 for an absent one. An amount in MiB that
+has a unit of bytes (8Gi) was meant in bytes. */}}
 {{- define "gpuslice.amounts" -}}
 .map(r, [c.?resources.?limits[?r[0]].or(c.?resources.?requests[?r[0]]).orValue('-1')]
 .map(text, {'name': dyn(r[0]), 'owner': dyn('container ' + c.name + ': '),
@@ -152,8 +151,8 @@ was meant as bytes. */}}
 'most': dyn(int(r[1])), 'amount': dyn({{ include "gpuslice.integer" . }})})[0])
 {{- end }}
 
-{{/* CEL: by container, a resource name of which no node has a resource, after a text about it:
-misspelt, or an old name, which Koordinator's scheduler rewrites and kube-scheduler does not. */}}
+{{/* CEL: a pair for each container with a resource name that no node offers: a text for the refusal, and
+the name. It is misspelt, or an old name that Koordinator's scheduler rewrites. */}}
 {{- define "gpuslice.misnamed" -}}
 variables.containers.map(c, ['limits', 'requests'].map(kind,
 c.?resources[?kind].orValue({}).filter(n, (n.lowerAscii().startsWith('koordinator.sh/gpu')
@@ -165,8 +164,7 @@ c.?resources[?kind].orValue({}).filter(n, (n.lowerAscii().startsWith('koordinato
 .filter(found, found.size() > 0).map(found, found[0])
 {{- end }}
 
-{{/* The validations of the variables scheduler and node. Arguments: the root, and their
-expressions. */}}
+{{/* The validations of schedulerName and nodeName. Arguments: the root, and the two expressions. */}}
 {{- define "gpuslice.placementValidations" -}}
 {{- $served := join " or " (include "gpuslice.servedNames" (first .) | fromJsonArray) -}}
 - expression: {{ quote (index . 1) }}
@@ -179,7 +177,7 @@ expressions. */}}
     share of a GPU, so that the scheduler allocates it; use a nodeSelector or an affinity instead"
 {{- end }}
 
-{{/* HAMi's dialect of files/dialects.yaml, as JSON; an empty object where it is off. */}}
+{{/* HAMi's entry in files/dialects.yaml, as JSON; an empty object if the dialect is off. */}}
 {{- define "gpuslice.hami" -}}
 {{- $found := dict -}}
 {{- range include "gpuslice.dialects" . | fromJsonArray }}{{ if eq .name "hami" }}{{ $found = . }}{{ end }}{{ end -}}
@@ -191,7 +189,7 @@ expressions. */}}
 {{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}true{{ end -}}
 {{- end }}
 
-{{/* Of matchConstraints: what HAMi's own webhook leaves out. */}}
+{{/* A part of matchConstraints: it excludes the objects that HAMi's own webhook ignores. */}}
 {{- define "gpuslice.notIgnoredByHami" -}}
 {{- range list "namespaceSelector" "objectSelector" }}
 {{ . }}:
