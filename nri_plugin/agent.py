@@ -1,7 +1,7 @@
 """Main loop of the node agent: creates its parts and keeps it registered until it must stop.
 
-Waits until no other agent serves the node, connects, serves, and reconnects with exponential
-backoff and jitter. When it must stop, it answers the open requests first. Makes no decisions.
+The agent waits until no other agent serves the node. Then it connects to the runtime, serves, and
+reconnects with exponential backoff and jitter. Before it stops, it answers the open requests.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def run(
 
 
 class _Agent:
-    """The agent's parts, and its tasks, which `close` ends."""
+    """The agent's parts and tasks. `close` ends the tasks."""
 
     def __init__(self, settings: Settings, identity: str, on_heartbeat: Callable[[], None]) -> None:
         inventory = Inventory(settings.environment, record=Record(settings.run_dir))
@@ -134,8 +134,8 @@ class _Agent:
                 self._start("connection to the API server", cluster.run)
             if self._whole is not None:
                 self._start("whole GPUs", self._whole.run)
-        # Objects that exist now are permanent: exclude them from garbage collection, which would
-        # delay answers to containers. The tasks have not begun yet.
+        # All objects that exist before the tasks begin are permanent. Exclude them from garbage
+        # collection, because each scan of them would delay answers to the runtime.
         gc.collect()
         gc.freeze()
         await _serve(settings, self._service, self._observer, announce, leaving)
@@ -150,7 +150,7 @@ class _Agent:
             await self._whole.recover()
         await self._lock.acquire(self._observer.waiting)
         self._parts.inventory.record.begin()
-        if self._whole is not None:  # the agent that had the lock may have allocated GPUs since
+        if self._whole is not None:  # the previous agent may have allocated GPUs while we waited
             await self._whole.recover()
 
     async def close(self) -> None:
@@ -166,9 +166,9 @@ class _Agent:
 
 
 def unused_gpus(node: Node, parts: Parts) -> Sequence[Gpu]:
-    """Return the GPUs on which a context may be made: those that are offered for shares, which none
-    is on a node of another device plugin, and of which no pod has one, or the whole GPU. None while
-    the agent is not ready, or does not know the node's pods."""
+    """Return the GPUs on which a CUDA context may be created to measure its size: GPUs for shares
+    that no pod uses. Return no GPU while the agent is not ready, for example because the node
+    belongs to another device plugin, or while the node's pods are not known."""
     if parts.readiness.problems or not parts.knows_pods:
         return ()
     used = parts.ledger.gpus() | node.modes.held

@@ -1,8 +1,8 @@
 """Queries the driver in a child process, under a deadline.
 
-With a failing driver a call may block in the kernel where no signal reaches it. Therefore neither
-the event loop nor a thread that must be joined at exit makes such calls. Invariant: one child at a
-time; a child that hangs is killed, and the next one starts only after it has exited.
+A call into a failing driver may block in the kernel, and then not even SIGKILL ends it at once.
+Therefore neither the event loop nor a thread that must be joined at exit makes such calls.
+Invariant: a child that hangs is killed, and the next child starts only after it has exited.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ os.chroot(sys.argv[1])
 os.chdir("/")
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""The agent's image has no chroot. A Python process enters the host's root and becomes the program:
-preexec_fn is not safe in a process with threads."""
+"""Python code that enters the host's root and then executes the program there. The agent's image
+has no `chroot` command, and `preexec_fn` is not safe in a process with threads."""
 
 
 @dataclass
 class Child:
-    """Runs `command` for each query. `subject` names the child in messages."""
+    """Runs `command` once per query. subject: the child's name in messages."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -43,7 +43,7 @@ class Child:
     lingering: asyncio.subprocess.Process | None = None
 
     async def request(self) -> bytes:
-        """Return the child's output. On failure, ChildError has its cause."""
+        """Run the command and return its output. Raises ChildError with the cause of a failure."""
         child = await self.start(asyncio.subprocess.DEVNULL)
         try:
             async with asyncio.timeout(self.deadline_s):
@@ -57,7 +57,7 @@ class Child:
         return reply
 
     async def start(self, stdin: int) -> asyncio.subprocess.Process:
-        """Run the command; ChildError if that fails, or if an earlier child still hangs."""
+        """Start the command. Raises ChildError if that fails, or if an earlier child hangs."""
         if self.lingering is not None and self.lingering.returncode is None:
             raise ChildError(
                 f"an earlier query of {self.subject} still hangs in the driver"
@@ -83,7 +83,7 @@ class Child:
                 child.kill()
 
     async def wait_for_exit(self) -> None:
-        """Wait for a killed child to exit, up to _EXIT_S: the driver may hold it for longer."""
+        """Wait at most _EXIT_S for a killed child to exit. The driver may block it for longer."""
         if self.lingering is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_EXIT_S):
@@ -94,7 +94,7 @@ class Child:
 
 
 async def end(process: asyncio.subprocess.Process, timeout_s: float) -> None:
-    """Close the process's input, which ends it. Return when it has exited, or after the timeout."""
+    """Close the process's input, which makes it exit. Wait at most `timeout_s` for that."""
     assert process.stdin is not None
     process.stdin.close()
     with contextlib.suppress(TimeoutError):
@@ -103,8 +103,8 @@ async def end(process: asyncio.subprocess.Process, timeout_s: float) -> None:
 
 
 def importing(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment of a child that imports what this process imports, whatever its
-    working directory."""
+    """Add this process's import path to a child's environment, so that the child can import the
+    same modules in any working directory."""
     return {**environment, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
 
 
@@ -117,6 +117,6 @@ def cause(returncode: int, stderr: bytes) -> str:
 
 
 def in_root(root: Path, command: Sequence[str]) -> Sequence[str]:
-    """Return the command line that runs a program of the host below that root directory, from the
-    agent's pod; unchanged for /."""
+    """Return the command line that runs the host's program with `root` as its root directory. For
+    `/` the command is unchanged."""
     return command if root == Path("/") else (*_PYTHON, _IN_ROOT, str(root), *command)

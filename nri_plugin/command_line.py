@@ -1,7 +1,7 @@
 """Settings from flags and the environment, and the text of --help.
 
-The commands call it with the arguments and the environment that __main__.py reads. Each flag
-(flags.py) has a variable, e.g. GPUSLICE_AGENT_RUN_DIR for `--run-dir`; the flag takes precedence.
+Each flag of flags.py can also be set by an environment variable, for example `--run-dir` by
+GPUSLICE_AGENT_RUN_DIR. The flag takes precedence.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def parser() -> argparse.ArgumentParser:
 def command_parser(
     command: str, description: str, epilog: str, uses: Sequence[str]
 ) -> argparse.ArgumentParser:
-    """Parser of a command that takes the agent's settings and requires none. uses: the flags that
-    have an effect on it; --help lists no others."""
+    """Return the parser of a command that accepts all of the agent's flags and requires none.
+    uses: the flags that have an effect on the command. --help lists only these."""
     known = parser()
     known.prog, known.description, known.epilog = f"{known.prog} {command}", description, epilog
     for action in known._actions:
@@ -80,14 +80,15 @@ def command_parser(
 
 
 def from_arguments(arguments: Sequence[str], environment: Mapping[str, str]) -> Settings:
-    """Return the settings. Exits, as argparse does, for invalid arguments and for --help."""
+    """Return the agent's settings. Exits for invalid arguments and for --help, as argparse does."""
     return settings_of(parse(parser(), arguments, environment), environment)
 
 
 def parse(
     known: argparse.ArgumentParser, arguments: Sequence[str], environment: Mapping[str, str]
 ) -> argparse.Namespace:
-    """Return the values of flags, or else of the environment. Exits if a value is invalid."""
+    """Return each flag's value. An absent flag's value comes from its environment variable. Exits
+    if a value is invalid."""
     lists: dict[str, object] = {}
     for action in known._actions:
         variable = variable_of(action)
@@ -99,7 +100,7 @@ def parse(
         except (argparse.ArgumentTypeError, ValueError) as error:
             known.error(f"environment {variable}: {error}")
         if isinstance(action, argparse._AppendAction):
-            lists[action.dest] = value  # flags would append to a default, not replace it
+            lists[action.dest] = value  # not a default, because flags would append to a default
         else:
             action.default, action.required = value, False
     values = known.parse_args(arguments)
@@ -110,8 +111,7 @@ def parse(
 
 
 def settings_of(options: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
-    """Convert to Settings: most flags have a setting's name and value; the others are mapped. A
-    command that publishes nothing needs no library."""
+    """Convert parsed flags to Settings. `library` is `/` for a command without --library."""
     known = {field.name for field in fields(Settings)}
     settings = {name: value for name, value in vars(options).items() if name in known}
     view = HostView(options.host_root)
@@ -138,12 +138,12 @@ def settings_of(options: argparse.Namespace, environment: Mapping[str, str]) -> 
 
 
 def _extended(defaults: Sequence[Path], added: Sequence[Path]) -> Sequence[Path]:
-    """Append given values to the defaults, so that no default can be omitted by accident."""
+    """Append the operator's paths to the defaults, which always stay included."""
     return (*(path for path in defaults if path not in added), *dict.fromkeys(added))
 
 
 def variable_of(action: argparse.Action) -> str | None:
-    """Return the environment variable of a setting; None if it has none, such as --help."""
+    """Return the environment variable of a flag. None: the argument has no variable (--help)."""
     if action.dest in {argparse.SUPPRESS, "help"} or not action.option_strings:
         return None
     return _ENVIRONMENT_PREFIX + action.dest.upper()

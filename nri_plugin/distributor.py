@@ -1,9 +1,9 @@
 """The command `distribute`: keeps a copy of one library on this node, for other projects' pods.
 
-Koordinator and HAMi mount /usr/local/vgpu/libvgpu.so into the pods that they serve. No container of
-gpuslice maps it, so nothing of gpuslice depends on this program. The file is replaced by a rename,
-never written in place, because programs map it; what another program copies over it is replaced
-again. Where the host does not allow it, the program logs that once, and continues.
+Koordinator and HAMi mount /usr/local/vgpu/libvgpu.so into the pods that they serve. No container
+of gpuslice uses this file. The distributor replaces it by a rename, because running programs map
+the old file. Where another program overwrites the copy, the distributor restores it. Where the
+copy cannot be written, the distributor logs that once and tries again later.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ examples:
   python -m nri_plugin distribute --library /opt/gpuslice/libvgpu.so
 """
 _AGAIN_S: Final = 5.0
-"""Between two looks at the copy's status: one system call."""
+"""The interval in which the copy's file status is checked."""
 _RETRY_S: Final = 60.0
 _NO_COPY: Final = (
     "no copy of the library for Koordinator's and HAMi's pods; gpuslice's own pods need none"
@@ -66,10 +66,10 @@ def main(arguments: Sequence[str]) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Formatter(options.log_format))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
-    # The containers' users must be able to enter the directory, whatever our umask.
+    # Any user in a container must be able to enter the copy's directory, whatever our umask was.
     os.umask(0o022)
-    # They are waited for: a handler that sets an Event would wait for the thread that it interrupts
-    # in the Event's wait().
+    # The loop below waits for these signals. A handler that sets an Event could deadlock, because
+    # it may interrupt the main thread while that thread holds the Event's lock.
     stops = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, stops)
     copy = Copy(data, Path(names.HOST_LIBRARY), HostView(options.host_root))
@@ -113,7 +113,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read(path: Path, origin: Origin) -> bytes:
-    """Return the library at the path. Raises LibraryFileError."""
+    """Return the library's bytes. Raises LibraryFileError if it is unusable or not of `origin`."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -126,7 +126,7 @@ def read(path: Path, origin: Origin) -> bytes:
 
 @dataclass
 class Copy:
-    """path: of the copy, as the host has it."""
+    """The copy of the library. path: the copy's path on the host."""
 
     data: bytes
     path: Path
@@ -135,7 +135,7 @@ class Copy:
     _problem: str = ""
 
     def restore(self) -> float:
-        """Write the copy unless it is there. Return the seconds until it should be looked at."""
+        """Write the copy if it is missing or differs. Return the seconds until the next check."""
         seen = self.view.seen(self.path)
         try:
             if self._verified is None or version(seen) != self._verified:

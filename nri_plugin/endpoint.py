@@ -1,9 +1,9 @@
 """HTTP endpoint in its own thread: /healthz, /readyz and /metrics.
 
-The agent's event loop and this thread's do not block each other, so /healthz answers even if the
-agent's loop hangs. aiohttp implements HTTP. The number of connections is bounded; a new one closes
-the oldest. Read-only. While another process has the address, the thread retries; containers get
-their share whether or not the endpoint is served.
+The thread has an event loop of its own. Therefore /healthz answers even if the agent's loop hangs.
+aiohttp implements HTTP. The number of connections is bounded, and at the limit a new connection
+closes the oldest one. While another process uses the address, the thread retries. Containers get
+their share even if the endpoint is not served.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _CLIENTS_LOG.setLevel(logging.CRITICAL)
 
 _CONNECTIONS: Final = 128
 _BACKLOG: Final = 64
-"""Connections waiting to be accepted. Fewer than the connection limit, so that a client which sends
-its request immediately is answered before a flood of other connections replaces it."""
+"""The limit of connections that wait to be accepted. It is below _CONNECTIONS. Therefore even a
+flood of connections cannot close a new one before its immediate request is answered."""
 _RETRY_S: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 @dataclass(eq=False)
 class Endpoint:
-    """Serves from `start` until `close` or the end of the process."""
+    """The HTTP endpoint. It serves from `start` until `close` or the end of the process."""
 
     address: Address
     readiness: Readiness
     metrics: Metrics
     served: str | None = None
-    """The address served, with the actual port if 0 was requested; None: not served."""
+    """The address in use, with the port that the kernel chose for port 0. None: not served."""
     _closed: threading.Event = field(default_factory=threading.Event)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     _leaving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -60,11 +60,11 @@ class Endpoint:
 
     def close(self) -> None:
         self._closed.set()
-        with contextlib.suppress(RuntimeError):  # its loop has ended
+        with contextlib.suppress(RuntimeError):  # the endpoint's event loop is closed
             self._loop.call_soon_threadsafe(self._leaving.set)
 
     def answer(self, path: str) -> tuple[HTTPStatus, str, bytes]:
-        """Return status, content type and body of a page."""
+        """Return the status, content type and body for a path."""
         if path == "/metrics":
             return HTTPStatus.OK, CONTENT_TYPE_LATEST, self.metrics.render()
         if path == "/healthz":
@@ -139,7 +139,7 @@ def _listener(address: Address) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)  # only here does the kernel report a port in use
+        listener.listen(_BACKLOG)  # fails where the port is in use; bind does not
     except BaseException:
         listener.close()
         raise
@@ -147,7 +147,7 @@ def _listener(address: Address) -> socket.socket:
 
 
 def _unix_listener(path: Path) -> socket.socket:
-    """Replace the socket file of an earlier agent, whether it has exited or is about to."""
+    """Return a listening socket at `path`. Replaces an earlier agent's socket file."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     aside.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The agent's settings as flags: name, help text, type and default of each.
 
-A type converts the text of a flag or variable to its value, and raises ArgumentTypeError, which
-says what is allowed.
+A flag's type is a function from text to value. It raises ArgumentTypeError, with the allowed
+values, if the text is invalid.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _invalid(text: str, must: str) -> argparse.ArgumentTypeError:
 
 
 def _matching(pattern: str, must: str) -> Callable[[str], str]:
-    """Return the type of texts that match the pattern."""
+    """Return a flag's type that accepts texts that match `pattern`."""
 
     def convert(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -48,7 +48,7 @@ def _matching(pattern: str, must: str) -> Callable[[str], str]:
 
 nri_index: Final = _matching("[0-9]{2}", "two digits, 00 to 99")
 node_name: Final = _matching("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "a node's name in lower case")
-"""It becomes a part of paths and selectors."""
+"""Restricted, because paths and field selectors contain the node's name."""
 _cdi_kind: Final = _matching("[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "VENDOR/CLASS")
 
 
@@ -59,7 +59,7 @@ def cdi_kind(text: str) -> str:
 
 
 def absolute(text: str) -> Path:
-    """Normalize to an absolute path: mount sources are compared with containerd's as text."""
+    """Normalize an absolute path, because mount sources are compared with containerd's as text."""
     path = Path(text)
     if not path.is_absolute() or ".." in path.parts:
         raise _invalid(text, "an absolute path without '..'")
@@ -79,7 +79,7 @@ def address(text: str) -> Address | None:
 
 
 def capabilities(text: str) -> AbstractSet[str]:
-    """Parse a comma-separated list, as the environment has it."""
+    """Parse a comma-separated list of driver capabilities. Adds those that are always injected."""
     chosen = _listed(text)
     unknown = chosen - {*CAPABILITIES, ALL}
     if unknown:
@@ -143,7 +143,7 @@ def _path(what: str, default: str | None = None, **more: Any) -> _Flag:
 
 
 def _choice(what: str, *choices: str) -> _Flag:
-    """Return a flag with these choices; the first is the default."""
+    """Return a flag with these choices. The first choice is the default."""
     return what, {"choices": choices, "default": choices[0]}
 
 
@@ -287,4 +287,4 @@ FLAGS: Final[Mapping[str, _Flag]] = {
     ),
     "--verbose": _switch("also log routine requests"),
 }
-"""Help text and argparse options of each flag. Texts, defaults too, are converted by its type."""
+"""The help text and argparse options of each flag. Defaults are texts, converted like arguments."""

@@ -1,7 +1,7 @@
 """The agent's Prometheus metrics, in one registry.
 
-Holds only numbers. Other modules set them; endpoint.py serves them. docs/operations.md says what
-each means, and a test compares the two.
+Other modules set the metrics, and endpoint.py serves them. docs/operations.md explains each
+metric. A test compares that list with this module.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ _LATENCY_BUCKETS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0),
 )
-"""Up to the runtime's default timeout of 2 s; after 1.5 s the agent answers an error."""
+"""The highest bound is the runtime's default timeout, 2 s. The agent answers by 1.5 s."""
 
 _CONTAINER: Final = ("namespace", "pod", "container", "uuid")
-"""A container and a GPU. `container` is empty where the containers of a pod share its grant."""
+"""Labels for a container and a GPU. `container` is empty where a pod's containers share a grant."""
 
 
 class Metrics:
-    """The agent's metrics; each instance has a registry of its own."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
@@ -191,5 +189,5 @@ class Metrics:
         self.ready = self._gauge("gpuslice_ready", "1 while /readyz returns ok.")
 
     def render(self) -> bytes:
-        """Return the text format; called from the endpoint's thread."""
+        """Return all metrics in Prometheus' text format. Called from the endpoint's thread."""
         return generate_latest(self.registry)

@@ -1,10 +1,11 @@
 """Whether this agent can give containers their share now, and if not, why.
 
-Plain state: the event loop sets it, and the endpoint's thread reads it; each field is replaced as a
-whole. An unusable GPU is unhealthy in the Device object, and the node stays ready.
+The event loop writes the fields of Readiness, and the endpoint's thread reads them. Each write
+replaces a whole field. An unusable GPU does not make the node unready: it becomes unhealthy in the
+Device object.
 
-The watchdog ends the process if its event loop has not run for too long, because an agent that
-hangs keeps the lock, and no other agent can serve the node. The liveness probe reacts earlier.
+The watchdog ends the process if its event loop hangs for too long. Otherwise the agent would keep
+its lock, and no other agent could serve the node. A liveness probe usually acts earlier.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import Final
 BEAT_S: Final = 1.0
 """Interval of the event loop's heartbeat."""
 BEAT_LATE_S: Final = 10.0
-"""After this time without a heartbeat the event loop counts as hung."""
+"""Time without a heartbeat after which the event loop counts as hung."""
 _STDERR: Final = 2
 
 
 class Readiness:
-    """now: a monotonic clock in seconds, readable from any thread. on_heartbeat: called every
-    BEAT_S while the event loop runs."""
+    """The agent's readiness. now: a monotonic clock in seconds, which any thread may call.
+    on_heartbeat: called every BEAT_S while the event loop runs."""
 
     def __init__(
         self, now: Callable[[], float], on_heartbeat: Callable[[], None] = lambda: None
@@ -33,17 +34,17 @@ class Readiness:
         self._on_heartbeat = on_heartbeat
         self._beat_at = now()
         self.session: str | None = "not connected to the container runtime yet"
-        """Why there is no session; None while there is one."""
+        """Why there is no session with the runtime. None: there is a session."""
         self.node: Sequence[str] = ("the node has not been inspected yet",)
         """This node's problems."""
         self.cluster: str | None = None
-        """Why the agent does not write its objects at the API server; None: it does."""
+        """Why the agent does not write its API objects. None: it writes them."""
         self.device_plugin: str | None = None
-        """Why the node belongs to another device plugin; None: it does not."""
+        """Why the node belongs to another device plugin. None: the node is ours."""
         self.unusable: Mapping[str, str] = {}
-        """By UUID, why a GPU cannot be injected into containers although the driver lists it."""
+        """Why a GPU that the driver lists cannot be injected into containers, by UUID."""
         self.grants: Sequence[str] = ()
-        """Notes about grants for the operator."""
+        """Notes for the operator: grants that the API server has not confirmed."""
 
     def beat(self) -> None:
         self._beat_at = self._now()
@@ -51,7 +52,7 @@ class Readiness:
 
     @property
     def hang(self) -> str | None:
-        """Return why the event loop counts as hung; None: it runs."""
+        """Return why the event loop counts as hung. None: it runs."""
         late_s = self._now() - self._beat_at
         if late_s <= BEAT_LATE_S:
             return None
@@ -59,27 +60,27 @@ class Readiness:
 
     @property
     def problems(self) -> Sequence[str]:
-        """Return all reasons why the agent is not ready; empty: it is."""
+        """Return all reasons why the agent is not ready. Empty: the agent is ready."""
         problems = (self.hang, self.session, *self.node, self.cluster, self.device_plugin)
         return [problem for problem in problems if problem is not None]
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return notes that apply although the agent is ready."""
+        """Return notes for the operator that do not affect readiness."""
         return (*self.unusable.values(), *self.grants)
 
 
 class Watchdog:
-    """Active from the first `feed` until `close`. Reports where the event loop hangs. Python's
-    faulthandler uses a C thread, which needs neither the event loop nor the interpreter. It does
-    not cover a stopped process (SIGSTOP)."""
+    """Prints all stacks and ends the process if `feed` is not called for `timeout_s`. Active from
+    the first `feed` until `close`. Python's faulthandler uses a C thread, which runs even while
+    the interpreter hangs, but not while the process is stopped (SIGSTOP)."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._out = _open_stderr()
 
     def feed(self) -> None:
-        """The event loop runs; restart the timer."""
+        """Restart the timer. The running event loop calls this."""
         faulthandler.dump_traceback_later(self._timeout_s, exit=True, file=self._out)
 
     def close(self) -> None:
@@ -89,7 +90,7 @@ class Watchdog:
 
 
 def _open_stderr() -> int:
-    """Open stderr non-blocking: a log reader that hangs may be what blocks us."""
+    """Open stderr for non-blocking writes. A hanging log reader may be why the event loop hangs."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
     with contextlib.suppress(OSError):
         return os.open(f"/proc/self/fd/{_STDERR}", flags)

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     if os.geteuid() != 0:
         _LOG.error("the node agent needs root: it mounts the files that containers get")
         return 1
-    # A pod may open 1024 files by default; the agent and its arbiter open three of each container.
+    # The default limit is 1024 open files. The agent and its arbiter open three per container.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _LOG.info(
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
             driver=chosen.driver_root or driver_root.locate(chosen.host_root) or "not found yet",
         )
     )
-    # The containers' users must be able to enter directories under the store, whatever our umask.
+    # Any user in a container must be able to enter the store's directories, whatever our umask was.
     os.umask(0o022)
     try:
         library = Store(chosen.store_dir, chosen.library).own()
@@ -72,8 +72,8 @@ async def _serve(chosen: Settings) -> None:
     loop = asyncio.get_running_loop()
 
     def leave() -> None:
-        """Finish open requests on the first signal. Cancel them on a second one, or after a
-        timeout."""
+        """Stop after the open requests are answered. On a second signal, or after a timeout,
+        cancel these requests."""
         if leaving.is_set():
             serving.cancel()
         leaving.set()
@@ -88,7 +88,7 @@ async def _serve(chosen: Settings) -> None:
 
 
 def _announce(line: str) -> None:
-    # The parent process may have closed the pipe; the agent continues to serve.
+    # The agent continues to serve after the reader of its stdout has closed the pipe.
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

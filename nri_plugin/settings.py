@@ -1,6 +1,6 @@
-"""All settings of the agent, in one value that is created at its start.
+"""All settings of the agent, in one immutable value that is created at the agent's start.
 
-command_line.py defines their syntax on the command line and in the environment.
+command_line.py reads them from the command line and the environment.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Address = Path | tuple[str, int]
 class Settings:
     """The node agent's settings; flags.py explains those that have a flag.
 
-    Paths of the host are as the agent sees them, but for run_dir and driver_root: run_dir is the
-    same in both, and driver_root as the host has it. cdi_dirs: from the lowest priority to the
-    highest. environment: of the children that query NVML.
+    Paths of the host are the paths in the agent's pod. Only driver_root is a path on the host, and
+    run_dir is equal in both. cdi_dirs: ordered from the lowest priority to the highest.
+    environment: the environment of the children that query NVML.
     """
 
     nri_socket: Path
@@ -44,7 +44,7 @@ class Settings:
     refuse_unenforceable: bool = False
     runtime_handlers: Sequence[str] = ("", *names.RUNTIME_HANDLERS)
     allowed_capabilities: AbstractSet[str] = frozenset()
-    """Those that a container with a GPU may have although they let it remove its limit."""
+    """Linux capabilities that the operator allows although they can remove a container's limit."""
     verbose: bool = False
     log_format: Format = Format.LOGFMT
     http: Address | None = None
@@ -62,32 +62,33 @@ class Settings:
     node_name: str = ""
 
     inventory_max_age_s: float = 15.0
-    """Maximum age of NVML's result when a container gets a GPU; if older, NVML is queried then."""
+    """Maximum age of NVML's result when a container gets a GPU. If it is older, NVML is queried."""
     inventory_interval_s: float = 5.0
-    """Interval of NVML queries in a cluster, so that the scheduler is notified of a failed GPU."""
+    """Interval of NVML queries in a cluster, which report failed GPUs to the scheduler."""
     inventory_interval_most_s: float = 30.0
     """Maximum interval of NVML queries if NVML answers slowly."""
     work_deadline_s: float = 1.2
-    """Deadline for files and for checks of a container; below 75 % of NRI's default of 2 s."""
+    """Deadline for file operations and checks of a container. It must be below 1.5 s, which is
+    75 % of NRI's default timeout."""
     making_s: float = 120.0
-    """Maximum time for the creation of a container that was answered before a reconnect and that
-    the runtime did not list: the kubelet's timeout for a call."""
+    """Time for which a container that the runtime does not list after a reconnect stays recorded,
+    because its creation may still run. It is the kubelet's timeout for a call."""
     leave_s: float = 5.0
-    """Maximum time to finish open requests when the agent must stop; the runtime's default timeout
+    """Maximum time to finish open requests when the agent must stop. The runtime's default timeout
     of a request is 2 s."""
     watchdog_s: float = 60.0
-    """Time without the event loop after which the process ends itself. The liveness probe, every
-    few seconds, kills it earlier."""
+    """Time after which the watchdog ends a process whose event loop hangs. Where a liveness probe
+    is set, it does so earlier."""
     first_retry_s: float = 0.2
     last_retry_s: float = 10.0
-    """Bounds of the pause between attempts to reach containerd, with backoff and jitter."""
+    """The first and the longest pause between attempts to connect to containerd."""
     last_refused_s: float = 300.0
-    """The longest pause if containerd was reached and no session resulted, because each attempt
-    delays containerd. It ends at once if containerd replaces its socket."""
+    """The longest pause after containerd accepted a connection but no session resulted, because
+    each attempt delays containerd. The pause ends early if containerd replaces its socket."""
 
     @property
     def store_dir(self) -> Path:
-        """Holds the library, by content hash; containers mount it from there."""
+        """The directory of the library's releases, from which containers mount theirs."""
         return self.run_dir / names.DIR_STORE
 
     @property
@@ -95,7 +96,7 @@ class Settings:
         return HostView(self.host_root)
 
     def on_host(self, path: object) -> str:
-        """Return the host's path of what is seen at this one, for messages."""
+        """Convert a path that the agent sees to the path on the host, for messages."""
         return str(self.view.on_host(Path(str(path))))
 
     @property
@@ -110,10 +111,10 @@ class Settings:
 
     @property
     def plugin(self) -> str:
-        """The runtime's name for this agent, by which it records ownership of adjustments."""
+        """The runtime's name for this agent, which it records as the owner of our adjustments."""
         return f"{self.index}-{names.PLUGIN_NAME}"
 
     @property
     def generated_cdi_dir(self) -> Path:
-        """Directory of generated specs: private, unless the runtime must read them."""
+        """The directory of generated CDI specs. The runtime reads the specs for whole GPUs."""
         return self.cdi_dirs[-1] if self.whole_gpus else self.run_dir / ".cdi"

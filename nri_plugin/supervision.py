@@ -1,7 +1,7 @@
-"""Keeps a long-running task alive: a bug in a part of the agent stops only that part, for a while.
+"""Restarts a long-running task after an exception. A bug stops only one part of the agent, briefly.
 
-A task that ends by an exception would otherwise be silent until the agent exits, because nothing
-awaits it.
+Otherwise the exception of such a task would not be logged until the agent exits, because nothing
+awaits the task.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ async def supervised(
     longest_pause_s: float = LONGEST_PAUSE_S,
     now: Callable[[], float] = time.monotonic,
 ) -> NoReturn:
-    """Run `work` again each time it ends, until cancelled. An exception is logged, and followed by
-    a pause that doubles while it recurs within `longest_pause_s`."""
+    """Run `work` again each time it ends, until cancelled. An exception is logged, and a pause
+    follows. The pause doubles each time `work` fails again within `longest_pause_s`."""
     pause_s = first_pause_s
     while True:
         since_s = now()

@@ -1,7 +1,7 @@
-"""Blocking work in daemon threads: a job that hangs in the kernel delays neither an answer beyond
-its deadline nor the end of the process.
+"""Blocking work in daemon threads. A job that hangs in the kernel neither delays an answer beyond
+its deadline nor keeps the process from exiting.
 
-A caller that stops waiting does not stop the job: it continues, and a worker's order is kept.
+After its caller's deadline a job still runs to its end, and a Worker's next job waits for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 async def in_time(what: str, work: Awaitable[_T]) -> _T:
-    """Await `work`; on TimeoutError raise Refused. what: the operation, for the message."""
+    """Await `work`. Raises Refused on TimeoutError. what: the operation's name in the message."""
     try:
         return await work
     except TimeoutError as error:
@@ -30,21 +30,20 @@ async def in_time(what: str, work: Awaitable[_T]) -> _T:
 
 
 class Worker:
-    """One thread, one job after the other."""
+    """One thread that runs its jobs one after the other."""
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     async def run(self, job: Callable[[], _T], deadline_s: float | None) -> _T:
-        """Return the job's result or raise its exception; TimeoutError after `deadline_s`."""
+        """Run the job and return its result. Raises TimeoutError after `deadline_s`."""
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         self._jobs.put((job, future))
         async with asyncio.timeout(deadline_s):
             return await future
 
     def post(self, job: Callable[[], None]) -> None:
-        """Enqueue a job without waiting for it."""
         self._jobs.put((job, asyncio.get_running_loop().create_future()))
 
     def _serve(self) -> None:
@@ -54,8 +53,8 @@ class Worker:
 
 
 class ThreadPool:
-    """A thread per job, at most `size` at a time and `each` for one owner. A job that hangs keeps
-    its thread and its slot, and does not delay other owners' jobs."""
+    """Runs each job in its own thread: at most `size` jobs at once, and at most `each` per owner. A
+    job that hangs keeps its slot, but the `each` limit leaves slots for other owners' jobs."""
 
     def __init__(self, name: str, size: int, each: int) -> None:
         self._name = name
@@ -65,7 +64,7 @@ class ThreadPool:
         self._held: Counter[str] = Counter()
 
     async def run(self, job: Callable[[], _T], deadline_s: float, owner: str) -> _T:
-        """Run as Worker.run does. Raises TimeoutError at once if no slot is free for the owner."""
+        """Run the job like Worker.run. Raises TimeoutError at once if no slot is free."""
         if not self._take(owner):
             raise TimeoutError
         future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
@@ -110,6 +109,6 @@ def _perform(job: Callable[[], Any], future: asyncio.Future[Any]) -> None:
         if not future.done():
             settle()
 
-    # On a closed loop no task waits for the result.
+    # call_soon_threadsafe raises RuntimeError if the loop is closed. Then no task waits.
     with contextlib.suppress(RuntimeError):
         future.get_loop().call_soon_threadsafe(deliver)

@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _stay(settings: Settings, lock: Lock, done_file: Path) -> None:
     printed, problem, stops = set[str](), "", {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # waited for, as in distributor.py
+    signal.pthread_sigmask(signal.SIG_BLOCK, stops)  # sigtimedwait below receives them
     while True:
         why = _uninstall(settings, lock, printed)
         if why and why != problem:
@@ -90,7 +90,8 @@ def _stay(settings: Settings, lock: Lock, done_file: Path) -> None:
 
 
 def _uninstall(settings: Settings, lock: Lock, printed: set[str], dry_run: bool = False) -> str:
-    """Return why it could not be completed; "": it was. printed: lines that were printed before."""
+    """Remove gpuslice's files. Return why that is incomplete, "" if it is complete. printed: the
+    lines that need not be printed again."""
 
     def done(path: Path, what: str) -> None:
         line = f"{path}: {what}"

@@ -1,7 +1,7 @@
 """Koordinator's `device-allocated` annotation: byte-exact writer, tolerant reader.
 
-Holds the format (map of device type to entries) and makes no decision about it. The scheduler
-writes the annotation; the node agent and Koordinator's own koordlet read it.
+This module knows the format (a map from device type to entries) and makes no decisions. The
+scheduler writes the annotation. The node agent and Koordinator's own koordlet read it.
 Source: koordinator apis/extension/device_share.go. Go's encoding/json sorts map keys, keeps struct
 order (minor, resources, id, extension) and writes no spaces.
 """
@@ -17,7 +17,7 @@ from gpuslice.contract import names, quantity
 
 _BINARY_SI: Final = frozenset({names.RESOURCE_MEMORY})
 MAX_ANNOTATION_CHARS: Final = 256 * 1024
-"""Kubernetes' bound on all annotations of an object together."""
+"""Kubernetes' limit for the total size of an object's annotations."""
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -33,9 +33,8 @@ class UnreadableError(AllocationError):
 class DeviceEntry:
     """One device of the allocation.
 
-    resources: amounts in the resource's own unit (percent, bytes), under canonical names.
-    id: the GPU's UUID (`GPU-...`). None if an older writer omitted it; `minor` then identifies
-    the GPU.
+    resources: amounts in the resource's own unit (percent, bytes), under canonical names. id: the
+    GPU's UUID (`GPU-...`). None if an older writer omitted it; `minor` then identifies the GPU.
     """
 
     minor: int
@@ -46,7 +45,7 @@ class DeviceEntry:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Entries by device type. The key for GPUs is `gpu`."""
+    """The devices of an allocation, by device type. The key for GPUs is `gpu`."""
 
     devices: Mapping[str, Sequence[DeviceEntry]] = field(default_factory=dict)
 
@@ -62,7 +61,7 @@ def encode(allocation: Allocation) -> str:
         for kind, entries in sorted(allocation.devices.items())
     }
     text = _ENCODE(document)
-    # Go's encoder escapes these for embedding in HTML; they are legal in ids and extensions.
+    # Go's encoder escapes these characters, which ids and extensions may contain, for HTML.
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
@@ -84,7 +83,7 @@ def _encode_entry(entry: DeviceEntry) -> dict[str, Any]:
 
 
 def _decimal(amount: int) -> str:
-    """Kubernetes' canonical DecimalSI form of a whole number: 1000 is "1k"."""
+    """Return Kubernetes' canonical DecimalSI form of a whole number, for example "1k"."""
     for power, suffix in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if amount and amount % 10**power == 0:
             return f"{amount // 10**power}{suffix}"
@@ -120,7 +119,7 @@ def decode(text: str) -> Allocation:
 
 
 def _decode_entries(kind: str, entries: object) -> Sequence[DeviceEntry]:
-    if entries is None:  # Go writes a nil slice so
+    if entries is None:  # Go writes a nil slice as null
         return ()
     if not isinstance(entries, list):
         raise AllocationError(f"{kind}: invalid type {type(entries).__name__}: must be a list")

@@ -1,9 +1,9 @@
 """Request dialects: the names by which pods request shares of GPUs, one table per system. Pure.
 
-`scheduler.dialects` has a reader for each. From these tables come the admission policies, the
-resources that kube-scheduler ignores and the agent reports, and the variables that each dialect's
-own programs set on its pods. Sources: koordinator apis/extension; KAI-Scheduler
-pkg/common/constants; Volcano pkg/scheduler/api/devices; HAMi pkg/device/nvidia.
+`scheduler.dialects` has a reader for each dialect. Three things are derived from these tables: the
+admission policies, the resources that kube-scheduler ignores and the agent reports, and the
+variables that each dialect's own programs set on pods. Sources: koordinator apis/extension;
+KAI-Scheduler pkg/common/constants; Volcano pkg/scheduler/api/devices; HAMi pkg/device/nvidia.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from gpuslice.contract import names
 class Dialect:
     """One system's names.
 
-    name: as the scheduler's option --dialects has it. switch: what turns it on, for refusals.
-    scheduler_name: the schedulerName of its pods; "": they name none, and admission sets ours.
-    resources, annotations: by which pods request shares. container_annotation: prefix and suffixes
-    of a pod annotation that has the container's name between them. hints: annotations that
-    only refine a request. node_resources: what the agent reports in the node's status.
-    webhook_environment: variables that the system's own webhooks, or its users, set on its pods.
-    environment: variables that our agent sets in containers with a share, beside its own.
-    written_annotations: what our scheduler writes for it, beside its own.
-    own_scheduler: of the pods of the system's own scheduler, a label's value or the image's name.
+    name: the dialect's name in the scheduler's option --dialects. switch: the chart value that
+    turns the dialect on, for refusals. scheduler_name: the schedulerName of the system's pods; "":
+    they set none, and admission sets ours. resources, annotations: the keys of requests.
+    container_annotation: prefix and suffixes of a pod annotation with the container's name between
+    them. hints: annotations that only refine a request. node_resources: resources that the agent
+    reports in the node's status. webhook_environment: variables that the system's webhooks or users
+    set on pods. environment: variables that our agent sets in containers with a share, in addition
+    to its own. written_annotations: annotations that our scheduler writes in addition to its own.
+    own_scheduler: label values and image names that identify pods of the system's own scheduler.
     """
 
     name: str
@@ -63,11 +63,11 @@ KOORDINATOR: Final = Dialect(
 
 KAI_FRACTION: Final = "gpu-fraction"
 KAI_MEMORY: Final = "gpu-memory"
-"""MiB."""
+"""The value is in MiB."""
 KAI_DEVICES: Final = "gpu-fraction-num-devices"
 KAI_CONTAINER: Final = "gpu-fraction-container-name"
 KAI_CONTAINER_TYPE: Final = "gpu-fraction-container-type"
-"""KAI before 0.10 has it; its only value with a meaning is KAI_INIT_CONTAINER."""
+"""KAI before 0.10 reads this annotation. Only the value KAI_INIT_CONTAINER has a meaning."""
 KAI_INIT_CONTAINER: Final = "InitContainer"
 KAI_MPS: Final = "mps"
 KAI_CONTAINER_PREFIX: Final = "nvidia.com/container."
@@ -93,16 +93,16 @@ KAI: Final = Dialect(
 # --- Volcano -------------------------------------------------------------------------------------
 
 VOLCANO_MEMORY: Final = "volcano.sh/gpu-memory"
-"""MiB."""
+"""The value is in MiB."""
 VOLCANO_NUMBER: Final = "volcano.sh/gpu-number"
 VOLCANO_VGPU_NUMBER: Final = "volcano.sh/vgpu-number"
 VOLCANO_VGPU_MEMORY: Final = "volcano.sh/vgpu-memory"
-"""MiB."""
+"""The value is in MiB."""
 VOLCANO_VGPU_PERCENT: Final = "volcano.sh/vgpu-memory-percentage"
 VOLCANO_VGPU_CORES: Final = "volcano.sh/vgpu-cores"
 VOLCANO_INDEX: Final = "volcano.sh/gpu-index"
 VOLCANO_TIME: Final = "volcano.sh/predicate-time"
-"""Nanoseconds since the epoch."""
+"""The value is in nanoseconds since the epoch."""
 VOLCANO_ALLOCATED: Final = "VOLCANO_GPU_ALLOCATED"
 VOLCANO_TOTAL: Final = "VOLCANO_GPU_MEMORY_TOTAL"
 
@@ -129,7 +129,7 @@ VOLCANO: Final = Dialect(
 
 HAMI_GPU: Final = names.RESOURCE_NVIDIA_GPU
 HAMI_MEMORY: Final = "nvidia.com/gpumem"
-"""MiB."""
+"""The value is in MiB."""
 HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
 HAMI_CORES: Final = "nvidia.com/gpucores"
 HAMI_PRIORITY: Final = "nvidia.com/priority"
@@ -160,4 +160,4 @@ HAMI: Final = Dialect(
 DIALECTS: Final = (KOORDINATOR, KAI, VOLCANO, HAMI)
 
 NODE_RESOURCES: Final = tuple(name for dialect in DIALECTS for name in dialect.node_resources)
-"""All dialects' resources; a node has those of the dialects that are on."""
+"""The resources of all dialects. A node reports those of the dialects that are turned on."""

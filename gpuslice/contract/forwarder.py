@@ -1,10 +1,10 @@
 """The forwarder: a library without code that is mounted over the driver's library in strict mode.
 
 It has the driver library's soname and two DT_NEEDED entries with absolute paths: our library, then
-the real driver. A symbol lookup in it, or a program linked with it, finds our wrappers first and
-the driver for every other symbol.
-The build makes one template with padded blanks for the three names. `fill` replaces them; the
-file's length does not change.
+the real driver. Therefore a symbol lookup in the forwarder, or by a program linked with it, finds
+our wrappers first, and the driver's function where we have no wrapper.
+The build makes one template with padded blanks for the three names. `fill` writes the names into
+the blanks; the file's length does not change.
 """
 
 from __future__ import annotations

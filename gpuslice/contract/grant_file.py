@@ -3,7 +3,7 @@
 The file has two copies, COPY_STRIDE bytes apart, each with its own checksum and sequence number.
 Readers use the valid copy with the highest number. A writer replaces the older copy: content and
 checksum first, the sequence number last. A writer killed at any step therefore leaves the newer
-copy intact, and a reader that compares the two numbers never uses a half-written copy.
+copy intact. The checksum includes the number, so a half-written copy is never valid.
 
 To wait for a change, a reader waits by futex (on its read-only mapping) on the low word of the
 sequence number of the copy that will be written next.
@@ -56,21 +56,21 @@ HEAD: Final = Struct(
     ),
 )
 FLAG_MANAGED_FREE: Final = 1
-"""Managed memory (cuMemAllocManaged) is not charged, so that it may exceed the GPU's memory."""
+"""Managed memory (cuMemAllocManaged) is not charged. It may then exceed the GPU's memory."""
 FLAG_CORE_FORCED: Final = 2
 """The share of compute is a cap also while no other container uses the GPU."""
 CHECKSUM_OFFSET: Final = HEAD.size + names.MAX_GPUS * GPU.size
-"""CRC-32 (IEEE) of all bytes of the copy before it, the sequence number included."""
+"""Offset of the CRC-32 (IEEE) of all earlier bytes of the copy, sequence number included."""
 
 
 def is_cap(core_percent: int) -> bool:
-    """Whether it limits compute: 0 and 100 percent mean no cap."""
+    """Return whether the percentage limits compute: 0 and 100 mean no cap."""
     return 0 < core_percent < 100
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU of the grant, by the names of the record's fields."""
+    """One GPU of the grant. The attributes have the names of the record's fields."""
 
     uuid: str
     limit_bytes: int
@@ -79,7 +79,7 @@ class Gpu:
     context_bytes: int = 0
     """Bytes charged for each CUDA context, code excluded. 0: unknown."""
     overhead_bytes: int = 0
-    """Last measured bytes that the driver holds beyond the region's charge; lowers the limit."""
+    """The last measured overhead: bytes beyond the region's charge. They lower the limit."""
     code_bytes: int = 0
     """Bytes charged with a process's first context for code that is not measured yet."""
     managed_free: bool = False
@@ -89,7 +89,7 @@ class Gpu:
 
     @property
     def core_capped(self) -> bool:
-        """Whether there is a share of compute."""
+        """Whether compute is limited."""
         return is_cap(self.core_percent)
 
 
@@ -112,7 +112,7 @@ def fresh(grant: Grant) -> bytes:
 
 
 def update(current: bytes, grant: Grant) -> Sequence[Write]:
-    """Return the writes that turn `current` into `grant`; a kill between any two is safe."""
+    """Return the writes that turn `current` into `grant`. The file is valid after each of them."""
     sequences = [_valid_sequence(current, index) for index in (0, 1)]
     target = sequences.index(min(sequences))
     copy = _encode_copy(grant, max(sequences) + 1)

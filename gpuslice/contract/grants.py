@@ -2,12 +2,12 @@
 
     {"v":1,"containers":{"NAME":[{"id":"GPU-...","minor":0,"memory":BYTES,"core":PERCENT}]}}
 
-Optional keys, for the programs of some request dialects: "env":{"NAME":{VARIABLE:VALUE}}, variables
-of containers with a share; "visible":"index", for NVIDIA_VISIBLE_DEVICES by minor, not by UUID.
+Two keys are optional, for some request dialects. "env":{"NAME":{VARIABLE:VALUE}} sets variables of
+containers with a share. "visible":"index" makes NVIDIA_VISIBLE_DEVICES list minors, not UUIDs.
 
-Invariant: no set of containers that run at the same time has more of a GPU than the pod's
-allocation. A container that is not listed gets no GPU. Without the annotation (pods that
-Koordinator's scheduler bound) the pod's containers share one grant.
+Invariant: containers that run at the same time never get more of a GPU together than the pod's
+allocation. A container that is not listed gets no GPU. A pod that Koordinator's scheduler bound has
+no such annotation: its containers share one grant.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GPU_KEYS: Final = frozenset({"id", "minor", "memory", "core"})
 _INDEX: Final = "index"
 _MAX_VARIABLES: Final = 16
 _MAX_VALUE: Final = 1024
-"""Characters."""
+"""Maximum length of a variable's value, in characters."""
 _VARIABLE: Final = re.compile("[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -47,16 +47,16 @@ class GpuGrant:
 
 
 Grants = Mapping[str, Sequence[GpuGrant]]
-"""Container name to its GPUs. In the container the driver numbers them by minor, in any order."""
+"""Each container's GPUs, in any order: inside the container the driver numbers GPUs by minor."""
 
 Environment = Mapping[str, Mapping[str, str]]
-"""Variables by container name."""
+"""Environment variables (name to value) by container name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The whole annotation. by_index: NVIDIA_VISIBLE_DEVICES has the minors where NVIDIA's runtime
-    does not read it."""
+    """The whole annotation. by_index: NVIDIA_VISIBLE_DEVICES lists minors instead of UUIDs, unless
+    NVIDIA's runtime reads the variable."""
 
     containers: Grants
     environment: Environment = field(default_factory=dict)
@@ -64,8 +64,8 @@ class Document:
 
 
 def encode(grants: Grants, environment: Environment | None = None, visible: str = "uuid") -> str:
-    """Return the annotation's text: keys sorted, no spaces; equal grants give equal bytes. visible:
-    "index" or "uuid", which is not written."""
+    """Return the annotation's text, with sorted keys and no spaces. Equal grants give equal bytes.
+    visible: "index"; or "uuid", the default, for which no key is written."""
     containers = {
         name: [
             {"id": gpu.id, "minor": gpu.minor, "memory": gpu.memory_bytes, "core": gpu.core_percent}
@@ -92,8 +92,8 @@ def decode(text: str) -> Grants:
 
 
 def parse(text: str) -> Document:
-    """Parse the annotation strictly: only our scheduler writes it, so anything unexpected fails.
-    Raises GrantsError."""
+    """Parse the annotation. Only our scheduler writes it, so anything unexpected raises
+    GrantsError."""
     try:
         document = json.loads(text, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -135,7 +135,7 @@ def _decode_environment(environment: object, containers: Grants) -> Environment:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Reject duplicate keys: JSON permits them, and readers differ in which one they use."""
+    """Reject duplicate keys. JSON permits them, but readers differ in which value they use."""
     document = dict(pairs)
     if len(document) != len(pairs):
         raise ValueError(f"duplicate key in {', '.join(key for key, _ in pairs)}")

@@ -1,7 +1,7 @@
 """Fixed binary layouts as tables. Python packs with them; the C headers are generated from them.
 
 Invariants: fields are little-endian with a fixed width, padding is always declared, and a reader
-can check the sizes. A struct never changes within a version number; a change is a new version.
+can check the sizes. A struct never changes within a version: a changed struct is a new version.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FORMATS: Final = {"uint64_t": "Q", "int64_t": "q", "uint32_t": "I", "char": "s"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """`ctype name[count]`; `count` None: a scalar. `about` becomes the comment in C."""
+    """The C field `ctype name[count];`, or a scalar if `count` is None. about: its comment in C."""
 
     ctype: str
     name: str
@@ -56,7 +56,7 @@ class Struct:
 
     @cached_property
     def _struct(self) -> struct.Struct:
-        """Reserved fields are padding: skipped, and written as zeros."""
+        """Return the format for Python's struct, with reserved fields as padding."""
         formats = (f"{f.size}x" if f.reserved else f.format for f in self.fields)
         return struct.Struct("<" + "".join(formats))
 
@@ -69,7 +69,7 @@ class Struct:
         return self._struct.size
 
     def offset(self, name: str) -> int:
-        """Bytes from the start of the struct to the field."""
+        """Return the bytes from the start of the struct to the field."""
         position = 0
         for field in self.fields:
             if field.name == name:
@@ -85,22 +85,22 @@ class Struct:
         return self.pack_in_order(*(values[name] for name in self._names))
 
     def pack_in_order(self, *values: int | bytes) -> bytes:
-        """Pack values that stand in the order of the fields. Otherwise the same as `pack`."""
+        """Pack values that are given in the order of the fields, without the reserved fields."""
         return self._struct.pack(*values)
 
     def unpack(self, data: bytes, position: int = 0) -> dict[str, int | bytes]:
-        """Return scalars and char arrays by name, without the reserved fields. Raises struct.error
-        if `data` is too short."""
+        """Return the values by field name, without the reserved fields. Raises struct.error if
+        `data` is too short."""
         return dict(zip(self._names, self._struct.unpack_from(data, position), strict=True))
 
 
 def c_string(value: int | bytes) -> str:
-    """Decode a NUL-padded char field; bytes that are not ASCII become replacement characters."""
+    """Decode a NUL-padded char field. Bytes that are not ASCII become replacement characters."""
     assert isinstance(value, bytes)
     return value.split(b"\0", 1)[0].decode("ascii", "replace")
 
 
 def whole(value: int | bytes) -> int:
-    """Return an integer field."""
+    """Return the value, which must be an integer."""
     assert isinstance(value, int)
     return value

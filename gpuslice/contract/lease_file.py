@@ -2,13 +2,13 @@
 
     header | one pair of records for each GPU of the grant, in the grant's order
 
-The arbiter writes it in place, tenants read it. A record replaces the older one of its pair:
-content and checksum first, the sequence number last. A writer killed at any step leaves the newer
-record intact. To wait for a change, a reader waits by futex (on its read-only mapping) on the low
-word of the sequence number of the record that will be written next.
+The arbiter writes the file in place, tenants read it. A new record replaces the older one of its
+pair: content and checksum are written first, the sequence number last. A writer killed at any step
+leaves the newer record intact. To wait for a change, a reader waits by futex (on its read-only
+mapping) on the low word of the sequence number of the record that will be written next.
 
-A record holds a window, [start_ns, end_ns), and a part of each cycle that is the container's own
-while the arbiter writes none. Times are CLOCK_MONOTONIC, which all processes of a host share.
+A record holds the current window, [start_ns, end_ns). It also holds the container's own part of
+each cycle, which is the window while the arbiter writes no records. Times are CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MAGIC_BYTES: Final = b"gpslease"
 MAGIC: Final = int.from_bytes(MAGIC_BYTES, "little")
 VERSION: Final = 1
 CYCLE_NS: Final = 100_000_000
-"""Length of the cycle that containers divide; each has its windows in it by its share."""
+"""Length of the cycle that the containers of a GPU divide by their shares."""
 STALE_NS: Final = 500_000_000
-"""Records older than this are void: the container uses its own part of each cycle."""
+"""Age at which a record becomes void. The container then uses its own part of each cycle."""
 WHOLE_PPM: Final = 1_000_000
 
 HEADER: Final = Struct(
@@ -50,15 +50,15 @@ HEADER: Final = Struct(
 )
 RECORD: Final = Struct(
     "vgpu_lease_record",
-    "One GPU's lease; of a pair, the valid record with the higher number applies.",
+    "One GPU's lease. In each pair the valid record with the higher number applies.",
     (
         Field("uint64_t", "sequence", "1, 2, ...; written last; 0: never written"),
-        Field("uint64_t", "written_ns", "CLOCK_MONOTONIC; VGPU_LEASE_STALE_NS later it is void"),
+        Field("uint64_t", "written_ns", "CLOCK_MONOTONIC; void after VGPU_LEASE_STALE_NS"),
         Field("uint64_t", "start_ns", "CLOCK_MONOTONIC; start and end 0: no window yet"),
         Field("uint64_t", "end_ns", "CLOCK_MONOTONIC"),
         Field("uint32_t", "share_ppm", "own part of each cycle where the record is void"),
-        Field("uint32_t", "offset_ppm", "its begin in the cycle"),
-        Field("uint32_t", "contended", "1: others wait, so little work may be in flight"),
+        Field("uint32_t", "offset_ppm", "start of that part in the cycle"),
+        Field("uint32_t", "contended", "1: other containers wait; keep little work in flight"),
         Field("uint32_t", "reserved_pad", "zero"),
         Field("uint64_t", "idle_ns", "time of contended windows without work of the container"),
         Field("uint32_t", "reserved_checksum_pad", "zero"),
@@ -71,7 +71,7 @@ _LAUNCHES_CHECKED_OFFSET: Final = HEADER.offset("launches_checked")
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One GPU's lease, by the names of the record's fields, and in their order."""
+    """One GPU's lease. The attributes have the names and the order of the record's fields."""
 
     written_ns: int
     start_ns: int = 0
@@ -86,7 +86,7 @@ _in_order: Final = attrgetter(*(field.name for field in fields(Lease)))
 
 
 def fresh(gpu_count: int, *, launches_checked: bool) -> bytes:
-    """Return a complete new file without a lease: each container has its own part of each cycle."""
+    """Return a complete new file whose GPUs have no lease yet."""
     if not 1 <= gpu_count <= names.MAX_GPUS:
         raise ValueError(f"{gpu_count} GPUs: must be 1 to {names.MAX_GPUS}")
     header = {
@@ -99,7 +99,7 @@ def fresh(gpu_count: int, *, launches_checked: bool) -> bytes:
 
 
 def is_readable(data: bytes) -> bool:
-    """Whether it is a whole lease file of this version; another version's has another layout."""
+    """Return whether the data is a whole lease file of this version."""
     begins = struct.pack("<QI", MAGIC, VERSION)
     return len(data) == FILE_BYTES and data.startswith(begins)
 
@@ -110,7 +110,7 @@ def check_launches(launches_checked: bool) -> Write:
 
 
 def update(gpu: int, sequence: int, lease: Lease) -> Sequence[Write]:
-    """Return the writes of a GPU's record `sequence`, the one after the last written."""
+    """Return the writes for the GPU's next record. sequence: one more than the last record's."""
     body = RECORD.pack_in_order(sequence, *_in_order(lease), 0)[:-4]
     record = body + binascii.crc32(body).to_bytes(4, "little")
     base = record_offset(gpu, sequence)
@@ -118,12 +118,12 @@ def update(gpu: int, sequence: int, lease: Lease) -> Sequence[Write]:
 
 
 def launches_are_checked(data: bytes) -> bool:
-    """Return whether launches are checked. data: the file; a shorter one is of no arbiter."""
+    """Return whether launches are checked. data: the file's start; if too short, they are not."""
     return data[_LAUNCHES_CHECKED_OFFSET : _LAUNCHES_CHECKED_OFFSET + 4] not in (b"", bytes(4))
 
 
 def record_offset(gpu: int, sequence: int) -> int:
-    """Return where record `sequence` of the GPU is: byte offset in the file."""
+    """Return the byte offset in the file of the GPU's record with this sequence number."""
     return HEADER.size + (2 * gpu + sequence % 2) * RECORD.size
 
 
@@ -131,7 +131,7 @@ assert record_offset(names.MAX_GPUS, 0) <= FILE_BYTES, "the records of all GPUs 
 
 
 def decode(data: bytes, gpu: int) -> tuple[int, Lease] | None:
-    """Return the GPU's valid record with the highest number, and that number; None: none yet."""
+    """Return the number and the lease of the GPU's newest valid record; None if none is valid."""
     valid = []
     for parity in (0, 1):
         at = record_offset(gpu, parity)

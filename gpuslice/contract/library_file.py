@@ -1,10 +1,9 @@
 """The library as a file: the machine that it is built for, and the contract that it implements.
 
-The library reports its contract in an ELF note of the owner `gpuslice`, so that the file shows it
-without being loaded; `readelf -p .note.gpuslice` prints it. The text has the versions of the files
-that the agent and the library share: a library fits an agent whose text is the same. HAMi's library
-has no note.
-Pure: parses bytes that an operator supplies. Malformed data is LibraryFileError.
+An ELF note of the owner `gpuslice` states the library's contract, so that a reader need not load
+the file; `readelf -p .note.gpuslice` prints it. The text lists the versions of the files that the
+agent and the library share. A library fits an agent of the same contract. HAMi's library has no
+note. Pure: parses bytes that an operator supplies. Malformed data raises LibraryFileError.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from gpuslice.contract import grant_file, lease_file, region_file
 CONTRACT: Final = (
     f"grant {grant_file.VERSION}, region {region_file.VERSION}, lease {lease_file.VERSION}"
 )
-"""This release's library reports it, and this release's agent requires it."""
+"""The contract that this release's library reports and its agent requires."""
 NOTE_OWNER: Final = "gpuslice"
 NOTE_TYPE: Final = 1
 MACHINES: Final = {"x86_64": 62, "aarch64": 183}
@@ -27,7 +26,7 @@ MACHINES: Final = {"x86_64": 62, "aarch64": 183}
 
 ELF_HEADER: Final = struct.Struct("<4sBBB9xHHIQQQIHHHHHH")
 ELF_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
-"""A program header. Both are of 64 bits."""
+"""Layout of a program header. Both layouts are those of 64-bit ELF."""
 ELF_WIDE: Final = 2
 ELF_LITTLE: Final = 1
 
@@ -43,14 +42,14 @@ class LibraryFileError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """machine: as in MACHINES. contract: as CONTRACT; None: it is not gpuslice's library."""
+    """A parsed library. machine: an ELF number of MACHINES. contract: None if it is not ours."""
 
     machine: int
     contract: str | None
 
 
 def parse(data: bytes) -> Library:
-    """Raises LibraryFileError if the data is not a shared library of 64 bits."""
+    """Parse a file. Raises LibraryFileError if the data is not a shared library of 64 bits."""
     if len(data) < ELF_HEADER.size:
         raise LibraryFileError("must be a shared library (ELF)")
     magic, width, order, _, kind, machine, _, _, segments_at, _, _, _, size, count, *_ = (

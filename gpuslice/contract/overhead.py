@@ -1,12 +1,12 @@
 """Overhead: GPU memory that the driver holds for one container (contexts, code, local memory).
 
-No driver call reports it. It is the memory that NVML reports for the container's processes, less
-the charge in their region. The node agent and `python -m shim run` sample both values and write the
-result into the grant, where it lowers the limit.
+No driver call reports the overhead. It is the memory that NVML reports for the container's
+processes, less the charge in their region. The node agent and `python -m shim run` sample both
+values and write the overhead into the grant, where it lowers the limit.
 
-Pure. The result is the minimum of the last WINDOW samples, so that only persistent memory counts
-and transient memory does not (a free that the driver completes later, an allocation that only one
-of the two values includes yet). Errors therefore favour the container.
+Pure. The overhead is the minimum of the last WINDOW samples. So memory does not count that the
+driver frees a little later, or an allocation that only one of the two values includes yet. A wrong
+result is too small, which favours the container.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WINDOW: Final = 3
 PERIOD_S: Final = 1.0
 """Interval between samples."""
 CODE_BYTES: Final = 64 << 20
-"""Default of `code_bytes`: a process's charge for code until a measurement includes it."""
+"""Default of a grant's `code_bytes`: the charge for a process's code until it is measured."""
 
 
 class Overhead:
@@ -28,12 +28,11 @@ class Overhead:
         self._samples: deque[int] = deque(maxlen=WINDOW)
 
     def add(self, held_bytes: int, charged_bytes: int) -> int | None:
-        """Add a sample: what no charge in the region accounts for. Return the overhead in bytes;
-        None until there are WINDOW samples.
+        """Add a sample. Return the overhead in bytes, or None if there are not WINDOW samples yet.
 
-        held_bytes: sum of NVML's values for the processes. NVML counts memory that one process
-        exports and another imports once, as the region does. charged_bytes: the region's counter,
-        the larger of two reads, one before the NVML query and one after.
+        held_bytes: sum of NVML's values for the processes. If a process exports memory and another
+        imports it, both NVML and the region count it once. charged_bytes: the region's counter,
+        read before the NVML query and again after it; the larger value.
         """
         self._samples.append(max(0, held_bytes - charged_bytes))
         return min(self._samples) if len(self._samples) == WINDOW else None

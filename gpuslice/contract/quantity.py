@@ -35,8 +35,8 @@ _SUFFIXES: Final[dict[str, Fraction]] = {
 }
 _BINARY: Final = ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki")
 
-# No quantity that fits int64 needs more digits. The bound keeps a hostile annotation from causing
-# quadratic time in int().
+# No quantity that fits int64 needs more characters. int() takes quadratic time, which a hostile
+# annotation could otherwise exploit.
 _MAX_CHARS: Final = 64
 _QUANTITY: Final = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
@@ -51,8 +51,8 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A whole, non-negative number of the resource's unit. rounded: the text had a fraction, which
-    the API server accepts only for Kubernetes' own resources."""
+    """A whole number, at least 0, in the resource's unit. rounded: the text had a fraction. The API
+    server accepts fractions only for Kubernetes' own resources."""
 
     amount: int
     rounded: bool = field(default=False, compare=False, repr=False)
@@ -83,7 +83,7 @@ def parse(raw: object) -> Quantity:
 
 @functools.lru_cache(maxsize=1024)
 def _read(text: str) -> Value | Invalid:
-    """Cached: the pods and GPUs of a cluster repeat a few texts."""
+    """Parse the text. Results are cached, because a cluster's pods and GPUs repeat a few texts."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         return Invalid(f"invalid value {text!r}: must be a quantity such as 50, 11520Mi or 12Gi")
@@ -91,7 +91,7 @@ def _read(text: str) -> Value | Invalid:
     scale = Fraction(10) ** int(exponent) if exponent else _SUFFIXES[match["suffix"] or ""]
     exact: int | Fraction
     if scale.denominator == 1 and "." not in number:
-        # The common case; with fractions it would take ten times as long.
+        # This is the common case. Fraction would take ten times as long.
         exact = int(number) * scale.numerator
     else:
         exact = Fraction(number) * scale
@@ -114,5 +114,5 @@ def format_binary(amount: int) -> str:
 
 
 def share_of(total: int, percent: int) -> int:
-    """Return `percent` hundredths of `total`, rounded down. All conversions of ratios use it."""
+    """Return `percent` percent of `total`, rounded down. All conversions of ratios call this."""
     return total * percent // 100

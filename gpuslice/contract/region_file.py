@@ -1,24 +1,24 @@
-"""The file `region`: a container's live accounting. Its processes share it; the agent reads it.
+"""The file `region`: what a container uses now. Its processes write it, the agent reads it.
 
     header | one record per GPU (the counter) | VGPU_MAX_SLOTS slots | one more record per GPU
 
 A slot belongs to one process, or to memory that several processes hold (exported and imported).
 
-The agent writes the header once and afterwards only reads, by pread, because the tenant can write
-and truncate this file. The geometry depends on the numbers of GPUs and slots alone. A reader
-computes it and rejects a file that contradicts it; no value that a tenant writes is ever used as an
-offset.
+The agent writes the header once and afterwards only reads. It uses pread, because the tenant can
+write and truncate this file. The geometry depends only on the numbers of GPUs and slots. A reader
+computes the geometry and rejects a file that contradicts it. No value that a tenant writes is ever
+used as an offset.
 
-Counter: {used_bytes, tag} is one 16-byte word, changed only by compare-and-swap. tag contains the
-slot and the sequence number of the last operation: slot << VGPU_TAG_SLOT_SHIFT | sequence. Per GPU,
-each slot keeps {bytes, sequence} and its published operation, {delta_bytes, delta_sequence}: two
-more 16-byte words. docs/adr/0002 describes the protocol.
+The counter {used_bytes, tag} is one 16-byte word, changed only by compare-and-swap. The tag holds
+the slot and the sequence number of the last operation: slot << VGPU_TAG_SLOT_SHIFT | sequence. Each
+slot has two more such words per GPU: {bytes, sequence}, and {delta_bytes, delta_sequence}, which is
+the operation that the slot has published. docs/adr/0002 describes the protocol.
 
-Locks are open file description locks on bytes beyond the end of the file. LIVE + slot is held by
-the slot's process until it exits, or, shared, by each process that holds the memory. Each holder
-maps a page of the file without access at ANCHOR + slot * ANCHOR_BYTES, which keeps its lock.
+Locks are open file description locks on bytes beyond the end of the file. Byte LOCK_LIVE + slot is
+locked by the slot's process until it exits, or, shared, by all processes that hold its memory. Each
+holder maps a page without access at ANCHOR + slot * ANCHOR_BYTES, because a mapping keeps the lock.
 
-A container keeps the file and the library of one version.
+A container keeps its region and its library, which have one version, as long as it runs.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ LOCK_LIVE: Final = 1 << 40
 ANCHOR: Final = 1 << 40
 ANCHOR_BYTES: Final = 1 << 16
 LOCK_LIMITS: Final = LOCK_LIVE - 1
-"""Held while a process writes a GPU's limit from the environment into the file."""
+"""Byte that a process locks while it writes a GPU's limit from the environment into the file."""
 ENVIRONMENT_ID: Final = int.from_bytes(b"gpsenvir", "little")
-"""The grant_id of a region without a grant: its limits came from the environment."""
+"""The grant_id of a region whose limits came from the environment, not from a grant."""
 TAG_SLOT_SHIFT: Final = 48
 TAG_DROP: Final = 1 << 63
 
@@ -68,18 +68,16 @@ GPU: Final = Struct(
     (
         Field("uint64_t", "used_bytes", "low half of the counter word"),
         Field("uint64_t", "tag", "high half of the counter word: slot and sequence"),
-        Field("char", "uuid", "16 bytes; with the next three, zero where a grant sets limits", 16),
+        Field("char", "uuid", "raw; zero, as the next three, where a grant sets limits", 16),
         Field("uint64_t", "limit_bytes", "from the environment; all ones: no limit"),
         Field("uint32_t", "core_percent", "from the environment; 0: no limit"),
         Field("uint32_t", "known", "VGPU_GPU_NEW, VGPU_GPU_NAMED or VGPU_GPU_LIMITED"),
         Field("uint64_t", "reserved_line", "zero", 2),
         Field("uint64_t", "refused_count", "reservations refused at the limit"),
-        Field("uint64_t", "last_refused_bytes", "size of the latest of them"),
-        Field("uint64_t", "over_refund_count", "refunds of more than the process held, clamped"),
-        Field("uint64_t", "last_drop_ns", "CLOCK_MONOTONIC; of the last exited process's refund"),
-        Field(
-            "uint64_t", "next_search", "GPU 0's: the slot at which the next partial search begins"
-        ),
+        Field("uint64_t", "last_refused_bytes", "size of the last refused reservation"),
+        Field("uint64_t", "over_refund_count", "refunds that exceeded the process's charge"),
+        Field("uint64_t", "last_drop_ns", "CLOCK_MONOTONIC of the last exited process's refund"),
+        Field("uint64_t", "next_search", "of GPU 0: the slot where the next partial search begins"),
         Field("uint64_t", "reserved", "zero", 3),
     ),
 )
@@ -105,7 +103,7 @@ SLOT: Final = Struct(
         Field("uint32_t", "pid", "in the namespace `pid_namespace`; 0 where shared"),
         Field("uint64_t", "start_ticks", "field 22 of /proc/PID/stat; 0: unknown"),
         Field("uint64_t", "pid_namespace", "inode of /proc/self/ns/pid; 0: unknown"),
-        Field("uint64_t", "generation", "another for each owner; 0: it and all above are new"),
+        Field("uint64_t", "generation", "changes with the owner; 0: this and later slots are new"),
         Field(
             "uint64_t",
             "shared_key",
@@ -128,7 +126,7 @@ SLOT_GPU: Final = Struct(
 )
 GPU_NEW: Final = 0
 GPU_NAMED: Final = 1
-"""The record belongs to this UUID permanently; the next process writes its limit."""
+"""The record belongs to its UUID permanently. The next process writes the limit."""
 GPU_LIMITED: Final = 2
 SLOT_FREE: Final = 0
 SLOT_LIVE: Final = 1
@@ -138,7 +136,7 @@ _LINE: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Byte offsets from the file's start in a region of `gpu_count` GPUs."""
+    """The byte offsets, from the file's start, of the parts of a region for `gpu_count` GPUs."""
 
     gpu_count: int
 
@@ -163,7 +161,7 @@ class Geometry:
 
 
 class RegionError(ValueError):
-    """This version cannot read the bytes as a region; the text states the cause."""
+    """The bytes are no region that this version can read. The text states the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +175,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """A container's work on one GPU, by the names of the record's fields."""
+    """A container's work on one GPU. The attributes have the names of the record's fields."""
 
     launched_ns: int = 0
     busy_until_ns: int = 0
@@ -198,7 +196,7 @@ def fresh(gpu_count: int, grant_id: int, created_ns: int = 0) -> bytes:
 
 
 def header(gpu_count: int, grant_id: int, created_ns: int) -> bytes:
-    """Return the file's first bytes. created_ns: CLOCK_MONOTONIC."""
+    """Return the packed header. created_ns: CLOCK_MONOTONIC; 0: unknown."""
     if not 1 <= gpu_count <= names.MAX_GPUS:
         raise ValueError(f"{gpu_count} GPUs: must be 1 to {names.MAX_GPUS}")
     geometry = Geometry(gpu_count)
@@ -229,7 +227,7 @@ def geometry(data: bytes) -> Geometry:
 
 
 def uses(data: bytes) -> Sequence[GpuUse]:
-    """Return the content of each GPU's record. `data`: the file's start, read by pread. Raises
+    """Return what each GPU's record counts. data: the file's start, read by pread. Raises
     RegionError as `geometry` does."""
     shape = geometry(data)
     if len(data) < shape.slots_offset:
@@ -250,8 +248,8 @@ def _header(data: bytes) -> Mapping[str, int | bytes]:
 
 
 def compute(record: bytes) -> Compute:
-    """Return a GPU's work. record: COMPUTE.size bytes at `Geometry.compute_offset`; fewer, from a
-    truncated file, are no work."""
+    """Return a GPU's work. record: COMPUTE.size bytes read at `Geometry.compute_offset`. Fewer
+    bytes come from a truncated file and count as no work."""
     if len(record) < COMPUTE.size:
         return Compute()
     return Compute(**{name: whole(value) for name, value in COMPUTE.unpack(record).items()})

@@ -15,11 +15,12 @@ from typing import Final
 from gpuslice.contract import names
 
 MAX_KEY_CHARS: Final = 63
-"""Limit of an annotation key's part after the slash. The API server does not check it for a
-Binding, but for every later write of the pod: a longer key makes the pod impossible to update."""
+"""Kubernetes' limit for the part of an annotation key after the slash. The API server does not
+check it in a Binding, but in every later write: with a longer key the pod could not be updated."""
 
 MAX_CONTAINER_NAME_CHARS: Final = MAX_KEY_CHARS - len(names.SCOPE_CONTAINER.removeprefix("/"))
-"""A longer name is covered by the pod's scope; its author cannot write a key for it either."""
+"""A container with a longer name is covered only by the pod's scope. The pod's author cannot write
+a key for such a name either."""
 
 _VALUE: Final = json.dumps([names.PLUGIN_NAME])
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

@@ -1,4 +1,4 @@
-"""Writes the modules of this package from the `.h` files beside it."""
+"""Generates the modules `*_ffi` of this package from its `.h` files."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ int mount(const char *source, const char *target, const char *type, unsigned lon
 int umount2(const char *target, int flags);
 int statfs(const char *path, long words[64]);
 
-/* openat2 and futex have no functions in libc. */
+/* Called for openat2 and futex, which have no functions of their own in libc. */
 long syscall(long number, ...);
 
 struct open_how {

@@ -1,4 +1,4 @@
-"""libc as Python's os module lacks it: mounts, statfs, system calls by number."""
+"""Functions of libc that Python's os module lacks: mounts, statfs, system calls by number."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ LIBC: Final[Any] = ffi.dlopen(None)
 
 
 def error(path: str | os.PathLike[str]) -> OSError:
-    """Return the error of the call that has just failed."""
+    """Return the OSError for the errno of the call that has just failed."""
     return OSError(ffi.errno, os.strerror(ffi.errno), str(path))

@@ -1,7 +1,6 @@
-"""One grant's open files: the charges and work in its region, its leases, and the overhead written
-to its grant.
+"""Reads a grant's files (charges and work in the region, leases). Writes overhead into the grant.
 
-The open descriptors keep referring to the same files, even if another grant takes their directory.
+The open descriptors refer to the same files even after another grant has replaced the directory.
 Reads by pread and never by mmap, because the limited program can truncate its region. Only one
 process at a time may write a grant.
 """
@@ -27,23 +26,23 @@ class Use:
 
     work: region_file.Compute
     core_percent: int = 100
-    """Its share; 0 and 100: no cap."""
+    """The container's share in percent; 0 and 100: no cap."""
     turn_idle_ns: int = 0
-    """Time of its turns in which no work of it ran, since the arbiter began."""
+    """Time, since the arbiter started, of the container's windows in which none of its work ran."""
     checked: bool = True
-    """Its launches are checked; only then is `work` counted."""
+    """Whether its launches are checked. The library counts `work` only then."""
 
 
 class Account:
-    """The files are open inside `with`, which raises OSError if one is missing. Methods raise
-    OSError, and RegionError if the content is invalid."""
+    """One grant's files, open inside `with`. Entering raises OSError if a file is missing. Methods
+    raise OSError, or RegionError if a file's content is invalid."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._files = ExitStack()
         self._region = self._grant = self._lease = -1
         self._gpus: Sequence[grant_file.Gpu] | None = None
-        # The bytes read last, and their meaning: most containers change little within a second.
+        # The bytes read last, and their parsed values. Most containers' files change rarely.
         self._grant_seen: tuple[bytes, grant_file.Grant] | None = None
         self._uses_seen: tuple[bytes, Sequence[region_file.GpuUse]] = b"", ()
         self._compute_seen: tuple[object, Mapping[str, Use]] = None, {}
@@ -66,7 +65,7 @@ class Account:
         return descriptor
 
     def gpus(self) -> Sequence[grant_file.Gpu]:
-        """Return the grant's GPUs, read once for each `with`."""
+        """Return the grant's GPUs. They are read once after each `with`."""
         if self._gpus is None:
             self._gpus = self._read_grant()[1].gpus
         return self._gpus
@@ -83,8 +82,8 @@ class Account:
         return [use.used_bytes for use in uses]
 
     def compute(self) -> Mapping[str, Use]:
-        """Return the use by GPU UUID; no work where the region is truncated. The same object as
-        before, if no work was done since."""
+        """Return the use of each GPU by its UUID. A truncated region counts as no work. Returns
+        the previous call's object if nothing has changed since."""
         gpus = self.gpus()
         geometry = region_file.Geometry(len(gpus))
         lease = os.pread(self._lease, lease_file.record_offset(len(gpus), 0), 0)
@@ -105,7 +104,7 @@ class Account:
         return self._compute_seen[1]
 
     def write_overheads(self, overhead_bytes: Mapping[str, int]) -> None:
-        """Write overheads by GPU UUID into the grant; writes nothing if nothing changed."""
+        """Write the overheads (bytes by GPU UUID) into the grant unless it has these already."""
         if all(overhead_bytes.get(gpu.uuid) in (None, gpu.overhead_bytes) for gpu in self.gpus()):
             return
         current, grant = self._read_grant()
@@ -138,9 +137,9 @@ class Measured:
     ) -> Mapping[str, int | None]:
         """Add a sample and write the resulting overheads into the grant.
 
-        before: `charged_bytes` from before the NVML query. usage: NVML's result. pids: the grant's
-        processes. Returns by UUID the overhead now in the grant; None if this sample has no value,
-        in which case the grant keeps its previous one. Raises as Account.
+        before: `charged_bytes` read before the NVML query. usage: the query's result. pids: the
+        grant's processes. Returns each GPU's overhead now in the grant, by UUID. None: this sample
+        has no value, and the grant keeps the previous overhead. Raises as Account does.
         """
         gpus, after = account.gpus(), account.charged_bytes()
         overheads: dict[str, int | None] = {}
@@ -161,8 +160,8 @@ class Measured:
     def _held_bytes(
         self, uuid: str, usage: Usage, pids: Collection[int], charged_bytes: int
     ) -> int | None:
-        """Return None if NVML has no value for the GPU or for one of its listed processes, or has
-        not listed any of them yet although they are charged (under MPS it never lists them)."""
+        """Return the bytes that NVML reports for these processes. None: NVML has no value for the
+        GPU or for one of them, or they have a charge but NVML has never listed any of them yet."""
         listed = usage.get(uuid)
         if listed is None:
             return None

@@ -1,8 +1,8 @@
-"""Answers of the queries of the driver: processes.py and context_size.py.
+"""What the driver answers to the queries of processes.py and context_size.py.
 
-Separate from the queries, because pynvml takes 5 MiB, which a reader of answers does not need. The
-memory of a process is that of contexts, code and allocations. NVML uses process numbers of the
-initial PID namespace.
+The queries need pynvml, which takes 5 MiB. A program that only reads answers imports this module
+alone. A process's memory includes its contexts, code and allocations. NVML uses process numbers of
+the initial PID namespace.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _CONTEXT_MAX_BYTES: Final = 1 << 30
-"""A larger value is treated as an error: contexts take a few hundred MiB."""
+"""Maximum plausible size of a context. Contexts take a few hundred MiB."""
 
 Usage = Mapping[str, Mapping[int, int | None] | None]
-"""GPU UUID -> process number -> bytes. None for a process: NVML has no value for it. None for a
-GPU: it did not answer."""
+"""GPU UUID -> process number -> bytes. A process is None if NVML has no value for it, and a GPU is
+None if it did not answer."""
 
 Utilization = Mapping[str, Mapping[int, int] | None]
-"""GPU UUID -> process number -> percent of the latest sample period (1/6 s to 1 s) in which kernels
-of it ran; a process without any is missing. None for a GPU: it has no such figures (MIG)."""
+"""GPU UUID -> process number -> percent of the latest sample period (1/6 s to 1 s) in which the
+process's kernels ran. A process without kernels is missing. A GPU without values (MIG) is None."""
 
 
 def by_pid(by_text: Mapping[str, Any] | None) -> dict[int, Any] | None:
-    """Convert a JSON object of one GPU, whose keys are text. Raises ValueError."""
+    """Convert the keys of one GPU's JSON object from text to process numbers. Raises ValueError."""
     return None if by_text is None else {int(pid): value for pid, value in by_text.items()}
 
 
@@ -32,7 +32,7 @@ class UnknownSizeError(Exception):
 
 
 def context_bytes(answer: bytes | str) -> int:
-    """Parse the output of context_size.py. Raises UnknownSizeError if it is implausible."""
+    """Parse the output of context_size.py. Raises UnknownSizeError for an implausible size."""
     try:
         size_bytes = int(answer)
     except ValueError as error:

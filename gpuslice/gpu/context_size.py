@@ -1,10 +1,9 @@
-"""GPU memory that a CUDA context takes by itself, in bytes, measured in a separate process.
+"""Measures in a separate process how many bytes of GPU memory an empty CUDA context takes.
 
-The process creates the GPU's primary context and reads its own memory use from NVML. All of it is
-freed when the process exits. Since it briefly takes a context's memory, it does nothing if another
-process uses the GPU.
-Run as `python -m gpuslice.gpu.context_size UUID`; it prints one number. The caller sets
-CUDA_VISIBLE_DEVICES to the UUID, and a deadline.
+The process creates the GPU's primary context and reads its own memory use from NVML. The memory is
+freed when the process exits. If another process uses the GPU, no context is created, because the
+other process may need the memory. Run as `python -m gpuslice.gpu.context_size UUID`; it prints one
+number. The caller sets CUDA_VISIBLE_DEVICES to the UUID, and a deadline.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ def _context(uuid: str) -> Iterator[None]:
 def _check(cuda: Any, name: str, *arguments: object) -> None:
     try:
         code = getattr(cuda, name)(*arguments)
-    except AttributeError as error:  # a driver that lacks the function
+    except AttributeError as error:  # the driver lacks the function
         raise UnknownSizeError(str(error)) from error
     if code != 0:
         raise UnknownSizeError(f"{name} returned {code}")

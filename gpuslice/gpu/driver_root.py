@@ -1,11 +1,11 @@
 """Finds the driver root, the directory of the driver's files on the host, and loads its libraries.
 
-GPU Operator's validator writes the root down; elsewhere it is the first of the directories that
-installers use in which NVML's library lies. Every call searches anew: the driver may appear late.
+GPU Operator's validator writes the root into a file. Without this file, the root is the first of
+ROOTS that contains NVML's library. Every call searches again, because the driver may appear late.
 
-In a pod the libraries are the host's, below a mount that $GPUSLICE_HOST_ROOT names. A library is
-loaded by its full path there; pynvml's own dlopen then returns it. The mount's other libraries stay
-unused, because the host's libc need not fit this process: LD_LIBRARY_PATH would be wrong.
+In a pod the libraries are the host's, below a mount that $GPUSLICE_HOST_ROOT names. We load a
+library by its full path below the mount; pynvml's own dlopen then returns the loaded library.
+LD_LIBRARY_PATH would also select the host's libc, which need not fit this process.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gpuslice.ffi import cuda_ffi
 from gpuslice.gpu import library_cache
 
 VARIABLE: Final = "GPUSLICE_DRIVER_ROOT"
-"""The driver root's path on the host, where an operator chose it."""
+"""Variable with the driver root's path on the host, where the operator has set it."""
 HOST_VARIABLE: Final = "GPUSLICE_HOST_ROOT"
-"""Where the agent and its children see the host's root directory."""
+"""Variable with the path at which the agent and its children see the host's root directory."""
 NVML: Final = "libnvidia-ml.so.1"
 CUDA: Final = "libcuda.so.1"
 DIRECTORIES: Final = (
@@ -48,9 +48,10 @@ FURTHER_DIRECTORIES: Final = (
     "run/opengl-driver/lib",
     "usr/local/lib",
 )
-"""Then those of Arch, WSL, container images of drivers, Bottlerocket, NixOS and Talos."""
+"""Directories searched after ld.so.cache: those of Arch, WSL, container images of drivers,
+Bottlerocket, NixOS and Talos."""
 READY: Final = "/run/nvidia/validations/driver-ready"
-"""GPU Operator's validator writes it once the driver works."""
+"""File that GPU Operator's validator writes once the driver works."""
 _READY_BYTES: Final = 4096
 ROOTS: Final = (
     "/run/nvidia/driver",
@@ -60,33 +61,33 @@ ROOTS: Final = (
     "/",
     "/usr/local",
 )
-"""GPU Operator's driver container; GKE's node images; GKE's public installer on Ubuntu; Flatcar; a
-distribution's package; Talos. A directory that has nothing but a driver precedes /, whose loader
-cache may list the same libraries without the programs beside them."""
+"""Roots of GPU Operator's driver container, GKE's node images, GKE's public installer on Ubuntu,
+Flatcar, a distribution's package, and Talos. A directory that holds only a driver precedes /: the
+loader cache of / may list the same libraries, but / lacks the driver's programs."""
 _ROOT: Final = Path("/")
 _MAX_LINKS: Final = 40
-"""Linux follows as many in a path."""
+"""Linux follows at most this many links in a path."""
 
 
 class NotFoundError(Exception):
-    """The driver root has no such library; the text lists the directories and names the setting."""
+    """The library is not found. The text lists the directories searched, and the setting."""
 
 
 _loaded: Final[list[Any]] = []
-"""cffi unloads a library with its last reference."""
+"""Keeps every loaded library: cffi would unload it with its last reference."""
 
 
 def load(soname: str) -> Any:
     """Return the driver's library, with the functions of gpuslice/ffi/cuda.h. Raises NotFoundError,
-    or OSError if it cannot be loaded."""
+    or OSError for a library that cannot be loaded."""
     root = seen_root()
     _loaded.append(cuda_ffi.ffi.dlopen(str(find(root, soname)) if root else soname))
     return _loaded[-1]
 
 
 def seen_root() -> Path | None:
-    """Return the driver root as this process sees it; None: the loader finds the libraries. Raises
-    NotFoundError."""
+    """Return the driver root's path as this process sees it. None: the driver's files are below /,
+    where the loader finds them. Raises NotFoundError."""
     host, chosen = os.environ.get(HOST_VARIABLE), os.environ.get(VARIABLE)
     if not host and not chosen:
         return None
@@ -103,8 +104,8 @@ def seen_root() -> Path | None:
 
 
 def locate(host: Path) -> Path | None:
-    """Return the driver root's path on the host; None: no driver is found. host: the host's root
-    directory as seen here."""
+    """Return the driver root's path on the host, or None if no driver is found. host: path at which
+    this process sees the host's root directory."""
     written = ready(_text(host))
     for root in (*([written] if written else []), *ROOTS):
         with contextlib.suppress(NotFoundError, OSError):
@@ -114,7 +115,7 @@ def locate(host: Path) -> Path | None:
 
 
 def ready(text: str) -> str:
-    """Return the root that the validator's file names; "": none. Pure."""
+    """Return the driver root named by the text of the validator's file; "": none. Pure."""
     for line in text.splitlines():
         name, _, value = line.strip().partition("=")
         root = value.strip("\"'")
@@ -132,7 +133,7 @@ def _text(host: Path) -> str:
 
 
 def find(root: Path, soname: str) -> Path:
-    """Return the library's own path, with all links resolved. Raises NotFoundError."""
+    """Return the library's path, with all links resolved. Raises NotFoundError."""
     for path in _candidates(root, soname) if root.is_dir() else ():
         try:
             library = resolve(root, path)
@@ -156,8 +157,8 @@ def _candidates(root: Path, soname: str) -> Iterator[str]:
 
 
 def resolve(root: Path, path: str) -> Path:
-    """Return where `path` leads, with links resolved as if `root` were `/`: the links of Debian's
-    alternatives are absolute. Raises OSError for a loop of links."""
+    """Return `path` below `root` with all links resolved as if `root` were `/`. So absolute links,
+    for example of Debian's alternatives, stay below it. Raises OSError for a loop of links."""
     below: list[str] = []
     left, links, exists = _reversed_parts(path), 0, True
     while left:
@@ -182,7 +183,7 @@ def _reversed_parts(path: str) -> list[str]:
 
 
 def _link(path: str) -> str | None:
-    """Return the link's target; "": the file is no link; None: no file has this path."""
+    """Return the link's target. "": the path is not a link. None: the path does not exist."""
     try:
         return os.readlink(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -195,13 +196,13 @@ def _link(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class HostView:
-    """The place of the host's files. root: where its root directory is seen; / outside of a pod."""
+    """Converts paths of the host. root: where this process sees the host's /; / outside a pod."""
 
     root: Path = _ROOT
 
     def seen(self, path: Path) -> Path:
-        """Return where the host's file of that path is seen, with links resolved as the host
-        resolves them; it need not exist. A loop of links is left to its reader."""
+        """Return where this process sees the host's `path`, which need not exist. Links are
+        resolved as on the host. A loop of links stays in the path: reading it then fails."""
         if self.root == _ROOT:
             return path
         try:
@@ -210,7 +211,7 @@ class HostView:
             return self.root / path.relative_to(_ROOT)
 
     def on_host(self, path: Path) -> Path:
-        """Return the host's path of what is seen there."""
+        """Return the host's path of the file that this process sees at `path`."""
         if self.root != _ROOT and path.is_relative_to(self.root):
             return _ROOT / path.relative_to(self.root)
         return path

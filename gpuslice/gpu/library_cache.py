@@ -1,7 +1,7 @@
-"""Reads ld.so.cache: where the dynamic loader of a root directory finds libraries by their sonames.
+"""Parses ld.so.cache, in which a root directory's dynamic loader looks up libraries by soname.
 
-Bytes in, paths out. nvidia-ctk reads the same format, so it and the agent find the same libraries.
-A damaged cache has no libraries.
+nvidia-ctk reads the same format, so nvidia-ctk and the agent find the same libraries. A damaged
+cache counts as empty.
 Source: glibc sysdeps/generic/dl-cache.h; the fields have the machine's byte order, here
 little-endian.
 """
@@ -19,16 +19,16 @@ _OLD_MAGIC: Final = b"ld.so-1.7.0\0"
 _OLD_HEADER: Final = struct.Struct("<12sI")
 _OLD_ENTRY_BYTES: Final = 12
 _HEADER: Final = struct.Struct("<20sII5I")
-"""Magic and version, number of entries, bytes of strings; the rest is not needed."""
+"""Magic with version, number of entries, length of the strings. We ignore the other fields."""
 _ENTRY: Final = struct.Struct("<iIIIQ")
-"""Flags, offsets of soname and path, two fields that are not needed."""
+"""Flags, offset of the soname, offset of the path, and two fields that we ignore."""
 _ALIGNMENT: Final = 8
 _FLAGS_64_BIT: Final = frozenset({0x0301, 0x0303, 0x0A01, 0x0A03})
-"""ELF of x86_64 and of aarch64, each with and without glibc's own mark."""
+"""Flags of 64-bit libraries for x86_64 and aarch64, each with and without the flag for glibc."""
 
 
 def find(cache: bytes, soname: str) -> Iterator[str]:
-    """Yield the paths of the 64-bit libraries of that soname, in the loader's order."""
+    """Yield the paths of the 64-bit libraries with this soname, in the loader's order."""
     start = _start(cache)
     if len(cache) < start + _HEADER.size:
         return
@@ -36,7 +36,7 @@ def find(cache: bytes, soname: str) -> Iterator[str]:
     if magic != _MAGIC or len(cache) < start + _HEADER.size + count * _ENTRY.size:
         return
     wanted = soname.encode()
-    if wanted + b"\0" not in cache:  # usual where no driver is; the loop takes some milliseconds
+    if wanted + b"\0" not in cache:  # saves the loop, which takes milliseconds
         return
     for index in range(count):
         at = start + _HEADER.size + index * _ENTRY.size
@@ -46,7 +46,7 @@ def find(cache: bytes, soname: str) -> Iterator[str]:
 
 
 def _start(cache: bytes) -> int:
-    """Return the offset of the new format, which older systems put behind their own."""
+    """Return the offset of the current format. In older caches it follows the old format."""
     if not cache.startswith(_OLD_MAGIC) or len(cache) < _OLD_HEADER.size:
         return 0
     _, count = _OLD_HEADER.unpack_from(cache)

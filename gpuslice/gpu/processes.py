@@ -18,21 +18,20 @@ _LISTS: Final = (
     pynvml.nvmlDeviceGetGraphicsRunningProcesses,
 )
 _MPS: Final = pynvml.nvmlDeviceGetMPSComputeRunningProcesses
-"""The clients of MPS, which the other lists lack. Drivers before 470, and some GPUs, have no such
-list."""
+"""Lists MPS clients, which _LISTS omit. Some GPUs and drivers before 470 do not have this list."""
 _SAMPLES_US: Final = 2_000_000
-"""Age of the samples that are read: the driver takes one per second at the least."""
+"""Maximum age of the samples read. The driver takes at least one sample per second."""
 _WHOLE_PERCENT: Final = 100
 _NO_LIST: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
 def query() -> Usage:
-    """Query NVML, which must be initialized. Raises pynvml.NVMLError if it lists no GPU at all."""
+    """Return the use of all GPUs. NVML must be initialized. Raises pynvml.NVMLError."""
     return {uuid: memory(gpu) for uuid, gpu in _gpus()}
 
 
 def _gpus() -> Iterator[tuple[str, object]]:
-    """UUID and handle of each."""
+    """Yield the UUID and handle of each GPU that answers."""
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
             gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -43,8 +42,8 @@ def _gpus() -> Iterator[tuple[str, object]]:
 
 
 def memory(handle: object) -> Mapping[int, int | None] | None:
-    """Return bytes by process. A process with contexts of several kinds is in several lists, each
-    time with its total. None: NVML has no list."""
+    """Return bytes by process number, or None if NVML cannot list the processes. A process with
+    contexts of several kinds is in several lists, each time with its total."""
     by_pid: dict[int, int | None] = {}
     for listed in (*_LISTS, _MPS):
         try:
@@ -58,9 +57,8 @@ def memory(handle: object) -> Mapping[int, int | None] | None:
 
 
 def utilization(handle: object) -> Mapping[int, int] | None:
-    """Return percent by process; None: the GPU has no such figures (MIG). The driver keeps several
-    samples of a process, and those of a process that has exited. It may write numbers above 100
-    percent where it has none."""
+    """Return percent by process number, or None for a GPU without such values (MIG). The driver
+    keeps several samples per process, also of exited processes. Values above 100 are invalid."""
     since_us = time.time_ns() // 1000 - _SAMPLES_US
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)

@@ -1,9 +1,9 @@
 """Address and credentials of the API server: a pod's service account, or a kubeconfig.
 
-Reads files and may run a credential plugin, so it blocks: the client calls it in a thread, and
+Blocks: `load` reads files and may run a credential plugin. The client calls it in a thread, and
 again every minute, because tokens and certificates are replaced in their files.
-The `kubernetes` package's loader reads a kubeconfig; nothing else of that package is used. Loading
-it takes 18 MiB, so it is imported only if there is a kubeconfig to read.
+The `kubernetes` package is used only to read a kubeconfig. It takes 18 MiB, so it is imported only
+if there is a kubeconfig to read.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""The kubelet writes and refreshes a pod's token here."""
+"""Directory in which the kubelet writes and refreshes a pod's token."""
 
 _UNUSABLE: Final = (yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError)
-"""The loader raises these for malformed files, beside its own exception."""
+"""Exceptions that the `kubernetes` package raises for malformed files, beside ConfigException."""
 
 
 class AccessError(RuntimeError):
@@ -35,8 +35,8 @@ class AccessError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """token, files: "" for none. changed: each file's modification time, so that two loads are
-    equal only if no file was replaced."""
+    """How to reach the API server. A text is "" if absent. changed: each file's modification time;
+    therefore two loads are equal only if no file was replaced."""
 
     server: str
     authorization: str = ""
@@ -49,7 +49,7 @@ class Access:
     changed: tuple[int, ...] = ()
 
     def context(self) -> ssl.SSLContext | None:
-        """Return None if the server speaks HTTP without TLS."""
+        """Return the TLS context, or None if the server speaks HTTP without TLS."""
         if urlsplit(self.server).scheme != "https":
             return None
         context = ssl.create_default_context(cafile=self.ca_file or None)
@@ -66,15 +66,15 @@ def load(
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Access:
-    """Use the kubeconfig if one is named, else the pod's service account, else kubectl's defaults.
-    Raises AccessError."""
+    """Return the access from the named kubeconfig, else from the pod's service account, else from
+    kubectl's defaults. Raises AccessError."""
     if not kubeconfig and environ.get("KUBERNETES_SERVICE_HOST"):
         return _as_pod(environ, service_account)
     return _as_kubectl(kubeconfig)
 
 
 def _as_pod(environ: Mapping[str, str], service_account: Path) -> Access:
-    """No proxy: the address is a service's, within the cluster."""
+    """Return the service account's access. The server is within the cluster: no proxy is used."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
     token_file, ca_file = service_account / "token", service_account / "ca.crt"
     try:
@@ -129,7 +129,7 @@ def _as_kubectl(kubeconfig: str) -> Access:
 
 
 def _proxy(configuration: Configuration) -> str:
-    """Return the kubeconfig's or the environment's proxy; none for hosts in NO_PROXY."""
+    """Return the proxy of the kubeconfig or the environment; "" if NO_PROXY lists the host."""
     host = urlsplit(str(configuration.host)).hostname or ""
     bypassed = proxy_bypass(host, {"no": str(configuration.no_proxy or "")})
     return "" if bypassed else str(configuration.proxy or "")

@@ -2,9 +2,9 @@
 
 Handles paths, timeouts and Kubernetes' errors; has no code for particular object types.
 Every request has a deadline. A write passes the same deadline to the server (`timeout=`), so that
-the server does not apply it later. aiohttp sends POST and PATCH once: if no answer arrives, the
-caller must check the outcome. It repeats GET, PUT and DELETE if a reused connection turns out to be
-closed.
+the server does not apply the write later. aiohttp sends POST and PATCH once: if no answer arrives,
+the caller must check whether the write was applied. aiohttp repeats GET, PUT and DELETE if a reused
+connection turns out to be closed.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from gpuslice.kube.errors import NO_ANSWER, UNREACHABLE, KubeError
 from gpuslice.kube.fields import Json
 
 TIMEOUT_S: Final = 10.0
-"""Timeout of one request, to the last byte of the answer; the caller may override it."""
+"""Default timeout of one request, from its start to the last byte of the answer."""
 WATCH_IDLE_S: Final = 150.0
-"""The API server sends a bookmark about every minute. A watch without any data for longer is
-treated as disconnected, whatever TCP reports."""
+"""Time without data after which a watch is treated as disconnected. The API server sends a bookmark
+about every minute."""
 PAGE_TIMEOUT_S: Final = 30.0
-"""Timeout of one page. It is long because a timeout discards all earlier pages."""
+"""Timeout of one page of a list. It is long because a timeout discards all earlier pages."""
 PAGE: Final = 500
 """Objects per page of a list: a few megabytes of text, tens of megabytes as objects."""
 
 METADATA_ONLY: Final = "PartialObjectMetadata"
-"""Value of `only`: the server omits all but the objects' metadata."""
+"""Value of `only` for which the server sends only the objects' metadata."""
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 IGNORE: Final = "Ignore"
-"""Value of `fieldValidation` for a body that this program composes: the server does not check for
-unknown and repeated fields."""
+"""Value of `fieldValidation` for which the server does not check for unknown and repeated fields.
+Used where this program composes the body."""
 
 _JSON: Final = "application/json"
 _CREDENTIALS_S: Final = 60.0
 _CONNECTIONS: Final = 256
 _IDLE_S: Final = 60.0
-"""Idle time after which a connection is not reused: a middlebox may have dropped its state."""
+"""Idle time after which a connection is not reused. A firewall on the path may have dropped it."""
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
@@ -55,14 +55,14 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
 )
-"""A host that disappears without closing the connection is detected after half a minute."""
+"""Socket options that detect within half a minute a host that disappeared without closing."""
 _TEXT_MAX: Final = 500
 
 
 class Kube:
-    """The client; see the module. Call `close` after use, or use it as a context manager.
+    """The client. Call `close` after use, or use the client as a context manager.
 
-    load: returns the access again; it may block, is called in a thread and may raise AccessError.
+    load: reads the access again. It is called in a thread, may block, and may raise AccessError.
     user_agent: distinguishes programs in the API server's audit log.
     """
 
@@ -79,7 +79,7 @@ class Kube:
         self._watch_idle_s = watch_idle_s
         self._clock = clock
         self.problem = ""
-        """Why the credentials could not be read again. The last ones stay in use meanwhile."""
+        """Why the credentials could not be read again. Until they can, the last ones are used."""
         self._session: aiohttp.ClientSession | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._use(access)
@@ -102,17 +102,17 @@ class Kube:
         return await self._ask("GET", path, query, timeout_s=timeout_s)
 
     async def text(self, path: str, **query: object) -> str:
-        """GET of what is not JSON, such as a pod's log."""
+        """Return an answer that is not JSON, for example a pod's log."""
         content = await self._answer("GET", path, query, timeout_s=TIMEOUT_S)
         return content.decode(errors="replace")
 
     async def list(
         self, path: str, *, only: str = "", page: int = PAGE, **query: object
     ) -> AsyncGenerator[tuple[Sequence[Json], str], None]:
-        """Yield the pages: the objects, and the list's resourceVersion, equal for all pages.
+        """Yield each page as its objects and the list's resourceVersion, equal for all pages.
 
         The list is as recent as the API server's store. Raises KubeError, also between pages: 410
-        if the list took longer than the server keeps it; the caller must then start again.
+        if the server no longer keeps the list's version. The caller must then start again.
         """
         query["limit"] = page
         only = only and f"{only}List"
@@ -127,9 +127,9 @@ class Kube:
     async def watch(
         self, path: str, resource_version: str, *, only: str = "", **query: object
     ) -> AsyncGenerator[Sequence[Json], None]:
-        """Yield batches of events after that version, {"type": ..., "object": ...}, with bookmarks,
-        until the server ends the watch. An empty batch comes first, once the watch is established.
-        Raises KubeError: 410 if the version is no longer available."""
+        """Yield batches of the events ({"type": ..., "object": ...}) after the given version, with
+        bookmarks, until the server ends the watch. The first batch is empty: it shows that the
+        watch is established. Raises KubeError: 410 if the version is no longer available."""
         query.update(watch="true", allowWatchBookmarks="true", resourceVersion=resource_version)
         timeout = aiohttp.ClientTimeout(total=None, connect=TIMEOUT_S, sock_read=self._watch_idle_s)
         try:
@@ -173,7 +173,7 @@ class Kube:
         body: Json | None = None,
         **how: Any,
     ) -> Any:
-        """Return the answer's JSON. how: the further arguments of `_answer`."""
+        """Return the answer's JSON. how: more keyword arguments of `_answer`."""
         content = await self._answer(method, path, query, body, **how)
         try:
             return orjson.loads(content)
@@ -213,7 +213,7 @@ class Kube:
         body: Json | None = None,
         only: str = "",
     ) -> aiohttp.client._RequestContextManager:
-        """A server that cannot reduce the object to `only` answers with all of it."""
+        """Send a request. A server that does not support `only` answers with whole objects."""
         self._renew()
         if self._session is None:
             self._session = _session()
@@ -234,8 +234,8 @@ class Kube:
         )
 
     def _use(self, access: Access) -> None:
-        """Replace address and credentials. A new TLS context gets new connections. On AccessError
-        or OSError nothing has changed."""
+        """Replace the address and credentials. Connections with the old TLS context are not reused.
+        After AccessError or OSError the previous address and credentials are still in use."""
         if not access.authorization.isprintable():
             raise AccessError("credentials: invalid value: must have no control characters")
         try:
@@ -304,7 +304,7 @@ def _event(line: bytes) -> Json:
 
 
 def _refusal(status: int, content: bytes) -> KubeError:
-    """The API server answers with a Status; a proxy in front of it, with any text."""
+    """Return the error of an answer: a Status object, or any text that a proxy wrote instead."""
     try:
         return KubeError(status, *_words(orjson.loads(content)))
     except (ValueError, AttributeError):

@@ -1,13 +1,13 @@
-"""The error of a request to the API server, without the client: pure code judges it too."""
+"""The error of a request to the API server, in a module of its own so that pure code can use it."""
 
 from __future__ import annotations
 
 from typing import Final
 
 UNREACHABLE: Final = "Unreachable"
-"""Reason of our own error: no connection, so no request was sent."""
+"""Reason of a KubeError: no connection could be made, so no request was sent."""
 NO_ANSWER: Final = "NoAnswer"
-"""Reason of our own error: a request was sent and no answer arrived."""
+"""Reason of a KubeError: a request was sent, but no answer arrived."""
 
 
 class KubeError(Exception):

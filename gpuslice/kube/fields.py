@@ -1,4 +1,4 @@
-"""Fields of JSON objects from outside. One of another type counts as absent. Pure."""
+"""Reads fields of untrusted JSON objects. A field of an unexpected type counts as absent. Pure."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ NOTHING: Final[Json] = {}
 
 
 def at(raw: Json, key: str) -> Json:
-    """The object at the key; empty if there is none."""
+    """Return the object at the key; an empty object if there is none."""
     value = raw.get(key)
     return value if isinstance(value, dict) else NOTHING
 
 
 def objects(raw: Json, key: str) -> Sequence[Json]:
-    """The objects in the list at the key."""
+    """Return the objects in the list at the key."""
     values = raw.get(key)
     return [each for each in values if isinstance(each, dict)] if isinstance(values, list) else []
 
 
 def texts(raw: Json, key: str) -> Mapping[str, str]:
-    """The strings in the object at the key."""
+    """Return the strings in the object at the key."""
     return {name: text for name, text in at(raw, key).items() if isinstance(text, str)}
 
 
 def writers(raw: Json, *path: str) -> Mapping[str, AbstractSet[str]]:
-    """The managers of each field below the path, by metadata.managedFields. Source:
+    """Return which managers wrote each field below the path, from metadata.managedFields. Source:
     k8s.io/apimachinery FieldsV1."""
     managers: dict[str, set[str]] = {}
     for entry in objects(at(raw, "metadata"), "managedFields"):

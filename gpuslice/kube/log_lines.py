@@ -1,7 +1,6 @@
 """Machine-readable log lines: one record per line, in logfmt or JSON.
 
-Formatting, shared by the scheduler and the node agent. Their command lines install the
-formatter; all modules log through `Line`.
+The commands of the scheduler and of the node agent install `Formatter`. All modules log `Line`s.
 Values may contain a tenant's text (names, annotations, content of an image). Every value is
 therefore truncated and printed in ASCII, so that no line break, terminal code or right-to-left
 mark from a tenant reaches the log.
@@ -18,21 +17,21 @@ from typing import Final
 
 VALUE_CHARS_MAX: Final = 1000
 TRACEBACK_CHARS_MAX: Final = 8000
-"""The end of the traceback is kept, because it contains the error."""
+"""Maximum length of a traceback. Its beginning is cut off, because its end contains the error."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./:@%+,\[\]-]+")
 _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 class Format(StrEnum):
-    """How lines are written. The values are those of the setting."""
+    """The format of lines. The values are those of the command line's option."""
 
     LOGFMT = "logfmt"
     JSON = "json"
 
 
 class Line:
-    """A message with fields: `Line("synchronized", containers=3)`. None omits the field."""
+    """A message with fields: `Line("synchronized", containers=3)`. A field of None is omitted."""
 
     def __init__(self, text: str, /, **fields: object) -> None:
         self.text = text

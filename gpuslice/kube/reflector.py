@@ -1,10 +1,10 @@
-"""Reflector: list and watch of one kind of object, indefinitely.
+"""Reflector: lists and watches one kind of object, until cancelled.
 
-A `Sink` receives the current state of every object, and every deletion; after each list it receives
-the set of all existing objects, which corrects what was missed. It never receives an object's older
-state after a newer one.
-A watch that ends is resumed at the last resourceVersion. If that version is no longer available
-(410), or the watch failed in a way that makes it uncertain, the list is read again.
+A `Sink` receives the current state of every object, and every deletion. After each list it receives
+the keys of all existing objects, so that it can remove objects whose deletion was missed. It never
+receives an object's older state after a newer one.
+A watch that ends is resumed at the last resourceVersion. The list is read again if that version is
+no longer available (410), or if the watch failed so that the version may be invalid.
 """
 
 from __future__ import annotations
@@ -27,33 +27,34 @@ UNLISTED: Final = "has not been listed yet"
 _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 10.0
 _PROGRESS_S: Final = 1.0
-"""A watch that lasted less and delivered nothing made no progress: the backoff continues. A server
-closes a watch whose client is behind; such a watch delivered events and reconnects at once."""
+"""Least duration of a watch that counts as progress without events. After less, the backoff
+continues. A watch with events, such as one that the server closed because the client is slow, is
+resumed at once."""
 _WATCH_S: Final = 300
 """The server ends a watch after this time, so that connections do not accumulate on one server."""
 _RESUMABLE: Final = frozenset({0, 401, 403, 429, 503})
 """Statuses (0: no answer) after which the last resourceVersion is still valid."""
 _AT_ONCE: Final = 100
-"""Objects handled before the event loop may run other tasks."""
+"""Number of objects that are handled before the event loop may run other tasks."""
 
 
 class Sink(Protocol):
-    """Receiver of events. Called on the event loop; must not block or raise."""
+    """Receiver of events. The methods are called on the event loop and must not block or raise."""
 
     def observed(self, raw: Json) -> str:
-        """The object exists, in this state. Returns its key; "" for an irrelevant object."""
+        """Note the object's current state. Return its key, or "" for an irrelevant object."""
 
     def deleted(self, raw: Json) -> None:
-        """The object was deleted. raw: its last state."""
+        """Note that the object was deleted. raw: its last state."""
 
     def listed(self, keys: set[str]) -> None:
-        """A list ended: each of these objects was passed to `observed`; no others exist."""
+        """Note the end of a list. keys: all existing objects; `observed` has received each."""
 
 
 @dataclass
 class Backoff:
-    """Delay before a retry: doubles each time, up to a bound. jitter: random number from 0 to 1,
-    so that many clients do not reconnect at the same time."""
+    """Delay before a retry, which doubles each time up to a bound. jitter: returns a random number
+    from 0 to 1, so that many clients do not reconnect at the same time."""
 
     jitter: Callable[[], float] = random.random
     _next_s: float = _FIRST_S
@@ -68,7 +69,7 @@ class Backoff:
 
 @dataclass(eq=False)
 class Reflector:
-    """Reflector of one kind. path: of its list. only, page: see Kube.list. query: selectors."""
+    """Reflector of one kind. path: of the list's URL. only, page, query: as in Kube.list."""
 
     kube: Kube
     path: str
@@ -81,7 +82,7 @@ class Reflector:
     problem: str = UNLISTED
     """Why the current state is unknown; "" if it is known."""
     listing: bool = False
-    """The sink is receiving a list, which is not in chronological order."""
+    """Whether the sink is receiving a list now, whose order is not chronological."""
     lists: int = 0
     received_s: float | None = None
     """When the API server last sent anything; None: never."""
@@ -116,7 +117,7 @@ class Reflector:
                 self._cycle.result()
 
     async def relist(self) -> None:
-        """Return once a list that started after this call has been delivered."""
+        """Read the list again. Return once the sink has received all of it."""
         self._wanted = wanted = self._wanted + 1
         if self._cycle is not None:
             self._cycle.cancel()

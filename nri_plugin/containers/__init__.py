@@ -1,5 +1,5 @@
-"""The life of containers on this node, whichever runtime reports it and applies the plans.
+"""What the agent does when a container of this node is created, started or removed.
 
-lifecycle.py has what happens to a container, records.py the containers' state, parts.py what both
-work with. Nothing here depends on NRI.
+lifecycle.py handles these events, records.py keeps the containers' state, and parts.py has the
+agent's components that both of them use. No module of this package depends on NRI.
 """

@@ -1,9 +1,9 @@
-"""What the agent does when a container is listed, created and started, whatever the runtime is.
+"""What the agent does when a runtime lists, creates or starts a container.
 
-A creation makes one plan (policy/plan.py), enters its share in the ledger, and creates its files; a
-failure releases the share. The start compares the plan with what the container has, and appends the
-image's own preloads to ours. Blocking work runs in threads and a child, under deadlines. After a
-timeout a container with a share is refused.
+At a container's creation the agent enters its share in the ledger, makes its plan
+(policy/plan.py), and creates its files. A failure releases the share. At its start the agent
+compares the plan with what the container has, and appends the image's preloads to ours. Blocking
+work runs in threads and a child, under deadlines. A timeout refuses a container with a share.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COLLECT_EVERY_S: Final = 10.0
 
 
 class Lifecycle:
-    """All methods raise Refused."""
+    """Handles the events of containers. Its methods raise Refused to refuse a container."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -59,7 +59,7 @@ class Lifecycle:
         self._collecting: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        """Start no more work."""
+        """Cancel the background tasks, and start no more verifications."""
         for task in (self._collecting, self._verifying):
             if task is not None:
                 task.cancel()
@@ -67,8 +67,8 @@ class Lifecycle:
         self.verifier.stop()
 
     async def listed(self, running: Sequence[Running]) -> None:
-        """Replace the state by what the runtime lists: the holds, which the next creation depends
-        on. The runtime waits for no more than that: the containers are verified afterwards."""
+        """Rebuild the records from the containers that the runtime lists, because the next creation
+        depends on them. The containers are verified later, so that the runtime need not wait."""
         await self.records.take_over(running, self._parts.inventory.gpus)
         if self._verifying is not None:
             self._verifying.cancel()
@@ -79,22 +79,22 @@ class Lifecycle:
         _LOG.info(Line("synchronized", containers=len(running)))
 
     async def _collect(self) -> None:
-        """Regularly: a container that mounted an earlier release may have been removed. Without a
-        deadline, so that no second job waits behind one that hangs."""
+        """Remove releases that no container mounts any more, then pause. The job has no deadline,
+        because after a timeout the next job would wait behind the hanging one."""
         await self.worker.run(
             partial(self.node.collect_releases, self._parts.files.mounted), deadline_s=None
         )
         await asyncio.sleep(_COLLECT_EVERY_S)
 
     async def _verify(self, running: Sequence[Running]) -> None:
-        """Verify containers with a share that were started before this session."""
+        """Verify the running containers with a share, which earlier sessions started."""
         for one in running:
             if not one.mounts or one.key is None:
                 continue
             container = Container(one.id, one.name, mounts=one.mounts)
             try:
                 plan = await self._plan_in_place(container, one.key)
-            except (TimeoutError, Refused) as error:  # its state is unknown: nothing is reported
+            except (TimeoutError, Refused) as error:  # only logged: the limit may be in place
                 problem = str(error) or "timeout"
                 _warn("limit not checked", one.pod, container, problem=problem)
                 continue
@@ -107,13 +107,13 @@ class Lifecycle:
         await self.verifier.settled()
 
     async def created(self, pod: Pod, container: Container) -> ContainerPlan | None:
-        """Return what the runtime must apply; None: the container is not changed."""
+        """Return the plan that the runtime must apply. None: the container is not changed."""
         claim = await self._claim_of(pod, container)
         if claim is not None and claim.shares:
             return await self._share(pod, container, claim)
         if claim is not None and container.cdi_names:
             job = partial(self._with_gpus_only, container)
-            # If the specs cannot be read in time, each name may be a GPU of another plugin.
+            # If the CDI specs cannot be read in time, every CDI name counts as a GPU.
             with suppress(TimeoutError, Refused):
                 container = await self.worker.run(job, self._settings.work_deadline_s)
         plan = plans.without_share(container, claim)
@@ -151,8 +151,8 @@ class Lifecycle:
             await self._parts.inventory.refresh()
 
     async def _share(self, pod: Pod, container: Container, claim: Claim) -> ContainerPlan:
-        """Enter the share in the ledger, then inspect the host and create the container's files, in
-        one job. Releases the share if that fails or is cancelled."""
+        """Enter the share in the ledger. Then inspect the host and create the container's files in
+        one job of the worker. A failure or cancellation of the job releases the share."""
         inventory = self._parts.inventory
         if self.node.selinux:
             raise refused(Reason.SELINUX, problem=self.node.selinux)
@@ -190,7 +190,7 @@ class Lifecycle:
         key: str,
         context_bytes: Mapping[str, int],
     ) -> ContainerPlan:
-        """Runs in the worker. Raises Refused and FilesError."""
+        """Make the plan and its files. Runs in the worker. Raises Refused and FilesError."""
         self.node.check_assignments(claim.shares)
         handlers, container = self._settings.runtime_handlers, self._with_gpus_only(container)
         specs, paths = self.node.inspect_host()
@@ -199,7 +199,7 @@ class Lifecycle:
         return plan
 
     def _with_gpus_only(self, container: Container) -> Container:
-        """Leave out CDI devices that inject no GPU. Runs in the worker."""
+        """Remove the CDI names that inject no GPU. Runs in the worker."""
         cdi_names = container.cdi_names
         with_gpu = self.node.with_gpu(cdi_names)
         return replace(container, cdi_names=tuple(name for name in cdi_names if name in with_gpu))
@@ -207,7 +207,8 @@ class Lifecycle:
     def starts(
         self, pod: Pod, container: Container, key: str | None
     ) -> Coroutine[Any, Any, None] | None:
-        """The container is created, and not yet running. key: of the files that it has mounted."""
+        """Check a created container before it runs. None: there is nothing to wait for. key: the
+        key of the files that the container has mounted."""
         answered = self.records.starts(container.id)
         if not self._parts.claims.has_shares(pod):
             return None
@@ -219,8 +220,8 @@ class Lifecycle:
         return self._start_without_share(pod, container, must_have=not without)
 
     def gets_gpu(self, pod: Pod, container_name: str) -> bool:
-        """Whether the container must not run without our adjustment. A container of the pod without
-        a share is adjusted too; without the adjustment it has no GPU either."""
+        """Whether the container has a share, and must not run without our adjustment. A container
+        without a share has no GPU even where our adjustment is missing."""
         try:
             claim = self._parts.claims.claim(pod, container_name, self._parts.inventory.gpus)
         except Refused:
@@ -248,13 +249,13 @@ class Lifecycle:
         self.verifier.begin(Started(pod, container.name, container.id, plan, view.waits_in))
 
     async def _start_without_share(self, pod: Pod, container: Container, must_have: bool) -> None:
-        """Start a container that its pod's grant does not name. An event reports what it can do to
-        the limits of the other containers."""
+        """Check a container that its pod's grant does not name. An event reports if this container
+        can undo the limits of the pod's other containers."""
         if must_have and self.gets_gpu(pod, container.name):
             raise refused(Reason.NOT_ADJUSTED)
         try:
             name = await self.verifier.strong_beside(pod, container)
-        except (OSError, ValueError, RuntimeError) as error:  # a timeout; no thread can be started
+        except (OSError, ValueError, RuntimeError) as error:  # a timeout, or no thread can start
             text = "container without a share not inspected"
             _warn(text, pod, container, problem=repr(error))
             return
@@ -279,8 +280,8 @@ class Lifecycle:
         self._parts.notices.add(Notice(pod, container.name, reason, text, warning=warning))
 
     async def _plan_in_place(self, container: Container, key: str) -> ContainerPlan | None:
-        """Return the container's stored plan; None: there is none, or the container's own mounts
-        lack a part of it. Raises TimeoutError."""
+        """Return the container's stored plan. None: no plan is stored, or the container lacks one
+        of the plan's mounts. Raises TimeoutError."""
         job = partial(self._parts.files.plan, key, container.name)
         plan = await self.worker.run(job, self._settings.work_deadline_s)
         return plan if plan and differences.has_mounts(plan, container.mounts) else None
@@ -291,7 +292,8 @@ def _warn(text: str, pod: Pod, container: Container, **fields: str) -> None:
 
 
 def _check_devices(container: Container, plan: ContainerPlan) -> None:
-    """Refuse a GPU of another NRI plugin: a runtime without a validator shows it only now."""
+    """Refuse a container with a GPU of another NRI plugin. A runtime that does not support
+    validation reports such a GPU only at the container's start."""
     ours = {device.path for device in plan.devices}
     for device in container.devices:
         if nvidia.is_node(device.path, device.major) and device.path not in ours:

@@ -1,4 +1,4 @@
-"""What the agent hands to its components."""
+"""The agent's components, as one value."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from nri_plugin.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """files: used by one worker thread alone. bound_pods: the API server's state. claims: where the
-    containers' claims come from. ledger: what running containers hold. notices: events to write."""
+    """files: only one worker thread uses it. bound_pods: the node's pods, as the API server reports
+    them. claims: the source of containers' claims. notices: events that are not yet written."""
 
     settings: Settings
     inventory: Inventory
@@ -39,5 +39,5 @@ class Parts:
 
     @property
     def knows_pods(self) -> bool:
-        """Return whether the node's pods are known, as far as they can be."""
+        """Whether the API server has listed the node's pods. True if there is no API server."""
         return self.bound_pods.listed or not self.settings.in_cluster

@@ -1,11 +1,11 @@
-"""The state of this node's containers: the plans answered, the users of files, the holds of GPUs.
+"""The state of this node's containers: their plans, the users of grants' files, and the ledger.
 
-The runtime can supply all of it: `take_over` rebuilds it at every Synchronize. One worker creates,
-reads and removes the files, in the order of the requests. Everything else happens on the event
-loop, each change in one step.
+`take_over` rebuilds this state from the runtime's list of containers at every Synchronize. One
+worker creates, reads and removes the files, in the order of the requests. All other changes happen
+on the event loop, without interruption.
 
-After a crash a thousand directories may have no user, and the kernel takes milliseconds to remove
-one. A sweep removes them one by one, so that a container waits for at most one.
+After a crash a thousand directories may have no user, and each removal takes milliseconds. A sweep
+removes each in a separate job. Therefore a container waits for at most one removal.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MISSED: Final = (
 
 
 class Records:
-    """worker: the one that does all work on the files. modes: of the node's GPUs."""
+    """worker: the thread that does all work on the files. modes: the modes of the node's GPUs."""
 
     def __init__(self, parts: Parts, worker: Worker, modes: GpuModes) -> None:
         self._parts = parts
@@ -49,39 +49,38 @@ class Records:
         self._modes = modes
         self._worker = worker
         self.plans: dict[str, ContainerPlan] = {}
-        """Of containers that are being created: answered, and not started yet."""
+        """The plans of containers whose creation was answered and that have not started yet."""
         self._users: dict[str, set[str]] = {}
         self._unreported: dict[str, str] = {}
-        """Containers that an earlier session answered and that the runtime has not reported since,
-        with the key of their files."""
+        """The keys of files by container, for containers whose creation an earlier session answered
+        and that the runtime has not reported since."""
         self.ledger = parts.ledger
         self._sweeping: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        """End the sweep."""
         if self._sweeping is not None:
             self._sweeping.cancel()
 
     async def settled(self) -> None:
-        """Wait until the current sweep has ended."""
         if self._sweeping is not None:
             await asyncio.wait({self._sweeping})
 
     def _sweep(self) -> None:
-        """Begin anew to remove the directories that no container uses."""
+        """Start a new sweep, which removes the directories that no container uses."""
         self.close()
         files, deadline_s = self._parts.files, self._settings.work_deadline_s
         work = sweep(files, self._worker, deadline_s, lambda: self._users)
         self._sweeping = asyncio.create_task(work, name="sweep")
 
     async def take_over(self, running: Sequence[Running], gpus: Sequence[Gpu]) -> None:
-        """Replace the state by what runs. TimeoutError if the files cannot be read in time."""
+        """Rebuild the state from the listed containers. Raises TimeoutError if the files cannot be
+        read in time."""
         keys = {one.key for one in running if one.key is not None}
         job = partial(self._parts.files.grants, keys)
         grants = await self._worker.run(job, self._settings.work_deadline_s)
         state = recovery.survey(running, grants, gpus, self._parts.claims, self._modes.pods)
         self._users = {key: set(ids) for key, ids in state.users.items()}
-        # A container answered just now may be in creation and not listed yet: keep it for a while.
+        # A container whose creation was just answered may not be listed yet. Keep it for making_s.
         listed = {one.id for one in running}
         self._unreported = {
             container_id: plan.key
@@ -103,13 +102,9 @@ class Records:
     def take(
         self, pod: Pod, container: Container, claim: Claim, key: str, gpus: Sequence[Gpu]
     ) -> None:
-        """Enter its share in the ledger. Raises Refused if its GPUs, or its pod's allocation of
-        them, lack free capacity, a pod holds one of them whole, or the API server is known to
-        contradict the grant.
-
-        From now until it is removed it uses the files of `key`, even if the creation fails: work on
-        them continues after a timeout, and the removal runs after that work.
-        """
+        """Enter the container's share in the ledger, and record that it uses the files of `key`.
+        Raises Refused if the GPUs or the pod's allocation lack free capacity, if a pod holds one of
+        the GPUs whole, or if the API server's data contradicts the grant."""
         objection = self._parts.bound_pods.objection(
             pod, gpus, self.ledger.pod_uids()
         ) or self._modes.objection(share.uuid for share in claim.shares)
@@ -123,8 +118,8 @@ class Records:
         self._users.setdefault(key, set()).add(container.id)
 
     def _drop_unreported(self, container_ids: AbstractSet[str]) -> None:
-        """Drop those of them that the runtime has not reported since. A runtime that was killed
-        does not report the removal of a container that had not started."""
+        """Drop the containers of `container_ids` that the runtime still has not reported. A killed
+        runtime never reports the removal of a container that had not started."""
         unreported = container_ids & self._unreported.keys()
         for container_id in unreported:
             self.ledger.drop(container_id)
@@ -133,7 +128,8 @@ class Records:
             self._sweep()
 
     def _leaves(self, container_id: str, key: str) -> bool:
-        """It uses the files of `key` no more. Returns whether the files have no user left."""
+        """Record that the container no longer uses the files of `key`. Return whether these files
+        have no user left."""
         users = self._users.get(key, set())
         users.discard(container_id)
         if not users:
@@ -141,12 +137,14 @@ class Records:
         return not users
 
     def starts(self, container_id: str) -> ContainerPlan | None:
-        """It is created; return its plan, if this session answered it."""
+        """Return the plan of a container that starts. None: another session answered its creation,
+        or it has no plan."""
         self._unreported.pop(container_id, None)
         return self.plans.pop(container_id, None)
 
     async def removed(self, container_id: str, mounted: str | None) -> None:
-        """It is removed, and its files with their last user. mounted: the key of its files."""
+        """Drop a removed container, and remove its files if no other container uses them. mounted:
+        the key of the files that it mounted."""
         self.ledger.drop(container_id)
         self._unreported.pop(container_id, None)
         plan = self.plans.pop(container_id, None)
@@ -157,14 +155,13 @@ class Records:
                 await self._worker.run(job, self._settings.work_deadline_s)
 
     def not_made(self, container_id: str, key: str) -> None:
-        """Its creation failed: it holds nothing. Work on its files may still be running; their
-        removal runs after it."""
+        """Drop a container whose creation failed. The worker removes its files, after any job that
+        still works on them because of a timeout."""
         self.ledger.drop(container_id)
         if self._leaves(container_id, key):
             self._worker.post(partial(self._remove, key))
 
     def _remove(self, key: str) -> None:
-        """Runs in the worker."""
         try:
             self._parts.files.remove(key)
         except FilesError as error:
@@ -187,8 +184,8 @@ async def sweep(
     deadline_s: float,
     users: Callable[[], AbstractContainer[str]],
 ) -> None:
-    """Remove the directories that no container uses. users: the keys in use now, which may change
-    between two removals. worker: the one that also creates directories, in order."""
+    """Remove the directories that no container uses. users: returns the keys in use, and is called
+    before each removal. worker: the thread that also creates the directories."""
     removed = stay = 0
     try:
         for key in sorted(await worker.run(files.keys, deadline_s)):

@@ -1,5 +1,4 @@
-"""Checks of the node itself: driver, CDI specs, library, other device plugins, kernel, and what it
-offers. Pure.
+"""Checks of all but the container runtime: driver, CDI specs, library, kernel and so on. Pure.
 
 CHECKS lists all checks in the order of output; docs/operations.md has the same list.
 """
@@ -26,7 +25,7 @@ from nri_plugin.policy.other_plugins import Sign
 _MIN_FREE_BYTES: Final = 8 << 20
 _MIN_FREE_INODES: Final = 1000
 _OURS: Final = ("nvidia.com/", "koordinator.sh/gpu")
-"""Resources of device plugins that allocate NVIDIA GPUs."""
+"""Prefixes of the resources that allocate NVIDIA GPUs."""
 
 
 def root(facts: Facts) -> Answer:
@@ -113,7 +112,7 @@ def _cdi_of(facts: Facts, uuid: str) -> Answer:
 
 
 def nvidia_runtime(facts: Facts) -> Answer:
-    """A GPU that only an environment variable requests has no limit."""
+    """Check whether NVIDIA's runtime gives GPUs without limits to pods that only set a variable."""
     known = runtime_checks.handlers(facts.runtime)
     theirs = [name for name, table in known.items() if "nvidia" in str(table).lower()]
     default = runtime_checks.default_handler(facts.runtime)
@@ -145,7 +144,7 @@ def nvidia_runtime(facts: Facts) -> Answer:
 
 
 def _refuse(file: str, keys: Sequence[str]) -> str:
-    """Return how to turn these settings of NVIDIA's toolkit off."""
+    """Return instructions that turn these settings of NVIDIA's toolkit off."""
     if file == str(OPERATORS_CONFIG):
         lines = ", ".join(f"{key.upper().replace('-', '_')}=false" for key in keys)
         return (
@@ -235,8 +234,8 @@ def kernel(facts: Facts) -> Answer:
 
 
 def dev_char(facts: Facts) -> Answer:
-    """runc with systemd's cgroup driver allows a device by its link in /dev/char; without one,
-    `systemctl daemon-reload` takes the device from running containers."""
+    """Check the links in /dev/char, by which systemd's cgroup driver allows devices. Without a
+    link, `systemctl daemon-reload` removes the device from running containers."""
     seen = facts.dev_char
     if not seen.nodes:
         return ok("there are no device nodes of the driver")
@@ -271,13 +270,13 @@ def security_modules(facts: Facts) -> Answer:
 
 
 def dialects(facts: Facts) -> Answer:
-    """Information: a pod in a dialect that is off is the scheduler's to refuse."""
+    """Report the dialects that are on. Never fails: the scheduler refuses pods of others."""
     on = ", ".join(each.name for each in facts.settings.dialects)
     return ok(f"{on}; the node reports {', '.join(facts.settings.node_resources)}")
 
 
 def agent(facts: Facts) -> Answer:
-    """Evaluate the running agent's own report."""
+    """Evaluate what the running agent reports at /readyz."""
     seen = facts.agent
     if seen.ready is None:
         do = "start it: python -m nri_plugin"
@@ -307,7 +306,7 @@ CHECKS: Final[Mapping[str, Check]] = {
 
 
 def examine(facts: Facts) -> Sequence[Finding]:
-    """Return every check's finding, in order."""
+    """Return the findings of all checks, in the order of CHECKS."""
     findings: list[Finding] = []
     for name, check in CHECKS.items():
         result = check(facts)

@@ -78,7 +78,7 @@ def as_text(findings: Sequence[Finding]) -> str:
         text = printable(finding.found)
         lines.append(f"{finding.level:<5} {finding.check}: {text}")
         if finding.do:
-            # Multi-line instructions are printed as lines; the finding is a single line.
+            # Instructions may have several lines, but a finding has only one.
             first, *rest = (printable(line) for line in finding.do.splitlines())
             lines.append(f"{_INDENT}do: {first}")
             lines += [f"{_INDENT}    {line}" for line in rest]

@@ -1,8 +1,8 @@
 """Identifies the program that listens at the NRI socket, its version and its configuration.
 
-It does not connect, because an idle client on that socket delays the registration of every plugin
-by five seconds. The kernel's list of sockets identifies the listener. Its version and complete
-configuration come from the program's own read-only commands, run under its own root.
+The doctor does not connect to the socket, because an idle client delays the registration of every
+plugin by five seconds. The kernel's list of sockets identifies the listening process. The process's
+program reports its version and configuration by read-only commands, run below the process's root.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from nri_plugin.doctor.facts import Runtime, Socket
 
 _COMMAND_S: Final = 15.0
 _ACCEPTS: Final = 0x10000
-"""Flag of a listening socket in /proc/net/unix."""
+"""Flag in /proc/net/unix of a socket that accepts connections."""
 _NAMES: Final = {"crio": "cri-o"}
-"""Programs whose name in NRI differs from their own."""
+"""Name of a runtime's program -> the name that it reports in NRI, where these differ."""
 _DEFAULT_CONFIG: Final = "/etc/containerd/config.toml"
 
 
@@ -41,7 +41,8 @@ class Process:
 
 
 def inspect_socket(path: Path, root: Path = Path("/")) -> Socket:
-    """path: as seen here. root: the host's root directory as seen here."""
+    """Return whether the socket exists and has a listener. path, root: the socket and the host's
+    root directory, at the paths at which this process sees them."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -56,8 +57,9 @@ def inspect_socket(path: Path, root: Path = Path("/")) -> Socket:
 def inspect_runtime(
     sockets: Sequence[Path], config: Path | None, root: Path = Path("/")
 ) -> Runtime:
-    """sockets: the runtime listens at the first, or, where NRI is off, at another. config: its
-    file, if neither the command line nor the default names it. root: the host's."""
+    """Return the facts about the container runtime, which listens at one of the sockets (while NRI
+    is off, not at NRI's). config: its configuration file; None: the file that its command line
+    names, or the default. root: as for `inspect_socket`."""
     process = next(filter(None, (listener(each, root) for each in sockets)), None)
     if process is None:
         file = str(config or _DEFAULT_CONFIG)
@@ -80,7 +82,7 @@ def inspect_runtime(
 
 
 def _without_process(file: Path, root: Path, problem: str) -> Runtime:
-    """Read the configuration from its file, without defaults and imports."""
+    """Return only what the configuration file says, without containerd's defaults and imports."""
     known = Runtime(config_file=str(file), problem=problem)
     try:
         return replace(known, config=tomllib.loads((root / file.relative_to("/")).read_text()))
@@ -89,10 +91,10 @@ def _without_process(file: Path, root: Path, problem: str) -> Runtime:
 
 
 def inode(socket: Path, root: Path = Path("/")) -> str | None:
-    """Return the kernel's inode of the socket that listens at this path.
+    """Return the inode number of the listening socket with this path, from the kernel's lists.
 
-    socket: as seen here. root: the host's root directory as seen here, in which the kernel's list
-    has its paths. Searches our network namespace and, if visible, that of the host's first process.
+    socket, root: as for `inspect_socket`. The lists' paths are relative to the host's root. Reads
+    the list of our network namespace and, if visible, that of the host's first process.
     """
     wanted = os.path.realpath(socket)
     for table in ("/proc/net/unix", "/proc/1/net/unix"):
@@ -113,7 +115,7 @@ def _seen(root: Path, path: str) -> str:
 
 
 def _listening(fields: Sequence[str]) -> tuple[str, str]:
-    """Return number and path of a row; empty unless it is a socket that listens at a path."""
+    """Return a row's inode number and path; empty texts unless the socket listens at a path."""
     if len(fields) < 8 or not int(fields[3], 16) & _ACCEPTS:
         return "", ""
     return fields[6], fields[7]
@@ -150,11 +152,11 @@ def config_of(argv: Sequence[str]) -> str:
 
 
 class CommandError(Exception):
-    """The program did not answer; the text states the cause."""
+    """The runtime's program did not answer. The text states the cause."""
 
 
 def run(process: Process, *arguments: str) -> str:
-    """Return the output of the listener's own program, run under the listener's root."""
+    """Run the process's own program below the process's root; return the standard output."""
     root, program = f"/proc/{process.pid}/root", f"/proc/{process.pid}/exe"
     command: Sequence[str] = [process.argv[0], *arguments]  # a multi-call binary needs its argv[0]
     executable: str | None = program

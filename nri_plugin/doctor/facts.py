@@ -1,4 +1,4 @@
-"""Facts about a node as plain values. host.py collects them; the checks evaluate them. No I/O."""
+"""Facts about a node as plain values, which host.py collects and the checks evaluate. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nri_plugin.settings import Settings
 
 
 class Level(StrEnum):
-    """Result of a check. Only a failure makes the command fail."""
+    """Result of a check. Only FAIL makes the command's exit status 1."""
 
     OK = "ok"
     WARN = "warn"
@@ -23,7 +23,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was found and, if it is not in order, what to do."""
+    """One line of output: what a check found and, unless the result is ok, what to do."""
 
     check: str
     level: Level
@@ -54,13 +54,13 @@ class Socket:
     present: bool
     listening: bool
     problem: str | None = None
-    """Why the path could not be inspected."""
+    """Why the socket's path could not be inspected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The program that listens at the socket. None: not known, and `problem` states the cause.
-    config: its complete configuration including defaults, parsed from TOML."""
+    """The program that listens at the socket. A value is None if it is not known; `problem` states
+    the cause. config: the complete configuration, parsed from TOML, with defaults."""
 
     name: str | None = None
     version: str | None = None
@@ -69,7 +69,7 @@ class Runtime:
     problem: str | None = None
 
     def section(self, *plugins: str) -> Mapping[str, Any]:
-        """Return the table of the first of these plugins that has one; empty if none has."""
+        """Return the configuration's table of the first listed plugin that has one; else {}."""
         known = (self.config or {}).get("plugins", {})
         return next((known[each] for each in plugins if each in known), {})
 
@@ -79,13 +79,13 @@ class Runtime:
 
     @property
     def cri(self) -> Mapping[str, Any]:
-        """Return the CRI plugin's table, of containerd 2 and later or of older versions."""
+        """Return the CRI plugin's table. The plugin has another name before containerd 2."""
         return self.section("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 
 
 @dataclass(frozen=True, slots=True)
 class NvidiaRuntime:
-    """What NVIDIA's runtime accepts, by the file; None: the file does not exist, or `problem`."""
+    """What NVIDIA's runtime accepts. toolkit: None if `file` does not exist or is unreadable."""
 
     toolkit: Toolkit | None = None
     file: str = "/etc/nvidia-container-runtime/config.toml"
@@ -96,8 +96,8 @@ class NvidiaRuntime:
 class DevicePlugins:
     """Other device plugins that allocate GPUs, from the kubelet's directories.
 
-    registered: device ids by resource; allocated: (pod uid, container, resource). signs: the
-    programs that run now, as the agent sees them. operator: NVIDIA's GPU Operator was on the node.
+    registered: device ids by resource. allocated: (pod uid, container, resource). signs: programs
+    that run now, found as the agent finds them. operator: files of GPU Operator are on the node.
     """
 
     registered: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -117,14 +117,15 @@ class RunDir:
     free_inodes: int
     problem: str | None = None
     open_to: str = ""
-    """Why users other than the agent may access it; "": they may not."""
+    """Why users other than the agent's may access the run directory; "": they may not."""
     propagates: bool = True
-    """Whether what the agent mounts there reaches the host."""
+    """Whether a mount that the agent makes in the run directory reaches the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """lacks: missing features of this kernel by name, with what needs them."""
+    """The kernel. lacks: missing feature -> what needs the feature. host_pids: whether this process
+    is in the host's PID namespace."""
 
     release: str
     lacks: Mapping[str, str] = field(default_factory=dict)
@@ -133,7 +134,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class DevChar:
-    """Paths of the driver's device nodes, and of those without a link in /dev/char."""
+    """nodes: paths of the driver's device nodes. lacking: those without a link in /dev/char."""
 
     nodes: Sequence[str] = ()
     lacking: Sequence[str] = ()
@@ -141,7 +142,7 @@ class DevChar:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """The agent's own report. None: it does not answer, and `problem` states the cause."""
+    """The agent's answer at /readyz. ready: None if it does not answer; see `problem`."""
 
     ready: bool | None
     text: str = ""
@@ -150,14 +151,14 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts. missing: by GPU, hooks of its CDI device that this host lacks."""
+    """All facts. missing: by GPU UUID, programs of the CDI device's hooks that the host lacks."""
 
     settings: Settings
     root: bool
     socket: Socket
     runtime: Runtime
     library_problem: str | None
-    """Why it cannot be mounted into containers; None: it can."""
+    """Why the library cannot be mounted into containers; None: it can."""
     library_published: bool
     gpus: Sequence[Gpu]
     gpus_problem: str | None
@@ -169,19 +170,19 @@ class Facts:
     kernel: Kernel
     agent: Agent
     failed_gpus: Sequence[Gpu] = ()
-    """GPUs that NVML lists and that cannot be shared."""
+    """GPUs that NVML lists but that cannot be shared."""
     driver: str = ""
     """The driver's version."""
     driver_root: str = "/"
-    """The directory of the driver's files, as the host has it."""
+    """The host's path of the directory of the driver's files."""
     dev_char: DevChar = DevChar()
     selinux: bool = False
-    """Whether it is enforcing."""
+    """Whether SELinux is enforcing."""
     apparmor: bool = False
-    """Whether it is enabled."""
+    """Whether AppArmor is enabled."""
     platform: str = ""
-    """Which one configures containerd in a way of its own (platform.py); "": none."""
+    """The node's platform, if it configures containerd in its own way (platform.py); else ""."""
     links: Mapping[str, str] = field(default_factory=dict)
-    """Directories that containerd's configuration names, and where links of the host lead them."""
+    """Directories that containerd's configuration names -> the same with all links resolved."""
     state_seen: bool = True
-    """False in a pod that does not see containers of Kubernetes at containerd's state directory."""
+    """False in a pod that sees no containers of Kubernetes in containerd's state directory."""

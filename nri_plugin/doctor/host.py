@@ -1,8 +1,8 @@
-"""Collects all facts about this host that the checks need, once.
+"""Collects once all facts about this host that the checks need.
 
 Read-only: reads files and the kernel, queries the driver in a child and the agent over HTTP.
-NVIDIA's runtime, other device plugins and DRA drivers can inject GPUs too; the toolkit's
-configuration, the kubelet's sockets and its checkpoint show which of them do.
+NVIDIA's runtime, other device plugins and DRA drivers can inject GPUs too. The toolkit's
+configuration, the kubelet's sockets and the kubelet's checkpoint show which of these do.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ from nri_plugin.policy.refusals import StoreError
 from nri_plugin.settings import Settings
 
 _CRI_SOCKET: Final = "containerd.sock"
-"""In containerd's state directory."""
+"""Name of containerd's own socket in its state directory."""
 _AGENT_S: Final = 5.0
 _HOSTS_PID_NAMESPACE: Final = 0xEFFFFFFC
 """Inode of /proc/self/ns/pid in the initial PID namespace, on every machine."""
 _TMPFS_MAGIC: Final = 0x01021994
 _MADV_WIPEONFORK: Final = 18
 _OPERATORS: Final = (OPERATORS_CONFIG, Path(READY).parent)
-"""Files of GPU Operator's toolkit and of its validator."""
+"""Paths that exist where GPU Operator has installed its toolkit, or run its validator."""
 
 
 def collect(
     settings: Settings, library: Path | None, containerd_config: Path | None, nvidia_config: Path
 ) -> Facts:
-    """Collect the facts. library: None if it is not configured. The other paths are the host's;
-    containerd_config: None: the running one's own."""
+    """Collect the facts. library: None if it is not configured. containerd_config, nvidia_config:
+    the host's paths; None: the file that the running containerd reads."""
     root = settings.host_root
     inventory = _inventory(settings)
     gpus = inventory.gpus
@@ -106,8 +106,8 @@ def collect(
 
 
 def links(settings: Settings, runtime: Runtime) -> Mapping[str, str]:
-    """Return the directories that containerd's configuration names, and where the host's links lead
-    them: a pod's agent has resolved its own in the same way."""
+    """Return the directories that containerd's configuration names, each with its path after links
+    are resolved: in a pod the agent resolves links in its own settings in the same way."""
     directories = [
         *runtime.cri.get("cdi_spec_dirs", ()),
         (runtime.config or {}).get("state") or "/",
@@ -129,8 +129,8 @@ def _inventory(settings: Settings) -> Inventory:
 
 
 def missing(gpu: Gpu, specs: Specs, drivers: DriverRoot) -> Sequence[str]:
-    """Return the hooks' programs that the GPU's CDI device names and the host does not have; of
-    files and device nodes the reader of specs reports that."""
+    """Return the programs of the CDI device's hooks that do not exist on the host. Missing files
+    and device nodes are reported by cdi_reader.py."""
     device = specs.devices.get(gpu.uuid)
     if device is None or device.problem is not None:
         return ()
@@ -145,7 +145,7 @@ def _exists(path: str, drivers: DriverRoot) -> bool:
 
 
 def _library(settings: Settings, library: Path | None) -> tuple[str | None, bool]:
-    """Return why it cannot be mounted into containers, and whether it is published."""
+    """Return why the library cannot be mounted into containers, and whether it is published."""
     if library is None:
         return "--library is not set", False
     try:
@@ -174,7 +174,7 @@ def _run_dir(path: Path, root: Path) -> RunDir:
 
 
 def _file_system(path: Path) -> int:
-    """Return statfs' f_type, its first word, which Python's statvfs omits."""
+    """Return the file system's type (f_type, the first word of statfs), which os.statvfs omits."""
     words = ffi.new("long[64]")
     if libc.LIBC.statfs(os.fsencode(path), words) != 0:
         raise libc.error(path)
@@ -201,7 +201,7 @@ def _kernel() -> Kernel:
 
 
 def _agent(settings: Settings) -> Agent:
-    """Return the content of /readyz."""
+    """Query the agent's /readyz."""
     address = settings.http
     if address is None:
         return Agent(None, problem="its endpoint is off")
@@ -223,7 +223,8 @@ def _agent(settings: Settings) -> Agent:
 
 
 def read_nvidia_runtime(root: Path, file: Path) -> NvidiaRuntime:
-    """root: the host's, as seen here. file: unless GPU Operator's toolkit has its own."""
+    """Read the configuration of NVIDIA's runtime. root: path at which this process sees the host's
+    root directory. file: the host's path; ignored where GPU Operator's toolkit has its own."""
     if _under(root, OPERATORS_CONFIG).is_file():
         file = OPERATORS_CONFIG
     try:

@@ -1,7 +1,7 @@
-"""Collects facts that the host's kernel and device files show, also from within the agent's pod.
+"""Collects facts from the host's kernel and device files, also if the doctor runs in a pod.
 
-There /sys and the mount table are the container's own; the host's are below its root directory as
-seen there.
+In a pod, /sys and the mount table are the container's own. The host's /sys and /dev are then read
+below `root`, the path at which the pod sees the host's root directory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENABLED: Final = "Y"
 
 
 def dev_char(root: Path, driver_root: DriverRoot) -> DevChar:
-    """Return the driver's device nodes, and those without a link in /dev/char. root: the host's."""
+    """Return the driver's device nodes, and those without a link in /dev/char."""
     numbers: dict[str, str] = {}
     directories = [root / "dev"]
     if driver_root.host != Path("/"):
@@ -35,7 +35,7 @@ def dev_char(root: Path, driver_root: DriverRoot) -> DevChar:
 
 
 def _nodes(directory: Path) -> Iterator[tuple[str, str]]:
-    """Yield number and path of each of the driver's nodes."""
+    """Yield the number (MAJOR:MINOR) and path of each of the driver's device nodes."""
     for node in (*sorted(directory.glob("nvidia*")), *sorted(directory.glob("nvidia-caps*/*"))):
         with contextlib.suppress(OSError):
             status = node.stat()
@@ -45,7 +45,7 @@ def _nodes(directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def apparmor(root: Path) -> bool:
-    """Whether it is enabled. root: the host's."""
+    """Return whether AppArmor is enabled."""
     with contextlib.suppress(OSError):
         enabled = (root / "sys/module/apparmor/parameters/enabled").read_text()
         return enabled.strip() == _ENABLED
@@ -53,15 +53,15 @@ def apparmor(root: Path) -> bool:
 
 
 def propagates(mounts: str, path: Path) -> bool:
-    """Whether a mount made at `path` reaches the host. mounts: the text of a container's
-    /proc/self/mountinfo, in which later lines cover earlier ones."""
+    """Return whether a mount made at `path` in this container reaches the host. mounts: the text of
+    /proc/self/mountinfo. Later mounts hide earlier ones, so the last line that fits counts."""
     lines = [line for line in mountinfo.parse(mounts) if path.is_relative_to(line.point)]
     return bool(lines) and lines[-1].shared
 
 
 def agent_arguments(proc: Path = Path("/proc")) -> Sequence[str]:
-    """Return the arguments of the agent that runs in this mount namespace, that is in this pod;
-    empty if there is none."""
+    """Return the arguments of the agent that runs in this process's mount namespace, which shows
+    that both are in the same container; empty if none runs."""
     for process in sorted(proc.glob("[0-9]*")):
         with contextlib.suppress(OSError):
             _, *words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")

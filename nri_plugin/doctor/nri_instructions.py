@@ -1,7 +1,7 @@
-"""Each platform's own way to turn NRI on. Pure.
+"""How to turn NRI on, for each platform that needs its own instructions. Pure.
 
-Most nodes' containerd is configured by a file that an operator edits. On these it is made anew at
-each start of the node, from another place, or cannot be changed at all.
+On most nodes an operator edits containerd's configuration file. On these platforms the file is
+generated from another source at each start of the node, or cannot be changed at all.
 Sources: siderolabs/talos hack/cri-plugin.part, bottlerocket-os/bottlerocket-core-kit
 packages/containerd-*, awslabs/amazon-eks-ami nodeadm/internal/containerd, Azure/AgentBaker
 parts/common/components.json, k3s-io/docs docs/advanced.md, flatcar/scripts
@@ -58,4 +58,4 @@ NRI: Final[Mapping[str, str]] = {
     "k3s": _rancher("k3s"),
     "rke2": _rancher("rke2"),
 }
-"""By platform: how NRI is turned on."""
+"""Platform -> instructions that turn NRI on."""

@@ -1,6 +1,6 @@
-"""Which distribution or provider made this node. Reads files only.
+"""Identifies the distribution or provider of this node. Reads files only.
 
-The platforms are those of nri_instructions.py, which configure containerd in a way of their own.
+Knows only the platforms of nri_instructions.py, which configure containerd in their own ways.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from gpuslice.gpu.driver_root import resolve
 
 _SYSTEMS: Final = {"talos": "talos", "bottlerocket": "bottlerocket", "flatcar": "flatcar"}
-"""By ID of os-release, of systems that are configured in the same way wherever they run."""
+"""ID in os-release -> platform. These systems are configured alike at every provider."""
 _FILES: Final = {
     "/var/lib/rancher/rke2/agent": "rke2",
     "/var/lib/rancher/k3s/agent": "k3s",
@@ -21,12 +21,12 @@ _FILES: Final = {
     "/etc/kubernetes/azure.json": "aks",
     "/usr/bin/nodeadm": "eks",
 }
-"""By a path that only its nodes have."""
+"""Path that exists only on a platform's nodes -> platform."""
 
 
 def find(root: Path) -> str:
-    """Return a key of nri_instructions.NRI; "": this node's containerd is configured by its own
-    file. root: the host's root directory as seen here."""
+    """Return the platform, a key of nri_instructions.NRI; "" on any other node. root: path at which
+    this process sees the host's root directory."""
     if (known := _SYSTEMS.get(_system(root))) is not None:
         return known
     for path, platform in _FILES.items():
@@ -37,7 +37,7 @@ def find(root: Path) -> str:
 
 
 def _system(root: Path) -> str:
-    """Return the ID of os-release."""
+    """Return the value of ID in os-release; "" if there is none."""
     for path in ("/etc/os-release", "/usr/lib/os-release"):
         with contextlib.suppress(OSError, ValueError):
             for line in resolve(root, path).read_text().splitlines():

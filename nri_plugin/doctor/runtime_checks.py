@@ -108,7 +108,7 @@ def validator(facts: Facts) -> Answer:
 
 
 def cdi(facts: Facts) -> Answer:
-    """Checked only if containerd applies specs: those of whole GPUs, which the kubelet names."""
+    """Check that containerd applies CDI specs, by which the kubelet requests whole GPUs."""
     settings, runtime = facts.settings, facts.runtime
     if not settings.whole_gpus:
         return ok("not used: the agent applies the specs itself")
@@ -120,7 +120,7 @@ def cdi(facts: Facts) -> Answer:
             f"CDI is off in {runtime.config_file}", _lines(runtime, table, "enable_cdi = true")
         )
     directories = runtime.cri.get("cdi_spec_dirs")
-    # The directories of the GPUs' CDI devices, and the one for generated specs.
+    # containerd must read the directories of the GPUs' CDI devices and that of generated specs.
     files = (posixpath.dirname(device.file) for device in facts.specs.devices.values())
     ours = {settings.on_host(each) for each in (settings.generated_cdi_dir, *files)}
     if directories is not None and not {_followed(facts, each) for each in directories} >= ours:
@@ -133,7 +133,7 @@ def cdi(facts: Facts) -> Answer:
 
 
 def _followed(facts: Facts, path: object) -> str:
-    """Return where a directory of containerd's lies. The agent's own have their links resolved."""
+    """Resolve links in a path of containerd's configuration, as the agent does in its settings."""
     return facts.links.get(str(path), str(path))
 
 
@@ -150,13 +150,14 @@ def _turn_on(facts: Facts) -> str:
 
 
 def _lines(runtime: Runtime, table: str, *settings: str) -> str:
-    """Return lines to add and their table, which is the same in every supported version."""
+    """Return instructions to add settings to a table of containerd's configuration. The table must
+    have the same name in every supported version."""
     written = "\n".join((table, *(f"  {each}" for each in settings)))
     return f"in {runtime.config_file}, then restart containerd:\n{written}"
 
 
 def _at_least(runtime: Runtime, first: Version) -> bool:
-    """Treat an unknown version as new, because its configuration can be read."""
+    """Return whether the runtime's version is at least `first`. An unknown one counts as new."""
     version = runtimes.parse(runtime.version or "")
     return version is None or version >= first
 
@@ -177,14 +178,14 @@ def default_handler(runtime: Runtime) -> str:
 
 
 def cgroup_driver(runtime: Runtime) -> str:
-    """Return the default runtime handler's; systemd if it is not known."""
+    """Return the cgroup driver of the default runtime handler; systemd if it is not known."""
     handler = handlers(runtime).get(default_handler(runtime), {})
     of_cgroupfs = handler.get("options", {}).get("SystemdCgroup") is False
     return "cgroupfs" if of_cgroupfs else "systemd"
 
 
 def state(facts: Facts) -> Answer:
-    """Compare the agent's containerd state directory with containerd's."""
+    """Check that --containerd-state is the state directory of containerd's configuration."""
     settings, config = facts.settings, facts.runtime.config
     path = settings.on_host(settings.containerd_state)
     if config is None:

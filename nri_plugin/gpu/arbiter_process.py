@@ -1,10 +1,10 @@
 """Runs the arbiter, which divides each GPU's time among the node's containers, as a child process.
 
-One per node: the agent starts it once it holds the run directory's lock, and starts another one,
-with backoff, when it exits. Its standard input is a pipe that only this process holds, so that it
-exits with the agent, however that ends. Its standard output is a heartbeat; one without it,
-stopped or stuck in the kernel, is killed. Without it each container keeps its own part of each
-cycle (gpuslice/contract/lease_file.py); therefore it affects neither readiness nor any answer.
+A node has one arbiter. The agent starts it after it has acquired the run directory's lock. When an
+arbiter exits, the agent starts another, with backoff. The arbiter's standard input is a pipe that
+only the agent holds, so the arbiter exits whenever the agent ends. It writes a heartbeat to its
+standard output, and is killed if the heartbeat stops. While no arbiter runs, each container uses
+its own part of each cycle (lease_file.py), so readiness and answers do not depend on the arbiter.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ _BEATS: Final = 64
 
 @dataclass
 class ArbiterProcess:
-    """run_dir: of the containers' directories. leave_s: for the child to exit, before it is killed.
+    """The arbiter's process. leave_s: time to exit after its input is closed; then it is killed.
 
-    start_s, heartbeat_timeout_s: without a heartbeat, after the start and between two of them,
-    until the child is killed. The first is long, because Python may start slowly under the pod's
-    CPU limit.
-    first_retry_s, last_retry_s: bounds of the pause before another one is started; one that ran for
-    `last_retry_s` is followed at once by the shortest. now: a monotonic clock in seconds.
+    start_s: time to the first heartbeat, after which the child is killed. It is long, because
+    Python may start slowly under the pod's CPU limit. heartbeat_timeout_s: the same between two
+    heartbeats. first_retry_s, last_retry_s: shortest and longest pause before the next start. After
+    an arbiter that ran for `last_retry_s` the shortest applies. now: monotonic clock in seconds.
     """
 
     run_dir: Path
@@ -55,7 +54,7 @@ class ArbiterProcess:
     now: Callable[[], float] = time.monotonic
 
     async def run(self) -> None:
-        """Run until cancelled; the child has then exited, or is being killed."""
+        """Keep an arbiter running until cancelled. Then end the child, by a kill if needed."""
         pause_s = self.first_retry_s
         while True:
             since_s = self.now()
@@ -67,9 +66,9 @@ class ArbiterProcess:
             pause_s = min(pause_s * 2, self.last_retry_s)
 
     async def _run_once(self) -> str:
-        """Return why it ended."""
+        """Start one arbiter, wait until it ends, and return why it ended."""
         try:
-            # A session of its own: a signal of the agent's terminal is not for the child.
+            # The child gets its own session, so that no signal of the agent's terminal reaches it.
             child = await asyncio.create_subprocess_exec(
                 *self.command,
                 str(self.run_dir),
@@ -97,11 +96,12 @@ class ArbiterProcess:
         return cause(status, last)
 
     async def _follow_heartbeat(self, child: Process) -> float:
-        """Follow the heartbeat; kill a child without one, and return for how long it had none. 0:
-        it closed its output, as at its exit."""
+        """Read heartbeats. If they stop, kill the child and return the seconds without one. Return
+        0 if the child closes its output, which it does at its exit."""
         assert child.stdout is not None
         waiting_s, misses = self.start_s / 2, 0
-        # After a halt of this process a timeout comes before the heartbeats that the pipe holds.
+        # If this process was stopped, a timeout may expire although the pipe contains heartbeats.
+        # Therefore one more read follows.
         while misses < 2:
             try:
                 async with asyncio.timeout(waiting_s):
@@ -118,7 +118,7 @@ class ArbiterProcess:
         return misses * waiting_s
 
     async def _end(self, child: Process) -> None:
-        """Close its input, which ends it; kill it if it does not exit in time."""
+        """Close the child's input, which ends it. Kill the child if it does not exit in time."""
         try:
             await end(child, self.leave_s)
         finally:
@@ -132,7 +132,7 @@ class ArbiterProcess:
 
 
 async def _stderr_tail(child: Process) -> bytes:
-    """Read its standard error until it ends; return the last bytes of it. Log what it reports."""
+    """Read the child's standard error to its end, and log problems. Return the last bytes."""
     assert child.stderr is not None
     last = b""
     while read := await child.stderr.read(_STDERR_TAIL_BYTES):

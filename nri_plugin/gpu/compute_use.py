@@ -1,9 +1,9 @@
-"""Containers' use of their share of each GPU's time: metrics, and a notice of long kernels.
+"""Containers' use of each GPU's time: metrics, and a notice of long kernels.
 
-Input: the compute records of regions and the leases, read by measuring.py, and NVML's utilization
-of processes. The library writes the records while it checks launches. The tenant can write them
-too: a difference counts only as far as the time between two reads allows it. A container's first
-reading is its baseline, because it may have run before this agent started.
+The input is the compute records of regions and the leases, which measuring.py reads, and NVML's
+utilization of processes. The library writes the records while it checks launches. The tenant can
+write them too, so an increase is limited to the time between two reads. A container's first reading
+is only a baseline, because the container may have run before this agent started.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _LOG: Final = logging.getLogger(__name__)
 
 _SECOND_NS: Final = 1_000_000_000
 _WAITING_THREADS_MAX: Final = 4096
-"""Bounds a container's waiting time, a sum over threads, that one reading can add."""
+"""Maximum number of waiting threads. It limits the waiting time that one reading can add."""
 _WINDOWS_S: Final = (1, 10)
 _READINGS_MAX: Final = 1 + max(_WINDOWS_S)
-"""Readings kept of a container: one per second."""
+"""Number of readings kept per container. There is one reading per second."""
 _TEXT: Final = (
     "a kernel runs for more than a second; kernels of more than a second cannot be interrupted;"
     " their excess is deducted from later windows, and other containers of the GPU wait meanwhile;"
@@ -49,8 +49,8 @@ class Reading:
 
 
 class _Series:
-    """A metric's series: those of the last update and no others, so that a container takes its own
-    along. A gauge gets the values, a counter the increases."""
+    """A metric with one series per set of labels. An update removes the series that it does not
+    contain, for example those of ended containers. A gauge is set, a counter is increased."""
 
     def __init__(self, metric: Counter | Gauge) -> None:
         self._metric = metric
@@ -67,13 +67,13 @@ class _Series:
                 child = self._metric.labels(*labels)
                 self._children[labels] = child.inc if isinstance(child, Counter) else child.set
             elif not value and labels in self._zeros:
-                continue  # most containers, most of the time
+                continue  # zero again, as for most containers
             self._children[labels](value)
             (self._zeros.discard if value else self._zeros.add)(labels)
 
 
 class ComputeUse:
-    """The metrics of compute, from consecutive readings."""
+    """Computes the metrics of compute from consecutive readings."""
 
     def __init__(self, metrics: Metrics, notices: Notices) -> None:
         self._long_kernels = metrics.long_kernels
@@ -89,7 +89,7 @@ class ComputeUse:
         self._unsupported: set[str] = set()
 
     def add(self, holds: Iterable[Hold], readings: Mapping[str, Reading]) -> None:
-        """readings: by key of the grant's files; one that could not be read is missing."""
+        """Add readings, by key of the grant's files. Those that could not be read are missing."""
         by_key = {hold.key: hold for hold in holds}
         known = (self._readings.keys() | readings.keys()) & by_key.keys()
         self._readings = {
@@ -121,7 +121,8 @@ class ComputeUse:
     def utilization(
         self, holds: Iterable[Hold], utilized: Utilization, pids: Mapping[str, Collection[int]]
     ) -> None:
-        """utilized: NVML's. pids: the processes of each key. Both empty: NVML did not answer."""
+        """Update the metric of NVML's utilization. pids: processes by key. `utilized` and `pids`
+        are empty if NVML did not answer."""
         ratios = {}
         for key, hold in {hold.key: hold for hold in holds}.items():
             kept = self._readings.get(key)
@@ -137,7 +138,7 @@ class ComputeUse:
                 _LOG.info(Line("NVML has no utilization of processes", gpu=uuid))
 
     def _report(self, hold: Hold, uuid: str) -> None:
-        """Report once per container, and once for all containers that share a grant."""
+        """Report a long kernel, at most once per grant."""
         if hold.key in self._reported:
             return
         self._reported.add(hold.key)
@@ -150,8 +151,8 @@ class ComputeUse:
 
 
 def increase(before: Reading, now: Reading, uuid: str) -> tuple[float, float, float]:
-    """Return the seconds between two readings that launches waited, that the GPU worked, and that
-    windows were idle."""
+    """Return the seconds, between two readings, in which launches waited (summed over threads), in
+    which the GPU worked, and in which windows were idle."""
     elapsed_ns = now.at_ns - before.at_ns
     if elapsed_ns <= 0 or now.gpus is before.gpus or uuid not in before.gpus:
         return 0.0, 0.0, 0.0
@@ -159,7 +160,7 @@ def increase(before: Reading, now: Reading, uuid: str) -> tuple[float, float, fl
     throttled_ns = new.work.throttled_ns - old.work.throttled_ns
     busy_ns = new.work.busy_ns - old.work.busy_ns
     idle_ns = new.turn_idle_ns - old.turn_idle_ns
-    if idle_ns < 0:  # another arbiter counts from zero
+    if idle_ns < 0:  # a new arbiter counts from zero
         idle_ns = new.turn_idle_ns
     return (
         min(max(throttled_ns, 0), elapsed_ns * _WAITING_THREADS_MAX) / _SECOND_NS,
@@ -169,8 +170,8 @@ def increase(before: Reading, now: Reading, uuid: str) -> tuple[float, float, fl
 
 
 def share_over(window_s: int, kept: Sequence[Reading], uuid: str) -> float:
-    """Return the part of the last `window_s` in which the GPU worked for the container; of what is
-    known if that is shorter, or if a reading failed. kept: at least two readings."""
+    """Return the part of the last `window_s` seconds in which the GPU worked for the container. If
+    no reading is that old, the oldest one starts the period. kept: at least two readings."""
     now = kept[-1]
     if now.gpus is kept[0].gpus:
         return 0.0

@@ -1,9 +1,9 @@
-"""GPU memory that a CUDA context takes by itself, for grants: measured in a child process.
+"""Measures in a child process how much GPU memory an empty CUDA context takes; grants contain it.
 
-The child (gpuslice/gpu/context_size.py) takes half a GiB of a GPU for a moment. Therefore each
-product is measured once for a driver version, one at a time, on a GPU that is offered for shares
-and has no process; record.py keeps the size. Meanwhile grants contain CONTEXT_BYTES_ASSUMED, and
-what a context takes beyond that is measured with the overhead. Nothing waits for a measurement.
+The child (gpuslice/gpu/context_size.py) takes half a GiB of a GPU for a moment. Therefore each GPU
+product is measured only once per driver version, on a GPU that is offered for shares and has no
+process. record.py keeps the size. Until it is known, grants contain CONTEXT_BYTES_ASSUMED, and the
+measured overhead includes the difference. Measurements run one at a time; nothing waits for them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LOOK_S: Final = 1.0
 
 @dataclass
 class Contexts:
-    """Each product is tried at most once per `min_interval_s`, each time on another GPU.
-    deadline_s: of one measurement. now: a monotonic clock in seconds."""
+    """Measures contexts. A product is tried at most once per `min_interval_s`, each time on another
+    GPU. deadline_s: for one measurement. now: a monotonic clock in seconds."""
 
     environment: Mapping[str, str]
     inventory: Inventory
@@ -47,19 +47,19 @@ class Contexts:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Return the known sizes in bytes, by GPU."""
+        """Return the known sizes in bytes by GPU UUID."""
         known = self.inventory.record.contexts
         sizes = {gpu.uuid: known.get(self._key(gpu)) for gpu in self.inventory.seen}
         return {uuid: size for uuid, size in sizes.items() if size is not None}
 
     async def run(self, free: Callable[[], Iterable[Gpu]]) -> None:
-        """Measure until cancelled. free: returns the GPUs on which a context may be made now."""
+        """Measure until cancelled. free: returns the GPUs on which a context may be created now."""
         while True:
             await self.measure(free())
             await asyncio.sleep(_LOOK_S)
 
     async def measure(self, gpus: Iterable[Gpu]) -> None:
-        """Measure one context for each unknown product of these GPUs."""
+        """Measure a context for each product of these GPUs whose size is unknown."""
         unknown: dict[str, list[Gpu]] = {}
         for gpu in gpus:
             if gpu.model and self._key(gpu) not in self.inventory.record.contexts:

@@ -1,6 +1,6 @@
 """Describes one GPU by NVML's answers: identity, memory, position, and why it cannot be shared.
 
-Blocks in the driver. The GPU's position on the board comes from sysfs, which answers from memory.
+Blocks in the driver. The GPU's position on the board comes from sysfs, which does not block.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import pynvml
 _FIRST_OF_REMAPPED: Final = 2
 _SYSFS: Final = Path("/sys")
 _DOMAIN_DIGITS: Final = 4
-"""NVML writes the PCI domain with eight digits; Linux with four, or more if needed."""
+"""Least number of digits of a PCI domain in Linux. NVML always writes eight digits."""
 
 
 def describe(handle: object) -> tuple[dict[str, Any], bool]:
-    """Return the GPU with the fields of model.Gpu, and `recovery` where the driver supports it;
-    and whether a new nvmlInit may return more. Raises pynvml.NVMLError without a UUID."""
+    """Return the fields of model.Gpu, with `recovery` where the driver supports it; and whether
+    values are missing that a new nvmlInit may return. Raises pynvml.NVMLError without a UUID."""
     gpu: dict[str, Any] = {
         "uuid": pynvml.nvmlDeviceGetUUID(handle),
         "minor": pynvml.nvmlDeviceGetMinorNumber(handle),
@@ -50,15 +50,15 @@ def describe(handle: object) -> tuple[dict[str, Any], bool]:
 
 
 def pci_address(bus_id: str | bytes) -> str:
-    """Convert NVML's bus id to Linux's form: 0000:3b:00.0."""
+    """Convert NVML's bus id to Linux's form, for example 0000:3b:00.0."""
     text = bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else bus_id
     domain, _, rest = text.lower().partition(":")
     return f"{domain.lstrip('0').rjust(_DOMAIN_DIGITS, '0')}:{rest}"
 
 
 def place(bus_id: str | bytes, sysfs: Path = _SYSFS) -> Mapping[str, Any]:
-    """Return the position of the GPU with that bus id (NVML's form): numa, None if the board has
-    one node or does not report it; root, as in pci0000:3a."""
+    """Return the position of the GPU with NVML's bus id. numa: its NUMA node; None if the board has
+    one node or does not report nodes. root: its PCI root, for example pci0000:3a."""
     try:
         device = (sysfs / "bus/pci/devices" / pci_address(bus_id)).resolve(strict=True)
         numa = int((device / "numa_node").read_text())
@@ -69,17 +69,17 @@ def place(bus_id: str | bytes, sysfs: Path = _SYSFS) -> Mapping[str, Any]:
 
 
 def _memory(handle: object) -> Mapping[str, int]:
-    """Return the allocatable memory, and the memory that the driver reserves in addition."""
+    """Return the GPU's allocatable memory, and the rest, which the driver reserves."""
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    except pynvml.NVMLError:  # drivers before 510 do not report it
+    except pynvml.NVMLError:  # drivers before 510 do not report the reserved memory
         return {"memory_bytes": pynvml.nvmlDeviceGetMemoryInfo(handle).total}
     allocatable = memory.total - memory.reserved
     return {"memory_bytes": allocatable, "reserved_bytes": memory.reserved}
 
 
 def _problem(handle: object) -> str:
-    """Return why this GPU cannot be shared although it answers; "": it can."""
+    """Return why this GPU cannot be shared although it answers; "" if it can."""
     try:
         if pynvml.nvmlDeviceGetMigMode(handle)[0]:
             return "MIG mode is enabled: must be disabled for shares (nvidia-smi -mig 0)"
@@ -95,8 +95,8 @@ def _problem(handle: object) -> str:
 
 
 def _recovery(handle: object) -> int | None:
-    """Return the action that the driver requests for the GPU (inventory.py); None: it has no such
-    field, before release 570."""
+    """Return the recovery action that the driver requests for the GPU (inventory.py); None before
+    release 570, which has no such field."""
     try:
         (field,) = pynvml.nvmlDeviceGetFieldValues(
             handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]

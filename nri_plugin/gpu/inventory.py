@@ -1,8 +1,8 @@
 """The GPUs of this node, queried from NVML's process, each under its own deadline.
 
-A GPU that does not answer is unhealthy, and the others stay in use. While NVML as a whole does not
-answer, and until each GPU has answered once, the GPUs count as they were last known, also after a
-restart of the agent (record.py). A GPU that is not known is not offered.
+A GPU that does not answer is unhealthy, and the others stay in use. Two cases are exceptions: NVML
+as a whole does not answer, or a GPU has not answered yet since the process started. Then the last
+known state applies, also after a restart of the agent (record.py). Unknown GPUs are not offered.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from nri_plugin.policy.refusals import ChildError
 _LOG: Final = logging.getLogger(__name__)
 
 _REST: Final = 20
-"""Minimum pause between background queries, as a multiple of the last one's duration: a query wakes
-the GPUs if persistence mode is off."""
+"""Minimum interval between background queries, as a multiple of the last query's duration. Without
+persistence mode each query wakes the GPUs."""
 
 _RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
     1: "reset the GPU",
@@ -37,7 +37,7 @@ _RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
     6: "reset the GPU's bus",
     7: "reboot the system",
 }
-"""By nvmlDeviceGpuRecoveryAction_t. 0: none."""
+"""Recovery actions by their number in nvmlDeviceGpuRecoveryAction_t. 0 means none."""
 
 _XIDS: Final[Mapping[int, str]] = {
     48: "double-bit ECC error",
@@ -51,19 +51,19 @@ _XIDS: Final[Mapping[int, str]] = {
     140: "unrecovered ECC error",
     143: "GPU initialization error",
 }
-"""Errors after which a GPU needs a reset, from NVIDIA's catalog. Programs cause most of the others.
-63 reports a row that was remapped, 94 an error that ended one program, and 154 a change of the
-recovery action, which drivers send that have the field."""
+"""XID errors after which a GPU needs a reset, from NVIDIA's catalog. Programs cause most of the
+omitted ones. Also omitted: 63 reports a remapped row, 94 an error that ended one program, 154 a
+change of the recovery action, which drivers with that field send."""
 
 
 def pace_s(took_s: float, shortest_s: float, longest_s: float) -> float:
-    """Return the interval between queries, so that they take at most a twentieth of the time."""
+    """Return the interval at which queries take at most a twentieth of the time, within bounds."""
     return min(longest_s, max(shortest_s, _REST * took_s))
 
 
 class Inventory:
-    """The cached GPUs; queried again on demand, at most once per `min_interval_s`. deadline_s,
-    first_s, command: of NVML's process. record: None: none. now: a monotonic clock in seconds."""
+    """The cached GPUs. They are queried again on demand, at most once per `min_interval_s`.
+    deadline_s, first_s, command: as in NvmlProcess. now: a monotonic clock in seconds."""
 
     def __init__(
         self,
@@ -88,31 +88,29 @@ class Inventory:
         self._min_interval_s = min_interval_s
         self._now = now
         self.seen: Sequence[Gpu] = tuple(self.record.gpus)
-        """All GPUs, failed ones too."""
+        """All known GPUs, including failed ones."""
         self._by_index = {gpu.index: gpu for gpu in self.seen if gpu.index is not None}
-        """The GPUs as they answered last."""
+        """The last known state of each GPU, by NVML's index."""
         self.unnamed: Sequence[str] = ()
-        """Why GPUs do not return even their UUIDs."""
+        """Problems of the GPUs whose UUIDs are not known."""
         self.driver = ""
-        """The driver's version; "" until the first query succeeded."""
+        """The driver's version; "" until the first query has succeeded."""
         self._queried_at: float | None = None
         self.took_s = 0.0
         """Duration of the last query, until its answer or failure."""
         self._refreshing: asyncio.Task[None] | None = None
         self.problem: str | None = "NVML has not reported the GPUs yet"
-        """Why the last query failed; None if it did not."""
+        """Why the last query failed; None if it succeeded."""
 
     @property
     def gpus(self) -> Sequence[Gpu]:
-        """Return the GPUs without failed ones."""
+        """Return the known GPUs that have not failed."""
         return tuple(gpu for gpu in self.seen if not gpu.problem)
 
     async def refresh(self, wait_s: float | None = None) -> None:
-        """Query again unless that was done just now. A failure is logged and keeps the GPUs.
-
-        wait_s: return after it, if GPUs are known that can serve meanwhile. A caller that waits no
-        more does not cancel the query; it serves the next caller.
-        """
+        """Query again unless a query started within `min_interval_s`, and wait for the result. A
+        failure is logged, and the known GPUs stay as they are. wait_s: maximum wait if any GPUs
+        are known. The query then continues for later callers."""
         self.query_if_older(self._min_interval_s)
         if self._refreshing is not None:
             with contextlib.suppress(TimeoutError):
@@ -120,13 +118,13 @@ class Inventory:
                     await asyncio.shield(self._refreshing)
 
     def with_problems(self, problems: Mapping[str, str]) -> Sequence[Gpu]:
-        """Return NVML's GPUs; one without a problem of its own has that of its UUID."""
+        """Return all known GPUs. problems: by UUID, for GPUs that have no problem of their own."""
         return [
             replace(gpu, problem=gpu.problem or problems.get(gpu.uuid, "")) for gpu in self.seen
         ]
 
     def query_if_older(self, max_age_s: float) -> None:
-        """Start a query unless one started within `max_age_s`; returns at once."""
+        """Start a query unless one started within `max_age_s`. Returns at once."""
         due = self._queried_at is None or self._now() - self._queried_at >= max_age_s
         if due and (self._refreshing is None or self._refreshing.done()):
             self._queried_at = self._now()
@@ -154,8 +152,8 @@ class Inventory:
             self.took_s = self._now() - began_s
 
     async def _links(self, answers: Answers) -> Sequence[str]:
-        """Return the NVLink groups by index; as last known while a GPU does not answer, because the
-        query is about all of them."""
+        """Return each GPU's NVLink group, by index. While a GPU does not answer, return the last
+        known groups, because the query needs all GPUs."""
         links = answers.head.get("links")
         if links is None and not answers.late and not answers.starting:
             links = (await self.nvml.ask(LINKS)).lines.get(BOARD, {}).get("links")
@@ -165,7 +163,7 @@ class Inventory:
         return [self._by_index[i].link if i in self._by_index else "" for i in known]
 
     def _take(self, answers: Answers, links: Sequence[str]) -> None:
-        """Raises ChildError for unreadable answers."""
+        """Update the GPUs by NVML's answers. Raises ChildError for unreadable answers."""
         gpus: dict[int, Gpu] = {}
         conditions: dict[str, int | None] = {}
         xids = [*answers.head.get("xids", ())]
@@ -197,7 +195,7 @@ class Inventory:
         self._show(tuple(gpu for _, gpu in sorted(seen.items())), unnamed)
 
     def _note(self, xids: Sequence[Any]) -> None:
-        """Keep the first error of each GPU."""
+        """Record the first serious XID error of each GPU."""
         new = {str(uuid): int(xid) for uuid, xid in reversed(xids) if xid in _XIDS}
         self.record.keep(xids={**new, **self.record.xids})
 
@@ -221,11 +219,11 @@ class Inventory:
 
 
 def _condition(recovery: int | None, xid: int | None) -> str:
-    """Return why a GPU that answers must not be used; "": nothing is known.
+    """Return why a GPU that answers must not be used; "" if no reason is known.
 
-    recovery: the driver's action, which it names as long as the GPU needs it; None: before release
-    570 it has no such field. There an XID error of the GPU itself counts until the driver is loaded
-    again, because NVML reports when a GPU fails and not when it has recovered.
+    recovery: the action that the GPU needs now, as the driver reports it; None before release 570,
+    which does not report actions. With None, an XID error counts until the driver is loaded again,
+    because NVML reports failures but not recoveries.
     """
     if recovery is not None:
         action = _RECOVERY_ACTIONS.get(recovery, f"recovery action {recovery}")

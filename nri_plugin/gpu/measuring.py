@@ -1,10 +1,10 @@
-"""Measures each container's overhead once a second, and writes it into the grant. The same reads
-of regions supply compute_use.py. Less often while no container has a process on a GPU.
+"""Measures each container's overhead once a second, and writes it into the grant.
 
-NVML reports the GPU memory of each process, control groups map processes to containers, and regions
-contain the charges; the difference is the overhead (gpuslice/contract/overhead.py). NVML's process
-is the inventory's. Another thread reads files and /proc. No container waits for this. Without a
-value from NVML (some MIG drivers, a GPU that does not answer), the grant stays unchanged.
+NVML reports the GPU memory of each process, and control groups map processes to containers. The
+overhead is this memory less the charge in the region (gpuslice/contract/overhead.py). Where NVML
+has no value (some MIG drivers, a GPU that does not answer), the grant stays unchanged. The same
+reads of regions supply compute_use.py. A worker thread reads files and /proc; no container waits.
+While no container uses a GPU, samples are less frequent.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from nri_plugin.threads import Worker
 _LOG: Final = logging.getLogger(__name__)
 
 _UNUSED_PERIOD_S: Final = 3.0
-"""Interval between samples while no container has a process on a GPU, and none did any work."""
+"""Interval after a sample that found neither processes of containers on a GPU nor new work."""
 
 _SEPARATORS: Final = re.compile("[/:.-]")
 
 _Overheads = Mapping[str, Mapping[str, int | None]]
-"""Key -> GPU UUID -> overhead in bytes. None: NVML has no value for it. A key is missing if its
-files cannot be read."""
+"""Key of a grant's files -> GPU UUID -> overhead in bytes, or None if NVML has no value. A key's
+GPUs are missing if its files cannot be read."""
 
 
 @dataclass(eq=False)
 class Measuring:
-    """root: the run directory. holds: what running containers hold. nvml: the inventory's.
-    deadline_s: for files. now: a monotonic clock in seconds. proc: path of /proc."""
+    """root: the run directory. holds: returns the running containers' ledger holds. nvml: shared
+    with the inventory. deadline_s: for reading files. now: a monotonic clock in seconds."""
 
     root: Path
     holds: Callable[[], Iterable[Hold]]
@@ -60,7 +60,7 @@ class Measuring:
     now: Callable[[], float] = time.monotonic
     proc: Path = Path("/proc")
     pause_s: float = PERIOD_S
-    """Until the next sample is due."""
+    """Seconds until the next sample is due."""
     _measured: dict[str, tuple[Account, Measured]] = field(default_factory=dict)
     _problem: str = ""
     _without_figure: int = 0
@@ -73,13 +73,13 @@ class Measuring:
         self.metrics.sample_age.set_function(lambda: self.now() - self._sampled_s)
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Take samples until cancelled."""
         while True:
             await self.sample()
             await asyncio.sleep(self.pause_s)
 
     async def sample(self) -> None:
-        """Take one sample. A failure is logged once and leaves the grants as they are."""
+        """Take one sample. A failure is logged once, and the grants stay unchanged."""
         holds = tuple(hold for hold in self.holds() if hold.adjusted)
         keys = {hold.container_id: hold.key for hold in holds}
         self._measured = {
@@ -116,7 +116,8 @@ class Measuring:
         self._show(overheads)
 
     def _missing(self, overheads: _Overheads) -> str:
-        """Report a missing value after WINDOW samples: NVML lists a new process one sample late."""
+        """Return the problem to log; "": none. A missing value becomes a problem after WINDOW
+        samples, because NVML lists a new process one sample late."""
         keys = sorted(key for key, known in overheads.items() if None in known.values())
         self._without_figure = self._without_figure + 1 if keys else 0
         if self._without_figure < WINDOW:
@@ -143,7 +144,7 @@ class Measuring:
 
 
 def _by_gpu(answers: Answers) -> tuple[Usage, Utilization]:
-    """Raises ValueError. A GPU without an answer is missing."""
+    """Return the memory use and utilization of each GPU that answered. Raises ValueError."""
     usage, utilized = {}, {}
     try:
         for line in answers.lines.values():
@@ -157,20 +158,20 @@ def _by_gpu(answers: Answers) -> tuple[Usage, Utilization]:
 
 @dataclass(eq=False)
 class _Sample:
-    """One sample's blocking work on files. keys: by container ID. measured: by key."""
+    """One sample's blocking work on files. keys: of grants, by container ID. measured: by key."""
 
     proc: Path
     keys: Mapping[str, str]
     measured: Mapping[str, tuple[Account, Measured]]
     readings: dict[str, Reading] = field(default_factory=dict)
-    """By key: the use of compute."""
+    """The use of compute by key."""
     pids: Mapping[str, set[int]] = field(default_factory=dict)
-    """By key: those of NVML's processes that are in its containers."""
+    """The processes that NVML lists in each key's containers."""
     _files: ExitStack = field(default_factory=ExitStack)
     _begun: dict[str, Sequence[int]] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """Read the charges, before the NVML query, and the use of compute."""
+        """Read the charges and the use of compute. Called before the NVML query."""
         for key, (account, _) in self.measured.items():
             try:
                 self._files.enter_context(account)
@@ -180,7 +181,7 @@ class _Sample:
                 _LOG.debug(Line("not measured", key=key, error=error))
 
     def end(self, usage: Usage) -> _Overheads:
-        """Read the charges again, and write the overheads that follow from NVML's result."""
+        """Read the charges again, and write the overheads. usage: the NVML query's result."""
         self.pids = self._pids(usage)
         overheads: dict[str, Mapping[str, int | None]] = {key: {} for key in self.measured}
         for key, before in self._begun.items():
@@ -195,12 +196,12 @@ class _Sample:
         self._files.close()
 
     def _pids(self, usage: Usage) -> Mapping[str, set[int]]:
-        """Return those of NVML's processes that are in each key's containers."""
+        """Return the processes that NVML lists, by the key of their container."""
         pids: dict[str, set[int]] = defaultdict(set)
         for pid in {pid for listed in usage.values() if listed for pid in listed}:
             try:
                 cgroup = (self.proc / str(pid) / "cgroup").read_text()
-            except (OSError, ValueError):  # it has exited
+            except (OSError, ValueError):  # the process has exited
                 continue
             container_id = container_of(cgroup, self.keys)
             if container_id is not None:
@@ -209,12 +210,12 @@ class _Sample:
 
 
 def container_of(cgroup: str, known: Container[str]) -> str | None:
-    """Return the ID of the container that a process runs in. cgroup: the text of its
-    /proc/PID/cgroup. known: container IDs, one of which is returned.
+    """Return the ID of the known container in which a process runs; None: it runs in none. cgroup:
+    the text of the process's /proc/PID/cgroup.
 
-    Runtimes name a container's group by its ID: `ID` (cgroupfs), `cri-containerd-ID.scope`
-    (systemd), `SLICE:cri-containerd:ID` (systemd names, made by cgroupfs). Programs may create
-    groups below it. Version 1 has a line per hierarchy, version 2 one line.
+    The name of a container's control group contains the ID: `ID` (cgroupfs),
+    `cri-containerd-ID.scope` (systemd), `SLICE:cri-containerd:ID` (systemd's names, created by
+    cgroupfs). The process may be in a group below. Cgroup v1 has a line per hierarchy, v2 has one.
     """
     for line in cgroup.splitlines():
         path = line.split(":", 2)[-1]

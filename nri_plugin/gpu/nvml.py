@@ -1,11 +1,11 @@
 """Queries NVML about this node's GPUs and their processes: the child of nvml_process.py.
 
-`python -m nri_plugin.gpu.nvml` reads lines `NUMBER KIND`, and answers each with lines of JSON that
-have the number: one at once, and one from each GPU, written by a thread of the GPU's own, because a
-call may hang in the driver. It exits at the end of its input. It keeps NVML initialized, so that a
-query neither starts a process nor wakes a GPU, and so that the driver reports XID errors to it. It
-exits if NVML fails as a whole, because only a new process loads the driver's library again.
-nvmlInit attaches no GPU; the first handle of a GPU does, in the GPU's thread.
+`python -m nri_plugin.gpu.nvml` reads lines `NUMBER KIND`, until its input ends. It answers each
+with lines of JSON that repeat the number: one line at once, and one for each GPU. Each GPU has its
+own thread, because a call may hang in the driver. NVML stays initialized, for two reasons: a query
+then neither starts a process nor wakes a GPU, and the driver reports XID errors to this process.
+The program exits if NVML fails as a whole, because only a new process loads the driver's library
+again. nvmlInit does not attach GPUs: a GPU's thread attaches it by getting its first handle.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from nri_plugin.gpu.nvml_queries import BOARD, GPUS, LINKS, PROCESSES
 
 _AT_ONCE_MS: Final = 0
 _EVENTS_MAX: Final = 1000
-"""Maximum per query: a failing GPU may report events faster than they can be read."""
+"""Maximum number of errors read per query. A failing GPU may report them faster than we read."""
 
 
 class Asked:
-    """A thread that answers queries one after the other. Of queries of one kind that wait, the
-    latest is answered. jobs: by kind; each returns the answer. answer: writes it."""
+    """A thread that answers queries one after the other. If several queries of one kind wait, only
+    the latest is answered. jobs: by kind; each returns an answer. answer: writes an answer."""
 
     def __init__(
         self,
@@ -72,18 +72,18 @@ class Asked:
 
 
 class OneGpu:
-    """One GPU's queries; used by its own thread, and by another only while that is idle."""
+    """One GPU's queries. Only the GPU's own thread calls them, or another while it is idle."""
 
     def __init__(self, index: int) -> None:
         self._index = index
         self._events: object | None = None
         self._uuid = ""
         self.incomplete = False
-        """Whether NVML must be initialized again before it can return what it did not."""
+        """Whether values are missing that NVML may return after it is initialized again."""
 
     def description(self) -> Mapping[str, Any]:
-        """Return the GPU, and the XID errors since the last call. Without even a UUID: the error
-        that NVML returns."""
+        """Return the GPU's description, and the XID errors since the last call. If NVML does not
+        even return a UUID, return NVML's error instead of the description."""
         self.incomplete = True
         xids = self.take_xids()
         try:
@@ -104,18 +104,18 @@ class OneGpu:
         }
 
     def take_xids(self) -> Sequence[tuple[str, int]]:
-        """Return UUID and XID of each new error; the driver queues them in between."""
+        """Return UUID and XID of each error that the driver has queued since the last call."""
         xids: list[tuple[str, int]] = []
         while self._events is not None and len(xids) < _EVENTS_MAX:
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, _AT_ONCE_MS)
-            except pynvml.NVMLError:  # a timeout: there are no more
+            except pynvml.NVMLError:  # a timeout: no more errors are queued
                 break
             xids.append((self._uuid, event.eventData))
         return xids
 
     def _listen(self, handle: object) -> None:
-        """Subscribe to the GPU's XID errors, once; not all GPUs and drivers support it."""
+        """Subscribe to the GPU's XID errors, once. Some GPUs and drivers do not support this."""
         if self._events is not None:
             return
         try:
@@ -127,7 +127,7 @@ class OneGpu:
 
 
 class Gpus:
-    """NVML, initialized, and a thread for each GPU. Raises pynvml.NVMLError and
+    """Initialized NVML, with a thread for each GPU. Raises pynvml.NVMLError and
     driver_root.NotFoundError."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
@@ -138,7 +138,7 @@ class Gpus:
         self._find()
 
     def ask(self, kind: str, number: int) -> None:
-        """Answer for NVML as a whole, and let each GPU's thread answer for the GPU."""
+        """Answer for NVML as a whole. Make each GPU's thread answer for its GPU."""
         if kind == GPUS:
             self._initialize_again()
         head = {
@@ -154,7 +154,7 @@ class Gpus:
             asked.ask(kind, number)
 
     def _answer(self, answer: Mapping[str, Any]) -> None:
-        """Write a whole line, from any thread."""
+        """Write an answer as one line. May be called from any thread."""
         with self._lock:
             self._write(json.dumps(answer) + "\n")
 
@@ -168,8 +168,8 @@ class Gpus:
         self._board = Asked(BOARD, {LINKS: self._find_links}, self._answer)
 
     def _initialize_again(self) -> None:
-        """NVML finds a GPU that reappeared only when it is initialized again. No thread may be in
-        the driver meanwhile."""
+        """Initialize NVML again if a GPU's values are missing. Otherwise NVML would not find a GPU
+        that reappeared. All threads must be idle, because none may be in the driver meanwhile."""
         all_asked = [*self._threads, self._board]
         if not any(gpu.incomplete for gpu in self._gpus) or not all(a.idle for a in all_asked):
             return
@@ -188,8 +188,8 @@ class Gpus:
 
 
 def links(gpus: int, linked: Iterable[tuple[int, int]]) -> Sequence[str]:
-    """Return for each GPU the name of its group: GPUs connected by NVLink, directly or through
-    others; "" if it is not connected."""
+    """Return each GPU's group name. GPUs that NVLink connects, directly or through other GPUs, form
+    a group. A GPU without NVLink has "". gpus: their number. linked: pairs of indexes."""
     group = list(range(gpus))
     for one, other in linked:
         old, new = max(group[one], group[other]), min(group[one], group[other])
@@ -225,7 +225,7 @@ def _write(text: str) -> None:
 
 
 def main() -> int:
-    """Run the child. On failure the last line on stderr states the cause."""
+    """Answer queries until the input ends. On failure the last line on stderr states the cause."""
     try:
         gpus = Gpus(_write)
         for line in sys.stdin:

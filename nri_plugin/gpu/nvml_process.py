@@ -1,10 +1,10 @@
-"""The process that queries NVML (nvml.py): one for the inventory and the measurements.
+"""Runs the process that queries NVML (nvml.py), for both the inventory and the measurements.
 
-Each query goes to all GPUs at once, and each GPU answers with a line of its own. One that does not
-answer within the deadline is late; later queries do not wait for it until it has answered again.
-The first answers of a new process may take long, because without persistence mode the driver
-attaches each GPU anew. A process is killed only if no GPU answers, and the next one starts after it
-has exited.
+Each query goes to all GPUs at once, and a line of answer comes from each GPU. A GPU that does not
+answer within the deadline is late. Later queries do not wait for a late GPU until it answers again.
+A new process's first answers may take long, because without persistence mode the driver attaches
+each GPU anew. The process is killed only if no GPU answers. The next process starts after the
+killed one has exited.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """head: about all GPUs. lines: by NVML's index. late: why a GPU did not answer. starting: the
-    same for a GPU that has not answered this process yet, and still may."""
+    """The answers to one query. head: about NVML as a whole. lines: of GPUs, by NVML's index. late:
+    why a GPU did not answer. starting: the same for GPUs that may still give their first answer."""
 
     head: Line
     lines: Mapping[int, Line]
@@ -52,17 +52,17 @@ class _Request:
         self.changed = asyncio.Event()
 
     def missing(self) -> set[int]:
-        """Return the indexes without an answer; the head is known."""
+        """Return the indexes that have not answered. The head must have arrived."""
         assert self.head is not None
         wanted = {BOARD} if self.kind == LINKS else set(range(self.head["count"]))
         return wanted - self.lines.keys()
 
 
 class _Running:
-    """One process. answered: whether it ever has. heard: GPUs that have ever answered. late: GPUs
-    that have not since a query's deadline. slow: those that did not answer the last query in time,
-    though later; only GPUS, which decides about their health, waits for them. heard_s: when a GPU
-    answered last."""
+    """One process. answered: whether it has ever answered. heard: GPUs that have ever answered.
+    heard_s: when any GPU answered last. late: GPUs that missed a deadline and have not answered
+    since. slow: GPUs that missed a deadline and have not answered a query GPUS in time since. Only
+    GPUS, which decides about the GPUs' health, waits for them."""
 
     def __init__(self, process: Process, now_s: float) -> None:
         self.process = process
@@ -77,14 +77,14 @@ class _Running:
 
 
 class _EndedError(ChildError):
-    """The process ended instead of answering."""
+    """The process ended before it answered."""
 
 
 @dataclass(eq=False)
 class NvmlProcess:
-    """deadline_s: of each query. first_s: for the first answers of a new process. pause_s: after a
-    process failed, until the next one. now: a monotonic clock in seconds. timeout: as
-    asyncio.timeout."""
+    """The caller's side of the process. deadline_s: for each query. first_s: for a new process's
+    first answers. pause_s: from a process's failure to the next start. now: a monotonic clock in
+    seconds. timeout: asyncio.timeout, except in tests."""
 
     environment: Mapping[str, str]
     deadline_s: float = DEADLINE_S
@@ -105,12 +105,12 @@ class NvmlProcess:
 
     @property
     def silent(self) -> bool:
-        """Whether a GPU did not answer the last query in time."""
+        """Return whether a GPU did not answer the last query in time."""
         return self._running is not None and bool(self._running.slow)
 
     async def ask(self, kind: str) -> Answers:
-        """Return the answers of those GPUs that give one in time. Raises ChildError if NVML as a
-        whole does not."""
+        """Return the answers that arrive in time. Raises ChildError if NVML as a whole does not
+        answer."""
         was_running = self._running is not None
         try:
             return await self._ask(kind)
@@ -120,8 +120,8 @@ class NvmlProcess:
         return await self._ask(kind)
 
     async def close(self) -> None:
-        """Close the process's input, which ends it; kill it if it hangs. `ask` may be called
-        again."""
+        """Close the process's input, which ends the process; kill it if it hangs. A later `ask`
+        starts a new process."""
         running, self._running = self._running, None
         process = running.process if running else self.child.lingering
         if process is None:
@@ -155,7 +155,7 @@ class NvmlProcess:
     async def _answered(self, running: _Running, number: int, request: _Request) -> None:
         stdin = running.process.stdin
         assert stdin is not None
-        with contextlib.suppress(ConnectionError):  # it has ended: the reader reports why
+        with contextlib.suppress(ConnectionError):  # the process has ended: `_read` reports why
             stdin.write(f"{number} {request.kind}\n".encode())
             await stdin.drain()
         while not running.ended:
@@ -192,7 +192,7 @@ class NvmlProcess:
         return Answers(request.head, request.lines, late, starting)
 
     def _hangs(self, running: _Running, request: _Request, now_s: float) -> bool:
-        """Whether no GPU has answered for so long that another process may do better."""
+        """Return whether no GPU has answered for so long that a new process should be tried."""
         missing = request.missing()
         return bool(missing) and not request.lines and now_s - running.heard_s >= self.first_s
 
@@ -209,7 +209,7 @@ class NvmlProcess:
         return running
 
     async def _read(self, running: _Running) -> None:
-        """Give each line to its request until the process ends."""
+        """Pass each line to its request until the process ends. Then fail the open requests."""
         process = running.process
         assert process.stdout is not None
         try:
@@ -222,7 +222,7 @@ class NvmlProcess:
         self._fail(running, problem)
 
     def _take(self, running: _Running, line: bytes) -> None:
-        """Raises ValueError."""
+        """Pass one line to its request. Raises ValueError for a line of another form."""
         answer = json.loads(line)
         if not isinstance(answer, dict) or not isinstance(answer.get("request"), int):
             raise ValueError(repr(line[:80]))
@@ -235,7 +235,7 @@ class NvmlProcess:
         elif not isinstance(answer.get("count"), int):
             raise ValueError(repr(line[:80]))
         if request is None:
-            return  # its deadline has passed
+            return  # the request's deadline has passed
         if index is None:
             request.head = answer
         else:

@@ -1,13 +1,13 @@
-"""Names of the queries to NVML's process, for it (nvml.py) and its caller (nvml_process.py)."""
+"""Names of the queries that nvml_process.py sends and nvml.py answers."""
 
 from __future__ import annotations
 
 from typing import Final
 
 GPUS: Final = "gpus"
-"""Each GPU's description, and its XID errors since the last one."""
+"""Query for each GPU's description, with its XID errors since the last such query."""
 PROCESSES: Final = "processes"
-"""The memory and utilization of each GPU's processes."""
+"""Query for the memory and utilization of each GPU's processes."""
 LINKS: Final = "links"
-"""Which GPUs are connected by NVLink: one answer, with the index BOARD."""
+"""Query for the GPUs' NVLink groups. There is one answer, with the index BOARD."""
 BOARD: Final = -1

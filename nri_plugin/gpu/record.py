@@ -1,8 +1,8 @@
-"""What the agent knows of the GPUs across restarts: a file in the run directory.
+"""A file in the run directory with what the agent knows of the GPUs, for after its restart.
 
-It has the GPUs that NVML listed last, their XID errors, and the sizes of contexts by driver
-version and product. GPUs and errors are valid until the driver is loaded again, and the sizes stay
-valid. A file that cannot be read is ignored.
+The file has the GPUs that NVML listed last, their XID errors, and the sizes of contexts by driver
+version and product. GPUs and errors are valid until the driver is loaded again. Sizes stay valid.
+A file that cannot be read is ignored.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MODULE: Final = Path("/sys/module/nvidia")
 
 
 def load_id() -> str:
-    """Return a text that differs after each boot, and after each load of the driver's module: sysfs
-    makes the module's directory anew."""
+    """Return a text that changes with each boot and each load of the driver's module, for which
+    sysfs creates a directory with another inode."""
     boot = _BOOT.read_text().strip()
     try:
         return f"{boot} {_MODULE.stat().st_ino}"
@@ -39,8 +39,8 @@ def load_id() -> str:
 
 
 class Record:
-    """Nothing is stored without a directory. A thread of its own writes, and only from `begin` on:
-    by then this agent is the one that serves the node."""
+    """The file's content. A separate thread writes the file, only after `begin`: by then this agent
+    serves the node. Without `run_dir` there is no file."""
 
     def __init__(self, run_dir: Path | None = None, load: str | None = None) -> None:
         self._path = run_dir and run_dir / FILE
@@ -48,13 +48,13 @@ class Record:
         self._worker: Worker | None = None
         self.gpus: Sequence[Gpu] = ()
         self.xids: Mapping[str, int] = {}
-        """The first error of each GPU, by UUID."""
+        """The first XID error of each GPU, by UUID."""
         self.contexts: Mapping[str, int] = {}
-        """Bytes, by `model_key`."""
+        """Sizes of contexts in bytes, by `model_key`."""
         self._read()
 
     def begin(self) -> None:
-        """Write from now on. Takes over what another agent wrote since the file was read."""
+        """Write from now on. Include what another agent has written since the file was read."""
         gpus, xids, contexts = self.gpus, self.xids, self.contexts
         self._read()
         self._worker = Worker("record of GPUs") if self._path else None
@@ -73,7 +73,7 @@ class Record:
         contexts: Mapping[str, int] | None = None,
         changed: bool = False,
     ) -> None:
-        """Replace these parts, and write the file if one of them changed, or if `changed`."""
+        """Replace the given parts. Write the file if one changes, or if `changed` is true."""
         before = (self.gpus, self.xids, self.contexts)
         self.gpus = self.gpus if gpus is None else gpus
         self.xids = self.xids if xids is None else xids

@@ -1,7 +1,7 @@
-"""Reads a created container's OCI bundle (config.json), and the capabilities that endanger limits.
+"""Reads a created container's OCI bundle (config.json); lists capabilities that endanger limits.
 
-The bundle is what the runtime will run: image, pod, and all NRI plugins' adjustments. Such a
-capability lets a process remove its own limits, or those of processes that it sees.
+The bundle is what the runtime will run: image, pod, and all NRI plugins' adjustments. A dangerous
+capability lets a process remove its own limits, or those of other processes that it sees.
 Blocks: run it in a thread.
 Source: containerd's bundle layout, and the OCI runtime specification (process).
 """
@@ -26,7 +26,7 @@ STATES: Final = (
     Path("/run/k0s/containerd"),
     Path("/var/snap/microk8s/common/run/containerd"),
 )
-"""containerd's state directories: its own default, that of k3s and RKE2, k0s' and MicroK8s'."""
+"""containerd's state directories: the default, and those of k3s and RKE2, k0s, and MicroK8s."""
 
 _PREFIX: Final = "CAP_"
 _OVER_HOST: Final = "SYS_PTRACE"
@@ -40,19 +40,17 @@ LOOSENING: Final[Mapping[str, str]] = MappingProxyType(
         _OVER_HOST: "access the host's files through its processes (hostPID)",
     }
 )
-"""By name, without CAP_: what a process with the capability can do to the limit: mount over a
-tenant's files, or use device nodes that its cgroup allows. Not included: MKNOD creates nodes, but
-the cgroup denies access to them; BPF and PERFMON read other processes, but writing to their memory
-or detaching the cgroup's device program requires SYS_ADMIN; SYS_PTRACE reaches the pod's own
-processes unless the host's are visible; a debugger there can do no more than root without it."""
+"""Capability, without CAP_ -> what a process that has it can do against a limit. MKNOD is omitted,
+because the cgroup denies access to created nodes. BPF and PERFMON are omitted, because writing
+other processes' memory or detaching the cgroup's device program needs SYS_ADMIN. SYS_PTRACE counts
+only where the host's processes are visible: within the pod, root can do as much without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """capabilities: plain names of all that a process in the container can have.
-
-    sees_others: the container has no PID namespace of its own, but its pod's, another container's
-    or the host's. selinux_label: of its processes; "": none. sources: of its mounts.
+    """What a bundle configures. capabilities: all that a process in the container can get, without
+    CAP_. sees_others: the container has no PID namespace of its own: it uses the pod's, the host's
+    or another container's. selinux_label: its processes' label; "": none. sources: of its mounts.
     """
 
     process: entrypoint.Process
@@ -63,8 +61,8 @@ class Config:
 
 
 def changed_s(state: Path) -> float | None:
-    """Return when a container of Kubernetes came or went last, in seconds; None: the state
-    directory has none, as seen here."""
+    """Return when a container of Kubernetes was last created or removed, in seconds. None: there
+    are no such containers in the state directory. state: its path as this process sees it."""
     try:
         return (state / _TASKS).stat().st_mtime
     except OSError:
@@ -72,7 +70,7 @@ def changed_s(state: Path) -> float | None:
 
 
 def directory(containerd_state: Path, container_id: str) -> Path:
-    """Return the bundle's directory; `container_id` is a file name."""
+    """Return the directory of the container's bundle. `container_id` must be a plain file name."""
     return containerd_state / _TASKS / container_id
 
 
@@ -112,18 +110,18 @@ def config(bundle: Path) -> Config:
 
 
 def _held(sets: dict[str, Any]) -> AbstractSet[str]:
-    """Return the union of all sets: a setuid program gets those in the bounding set, too."""
+    """Return the union of all sets. A setuid program can get even those of the bounding set."""
     return frozenset(plain(name) for names in sets.values() for name in names or ())
 
 
 def plain(name: str) -> str:
-    """Convert the OCI's (CAP_SYS_ADMIN) or Kubernetes' (SYS_ADMIN) form to LOOSENING's keys."""
+    """Convert a name of OCI (CAP_SYS_ADMIN) or Kubernetes (SYS_ADMIN) to a key of LOOSENING."""
     return name.upper().removeprefix(_PREFIX)
 
 
 def loosening(capabilities: AbstractSet[str], host_pid: bool, allowed: AbstractSet[str]) -> str:
-    """Return the first held capability that endangers a limit and is not allowed; "": none. Plain
-    names. host_pid: the container sees the host's processes."""
+    """Return the first of the capabilities that endangers a limit and is not allowed; "": none.
+    host_pid: the container sees the host's processes."""
     for name in LOOSENING:
         if name in capabilities and name not in allowed and (host_pid or name != _OVER_HOST):
             return name

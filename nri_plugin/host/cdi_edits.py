@@ -1,9 +1,9 @@
-"""Converts the edits of a CDI spec to plain values, for this host as it is now.
+"""Converts the edits of a CDI spec to plain values, according to the files that the host has now.
 
 Implements containerEdits of the Container Device Interface, versions 0.3 to 1.x. Invariant: a field
-that no program needs in order to compute on the GPU never makes the GPU unusable. A file or device
-node that the host lacks is left out if it is dispensable, and an error otherwise. Fields that an
-adjustment cannot express on every runtime are ignored. additionalGids opens device nodes instead.
+that no program needs in order to compute on the GPU never makes the GPU unusable. If the host lacks
+a file or device node, a dispensable one is omitted, and any other is an error. Fields that an
+adjustment cannot express on every runtime are ignored, except additionalGids (see `opened`).
 Source: github.com/cncf-tags/container-device-interface SPEC.md, specs-go/config.go.
 """
 
@@ -29,12 +29,12 @@ _PERMISSIONS: Final = 0o7777
 
 
 class SpecError(Exception):
-    """One spec or device violates the format; the text names the field."""
+    """A spec or device violates the format. The text names the field."""
 
 
 def parse(parent: Object, status: Stat) -> tuple[Edits, AbstractSet[int]]:
-    """Return the edits, and the groups that they add to the container's processes. status: stat
-    function for the host's files. Raises SpecError."""
+    """Return the edits, and the groups (additionalGids) that they add to the container's processes.
+    status: stat function for the host's files. Raises SpecError."""
     raw = parent.raw.get("containerEdits")
     edits = Object(parent.at("containerEdits"), {} if raw is None else raw)
     gids = edits.raw.get("additionalGids")
@@ -47,9 +47,9 @@ def parse(parent: Object, status: Stat) -> tuple[Edits, AbstractSet[int]]:
 
 
 def opened(edits: Edits, gids: AbstractSet[int]) -> Edits:
-    """Give all users of the container what these groups may do with its device nodes. NRI has no
-    field for a process's groups. The node is the container's own, and each process of the container
-    would be in the group."""
+    """Give all users the rights that these groups have on the device nodes, because NRI cannot add
+    groups to processes. The result is the same: the container has its own nodes, and each of its
+    processes would be in the groups."""
     return replace(
         edits,
         devices=tuple(
@@ -87,8 +87,8 @@ def _devices(nodes: Iterator[Object], status: Stat) -> Iterator[Device]:
 
 
 def _numbers(path: str, status: Stat) -> tuple[str, int, int]:
-    """Those of the host's node now: nvidia-ctk may write only the path, and the driver's numbers
-    may change at each boot."""
+    """Return type, major and minor of the host's node. nvidia-ctk may write only its path, and the
+    driver's numbers may change at each boot."""
     node = _found(status, path)
     kind = "c" if stat.S_ISCHR(node.st_mode) else "b" if stat.S_ISBLK(node.st_mode) else None
     if kind is None:
@@ -97,7 +97,7 @@ def _numbers(path: str, status: Stat) -> tuple[str, int, int]:
 
 
 def _found(status: Stat, path: str) -> os.stat_result:
-    """Raises OSError, also for a path that no file can have."""
+    """Call `status`. Raises OSError even for a path that no file can have (with a NUL)."""
     try:
         return status(path)
     except ValueError as error:
@@ -139,8 +139,8 @@ def _shown(raw: object) -> str:
 
 
 class Object:
-    """A JSON object of a spec, and its location. Each method reads one field, and raises SpecError
-    for a value of another type."""
+    """A JSON object of a spec, and its location (`where`). A method that reads a field raises
+    SpecError if the value is of the wrong type."""
 
     def __init__(self, where: str, raw: object) -> None:
         if not isinstance(raw, dict):
@@ -173,7 +173,7 @@ class Object:
         return raw
 
     def texts(self, key: str) -> Sequence[str]:
-        """Return the strings of a list, empty ones too: a hook's arguments may be empty."""
+        """Return a list of strings. Strings may be empty, for example arguments of a hook."""
         listed = self._list(key)
         for each in listed:
             if not isinstance(each, str):

@@ -1,10 +1,10 @@
-"""Generates CDI specs with nvidia-ctk for GPUs that have none, for this agent's use.
+"""Generates a CDI spec with nvidia-ctk for the GPUs that have no usable spec.
 
-nvidia-ctk runs in a child under a deadline. Its output is parsed like any other spec; only the
-missing GPUs' devices are kept, under their UUIDs, in one file that is replaced atomically. Only
-this agent reads its own directory, so the GPU is injected only with our adjustment. Where pods hold
-whole GPUs, the file must be in a directory that the runtime reads; what no share may have is cut at
-injection.
+nvidia-ctk runs in a child under a deadline. Of its output only the missing GPUs' devices are kept,
+named by UUID, in one file that is replaced atomically. The file is in a directory that only this
+agent reads, so that only our adjustment can inject the GPU. Where pods may hold whole GPUs, the
+file must be in a directory that the runtime reads. The spec then has everything of a whole GPU, and
+the agent removes what a share must not have when it injects the spec.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _LOG: Final = logging.getLogger(__name__)
 
 FILE: Final = "gpuslice-generated.json"
 OPTIONS: Final = ("cdi", "generate", "--format=json", "--device-name-strategy=uuid")
-"""Without --output the spec goes to standard output. The default names devices by index."""
+"""Options of nvidia-ctk. It writes to standard output, and would by default name GPUs by index."""
 
 
 @dataclass
 class Generator:
-    """Creates `directory`/FILE; at most one attempt per `min_interval_s`.
+    """Generates `directory`/FILE, with at most one attempt per `min_interval_s`.
 
-    command: nvidia-ctk, with a prefix if this host needs one to run it. deadline_s: the agent waits
-    for it at its start if a spec is missing. now: a monotonic clock in seconds. `options`,
-    `present`, `write`, `discard` and `withdraw_duplicates` block: run them in a worker thread.
+    command: nvidia-ctk, after a prefix if this host needs one. deadline_s: for nvidia-ctk, which
+    may delay the agent's start. now: a monotonic clock in seconds. `options`, `present`, `write`,
+    `discard` and `withdraw_duplicates` block: run them in a worker thread.
     """
 
     command: Sequence[str]
@@ -52,7 +52,7 @@ class Generator:
     min_interval_s: float = 30.0
     now: Callable[[], float] = time.monotonic
     problem: str | None = None
-    """Why the last attempt failed, or which GPUs it omitted; None if neither."""
+    """Why the last attempt failed, or which GPUs it could not describe; None: it succeeded."""
     _generated_at: float | None = None
 
     def __post_init__(self) -> None:
@@ -65,8 +65,8 @@ class Generator:
         return since_s is None or self.now() - since_s >= self.min_interval_s
 
     def options(self, programs: Path) -> Sequence[str]:
-        """Return nvidia-ctk's further options. programs: directory for a copy of the program that
-        runs the spec's hooks, if the host has none. Raises OSError."""
+        """Return the options that the driver root requires, besides OPTIONS. programs: directory
+        for a copy of the program of the spec's hooks (DriverRoot.hook). Raises OSError."""
         below_mount = self.root.mount != Path("/")
         return self.root.options(self.root.hook(self.command, programs)) if below_mount else ()
 
@@ -76,10 +76,10 @@ class Generator:
         options: Sequence[str] = (),
         before: Sequence[Sequence[str]] = (),
     ) -> str | None:
-        """Return a spec's text for those of these GPUs that nvidia-ctk describes; None: it
-        describes none of them. `problem` lists what is missing.
+        """Return the text of a spec for these GPUs, as far as nvidia-ctk describes them; None if it
+        describes none. `problem` then lists what is missing.
 
-        before: commands to run first; if the last one fails, a problem.
+        before: commands to run first. Only a failure of the last one is a problem.
         """
         self._generated_at = self.now()
         unprepared = await self._prepare(before)
@@ -96,8 +96,8 @@ class Generator:
         return text
 
     async def _prepare(self, commands: Sequence[Sequence[str]]) -> str:
-        """Return why the last command failed; "": it did not. A module may be loaded although
-        modprobe does not find it."""
+        """Run the commands. Return why the last one failed; "" if it succeeded. Earlier failures
+        do not count: a module may be loaded although modprobe does not find it."""
         failed = ""
         for command in commands:
             try:
@@ -115,12 +115,12 @@ class Generator:
         return await self._child.request()
 
     def present(self) -> Sequence[str]:
-        """Return the GPUs that the file describes. Raises OSError."""
+        """Return the UUIDs of the GPUs that our file describes. Raises OSError."""
         described = cdi_reader.load([self.file.parent]).devices.values()
         return [device.name for device in described if device.file == str(self.file)]
 
     def discard(self) -> bool:
-        """Remove the file; False: there was none. Raises OSError."""
+        """Remove our file. Return whether there was one. Raises OSError."""
         try:
             self.file.unlink()
         except FileNotFoundError:
@@ -129,8 +129,8 @@ class Generator:
         return True
 
     def withdraw_duplicates(self) -> bool:
-        """Remove from the file the devices that another file of its directory defines, too: neither
-        definition is valid then. False: there are none. Raises OSError."""
+        """Remove from our file each device that another file of its directory also defines, because
+        neither definition is valid. Return whether there were any. Raises OSError."""
         file, described = str(self.file), cdi_reader.load([self.file.parent], [names.CDI_KIND])
         twice = {
             device.name
@@ -147,7 +147,7 @@ class Generator:
         return True
 
     def write(self, text: str) -> None:
-        """Write the file, with fsync and rename, unless it has this content. Raises OSError."""
+        """Replace our file (fsync, then rename) unless it has this content. Raises OSError."""
         directory = self.file.parent
         with contextlib.suppress(FileNotFoundError):
             if self.file.read_text() == text:
@@ -167,9 +167,9 @@ class Generator:
 
 
 def render(reply: bytes, uuids: Sequence[str], root: DriverRoot = WITHOUT_MOUNT) -> tuple[str, str]:
-    """Return the devices of these GPUs from nvidia-ctk's output, and which are missing; "": none.
-    The paths are the host's. A GPU without a device does not affect the others. Raises ChildError
-    if no GPU has one."""
+    """Return the text of a spec with these GPUs' devices from nvidia-ctk's output, and a problem
+    that lists the missing GPUs; "": none. The spec's paths are the host's. Raises ChildError if all
+    are missing."""
     device_names: list[str] = []
     best: Mapping[str, Any] = {}
     kept: Mapping[str, Any] = {}
@@ -197,7 +197,7 @@ def _text(spec: Mapping[str, Any]) -> str:
 
 
 def _documents(reply: bytes) -> Iterable[Mapping[str, Any]]:
-    """Yield the specs: newer releases may print several."""
+    """Yield the specs of the output. Newer releases of nvidia-ctk may print several."""
     text, at = reply.decode(errors="replace").strip(), 0
     while at < len(text):
         try:

@@ -1,9 +1,10 @@
 """Reads CDI specs of this node's GPUs into plain values, and again when a file changes.
 
-Unusable content becomes a problem of its device, an unreadable file a problem of the whole set, and
-the policy refuses only containers that request the device. Later directories override earlier ones,
-but an unusable device overrides no usable one; a device defined twice in one directory is unusable.
-If several kinds have a usable device of one name, the first counts.
+A device with unusable content gets a problem, and the policy refuses only containers that request
+the device. An unreadable file becomes a problem of the whole result. A device overrides one of the
+same name in an earlier directory, unless only the earlier one is usable. A device that is defined
+twice in one directory is unusable. If several kinds have a usable device of one name, the first of
+these kinds counts.
 Source: github.com/cncf-tags/container-device-interface SPEC.md, versions 0.3 to 1.x.
 """
 
@@ -34,9 +35,9 @@ SUFFIXES: Final = (".json", ".yaml", ".yml")
 
 
 class Reader:
-    """The specs of some directories. Every creation with a grant needs them while the runtime
-    waits, so the result is cached while the specs and the directories of the driver's files and
-    device nodes are unchanged. Belongs to one thread.
+    """The specs of some directories. They are needed for each container with a grant, while the
+    runtime waits. So they are cached until a spec changes, or a directory of the driver's files or
+    device nodes. Only one thread may use a Reader.
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class Reader:
         return self._specs
 
     def _record_status(self, path: str) -> os.stat_result:
-        """A file that appears or vanishes changes its directory: one query for many libraries."""
+        """Return the file's status, and record its directory's. Files that are added or removed
+        change the directory, so a later check queries one directory instead of many files."""
         place = posixpath.dirname(path)
         if place not in self._host:
             self._host[place] = _seen(self._status, place)
@@ -77,7 +79,7 @@ def _listing(directory: Path) -> object:
 
 
 def _seen(status: Stat, path: str) -> object:
-    """Return a value that changes when the file or device node is replaced or modified."""
+    """Return a value that changes whenever the file or device node is replaced or modified."""
     try:
         seen = status(path)
     except OSError as error:
@@ -88,8 +90,8 @@ def _seen(status: Stat, path: str) -> object:
 def load(
     directories: Iterable[Path], kinds: Sequence[str] = names.CDI_KINDS, status: Stat = os.stat
 ) -> Specs:
-    """Return every device of these kinds. Reads files: call it from a worker thread. Raises Refused
-    for a shortage. status: stat function for the host's files and device nodes."""
+    """Return every device of these kinds. status: stat function for the host's files and nodes.
+    Blocks: call it from a worker. Raises Refused if the agent lacks memory or descriptors."""
     devices: dict[tuple[str, str], CdiDevice] = {}
     problems: list[str] = []
     for directory in directories:
@@ -134,13 +136,13 @@ def spec_files(directory: Path, problems: list[str]) -> Sequence[Path]:
 
 
 def state(status: os.stat_result) -> tuple[int, ...]:
-    """Return a value that changes when the file is replaced or modified."""
+    """Return a value that changes whenever the file is replaced or modified."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @lru_cache(maxsize=64)
 def _parse(path: Path, _as_of: tuple[int, ...]) -> Any:
-    """Parse and cache: nvidia-ctk's YAML is long, and every container with a grant needs it."""
+    """Parse a spec. The result is cached, because nvidia-ctk's YAML is long and often needed."""
     data = path.read_bytes()
     parsed = json.loads(data) if path.suffix == ".json" else _from_yaml(data)
     if _expands_over(_MAX_BYTES, parsed):
@@ -152,13 +154,13 @@ def _from_yaml(data: bytes) -> Any:
     try:
         return yaml.load(data, Loader=_YAML)
     except Exception as error:  # PyYAML's parsing of a tagged scalar may raise anything
-        # A repr of PyYAML's own errors has addresses, and would differ at each inspection.
+        # The repr of PyYAML's own errors contains addresses: each inspection would show a new text.
         why = str(error) if isinstance(error, yaml.YAMLError) else repr(error)
         raise SpecError(f"must be YAML: {' '.join(why.split())}") from error
 
 
 def _expands_over(most: int, parsed: object) -> bool:
-    """Whether the document exceeds the size limit: YAML aliases are short and may expand."""
+    """Return whether the document has over `most` characters once YAML's aliases are expanded."""
     left = [parsed]
     while left:
         value = left.pop()
@@ -202,8 +204,8 @@ def _read_spec(path: Path, kinds: Sequence[str], status: Stat) -> Sequence[CdiDe
 def _try_edits(
     parent: cdi_edits.Object, status: Stat
 ) -> tuple[Edits, AbstractSet[int], str | None]:
-    """Return the edits and groups, or why they are unusable; one broken GPU leaves the others
-    usable."""
+    """Return the edits and groups, or why they are unusable. No error is raised, so that a broken
+    device does not affect the others."""
     try:
         return *cdi_edits.parse(parent, status), None
     except SpecError as error:

@@ -1,8 +1,8 @@
-"""Determines which CDI names inject a GPU, from the specs on this host; and the driver's majors.
+"""Determines from this host's specs which CDI names inject a GPU, and the driver's major numbers.
 
-Used for names that device plugins and other NRI plugins request. A CDI device injects a GPU if its
-edits contain a device node or a library of the driver, whatever its name and author. A name that
-cannot be found or read is judged by its vendor. Reads files: run it in a worker thread.
+Used for the names that device plugins and other NRI plugins request. Any CDI device injects a GPU
+if its edits contain a device node or a library of the driver. If a name's spec does not exist or
+cannot be read, the name's vendor decides. Reads files: run it in a worker thread.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _UNREADABLE: Final = (
     *(SpecError, OSError, ValueError, RecursionError),
     *(TypeError, AttributeError, KeyError),
 )
-"""Raised for a file that is not a spec, or an entry that violates the format."""
+"""Exceptions raised for a file that is no spec, or for an entry that violates the format."""
 
 
 def by_name(
     directories: Iterable[Path], wanted: Sequence[str], status: Stat = os.stat
 ) -> AbstractSet[str]:
-    """Return those of the `wanted` CDI names that inject a GPU. A name with two definitions, one of
-    them with a GPU, counts as injecting it. Raises Refused for a shortage."""
+    """Return which of the `wanted` CDI names inject a GPU. One definition with a GPU is enough.
+    Raises Refused if the agent lacks memory or descriptors (a shortage)."""
     documents = list(_documents(directories)) if wanted else []
     return frozenset(name for name in wanted if _brings(name, documents, status))
 
 
 def majors() -> AbstractSet[int]:
-    """Return the major numbers of the driver's device nodes, currently in the kernel."""
+    """Return the major numbers that the kernel has currently assigned to the driver."""
     return nvidia.driver_majors(_DEVICES.read_text())
 
 
@@ -65,7 +65,7 @@ def _brings(name: str, documents: Iterable[Any], status: Stat) -> bool:
 
 
 def _edits(spec: Any, kind: str, device: str) -> Iterator[Any]:
-    """Yield the edits of the device, and those that its spec applies to all its devices."""
+    """Yield the device's edits, and the spec's edits, which apply to all its devices."""
     if not isinstance(spec, dict) or spec.get("kind") != kind:
         return
     for entry in spec.get("devices") or ():
@@ -90,7 +90,7 @@ def _has_gpu(edits: Any, status: Stat) -> bool:
 
 
 def _major(node: Any, status: Stat) -> int:
-    """Return the major number of a device node; 0 if neither its spec nor the host has it."""
+    """Return a device node's major number from the spec, else from the host; 0 if not known."""
     if isinstance(major := node.get("major"), int) and major:
         return major
     try:

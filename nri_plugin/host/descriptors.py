@@ -1,4 +1,4 @@
-"""Descriptors of files, and values that change with a file."""
+"""File descriptors, and a value that shows whether a file has changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def opened(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> Iterator[int]:
-    """Yield a descriptor as of os.open, closed on exec and after the block."""
+    """Yield a descriptor from os.open. It is closed after the block, and on exec."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
     try:
         yield descriptor
@@ -18,14 +18,14 @@ def opened(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> Itera
 
 
 def write(descriptor: int, data: bytes) -> None:
-    """Write all of it: the kernel may take a part at a time."""
+    """Write all data, by several calls where the kernel accepts only a part."""
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
 
 
 def version(path: str | os.PathLike[str]) -> object:
-    """Return a value that changes when the file is replaced or modified; None: there is none."""
+    """Return a value that changes when the file is replaced or modified; None: no such file."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,9 +1,9 @@
-"""Other programs that allocate GPUs, by their sockets and files; and the kubelet's record.
+"""Finds other programs that allocate GPUs, by their sockets and files; reads the kubelet's record.
 
-Node images run such programs without a pod; the cgroup of the process that listens then names its
-systemd unit. A DRA driver also leaves a CDI spec for each claim that it has prepared. The record
-lists what each container was assigned: the kubelet writes it before it starts the container, and
-not when a pod ends. Blocks: run it in a thread.
+A node image may run such a program outside of a pod: then the cgroup of the listening process names
+a systemd unit. A DRA driver also leaves a CDI spec for each claim that it has prepared. The record
+lists the devices that each container was assigned. The kubelet writes it before it starts a
+container, but does not update it when a pod ends. Blocks: run it in a thread.
 Source: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, NVIDIA's k8s-device-plugin (its socket is
 `nvidia-`, the resource's name and `.sock`), Google's (`nvidiaGPU-` and a time; its IDs name a GPU
 by its device node), NVIDIA's DRA driver (cmd/gpu-kubelet-plugin/cdi.go).
@@ -29,7 +29,7 @@ from nri_plugin.policy.other_plugins import Sign
 RECORD: Final = "kubelet_internal_checkpoint"
 KUBELETS_OWN: Final = "kubelet.sock"
 DRA_DRIVER: Final = "gpu.nvidia.com"
-"""NVIDIA's; its second driver, compute-domain.nvidia.com, allocates no GPU."""
+"""NVIDIA's DRA driver for GPUs. The other one, compute-domain.nvidia.com, allocates no GPU."""
 _CLAIM: Final = f"k8s.{DRA_DRIVER}-claim_"
 _REGISTRY: Final = "plugins_registry"
 _NVIDIAS: Final = "nvidia"
@@ -46,7 +46,7 @@ class RecordError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One container's devices of one resource; its pod may be gone."""
+    """One container's devices of one resource. The pod may have ended."""
 
     pod_uid: str
     container: str
@@ -56,14 +56,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """registered: IDs of healthy devices, by resource."""
+    """The kubelet's record. registered: IDs of healthy devices, by resource."""
 
     registered: Mapping[str, Sequence[str]] = field(default_factory=dict)
     entries: Sequence[Entry] = ()
 
 
 def read_record(directory: Path) -> Record:
-    """Return the record; an empty one if the kubelet has written none. Raises RecordError."""
+    """Return the record; an empty one if there is no file. Raises RecordError."""
     file = directory / RECORD
     try:
         data = json.loads(file.read_text())["Data"]
@@ -79,8 +79,8 @@ def read_record(directory: Path) -> Record:
 
 
 class Assignments:
-    """The pods to which the kubelet assigned whole GPUs, by its record: whatever plugin offers
-    them. The record is read again when it has changed."""
+    """The pods to which the kubelet has assigned whole GPUs, whatever plugin offers them. The
+    kubelet's record is read again whenever it has changed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -89,7 +89,7 @@ class Assignments:
         self._pods: Mapping[str, AbstractSet[str]] = {}
 
     def pods(self, uuid: str, minor: int) -> AbstractSet[str]:
-        """Return the UIDs of the GPU's pods, of which some may be gone. Raises RecordError."""
+        """Return the UIDs of the GPU's pods. Some may have ended. Raises RecordError."""
         now = version(self._file)
         if now is None or now != self._read:
             self._pods = holders(read_record(self._directory))
@@ -99,8 +99,8 @@ class Assignments:
 
 
 def holders(record: Record) -> Mapping[str, AbstractSet[str]]:
-    """Return the UIDs of pods by GPU: its UUID, or Google's name. IDs of several replicas of a GPU
-    contain it."""
+    """Return the UIDs of pods by GPU. The key is the GPU's UUID, or the name (nvidia0) in IDs of
+    Google's plugin. IDs of a GPU's replicas contain the GPU's key."""
     uids: dict[str, set[str]] = {}
     for entry in record.entries:
         for each in entry.ids:
@@ -115,7 +115,7 @@ def _ids(listed: Sequence[object] | None) -> Sequence[str]:
 
 
 def _entry(raw: Mapping[str, Any]) -> Entry:
-    """IDs are listed by NUMA node, "-1" if the device has none."""
+    """Convert an entry. The kubelet lists a container's IDs by NUMA node ("-1": unknown)."""
     by_numa = raw.get("DeviceIDs") or {}
     ids = [each for listed in by_numa.values() for each in _ids(listed)]
     return Entry(
@@ -124,7 +124,7 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
 
 
 def sockets(directory: Path) -> Sequence[Path]:
-    """Return the plugins' sockets, without the kubelet's own."""
+    """Return the sockets in the directory, except the kubelet's own."""
     try:
         return [
             path
@@ -136,14 +136,14 @@ def sockets(directory: Path) -> Sequence[Path]:
 
 
 def plugin_sign(directory: Path) -> Sign | None:
-    """Return the sign of a device plugin of NVIDIA's; None: there is none."""
+    """Return the sign that a device plugin for NVIDIA's GPUs runs; None: none was found."""
     paths = (path for path in sockets(directory) if path.name.startswith(_NVIDIAS))
     signs = (_listener(p, "a device plugin", is_gke=p.name.startswith(_GKES)) for p in paths)
     return next(filter(None, signs), None)
 
 
 def dra_sign(kubelet_dir: Path, cdi_dirs: Iterable[Path]) -> Sign | None:
-    """Return the sign of NVIDIA's DRA driver; None: there is none."""
+    """Return the sign that NVIDIA's DRA driver runs or has run; None: none was found."""
     registered = (p for p in sockets(kubelet_dir / _REGISTRY) if p.name.startswith(DRA_DRIVER))
     paths = chain(registered, sockets(kubelet_dir / "plugins" / DRA_DRIVER))
     listeners = (_listener(path, "NVIDIA's DRA driver", is_dra=True) for path in paths)
@@ -162,8 +162,8 @@ def _claims(cdi_dirs: Iterable[Path]) -> Iterator[Path]:
 
 
 def _listener(path: Path, what: str, is_dra: bool = False, is_gke: bool = False) -> Sign | None:
-    """Return the sign of the process that listens there; None: none does. A program that was killed
-    leaves its socket behind."""
+    """Return the sign of the process that listens at the socket; None: no process listens. A killed
+    program leaves its socket behind."""
     with socket.socket(socket.AF_UNIX) as trying:
         trying.settimeout(_CONNECT_S)
         try:
@@ -180,7 +180,7 @@ def _listener(path: Path, what: str, is_dra: bool = False, is_gke: bool = False)
 
 
 def unit(pid: int, proc: Path = Path("/proc")) -> str:
-    """Return the systemd unit of a process of the host; "": it is none, or not visible."""
+    """Return the systemd unit of the host's process; "" if it has none, or is not visible."""
     try:
         match = _UNIT.search((proc / str(pid) / "cgroup").read_text())
     except OSError:

@@ -1,8 +1,8 @@
-"""The driver root in two views: the host's path, which the runtime gets, and the agent's.
+"""The driver root with two paths: the host's, which the runtime gets, and the agent's.
 
-GPU Operator's driver container has the driver below /run/nvidia/driver; without one the root is /.
-In a pod both lie elsewhere than on the host. CDI specs hold the host's paths: this module looks
-them up below the host's root as seen here, and has nvidia-ctk generate a spec there.
+GPU Operator's driver container installs the driver below /run/nvidia/driver. Usually the root is /.
+In a pod the agent sees the root at another path than the host. CDI specs contain the host's paths:
+this module converts between the two, and gives nvidia-ctk the options to generate such a spec.
 Blocks: call it from a worker thread.
 """
 
@@ -24,45 +24,45 @@ from nri_plugin.policy.nvidia import CONTROL_NODES
 
 _ROOT: Final = Path("/")
 _VERSION_S: Final = 1.0
-"""Less than the worker's deadline."""
+"""Timeout of a program's --version. It is less than the worker's deadline."""
 _HOOKS: Final = (
     "/usr/bin/nvidia-cdi-hook",
     "/usr/bin/nvidia-ctk",
     "/usr/local/nvidia/toolkit/nvidia-cdi-hook",
     "/usr/local/nvidia/toolkit/nvidia-ctk",
 )
-"""Packages and GPU Operator install the program of a spec's hooks here; runc executes it on the
-host."""
+"""The host's paths at which packages and GPU Operator install the program of a spec's hooks, which
+runc executes on the host."""
 COPIED: Final = ("nvidia-cdi-hook", "nvidia-ctk")
-"""Names of the copies for hooks."""
+"""Possible names of the agent's own copy of the hooks' program."""
 _MODULES: Final = ("nvidia", "nvidia-uvm")
 _CONTAINERS_OWN: Final = ("createContainer", "startContainer")
-"""Hooks whose arguments are paths in the container."""
+"""Kinds of hooks whose arguments are paths in the container, not on the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverRoot:
-    """host: the driver root on the host. mount: where the agent sees that directory. root: where it
-    sees the host's root directory."""
+    """host: the driver root's path on the host. mount: the path at which the agent sees the driver
+    root. root: the path at which the agent sees the host's root directory."""
 
     host: Path = _ROOT
     mount: Path = _ROOT
     root: Path = _ROOT
 
     def seen(self, path: str) -> Path:
-        """Return where the agent sees the host's file of that path, with links resolved there. The
-        file need not exist. Raises OSError."""
+        """Return the path at which the agent sees the host's file `path`, with links resolved as on
+        the host. The file need not exist. Raises OSError."""
         if self.mount != self.host and Path(path).is_relative_to(self.host):
             return resolve(self.mount, f"/{Path(path).relative_to(self.host)}")
         return Path(path) if self.root == _ROOT else resolve(self.root, path)
 
     def stat(self, path: str) -> os.stat_result:
-        """Return the status of the host's file of that path. Raises OSError."""
+        """Return the status of the host's file `path`. Raises OSError."""
         return os.stat(self.seen(path))
 
     def on_host(self, path: str) -> str:
-        """Return the host's path of a file that lies below the mount, or below the host's root as
-        seen here; other paths unchanged."""
+        """Return the host's path of a file that the agent sees at `path`, below `mount` or `root`.
+        Other paths are returned unchanged."""
         if self.mount == self.host:
             return path
         for seen, there in ((self.mount, self.host), (self.root, _ROOT)):
@@ -72,21 +72,22 @@ class DriverRoot:
 
     @property
     def dev_root(self) -> Path:
-        """Return the directory whose /dev has the driver's device nodes: a driver container has
-        nodes of its own, or uses those of the host."""
+        """Return the directory whose dev/ has the driver's device nodes. A driver container may
+        have its own nodes, or use the host's."""
         own_nodes = (self.mount / "dev/nvidiactl").exists()
         return self.mount if own_nodes or self.host == _ROOT else self.root
 
     def options(self, hook: str) -> Sequence[str]:
-        """Return nvidia-ctk's options for this root. hook: the host's path of hooks' program."""
+        """Return nvidia-ctk's options for this root. hook: the host's path of the hooks' program;
+        "": nvidia-ctk's default."""
         roots = (f"--driver-root={self.mount}", f"--dev-root={self.dev_root}")
         return (*roots, f"--nvidia-cdi-hook-path={hook}") if hook else roots
 
     def node_commands(self, ctk: Sequence[str]) -> Sequence[Sequence[str]]:
         """Return the commands that load the driver's modules and create the control device nodes,
-        as NVIDIA's unit nvidia-cdi-refresh.service does; empty if there are all, or no nvidia-ctk.
-
-        nvidia-ctk would load modules by a chroot program, which the agent's image does not have.
+        as NVIDIA's unit nvidia-cdi-refresh.service does. Return none if all nodes exist, or if
+        nvidia-ctk does not. modprobe runs separately, because nvidia-ctk would load the modules by
+        a chroot program, which the agent's image lacks.
         """
         nodes = (self.dev_root / node[1:] for node in CONTROL_NODES)
         if all(node.exists() for node in nodes) or shutil.which(ctk[0]) is None:
@@ -98,13 +99,12 @@ class DriverRoot:
         )
 
     def hook(self, command: Sequence[str], directory: Path) -> str:
-        """Return the host's path of the program for a spec's hooks; "": there is none, and
-        nvidia-ctk names its default.
+        """Return the host's path of the program for a spec's hooks; "": no program is found.
 
-        It is a copy of ours in `directory`, which has the same path on the host: a toolkit of the
-        host that is older than our nvidia-ctk fails for hooks that it does not implement. If ours
-        does not run there, because of an old libc, the host's is used. Raises OSError and
-        StoreError.
+        The agent's own program is copied into `directory`, which has the same path on the host. It
+        is preferred because a toolkit of the host may be older than our nvidia-ctk, and then lacks
+        hooks. If our program does not run on the host, because of an old libc, the host's is used.
+        Raises OSError and StoreError.
         """
         ours = shutil.which("nvidia-cdi-hook") or shutil.which(command[0])
         if ours:
@@ -121,8 +121,8 @@ class DriverRoot:
         return ""
 
     def translate(self, spec: dict[str, Any]) -> dict[str, Any]:
-        """Return the spec with the host's paths, as `nvidia-ctk cdi transform root` does. Leaves
-        what is not as the format requires: cdi_reader.py judges it."""
+        """Return the spec with the host's paths, as `nvidia-ctk cdi transform root` does. Values
+        that violate the format stay unchanged: cdi_reader.py reports them."""
         devices = [self._translate_edits(each) for each in spec.get("devices") or ()]
         return {**self._translate_edits(spec), "devices": devices}
 
@@ -151,16 +151,16 @@ class DriverRoot:
         return changed
 
     def _translate_argument(self, argument: Any) -> Any:
-        """--link takes TARGET::LINK, two paths."""
+        """Convert the paths in a hook's argument. The value of --link is two: TARGET::LINK."""
         if not isinstance(argument, str):
             return argument
         return "::".join(map(self.on_host, argument.split("::", 1)))
 
 
 def find(host: Path, chosen: Path | None, earlier: DriverRoot | None = None) -> DriverRoot:
-    """Return the driver root as it is now. host: the host's root directory as seen here. chosen:
-    the operator's. earlier: what is returned without one and without a driver, as while a driver
-    container restarts; else it is the host's root directory."""
+    """Return the current driver root. host: path at which the agent sees the host's root directory.
+    chosen: the operator's choice; without one the root is searched for. If the search finds no
+    driver, for example while a driver container restarts, return `earlier`; without it, /."""
     root = chosen or locate(host) or (earlier.host if earlier else _ROOT)
     try:
         return DriverRoot(root, resolve(host, str(root)), host)
@@ -169,11 +169,11 @@ def find(host: Path, chosen: Path | None, earlier: DriverRoot | None = None) -> 
 
 
 WITHOUT_MOUNT: Final = DriverRoot()
-"""The agent runs on the host, and the driver is installed there."""
+"""The root if both the agent and the driver are installed directly on the host."""
 
 
 def _runs(host: Path, program: Path) -> bool:
-    """Whether the program can be executed with the libraries of the host."""
+    """Return whether the program runs with the libraries of the host."""
     command = in_root(host, (str(program), "--version"))
     try:
         done = subprocess.run(command, capture_output=True, timeout=_VERSION_S, check=False)

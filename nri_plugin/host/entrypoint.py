@@ -1,9 +1,9 @@
-"""Finds the program that a container will start, as the runtime and the kernel resolve it.
+"""Finds the program that a container will start, and whether a limit can be enforced in it.
 
-A name is searched on the container's PATH, a script leads to its interpreter, and links resolve
-inside the container. Reports why no limit can be enforced in that program, or that it can. Programs
-started later are not examined. Reads only an ELF file's headers or a script's first line. A
-malformed file is no program. Blocks: see rooted_open.py, which opens the files.
+Resolves the entry point as the runtime and the kernel do: a name is searched on the container's
+PATH, a script leads to its interpreter, and links resolve inside the container. Programs that start
+later are not examined. Reads only an ELF file's headers or a script's first line. A malformed file
+is no program. Blocks: see rooted_open.py, which opens the files.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gpuslice.contract.library_file import ELF_HEADER, ELF_LITTLE, ELF_SEGMENT, 
 from nri_plugin.host import rooted_open
 
 _SCRIPTS_MAX: Final = 6
-"""Linux follows fewer nested scripts than this."""
+"""Limit of nested scripts. Linux follows fewer."""
 _PATH_PARTS_MAX: Final = 256
 _READ_MAX: Final = 1 << 62
 
 Read = Callable[[int, int], bytes]
-"""Read(offset, size): at most `size` bytes of the file, fewer at its end."""
+"""Read(offset, size) returns `size` bytes of the file, or fewer at the file's end."""
 
 _LINE_BYTES: Final = 256
-"""The kernel reads no more of a script's first line."""
+"""Bytes that the kernel reads of a script's first line."""
 _INTERPRETER: Final = 3
 _SEGMENTS_MAX: Final = 128
 _PATH_BYTES: Final = 4096
@@ -63,10 +63,10 @@ class Process:
 
 
 def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> str:
-    """Return why no limit can be enforced in the entry point; "": one can.
+    """Return why no limit can be enforced in the entry point; "" if one can.
 
-    root: descriptor of the process's own root. machine: as library_file.MACHINES. forwarded: strict
-    mode. A program that cannot be found or read counts as not enforceable.
+    root: descriptor of the process's root directory. machine: an ELF number of MACHINES. forwarded:
+    strict mode. In a program that cannot be found or read no limit can be enforced.
     """
     if not process.args:
         return "no command is given"
@@ -93,7 +93,7 @@ def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> 
 
 
 def _loader(root: int, process: Process, program: Program) -> str:
-    """Return the file name of the program's dynamic loader, with all links resolved."""
+    """Return the file name of the program's dynamic loader, with links resolved; "": none."""
     if program.interpreter is None:
         return ""
     with rooted_open.lookup(root, _from(process.cwd, program.interpreter)) as descriptor:
@@ -110,7 +110,7 @@ def _parse(descriptor: int) -> Program | Script | None:
 
 
 def _place(root: int, process: Process, name: str) -> str:
-    """Return the program's path; a name without a slash is searched on PATH, as execvp does."""
+    """Return the program's path. A name without a slash is searched on PATH, as in execvp."""
     if "/" in name:
         return _from(process.cwd, name)
     for directory in process.env.get("PATH", "").split(":")[:_PATH_PARTS_MAX]:
@@ -132,7 +132,7 @@ def _from(cwd: str, path: str) -> str:
 
 
 def parse(read: Read) -> Program | Script | None:
-    """Return what the kernel would execute; None: a file that it does not execute by itself."""
+    """Return the program or script; None if the kernel cannot execute the file by itself."""
     start = read(0, _LINE_BYTES)
     if start[:2] == b"#!":
         match = re.match(rb"[ \t]*([^ \t\n\0]*)", start[2:])
@@ -160,16 +160,16 @@ def parse(read: Read) -> Program | Script | None:
 def program_out_of_reach(
     program: Program, name: str, loader: str, machine: int, forwarded: bool
 ) -> str:
-    """Return why our limit cannot be enforced in the program; "": it can.
+    """Return why our limit cannot be enforced in the program; "" if it can.
 
-    name: the program's file. loader: its dynamic loader's file with all links resolved. machine:
-    our library's. forwarded: the driver's libraries are forwarders, which any dynamic program
-    loads.
+    name: the program's file name. loader: the file name of its dynamic loader, with links resolved.
+    machine: our library's ELF number. forwarded: the driver's libraries are forwarders, which every
+    dynamically linked program loads.
     """
     if not program.wide or program.machine != machine:
         return "is built for another machine than the library, which is not loaded into it"
     if program.interpreter is None:
-        # glibc's loader, run as a program, reads the preload file as it does for others.
+        # glibc's loader may be run as a program. It then reads the preload file, too.
         own = _GLIBC.fullmatch(posixpath.basename(name))
         return "" if own else "is statically linked, and loads no library before it starts"
     names = {posixpath.basename(program.interpreter), posixpath.basename(loader)}

@@ -1,18 +1,18 @@
 """The files of containers on this host: one small tmpfs per grant, under the run directory.
 
-    RUN/KEY/           its own tmpfs with a size limit: no tenant can fill another's, or /run
-      preload          content of /etc/ld.so.preload: our line, then the image's own
+    RUN/KEY/           a tmpfs with a size limit, so that a tenant can fill only its own
+      preload          content of /etc/ld.so.preload: our line, then the image's own lines
       preload-nix      the same for Nix' loader, which reads another file
       libvgpu.so       empty: mount point for the store's file
-      plan.json        the container's plan (policy/plan.py), with which it is compared later
+      plan.json        the container's plan (policy/plan.py), for a later comparison
       driver/SONAME    empty: mount point for the driver's real libraries in strict mode
       region           writable by all users in the container
-      lease            when its programs may submit work; the arbiter writes it
+      lease            when the container's programs may submit work; the arbiter writes it
       grant            written last: a directory with a valid grant is complete
 
-Containers that share a grant have files of their own: preload.NAME, preload-nix.NAME,
-plan.NAME.json. All calls block and must run in one worker thread, which keeps them in order. A
-crash leaves at most a directory that no container uses; a sweep removes it.
+Each of several containers that share a grant has its own preload.NAME, preload-nix.NAME and
+plan.NAME.json. All calls block, and must run in one worker thread, which keeps their order. After a
+crash at most a directory that no container uses is left; the agent's sweep removes it.
 """
 
 from __future__ import annotations
@@ -45,18 +45,17 @@ _PRELOAD: Final = f"{names.CONTAINER_LIBRARY}\n".encode()
 _MAX_INODES: Final = 256
 _PAGE: Final = 4096
 _SLACK_BYTES: Final = 128 * _PAGE
-"""For the file system's metadata and three files of each container that shares it; also the most
-that a tenant can add to its region."""
+"""Additional size of each tmpfs, for its metadata and three files of each container that shares it.
+A tenant can extend its region by at most this."""
 _PLAN: Final = "plan.json"
 _LABELLED: Final = "selinux-label"
-"""A directory that exists for a moment; a sweep removes one that a kill left."""
+"""Name of a temporary directory of `label`. A sweep removes it after a kill of the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """The run directory. `new_grant_id`: the only source of randomness. now_ns: CLOCK_MONOTONIC.
-    Of new grants: core_forced: they cap the share of compute also while the GPU is otherwise idle.
-    code_bytes: a process's charge for code. managed_free: managed memory is not charged."""
+    """The run directory. new_grant_id: the only source of randomness. now_ns: CLOCK_MONOTONIC.
+    core_forced, code_bytes, managed_free: attributes of new grants, as in grant_file.Gpu."""
 
     root: Path
     new_grant_id: Callable[[], int]
@@ -66,12 +65,12 @@ class RunDirectory:
     managed_free: bool = False
 
     def apply(self, plan: ContainerPlan, context_bytes: Mapping[str, int] = _NO_SIZES) -> None:
-        """Create the files of the plan, or verify existing ones. context_bytes: a process's charge
-        for a context, by GPU UUID, where it is known.
+        """Create the files of the plan. context_bytes: the charge for a context by GPU UUID, where
+        it is known.
 
-        If the plan shares its directory, other containers may be using it already. Its files are
-        then kept, except those of this container; shares that differ from the plan's are an error.
-        Raises FilesError, and leaves nothing behind.
+        If the plan shares its directory, other containers may already use the directory. Then only
+        this container's own files are written, and the grant must have the plan's shares. Raises
+        FilesError, and then leaves no new directory behind.
         """
         assert plan.key is not None
         path = self.root / plan.key
@@ -79,7 +78,7 @@ class RunDirectory:
             if plan.shared:
                 _require_this_release(path)
             if plan.shared and (present := _read_grant(path)) is not None:
-                # Recreated, they would be a second limit beside that of the running containers.
+                # New files would be a second limit, in addition to that of running containers.
                 granted = [(g.uuid, g.minor, g.limit_bytes, g.core_percent) for g in present.gpus]
                 wanted = [(s.uuid, s.minor, s.memory_bytes, s.core_percent) for s in plan.shares]
                 if granted != wanted:
@@ -98,9 +97,10 @@ class RunDirectory:
             raise FilesError(f"{error.filename or path}: {error.strerror}") from error
 
     def add_preloads(self, plan: ContainerPlan, preloads: Mapping[str, Sequence[bytes]]) -> None:
-        """Append the image's own libraries to ours, by the path of the preload file. Writes in
-        place, because the file is mounted, and before any program reads it. Idempotent. Raises
-        FilesError, and Refused if there are too many libraries."""
+        """Append the image's own libraries to our preload files. preloads: libraries by path of the
+        preload file in the container. The files are mounted, so they are written in place. No
+        program reads them yet. Idempotent. Raises FilesError, and Refused for a list that is too
+        long."""
         for place, entries in preloads.items():
             path = self.root / (plan.key or "") / plan.preloads[place]
             whole = preload_list.merged(_PRELOAD, entries)
@@ -119,8 +119,8 @@ class RunDirectory:
                 raise FilesError(f"{path}: {error.strerror}") from error
 
     def plan(self, key: str, container: str) -> ContainerPlan | None:
-        """Return the container's stored plan; None: there is none. Raises Refused for a
-        shortage."""
+        """Return the container's stored plan, or None. Raises Refused if the agent lacks memory or
+        descriptors (raise_shortage)."""
         for name in (_plan(container), _PLAN):
             try:
                 data = (self.root / key / name).read_bytes()
@@ -132,8 +132,8 @@ class RunDirectory:
         return None
 
     def mounted(self) -> Collection[str] | None:
-        """Return the host's files in the plans of all containers; None: one has no plan that can be
-        read."""
+        """Return the paths of the host's files that the plans of all containers mount; None if the
+        plan of any container cannot be read."""
         sources: set[str] = set()
         for key in self.keys():
             directory = self.root / key
@@ -151,7 +151,7 @@ class RunDirectory:
         return sources
 
     def remove(self, key: str) -> None:
-        """Remove the files of `key`; idempotent. Containers keep what they mapped."""
+        """Remove the directory of `key`. Idempotent. Programs keep files that they have mapped."""
         path = self.root / key
         try:
             tmpfs.clear(path)
@@ -159,7 +159,7 @@ class RunDirectory:
             raise FilesError(f"{error.filename or path}: {error.strerror}") from error
 
     def label(self) -> str:
-        """Return the label of SELinux that the files of new containers get. Raises OSError."""
+        """Return the SELinux label that a container's new files get. Raises OSError."""
         path = self.root / _LABELLED
         self._empty_directory(path)
         try:
@@ -169,8 +169,8 @@ class RunDirectory:
             tmpfs.clear(path)
 
     def grants(self, keys: Iterable[str]) -> Mapping[str, grant_file.Grant]:
-        """Return the grants of those of `keys` that are complete directories. Raises Refused for a
-        shortage."""
+        """Return the grants by key. Keys whose directories are incomplete are omitted. Raises
+        Refused if the agent lacks memory or descriptors."""
         grants = {}
         for key in keys:
             try:
@@ -184,7 +184,7 @@ class RunDirectory:
         return grants
 
     def keys(self) -> AbstractSet[str]:
-        """Return the keys of all directories; names that begin with a dot are the agent's own."""
+        """Return the keys of all directories. Names with a leading dot are the agent's own."""
         try:
             with os.scandir(self.root) as entries:
                 return {
@@ -243,14 +243,14 @@ def _plan(container: str) -> str:
 
 
 def _size_bytes(gpu_count: int) -> int:
-    """Return the size of the whole file system for that many GPUs."""
+    """Return the size of a grant's tmpfs for this number of GPUs."""
     fixed = (region_file.Geometry(gpu_count).file_bytes, grant_file.FILE_BYTES)
     files = (*fixed, lease_file.FILE_BYTES, *(len(_PRELOAD) for _ in names.CONTAINER_PRELOADS))
     return sum(-(-size // _PAGE) for size in files) * _PAGE + _SLACK_BYTES
 
 
 def _write(path: str, mode: int, data: bytes, size_bytes: int = 0) -> None:
-    """Create a file. size_bytes: allocate that many bytes; zeros follow `data`."""
+    """Create a file. size_bytes: if not 0, zeros follow `data` up to this size."""
     with opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as descriptor:
         write(descriptor, data)
         if size_bytes:
@@ -259,8 +259,8 @@ def _write(path: str, mode: int, data: bytes, size_bytes: int = 0) -> None:
 
 
 def _write_own(path: Path, plan: ContainerPlan) -> None:
-    """Write the files of one container: its plan, and if it shares the directory its preload lists,
-    with our line only. An earlier container's additions must not reach its successor."""
+    """Write a container's plan. If it shares the directory, also write its preload lists with only
+    our line, because an earlier container of this name may have added lines."""
     own = {name: _PRELOAD for name in plan.preloads.values()} if plan.shared else {}
     own[_plan(plan.container) if plan.shared else _PLAN] = plans.encode(plan)
     for name, data in own.items():
@@ -271,7 +271,7 @@ def _write_own(path: Path, plan: ContainerPlan) -> None:
 
 
 def _read_grant(path: Path) -> grant_file.Grant | None:
-    """Return the grant of a complete directory; only an agent can write the file."""
+    """Return the grant of a complete directory, else None. Only an agent can write the file."""
     if not os.path.ismount(path):
         return None
     try:
@@ -287,8 +287,8 @@ _VERSIONS: Final = (
 
 
 def _require_this_release(path: Path) -> None:
-    """Raises FilesError if running containers have files of another release, which this agent's
-    library refuses. The library also judges a region that the tenant broke, so that passes here."""
+    """Raise FilesError if the files have versions of another release, which our library refuses. A
+    broken region is no error here: the tenant may have broken it, and the library reports it."""
     for name, start, magic, ours in _VERSIONS:
         try:
             with (path / name).open("rb", buffering=0) as file:

@@ -1,10 +1,10 @@
 """Ensures one agent at a time: the serving agent holds a flock on a file in the run directory.
 
 Two NRI plugins of one name contradict each other, and every container of the node fails. In a
-rolling update, or if an operator starts a second agent, the new agent waits here until the kernel
-releases the old one's lock, which happens when that process ends, for any reason. The file
-identifies the holder. It is in the run directory because that belongs to the host, whatever pod
-mounts it. The directory is closed to other users before the lock is taken.
+rolling update, or if an operator starts a second agent, the new agent waits for the lock. The
+kernel releases the lock when the old agent's process ends for any reason. The file identifies the
+holder. All agents see the same file, because the run directory is the host's. Before the agent
+locks the file, it denies other users access to the run directory.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _OTHERS: Final = 0o077
 
 
 class Lock:
-    """The lock of agents that share a run directory. identity: of this process, for the others.
-    Accesses only small local files: fast enough for the event loop."""
+    """The lock of the agents of a run directory. identity: text by which other agents identify this
+    process. The methods access only small local files, so they may run on the event loop."""
 
     def __init__(self, run_dir: Path, identity: str) -> None:
         self._path = run_dir / FILE
@@ -35,7 +35,7 @@ class Lock:
         self._descriptor: int | None = None
 
     async def acquire(self, report: Callable[[str], None]) -> None:
-        """Return when the lock is held. Until then call `report` repeatedly with the reason."""
+        """Wait for the lock. Meanwhile call `report` repeatedly with the reason of the wait."""
         while (why := self.try_acquire()) is not None:
             report(why)
             await asyncio.sleep(_POLL_S)
@@ -46,7 +46,7 @@ class Lock:
             self._descriptor = None
 
     def try_acquire(self) -> str | None:
-        """Return None if the lock is held from now on; else why not."""
+        """Return None if this agent now holds the lock, else why it does not."""
         try:
             problem = _secure(self._path.parent)
             if problem is not None:
@@ -58,7 +58,7 @@ class Lock:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(descriptor), os.stat(self._path)):
-                raise FileNotFoundError  # replaced between open and lock: the lock is not valid
+                raise FileNotFoundError  # the file was replaced between open and lock
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{self._identity}\n".encode(), 0)
         except BlockingIOError:
@@ -73,8 +73,9 @@ class Lock:
 
 
 def _secure(run_dir: Path) -> str | None:
-    """Create the directory, or close it to others: the regions in it are open to every user, and a
-    kubelet that creates it (hostPath DirectoryOrCreate) lets them in. Returns None on success."""
+    """Close the directory to other users, because its regions are writable by all. The kubelet, if
+    it creates the directory (hostPath DirectoryOrCreate), leaves it open. Return the problem that
+    remains, or None."""
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with opened(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
         status = os.fstat(descriptor)

@@ -1,7 +1,7 @@
 """The node's current state: its GPUs, their CDI specs, and the library.
 
-Queried for every container with a grant, and by the watch (watch.py). Blocking work runs in the
-worker or a child, under a deadline. A CDI spec is generated for a GPU that has no usable one.
+The state is read for each container with a grant, and periodically by watch.py. Blocking work runs
+in the worker or a child, under a deadline. CDI specs are generated for GPUs without a usable spec.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 class Node:
-    """Its methods raise TimeoutError if the node does not answer in time."""
+    """The node. Methods that wait for the worker raise TimeoutError after the deadline."""
 
     def __init__(
         self,
@@ -59,25 +59,25 @@ class Node:
         self.generator = Generator(
             settings.nvidia_ctk, settings.generated_cdi_dir, settings.environment, self.driver_root
         )
-        # The agent's own directory comes first: its spec counts where no other one is usable.
+        # Later directories override earlier ones, so the generated spec is only a fallback.
         directories = dict.fromkeys((settings.generated_cdi_dir, *settings.cdi_dirs))
         self._specs = Reader(
             directories, settings.cdi_kinds, lambda path: self.driver_root.stat(path)
         )
         self._renewed_for: tuple[str, Path] | None = None
-        """Driver's version and root for which specs were generated; None: an earlier agent's."""
+        """The driver's version and root for which this agent last renewed generated specs."""
         self.default_runtime: str | None = None
-        """The OCI runtime's program of pods without a RuntimeClass; None: not known yet."""
+        """The OCI runtime's program for pods without a RuntimeClass; None: not known yet."""
         self.toolkit = Toolkit()
-        """What that runtime accepts, if it is NVIDIA's."""
+        """What the default runtime accepts, if it is NVIDIA's."""
         self.unprotected = ""
         """Why containers without a share get GPUs without a limit; "": no cause is known."""
         self.selinux = ""
-        """Why SELinux keeps containers from their limits; "": no cause is known."""
+        """Why SELinux keeps containers from the files of their limits; "": no cause is known."""
         self.runtime: RuntimeInfo | None = None
-        """The connected runtime; set when its session is ready."""
+        """The container runtime of the last NRI session that became ready."""
         self.library: Path | None = None
-        """The library that new containers mount; None: there is none."""
+        """The library that new containers mount; None: no library is available."""
         self._looked = False
 
     @property
@@ -88,21 +88,22 @@ class Node:
 
     @property
     def conflict(self) -> str | None:
-        """Return why the node is another device plugin's, or may be held; None: it is ours."""
+        """Return how another program allocates this node's GPUs, or why it is not known which GPUs
+        pods hold; None: neither."""
         unknown = self.modes.unknown and f"whole GPUs: {self.modes.unknown}"
         return self.modes.conflict(self._settings.node_name) or unknown or None
 
     @property
     def is_ours(self) -> bool:
-        """Return whether gpuslice alone allocates this node's GPUs: other programs were looked for,
-        none does, it is known which GPUs are held, and the operator has not excluded them all."""
+        """Return whether gpuslice alone allocates this node's GPUs: other programs were searched
+        for, there is no `conflict`, and the operator has not excluded all GPUs."""
         mode, seen = self.modes.mode, self.inventory.seen
         ours = not seen or any(mode(gpu)[0] is not Mode.EXCLUDED for gpu in seen)
         return ours and self._looked and self.conflict is None
 
     def note_default_runtime(self, sandbox_ids: Sequence[str]) -> None:
-        """Read it from the newest of these sandboxes, of pods without a RuntimeClass. Runs in the
-        worker."""
+        """Determine the default runtime. sandbox_ids: of pods without a RuntimeClass; the newest
+        counts. Runs in the worker."""
         state, host = self._settings.containerd_state, self._settings.host_root
         program = nvidia_runtime.default(state, sandbox_ids)
         if program is None:
@@ -113,12 +114,12 @@ class Node:
             self.unprotected = nvidia_runtime.problem(program, self.toolkit, host)
 
     def as_on_host(self, text: str) -> str:
-        """Return a text in which paths that are seen below the host's root are the host's own."""
+        """Replace the agent's paths of the host's files in a text by the host's own paths."""
         root = self._settings.host_root
         return text if root == Path("/") else text.replace(f"{root}/", "/")
 
     def find_directories(self) -> Sequence[str]:
-        """Search for the driver's root anew, and return what the host lacks. Runs in the worker."""
+        """Search for the driver root. Return the missing directories. Runs in the worker."""
         chosen = self._settings
         root = driver_root.find(chosen.host_root, chosen.driver_root, self.driver_root)
         if root != self.driver_root:
@@ -127,8 +128,8 @@ class Node:
         return discovery.missing(chosen.view, chosen.containerd_state)
 
     async def look_for_plugins(self) -> None:
-        """Note the signs of other programs that allocate GPUs, and what the kubelet assigned.
-        WholeGpus reads the assignments where the agent is a device plugin itself."""
+        """Record signs of other programs that allocate GPUs, and the kubelet's assignments. Where
+        the agent is a device plugin itself, WholeGpus reads the assignments instead."""
         chosen = self._settings
         plugin, dra, assigned = await self.work(self._others)
         now_s = time.monotonic()
@@ -144,7 +145,8 @@ class Node:
             self.modes.assigned(Assigned({}, assigned), self._existing_uids, now_s)
 
     def _others(self) -> tuple[Sign | None, Sign | None, Mapping[str, AbstractSet[str]] | str]:
-        """Runs in the worker."""
+        """Return the signs of a device plugin and a DRA driver, and each GPU's pods or why these
+        are unknown. Runs in the worker."""
         chosen = self._settings
         plugin = device_plugins.plugin_sign(chosen.device_plugin_dir)
         dra = device_plugins.dra_sign(chosen.kubelet_dir, chosen.cdi_dirs)
@@ -156,8 +158,8 @@ class Node:
             return plugin, dra, str(error)
 
     def check_assignments(self, shares: Sequence[Share]) -> None:
-        """Raise Refused if another device plugin has given one of these GPUs to a pod. Runs in the
-        worker. The kubelet records an assignment before it starts the container."""
+        """Raise Refused if the kubelet has assigned one of these GPUs as a whole to a pod. It
+        records an assignment before it starts the container. Runs in the worker."""
         if self._settings.whole_gpus:
             return
         existing = self._existing_uids
@@ -173,7 +175,7 @@ class Node:
 
     @property
     def _existing_uids(self) -> AbstractSet[str] | None:
-        """Return the UIDs of the node's pods; None: not known, so that each recorded pod counts."""
+        """Return the UIDs of the node's pods. None: not known; each recorded pod then counts."""
         return self._bound_pods.uids() if self._bound_pods.listed else None
 
     async def resolve_cdi_names(self, cdi_names: Sequence[str]) -> Host:
@@ -181,15 +183,16 @@ class Node:
         return await self.work(lambda: Host(self.with_gpu(cdi_names), cdi_vendor.majors()))
 
     def with_gpu(self, cdi_names: Sequence[str]) -> AbstractSet[str]:
-        """Return those of these CDI names that inject a GPU; runs in the worker."""
+        """Return which of these CDI names inject a GPU. Runs in the worker."""
         directories, status = self._settings.cdi_dirs, self.driver_root.stat
         return cdi_vendor.by_name(directories, cdi_names, status) if cdi_names else frozenset()
 
     def to_generate(self, specs: Specs) -> AbstractSet[str]:
-        """Return the GPUs for which a CDI spec is to be generated: none is usable.
+        """Return the GPUs for which a CDI spec must be generated, because they have no usable one.
 
-        A spec in the directory of generated ones would only be doubled. One file has all GPUs, so
-        those that it describes already are generated again, too.
+        A GPU with an unusable spec of another program in the directory of generated specs is left
+        out: a second definition would not be valid either. All generated specs are in one file, so
+        the GPUs that the file already describes are included.
         """
         ours, devices = self.generator.file, specs.devices
         described = {uuid for uuid, device in devices.items() if device.file == str(ours)}
@@ -204,8 +207,8 @@ class Node:
         return wanted | described if wanted else frozenset()
 
     async def generate_specs(self, uuids: Collection[str]) -> bool:
-        """Generate CDI specs for these GPUs, unless that was tried just now; False: none is new.
-        Raises OSError if they cannot be written."""
+        """Generate CDI specs for these GPUs, unless that was tried recently. Return whether specs
+        were generated. Raises OSError if they cannot be written."""
         if not self._settings.nvidia_ctk or not self.generator.due:
             return False
         options = await self.work(lambda: self.generator.options(self._store.directory()))
@@ -217,11 +220,9 @@ class Node:
         return text is not None
 
     async def renew_specs(self) -> None:
-        """Generate again the specs made for another driver version or root, or by an earlier agent.
-
-        The earlier specs stay until that succeeds, and are removed if it fails. Raises OSError; the
-        next call then tries again, as after a timeout.
-        """
+        """Replace generated specs that are for another driver version or root, or of an earlier
+        agent. If none can be generated, remove the old ones. After an OSError or TimeoutError the
+        old ones stay, and the next call tries again."""
         driver = self.inventory.driver, self.driver_root.host
         if driver == self._renewed_for:
             return
@@ -231,14 +232,14 @@ class Node:
         self._renewed_for = driver
 
     def collect_releases(self, mounted: Callable[[], Collection[str] | None]) -> None:
-        """Remove releases of the library that nothing uses. mounted: as for Store.collect. Runs in
-        the worker, between the creations of containers."""
+        """Remove unused releases of the library. mounted: as for Store.collect. Must run in the
+        worker, so that no container is created meanwhile."""
         for name in self._store.collect(mounted):
             release = self._settings.store_dir / name
             _LOG.info(Line("release of the library removed", directory=release))
 
     def inspect_host(self) -> tuple[Specs, Paths]:
-        """Read the current CDI specs and library; runs in the worker."""
+        """Return the current CDI specs, and the library's paths. Runs in the worker."""
         chosen, default = self._settings, self.default_runtime
         missing = Paths(
             str(chosen.run_dir),
@@ -263,5 +264,5 @@ class Node:
         return path
 
     async def work(self, job: Callable[[], _T]) -> _T:
-        """Run a job that blocks."""
+        """Run a blocking job in the worker. Raises TimeoutError."""
         return await self._worker.run(job, self._settings.work_deadline_s)

@@ -1,8 +1,8 @@
 """Detects NVIDIA's container runtime, and what its configuration accepts.
 
-Where it is containerd's default runtime, an image with NVIDIA_VISIBLE_DEVICES=all gets all GPUs
-without a limit, and NRI does not report it. containerd writes the OCI runtime's program into the
-bundle of each sandbox. Blocks, except `runs`, which reads a small file of a tmpfs.
+Where NVIDIA's is containerd's default runtime, an image with NVIDIA_VISIBLE_DEVICES=all gets all
+GPUs without limits, and NRI does not show this. containerd writes the path of the OCI runtime's
+program into each sandbox's bundle. Blocks, except `runs`, which reads a small file on a tmpfs.
 Source: containerd's cmd/containerd-shim-runc-v2/runc (WriteRuntime), NVIDIA's container toolkit
 (1.17 to 1.20).
 """
@@ -21,23 +21,23 @@ from nri_plugin.policy.nvidia import Toolkit
 _PROGRAM: Final = "nvidia-container-runtime"
 _CONFIG: Final = "nvidia-container-runtime/config.toml"
 OPERATORS_CONFIG: Final = Path("/usr/local/nvidia/toolkit/.config", _CONFIG)
-"""Where GPU Operator's toolkit has it by default."""
+"""The configuration's default path where GPU Operator has installed the toolkit."""
 ACCEPT_VARIABLES: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 ACCEPT_MOUNTS: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 OTHER_VARIABLES: Final = "swarm-resource"
 
 
 def default(containerd_state: Path, sandbox_ids: Iterable[str]) -> str | None:
-    """Return the program of containerd's default runtime; None: no sandbox shows it. sandbox_ids:
-    of pods with the default runtime handler. The newest counts: the default may have changed while
-    older ones run."""
+    """Return the program of containerd's default runtime; None if no sandbox shows it. sandbox_ids:
+    of pods with the default runtime handler. The newest sandbox counts, because the default may
+    have changed since older ones started."""
     programs = [_program(containerd_state, each) for each in sandbox_ids]
     newest = max(filter(None, programs), default=None)
     return newest[1] if newest else None
 
 
 def runs(containerd_state: Path, sandbox_id: str) -> bool:
-    """Whether NVIDIA's runtime runs the containers of this sandbox."""
+    """Return whether NVIDIA's runtime runs the containers of this sandbox."""
     program = _program(containerd_state, sandbox_id)
     return program is not None and is_nvidias(program[1])
 
@@ -47,8 +47,8 @@ def is_nvidias(program: str) -> bool:
 
 
 def toolkit(program: str, host: Path) -> Toolkit:
-    """Return what the runtime accepts; its defaults if its configuration cannot be read. host: the
-    host's root directory as seen here."""
+    """Return what the runtime accepts: the defaults if its configuration cannot be read. host: path
+    at which this process sees the host's root directory."""
     try:
         return read(_file(program, host))
     except (OSError, ValueError):
@@ -66,7 +66,7 @@ def read(file: Path) -> Toolkit:
 
 
 def problem(program: str, accepted: Toolkit, host: Path) -> str:
-    """Return why the agent cannot keep its GPUs from containers without a share; "": it can."""
+    """Return why the agent cannot keep containers without a share from GPUs; "": it can."""
     if not (accepted.other_variables and accepted.of_unprivileged):
         return ""
     return (
@@ -77,7 +77,7 @@ def problem(program: str, accepted: Toolkit, host: Path) -> str:
 
 
 def _program(containerd_state: Path, sandbox_id: str) -> tuple[int, str] | None:
-    """When the sandbox was made, in nanoseconds, and its OCI runtime's program."""
+    """Return the sandbox's creation time in nanoseconds, and its OCI runtime's program."""
     try:
         file = bundle.directory(containerd_state, sandbox_id) / "runtime"
         return file.stat().st_mtime_ns, file.read_text().strip()
@@ -86,6 +86,6 @@ def _program(containerd_state: Path, sandbox_id: str) -> tuple[int, str] | None:
 
 
 def _file(program: str, host: Path) -> Path:
-    """Return the configuration's path; GPU Operator's toolkit has it beside the program."""
+    """Return the configuration's path. GPU Operator's toolkit has it next to the program."""
     beside = host / program.rpartition("/")[0].lstrip("/") / ".config" / _CONFIG
     return beside if os.path.isfile(beside) else host / "etc" / _CONFIG

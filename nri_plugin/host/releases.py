@@ -1,10 +1,9 @@
-"""Writes files that other programs read meanwhile: releases of the library, and its copy.
+"""Writes files that other programs may read at the same time: the library's releases and its copy.
 
-A file is complete or absent at each moment, whatever fails: it is written under another name,
-synced, renamed, read back. A changed file is replaced, never written in place, because programs map
-it. All writers of a store hold its lock, so that a temporary name has one writer, and what a killed
-one left is overwritten by the next.
-Blocks: run it in a worker thread.
+A file is complete or absent at each moment, whatever fails: it is written under a temporary name,
+synced, renamed and read back. A file is never changed in place, because programs map it. All
+writers of a store hold its lock. Therefore a temporary file has one writer, and the next writer
+overwrites a file that a killed writer left. Blocks: run it in a worker thread.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from nri_plugin.host.descriptors import opened, write
 from nri_plugin.policy.refusals import StoreError
 
 is_release: Final = re.compile("[0-9a-f]{64}").fullmatch
-"""By a name in the store."""
+"""Matches the name of a release's directory in the store."""
 LOCK: Final = ".lock"
 _LOCK_WAIT_S: Final = 0.5
 _LOCK_POLL_S: Final = 0.01
@@ -33,22 +32,22 @@ _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def place(data: bytes, name: str, store: Path) -> Path:
-    """Return the path of a file with this content in the store."""
+    """Return the path in the store of a file with this content."""
     return store / hashlib.sha256(data).hexdigest() / name
 
 
 def publish(data: bytes, name: str, store: Path) -> Path:
-    """Write a file into the store unless it is there; return its path. Raises StoreError."""
+    """Write a file into the store unless it exists. Return its path. Raises StoreError."""
     target = place(data, name, store)
     if not holds(target, data):
         with locked(store):
-            if not holds(target, data):  # another process may have published it meanwhile
+            if not holds(target, data):  # no other process has published it meanwhile
                 replace(target, data)
     return target
 
 
 def holds(path: Path, data: bytes) -> bool:
-    """Whether the path is a regular file with this content that every user can load."""
+    """Return whether the path is a regular file with this content that every user can load."""
     try:
         with open(os.open(path, _READ), "rb", buffering=0) as file:
             is_loadable = os.fstat(file.fileno()).st_mode == stat.S_IFREG | _MODE
@@ -58,7 +57,7 @@ def holds(path: Path, data: bytes) -> bool:
 
 
 def replace(path: Path, data: bytes, mode: int = _MODE) -> None:
-    """Make `data` the content of the path, as its only writer. Raises StoreError."""
+    """Replace the file at the path. The caller must be its only writer. Raises StoreError."""
     aside = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -83,7 +82,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
             write(descriptor, data)
             os.fchmod(descriptor, mode)
             os.fsync(descriptor)
-            # Drops the clean pages, so that it is read back from the disk.
+            # Drop the file's pages from the cache, so that it is read back from the disk.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         except OSError as error:
             error.filename = str(path)
@@ -97,8 +96,8 @@ def sync(directory: Path) -> None:
 
 @contextmanager
 def locked(store: Path, wait_s: float = _LOCK_WAIT_S) -> Iterator[int]:
-    """Hold the store's lock; yields the descriptor of its file. Raises StoreError if another
-    process holds it for `wait_s`, as a stopped one does."""
+    """Hold the store's lock; yield the descriptor of the lock's file. Raises StoreError if another
+    process, for example a stopped one, holds the lock for `wait_s` seconds."""
     path = store / LOCK
     try:
         store.mkdir(mode=0o755, parents=True, exist_ok=True)

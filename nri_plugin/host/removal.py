@@ -1,12 +1,12 @@
 """Removes from this host what gpuslice put there, except what containers still use.
 
     RUN/KEY/           the files of a grant that no container mounts
-    RUN/.store/SHA256/ a release of the library that no container mounts; the last with the store
-    CDI/gpuslice-generated.json, and RUN/.store/nvidia-cdi-hook, which runs its hooks
+    RUN/.store/SHA256/ a release of the library that no container mounts; then the empty store
+    CDI/gpuslice-generated.json, and RUN/.store/nvidia-cdi-hook, the program of its hooks
     /usr/local/vgpu/libvgpu.so  the distributor's copy, if it is gpuslice's library
 
-A container's bundle and the mounts of its processes show what it uses. Each step may be repeated
-after a kill. All functions block.
+A container's bundle and the mounts of its processes show what the container uses. If the removal is
+killed, it can be run again. All functions block.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from nri_plugin.policy import mountinfo
 from nri_plugin.settings import Settings
 
 _DELETED: Final = "//deleted"
-"""The kernel's suffix of a mount's root that was removed."""
+"""Suffix in mountinfo of a mount's root that has been deleted."""
 _NO_MOUNTS: Final = {errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.EACCES, errno.EPERM}
-"""Errors of /proc/PID. The process has ended; EINVAL: it is ending, and mountinfo has no namespace.
-Or it is outside of our user namespace, of no container of this runtime: EACCES, EPERM."""
+"""Errors of /proc/PID for processes without a container's mounts. The process has ended (ENOENT,
+ESRCH), is ending (EINVAL), or is in another user namespace than this runtime (EACCES, EPERM)."""
 _PROC: Final = Path("/proc")
 _WRITTEN: Final = f".{names.FILE_LIBRARY}."
-"""Beginning of the names of half-written files beside the copy."""
+"""Prefix of the names of partly written files next to the distributor's copy."""
 _STAYS: Final = "stays: a container has it mounted"
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Containers' mounts. paths: of files and directories, those of processes from the
-    root of their file system. devices: of grants' file systems, MAJOR:MINOR."""
+    """What containers have mounted. paths: of mounted files and directories. Those that the kernel
+    reports begin at the root of their file system. devices: MAJOR:MINOR of grants' tmpfs."""
 
     paths: AbstractSet[str]
     devices: AbstractSet[str]
@@ -50,14 +50,14 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """done: receives a path, and what happened to it or why it stays. dry_run: change nothing."""
+    """done: called with a path, and "removed" or why it stays. dry_run: change nothing."""
 
     settings: Settings
     done: Callable[[Path, str], None]
     dry_run: bool
 
     def run(self) -> None:
-        """Call it while no agent runs. Raises OSError, StoreError."""
+        """Remove everything. No agent may run meanwhile. Raises OSError and StoreError."""
         used = used_by_containers(self.settings.containerd_state)
         self._grants(used)
         self._specs()
@@ -86,7 +86,7 @@ class Removal:
     def _specs(self) -> None:
         private = self.settings.run_dir / ".cdi"
         specs = (each / cdi_generator.FILE for each in (*self.settings.cdi_dirs, private))
-        # The programs of the specs' hooks run while a container is created.
+        # The runtime runs the programs of specs' hooks only while it creates a container.
         programs = (self.settings.store_dir / each for each in driver_root.COPIED)
         for path in (*specs, *programs):
             if path.exists():
@@ -94,7 +94,7 @@ class Removal:
         self._empty(private, *_partial(private, "."))
 
     def _releases(self, used: AbstractSet[str]) -> bool:
-        """Return whether any stays."""
+        """Remove unused releases. Return whether any release stays."""
         mounted = {Path(each).parent.name for each in used}
         store = self.settings.store_dir
         present = sorted(each for each in store.iterdir() if releases.is_release(each.name))
@@ -112,8 +112,8 @@ class Removal:
         if contract is None:
             self.done(path, "stays: it is not gpuslice's library")
             return
-        # Koordinator's and HAMi's containers mount it. The kernel names the file from the root of
-        # its file system.
+        # Koordinator's and HAMi's containers mount the copy. The kernel reports the path from the
+        # root of the copy's file system.
         end = f"/{names.FILE_LIBRARY}"
         mounted = any(str(path).endswith(each) and each.endswith(end) for each in used)
         self._remove(path, os.unlink, stays=mounted)
@@ -133,30 +133,30 @@ class Removal:
             self.done(path, "removed (dry run)" if self.dry_run else "removed")
 
     def _empty(self, directory: Path, *last: str) -> None:
-        """Remove the directory, with its last files, if it has no others."""
+        """Remove the directory and the files `last` in it, unless it contains other files."""
         if self.dry_run or not directory.is_dir():
             return
         if not {each.name for each in directory.iterdir()} <= {*last}:
             return
         for name in last:
             (directory / name).unlink(missing_ok=True)
-        # In a pod the run directory itself is a mount, and is removed where it is none.
+        # In a pod the run directory is a mount point and cannot be removed: use the host's path.
         for path in (directory, self.settings.host_root / directory.relative_to("/")):
             with suppress(OSError):
                 path.rmdir()
 
 
 def used_by_containers(containerd_state: Path, proc: Path = _PROC) -> Used:
-    """Return what containers have mounted: what their bundles name, and what the kernel reports for
+    """Return what containers have mounted, according to their bundles and to the mount tables of
     all processes. Raises OSError."""
     paths, devices, trees = set[str](), set[str](), set[object]()
     for path in bundle.all_of(containerd_state):
-        with suppress(FileNotFoundError):  # it was removed meanwhile
+        with suppress(FileNotFoundError):  # the bundle was removed meanwhile
             paths.update(bundle.config(path).sources)
     for process in proc.glob("[0-9]*"):
         try:
             root = (process / "root").stat()
-            # The mount table is that of the namespace, below the process' root.
+            # Processes with the same mount namespace and root have the same mount table.
             tree = (os.readlink(process / "ns/mnt"), root.st_dev, root.st_ino)
             lines = () if tree in trees else mountinfo.parse((process / "mountinfo").read_text())
         except OSError as error:
@@ -173,6 +173,6 @@ def used_by_containers(containerd_state: Path, proc: Path = _PROC) -> Used:
 
 
 def _partial(directory: Path, *prefixes: str) -> Iterable[str]:
-    """Yield what a killed writer left."""
+    """Yield the names of files that a killed writer left: those with one of the prefixes."""
     if directory.is_dir():
         yield from (each.name for each in directory.iterdir() if each.name.startswith(prefixes))

@@ -1,8 +1,8 @@
 """Opens files of an image or a container from the host, never outside its root.
 
-The only module that passes a path chosen by a tenant to the kernel. openat2 resolves it relative to
-the container's root, links too, and refuses magic links of /proc, which lead anywhere. A FIFO, a
-device or a socket is never opened. The amount read is limited.
+Only this module passes paths that a tenant has chosen to the kernel. openat2 resolves such a path,
+including its links, within the container's root. It refuses magic links of /proc, which may lead
+out of the root. A FIFO, a device or a socket is never opened. The amount read is limited.
 
 Blocks, and may hang on a broken disk. openat2 requires Linux 5.6; without it all functions raise
 OSError (ENOSYS).
@@ -22,7 +22,7 @@ from gpuslice.ffi.libc import ffi
 from nri_plugin.host.descriptors import opened
 
 _OPENAT2: Final = 437
-"""openat2's system call number on every architecture."""
+"""Number of the system call openat2, the same on every architecture."""
 _HOW_BYTES: Final = ffi.sizeof("struct open_how")
 _NO_MAGIC_LINKS: Final = 0x02
 _IN_ROOT: Final = 0x10
@@ -32,7 +32,7 @@ _KINDS: Final = {
     stat.S_IFREG: "a regular file",
 }
 _ATTEMPTS: Final = 16
-"""openat2 returns EAGAIN while a directory on the path is renamed; then it is retried."""
+"""Number of tries of openat2, which may fail with EAGAIN while anything is renamed or mounted."""
 
 
 @contextmanager
@@ -47,7 +47,7 @@ def lookup(root: int, path: str) -> Iterator[int]:
 
 @contextmanager
 def readable(looked_at: int) -> Iterator[int]:
-    """Yield that descriptor's regular file, open for reading; OSError for other types."""
+    """Open a looked-up regular file for reading; yield the descriptor. OSError for other types."""
     mode = os.fstat(looked_at).st_mode
     if not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, f"it is {kind(mode)}")
@@ -57,7 +57,7 @@ def readable(looked_at: int) -> Iterator[int]:
 
 
 def read_all(looked_at: int, at_most: int) -> bytes:
-    """Return the whole file; OSError if it has more than `at_most` bytes."""
+    """Return the whole content of a looked-up file. OSError if it has more than `at_most` bytes."""
     with readable(looked_at) as descriptor:
         data = os.pread(descriptor, at_most + 1, 0)
     if len(data) > at_most:
@@ -66,7 +66,7 @@ def read_all(looked_at: int, at_most: int) -> bytes:
 
 
 def name_of(looked_at: int) -> str:
-    """Return the last component of the file's own path, with all links resolved."""
+    """Return a looked-up file's own name, which may differ from that of a link to the file."""
     return os.path.basename(os.readlink(f"/proc/self/fd/{looked_at}"))
 
 

@@ -1,10 +1,11 @@
-"""Checks that a container's program will see, and sees, the files that enforce the limit.
+"""Checks that a container's program will see, and later sees, the files that enforce the limit.
 
-First the image is read from the host: its own preload files, because ours cover them, and symbolic
-links in our paths, which a program inside could remove. Then the process's view, through
-/proc/PID/root: each of our mount points must show exactly the file that we mounted. The program
-that is about to start is checked too (entrypoint.py). No image can redirect a check: paths to our
-mount points are opened component by component, and rooted_open.py follows links where it must be.
+First the image is read from the host. Its preload files are needed because ours will hide them. Our
+paths must not contain symbolic links, which a program in the container could remove. Then the view
+of the container's process is read through /proc/PID/root: each of our mount points must show
+exactly the file that we mounted. The program that is about to start is checked too (entrypoint.py).
+No image can redirect a check: paths to our mount points are opened component by component, and
+where links must be followed, rooted_open.py keeps them within the root.
 Blocks, and may hang on a broken disk: run it in its own thread, under a deadline.
 """
 
@@ -31,7 +32,7 @@ from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refused, raise_shortage, refused
 
 _OPEN: Final = os.O_PATH | os.O_DIRECTORY
-"""Without O_NOFOLLOW: /proc/PID/root is a link to follow; the other paths are the runtime's own."""
+"""Flags that follow links: /proc/PID/root is one. The other opened paths are the runtime's own."""
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY
 
@@ -43,9 +44,9 @@ Identity = tuple[int, int]
 class Examination:
     """Results for a container that sees our mounts.
 
-    preloads: by the path of a preload file, the names in the image's own. out_of_reach: why no
+    preloads: libraries in the image's own preload files, by path of the file. out_of_reach: why no
     limit can be enforced in the entry point; "" if one can. waits_in: the runtime's program, which
-    will exec the entry point.
+    the container's process runs until it executes the entry point.
     """
 
     preloads: Mapping[str, Sequence[bytes]]
@@ -54,7 +55,7 @@ class Examination:
 
 
 class Proof(Enum):
-    """State of a container that was started; values are the log's text."""
+    """State of a container that was started. The values are texts for the log."""
 
     WAITS = "its program does not run yet"
     HOLDS = "limit in place"
@@ -63,12 +64,11 @@ class Proof(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Inspector:
-    """Inspects this host's containers, which it has by the names of their bundles.
+    """Inspects this host's containers, whose IDs name their bundles.
 
-    driver_seen: where the driver's file of that host path is seen (DriverRoot.seen), because in a
-    pod the driver lies elsewhere than on the host. policy: SELinux's. forwarded: the driver's
-    libraries are forwarders, as in strict mode. allowed: capabilities that the operator allows
-    although they endanger the limit.
+    driver_seen: returns the path at which this process sees the driver's file of a host path
+    (DriverRoot.seen). policy: SELinux's. forwarded: the driver's libraries are forwarders, as in
+    strict mode. allowed: capabilities that the operator allows although they endanger the limit.
     """
 
     containerd_state: Path
@@ -101,18 +101,18 @@ class Inspector:
             raise refused(Reason.ROOTFS_UNKNOWN, problem=error) from error
 
     def strong_beside(self, container_id: str) -> str:
-        """Return the capability by which a container without a share can remove the limits of
-        containers whose processes it sees; "": none. Raises OSError."""
+        """Return the capability by which a container without a share can remove the limits of other
+        containers whose processes it sees; "": it has none. Raises OSError."""
         place = bundle.directory(self.containerd_state, container_id)
         config = bundle.config(place)
         return self._loosening(config, bundle.init(place)) if config.sees_others else ""
 
     def prove(self, container_id: str, plan: ContainerPlan, waits_in: Identity | None) -> Proof:
-        """Raise Refused or OSError if the container's program does not see the files of its plan,
-        or can remove them.
+        """Return the container's state. Raise Refused or OSError if its program does not see the
+        files of its plan, or can remove them.
 
-        waits_in: what its process ran before its start, as in Examination; None: it has been
-        started. A shortage is Refused, and says nothing about the container.
+        waits_in: as in Examination; None: the entry point already runs. If the agent lacks memory
+        or descriptors (is_shortage), Refused says nothing about the container.
         """
         place = bundle.directory(self.containerd_state, container_id)
         with ExitStack() as stack:
@@ -139,11 +139,11 @@ class Inspector:
         return Proof.HOLDS
 
     def _check_view(self, root: int, plan: ContainerPlan) -> None:
-        """Raise Refused unless each file of the plan is what the process sees at its path. `root`:
-        descriptor of the process's own root; sources are the host's."""
+        """Raise Refused unless the process sees each file of the plan at the file's path. root:
+        descriptor of the process's root directory."""
         for path, source in plan.files.items():
             ours = _file(os.stat(self._source(path, source)))
-            # Outside our own directory, where strict mode mounts forwarders, an image's links are
+            # Strict mode mounts forwarders outside our own directory. There an image's links are
             # followed, because the file that a program opens is what counts.
             with (_at if _is_own(path) else _behind)(root, path) as descriptor:
                 if descriptor is None:
@@ -154,12 +154,12 @@ class Inspector:
                 raise refused(Reason.VIEW_DIFFERS, path=path, problem=problem)
 
     def _source(self, path: str, source: str) -> Path:
-        """Return where the file's source is seen here. Raises OSError."""
+        """Return the path at which this process sees the mount's source. Raises OSError."""
         is_driver = is_below(path, names.CONTAINER_DRIVER_DIR)
         return self.driver_seen(source) if is_driver else Path(source)
 
     def _check_labels(self, label: str, plan: ContainerPlan) -> None:
-        """Raise Refused if SELinux keeps processes of that label from our files."""
+        """Raise Refused if SELinux denies processes with this label the use of our files."""
         for path, source in plan.files.items() if label else ():
             target = selinux.label_of(self._source(path, source))
             objection = self.policy.objection(label, target, *_use(path))
@@ -177,8 +177,7 @@ class Inspector:
         return bundle.loosening(config.capabilities, host_pid, self.allowed)
 
     def _check_volumes(self, process: Path, plan: ContainerPlan) -> None:
-        """Raise Refused if a mount of the process other than the plan's exposes the host's
-        grants."""
+        """Raise Refused if a mount that is not the plan's shows the process the host's grants."""
         here = _mounts(Path("/proc/self"))
         places = (self.run_dir, self.store_dir, self.nri_socket)
         limits = (mountinfo.location_of(here, os.path.realpath(each)) for each in places)
@@ -189,10 +188,10 @@ class Inspector:
 
 
 def check_image(root: int) -> Mapping[str, Sequence[bytes]]:
-    """Return the names in the image's own preload files, by path; raises Refused.
+    """Return the libraries in the image's own preload files, by path of the file. Raises Refused.
 
-    `root`: descriptor of the image's root on the host, where our mounts are not visible. An empty
-    regular file is the mount point that the runtime itself creates.
+    root: descriptor of the image's root on the host, where our mounts are not visible. An empty
+    preload file is no error: the runtime itself creates one as the mount point.
     """
     preloads = {place: _own_preload(root, place) for place in names.CONTAINER_PRELOADS}
     with _at(root, names.CONTAINER_DIR) as descriptor:
@@ -215,7 +214,7 @@ def _own_preload(root: int, place: str) -> Sequence[bytes]:
 
 
 def _init(place: Path) -> Path:
-    """Return the /proc directory of the container's first process, as runc's shim has it."""
+    """Return the /proc directory of the container's first process, which runc's shim records."""
     try:
         return bundle.init(place)
     except FileNotFoundError as error:
@@ -223,7 +222,7 @@ def _init(place: Path) -> Path:
 
 
 def _use(destination: str) -> tuple[AbstractSet[str], str]:
-    """Return what a container's processes do with our file there, and its class."""
+    """Return the SELinux permissions that processes need for our file, and the file's class."""
     if destination == names.CONTAINER_DIR:
         return frozenset({"search"}), "dir"
     if destination == f"{names.CONTAINER_DIR}/{names.FILE_REGION}":
@@ -251,7 +250,7 @@ def _is_own(destination: str) -> bool:
 
 @contextmanager
 def _behind(root: int, path: str) -> Iterator[int | None]:
-    """Do the same as `_at`, with links followed."""
+    """Do the same as `_at`, but follow links."""
     with ExitStack() as stack:
         try:
             descriptor = stack.enter_context(rooted_open.lookup(root, path))
@@ -262,8 +261,8 @@ def _behind(root: int, path: str) -> Iterator[int | None]:
 
 @contextmanager
 def _at(root: int, path: str) -> Iterator[int | None]:
-    """Yield an O_PATH descriptor of `path` itself under `root`; None if it does not exist. A link
-    among the parents raises Refused; if the path ends in a link, the descriptor is the link's."""
+    """Yield an O_PATH descriptor of `path` under `root`, or None if nothing has this path. If it is
+    a link, the descriptor is the link's own. A link among the parents raises Refused."""
     *parents, name = path.strip("/").split("/")
     current = os.dup(root)
     try:

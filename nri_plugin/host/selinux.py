@@ -1,9 +1,9 @@
-"""SELinux: the label of the agent's files, and whether containers may use files of a label.
+"""SELinux: the label of the agent's files, and whether containers may use files with a label.
 
-A container that may not read /etc/ld.so.preload runs without its limit. So the agent's file systems
-are mounted with a label that every container may use. Whether a container may use them is asked of
-the kernel, as policies differ: Bottlerocket's lets containers use all files in memory. containerd
-writes a container's label into its bundle; without one, it runs unconfined. Blocks.
+A container that may not read /etc/ld.so.preload runs without its limit. So the agent mounts its
+file systems with a label that containers may use. Policies differ, so the agent also asks the
+kernel whether a container may. (Bottlerocket's policy lets containers use all files in memory.)
+containerd writes a container's label into its bundle; without one it is unconfined. Blocks.
 Source: containerd's internal/cri/server (sandbox_run_linux.go); Linux, security/selinux/hooks.c
 (the option `context`) and selinuxfs.c (`access`, `class`).
 """
@@ -28,7 +28,7 @@ DO: Final = (
 READ: Final = frozenset({"open", "read", "getattr"})
 EXECUTE: Final = READ | {"map", "execute"}
 WRITE: Final = READ | {"map", "write"}
-"""What a process does with a file of the limit: read its grant, load the library, write its
+"""Permissions that a process needs: READ for its grant, EXECUTE for the library, WRITE for its
 region."""
 
 _FILES: Final = "sys/fs/selinux"
@@ -57,7 +57,7 @@ def label_of(path: str | Path) -> str:
 
 
 def _ask(path: Path, question: str) -> str:
-    """A transaction of selinuxfs: the answer is read from the descriptor that was written."""
+    """Write a question to a file of selinuxfs, and read the answer from the same descriptor."""
     with opened(path, os.O_RDWR) as descriptor:
         os.write(descriptor, question.encode())
         return os.pread(descriptor, _ANSWER_BYTES, 0).decode()
@@ -65,7 +65,7 @@ def _ask(path: Path, question: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The kernel's. host: the host's root directory as seen here."""
+    """The kernel's policy. host: path at which this process sees the host's root directory."""
 
     host: Path
     ask: Callable[[Path, str], str] = _ask
@@ -73,8 +73,8 @@ class Policy:
     def objection(
         self, subject: str, target: str, wanted: AbstractSet[str], kind: str = "file"
     ) -> str:
-        """Return why a process may not use a file; "": it may. subject, target: their labels. An
-        answer that cannot be had is an objection."""
+        """Return why a process may not use a file; "": it may. subject: the process's label.
+        target: the file's label. If the kernel does not answer, return this as the reason."""
         if not subject or not enforcing(self.host):
             return ""
         try:
@@ -102,7 +102,7 @@ class Policy:
 
 
 def _bit(permission: Path) -> int:
-    """Return the permission's bit; all bits for one that an older policy does not know."""
+    """Return the permission's bit, or all bits if an older policy does not know the permission."""
     try:
         return 1 << (int(permission.read_text()) - 1)
     except FileNotFoundError:
@@ -115,11 +115,10 @@ def problem(
     files_label: Callable[[], str],
     policy: Policy,
 ) -> str | None:
-    """Return why containers of these sandboxes cannot have shares; "": they can; None: none of them
-    has a label.
+    """Return why containers of these sandboxes cannot have shares; "" if they can; None if no
+    sandbox has a label, as that of a privileged pod.
 
-    files_label: the label that new files of a limit get; raises OSError. The label of a privileged
-    pod's sandbox is empty.
+    files_label: returns the label that a container's new files get, or raises OSError.
     """
     labels = {_label(containerd_state, each) for each in sandbox_ids} - {""}
     if not labels:

@@ -1,9 +1,9 @@
-"""The library on this host, as containers mount it: `STORE/SHA256/libvgpu.so`, and the forwarders.
+"""The store: `STORE/SHA256/libvgpu.so` and forwarders on this host, which containers mount.
 
-The store is a tmpfs of its own below the run directory: it allows execution whatever /run does, and
-stays when the agent restarts or is replaced. A new release is published beside the earlier ones,
-which containers map as long as they run. The agent removes a release that no container mounts and
-that is not an agent's own: each agent holds a lock on its own files. Blocks.
+The store is a separate tmpfs below the run directory. It allows execution even if /run does not,
+and stays when the agent restarts or is replaced. Earlier releases stay beside a new one, because
+containers map them as long as they run. The agent removes a release if no container mounts it and
+no agent holds a lock on it. Each agent locks the release that new containers get. Blocks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from nri_plugin.host.descriptors import opened
 from nri_plugin.policy.refusals import Refused, StoreError, raise_shortage
 
 _BYTES: Final = 64 << 20
-"""The most that the store takes of the agent's memory limit; a release and the hooks' program take
-9 MiB."""
+"""Size limit of the store. The files count towards the agent's memory limit. A release and the
+hooks' program take 9 MiB."""
 _INODES: Final = 1024
 _SOURCE: Final = f"{names.PLUGIN_NAME}-store"
 
@@ -33,7 +33,7 @@ def keep_mounted(directory: Path) -> None:
     try:
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with opened(directory.parent, os.O_RDONLY | os.O_DIRECTORY) as parent:
-            fcntl.flock(parent, fcntl.LOCK_EX)  # an agent that starts beside this one
+            fcntl.flock(parent, fcntl.LOCK_EX)  # another agent may do the same now
             directory.mkdir(mode=0o755, exist_ok=True)
             if not os.path.ismount(directory):
                 tmpfs.mount(directory, _BYTES, _INODES, _SOURCE)
@@ -43,8 +43,8 @@ def keep_mounted(directory: Path) -> None:
 
 @dataclass(eq=False)
 class Store:
-    """Publishes `library` on demand, so that a file installed late needs no restart. prepare:
-    called with the store's directory before anything is published."""
+    """Publishes `library` when it is first needed. So the library may be installed after the agent
+    has started. prepare: called with the store's directory before anything is published."""
 
     root: Path
     library: Path
@@ -54,8 +54,8 @@ class Store:
     _held: dict[Path, int] = field(default_factory=dict)
 
     def own(self) -> Path:
-        """Return the library for new containers: this agent's own release, the first one as long as
-        the agent runs. Raises StoreError if there is none."""
+        """Return the library for new containers: the release that this agent published first, as
+        long as the agent runs. Raises StoreError if there is no library."""
         if self._own is None or not self._own.is_file():
             self.prepare(self.root)
             self._own = releases.publish(read(self.library), names.FILE_LIBRARY, self.root)
@@ -63,13 +63,13 @@ class Store:
         return self._own
 
     def directory(self) -> Path:
-        """Return the store's directory, in which other programs of ours may be put. Raises
-        StoreError if it cannot be mounted."""
+        """Return the mounted store's directory, for other programs of ours. Raises StoreError if it
+        cannot be mounted."""
         self.prepare(self.root)
         return self.root
 
     def forwarders(self) -> Mapping[str, Path]:
-        """Return forwarders by soname, published like the library. Raises StoreError."""
+        """Return the published forwarders by soname. Raises StoreError."""
         present = self._forwarders.values()
         if not present or not all(path.is_file() for path in present):
             self.prepare(self.root)
@@ -80,10 +80,11 @@ class Store:
         return self._forwarders
 
     def collect(self, mounted: Callable[[], Collection[str] | None]) -> Sequence[str]:
-        """Remove the releases that nothing uses; return their names. A release that cannot be
-        removed is retried at the next call.
+        """Remove the unused releases; return their names. The next call retries a release that
+        could not be removed.
 
-        mounted: what containers mount, by path; None: it is not known. Called only if needed.
+        mounted: returns the paths that containers mount, or None if they are not known. It is only
+        called if there are releases that no agent locks.
         """
         try:
             if not self._unused(()):
@@ -98,7 +99,7 @@ class Store:
             return ()
 
     def _hold(self, path: Path) -> None:
-        """Lock an own file against removal by another agent, until this process ends."""
+        """Lock a published file, until this process ends, so that no other agent removes it."""
         with suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             earlier, self._held[path] = self._held.get(path), descriptor
@@ -113,7 +114,7 @@ class Store:
 
 
 def publish_forwarders(template: Path, directory: Path) -> Mapping[str, Path]:
-    """Fill in the template for each driver library, with the paths in containers."""
+    """Publish a forwarder for each of the driver's libraries. template: the template's path."""
     data = read(template)
     published = {}
     for soname in names.DRIVER_SONAMES:
@@ -138,7 +139,7 @@ def read(library: Path) -> bytes:
 
 
 def _is_held(release: Path) -> bool:
-    """Whether an agent holds a lock on one of the files."""
+    """Return whether an agent holds a lock on one of the release's files."""
     for file in release.iterdir():
         with suppress(FileNotFoundError), opened(file, os.O_RDONLY | os.O_NOFOLLOW) as descriptor:
             try:

@@ -1,8 +1,9 @@
 """Mounts and removes small tmpfs file systems, by mount(2) and umount2(2).
 
-On a kernel with SELinux all their files have the label that containers may use (selinux.py), by a
-mount option. A policy without that label refuses the option; the files then have the label that the
-policy gives files in memory, and whether that suffices is judged when a container is to use them.
+On a kernel with SELinux a mount option gives all files the label that containers may use
+(selinux.py). If the policy does not know this label, the kernel refuses the option. The files then
+get the policy's label for files in memory, and Policy.objection tells whether a container may use
+them.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def mount(
     label: str | None = None,
     call: Callable[[Path, str, str], None] = _mount,
 ) -> None:
-    """Mount a new one over the directory `path`. source: its name in mount tables, by which those
-    of grants are known. label: of its files; "": the kernel's own; None: selinux.label(). Raises
+    """Mount a new tmpfs over the directory `path`. source: its name in mount tables; the default
+    identifies grants. label: of the files; "": the kernel's choice; None: selinux.label(). Raises
     OSError."""
     options = f"mode={_MODE},size={size_bytes},nr_inodes={inodes}"
     wanted = selinux.label() if label is None else label
@@ -56,7 +57,7 @@ def mount(
 
 
 def clear(path: Path) -> None:
-    """Unmount and remove `path`. Deletes no files: ours are on the tmpfs and vanish with it."""
+    """Unmount and remove the directory `path`. Its files vanish with the tmpfs."""
     for _ in range(_MAX_STACKED):
         if libc.LIBC.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW) != 0:
             error = libc.error(path)

@@ -1,10 +1,11 @@
-"""Inspects containers in threads: before their programs start, and once these run.
+"""Inspects containers in threads: before their programs start, and again once these run.
 
-Before the start, the inspection can refuse (rootfs.py). NRI cannot undo a start, so a later finding
-is only reported: hooks of the runtime may have run since. Containers that run at Synchronize are
-verified too. They are verified one after another, each in a thread and under a deadline. A check
-that hangs reports nothing about its container, and delays no other check; one for which the agent
-has no descriptor left is repeated. No answer to the runtime waits for a verification.
+The inspection before the start (rootfs.py) can refuse the container. Hooks of the runtime may run
+later, so the container is verified again. NRI cannot undo a start: the verification only reports.
+Containers that already run at Synchronize are verified too. Verifications run one after another,
+each in a thread and under a deadline. One that hangs reports nothing about its container, and does
+not delay the others. One that fails because the agent has no descriptors left is repeated. No
+answer to the runtime waits for a verification.
 """
 
 from __future__ import annotations
@@ -32,22 +33,23 @@ from nri_plugin.threads import ThreadPool
 _LOG: Final = logging.getLogger(__name__)
 
 _PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
-"""Delay before each check; a start that takes longer than all of them has failed."""
+"""Delay before each check. A start that takes longer than their sum has failed."""
 _VERIFIED_AT_ONCE: Final = 64
 _VERIFIED_OF_A_POD: Final = 4
 _INSPECTED_AT_ONCE: Final = 256
-"""More than a node has pods (the kubelet's default is 110), so that each finds a slot."""
+"""Maximum number of inspections at a time: more than the pods of a node (by default 110)."""
 _INSPECTED_OF_A_POD: Final = 1
-"""A hung inspection keeps its slot, and retries of its pod fail at once. The kubelet starts a pod's
-containers one after the other."""
+"""Maximum number of inspections of one pod: the kubelet starts its containers one after the other.
+While an inspection hangs, retries for its pod therefore fail at once."""
 _PAUSE_BETWEEN_S: Final = 0.01
-"""Pause between two containers: Synchronize may bring 200, and other requests need answers."""
+"""Pause between two verifications, in which other requests are answered. Synchronize may report 200
+containers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A container with a grant. plan: None: its own mounts lack a part of it. waits_in: as in
-    rootfs.Examination; None: it has been started."""
+    """A container with a grant. plan: None if the container lacks a mount of its plan. waits_in: as
+    in rootfs.Examination; None: the entry point already runs."""
 
     pod: Pod
     name: str
@@ -57,7 +59,7 @@ class Started:
 
 
 class Verifier:
-    """driver_seen: as in rootfs.Inspector. notices: events for the pods' authors."""
+    """Runs an Inspector in threads. driver_seen: as in rootfs.Inspector. notices: for events."""
 
     def __init__(
         self,
@@ -90,13 +92,13 @@ class Verifier:
         return await self._inspecting.run(job, self._settings.work_deadline_s, pod.uid)
 
     async def strong_beside(self, pod: Pod, container: Container) -> str:
-        """Run the inspector's method of that name in a thread. Also raises RuntimeError if no
-        thread can be started."""
+        """Run Inspector.strong_beside in a thread. Also raises RuntimeError if no thread can be
+        started."""
         job = partial(self._inspector.strong_beside, container.id)
         return await self._inspecting.run(job, self._settings.work_deadline_s, pod.uid)
 
     def begin(self, one: Started) -> None:
-        """Check the container as soon as its program runs; returns at once."""
+        """Verify the container as soon as its program runs. Returns at once."""
         task = asyncio.create_task(self._prove(one), name=f"proof of {one.id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -106,7 +108,7 @@ class Verifier:
             task.cancel()
 
     async def settled(self) -> None:
-        """Wait until all started checks have ended."""
+        """Wait until all verifications that have begun have ended."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 

@@ -1,8 +1,8 @@
 """Checks the node every few seconds, independently of requests, and repairs what it can.
 
-Without it, a driver loaded late, a library installed later or a missing CDI spec would be noticed
-only when a container is refused. Updates readiness.py. Runs on the event loop; blocking work uses
-the node's worker and children.
+Without the watch, a driver or library that is installed later, or a missing CDI spec, would be
+noticed only when a container is refused. Updates readiness.py. Runs on the event loop; the node's
+worker and children do blocking work.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _LATE: Final = (
     " in time"
 )
 SILENT_S: Final = 3.0
-"""For how long NVML is waited for while the last known GPUs serve."""
+"""Maximum wait for NVML. After it, the last known GPUs are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeProblems:
-    """lacks: what prevents the whole node from sharing GPUs, as text. unusable: by UUID, what
-    prevents it for one GPU."""
+    """Problems as text. lacks: why the whole node cannot share GPUs. unusable: by UUID, why one GPU
+    cannot be shared."""
 
     lacks: Sequence[str] = ()
     unusable: Mapping[str, str] = field(default_factory=dict)
 
 
 async def watch(node: Node, ledger: Ledger, readiness: Readiness, metrics: Metrics) -> None:
-    """Run until cancelled. Logs when the agent becomes ready, and when it is no longer ready."""
+    """Check until cancelled. Log when the agent becomes ready, and when it is no longer ready."""
     beats, queried_runtime, shown = 0, node.runtime, None
     inspecting: asyncio.Task[NodeProblems] | None = None
     logged: Sequence[str] | None = None
@@ -85,7 +85,7 @@ def report(problems: NodeProblems, readiness: Readiness) -> None:
 
 
 async def inspect(node: Node) -> NodeProblems:
-    """Repair what can be repaired, then return what the node lacks."""
+    """Repair what can be repaired, then return the remaining problems."""
     try:
         missing = await node.work(node.find_directories)
     except TimeoutError:
@@ -119,8 +119,8 @@ async def _inspect(node: Node) -> NodeProblems:
             await node.renew_specs()
         specs, paths = await node.work(node.inspect_host)
         devices = [specs.devices.get(gpu.uuid) for gpu in node.gpus]
-        # Another program may have described the GPU since, in the same directory. Neither
-        # description is then valid, so ours is removed.
+        # Another program may since have defined the GPU's device in the same directory. Then
+        # neither definition is valid, so ours is removed.
         if any(device and device.also_in for device in devices) and await node.work(
             node.generator.withdraw_duplicates
         ):
@@ -143,7 +143,7 @@ async def _inspect(node: Node) -> NodeProblems:
 def judge(
     gpus: Sequence[Gpu], specs: Specs, paths: Paths, generator_problem: str | None = None
 ) -> NodeProblems:
-    """Judge the library and the CDI devices of these GPUs. Pure."""
+    """Return the problems of the library and of these GPUs' CDI devices. Pure."""
     lacks = []
     if paths.library is None:
         lacks.append(f"the library is missing: {paths.library_problem}")
@@ -165,7 +165,7 @@ def judge(
 
 
 def _log_replaced(generated: Iterable[str], before: Specs, ours: Path) -> None:
-    """Log the unusable devices of other programs' specs in place of which ours are used."""
+    """Log each unusable device of another program's spec that a generated device replaces."""
     for uuid in sorted(generated):
         device = before.devices.get(uuid)
         if device is not None and device.problem is not None and device.file != str(ours):

@@ -1,1 +1,1 @@
-"""Reads from the API server for the agent, and publishes there."""
+"""Reads the agent's objects from the API server, and writes them to it."""

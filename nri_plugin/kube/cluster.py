@@ -1,8 +1,8 @@
-"""The agent's connection to the API server: connects and runs the parts that need it.
+"""The agent's connection to the API server: connects and runs the tasks that need it.
 
-Optional: containers are served with the runtime's data, whether the API server answers or not. A
-failure is logged and retried. A bug in this part stops only this part, for a while. Imported only
-if there is a cluster.
+The agent serves containers from the runtime's data, even while the API server does not answer. A
+failed connection is logged and retried. After an exception these tasks restart, and the rest of
+the agent continues. This module is imported only if an API server is configured.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _PODS: Final = "/api/v1/pods"
 _AGAIN_S: Final = 10.0
 _LOOK_S: Final = 0.5
 _PAGE: Final = 100
-"""Pods per page of a list; one page is in memory at a time."""
+"""Pods per page of a list. Only one page is in memory at a time."""
 
 
 class Cluster:
-    """bound_pods of the parts receives the node's pods."""
+    """The connection. It keeps `parts.bound_pods` equal to the API server's pods of this node."""
 
     def __init__(self, parts: Parts, modes: GpuModes) -> None:
         self._parts = parts
@@ -49,11 +49,11 @@ class Cluster:
         self._verification = Verification(parts)
 
     async def run(self) -> None:
-        """Run until cancelled; then the Lease reports that the agent is gone."""
+        """Run until cancelled. At the end the Lease is marked not ready."""
         await supervised("API server", self._connected)
 
     async def _connected(self) -> None:
-        """Run until there is a reason to reconnect."""
+        """Connect, and run until the connection fails."""
         try:
             server = await asyncio.to_thread(self._load)
             async with Kube(server, self._load, user_agent=names.AGENT) as kube:
@@ -105,13 +105,13 @@ class Cluster:
             raise
 
     async def _observe(self, reflectors: Mapping[str, Reflector]) -> None:
-        """Verify the grants and the GPUs, and report the connection's state: in the metrics, and in
-        the log when it changes."""
+        """Verify the grants, and add a notice for each pod on a failed GPU. Report the connection's
+        state in the metrics, and in the log when the state changes."""
         while True:
             pods = reflectors["pods"]
             self._verification.check(pods.synced and not pods.problem)
             inventory, holds = self._parts.inventory, self._parts.ledger.holds()
-            # Before NVML's first answer nothing is known of any GPU.
+            # Before NVML's first answer a GPU that is not seen need not have failed.
             if inventory.seen or inventory.problem is None:
                 for notice in totals.failed_gpu_notices(holds, inventory.seen):
                     self._parts.notices.add(notice)
@@ -130,7 +130,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class _Pods:
-    """The watch's sink for this node's pods. listing: whether it receives a list now."""
+    """Receives this node's pods from the watch. listing: whether the watch receives a list now."""
 
     bound_pods: BoundPods
     listing: Callable[[], bool]

@@ -1,9 +1,8 @@
-"""Reconciles the node's API objects: its Device, its capacity, its label.
+"""Keeps the node's Device object, and its Node's capacity and label, equal to the desired state.
 
-Compares the watched objects with the desired state (totals.py) and writes the difference, whatever
-caused it. Writes nothing until all inputs are known. Two programs that keep overwriting each other
-load the API server without end. Therefore the agent counts how often its writes are reverted, and
-stops writing for a while.
+The publisher compares the watched objects with the desired state (totals.py) and writes the
+difference. It writes nothing until all inputs are known. Two programs could overwrite each other's
+values forever. Therefore the publisher counts how often its writes are reverted, and then pauses.
 """
 
 from __future__ import annotations
@@ -38,19 +37,20 @@ NODES: Final = "/api/v1/nodes"
 DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 _TICK_S: Final = 1.0
 _BETWEEN_S: Final = 0.5
-"""Pause after a write, until the watch has reported it."""
+"""Pause after a write, in which the watch usually reports the written object."""
 _FAILED_S: Final = 5.0
 
 CONTEST_WRITES: Final = 5
-"""More than a kubelet causes, which sets totals to zero when it starts."""
+"""Reverted writes within CONTEST_S that count as a contest. A starting kubelet, which sets totals
+to zero, reverts fewer."""
 CONTEST_S: Final = 600.0
-"""Period in which so many writes are a contest, and for which the agent then stops writing."""
+"""The period in which reverted writes are counted, and the agent's pause after a contest."""
 _FIELDS: Final = re.compile(r"f:devices|f:(koordinator|volcano)\.sh/gpu")
 
 
 class InventoryPublisher:
-    """modes: receives what the Node object has. `node` and `device` are the watches' sinks. now: a
-    monotonic clock in seconds."""
+    """modes: receives the excluded GPUs and other plugins of the Node object. now: a monotonic
+    clock in seconds. The attributes `node` and `device` receive the watched objects."""
 
     def __init__(
         self, kube: Kube, parts: Parts, modes: GpuModes, now: Callable[[], float] = time.monotonic
@@ -63,11 +63,11 @@ class InventoryPublisher:
         self._changed = asyncio.Event()
         self._logged_problem = ""
         self._conditions = True
-        """Whether the API server stores conditions; older CRDs of Device have none."""
+        """Whether the API server stores a Device's conditions, which older CRDs do not have."""
         self._contests = {"Device": Contest(now), "node": Contest(now)}
         self._listed: Sequence[Entry] = ()
-        """The Device's last desired entries: it may be deleted, and a failed GPU reports
-        nothing."""
+        """The last desired entries of the Device. They describe a GPU that has failed since, even
+        if the Device object was deleted."""
         self.node, self.device = One(self._changed), One(self._changed)
 
     @property
@@ -75,7 +75,7 @@ class InventoryPublisher:
         return kube_objects.node(self.node.raw).uid if self.node.raw else ""
 
     async def run(self, known: Callable[[], bool]) -> None:
-        """Run until cancelled. known: whether node, Device and pods have been listed."""
+        """Run until cancelled. known: whether Node, Device and pods have been listed."""
         while True:
             self._query_gpus()
             pause_s = 0.0
@@ -97,14 +97,15 @@ class InventoryPublisher:
         inventory.query_if_older(pace_s(inventory.took_s, shortest_s, longest_s))
 
     async def _wake(self) -> None:
-        """Wait for the next change, or a timeout, because GPUs and pods trigger no event."""
+        """Wait for a change of the Node or Device, at most _TICK_S. Changes of GPUs and pods do not
+        end the wait."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_TICK_S):
                 await self._changed.wait()
         self._changed.clear()
 
     async def _mend(self) -> bool:
-        """Write the differences. Returns whether anything was written."""
+        """Write what differs from the desired state. Return whether anything was written."""
         if not self.node.raw:
             name = self._node_name
             self._log(f"--node-name: invalid value {name}: must be the name of this host's Node")
@@ -117,7 +118,7 @@ class InventoryPublisher:
         inventory = self._parts.inventory
         granted = ledger.gpus() | bound_pods.granted(before)
         reconstructed = granted_gpus(ledger.holds(), bound_pods.allocated())
-        # Before NVML's first answer, only what the Device lists is known.
+        # Until NVML has answered, the desired entries are those of the existing Device.
         known = inventory.problem is None or inventory.seen
         gpus = inventory.with_problems(self._parts.readiness.unusable)
         desired = entries(gpus, before, granted, reconstructed) if known else now
@@ -134,10 +135,11 @@ class InventoryPublisher:
         return await self._write_node(wanted, facts) or written
 
     def _note(self, facts: NodeFacts) -> None:
-        """Give the modes what the node's operator excludes, and which device plugin is there."""
+        """Record in the modes which GPUs the Node's annotation excludes, and whether another device
+        plugin offers GPUs of this node."""
         self._modes.excluded = facts.excluded
-        # With an offer of its own the agent cannot determine which component offers the resource:
-        # see device_plugins.py.
+        # If the agent offers whole GPUs itself, the Node's nvidia.com/gpu may be the agent's own.
+        # Then only device_plugins.py detects another plugin.
         offered = {} if self._modes.offer else facts.plugin_gpus
         text = ", ".join(f"{key}: {count}" for key, count in offered.items())
         sign = f"status.allocatable of the node has {text}" if text else ""
@@ -160,7 +162,7 @@ class InventoryPublisher:
         return None
 
     async def _write_device(self, device: Json, listed: Sequence[Entry]) -> bool:
-        """Return whether it was written."""
+        """Write the Device, except during a contest. Return whether it was written."""
         raw, contest = self.device.raw, self._contests["Device"]
         if not contest.may_write(listed, _version(raw)):
             return False
@@ -188,7 +190,7 @@ class InventoryPublisher:
         return may_write or label
 
     async def _write(self, what: str, work: Any) -> Json:
-        """Return the object as it is stored."""
+        """Await the write and count it. Return the object as the API server stored it."""
         try:
             stored: Json = await work
         except KubeError:
@@ -209,7 +211,7 @@ def _version(raw: Json) -> str:
 
 
 class One:
-    """Sink of a watch that selects one object. raw: its state; empty if it does not exist."""
+    """Receives one object from a watch. raw: the object, empty if it does not exist."""
 
     def __init__(self, changed: asyncio.Event) -> None:
         self.raw: Json = {}
@@ -230,19 +232,20 @@ class One:
 
 
 class Contest:
-    """Detects another program that writes the same fields of one object. now: a monotonic clock in
-    seconds."""
+    """Detects a contest: another program repeatedly overwrites the agent's fields of one object.
+    now: a monotonic clock in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._taken_back: deque[float] = deque(maxlen=CONTEST_WRITES)
         self._wanted: object = None
-        """The API server accepted it last; None: nothing, or its revert has been counted."""
+        """The value of the last accepted write. None: there is none, or its revert is counted."""
         self._version = ""
         self._paused_until = self._over_at = now()
 
     def may_write(self, wanted: object, version: str) -> bool:
-        """Called if the object differs from `wanted`. version: its resourceVersion."""
+        """Whether the caller may write `wanted`, from which the object differs. version: the
+        object's resourceVersion."""
         now = self._now()
         if now < self._paused_until:
             return False
@@ -259,17 +262,18 @@ class Contest:
         return False
 
     def written(self, wanted: object, version: str) -> None:
-        """The API server accepted the write; `wanted` and `version` as for may_write."""
+        """Record an accepted write, with the arguments that may_write had."""
         self._wanted, self._version = wanted, version
 
     @property
     def lasts(self) -> bool:
-        """Whether a contest occurred and is not known to be over."""
+        """Whether a contest was detected and may continue."""
         return self._now() < self._over_at
 
 
 def other_writer(raw: Json) -> str:
-    """Return the other program that wrote the object last, from managedFields; "": not known."""
+    """Return the program that last wrote the agent's fields of the object, apart from the agent, as
+    recorded in managedFields. "": no such program is recorded."""
     others = [
         (str(entry.get("time", "")), str(entry.get("manager", "")))
         for entry in raw.get("metadata", {}).get("managedFields") or ()

@@ -1,13 +1,11 @@
-"""What the agent reports at the API server: its Lease, and Events.
+"""Writes the agent's Lease, and Events, to the API server.
 
-The Lease is renewed every ten seconds, and at once when the agent becomes ready or not ready. It
-reports the same as /readyz. An expired Lease means not ready, too: the scheduler excludes a node
-whose Lease was not renewed. Failures are logged and retried.
+The Lease states the same readiness as /readyz. It is renewed every ten seconds, and at once when
+the readiness changes. The scheduler excludes a node whose Lease is not ready or has expired.
 
-Events say of a pod why it is deleted or what its author should check; of the node, if the API
-server does not have the pod. The text is printable and short, whatever it quotes. An event's name
-is derived from its content, so that an agent that restarts before it recorded its write does not
-create a duplicate.
+An Event tells a pod's author of a container's problem, and what to do. If the API server does not
+have the pod, the Event is about the node. Its name is a hash of its subject and cause. Therefore a
+restarted agent does not write the same Event again. Failed writes are logged and retried.
 """
 
 from __future__ import annotations
@@ -42,12 +40,12 @@ _AGAIN_S: Final = 5.0
 
 
 def _now() -> str:
-    """Return the time as the API server has it, RFC 3339 with microseconds."""
+    """Return the current time in the API server's format: RFC 3339 with microseconds."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 class Heartbeat:
-    """node_uid: "" while it is not known."""
+    """Renews the agent's Lease. node_uid: returns the Node's UID, "" while it is not known."""
 
     def __init__(self, kube: Kube, parts: Parts, node_uid: Callable[[], str]) -> None:
         self._kube = kube
@@ -59,7 +57,6 @@ class Heartbeat:
         self._problem = ""
 
     async def run(self) -> None:
-        """Run until cancelled."""
         loop = asyncio.get_running_loop()
         reported, due_s = "", 0.0
         while True:
@@ -71,7 +68,7 @@ class Heartbeat:
             await asyncio.sleep(_LEASE_LOOK_S)
 
     async def mark_stopped(self) -> None:
-        """Mark the Lease not ready, so that no pod is bound here before the Lease expires."""
+        """Mark the Lease not ready. Otherwise pods would be bound here until the Lease expires."""
         await self._write(STOPPED, _STOP_WRITE_S)
 
     async def _write(self, ready: str, within_s: float) -> bool:
@@ -98,7 +95,7 @@ class Heartbeat:
 
 
 class Events:
-    """node_uid: "" while it is not known."""
+    """Writes notices as Events. node_uid: returns the Node's UID, "" while it is not known."""
 
     def __init__(self, kube: Kube, parts: Parts, node_uid: Callable[[], str]) -> None:
         self._kube = kube
@@ -120,8 +117,8 @@ class Events:
                 await asyncio.sleep(_AGAIN_S)
 
     async def write(self, notice: Notice) -> bool:
-        """Write it. False: retry. True: written, or it never can be: the namespace is being
-        deleted, or the server rejects it."""
+        """Write the notice. Return False if the caller must retry. Return True if it is written, or
+        if the API server will always reject it, for example in a namespace that is deleted."""
         pod, reason = notice.pod, notice.reason
         identity = (self._node_name, pod.uid, notice.container, reason, notice.action)
         name = f"gpuslice.{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:16]}"

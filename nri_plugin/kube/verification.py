@@ -1,8 +1,8 @@
 """Compares each running grant with the API server's pod, twice a second.
 
-Its only I/O is the log: bound_pods.py has the API server's state, the ledger the running
-containers. A mismatched grant keeps running, and is reported in a metric, the log and an event; the
-pod's next container is refused at creation. Missing information never refutes a grant.
+The pods come from bound_pods.py, and the running containers from the ledger. A container whose
+grant does not match keeps running, and a metric, the log and an event report it. The pod's next
+container is refused at creation. Missing information never counts as a mismatch.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from nri_plugin.policy.refusals import Refusal
 _LOG: Final = logging.getLogger(__name__)
 
 WITHIN_S: Final = 2.0
-"""Time without an API server after which an unconfirmed grant is reported."""
+"""Time without an API server after which an unconfirmed grant is logged."""
 ABSENT_S: Final = 60.0
-"""Time after which a watched pod that is absent counts as not found. The watch delivers a new pod
-within seconds, and the containers of a pod that was deleted by force stop meanwhile."""
+"""Time after which a container's pod that the watch does not report counts as not found. The watch
+reports a new pod within seconds. The containers of a pod that was deleted by force stop earlier."""
 _NAMED_AT_MOST: Final = 4
 _POD_NOT_FOUND: Final = (
     "container whose pod the API server does not have: find the component that created it"
@@ -35,7 +35,7 @@ _NO_POD: Final = "the API server lists no such pod that is bound to this node an
 
 
 class GrantState(StrEnum):
-    """Result for a running grant; values are the metric's label."""
+    """The result of comparing a running grant. Its values are the metric's labels."""
 
     CONFIRMED = "confirmed"
     MISMATCH = "mismatch"
@@ -47,7 +47,7 @@ class GrantState(StrEnum):
 
 
 class Verification:
-    """clock: monotonic, in seconds."""
+    """Compares the running grants. clock: a monotonic clock in seconds."""
 
     def __init__(self, parts: Parts, clock: Callable[[], float] = time.monotonic) -> None:
         self._parts = parts
@@ -55,12 +55,13 @@ class Verification:
         self._clock = clock
         self._watching = False
         self._absent_since_s: dict[str, float] = {}
-        """By container ID: since when its pod is absent, in this state of the watch."""
+        """The time at which each container's pod was first missed, by container ID. A change of
+        `_watching` resets these times."""
         self._late = False
 
     def check(self, watching: bool) -> None:
-        """Judge all running grants by the current state. watching: whether the watch of this node's
-        pods is in sync with the API server."""
+        """Compare all running grants with the current pods. watching: whether the watch of this
+        node's pods is in sync with the API server."""
         ledger, gpus = self._parts.ledger, self._parts.inventory.gpus
         holds = ledger.holds()
         self._note_absent(holds, watching)
@@ -69,7 +70,7 @@ class Verification:
         for hold in holds:
             refusal = mismatch.get(hold.pod_uid) or self._bound_pods.mismatch(hold, gpus)
             states.append(self._state_of(hold, refusal))
-            if refusal is not None:  # reported only: the container keeps running
+            if refusal is not None:  # the container keeps running
                 text = (
                     f'container "{hold.container}" runs with a GPU share that would be refused now:'
                     f" {refusal.text}"
@@ -118,7 +119,8 @@ class Verification:
         self._report(_POD_NOT_FOUND, names.EVENT_GRANT_UNCONFIRMED, hold, text, _NO_POD)
 
     def _report(self, message: str, reason: str, hold: Hold, text: str, problem: str) -> None:
-        """Report once, in the log and in an event; in the node's if the pod does not exist."""
+        """Report a container once, in the log and in an event. The event is the node's if the API
+        server does not have the pod."""
         of_node = reason == names.EVENT_GRANT_UNCONFIRMED
         action = "Start" if of_node else "Run"
         notice = Notice(hold.pod, hold.container_id, reason, text, of_node, action)

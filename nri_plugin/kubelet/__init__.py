@@ -1,8 +1,7 @@
-"""The agent's side towards the kubelet, by gRPC; imported only with --whole-gpus, as gRPC takes
-13 MiB.
+"""The agent's gRPC service and client for the kubelet, which give whole GPUs to pods.
 
-gRPC must install no handlers for fork: the agent's children only call exec, and the handlers log a
-line for each child.
+This package is imported only with --whole-gpus, because gRPC takes 13 MiB. gRPC's fork handlers
+are disabled: they would log a line for each child, and the agent's children only call exec.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""The kubelet's device plugin API for whole GPUs: serves its calls, and registers.
+"""The kubelet's device plugin API for whole GPUs: serves the kubelet's calls, and registers.
 
-Makes no decisions: the caller lists the GPUs and decides about allocations, on the event loop. The
-kubelet opens the plugin's socket when it is registered, keeps one stream of device lists, and
-ends the registration when the stream ends. When the kubelet starts it removes all sockets.
+whole_gpus.py lists the GPUs and decides about allocations, on the event loop. After the plugin has
+registered, the kubelet connects to its socket and receives the device lists in one stream. When
+this stream ends, the kubelet drops the registration. A starting kubelet removes all sockets.
 Source: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1.
 """
 
@@ -38,7 +38,8 @@ _OPTIONS: Final = api.DevicePluginOptions(get_preferred_allocation_available=Tru
 
 @dataclass(eq=False)
 class DevicePlugin:
-    """allocate: returns why not; "": the GPUs are held. prefer: of available, required, count."""
+    """The plugin's gRPC server. allocate: holds GPUs, and returns why it cannot, or "". prefer:
+    chooses GPUs from the arguments `available`, `required` and their count."""
 
     directory: Path
     allocate: Callable[[Sequence[str]], str]
@@ -52,11 +53,11 @@ class DevicePlugin:
 
     @property
     def connected(self) -> bool:
-        """Whether the kubelet receives the lists, and finds the socket."""
+        """Whether the kubelet has a stream of device lists, and the plugin's socket exists."""
         return bool(self._streams) and self._socket.exists()
 
     def show(self, devices: Sequence[api.Device]) -> None:
-        """Send the list to the kubelet if it differs from the last one."""
+        """Send the list to the kubelet if it differs from the last list sent."""
         response = api.ListAndWatchResponse(devices=devices)
         if response != self._devices:
             self._devices = response
@@ -64,8 +65,8 @@ class DevicePlugin:
                 changed.set()
 
     async def register(self) -> None:
-        """Serve again, and register. Raises OSError and grpc.RpcError. An earlier stream ends
-        first: the kubelet drops the newest registration with it."""
+        """Restart the server, and register it with the kubelet. The old stream must end first,
+        because its end would drop the new registration. Raises OSError and grpc.RpcError."""
         await self.stop()
         self._server = grpc.aio.server()
         self._server.add_generic_rpc_handlers((self._handlers(),))
@@ -90,7 +91,7 @@ class DevicePlugin:
         _LOG.info(Line("registered with the kubelet", resource=names.RESOURCE_NVIDIA_GPU))
 
     async def stop(self) -> None:
-        """End the streams, and remove the socket. Idempotent."""
+        """Stop the server with its streams, and remove the socket. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             await server.stop(_STOP_S)
@@ -146,7 +147,7 @@ class DevicePlugin:
         return response
 
     async def _allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
-        """One step for all containers of the request: no other task runs in between."""
+        """Allocate for all containers of the request at once, before any other task runs."""
         uuids = [uuid for each in request.container_requests for uuid in each.devices_ids]
         refusal = self.allocate(uuids)
         if refusal:
@@ -154,7 +155,8 @@ class DevicePlugin:
         response = api.AllocateResponse()
         for each in request.container_requests:
             response.container_responses.add(
-                # NVIDIA's runtime, where it is the default one, injects none by the image's value.
+                # An image may set this variable to `all`. NVIDIA's runtime, where it is the
+                # default, would then inject every GPU.
                 envs={names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE},
                 cdi_devices=[
                     api.CDIDevice(name=f"{names.CDI_KIND}={uuid}") for uuid in each.devices_ids

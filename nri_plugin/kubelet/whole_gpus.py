@@ -1,11 +1,12 @@
 """Gives whole GPUs to pods, as the node's device plugin for nvidia.com/gpu.
 
-Keeps the plugin registered, its list of GPUs current, and the holds equal to what the kubelet has
-assigned. All of it runs on the event loop, where shares are entered in the ledger, so that of a
-share and an allocation for one GPU exactly one succeeds. gpu_modes.py has the rules.
+This module keeps the plugin registered, its list of GPUs current, and the holds equal to the
+kubelet's assignments. It runs on the event loop, where shares are entered in the ledger. Therefore
+a share and an allocation of the same GPU cannot both succeed. gpu_modes.py has the rules.
 
-The kubelet's PodResources API lists running pods without their init containers, and after a restart
-no pod until the API server answered it. Its record on disk has both, and pods that are gone.
+The kubelet's PodResources API omits init containers. After a restart of the kubelet it lists no pod
+until the API server has answered the kubelet. The kubelet's record on disk has all of these pods,
+but also pods that no longer exist.
 """
 
 from __future__ import annotations
@@ -43,23 +44,24 @@ _LOG: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.5
 _LIST_S: Final = 3.0
 _SOON_S: Final = 1.0
-"""Until the kubelet has admitted a pod for which it allocated GPUs."""
+"""Time from an allocation until its pod is looked up. By then the kubelet has admitted the pod."""
 _AGAIN_S: Final = 5.0
-"""Pause after a registration that failed, or that the kubelet dropped."""
+"""Least time between two registrations with the same kubelet."""
 _RECOVERY_S: Final = 5.0
 _LATE_S: Final = 10.0
-"""Until the agent logs that the shares are not known."""
+"""Time after which the agent logs that it is not registered, because shares are not known."""
 POD_RESOURCES: Final = "pod-resources/kubelet.sock"
 _LIST: Final = "/v1.PodResourcesLister/List"
 _ANSWER_S: Final = 5.0
 _ANSWER_BYTES: Final = 64 << 20
 _REPLICA: Final = "::"
-"""Separates the UUID from the number of a time slice in NVIDIA's IDs."""
+"""Separates the GPU's UUID from the time slice's number in device IDs of NVIDIA's plugin."""
 _FAILURES: Final = (OSError, grpc.RpcError, RecordError)
 
 
 class WholeGpus:
-    """The ledger has the shares of running containers, and bound_pods those of pods without one."""
+    """The device plugin for whole GPUs. It allocates no GPU of which a container of the ledger, or
+    a pod of bound_pods, has a share."""
 
     def __init__(self, parts: Parts, modes: GpuModes) -> None:
         self._parts = parts
@@ -71,21 +73,21 @@ class WholeGpus:
         self._plugin = DevicePlugin(directory, self._allocate, self._prefer)
         self._kubelet: object = None
         self._judged = False
-        """Whether the last list was compared with the node's pods."""
+        """Whether the node's pods were known when the kubelet's assignments were last read."""
         self._try_at = self._list_at = time.monotonic()
         self._late_at = time.monotonic() + _LATE_S
         self._problems: dict[str, str] = {}
 
     async def recover(self) -> None:
-        """Take over the holds before the first container is served. While the kubelet does not
-        answer it starts no container either; shares are refused then."""
+        """Read the kubelet's assignments before the first container is served. Gives up after
+        _RECOVERY_S. Then shares are refused until `run` has read the assignments."""
         for _ in range(round(_RECOVERY_S / _TICK_S)):
             if await self._take_over():
                 return
             await asyncio.sleep(_TICK_S)
 
     async def run(self) -> None:
-        """Run until cancelled. A bug in this part stops only this part, for a while."""
+        """Run until cancelled. An exception restarts only this part of the agent."""
         try:
             await supervised("device plugin", self._rounds)
         finally:
@@ -101,8 +103,9 @@ class WholeGpus:
             self._list_at, self._judged = time.monotonic() + _LIST_S, self._parts.knows_pods
             await self._take_over()
         if self._modes.other_plugin:
-            # It keeps its registration, which the kubelet drops when the agent's stream ends. The
-            # agent registers again when the other one has left.
+            # The other plugin's registration has replaced the agent's. If the agent ended its
+            # stream now, the kubelet would drop the other registration. The agent registers again
+            # when the other plugin is gone.
             self._kubelet = None
         elif self._knows_shares():
             self._log("offer", self._modes.offer.problem(self._inventory.seen))
@@ -112,8 +115,8 @@ class WholeGpus:
         self._metrics.whole_gpus.set(len(self._modes.held))
 
     def _knows_shares(self) -> bool:
-        """Return whether the kubelet may allocate: an agent that has just started has not read the
-        granted shares yet. Once known, they stay known."""
+        """Whether all granted shares are known. A new agent does not know them yet, and must not
+        register, because the kubelet could allocate a GPU with shares."""
         problem = ""
         if not self._parts.ledger.is_complete:
             problem = "the container runtime has not listed its containers yet"
@@ -136,7 +139,7 @@ class WholeGpus:
         before, existing_uids = frozenset(self._modes.held), None
         if self._parts.knows_pods:
             existing_uids = self._parts.bound_pods.uids()
-        else:  # a GPU with shares was not held whole when they started, so its record is stale
+        else:  # shares of a recorded GPU were granted after its whole use: the record is stale
             shared = self._shared()
             recorded = {uuid: u for uuid, u in assigned.recorded.items() if uuid not in shared}
             assigned = replace(assigned, recorded=recorded)
@@ -170,13 +173,13 @@ class WholeGpus:
             _LOG.warning(Line("problem with whole GPUs", problem=problem))
         self._problems[what] = problem
 
-    # --- the kubelet's questions -----------------------------------------------------------------
+    # --- calls of the kubelet --------------------------------------------------------------------
 
     def _gpus(self) -> Sequence[Gpu]:
         return self._inventory.with_problems(self._parts.readiness.unusable)
 
     def _shared(self) -> AbstractSet[str]:
-        """Return the GPUs of which a share is granted, started or not."""
+        """Return the GPUs of which a running container or a bound pod has a share."""
         entries = [Entry(gpu, healthy=True) for gpu in self._inventory.seen]
         return self._parts.ledger.gpus() | self._parts.bound_pods.granted(entries)
 
@@ -205,7 +208,7 @@ class WholeGpus:
 
 async def _assignments(kubelet_dir: Path, device_plugin_dir: Path) -> Assigned:
     """Return which pods have whole GPUs. Raises grpc.RpcError if the kubelet does not answer, and
-    device_plugins.RecordError."""
+    RecordError if its record cannot be read."""
     record = await asyncio.to_thread(device_plugins.read_record, device_plugin_dir)
     options = [("grpc.max_receive_message_length", _ANSWER_BYTES)]
     async with grpc.aio.insecure_channel(f"unix:{kubelet_dir / POD_RESOURCES}", options) as channel:

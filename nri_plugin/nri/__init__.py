@@ -1,1 +1,1 @@
-"""The dialogue with the container runtime: NRI requests in, adjustments and refusals out."""
+"""Receives the container runtime's NRI requests, and answers with adjustments and refusals."""

@@ -1,12 +1,12 @@
 """Runs the handler for each request of the runtime, and answers exactly once, within the deadline.
 
-A handler (service.py) returns the reply, None for an empty one, or a coroutine of it. It raises
-Refused to send the runtime a reason that users read; any other exception is a bug. The creation of
-a container must be idempotent, and leave nothing that its stop and its removal do not undo. A
-handler never waits for what may hang (NVML, a tenant's file, the API server).
+The handler (service.py) returns a reply, None for an empty reply, or a coroutine that returns one
+of these. It raises Refused with a reason that users read. Any other exception is a bug. A handler
+for a container's creation must be idempotent, and the container's stop and removal must undo all
+its effects. A handler waits for NVML, a tenant's files or the API server only with a deadline.
 
-A runtime that times out drops the plugin and, before NRI 0.12.5, starts the container without it.
-Therefore we answer an error after 75 % of the runtime's timeout.
+After a timeout the runtime drops the plugin and, before NRI 0.12.5, starts the container without
+our adjustment. Therefore we answer with an error after 75 % of the runtime's timeout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 Answer: TypeAlias = _T | Coroutine[Any, Any, _T]
-"""The result itself if there is nothing to wait for, which saves a task; else a coroutine."""
+"""The result, or a coroutine that returns it. A direct result saves an asyncio task."""
 Reply: TypeAlias = nri.CreateContainerResponse | None
 Handler: TypeAlias = Callable[[session_events.Request], Answer[Reply]]
 
@@ -40,61 +40,62 @@ BUDGET_SHARE: Final = 0.75
 """Fraction of the runtime's request timeout after which we answer with an error."""
 
 _MAX_TEXT_CHARS: Final = 2000
-"""Refusals quote the tenant's text; the limit keeps events and logs readable."""
+"""Limit of a refusal's text, which may quote long texts of the tenant."""
 
 
 class Outcome(StrEnum):
-    """How a request was answered; values are the metric's label and the log's field."""
+    """How a request was answered. The values are labels of the metric and fields of the log."""
 
     ADJUSTED = "adjusted"
-    """With an adjustment."""
+    """The answer has an adjustment."""
     PASSED = "passed"
-    """Without an adjustment or objection."""
+    """The answer is a success without an adjustment."""
     REFUSED = "refused"
-    """With an error by decision; a reason is given."""
+    """The answer is an error with the policy's reason."""
     LATE = "late"
-    """With an error, because the handler did not finish in time."""
+    """The answer is an error, because the handler did not finish in time."""
     ERROR = "error"
-    """With an error caused by a bug in this agent; its traceback is logged."""
+    """The answer is an error, because the agent has a bug. The traceback is logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One answer. about: the pod and container, by names that are the tenant's and unchecked, or of
-    Synchronize the numbers of pods and containers; as fields of the log."""
+    """One answered request. about: fields of the log that name the pod and the container, with
+    unchecked names of the tenant. For Synchronize, the numbers of pods and containers."""
 
     request: str
     outcome: Outcome
     duration_s: float
-    """From the request's arrival to the last byte of the answer."""
+    """Time from the request's arrival until the answer was passed to the socket."""
     about: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
-    """Name in refusals.Reason; "" unless refused."""
+    """The name of the refusals.Reason. "": the request was not refused."""
     text: str = ""
-    """The error text sent to the runtime, if any."""
+    """The error text that was sent to the runtime. "": there was no error."""
     error: BaseException | None = None
 
 
 class SynchronizeFailed(NriError):
-    """The handler could not take over the running containers; its exception is the cause."""
+    """The handler of Synchronize failed. The handler's exception is the cause."""
 
 
 @dataclass(eq=False)
 class Answers:
-    """send: called when the session has an answer to send. on_decision: called afterwards."""
+    """Runs handlers and answers requests. send: called when the session has an answer to send.
+    on_decision: called after `send`."""
 
     handler: Handler
     session: Session
     send: Callable[[], None]
     on_decision: Callable[[session_events.Request, Decision], None]
     unanswered: set[asyncio.Task[Any]] = field(default_factory=set)
-    """Work that the runtime still waits for. A handler may run longer than its answer."""
+    """Tasks of requests without an answer. A task may run on after its request timed out."""
     requested: int = 0
     failure: SynchronizeFailed | None = None
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def begin(self, request: session_events.Request) -> None:
-        """Start the handler for `request`; an answer is sent in time in every case."""
+        """Start the handler for `request`, which is answered in time even if the handler fails."""
         began_s = time.monotonic()
         self.requested += 1
         try:
@@ -108,7 +109,7 @@ class Answers:
             self._await(request, began_s, answer)
 
     async def end(self, timeout_s: float) -> None:
-        """Cancel the handler's work; its results are discarded."""
+        """Cancel the handlers' tasks, and wait for their end. Their results are discarded."""
         self.unanswered.clear()
         tasks = set(self._tasks)
         for task in tasks:
@@ -139,7 +140,7 @@ class Answers:
             timer.cancel()
             self._tasks.discard(task)
             cancelled = asyncio.CancelledError("cancelled by itself")
-            # Retrieved even if too late, or asyncio logs a warning.
+            # asyncio logs a warning about an exception that is never retrieved.
             error = cancelled if task.cancelled() else task.exception()
             if task not in self.unanswered:
                 return
@@ -190,7 +191,7 @@ class Answers:
             what = type(request).__name__
             self.on_decision(request, Decision(what, outcome, duration_s, _about(request), **more))
 
-        # It runs after the answer is written; an exception in it does not end the session.
+        # Called by the event loop, because an exception in `report` must not end the session.
         asyncio.get_running_loop().call_soon(report)
 
 
@@ -201,7 +202,7 @@ class _Late(Exception):
 
 
 def _worded(request: session_events.Request, refused: Refused) -> str:
-    """Return the text of the event that the pod's author reads."""
+    """Return the refusal's text, which the pod's author reads in an event."""
     about, text = _about(request), str(refused)
     if "container" in about:
         pod = f"{about['namespace']}/{about['pod']}"

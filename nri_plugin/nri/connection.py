@@ -1,9 +1,9 @@
 """One NRI session over a socket: transfers bytes and enforces the session's deadlines.
 
-Registration has a deadline of 30 s: the runtime accepts plugins one at a time, and an idle client
-before us blocks it for five seconds. There is no deadline between registration and Synchronize,
-because the runtime may delay it while a pod with a long grace period stops. While the runtime does
-not read, nothing is read from it, so that the number of pending answers stays bounded.
+The registration has a deadline of 30 s, because the runtime accepts plugins one at a time, and each
+idle client before us blocks it for five seconds. Synchronize has no deadline, because the runtime
+may delay it while a pod with a long grace period stops. While the runtime reads no answers, we read
+no requests. Otherwise pending answers would accumulate in memory.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ logger = logging.getLogger(__name__)
 REGISTRATION_TIMEOUT_S: Final = 30.0
 CLOSING_TIMEOUT_S: Final = 2.0
 QUIET_S: Final = 0.1
-"""Time without requests before leaving: the runtime validates a container right after creation."""
+"""Time without requests before the session is closed. It is long enough that a container's creation
+and its validation, which follows at once, are in one session."""
 
 
 class RegistrationTimedOut(NriError):
-    """The runtime did not accept our registration in time; reconnect."""
+    """The runtime did not accept our registration in time. The caller should reconnect."""
 
 
 class RuntimeRefused(NriError):
-    """We do not serve this runtime; reconnecting helps only after the runtime is upgraded."""
+    """We do not serve this version of the runtime. Reconnecting helps only after an upgrade."""
 
 
 async def serve(
@@ -53,12 +54,11 @@ async def serve(
 ) -> None:
     """Serve as plugin `index`-`name` on a connected Unix socket until the session ends.
 
-    Returns when the runtime stopped or dropped us, or when `leaving` is set and the requests
-    received by then are answered (NRI has no message for that; we close the connection). Otherwise
-    raises an NriError (the tree is in protocol/errors.py) or the socket's OSError. In every case
-    the socket is closed, and the handler's work was cancelled and given CLOSING_TIMEOUT_S to end,
-    before it returns; reconnect with backoff and jitter. `on_ready` is called once, when the answer
-    to Synchronize has been sent; `on_decision` after every answer.
+    Returns when the runtime ended the connection, or when `leaving` is set and the requests
+    received until then are answered. Otherwise raises an NriError (see protocol/errors.py) or the
+    socket's OSError. In every case the socket is closed before, and the handlers' tasks are
+    cancelled, with CLOSING_TIMEOUT_S to end. The caller should reconnect with backoff and jitter.
+    on_ready: called once, after Synchronize was answered. on_decision: called after every answer.
     """
     session = Session(
         name=name,
@@ -75,7 +75,6 @@ async def serve(
 
 
 async def connected(path: Path) -> socket.socket:
-    """Return a connected socket for `serve`."""
     unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     unix.setblocking(False)
     try:
@@ -102,7 +101,7 @@ class _Connection(asyncio.Protocol):
         self._registration_timeout_s = registration_timeout_s
         loop = asyncio.get_running_loop()
         self._over: asyncio.Future[Exception | None] = loop.create_future()
-        """How the session ended; None: without an error."""
+        """The error that ended the session. None: it ended without an error."""
         self._lost: asyncio.Future[None] = loop.create_future()
 
     # --- callbacks of the event loop -----------------------------------------------------------
@@ -148,14 +147,15 @@ class _Connection(asyncio.Protocol):
         self._transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        # A write may be what reveals that the runtime has closed the connection.
+        # These two errors mean that we wrote after the runtime had closed the connection.
         self._end(None if isinstance(error, BrokenPipeError | ConnectionResetError) else error)
         self._lost.set_result(None)
 
     # --- the session's lifecycle ---------------------------------------------------------------
 
     async def until_left(self, leaving: asyncio.Event) -> None:
-        """Wait until the session is over, or for the first quiet moment after `leaving`."""
+        """Wait until the session is over. After `leaving` is set, also return once all requests are
+        answered and none has arrived for QUIET_S."""
         first = asyncio.FIRST_COMPLETED
         signal = asyncio.create_task(leaving.wait(), name="leaving")
         either: set[asyncio.Future[Any]] = {self._over, signal}
@@ -174,7 +174,7 @@ class _Connection(asyncio.Protocol):
             raise error
 
     async def close(self) -> None:
-        """End the handler's work and close the socket, both within a bounded time."""
+        """Cancel the handlers' tasks and close the socket. Each takes at most CLOSING_TIMEOUT_S."""
         self._end()
         await self._answers.end(CLOSING_TIMEOUT_S)
         _, stuck = await asyncio.wait({self._lost}, timeout=CLOSING_TIMEOUT_S)
@@ -182,7 +182,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _end(self, error: Exception | None = None) -> None:
-        """Stop reading and answering; bytes already sent may still be read."""
+        """Stop reading and answering. The socket closes after the bytes written so far are sent."""
         self._session.receive_eof()
         self._registration.cancel()
         self._transport.close()
@@ -202,6 +202,6 @@ class _Connection(asyncio.Protocol):
             self._on_ready(self._session.runtime)
 
     def _runtime_closed(self) -> bool:
-        """Whether the runtime has closed the connection although unread data remains. Happens after
-        this process hung: the runtime timed out and dropped us."""
+        """Whether the runtime has already closed the connection from which this data was read. This
+        happens after our process hung for longer than the runtime's timeout."""
         return self._session.closed or bool(self._poll.poll(0))

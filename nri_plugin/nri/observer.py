@@ -1,8 +1,7 @@
-"""Logs every decision and session, one line each, and counts them in the metrics.
+"""Logs each answered request and each session in one line, and counts them in the metrics.
 
-Makes no decisions. Called on the event loop, and takes microseconds. gpuslice/kube/log_lines.py has
-the log format, metrics.py the numbers. Routine requests (of containers without a share) are logged
-at level debug, and counted like the rest.
+The calls run on the event loop and take microseconds. gpuslice/kube/log_lines.py has the log's
+format. Requests of containers without a share are logged at level debug only.
 """
 
 from __future__ import annotations
@@ -34,7 +33,8 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 @dataclass
 class Observer:
-    """granted: what an answer gave a container, by its ID, as fields of the log."""
+    """Logs and counts decisions and sessions. granted: takes a container's ID, and returns fields
+    of the log that state what the container was given."""
 
     metrics: Metrics
     readiness: Readiness
@@ -55,18 +55,18 @@ class Observer:
         write(decision, self.granted(about["container_id"]) if adjusted else _NOTHING)
 
     def waiting(self, why: str) -> None:
-        """Another agent serves the node. The same text is logged once."""
+        """Record that another agent serves the node. A repeated text is logged once."""
         self.readiness.session = why
         if self._logged_cause != why:
             self._logged_cause = why
             _LOG.warning(Line("waiting for the other agent to exit", why=why))
 
     def connected(self, place: str) -> None:
-        """A runtime accepted the connection; no container is adjusted yet."""
+        """Record that a runtime accepted the connection. No container is adjusted yet."""
         self.readiness.session = f"connected to {place}, not registered and synchronized yet"
 
     def ready(self, runtime: RuntimeInfo) -> None:
-        """The session is synchronized; containers are adjusted from now on."""
+        """Record that the session is synchronized. Containers are adjusted from now on."""
         self.readiness.session = None
         self._logged_cause = None
         self.metrics.session_up.set(1)
@@ -84,7 +84,8 @@ class Observer:
         )
 
     def lost(self, cause: str, why: str) -> None:
-        """There is no session. cause: the metric's label. The same text is logged once."""
+        """Record that there is no session. A repeated text is logged at level debug. cause: the
+        metric's label."""
         self.readiness.session = why
         self.metrics.session_up.set(0)
         self.metrics.connections_lost.labels(cause).inc()
@@ -94,7 +95,7 @@ class Observer:
 
 
 def write(decision: Decision, granted: Mapping[str, str] = _NOTHING) -> None:
-    """Log one line for one decision. granted: fields that state what the answer gave."""
+    """Log one line for one decision. granted: fields that state what the container was given."""
     level = _LEVELS[decision.outcome]
     if not _LOG.isEnabledFor(level):
         return

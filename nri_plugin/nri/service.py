@@ -1,8 +1,8 @@
 """The request handler of the node agent: answers NRI's requests according to the policy.
 
-Converts NRI's requests to events of containers.Lifecycle, and its plans to replies. Validates all
-plugins' adjustments, which only NRI offers. A pod without a claim is answered at once, whatever the
-state of the node.
+The service passes NRI's requests to containers.Lifecycle, and converts the returned plans to
+replies. It also validates the adjustments of all NRI plugins. A request about a pod without a claim
+is answered at once, even if the node has a problem.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _RECHECK_S: Final = 60.0
 
 
 class Service:
-    """The handler of one runtime's requests; used for consecutive connections."""
+    """The handler of the runtime's requests. One Service serves all consecutive sessions."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._settings = settings = parts.settings
         self._run_dir = str(settings.run_dir)
-        # Its own path, and the one under which it looks for device plugins in any case.
+        # The kubelet's --root-dir, and the directory that always has its device plugins' sockets.
         kubelet = settings.view.on_host(settings.kubelet_dir)
         self._kubelet_dirs = {str(kubelet), str(discovery.DEVICE_PLUGINS.parent)}
         self._recheck_s = 0.0
@@ -50,14 +50,13 @@ class Service:
         self._worker = self.lifecycle.worker
 
     def handle(self, request: session_events.Request) -> Answer[Reply]:
-        """Decide about one request of the runtime."""
         match request:
             case session_events.CreateContainer(pod=pod, container=container):
                 return self._create(pod, container)
             case session_events.StartContainer(pod=pod, container=container):
                 return self._start(pod, container)
             case session_events.StopContainer(container=container):
-                self.records.ledger.drop(container.id)  # its files stay
+                self.records.ledger.drop(container.id)  # the container's removal removes its files
             case session_events.RemoveContainer(container=container):
                 key = translate.key_of(container, self._run_dir)
                 return self.records.removed(container.id, key)
@@ -70,7 +69,7 @@ class Service:
     async def _synchronize(
         self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]
     ) -> None:
-        self._recheck_s = 0.0  # a restarted containerd may have another default
+        self._recheck_s = 0.0  # a restarted containerd may have another default runtime
         plain = [pod.id for pod in pods if not pod.runtime_handler]
         with suppress(TimeoutError):
             job = partial(self.node.note_default_runtime, plain)
@@ -78,7 +77,7 @@ class Service:
         by_sandbox = {pod.id: translate.pod(pod) for pod in pods}
         running = [self._running(one, by_sandbox.get(one.pod_sandbox_id)) for one in containers]
         await self.lifecycle.listed(running)
-        # The worker does this before the files of the next container.
+        # The worker finishes this job before it makes the files of the next container.
         self._worker.post(partial(self._note_labels, plain))
 
     def _running(self, message: nri.Container, pod: Pod | None) -> Running:
@@ -87,8 +86,8 @@ class Service:
         return replace(one, missed=gpus is Gpus.OVERRIDDEN)
 
     def _check_new_sandbox(self, pod: nri.PodSandbox) -> None:
-        """Check once a minute: containerd's default runtime may have become another one, or SELinux
-        enforcing."""
+        """Check once a minute whether containerd's default runtime has changed, and whether SELinux
+        now prevents containers from reading their files."""
         now_s = asyncio.get_running_loop().time()
         if not pod.runtime_handler and now_s >= self._recheck_s:
             self._recheck_s = now_s + _RECHECK_S
@@ -96,7 +95,7 @@ class Service:
             self._worker.post(partial(self._note_labels, [pod.id]))
 
     def _note_labels(self, sandbox_ids: Sequence[str]) -> None:
-        """Runs in the worker."""
+        """Record the problem that SELinux makes for containers, if any. Runs in the worker."""
         state, host = self._settings.containerd_state, self._settings.host_root
         policy = selinux.Policy(host)
         problem = selinux.problem(state, sandbox_ids, self._parts.files.label, policy)
@@ -114,7 +113,7 @@ class Service:
         return None if plan is None else translate.reply(plan)
 
     def _without_claim(self, pod: nri.PodSandbox, message: nri.Container) -> Reply:
-        """Keep GPUs of NVIDIA's runtime from the container, or count that it gets them."""
+        """Prevent that NVIDIA's runtime injects GPUs, or count that the container keeps them."""
         gpus = self._from_nvidias_runtime(pod.id, message, lambda: translate.pod(pod))
         if gpus is Gpus.UNLIMITED:
             self._parts.metrics.unlimited.labels("nvidia_runtime").inc()
@@ -128,7 +127,8 @@ class Service:
     def _from_nvidias_runtime(
         self, sandbox_id: str, message: nri.Container, make_pod: Callable[[], Pod]
     ) -> Gpus:
-        """Return what NVIDIA's runtime gives the container. Nearly all request nothing."""
+        """Return which GPUs NVIDIA's runtime gives the container. Nearly all containers request
+        none, and for these the function is fast."""
         toolkit, settings = self.node.toolkit, self._settings
         asks = nvidia.asks_for_gpus(message.env) or (
             toolkit.of_mounts and any(nvidia.is_request(m.destination) for m in message.mounts)
@@ -170,7 +170,7 @@ class Service:
         return self._check_plugins(adjusted, cdi_names)
 
     def _count_foreign(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
-        """Count a GPU that another plugin gives to a container without a share; it is allowed."""
+        """Count a container without a share that gets a GPU from another plugin. It is allowed."""
         adjust = request.adjust
         if not (adjust.linux.devices or adjust.cdi_devices or adjust.mounts or adjust.env):
             return
@@ -180,7 +180,7 @@ class Service:
             self._parts.metrics.unlimited.labels("nri_plugin").inc()
 
     async def _check_plugins(self, adjusted: Merged, cdi_names: Sequence[str]) -> None:
-        """Resolve other plugins' CDI names on the host, then check for GPUs."""
+        """Find on the host which CDI names of other plugins inject a GPU. Refuse such a name."""
         host = await in_time(
             "resolve the CDI names of other plugins", self.node.resolve_cdi_names(cdi_names)
         )
@@ -193,6 +193,6 @@ class Service:
             raise refused(Reason.GPU_FOREIGN, plugin=plugin, what=gpu.what)
 
     def granted(self, container_id: str) -> Mapping[str, str]:
-        """Return what the answer to its creation gave the container, as fields of the log."""
+        """Return what the agent's plan gives the container, as fields of the log."""
         plan = self.records.plans.get(container_id)
         return {} if plan is None else plan.log_fields

@@ -1,4 +1,4 @@
-"""Converts NRI's protobuf messages to values, and plans to replies. Pure."""
+"""Converts NRI's protobuf messages to the types of model.py, and plans to replies. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.recovery import Running
 
 _HOOK_FIELDS = {stage: stage.name.lower() for stage in HookStage}
-"""The message's fields."""
+"""The field of NRI's Hooks message for each stage."""
 
 
 def pod(message: nri.PodSandbox) -> Pod:
@@ -43,7 +43,8 @@ def container(message: nri.Container) -> Container:
 
 
 def _cdi_names(message: nri.Container) -> Iterator[str]:
-    """Yield names from the field (NRI 0.10 and later) and from device plugins' annotations."""
+    """Yield the CDI names of a container: from the field of NRI 0.10 and later, and from the
+    annotations that device plugins set."""
     yield from (device.name for device in message.cdi_devices)
     for key, value in message.annotations.items():
         if key.startswith("cdi.k8s.io/"):
@@ -61,7 +62,7 @@ def mounts(messages: Iterable[nri.Mount]) -> Sequence[Mount]:
 
 
 def devices(messages: Iterable[nri.LinuxDevice]) -> Sequence[Device]:
-    """Return the devices without removals, which have a leading "-"."""
+    """Convert the devices. Entries that remove a device (a leading "-") are skipped."""
     return tuple(
         Device(m.path, m.type, m.major, m.minor) for m in messages if not m.path.startswith("-")
     )
@@ -72,9 +73,9 @@ def _owned(fields: nri.FieldOwners, number: int) -> Mapping[str, str]:
 
 
 def is_unchanged(request: nri.ValidateContainerAdjustmentRequest, plan: ContainerPlan) -> bool:
-    """Whether the adjustment is exactly our reply: the case of every container that no other plugin
-    adjusts. A comparison of values takes thirty times as long. Both messages are normalized: the
-    runtime adds fields that this version does not define, and empty messages."""
+    """Whether the adjustment of all plugins equals our reply. This is so where no other plugin
+    adjusts the container. Comparing converted values would take thirty times as long. Both messages
+    are normalized, because the runtime adds unknown fields and empty messages."""
     adjust, sent = request.adjust, reply(plan).adjust
     adjust.DiscardUnknownFields()
     for each in (adjust, sent):
@@ -84,7 +85,7 @@ def is_unchanged(request: nri.ValidateContainerAdjustmentRequest, plan: Containe
 
 
 def merged(request: nri.ValidateContainerAdjustmentRequest, me: str) -> Merged:
-    """Return the parts of the adjustment that are compared, and their owners. me: the agent's."""
+    """Return the adjustment of all plugins with the owner of each part. me: the agent's name."""
     adjust = request.adjust
     fields = request.owners.owners[request.container.id]
     owned = partial(_owned, fields)
@@ -109,21 +110,20 @@ def merged(request: nri.ValidateContainerAdjustmentRequest, me: str) -> Merged:
             mounts=owned(nri.FIELD_MOUNTS),
             devices=owned(nri.FIELD_DEVICES),
             cdi_names=owned(nri.FIELD_CDI_DEVICES),
-            # Hooks of several plugins are concatenated, and so are their owners.
+            # The runtime joins all plugins' hooks in one list, and their owners in one text.
             hooks=tuple(fields.simple.get(nri.FIELD_OCI_HOOKS, "").split(",")),
         ),
     )
 
 
 def _value(message: Any, field: str) -> int | None:
-    """Return an optional number's; None: it is not set."""
+    """Return the number in an optional field. None: the field is not set."""
     return getattr(message, field).value if message.HasField(field) else None
 
 
 def key_of(message: nri.Container, run_dir: str) -> str | None:
-    """Return the directory under `run_dir` that the container has mounted; None: none of ours.
-    Derived from the container's own mounts, which the runtime keeps, so that a restarted agent
-    obtains the same result."""
+    """Return the name of the directory in `run_dir` that the container has mounted. None: it has
+    mounted none. The runtime keeps the mounts, so a restarted agent gets the same result."""
     for mount in message.mounts:
         if mount.destination == names.CONTAINER_DIR:
             parent, key = posixpath.split(posixpath.normpath(mount.source))
@@ -133,7 +133,8 @@ def key_of(message: nri.Container, run_dir: str) -> str | None:
 
 
 def running(message: nri.Container, known: Pod | None, run_dir: str) -> Running:
-    """Convert a container of Synchronize's list, which omits pods whose state is unknown."""
+    """Convert a container of Synchronize's list. known: its pod. None: the list omits the pod,
+    because the runtime does not know its state."""
     labels = message.labels
     unknown = Pod(
         uid=labels.get("io.kubernetes.pod.uid", ""),
@@ -156,8 +157,8 @@ def running(message: nri.Container, known: Pod | None, run_dir: str) -> Running:
 
 @lru_cache(maxsize=32)
 def reply(plan: ContainerPlan) -> nri.CreateContainerResponse:
-    """Build the adjustment in the reply itself, because assigning a message copies it. Cached for
-    the validation, which follows at once."""
+    """Convert the plan. The adjustment is built inside the reply, because assigning a message
+    copies it. The reply is cached, because the validation compares it next."""
     response = nri.CreateContainerResponse()
     message = response.adjust
     message.mounts.extend(map(_mount, plan.mounts))
@@ -172,14 +173,15 @@ def reply(plan: ContainerPlan) -> nri.CreateContainerResponse:
 
 @lru_cache(maxsize=1024)
 def _mount(mount: Mount) -> nri.Mount:
-    """Cached: the driver's mounts are the same for every container. Must not be changed."""
+    """Convert a mount. The result is cached, because all containers have the driver's mounts, and
+    must not be changed."""
     return nri.Mount(
         destination=mount.destination, source=mount.source, type=mount.type, options=mount.options
     )
 
 
 def _device(device: Device) -> nri.LinuxDevice:
-    """The runtime adds the cgroup rule of a device itself: read and write, never mknod."""
+    """Convert a device. The runtime itself adds a cgroup rule that allows reading and writing."""
     message = nri.LinuxDevice(
         path=device.path, type=device.type, major=device.major, minor=device.minor
     )

@@ -1,1 +1,1 @@
-"""Decides what a container gets, and why not: pure functions and values, without I/O and clock."""
+"""Decides what a container gets, or why it is refused. Pure: without I/O, and without a clock."""

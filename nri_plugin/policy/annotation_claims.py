@@ -1,10 +1,10 @@
-"""Containers' claims by their pods' annotations, which a scheduler wrote. A ClaimSource. Pure.
+"""Reads containers' claims from their pods' annotations. A ClaimSource. Pure.
 
-Absent, valid and invalid grants are distinct. A pod without a grant is not changed. In a pod with a
-grant, a container that the grant does not name starts without a GPU, whatever the state of the
-GPUs. An inconsistent grant refuses the containers that it names, and an unreadable one all of the
-pod's, because it does not say which have a share. An unreadable allocation is no GPU; it refuses
-only the containers of a pod that requests a share, by the label or a grant.
+A pod without a grant and without an allocation is not changed. In a pod with a grant, a container
+that the grant does not name starts without a GPU, even if a GPU has failed. An inconsistent grant
+refuses the containers that it names. An unreadable grant refuses all of the pod's containers,
+because it does not show which of them have a share. An unreadable allocation refuses only the
+containers of a pod that requests a share by the label or a grant. Otherwise it grants no GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from nri_plugin.policy.model import Claim, Gpu, Pod, Share
 from nri_plugin.policy.refusals import Reason, Refused, refused
 
 _DEFAULT_CORE_PERCENT: Final = 100
-"""Koordinator omits gpu-core if the pod requested only memory: compute is not limited."""
+"""The percent where an entry has no gpu-core. Koordinator omits gpu-core if a pod requests only
+memory. The compute of such a pod is not limited."""
 
 _VARIABLES: Final = tuple(name for each in dialects.DIALECTS for name in each.environment)
 _VARIABLES_TEXT: Final = ", ".join(_VARIABLES)
@@ -31,7 +32,7 @@ _LABEL_ALONE: Final = (
 
 
 def may_claim(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
-    """Whether a pod has a GPU label or annotation; other pods are answered at once."""
+    """Whether a pod has a GPU label or annotation. Other pods have no claim."""
     return (
         names.LABEL_ISOLATION_PROVIDER in labels
         or names.ANNOTATION_DEVICE_ALLOCATED in annotations
@@ -40,7 +41,7 @@ def may_claim(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool
 
 
 def has_shares(pod: Pod) -> bool:
-    """Whether the pod was given GPUs; an allocation that cannot be read counts."""
+    """Whether the pod was allocated GPUs. True also if its annotations are invalid."""
     try:
         return _grants(pod) is not None or bool(_entries(pod))
     except Refused:
@@ -48,8 +49,8 @@ def has_shares(pod: Pod) -> bool:
 
 
 def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
-    """Return what the container was granted; None if its pod requests nothing. Raises Refused if
-    the container's own grant cannot be fulfilled."""
+    """Return what the container was granted. None: its pod requests no GPU. Raises Refused if
+    the container's grant is invalid or cannot be fulfilled."""
     granted = _grants(pod)
     if granted is not None:
         listed = container_name in granted.containers
@@ -63,7 +64,7 @@ def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
 
 
 def gpus(annotations: Mapping[str, str]) -> Sequence[allocation.DeviceEntry]:
-    """Return the GPUs of a pod's allocation; none if the annotation is unreadable."""
+    """Return the GPUs of a pod's allocation. An unreadable annotation has none."""
     text = annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
     try:
         return _allocation(text).gpus if text is not None else ()
@@ -72,8 +73,8 @@ def gpus(annotations: Mapping[str, str]) -> Sequence[allocation.DeviceEntry]:
 
 
 def allocated(pod: Pod, gpus: Sequence[Gpu]) -> Sequence[Share]:
-    """Return what the pod's containers may hold together. Raises Refused if one of them cannot have
-    its share."""
+    """Return what the pod's containers may hold together. Raises Refused if a container's grant is
+    invalid or cannot be fulfilled."""
     pool = _resolve(enumerate(_entries(pod)), gpus)
     granted = _grants(pod)
     for name, listed in granted.containers.items() if granted else ():
@@ -90,7 +91,7 @@ def _of_container(pod: Pod, name: str, granted: grants.Document, gpus: Sequence[
     entries = _sharable(pod, _entries(pod))
     if not entries:
         raise refused(Reason.GRANTS_ALONE)
-    # A failure of another GPU of the pod concerns only the containers with a part of that GPU.
+    # Resolve only this container's GPUs. A failure of another GPU must not refuse the container.
     used = (
         (index, entry)
         for index, entry in enumerate(entries)
@@ -102,7 +103,7 @@ def _of_container(pod: Pod, name: str, granted: grants.Document, gpus: Sequence[
 
 
 def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:
-    """Whether the pod's allocation omits the GPU's compute; independent of the node's GPUs."""
+    """Whether the pod's allocation of the GPU names no compute."""
     try:
         entries = _entries(pod)
     except Refused:
@@ -118,8 +119,8 @@ def _is_uncapped(entry: allocation.DeviceEntry) -> bool:
 
 
 def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
-    """Return the GPUs of the pod's allocation; none if it has only devices of other types, or is
-    unreadable in a pod that requests no share."""
+    """Return the GPUs of the pod's allocation. Raises Refused if it is unreadable, except in a pod
+    that requests no share."""
     text = pod.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
     if text is None or _unreadable(pod):
         return ()
@@ -135,7 +136,7 @@ def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
 def _sharable(
     pod: Pod, entries: Sequence[allocation.DeviceEntry]
 ) -> Sequence[allocation.DeviceEntry]:
-    """Return the entries, unless the pod names another isolation provider."""
+    """Return the entries. Raises Refused if the pod's label names another isolation provider."""
     label = pod.labels.get(names.LABEL_ISOLATION_PROVIDER)
     if entries and label is not None and label.lower() != names.ISOLATION_PROVIDER:
         raise refused(Reason.PROVIDER_UNKNOWN, value=label)
@@ -143,7 +144,7 @@ def _sharable(
 
 
 def _unreadable(pod: Pod) -> str:
-    """Return a warning if the allocation of a pod that requests no share is unreadable; else ""."""
+    """Return a warning if a pod that requests no share has an unreadable allocation, else ""."""
     text = pod.annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
     if text is None or _has_label(pod) or names.ANNOTATION_GRANTS in pod.annotations:
         return ""
@@ -172,7 +173,7 @@ def _grants(pod: Pod) -> grants.Document | None:
         raise refused(Reason.GRANTS_MALFORMED, problem=error) from error
 
 
-# Cached: parsing costs more than deciding, and a node's pods are checked against grants often.
+# The results are cached, because the grants of a node's pods are parsed again in each check.
 _allocation: Final = lru_cache(maxsize=256)(allocation.decode)
 _granted: Final = lru_cache(maxsize=256)(grants.parse)
 
@@ -180,7 +181,7 @@ _granted: Final = lru_cache(maxsize=256)(grants.parse)
 def _resolve(
     entries: Iterable[tuple[int, allocation.DeviceEntry]], gpus: Sequence[Gpu]
 ) -> Sequence[Share]:
-    """Return entries of the allocation, with their positions, in exact bytes and percent of this
+    """Convert entries of an allocation, with their positions, to exact bytes and percent of this
     node's GPUs."""
     shares: list[Share] = []
     for index, entry in entries:
@@ -194,7 +195,7 @@ def _resolve(
 
 
 def _find(where: str, gpus: Sequence[Gpu], uuid: str | None, minor: int) -> Gpu:
-    """Find the GPU by id, or by minor if there is no id, as in Koordinator's older writers."""
+    """Find the GPU by UUID, or by minor where an older Koordinator wrote no UUID."""
     for gpu in gpus:
         if gpu.uuid == uuid or (uuid is None and gpu.minor == minor):
             if gpu.problem:
@@ -228,10 +229,10 @@ def _core(where: str, entry: allocation.DeviceEntry) -> int:
 
 
 def _shares(name: str, listed: Sequence[grants.GpuGrant], pool: Sequence[Share]) -> Sequence[Share]:
-    """Return a container's grant as shares, after checking that it fits the pod's allocation.
+    """Convert a container's grant to shares. Raises Refused if it exceeds the pod's allocation.
 
-    The sum over all containers is not checked here: init containers end before others start, and
-    hold nothing by then. The ledger counts the containers that run at the same time.
+    The sum over all containers may exceed it, because an init container ends before the next
+    container starts. The ledger checks the containers that run at the same time.
     """
     by_uuid = {share.uuid: share for share in pool}
     for index, gpu in enumerate(listed):

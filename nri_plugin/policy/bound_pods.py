@@ -1,12 +1,12 @@
 """Cache of the pods bound to this node: their allocations in binding order.
 
-From it follow the pods that were bound to a GPU that was already full, and the grants that no
-scheduler wrote. Pure: the pod watch updates it. Missing information never leads to a refusal.
+The cache shows which pods were bound to a GPU that was already full, and which grants no scheduler
+wrote. Pure: the pod watch updates it. Missing information never leads to a refusal.
 
-The watch reports pods in binding order. The pods of a list are ordered by their binding time, known
-to the second, those created with spec.nodeName last. A scheduler writes the allocation once, before
-the pod reaches its node, and ours adds its name. A grant that is written at a pod's creation and
-bound by another scheduler is not detected here. docs/adr/0024 has the reasons.
+The watch reports pods in binding order. Pods of a list are ordered by their binding time, in whole
+seconds. Pods that were created with spec.nodeName come last. A scheduler writes an allocation once,
+before the pod reaches its node. Our scheduler also writes its own name. The cache cannot detect a
+grant that was written at a pod's creation and bound by another scheduler (docs/adr/0024).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from nri_plugin.policy.refusals import (
 from nri_plugin.policy.totals import Entry
 
 _NEVER: Final = "~"
-"""Sorts after every time."""
+"""The binding time of a pod that was not bound. As a text it sorts after every time."""
 _CHANGED: Final = "annotation {key} was changed after the pod was bound"
 _DIFFERS: Final = "annotation {key} differs there" + RESCHEDULE
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A pod of the watch. place: its position in binding order (batch, time, UID).
-    foreign: why no scheduler wrote its grant; None: there is no evidence of that."""
+    """A pod of the cache. place: its position in binding order (batch, time, UID). foreign: the
+    evidence that no scheduler wrote its grant, if any."""
 
     bound: Bound
     place: tuple[int, str, str]
@@ -50,12 +50,12 @@ class _Known:
 
 
 class BoundPods:
-    """Pods of this node by UID. Empty until the watch has listed them."""
+    """The pods of this node. Empty until the watch has listed them."""
 
     def __init__(self) -> None:
         self.listed = False
-        """Whether the watch has listed them once."""
-        self._version = 0  # changes with the allocations of the pods
+        """Whether the watch has listed the pods once."""
+        self._version = 0  # increases when a pod or its allocation changes
         self._pods: dict[str, _Known] = {}
         self._batch = 0
         self._listing = False
@@ -63,7 +63,7 @@ class BoundPods:
         self._over: Mapping[str, Refusal] = {}
 
     def put(self, bound: Bound, listing: bool) -> None:
-        """Add or update a pod; a finished one is removed. listing: the pod comes from a list."""
+        """Add or update a pod, or remove a finished pod. listing: the pod comes from a list."""
         uid = bound.pod.uid
         if bound.finished:
             self.deleted(uid)
@@ -74,7 +74,7 @@ class BoundPods:
             self._listing = listing
         place = before.place if before else (self._batch, bound.scheduled or _NEVER, uid)
         foreign = before.foreign if before else None
-        # A pod once found foreign stays so: its author may remove the evidence afterwards.
+        # The evidence is kept, because the pod's author may remove it from the object later.
         foreign = foreign or _foreign(bound, before.bound if before else None)
         now = _Known(bound, place, annotation_claims.gpus(bound.pod.annotations), foreign)
         self._pods[uid] = now
@@ -86,7 +86,7 @@ class BoundPods:
             self._version += 1
 
     def keep(self, uids: AbstractSet[str]) -> None:
-        """Remove all other pods; called at the end of a list."""
+        """Remove all pods except `uids`. Called at the end of a list."""
         self.listed = True
         self._listing = False
         for uid in self._pods.keys() - uids:
@@ -96,7 +96,7 @@ class BoundPods:
         return self._pods.keys()
 
     def name(self, uid: str) -> str:
-        """Return NAMESPACE/NAME; of a pod that is not known, its UID."""
+        """Return NAMESPACE/NAME of the pod, or its UID if the pod is not known."""
         known = self._pods.get(uid)
         return f"{known.bound.pod.namespace}/{known.bound.pod.name}" if known else f"pod {uid}"
 
@@ -108,23 +108,22 @@ class BoundPods:
         return total
 
     def granted(self, listed: Iterable[Entry]) -> AbstractSet[str]:
-        """Return the GPUs of which the pods were granted a share. listed: the Device's GPUs, needed
-        because Koordinator may identify a GPU by its minor only."""
+        """Return the GPUs of which a pod was granted a share. listed: the Device's GPUs, by which a
+        GPU is found that an older Koordinator identifies only by its minor."""
         by_minor = {entry.gpu.minor: entry.gpu.uuid for entry in listed}
         entries = (entry for known in self._pods.values() for entry in known.gpus)
         return frozenset({each.id or by_minor.get(each.minor, "") for each in entries} - {""})
 
     def allocated(self) -> Mapping[str, Sequence[allocation.DeviceEntry]]:
-        """Return the allocations by UID, except those that no scheduler can have written."""
+        """Return the pods' allocations by UID, except those that no scheduler wrote."""
         return {uid: known.gpus for uid, known in self._pods.items() if not known.foreign}
 
     def pod(self, uid: str) -> Bound | None:
-        """Return the pod as the watch reported it."""
         known = self._pods.get(uid)
         return known.bound if known else None
 
     def objection(self, pod: Pod, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Refusal | None:
-        """Return why a container of this pod (as the runtime reports it) may not have its share."""
+        """Return why a container may not have its share. pod: its pod as the runtime reports it."""
         known = self._pods.get(pod.uid)
         if known is None:
             return None
@@ -136,14 +135,15 @@ class BoundPods:
         return self.over(gpus, holding).get(pod.uid)
 
     def foreign(self) -> Mapping[str, Refusal]:
-        """Return, by UID, pods whose grant no scheduler wrote; they take no capacity."""
+        """Return the pods whose grant no scheduler wrote, by UID. They take no capacity."""
         return {uid: known.foreign for uid, known in self._pods.items() if known.foreign}
 
     def over(self, gpus: Sequence[Gpu], holding: AbstractSet[str]) -> Mapping[str, Refusal]:
-        """Return, by UID, the pods for which there was no free capacity when they were bound.
+        """Return the pods for which no free capacity was left when they were bound, by UID. Such a
+        pod takes no capacity from pods that were bound later.
 
-        holding: UIDs of pods whose containers already hold a share; they come first if the order is
-        unknown. A pod without capacity is not counted against the pods bound after it.
+        holding: UIDs of pods whose containers hold a share. Of pods with equal binding times, these
+        count as bound first.
         """
         query = (self._version, tuple(gpus), holding)
         if self._over_for != query:
@@ -164,7 +164,7 @@ class BoundPods:
                 hold = ledger.hold(
                     pod.uid, pod.uid, True, pod, "", annotation_claims.allocated(pod, gpus)
                 )
-            except Refused:  # none of the pod's containers is created, so it takes nothing
+            except Refused:  # the pod's containers are refused, so it takes no capacity
                 continue
             refusal = ledger.short(Reason.GRANT_OVERFILLS, hold, before, whole)
             if refusal is None:
@@ -174,19 +174,18 @@ class BoundPods:
         return refusals
 
     def mismatch(self, hold: Hold, gpus: Sequence[Gpu]) -> Refusal | None:
-        """Return how a container's hold differs from its pod's grant; None: it does not, or the
-        grant is not known."""
+        """Return why the pod's grant does not allow the hold. None: it does, or is unknown."""
         known = self._pods.get(hold.pod_uid)
         if known is None:
             return None
         if foreign := known.foreign or _since(known.bound, hold):
             return foreign
         try:
-            # A label that was added to a running pod does not change its grant.
+            # A label that was added to a running pod does not change the pod's grant.
             pod = replace(known.bound.pod, labels=hold.pod.labels)
             granted = annotation_claims.claim(pod, hold.container, gpus)
         except Refused as refused:
-            # The GPU may have failed or been replaced: the refusal proves nothing.
+            # These reasons do not mean that the grant is invalid: the GPU may have failed.
             if refused.refusal.reason in INVENTORY_DEPENDENT:
                 return _unnamed(hold, annotation_claims.gpus(pod.annotations))
             return refuse(Reason.GRANT_UNCONFIRMED, problem=refused.refusal.text)
@@ -204,16 +203,16 @@ class BoundPods:
 
 
 def _since(bound: Bound, hold: Hold) -> Refusal | None:
-    """Return how the grant was changed since the container was created; None: it was not, or the
-    runtime has not reported the original."""
+    """Return how the grant was changed after the container's creation. None: it was not changed, or
+    the runtime reports no earlier grant."""
     then = hold.pod.annotations
     key = _differing(bound.pod.annotations, then) if _granted(then) else ""
     return refuse(Reason.GRANT_FOREIGN, problem=_CHANGED.format(key=key)) if key else None
 
 
 def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal | None:
-    """Refuse if the container has a GPU that its grant does not name. A grant still names a GPU
-    that has failed."""
+    """Return a refusal if the container has a GPU that its pod's allocation does not name. A failed
+    GPU is still named there."""
     ids = {entry.id for entry in entries}
     others = [uuid for uuid in hold.parts if uuid not in ids]
     if not others or None in ids:
@@ -225,8 +224,8 @@ def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal |
 
 
 def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
-    """Return why no scheduler wrote the grant; None: there is no evidence of that, or no GPU was
-    granted. before: the pod's previous state from the API server. Each rule is a proof."""
+    """Return the evidence that no scheduler wrote the pod's grant, or that it was changed later.
+    None: there is no evidence, or no grant. before: the pod's previous state in the cache."""
     now, problem = bound.pod.annotations, ""
     if before is not None:
         key = _differing(now, before.pod.annotations)
@@ -234,7 +233,7 @@ def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
             key = names.ANNOTATION_WRITER
         problem = _CHANGED.format(key=key) if key else ""
     elif _granted(now) and not bound.scheduled:
-        # A Binding sets the node and the condition in one write.
+        # A scheduler's Binding sets spec.nodeName and the condition PodScheduled in one write.
         no_condition = "(it has no condition PodScheduled)"
         problem = f"the pod was created with spec.nodeName; no scheduler bound it {no_condition}"
     elif _granted(now) and not bound.writer and (bound.is_ours or names.ANNOTATION_GRANTS in now):
@@ -244,12 +243,12 @@ def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
 
 
 def _granted(annotations: Mapping[str, str]) -> bool:
-    """Whether the annotations grant a part of a GPU; devices of other types do not count."""
+    """Whether the annotations grant a share of a GPU."""
     return names.ANNOTATION_GRANTS in annotations or bool(annotation_claims.gpus(annotations))
 
 
 def _differing(now: Mapping[str, str], then: Mapping[str, str]) -> str:
-    """Return the annotation in which two versions of a pod's grant differ; "": none."""
+    """Return the annotation in which two versions of a pod's grant differ. "": they are equal."""
     if annotation_claims.gpus(now) != annotation_claims.gpus(then):
         return names.ANNOTATION_DEVICE_ALLOCATED
     grants = names.ANNOTATION_GRANTS

@@ -1,10 +1,10 @@
 """Containers of pods without a claim to which NVIDIA's runtime would give GPUs.
 
-Pure. Such a GPU has no limit, and shares of it may be granted. Where it is the default runtime, an
-image's NVIDIA_VISIBLE_DEVICES=all is enough, so the variable is overridden; by a RuntimeClass, a
-privilege or the kubelet's own directories the pod's author asks for the GPUs knowingly, and the
-container keeps them.
-Invariant: a container to which the runtime gives nothing is not adjusted.
+Pure. Such a container has no limit, and may disturb tenants of the GPU. Where NVIDIA's runtime is
+the default, an image that sets NVIDIA_VISIBLE_DEVICES=all gets every GPU. Therefore the agent
+overrides this variable. A container keeps its GPUs where its author requested them knowingly: by a
+RuntimeClass, by privilege, or by a mount of the kubelet's directories.
+Invariant: a container to which the runtime gives no GPU is not adjusted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from nri_plugin.policy.plan import ContainerPlan
 
 _KEY: Final = names.ENV_VISIBLE_DEVICES
 OVERRIDE: Final = ContainerPlan(((f"-{_KEY}", ""), (_KEY, names.VISIBLE_DEVICES_NONE)))
-"""The removal lets it take the place of a value of another plugin, which would be a conflict."""
+"""The plan that hides the GPUs. It first removes the variable, because NRI otherwise reports a
+conflict with another plugin that sets the variable."""
 WARNING: Final = (
     f"{_KEY} is set to {names.VISIBLE_DEVICES_NONE}: the GPUs of this node are shared, and the"
     " container has no share; request one, or use a RuntimeClass of NVIDIA's runtime"
@@ -33,7 +34,7 @@ _PODS: Final = "pods"
 
 
 class Gpus(Enum):
-    """What NVIDIA's runtime gives the container."""
+    """The GPUs that NVIDIA's runtime gives: none, none after our override, or without a limit."""
 
     NONE = "none"
     OVERRIDDEN = "overridden"
@@ -42,9 +43,9 @@ class Gpus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """toolkit: of the runtime. ours: gpuslice allocates this node's GPUs. assigned: pods to which
-    the kubelet assigned a GPU, by NAMESPACE/NAME and UID. kubelet_dirs: the kubelet's directory, by
-    each of its paths on the host."""
+    """The node's state. toolkit: the configuration of NVIDIA's runtime. ours: gpuslice allocates
+    this node's GPUs. assigned: the NAMESPACE/NAME and UID of pods to which the kubelet assigned a
+    GPU. kubelet_dirs: the kubelet's directories on the host."""
 
     toolkit: Toolkit
     ours: bool
@@ -53,7 +54,7 @@ class Situation:
 
 
 def gpus(pod: Pod, container: Container, here: Situation) -> Gpus:
-    """Judge a container that NVIDIA's runtime will run."""
+    """Return which GPUs a container gets that NVIDIA's runtime will run."""
     if here.toolkit.of_mounts and any(nvidia.is_request(m.destination) for m in container.mounts):
         return Gpus.UNLIMITED
     obeyed = container.privileged or here.toolkit.of_unprivileged
@@ -66,21 +67,21 @@ def gpus(pod: Pod, container: Container, here: Situation) -> Gpus:
         or not here.assigned.isdisjoint((pod.uid, f"{pod.namespace}/{pod.name}"))
         or _has_gpu(container)
         or _manages_gpus(container, here.kubelet_dirs)
-        # The runtime replaces the first of them, and the last counts.
+        # An override would replace only the first of two such lines, and programs read the last.
         or sum(line.startswith(f"{_KEY}=") for line in container.env) > 1
     )
     return Gpus.UNLIMITED if keeps else Gpus.OVERRIDDEN
 
 
 def _has_gpu(container: Container) -> bool:
-    """Whether a device plugin gave it one."""
+    """Whether a device plugin gave the container a GPU."""
     nodes = (nvidia.is_node(device.path, device.major) for device in container.devices)
     return any(nodes) or any(map(nvidia.is_of_vendor, container.cdi_names))
 
 
 def _manages_gpus(container: Container, kubelet_dirs: Collection[str]) -> bool:
-    """Whether it has directories of the kubelet, as device plugins and exporters have. The volumes
-    of all pods are below the kubelet's directory of pods."""
+    """Whether the container mounts directories of the kubelet, as device plugins and exporters do.
+    Mounts from the kubelet's directory `pods` do not count, because it has all pods' volumes."""
     return any(
         is_below(f"{source}/", kubelet) and not is_below(source, f"{kubelet}/{_PODS}")
         for source in (normal(m.source) for m in container.mounts if m.source.startswith("/"))

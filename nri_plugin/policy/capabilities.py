@@ -1,9 +1,9 @@
-"""Restricts NVIDIA_DRIVER_CAPABILITIES to what the operator allows: the variable and the files.
+"""Restricts NVIDIA_DRIVER_CAPABILITIES, and the injected files, to what the operator allows.
 
-Pure. Memory that Vulkan, OpenGL or the video engines allocate is not charged, so their libraries
-and devices are injected only if the operator allows them. The table maps files to capabilities by
-name. A file without a row counts as compute's, because a new driver's new file may be what CUDA
-needs. Compute and utility are always injected, because a share needs them.
+Pure. The library does not charge memory that Vulkan, OpenGL or the video engines allocate.
+Therefore their files are injected only if the operator allows it. A table maps each file's name to
+capabilities. A file that the table does not have is always injected, because CUDA may need a new
+file of a new driver. Compute and utility are always injected, because a share needs them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuslice.contract import names
 from nri_plugin.policy.model import Edits
 
 CAPABILITIES: Final = ("compute", "utility", "video", "graphics", "display", "ngx", "compat32")
-"""NVIDIA's names, in the order in which the variable is written."""
+"""NVIDIA's names of all capabilities, in the order in which the agent writes them."""
 ALWAYS: Final = frozenset({"compute", "utility"})
 ALL: Final = "all"
 
@@ -42,28 +42,30 @@ _FILES: Final[Sequence[tuple[re.Pattern[str], AbstractSet[str]]]] = tuple(
 )
 _LIBRARY: Final = re.compile(r"\.so(\.|$)")
 _FOR_NO_SHARE: Final = re.compile(r"/nvidia-(persistenced|fabricmanager)/|/nvidia-mps(/|$)")
-"""Sockets of the host's daemons. Compute needs neither of the first two, and they may vanish; the
-third makes each program a client of the host's MPS."""
+"""Sockets of the host's daemons, which are not mounted. Compute does not need the sockets of
+nvidia-persistenced and fabricmanager, and the host may remove them. Through the socket of
+nvidia-mps a program would become a client of the host's MPS."""
 _HOOKS_FOR_NO_SHARE: Final = frozenset({"apply-cuda-memory-limits"})
-"""Hooks by an argument. This one has the driver reserve memory that a variable of the container's
-own names: the tenant's choice, in place of its grant."""
+"""Arguments of hooks that are not run. `apply-cuda-memory-limits` would make the driver reserve the
+memory that a variable of the container names, instead of the grant."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverCapabilities:
-    """given: what the container gets; cut: what it requested beyond, including unknown names."""
+    """given: the capabilities that the container gets. cut: those that it requested and does not
+    get, including unknown names."""
 
     given: AbstractSet[str]
     cut: Sequence[str]
 
     @property
     def text(self) -> str:
-        """Return the variable's value."""
+        """Return the value of NVIDIA_DRIVER_CAPABILITIES."""
         return ",".join(each for each in CAPABILITIES if each in self.given)
 
 
 def select(env: Sequence[str], allowed: AbstractSet[str]) -> DriverCapabilities:
-    """Return what a container with the variables `env` gets of its request."""
+    """Return which of the capabilities that `env` requests the container gets."""
     requested: AbstractSet[str] = ALWAYS
     for line in env:
         key, _, value = line.partition("=")
@@ -76,7 +78,7 @@ def select(env: Sequence[str], allowed: AbstractSet[str]) -> DriverCapabilities:
 
 
 def cut(edits: Edits, given: AbstractSet[str]) -> Edits:
-    """Return the edits without files that belong only to other capabilities, and without what no
+    """Remove the files of capabilities that are not given, and the sockets and hooks that no
     container with a share may have."""
     mounts = (mount for mount in edits.mounts if _within(mount.destination, given))
     return replace(
@@ -98,5 +100,5 @@ def _within(path: str, given: AbstractSet[str]) -> bool:
 
 
 def _owners(path: str) -> AbstractSet[str]:
-    """Return the capabilities any of which includes the file; empty: compute's and utility's."""
+    """Return the capabilities that need the file. Empty: the file is always injected."""
     return next((owners for pattern, owners in _FILES if pattern.search(path)), frozenset())

@@ -1,10 +1,9 @@
 """The checks of a container whose share is known, in the order in which they refuse it.
 
-Pure. `CHECKS` is the order, and each check raises Refused. docs/architecture.md lists what refuses
-a container before and after them. Our mounts enforce the limit. They cannot do so if the container
-runs on another kernel, may use every device, has a GPU already, preloads libraries before ours, or
-has a volume that exposes the host's grant files. A container without a share keeps its volumes, and
-the GPUs that another device plugin gave it.
+Pure. `CHECKS` has the order, and each check raises Refused. docs/architecture.md lists what refuses
+a container before and after these checks. A limit depends on our mounts. They cannot enforce it if
+the container runs on another kernel, may use every device, has a GPU already, preloads libraries
+before ours, or has a volume with the host's grant files.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from nri_plugin.policy.places import Destinations, is_below, normal, with_parent
 from nri_plugin.policy.refusals import Reason, refused
 
 _AUDIT: Final = "LD_AUDIT"
-"""glibc loads the libraries it names first, and calls them for every other library."""
+"""The libraries that this variable names load first, and glibc calls them for every other one."""
 
 _PRELOAD: Final = "LD_PRELOAD"
-"""Its libraries load before those of /etc/ld.so.preload, which include ours."""
+"""The libraries that this variable names load before ours, which /etc/ld.so.preload names."""
 _NEVER_FIRST: Final = ("libc.so", "libdl.so", "libcuda.so", "libnvidia-ml.so")
-"""If one of these loads first, programs bind to the driver's calls and bypass our library."""
+"""Names of libraries. If one loads first, programs call the driver and bypass our library."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A container with a share, on this host. key: the directory of its files. The properties are
-    the parts of its plan; each raises Refused if it cannot be made.
+    """A container with a share, and the host's CDI specs and paths. The properties are parts of the
+    container's plan. They raise Refused.
 
-    runtime_handlers: those under which a container may hold a GPU, because they run it on this
-    kernel, where our mounts are effective. "" is the runtime's default.
+    key: names the directory of the container's files. runtime_handlers: the allowed handlers, which
+    run containers on the host's kernel. "" is the default handler.
     """
 
     pod: Pod
@@ -60,7 +59,7 @@ class Request:
 
     @cached_property
     def mounts(self) -> Sequence[Mount]:
-        """Return our own mounts, without the driver's."""
+        """Our mounts, without the mounts of the driver's files."""
         ours = injection.our_mounts(self.container, self.key, self.claim.shared, self.paths)
         return (*ours, *self.gpus.forwarders)
 
@@ -73,8 +72,8 @@ class Request:
 
 
 def volumes(request: Request) -> None:
-    """No volume may give write access to grants or the library. The run directory contains mounts
-    of its own, which stay writable under a read-only volume."""
+    """No volume may make grants visible, or the library writable. A read-only volume of the run
+    directory is refused too, because the mounts inside it stay writable."""
     run_dir = _on_host(request.paths.run_dir)
     never = dict.fromkeys(with_parents(run_dir), run_dir)
     never_written = never
@@ -95,13 +94,13 @@ def volumes(request: Request) -> None:
 
 
 def _on_host(path: str) -> str:
-    """Resolve the one symbolic link that all hosts have: /var/run is /run."""
+    """Replace /var/run by /run, because it is a symbolic link on all hosts."""
     plain = normal(path)
     return plain.removeprefix("/var") if is_below(f"{plain}/", "/var/run") else plain
 
 
 def handler(request: Request) -> None:
-    """The RuntimeClass must run containers on this kernel."""
+    """The pod's RuntimeClass must run containers on the host's kernel."""
     name, handlers = request.pod.runtime_handler, request.runtime_handlers
     if name not in handlers:
         allowed = ", ".join(each for each in handlers if each)
@@ -109,13 +108,13 @@ def handler(request: Request) -> None:
 
 
 def privileged(request: Request) -> None:
-    """The container must not use every device."""
+    """The container must not be privileged, because it could then use every device."""
     if request.container.privileged:
         raise refused(Reason.PRIVILEGED)
 
 
 def loaded_first(request: Request) -> None:
-    """No library of the container may load before ours, unless it binds no driver call."""
+    """LD_AUDIT must not be set, and LD_PRELOAD must not name a library of _NEVER_FIRST."""
     for line in request.container.env:
         name, _, value = line.partition("=")
         if name == _AUDIT and value:
@@ -126,26 +125,25 @@ def loaded_first(request: Request) -> None:
 
 
 def _put_first(preload: str) -> str:
-    """Return the library in an LD_PRELOAD value that must not load before ours; "": none."""
+    """Return the first library of an LD_PRELOAD value that must not load before ours. "": none."""
     paths = re.split("[ :]+", preload)
     return next((p for p in paths if posixpath.basename(p).startswith(_NEVER_FIRST)), "")
 
 
 def other_gpu(request: Request) -> None:
-    """The container must not have a GPU of another program."""
+    """The container must not have a GPU that another program gave it."""
     gpu = given_gpu(request.container)
     if gpu:
         raise refused(Reason.GPU_GIVEN, given=gpu)
 
 
 def library(request: Request) -> None:
-    """The host must have our library."""
     if request.paths.library is None:
         raise refused(Reason.LIBRARY_MISSING, problem=request.paths.library_problem)
 
 
 def cdi(request: Request) -> None:
-    """The host must have a usable CDI device of each GPU, and their specs must agree."""
+    """The host must have a usable CDI device for each GPU, and these must not conflict."""
     _ = request.gpus
 
 
@@ -163,7 +161,7 @@ def _device(uuid: str, specs: Specs) -> CdiDevice:
 
 
 def mounts(request: Request) -> None:
-    """No mount of the container or the driver may lie over, under or inside ours."""
+    """No mount of the container or the driver may be over, under or inside one of our mounts."""
     ours = Destinations(mount.destination for mount in request.mounts)
     for mount in (*request.container.mounts, *request.gpus.in_the_way):
         hidden = ours.hidden_by(mount)
@@ -172,8 +170,8 @@ def mounts(request: Request) -> None:
 
 
 def env(request: Request) -> None:
-    """The container must have none of our variables twice: the runtime replaces the first in
-    place, and the program reads the second."""
+    """The container must have none of our variables twice. The runtime replaces only the first
+    value, and programs may read the second."""
     present = [line.partition("=")[0] for line in request.container.env]
     for key, _ in request.env:
         count = present.count(key)
@@ -195,8 +193,8 @@ CHECKS: Final[Sequence[Callable[[Request], None]]] = (
 
 
 def names_gpus(lines: Iterable[str]) -> str:
-    """Return a warning if the environment requests GPUs by name; "" otherwise. The value `all`,
-    which images set, does not count as a request."""
+    """Return a warning if a variable requests GPUs by name, else "". The value `all` does not
+    count, because images set it."""
     for line in lines:
         name, _, value = line.partition("=")
         if nvidia.names_gpus(name, value) and value != "all":
@@ -208,7 +206,8 @@ def names_gpus(lines: Iterable[str]) -> str:
 
 
 def given_gpu(container: Container) -> str:
-    """Return the GPU (or what provides one) that the container has from others; "": none."""
+    """Return the device, mount or CDI name by which the container has another program's GPU. "": it
+    has none."""
     for device in container.devices:
         if nvidia.is_node(device.path, device.major):
             return f"device {device.path}"

@@ -1,8 +1,8 @@
 """Compares a container's plan with the adjustment of all NRI plugins, and with its mounts.
 
-Pure. The runtime shows the adjustment at the validation, and the mounts from the container's start
-on. A plugin that replaces our value by the same value could replace it by another one next time, so
-that is a difference, too. rootfs.py compares the files that the container's programs see.
+Pure. The runtime reports the adjustment at the validation, and the mounts from the container's
+start on. A part that another plugin set is a difference even if its value equals ours, because
+that plugin could set another value next time. rootfs.py compares the files that programs see.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _number = attrgetter("type", "major", "minor")
 
 
 class Difference(NamedTuple):
-    """What of the plan differs, and how."""
+    """A part of the plan that differs, and how."""
 
     what: str
     problem: str
 
 
 def in_adjustment(plan: ContainerPlan, merged: Merged) -> Iterator[Difference]:
-    """Yield what of the plan all plugins' adjustment lacks, or another plugin owns."""
+    """Yield each part of the plan that the merged adjustment lacks, or that another plugin set."""
     checks = (_of_env, _of_mounts, _of_devices, _of_hooks, _of_owners)
     return chain.from_iterable(check(plan, merged) for check in checks)
 
 
 def has_mounts(plan: ContainerPlan, mounts: Sequence[Mount]) -> bool:
-    """Whether a created container has the plan's mounts, of which the runtime keeps the sources.
-    The grant is a file in one of our mounts. A plan without the library is none."""
+    """Whether a created container has the plan's mounts, with the same sources. False for a plan
+    without the library."""
     mounted = {mount.destination: mount.source for mount in mounts}
     mounted[GRANT] = f"{mounted.get(names.CONTAINER_DIR)}/{names.FILE_GRANT}"
     planned = {names.CONTAINER_LIBRARY: "", **plan.files}

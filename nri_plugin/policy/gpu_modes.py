@@ -1,9 +1,9 @@
-"""The mode of each GPU of this node: shared, whole or excluded. All that offers GPUs reads it here.
+"""The mode of each GPU of this node: shared, whole or excluded.
 
-Pure: a clock's seconds are arguments. Used only on the event loop, so that of a share and an
-`allocate` for the same GPU, the first call wins. A whole GPU is held from the answer to the
-kubelet's Allocate, which names no pod, until the kubelet no longer lists it for a pod. The
-kubelet's own records give the holds after a restart.
+Pure: times are arguments. It is used only on the event loop. Therefore a GPU goes either to a share
+or to an `allocate`, whichever comes first. A whole GPU is held from the kubelet's Allocate call,
+which names no pod, until the kubelet no longer lists the GPU for a pod. After a restart the holds
+are read from the kubelet.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from nri_plugin.policy.other_plugins import Sign
 from nri_plugin.policy.refusals import Reason, Refusal, refuse
 
 ADMISSION_S: Final = 10.0
-"""An allocated GPU that the kubelet assigns to no pod is free after this time: the kubelet rejected
-the pod, for lack of another resource. It assigns the GPU milliseconds after the answer."""
+"""Time after which an allocated GPU is free if the kubelet lists it for no pod. Then the kubelet
+has rejected the pod for another reason. Otherwise it lists the GPU within milliseconds."""
 OTHER_GONE_S: Final = 60.0
-"""The other device plugin counts as gone after this time without a sign of it: when the kubelet
-starts, it drops each plugin's resource until that plugin has registered again."""
+"""Time without a sign after which another device plugin counts as gone. A restarting kubelet drops
+each plugin's resource for a while, until the plugin has registered again."""
 
 
 class Mode(StrEnum):
@@ -38,8 +38,8 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Which GPUs pods may hold whole. any: each GPU of which no share is held. reserved: indexes
-    and UUIDs of GPUs of which no share is given."""
+    """The setting --whole-gpus. any: pods may hold any GPU whole that has no share. reserved:
+    indexes and UUIDs of GPUs that are only held whole, and of which no share is granted."""
 
     any: bool = False
     reserved: AbstractSet[str] = frozenset()
@@ -48,7 +48,7 @@ class Offer:
         return self.any or bool(self.reserved)
 
     def problem(self, gpus: Sequence[Gpu]) -> str:
-        """Return why it cannot be kept; "": it can."""
+        """Return the error if a reserved GPU does not exist on this node, else ""."""
         known = {text for gpu in gpus for text in (gpu.uuid, str(gpu.index))}
         unknown = ", ".join(sorted(self.reserved - known))
         return f"--whole-gpus: invalid value {unknown}: must be GPUs of this node" * bool(unknown)
@@ -59,8 +59,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The kubelet's assignments. pods: NAMESPACE/NAME by UUID, of running pods. recorded: UIDs
-    of pods by UUID, also of init containers, and of pods that may be gone since."""
+    """The kubelet's assignments by the GPU's UUID. pods: NAMESPACE/NAME of running pods, from the
+    kubelet's API. recorded: UIDs of pods in the kubelet's record, including pods that ended."""
 
     pods: Mapping[str, str]
     recorded: Mapping[str, AbstractSet[str]]
@@ -68,8 +68,8 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class _Hold:
-    """pod: NAMESPACE/NAME; "" until the kubelet reports it. since_s: of the allocation. recorded:
-    UIDs of pods that the kubelet has admitted, by its record."""
+    """A hold of a whole GPU. pod: NAMESPACE/NAME, "" until the kubelet reports the pod. since_s:
+    the time of the allocation. recorded: UIDs of pods in the kubelet's record."""
 
     pod: str
     since_s: float
@@ -80,20 +80,20 @@ class GpuModes:
     def __init__(self, offer: Offer = Offer()) -> None:
         self.offer = offer
         self.excluded: AbstractSet[str] = frozenset()
-        """UUIDs of the node's annotation."""
+        """UUIDs of the GPUs that the Node's annotation excludes."""
         self.other_plugin = ""
-        """The signs of other programs that allocate this node's GPUs; "": there is none."""
+        """The signs of other programs that allocate this node's GPUs. "": there is no sign."""
         self.operator = False
         """Whether NVIDIA's GPU Operator manages the node."""
         self.unknown = "the kubelet has not reported its assignments yet" if offer else ""
-        """Why it is not known which GPUs are held; "": it is known."""
+        """Why the kubelet's assignments are not known. "": they are known."""
         self._holds: dict[str, _Hold] = {}
         self._signs: dict[str, tuple[Sign, float]] = {}
 
     # --- one mode per GPU ------------------------------------------------------------------------
 
     def mode(self, gpu: Gpu) -> tuple[Mode, str]:
-        """Return the GPU's mode, and its cause for people."""
+        """Return the GPU's mode, and a text with its cause."""
         if self.other_plugin:
             return Mode.EXCLUDED, self.other_plugin
         if gpu.uuid in self._holds:
@@ -105,15 +105,15 @@ class GpuModes:
         return Mode.SHARED, ""
 
     def is_listed(self, gpu: Gpu) -> bool:
-        """Whether the device plugin lists the GPU for the kubelet, allocatable or not."""
+        """Whether the device plugin lists the GPU, as healthy or unhealthy, for the kubelet."""
         return self.offer.any or self.offer.reserves(gpu) or gpu.uuid in self._holds
 
     def unavailable(self, gpu: Gpu, shared: AbstractSet[str]) -> str:
-        """Return why the kubelet must not allocate the GPU; "": it may, or it did. shared: UUIDs of
-        GPUs of which a share is granted.
+        """Return why the kubelet must not allocate the GPU. "": it may. shared: UUIDs of GPUs of
+        which a share is granted.
 
-        A GPU that is held stays available, since the kubelet rejects a pod at its own restart if
-        the pod's GPU is not.
+        A held GPU stays available, because a restarting kubelet rejects a running pod whose GPU is
+        unavailable.
         """
         mode, why = self.mode(gpu)
         if gpu.problem:
@@ -134,15 +134,15 @@ class GpuModes:
 
     @property
     def pods(self) -> AbstractSet[str]:
-        """Return the pods that hold a GPU whole: by NAMESPACE/NAME as the kubelet reports them, by
-        UID as it recorded them."""
+        """Return the pods that hold a GPU whole: NAMESPACE/NAME of those that the kubelet reports,
+        and the UIDs of those in its record."""
         pods = {hold.pod for hold in self._holds.values()} - {""}
         return pods.union(*(hold.recorded for hold in self._holds.values()))
 
     def allocate(
         self, uuids: Iterable[str], gpus: Sequence[Gpu], shared: AbstractSet[str], now_s: float
     ) -> str:
-        """Hold these GPUs whole, all or none. Returns why not; "": they are held."""
+        """Hold all of these GPUs whole, or none. Return why they cannot be held, else ""."""
         by_uuid = {gpu.uuid: gpu for gpu in gpus}
         wanted = list(uuids)
         for uuid in wanted:
@@ -159,12 +159,12 @@ class GpuModes:
     def assigned(
         self, assigned: Assigned, existing_uids: AbstractSet[str] | None, now_s: float
     ) -> None:
-        """Take over the kubelet's assignments. existing_uids: of the node's pods at the API server;
-        None: not known yet.
+        """Set the holds to the kubelet's assignments. existing_uids: UIDs of the node's pods at the
+        API server, None while they are not known.
 
-        After its start the kubelet reports no pod until the API server answered it. Its record
-        outlives the restart, and the pod at the API server shows that the record is not stale.
-        While the pods are not known, the record counts.
+        A restarted kubelet reports no pod until the API server has answered the kubelet. Until
+        then its record shows the holds. An entry of a pod that no longer exists at the API server
+        is ignored. While the pods are not known, all entries count.
         """
         self.unknown = ""
         recorded = {
@@ -199,7 +199,7 @@ class GpuModes:
     # --- another device plugin, or a DRA driver --------------------------------------------------
 
     def note(self, source: str, sign: Sign | None, now_s: float) -> None:
-        """Record the sign of another program that `source` finds now; None: there is none."""
+        """Record the sign of another program that `source` found. None: it found no sign."""
         if sign is not None:
             self._signs[source] = sign, now_s
         elif source in self._signs and now_s - self._signs[source][1] >= OTHER_GONE_S:
@@ -207,7 +207,7 @@ class GpuModes:
         self.other_plugin = "; ".join(sign.text for sign, _ in self._signs.values())
 
     def conflict(self, node_name: str) -> str | None:
-        """Return why the node is another program's, and what to change; None: it is ours."""
+        """Return which other program allocates the node's GPUs, and what to change, else None."""
         signs = [sign for sign, _ in self._signs.values()]
         return other_plugins.conflict(signs, node_name, self.operator) or None
 
@@ -215,10 +215,10 @@ class GpuModes:
 def preferred(
     available: Sequence[str], must: Sequence[str], size: int, gpus: Sequence[Gpu]
 ) -> Sequence[str]:
-    """Return `size` of the available GPUs that are near each other, `must` among them.
+    """Choose `size` of the available GPUs, including `must`, that are near each other.
 
-    Near is the same NVLink group, then the same NUMA node; of equal sets, that which leaves fewer
-    GPUs of its group behind.
+    GPUs of one NVLink group are nearest, then those of one NUMA node. Of equally good sets, the
+    set with the fewest near GPUs outside of it is chosen.
     """
     by_uuid = {gpu.uuid: gpu for gpu in gpus}
     known = [uuid for uuid in available if uuid in by_uuid]

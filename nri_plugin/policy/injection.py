@@ -1,7 +1,7 @@
 """What a container with a share gets: the GPUs by their CDI edits, our mounts, the environment.
 
-Pure. The agent applies the CDI spec itself, so that on every containerd the GPU comes in the same
-answer as its limit, or not at all. plan.py puts the parts together; checks.py refuses conflicts.
+Pure. The agent applies the CDI specs itself. Therefore, with every containerd, a container gets a
+GPU only together with its limit. plan.py joins these parts, and checks.py refuses conflicts.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _DESTINATIONS: Final = (
     *names.CONTAINER_PRELOADS,
     names.CONTAINER_LIBRARY_VISIBLE,
 )
-"""Destinations that our mounts may have."""
+"""All destinations of our mounts, apart from forwarders."""
 
 _T = TypeVar("_T")
 
 
 def our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> Sequence[Mount]:
-    """Return our mounts in mount order; the library's mount point is in the first. Containers that
-    share a grant have their own preload lists, to which their images append."""
+    """Return our mounts in the order of mounting, because some mount points are in the first mount.
+    Each container has its own preload lists, even where a pod's containers share a grant."""
     directory = f"{paths.run_dir}/{key}"
     library = paths.library or ""
     of_its_own = f".{container.name}" if shared else ""
@@ -55,8 +55,8 @@ def our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> Se
         Mount(place, f"{directory}/{name}{of_its_own}", _READ_ONLY_DATA)
         for place, name in names.CONTAINER_PRELOADS.items()
     ]
-    # For users of HAMi's path. Nothing depends on it, so it is omitted if a volume of the
-    # pod covers it; the runtime would otherwise have to create a mount point in that volume.
+    # Users of HAMi look for the library at this path. If a volume covers the path, this mount is
+    # omitted. Otherwise the runtime would create a mount point in the volume.
     visible = Mount(names.CONTAINER_LIBRARY_VISIBLE, library, _READ_ONLY)
     visible_at = Destinations([visible.destination])
     if all(visible_at.hidden_by(mount) is None for mount in container.mounts):
@@ -66,9 +66,9 @@ def our_mounts(container: Container, key: str, shared: bool, paths: Paths) -> Se
 
 @dataclass(frozen=True, slots=True)
 class GpuEdits:
-    """Edits for every container that has the GPUs. mounts: the driver's. forwarders: ours in the
-    place of its libraries, and what they load. in_the_way: those of the driver's mounts that may
-    conflict with ours."""
+    """Edits for every container that has the GPUs. mounts: mounts of the driver's files.
+    forwarders: mounts of forwarders over the driver's libraries, and of the libraries that they
+    load. in_the_way: elements of `mounts` that may conflict with our mounts."""
 
     edits: Edits
     mounts: Sequence[Mount]
@@ -80,8 +80,8 @@ class GpuEdits:
 def gpu_edits(
     devices: Sequence[CdiDevice], given: AbstractSet[str], files: Sequence[tuple[str, str]]
 ) -> GpuEdits:
-    """given: the capabilities to which files are restricted. files: forwarders by soname. Cached:
-    the same devices are requested repeatedly, and the runtime waits for the answer."""
+    """Return the edits of the devices. given: the driver capabilities whose files are injected.
+    files: forwarders by soname. The result is cached, because many containers have equal GPUs."""
     edits = capabilities.cut(_edits(devices), given)
     driver, forwarders = _forwarded(edits.mounts, dict(files))
     destinations = Destinations((*_DESTINATIONS, *(mount.destination for mount in forwarders)))
@@ -92,10 +92,10 @@ def gpu_edits(
 def _forwarded(
     mounts: Sequence[Mount], files: Mapping[str, str]
 ) -> tuple[Sequence[Mount], Sequence[Mount]]:
-    """Return the CDI specs' mounts that stay, and ours that replace the driver's libraries.
+    """Return the CDI specs' mounts without the driver's libraries, and the forwarders' mounts.
 
-    Each path of a driver library gets a forwarder; the file itself is mounted where the forwarder
-    loads it from. The links' target is the file with the longest name.
+    A forwarder is mounted at each path of a driver library. The library itself is mounted where the
+    forwarder loads it from. It is the file with the longest name, because the others are links.
     """
     destinations: dict[str, list[Mount]] = {soname: [] for soname in files}
     for mount in mounts:
@@ -114,7 +114,7 @@ def _forwarded(
 
 
 def _soname_of(destination: str) -> str | None:
-    """Return the driver library of that file name: libcuda.so, .so.1, .so.580.65.06."""
+    """Return the soname of the driver library with a name like libcuda.so or libcuda.so.580.65."""
     for soname in names.DRIVER_SONAMES:
         stem = soname.removesuffix(".1")
         name = posixpath.basename(destination)
@@ -126,15 +126,15 @@ def _soname_of(destination: str) -> str | None:
 def environment(
     claim: Claim, driver_capabilities: str, cdi: Sequence[tuple[str, str]], hidden: bool
 ) -> Sequence[tuple[str, str]]:
-    """Return the claim's variables and ours, which override those of the CDI specs.
+    """Return the claim's variables, ours, and those of the CDI specs, in this precedence.
 
-    hidden: NVIDIA's runtime may run the container. It would inject the GPUs that
-    NVIDIA_VISIBLE_DEVICES names once more, with all of the driver's files.
-    HAMi-core reads the N in a key as the driver's GPU number, which follows the minors.
+    hidden: NVIDIA's runtime may run the container. It would inject the GPUs of
+    NVIDIA_VISIBLE_DEVICES a second time, with all of the driver's files.
+    HAMi-core reads the number in a key as the index of a GPU in the order of minors.
     """
     shares = sorted(claim.shares, key=lambda share: share.minor)
     visible = [str(share.minor) if claim.by_index else share.uuid for share in shares]
-    # HAMi-core reads 0 percent as no limit; the grant file has the exact value.
+    # HAMi-core reads 0 percent as no limit. Our library reads the exact value from the grant file.
     percents = [str(max(share.core_percent, 1)) for share in shares]
     ours = {
         **dict(claim.env),
@@ -150,7 +150,7 @@ def environment(
 
 
 def _edits(devices: Sequence[CdiDevice]) -> Edits:
-    """Return the edits of the GPUs' devices and of their specs, without duplicates."""
+    """Join the edits of the CDI devices and of their specs, without duplicates."""
     parts = [part for device in devices for part in (device.common, device.own)]
     return Edits(
         env=_unique("environment", (e for p in parts for e in p.env), lambda e: e[0]),

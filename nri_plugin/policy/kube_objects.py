@@ -1,7 +1,7 @@
 """Converts between the API server's JSON and the agent's types, for all kinds that the agent uses.
 
-Pure. Reads other programs' objects tolerantly: an unreadable value counts as missing. Writes the
-fields that the scheduler reads.
+Pure. An unreadable value in another program's object counts as missing. The written fields are
+those that the scheduler reads.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from nri_plugin.policy.totals import PERCENT, Entry
 _UNKNOWN: Final = -1
 _OURS: Final = (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS)
 _AT_SOME_TIME: Final = "9999"
-"""Sorts after every known time."""
+"""The binding time of a bound pod without a readable time. It sorts after every time."""
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _NOTE_MAX: Final = 1000
 _PLUGIN_GPUS: Final = (names.RESOURCE_NVIDIA_GPU, "nvidia.com/mig-")
-"""Also nvidia.com/gpu.shared, of NVIDIA's plugin with time slices."""
+"""Prefixes of resources. The first also matches nvidia.com/gpu.shared, for NVIDIA's time slices."""
 _HEALTHY: Final = "Healthy"
-"""Type of a condition."""
+"""The type of a GPU's condition in the Device."""
 _INSTANCE_MAX: Final = 128
 _NO_NAMESPACE: Final = "default"
-"""Namespace for events of cluster-scoped objects, as the API server requires."""
+"""The namespace of a node's events. The API server requires one."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """isolates: the label that announces that this node can isolate. plugin_gpus: allocatable GPUs
-    of device plugins, by resource. operator: GPU Operator manages the node. written: totals that an
-    agent wrote, as recorded in managedFields."""
+    """What the agent reads of its Node. isolates: it has the label for isolation. plugin_gpus:
+    allocatable GPUs of device plugins, by resource. operator: NVIDIA's GPU Operator manages the
+    node. written: resources of the capacity that an agent wrote, by managedFields."""
 
     uid: str
     isolates: bool
@@ -52,11 +52,11 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A pod of this node, as the API server has it.
+    """A pod of this node, as the API server reports it.
 
-    pod: contains only the labels and annotations of its grant. scheduled: when it was bound, RFC
-    3339; "": not by a Binding. is_ours: its schedulerName is ours, which no other scheduler uses.
-    writer: the scheduler process named in its annotation.
+    pod: has only the labels and annotations of its grant. scheduled: the binding time in RFC 3339,
+    "" if no Binding bound it. is_ours: its schedulerName is our scheduler's. writer: the scheduler
+    process that its annotation names.
     """
 
     pod: Pod
@@ -93,7 +93,7 @@ def node(raw: Json) -> NodeFacts:
 
 
 def entries(device: Json) -> Sequence[Entry]:
-    """Return the GPUs that the Device lists, without unreadable ones."""
+    """Return the Device's GPUs, without unreadable entries."""
     listed = []
     for raw in objects(at(device, "spec"), "devices"):
         uuid, minor = raw.get("id"), raw.get("minor")
@@ -142,11 +142,11 @@ def bound(raw: Json) -> Bound:
 
 
 def _requested(spec: Json) -> Mapping[str, int]:
-    """Return what the kubelet counts for a pod, by resource: the sum of its containers and
-    sidecars, or an init container plus the sidecars started before it, whichever is more."""
+    """Return a pod's requests by resource, as the kubelet counts them: the sum of its containers
+    and sidecars, or an init container plus the sidecars before it, if that is more."""
     lasting = dict.fromkeys(NODE_RESOURCES, 0)
     peak = dict.fromkeys(NODE_RESOURCES, 0)
-    # A sidecar lasts as long as its pod.
+    # An init container with restartPolicy Always is a sidecar, which runs as long as its pod.
     inits = objects(spec, "initContainers")
     containers = [(raw, raw.get("restartPolicy") != "Always") for raw in inits]
     containers += [(raw, False) for raw in objects(spec, "containers")]
@@ -168,10 +168,10 @@ def _requested(spec: Json) -> Mapping[str, int]:
 
 
 def capacity(totals: Mapping[str, int], facts: NodeFacts) -> Json | None:
-    """Return the patch of nodes/status that sets these totals; None: they are set.
+    """Return the patch of nodes/status that sets these totals. None: they are set already.
 
-    The kubelet derives allocatable from capacity, with a delay. Totals of a dialect that is off now
-    are removed, as the kubelet would still admit pods against them.
+    The patch also sets allocatable, which the kubelet updates only later. It removes the totals of
+    a dialect that is off now, because the kubelet would still admit pods by them.
     """
     changes = {
         where: {
@@ -189,18 +189,18 @@ def capacity(totals: Mapping[str, int], facts: NodeFacts) -> Json | None:
 
 
 def isolates() -> Json:
-    """Return the patch of a node that sets the label for isolation."""
+    """Return the patch of a Node that sets the label for isolation."""
     return {"metadata": {"labels": {names.LABEL_ISOLATION_PROVIDER: names.ISOLATION_PROVIDER}}}
 
 
 def device(
     node_name: str, node_uid: str, listed: Sequence[Entry], current: Json = NOTHING, now: str = ""
 ) -> Json | None:
-    """Return the desired Device; None: it is current. current: the existing one; empty if there is
-    none. now: RFC 3339; "": write no conditions, which older CRDs of Device do not have.
+    """Return the desired Device. None: the existing Device needs no change. current: the existing
+    Device, or empty. now: RFC 3339, or "" for an older CRD of Device, which has no conditions.
 
-    Entries of other types, which Koordinator's agent writes, are kept. So is the resourceVersion,
-    so that concurrent changes are not overwritten.
+    Entries of other types are kept, because Koordinator's agent writes them. The resourceVersion
+    is kept, so that the API server rejects the write after a concurrent change.
     """
     owner = _node(node_name, node_uid)
     metadata = at(current, "metadata")
@@ -228,12 +228,12 @@ def device(
 
 
 def has_conditions(device: Json) -> bool:
-    """Whether the API server stored the conditions."""
+    """Whether the API server stored conditions in this Device."""
     return any(map(_health, objects(at(device, "spec"), "devices")))
 
 
 def _health(entry: Json) -> Json:
-    """Return the stored condition that states why a GPU is unhealthy."""
+    """Return the condition in a GPU's entry that states why the GPU is unhealthy, or empty."""
     conditions = [c for c in objects(entry, "conditions") if c.get("type") == _HEALTHY]
     return conditions[0] if conditions else NOTHING
 
@@ -264,7 +264,7 @@ def _entry(entry: Entry, conditions: Sequence[Json]) -> Json:
         "type": names.DEVICE_TYPE_GPU,
         "id": gpu.uuid,
         "minor": gpu.minor,
-        # Koordinator's scheduler reads no other field that withholds a GPU.
+        # False for a whole or excluded GPU too: Koordinator's scheduler reads only this field.
         "health": entry.offered,
         **({"labels": known} if known else {}),
         "resources": {
@@ -283,8 +283,8 @@ def _entry(entry: Entry, conditions: Sequence[Json]) -> Json:
 
 
 def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
-    """Return the agent's Lease, owned by its node. renewed: RFC 3339 with microseconds. ready:
-    "true", or the reason why not."""
+    """Return the agent's Lease, which its Node owns. renewed: RFC 3339 with microseconds. ready:
+    "true", or why the agent is not ready."""
     owner = _node(node_name, node_uid)
     return {
         "apiVersion": "coordination.k8s.io/v1",
@@ -304,8 +304,8 @@ def lease(node_name: str, node_uid: str, renewed: str, ready: str) -> Json:
 
 
 def event(notice: Notice, text: str, node_name: str, node_uid: str, name: str, now: str) -> Json:
-    """Return an events.k8s.io/v1 Event of the notice's pod or of the node. text: the notice's,
-    printable. now: RFC 3339 with microseconds."""
+    """Return an events.k8s.io/v1 Event for the notice's pod or for the node. text: the notice's
+    text, made printable. now: RFC 3339 with microseconds."""
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -340,6 +340,6 @@ def _node(name: str, uid: str) -> Json:
 
 
 def _amounts(raw: Json) -> Mapping[str, int]:
-    """Return our resources' readable amounts."""
+    """Return the readable amounts of the resources that agents report."""
     amounts = {key: quantity.parse(raw.get(key)) for key in NODE_RESOURCES}
     return {key: each.amount for key, each in amounts.items() if isinstance(each, quantity.Value)}

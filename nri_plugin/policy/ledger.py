@@ -1,13 +1,13 @@
 """The ledger: the share of each GPU that each container holds, and whether a new one fits.
 
-Pure. Every user with write access to pods can write an annotation, so the ledger prevents that a
-GPU, or a pod's allocation, is granted twice. Init containers may each have all of the allocation:
-each ends before the next container starts. Only the set of running containers shows which they are.
+Pure. Any user with write access to pods can write annotations. Therefore the ledger ensures that
+neither a GPU nor a pod's allocation is granted twice at the same time. Each init container may have
+all of the allocation, because it ends before the next container starts.
 
-Containers with one key of the grant's files hold it once, every other container its own. A
-container holds its share from before its creation is answered until it stops, is removed, or its
-creation is undone. It replaces the one of its name in its pod, which has exited. A share without a
-compute limit holds no compute, as in Koordinator. `adopt` rebuilds the ledger at every Synchronize.
+Containers with an equal key share one grant, which counts once. A container holds its share from
+before its creation is answered until it stops, is removed, or its creation fails. A new container
+replaces the exited container of the same name and pod. A share without a compute limit holds no
+compute, as in Koordinator. `adopt` rebuilds the ledger at every Synchronize.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nri_plugin.policy.refusals import Reason, Refusal, refuse
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An amount of one GPU."""
+    """An amount of one GPU's memory and compute."""
 
     memory_bytes: int
     core_percent: int
@@ -41,22 +41,22 @@ _UNITS: Final = {"memory_bytes": "bytes of memory", "core_percent": "percent of 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One container's hold. `key` names the grant's files; equal keys hold one grant."""
+    """One container's entry. key: names the grant's files. Holds of equal key share one grant."""
 
     container_id: str
     key: str
     pod_uid: str
     container: str
     container_key: str
-    """For messages: NAMESPACE/POD/CONTAINER, or NAMESPACE/POD if the pod shares a grant."""
+    """NAMESPACE/POD/CONTAINER in messages, or NAMESPACE/POD if the containers share a grant."""
     parts: Mapping[str, Part]
-    """By GPU."""
+    """What the container holds, by the GPU's UUID."""
     pod: Pod
     minors: Mapping[str, int] = field(default_factory=dict)
-    """By GPU: its minor when the grant was made."""
+    """Each GPU's minor at the time of the grant, by the GPU's UUID."""
     adjusted: bool = True
-    """False: it was created without the agent. It has no GPU and no files, and its pod keeps its
-    allocation: else the GPU could be granted again before the pod is recreated."""
+    """False: the container was created while no agent ran, and has no GPU and no files. Its share
+    is still held, so that no other pod gets it before this pod is recreated."""
 
 
 def hold(
@@ -70,7 +70,7 @@ def hold(
 
 
 def parts(shares: Iterable[Share]) -> Mapping[str, Part]:
-    """Return what the shares take, by GPU."""
+    """Return what the shares take of each GPU, by UUID."""
     return {
         share.uuid: Part(share.memory_bytes, 0 if share.uncapped else share.core_percent)
         for share in shares
@@ -78,26 +78,21 @@ def parts(shares: Iterable[Share]) -> Mapping[str, Part]:
 
 
 class Ledger:
-    """The holds of this node."""
-
     def __init__(self) -> None:
         self._holds: dict[str, Hold] = {}
         self.is_complete = False
-        """Whether it has what runs: the runtime has listed its containers."""
+        """Whether the runtime has listed its containers, and the ledger has their holds."""
 
     def take(
         self, wanted: Hold, gpus: Iterable[Gpu], allocated: Mapping[str, Part]
     ) -> Refusal | None:
-        """Enter `wanted` if it fits its GPUs and its pod's allocation of them (`allocated`).
-        Otherwise change nothing, and return the reason.
-
-        Idempotent: a hold that exists already takes no more.
-        """
+        """Enter `wanted` if its GPUs and its pod's allocation (`allocated`) have room for it.
+        Otherwise change nothing, and return the reason. Idempotent."""
         others = [other for other in self._holds.values() if not _succeeds(wanted, other)]
         grants = {other.key: other for other in others}
         if wanted.key in grants:
-            # The existing files define what is in force. Code that reads them decides whether that
-            # is what is wanted now.
+            # The grant's files exist already, and their values are in force. Therefore the hold
+            # gets the parts of the existing hold. RunDirectory.apply refuses a different plan.
             there = grants[wanted.key]
             wanted = replace(wanted, parts=there.parts, minors=there.minors)
         else:
@@ -112,12 +107,12 @@ class Ledger:
         return None
 
     def drop(self, container_id: str) -> None:
-        """The container has stopped, or was never created; idempotent."""
+        """Remove the hold of a container that stopped or was not created. Idempotent."""
         self._holds.pop(container_id, None)
 
     def adopt(self, running: Iterable[Hold], in_the_making: Container[str]) -> None:
-        """Replace all holds by those of running containers. Keep those of containers that the
-        runtime does not list because they are being created."""
+        """Replace all holds by `running`, except the holds of containers in `in_the_making`. The
+        runtime does not list these yet, because they are being created."""
         kept = {i: hold for i, hold in self._holds.items() if i in in_the_making}
         self._holds = kept | {hold.container_id: hold for hold in running}
         self.is_complete = True
@@ -126,7 +121,7 @@ class Ledger:
         return tuple(self._holds.values())
 
     def gpus(self) -> AbstractSet[str]:
-        """Return the UUIDs of the GPUs of which a share is held."""
+        """Return the UUIDs of GPUs of which a container holds a share."""
         return {uuid for hold in self._holds.values() for uuid in hold.parts}
 
     def pod_uids(self) -> AbstractSet[str]:
@@ -134,7 +129,7 @@ class Ledger:
 
 
 def _succeeds(wanted: Hold, other: Hold) -> bool:
-    """Whether `other` is the container itself, or the one that it replaces."""
+    """Whether `wanted` replaces `other`: the same container, or an earlier one of its name."""
     same_name = wanted.container == other.container and _of_one_pod(wanted, other)
     return wanted.container_id == other.container_id or same_name
 
@@ -144,15 +139,15 @@ def _of_one_pod(wanted: Hold, other: Hold) -> bool:
 
 
 def whole(gpus: Iterable[Gpu]) -> Mapping[str, Part]:
-    """Return the whole capacity."""
+    """Return the whole capacity of each GPU, by UUID."""
     return {gpu.uuid: Part(gpu.most_bytes, _WHOLE_CORE_PERCENT) for gpu in gpus}
 
 
 def short(
     reason: Reason, wanted: Hold, others: Collection[Hold], totals: Mapping[str, Part]
 ) -> Refusal | None:
-    """Return the first resource of the first GPU in which `wanted` and `others` exceed `totals`
-    (by GPU). reason: names the shortage, of the GPU or of the pod's allocation."""
+    """Return a refusal if `wanted` and `others` together exceed `totals` (by GPU) in a resource.
+    reason: says whether `totals` are of the GPUs or of the pod's allocation."""
     for uuid, part in wanted.parts.items():
         for resource, unit in _UNITS.items():
             requested, total = getattr(part, resource), getattr(totals[uuid], resource)
@@ -177,7 +172,7 @@ def short(
 
 
 def _listed(amounts: Collection[tuple[int, str]]) -> str:
-    """Return the holders and their amounts, the largest first."""
+    """Return a text of the holders and their amounts, with the largest amount first."""
     ordered = sorted(amounts, key=itemgetter(0), reverse=True)
     texts = [f"{name} {amount}" for amount, name in ordered[:_NAMED_MAX]]
     if len(ordered) > _NAMED_MAX:

@@ -1,8 +1,8 @@
-"""The adjustment of all NRI plugins together, and the GPUs in it that are not the agent's.
+"""The joint adjustment of all NRI plugins, and the GPUs in it that other plugins inject.
 
 Pure. The runtime reports which plugin set each mount, variable and device. A container with a share
-gets GPUs only from this agent, because a GPU of another plugin has no limit. GPUs that other
-plugins give to containers without a share are permitted, and counted.
+may get GPUs only from this agent, because a GPU of another plugin has no limit. Other plugins may
+give GPUs to containers without a share. The agent counts these.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from nri_plugin.policy.model import Device, Hook, Mount
 from nri_plugin.policy.places import normal
 
 Owned = Mapping[str, str]
-"""Key -> owner. An owner is a plugin's index and name, `50-gpuslice`."""
+"""The owner of each key. An owner is a plugin's index and name, for example `50-gpuslice`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """The plugin that set each item. A key or destination with a leading "-" is a removal."""
+    """The plugins that set the parts of an adjustment. A leading "-" of a key means a removal."""
 
     env: Owned = field(default_factory=dict)
     mounts: Owned = field(default_factory=dict)
@@ -32,8 +32,8 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class CgroupRule:
-    """Devices that a container may open without a device node of its own; None: any number. The
-    runtime does not report which plugin wrote it."""
+    """A rule that allows a container to open devices. major, minor: None for any number. The
+    runtime does not report which plugin wrote the rule."""
 
     type: str
     major: int | None
@@ -43,7 +43,7 @@ class CgroupRule:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The adjustment of all plugins together. me: the agent's index and name."""
+    """The joint adjustment of all plugins. me: the agent's index and name."""
 
     me: str
     env: Sequence[tuple[str, str]] = ()
@@ -57,7 +57,8 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class ForeignGpu:
-    """A GPU, or what injects one, that is not ours. plugin: "" if the runtime reports none."""
+    """A part of the adjustment by which another plugin injects a GPU. plugin: "" if the runtime
+    reports no owner."""
 
     plugin: str
     what: str
@@ -65,22 +66,23 @@ class ForeignGpu:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Facts of the host about other plugins' adjustments. cdi_gpus: those of their CDI names that
-    inject a GPU; majors: the major numbers of the driver's nodes."""
+    """What the host shows about other plugins' adjustments. cdi_gpus: their CDI names that inject a
+    GPU. majors: the major numbers of the driver's device nodes."""
 
     cdi_gpus: AbstractSet[str] = frozenset()
     majors: AbstractSet[int] = frozenset()
 
 
 def host_names(merged: Merged) -> Sequence[str] | None:
-    """Return other plugins' CDI names to resolve on the host; None: the host is not needed."""
+    """Return other plugins' CDI names, which must be resolved on the host. None: `foreign_gpu`
+    needs no data of the host."""
     owner = merged.owners.cdi_names.get
     cdi_names = [name for name in merged.cdi_names if owner(name) != merged.me]
     return cdi_names if cdi_names or merged.cgroup_rules else None
 
 
 def foreign_gpu(merged: Merged, host: Host = Host()) -> ForeignGpu | None:
-    """Return the first GPU that another plugin injects."""
+    """Return the first GPU that another plugin injects, or None."""
     gpus = (ForeignGpu(owner, what) for owner, what in _gpus(merged, host))
     return next((gpu for gpu in gpus if gpu.plugin != merged.me), None)
 
@@ -108,6 +110,7 @@ def _gpus(merged: Merged, host: Host) -> Iterator[tuple[str, str]]:
 
 
 def _opens_gpus(rule: CgroupRule, majors: AbstractSet[int]) -> bool:
-    """Exclude a rule that only allows mknod (m), which the runtime adds for every container."""
+    """Whether a rule allows reading or writing GPUs. A rule that only allows mknod (m) does not
+    count, because the runtime adds one to every container."""
     opens = not rule.access or not {"r", "w"}.isdisjoint(rule.access)
     return opens and rule.type in ("", "a", "c") and (rule.major is None or rule.major in majors)

@@ -1,7 +1,7 @@
 """The node agent's data types: pod, container, GPU, share, claim, CDI device.
 
-Plain values without behaviour or I/O, so that the policy can be tested without a runtime. Only
-translate.py converts NRI's protobuf messages to these types and back.
+The policy uses these values instead of NRI's messages. Therefore it can be tested without a
+runtime. Only translate.py converts NRI's protobuf messages to these types and back.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Pod:
     runtime_handler: str = ""
 
     def log_fields(self, container: str, container_id: str | None = None) -> Mapping[str, Any]:
-        """Return the fields that identify it and one of its containers in a log line."""
+        """Return the fields of a log line that name the pod and one of its containers."""
         pod = {"namespace": self.namespace, "pod": self.name, "uid": self.uid}
         return {**pod, "container": container, "container_id": container_id}
 
 
 class Mount(NamedTuple):
-    """One OCI mount; sources are paths on the host."""
+    """One OCI mount. source: a path on the host."""
 
     destination: str
     source: str = ""
@@ -44,11 +44,11 @@ class Mount(NamedTuple):
 class Gpu:
     """A physical GPU of this node, as NVML reports it.
 
-    memory_bytes: allocatable memory; reserved_bytes: what the driver reserves in addition. numa,
-    root: its position on the board; None and "" if not reported. link: GPUs with equal links are
-    connected by NVLink; "": not connected. problem: why it cannot be used; its memory may then be
-    reported as 0. bus_id: its PCI address, as in 0000:3b:00.0; "" if not known. index: NVML's, as
-    nvidia-smi shows it. model: NVML's name of the product; "" if not known.
+    memory_bytes: allocatable memory. reserved_bytes: memory that the driver reserves in addition.
+    numa: its NUMA node, None if not known. root: its PCI root, "" if not known. link: equal for
+    GPUs that NVLink connects, else "". problem: why it cannot be used. memory_bytes may then be 0.
+    bus_id: its PCI address, for example 0000:3b:00.0. index: its number in nvidia-smi. model: the
+    product's name in NVML. bus_id and model are "" if not known.
     """
 
     uuid: str
@@ -65,14 +65,15 @@ class Gpu:
 
     @property
     def most_bytes(self) -> int:
-        """Upper bound of a share: one granted before the driver reserved memory stays valid."""
+        """The largest valid share. It includes the memory that the driver reserves, because a share
+        may have been granted before the driver reserved the memory."""
         return self.memory_bytes + self.reserved_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's part of one GPU: the content of its grant file. uncapped: no compute was
-    requested. core_percent is 100, and no compute of the GPU is granted."""
+    """A container's part of one GPU, as in its grant file. uncapped: the pod requested no compute.
+    Then core_percent is 100, but the ledger counts no compute."""
 
     uuid: str
     minor: int
@@ -83,12 +84,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Shares that a container may hold; none: no GPU. shared: the pod's containers share a grant.
+    """The shares that a container may hold. Without shares it gets no GPU.
 
-    allocated: the pod's allocation of the same GPUs, the upper bound for its running containers
-    together. warning: why a container that appears to expect a GPU has none. env: further variables
-    for its programs. by_index: they expect minors in NVIDIA_VISIBLE_DEVICES, not UUIDs; NVIDIA's
-    runtime gets neither.
+    shared: the pod's containers share one grant. allocated: the pod's allocation of these GPUs,
+    which its running containers together must not exceed. warning: why the container has no GPU,
+    although it appears to expect one. env: further variables for its programs. by_index: its
+    programs expect minors in NVIDIA_VISIBLE_DEVICES instead of UUIDs.
     """
 
     shares: Sequence[Share] = ()
@@ -100,25 +101,23 @@ class Claim:
 
 
 class ClaimSource(Protocol):
-    """Source of containers' claims on GPUs. A module may be one: annotation_claims.py."""
+    """A source of containers' claims on GPUs, for example the module annotation_claims.py."""
 
     def may_claim(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
-        """Whether a pod may have claims; all others are answered at once."""
+        """Whether a pod may have claims. A fast test of its labels and annotations."""
 
     def has_shares(self, pod: Pod) -> bool:
-        """Whether the pod was given GPUs; a claim that cannot be read counts."""
+        """Whether the pod was allocated GPUs. True also if its claim cannot be read."""
 
     def claim(self, pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
-        """Return the container's claim on these GPUs of the node; None: its pod has none. Raises
-        Refused if it cannot be fulfilled, as by GPU_UNKNOWN for another GPU."""
+        """Return the container's claim. None: its pod has none. gpus: the node's GPUs. Raises
+        Refused if the claim cannot be fulfilled, for example GPU_UNKNOWN for another node's GPU."""
 
     def is_uncapped(self, pod: Pod, uuid: str, minor: int) -> bool:
-        """Whether the pod claims none of the GPU's compute; independent of the node's GPUs."""
+        """Whether the pod claims memory of the GPU, but no compute."""
 
 
 class Device(NamedTuple):
-    """A device node in the container."""
-
     path: str
     type: str
     major: int
@@ -130,10 +129,10 @@ class Device(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container about to be created; `env` has its "KEY=VALUE" lines, duplicates included.
+    """A container that the runtime is creating. env: its lines "KEY=VALUE", with duplicates.
 
-    devices, cdi_names: what device plugins and the runtime gave it before us; creation.py
-    reduces the CDI names to those that inject a GPU before the policy decides. privileged: it may
+    devices, cdi_names: what device plugins and the runtime gave the container before us. Before the
+    policy decides, lifecycle.py removes CDI names that inject no GPU. privileged: the container may
     use every device of the host.
     """
 
@@ -147,7 +146,7 @@ class Container:
 
 
 class HookStage(Enum):
-    """When an OCI hook runs; values are CDI's names of the stages."""
+    """When an OCI hook runs. The values are CDI's names of the stages."""
 
     PRESTART = "prestart"
     CREATE_RUNTIME = "createRuntime"
@@ -180,10 +179,10 @@ class Edits:
 
 @dataclass(frozen=True, slots=True)
 class CdiDevice:
-    """A GPU's CDI device: its own edits, and those that its spec applies to all its devices.
+    """A GPU's CDI device. own: its edits. common: the edits of its spec for all of its devices.
 
-    problem: why the device cannot be used as described; None if it can. also_in: other files of the
-    same directory that define it, too.
+    problem: why the device cannot be used, None if it can. also_in: other files of the same
+    directory that define the same device.
     """
 
     name: str
@@ -197,7 +196,7 @@ class CdiDevice:
 
 @dataclass(frozen=True, slots=True)
 class Specs:
-    """The CDI devices of our kinds by name, and what could not be read."""
+    """The CDI devices by GPU. problems: the specs that cannot be read."""
 
     devices: Mapping[str, CdiDevice] = field(default_factory=dict)
     problems: Sequence[str] = ()
@@ -205,13 +204,12 @@ class Specs:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Host paths of what containers mount, and how GPUs are injected, by the operator's settings.
+    """Host paths of what containers mount, and the settings of the injection.
 
-    library: the store's file; None if there is none, and then `library_problem` states why.
-    forwarders: by soname, what strict mode mounts over the driver's libraries; empty: not strict.
-    capabilities: of the driver, those that containers may request beyond compute and utility.
-    nvidia_default: the default runtime is, or may be, NVIDIA's, and injects what the variables
-    name.
+    library: the file in the store. If it is None, `library_problem` states why. forwarders: the
+    files that strict mode mounts over the driver's libraries, by soname, else empty. capabilities:
+    driver capabilities that containers may request in addition to compute and utility.
+    nvidia_default: the default runtime may be NVIDIA's, which injects GPUs by variables.
     """
 
     run_dir: str

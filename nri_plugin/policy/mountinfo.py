@@ -1,7 +1,7 @@
-"""Detects container mounts, other than ours, that expose the host's grants or the library.
+"""Detects a container's mounts, other than ours, that expose grants, the library or NRI's socket.
 
-Pure: takes the text of /proc/PID/mountinfo. A path in a pod's manifest does not show where it leads
-on the host, because of links, subPaths and other mounts; the kernel's mount table does.
+Pure: the text of /proc/PID/mountinfo is an argument. The paths in a pod's manifest do not suffice,
+because links, subPaths and other mounts may lead elsewhere. The kernel's mount table is exact.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPTIONAL_FIELDS_END: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A file or directory, in a form common to all mounts of its file system. root: as in Line."""
+    """A file or directory, by its file system's device and its path in that file system (root)."""
 
     device: str
     root: str
@@ -29,8 +29,8 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One mount. root: the part of the file system that it shows; point: where. shared: whether
-    later mounts below it reach other namespaces."""
+    """One mount. root: the mounted directory or file in its file system. point: the mount point.
+    shared: later mounts below it propagate to other namespaces."""
 
     device: str
     root: str
@@ -43,8 +43,8 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Host locations of the grants, the library and NRI's socket; None: not known. socket: where
-    NRI's plugins connect. A program that connects can undo any adjustment."""
+    """What containers must not reach, None if not known. run_dir: the grants' directory. store: the
+    library's. socket: NRI's socket. A program that connects to it can undo any adjustment."""
 
     run_dir: Location | None
     store: Location | None
@@ -52,7 +52,7 @@ class Limits:
 
 
 def parse(text: str) -> Iterator[Line]:
-    """Yield its lines; malformed ones are skipped."""
+    """Yield the lines of a mountinfo file. Malformed lines are skipped."""
     for line in text.splitlines():
         fields = line.split(" ")
         try:
@@ -67,7 +67,7 @@ def parse(text: str) -> Iterator[Line]:
 
 
 def location_of(lines: Sequence[Line], path: str) -> Location | None:
-    """Locate a path by the mount table of the process that uses it; no component is a link."""
+    """Locate a path without links. lines: the mount table of the process that uses the path."""
     best = None
     for line in lines:
         deepest = best is None or len(line.point) >= len(best.point)
@@ -79,10 +79,10 @@ def location_of(lines: Sequence[Line], path: str) -> Location | None:
 
 
 def shown(lines: Sequence[Line], ours: AbstractSet[str], limits: Limits) -> str:
-    """Return a mount other than ours that exposes grants or the library; "": none.
+    """Return the mount point of a mount that exposes what `limits` names, or "".
 
-    ours: our own mount points. The file systems of grants have our name, and future ones may appear
-    wherever the run directory is visible. The store must not be writable anywhere.
+    ours: the mount points of our own mounts, which are skipped. A mount of the run directory would
+    also expose later grants. A read-only mount of the library is allowed.
     """
     for line in lines:
         if line.point not in ours and _shows_limits(line, limits):
@@ -101,7 +101,7 @@ def _shows_limits(line: Line, limits: Limits) -> bool:
 
 
 def _shows(line: Line, location: Location | None) -> bool:
-    """Whether the mount shows the location or a part of it."""
+    """Whether the mount contains the location or a part of it."""
     if location is None or line.device != location.device:
         return False
     return (

@@ -1,8 +1,8 @@
-"""Pending Events for pod authors: kept until written, at most one per container and cause.
+"""Pending Events for pod authors, at most one per container and cause.
 
-Plain state. Modules on the event loop add notices; reports.py writes them if there is an API
-server. A written notice is kept while its pod's containers run, however many there are, because a
-failing driver is detected again in every cycle, for every pod of the node.
+Modules on the event loop add notices. reports.py writes them if there is an API server. The key of
+a written notice is kept while its pod has a running container. Otherwise a fault that the agent
+detects again and again, for example of a driver, would be written each time.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final
 from nri_plugin.policy.model import Pod
 
 _MAX: Final = 128
-"""Above this number, notices of pods that no longer run are dropped."""
+"""Number of notices above which those of pods without a running container are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """reason: one of contract/names.py. of_node: the event is the node's, because the API server
-    does not have the pod. action: the container's operation. warning: the event is a Warning, else
-    Normal."""
+    """An Event to write. reason: an EVENT_ constant of contract/names.py. of_node: the Event is for
+    the node, because the API server does not have the pod. action: what the container was doing.
+    warning: the Event's type is Warning, else Normal."""
 
     pod: Pod
     container: str
@@ -34,7 +34,7 @@ class Notice:
 
 
 class Notices:
-    """live: the UIDs of pods that have a running container."""
+    """The pending notices. live: returns the UIDs of pods that have a running container."""
 
     def __init__(self, live: Callable[[], Container[str]] = frozenset) -> None:
         self._live = live
@@ -43,7 +43,7 @@ class Notices:
         self._clean_up_at = _MAX
 
     def add(self, notice: Notice) -> bool:
-        """Add it. Returns False if it is already known."""
+        """Add the notice. Return False if its pod, container and reason were added before."""
         key = (notice.pod.uid, notice.container, notice.reason)
         if key in self._added:
             return False
@@ -63,6 +63,6 @@ class Notices:
         self._clean_up_at = _MAX + 2 * len(self._added)
 
     def done(self, notice: Notice) -> None:
-        """It is written, or cannot be."""
+        """Remove a notice that is written, or that can never be written."""
         if notice in self._waiting:
             self._waiting.remove(notice)

@@ -1,8 +1,8 @@
-"""Detects GPUs that another program gave to a container, or will give: device nodes, variables,
-CDI names.
+"""Detects the device nodes, variables and CDI names by which another program gives a GPU.
 
-Pure. Source: NVIDIA's driver (major 195 for GPUs and their control node; the other nodes have
-dynamic majors and are useless without one of these) and NVIDIA's container toolkit (1.17 to 1.20).
+Pure. Source: NVIDIA's driver and NVIDIA's container toolkit (1.17 to 1.20). GPUs and their control
+node have the major number 195. The driver's other nodes have dynamic major numbers, and are useless
+without a node of major 195.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _NEEDED: Final = {
     "/dev/nvidiactl": re.compile(r"/dev/nvidiactl"),
     "/dev/nvidia-uvm": re.compile(r"/dev/nvidia-uvm"),
 }
-"""N: the GPU's number."""
+"""The device nodes without which no program can compute. N is the GPU's minor number."""
 _WSL: Final = "/dev/dxg"
 CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm")
 CREATE_NODES: Final = "nvidia-modprobe -c 0 -u"
-"""The driver's own command, for every GPU by its number."""
+"""The driver's command that creates the device nodes. `-c` takes a GPU's minor number."""
 _NO_GPUS: Final = frozenset({"", "none", names.VISIBLE_DEVICES_NONE})
 _WITHOUT_NVIDIA: Final = ("runc", "crun")
 _CDI_VENDOR: Final = names.CDI_KIND.partition("/")[0]
@@ -40,9 +40,9 @@ _READ: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """Which requests for GPUs NVIDIA's runtime accepts, with its defaults. of_unprivileged: by
-    variables of unprivileged containers; privileged ones may always. of_mounts: by volume mounts.
-    other_variables: names of those that come before NVIDIA_VISIBLE_DEVICES."""
+    """The requests for GPUs that NVIDIA's runtime accepts, with its defaults. of_unprivileged:
+    variables of unprivileged containers. Those of privileged containers are always accepted.
+    of_mounts: volume mounts. other_variables: variables that override NVIDIA_VISIBLE_DEVICES."""
 
     of_unprivileged: bool = True
     of_mounts: bool = False
@@ -50,29 +50,30 @@ class Toolkit:
 
 
 def is_node(path: str, major: int) -> bool:
-    """Whether a device node gives access to a GPU, or is needed for it."""
+    """Whether a device node is one of NVIDIA's driver."""
     return major == _MAJOR or _NODE.fullmatch(path) is not None
 
 
 def is_needed_node(path: str) -> bool:
-    """Whether no program can compute on a GPU without this device node."""
+    """Whether programs need this device node to compute on a GPU."""
     return path == _WSL or any(node.fullmatch(path) for node in _NEEDED.values())
 
 
 def lacking_nodes(paths: Sequence[str]) -> Sequence[str]:
-    """Return the needed device nodes that are not among `paths`, as in _NEEDED."""
+    """Return the keys of _NEEDED for which `paths` has no device node."""
     if _WSL in paths:
         return ()
     return [name for name, node in _NEEDED.items() if not any(map(node.fullmatch, paths))]
 
 
 def is_driver(path: str) -> bool:
-    """Whether a file is the driver's library, without which no program can use a GPU."""
+    """Whether a file is the driver's library libcuda.so, which every program needs."""
     return path.rpartition("/")[2].startswith(_LIBRARY)
 
 
 def may_be_node(text: str) -> bool:
-    """Fast filter: False for nearly all paths of nodes and requests, in any notation."""
+    """Whether a text may contain the path of a device node or a request. A fast filter: False for
+    nearly all other texts."""
     return "/nvidia" in text and "dev" in text
 
 
@@ -84,8 +85,8 @@ def names_gpus(variable: str, value: str) -> bool:
 
 
 def asks_for_gpus(env: Iterable[str]) -> bool:
-    """Whether NVIDIA's container runtime would inject GPUs because of these variables, of which the
-    last of the same name counts."""
+    """Whether NVIDIA's container runtime would inject GPUs because of these variables. The last
+    value of each variable counts."""
     values = dict(line.split("=", 1) for line in env if line.startswith(_READ))
     visible = values.get(names.ENV_VISIBLE_DEVICES)
     if visible is not None:
@@ -94,23 +95,23 @@ def asks_for_gpus(env: Iterable[str]) -> bool:
 
 
 def may_read_variables(runtime_handler: str, nvidia_default: bool) -> bool:
-    """Whether NVIDIA's container runtime may run the container, and inject what variables name."""
+    """Whether NVIDIA's container runtime may run the container, and inject GPUs by variables."""
     return nvidia_default if not runtime_handler else runtime_handler not in _WITHOUT_NVIDIA
 
 
 def is_request(path: str) -> bool:
-    """Whether a mount there requests the GPU of its name from NVIDIA's container runtime."""
+    """Whether a mount at this path requests a GPU from NVIDIA's container runtime."""
     return path.startswith("/var/run/nvidia-container-devices/")
 
 
 def is_of_vendor(cdi_name: str) -> bool:
-    """Whether a CDI name is NVIDIA's, of any of its tools: nvidia.com, k8s.gpu.nvidia.com, ..."""
+    """Whether a CDI name's vendor is NVIDIA, for example nvidia.com or k8s.gpu.nvidia.com."""
     vendor = cdi_name.partition("/")[0]
     return vendor == _CDI_VENDOR or vendor.endswith(f".{_CDI_VENDOR}")
 
 
 def driver_majors(devices: str) -> AbstractSet[int]:
-    """Return the major numbers of the driver's nodes, from the text of /proc/devices."""
+    """Return the major numbers of the driver's device nodes. devices: /proc/devices' text."""
     lines = (line.split() for line in devices.splitlines())
     return {_MAJOR} | {
         int(words[0])

@@ -1,7 +1,7 @@
-"""Other programs that allocate GPUs of this node, and how to keep each off it.
+"""Other programs that allocate this node's GPUs, and how the operator keeps them off the node.
 
-Pure: signs in, texts out. A device plugin tells the kubelet which pod has which GPU, and the
-kubelet records it. A DRA driver tells no program on the node: each of its GPUs may be a pod's.
+Pure. The kubelet records which pod has which GPU of a device plugin. No program on the node records
+this for a DRA driver. Therefore any GPU of a DRA driver may be in use.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from gpuslice.contract import names
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What shows another program. text: for people. service: the systemd unit of the host that the
-    program is; "": it is a pod, or that is not known. is_gke: it is GKE's own device plugin."""
+    """Evidence of another program. text: describes the evidence. service: the program's systemd
+    unit, "" if it is a pod or unknown. is_gke: the program is GKE's own device plugin."""
 
     text: str
     is_dra: bool = False
@@ -35,7 +35,7 @@ _SERVICES: Final[Mapping[str, str]] = {
     "nvidia-device-plugin.service": _AKS,
     "dra-driver-nvidia-gpu.service": _AKS,
 }
-"""Units of node images, which no label of a node and no DaemonSet keeps off it."""
+"""How to disable systemd units of node images. No node label disables them."""
 _GKE: Final = (
     "make the GKE node pool with the label gke-no-default-nvidia-gpu-device-plugin=true and"
     " gpu-driver-version=disabled"
@@ -47,7 +47,7 @@ _DRA: Final = (
 
 
 def conflict(signs: Iterable[Sign], node_name: str, operator: bool) -> str:
-    """Return why the node is another program's, and what to change; "": it is ours. operator:
+    """Return which other program allocates the node's GPUs, and what to change, or "". operator:
     NVIDIA's GPU Operator manages the node."""
     listed = list(signs)
     if not listed:
@@ -58,7 +58,7 @@ def conflict(signs: Iterable[Sign], node_name: str, operator: bool) -> str:
 
 
 def advice(signs: Iterable[Sign], node_name: str, operator: bool) -> str:
-    """Return how to keep the programs of these signs off the node, or gpuslice."""
+    """Return how to keep either these programs or gpuslice off the node."""
     advised = dict.fromkeys(_advice(sign, node_name, operator) for sign in signs)
     return f"{'; '.join(advised)}, or keep gpuslice off it by nodeSelector"
 

@@ -19,7 +19,7 @@ class Destinations:
         self._below = tuple(map(_prefix, self._destinations))
 
     def hidden_by(self, mount: Mount) -> str | None:
-        """Return the first of them that `mount` would be over, under or inside."""
+        """Return the first destination of ours that `mount` would be over, under or inside."""
         there = normal(mount.destination)
         if there not in self._above and not there.startswith(self._below):
             return None

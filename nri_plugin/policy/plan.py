@@ -1,7 +1,7 @@
-"""What a container gets, as one value: computed once, stored, applied, answered and compared.
+"""The plan: what a container gets, as one value that is computed once.
 
-Pure: no clock, file, socket or protobuf. The host creates a plan's files, the runtime's answer has
-the rest, and differences.py compares it with what the container has.
+Pure. host/files.py creates the plan's files, and translate.py converts the rest to the runtime's
+answer. differences.py compares the plan with what the container has.
 Invariant: a container never runs without the limit it was granted.
 """
 
@@ -33,12 +33,11 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlan:
-    """What a container gets. `key` names its directory under the run directory; None: no GPU.
+    """What a container gets. key: names its directory in the run directory. None: it has no GPU.
 
-    shared: the directory belongs to the pod, and its other containers use it too. files: by path in
-    the container, the host's files that its programs must see for the limit to be in force. cut:
-    driver capabilities that were requested and not given. warning: why a container that appears to
-    expect a GPU has none.
+    shared: all containers of the pod use the directory. files: the host's files on which the limit
+    depends, by the path at which the container must have them. cut: driver capabilities that were
+    requested and not given. warning: why a container has no GPU, though it appears to expect one.
     """
 
     env: Sequence[tuple[str, str]] = ()
@@ -55,7 +54,7 @@ class ContainerPlan:
 
     @property
     def preloads(self) -> Mapping[str, str]:
-        """Return the preload lists in its directory, by path in the container."""
+        """Return the names of the preload lists in the directory, by path in the container."""
         files = self.files
         return {
             place: posixpath.basename(files[place])
@@ -65,8 +64,8 @@ class ContainerPlan:
 
     @property
     def log_fields(self) -> Mapping[str, str]:
-        """Return the grant as fields of a log line: UUID:MEMORY:PERCENT of each GPU, the beginning
-        of the library's hash, and the directory of the files."""
+        """Return fields of a log line: UUID:MEMORY:PERCENT of each GPU, the beginning of the
+        library's hash, and the key. Empty for a container without a share."""
         if self.key is None:
             return {}
         gpus = (
@@ -78,7 +77,7 @@ class ContainerPlan:
 
 
 def grant_key(pod: Pod, container: Container, shared: bool) -> str:
-    """Return the directory name of the grant's files. Raises Refused if it is not a valid name."""
+    """Return the key: the directory name of the grant's files. Raises Refused if it is invalid."""
     used = {"pod uid": pod.uid, "container name": container.name}
     for what, name in (used if shared else {"container id": container.id}).items():
         if not _FILE_NAME.fullmatch(name):
@@ -87,7 +86,7 @@ def grant_key(pod: Pod, container: Container, shared: bool) -> str:
 
 
 def with_share(request: Request) -> ContainerPlan:
-    """Return the plan of a container with a share. Raises Refused."""
+    """Make the plan of a container with a share, after all checks. Raises Refused."""
     for check in checks.CHECKS:
         check(request)
     gpus, ours = request.gpus, request.mounts
@@ -109,8 +108,8 @@ def with_share(request: Request) -> ContainerPlan:
 
 
 def without_share(container: Container, claim: Claim | None) -> ContainerPlan | None:
-    """Return the plan of a container without a share. None: it is not changed, because its pod
-    requests nothing (claim: None), or another device plugin gave it a GPU."""
+    """Make the plan of a container without a share. None: the container is not changed, because
+    its pod has no claim, or because another program gave it a GPU."""
     if claim is None or checks.given_gpu(container):
         return None
     warning = claim.warning or checks.names_gpus(container.env)
@@ -118,12 +117,12 @@ def without_share(container: Container, claim: Claim | None) -> ContainerPlan | 
 
 
 def encode(plan: ContainerPlan) -> bytes:
-    """Return the part of the plan that is compared once the container is created, for its file."""
+    """Return the part of the plan that is stored: `files`, which a later start compares."""
     return json.dumps({"v": _VERSION, "files": dict(plan.files)}).encode()
 
 
 def decode(data: bytes, key: str, container: str) -> ContainerPlan | None:
-    """Return a stored plan; None: this release cannot read it."""
+    """Return the plan from its stored part. None: this release cannot read the data."""
     try:
         stored = json.loads(data)
     except ValueError:

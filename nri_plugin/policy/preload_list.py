@@ -1,8 +1,8 @@
 """Merges an image's preload file into ours.
 
-Pure. Parses as glibc's loader does: "#" starts a comment anywhere in a line; names are separated by
-blanks, tabs, line ends and colons; a NUL ends the file. Our lines come first, so that our library's
-symbols take precedence over those of the image's libraries.
+Pure. Files are parsed as glibc's loader does. A "#" starts a comment anywhere in a line. Blanks,
+tabs, line ends and colons separate names. A NUL ends the file. Our lines come first, because the
+symbols of earlier libraries take precedence.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 MAX_BYTES: Final = 4096
-"""Limit of a whole preload file: one page of the container's own small file system."""
+"""Limit of a preload file: one page of the small file system that the container's files are on."""
 
 _COMMENT: Final = re.compile(rb"#[^\n]*")
 _SEPARATORS: Final = re.compile(rb"[: \t\n]+")
@@ -25,8 +25,8 @@ def entries(data: bytes) -> Sequence[bytes]:
 
 
 def merged(ours: bytes, theirs: Sequence[bytes]) -> bytes:
-    """Return the file with `ours` first, then the image's names that it does not contain yet. ours:
-    complete lines. A result longer than MAX_BYTES cannot be used."""
+    """Append to the lines of `ours` the names of `theirs` that they do not contain. The caller must
+    refuse a result of more than MAX_BYTES."""
     known = dict.fromkeys(entries(ours))
     more = dict.fromkeys(name for name in theirs if name not in known)
     return ours + b"".join(name + b"\n" for name in more)

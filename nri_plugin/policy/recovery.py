@@ -1,8 +1,8 @@
 """Rebuilds the agent's state after its own or the runtime's restart, from the running containers.
 
-Pure. A grant file overrides the container's claim, because it is what is in force. If it is
-missing, also because the container was created without the agent, the claim gives the container's
-share, so that the GPU is not granted twice.
+Pure. A container's share comes from its grant file, because the library enforces that file. If the
+file is missing, for example because no agent ran at the container's creation, the share comes from
+the claim. Otherwise the GPU could be granted twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nri_plugin.policy.refusals import Refused
 
 
 class Stray(StrEnum):
-    """Fault of a running container; values are the metric's label."""
+    """The fault of a running container. The values are labels of the metric."""
 
     NOT_ADJUSTED = "not_adjusted"
     FILES_LOST = "files_lost"
@@ -43,8 +43,8 @@ ADVICE: Mapping[Stray, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A container that the runtime lists. key: the files of ours that it has mounted, if any.
-    waiting: created, and not started."""
+    """A container that the runtime lists. key: the key of the files that it has mounted, if any.
+    waiting: it is created, but not started."""
 
     id: str
     name: str
@@ -53,16 +53,16 @@ class Running:
     stopped: bool = False
     waiting: bool = False
     nodes: Sequence[str] = ()
-    """The device nodes of GPUs that it has."""
+    """The container's device nodes of NVIDIA's driver."""
     mounts: Sequence[Mount] = ()
-    """Empty unless it runs."""
+    """The container's mounts. Empty unless it runs."""
     missed: bool = False
-    """NVIDIA's runtime gave it GPUs, which this agent would have prevented."""
+    """NVIDIA's runtime gave the container GPUs. An agent would have prevented this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The node's state. users: container ids by the key of the files that they mount."""
+    """The rebuilt state. users: IDs of containers, by the key of the files that they mount."""
 
     users: Mapping[str, AbstractSet[str]]
     holds: Sequence[Hold]
@@ -76,7 +76,7 @@ def survey(
     claims: ClaimSource,
     whole: AbstractSet[str] = frozenset(),
 ) -> Survey:
-    """grants: by key, those whose files exist and are valid. whole: NAMESPACE/NAME or UID of
+    """Return the state. grants: the valid grant files, by key. whole: NAMESPACE/NAME and UIDs of
     pods that hold GPUs whole."""
     users: dict[str, set[str]] = {}
     holds, strays = [], []
@@ -95,7 +95,7 @@ def survey(
                 strays.append((Stray.NOT_ADJUSTED, one))
             if claim is not None and claim.shares:
                 holds.append(_unadjusted(one, claim))
-            # The agent's own pod has every GPU's node.
+            # The agent's own pod has the device nodes of all GPUs.
             theirs = one.pod.namespace != names.NAMESPACE
             holder = {f"{one.pod.namespace}/{one.pod.name}", one.pod.uid}
             if one.nodes and theirs and whole.isdisjoint(holder):
@@ -111,22 +111,22 @@ def survey(
 
 
 def _unadjusted(one: Running, claim: Claim) -> Hold:
-    """Return the hold of a container that has no files. Its share of a pod's grant is that of the
-    pod's other containers."""
+    """Return the hold of a container without files. If the pod's containers share a grant, it has
+    the key of that grant."""
     key = f"{POD_KEY_PREFIX}{one.pod.uid}" if claim.shared else one.id
     hold = ledger.hold(one.id, key, claim.shared, one.pod, one.name, claim.shares)
     return replace(hold, adjusted=False)
 
 
 def _place(one: Running) -> tuple[str, str]:
-    """Return what only one container has at a time. A runtime that was killed between a container's
-    creation and its start still lists it as created; the kubelet never starts it, but creates
-    another."""
+    """Return the pod and the name. Of containers that are equal in both, only one can run. A killed
+    runtime may still list a container that it had not started, although the kubelet has created
+    another container of that name."""
     return one.pod.uid, one.name
 
 
 def _claim_of(one: Running, gpus: Sequence[Gpu], claims: ClaimSource) -> Claim | None:
-    """Return the claim, possibly empty; None if it cannot be fulfilled."""
+    """Return the claim, which is empty for a pod without one. None: it cannot be fulfilled."""
     try:
         return claims.claim(one.pod, one.name, gpus) or Claim()
     except Refused:

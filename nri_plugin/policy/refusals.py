@@ -1,8 +1,8 @@
 """The agent's errors, and the reasons for which it refuses a container.
 
-A reason's value is its text; the fields in braces are filled in where it is raised. The texts name
-the cause and what to do; if the cause is a field, also its value and the allowed values. `kubectl
-describe pod` shows them.
+A reason's value is a text with fields in braces. The caller of `refuse` gives the fields' values.
+Each text names the cause and what to do. If a value is invalid, the text has that value and the
+allowed values. `kubectl describe pod` shows the text.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ _DOCTOR: Final = "; run the doctor on the node (python -m nri_plugin doctor)"
 
 
 class Reason(Enum):
-    """Why a container is refused."""
-
     PROVIDER_UNKNOWN = (
         _LABEL + ": invalid value {value!r}: must be 'hami-core'; recreate the pod with that value,"
         " or without the label"
@@ -216,7 +214,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A reason with its fields filled in."""
+    """A reason with the values of its fields."""
 
     reason: Reason
     fields: Mapping[str, object] = field(default_factory=dict)
@@ -233,7 +231,7 @@ def refuse(reason: Reason, **fields: object) -> Refusal:
 INVENTORY_DEPENDENT: Final = frozenset(
     {Reason.GPU_UNKNOWN, Reason.GPU_MISMATCH, Reason.MEMORY_OUT_OF_RANGE}
 )
-"""Refusals that a new inventory may change: a GPU was replaced, or the driver loaded late."""
+"""Refusals that a new query of NVML may change, for example after a GPU was replaced."""
 
 
 class Refused(Exception):
@@ -249,11 +247,11 @@ def refused(reason: Reason, **fields: object) -> Refused:
 
 
 class FilesError(Exception):
-    """The run directory cannot be prepared or cleaned; the text states the cause."""
+    """The run directory cannot be prepared or cleaned. The text states the cause."""
 
 
 class StoreError(Exception):
-    """The library cannot be published; the text states what is missing."""
+    """The library cannot be published. The text states what is missing."""
 
 
 class ChildError(Exception):
@@ -264,16 +262,16 @@ _SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def raise_shortage(error: BaseException) -> None:
-    """Raise Refused if the error is the agent's own lack of descriptors or memory.
+    """Raise Refused if the error means that the agent lacks descriptors or memory.
 
-    It says nothing about the file that was to be read, so it must not become "not found", "not in
-    place" or a fault of the operator's configuration: a container with a share is refused for this
-    reason, which the kubelet retries, and a check reports nothing.
+    Such an error says nothing about the file that the agent tried to read. It must not be reported
+    as a missing file or a wrong configuration. A container with a share is refused, and the kubelet
+    retries. A check of the node reports nothing.
     """
     if isinstance(error, OSError) and error.errno in _SHORTAGES:
         raise refused(Reason.SHORTAGE, problem=error) from error
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether `raise_shortage` raised it."""
+    """Whether the error is a refusal by `raise_shortage`."""
     return isinstance(error, Refused) and error.refusal.reason is Reason.SHORTAGE

@@ -1,10 +1,8 @@
-"""This node's reports: the GPUs of its Device object, the totals in its capacity, and the pods
-that hold a share of a failed GPU.
+"""What the node reports: its Device's GPUs, its capacity's totals, and pods with a failed GPU.
 
-Pure. When the kubelet restarts, it admits running pods again, against the totals. If a failed GPU
-reduced them, the kubelet would reject pods on other GPUs. Therefore a GPU counts while it is
-offered for shares or a pod holds a share of it, and no total is ever below the sum of the node's
-pods' requests.
+Pure. A restarting kubelet checks running pods against the totals again. If a failed GPU reduced the
+totals, the kubelet would reject pods on other GPUs. Therefore a GPU counts while it is offered for
+shares, or while a pod holds a share of it. No total is below the sum of the pods' requests.
 """
 
 from __future__ import annotations
@@ -22,18 +20,18 @@ from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.notices import Notice
 
 PERCENT: Final = 100
-"""Capacity of one GPU in each percentage resource; also the maximum number of shares of one GPU."""
+"""Capacity of one GPU in each percentage resource. It is also the most shares of one GPU."""
 
 GONE: Final = "NVML does not list it"
-"""Problem of a GPU that no longer exists."""
+"""The problem of a GPU that no longer exists."""
 
 _MIB_SHIFT: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A GPU in the Device object; if it is not healthy, its problem is the reason. Only a healthy
-    GPU in mode SHARED gets new shares. why: the cause of another mode."""
+    """A GPU of the Device. If it is not healthy, `gpu.problem` states why. Only a healthy GPU in
+    mode SHARED gets new shares. why: the cause of another mode."""
 
     gpu: Gpu
     healthy: bool
@@ -51,13 +49,13 @@ def entries(
     granted: AbstractSet[str],
     reconstructed: Iterable[Gpu] = (),
 ) -> Sequence[Entry]:
-    """Return the Device's desired entries. seen: NVML's GPUs, failed ones too. before: the current
-    or previous entries. granted: the GPUs of which a share is held. reconstructed: GPUs as
-    grants describe them (`granted_gpus`).
+    """Return the Device's desired entries. seen: NVML's GPUs, including failed GPUs. before: the
+    current or previous entries. granted: the UUIDs of GPUs of which a share is held or granted.
+    reconstructed: the result of `granted_gpus`.
 
-    A failed GPU is listed with its current or last known memory, and never with less than is
-    granted of it. A GPU that disappeared stays listed as unhealthy while it is granted, because the
-    node's totals need its size. A GPU of unknown memory cannot be listed.
+    A failed GPU is listed with its current or last known memory, but at least with the granted
+    memory. A GPU that disappeared stays listed as unhealthy while shares of it are granted, because
+    the node's totals need its size. A failed GPU of unknown memory is not listed.
     """
     known = {entry.gpu.uuid: entry.gpu for entry in before}
     for gpu in reconstructed:
@@ -72,7 +70,7 @@ def entries(
             before_bytes = known[gpu.uuid].memory_bytes if gpu.uuid in known else 0
             memory_bytes = max(gpu.memory_bytes, before_bytes)
             by_uuid[gpu.uuid] = Entry(replace(gpu, memory_bytes=memory_bytes), healthy=False)
-    # The scheduler reads at most MAX_GPUS; a GPU that is gone must not displace an existing one.
+    # The scheduler reads at most MAX_GPUS. Therefore existing GPUs precede those that are gone.
     gone = [uuid for uuid in known if uuid in granted and uuid not in by_uuid]
     for uuid in gone[: max(0, names.MAX_GPUS - len(by_uuid))]:
         by_uuid[uuid] = Entry(replace(known[uuid], problem=GONE), healthy=False)
@@ -85,8 +83,7 @@ def totals(
     requested: Mapping[str, int],
     reported: Sequence[str] = dialects.KOORDINATOR.node_resources,
 ) -> Mapping[str, int]:
-    """Return the totals of the reported resources. requested: the sum of the requests of the node's
-    pods, by resource."""
+    """Return the totals of the reported resources. requested: the sums of the pods' requests."""
     counted = [entry.gpu for entry in listed if entry.offered or entry.gpu.uuid in granted]
     parts = {
         names.RESOURCE_MEMORY: sum(gpu.memory_bytes for gpu in counted),
@@ -100,13 +97,12 @@ def totals(
 def granted_gpus(
     holds: Iterable[Hold], allocated: Mapping[str, Sequence[allocation.DeviceEntry]]
 ) -> Sequence[Gpu]:
-    """Return GPUs as described by their grants, which is all that is known of one that neither NVML
-    nor a Device lists any more. holds: of running containers. allocated: allocations by UID, also
-    of pods without a running container; a pod's containers hold no more than its allocation.
+    """Reconstruct GPUs from their grants, for GPUs that neither NVML nor a Device lists any more.
 
-    The memory is the granted amount: the GPU had at least that much, and more would be free
-    capacity on a GPU that does not exist. A GPU whose share is only in percent, and not held, is
-    omitted.
+    A GPU's memory is the sum of what is granted of it. A larger value would be free capacity on a
+    GPU that does not exist. A GPU is omitted if its memory is only granted in percent, and no
+    container holds it. holds: the holds of running containers. allocated: the pods' allocations by
+    UID, also of pods without a running container.
     """
     minors: dict[str, int] = {}
     of_pods: Counter[tuple[str, str]] = Counter()
@@ -127,8 +123,8 @@ def granted_gpus(
 
 
 def failed_gpu_notices(holds: Iterable[Hold], seen: Sequence[Gpu]) -> Iterator[Notice]:
-    """Yield a notice for each pod and failed GPU of which it holds a share: its programs fail, and
-    nothing else reports why. Its hold still counts. seen: all of NVML's GPUs, failed ones too."""
+    """Yield a notice for each hold of a failed GPU. The container's programs fail, and no other
+    report explains why. seen: all of NVML's GPUs, including failed GPUs."""
     gpus = {gpu.uuid: gpu for gpu in seen}
     for hold in holds:
         for uuid in hold.parts:

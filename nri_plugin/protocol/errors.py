@@ -6,26 +6,26 @@
     │   └── RegistrationRejected  the runtime refused our name, index or version
     └── (nri_plugin.nri adds errors that require a clock or the handler)
 
-Feeding bytes raises only RemoteProtocolError; any other exception is a bug.
+`Session.receive_data` raises only RemoteProtocolError. Any other exception is a bug.
 """
 
 from __future__ import annotations
 
 
 class NriError(Exception):
-    """Base of all errors that end a session with the runtime, except the socket's own OSError."""
+    """Base class of the errors that end a session. The socket's OSError also ends one."""
 
 
 class LocalProtocolError(NriError):
-    """The session's state does not permit the call; nothing was sent."""
+    """The caller's arguments or the session's state do not permit the call. Nothing was sent."""
 
 
 class RemoteProtocolError(NriError):
-    """Bytes that violate the protocol. Close the connection; its state is unknown."""
+    """The runtime's bytes violate the protocol. The caller must close the connection."""
 
 
 class RegistrationRejected(RemoteProtocolError):
-    """The runtime answered RegisterPlugin with an error; the same registration will fail again."""
+    """The runtime answered RegisterPlugin with an error. A retry will fail in the same way."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"the runtime refused the registration (status {code}): {text}")

@@ -1,10 +1,10 @@
 """Several connections in one socket: `[connection u32][length u32][payload]`, big endian.
 
-NRI always has two: on PLUGIN the runtime calls us, on RUNTIME we call it. There is no handshake and
-no flow control. Frame boundaries have no meaning to the reader. The writer must choose them with
-care: a Go runtime reads through a buffer of 4096 bytes, and loses its connection (ENOMEM) if a
-frame with the start of a ttrpc message is larger; the rest of the message may be one piece. It
-queues 256 frames and fails at the next one.
+NRI has two connections: on PLUGIN the runtime calls us, and on RUNTIME we call the runtime. There
+is no handshake and no flow control. Only a writer must care about the size of frames. A Go runtime
+loses its connection (ENOMEM) if the first frame of a ttrpc message is larger than its buffer of
+4096 bytes. The second frame may have all other bytes of the message. A runtime queues 256 frames,
+and fails at the next frame.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ RUNTIME: Final = 2
 
 FIRST_FRAME_BYTES: Final = 4096
 FRAME_LIMIT_BYTES: Final = (4 << 20) + 10
-"""One ttrpc message of the largest size, the most that any runtime writes at once. NRI 0.12.5 and
-later close the connection at a larger one."""
+"""The size of the largest ttrpc message. No runtime writes a larger frame, and NRI 0.12.5 and later
+close the connection when they receive one."""
 
 HEADER: Final = struct.Struct(">II")
 
 
 def frames(connection: int, message: bytes) -> bytes:
-    """Return one whole ttrpc message, framed for `connection`."""
+    """Return the frames of one whole ttrpc message on `connection`."""
     first, rest = message[:FIRST_FRAME_BYTES], message[FIRST_FRAME_BYTES:]
     framed = HEADER.pack(connection, len(first)) + first
     return framed + HEADER.pack(connection, len(rest)) + rest if rest else framed
 
 
 class Demultiplexer:
-    """Splits the socket's bytes into (connection, bytes) as they arrive: no frame is buffered. Data
-    of unknown connections is returned too; the caller must drop it."""
+    """Splits the socket's bytes by connection. It returns a frame's bytes as they arrive, without
+    waiting for the frame's end. The caller must drop the bytes of unknown connections."""
 
     def __init__(self) -> None:
         self._header = b""
-        """The beginning of one that is incomplete."""
+        """The bytes of an incomplete header."""
         self._connection = 0
         self._remaining_bytes = 0
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """Take `data`, split anywhere. Raises RemoteProtocolError at a frame over the limit, and at
-        every call after it."""
+        """Return the pairs of connection and bytes in `data`, which may begin and end anywhere in a
+        frame. Raises RemoteProtocolError at a frame over the limit, and in every later call."""
         pieces = []
         if self._header:
             data = self._header + data

@@ -1,6 +1,6 @@
-"""Tables of NRI by version: the Plugin service's methods, StateChange, the known events.
+"""Tables of NRI's protocol: the Plugin service's methods, StateChange, the known events.
 
-session.py uses them. The one lookup that needs a version uses runtimes.py.
+Only `known_events` depends on the runtime's version (see runtimes.py).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ PLUGIN_SERVICE: Final = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE: Final = "nri.pkg.api.v1alpha1.Runtime"
 
 NRI_VERSION: Final = "v0.12.5"
-"""The version that we implement; the runtime logs it."""
+"""The NRI version that we implement. The runtime logs it."""
 
 EventMaker = Callable[[int, int, Any], session_events.Request]
-"""(request id, budget in ms, decoded request) -> event."""
+"""Makes an event from the request's id, its budget in ms and the decoded request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One method of the Plugin service. `event` is None if there is nothing to decide."""
+    """One method of the Plugin service. event: None if the session answers the call itself."""
 
     request: type[Message]
     response: type[Message]
@@ -45,7 +45,7 @@ _UNSERVED: Final = (
     *("StopPodSandbox", "RemovePodSandbox", "PostCreateContainer", "PostStartContainer"),
     *("UpdateContainer", "PostUpdateContainer"),
 )
-"""Methods of events that we do not subscribe to; answered empty, whatever they contain."""
+"""Methods of events that we do not subscribe to. A call gets an empty answer."""
 
 METHODS: Final[Mapping[str, Method]] = {
     "Configure": Method(nri.ConfigureRequest, nri.ConfigureResponse),
@@ -72,12 +72,12 @@ STATE_CHANGES: Final[Mapping[int, EventMaker]] = {
     nri.START_CONTAINER: _of_container(session_events.StartContainer),
     nri.REMOVE_CONTAINER: _of_container(session_events.RemoveContainer),
 }
-"""The notifications we serve that NRI 0.11 and earlier send as StateChange. The other events that
-we serve have always had their own methods."""
+"""The subscribed events that NRI 0.11 and earlier send by the method StateChange. All versions have
+own methods for the other subscribed events."""
 
 
 def known_events(runtime: session_events.RuntimeInfo) -> EventMask:
-    """Return the events of this runtime; it rejects a plugin that subscribes to others."""
+    """Return the events that this runtime knows. It rejects a plugin that subscribes to others."""
     nri_version = runtimes.nri_of(runtime)
     if nri_version is not None and nri_version >= runtimes.VALIDATION:
         return session_events.EVENTS_SINCE_0_10

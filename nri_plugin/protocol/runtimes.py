@@ -1,7 +1,6 @@
-"""The container runtimes that implement NRI: the NRI version of each release, and which we refuse.
+"""The NRI version of each containerd release, and the releases that the agent refuses to serve.
 
-Pure: a table and functions of it, used by nri_versions.py, session.py and the doctor.
-docs/runtimes.md documents it. A new release changes at most this file.
+Pure. docs/runtimes.md documents the table. A new release needs a change of this file at most.
 Source: the releases' go.mod, and pkg/api/version.go of github.com/containerd/nri.
 """
 
@@ -17,18 +16,19 @@ from nri_plugin.protocol.session_events import RuntimeInfo
 Version = tuple[int, int, int]
 
 CHUNKS: Final[Version] = (0, 7, 0)
-"""A Synchronize larger than one message is split; the runtime reports its deadlines."""
+"""The first NRI version that splits a large Synchronize, and reports the runtime's timeouts."""
 VALIDATION: Final[Version] = (0, 10, 0)
-"""Plugins may validate, NRI has a default validator, pods can require plugins."""
+"""The first NRI version in which plugins can validate adjustments, and pods can require plugins."""
 METHODS: Final[Version] = (0, 12, 0)
-"""One method per event instead of StateChange; the runtime reports its NRI version."""
+"""The first NRI version that has a method for each event, and reports its own version."""
 FAILURE_POLICY: Final[Version] = (0, 12, 4)
-"""A plugin may request that requests without an answer fail."""
+"""The first NRI version in which a plugin can demand that requests without an answer fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Releases of containerd from `since` up to the next row. refused: the reason, or None."""
+    """The containerd releases from `since` up to the next row of RELEASES. refused: why the agent
+    refuses them. None: it serves them."""
 
     since: Version
     nri: Version
@@ -59,15 +59,16 @@ RELEASES: Final[Sequence[Release]] = (
     Release((2, 3, 0), (0, 12, 0)),
     Release((2, 4, 0), (0, 12, 3)),
 )
-"""In ascending order. For a runtime that reports its NRI version (0.12 and later), that version
+"""The releases in ascending order. A runtime with NRI 0.12 or later reports its NRI version, which
 takes precedence over this table."""
 
 SERVED: Final = "containerd"
-"""The agent reads its bundles: with any other runtime it would refuse every start with a share."""
+"""The only runtime that the agent serves. The agent must read the runtime's bundles."""
 
 
 def nri_of(runtime: RuntimeInfo) -> Version | None:
-    """Return the runtime's NRI version, as reported or from its own version; None: not known."""
+    """Return the NRI version that the runtime reports, or else the one of its release. None: the
+    release is not known."""
     reported = parse(runtime.nri_version)
     if reported is not None:
         return reported
@@ -76,8 +77,8 @@ def nri_of(runtime: RuntimeInfo) -> Version | None:
 
 
 def refusal(runtime: RuntimeInfo) -> str | None:
-    """Return why this runtime is not served; None: it is. Every release of containerd is served
-    unless it is known to lack something."""
+    """Return why the agent does not serve this runtime. None: it serves the runtime. A containerd
+    release that the table does not have is served."""
     if runtime.name.lower() != SERVED:
         return (
             f"{runtime.name or 'a runtime without a name'} {runtime.version} is not served: the"
@@ -90,7 +91,7 @@ def refusal(runtime: RuntimeInfo) -> str | None:
 
 
 def find(version: str) -> Release | None:
-    """Return the table's row. A release newer than all rows has at least the last row's NRI."""
+    """Return the table's row for a version of containerd. Newer releases get the last row."""
     parsed = parse(version)
     rows = reversed(RELEASES) if parsed else ()
     return next((row for row in rows if parsed and row.since <= parsed), None)

@@ -1,14 +1,13 @@
 """The plugin's side of an NRI session: register, be configured, synchronize, serve.
 
-Rule 1: only TRANSITIONS decides whether a message is allowed now, and the next state.
-Rule 2: every request is answered exactly once: at once if it needs no decision, else by the caller.
-Rule 3: a request that is out of turn, unknown or undecodable gets an error status; the session
-continues. An error fails the request; after a lost connection the container would run without
+Rule 1: only TRANSITIONS decides whether a message is allowed in a state, and the next state.
+Rule 2: every request is answered exactly once. The session answers a request that causes no event.
+Rule 3: a request that is out of turn, unknown or undecodable gets an error status, and the session
+continues. An error only fails the request. Without a connection the container would run without
 its adjustment.
 
-nri_plugin.nri.connection owns socket and clock. After every call it must send what data_to_send()
-returns. Events are the same for all runtimes: NRI 0.12 calls a method per event, older versions
-send the plain notifications as StateChange.
+nri_plugin.nri.connection has the socket and the clock. After every call it must send what
+data_to_send() returns. The events are the same for all versions of NRI.
 """
 
 from __future__ import annotations
@@ -27,42 +26,40 @@ from nri_plugin.protocol.nri_versions import METHODS, PLUGIN_SERVICE, RUNTIME_SE
 from nri_plugin.protocol.session_events import Code, EventMask
 
 SYNCHRONIZE_LIMIT_BYTES: Final = 256 << 20
-"""Limit of all chunks together. 300 full containers are 7 MB; no node needs more than this."""
+"""Limit of all chunks of a Synchronize together. 300 large containers take 7 MB."""
 
 DEFAULT_REGISTRATION_TIMEOUT_MS: Final = 5000
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 2000
-"""Timeout of a runtime that does not report it (NRI before 0.7)."""
+"""The timeout of a runtime that does not report its timeout (NRI before 0.7)."""
 
 FAILURE_POLICY: Final = nri.FailurePolicy(fail_request=True, keep_connected=False)
-"""Always sent; older runtimes ignore it. A request that we do not answer in time fails, and the
-runtime drops us: pods without a GPU continue without us, pods with a grant require us by
-annotation, and neither gets a GPU."""
+"""The policy for a request that we do not answer in time: the request fails, and the runtime drops
+us. Later pods without a grant start without us. Pods with a grant require our plugin by an
+annotation, and fail. We always send this policy. Runtimes before NRI 0.12.4 ignore it."""
 
 
 class State(enum.Enum):
-    """The session's progress. The reply to RegisterPlugin may arrive at any time, so it is
-    separate."""
+    """The session's progress. The reply to RegisterPlugin is not a state, because it may arrive in
+    any of them."""
 
     UNCONFIGURED = enum.auto()
     CONFIGURED = enum.auto()
     COLLECTING = enum.auto()
     """Chunks of Synchronize are arriving."""
     ADOPTING = enum.auto()
-    """Synchronize is complete, and unanswered."""
+    """All chunks have arrived, and the caller has not answered Synchronize yet."""
     SERVING = enum.auto()
     CLOSED = enum.auto()
 
 
 class Input(enum.Enum):
-    """Inputs of the state machine: the runtime's requests, our result of Synchronize, the end."""
-
     CONFIGURE = enum.auto()
     CHUNK = enum.auto()
     LAST_CHUNK = enum.auto()
     ADOPTED = enum.auto()
     NOT_ADOPTED = enum.auto()
     NOT_SERVED = enum.auto()
-    """We refuse the runtime."""
+    """The agent does not serve this runtime."""
     CALL = enum.auto()
     SHUTDOWN = enum.auto()
     END = enum.auto()
@@ -113,42 +110,41 @@ class Session:
         self._registered = False
         self._runtime: session_events.RuntimeInfo | None = None
         self.refusal: str | None = None
-        """Why this runtime is not served and the session closed; None: it is, or is not known."""
+        """Why the session refused this runtime. None: it did not, or Configure has not arrived."""
         self._open: dict[int, type[Message]] = {}
-        """The response of each request that the caller must still answer."""
+        """The response's type for each request that the caller must still answer."""
         self._pods: list[nri.PodSandbox] = []
         self._containers: list[nri.Container] = []
         self._collected_bytes = 0
         self._events: list[session_events.Event] = []
-        """What the bytes at hand have brought."""
+        """The events of the current receive_data call."""
         self._demultiplexer = mux.Demultiplexer()
         self._server = ttrpc.Server()
         self._client = ttrpc.Client()
 
     @property
     def state(self) -> State:
-        """The current state."""
         return self._state
 
     @property
     def closed(self) -> bool:
-        """True when nothing more is read or answered: send the remaining bytes, and close."""
+        """Whether the session is over. The caller must send the remaining bytes, and close."""
         return self._state is State.CLOSED
 
     @property
     def introduced(self) -> bool:
-        """True when the runtime has accepted our name and sent its own."""
+        """Whether the runtime has accepted our registration and sent its identity."""
         return self._registered and self._runtime is not None
 
     @property
     def runtime(self) -> session_events.RuntimeInfo:
-        """The runtime's identity; known since Configured."""
+        """The runtime's identity. Raises LocalProtocolError before the Configured event."""
         if self._runtime is None:
             raise LocalProtocolError("the runtime has not named itself yet")
         return self._runtime
 
     def register(self) -> None:
-        """Start the session; call it first, and once."""
+        """Send the registration. Call this once, before all other methods."""
         if self._registering:
             raise LocalProtocolError("a session registers once")
         self._registering = True
@@ -160,11 +156,10 @@ class Session:
         )
 
     def receive_data(self, data: bytes) -> list[session_events.Event]:
-        """Take bytes from the runtime, split anywhere; return the events, in order.
+        """Parse bytes from the runtime, which may be split anywhere. Return the events in order.
 
-        Every Request among them must be answered by respond() or fail(). Raises
-        RemoteProtocolError, and closes the session, if the bytes cannot be NRI's. A closed session
-        ignores bytes.
+        The caller must answer every Request by respond() or fail(). Bytes that violate NRI close
+        the session, and raise RemoteProtocolError. A closed session ignores all bytes.
         """
         self._events = []
         if self.closed:
@@ -183,19 +178,17 @@ class Session:
         return self._events
 
     def receive_eof(self) -> None:
-        """The connection has ended; open requests will not be answered."""
         self._advance(Input.END)
 
     def data_to_send(self) -> bytes:
-        """Return the bytes to send to the runtime now, and clear them."""
+        """Return the bytes that must be sent to the runtime, and forget them."""
         frames = [mux.frames(mux.RUNTIME, each) for each in self._client.messages_to_send()]
         frames += [mux.frames(mux.PLUGIN, each) for each in self._server.messages_to_send()]
         return b"".join(frames)
 
     def respond(self, request_id: int, reply: Message | None = None) -> bool:
-        """Answer a Request with success; None is its empty reply. False if the reply exceeds
-        ttrpc's limit: the runtime is sent an error instead, which does not let the container
-        through."""
+        """Answer a Request with success. reply: None for an empty one. Return False if it exceeds
+        ttrpc's limit. Then an error is sent instead, and the request fails."""
         due = self._open.get(request_id)
         if due is not None and reply is not None and not isinstance(reply, due):
             raise LocalProtocolError(f"a {type(reply).__name__} where a {due.__name__} is due")
@@ -203,10 +196,11 @@ class Session:
         return self._server.reply(request_id, b"" if reply is None else reply.SerializeToString())
 
     def fail(self, request_id: int, code: Code, text: str) -> None:
-        """Answer a Request with an error, which fails it. For Synchronize that ends the session."""
+        """Answer a Request with an error, which fails it. A failed Synchronize ends the session."""
         due = self._close_request(request_id, Input.NOT_ADOPTED)
         if due is nri.ValidateContainerAdjustmentResponse:
-            # A validator rejects by its reply; an error status would mean a broken plugin.
+            # A validator rejects a container in its reply. An error status would mean that the
+            # plugin is broken.
             verdict = nri.ValidateContainerAdjustmentResponse(
                 reject=True, reason=ttrpc.sendable(text)
             )
@@ -225,7 +219,7 @@ class Session:
         return due
 
     def _advance(self, step: Input) -> bool:
-        """Apply a transition; return False and keep the state if the table has none."""
+        """Apply a transition. Return False, and keep the state, if TRANSITIONS has none."""
         state = TRANSITIONS.get((self._state, step))
         if state is None:
             return False
@@ -243,7 +237,7 @@ class Session:
     def _serve_call(self, call: ttrpc.Call) -> None:
         method = METHODS.get(call.method) if call.service == PLUGIN_SERVICE else None
         if method is None:
-            # NRI 0.12 falls back to StateChange on exactly this code.
+            # NRI 0.12 retries with the method StateChange after this code only.
             text = f"{call.service}.{call.method} is not served here"
             self._server.fail(call.stream, Code.UNIMPLEMENTED, text)
             return
@@ -319,7 +313,7 @@ class Session:
             self._events.append(event(call.stream, self._budget_ms(call), message))
 
     def _in_turn(self, call: ttrpc.Call, step: Input) -> bool:
-        """Advance by `step`, or answer that the call is out of turn."""
+        """Apply the transition `step`. If there is none, answer that the call is out of turn."""
         if self._advance(step):
             return True
         text = f"{call.method} comes out of turn: the session is {self._state.name.lower()}"
@@ -327,7 +321,8 @@ class Session:
         return False
 
     def _budget_ms(self, call: ttrpc.Call) -> int:
-        """Return the call's own deadline, if any; that of Synchronize shrinks with each chunk."""
+        """Return the runtime's timeout, or the call's own deadline if that is shorter. The chunks
+        of Synchronize share one deadline. Therefore each chunk has less time left."""
         budget_ms = self.runtime.request_timeout_ms
         return min(budget_ms, call.timeout_ns // 1_000_000) if call.timeout_ns else budget_ms
 
@@ -338,4 +333,5 @@ _HANDLERS: Final[Mapping[str, Callable[[Session, ttrpc.Call, Any], None]]] = {
     "Shutdown": Session._shutdown,
     "StateChange": Session._state_change,
 }
-"""The methods that the session handles itself; every other is an event, or answered empty."""
+"""The methods that the session handles itself. Calls of other methods become events, or get an
+empty answer."""

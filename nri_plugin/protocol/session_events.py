@@ -1,9 +1,9 @@
 """The events of an NRI session: the runtime's requests as values.
 
-No behaviour and no bytes. session.py creates them; nri_plugin.nri.connection handles them. Pods and
-containers are the protobuf messages themselves.
-Invariant: a Request must be answered exactly once, by its `request_id`, within `budget_ms`;
-otherwise the runtime drops the plugin.
+session.py creates the events, and nri_plugin.nri.connection handles them. They contain pods and
+containers as protobuf messages.
+Invariant: a Request is answered exactly once, by its `request_id`, within `budget_ms`. Without an
+answer the runtime drops the plugin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nri_plugin.messages import nri_pb2 as nri
 
 
 class EventMask(enum.IntFlag):
-    """Events to subscribe to; the bit is 1 << (number - 1). Zero on the wire would mean all."""
+    """NRI's events as bits: 1 << (number - 1). To subscribe to 0 would mean all events."""
 
     RUN_POD_SANDBOX = 0x1
     STOP_POD_SANDBOX = 0x2
@@ -36,7 +36,7 @@ class EventMask(enum.IntFlag):
 
 
 EVENTS_BEFORE_0_10: Final = EventMask(0x7FF)
-"""The events of NRI 0.2 to 0.9; with any other bit the runtime rejects the plugin."""
+"""The events of NRI 0.2 to 0.9. These versions reject a plugin that subscribes to others."""
 
 EVENTS_SINCE_0_10: Final = EventMask(0x3FFF)
 
@@ -47,8 +47,8 @@ SERVED_EVENTS: Final = (
     | EventMask.REMOVE_CONTAINER
     | EventMask.VALIDATE_CONTAINER_ADJUSTMENT
 )
-"""The events that a session can pass on, and the agent's subscription. Others are answered empty,
-and are not subscribed to, because the failure policy covers every subscribed event."""
+"""The events that the agent subscribes to. It subscribes to no others, because a late answer to any
+subscribed event fails the request (see FAILURE_POLICY in session.py)."""
 
 
 class Code(enum.IntEnum):
@@ -69,9 +69,9 @@ class RuntimeInfo:
     name: str
     version: str
     nri_version: str
-    """Empty if the runtime does not report it: NRI 0.11 and earlier."""
+    """The reported NRI version. "": the runtime does not report it (NRI 0.11 and earlier)."""
     request_timeout_ms: int
-    """The runtime's timeout for each answer; for Synchronize, for all chunks together."""
+    """The runtime's timeout for one answer. All chunks of Synchronize share one timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class ShutDown:
-    """The runtime shuts down; the session is closed once the answer is sent."""
+    """The runtime shuts down. The session is closed after the answer is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +98,13 @@ class Request:
 
     request_id: int
     budget_ms: int
-    """The runtime's timeout, from the request's arrival; answer well before it."""
+    """The runtime's timeout, counted from the request's arrival. The answer must come earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synchronize(Request):
-    """All pods and containers of the runtime, chunks joined. After a success, events follow.
-    Stopped containers and pods in an unknown state are not included."""
+    """All pods and containers of the runtime, joined from all chunks. Stopped containers and pods
+    in an unknown state are not included. After a successful answer other events follow."""
 
     pods: Sequence[nri.PodSandbox]
     containers: Sequence[nri.Container]
@@ -120,17 +120,17 @@ class ContainerRequest(Request):
 
 @dataclass(frozen=True, slots=True)
 class CreateContainer(ContainerRequest):
-    """The container's OCI spec is complete but for our adjustment. An error fails its creation."""
+    """The runtime asks for our adjustment of a container. An error fails the creation."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartContainer(ContainerRequest):
-    """The container is created and its rootfs mounted. An error fails its start."""
+    """The container is created and its rootfs is mounted. An error fails its start."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopContainer(ContainerRequest):
-    """The container exited or was killed; also sent to undo a failed creation."""
+    """The container exited or was killed, or its creation failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class RemoveContainer(ContainerRequest):
 
 @dataclass(frozen=True, slots=True)
 class Validate(Request):
-    """The combined adjustment of all plugins; an error rejects the container."""
+    """The combined adjustment of all plugins. An error rejects the container."""
 
     request: nri.ValidateContainerAdjustmentRequest
 

@@ -1,10 +1,10 @@
 """Calls over one byte stream: `[length u32][stream u32][type u8][flags u8]`, then protobuf.
 
-Big endian. Both roles, unary calls only, as NRI uses it. Client streams are odd, ascending and
-never reused; a response has its request's number. Unknown message types and flags are ignored, as
-in the Go implementation. A request that violates a rule but arrived in a whole frame is answered
-with an error status, and the byte stream continues: to the runtime an error means that its request
-fails; after a lost connection it would continue without us.
+The header is big endian. This module implements both roles, with unary calls only, as NRI uses
+them. A client's stream numbers are odd and ascending, and never reused. A response has its
+request's number. Unknown message types and flags are ignored, as in the Go implementation. A whole
+request that violates a rule gets an error status, and the connection stays open. Then only this
+request fails. Without the connection the runtime would continue without us.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ RESPONSE: Final = 2
 MAX_STREAM: Final = (1 << 32) - 1
 
 MAX_PENDING: Final = 64
-"""Calls open at once. A runtime has one, by its locks; validators may add one per container."""
+"""Limit of open calls. A runtime's locks allow one call, and one validation per container."""
 STATUS_LIMIT_BYTES: Final = 16 << 10
-"""Limit of an error's text: the runtime repeats it in its log and in the pod's events."""
+"""Limit of an error's text, which the runtime repeats in its log and in the pod's events."""
 
 
 class Frame(NamedTuple):
-    """One message from the wire; `data` is None if it exceeded the limit and was skipped."""
+    """One received message. data: None if it exceeded DATA_LIMIT_BYTES and was skipped."""
 
     stream: int
     type: int
@@ -39,18 +39,18 @@ class Frame(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A request to us; its stream number identifies it in the answer."""
+    """A request of the runtime. Our answer must have the same stream number."""
 
     stream: int
     service: str
     method: str
     payload: bytes
     timeout_ns: int
-    """The caller's remaining deadline; 0 if it has none."""
+    """The time until the caller's deadline. 0: the caller has none."""
 
 
 class Reply(NamedTuple):
-    """The answer to our call; `code` 0 is success."""
+    """The answer to our call. Code 0 is success."""
 
     stream: int
     code: int
@@ -59,26 +59,27 @@ class Reply(NamedTuple):
 
 
 def encode(stream: int, kind: int, data: bytes) -> bytes:
-    """Return a whole message with its header; `data` must be within the limit."""
+    """Return a message with its header. data: at most DATA_LIMIT_BYTES."""
     return HEADER.pack(len(data), stream, kind, 0) + data
 
 
 def sendable(text: str) -> str:
-    """Truncate `text` to the limit of an error; replace what UTF-8 cannot encode (in a path)."""
+    """Truncate an error's text to STATUS_LIMIT_BYTES. Replace characters that UTF-8 cannot encode,
+    for example in a path."""
     return text.encode("utf-8", "replace")[:STATUS_LIMIT_BYTES].decode("utf-8", "ignore")
 
 
 class FrameParser:
-    """Splits one connection's bytes into messages; holds at most one of the largest size."""
+    """Splits one connection's bytes into messages. Buffers at most one incomplete message."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._excess_bytes = 0
-        """Still to come of a message over the limit, which is skipped."""
+        """The remaining bytes of a message over the limit, which are skipped."""
         self._skipped = Frame(0, 0, None)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Take `data`, split anywhere; return the messages that it completes."""
+        """Return the messages that `data` completes. It may be split anywhere."""
         frames = []
         buffer, at = self._buffer, 0
         buffer += data
@@ -107,7 +108,7 @@ class FrameParser:
 
 
 class _Side:
-    """What both sides of a connection have: the open calls, and the messages to send."""
+    """The common part of Server and Client: the open calls, and the messages to send."""
 
     def __init__(self) -> None:
         self._parser = FrameParser()
@@ -115,7 +116,7 @@ class _Side:
         self._outgoing: list[bytes] = []
 
     def messages_to_send(self) -> list[bytes]:
-        """Return the messages to send now, one ttrpc message per item, and clear them."""
+        """Return the ttrpc messages that must be sent, and forget them."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
 
@@ -126,13 +127,13 @@ class Server(_Side):
     _last_stream = 0
 
     def receive_data(self, data: bytes) -> list[Call]:
-        """Take bytes; return the calls they complete. Each must be answered by reply() or fail().
-        Invalid calls are answered here; always send messages_to_send() afterwards."""
+        """Return the calls that `data` completes. The caller must answer each by reply() or fail().
+        Invalid calls are answered here. The caller must always send messages_to_send() next."""
         calls = map(self._call, self._parser.feed(data))
         return [call for call in calls if call is not None]
 
     def reply(self, stream: int, payload: bytes) -> bool:
-        """Answer a call. False if the reply was too large and an error was sent instead."""
+        """Answer a call. Return False if the reply was too large, and an error was sent instead."""
         self._settle(stream)
         data = ttrpc_pb2.Response(payload=payload).SerializeToString() if payload else b""
         if len(data) <= DATA_LIMIT_BYTES:
@@ -146,7 +147,6 @@ class Server(_Side):
         return False
 
     def fail(self, stream: int, code: int, text: str) -> None:
-        """Answer a call with an error."""
         self._settle(stream)
         self._send_status(stream, code, text)
 
@@ -203,7 +203,7 @@ class Client(_Side):
     _next_stream = 1
 
     def call(self, service: str, method: str, payload: bytes, timeout_ns: int) -> int:
-        """Start a call and return its stream, which its Reply will contain."""
+        """Start a call. Return its stream number, which the Reply will contain."""
         if self._next_stream > MAX_STREAM:
             raise LocalProtocolError("this connection has no stream numbers left")
         data = ttrpc_pb2.Request(
@@ -220,7 +220,7 @@ class Client(_Side):
         return stream
 
     def receive_data(self, data: bytes) -> list[Reply]:
-        """Take bytes; return the replies they complete. A reply to no call is the peer's error."""
+        """Return the replies in `data`. Raises RemoteProtocolError for a reply to no open call."""
         replies = map(self._reply, self._parser.feed(data))
         return [reply for reply in replies if reply is not None]
 

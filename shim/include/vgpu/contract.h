@@ -92,15 +92,15 @@ struct vgpu_lease_header {
 };
 _Static_assert(sizeof(struct vgpu_lease_header) == 64, "vgpu_lease_header");
 
-/* One GPU's lease; of a pair, the valid record with the higher number applies. */
+/* One GPU's lease. In each pair the valid record with the higher number applies. */
 struct vgpu_lease_record {
 	uint64_t sequence; /* 1, 2, ...; written last; 0: never written */
-	uint64_t written_ns; /* CLOCK_MONOTONIC; VGPU_LEASE_STALE_NS later it is void */
+	uint64_t written_ns; /* CLOCK_MONOTONIC; void after VGPU_LEASE_STALE_NS */
 	uint64_t start_ns; /* CLOCK_MONOTONIC; start and end 0: no window yet */
 	uint64_t end_ns; /* CLOCK_MONOTONIC */
 	uint32_t share_ppm; /* own part of each cycle where the record is void */
-	uint32_t offset_ppm; /* its begin in the cycle */
-	uint32_t contended; /* 1: others wait, so little work may be in flight */
+	uint32_t offset_ppm; /* start of that part in the cycle */
+	uint32_t contended; /* 1: other containers wait; keep little work in flight */
 	uint32_t reserved_pad; /* zero */
 	uint64_t idle_ns; /* time of contended windows without work of the container */
 	uint32_t reserved_checksum_pad; /* zero */
@@ -129,16 +129,16 @@ _Static_assert(sizeof(struct vgpu_region_header) == 128, "vgpu_region_header");
 struct vgpu_region_gpu {
 	uint64_t used_bytes; /* low half of the counter word */
 	uint64_t tag; /* high half of the counter word: slot and sequence */
-	char uuid[16]; /* 16 bytes; with the next three, zero where a grant sets limits */
+	char uuid[16]; /* raw; zero, as the next three, where a grant sets limits */
 	uint64_t limit_bytes; /* from the environment; all ones: no limit */
 	uint32_t core_percent; /* from the environment; 0: no limit */
 	uint32_t known; /* VGPU_GPU_NEW, VGPU_GPU_NAMED or VGPU_GPU_LIMITED */
 	uint64_t reserved_line[2]; /* zero */
 	uint64_t refused_count; /* reservations refused at the limit */
-	uint64_t last_refused_bytes; /* size of the latest of them */
-	uint64_t over_refund_count; /* refunds of more than the process held, clamped */
-	uint64_t last_drop_ns; /* CLOCK_MONOTONIC; of the last exited process's refund */
-	uint64_t next_search; /* GPU 0's: the slot at which the next partial search begins */
+	uint64_t last_refused_bytes; /* size of the last refused reservation */
+	uint64_t over_refund_count; /* refunds that exceeded the process's charge */
+	uint64_t last_drop_ns; /* CLOCK_MONOTONIC of the last exited process's refund */
+	uint64_t next_search; /* of GPU 0: the slot where the next partial search begins */
 	uint64_t reserved[3]; /* zero */
 };
 _Static_assert(sizeof(struct vgpu_region_gpu) == 128, "vgpu_region_gpu");
@@ -149,7 +149,7 @@ struct vgpu_region_slot {
 	uint32_t pid; /* in the namespace `pid_namespace`; 0 where shared */
 	uint64_t start_ticks; /* field 22 of /proc/PID/stat; 0: unknown */
 	uint64_t pid_namespace; /* inode of /proc/self/ns/pid; 0: unknown */
-	uint64_t generation; /* another for each owner; 0: it and all above are new */
+	uint64_t generation; /* changes with the owner; 0: this and later slots are new */
 	uint64_t shared_key; /* hash of the exported handle; 0: no process may attach any more */
 	uint64_t reserved[3]; /* zero */
 };
