@@ -9,7 +9,7 @@ from shim.arbiter import command
 if sys.argv[1:2] == ["arbiter"]:
     sys.exit(command.main(sys.argv[2:]))
 
-# The import takes 18 MiB, which the arbiter does not need.
+# The arbiter does not need this import, which takes 18 MiB.
 from shim.cli import main
 
 sys.exit(main(sys.argv[1:]))

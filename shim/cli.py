@@ -1,4 +1,4 @@
-"""`python -m shim`: limits a program outside a container, and shows what it uses."""
+"""The command `python -m shim`: limits a program outside a container, and shows its use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EPILOG: Final = """examples:
   python -m shim show --watch /run/gpuslice/0f0f
 """
 _PREFIX: Final = "gpuslice-"
-"""Prefix of private grant directories' names."""
+"""The prefix of the names of private grant directories."""
 _RUN_HELP: Final = """Run CMD so that it, and all that it starts, sees and gets at most --memory of
 each GPU. GPUs that --gpu leaves out have no memory at all. The exit status is CMD's; 128 + N
 where signal N ended it.
@@ -33,7 +33,7 @@ alone it has all of it, unless --core-policy is force."""
 
 
 class UsageError(Exception):
-    """The request is refused; the text names the option, its value and the valid values."""
+    """An option is not valid. The text names the option, its value and the valid values."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -179,8 +179,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _arbiting(directory: Path, core_percent: int) -> AbstractContextManager[None]:
-    """An arbiter for all programs of this user. Programs without a cap need none of their own: that
-    of a program with one serves them too."""
+    """Run an arbiter for all programs of this user. A program without a cap starts none: it is
+    served by the arbiter that a program with a cap starts."""
     return nullcontext() if core_percent == 100 else child.arbiting(directory.parent, _PREFIX)
 
 
@@ -211,7 +211,7 @@ def _percent(option: str, text: str) -> int:
 
 
 def _memory(text: str, gpu: gpus.Gpu) -> int:
-    """Bytes of one GPU; accepts GiB as well as Kubernetes' Gi."""
+    """Return the bytes of one GPU that `text` states. GiB is accepted as well as Kubernetes' Gi."""
     if text.endswith("%"):
         return quantity.share_of(gpu.memory_bytes, _percent("--memory", text))
     parsed = quantity.parse(text.removesuffix("B"))
@@ -232,7 +232,7 @@ def _size(option: str, text: str, gpu: gpus.Gpu) -> int:
 
 
 def _context_bytes(text: str | None, gpu: gpus.Gpu) -> int:
-    """The given value, or the measured one; if measuring fails, an assumption and a warning."""
+    """Return the given value, or the measured one, or with a warning an assumed one."""
     if text is not None:
         return _size("--context-bytes", text, gpu)
     try:

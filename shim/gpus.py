@@ -1,4 +1,4 @@
-"""The GPUs of this machine as NVML names them, and the user's selection of them."""
+"""The GPUs of this machine as NVML names them, and the user's choice among them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _CONTEXT_DEADLINE_S: Final = 30
 
 
 class GpuError(Exception):
-    """No such GPU, or no driver; the text names the request and the GPUs present."""
+    """A GPU does not exist, or no driver answers. The text names the request and the GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A physical GPU; `minor` is its device number on this machine."""
+    """A physical GPU. `minor` is its device number on this machine."""
 
     uuid: str
     minor: int
@@ -32,7 +32,7 @@ class Gpu:
 
 
 def present() -> Sequence[Gpu]:
-    """All GPUs, in the driver's order."""
+    """Return all GPUs, in the driver's order."""
     with _nvml():
         return tuple(
             _describe(pynvml.nvmlDeviceGetHandleByIndex(index))
@@ -41,7 +41,7 @@ def present() -> Sequence[Gpu]:
 
 
 def choose(gpus: Sequence[Gpu], wanted: Sequence[str]) -> Sequence[Gpu]:
-    """The GPUs that `wanted` names by UUID or index; all GPUs if it is empty."""
+    """Return the GPUs that `wanted` names by UUID or index, or all if `wanted` is empty."""
     if not gpus:
         raise GpuError("the driver reports no GPU")
     by_name = {str(index): gpu for index, gpu in enumerate(gpus)}
@@ -60,7 +60,7 @@ def choose(gpus: Sequence[Gpu], wanted: Sequence[str]) -> Sequence[Gpu]:
 
 
 def context_bytes(gpu: Gpu) -> int:
-    """GPU memory that a CUDA context itself takes, measured in a process started for it."""
+    """Return the GPU memory that a CUDA context takes, measured in a process started for it."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid}
     command = [sys.executable, "-m", "gpuslice.gpu.context_size", gpu.uuid]
     try:

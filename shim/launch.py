@@ -1,5 +1,5 @@
-"""Runs a command as a child with the same terminal, signals and exit status, and threads beside
-it."""
+"""Runs a command as a child that shares the terminal, and passes on its signals and exit status.
+Also starts threads that never receive signals."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-# Signals that a user or a supervisor sends. Those of the terminal reach the child directly, as a
-# member of the foreground process group; the kernel marks them SI_KERNEL.
+# Signals that a user or a supervisor sends to this process. The terminal's are not passed on: the
+# kernel sends those to the child too, in the foreground process group, and marks them SI_KERNEL.
 _FORWARDED: Final = (
     signal.SIGHUP,
     signal.SIGINT,
@@ -31,7 +31,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     Raises OSError if the command cannot be started.
     """
     waited = {*_FORWARDED, signal.SIGCHLD}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would not be delivered
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an ignored signal is not delivered
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     try:
         child = os.posix_spawnp(
@@ -55,7 +55,7 @@ def _wait(child: int, waited: set[signal.Signals]) -> int:
 
 
 def start_thread(target: Callable[..., None], *args: object) -> threading.Thread:
-    """Start a daemon thread with all signals blocked: the main thread handles them."""
+    """Start a daemon thread with all signals blocked, because the main thread handles them."""
     thread = threading.Thread(target=target, args=args, daemon=True)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     thread.start()

@@ -1,8 +1,8 @@
-"""Locates `libvgpu.so` of this installation. The node agent places it on a node (store).
+"""Locates `libvgpu.so` of this installation. The node agent places the file on a node (store).
 
-For one run in strict mode it writes forwarders: in a container they are mounted, here they precede
-the library path. A program that opens the driver by its full path still bypasses them; in a
-container the forwarder lies at that path.
+For one run in strict mode it writes forwarders into a directory, which is put before the library
+path. A program that opens the driver by its full path still bypasses them. In a container it does
+not, because the agent mounts the forwarder at that path.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DriverError(Exception):
 
 
 def beside(library: Path, name: str) -> Path:
-    """Another file of the same build as `found`."""
+    """Return the path of another file of the same build, in the directory of `library`."""
     path = library.with_name(name)
     if not path.is_file():
         raise LibraryError(f"{path} is missing; it is built and installed with {library.name}")
@@ -34,7 +34,7 @@ def beside(library: Path, name: str) -> Path:
 
 
 def find() -> Path:
-    """The library of this installation: beside this package, or built in this checkout."""
+    """Return the path of this installation's library: in this package or this checkout's build."""
     installed = resources.files("shim").joinpath(names.FILE_LIBRARY)
     candidates = [Path(str(installed)), _CHECKOUT_BUILD / names.FILE_LIBRARY]
     for candidate in candidates:
@@ -48,7 +48,7 @@ def find() -> Path:
 
 
 def place_forwarders(directory: Path, ours: Path) -> None:
-    """Write a forwarder for each library of the driver into `directory`, in front of `ours`."""
+    """Write a forwarder for each of the driver's libraries. A forwarder loads `ours` first."""
     template = beside(ours, forwarder.TEMPLATE).read_bytes()
     directory.mkdir()
     for soname in names.DRIVER_SONAMES:
@@ -57,7 +57,7 @@ def place_forwarders(directory: Path, ours: Path) -> None:
 
 
 def _loaded_from(soname: str) -> Path:
-    """The file that programs load here, as the dynamic loader finds it."""
+    """Return the path of the file that the dynamic loader loads for `soname` here."""
     try:
         driver_root.load(soname)
     except (OSError, driver_root.NotFoundError) as error:

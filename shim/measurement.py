@@ -1,8 +1,8 @@
 """Measures what the driver holds for the processes of one grant, and writes it into the grant.
 
-Serves `python -m shim run`; the node agent does the same for containers. The processes are those
-with a slot of the region, in this process's own PID namespace. A separate thread queries NVML:
-while the driver does not answer, the last figure remains in force.
+`python -m shim run` uses it. The node agent does the same for containers. The processes measured
+are those that have a slot of the region and run in this process's own PID namespace. A separate
+thread queries NVML. While the driver does not answer, the last figure stays in force.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Measurement:
-    """Samples of one directory's grant. ask: returns NVML's current figures."""
+    """Samples of one directory's grant. `ask` returns NVML's current figures."""
 
     def __init__(self, directory: Path, ask: Callable[[], Usage]) -> None:
         self._directory = directory
@@ -36,8 +36,10 @@ class Measurement:
         self._measured = Measured()
 
     def sample(self) -> Mapping[str, int | None]:
-        """Take one sample, as Measured.add does. Raises OSError, RegionError and
-        RegionDirectoryError, and pynvml.NVMLError if NVML does not answer.
+        """Take one sample, and return the result of Measured.add.
+
+        Raises OSError, RegionError, RegionDirectoryError, and pynvml.NVMLError if NVML does not
+        answer.
         """
         with self._account as account:
             before = account.charged_bytes()
@@ -45,7 +47,7 @@ class Measurement:
             return self._measured.add(account, before, self._ask(), pids)
 
     def run(self, ended: threading.Event) -> None:
-        """Sample once per period until `ended` is set; log a failure once."""
+        """Sample once per period until `ended` is set. Log the same failure only once."""
         logged, without_figure = "", 0
         while not ended.wait(PERIOD_S):
             problem = ""
@@ -62,7 +64,7 @@ class Measurement:
 
 @contextmanager
 def measuring(directory: Path) -> Iterator[None]:
-    """Measure in a thread."""
+    """Measure in a thread while the block runs."""
     ended = threading.Event()
     measurement = Measurement(directory, processes.query)
     pynvml.nvmlInit()

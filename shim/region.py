@@ -1,8 +1,8 @@
 """The files of a grant, made and read outside any container.
 
-Makes `grant` and `region` for a program that one user runs; the node agent makes those of
-containers. Reads with pread and never with mmap, because the limited program can truncate its
-region. `contract` has the layout.
+`grant` and `region` are made here for a program that one user runs. The node agent makes those of
+containers. Files are read with pread, never mapped, because the limited program can truncate its
+region. `gpuslice/contract` has their layout.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gpuslice.contract.layout import whole
 
 _TMPFS: Final = Path("/dev/shm")
 _FLOCK: Final = "hhqqi4x"
-"""struct flock: type, whence, start, length, pid."""
+"""The format of struct flock: type, whence, start, length, pid."""
 
 
 class RegionDirectoryError(Exception):
-    """A directory lacks a valid file of a grant; the text names the file."""
+    """A valid file of a grant is missing from a directory. The text names the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class GpuStatus:
     use: region_file.GpuUse
     work: region_file.Compute
     turn_idle_ns: int
-    """Time of its windows in which no work of it ran, since the arbiter began."""
+    """The time of its windows in which none of its work ran, since the arbiter began."""
 
     @property
     def used_bytes(self) -> int:
-        """Bytes that count against the limit: those charged, and those measured beside them."""
+        """The bytes that count against the limit: those charged, and the measured overhead."""
         return self.use.used_bytes + self.gpu.overhead_bytes
 
 
@@ -53,17 +53,17 @@ class Holder:
     pid: int
     pid_namespace: int
     bytes: Sequence[int]
-    """On each GPU of the grant."""
+    """The bytes that it holds on each GPU of the grant."""
     ended: bool
-    """No process has the slot's lock: the next search in the container drops its charge."""
+    """No process holds the slot's lock. The next search in the container will drop its charge."""
 
 
 def parent(environment: Mapping[str, str]) -> Path | None:
-    """The parent of a private grant directory: a usable tmpfs if there is one.
+    """Return where to make private grant directories: a tmpfs if one is usable.
 
-    On overlayfs, the file system of /tmp in many containers, a mapping does not keep a file lock,
-    and processes in nested PID namespaces would take each other for exited (docs/adr/0002). None:
-    the default for temporary files, which TMPDIR sets.
+    On overlayfs, which many containers have at /tmp, a mapping does not keep a file lock. Processes
+    in nested PID namespaces would then regard each other as exited (docs/adr/0002). None means the
+    default for temporary files, which TMPDIR sets.
     """
     usable = os.access(_TMPFS, os.W_OK | os.X_OK)
     return _TMPFS if usable and "TMPDIR" not in environment else None
@@ -72,8 +72,8 @@ def parent(environment: Mapping[str, str]) -> Path | None:
 def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | None = None) -> None:
     """Write a fresh grant for `gpus`, its region and its leases into an existing directory.
 
-    created_ns: CLOCK_MONOTONIC, by default now. While a region is new, allocations that the driver
-    refuses wait for the memory of processes that exited before it was made.
+    created_ns: CLOCK_MONOTONIC, by default now. While a region is new, an allocation that the
+    driver refuses is repeated: processes that exited before `created_ns` may still hold the memory.
     """
     if created_ns is None:
         created_ns = time.monotonic_ns()
@@ -92,7 +92,7 @@ def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | No
 
 
 def holders(directory: Path) -> Sequence[Holder]:
-    """Every slot in use, lowest first. Raises RegionDirectoryError as `status` does."""
+    """Return every slot in use, lowest first. Raises RegionDirectoryError as `status` does."""
     geometry = region_file.Geometry(len(status(directory)))
     path = directory / names.FILE_REGION
     end_of_slots = geometry.compute_offset(0)
@@ -104,8 +104,8 @@ def holders(directory: Path) -> Sequence[Holder]:
 
 
 def is_locked(descriptor: int, slot: int, count: int = 1) -> bool:
-    """Whether a process has one of these slots. Queries the kernel alone; docs/adr/0002 lists the
-    file systems that make its answer wrong."""
+    """Return whether a process holds the lock of any of these slots. It only queries the kernel.
+    docs/adr/0002 lists the file systems on which the answer is wrong."""
     start = region_file.LOCK_LIVE + slot
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, count, 0)
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked)
@@ -130,7 +130,7 @@ def _holders(data: bytes, geometry: region_file.Geometry, descriptor: int) -> It
 
 
 def status(directory: Path) -> Sequence[GpuStatus]:
-    """The limits of the directory's grant and their use. Raises RegionDirectoryError."""
+    """Return the limits of the directory's grant and their use. Raises RegionDirectoryError."""
     grant = grant_file.decode(_read(directory / names.FILE_GRANT, grant_file.FILE_BYTES))
     if grant is None:
         raise RegionDirectoryError(f"{directory / names.FILE_GRANT}: no valid copy of a grant")

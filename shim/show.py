@@ -1,7 +1,8 @@
-"""`python -m shim show`: a grant's limits, and what its processes use of them.
+"""The command `python -m shim show`: a grant's limits, and what its processes use of them.
 
-Reads the files of one grant; writes text. A share of the last second or ten needs several reads, so
-only `--watch` has it; a single table has the sums since the container's start.
+It reads the files of one grant and writes text. Only `--watch` shows the busy part of the last
+second and of the last ten, because that needs several reads. The single table has the sums since
+the container's start.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ _SECOND_NS: Final = 1_000_000_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.description = _DESCRIPTION
     parser.add_argument(
         "--watch",
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Return the exit status. Raises RegionDirectoryError."""
+    """Print one table, or watch. Return the exit status. Raises RegionDirectoryError."""
     if options.watch:
         _watch(options.directory)
         return 0
@@ -74,7 +74,7 @@ def _watch(directory: Path) -> None:
 
 
 def _shares(kept: Sequence[tuple[int, Sequence[GpuStatus]]], gpu: int) -> str:
-    """The busy part of each window; of the time since the first read if that is shorter."""
+    """Return the busy part of each of _WINDOWS_S, or of the time since the first read."""
     now_ns, now = kept[-1]
     shares = []
     for window_s in _WINDOWS_S:
@@ -85,7 +85,7 @@ def _shares(kept: Sequence[tuple[int, Sequence[GpuStatus]]], gpu: int) -> str:
 
 
 def _print(entries: Sequence[GpuStatus], heading: str, busy: Sequence[str]) -> None:
-    """heading: of `busy`."""
+    """Print the table. heading: the column heading of `busy`."""
     headings = ("GPU", "USED", "MEASURED", "LIMIT", "CORE", heading, "THROTTLED", "IDLE", "REFUSED")
     rows = [headings]
     for entry, busy_text in zip(entries, busy, strict=True):
@@ -116,7 +116,7 @@ def _seconds(duration_ns: int) -> str:
 
 
 def size_text(amount: int) -> str:
-    """Human-readable; exact where that is short: 20GiB, 1537MiB, 512B."""
+    """Return a size as text, exact where that stays short: 20GiB, 1537MiB, 512B."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if amount >= size:
             exact = amount % size == 0

@@ -1,5 +1,5 @@
 """The arbiter: leases each GPU's time to the containers that share it, one after the other.
 
-A process of its own (`python -m shim arbiter`): its end affects no container, which then keeps its
-own part of each cycle.
+It is a process of its own (`python -m shim arbiter`). If it ends, the containers continue: each one
+uses its own part of each cycle.
 """

@@ -2,8 +2,9 @@
 
 nri_plugin/gpu/arbiter_process.py does the same for the node agent.
 
-A thread follows the child's heartbeat: it kills one without a heartbeat, and starts another one,
-with backoff, when it exits. The arbiters' standard input is one pipe, which ends with this process.
+A thread reads the child's heartbeat. It kills a child without a heartbeat. When a child exits, it
+starts the next one, with backoff. The children read one pipe as standard input. The pipe ends with
+this process, and then the child ends too.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from shim import launch
 _COMMAND: Final = (sys.executable, "-m", "shim", "arbiter", "--heartbeat")
 _POLL_S: Final = 4 * names.HEARTBEAT_S
 _START_POLLS: Final = 15
-"""Until the first heartbeat: Python may start slowly."""
+"""Polls that may pass before the first heartbeat, because Python may start slowly."""
 _MISSED_POLLS: Final = 2
-"""After a halt of this machine one look comes before the heartbeats that the pipe holds."""
+"""Polls without a heartbeat before the child is killed. The first one may be wrong: after a halt of
+the machine its timeout expires before the child has written again."""
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 5.0
 
@@ -52,7 +54,7 @@ def _serve(command: Sequence[str], stdin: int, ended: threading.Event) -> None:
     pause_s = _FIRST_RETRY_S
     while not ended.is_set():
         since_s = time.monotonic()
-        # A session of its own: a signal of the terminal is not for it.
+        # The child gets a session of its own, so that signals of the terminal do not reach it.
         with subprocess.Popen(
             command, stdin=stdin, stdout=subprocess.PIPE, start_new_session=True
         ) as child:

@@ -1,5 +1,5 @@
-"""`python -m shim arbiter`. Imports neither NVML nor a driver: one runs on each node, in the memory
-of the node agent's pod."""
+"""The command `python -m shim arbiter`. It imports neither NVML nor a driver, because it runs on
+each node in the memory of the agent's pod."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ DESCRIPTION: Final = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m shim arbiter", description=DESCRIPTION)
     configure(parser)
     return run(parser.parse_args(arguments))
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
     parser.add_argument(
         "--prefix",
         default="",
@@ -54,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     ends = select.poll()
     ends.register(sys.stdin, select.POLLIN)
-    # `shim run` starts it from a thread that blocks all signals.
+    # `shim run` starts the arbiter from a thread that blocks all signals.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -70,7 +68,7 @@ def _report(text: str) -> None:
 
 
 class _Heartbeat:
-    """Writes to standard output. A reader that does not read, stopped itself, must not block it."""
+    """Writes heartbeats to standard output, and never blocks if the reader is stopped."""
 
     def __init__(self) -> None:
         os.set_blocking(sys.stdout.fileno(), False)

@@ -1,9 +1,10 @@
 """The files of the containers that the arbiter serves: grants, regions and leases.
 
-Reads regions by pread, because a tenant can truncate its region. Grants and leases are mapped: no
-tenant of a node can truncate them, and reading or writing them each cycle takes no system call but
-the one that wakes a lease's waiters. Any user may write the parent of `shim run`'s directories:
-what is not this user's, or not a regular file, is not served, and its open waits for nothing.
+Regions are read by pread, because a tenant can truncate its region. Grants and leases are mapped,
+because no tenant of a node can truncate them. Reading and writing them each cycle takes one system
+call: the one that wakes the threads that wait for a lease. The directories of `shim run` are in a
+directory that any user may write. So only regular files of this user are served, and opening a file
+never blocks.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _FUTEX_WAKE: Final = ffi.cast("int", 1)
 _ALL: Final = ffi.cast("int", 2**31 - 1)
 _NONE: Final = ffi.NULL, ffi.NULL, ffi.cast("int", 0)
-"""What FUTEX_WAKE does not read."""
+"""Arguments of the system call that FUTEX_WAKE does not read."""
 _RECORD_BYTES: Final = region_file.COMPUTE.size
 
 
 class Container:
-    """One directory with a grant. Raises OSError if a file is missing, ValueError if the grant or
-    the lease file is not valid."""
+    """One directory with a grant. The constructor raises OSError if a file is missing, and
+    ValueError if the grant or the lease file is not valid."""
 
     def __init__(self, directory: Path) -> None:
         with ExitStack() as opened:
@@ -68,15 +69,16 @@ class Container:
         self._activities = [(b"", region_file.Compute())] * count
 
     def close(self) -> None:
-        """Close its files; its tenants keep their own part of each cycle."""
+        """Close the files. The container's tenants keep their own part of each cycle."""
         self._grant.close()
         ffi.release(self._words)
         self._lease.close()
         os.close(self._region)
 
     def is_in(self, directory: Path) -> bool:
-        """Whether the directory still has the same grant: one removed and made again under the same
-        name has another file, because this one's number stays in use while it is mapped."""
+        """Return whether the directory still holds the same grant. A directory that was removed and
+        made again has a grant file with another inode number, because a mapped file keeps its
+        number."""
         try:
             there = os.stat(directory / names.FILE_GRANT, follow_symlinks=False)
         except OSError:
@@ -84,7 +86,7 @@ class Container:
         return (there.st_dev, there.st_ino) == self._inode
 
     def refresh(self) -> bool:
-        """Read the grant again if it has changed; False: it has not."""
+        """Read the grant again if it has changed. Return whether it has."""
         second = grant_file.COPY_STRIDE
         sequences = self._grant[:8] + self._grant[second : second + 8]
         if sequences == self._seen:
@@ -96,32 +98,32 @@ class Container:
         return True
 
     def shares(self) -> Mapping[str, tuple[int, Share]]:
-        """Shares by UUID of the GPU: its index in the grant, and the share of it."""
+        """Return the shares by GPU UUID: the GPU's index in the grant, and the share."""
         return {
             gpu.uuid: (index, Share(gpu.core_percent, gpu.core_forced))
             for index, gpu in enumerate(self.gpus)
         }
 
     def activity(self, gpu: int) -> region_file.Compute:
-        """Its processes' activity on that GPU; none if the region is truncated."""
+        """Return the activity of its processes on that GPU; none if the region is truncated."""
         record = os.pread(self._region, _RECORD_BYTES, self._activity_offsets[gpu])
         if record != self._activities[gpu][0]:
             self._activities[gpu] = record, region_file.compute(record)
         return self._activities[gpu][1]
 
     def has_processes(self) -> bool:
-        """Whether a process has a slot of the region."""
+        """Return whether any process has a slot of the region."""
         return region.is_locked(self._region, 0, names.MAX_SLOTS)
 
     def write(self, gpu: int, lease: Lease) -> None:
-        """Write the lease and wake the threads that wait for one."""
+        """Write the lease and wake the threads that wait for its change."""
         sequence = self._sequences[gpu] = self._sequences[gpu] + 1
         for write in lease_file.update(gpu, sequence, lease):
             self._lease[write.offset : write.offset + len(write.data)] = write.data
         LIBC.syscall(_SYS_FUTEX, self._words + write.offset, _FUTEX_WAKE, _ALL, *_NONE)
 
     def check_launches(self, launches_checked: bool) -> None:
-        """Turn the check of its launches on or off."""
+        """Turn the check of this container's launches on or off."""
         if launches_checked is not self._launches_checked:
             write = lease_file.check_launches(launches_checked)
             self._lease[write.offset : write.offset + len(write.data)] = write.data
@@ -129,7 +131,7 @@ class Container:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a regular file of this user. Raises OSError, also for any other file."""
+    """Open a regular file of this user. Raises OSError for any other file."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
@@ -139,8 +141,8 @@ def _open(path: Path, flags: int) -> int:
 
 
 def directories(parent: Path, prefix: str) -> Iterator[Path]:
-    """This user's directories below `parent`, by the beginning of their names. Hidden ones are not
-    containers': the agent keeps the library and its CDI specs beside them."""
+    """Yield this user's directories below `parent` whose names begin with `prefix`. Hidden
+    directories belong to no container: the agent keeps the library and its CDI specs in them."""
     for entry in sorted(os.scandir(parent), key=lambda each: each.name):
         hidden = entry.name.startswith(".")
         if entry.name.startswith(prefix) and not hidden and _is_own_directory(entry):
@@ -150,6 +152,6 @@ def directories(parent: Path, prefix: str) -> Iterator[Path]:
 def _is_own_directory(entry: os.DirEntry[str]) -> bool:
     try:
         status = entry.stat(follow_symlinks=False)
-    except OSError:  # it was removed meanwhile
+    except OSError:  # removed since scandir listed it
         return False
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()

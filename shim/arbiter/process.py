@@ -1,4 +1,4 @@
-"""The arbiter's loop: finds containers, steps each GPU's turns, sleeps until the next step."""
+"""The arbiter's loop: finds containers, steps each GPU's turns, and sleeps until the next step."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from shim.arbiter.files import Container, directories
 from shim.arbiter.turns import IDLE_NS, Share, Turns
 
 _SCAN_NS: Final = CYCLE_NS // 2
-"""Interval of checks for new and removed containers and changed grants."""
+"""The interval of checks for new or removed containers and changed grants."""
 _RESTING_SCAN_NS: Final = 180_000_000
-"""The same while no GPU has work, together with the checks of the containers' activity."""
+"""The same interval while no GPU has work. The containers' activity is then read as often."""
 _EMPTY_SCAN_NS: Final = 2 * CYCLE_NS
 _SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _SHORTAGE_NS: Final = 1_000_000_000
-"""Interval of attempts to open more containers, after one failed for lack of descriptors."""
+"""The pause before the next try to open containers, after one failed for lack of descriptors."""
 _PRIORITY: Final = 10
 _TAKE_OVER_S: Final = 0.1
 
 
 class Arbiter:
-    """All GPUs of the containers below `parent`. No clock of its own: `step` gets the time. report:
-    called when it cannot open the files of all containers, and when it can again."""
+    """All GPUs of the containers below `parent`. It has no clock: `step` gets the time. report:
+    called when descriptors do not suffice for all containers, and again when they do."""
 
     def __init__(
         self, parent: Path, prefix: str = "", report: Callable[[str], None] = lambda _: None
@@ -43,13 +43,13 @@ class Arbiter:
         self._containers: dict[Path, Container] = {}
         self._gpus: dict[str, Turns] = {}
         self._due_ns: dict[str, int] = {}
-        """When each GPU's turns are due."""
+        """For each GPU, by UUID: when its turns must be stepped next."""
         self._members: dict[str, dict[str, tuple[Container, int]]] = {}
         self._scan_ns = 0
         self._changed_ns = self._listed_ns = -1
         self._missing = False
         self._list_ns = 0
-        """When to list again, after a shortage of descriptors."""
+        """The earliest time of the next listing, after a shortage of descriptors."""
 
     def close(self) -> None:
         for container in self._containers.values():
@@ -57,7 +57,7 @@ class Arbiter:
         self._containers.clear()
 
     def step(self, now_ns: int) -> int:
-        """Do what is due; return when to call again (CLOCK_MONOTONIC nanoseconds)."""
+        """Do what is due. Return when to call again (CLOCK_MONOTONIC nanoseconds)."""
         if now_ns >= self._scan_ns:
             self._scan(now_ns)
             self._scan_ns = now_ns + self._pause_ns(now_ns)
@@ -79,11 +79,11 @@ class Arbiter:
         return _RESTING_SCAN_NS if rest else _SCAN_NS
 
     def _scan(self, now_ns: int) -> None:
-        """See what changed: containers come and go with an entry of the directory."""
+        """Find new and removed containers, by the directory's entries, and changed grants."""
         changed = False
         before_ns, self._changed_ns = self._changed_ns, self.parent.stat().st_mtime_ns
         if now_ns >= self._list_ns and (self._changed_ns != self._listed_ns or self._missing):
-            # Once more next time: the kernel's timestamps have ticks of some milliseconds.
+            # List again next time: a later change may have the same timestamp, to some ms.
             self._listed_ns = self._changed_ns if self._changed_ns == before_ns else -1
             changed = self._list(now_ns)
         for container in self._containers.values():
@@ -148,7 +148,7 @@ def _activity(container: Container, gpu: int, now_ns: int) -> Compute:
         seen = container.activity(gpu)
         awaited = seen.busy_until_ns > now_ns or seen.waiting_since_ns
         if awaited and now_ns > seen.launched_ns + IDLE_NS and not container.has_processes():
-            # Killed processes leave both behind; their work ended with them.
+            # A killed process leaves its prediction and its wait, but its work ended with it.
             return replace(seen, busy_until_ns=seen.launched_ns, waiting_since_ns=0)
     except OSError:
         return Compute()
@@ -158,16 +158,18 @@ def _activity(container: Container, gpu: int, now_ns: int) -> Compute:
 def run(
     arbiter: Arbiter, leaving: Callable[[], bool], alive: Callable[[bool], None] = lambda _: None
 ) -> None:
-    """Serve until `leaving`. Waits while another arbiter of this user serves the directory, and
-    then takes over. The lock is an abstract socket, which leaves no file and ends with the process.
-    Any program of the network namespace can bind its name first, which keeps arbiters waiting, and
-    containers to their own parts: shares are for programs that cooperate (docs/security.md).
+    """Serve until `leaving()` is true.
 
-    alive: called several times a second, with whether this arbiter serves the directory.
+    While another arbiter of this user serves the directory, wait to take over. The lock is an
+    abstract socket: it leaves no file and ends with the process. Any program of the network
+    namespace can bind that name first. Then all arbiters wait, and containers use their own parts
+    of each cycle. Shares are for programs that cooperate (docs/security.md).
+
+    alive: called several times a second with whether this arbiter serves the directory.
     """
     there = arbiter.parent.stat()
     name = f"\0gpuslice-arbiter-{os.getuid()}-{there.st_dev}-{there.st_ino}"
-    with suppress(OSError):  # only root may
+    with suppress(OSError):  # only root may raise its priority
         os.setpriority(os.PRIO_PROCESS, 0, -_PRIORITY)
     with socket.socket(socket.AF_UNIX) as lock:
         while not leaving():

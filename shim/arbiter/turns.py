@@ -1,14 +1,14 @@
-"""Whose turn it is on one GPU: deficit round robin with debt. Pure: time is an argument.
+"""Decides whose turn it is on one GPU, by deficit round robin with debt. Time is an argument.
 
-One container at a time may submit work, in a window by its share of a cycle of 100 ms. Its turn
-ends when its submitted work is almost done, at most one cycle after its window. Time beyond its
-credit is debt, and makes its next windows shorter or fewer. A container without work
-gives up its turn; what it leaves is divided by the same shares. So the containers that use the GPU
-divide it by their shares, and one alone gets all of it, unless its share is forced.
+One container at a time may submit work, in a window. The window's length is the container's share
+of a cycle of 100 ms. A turn ends when the submitted work is almost done, at most one cycle after
+the window. GPU time beyond the container's credit is debt, which makes its next windows shorter or
+fewer. A container without work gives up its turn, and the rest of the turn is divided among the
+others by their shares. A container that alone has work gets all of the GPU, or its share if forced.
 
-Invariants: at most one lease at a time, except that while no container launches each has an open
-lease, so that the first launch need not wait; a container's use over time is its share of the
-cycles in which it has work, to within one launch and one window.
+Invariants: at most one container has an open window. The exception: while no container launches,
+each has an open window, so that the first launch need not wait. Over time a container uses its
+share of the cycles in which it has work, to within one launch and one window.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from gpuslice.contract.region_file import Compute
 
 _MS: Final = 1_000_000
 IDLE_NS: Final = 10 * _MS
-"""A container that neither launches nor has work in flight for so long gives up its turn."""
+"""A container gives up its turn after this time without a launch and without work in flight."""
 _INACTIVE_AFTER_NS: Final = CYCLE_NS
-"""A container that has not tried to launch for so long has no work. One that waits tries twice in
-this time."""
+"""A container that has not tried to launch for this long has no work. A launch that waits is tried
+at least twice in this time."""
 _LOOK_NS: Final = 5 * _MS
-"""Poll interval while several containers have work."""
+"""The poll interval while several containers have work."""
 _ALONE_LOOK_NS: Final = 10 * _MS
 _IDLE_LOOK_NS: Final = 50 * _MS
 _RESTING_LOOK_NS: Final = 180 * _MS
 _RESTS_AFTER_NS: Final = 1_000 * _MS
 _RESTING_AHEAD_NS: Final = 400 * _MS
-"""While no container has work, leases are dated so far ahead, and are written less often. They are
-void within a second also then."""
+"""While no container has work, leases are written less often. So the time in them is set this far
+ahead. If the arbiter ends, such a lease still becomes void within a second."""
 _LEAST_PAUSE_NS: Final = 100_000
 _DRAIN_LOOK_NS: Final = 200_000
 _ANNOUNCE_NS: Final = 2 * _MS
-"""The next window is announced so long before it begins, so that a late arbiter costs nothing."""
+"""The next window is written this long before it begins, so that a late arbiter costs no time."""
 _OVERLAP_NS: Final = 2 * _MS
-"""A window that lasted beyond its end is followed so long before its work is done, as predicted:
-predictions err by about as much, and meanwhile the GPU would be idle."""
+"""If work lasts beyond its window, the next window begins this long before the predicted end of
+that work. Predictions err by about as much, and the GPU would be idle if the work ended early."""
 _IN_FLIGHT_NS: Final = 3 * _MS
-"""A turn whose work was done so shortly before its end has no more to submit."""
+"""If a turn's work was done less than this before the turn's end, the whole turn was used."""
 _COUNTED_NS: Final = 5 * _MS
-"""Finished work is counted in the region after this at the latest, by a thread that waits."""
+"""A thread that waits for its work counts it in the region within this time after its end."""
 _LEAST_WINDOW_NS: Final = 2 * _MS
 _DEBT_MOST_NS: Final = 10_000 * _MS
 _BEAT_NS: Final = 2 * CYCLE_NS
-"""A lease is written again after this, so that containers see that the arbiter runs."""
+"""A lease is written again after this time, so that containers see that the arbiter runs."""
 _PREDICTED_MOST_NS: Final = 1_000 * _MS
 _UNCAPPED_LEAST_PPM: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's share of the GPU's time. core_percent: 0 and 100 mean no cap."""
+    """A container's share of the GPU's time. A core_percent of 0 or 100 means no cap."""
 
     core_percent: int
     forced: bool = False
-    """It is a cap also while the GPU is otherwise idle."""
+    """The share is a cap also while the GPU is otherwise idle."""
 
     @property
     def capped(self) -> bool:
@@ -77,24 +77,24 @@ class _Member:
     seen: Compute = field(default_factory=Compute)
     credit_ns: int = 0
     paid_until_ns: int = 0
-    """forced: credit was added up to this instant."""
+    """The instant up to which credit has been added. Only a forced share uses it."""
     worked_ns: int = 0
-    """When it last had work."""
+    """When the container last had work."""
     idle_after_ns: int = -1
-    """Its latest launch before a turn that it did not use."""
+    """The time of its latest launch before a turn that it did not use. It has no work since."""
     charged_until_ns: int = 0
-    """End of its latest turn; 0: it had none."""
+    """The end of its latest turn. 0: it had none."""
     turn_ns: int = 0
-    """Length of that turn, and of those just before it, until their work is counted."""
+    """The total length of the latest turns whose work is not counted yet."""
     busy_before_ns: int = 0
-    """Work counted before these turns."""
+    """The work that was counted before these turns."""
     idle_ns: int = 0
-    """Time of all its turns in which no work of it ran."""
+    """The total time of its turns in which none of its work ran."""
     lease: Lease = field(default_factory=lambda: Lease(0))
 
     @property
     def window_ns(self) -> int:
-        """Its part of a cycle."""
+        """Return the length of the container's part of a cycle."""
         return CYCLE_NS * self.part_ppm // WHOLE_PPM
 
     @property
@@ -102,8 +102,8 @@ class _Member:
         return self.share.forced and self.share.capped
 
     def settle(self, now_ns: int, after_ns: int) -> None:
-        """Count the idle time of its latest turns, `after_ns` after they ended; at most these
-        turns, whatever the tenant writes."""
+        """Count the idle time of the latest turns if they ended more than `after_ns` ago. It is at
+        most the turns' length, whatever the tenant writes."""
         if now_ns > self.charged_until_ns + after_ns:
             busy_ns = max(self.seen.busy_ns - self.busy_before_ns, 0)
             self.idle_ns += max(self.turn_ns - busy_ns, 0)
@@ -118,7 +118,7 @@ class _Member:
 
 
 class Turns:
-    """The turns on one GPU. Keys identify containers; the caller writes the leases returned."""
+    """The turns on one GPU. Keys identify containers. The caller writes the returned leases."""
 
     def __init__(self) -> None:
         self._members: dict[str, _Member] = {}
@@ -128,7 +128,7 @@ class Turns:
         """When the latest turn ends."""
 
     def set_shares(self, shares: Mapping[str, Share]) -> None:
-        """Set the containers that share the GPU; new ones begin without credit or debt."""
+        """Set the containers that share the GPU. New ones begin without credit or debt."""
         for key in self._members.keys() - shares.keys():
             del self._members[key]
             self._order.remove(key)
@@ -146,20 +146,20 @@ class Turns:
 
     @property
     def launches_checked(self) -> bool:
-        """Whether launches must be checked: a container has a cap. One that is alone, too, because
-        the work that it has in flight is what the next container waits for. Where none has a cap,
-        the driver's own time slices do."""
+        """Whether any container of the GPU has a cap. Then all launches are checked, even those of
+        a container alone: the next container must wait for the work that it has in flight. Without
+        a cap the driver's own time slices divide the GPU."""
         return any(member.share.capped for member in self._members.values())
 
     def rests(self, now_ns: int) -> bool:
-        """Whether no container had work for a second."""
+        """Return whether no container has had work for a second."""
         worked_ns = max((member.worked_ns for member in self._members.values()), default=0)
         return now_ns > worked_ns + _RESTS_AFTER_NS
 
     def step(self, now_ns: int, seen: Mapping[str, Compute]) -> tuple[Mapping[str, Lease], int]:
         """Return the leases to write, and when to call again at the latest (nanoseconds).
 
-        seen: the containers' activity just now; one that is left out has none.
+        seen: the containers' current activity. A container that is left out has none.
         """
         working = []
         for key in self._order:
@@ -186,13 +186,13 @@ class Turns:
         return self._beats(now_ns, leases), max(again_ns, now_ns + _LEAST_PAUSE_NS)
 
     def _begin_work(self, member: _Member, now_ns: int) -> None:
-        """A container that had no work for a cycle enters with one window's credit, or its debt."""
+        """Give a container that had no work for a cycle one window's credit, less its debt."""
         member.credit_ns = min(member.credit_ns, 0) + member.window_ns
         member.paid_until_ns = now_ns
 
     def _end_turn(self, now_ns: int, working: Sequence[str]) -> int:
-        """End the holder's turn if it is over, or if its end is known; else return when to look
-        again."""
+        """End the holder's turn if it is over, or if its end is known. Otherwise return when to
+        look again."""
         assert self._holder is not None
         member = self._members[self._holder]
         lease, busy_until_ns = member.lease, member.seen.busy_until_ns
@@ -219,7 +219,7 @@ class Turns:
             due_ns = max(busy_until_ns - overlap_ns, now_ns + _DRAIN_LOOK_NS)
             return min(due_ns, now_ns + 5 * _DRAIN_LOOK_NS)
         else:
-            # A late arbiter: containers have used their own parts of the cycles since.
+            # The arbiter may be late: containers have then used their own parts of the cycles.
             end_ns = min(now_ns, lease.end_ns + CYCLE_NS)
             least_ns = max(lease.end_ns - _IN_FLIGHT_NS, lease.start_ns)
             used_ns = max(least_ns, min(busy_until_ns, end_ns)) - lease.start_ns
@@ -231,7 +231,7 @@ class Turns:
         return 0
 
     def _charge(self, holder: _Member, used_ns: int, end_ns: int) -> None:
-        """Deduct a turn. Where work of an earlier turn ran on beside it, each had half the GPU."""
+        """Deduct a turn. While earlier work still ran, each of both containers had half the GPU."""
         start_ns = holder.lease.start_ns
         for member in self._members.values():
             overlap_ns = min(member.seen.busy_until_ns, end_ns) - max(
@@ -250,7 +250,7 @@ class Turns:
         member.credit_ns = max(member.credit_ns - used_ns, -_DEBT_MOST_NS)
 
     def _next_turn(self, now_ns: int, working: Sequence[str], leases: dict[str, Lease]) -> int:
-        """Choose the next holder, or open the GPU to all."""
+        """Choose the next holder, or open the GPU to all if none has work."""
         order = [key for key in self._order if key in working]
         if not order:
             return self._open(now_ns, self._order, leases)
@@ -278,7 +278,8 @@ class Turns:
         return None
 
     def _after_round(self, order: Sequence[str]) -> str | None:
-        """Begin rounds until a container that is not forced has credit; None: all are forced."""
+        """Add credit by rounds until a container that is not forced may have a turn, and return its
+        key. Return None if all shares are forced."""
         free = [self._members[key] for key in order if not self._members[key].forced]
         if not free:
             return None
@@ -292,7 +293,7 @@ class Turns:
         return self._with_credit(order)
 
     def _pay_forced(self, now_ns: int) -> None:
-        """A forced share is of the time that passes, kept for at most two windows."""
+        """Add a forced share's credit for the time that has passed, up to two windows."""
         for member in self._members.values():
             if not member.forced:
                 continue
@@ -309,7 +310,8 @@ class Turns:
         return now_ns + min(*waits, _IDLE_LOOK_NS)
 
     def _open(self, now_ns: int, keys: Sequence[str], leases: dict[str, Lease]) -> int:
-        """Let these containers launch at will: no other has work. A forced one waits its turn."""
+        """Let these containers launch at will, because no other one has work. Forced ones still
+        wait for their turns."""
         ahead_ns, look_ns = 0, _IDLE_LOOK_NS
         if self.rests(now_ns):
             ahead_ns, look_ns = _RESTING_AHEAD_NS, _RESTING_LOOK_NS
@@ -326,7 +328,7 @@ class Turns:
         return now_ns + (_ALONE_LOOK_NS if len(keys) == 1 else look_ns)
 
     def _grant(self, key: str, written_ns: int, window: tuple[int, int], contended: bool) -> Lease:
-        """window: its begin and its end, in nanoseconds."""
+        """Return a new lease. window: its begin and its end, in nanoseconds."""
         member = self._members[key]
         part = (member.part_ppm, member.offset_ppm)
         member.lease = Lease(written_ns, *window, *part, contended, member.idle_ns)
@@ -341,7 +343,7 @@ class Turns:
         return leases
 
     def _beats(self, now_ns: int, leases: dict[str, Lease]) -> dict[str, Lease]:
-        """Write leases again that are due, so that their readers see that the arbiter runs."""
+        """Write leases again that are old, so that their readers see that the arbiter runs."""
         for key, member in self._members.items():
             lease = member.lease
             if key not in leases and now_ns >= lease.written_ns + _BEAT_NS:
@@ -351,8 +353,9 @@ class Turns:
 
 
 def _plausible(seen: Compute, now_ns: int) -> Compute:
-    """A killed process leaves its prediction in the region. A running process writes a new one at
-    its next launch or wait. If a call waits longer than predicted, its work's end is unknown."""
+    """Correct the predicted end of a container's work. A killed process leaves its prediction in
+    the region, so predictions are limited; a running process soon writes a new one. If a call waits
+    longer than predicted, its work is assumed to continue."""
     busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MOST_NS)
     if now_ns - _PREDICTED_MOST_NS < seen.waiting_since_ns and busy_until_ns < now_ns:
         busy_until_ns = now_ns + _ANNOUNCE_NS + 2 * _DRAIN_LOOK_NS
@@ -362,8 +365,9 @@ def _plausible(seen: Compute, now_ns: int) -> Compute:
 
 
 def parts_ppm(shares: Mapping[str, Share]) -> Mapping[str, int]:
-    """Divide a cycle among containers, in millionths: their percentages, and for those without a
-    cap equal parts of the rest, at least 5 points each. More than a cycle is scaled down."""
+    """Divide a cycle among containers, in millionths. A container with a cap gets its percentage.
+    The others get equal parts of the rest, at least 5 percent each. If the sum exceeds a cycle, all
+    parts are scaled down."""
     uncapped = sum(not share.capped for share in shares.values())
     rest = WHOLE_PPM - sum(share.core_percent * 10_000 for share in shares.values() if share.capped)
     each = max(rest // uncapped, _UNCAPPED_LEAST_PPM) if uncapped else 0

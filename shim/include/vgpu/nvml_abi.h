@@ -11,7 +11,7 @@ typedef struct {
 } nvmlMemory_t;
 
 typedef struct {
-	unsigned int version;				/* in: size | number << 24 */
+	unsigned int version;				/* input: size | version number << 24 */
 	unsigned long long total, reserved, free, used; /* bytes */
 } nvmlMemory_v2_t;
 
@@ -24,7 +24,7 @@ typedef struct {
 	unsigned long long usedGpuMemory; /* bytes */
 } nvmlProcessInfo_v1_t;
 
-typedef struct { /* of the functions _v2 and _v3 */
+typedef struct { /* of the functions that end in _v2 and _v3 */
 	unsigned int pid;
 	unsigned long long usedGpuMemory; /* bytes */
 	unsigned int gpuInstanceId, computeInstanceId;

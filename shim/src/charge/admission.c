@@ -1,4 +1,3 @@
-/* See admission.h. */
 #include "charge/admission.h"
 
 #include <stdbool.h>
@@ -14,10 +13,11 @@
 #include "region/shared.h"
 #include "vgpu/region.h"
 
-/* The teardown of an exited 100 GB server with thousands of mappings takes seconds. */
+/* After this time an exited process is assumed to hold nothing. A 100 GB server with thousands of
+ * mappings takes seconds. */
 #define TEARDOWN_NS    UINT64_C(30000000000)
-#define STILL_NS       UINT64_C(5000000000) /* without growth: the teardown is complete */
-#define FIRST_PAUSE_NS 1000000		    /* doubled each time, up to 64 of them */
+#define STILL_NS       UINT64_C(5000000000) /* free memory has not grown: all is freed */
+#define FIRST_PAUSE_NS 1000000		    /* doubled each time, up to 64 times as long */
 #define MOST_DOUBLINGS 6
 
 bool (*vgpu_reclaim)(int gpu);
@@ -49,7 +49,7 @@ CUresult vgpu_defer_to_driver(struct vgpu_reservation *reservation, CUresult res
 	return result;
 }
 
-/* The query needs a current context; during the creation of one there is none. */
+/* During the creation of a context none is current, so this query can fail. */
 static bool has_grown(struct vgpu_teardown *teardown)
 {
 	size_t free_bytes = 0, total_bytes;
@@ -64,8 +64,8 @@ static bool has_grown(struct vgpu_teardown *teardown)
 
 bool vgpu_await_teardown(const struct vgpu_reservation *reservation, struct vgpu_teardown *teardown)
 {
-	/* The exit, by GPU, whose memory has been waited for until the timeout: each is waited for
-	 * once. */
+	/* For each GPU: the exit whose memory was waited for until the timeout. No later call waits
+	 * for the same exit. */
 	static uint64_t done_ns[VGPU_ENVIRONMENT_MAX_GPUS];
 	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << teardown->pauses};
 	int gpu = reservation->place.gpu;

@@ -1,8 +1,9 @@
 /*
  * Admission of an allocation: reserve, call the driver, then commit or cancel.
  *
- * Between the wrappers, which make driver calls, and region.h and ledger.h, which make none. For a
- * place that is not managed every function is a no-op; one that is not granted is refused.
+ * The wrappers call these functions and the driver. region.h and ledger.h, which these functions
+ * use, make no driver calls. Where no limit applies to the place, every function does nothing.
+ * Where its GPU is not granted, reserving is refused.
  */
 #pragma once
 
@@ -19,15 +20,13 @@ struct vgpu_reservation {
 	uint64_t bytes;
 };
 
-/* After CUDA_SUCCESS exactly one of commit, settle and cancel must follow; any other code the
- * wrapper returns. Call it without locks: before a refusal it trims what the driver holds
- * unused. */
+/* After CUDA_SUCCESS exactly one of commit, settle and cancel must follow. The wrapper returns any
+ * other code to the program. Call it without locks: before a refusal the driver may have to release
+ * unused memory. */
 CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out);
 
-/*
- * The driver refused a reserved allocation for lack of memory. Pause and return true if a recently
- * exited process may still hold it and the GPU's free memory still grows.
- */
+/* Call it when the driver refused a reserved allocation for lack of memory. If a recently exited
+ * process may still hold memory, and the GPU's free memory still grows, pause and return true. */
 struct vgpu_teardown {
 	uint64_t begun_ns, grew_ns; /* 0: not yet */
 	size_t free_bytes;
@@ -36,7 +35,7 @@ struct vgpu_teardown {
 bool vgpu_await_teardown(const struct vgpu_reservation *reservation,
 			 struct vgpu_teardown *teardown);
 
-/* `result = call`, repeated while an exited process may cause the driver's refusal. */
+/* `result = call`, repeated while the driver may refuse because of an exited process's memory. */
 #define VGPU_CALL_RESERVED(result, reservation, call)                                              \
 	do {                                                                                       \
 		struct vgpu_teardown vgpu_teardown_ = {0};                                         \
@@ -48,41 +47,41 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation,
 	} while (0)
 
 /*
- * For arguments that look malformed: the driver is called with nothing reserved, so that its own
- * error code is returned, even if the size would not fit. If it succeeds all the same, settle or
- * commit refuses.
+ * For arguments that look malformed, whose size may not fit. It makes `result` a success with
+ * nothing reserved, so that the driver is called and the program gets the driver's error code. If
+ * the driver accepts them all the same, settle or commit refuses.
  */
 CUresult vgpu_defer_to_driver(struct vgpu_reservation *reservation, CUresult result);
 
-/* Before a refusal: has the driver release what this process's pools hold unused on the GPU; true
- * if that was anything. NULL until there is a pool. */
+/* Called before a refusal: makes the driver release what this process's pools hold unused on the
+ * GPU. True if anything was released. NULL until there is a pool. */
 extern bool (*vgpu_reclaim)(int gpu);
 
-/* Undo the reservation: the call allocated nothing. */
+/* Undo the reservation, because the call allocated nothing. */
 void vgpu_cancel(const struct vgpu_reservation *reservation);
 
-/* The driver allocated what `key` names. CUDA_ERROR_OUT_OF_MEMORY: it cannot be entered; free it
- * with the driver, then cancel. */
+/* Enter the charge for what the driver allocated, under `key`. CUDA_ERROR_OUT_OF_MEMORY: there is
+ * no space for the entry. Then free the memory with the driver, and cancel. */
 CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key);
 
-/* The same for memory that other processes hold as well (shared.h), if hold is not 0. */
+/* The same. If hold is not 0, other processes hold the memory too (shared.h). */
 CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgpu_kind kind,
 			    uint64_t key, uint32_t hold);
 
-/* End a charge that is in no ledger any more. */
+/* Refund a charge that has been removed from the ledger. */
 void vgpu_refund_removed(const struct vgpu_charge *charge);
 
-/* Other processes may hold what `key` names from now on; they find it by `handle_key`. */
+/* From now on other processes may hold the memory of `key`. They find it by `handle_key`. */
 void vgpu_share(enum vgpu_kind kind, uint64_t key, uint64_t handle_key);
 
 /*
- * For amounts that the driver reports after the call: apart from the reservation the place was
- * charged before_bytes; charge after_bytes now, the reservation's included.
- * CUDA_ERROR_OUT_OF_MEMORY: that exceeds the reservation and does not fit; nothing changed: undo
- * with the driver, then cancel.
+ * For amounts that the driver reports after the call: before_bytes were charged to the place
+ * without the reservation, after_bytes must be charged now. CUDA_ERROR_OUT_OF_MEMORY: more is
+ * needed than was reserved, and it does not fit. Then nothing has changed: undo the call with the
+ * driver, and cancel.
  */
 CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before_bytes,
 		     uint64_t after_bytes);
 
-/* The driver has destroyed the context: refund everything it held. */
+/* The driver has destroyed the context. Refund everything that was allocated in it. */
 void vgpu_forget_context(uint32_t context);

@@ -1,8 +1,8 @@
 /*
- * See claims.h. Claims hang in one hash table by kind and key; those of a list, kept or taken, are
- * linked to each other and invisible to other threads. Operations that scan all claims (a handle
- * retained by address, an unbinding, an array's end) are rare. No thread holds the table's lock
- * while a charge is refunded.
+ * See claims.h. Claims are in one hash table, by kind and key. Claims of a list, which are being
+ * made or were taken out, are linked to each other and invisible to other threads. The operations
+ * that scan all claims are rare: retaining a handle by address, unbinding, and the end of an array.
+ * No thread holds the table's lock while it refunds a charge.
  */
 #include "charge/claims.h"
 
@@ -15,7 +15,7 @@ enum { BUCKET_BITS = 14, ANY_DEVICE = VGPU_MULTICAST };
 
 struct claim {
 	struct vgpu_claim_to to;
-	uint32_t next;	 /* in the bucket, in a list, or in the free list */
+	uint32_t next;	 /* in the hash bucket, in a list, or in the list of free ones */
 	uint32_t memory; /* 0: free */
 	bool in_bucket;
 };
@@ -26,12 +26,12 @@ struct memory {
 	uint32_t next_free;
 };
 
-/* Numbers begin at 1. `used`: numbers given so far. There are no more memories than claims. */
+/* The numbers of claims and memories begin at 1. `used`: the highest ones so far. */
 struct table {
 	struct vgpu_fork_wiped wiped;
 	struct vgpu_lock lock;
 	uint32_t claims_used, claims_free, memories_used, memories_free;
-	uint32_t kinds[VGPU_CLAIM_KINDS]; /* entries in the table */
+	uint32_t kinds[VGPU_CLAIM_KINDS]; /* claims in the hash table */
 	uint32_t bucket[1 << BUCKET_BITS];
 	struct claim claim[VGPU_CLAIMS];
 	struct memory memory[VGPU_CLAIMS];
@@ -40,9 +40,9 @@ struct table {
 static const struct vgpu_physical nothing = {.charge = {.place = {.gpu = VGPU_GPU_UNMANAGED}}};
 
 static struct vgpu_fork_wiped *pages;
-bool vgpu_any_view; /* there was one */
+bool vgpu_any_view; /* there has been a view */
 
-/* The table, locked; NULL if nothing was ever claimed, or the lock is not available. */
+/* The locked table. NULL: nothing was ever claimed, or the lock is not available. */
 static struct table *enter(void)
 {
 	struct table *t = NULL;
@@ -59,7 +59,7 @@ static uint32_t *bucket_of(struct table *t, enum vgpu_claim_kind kind, uint64_t 
 	return &t->bucket[spread >> (64 - BUCKET_BITS)];
 }
 
-/* A claim of that kind and key; 0: there is none. */
+/* The number of a claim of that kind and key. 0: there is none. */
 static uint32_t find(struct table *t, enum vgpu_claim_kind kind, uint64_t key)
 {
 	uint32_t at = *bucket_of(t, kind, key);
@@ -80,7 +80,7 @@ static void put_in_bucket(struct table *t, uint32_t number)
 	t->kinds[claim->to.kind]++;
 }
 
-/* To the head of the list. */
+/* Move a claim from its bucket to the head of the list. */
 static void take_from_bucket(struct table *t, uint32_t number, uint32_t *list)
 {
 	struct claim *claim = &t->claim[number];
@@ -95,7 +95,7 @@ static void take_from_bucket(struct table *t, uint32_t number, uint32_t *list)
 	t->kinds[claim->to.kind]--;
 }
 
-/* Add a claim on the memory at the head of the list; false: the table is full. */
+/* Put a new claim on the memory at the head of the list. False: the table is full. */
 static bool add(struct table *t, uint32_t memory, uint32_t *list)
 {
 	uint32_t number = t->claims_free;
@@ -112,8 +112,8 @@ static bool add(struct table *t, uint32_t memory, uint32_t *list)
 	return true;
 }
 
-/* Selects claims of a kind: within a range (mappings, bindings), or of an owner, or else of a
- * context. */
+/* The condition for claims of a kind. Mappings and bindings must be within a range. Others must be
+ * of an owner or, if that is 0, of a context. */
 struct wanted {
 	enum vgpu_claim_kind kind;
 	uint64_t key, extent, owner;
@@ -155,8 +155,8 @@ static uint32_t take_all(struct wanted wanted)
 	return list;
 }
 
-/* Drop one claim. If it was the memory's last one, free the entry; the caller ends its charge. What
- * was bound to a multicast object is no longer bound. */
+/* Drop one claim. If it was the last one of its memory, free the memory's entry and return it: the
+ * caller ends its charge. If that is a multicast object, what was bound to it becomes `orphans`. */
 static struct vgpu_physical drop(struct table *t, uint32_t number, uint32_t *orphans)
 {
 	uint32_t memory = t->claim[number].memory;
@@ -175,7 +175,7 @@ static struct vgpu_physical drop(struct table *t, uint32_t number, uint32_t *orp
 	return ended;
 }
 
-/* One at a time, so that no thread waits for the region under the lock. */
+/* Take the lock for one claim at a time, and release it before waiting for the region. */
 static void drop_list(uint32_t list)
 {
 	struct vgpu_physical ended;
@@ -237,7 +237,7 @@ bool vgpu_claim_known(enum vgpu_claim_kind kind, uint64_t key, uint32_t *claim)
 	return !known;
 }
 
-/* The mapping that begins at an address; else any that contains it. */
+/* The mapping that begins at the address, or else any mapping that contains it. */
 static const struct claim *mapping_at(struct table *t, uint64_t address)
 {
 	uint32_t number = find(t, VGPU_CLAIM_MAPPING, address);
@@ -271,7 +271,7 @@ bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list)
 	return fits;
 }
 
-/* This thread's claim keeps the memory's entry in place. */
+/* The memory's entry stays in place, because of this thread's claim on it. */
 struct vgpu_physical vgpu_claimed_physical(uint32_t claim)
 {
 	struct table *t = claim ? enter() : NULL;
@@ -344,7 +344,8 @@ uint32_t vgpu_take_claim(enum vgpu_claim_kind kind, uint64_t key)
 	return list;
 }
 
-/* One after the other; for memory without a charge all must be scanned. */
+/* Find the mappings one after the other by their addresses. If a part of the range has none that is
+ * known, scan all mappings. */
 uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes)
 {
 	struct wanted rest = {.kind = VGPU_CLAIM_MAPPING, .key = address, .extent = bytes};
@@ -357,7 +358,7 @@ uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes)
 		uint64_t extent = t->claim[number].to.extent;
 
 		if (extent > rest.extent || !extent)
-			break; /* the driver refuses part of a mapping */
+			break; /* the driver does not unmap part of a mapping */
 		take_from_bucket(t, number, &list);
 		rest.key += extent;
 		rest.extent -= extent;

@@ -1,7 +1,7 @@
 /*
- * See device_memory.h. The process has one block size, queried from the driver at first use: a
- * driver that does not report one has blocks of 2 MiB. Blocks smaller than SHARED_BYTES are not
- * shared (such is the simulated GPU's, for tests), and none is larger than blocks.h has units for.
+ * See device_memory.h. The process has one block size, which the driver reports at first use. If
+ * the driver reports none, it is 2 MiB. Blocks smaller than SHARED_BYTES hold one allocation each,
+ * as on the simulated GPU in tests. No block is larger than blocks.h has units for.
  */
 #include "charge/device_memory.h"
 
@@ -14,17 +14,17 @@
 #define LARGEST_BYTES  ((uint64_t)VGPU_BLOCK_UNITS * VGPU_BLOCK_UNIT_BYTES)
 #define SHARED_BYTES   (UINT64_C(64) << 10)
 #define SMALLEST_BYTES 512
-/* At least this far below the limit a small allocation reserves only when it needs a new block. */
+/* If at least this much is left below the limit, a small allocation is made without reserving. */
 #define FAR_BYTES (UINT64_C(256) << 20)
 
-/* In a charge that was taken out: one of several in a block. */
+/* The size in a charge that vgpu_take_memory took out: one of several allocations in a block. */
 #define IN_BLOCK UINT64_MAX
 
 enum { MINIMUM = 0, PINNED = 1 };
 
 static bool known_size;
 
-/* CUDA_ERROR_NOT_INITIALIZED and the like may change by the next call. */
+/* Errors such as CUDA_ERROR_NOT_INITIALIZED may be gone at the next call, so query again then. */
 static void query_block_size(void)
 {
 	const CUmemAllocationProp prop = {.type = PINNED,
@@ -52,11 +52,11 @@ uint64_t vgpu_whole_blocks(int gpu, uint64_t size_bytes)
 	if (gpu >= 0 && !__atomic_load_n(&known_size, __ATOMIC_ACQUIRE))
 		query_block_size();
 	mask = block_bytes() - 1;
-	/* A size beyond the address space fits no limit. */
+	/* The size rounds up beyond the address space, so it fits no limit. */
 	return size_bytes > UINT64_MAX - mask ? UINT64_MAX : (size_bytes + mask) & ~mask;
 }
 
-/* A power of two, because a division is slow. */
+/* Shift, because a division is slow. The block size is a power of two. */
 static uint64_t block_of(uint64_t address)
 {
 	return address >> __builtin_ctzll(block_bytes());
@@ -90,7 +90,7 @@ CUresult vgpu_reserve_memory(uint64_t size_bytes, struct vgpu_reservation *reser
 	return CUDA_SUCCESS;
 }
 
-/* An allocation that spans blocks, or fills one. */
+/* Keep an allocation that spans several blocks, or fills one. */
 static CUresult keep_own(struct vgpu_reservation *reservation, uint64_t address,
 			 uint64_t size_bytes)
 {
@@ -103,7 +103,7 @@ static CUresult keep_own(struct vgpu_reservation *reservation, uint64_t address,
 	return vgpu_commit(reservation, VGPU_KIND_MEMORY, address);
 }
 
-/* The block is new to the process, and nothing is reserved for it. */
+/* Keep an allocation in a block that is new to the process, without a reservation for it. */
 static CUresult keep_at_the_edge(struct vgpu_reservation *reservation, uint64_t address,
 				 uint64_t size_bytes)
 {
@@ -176,7 +176,7 @@ struct vgpu_memory_view vgpu_view_of(int gpu, uint64_t total_bytes, uint64_t fre
 	uint64_t left_bytes = used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
 	view.total_bytes = min_bytes(limit_bytes, total_bytes);
 	view.used_bytes = min_bytes(used_bytes, view.total_bytes);
-	/* The largest allocation that fits. */
+	/* Drivers allocate whole blocks, so less than one is not free. */
 	view.free_bytes = min_bytes(left_bytes & ~(block_bytes() - 1), free_bytes);
 	return view;
 }

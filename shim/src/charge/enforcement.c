@@ -1,8 +1,8 @@
 /*
- * The first relevant driver call attaches the process; loading the library does not.
+ * The first relevant driver call attaches the process. Loading the library does not.
  *
- * Fails closed: if a limit is set and grant or region is unusable, cuInit is refused, and with it
- * every use of the GPU. The program keeps running; one that never calls CUDA is unaffected.
+ * If a limit is set but the grant or the region is unusable, cuInit is refused, and so the process
+ * cannot use any GPU. The program keeps running. A program that never calls CUDA is unaffected.
  */
 #include "charge/enforcement.h"
 
@@ -10,7 +10,7 @@
 
 #include "vgpu/region.h"
 
-/* Evaluated once per process, and cached only where the result cannot change. */
+/* Cached once it is known that no limit is set. Other results may change. */
 static bool unmanaged;
 
 static enum vgpu_enforcement evaluate(enum vgpu_result (*enter)(struct vgpu_error *))
@@ -33,7 +33,7 @@ static enum vgpu_enforcement evaluate(enum vgpu_result (*enter)(struct vgpu_erro
 
 enum vgpu_enforcement vgpu_enforcement_begin(void)
 {
-	/* On the path of every allocation: once attached, no space for an error. */
+	/* Every allocation calls this: once attached, it needs no stack space for an error. */
 	return !__atomic_load_n(&unmanaged, __ATOMIC_RELAXED) && vgpu_attach(NULL) == VGPU_OK
 		   ? VGPU_ENFORCEMENT_ACTIVE
 		   : evaluate(vgpu_attach);

@@ -1,4 +1,3 @@
-/* See export_key.h. */
 #include "charge/export_key.h"
 
 #include <errno.h>
@@ -12,7 +11,7 @@
 #include "os/text.h"
 #include "region/process.h"
 
-/* File offsets are below 2^63; no ordinary lock of a file lies above 2^62. */
+/* A key is a file offset with this bit set. Ordinary locks of files lie below it. */
 #define KEY_MARK      (UINT64_C(1) << 62)
 #define KEY_MULTICAST (UINT64_C(1) << 61)
 #define KEY_BITS      (KEY_MULTICAST - 1)
@@ -29,7 +28,8 @@ static uint64_t marked(uint64_t hash, bool multicast)
 	return (hash & KEY_BITS) | KEY_MARK | (multicast ? KEY_MULTICAST : 0);
 }
 
-/* No two processes share start time, number and count; the clock distinguishes namespaces. */
+/* No two processes of a PID namespace share start time, number and count. The clock distinguishes
+ * namespaces. */
 uint64_t vgpu_export_key_new(bool multicast)
 {
 	static uint64_t count;
@@ -64,7 +64,7 @@ bool vgpu_export_key_write(int fd, uint64_t key)
 	return syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0;
 }
 
-/* The first word that is a key; words are between blanks and line ends. */
+/* The first number in the text that is a key, between white space. */
 static uint64_t key_in(const char *text)
 {
 	static const char blanks[] = " \t\n";

@@ -1,11 +1,11 @@
 /*
- * See generations.h. A table of handles: each has WAYS entries that it may occupy, and a word
- * beside it with its meaning. That word is unique (a generation's number is given once) and 0 while
- * the handle changes, so a reader takes no lock: an equal word before and after reading the handle
- * confirms it. Writers take the lock.
+ * See generations.h. A hash table of context handles: a handle may occupy any of WAYS entries. Each
+ * entry has a word, its meaning. The word is unique, because a generation's number is given once,
+ * and it is 0 while the entry changes. So a reader needs no lock: if it reads the same word before
+ * and after the handle, the two belong together. Writers take the lock.
  *
- * If WAYS existing contexts occupy a handle's entries, it gets the number 0: what it holds stays
- * charged until it is freed or the process ends.
+ * If existing contexts occupy all WAYS entries of a handle, its context gets the number 0. What is
+ * allocated in it stays charged until it is freed or the process ends.
  */
 #include "charge/generations.h"
 
@@ -19,14 +19,14 @@ enum { HANDLE_BITS = 10, HANDLES = 1 << HANDLE_BITS, WAYS = 16 };
 struct handle {
 	uint64_t meaning; /* generation << 32 | GPU; 0: none */
 	CUcontext context;
-	uint32_t serial; /* number of the entry here, which is given once */
+	uint32_t serial; /* a number given once to each write of an entry */
 	uint64_t driver_id;
 };
 
 struct table {
 	struct vgpu_fork_wiped wiped;
 	struct vgpu_lock lock;
-	uint32_t generations, serials; /* numbers given so far */
+	uint32_t generations, serials; /* the highest numbers given so far */
 	struct handle handles[HANDLES];
 };
 
@@ -37,7 +37,7 @@ static struct table *get_table(void)
 	return vgpu_fork_wiped_pages(&the_table, sizeof(struct table));
 }
 
-/* With its lock; NULL: not available. */
+/* The table, locked. NULL: not available. */
 static struct table *enter(void)
 {
 	struct table *table = get_table();
@@ -87,7 +87,7 @@ uint32_t vgpu_generations_serial(void)
 	return table ? __atomic_load_n(&table->serials, __ATOMIC_ACQUIRE) : 0;
 }
 
-/* The handle's own entry, else a free one; the caller holds the lock. */
+/* The handle's own entry, or else a free one. The caller holds the lock. */
 static struct handle *entry_for(struct table *table, CUcontext context)
 {
 	struct handle *found = NULL;

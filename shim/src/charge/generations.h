@@ -1,10 +1,10 @@
 /*
- * Generations of contexts: the number that a context's charges carry, from its first call
- * until the driver has ended it. A handle may name one generation after another, and a generation
- * may have several handles.
+ * Generations of contexts. A generation is the number that a context's charges carry, from the
+ * context's first call until the driver has ended it. A handle may name one generation after
+ * another, and a generation may have several handles.
  *
- * place.c enters contexts as it meets them; the wrappers that begin and end contexts report those.
- * Makes no driver call, and takes no other lock under its own.
+ * place.c enters a context at its first use. The wrappers that begin and end contexts report those
+ * events. These functions make no driver call, and take no other lock while they hold theirs.
  */
 #pragma once
 
@@ -14,13 +14,13 @@
 #include "ledger/charge.h"
 #include "vgpu/cuda_abi.h"
 
-/* Where a context of a known generation lies; takes no lock. */
+/* The place of a context whose generation is known. Takes no lock. */
 bool vgpu_generation_known(CUcontext context, struct vgpu_place *place);
 
-/* Number of generations so far: a later one has a larger serial number. */
+/* The latest serial number. A generation that is entered later has a larger one. */
 uint32_t vgpu_generations_serial(void);
 
-/* A generation of a context: its charges carry it. */
+/* The generation of a context, with the driver's own number. */
 struct vgpu_generation {
 	uint32_t id;	    /* 0: unknown */
 	uint64_t driver_id; /* cuCtxGetId; 0: the driver has none */
@@ -28,22 +28,23 @@ struct vgpu_generation {
 struct vgpu_generation vgpu_generation_of(CUcontext context);
 
 /*
- * Assign a generation to the context, which lies on place->gpu. A known one remains if the driver's
- * number is the same or, where the driver has none, if it began after `serial`. True: the
- * generation is new; `*replaced` is the ended one that the handle named until then.
+ * Assign a generation to the context, which lies on place->gpu. A known generation is kept if the
+ * driver's number is the same. Where the driver has no number, it is kept if it was entered after
+ * `serial`. True: the generation is new. `*replaced` is then the ended one that the handle named
+ * before.
  */
 bool vgpu_generation_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
 			   struct vgpu_place *place, uint32_t *replaced);
 
-/* The driver has ended that generation: forget all its handles that have not been given again. */
+/* The driver has ended that generation. Remove those of its handles that still name it. */
 void vgpu_generation_ended(uint32_t generation);
 
-/* True until that generation has ended; 0 is never current. */
+/* True until that generation has ended. Always true for 0, which has no end of its own. */
 bool vgpu_generation_is_current(uint32_t generation);
 
-/* Add a handle of the context that lies there; and remove that handle alone. */
+/* Add a further handle of the context at `place`, or remove that handle alone. */
 void vgpu_generation_join(CUcontext context, struct vgpu_place place);
 void vgpu_generation_part(CUcontext context);
 
-/* True if a context on that GPU has been met and has not ended. */
+/* True if a context on that GPU is known and has not ended. */
 bool vgpu_generation_any_on(int gpu);

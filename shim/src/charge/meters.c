@@ -1,4 +1,4 @@
-/* See meters.h; the table is meter_table.c's. */
+/* See meters.h. meter_table.c has the table. */
 #include "charge/meters.h"
 
 #include <sys/syscall.h>
@@ -12,17 +12,17 @@
 #include "vgpu/region.h"
 
 enum {
-	MOST_LOOKS = 8, /* while other threads enter theirs */
+	MOST_LOOKS = 8, /* tries, while other threads read too */
 	PAUSE_NS = 1000000,
-	MOST_PAUSES = 2500, /* for calls of other threads, which hold a chunk each */
+	MOST_PAUSES = 2500, /* waiting for other threads' calls, each with a chunk reserved */
 };
 
 uint32_t vgpu_meters_live;
 
-/* A pool has grown by more than one large request: it grows by whole chunks. */
+/* True once a pool has grown by more than one large request: pools then grow by whole chunks. */
 static bool whole_chunks;
 
-/* With the meter's lock. */
+/* The caller holds the meter's lock. */
 void vgpu_meter_set_held(struct vgpu_meter *meter, uint64_t bytes)
 {
 	bool before = meter->held_bytes, after = bytes;
@@ -56,8 +56,8 @@ bool vgpu_meter_enter(struct vgpu_meter *meter, uint64_t bytes)
 	return there;
 }
 
-/* With the meter's lock. A pool that the program has destroyed, and that is empty, is destroyed
- * with the driver by the last thread inside; no other thread finds it any more. */
+/* The caller holds the meter's lock. True: the caller must destroy the pool with the driver,
+ * because the program destroyed it, it is empty, and no other thread uses it or can find it. */
 static bool go_out(struct vgpu_meter *meter)
 {
 	if (--meter->users || meter->held_bytes || vgpu_meter_state(meter) != VGPU_METER_DESTROYED)
@@ -67,9 +67,9 @@ static bool go_out(struct vgpu_meter *meter)
 }
 
 /*
- * The amount to charge: the driver's figure, and what other calls in progress may add to it. The
- * driver's figure may include part of theirs already, which cannot be determined; so while the
- * charge covers the figure, no more is charged for them than now.
+ * The amount to charge: the driver's figure, and what other calls in progress may add. The figure
+ * may already include part of those calls, and how much is unknown. So the charge is not raised for
+ * them while it already covers the figure.
  */
 static uint64_t wanted_bytes(const struct vgpu_meter *meter)
 {
@@ -84,7 +84,7 @@ struct reading {
 	bool known;
 };
 
-/* Read the driver's figure until no other reading was entered meanwhile; then the meter is
+/* Read the driver's figure again until no other thread has read it meanwhile. Then the meter is
  * locked. */
 static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 {
@@ -97,7 +97,7 @@ static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 			return false;
 		if (!reading->known || before == meter->readings)
 			return true;
-		if (looks == MOST_LOOKS) { /* the larger is never too little */
+		if (looks == MOST_LOOKS) { /* of two figures the larger is safe */
 			reading->bytes +=
 			    meter->latest_bytes - least(reading->bytes, meter->latest_bytes);
 			return true;
@@ -106,7 +106,7 @@ static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 	}
 }
 
-/* Work for after the meter's lock is released: driver calls and counter updates. */
+/* What to do after the meter's lock is released: driver calls and updates of the counter. */
 static void follow(int gpu, CUmemoryPool destroyed, bool graphs_shrank, int64_t delta_bytes)
 {
 	if (graphs_shrank)
@@ -119,10 +119,8 @@ static void follow(int gpu, CUmemoryPool destroyed, bool graphs_shrank, int64_t 
 		vgpu_refund(gpu, (uint64_t)-delta_bytes);
 }
 
-/*
- * Enter the driver's current figure, and that `done_bytes` of the reservations belong to a call
- * that has ended; leave. False: the driver does not report.
- */
+/* Read and charge the driver's current figure, and leave the meter. `done_bytes` of the
+ * reservations belong to a call that has ended. False: the driver does not report a figure. */
 static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, int64_t *delta_bytes)
 {
 	CUmemoryPool pool = (CUmemoryPool)(uintptr_t)meter->pool;
@@ -134,7 +132,7 @@ static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, int64_t *delta
 	*delta_bytes = 0;
 	if (!look_and_lock(meter, &reading))
 		return reading.known;
-	if (!reading.known) /* the worst case, until the driver answers again */
+	if (!reading.known) /* assume the worst case until the driver reports again */
 		reading.bytes = meter->latest_bytes + done_bytes;
 	graphs_shrank =
 	    reading.bytes < meter->latest_bytes && vgpu_meter_state(meter) == VGPU_METER_GRAPHS;
@@ -186,10 +184,8 @@ static bool try_reserve(struct vgpu_reservation *reservation, uint64_t bytes)
 	return false;
 }
 
-/*
- * Reserves the bytes that the call may grow the pool by, though the pool's unused memory may serve
- * it. Graphs take the size that they request.
- */
+/* Reserve the bytes by which the call may grow the pool, even if the pool's unused memory may serve
+ * it. Graphs grow by exactly the size that they request. */
 static bool reserve_growth(struct vgpu_growth *growth, uint64_t bytes)
 {
 	uint64_t chunks_bytes =
@@ -207,7 +203,8 @@ static bool reserve_growth(struct vgpu_growth *growth, uint64_t bytes)
 	       try_reserve(&growth->reservation, bytes);
 }
 
-/* A pool's memory serves most calls. One that grows the driver's figure by more is undone. */
+/* Announce the call instead of reserving, because a pool's own memory serves most calls. If the
+ * driver's figure then grows by more than fits, the call is undone. */
 static bool may_grow(struct vgpu_growth *growth, uint64_t bytes)
 {
 	if (bytes > VGPU_CHUNK_BYTES || vgpu_meter_state(growth->meter) != VGPU_METER_POOL)
@@ -216,7 +213,7 @@ static bool may_grow(struct vgpu_growth *growth, uint64_t bytes)
 	return growth->growing;
 }
 
-/* Calls in progress on that GPU, each of which may return a chunk. */
+/* True if calls are in progress on that GPU. Each may return a chunk when it ends. */
 static bool any_pending(int gpu)
 {
 	struct vgpu_meter *meter;
@@ -229,7 +226,8 @@ static bool any_pending(int gpu)
 	return false;
 }
 
-/* Before a refusal: what pools hold unused, and what other threads' calls do not need. */
+/* Try again before a refusal: first release what pools hold unused, then wait for what other
+ * threads' calls return. */
 static bool reserve_at_last(struct vgpu_growth *growth, uint64_t bytes)
 {
 	const struct timespec pause = {.tv_nsec = PAUSE_NS};

@@ -1,5 +1,5 @@
-/* See place.h: the driver reports what is current, generations.c its generation, the UUID its GPU.
- */
+/* See place.h. The driver reports the current context, generations.c knows its generation, and the
+ * UUID identifies its GPU. */
 #include "charge/place.h"
 
 #include "charge/contexts.h"
@@ -10,7 +10,7 @@
 
 enum { CACHED_DEVICES = 64, POINTER_DEVICE_ORDINAL = 9 };
 
-/* Bus address as one number that sorts as PCI addresses do; 0 if it is unknown. */
+/* The bus address as one number in PCI order. Parts that are unknown are 0. */
 static uint64_t bus_address(CUdevice device)
 {
 	static const int attributes[] = {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
@@ -27,7 +27,7 @@ static uint64_t bus_address(CUdevice device)
 	return address;
 }
 
-/* How many of the devices visible to the program precede this one on the bus. */
+/* The number of devices visible to the program that precede this one on the bus. */
 static int number_of(CUdevice device)
 {
 	uint64_t own = bus_address(device);
@@ -39,7 +39,7 @@ static int number_of(CUdevice device)
 	return before;
 }
 
-/* For a MIG instance the first call names the instance and the second its GPU. */
+/* For a MIG instance cuDeviceGetUuid_v2 returns the instance's UUID, cuDeviceGetUuid its GPU's. */
 static int find_gpu(CUdevice device)
 {
 	CUuuid uuid;
@@ -52,7 +52,7 @@ static int find_gpu(CUdevice device)
 	return gpu;
 }
 
-/* An ordinal keeps its GPU until the process ends. Cached as GPU + 1; 0 is unknown. */
+/* A device keeps its GPU until the process ends, so it is cached as GPU + 1. 0: unknown. */
 static int gpu_of_device(CUdevice device)
 {
 	static uint8_t cache[CACHED_DEVICES];
@@ -78,7 +78,7 @@ void vgpu_register_devices(void)
 		(void)gpu_of_device(device);
 }
 
-/* False: return `result`. */
+/* False: the caller must return `result`. */
 static bool is_managed(struct vgpu_place *place, CUresult *result)
 {
 	enum vgpu_enforcement enforcement = vgpu_enforcement_begin();
@@ -89,7 +89,7 @@ static bool is_managed(struct vgpu_place *place, CUresult *result)
 	return enforcement == VGPU_ENFORCEMENT_ACTIVE;
 }
 
-/* Before CUDA 13 only the current context's device can be queried. */
+/* Before CUDA 13 a driver reports only the current context's device, so make it current. */
 static CUresult device_of(CUcontext context, CUdevice *device)
 {
 	CUcontext current, popped;
@@ -108,7 +108,7 @@ static CUresult device_of(CUcontext context, CUdevice *device)
 	return result;
 }
 
-/* If the table does not have it, and it is not a context, the driver reports that. */
+/* Look in the table, then ask the driver, which reports an error for what is no context. */
 static CUresult find(CUcontext context, struct vgpu_place *place)
 {
 	CUdevice device;
@@ -132,7 +132,7 @@ CUresult vgpu_place_current(struct vgpu_place *place)
 
 	if (!is_managed(place, &result))
 		return result;
-	/* Drivers before CUDA 4 lack that call: there a context has no number. */
+	/* Drivers before CUDA 4 lack this call. A context then has no generation. */
 	result = real_cuCtxGetCurrent(&context);
 	if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_FOUND)
 		return result;
@@ -200,7 +200,7 @@ CUresult vgpu_place_of_pool(const CUmemPoolProps *properties, struct vgpu_place 
 	if (properties->allocation_type != MANAGED || is_on_device(&properties->location)) {
 		result = vgpu_place_of_location(&properties->location, place, &device);
 	} else {
-		(void)real_cuCtxGetDevice(&device); /* without a context: the first */
+		(void)real_cuCtxGetDevice(&device); /* without a context it is the first device */
 		result = vgpu_place_of_device(device, place);
 	}
 	if (properties->allocation_type == MANAGED && place->gpu >= 0 &&

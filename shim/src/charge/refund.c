@@ -1,4 +1,3 @@
-/* See refund.h. */
 #include "charge/refund.h"
 
 #include "charge/device_memory.h"
@@ -20,7 +19,7 @@ void vgpu_refund_begin(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *ch
 	VGPU_AT(FREE_TAKEN);
 }
 
-/* A key that is entered already: another call has freed it meanwhile. */
+/* If another call has entered the key meanwhile, the driver had freed the memory: refund it. */
 static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge)
 {
 	enum vgpu_ledger_put put = vgpu_ledger_put(kind, key, *charge, NULL);
@@ -44,8 +43,9 @@ void vgpu_refund_end(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge
 		VGPU_AT(FREE_REFUNDED);
 		return;
 	}
-	/* A free that the driver refuses may be late: the context has taken the memory, or is just
-	 * taking it. If it cannot be entered, the charge lasts until the process ends. */
+	/* The driver may refuse a free that comes too late, because the context's end has freed the
+	 * memory or is doing so. If the charge cannot be entered again, it lasts until the process
+	 * ends. */
 	if (driver_result == CUDA_SUCCESS || !vgpu_generation_is_current(charge->context))
 		vgpu_refund_removed(charge);
 	else
@@ -53,7 +53,7 @@ void vgpu_refund_end(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge
 	VGPU_AT(FREE_REFUNDED);
 }
 
-/* The driver refuses to destroy a default pool. */
+/* True for a default pool, which the driver refuses to destroy. */
 static bool is_default(int gpu, CUmemoryPool pool, CUdevice *device, CUmemoryPool *fallback)
 {
 	return vgpu_meter_device(gpu, device) &&
@@ -75,9 +75,9 @@ static bool begin_destruction(struct vgpu_meter *meter, CUmemoryPool pool)
 }
 
 /*
- * A driver keeps a destroyed pool until nothing of it is in use, and its handle can no longer be
- * queried. So a pool in use is destroyed only when it is empty; the program sees only that its
- * GPU's current pool is the default one again.
+ * After a pool is destroyed the driver keeps it while its memory is in use, and its handle can no
+ * longer be queried. So a pool in use is destroyed with the driver only when it is empty. The
+ * program sees only that its GPU's current pool is the default one again.
  */
 CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
 {

@@ -1,4 +1,3 @@
-/* See current.h. */
 #include "compute/current.h"
 
 #include "charge/place.h"
@@ -13,13 +12,13 @@ int vgpu_current_find(void)
 	struct vgpu_place place;
 
 	if (vgpu_place_current(&place) != CUDA_SUCCESS)
-		return -1; /* no context, which may change without a call that is wrapped */
+		return -1; /* without a context: do not cache, unhooked calls may create one */
 	vgpu_current = place.gpu >= 0 ? place.gpu + 1 : -1;
 	return place.gpu >= 0 ? place.gpu : -1;
 }
 
-/* A driver without this query has no captures. For any other error the launch is not delayed, and
- * returns it itself. */
+/* A driver without this query has no captures. On any other error the launch is not delayed,
+ * because the driver will refuse it. */
 bool vgpu_is_captured_on(CUstream stream)
 {
 	int status = 0, mode = vgpu_capture_mode_relax();

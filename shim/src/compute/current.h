@@ -1,6 +1,6 @@
 /*
- * The GPU of the calling thread's current context, without a driver call for each launch: kept in
- * thread-local storage, and forgotten by every call that changes what is current.
+ * The GPU of the calling thread's current context. It is cached in thread-local storage, so that a
+ * launch needs no driver call. Each hooked call that changes the current context clears the cache.
  */
 #pragma once
 
@@ -8,14 +8,14 @@
 
 #include "vgpu/cuda_abi.h"
 
-extern __thread int vgpu_current; /* GPU of the grant + 1; 0: unknown; -1: none */
+extern __thread int vgpu_current; /* index in the grant + 1; 0: unknown; -1: none */
 
 static inline void vgpu_current_changed(void)
 {
 	vgpu_current = 0;
 }
 
-/* The GPU's index in the grant; negative: none of it. */
+/* The GPU's index in the grant. Negative: the current context is on no GPU of the grant. */
 int vgpu_current_find(void);
 
 static inline int vgpu_current_gpu(void)
@@ -23,11 +23,11 @@ static inline int vgpu_current_gpu(void)
 	return __builtin_expect(vgpu_current != 0, 1) ? vgpu_current - 1 : vgpu_current_find();
 }
 
-/* Captures that are open in the process, counted by the wrappers that begin and end them. */
+/* The number of open captures in the process. The wrappers that begin and end captures count. */
 extern int vgpu_open_captures;
 
-/* True if work submitted to the stream is recorded and not executed. Without an open capture this
- * is one load. */
+/* True if work submitted to the stream is recorded instead of executed. While no capture is open,
+ * this costs one load. */
 bool vgpu_is_captured_on(CUstream stream);
 
 static inline bool vgpu_is_captured(CUstream stream)

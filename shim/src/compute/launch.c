@@ -1,4 +1,3 @@
-/* See launch.h. */
 #include "compute/launch.h"
 
 #include "compute/current.h"
@@ -11,34 +10,34 @@
 
 #define POLL_MOST_NS UINT64_C(100000)	  /* between polls of markers */
 #define PUBLISH_NS   UINT64_C(200000)	  /* smaller changes are not written to the region */
-#define LONG_NS	     UINT64_C(1000000000) /* work that takes longer is reported */
+#define LONG_NS	     UINT64_C(1000000000) /* longer work is noted in the region */
 
-#define SPARE_NS 50000u /* of work that a thread may submit without a check */
+#define SPARE_NS 50000u /* work a thread may submit without a check */
 
 #define BLOCKED_NS UINT64_C(20000)
 
-/* Between polls of the first launch of a kind that a call waits for. */
+/* How often to poll while a call waits for the first launch of a kind. */
 #define FIRST_POLL_NS	   UINT64_C(20000)
 #define FIRST_POLL_MOST_NS UINT64_C(1000000)
 
 enum { MARKERS_AT_ONCE = 8, SPARE_LAUNCHES = 16 };
 
-/* One GPU, of this process. */
+/* The state of one GPU in this process. */
 static struct gpu {
 	struct vgpu_lock lock;
-	struct vgpu_lock poll_lock; /* of the one thread that may end markers; before `lock` */
+	struct vgpu_lock poll_lock; /* held by the one thread that polls; taken before `lock` */
 	struct vgpu_submitted_work work;
 	struct vgpu_lease lease;
-	uint64_t published_ns; /* of the region's busy_until_ns */
-	uint64_t busy_ns;      /* of work.busy_ns: as counted in the region */
+	uint64_t published_ns; /* the busy_until_ns that it last wrote */
+	uint64_t busy_ns;      /* the part of work.busy_ns that the region has */
 } gpus[VGPU_ENVIRONMENT_MAX_GPUS];
 
 /*
- * Launches that the thread may submit, and has submitted, since its last check: so few that they
- * may be late or early, and each costs a few nanoseconds. The next check enters them.
+ * The launches that this thread has submitted without a check since its last check. Each costs a
+ * few nanoseconds, and they are so few that they may be accounted late. The next check enters them.
  */
 static __thread struct {
-	int gpu_after; /* the GPU + 1; 0: none */
+	int gpu_after; /* index in the grant + 1; 0: no launches are allowed */
 	CUstream stream;
 	uint32_t count, spent_ns;
 	uint8_t kinds[SPARE_LAUNCHES];
@@ -56,7 +55,7 @@ static bool spare_admits(int gpu, CUstream stream, uint8_t kind)
 	return true;
 }
 
-/* With the GPU's lock. */
+/* The caller holds the GPU's lock. */
 static void enter_spare(struct vgpu_submitted_work *work, int gpu, uint64_t now_ns)
 {
 	if (spare.gpu_after == gpu + 1)
@@ -67,7 +66,7 @@ static void enter_spare(struct vgpu_submitted_work *work, int gpu, uint64_t now_
 	spare.count = spare.spent_ns = 0;
 }
 
-/* Enters those of the GPU that the thread launched on before this one. */
+/* If the thread's launches without a check were on another GPU, enter them there. */
 static void enter_other_spare(int gpu, uint64_t now_ns)
 {
 	int other = spare.gpu_after - 1;
@@ -78,7 +77,7 @@ static void enter_other_spare(int gpu, uint64_t now_ns)
 	vgpu_unlock(&gpus[other].lock);
 }
 
-/* NULL: this process has no region. */
+/* The GPU's record in the region, or NULL if this process has no region. */
 static struct vgpu_region_compute *record_of(int gpu)
 {
 	struct vgpu_process *process = vgpu_process();
@@ -86,7 +85,7 @@ static struct vgpu_region_compute *record_of(int gpu)
 	return process && vgpu_is_mapped(process) ? vgpu_view_compute(&process->view, gpu) : NULL;
 }
 
-/* Processes of a container work at the same time; the GPU is busy once. */
+/* Count work of the container's processes that ran at the same time only once. */
 static void count_work(struct gpu *of, struct vgpu_region_compute *record)
 {
 	uint64_t work_ns = of->work.busy_ns - of->busy_ns, end_ns = of->work.finished_ns;
@@ -103,8 +102,8 @@ static void count_work(struct gpu *of, struct vgpu_region_compute *record)
 	__atomic_add_fetch(&record->busy_ns, work_ns, __ATOMIC_RELAXED);
 }
 
-/* The container is busy until the last of its processes is. Each raises the instant, and lowers it
- * only from the value that it wrote itself. */
+/* The container is busy until the last of its processes is. Each process may make that instant
+ * later, and may make it earlier only if it wrote the current value itself. */
 static void publish(struct gpu *of, struct vgpu_region_compute *record, uint64_t now_ns)
 {
 	uint64_t free_ns = vgpu_work_free_ns(&of->work, now_ns);
@@ -124,7 +123,7 @@ static void publish(struct gpu *of, struct vgpu_region_compute *record, uint64_t
 		__atomic_store_n(&record->unfinished_since_ns, oldest->from_ns, __ATOMIC_RELAXED);
 }
 
-/* The oldest marker that another thread has not recorded yet, or 0. */
+/* The event of the oldest marker. 0: there is no marker, or its event is not recorded yet. */
 static vgpu_event oldest_event(struct gpu *of)
 {
 	const struct vgpu_marker *oldest;
@@ -139,7 +138,7 @@ static vgpu_event oldest_event(struct gpu *of)
 	return event;
 }
 
-/* False: it is not done. */
+/* End the oldest marker if its work is done. False: it is not. */
 static bool end_marker(struct gpu *of, vgpu_event event, bool exactly)
 {
 	bool ended = event != VGPU_EVENT_LOST && vgpu_event_is_reached(event);
@@ -148,7 +147,7 @@ static bool end_marker(struct gpu *of, vgpu_event event, bool exactly)
 		return false;
 	if (event == VGPU_EVENT_LOST)
 		ended = vgpu_work_lost(&of->work, vgpu_now_ns());
-	else if (ended) /* where work follows, that ended now, and this one some time before */
+	else if (ended) /* if more work follows, the end was some time ago */
 		vgpu_work_finished(&of->work, vgpu_now_ns(),
 				   exactly && of->work.count == 1 && !of->work.open.kind_count);
 	else
@@ -157,8 +156,8 @@ static bool end_marker(struct gpu *of, vgpu_event event, bool exactly)
 	return ended;
 }
 
-/* Driver calls, so without the lock. One thread at a time: another could end the marker during the
- * query, and its event mark a later launch. */
+/* Called without the GPU's lock, because it calls the driver. One thread at a time: another thread
+ * could otherwise end the marker during the query, and reuse its event for a later launch. */
 static void poll_markers(struct gpu *of, int most, bool exactly)
 {
 	vgpu_event event;
@@ -170,7 +169,7 @@ static void poll_markers(struct gpu *of, int most, bool exactly)
 	vgpu_unlock(&of->poll_lock);
 }
 
-/* True: the launch is entered. With the lock. */
+/* Admit the launch if possible. True: it is admitted and entered. The caller holds the lock. */
 static bool enter(struct vgpu_launch *launch, struct gpu *of,
 		  const struct vgpu_waiting_launch *waiting, uint64_t now_ns, uint64_t *again_ns)
 {
@@ -191,7 +190,7 @@ static bool enter(struct vgpu_launch *launch, struct gpu *of,
 	return true;
 }
 
-/* Polls the markers where that is due; true: the GPU's lock is taken. */
+/* Take the GPU's lock, and poll the markers before that if a poll is due. True: it is taken. */
 static bool lock_after_poll(struct gpu *of, uint64_t now_ns)
 {
 	if (!vgpu_lock(&of->lock))
@@ -203,7 +202,7 @@ static bool lock_after_poll(struct gpu *of, uint64_t now_ns)
 	return vgpu_lock(&of->lock);
 }
 
-/* One try. False: try again at `*again_ns`; `lease` is the one that said so. */
+/* Try once to admit the launch. False: `lease` forbids it, so try again at `*again_ns`. */
 static bool try(struct vgpu_launch *launch, const struct vgpu_waiting_launch *waiting,
 		uint64_t now_ns, uint64_t *again_ns, struct vgpu_lease *lease)
 {
@@ -213,7 +212,7 @@ static bool try(struct vgpu_launch *launch, const struct vgpu_waiting_launch *wa
 
 	enter_other_spare(launch->gpu, now_ns);
 	if (!lock_after_poll(of, now_ns)) {
-		launch->gpu = -1; /* a signal handler, in the middle of a launch */
+		launch->gpu = -1; /* signal handler during a launch: no check */
 		return true;
 	}
 	entered = enter(launch, of, waiting, now_ns, again_ns);
@@ -269,7 +268,8 @@ void vgpu_launch_mark(struct vgpu_launch *launch)
 	vgpu_work_marked(&gpus[launch->gpu].work, launch->slot, vgpu_event_record(launch->stream));
 }
 
-/* The oldest marker, if it is old or of the first launch of its kind, and on the stream. */
+/* True if the oldest marker was submitted before `from_ns`, to the stream, and has an event.
+ * `first`: it must also be of a first launch of its kind. */
 static bool awaits(struct gpu *of, uint64_t from_ns, bool first, uint64_t stream)
 {
 	const struct vgpu_marker *oldest;
@@ -284,7 +284,7 @@ static bool awaits(struct gpu *of, uint64_t from_ns, bool first, uint64_t stream
 	return found;
 }
 
-/* Polls the oldest marker, and publishes the result. */
+/* Poll the oldest marker, and publish the result in the region. */
 static void poll_oldest(int gpu)
 {
 	struct vgpu_region_compute *record = record_of(gpu);
@@ -296,8 +296,8 @@ static void poll_oldest(int gpu)
 	vgpu_unlock(&gpus[gpu].lock);
 }
 
-/* The region has the latest wait of several threads. The thread's launches without a check are
- * entered now, because its next check may be late. */
+/* Note in the region that a thread waits: of several threads the latest wait counts. Enter this
+ * thread's launches without a check now, because its next check may be late. */
 static void begin_wait(int gpu, uint64_t now_ns)
 {
 	struct gpu *of = &gpus[gpu];
@@ -363,7 +363,7 @@ void vgpu_launches_wait_ended(uint64_t since_ns, CUstream stream, bool all, bool
 					    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	if (!done || !vgpu_launches_are_checked())
 		return;
-	/* A call that returned at once shows that work ended, and not when. */
+	/* After a call that returned at once, the work has ended at an unknown earlier time. */
 	blocked = since_ns && vgpu_now_ns() > since_ns + BLOCKED_NS;
 	poll_markers(of, VGPU_WORK_MARKERS, blocked);
 	if (!vgpu_lock(&of->lock))

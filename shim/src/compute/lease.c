@@ -1,11 +1,10 @@
-/* See lease.h. */
 #include "compute/lease.h"
 
 #include <string.h>
 
 #include "os/crc32.h"
 
-/* A closed container looks again after this, even if no change of its lease wakes it. */
+/* While its window is closed, a container reads its lease again after this time at the latest. */
 #define LOOK_AGAIN_NS UINT64_C(20000000)
 
 static bool read_one(const volatile struct vgpu_lease_record *from, struct vgpu_lease_record *to)
@@ -36,7 +35,7 @@ bool vgpu_lease_read(const volatile struct vgpu_lease_record *pair, struct vgpu_
 	return true;
 }
 
-/* Cycles begin at the same instants for all containers of the host. */
+/* Cycles begin at multiples of their length on the host's clock, alike for all containers. */
 static struct vgpu_turn own_turn(const struct vgpu_lease *lease, uint64_t now_ns)
 {
 	uint64_t cycle_ns = now_ns - now_ns % VGPU_LEASE_CYCLE_NS;

@@ -1,9 +1,10 @@
 /*
- * When a container may submit work to a GPU: its lease, or its own part of each cycle.
+ * When a container may submit work to a GPU: by its lease, or in its own part of each cycle.
  *
- * Pure: no clock, no driver call. The arbiter writes leases (contract/lease_file.py). Where it is
- * absent or silent, each container has the same part of every cycle by its share; the arbiter gave
- * the containers of a GPU parts that do not overlap.
+ * Nothing here reads a clock or calls the driver. The arbiter writes leases
+ * (contract/lease_file.py). If no arbiter runs, each container uses its own part of every cycle,
+ * according to its share. The arbiter has assigned parts that do not overlap to the containers of a
+ * GPU.
  */
 #pragma once
 
@@ -19,16 +20,16 @@ struct vgpu_lease {
 	bool contended;
 };
 
-/* Whether work may be submitted at an instant, and until when that holds. */
+/* Whether work may be submitted at an instant, and until when that stays so. */
 struct vgpu_turn {
 	bool open;
-	bool contended;	   /* others wait for the GPU: little work may be in flight */
-	bool own;	   /* not leased: the container's own part of the cycle */
-	uint64_t start_ns; /* of the own window */
-	uint64_t until_ns; /* end of the window; if closed: when to look again */
+	bool contended;	   /* others wait, so little work may be in flight */
+	bool own;	   /* no lease applies: the own part of the cycle */
+	uint64_t start_ns; /* begin of the own window */
+	uint64_t until_ns; /* end of the window; if not open: when to try again */
 };
 
-/* The newest valid record of the pair. False: none is valid; `*lease` is unchanged. */
+/* Read the newest valid record of the pair. False: none is valid, and `*lease` is unchanged. */
 bool vgpu_lease_read(const volatile struct vgpu_lease_record *pair, struct vgpu_lease *lease);
 
 struct vgpu_turn vgpu_lease_turn(const struct vgpu_lease *lease, uint64_t now_ns);

@@ -1,4 +1,3 @@
-/* See lease_file.h. */
 #include "compute/lease_file.h"
 
 #include <fcntl.h>
@@ -15,14 +14,14 @@
 #include "region/process.h"
 #include "vgpu/region.h"
 
-/* A waiter wakes at least so often, so that the arbiter observes the wait. */
+/* A waiter tries again at least this often, so that the arbiter sees that it waits. */
 #define LONGEST_SLEEP_NS UINT64_C(40000000)
 
 static const volatile uint32_t yes = 1, no;
 
-/* Before the first launch, which reads the lease file. */
+/* Launches are checked until the first one has read the lease file. */
 const volatile uint32_t *vgpu_launches_checked_word = &yes;
-static const char *mapping; /* NULL: no file */
+static const char *mapping; /* NULL: there is no file */
 
 static void decide(const volatile uint32_t *word)
 {
@@ -98,7 +97,7 @@ void vgpu_lease_file_find(void)
 	vgpu_unlock(&lock);
 }
 
-/* No arbiter divides the cycle: containers begin at different instants of it, by their regions. */
+/* Without an arbiter, own parts may overlap. The region's inode number spreads their starts. */
 static uint32_t offset_ppm(uint32_t share_ppm)
 {
 	const struct vgpu_process *process = vgpu_process();
@@ -147,7 +146,8 @@ void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t now_ns, u
 		return;
 	}
 	pause = (struct timespec){0, (long)pause_ns};
-	/* The record that the arbiter writes next: its number's low word is two below the next. */
+	/* The arbiter writes the two records in turn. The one that it writes next now has a
+	 * sequence number that is two lower than the one it will get. */
 	next = &records(gpu)[(lease->sequence + 1) % 2];
 	syscall(SYS_futex, &next->sequence, FUTEX_WAIT,
 		(uint32_t)(lease->sequence ? lease->sequence - 1 : 0), &pause, NULL, 0);

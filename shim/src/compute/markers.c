@@ -1,4 +1,3 @@
-/* See markers.h. */
 #include "compute/markers.h"
 
 #include "charge/generations.h"
@@ -10,7 +9,7 @@
 enum { EVENTS = 256, DISABLE_TIMING = 2 };
 
 struct event {
-	CUevent handle; /* NULL: none was created here */
+	CUevent handle; /* NULL: no event was created here yet */
 	uint32_t generation;
 	bool used;
 };
@@ -18,7 +17,8 @@ struct event {
 static struct vgpu_lock lock;
 static struct event events[EVENTS];
 
-/* A free event of the context's generation, or an entry for a new one; NULL: all are in use. */
+/* Take a free event of the context's generation, or else an entry for a new one. NULL: all are in
+ * use. */
 static struct event *take(uint32_t generation)
 {
 	struct event *found = NULL;
@@ -51,7 +51,7 @@ static void give(struct event *event)
 	vgpu_unlock(&lock);
 }
 
-/* The entry holds an event of the context. */
+/* Make the entry hold an event of the context. False: the driver created none. */
 static bool prepare(struct event *event, uint32_t generation)
 {
 	if (event->handle && event->generation == generation)

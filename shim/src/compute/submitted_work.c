@@ -1,24 +1,23 @@
-/* See submitted_work.h. */
 #include "compute/submitted_work.h"
 
-#define MARK_NS	       UINT64_C(1000000) /* work between two markers */
-#define POLL_NS	       UINT64_C(200000)	 /* between polls of a marker that is waited for */
+#define MARK_NS	       UINT64_C(1000000) /* a marker after this much work */
+#define POLL_NS	       UINT64_C(200000)	 /* least interval of polls while waiting */
 #define POLL_MOST_NS   UINT64_C(1000000)
-#define PROBE_POLL_NS  UINT64_C(20000)	  /* the first of a kind is mostly short */
-#define AHEAD_NS       UINT64_C(3000000)  /* in flight where others wait for the GPU */
-#define AHEAD_ALONE_NS UINT64_C(20000000) /* and where none does */
-#define OVERDUE_NS     UINT64_C(500000)	  /* overdue work is predicted to take that much longer */
-#define UNKNOWN_NS     20000		  /* cost of a launch that is the first of its kind */
+#define PROBE_POLL_NS  UINT64_C(20000)	  /* of first launches, mostly short ones */
+#define AHEAD_NS       UINT64_C(3000000)  /* work in flight while others wait */
+#define AHEAD_ALONE_NS UINT64_C(20000000) /* work in flight while none waits */
+#define OVERDUE_NS     UINT64_C(500000)	  /* overdue work may take that much longer */
+#define UNKNOWN_NS     20000		  /* assumed cost of a kind's first launch */
 #define COST_MOST_NS   UINT64_C(4000000000)
-#define REMARK_NS      UINT64_C(50000000) /* between the markers of a program with little work */
+#define REMARK_NS      UINT64_C(50000000) /* longest time between two markers */
 
-/* Work that is overdue by so much may wait for later launches of this very process: a launch that
+/* Work that is overdue by this much may depend on later launches of this process. So a launch that
  * has waited as long is submitted in any window. */
 #define STUCK_NS VGPU_LEASE_CYCLE_NS
-/* Work that is overdue by more may have no end: no work in flight is predictable. */
+/* Work that is overdue by more than this may never end: launches no longer wait for it. */
 #define ENDLESS_NS UINT64_C(1000000000)
 
-/* The most that is deducted from own windows for work that ran beyond them. */
+/* Limit of the debt from work that ran beyond the container's own windows. */
 #define OVERRUN_MOST_NS ENDLESS_NS
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -63,7 +62,7 @@ static uint64_t due_ns(const struct vgpu_submitted_work *work, const struct vgpu
 	return later(work->finished_ns, oldest->from_ns) + predicted_ns(work, oldest);
 }
 
-/* Each marker's work follows that of the one before it, and begins no earlier than submitted. */
+/* A marker's work begins after the previous one's, but not before it is submitted. */
 static void predict(struct vgpu_submitted_work *work)
 {
 	uint64_t at_ns = work->finished_ns;
@@ -93,7 +92,8 @@ uint64_t vgpu_work_free_ns(const struct vgpu_submitted_work *work, uint64_t now_
 	return work->free_ns + late_ns + (late_ns ? OVERDUE_NS : 0);
 }
 
-/* When to poll a marker again: predictions may be wrong, so well before it is due. */
+/* When to poll the marker again. That is well before it is due, because predictions may be wrong.
+ */
 static uint64_t poll_ns(const struct vgpu_submitted_work *work, const struct vgpu_marker *oldest,
 			uint64_t now_ns)
 {
@@ -104,7 +104,8 @@ static uint64_t poll_ns(const struct vgpu_submitted_work *work, const struct vgp
 						   : pause_ns);
 }
 
-/* Work that ran beyond an own window is deducted from the next ones. False: not yet. */
+/* True if the own window is open. Work that ran beyond an own window shortens the next ones: they
+ * open later. */
 static bool own_window_is_open(struct vgpu_submitted_work *work, const struct vgpu_turn *turn,
 			       uint64_t now_ns, uint64_t *again_ns)
 {
@@ -150,7 +151,7 @@ bool vgpu_work_admits(struct vgpu_submitted_work *work, const struct vgpu_turn *
 	if (!turn->open)
 		return false;
 	if (!turn->own || !turn->contended)
-		work->own_end_ns = work->overrun_ns = 0; /* the arbiter charges what it leases */
+		work->own_end_ns = work->overrun_ns = 0; /* the arbiter charges leased time */
 	else
 		opens = own_window_is_open(work, turn, now_ns, again_ns);
 	if (is_stuck(overdue_ns(work, now_ns), beyond(now_ns, waiting->since_ns)))
@@ -170,7 +171,7 @@ bool vgpu_work_admits(struct vgpu_submitted_work *work, const struct vgpu_turn *
 	return false;
 }
 
-/* The open marker becomes the newest one. */
+/* Make the open marker the newest one. Return its slot. */
 static int push(struct vgpu_submitted_work *work, uint64_t now_ns)
 {
 	uint32_t slot = (work->first + work->count) % VGPU_WORK_MARKERS;
@@ -202,7 +203,7 @@ static void enter(struct vgpu_marker *open, uint64_t now_ns, uint8_t kind, uint6
 	while (i < open->kind_count && open->kinds[i] != kind)
 		i++;
 	if (i == VGPU_WORK_KINDS)
-		return; /* its cost is not estimated; its time is entered all the same */
+		return; /* its cost is not estimated, but its time is measured */
 	if (i == open->kind_count)
 		open->kinds[open->kind_count++] = kind;
 	open->launches[i]++;
@@ -210,7 +211,7 @@ static void enter(struct vgpu_marker *open, uint64_t now_ns, uint8_t kind, uint6
 
 void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t now_ns, uint8_t kind, uint64_t stream)
 {
-	/* The GPU was idle in between, which no launch has cost. */
+	/* The GPU has been idle since: end the open marker's work before the idle time. */
 	if (!work->count && work->open.kind_count && now_ns > work->free_ns + MARK_NS)
 		end_open(work, predicted_ns(work, &work->open), work->free_ns);
 	enter(&work->open, now_ns, kind, stream);
@@ -252,7 +253,7 @@ void vgpu_work_polled(struct vgpu_submitted_work *work, uint64_t now_ns)
 	work->polled_ns = now_ns;
 }
 
-/* The launches of a marker cost `measured_ns`: correct the estimates of their kinds by it. */
+/* The marker's launches took `measured_ns`. Correct the cost estimates of their kinds. */
 static void update_costs(struct vgpu_submitted_work *work, const struct vgpu_marker *marker,
 			 uint64_t measured_ns)
 {
@@ -264,7 +265,7 @@ static void update_costs(struct vgpu_submitted_work *work, const struct vgpu_mar
 
 		if (*cost_ns)
 			new_ns = (new_ns + *cost_ns) / 2;
-		/* launch.c reads it without the lock */
+		/* atomic, because launch.c reads it without the lock */
 		__atomic_store_n(cost_ns,
 				 new_ns < 1		 ? 1
 				 : new_ns > COST_MOST_NS ? (uint32_t)COST_MOST_NS
@@ -303,7 +304,8 @@ bool vgpu_work_lost(struct vgpu_submitted_work *work, uint64_t now_ns)
 
 	if (end_ns > now_ns)
 		return false;
-	/* Where no event can be recorded, the first launch of a kind is the only one that waits. */
+	/* Assume a cost for each kind that had none: without events, other launches wait only for
+	 * the first one of a kind. */
 	for (uint32_t i = 0; i < oldest->kind_count; i++)
 		if (is_first(work, oldest->kinds[i]))
 			__atomic_store_n(&work->cost_ns[oldest->kinds[i]], UNKNOWN_NS,

@@ -1,12 +1,12 @@
 /*
  * Wrappers of arrays.
  *
- * An array is charged what the driver reports that an array of that description needs. It reports
- * this for arrays with deferred mapping, which have no memory themselves: so one of those is
- * created, queried and destroyed first. If a driver lacks such arrays (before CUDA 11.6), or for
- * that shape, the bytes of the elements are charged. Each array is charged whole blocks of its own;
- * a driver that lets small ones share a block takes less. Sparse and deferred arrays cost nothing:
- * claims hold what is mapped to them.
+ * An array is charged the size that the driver reports for its description. The driver reports a
+ * size only for arrays with deferred mapping, which have no memory themselves. So such an array is
+ * created, queried and destroyed first. If the driver cannot create it (before CUDA 11.6, or for
+ * some shapes), the size of the elements is charged. An array is charged whole blocks of its own,
+ * although a driver may let small arrays share a block. Sparse and deferred arrays cost nothing:
+ * what is mapped to them is charged by its own claims.
  */
 #include "charge/claims.h"
 #include "charge/device_memory.h"
@@ -17,7 +17,8 @@
 
 enum { MOST_ELEMENT_BYTES = 16 };
 
-/* Levels of 0: an array outside any mipmap. 0: the driver does not report a size. */
+/* The size that the driver reports, or 0 if it reports none. `levels` is 0 for an array outside of
+ * a mipmap. */
 static uint64_t reported_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels,
 			       CUdevice device)
 {
@@ -66,7 +67,8 @@ static uint64_t times(uint64_t bytes, uint64_t count)
 	return __builtin_mul_overflow(bytes, count ? count : 1, &product) ? UINT64_MAX : product;
 }
 
-/* All levels of a mipmap below the first together are smaller than the first. */
+/* The levels of a mipmap halve in each dimension, so together they are smaller than twice the
+ * first. */
 static uint64_t bytes_of_elements(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels)
 {
 	uint64_t bytes = times(channel_bytes(array->format), array->channels);
@@ -106,8 +108,8 @@ static CUresult destroy_mipmap(uint64_t mipmap)
 	return real_cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)mipmap);
 }
 
-/* After the driver's answer; `out` is the program's. Nothing is reserved for what the driver should
- * have refused. */
+/* Finish after the driver's call, where `out` is the program's pointer. If nothing was reserved for
+ * a created array, because the driver should have refused it, destroy it. */
 static CUresult keep(const struct vgpu_reservation *reservation, CUresult result,
 		     enum vgpu_kind kind, void *made, void **out, CUresult (*undo)(uint64_t key))
 {
@@ -126,7 +128,7 @@ static CUresult keep(const struct vgpu_reservation *reservation, CUresult result
 	return result;
 }
 
-/* A mipmap may lie in memory of another interface; then it has no charge of its own. */
+/* A mipmap may be a view of imported memory. Then the view's claim has the charge. */
 static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint64_t key))
 {
 	struct vgpu_charge charge;
@@ -141,8 +143,8 @@ static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint6
 	return result;
 }
 
-/* `depth` and `flags`: as in the description; the two-dimensional one has none. `into` is the
- * program's pointer where the driver alone is called. */
+/* `depth` and `flags` are fields of the description. The two-dimensional one lacks them. `into` is
+ * the program's pointer if the driver alone is called. */
 #define CREATING(symbol, type, kind, destroy, params, args, depth_, flags_, levels_)               \
 	CUresult symbol params                                                                     \
 	{                                                                                          \

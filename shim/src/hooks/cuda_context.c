@@ -2,10 +2,10 @@
  * Wrappers of the calls that create contexts, and of those that end them with all their memory.
  *
  * A context is reserved before it is created, so that one that does not fit never reaches the GPU.
- * A generation lasts until the driver has ended it: most releases and detachments end nothing, and
- * an end may be refused while other threads allocate. No lock is held meanwhile: the driver's own
- * number of the context shows whether other threads have created a new one under the handle
- * (generations.h).
+ * A generation lasts until the driver has ended its context. Most releases and detachments do not
+ * end it, and the driver may refuse to end it while other threads allocate. No lock is held during
+ * these calls. The driver's own number of the context shows whether another thread has created a
+ * new one under the same handle (generations.h).
  */
 #include <stdbool.h>
 
@@ -22,10 +22,10 @@
 
 enum { PRIMARIES = 64 };
 
-/* Handles of the primary contexts, which never change; NULL: not seen yet. */
+/* The handles of the devices' primary contexts, which never change. NULL: not seen yet. */
 static CUcontext primaries[PRIMARIES];
 
-/* A call that cannot succeed is left to the driver to refuse. */
+/* Reserve. For a call that cannot succeed nothing is reserved: the driver refuses it. */
 static CUresult begin(struct vgpu_reservation *reservation, const void *out, CUdevice device)
 {
 	struct vgpu_place place = {VGPU_GPU_UNMANAGED, 0};
@@ -37,8 +37,8 @@ static CUresult begin(struct vgpu_reservation *reservation, const void *out, CUd
 	return vgpu_context_reserve(place, reservation);
 }
 
-/* The driver has answered; what it created is a new generation, whatever its handle named
- * before. */
+/* Finish after the driver's call. A created context is a new generation, even if its handle named
+ * another one before. */
 static CUresult finish(struct vgpu_reservation *reservation, CUresult result, CUcontext made,
 		       uint32_t serial, CUcontext *out)
 {
@@ -54,7 +54,8 @@ static CUresult finish(struct vgpu_reservation *reservation, CUresult result, CU
 	return CUDA_SUCCESS;
 }
 
-/* It does not fit. The driver reports flags without a meaning. */
+/* The context does not fit. If `flags` has unknown bits, let the driver report that error instead.
+ */
 static CUresult refused(CUresult ours, unsigned int flags, CUdevice device)
 {
 	CUcontext given;
@@ -69,8 +70,8 @@ static CUresult refused(CUresult ours, unsigned int flags, CUdevice device)
 	return ours;
 }
 
-/* `context` is the program's, written when the context is certain to remain; `into` the
- * driver's. */
+/* `context` is the program's pointer, written only when the context is certain to remain. `into` is
+ * the driver's. */
 #define CREATING(symbol, params, args)                                                             \
 	CUresult symbol params                                                                     \
 	{                                                                                          \
@@ -97,7 +98,7 @@ CREATING(cuCtxCreate_v4,
 	 (CUcontext * context, void *parameters, unsigned int flags, CUdevice device),
 	 (into, parameters, flags, device))
 
-/* Certain ones only: a driver that does not report may have one. */
+/* True only if the primary context certainly does not exist. A driver may not report it. */
 static bool is_inactive(CUdevice device)
 {
 	unsigned int flags;
@@ -112,7 +113,7 @@ static void note_primary(CUdevice device, CUcontext context)
 		__atomic_store_n(&primaries[device], context, __ATOMIC_RELAXED);
 }
 
-/* It may have ended and begun again since it was observed. */
+/* Retain a context that exists. It may have ended and begun again since it was seen. */
 static CUresult retain_active(CUcontext *context, CUdevice device)
 {
 	struct vgpu_place place;
@@ -136,7 +137,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	} else {
 		result = begin(&reservation, context, device);
 		if (result == CUDA_ERROR_OUT_OF_MEMORY && !is_inactive(device))
-			return retain_active(context, device); /* another thread was first */
+			return retain_active(context, device); /* another thread created it first */
 		if (result != CUDA_SUCCESS)
 			return result;
 		VGPU_CALL_RESERVED(result, &reservation,
@@ -148,7 +149,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	return result;
 }
 
-/* A program may have its handle without a retain through a hook; the query changes nothing. */
+/* The handle of the primary context, if it exists. The program may have got it without a hooked
+ * call. The retain and the release here cancel out. */
 static CUcontext find_primary(CUdevice device)
 {
 	CUcontext context = NULL;
@@ -173,7 +175,7 @@ CUdevice vgpu_device_of_primary(uint32_t generation)
 	return -1;
 }
 
-/* The last release ends it; another thread may have begun the next generation since. */
+/* Whether the release ended the generation. Another thread may have begun the next one since. */
 static bool has_ended(CUdevice device, CUcontext context, const struct vgpu_generation *generation)
 {
 	uint64_t now_id;
@@ -207,7 +209,7 @@ static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device)
 	return result;
 }
 
-/* The driver refuses NULL. */
+/* NULL has no generation, and the driver refuses it. */
 static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
 {
 	struct vgpu_generation generation = vgpu_generation_of(context);
@@ -218,7 +220,7 @@ static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext 
 	return result;
 }
 
-/* Each is one of the three, by the driver's own function of its name. */
+/* Define each wrapper by one of the three functions above, with the driver's own function. */
 #define ENDING(symbol, by, type)                                                                   \
 	CUresult symbol(type ending)                                                               \
 	{                                                                                          \
@@ -233,7 +235,7 @@ ENDING(cuDevicePrimaryCtxReset_v2, reset, CUdevice)
 ENDING(cuCtxDestroy, destroy, CUcontext)
 ENDING(cuCtxDestroy_v2, destroy, CUcontext)
 
-/* The last detachment ends it: then the driver refuses its handle. */
+/* The last detachment ends the context: then the driver no longer knows its handle. */
 CUresult cuCtxDetach(CUcontext context)
 {
 	struct vgpu_generation generation = vgpu_generation_of(context);

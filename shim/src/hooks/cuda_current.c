@@ -17,7 +17,8 @@ CHANGING(cuCtxPushCurrent_v2, CUcontext)
 CHANGING(cuCtxPopCurrent, CUcontext *)
 CHANGING(cuCtxPopCurrent_v2, CUcontext *)
 
-/* Counted before the driver's call, so that no launch of another thread is missed. */
+/* The capture was counted before the driver's call, so that no launch of another thread is missed.
+ * Undo that if the call failed. */
 static CUresult begun(CUresult result)
 {
 	if (result != CUDA_SUCCESS)
@@ -40,13 +41,14 @@ static void end_capture(void)
 		__atomic_add_fetch(&vgpu_open_captures, 1, __ATOMIC_RELAXED);
 }
 
-/* An invalid capture ends with an error; one that another thread must end does not. A capture whose
- * stream is destroyed stays counted, which costs a query for each launch. */
+/* End a capture. An invalid capture ends too, with an error. One that another thread must end does
+ * not end here. If a capture's stream is destroyed, the capture stays counted: then launches cost a
+ * query. */
 CUresult on_cuStreamEndCapture(enum vgpu_function real, CUstream stream, CUgraph *graph)
 {
 	CUresult result = as_cuStreamEndCapture(real, stream, graph);
 
-	/* Unmatched: of a stream that joined the capture, which continues. */
+	/* UNMATCHED: the stream has only joined the capture, which continues. */
 	if (result == CUDA_SUCCESS || (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
 				       result <= CUDA_ERROR_STREAM_CAPTURE_IMPLICIT &&
 				       result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED))

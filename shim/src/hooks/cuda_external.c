@@ -1,8 +1,8 @@
 /*
  * Wrappers of memory imported from other interfaces (Vulkan, OpenGL, Direct3D, NvSciBuf). It is
- * charged the size that the program declares, until the import has been destroyed and everything
- * mapped of it freed: the import and each of these views is a claim. cuMemFree and
- * cuMipmappedArrayDestroy, which end views, take their claims.
+ * charged the size that the program declares, until the import has been destroyed and all views
+ * mapped from it have been freed. The import and each view is a claim. cuMemFree and
+ * cuMipmappedArrayDestroy end the claims of views.
  */
 #include <stdbool.h>
 
@@ -49,7 +49,7 @@ CUresult cuDestroyExternalMemory(CUexternalMemory memory)
 	return result;
 }
 
-/* The context whose end ends the view. */
+/* The claim of a view, with the context whose end also ends the view. */
 static struct vgpu_claim_to as_view(uint64_t key)
 {
 	struct vgpu_place place;

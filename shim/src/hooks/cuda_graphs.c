@@ -1,8 +1,8 @@
 /*
- * Wrappers of executable graphs. A graph takes memory for its allocation nodes when it is launched
- * or uploaded, which cannot be undone: so their sum is computed when the graph is instantiated, and
- * reserved before a launch. A graph that allocates nothing costs one table lookup, and is never
- * refused.
+ * Wrappers of executable graphs. When a graph is launched or uploaded, it takes memory for its
+ * allocation nodes, and that cannot be undone. So the sum of those sizes is computed when the graph
+ * is instantiated, and reserved before a launch. A graph that allocates nothing costs one table
+ * lookup, and is never refused.
  */
 #include <sys/mman.h>
 
@@ -17,7 +17,7 @@
 enum {
 	NODE_CHILD = 4,
 	NODE_ALLOC = 10,
-	DEEPEST_CHILD = 32, /* earlier versions: no sum; memory is charged after the launch */
+	DEEPEST_CHILD = 32, /* deeper nodes are charged only after the launch */
 	FLAG_UPLOAD = 2,
 };
 
@@ -77,7 +77,8 @@ static struct vgpu_graph_needs needs_of(CUgraph graph)
 	return needs;
 }
 
-/* The driver created `made`; one that allocates and cannot be entered is not returned. */
+/* Enter the created graph `made`. If it allocates but the table is full, destroy it and do not
+ * return it. */
 static CUresult enter(CUresult result, CUgraphExec made, CUgraphExec *exec,
 		      const struct vgpu_graph_needs *needs)
 {
@@ -110,7 +111,7 @@ INSTANTIATING(cuGraphInstantiate_v2,
 INSTANTIATING(cuGraphInstantiateWithFlags,
 	      (CUgraphExec * exec, CUgraph graph, unsigned long long flags), (into, graph, flags))
 
-/* The amount by which one call that allocates for a graph may make the meters of its GPUs grow. */
+/* The growth that one call may cause in the meters of its graph's GPUs. */
 struct growths {
 	struct vgpu_growth of[VGPU_ENVIRONMENT_MAX_GPUS];
 	int count;
@@ -144,8 +145,8 @@ static CUresult begin_growths(struct growths *growths, const struct vgpu_graph_n
 	return result;
 }
 
-/* `result = call`, for an executable graph that allocates: only the memory of its nodes is
- * refused. */
+/* `result = call`, for an executable graph that allocates. It is refused if its nodes' memory does
+ * not fit. */
 #define CALL_ALLOCATING(result, needs, capturing, call)                                            \
 	do {                                                                                       \
 		struct growths growths_;                                                           \
@@ -156,7 +157,7 @@ static CUresult begin_growths(struct growths *growths, const struct vgpu_graph_n
 		end_growths(&growths_);                                                            \
 	} while (0)
 
-/* A launch or an upload; `own`: the stream under its own name. */
+/* Launch or upload. `own` is the result of vgpu_own_stream for `stream`. */
 static CUresult submit(CUresult (*driver)(enum vgpu_function, CUgraphExec, CUstream),
 		       enum vgpu_function real, CUgraphExec exec, CUstream stream, CUstream own)
 {
@@ -171,7 +172,7 @@ static CUresult submit(CUresult (*driver)(enum vgpu_function, CUgraphExec, CUstr
 	return result;
 }
 
-/* Its turn comes before its memory is reserved. */
+/* Wait for the container's window before reserving memory. */
 CUresult on_cuGraphLaunch(enum vgpu_function real, CUgraphExec exec, CUstream stream)
 {
 	CUstream own = vgpu_own_stream(stream, real == VGPU_ID_cuGraphLaunch_ptsz);

@@ -1,6 +1,6 @@
 /*
- * Green contexts: other handles of a device's primary context, each of which retains it. What is
- * allocated in one belongs to the primary context, and remains when the green one ends.
+ * Green contexts are further handles of a device's primary context, which each one retains. What is
+ * allocated in a green context belongs to the primary one, and remains when the green one ends.
  */
 #include <stddef.h>
 
@@ -9,7 +9,7 @@
 #include "charge/place.h"
 #include "loader/hooks.h"
 
-/* Also retain the primary context, so that it is charged before there is a green one. */
+/* Retain the primary context during the call, so that it is charged before the green one exists. */
 CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, unsigned int flags)
 {
 	struct vgpu_place place;
@@ -29,7 +29,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, u
 	return result;
 }
 
-/* And release it here, so that its last release passes through a hook. */
+/* Retain the primary context here too, so that its last release is always made by this library. */
 CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
 	CUcontext context = NULL, primary;
@@ -42,7 +42,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 		device = vgpu_device_of_primary(place.context);
 	if (device < 0 || cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
 		return real_cuGreenCtxDestroy(green);
-	/* Before the call: the driver may give the handle to another thread's context at once. */
+	/* Before the call, because the driver may give the handle to a new context at once. */
 	vgpu_generation_part(context);
 	result = real_cuGreenCtxDestroy(green);
 	if (result != CUDA_SUCCESS)

@@ -1,4 +1,4 @@
-/* Wrapper of cuInit: attaches the process, and keeps the driver loaded. */
+/* Wrapper of cuInit: attaches the process, and keeps the driver's library loaded. */
 #include "charge/enforcement.h"
 #include "charge/place.h"
 #include "loader/hooks.h"
@@ -15,9 +15,9 @@ CUresult cuInit(unsigned int flags)
 	result = real_cuInit(flags);
 	if (result != CUDA_SUCCESS)
 		return result;
-	/* A driver that is unloaded may leave the GPU's memory allocated without any call; one
-	 * loaded in its place gives out the same handles again, which would be mistaken for the old
-	 * ones. */
+	/* If the driver's library were unloaded, it could leave the GPU's memory allocated. A
+	 * library loaded in its place would give out the same handles again, which would be
+	 * mistaken for the old ones. */
 	if (enforcement == VGPU_ENFORCEMENT_ACTIVE &&
 	    !__atomic_exchange_n(&kept, true, __ATOMIC_RELAXED))
 		vgpu_loader_keep(vgpu_real_pointer(VGPU_ID_cuInit));

@@ -1,10 +1,10 @@
 /*
- * Wrappers of the calls by which processes share device memory: however many of the container's
- * processes hold it, it is charged once (shared.h). Memory that no process of the container exports
- * is charged to each that opens it. Events have no memory; their calls reach the driver unchanged.
+ * Wrappers of the calls by which processes share device memory. The memory is charged once, however
+ * many of the container's processes hold it (shared.h). Memory that no process of the container
+ * exports is charged to each process that opens it. Events have no memory, and no hooks.
  *
- * The driver counts openings of one handle: each returns the same address. Each has a key of its
- * own, the address and the numbers after it, at which nothing else can lie.
+ * The driver counts openings of a handle, each of which returns the same address. Each opening has
+ * a key of its own: the address plus the opening's number. No other memory can begin there.
  */
 #include "charge/admission.h"
 #include "charge/device_memory.h"
@@ -17,7 +17,7 @@
 #include "region/shared.h"
 #include "vgpu/region.h"
 
-enum { ADDRESS_STEP = 512 }; /* the driver's alignment: an address has so many keys */
+enum { ADDRESS_STEP = 512 }; /* the driver's alignment: the number of keys per address */
 
 static uint64_t key_of(const CUipcMemHandle *handle)
 {
@@ -37,10 +37,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 	return result;
 }
 
-/* Held from the choice of an opening's number until it is entered or taken out. */
+/* Held from the choice of an opening's number until the ledger has it or has lost it. */
 static struct vgpu_lock numbering;
 
-/* Number of entered openings of the address. */
+/* The number of openings of the address in the ledger. */
 static uint64_t openings(CUdeviceptr dptr)
 {
 	uint64_t count = 0;
@@ -50,8 +50,8 @@ static uint64_t openings(CUdeviceptr dptr)
 	return count;
 }
 
-/* No process of the container shares it: its first opening is charged to this process, on its
- * GPU. */
+/* Reserve for memory that no process of the container shares: the first opening is charged to this
+ * process, on the memory's GPU. */
 static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
 			     struct vgpu_reservation *reservation)
 {
@@ -64,8 +64,8 @@ static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
 	return vgpu_reserve_at(current, vgpu_whole_blocks(current.gpu, size_bytes), reservation);
 }
 
-/* `ours` is the charge of the first opening; a later one costs nothing. CUDA_ERROR_NOT_READY: it is
- * the first, and nothing is reserved for it. */
+/* Enter an opening. Only the first one is charged `ours`. CUDA_ERROR_NOT_READY: it is the first
+ * one, and nothing is reserved for it. */
 static CUresult write_down(const struct vgpu_reservation *ours, bool reserved, CUdeviceptr dptr,
 			   vgpu_hold hold)
 {
@@ -87,7 +87,7 @@ static CUresult write_down(const struct vgpu_reservation *ours, bool reserved, C
 	return result;
 }
 
-/* The driver has opened it. If it cannot be charged or entered, close it again. */
+/* The driver has opened `dptr`. If the opening cannot be charged or entered, close it again. */
 static CUresult keep(struct vgpu_place place, CUdeviceptr dptr, vgpu_hold hold)
 {
 	struct vgpu_reservation ours = {.place = place};
@@ -103,7 +103,7 @@ static CUresult keep(struct vgpu_place place, CUdeviceptr dptr, vgpu_hold hold)
 	return result;
 }
 
-/* Hold the memory before the driver opens it, so that the exporter's exit leaves a holder. */
+/* Join the shared slot first, so that the memory stays charged if the exporter exits meanwhile. */
 static CUresult open_handle(CUresult (*driver_open)(CUdeviceptr *, CUipcMemHandle, unsigned int),
 			    CUdeviceptr *dptr, CUipcMemHandle handle, unsigned int flags)
 {
@@ -113,7 +113,7 @@ static CUresult open_handle(CUresult (*driver_open)(CUdeviceptr *, CUipcMemHandl
 	vgpu_hold hold;
 	CUresult result = vgpu_place_current(&place);
 
-	/* Before cuInit nothing can be opened, and drivers check the flags first. */
+	/* Before cuInit the driver refuses every opening, but checks the flags first. */
 	if (result == CUDA_ERROR_NOT_INITIALIZED ||
 	    (result == CUDA_SUCCESS && place.gpu == VGPU_GPU_UNMANAGED))
 		return driver_open(dptr, handle, flags);
@@ -145,7 +145,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigne
 	return open_handle(real_cuIpcOpenMemHandle_v2, dptr, handle, flags);
 }
 
-/* The latest opening first: the first has the charge. */
+/* Take out the latest opening, because the first one has the charge. */
 static uint64_t take_latest(CUdeviceptr dptr, struct vgpu_charge *charge)
 {
 	bool alone = vgpu_lock(&numbering);

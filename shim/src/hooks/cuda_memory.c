@@ -1,7 +1,5 @@
-/*
- * Wrappers of the driver's memory calls: argument checks and codes are the driver's, the amounts
- * are adjusted.
- */
+/* Wrappers of the driver's memory calls. The driver checks arguments and reports errors. Only
+ * amounts are adjusted. */
 #include "charge/admission.h"
 #include "charge/claims.h"
 #include "charge/device_memory.h"
@@ -13,7 +11,7 @@
 
 enum { PITCH_BYTES = 512, ATTACH_GLOBAL = 1, ATTACH_HOST = 2 };
 
-/* Refused, but the driver does not take it back: it is charged until the process ends. */
+/* The allocation is refused, but the driver does not free it: charge it until the process ends. */
 static void keep_lost(const struct vgpu_reservation *reservation, uint64_t size_bytes)
 {
 	uint64_t bytes = vgpu_whole_blocks(reservation->place.gpu, size_bytes);
@@ -22,7 +20,7 @@ static void keep_lost(const struct vgpu_reservation *reservation, uint64_t size_
 		(void)vgpu_charge(reservation->place.gpu, bytes - reservation->bytes);
 }
 
-/* After the driver's answer to a reserved allocation; `out` is the program's. */
+/* Finish after the driver's call. `out` is the program's pointer. */
 static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint64_t address,
 		     uint64_t size_bytes, CUdeviceptr *out)
 {
@@ -64,8 +62,8 @@ static bool managed_is_free(void)
 	       !vgpu_managed_is_charged(place.gpu);
 }
 
-/* In full from the start, as device memory, wherever its pages are later; nothing if the grant lets
- * managed memory exceed the GPU. */
+/* Managed memory is charged in full at once, like device memory, wherever its pages are later. If
+ * the grant lets managed memory exceed the GPU, nothing is charged. */
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int flags)
 {
 	struct vgpu_reservation reservation;
@@ -75,7 +73,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int fl
 	if (!dptr || !size_bytes || managed_is_free())
 		return real_cuMemAllocManaged(dptr, size_bytes, flags);
 	result = vgpu_reserve_memory(size_bytes, &reservation);
-	/* Before cuInit nothing can be allocated, and drivers check the flags first. */
+	/* Before cuInit the driver refuses every allocation, but checks the flags first. */
 	if (result == CUDA_ERROR_NOT_INITIALIZED)
 		return real_cuMemAllocManaged(dptr, size_bytes, flags);
 	if (flags != ATTACH_GLOBAL && flags != ATTACH_HOST)
@@ -86,7 +84,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int fl
 	return keep(&reservation, result, given, size_bytes, dptr);
 }
 
-/* Rows at the greatest pitch of any driver; the driver returns the actual one. */
+/* Reserve for rows of the greatest pitch of any driver. The driver returns the actual pitch. */
 static CUresult reserve_pitched(uint64_t width_bytes, uint64_t rows, unsigned int element_bytes,
 				struct vgpu_reservation *reservation)
 {
@@ -134,11 +132,11 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 	vgpu_refund_end(VGPU_KIND_MEMORY, address, &charge, result);
 	if (view)
 		vgpu_settle_claims(view, result);
-	vgpu_meters_read(); /* it may belong to a pool */
+	vgpu_meters_read(); /* the memory may belong to a pool */
 	return result;
 }
 
-/* Limits applied to the driver's figures for the current context's device. */
+/* Apply the limits to the driver's figures for the current context's device. */
 static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 {
 	struct vgpu_memory_view view;
@@ -154,8 +152,8 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 	return CUDA_SUCCESS;
 }
 
-/* A driver that accepts NULL for one of the two returns the other: the limit applies to it too. The
- * figures are at most the driver's, and consistent if the driver's are. */
+/* Some drivers accept NULL for one pointer. The limit then applies to the other figure alone. The
+ * figures shown never exceed the driver's. */
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
 	size_t free_reported = 0, total_reported = 0;
@@ -175,7 +173,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 	return result;
 }
 
-/* A process that may not use the GPU sees none of its memory. */
+/* The total that the program sees. It is 0 if the process may not use the GPU. */
 static uint64_t total_of(CUdevice device, uint64_t total_bytes)
 {
 	struct vgpu_place place;

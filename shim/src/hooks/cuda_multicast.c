@@ -1,7 +1,5 @@
-/*
- * Wrappers of multicast objects, whose own memory is negligible, but which hold what is bound to
- * them: bound memory stays charged until it is unbound or the object is released.
- */
+/* Wrappers of multicast objects. Their own memory is negligible, but they hold the memory bound to
+ * them: it stays charged until it is unbound or the object is released. */
 #include "charge/claims.h"
 #include "loader/hooks.h"
 
@@ -21,7 +19,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
 	return result;
 }
 
-/* The memory to bind, by its handle or its address, is claimed before the driver is called. */
+/* Claim the memory to bind, found by its handle or its address, before the driver's call. */
 #define HOOK(symbol, library, params, args)
 #define CUDA_BINDING_HOOK(symbol, base, first, last, claim, params, args)                          \
 	CUresult symbol params                                                                     \

@@ -1,6 +1,6 @@
 /*
- * Wrappers of stream-ordered memory. A pool's meter accounts for the pool's memory; cuMemFreeAsync
- * does not change that, but may free other memory as well, which is refunded at the call.
+ * Wrappers of stream-ordered memory. A pool's memory is charged by the pool's meter, which
+ * cuMemFreeAsync does not change. cuMemFreeAsync may free other memory too, which is refunded here.
  */
 #include "charge/device_memory.h"
 #include "charge/export_key.h"
@@ -13,7 +13,7 @@
 
 enum { PINNED = 1, FIRST_REAL_STREAM = 3 };
 
-/* Stream 0 and the two named default streams are the current context's. */
+/* The current context is that of stream 0 and of the two named default streams. */
 static CUresult place_of_stream(CUstream stream, struct vgpu_place *place)
 {
 	CUcontext context;
@@ -24,7 +24,7 @@ static CUresult place_of_stream(CUstream stream, struct vgpu_place *place)
 	return vgpu_place_current(place);
 }
 
-/* One allocation; `named`: from this pool, else from the GPU's current one. */
+/* One allocation. `named`: from `pool`, else from the GPU's current pool. */
 struct request {
 	enum vgpu_function twin;
 	CUdeviceptr *address;
@@ -43,7 +43,7 @@ static CUresult take(const struct request *request, CUdeviceptr *address)
 					request->stream);
 }
 
-/* The stream under its own name: for the twin, stream 0 is the thread's. */
+/* The stream that the call means: for a _ptsz twin, 0 is the calling thread's default stream. */
 static CUstream own_stream(const struct request *request)
 {
 	bool per_thread = request->twin == VGPU_ID_cuMemAllocAsync_ptsz ||
@@ -52,7 +52,7 @@ static CUstream own_stream(const struct request *request)
 	return vgpu_own_stream(request->stream, per_thread);
 }
 
-/* No work has used it yet, so there is nothing to wait for. */
+/* Free at once, because no work has used the memory yet. */
 static CUresult undo(struct vgpu_meter *meter, CUdeviceptr given)
 {
 	if (real_cuMemFree_v2(given) == CUDA_SUCCESS)
@@ -60,7 +60,7 @@ static CUresult undo(struct vgpu_meter *meter, CUdeviceptr given)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The program's pointer changes if memory is returned, and only then. */
+/* Write the program's pointer only if the call succeeds. */
 static CUresult allocate(struct vgpu_meter *meter, const struct request *request)
 {
 	struct vgpu_growth growth;
@@ -82,7 +82,8 @@ static CUresult allocate(struct vgpu_meter *meter, const struct request *request
 	return result;
 }
 
-/* Another thread may have made another pool current meanwhile, and the memory is from that one. */
+/* Another thread may have made another pool current meanwhile. Then the memory may be from that
+ * pool. */
 static CUresult allocate_from_current(int gpu, const struct request *request)
 {
 	struct vgpu_meter *meter = vgpu_meter_current(gpu), *now;
@@ -110,7 +111,7 @@ CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t s
 					       : allocate_from_current(place.gpu, &request);
 }
 
-/* An unknown one is the default pool of some device; otherwise the stream determines it. */
+/* A pool without a meter is some device's default pool, or else the stream determines the GPU. */
 static CUresult place_of_pool(CUmemoryPool pool, CUstream stream, struct vgpu_place *place)
 {
 	CUmemoryPool other;
@@ -160,7 +161,7 @@ CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream s
 	return result;
 }
 
-/* The pool is known from the driver's answer on; one that cannot be entered is not returned. */
+/* Enter a new pool. If the table is full, destroy it and do not return it. */
 static CUresult enter(CUmemoryPool pool, int gpu, CUmemoryPool *out)
 {
 	if (!vgpu_meter_add(pool, gpu)) {
@@ -186,7 +187,8 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 	return result;
 }
 
-/* Nothing can be allocated from it; cuMemPoolImportPointer imports its allocations one by one. */
+/* An imported pool allocates nothing. cuMemPoolImportPointer imports the exporter's allocations one
+ * by one. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type,
 					    unsigned long long flags)
 {
@@ -197,8 +199,8 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, in
 	return result == CUDA_SUCCESS ? enter(given, VGPU_GPU_UNMANAGED, pool) : result;
 }
 
-/* The exporter's pool is charged too: too much and never too little. It is freed like any memory.
- */
+/* Charge an imported allocation like other memory. The exporter's pool is charged for it too, which
+ * is too much but never too little. */
 static CUresult charge_import(CUdeviceptr dptr)
 {
 	struct vgpu_reservation needs;
@@ -255,7 +257,7 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	return result;
 }
 
-/* A pool that no call made: the queried location determines its GPU. */
+/* A pool may be unknown because the driver made it. The queried location determines its GPU. */
 static void first_use(CUmemoryPool pool, const CUmemLocation *location, int type)
 {
 	const CUmemPoolProps properties = {.allocation_type = type, .location = *location};
@@ -279,7 +281,7 @@ static void first_use(CUmemoryPool pool, const CUmemLocation *location, int type
 RETURNING_POOL(cuMemGetDefaultMemPool)
 RETURNING_POOL(cuMemGetMemPool)
 
-/* For managed memory a device has another current pool, which cuMemAllocAsync does not use. */
+/* A device has a second current pool for managed memory. cuMemAllocAsync does not use it. */
 CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 {
 	struct vgpu_place place = {.gpu = VGPU_GPU_UNMANAGED};

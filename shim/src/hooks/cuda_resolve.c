@@ -1,11 +1,11 @@
 /*
- * cuGetProcAddress: the driver answers, with the caller's version and flags; if the result is the
+ * cuGetProcAddress: the driver is called with the caller's version and flags. If it returns the
  * function of a hook, the caller gets the wrapper.
  *
- * A pointer that the driver exports under a hook's name is that hook. Drivers may also return inner
- * functions that they do not export; then hooks.def determines which symbol the name means at that
- * version and for that default stream. A version newer than those compared with hooks.def may have
- * given the name a new meaning, so the driver is queried for that.
+ * A pointer that the driver exports under a hook's name is that hook's function. Drivers may also
+ * return inner functions that they do not export. Then hooks.def determines which symbol the name
+ * means for that version and default stream. In versions newer than hooks.def a name may have a new
+ * meaning. So the driver is queried again with the newest version that hooks.def knows.
  */
 #include <limits.h>
 #include <stdbool.h>
@@ -16,7 +16,7 @@
 #include "loader/resolve.h"
 
 enum {
-	LATEST = 13050, /* the newest API whose names were compared with hooks.def */
+	LATEST = 13050, /* the newest version that hooks.def knows */
 	LEGACY_STREAM = 1 << CU_GET_PROC_ADDRESS_DEFAULT | 1 << CU_GET_PROC_ADDRESS_LEGACY_STREAM,
 	PER_THREAD_STREAM = 1 << CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
 	ANY_STREAM = LEGACY_STREAM | PER_THREAD_STREAM,
@@ -24,7 +24,7 @@ enum {
 	    CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
 };
 
-/* CUDA 7 introduced the default stream of a thread. */
+/* Per-thread default streams exist since CUDA 7. */
 #define FIRST_OF_TWIN(first) ((first) < 7000 ? 7000 : (first))
 
 static const struct meaning {
@@ -51,7 +51,7 @@ static const char *base_of(int meaning)
 	return MEANINGS[meaning].base;
 }
 
-/* The newest API version of the driver; INT_MAX if the driver does not report it. */
+/* The driver's newest API version. INT_MAX: the driver does not report it. */
 static int driver_version(void)
 {
 	CUresult (*get_version)(int *version) = NULL;
@@ -69,11 +69,11 @@ static bool means(const struct meaning *meaning, int version, uint64_t flags, co
 	void *known = NULL;
 	int newest = driver_version(), last;
 
-	/* A version later than the driver's own means what the driver's own means. */
+	/* The driver treats a version later than its own as its own. */
 	if (version > newest)
 		version = newest;
 	last = meaning->last == LATEST ? version : meaning->last;
-	if (flags == BOTH_STREAMS) /* means the thread's own stream */
+	if (flags == BOTH_STREAMS) /* both flags: the thread's own stream */
 		flags = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 	if (flags > BOTH_STREAMS || !(meaning->flags & 1u << flags) || version < meaning->first ||
 	    version > last)

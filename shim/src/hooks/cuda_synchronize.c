@@ -1,15 +1,13 @@
-/*
- * Wrappers of the calls at which the driver releases what pools and graphs no longer use: at the
- * program's request, and when the driver has observed that work is complete.
- */
+/* Wrappers of the calls at which the driver releases what pools and graphs no longer use: on
+ * request of the program, or because it has seen that work is complete. */
 #include <stdbool.h>
 
 #include "charge/meters.h"
 #include "compute/launch.h"
 #include "loader/hooks.h"
 
-/* The driver may have released memory before it answered: also if it refused, but not if it
- * reported that work continues. */
+/* Read the meters, because the driver may have released memory, even in a call that it refused. It
+ * has not if it reported unfinished work. */
 static CUresult after(CUresult result)
 {
 	if (result == CUDA_ERROR_NOT_READY)
@@ -30,14 +28,14 @@ RELEASING(cuMemPoolSetAttribute, (CUmemoryPool pool, int attribute, void *value)
 	  (pool, attribute, value))
 RELEASING(cuEventQuery, (CUevent event), (event))
 
-/* The call waited for work: what is done now was not long before. */
+/* The call waited until its work was done, and therefore that work ended just now. */
 static CUresult waited(CUresult result, uint64_t since_ns, CUstream stream, bool all)
 {
 	vgpu_launches_wait_ended(since_ns, stream, all, result == CUDA_SUCCESS);
 	return after(result);
 }
 
-/* The event's stream is unknown here: only the markers show which work has ended. */
+/* The event's stream is unknown here, so only the markers show which work has ended. */
 CUresult cuEventSynchronize(CUevent event)
 {
 	CUstream unknown = (CUstream)&cuEventSynchronize;

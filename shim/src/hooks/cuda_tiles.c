@@ -1,8 +1,8 @@
 /*
- * Wrapper of the call that backs parts of sparse and deferred arrays with physical memory: what is
- * mapped there holds its memory until that part is mapped again or unmapped, or the array ends. A
- * part is identified by its exact description; one that is unmapped by another description stays
- * charged until its array ends.
+ * Wrapper of the call that maps physical memory to parts of sparse and deferred arrays. The memory
+ * is held until that part is mapped again or unmapped, or the array ends. A part is identified by
+ * its exact description. If it is unmapped by another description, it stays charged until the array
+ * ends.
  */
 #include "charge/claims.h"
 #include "charge/place.h"
@@ -16,7 +16,7 @@ static uint64_t mixed(uint64_t hash, uint64_t word)
 	return hash ^ hash >> 29;
 }
 
-/* The layer of a miptail is followed by padding. */
+/* In the description of a miptail, padding follows the layer, and is not part of the key. */
 static uint64_t key_of(const CUarrayMapInfo *info)
 {
 	bool tail = info->subresource_type == SUBRESOURCE_MIPTAIL;
@@ -29,7 +29,7 @@ static uint64_t key_of(const CUarrayMapInfo *info)
 	return hash;
 }
 
-/* One part after the other, so that each has its claim before its driver call. */
+/* Map or unmap one part per driver call, so that each part has its own claim. */
 static CUresult map_part(enum vgpu_function real, CUarrayMapInfo *info, CUstream stream,
 			 uint32_t context)
 {

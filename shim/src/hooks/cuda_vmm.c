@@ -1,9 +1,9 @@
 /*
- * Wrappers of physical memory's calls. Memory from cuMemCreate is charged to the GPU requested,
- * until nothing of this process holds it (claims.h). Exported memory is charged to a shared slot of
- * the container, which exporter and importers hold (shared.h): importers pay nothing. Memory that
- * no process of the container has exported is charged by what is mapped of it. Reserved addresses
- * and memory of the host cost nothing.
+ * Wrappers of the calls for physical memory. Memory from cuMemCreate is charged to the requested
+ * GPU until this process no longer holds it (claims.h). Exported memory is charged to a shared slot
+ * of the container, which the exporter and all importers hold (shared.h), and importers are not
+ * charged. Other imported memory comes from outside the container: each of its mappings is charged.
+ * Reserved addresses and host memory cost nothing.
  */
 #include "charge/claims.h"
 #include "charge/device_memory.h"
@@ -17,14 +17,14 @@
 enum { MINIMUM = 0 }; /* CU_MEM_ALLOC_GRANULARITY_ */
 enum { HANDLE_TYPE_FABRIC = 8, FABRIC_HANDLE_BYTES = 64 };
 
-/* The driver may return one handle several times for the same memory. */
+/* Each call that returns the same handle adds a claim, because each needs its own release. */
 static struct vgpu_claim_to by_handle(uint64_t handle)
 {
 	return (struct vgpu_claim_to){VGPU_CLAIM_HANDLE, true, .key = handle};
 }
 
-/* It does not fit. The driver reports arguments that are malformed by its own rules; it has nothing
- * to allocate. */
+/* The memory does not fit. If the arguments are malformed, let the driver report that instead. It
+ * does so before it allocates. */
 static CUresult refuse(uint64_t size_bytes, const CUmemAllocationProp *prop,
 		       unsigned long long flags)
 {
@@ -92,8 +92,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	return result;
 }
 
-/* Find the shared slot of a container's memory before the driver call: so the exporter's exit
- * leaves this process as a holder. */
+/* Join the shared slot of memory that the container has exported, before the driver's call. So the
+ * memory stays charged if the exporter exits meanwhile. */
 struct import {
 	uint64_t key;
 	vgpu_hold hold; /* 0: no process of the container has exported it */
@@ -119,7 +119,7 @@ static struct import join_exporter(const void *shareable, int type)
 	return import;
 }
 
-/* Finds the charge for an imported handle. False: unknown, and only the driver is called. */
+/* Find how to charge an imported handle. False: unknown, so nothing is charged. */
 static bool is_known(CUmemGenericAllocationHandle handle, const struct import *import,
 		     struct vgpu_physical *memory, CUresult *result)
 {
@@ -143,7 +143,7 @@ static bool is_known(CUmemGenericAllocationHandle handle, const struct import *i
 	return place.gpu >= 0;
 }
 
-/* The handle of an import may be a known one: one more reference to the same memory. */
+/* If the driver returns a handle that is known already, it is one more reference to the memory. */
 static CUresult claim_import(CUmemGenericAllocationHandle handle, struct import *import)
 {
 	struct vgpu_physical memory;
@@ -186,7 +186,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	return result;
 }
 
-/* Memory from outside the container: the mapping is memory of its own, and is charged. */
+/* Charge a mapping of memory from outside the container, because only its mappings are charged. */
 static CUresult claim_foreign(const struct vgpu_physical *memory, uint64_t size_bytes,
 			      uint32_t *claim)
 {
@@ -239,8 +239,8 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size_bytes)
 	return result;
 }
 
-/* Move the charge to a shared slot, once; returns the key by which importers find it. 0: it stays
- * with this process. */
+/* Move the charge to a shared slot, unless it has moved already. Return the key by which importers
+ * find the slot. 0: the charge stays with this process. */
 static uint64_t share(uint32_t claim, uint64_t key)
 {
 	struct vgpu_physical memory = vgpu_claimed_physical(claim);
@@ -262,7 +262,7 @@ static uint64_t share(uint32_t claim, uint64_t key)
 	return vgpu_claimed_physical(claim).key;
 }
 
-/* The driver has exported the memory as a descriptor, or as the bytes of a fabric handle. */
+/* Share memory that the driver has exported, as a descriptor or as the bytes of a fabric handle. */
 static void share_export(CUmemGenericAllocationHandle handle, const void *shareable, int type)
 {
 	uint32_t claim;

@@ -1,12 +1,12 @@
 /*
- * Wrappers of work on the GPU (kernels, copies, sets), each of which waits for the container's
- * turn; hooks.def has their rows. A copy that returns when it is done also shows that earlier work
- * is.
+ * Wrappers of work on the GPU (kernels, copies, sets). Each waits for the container's window.
+ * hooks.def lists them. A copy that returns when it is done also shows that earlier work of its
+ * stream is done.
  */
 #include "compute/launch.h"
 #include "loader/hooks.h"
 
-/* Of work with one handle, that of about one size costs about the same. */
+/* Work with the same handle and about the same size costs about the same. */
 #define WORKING(symbol, own, handle, size, args)                                                   \
 	struct vgpu_launch launch;                                                                 \
 	CUresult result;                                                                           \
@@ -29,7 +29,7 @@
 		WORKING(symbol, vgpu_own_stream(stream, real == VGPU_ID_##symbol##_ptsz),          \
 			&on_##symbol, size, args)                                                  \
 	}
-/* Sets return before they are done. */
+/* A set returns before it is done. */
 #define CUDA_SET_HOOK(symbol, base, first, last, size, params, args)                               \
 	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
 	{                                                                                          \
@@ -53,7 +53,7 @@
 	}
 #include "loader/hooks.def"
 
-/* On several GPUs at once: it waits for the current one. */
+/* It launches on several GPUs, but waits only for the window on the current one. */
 CUresult cuLaunchCooperativeKernelMultiDevice(void *launches, unsigned int count,
 					      unsigned int flags)
 {

@@ -1,14 +1,14 @@
 /*
- * NVML's memory queries, with the limit applied. Programs such as nvidia-smi only query: they take
- * no slot, and need no cuInit. A GPU outside the grant shows no memory.
+ * NVML's queries of memory and processes.
  *
- * NVML's lists of processes, made from the region: the container's own processes, by their own
- * pids.
+ * Memory is reported with the limit applied. Programs such as nvidia-smi only query: they take no
+ * slot, and need no cuInit. A GPU outside the grant shows no memory.
  *
- * The driver's rows name the host's processes, other tenants' among them, and never reach the
- * program: the driver is called with space for none, so that its argument checks and codes remain
- * its own. What only the driver has on processes (graphics, their share of the engines) is
- * reported as empty. Other lists are the driver's.
+ * Lists of processes are made from the region: they have the container's own processes, by their
+ * own pids. The driver's lists name the host's processes, among them those of other tenants, and
+ * never reach the program. The driver is called with space for no process, so that the program
+ * still gets the driver's argument checks and error codes. What only the driver knows of processes
+ * (graphics, their part of the engines) is reported as empty. Other queries are not changed.
  */
 #include "charge/admission.h"
 #include "charge/device_memory.h"
@@ -26,7 +26,7 @@ static int gpu_named(nvmlDevice_t device)
 	if (real_nvmlDeviceGetUUID(device, text, sizeof(text)) != NVML_SUCCESS ||
 	    !vgpu_uuid_parse(text, sizeof(text), uuid))
 		return VGPU_GPU_NOT_GRANTED;
-	(void)real_nvmlDeviceGetIndex(device, &number); /* NVML counts in PCI order */
+	(void)real_nvmlDeviceGetIndex(device, &number); /* in PCI order */
 	return vgpu_gpu_of_uuid(uuid, (int)number);
 }
 
@@ -42,9 +42,9 @@ static int gpu_of(nvmlDevice_t device)
 	return gpu;
 }
 
-/* VGPU_ENFORCEMENT_NONE: the driver's own answer stands. VGPU_ENFORCEMENT_FAILED:
- * NVML_ERROR_NO_PERMISSION. VGPU_ENFORCEMENT_ACTIVE: *gpu is an index in the grant, or
- * VGPU_GPU_NOT_GRANTED. */
+/* Find the GPU of a device, and what to report. VGPU_ENFORCEMENT_NONE: the driver's own figures.
+ * VGPU_ENFORCEMENT_FAILED: NVML_ERROR_NO_PERMISSION. VGPU_ENFORCEMENT_ACTIVE: those of *gpu, which
+ * is an index in the grant or VGPU_GPU_NOT_GRANTED. */
 static enum vgpu_enforcement look_up(nvmlDevice_t device, int *gpu)
 {
 	enum vgpu_enforcement enforcement = vgpu_enforcement_peek();
@@ -53,7 +53,7 @@ static enum vgpu_enforcement look_up(nvmlDevice_t device, int *gpu)
 	return *gpu == VGPU_GPU_UNMANAGED ? VGPU_ENFORCEMENT_NONE : enforcement;
 }
 
-/* Apply the limit to the driver's figures. False: they remain as they are. */
+/* Apply the limit to the driver's figures. False: no limit applies, and they are unchanged. */
 static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_t *result)
 {
 	int gpu;
@@ -86,10 +86,11 @@ static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_
 
 SHOWING(nvmlDeviceGetMemoryInfo, nvmlMemory_t, )
 SHOWING(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, .version = memory->version, )
-/* For protected memory, the whole GPU's figures: the limit does not distinguish the two kinds. */
+/* Protected memory is reported as the GPU's whole memory: the limit does not distinguish it. */
 SHOWING(nvmlDeviceGetConfComputeProtectedMemoryUsage, nvmlMemory_t, )
 
-/* The window is the GPU's; at most this container's memory is mapped in it. */
+/* The BAR1 window is the whole GPU's, but this container has at most its own memory mapped there.
+ */
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *bar1)
 {
 	nvmlReturn_t result = real_nvmlDeviceGetBAR1MemoryInfo(device, bar1);
@@ -105,13 +106,13 @@ nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *
 	return result;
 }
 
-/* The driver, called with space for none, has reported no error. */
+/* True if the driver, called with space for no process, found no other error. */
 static bool is_fine(nvmlReturn_t result)
 {
 	return result == NVML_SUCCESS || result == NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
-/* The name of a container's process in each of NVML's tables. */
+/* Write one process into a row of an NVML table. Each table has its own row type. */
 typedef void put_row(void *rows, unsigned int index, const struct vgpu_holder *holder);
 
 static void put_v1(void *rows, unsigned int index, const struct vgpu_holder *holder)
@@ -134,7 +135,7 @@ static void put_detail(void *rows, unsigned int index, const struct vgpu_holder 
 				     .computeInstanceId = NVML_VALUE_NOT_AVAILABLE};
 }
 
-/* count is the space before and the number of processes after, as in NVML. */
+/* `*count` is the capacity before, and the number of processes after, as in NVML. */
 static nvmlReturn_t list(int gpu, unsigned int *count, void *rows, put_row *put)
 {
 	unsigned int capacity = rows ? *count : 0;
@@ -153,7 +154,7 @@ static nvmlReturn_t refuse(unsigned int *count)
 	return NVML_ERROR_NO_PERMISSION;
 }
 
-/* Rows that only the driver has, and only by the host's pids: none are reported. */
+/* For rows that only the driver has, under the host's pids: report none. */
 static enum vgpu_enforcement hide(nvmlDevice_t device, int *gpu)
 {
 	(void)device;
@@ -206,7 +207,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 	return list(gpu, &out->numProcArrayEntries, out->procArray, put_detail);
 }
 
-/* Only the driver has it, by the host's pids alone; it answers into `unseen`. */
+/* Report that nothing is found. Only the driver has these rows, under the host's pids. It writes
+ * them into `unseen`. */
 #define NOT_FOUND(name, params, args, out, type, begin, unseen_args)                               \
 	nvmlReturn_t name params                                                                   \
 	{                                                                                          \

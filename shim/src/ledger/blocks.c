@@ -1,4 +1,4 @@
-/* See blocks.h. The bits are in pages that are kept for the next block. */
+/* See blocks.h. The bits of a removed block are kept for the next one. */
 #include "ledger/blocks.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static void give_bits(struct vgpu_shard *shard, struct vgpu_bits *bits)
 	shard->spare = bits;
 }
 
-/* Zeroed, or NULL. */
+/* Return bits that are all zero, or NULL. */
 static struct vgpu_bits *take_bits(struct vgpu_shard *shard)
 {
 	struct vgpu_bits *bits = shard->spare;
@@ -49,7 +49,7 @@ static void count_block(int gpu, uint32_t change)
 	__atomic_fetch_add(vgpu_ledger_blocks(gpu), change, __ATOMIC_RELAXED);
 }
 
-/* Its bits are zero: a bit that is set belongs to an existing allocation. */
+/* Remove the bits of a block without allocations: they are all zero. */
 static void close_empty(struct vgpu_shard *shard, const struct vgpu_entry *entry)
 {
 	count_block(entry->gpu, UINT32_MAX);
@@ -82,7 +82,7 @@ static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, un
 	struct vgpu_bits *bits;
 
 	if (entry && is_of(entry, owner)) {
-		/* The bit is set already: the driver freed that allocation without a hooked
+		/* If the bit is set already, the driver freed that allocation without a hooked
 		 * call. */
 		entry->live += !get_bit(entry->bits, unit);
 		if (!get_bit(entry->bits, unit))
@@ -156,7 +156,7 @@ bool vgpu_block_release(uint64_t block, unsigned int unit, const struct vgpu_cha
 	if (!shard)
 		return false;
 	entry = vgpu_shard_find(shard, VGPU_KIND_BLOCK, block);
-	/* Another owner's, or no longer there: forgotten and refunded meanwhile. */
+	/* If the block is another owner's or gone, it was forgotten and refunded meanwhile. */
 	if (entry && is_of(entry, owner)) {
 		if (!freed && !get_bit(entry->bits, unit))
 			flip_bit(entry->bits, unit);

@@ -1,5 +1,5 @@
-/* See executable_graphs.h. Open addressing over one array; the gap of a removed entry is closed, so
- * that an unsuccessful search, which each launch of another graph makes, stays short. */
+/* See executable_graphs.h. Open addressing over one array. When an entry is removed its gap is
+ * closed, so that the search at the launch of an unknown graph stays short. */
 #include "ledger/executable_graphs.h"
 
 #include "os/fork_wiped.h"
@@ -11,7 +11,7 @@ _Static_assert(VGPU_EXECUTABLE_GRAPHS == 1 << 11, "the bits of a hash");
 struct entry {
 	uint64_t exec;
 	struct vgpu_graph_needs bounds;
-	uint32_t launched[VGPU_ENVIRONMENT_MAX_GPUS]; /* the GPU's trim count by then, + 1 */
+	uint32_t launched[VGPU_ENVIRONMENT_MAX_GPUS]; /* 1 + trim count before the launch */
 };
 
 static struct table {
@@ -21,14 +21,14 @@ static struct table {
 	struct entry entries[VGPU_EXECUTABLE_GRAPHS];
 } *shared;
 
-static uint32_t live; /* entries; of this process or of its fork parent */
+static uint32_t live; /* number of entries, a fork parent's included */
 
 static struct table *table(void)
 {
 	return vgpu_fork_wiped_pages((struct vgpu_fork_wiped **)&shared, sizeof(struct table));
 }
 
-/* With its lock; NULL: not available. */
+/* The table, locked. NULL: not available. */
 static struct table *enter(void)
 {
 	struct table *t = table();
@@ -36,7 +36,7 @@ static struct table *enter(void)
 	return t && vgpu_lock(&t->lock) ? t : NULL;
 }
 
-/* The same, and NULL if nothing is entered. */
+/* The same, but NULL if there is no entry. */
 static struct table *enter_used(void)
 {
 	return __atomic_load_n(&live, __ATOMIC_RELAXED) ? enter() : NULL;
@@ -47,7 +47,8 @@ static uint32_t hash_position(uint64_t exec)
 	return (uint32_t)((exec * UINT64_C(0x9e3779b97f4a7c15)) >> 53);
 }
 
-/* With the lock: the executable graph's entry, or the free one for it; NULL if there is neither. */
+/* The executable graph's entry, or else a free one if `to_put`, or NULL. The caller holds the lock.
+ */
 static struct entry *find(struct table *t, uint64_t exec, bool to_put)
 {
 	for (uint32_t step = 0; step < VGPU_EXECUTABLE_GRAPHS; step++) {
@@ -62,7 +63,8 @@ static struct entry *find(struct table *t, uint64_t exec, bool to_put)
 	return NULL;
 }
 
-/* With the lock: every entry stays reachable from its hash position. */
+/* Remove an entry and move later ones up, so that each is still found. The caller holds the lock.
+ */
 static void remove_at(struct table *t, uint32_t hole)
 {
 	for (uint32_t step = 1; step < VGPU_EXECUTABLE_GRAPHS; step++) {
@@ -134,7 +136,7 @@ bool vgpu_executable_graphs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 	return entry;
 }
 
-/* If the lock is not available they stay at 0, which is soon outdated. */
+/* If the lock is not available, the counts stay 0, which a trim makes outdated. */
 void vgpu_executable_graphs_count_trims(struct vgpu_graph_needs *bounds)
 {
 	struct table *t = enter();

@@ -1,4 +1,4 @@
-/* See ledger.h; the table itself is ledger_table.c's. */
+/* See ledger.h. ledger_table.c has the table itself. */
 #include "ledger/ledger.h"
 
 #include <string.h>
@@ -81,7 +81,7 @@ void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_ENVIRONMENT_MAX_GP
 	for (unsigned int i = 0; context && (shard = vgpu_shard_number(i)); i++) {
 		for (uint64_t at = 0; at < shard->capacity; at++) {
 			struct vgpu_entry *entry = &shard->entries[at];
-			/* The entry that moves into the place is checked too. */
+			/* Check again: removing an entry moves another one into its place. */
 			while (entry->kind && entry->context == context)
 				forget_entry(shard, entry, &bytes[entry->gpu], let_go);
 		}

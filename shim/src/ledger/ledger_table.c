@@ -1,8 +1,7 @@
 /*
- * See ledger_table.h. All of it is in anonymous pages that the kernel wipes in a fork child
- * (fork_wiped.h): there the table reads zero, which is an empty ledger with free locks. If the
- * kernel cannot wipe them, a child has a table of its own, which points to none of its parent's
- * pages.
+ * See ledger_table.h. The whole table is in anonymous pages that the kernel wipes in a fork child
+ * (fork_wiped.h). Wiped pages are an empty ledger with free locks. If the kernel cannot wipe pages,
+ * a child makes its own table, which has no pointer to its parent's pages.
  */
 #include "ledger/ledger_table.h"
 
@@ -38,7 +37,7 @@ uint32_t *vgpu_ledger_blocks(int gpu)
 	return table && gpu >= 0 ? &table->blocks[gpu] : NULL;
 }
 
-/* Addresses differ in their middle bits; multiplying spreads them to the top. */
+/* Addresses differ in their middle bits. Multiplying spreads those to the top. */
 static uint64_t spread(enum vgpu_kind kind, uint64_t key)
 {
 	return (key + ((uint64_t)kind << 56)) * UINT64_C(0x9e3779b97f4a7c15);
@@ -57,8 +56,7 @@ struct vgpu_shard *vgpu_shard_enter(enum vgpu_kind kind, uint64_t key, bool make
 	if (!table)
 		return NULL;
 	shard = &table->shards[spread(kind, key) >> (64 - SHARD_BITS)];
-	/* An entry that this call may search for was entered before: it is visible without the
-	 * lock. */
+	/* The lock is not needed: an entry that may be looked for was entered before the call. */
 	if (!make && !__atomic_load_n(&shard->count, __ATOMIC_RELAXED))
 		return NULL;
 	return vgpu_lock(&shard->lock) ? shard : NULL;
@@ -73,7 +71,7 @@ struct vgpu_shard *vgpu_shard_number(unsigned int number)
 	return vgpu_lock(&table->shards[number].lock) ? &table->shards[number] : NULL;
 }
 
-/* A table with space has a free entry. */
+/* There is always a free entry at which a search ends. */
 struct vgpu_entry *vgpu_shard_find(const struct vgpu_shard *shard, enum vgpu_kind kind,
 				   uint64_t key)
 {
@@ -90,7 +88,7 @@ struct vgpu_entry *vgpu_shard_find(const struct vgpu_shard *shard, enum vgpu_kin
 	}
 }
 
-/* The old table remains in use until the new one is complete. */
+/* The old entries stay in use until the new ones are complete. */
 bool vgpu_shard_grow(struct vgpu_shard *shard)
 {
 	struct vgpu_shard larger = {.capacity = shard->capacity};
@@ -112,7 +110,7 @@ bool vgpu_shard_grow(struct vgpu_shard *shard)
 	return true;
 }
 
-/* Close the gap: every entry behind it that a free entry would make unreachable moves up. */
+/* Close the gap: move up the entries behind it that could not be found across it. */
 void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry)
 {
 	uint64_t mask = shard->capacity - 1;

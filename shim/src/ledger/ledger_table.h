@@ -1,9 +1,10 @@
 /*
- * The ledger's table, for the files that keep entries in it: ledger.c (one key, one charge) and
- * blocks.c (one key, one block of device memory that many allocations share).
+ * The ledger's table, for the files that keep entries in it: ledger.c (one charge per key) and
+ * blocks.c (per key one block of device memory that many allocations share).
  *
- * Shards of open addressing with linear probing, each with its own lock; a removed entry leaves no
- * tombstone (those behind it move up), so that the ledger stays fast in a long process.
+ * The table consists of shards with one lock each. A shard uses open addressing with linear
+ * probing. A removed entry leaves no tombstone, because the entries behind it move up. So the
+ * ledger stays fast in a long process.
  */
 #pragma once
 
@@ -11,7 +12,7 @@
 #include "os/lock.h"
 #include "vgpu/contract.h"
 
-/* A bit for each unit of a block that an allocation begins at. */
+/* One bit for each unit of a block: set if an allocation begins there. */
 struct vgpu_bits {
 	uint64_t words[64];
 };
@@ -25,7 +26,7 @@ struct vgpu_entry {
 	uint32_t context;
 	union {
 		uint16_t hold; /* as in vgpu_charge */
-		uint16_t live; /* VGPU_KIND_BLOCK: allocations in it */
+		uint16_t live; /* VGPU_KIND_BLOCK: number of its allocations */
 	};
 	uint8_t gpu;
 	uint8_t kind; /* 0: free */
@@ -34,24 +35,24 @@ struct vgpu_entry {
 struct vgpu_shard {
 	struct vgpu_lock lock;
 	uint32_t count;	   /* also read without the lock */
-	uint64_t capacity; /* power of two, or 0 */
+	uint64_t capacity; /* a power of two, or 0 */
 	struct vgpu_entry *entries;
-	struct vgpu_bits *spare; /* a list of zeroed ones, by their first words */
+	struct vgpu_bits *spare; /* list of free zeroed bits, linked by their first words */
 } __attribute__((aligned(64)));
 
-/* The shard of a key, locked; NULL if there is none, and none can or may be made. */
+/* The key's shard, locked. NULL: there is none and `make` is false, or it is not available. */
 struct vgpu_shard *vgpu_shard_enter(enum vgpu_kind kind, uint64_t key, bool make);
-/* The shard of that number, locked; NULL after the last one, and if nothing was entered. */
+/* The shard of that number, locked. NULL: there is none, or nothing was ever entered. */
 struct vgpu_shard *vgpu_shard_number(unsigned int number);
 static inline void vgpu_shard_leave(struct vgpu_shard *shard)
 {
 	vgpu_unlock(&shard->lock);
 }
 
-/* Make space for one more entry; false: no memory. */
+/* Make space for one more entry. False: no memory. */
 bool vgpu_shard_grow(struct vgpu_shard *shard);
 
-/* The key's entry, or the free one for it; NULL in a shard that never had space. */
+/* The key's entry, or a free one to enter it in. NULL: the shard has no space at all yet. */
 struct vgpu_entry *vgpu_shard_find(const struct vgpu_shard *shard, enum vgpu_kind kind,
 				   uint64_t key);
 
@@ -64,8 +65,8 @@ static inline void vgpu_shard_set(struct vgpu_shard *shard, struct vgpu_entry *a
 
 void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry);
 
-/* Number of blocks entered for a GPU. */
+/* The number of blocks that are entered for a GPU. */
 uint32_t *vgpu_ledger_blocks(int gpu);
 
-/* Release a block's bits; the entry is about to be removed. */
+/* Release the bits of a block. The caller then removes its entry. */
 void vgpu_block_clear(struct vgpu_shard *shard, struct vgpu_entry *entry);

@@ -1,14 +1,12 @@
-/*
- * Driver calls of the library itself must not end a capture that any thread has begun in global
- * mode: they are made in relaxed mode, which applies to the calling thread.
- */
+/* The library's own driver calls must not invalidate a capture that a thread has begun in global
+ * mode. So the calling thread makes them in relaxed mode. */
 #pragma once
 
 #include "loader/hooks.h"
 
 enum { VGPU_CAPTURE_MODE_RELAXED = 2, VGPU_CAPTURE_MODE_UNKNOWN = -1 };
 
-/* Returns the mode to pass to the end. */
+/* Enter relaxed mode. Return the mode to pass to vgpu_capture_mode_restore. */
 static inline int vgpu_capture_mode_relax(void)
 {
 	int mode = VGPU_CAPTURE_MODE_RELAXED;

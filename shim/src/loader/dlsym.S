@@ -1,12 +1,12 @@
 /*
  * dlsym, dlvsym, dlopen and dlmopen as the program sees them.
  *
- * libc's own determine their caller from the return address (RTLD_NEXT, RTLD_DEFAULT, RPATH,
- * namespace), so they must be reached as if called directly: by a jump with unchanged registers and
- * stack, which C cannot express.
+ * libc's own functions determine their caller from the return address (for RTLD_NEXT, RTLD_DEFAULT,
+ * RPATH and the namespace). So they must be reached as if called directly: by a jump with unchanged
+ * registers and stack, which C cannot express.
  *
- * lookup: TARGET(handle, name) returns the address to jump to, or NULL: the library answers for
- * that name, by ANSWER(handle, name, [version,] caller).
+ * lookup: TARGET(handle, name) returns the address to jump to. If it is NULL, the library returns
+ * the result of ANSWER(handle, name, [version,] caller).
  *
  * opening: TARGET(struct vgpu_registers *) returns the address to jump to, and may change the
  * arguments.

@@ -1,10 +1,10 @@
 /*
- * Results of dlsym and dlvsym for the names of hooks.
+ * What dlsym and dlvsym return for the names of hooks.
  *
  * The real lookup is made first. If it finds the driver's own function, the caller gets the
- * wrapper; if it finds this library's export (it is preloaded, so a search of the whole process
- * finds it first), the caller gets what it would have got without the library. Any other result,
- * such as a private library's function of the same name, is returned as it is.
+ * wrapper. If it finds this library's export, the caller gets what it would have got without the
+ * library. That is usual in a search of the whole process, because the library is preloaded. Any
+ * other result, for example a private library's function of the same name, is returned as it is.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -24,7 +24,7 @@ typedef void *dlsym_function(void *handle, const char *name);
 typedef void *dlvsym_function(void *handle, const char *name, const char *version);
 typedef char *dlerror_function(void);
 
-/* The library answers for the names of hooks and the loader's own, if there is a real lookup. */
+/* The address for dlsym.S to jump to. NULL: the library itself must answer for that name. */
 static void *target(enum vgpu_loader_function function, const char *name)
 {
 	bool ours = vgpu_hook_named(name) >= 0 || vgpu_loader_named(name) >= 0;
@@ -44,7 +44,7 @@ void *vgpu_dlvsym_target(void *handle, const char *name)
 	return target(VGPU_LOADER_DLVSYM, name);
 }
 
-/* The real dlsym with this library as its caller: RTLD_NEXT is what follows it. */
+/* Call the real dlsym with this library as its caller: RTLD_NEXT then searches behind it. */
 static void *ask(void *handle, const char *name)
 {
 	dlsym_function *real = (dlsym_function *)vgpu_loader(VGPU_LOADER_DLSYM);
@@ -55,9 +55,9 @@ static void *ask(void *handle, const char *name)
 }
 
 /*
- * RTLD_NEXT relative to `caller`. The library is loaded with the program, so behind it the real
- * lookup has the right scope; only what lies between the caller and the library, or a caller that
- * itself defines the name behind it, needs a search of the list.
+ * RTLD_NEXT relative to `caller`. The library is loaded with the program, so a lookup behind it has
+ * the right scope. Two cases need a search of the list of objects: a definition between the caller
+ * and the library, and a caller behind the library that would find itself.
  */
 static void *next_of(const void *caller, const char *name)
 {
@@ -76,8 +76,9 @@ static void *next_of(const void *caller, const char *name)
 }
 
 /*
- * RTLD_DEFAULT would have found this library first: the definition behind it; else the caller's
- * own, or the driver's, which a library loaded with RTLD_LOCAL sees in its own scope.
+ * The result of RTLD_DEFAULT, which found this library first. It is the next definition behind this
+ * library. If there is none, it is the caller's own or the driver's, because a caller that was
+ * loaded with RTLD_LOCAL sees the driver in its own scope.
  */
 static void *default_of(const void *caller, const char *name, enum vgpu_function hook)
 {
@@ -97,8 +98,9 @@ static void *default_of(const void *caller, const char *name, enum vgpu_function
 }
 
 /*
- * A handle that leads to this library first: of the whole program, where the global search
- * continues behind it, or of a forwarder, which needs this library and then the driver.
+ * For a handle in which this library comes first. It is the whole program's handle, where the
+ * search continues behind the library, or a forwarder's, which depends on this library and then the
+ * driver.
  */
 static void *behind_us(void *handle, const char *name, enum vgpu_function hook)
 {
@@ -110,16 +112,16 @@ static void *behind_us(void *handle, const char *name, enum vgpu_function hook)
 }
 
 /*
- * A caller with libc's own dlsym bypasses the hooks: by a handle of libc, a version that this
- * library lacks, or RTLD_NEXT. It gets the library's instead, also if it is a library that wraps
- * dlsym: the chain ends at libc's own.
+ * A caller that gets libc's own dlsym bypasses the hooks. It would get it by a handle of libc, by a
+ * version that this library lacks, or by RTLD_NEXT. So return this library's entry instead, even to
+ * a library that wraps dlsym: the chain of wrappers still ends at libc's own.
  */
 static void *loader_answer(void *handle, enum vgpu_loader_function function, void *found)
 {
 	void *own = vgpu_loader(function);
 
 	if (!found && handle == RTLD_NEXT)
-		found = own; /* the caller has a scope of its own, in which libc is last */
+		found = own; /* in the caller's own scope libc is last */
 	return found && found == own ? vgpu_loader_entry(function) : found;
 }
 
@@ -143,7 +145,7 @@ void *vgpu_dlsym(void *handle, const char *name, const void *caller)
 	return answer(handle, name, found, caller);
 }
 
-/* Drivers version none of their symbols: behind this library there is no version to look up. */
+/* Drivers give their symbols no versions, so the search behind this library ignores `version`. */
 void *vgpu_dlvsym(void *handle, const char *name, const char *version, const void *caller)
 {
 	dlvsym_function *real = (dlvsym_function *)vgpu_loader(VGPU_LOADER_DLVSYM);

@@ -1,4 +1,3 @@
-/* See fork_delay.h. */
 #include "loader/fork_delay.h"
 
 #include <stdbool.h>
@@ -10,16 +9,16 @@
 
 #define PAUSE_NS   50000
 #define PAUSES	   20000
-#define MOST_FORKS 16 /* that a reader lets through, one after the other */
+#define MOST_FORKS 16 /* forks that a reader waits for at most */
 
-/* The function behind pthread_atfork, which is in no shared library; this library is never
- * unloaded. musl lacks it. */
+/* pthread_atfork calls this function, but is itself in no shared library. Registering for the whole
+ * process is right, because this library is never unloaded. musl lacks it. */
 int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *owner)
     __attribute__((weak));
 
-static uint32_t inside, forking; /* number of threads inside */
-static __thread uint32_t depth;	 /* of this one */
-static __thread bool prepared;	 /* to fork: a thread that registers during a fork is not */
+static uint32_t inside, forking; /* inside: number of threads that read the list */
+static __thread uint32_t depth;	 /* of this thread */
+static __thread bool prepared;	 /* before_fork has run; not if registered during a fork */
 
 static bool await(const uint32_t *count, uint32_t wanted)
 {
@@ -33,8 +32,9 @@ static bool await(const uint32_t *count, uint32_t wanted)
 	return false;
 }
 
-/* Other fork handlers may look up after this one: this thread counts as inside until fork is over.
- * A signal handler may fork while its own thread is inside: that thread continues in the child. */
+/* This thread counts as inside until fork is over, because other fork handlers may look up names. A
+ * signal handler may fork while its own thread is inside. That thread then continues in the child.
+ */
 static void before_fork(void)
 {
 	__atomic_add_fetch(&forking, 1, __ATOMIC_SEQ_CST);

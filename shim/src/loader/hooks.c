@@ -1,5 +1,5 @@
-/* The exported twins: each records which one was called and calls their common function. Work is
- * passed to the driver with the arguments in place where no launch is checked. */
+/* The exported functions of each pair of twins. They call their common function, and tell it which
+ * one the program called. Where launches are not checked, work goes to the driver directly. */
 #include "loader/hooks.h"
 #include "loader/launches_checked.h"
 

@@ -1,9 +1,9 @@
 /*
  * hooks.def, expanded: an id, a prototype and a typed caller for each function.
  *
- * Wrappers have the driver's own names; `real_NAME(...)` calls the driver or, if the driver lacks
- * the function or is not loaded, returns its library's "not found" code. A wrapper of two stream
- * twins is `on_NAME(real, ...)`, and `as_NAME(real, ...)` calls the twin that the program called;
+ * Wrappers have the driver's own names. `real_NAME(...)` calls the driver, or returns its library's
+ * "not found" code if the driver is not loaded or lacks the function. The wrapper of two stream
+ * twins is `on_NAME(real, ...)`. `as_NAME(real, ...)` calls the twin that the program called.
  * hooks.c has the exported pair.
  */
 #pragma once
@@ -45,10 +45,10 @@ enum vgpu_function {
 	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params);
 #include "loader/hooks.def"
 
-/* The driver's functions as last read; NULL: not searched for, or not there. */
+/* The driver's functions as last read. NULL: not looked for yet, or missing. */
 extern void *vgpu_real[VGPU_FUNCTION_COUNT];
 
-/* Search again where vgpu_real has NULL. */
+/* Look again for a function that is NULL in vgpu_real. */
 void *vgpu_real_find(enum vgpu_function function);
 
 static inline void *vgpu_real_pointer(enum vgpu_function function)
@@ -67,7 +67,8 @@ static inline void *vgpu_real_pointer(enum vgpu_function function)
 #define REAL(symbol, library, params, args) HOOK(symbol, library, params, args)
 #include "loader/hooks.def"
 
-/* The stream under its own name: to a twin, 0 means the calling thread's. */
+/* The stream that a call means. In a call of a twin, 0 means the calling thread's default stream.
+ */
 static inline CUstream vgpu_own_stream(CUstream stream, bool of_twin)
 {
 	return of_twin && !stream ? (CUstream)2 /* CU_STREAM_PER_THREAD */ : stream;

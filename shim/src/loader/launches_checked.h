@@ -1,7 +1,7 @@
 /*
- * Whether launches must be checked: the one test on the path of a launch that is not limited.
+ * Whether launches must be checked. A launch that is not limited makes only this test.
  *
- * compute/lease_file.c decides; the word may be in a file that the arbiter writes.
+ * compute/lease_file.c sets the pointer. It may point into a file that the arbiter writes.
  */
 #pragma once
 
@@ -10,7 +10,7 @@
 
 extern const volatile uint32_t *vgpu_launches_checked_word;
 
-/* False: no container of the grant's GPUs has a cap now. */
+/* False: no container of the grant's GPUs has a cap at present. */
 static inline bool vgpu_launches_are_checked(void)
 {
 	return __builtin_expect(

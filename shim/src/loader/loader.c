@@ -2,8 +2,8 @@
  * Locates the loader's functions, and opens libraries.
  *
  * A library opened with RTLD_DEEPBIND would search itself and its dependencies before this library,
- * for dlsym as well: the flag is removed. A driver library requested in another namespace
- * (dlmopen), which lacks this library, is opened in the program's instead.
+ * even for dlsym. So that flag is removed. A driver library requested for another namespace
+ * (dlmopen) is opened in the program's namespace instead, because the other one lacks this library.
  */
 #include "loader/loader.h"
 
@@ -36,8 +36,8 @@ static const struct {
 };
 
 /*
- * libc's own: since glibc 2.34 and in musl it is in libc, which not every musl gives a soname; in
- * older glibc it is in libdl, which may be loaded late or never, and then no caller has a handle to
+ * Find libc's own function. Since glibc 2.34, and in musl, it is in libc, which may lack a soname
+ * in musl. In older glibc it is in libdl. If libdl is not loaded yet, no caller has a handle to
  * search.
  */
 static void *libcs_own(const char *name)
@@ -54,8 +54,9 @@ static void *libcs_own(const char *name)
 }
 
 /*
- * A library behind this one that wraps dlopen is called as it would have been without this one. One
- * that wraps dlsym is skipped: its "real" dlsym may be the result of a lookup that led here.
+ * If a library behind this one wraps dlopen, call it as it would be called without this one. One
+ * that wraps dlsym is skipped, because its "real" dlsym may be the result of a lookup through this
+ * library.
  */
 static void *find(enum vgpu_loader_function function)
 {
@@ -107,7 +108,7 @@ void *vgpu_loader_target(enum vgpu_loader_function function)
 	return real ? real : (void *)no_answer;
 }
 
-/* Opened once more, by the loader's own name for it, and never closed. */
+/* Open the object once more, by the loader's name for it, and never close it. */
 void vgpu_loader_keep(const void *address)
 {
 	void *(*open)(const char *path, int mode) =

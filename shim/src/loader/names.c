@@ -1,4 +1,3 @@
-/* See names.h. */
 #include "loader/names.h"
 
 #include <stddef.h>

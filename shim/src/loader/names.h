@@ -1,8 +1,8 @@
 /*
  * Maps a name to its numbers in a constant list, in constant time.
  *
- * Open addressing in the caller's static table, filled by its first user. The order of filling is
- * fixed, so concurrent threads write the same values, and none waits for another.
+ * The map is a static table of the caller with open addressing. Its first user fills it. The order
+ * of filling is fixed: concurrent threads write the same values, so none waits for another.
  */
 #pragma once
 
@@ -10,14 +10,14 @@
 
 struct vgpu_names {
 	const char *(*name_of)(int number);
-	int count;	     /* numbers are 0 to count - 1; several may share a name */
-	uint32_t slot_count; /* a power of two, over twice count */
-	uint16_t *slots;     /* number + 1; 0: free */
+	int count;	     /* the numbers are 0 to count - 1 */
+	uint32_t slot_count; /* a power of two, more than twice count */
+	uint16_t *slots;     /* a number + 1; 0: free */
 	int filled;
 };
 
-/* First entry of the table to check for a name. */
+/* The slot at which to begin the search for a name. */
 uint32_t vgpu_names_start(struct vgpu_names *names, const char *name);
 
-/* The next number of that name from *slot on, which advances past it; -1: no more. */
+/* Return the name's next number, searching from *slot, and advance *slot past it. -1: none left. */
 int vgpu_names_next(const struct vgpu_names *names, const char *name, uint32_t *slot);

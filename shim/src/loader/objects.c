@@ -1,4 +1,3 @@
-/* See objects.h. */
 #include "loader/objects.h"
 
 #include <limits.h>
@@ -11,8 +10,9 @@
 static const char self = 0; /* any address of this library */
 
 /*
- * glibc has relocated the pointers of a dynamic section in place; musl, and the vDSO's, have not.
- * An address inside the object is a pointer, any other value an offset.
+ * glibc has replaced the offsets in an object's dynamic section by pointers. musl has not, nor has
+ * any libc those of the vDSO. So an address inside the object is a pointer, any other value an
+ * offset.
  */
 static const void *dynamic_pointer(const struct vgpu_object *object, uintptr_t value)
 {
@@ -71,13 +71,13 @@ static bool contains(const struct vgpu_object *object, const void *address)
 	return (uintptr_t)address >= object->low && (uintptr_t)address < object->high;
 }
 
-/* Selects an object; of the conditions, those that are set must hold. */
+/* What to search for. Each condition that is set must hold. */
 struct query {
 	const char *soname;
 	const void *address;
 	const char *definition;
 	int first, end;
-	int order; /* of the current object */
+	int order; /* position of the current object */
 	struct vgpu_object *found;
 	void *function;
 };
@@ -107,7 +107,8 @@ static int match(struct dl_phdr_info *info, size_t bytes, void *data)
 
 typedef int iterate_function(int (*)(struct dl_phdr_info *, size_t, void *), void *);
 
-/* The debugger interface: the list of objects loaded with the program, which does not change. */
+/* The list of loaded objects, as the debugger's interface has it. Its first objects, loaded with
+ * the program, do not change. */
 static const struct link_map *first_loaded(void)
 {
 	const ElfW(Phdr) *segments = (const ElfW(Phdr) *)getauxval(AT_PHDR);
@@ -134,7 +135,7 @@ bool vgpu_object_is_program(const void *handle)
 	return handle && handle == first_loaded();
 }
 
-/* As in the list, which does not give an object's end. */
+/* Read an object from that list, which lacks the object's end. */
 static bool read_mapped(const struct link_map *map, struct vgpu_object *out)
 {
 	*out = (struct vgpu_object){.base = map->l_addr,
@@ -145,10 +146,8 @@ static bool read_mapped(const struct link_map *map, struct vgpu_object *out)
 	return map->l_ld && read_dynamic(out, map->l_ld);
 }
 
-/*
- * glibc's own dl_iterate_phdr: a sanitizer's precedes it, and cannot be called while it still
- * resolves its functions, which it does through this library's dlsym.
- */
+/* glibc's own dl_iterate_phdr. A sanitizer's version may precede it, which cannot be called while
+ * it resolves its own functions by this library's dlsym. */
 static iterate_function *iterate(void)
 {
 	static iterate_function *found;
@@ -218,7 +217,7 @@ void *vgpu_definition_in(const char *name, int first, int end)
 	return each(match, &query) == 1 ? query.function : NULL;
 }
 
-/* A defined, exported function of that name. Its address needs no resolver: IFUNCs are excluded. */
+/* True for a defined, exported function of that name. IFUNCs are excluded: they need a resolver. */
 static bool is_definition(const struct vgpu_object *object, uint32_t index, const char *name)
 {
 	const ElfW(Sym) *symbol = &object->symbols[index];

@@ -1,8 +1,8 @@
 /*
  * The table of the driver's functions, found by soname among the loaded objects.
  *
- * A program may load the driver at any time, unload it, and load it elsewhere; its functions must
- * then be looked up again. Every such lookup is made here, so that no stale pointer is called.
+ * A program may load the driver at any time, unload it, and load it elsewhere. Then its functions
+ * must be looked up again. All such lookups are made here, so that no stale pointer is called.
  */
 #include "loader/resolve.h"
 
@@ -18,16 +18,15 @@ _Static_assert(2 * VGPU_HOOK_COUNT < NAME_SLOTS, "names.h");
 void *vgpu_real[VGPU_FUNCTION_COUNT];
 static uintptr_t
     real_base[VGPU_LIBRARY_COUNT]; /* load bias of the object that vgpu_real was read from */
-/* As it was at that search. musl begins to count at 0. */
+/* The numbers of loads and unloads at the latest search. UINT64_MAX: none yet (musl counts from 0).
+ */
 static struct vgpu_object_changes seen[VGPU_LIBRARY_COUNT] = {
     [VGPU_LIBRARY_cuda] = {UINT64_MAX, UINT64_MAX},
     [VGPU_LIBRARY_nvml] = {UINT64_MAX, UINT64_MAX},
 };
 
-/*
- * Identifies the driver among loaded objects: a forwarder of the same soname lacks its first
- * function. The other function is one that every driver has and that is not hooked.
- */
+/* How to recognize the driver among the loaded objects: a forwarder with the same soname does not
+ * define `first`. `unhooked` is a function that every driver has and that is not hooked. */
 static const struct {
 	const char *soname, *first, *unhooked;
 } LIBRARIES[VGPU_LIBRARY_COUNT] = {
@@ -79,8 +78,8 @@ static void read_functions(enum vgpu_library library, const struct vgpu_object *
 	}
 }
 
-/* Each load requires a search, each unload a reading: another driver may lie at the old one's
- * address. */
+/* After a load, search for the driver again. After an unload, read its functions again too: another
+ * driver may now lie at the same address. */
 static void refresh_unchanged(struct vgpu_object_changes now, void *data)
 {
 	enum vgpu_library library = *(enum vgpu_library *)data;
@@ -100,7 +99,7 @@ static void refresh_unchanged(struct vgpu_object_changes now, void *data)
 	__atomic_store_n(&seen[library].loads, now.loads, __ATOMIC_RELAXED);
 }
 
-/* Threads run one after the other: an earlier one cannot undo what a later one finds. */
+/* Refreshing threads run one at a time, so none overwrites a later result with an earlier one. */
 uintptr_t vgpu_refresh(enum vgpu_library library)
 {
 	vgpu_objects_while_unchanged(refresh_unchanged, &library);
@@ -128,7 +127,7 @@ struct answer {
 	enum vgpu_function hook;
 };
 
-/* If another thread unloads it meanwhile, not even the name may be read. */
+/* Runs while nothing can be unloaded, because an unloaded object's names cannot be read. */
 static void substitute_unchanged(struct vgpu_object_changes now, void *data)
 {
 	struct answer *answer = data;

@@ -1,6 +1,4 @@
-/*
- * Resolves names: the driver's functions, and the wrappers in their place.
- */
+/* Finds the driver's functions by name, and the wrappers that replace them. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,23 +6,23 @@
 #include "loader/hooks.h"
 #include "loader/objects.h"
 
-/* The wrapper of a hook. */
+/* The wrapper function of a hook. */
 void *vgpu_wrapper(enum vgpu_function hook);
 
-/* The hook of that name, or -1. */
+/* The hook with that name, or -1. */
 int vgpu_hook_named(const char *name);
 
-/* Find the driver's library again if it has been loaded, moved or unloaded since; returns its load
- * bias, 0 if it is not loaded. */
+/* Find the driver's library again if it was loaded, moved or unloaded since. Return its load bias,
+ * or 0 if it is not loaded. */
 uintptr_t vgpu_refresh(enum vgpu_library library);
 
-/* The wrapper if `found` is a driver library's own function `hook` (any copy of the library, so
- * that a second one does not bypass ours), and the table is then current; else `found`. */
+/* Return the hook's wrapper if `found` is the function `hook` of any loaded copy of the driver. The
+ * table is then current. Otherwise return `found`. */
 void *vgpu_substitute(void *found, enum vgpu_function hook);
 
-/* A name of the hook's library that is not hooked, so that a lookup of it finds the driver
- * itself... */
+/* The name of a function in the hook's library that is not hooked: looking it up finds the driver.
+ */
 const char *vgpu_unhooked(enum vgpu_function hook);
 
-/* ...and the driver's own function `hook`, if that lookup's answer lies in a driver; else NULL. */
+/* If the address `unhooked` lies in a driver, that driver's own function `hook`. Otherwise NULL. */
 void *vgpu_in_driver(const void *unhooked, enum vgpu_function hook);

@@ -1,5 +1,4 @@
-/* CRC-32 (IEEE 802.3), as Python's binascii.crc32; protects the grant's copies and the region's
- * header. */
+/* CRC-32 (IEEE 802.3), like Python's binascii.crc32: for grants, leases and region headers. */
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* Messages for limits that cannot be enforced: one line per result, in one table. */
+/* Messages for limits that cannot be enforced: a table with one line per result. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ static const struct {
     [VGPU_NO_SLOT] = {"too many processes use the GPU in this container", "; end some of them"},
     [VGPU_SYSTEM] = {"a system call failed while the GPU limits were set up",
 		     "; the program may try again"},
-    /* The parser names the variable, as in "environment NAME: invalid value X". */
+    /* For these results `path` names the variable, as in "environment NAME: invalid value X". */
     [VGPU_ENVIRONMENT_MEMORY] = {"", ": must be bytes, a number with k, m or g, or 0 for no limit"},
     [VGPU_ENVIRONMENT_CORE] = {"", ": must be a whole number, 0 (no limit) to 100"},
     [VGPU_ENVIRONMENT_CONTEXT] = {"", ": must be bytes, or a number with k, m or g"},
@@ -66,8 +66,8 @@ enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, in
 	return result;
 }
 
-/* In one write(2), and only if it does not block: a full pipe would block the program and a closed
- * one would kill it with SIGPIPE. */
+/* Write the line with one write(2), and only if stderr is ready: a full pipe would block the
+ * program, and a closed one would kill it by SIGPIPE. */
 void vgpu_error_print(const struct vgpu_error *error)
 {
 	static int printed;

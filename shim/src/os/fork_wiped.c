@@ -1,4 +1,3 @@
-/* See fork_wiped.h. */
 #include "os/fork_wiped.h"
 
 #include <sys/mman.h>

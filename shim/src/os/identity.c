@@ -1,4 +1,3 @@
-/* Processes as /proc shows them; see identity.h. */
 #include "os/identity.h"
 
 #include <dirent.h>
@@ -12,8 +11,8 @@
 #include "os/file.h"
 #include "os/text.h"
 
-/* In /proc/PID/stat the second field, the name, may hold spaces and parentheses; count from its
- * end. */
+/* The name, the second field of /proc/PID/stat, may contain spaces and parentheses. So fields are
+ * counted from its end. */
 #define FIELDS_FROM_NAME_TO_START 20
 
 static uint64_t start_ticks(const char *proc)
@@ -39,8 +38,9 @@ static uint64_t start_ticks(const char *proc)
 }
 
 /*
- * NSpid lists this process's pid in the namespace of this /proc and in each one nested in it, down
- * to its own; a single number means that this /proc belongs to its own namespace.
+ * NSpid lists the pids of this process: in the namespace of this /proc, and in each namespace
+ * nested in that, down to the process's own. A single number means that this /proc is of its own
+ * namespace.
  */
 static bool proc_is_ours(uint32_t pid)
 {
@@ -95,7 +95,8 @@ enum vgpu_presence vgpu_identity_presence(const struct vgpu_identity *self,
 	start = start_ticks(name);
 	if (start)
 		return start == other->start_ticks ? VGPU_PRESENT : VGPU_GONE;
-	/* Exited, hidden (hidepid), or no descriptors are left: a signal can distinguish them. */
+	/* The process has exited, is hidden (hidepid), or no descriptor was free: a signal can
+	 * tell. */
 	return vgpu_identity_pid_is_free(other) ? VGPU_GONE : VGPU_PRESENT;
 }
 
@@ -130,14 +131,14 @@ static bool parse(const char *text, struct maps_line *line)
 
 enum { FOUND, NOT_FOUND, EMPTY, UNREADABLE };
 
-/* The mapping to find: the one at `start` or, if start is 0, the one of `file` at `offset`. */
+/* The mapping to find: the one at `start`. If start is 0, the one of `file` at `offset`. */
 struct wanted {
 	uint64_t start;
 	uint64_t offset;
 	char file[64];
 };
 
-/* The mapping at `start` is of that file. */
+/* True if the line is the wanted mapping. If it is found by `start`, note its file. */
 static bool is_wanted(const struct maps_line *line, struct wanted *wanted)
 {
 	if (!wanted->start)
@@ -152,7 +153,7 @@ static bool is_wanted(const struct maps_line *line, struct wanted *wanted)
 	return true;
 }
 
-/* Long paths are cut: the fields needed precede them. */
+/* Long lines may be cut, because the needed fields precede the path. */
 static int search(const char *path, struct wanted *wanted)
 {
 	char text[4096 + 1];
@@ -190,8 +191,8 @@ static int search(const char *path, struct wanted *wanted)
 	return got < 0 ? UNREADABLE : any ? NOT_FOUND : EMPTY;
 }
 
-/* The first thread's maps are empty once it has ended, though others still run: read each
- * thread's. */
+/* The first thread's maps are empty if it has ended while others run, so read those of each thread.
+ */
 static int search_threads(uint32_t pid, struct wanted *wanted)
 {
 	char path[64], entries[2048];
@@ -225,7 +226,7 @@ bool vgpu_identity_maps(const struct vgpu_identity *other, const void *ours, uin
 	char path[64];
 	int found;
 
-	/* Not from stat(): a file's device in maps differs from st_dev on overlay and btrfs. */
+	/* Read the device from maps, because stat() shows another one on overlay and btrfs. */
 	if (search("/proc/thread-self/maps", &wanted) != FOUND || !wanted.file[0])
 		return true;
 	wanted.start = 0;

@@ -1,4 +1,3 @@
-/* Locks between threads; see lock.h. */
 #include "os/lock.h"
 
 #include <errno.h>
@@ -10,11 +9,11 @@
 #define SPINS_PER_YIELD	 64
 #define YIELDS_PER_CHECK 64
 #define PAUSE_NS	 50000
-#define MOST_PAUSES	 10000 /* by a thread that holds another lock: half a second and more */
+#define MOST_PAUSES	 10000 /* if the thread holds another lock: 0.5 s or more */
 
 __thread uint32_t vgpu_locks_held;
 
-/* Yields the core's pipeline to its sibling thread. */
+/* Leave the core's pipeline to its sibling thread. */
 static inline void wait_a_little(void)
 {
 #if defined(__x86_64__)
@@ -47,7 +46,7 @@ bool vgpu_lock_wait(struct vgpu_lock *lock)
 	uint32_t pauses = 0;
 
 	if (__atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED) == vgpu_thread_id())
-		return false; /* a signal handler in its own thread */
+		return false; /* a signal handler interrupted the holder */
 	for (uint32_t spins = 0; !vgpu_lock_take(lock, 0); spins++) {
 		if (spins % SPINS_PER_YIELD != SPINS_PER_YIELD - 1)
 			wait_a_little();
@@ -59,7 +58,7 @@ bool vgpu_lock_wait(struct vgpu_lock *lock)
 			return false;
 		else
 			syscall(SYS_nanosleep, &pause,
-				NULL); /* yield runs no thread of lower priority */
+				NULL); /* sched_yield runs no thread of lower priority */
 	}
 	return true;
 }

@@ -1,7 +1,7 @@
-/* The note by which the file reports its contract unloaded: contract/library_file.py. */
+/* The note by which the file states its contract without being loaded: contract/library_file.py. */
 #include "vgpu/contract.h"
 
-/* The layout of an ELF note; owner and text are padded to 4 bytes. */
+/* The layout of an ELF note. Owner and text are padded to 4 bytes. */
 static const struct {
 	uint32_t owner_bytes;
 	uint32_t text_bytes;

@@ -1,8 +1,9 @@
 /*
- * The process generation, and the number of the calling thread in it: a child by fork or raw clone
- * begins a new one, and its first thread inherits its parent's thread-local values.
+ * The process generation, and the calling thread's number in it. Each child, by fork or raw clone,
+ * begins a new generation. Its first thread inherits thread-local values of its parent, so those
+ * carry the generation.
  *
- * On the path of every lock, so the unchanged case is inline.
+ * Every lock uses this, so the usual case is inline.
  */
 #pragma once
 
@@ -11,17 +12,17 @@
 
 #include "os/fork_wiped.h"
 
-/* Of the page that a child finds empty: the start, and the state of region/process.h. */
+/* The page that a child finds empty. It has this start and the state of region/process.h. */
 enum { VGPU_PROCESS_BYTES = 4096 };
 
 /* The first member of the page. */
 struct vgpu_process_start {
 	struct vgpu_fork_wiped wiped;
-	uint64_t ns; /* CLOCK_MONOTONIC at first use; 0 in a child until then */
+	uint64_t ns; /* CLOCK_MONOTONIC at first use; 0 before that, and in a new child */
 };
 
 struct vgpu_thread {
-	uint64_t process_start_ns; /* of the generation that the number belongs to */
+	uint64_t process_start_ns; /* the generation of `id` */
 	uint32_t id;
 };
 

@@ -1,8 +1,8 @@
 /*
  * Test points: names for the points between two steps of the protocol.
  *
- * Compiles to nothing in the product; with VGPU_STEPS (the test build) each point calls
- * vgpu_step(), which the test program supplies.
+ * In the product they compile to nothing. In the test build (VGPU_STEPS) each point calls
+ * vgpu_step(), which the test program defines.
  */
 #pragma once
 

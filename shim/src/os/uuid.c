@@ -1,4 +1,3 @@
-/* See uuid.h. */
 #include "os/uuid.h"
 
 #include <string.h>

@@ -1,12 +1,9 @@
-/* Converts a GPU's UUID from text, in grants and in NVML's answers, to the 16 bytes that CUDA
- * returns. */
+/* Converts a GPU's UUID from the text in grants and in NVML to the 16 bytes that CUDA returns. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/*
- * "GPU-" or "MIG-", then 32 hexadecimal digits, with dashes anywhere between. Reads at most
- * `capacity` characters. False, and `uuid` all zero, for any other text.
- */
+/* The text is "GPU-" or "MIG-" and 32 hexadecimal digits, with dashes anywhere between. At most
+ * `capacity` characters are read. For any other text the result is false, and `uuid` all zero. */
 bool vgpu_uuid_parse(const char *text, uint32_t capacity, uint8_t uuid[16]);

@@ -1,12 +1,13 @@
 /*
- * Attaching: connects grant, region, slots and this process, under the setup lock.
+ * Attaching: connects the grant, the region, a slot and this process, under the setup lock.
  *
- * No descriptor stays open. A mapping keeps its open file description, and so the lock taken
- * through it: the anchor, a page mapped without access and not inherited by fork or clone, holds
- * this process's slot lock exactly as long as this address space exists. Programs may close, reuse
- * or pass on any descriptors; exec and exit drop the lock. (On overlayfs a mapping belongs to the
- * layer below, and the lock ends with the descriptor; there /proc's maps are searched for the
- * anchor's offset, which names the slot.) Two copies of the library in one process are two holders.
+ * No descriptor stays open. A lock belongs to an open file description, and a mapping keeps the
+ * description that it was made from. So the slot's lock is held by the anchor: a page mapped
+ * without access, which no child by fork or clone inherits. The lock lasts exactly as long as this
+ * address space, and ends with exec and exit. Programs may close, reuse or pass on any descriptors.
+ * (On overlayfs a mapping belongs to the layer below, and the lock ends with the descriptor. There
+ * the anchor is looked for in /proc's maps: its offset names the slot.) Two copies of the library
+ * in one process hold two slots.
  */
 #include <errno.h>
 #include <sys/mman.h>
@@ -17,7 +18,7 @@
 #include "region/mapping.h"
 #include "region/shared_limits.h"
 
-/* Load the grant and map the region, once; the caller holds setup. */
+/* Load the grant and map the region, once. The caller holds `setup`. */
 static enum vgpu_result look_locked(struct vgpu_process *process, struct vgpu_error *error)
 {
 	char path[VGPU_PATH_BYTES];
@@ -107,7 +108,7 @@ static enum vgpu_result attach_locked(struct vgpu_process *process, struct vgpu_
 	return result == VGPU_OK ? VGPU_OK : vgpu_fail(error, result, os_errno, path);
 }
 
-/* A process that only queries takes no slot, but may have had one before exec. */
+/* A process that only queries takes no slot. It frees one that it may have had before exec. */
 static enum vgpu_result peek_locked(struct vgpu_process *process, struct vgpu_error *error)
 {
 	enum vgpu_result result = look_locked(process, error);

@@ -1,4 +1,3 @@
-/* The counter's protocol; see counter.h. */
 #include "region/counter.h"
 
 #include "os/step.h"
@@ -12,9 +11,9 @@ _Static_assert(sizeof(struct vgpu_region_slot) % 16 == 0, "words are aligned");
 _Static_assert(sizeof(struct vgpu_region_slot_gpu) % 16 == 0, "words are aligned");
 
 /*
- * A 16-byte word as two halves. The high half changes with the low one and never repeats; an
- * operation published again after a refusal keeps its number, but none of that number has been
- * swapped in then.
+ * A 16-byte word as two halves. Whenever the low half changes, the high half changes too, to a
+ * value that it never had before. Exception: an operation published again after a refusal keeps its
+ * number. No operation of that number has been swapped into the counter by then.
  */
 struct word {
 	uint64_t low;
@@ -26,7 +25,7 @@ static uint64_t load(const uint64_t *from)
 	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }
 
-/* There is no 16-byte load except a swap; two equal reads of the high half confirm the pair. */
+/* Only a swap loads 16 bytes at once. Here two equal reads of the high half confirm the pair. */
 static struct word load_word(const uint64_t *from)
 {
 	struct word word;
@@ -41,10 +40,9 @@ static struct word load_word(const uint64_t *from)
 #if defined(__aarch64__)
 
 /*
- * The pair of exclusive instructions, which every such processor has; compilers translate the
- * builtin to a call into a library of theirs. A pair that was read and not written back may be
- * torn, so a difference proves only that another writer was there, which is all that callers
- * conclude.
+ * Use the pair of exclusive instructions, which every such processor has. Compilers would turn the
+ * builtin into a call of their own library. A pair that is read but not written back may be torn.
+ * So a difference proves only that another writer was there, and callers conclude no more.
  */
 static bool swap_word(uint64_t *at, struct word from, struct word to)
 {
@@ -72,8 +70,9 @@ static bool swap_word(uint64_t *at, struct word from, struct word to)
 #else
 
 /*
- * The instruction itself: for the builtin, ThreadSanitizer uses a process-local lock and two plain
- * stores, which other processes do not observe and between which half a word can be read.
+ * Use the instruction itself. For the builtin, ThreadSanitizer uses a process-local lock and two
+ * plain stores: other processes do not observe the lock, and could read half a word between the
+ * stores.
  */
 static bool swap_word(uint64_t *at, struct word from, struct word to)
 {
@@ -95,9 +94,9 @@ static uint64_t tag_of(uint32_t slot, uint64_t sequence)
 }
 
 /*
- * Bring the slot that the counter names up to the counter. Until this is done no process replaces
- * the counter's tag, so at most one operation of the whole region is in the counter and not in its
- * slot.
+ * Complete the operation that the counter's tag names, by updating the slot's charge. No process
+ * replaces the tag before that. So in the whole region at most one operation is in the counter but
+ * not yet in its slot.
  */
 static void help(const struct vgpu_view *view, int gpu, uint64_t tag)
 {
@@ -137,7 +136,7 @@ static bool owns(const struct vgpu_view *view, const struct vgpu_owner *owner)
 	return load(&vgpu_view_slot(view, owner->slot)->generation) == owner->generation;
 }
 
-/* A tenant can write anything into its region; the result is a wrong count, never a wrapped one. */
+/* A tenant can write any values into its region. The result may be wrong, but never wraps. */
 static uint64_t minus(uint64_t used_bytes, uint64_t bytes)
 {
 	return used_bytes > bytes ? used_bytes - bytes : 0;
@@ -159,8 +158,8 @@ enum vgpu_applied vgpu_counter_change(const struct vgpu_view *view, int gpu,
 		bytes = held.low;
 	}
 	operation = (struct word){adding ? bytes : 0 - bytes, held.high + 1};
-	/* Read before the slot is confirmed as this process's: what a next owner publishes
-	 * remains. */
+	/* Read this before checking the owner: if the slot has another owner, its operation is not
+	 * replaced. */
 	former = load_word(published);
 	if (!owns(view, owner))
 		return VGPU_LOST;
@@ -170,8 +169,8 @@ enum vgpu_applied vgpu_counter_change(const struct vgpu_view *view, int gpu,
 	VGPU_AT(APPLY_PUBLISHED);
 	do {
 		from = load_counter(view, gpu);
-		/* Read after the counter: if another process had dropped this charge before that,
-		 * it shows here. */
+		/* Read this after the counter: it shows whether another process dropped the charge
+		 * before. */
 		if (load(&entry->sequence) != held.high)
 			return VGPU_LOST;
 		if (adding && (bytes > limit_bytes || from.low > limit_bytes - bytes)) {
@@ -198,8 +197,8 @@ uint64_t vgpu_counter_drop(const struct vgpu_view *view, int gpu, const struct v
 	do {
 		from = load_counter(view, gpu);
 		held = load_word(&entry->bytes);
-		/* In this order: a new owner takes the next generation before its first
-		 * operation. */
+		/* Check the owner after reading the charge: a new owner takes the next generation
+		 * before its first operation. */
 		if (!owns(view, owner) || (held.low == 0 && !even_empty))
 			return 0;
 		VGPU_AT(DROP_READ);

@@ -1,9 +1,10 @@
 /*
- * The counter's protocol over a mapped region: apply an operation, drop an exited process's charge.
+ * The counter's protocol on a mapped region: apply an operation, or drop an exited process's
+ * charge.
  *
- * Uses the words of the region only; independent of files, processes and locks; makes no system
- * call. A process may exit after any instruction here: the next process completes or discards its
- * operation. docs/adr/0002 has the argument.
+ * It uses only words of the region, and no files, processes, locks or system calls. A process may
+ * exit after any instruction here. The next process completes or discards its operation.
+ * docs/adr/0002 has the proof.
  */
 #pragma once
 
@@ -23,7 +24,7 @@ struct vgpu_view {
 enum vgpu_applied {
 	VGPU_APPLIED,
 	VGPU_REFUSED, /* over the limit; nothing changed */
-	VGPU_LOST     /* the slot was taken: another process took this one for exited */
+	VGPU_LOST     /* another process took the slot: it assumed that this one exited */
 };
 
 struct vgpu_owner {
@@ -58,25 +59,25 @@ static inline struct vgpu_region_slot_gpu *vgpu_view_slot_gpu(const struct vgpu_
 }
 
 /*
- * Add bytes to the charge of `owner`, unless the GPU would then hold more than limit_bytes; or
- * subtract them: more than it holds is clamped and counted. One at a time per slot and GPU: the
- * caller holds the process's lock.
+ * Add bytes to the charge of `owner`, unless the GPU would then hold more than limit_bytes. Or
+ * subtract bytes: if the owner holds less, that is counted, and only what it holds is subtracted.
+ * The caller holds a lock, so a slot has one operation at a time on a GPU.
  */
 enum vgpu_applied vgpu_counter_change(const struct vgpu_view *view, int gpu,
 				      const struct vgpu_owner *owner, bool adding, uint64_t bytes,
 				      uint64_t limit_bytes);
 
 /*
- * Drop the whole charge of an exited process's slot, if it still is in this generation. Any number
- * of processes may do so at once, without a lock. Returns the bytes that this call dropped.
+ * Drop the whole charge of an exited process's slot, if the slot still has this generation. Several
+ * processes may do so at once, without a lock. Returns the bytes that this call dropped.
  * even_empty: for a slot that is about to be taken. It gets a new sequence number even if nothing
- * is charged: an operation that the last owner, taken for exited, has published and not yet counted
- * never will be.
+ * is charged: if the last owner is still running, an operation that it has published is then never
+ * counted.
  */
 uint64_t vgpu_counter_drop(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner,
 			   bool even_empty);
 
 uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int gpu);
 
-/* The slot's charge, except for an operation that no process has helped yet. */
+/* The slot's charge, without an operation that is in the counter but not yet in the slot. */
 uint64_t vgpu_counter_charged_bytes(const struct vgpu_view *view, int gpu, uint32_t slot);

@@ -1,4 +1,3 @@
-/* The directory of grant and region; see directory.h. */
 #include "region/directory.h"
 
 #include <errno.h>
@@ -10,7 +9,7 @@
 #include "os/file.h"
 #include "os/lock.h"
 
-/* Decided once; a fork child inherits the decision. */
+/* Decided once. A fork child inherits the decision. */
 static struct {
 	struct vgpu_lock lock;
 	enum { UNDECIDED, NONE, FOUND, ENVIRONMENT } state;
@@ -25,7 +24,7 @@ static void decide(int state)
 
 static enum vgpu_result read_environment(struct vgpu_error *error)
 {
-	char *none[] = {NULL}; /* clearenv leaves no list at all */
+	char *none[] = {NULL}; /* after clearenv there is no list */
 	enum vgpu_result result =
 	    vgpu_environment_parse(environ ? environ : none, &directory.environment, error);
 
@@ -36,7 +35,7 @@ static enum vgpu_result read_environment(struct vgpu_error *error)
 	return result;
 }
 
-/* If the container's directory exists, in whatever state, the environment is ignored. */
+/* If the container's directory exists, even if it is unusable, the environment is ignored. */
 static enum vgpu_result find_directory(struct vgpu_error *error)
 {
 	struct vgpu_file file;

@@ -1,4 +1,3 @@
-/* See environment.h. */
 #include "region/environment.h"
 
 #include <stdbool.h>
@@ -9,8 +8,8 @@
 #include "os/uuid.h"
 #include "region/counter.h"
 
-#define SHOWN_CHARS 40 /* of a value that is refused, */
-#define NAME_CHARS  80 /* and of its name */
+#define SHOWN_CHARS 40 /* shown of a refused value */
+#define NAME_CHARS  80 /* shown of its variable's name */
 
 static unsigned int shift_of(char unit)
 {
@@ -26,8 +25,8 @@ static unsigned int shift_of(char unit)
 	}
 }
 
-/* A whole decimal number with at most one of k, m, g behind it, of either case, 1024-based.
- * Malformed text is refused: HAMi's own parser reads "1GB" as one byte and "-1" as no limit. */
+/* Read a whole decimal number, with at most one of k, m, g (1024-based, either case) behind it.
+ * Other text is refused, whereas HAMi's own parser reads "1GB" as one byte and "-1" as no limit. */
 static bool read_bytes(const char *text, uint64_t *bytes)
 {
 	unsigned int shift;
@@ -55,7 +54,7 @@ static bool read_percent(const char *text, uint64_t *percent)
 	return vgpu_text_number(&text, 10, 100, percent) && !*text;
 }
 
-/* A variable's value, for one GPU or, without a number behind its name, for all. */
+/* A kind of variable: NAME_N has the value for GPU N, NAME that for all other GPUs. */
 struct family {
 	const char *name;
 	enum vgpu_result refusal;
@@ -69,7 +68,7 @@ static const struct family CORE = {VGPU_ENV_CORE_LIMIT, VGPU_ENVIRONMENT_CORE, r
 
 enum { EVERY_GPU = -1, NO_GPU = -2, NOT_OF_THE_FAMILY = -3 };
 
-/* The GPU that "NAME=" or "NAME_7=" means. A number that no GPU can have is a user error. */
+/* The GPU that "NAME=" or "NAME_7=" means. NO_GPU: the number is not valid, a user error. */
 static int gpu_meant(const char *variable, const char *name, const char **value)
 {
 	size_t length = strlen(name);
@@ -91,7 +90,7 @@ static int gpu_meant(const char *variable, const char *name, const char **value)
 	return (int)gpu;
 }
 
-/* The variable and what is invalid, without characters that would break the user's one line. */
+/* Name the variable and what is invalid. Other characters could break the line, so replace them. */
 static enum vgpu_result refuse(struct vgpu_error *error, enum vgpu_result result,
 			       const char *variable)
 {
@@ -158,7 +157,7 @@ static enum vgpu_result read_limits(char *const *variables, struct vgpu_environm
 	return result != VGPU_OK || any ? result : vgpu_fail(error, VGPU_UNMANAGED, 0, "");
 }
 
-/* A list of anything else, "all" or a number, contains no UUIDs. */
+/* Read the list of UUIDs. A list with anything else, such as "all" or a number, counts as empty. */
 static void read_list(const char *list, struct vgpu_environment *out)
 {
 	int count = 0;

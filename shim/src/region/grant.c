@@ -1,4 +1,4 @@
-/* The grant's mapping and its last valid content; see grant.h. */
+/* The mapping of the grant, and its last valid content. See grant.h. */
 #include "region/grant.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ _Static_assert(VGPU_GRANT_CHECKSUM_OFFSET ==
 	       "the checksum follows the GPUs");
 _Static_assert(COPY_BYTES <= VGPU_GRANT_COPY_STRIDE, "a copy fits its stride");
 
-/* A copy of the mapping, so that the verified bytes are the ones used. */
+/* A private copy of the file's content, so that what is used is what was verified. */
 union copy {
 	struct {
 		struct vgpu_grant_head head;
@@ -31,10 +31,8 @@ union copy {
 	char bytes[COPY_BYTES];
 };
 
-/*
- * Identity is set once, before `loaded`; limits change, each on its own, and are read without the
- * lock. Limits from the environment have no mapping, and a GPU is added when it is first met.
- */
+/* The identity is set once, before `loaded`. Limits change one by one, and are read without the
+ * lock. Limits from the environment have no mapping: a GPU is added at its first use. */
 static struct {
 	struct vgpu_lock lock;
 	bool loaded;
@@ -63,8 +61,8 @@ static bool valid(const union copy *copy)
 	       copy->is.checksum == vgpu_crc32(copy->bytes, VGPU_GRANT_CHECKSUM_OFFSET);
 }
 
-/* Read the newest valid copy into `newest`, with the sequence numbers read from the file before
- * it. */
+/* Read the newest valid copy into `newest`. `seen` gets both sequence numbers, read before the
+ * copies. */
 static bool read_newest(const char *mapping, union copy *newest, uint64_t seen[COPIES])
 {
 	union copy copy;
@@ -167,7 +165,7 @@ static enum vgpu_result load_locked(const char *path, int *os_errno)
 	}
 	grant.id = copy.is.head.grant_id;
 	grant.gpu_count = (int)copy.is.head.gpu_count;
-	/* A GPU with a malformed UUID has all zeros, which no GPU has. */
+	/* A malformed UUID is all zeros, which is no GPU's UUID. */
 	for (int gpu = 0; gpu < grant.gpu_count; gpu++)
 		(void)vgpu_uuid_parse(copy.is.gpus[gpu].uuid, VGPU_GRANT_UUID_CHARS,
 				      grant.uuids[gpu]);
@@ -213,8 +211,8 @@ void vgpu_grant_add(int gpu, const uint8_t uuid[16], const struct vgpu_grant_lim
 	vgpu_unlock(&grant.lock);
 }
 
-/* A thread that finds the lock taken continues with slightly older limits. Separate from refresh()
- * because of its stack, which the hot path avoids. */
+/* If another thread has the lock, continue with slightly older limits. This is not part of
+ * refresh(), because its large stack frame would slow down the hot path. */
 __attribute__((noinline)) static void read_again(void)
 {
 	uint64_t seen[COPIES];

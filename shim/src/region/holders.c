@@ -1,7 +1,5 @@
-/*
- * The container's processes that hold memory: the region's slots, by their pids in this process's
- * PID namespace. A process of another PID namespace has no pid here, and is left out.
- */
+/* Lists the container's processes that hold memory, from the region's slots, by their pids in this
+ * process's PID namespace. A process of another PID namespace has no pid here, and is left out. */
 #include "region/mapping.h"
 
 #include <stddef.h>
@@ -14,8 +12,8 @@ static bool is_own(const struct vgpu_process *process, uint32_t number, uint64_t
 	       process->owner.generation == generation;
 }
 
-/* Read between two reads of the generation: all of it is of one owner. False: no process to
- * name. */
+/* Read the slot between two reads of its generation, so that all data is of one owner. False: there
+ * is no process to list. */
 static bool name_holder(const struct vgpu_process *process, int gpu, uint32_t number,
 			struct vgpu_holder *holder)
 {

@@ -1,4 +1,3 @@
-/* See mapping.h. */
 #include "region/mapping.h"
 
 #include <sys/mman.h>

@@ -1,8 +1,9 @@
 /*
  * The state of this process: one page that the kernel zeroes in every child.
  *
- * A fork child must never refund its parent's charge, and raw clone() skips atfork handlers; so all
- * state of being attached is in a MADV_WIPEONFORK page (before Linux 4.14: compared with the pid).
+ * A fork child must never refund its parent's charge, and raw clone() runs no atfork handlers. So
+ * all state of being attached is in a MADV_WIPEONFORK page. Before Linux 4.14 a pid in it is
+ * compared.
  */
 #pragma once
 
@@ -15,27 +16,27 @@
 #include "os/process_start.h"
 #include "region/counter.h"
 
-/* On its own cache line: threads on different GPUs must not share one. */
+/* Has a cache line of its own, so that threads on different GPUs do not share one. */
 struct vgpu_process_gpu {
 	struct vgpu_lock lock;
-	uint64_t held_bytes; /* sum of the reservations, in case the slot is lost */
-	int64_t late_bytes;  /* deferred changes, applied by the lock's next holder */
+	uint64_t held_bytes; /* reserved by this process, in case the slot is lost */
+	int64_t late_bytes;  /* deferred changes, for the lock's next holder to apply */
 } __attribute__((aligned(64)));
 
 struct vgpu_process {
 	struct vgpu_process_start start;
 	struct vgpu_lock setup; /* held while attaching and mapping */
 	bool mapped;
-	bool attached; /* written under setup and every GPU's lock */
+	bool attached; /* written while holding setup and every GPU's lock */
 	struct vgpu_view view;
 	uint64_t region_device;
 	uint64_t region_inode;
 	struct vgpu_identity self;
 	struct vgpu_owner owner;
 	void *anchor;	       /* a mapping that keeps the slot's lock (attach.c) */
-	uint64_t last_reap_ns; /* when a search for exited processes last began, */
-	uint64_t reaped_ns;    /* and when the last completed one had begun, */
-	uint64_t reap_took_ns; /* and its duration */
+	uint64_t last_reap_ns; /* begin of the latest search for exited processes */
+	uint64_t reaped_ns;    /* begin of the latest completed search */
+	uint64_t reap_took_ns; /* duration of that search */
 	struct vgpu_process_gpu gpus[VGPU_ENVIRONMENT_MAX_GPUS];
 };
 

@@ -1,4 +1,3 @@
-/* The file `region`; see region_file.h. */
 #include "region/region_file.h"
 
 #include <errno.h>
@@ -79,7 +78,7 @@ enum vgpu_result vgpu_region_open(const char *path, uint64_t grant_id, int gpu_c
 	return VGPU_REGION_INVALID;
 }
 
-/* Access to a hole of a mapped file is SIGBUS if the disk is full; here it is an error. */
+/* Without this, writing to a hole of the mapped file would be SIGBUS if the disk is full. */
 static bool fill_holes(int fd, uint64_t bytes, int *os_errno)
 {
 	struct vgpu_file file;
@@ -101,7 +100,8 @@ enum vgpu_result vgpu_region_map(int fd, int gpu_count, struct vgpu_view *view, 
 		*os_errno = errno;
 		return VGPU_SYSTEM;
 	}
-	/* A child that has not attached must not appear as attached (identity.c reads maps). */
+	/* A child that has not attached must not map it: identity.c would see an attached process.
+	 */
 	madvise(view->base, file_bytes(view), MADV_DONTFORK);
 	return VGPU_OK;
 }
@@ -142,7 +142,7 @@ enum vgpu_result vgpu_region_make(const char *path, int *os_errno)
 		*os_errno = errno;
 		return VGPU_CACHE_UNUSABLE;
 	}
-	/* link(), not rename(): an existing file remains. */
+	/* link() instead of rename() keeps a file that exists. */
 	made = fill(fd, os_errno);
 	if (made && syscall(SYS_linkat, AT_FDCWD, draft, AT_FDCWD, path, 0) != 0) {
 		*os_errno = errno;

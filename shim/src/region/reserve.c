@@ -1,8 +1,8 @@
 /*
- * Reserving and refunding, and reports of limits and use: the hot half of region.h.
+ * Reserves, refunds, and reports limits and use: the part of region.h that is called often.
  *
- * Works under one GPU's lock on a slot that attach.c took; searches for exited processes before it
- * refuses or reports.
+ * It works under one GPU's lock, with a slot that attach.c took. Before it refuses or reports, it
+ * searches for exited processes.
  */
 #include <stdbool.h>
 #include <sys/syscall.h>
@@ -15,12 +15,12 @@
 #include "region/shared_limits.h"
 
 #define REAP_PERIOD_NS UINT64_C(1000000)
-#define REPORT_REST    20 /* reports' searches take at most one part in so many of the time */
+#define REPORT_REST    20 /* searches for reports take at most 1/20 of the time */
 #define REAP_PAUSE_NS  (REAP_PERIOD_NS / 4)
 #define REAP_PAUSES    400 /* longer than a scan of all slots takes */
 
-/* Without a descriptor no lock can be tested: then all processes count as running except those
- * whose pid is free, and their charges are dropped while their slots wait for a process with a
+/* Without a descriptor no lock can be tested. Then only processes whose pid is free count as
+ * exited. Their charges are dropped now, but their slots are freed later by a process with a
  * descriptor. */
 static void reap_exited(struct vgpu_process *process, enum vgpu_search search)
 {
@@ -34,8 +34,8 @@ static void reap_exited(struct vgpu_process *process, enum vgpu_search search)
 	vgpu_close(&slots);
 }
 
-/* Search for exited processes, unless a thread of this process began to just now; false: one
- * did. */
+/* Search for exited processes. False: a thread of this process began a search just now, so do not
+ * search. */
 static bool reap(struct vgpu_process *process, enum vgpu_search search)
 {
 	uint64_t now_ns = vgpu_now_ns();
@@ -51,7 +51,7 @@ static bool reap(struct vgpu_process *process, enum vgpu_search search)
 	return true;
 }
 
-/* Rate-limited: with very many processes a report is some milliseconds old. */
+/* Search less often if that takes long: with very many processes reports may be some ms old. */
 static void reap_for_report(struct vgpu_process *process)
 {
 	uint64_t since_ns = vgpu_now_ns() - __atomic_load_n(&process->reaped_ns, __ATOMIC_RELAXED);
@@ -60,10 +60,8 @@ static void reap_for_report(struct vgpu_process *process)
 		reap(process, VGPU_SEARCH_QUICK);
 }
 
-/*
- * A refusal must not be caused by a process that exited before it: wait a millisecond or two until
- * a search that began after this call has ended, in whichever thread.
- */
+/* A refusal must not be caused by a process that has exited already. So wait a millisecond or two,
+ * until some thread has ended a search that began after this call. */
 static void reap_since_now(struct vgpu_process *process)
 {
 	uint64_t since_ns = vgpu_now_ns();
@@ -104,7 +102,8 @@ int vgpu_gpu_of_uuid(const uint8_t uuid[16], int number)
 		return gpu;
 	if (gpu < 0)
 		gpu = vgpu_limits_register(uuid, number);
-	/* Under a share alone memory is counted too, and its limit is beyond any GPU. */
+	/* If only a share of compute is set, memory is counted all the same, with a limit beyond
+	 * any GPU. */
 	if (gpu >= 0 && vgpu_grant_read(gpu, limit_bytes) == VGPU_NO_LIMIT &&
 	    vgpu_core_percent(gpu) % 100 == 0)
 		return VGPU_GPU_UNMANAGED;
@@ -151,10 +150,11 @@ enum change {
 };
 
 /*
- * Growing calls. Each has a word of its process's slot, and reads the counter only after it is set;
- * a reservation updates the counter first, and then reads these words where they may matter. So of
- * two concurrent ones one observes the other, and the sum of the charge and what may be taken never
- * exceeds the limit. Only the first slots' processes may grow, and only if all of them would fit.
+ * Calls that may grow a pool, each announced by a word in its process's slot. Such a call sets the
+ * word and then reads the counter. A reservation updates the counter and then reads these words, if
+ * they can matter. So at least one of two concurrent calls observes the other. Therefore the charge
+ * and what may be taken never exceed the limit together. Only processes in the first GROWING_SLOTS
+ * slots may announce calls, and only while there is space for all of them.
  */
 enum { GROWING_SLOTS = 64 };
 #define GROWING_MOST_BYTES (GROWING_SLOTS * VGPU_CHUNK_BYTES)
@@ -164,7 +164,7 @@ static uint64_t *growing_of(const struct vgpu_process *process, uint32_t slot, i
 	return &vgpu_view_slot_gpu(&process->view, slot, gpu)->growing;
 }
 
-/* True if so much would fit beside the charge. */
+/* True if so many bytes fit beside the charge. */
 static bool leaves(const struct vgpu_process *process, int gpu, uint64_t chargeable_bytes,
 		   uint64_t bytes)
 {
@@ -216,7 +216,7 @@ static bool leaves_growth(const struct vgpu_process *process, int gpu)
 	return leaves(process, gpu, chargeable_bytes, growing_bytes);
 }
 
-/* Under the GPU's lock. VGPU_LOST: attach again first. */
+/* The caller holds the GPU's lock. VGPU_LOST: attach again, and then retry. */
 static enum vgpu_applied apply_locked(struct vgpu_process *process, int gpu, enum change change,
 				      uint64_t bytes)
 {
@@ -256,10 +256,11 @@ static void apply_late(struct vgpu_process *process, int gpu)
 		__atomic_fetch_add(late, bytes, __ATOMIC_RELAXED);
 }
 
-/* A lost slot is detected and replaced once or twice; a region that keeps losing it is broken. */
+/* A slot may be lost and replaced once or twice. If that happens more often, the region is broken.
+ */
 #define TRIES 3
 
-/* What is not possible while the lock is not available is left to its holder, or refused. */
+/* If the lock is not available, a reservation is refused. Other changes are left to its holder. */
 static enum vgpu_result change_attached(struct vgpu_process *process, int gpu, enum change change,
 					uint64_t bytes)
 {

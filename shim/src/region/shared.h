@@ -1,10 +1,10 @@
 /*
- * Memory that several processes of the container hold: charged once, in a slot of its own.
+ * Memory that several processes of the container hold. It is charged once, in a slot of its own.
  *
- * The exporter moves the charge there; it and every importer hold the slot's lock, shared, each
- * through an anchor. When the last of them releases it or exits the lock is free, and the charge is
- * dropped as an exited process's is. Independent of CUDA: the key is the hash of the exported
- * handle.
+ * The exporter moves its charge to that slot. It and every importer hold the slot's lock, shared,
+ * each with an anchor. When the last holder releases the slot or exits, the lock is free, and the
+ * charge is dropped like that of an exited process. This is independent of CUDA: the key is the
+ * hash of the exported handle.
  */
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "region/process.h"
 #include "region/slots.h"
 
-/* This process's hold of one shared slot; 0: nothing. */
+/* A hold of this process on one shared slot. 0: none. */
 typedef uint32_t vgpu_hold;
 
 struct vgpu_shared_charge {
@@ -22,15 +22,15 @@ struct vgpu_shared_charge {
 };
 
 /*
- * Move bytes of this process's charge to a slot that others may join by the key, from now until its
- * last holder ends. For a moment they are charged twice, never not at all. 0: not possible (half of
- * all slots may be shared, and processes need theirs), and nothing changed: importers then charge
- * themselves.
+ * Move bytes of this process's charge to a new shared slot, which others may join by the key until
+ * its last holder ends. For a moment the bytes are charged twice, but never not at all. 0: that is
+ * not possible, because at most half of all slots may be shared, and nothing changed. Importers are
+ * then charged themselves.
  */
 vgpu_hold vgpu_shared_export(struct vgpu_shared_charge charge, uint64_t key);
 
-/* Hold what an exporter of this container has shared by the key. 0: none has. */
+/* Hold the slot that an exporter of this container has shared by the key. 0: there is none. */
 vgpu_hold vgpu_shared_join(uint64_t key, struct vgpu_shared_charge *charge);
 
-/* Once for each export and join. The last holder's release ends the charge. */
+/* Call it once for each export and each join. When the last holder leaves, the charge ends. */
 void vgpu_shared_leave(vgpu_hold hold);

@@ -1,4 +1,3 @@
-/* See shared_limits.h. */
 #include "region/shared_limits.h"
 
 #include <errno.h>
@@ -19,7 +18,7 @@
 
 _Static_assert(VGPU_ENVIRONMENT_MAX_GPUS >= VGPU_MAX_GPUS, "a grant's GPUs fit");
 
-/* Ends with the descriptor. False: another process held it for a second. */
+/* The lock ends with the descriptor. False: another process held it for a second. */
 static bool lock_limits(int fd)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_start = (off_t)VGPU_LOCK_LIMITS, .l_len = 1};
@@ -46,7 +45,8 @@ static bool no_process_runs(const struct vgpu_view *view)
 	return true;
 }
 
-/* Limits of exited processes are void; the entries remain, for processes that only queried. */
+/* If no process runs, limits of exited processes no longer apply. The entries remain, because
+ * processes that only queried still use their numbers. */
 static void forget_limits(struct vgpu_process *process)
 {
 	struct vgpu_slots slots;
@@ -77,8 +77,7 @@ static enum vgpu_result why_not(enum vgpu_result result)
 	}
 }
 
-/* The user that starts a setuid program chooses its variables: it makes no file at a path they
- * name. */
+/* In a setuid program, make no file at a path that a variable names: the caller has chosen it. */
 static enum vgpu_result make(const char *path, int *os_errno)
 {
 	if (!getauxval(AT_SECURE) || strcmp(path, VGPU_SHARED_CACHE_PATH) == 0)
@@ -109,7 +108,7 @@ enum vgpu_result vgpu_limits_poll(struct vgpu_process *process, struct vgpu_erro
 	return VGPU_OK;
 }
 
-/* The GPU's entry, or the first free one; the caller holds the lock. */
+/* The GPU's entry, or else the first free one. The caller holds the lock. */
 static int entry_of(const struct vgpu_view *view, const uint8_t uuid[16])
 {
 	int gpu = 0;

@@ -1,7 +1,7 @@
 /*
- * The LIVE lock of a slot: one byte, past the file's end, of an open file description's locks.
+ * The LIVE lock of a slot: an open file description's lock of one byte beyond the file's end.
  *
- * A process's slot is locked exclusively, a shared one by all its holders. No function here waits.
+ * A process locks its own slot exclusively. Holders of a shared slot share its lock. No call waits.
  */
 #pragma once
 
@@ -23,7 +23,7 @@ static inline struct flock vgpu_slot_byte(uint32_t slot, short type)
 	};
 }
 
-/* F_WRLCK, F_RDLCK (also from the exclusive lock to the shared one, without a gap), F_UNLCK. */
+/* Set the lock to F_WRLCK, F_RDLCK or F_UNLCK. A change from exclusive to shared never frees it. */
 static inline bool vgpu_slot_lock(int fd, uint32_t slot, short type)
 {
 	struct flock lock = vgpu_slot_byte(slot, type);
@@ -31,7 +31,7 @@ static inline bool vgpu_slot_lock(int fd, uint32_t slot, short type)
 	return syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0;
 }
 
-/* True if held by another open file description; also if the kernel does not report it. */
+/* True if another open file description has a lock on the slot, or if that is unknown. */
 static inline bool vgpu_slot_is_locked(int fd, uint32_t slot)
 {
 	struct flock lock = vgpu_slot_byte(slot, F_WRLCK);

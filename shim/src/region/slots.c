@@ -1,4 +1,3 @@
-/* Slots of the region; see slots.h. */
 #include "region/slots.h"
 
 #include <fcntl.h>
@@ -10,8 +9,9 @@
 #include "region/process.h"
 #include "region/slot_lock.h"
 
-/* If more slots than this were ever in use, a process that begins searches only so many, and the
- * next one continues from there. A process about to refuse or report searches all. */
+/* If more slots than this were ever in use, a process that begins searches only this many, and the
+ * next one continues behind them. A process that is about to refuse or report searches all slots.
+ */
 #define SLOTS_PER_START 64
 
 void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
@@ -23,9 +23,9 @@ void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *ow
 }
 
 /*
- * The caller holds the slot's lock. A last owner that still runs detects by the new generation that
- * it has lost the slot; a nameless slot is judged by its lock, in case its next owner exits before
- * it has a name.
+ * The caller holds the slot's lock. If the last owner still runs, the new generation shows it that
+ * it has lost the slot. start_ticks is cleared so that only the lock decides if the next owner
+ * exits before it has written its identity.
  */
 static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *owner)
 {
@@ -49,9 +49,10 @@ struct vgpu_identity vgpu_slots_holder(const struct vgpu_region_slot *slot)
 }
 
 /*
- * The lock is nearly always right, and tested first. It is held too long by a raw clone's child
- * that inherited a description, hence the test for a free pid (and, thoroughly, for a reused one);
- * it is missing in a running holder on overlayfs, hence the search for the anchor, which exec ends.
+ * The lock is tested first, because it is nearly always right. It may be held too long, by a raw
+ * clone's child that inherited a description. So a free pid counts as exited (and in a thorough
+ * search a reused one). It may be missing although the holder runs, on overlayfs. So the anchor is
+ * searched for, which exec ends.
  */
 static bool has_exited(const struct vgpu_slots *slots, uint32_t number, enum vgpu_search search)
 {
@@ -79,9 +80,9 @@ void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *ow
 }
 
 /*
- * The shared slot had no holder. Before it is reclaimed no process can find it any more, and one
- * that did so before that has its lock by now (shared.c). The kernel's lock over the list of locks
- * orders the two: if the joiner's lock is not visible here, the joiner sees no key.
+ * True if no process can join the shared slot, which had no holder. First remove the key, so that
+ * none finds it now. One that found it before has its lock by now (shared.c). The kernel's lock
+ * on the list of locks orders the two: if the joiner's lock is not visible, the joiner sees no key.
  */
 static bool no_process_joins(const struct vgpu_slots *slots, uint32_t number, uint64_t key)
 {
@@ -115,13 +116,13 @@ void vgpu_slots_reap_one(const struct vgpu_slots *slots, const struct vgpu_owner
 		reap(slots, owner, VGPU_SEARCH_QUICK);
 }
 
-/* Up to the first slot never taken; true if that came before `end`. */
+/* Search until `end`, or the first slot that was never taken. True: it ended at such a slot. */
 static bool reap_range(const struct vgpu_slots *slots, const struct vgpu_owner *except,
 		       uint32_t begin, uint32_t end, enum vgpu_search search)
 {
 	for (uint32_t number = begin; number < end; number++) {
 		struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
-		/* Read before the verdict, and compared after it: the verdict is about this
+		/* Read before has_exited and compared after it, so that its result is about this
 		 * holder. */
 		struct vgpu_owner owner = {number, vgpu_slot_generation(slot)};
 
@@ -129,8 +130,8 @@ static bool reap_range(const struct vgpu_slots *slots, const struct vgpu_owner *
 			return true;
 		if (except && except->slot == number && except->generation == owner.generation)
 			continue;
-		/* A free slot is charged if its last owner, taken for exited, was in
-		 * mid-operation. */
+		/* A free slot may be charged, if its last owner still ran and was in the middle of
+		 * an operation. */
 		if (vgpu_slot_state(slot) == VGPU_SLOT_FREE)
 			vgpu_slots_drop(slots, &owner);
 		else
@@ -175,8 +176,9 @@ void vgpu_slots_reap_at_start(const struct vgpu_slots *slots)
 }
 
 /*
- * Scans end at the first slot never taken. So a process that passes over one, because another is
- * just taking it, marks it: if that other exits, the slots above remain visible to scans.
+ * Scans end at the first slot that was never taken. A process that skips such a slot, because
+ * another one is just taking it, marks it as taken. So if the other process exits, scans still
+ * reach the slots above.
  */
 static void mark_passed_over(struct vgpu_region_slot *slot)
 {
@@ -187,10 +189,8 @@ static void mark_passed_over(struct vgpu_region_slot *slot)
 					    __ATOMIC_RELAXED);
 }
 
-/*
- * The generation is written last, and is one that no scan can have seen while the slot was free (a
- * mark adds 1, this adds 2): the swap of a slow reaper then fails.
- */
+/* The generation is written last. No scan can have seen it while the slot was free, because marking
+ * adds 1 and taking adds 2. So a swap of a slow reaper fails. */
 static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state)
 {
 	static const struct vgpu_identity none;
@@ -251,7 +251,7 @@ void vgpu_slots_offer(const struct vgpu_slots *slots, const struct vgpu_owner *o
 			 __ATOMIC_SEQ_CST);
 }
 
-/* The slot in its current generation, if it is offered by that key. */
+/* Read the slot's generation. True if the slot is offered by that key. */
 static bool is_offered(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint64_t key)
 {
 	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
