@@ -1,7 +1,7 @@
 """The lab: a private containerd (node/) or Kubernetes (cluster/) with simulated GPUs, and the demo.
 
-It uses no container runtime or cluster of the machine: programs come from the project's cache, and
-run in namespaces and below directories of their own. Demo, tests and benchmarks use it.
+It uses no container runtime or cluster of the machine. Its programs come from the project's cache
+and run in their own namespaces and directories. The demo, tests and benchmarks use it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Self
 
 
 class Running(ABC):
-    """A context manager, which is started on entry, and stopped also where that fails."""
+    """A context manager that calls `start` on entry, and `stop` on exit or if `start` fails."""
 
     @abstractmethod
     def start(self) -> None: ...
@@ -33,5 +33,5 @@ class Running(ABC):
 
 
 def tail(log: Path) -> str:
-    """The last 4,000 characters."""
+    """Return the last 4,000 characters of the log."""
     return log.read_text(errors="replace")[-4000:]

@@ -1,4 +1,4 @@
-"""Pages of the product's programs, probes and metrics, read over HTTP."""
+"""Pages of the product's programs (probes and metrics), read over HTTP."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def get(
     timeout_s: float = 30.0,
     posted: str | None = None,
 ) -> tuple[int, str]:
-    """Status and body. place: a socket's path, or host and port. posted: the body of a POST. Raises
-    OSError, HTTPException."""
+    """Return status and body. place: a socket's path, or host and port. posted: the body of a POST;
+    None: GET. Raises OSError or HTTPException."""
     family = socket.AF_UNIX if isinstance(place, str | Path) else socket.AF_INET
     with contextlib.closing(HTTPConnection("localhost", timeout=timeout_s)) as connection:
         connection.sock = socket.socket(family)

@@ -1,7 +1,7 @@
 """The daemon's side of board.h: the memory that the daemon shares with every client of a GPU.
 
-It works on any writable buffer, and time is an argument in nanoseconds of CLOCK_MONOTONIC.
-Clients simulate the engine, under a lock that the daemon never takes; each store here is one
+It works on any writable buffer. Times are arguments, in nanoseconds of CLOCK_MONOTONIC. Clients
+simulate the engine under a lock, which the daemon never takes: each value that it stores is one
 aligned number. The daemon gives channels to contexts, ends them, and reads how busy the GPU was.
 """
 
@@ -26,7 +26,7 @@ _SECOND_NS: Final = 10**9
 
 
 class Board:
-    """One GPU's."""
+    """The shared memory of one GPU."""
 
     def __init__(self, host: HostConfig, memory: mmap | bytearray) -> None:
         self._shared = STRUCTS["sim_shared"].from_buffer(memory)
@@ -45,10 +45,10 @@ class Board:
         self._shared.board.recovery_action = action
 
     def open_channel(self) -> int | None:
-        """A channel for a new context; None: all are in use."""
+        """Return the index of a channel for a new context, or None if all are in use."""
         for index in range(CHANNELS):
             channel = self._shared.channels[index]
-            # An ended context's channel is free once the engine has dropped what it had.
+            # A channel is free once the engine has dropped its ended context's items.
             if index not in self._used and channel.completed == channel.submitted:
                 ctypes.memset(channel.busy, 0, ctypes.sizeof(channel.busy))
                 channel.ended_ns = 0
@@ -57,18 +57,18 @@ class Board:
         return None
 
     def end_channel(self, index: int, now_ns: int) -> None:
-        """Its context ends now, with all pending work."""
+        """End the channel's context now, with all its pending work."""
         self._shared.channels[index].ended_ns = now_ns
         self._used.discard(index)
 
     def release(self, connection: int) -> None:
-        """Call it once no thread can use the connection any more."""
+        """Release a connection's engine lock. Call this once no thread can use the connection."""
         board = self._shared.board
         if board.lock & ~LOCK_WAITERS == connection:
             board.lock = 0
 
     def busy_percent(self) -> int:
-        """Use in the second before the last look at the engine."""
+        """Return how busy the GPU was in the second before the engine was last advanced."""
         return self._percent(self._shared.board.busy)
 
     def channel_busy_percent(self, index: int) -> int:
@@ -83,7 +83,7 @@ class Board:
             row = rows[bucket % BUCKETS]
             if row.bucket == bucket % 2**32:
                 start_ns = bucket * BUCKET_NS
-                # Where in its bucket the GPU was busy is not known.
+                # The GPU's work is assumed to be spread evenly over its bucket.
                 inside_ns = BUCKET_NS - max(0, from_ns - start_ns)
                 busy_ns += row.busy_ns * inside_ns // BUCKET_NS
         return min(100, (busy_ns * 100 + _SECOND_NS // 2) // _SECOND_NS)

@@ -1,8 +1,8 @@
 """The GPUs as a CDI spec: the edits by which a container runtime adds a GPU to a container.
 
-Paths in, a JSON document out. A device is one GPU, named by its UUID, and adds that GPU's device
-node and socket alone. The driver's control nodes, its libraries and nvidia-smi are added with any
-GPU, as by the NVIDIA container toolkit, from the host; they are never part of an image.
+Paths in, a JSON document out. Each device is one GPU, named by its UUID. It adds only that GPU's
+device node and socket. As with NVIDIA's container toolkit, any GPU also adds the host's control
+nodes, driver libraries and nvidia-smi, which are never part of an image.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ KIND: Final = "nvidia.com/gpu"
 _VERSION: Final = "0.6.0"
 GPU_DIR: Final = PurePosixPath("/dev/simgpu")
 
-# A process can connect to a socket through a read-only mount, because the inode's mode decides; the
-# mount keeps root in the container from changing that mode for all other users.
+# A process can connect through a read-only mount, because only the socket's mode decides. The
+# read-only mount prevents the container's root from changing that mode for other users.
 _SOCKET_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev", "noexec")
 _FILE_OPTIONS: Final = ("bind", "ro", "nosuid", "nodev")
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The files of the driver on the host, without a symlink on their paths."""
+    """The driver's files on the host, as paths without symlinks."""
 
     libcuda: Path
     libnvidia_ml: Path
@@ -46,8 +46,8 @@ class Driver:
 
 
 def library_dir(multiarch: str | None = None) -> PurePosixPath:
-    """Return the directory in which the dynamic loader of Debian and its derivatives searches
-    without a cache of names."""
+    """Return the directory that Debian's dynamic loader searches even if its cache of library names
+    is missing."""
     name = multiarch or sysconfig.get_config_var("MULTIARCH") or "x86_64-linux-gnu"
     return PurePosixPath("/usr/lib") / str(name)
 
@@ -58,7 +58,7 @@ def spec(
     driver: Driver,
     nodes: Path | None = None,
 ) -> dict[str, Any]:
-    """`sockets` is by minor. nodes: directory of the device nodes; None: there are none."""
+    """Return the CDI spec. sockets: by minor number. nodes: directory of device nodes, if any."""
     libraries = library_dir()
     files = {
         driver.libcuda: libraries / "libcuda.so.1",

@@ -1,7 +1,7 @@
 """The commands: up, down, status, fault.
 
-Reads argv and the environment; the only module that starts or stops the daemon. Prints what it made
-and the next command; an error is one line on stderr and status 1.
+Reads argv and the environment. Only this module starts or stops the daemon. A command prints what
+it made and the command to run next. An error is one line on stderr, with exit status 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simgpu.state_dir import StateDir, StateDirError
 from simgpu.wire import Op
 
 _PACKAGE: Final = Path(__file__).resolve().parent
-# The generation of libcuda that is always built, in lib/simgpu; others are in lib/simgpu-VERSION.
+# The libcuda that is always built, in lib/simgpu. Other generations are in lib/simgpu-VERSION.
 _CUDA_VERSION: Final = 13000
 _START_LIMIT_S: Final = 20.0
 _STOP_LIMIT_S: Final = 10.0
@@ -65,7 +65,7 @@ operations for latency: {" ".join(op.name for op in Op)}, or the name of an entr
 
 
 class CommandError(Exception):
-    """The command failed; the message names the reason and the remedy."""
+    """The command failed. The message names the reason and the remedy."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,7 +145,7 @@ def _up(state_dir: StateDir, arguments: argparse.Namespace) -> None:
 
 
 def _serve(state_dir: StateDir, host: config.HostConfig, driver: cdi.Driver) -> None:
-    # Imported by the daemon alone: asyncio takes half of the time in which a command starts.
+    # Only the daemon imports these, because asyncio would double the start time of a command.
     import asyncio
 
     from simgpu import daemon
@@ -199,7 +199,7 @@ def _down(state_dir: StateDir, _: argparse.Namespace) -> None:
         state_dir.remove()
         sys.stdout.write(f"simgpu was not up in {state_dir.root}\n")
         return
-    # SIGTERM first; SIGKILL for a daemon that is stopped or stuck.
+    # SIGTERM comes first. SIGKILL also ends a daemon that is stopped or stuck.
     for number in (signal.SIGTERM, signal.SIGKILL):
         _signal(pid, number)
         deadline = time.monotonic() + _STOP_LIMIT_S
@@ -254,7 +254,7 @@ def _fault(state_dir: StateDir, arguments: argparse.Namespace) -> None:
 
 
 def _ask(state_dir: StateDir, request: dict[str, Any]) -> dict[str, Any]:
-    """The daemon's answer over the control socket."""
+    """Return the daemon's answer over the control socket."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(_STOP_LIMIT_S)
@@ -282,10 +282,10 @@ def _answers(state_dir: StateDir) -> bool:
 
 
 def _driver(build_dir: Path | None, cuda_version: int) -> cdi.Driver:
-    """The built files: at the given path, else beside the package, else in the repository's build.
+    """Return the built files: at the given path, else beside the package, else in the repository.
 
-    Of the generations of libcuda, the newest that is no newer than that version; if there is none,
-    the one that is always built.
+    libcuda's generation is the newest one up to `cuda_version`. If all built ones are newer, it is
+    the generation that is always built.
     """
     candidates = [build_dir] if build_dir else [_PACKAGE, _PACKAGE.parent / "build" / "dev"]
     drivers = [

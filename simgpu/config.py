@@ -1,7 +1,7 @@
 """The simulated host as one frozen value, read from a small TOML file.
 
-Reads text, opens no socket, decides nothing at run time. Every mistake in the file is a ConfigError
-that names the key; malformed values never become defaults.
+It reads text, opens no socket, and has no state. Every mistake in the file is a ConfigError that
+names the key. A malformed value is never replaced by a default.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _UUID: Final = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class ConfigError(Exception):
-    """The description is invalid; the message names the key."""
+    """The file or an option is invalid. The message names the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuConfig:
-    """One GPU; the defaults are a data-centre GPU of the Ampere generation."""
+    """One GPU. The defaults describe a data-centre GPU of the Ampere generation."""
 
     uuid: str
-    """GPU- and 32 hex digits, as NVML prints it."""
+    """"GPU-" and a UUID of 32 hex digits, as NVML prints it."""
     minor: int
-    """Number of the GPU on the host; names its socket."""
+    """The GPU's number on the host, which is also its socket's name."""
     memory_bytes: int
-    """The whole pool; a multiple of the granule."""
+    """All memory of the GPU, a multiple of the granule."""
     pci_bus: int
     name: str = "NVIDIA SimGPU"
     pci_domain: int = 0
     capability_major: int = 8
     multiprocessors: int = 108
     mig_uuid: str = ""
-    """MIG- and 32 hex digits: the GPU is in MIG mode, with one instance that has all of it."""
+    """"MIG-" and a UUID if the GPU is in MIG mode, with one instance that has all of it."""
 
     @property
     def uuid_bytes(self) -> bytes:
@@ -55,31 +55,31 @@ class GpuConfig:
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """The driver and its GPUs."""
+    """The driver's properties and the GPUs."""
 
     driver_version: str
     cuda_version: int
-    """1000 * major + 10 * minor."""
+    """The CUDA version as 1000 * major + 10 * minor."""
     granule_bytes: int
-    """Allocations are charged in whole granules."""
+    """The unit in which memory is allocated and charged."""
     context_overhead_bytes: int
-    """Bytes that each context itself takes from the pool."""
+    """Bytes of the GPU's memory that each context takes for itself."""
     context_host_bytes: int
-    """Bytes of the host's memory that each context takes in its process."""
+    """Bytes of host memory that each context takes in its process."""
     module_overhead_bytes: int
-    """Memory of a module's code, unless its text states it."""
+    """Bytes of a module's code if its image does not state them."""
     teardown_delay_s: float
     """How long an exited process's memory stays allocated, as during a real driver's teardown."""
     launch_default_ns: int
-    """Duration of a launch that states none."""
+    """Duration of a kernel that states none."""
     time_slice_us: int
-    """How long a context has the GPU while others wait for it."""
+    """How long a context runs on the GPU before a waiting one does."""
     copy_gib_per_s: float
-    """Rate of copies and fills on the GPU; 0: they take no time."""
+    """The rate of copies and fills on the GPU. If it is 0, they take no time."""
     gpus: tuple[GpuConfig, ...]
 
     def with_gpus(self, sizes_bytes: Sequence[int]) -> HostConfig:
-        """The same host with one GPU per size; identities are derived from the minor."""
+        """Return this host with a GPU per size. The minor determines UUID and PCI address."""
         template = self.gpus[0]
         return checked(
             replace(
@@ -100,7 +100,7 @@ class HostConfig:
 
 
 def parse_bytes(text: object, key: str) -> int:
-    """Whole bytes from "40Gi", "40GiB" or a number; ConfigError names `key` otherwise."""
+    """Return the bytes in "40Gi", "40GiB" or a number. Raises a ConfigError that names `key`."""
     raw = text.removesuffix("B") if isinstance(text, str) else text
     match quantity.parse(raw):
         case quantity.Value(amount):
@@ -112,7 +112,7 @@ def parse_bytes(text: object, key: str) -> int:
 
 
 def parse(text: str) -> HostConfig:
-    """The description in `text`; keys of the host that it omits keep their defaults."""
+    """Return the host that `text` describes. Keys that it omits have their defaults."""
     try:
         given = tomllib.loads(text)
         defaults = tomllib.loads(DEFAULT_FILE.read_text())
@@ -167,11 +167,11 @@ _HOST_KEYS: Final[tuple[tuple[str, str, Callable[[object, str], Any], float, flo
     ("time_slice_us", "time_slice_us", _whole, 1, 10**9, "1 to 10^9"),
     ("copy_gib_per_s", "copy_gib_per_s", _number, 0, 10**6, "0 to 10^6"),
 )
-"""Key of the file, attribute, reader, minimum, maximum, and the rule as a message states it."""
+"""Each row: key of the file, attribute, reader, minimum, maximum, rule in error messages."""
 
 
 def checked(host: HostConfig) -> HostConfig:
-    """`host` itself, if it can be simulated."""
+    """Return `host`, or raise ConfigError if it cannot be simulated."""
     if not 1 <= len(host.gpus) <= MAX_GPUS:
         raise ConfigError(f"gpu: {len(host.gpus)} GPUs: must be 1 to {MAX_GPUS}")
     version = host.driver_version

@@ -18,11 +18,11 @@ from simgpu.wire import Op
 log = logging.getLogger(__name__)
 CONTROL_LINE_BYTES: Final = 65536
 _LATENCY_MOST_NS: Final = 3600 * 10**9
-"""An hour: a GPU that hangs."""
+"""One hour. Such a delay simulates a GPU that hangs."""
 
 
 class Control:
-    """JSON lines: {"op": NAME, ...} is answered by {"ok": true, ...} or {"error": TEXT}."""
+    """Answers lines of JSON: {"op": NAME, ...} gets {"ok": true, ...} or {"error": TEXT}."""
 
     def __init__(self, host: HostConfig, seats: Mapping[int, Seat], stop: Callable[[], None]):
         self._host = host

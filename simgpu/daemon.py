@@ -1,5 +1,5 @@
-"""The daemon: gpus.py behind sockets. One pathname socket per GPU (seat.py), one control socket
-(control.py)."""
+"""The daemon: the GPUs (gpus.py) behind sockets. Each GPU has one pathname socket (seat.py), and
+the daemon has one control socket (control.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 async def run(host: HostConfig, state_dir: StateDir) -> None:
-    """Serve until SIGTERM, SIGINT or a stop over the control socket. The caller has locked D."""
+    """Serve until SIGTERM, SIGINT or a stop over the control socket. The caller locks D first."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -39,7 +39,7 @@ async def run(host: HostConfig, state_dir: StateDir) -> None:
             stack.callback(server.close)
             stack.push_async_callback(seat.close)
         control = Control(host, seats, stopping.set)
-        # Bound last: a client that reaches it finds every GPU.
+        # The control socket is bound last, so its clients find every GPU.
         before = os.umask(0o177)
         server = await asyncio.start_unix_server(
             control.serve, state_dir.control, limit=CONTROL_LINE_BYTES

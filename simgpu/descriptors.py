@@ -1,8 +1,8 @@
 """Exported descriptors: memory exists while any process has a copy of one open.
 
-Uses files and locks, and no sockets. An exported descriptor is an open file description of its own
-with a lock on the memory's file; the lock ends when the last copy is closed, sent and inherited
-ones included. For the GPU each such memory has one more client, which is no process. Call
+Uses files and locks, and no sockets. Each exported descriptor is a separate open file description
+that locks the memory's file. The lock ends when the last copy is closed, including sent and
+inherited copies. Until then a client without a process holds the memory on the GPU. Call
 `drop_closed` before the GPU is read or changed.
 """
 
@@ -17,22 +17,22 @@ from typing import Final
 from simgpu.gpus import Gpu, GpuError
 from simgpu.wire import Status
 
-# Type, whence, start, length, pid; of a whole file.
+# struct flock for a whole file: type, whence, start, length, pid.
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 _ANY_LOCK: Final = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class Descriptors:
-    """Those of one GPU."""
+    """The exported descriptors of one GPU."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._client: int | None = None
         self._held: dict[int, tuple[int, int]] = {}
-        """Token of the memory -> (the daemon's descriptor of its file, its id of it)."""
+        """By the memory's token: the daemon's descriptor of its file, and the daemon's id."""
 
     def keep(self, client: int, pid: int, allocation: int, number: int) -> None:
-        """The client's memory; the client's descriptor of that number holds a lock on it."""
+        """Keep the client's memory while its file is locked. number: the client's descriptor."""
         token = self._gpu.memory_export(client, allocation)
         if token in self._held:
             return
@@ -61,7 +61,7 @@ class Descriptors:
 
 
 def _open(pid: int, number: int) -> int:
-    """GpuError NOT_SUPPORTED: it is not visible here, as in another PID namespace."""
+    """Open the client's descriptor. Raises GpuError NOT_SUPPORTED if the client is not visible."""
     try:
         fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,7 +1,7 @@
 """The driver's device nodes, as character devices without a driver: opening one fails.
 
-A container runtime makes nodes of the same numbers in a container. Programs reach a simulated GPU
-through its socket. Only root can make device nodes.
+A container runtime makes nodes with the same numbers in a container. Programs do not open them, but
+reach a simulated GPU through its socket. Only root can make device nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 _MAJOR: Final = 195
 _UVM_MAJOR: Final = 511
-"""The kernel assigns this one; it begins there, and drivers of a usual machine have other ones."""
+"""The kernel assigns such a major number dynamically. Usual machines do not use this one."""
 CONTROL: Final = {"nvidiactl": (_MAJOR, 255), "nvidia-uvm": (_UVM_MAJOR, 0)}
 
 
@@ -24,7 +24,7 @@ def name(minor: int) -> str:
 
 
 def make(directory: Path, minors: Iterable[int]) -> bool:
-    """Make the nodes in `directory`, which is created; False: this user cannot."""
+    """Make `directory` and the nodes in it. Return False if this user may not."""
     directory.mkdir(exist_ok=True)
     numbers = {**{name(minor): (_MAJOR, minor) for minor in minors}, **CONTROL}
     for node, (major, minor) in numbers.items():

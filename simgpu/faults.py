@@ -1,7 +1,7 @@
-"""Faults by the name of a driver's entry: how often it fails, with which code, how late it is.
+"""Faults of driver functions, by exported name: how often each fails, its code, and its delay.
 
-Pure. The library queries before each call, while anything is armed; names are not checked, so that
-any entry can be named, of a later driver too.
+Pure. While a fault is armed, libcuda queries the daemon before each call. A name is not checked
+against a list, so a function of a later driver can be named too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 RECOVERY_ACTIONS: Final = {"none": 0, "reset": 1, "reboot": 2, "drain-p2p": 3, "drain-and-reset": 4}
-"""What NVML says that a GPU needs (nvmlDeviceGpuRecoveryAction_t), by the word for it."""
+"""NVML's number of what a GPU needs (nvmlDeviceGpuRecoveryAction_t), by the name in commands."""
 
 _NAME: Final = re.compile(r"cu[A-Za-z0-9_]{1,60}")
 
@@ -20,26 +20,26 @@ def is_call(name: object) -> bool:
 
 
 class CallFaults:
-    """Names are as the driver exports them: cuMemAlloc_v2, cuMemAllocAsync_ptsz."""
+    """The faults of one GPU. Names are as exported: cuMemAlloc_v2, cuMemAllocAsync_ptsz."""
 
     def __init__(self) -> None:
         self._failing: dict[str, tuple[int, int]] = {}
         self._latency_ns: dict[str, int] = {}
 
     def fail(self, call: str, code: int, count: int) -> None:
-        """The next `count` calls return `code` and do nothing; 0 disarms it."""
+        """Make the next `count` calls return `code` and do nothing. 0 disarms the fault."""
         self._failing.pop(call, None)
         if count:
             self._failing[call] = (code, count)
 
     def delay(self, call: str, latency_ns: int) -> None:
-        """Each call begins so much later; 0 disarms it."""
+        """Delay the start of each call. 0 disarms the fault."""
         self._latency_ns.pop(call, None)
         if latency_ns:
             self._latency_ns[call] = latency_ns
 
     def strike(self, call: str) -> tuple[int, int]:
-        """The outcome of this call: a code (0: none, the call runs) and a delay in nanoseconds."""
+        """Return what happens to this call: its error code (0: it runs) and its delay in ns."""
         code, count = self._failing.get(call, (0, 0))
         if count:
             self.fail(call, code, count - 1)

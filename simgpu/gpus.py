@@ -1,9 +1,9 @@
-"""The GPUs: one pool of memory and one engine's channels each, and the clients' holdings.
+"""The GPUs: each has one pool of memory and its engine's channels, and knows what its clients hold.
 
-Pure. No clock, no socket, no process: time is an argument in nanoseconds of CLOCK_MONOTONIC, and a
-client is a number and the pid that the daemon has verified. Every refusal is a GpuError with the
-status of the reply. Invariant: used_bytes is the sum of what connected and lingering clients hold,
-and never exceeds the pool.
+Pure: no clock, socket or process. Times are arguments, in nanoseconds of CLOCK_MONOTONIC. A client
+is a number, with a pid that the daemon has verified. Every refusal is a GpuError with the status
+for the reply. Invariant: used_bytes is the sum of what connected clients hold and what disconnected
+clients held until their teardown delay ends. It never exceeds the pool.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECOND_NS: Final = 10**9
 
 
 class GpuError(Exception):
-    """The GPU refuses; the client receives `status`."""
+    """The GPU refuses a request. The client receives `status`."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.name)
@@ -42,11 +42,11 @@ class _Context:
 
 @dataclass(slots=True)
 class _Memory:
-    """A piece of the pool; freed when no client holds it."""
+    """A piece of the pool. It is freed when no client holds it."""
 
     charged_bytes: int
     holders: list[int]
-    """One client for each id of it, oldest first; it counts for the first."""
+    """The client of each id of this memory, oldest first. The bytes count for the first client."""
     token: int = 0
 
 
@@ -55,12 +55,12 @@ class _Client:
     pid: int
     contexts: dict[int, _Context] = field(default_factory=dict)
     allocations: dict[int, tuple[int, _Memory]] = field(default_factory=dict)
-    """Allocation id -> (context id, or 0 if it belongs to the client alone; memory)."""
+    """By allocation id: the context's id (0: the client's own allocation) and the memory."""
     used_bytes: int = 0
 
 
 class Gpu:
-    """One GPU. Every method that takes `client` raises KeyError for one that has not joined."""
+    """One GPU. Every method with a parameter `client` raises KeyError for an unknown client."""
 
     def __init__(self, host: HostConfig, config: GpuConfig, board: Board) -> None:
         self.config = config
@@ -88,7 +88,7 @@ class Gpu:
         return client
 
     def leave(self, client: int, now_ns: int) -> None:
-        """Its contexts end at once; its memory after the teardown delay, counted from `now_ns`."""
+        """End the client's contexts now. Free its memory at the teardown delay after `now_ns`."""
         gone = self._clients[client]
         for allocation, (_, memory) in tuple(gone.allocations.items()):
             if any(holder != client for holder in memory.holders):
@@ -105,14 +105,13 @@ class Gpu:
             self._board.end_channel(context.channel, now_ns)
 
     def tick(self, now_ns: int) -> None:
-        """Free what has lingered for the teardown delay. Call it before reading or changing the
-        GPU."""
+        """Free memory whose teardown delay is over. Call this before using the GPU."""
         while self._lingering and self._lingering[0][0] <= now_ns:
             _, amount = self._lingering.popleft()
             self.used_bytes -= amount
 
     def context_create(self, client: int) -> tuple[int, int]:
-        """Its id and its channel."""
+        """Return the new context's id and its channel."""
         owner = self._alive(client)
         overhead = self._host.context_overhead_bytes
         if overhead > self.free_bytes:
@@ -134,7 +133,7 @@ class Gpu:
         self._charge(owner, -self._host.context_overhead_bytes)
 
     def memory_alloc(self, client: int, context: int, size_bytes: int) -> int:
-        """Memory of a context ends with it; that of context 0 with the client."""
+        """Allocate memory that ends with the context. With context 0, it ends with the client."""
         owner = self._alive(client)
         if context:
             self._context(owner, context)
@@ -154,7 +153,7 @@ class Gpu:
         self._release(client, allocation)
 
     def memory_export(self, client: int, allocation: int) -> int:
-        """The token of the memory, the same for every client. Valid while any client holds it."""
+        """Return the memory's token, which is valid for all clients while any client holds it."""
         owner = self._alive(client)
         if allocation not in owner.allocations:
             raise GpuError(Status.NOT_FOUND)
@@ -164,7 +163,7 @@ class Gpu:
         return memory.token
 
     def memory_import(self, client: int, context: int, token: int) -> tuple[int, int]:
-        """An id of the client's own for exported memory, and its bytes."""
+        """Return a new id of the client for exported memory, and the memory's bytes."""
         owner = self._alive(client)
         if context:
             self._context(owner, context)
@@ -175,9 +174,9 @@ class Gpu:
         return self._hold(owner, context, memory), memory.charged_bytes
 
     def processes(self) -> list[ProcessUse]:
-        """One row per process with a context, by pid, as NVML lists compute processes: the memory
-        of its contexts, its code and its allocations. Memory that processes share counts for the
-        first that has it, as on an H200."""
+        """Return a row per process with a context, by pid, as NVML lists compute processes. Its
+        bytes include contexts, code and allocations. Shared memory counts for the process that has
+        had it longest, as on an H200."""
         rows: dict[int, ProcessUse] = {}
         self._not_lost()
         for client in self._clients.values():
@@ -189,18 +188,18 @@ class Gpu:
         return [rows[pid] for pid in sorted(rows)]
 
     def memory(self) -> tuple[int, int]:
-        """(total, free) in bytes."""
+        """Return total and free bytes."""
         self._not_lost()
         return self.config.memory_bytes, self.free_bytes
 
     def utilization(self) -> tuple[int, int]:
-        """Percent of the last second in which the engine was busy; that of memory is half of it."""
+        """Return the engine's busy percentage of the last second, and half of it for the memory."""
         self._not_lost()
         percent = self._board.busy_percent()
         return percent, percent // 2
 
     def process_utilization(self) -> list[tuple[int, int]]:
-        """(pid, percent of the last second), by pid, of the processes with a context."""
+        """Return the busy percentage of the last second for each process with a context, by pid."""
         percent = {row.pid: 0 for row in self.processes()}
         for client in self._clients.values():
             for context in client.contexts.values():

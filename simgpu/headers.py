@@ -1,8 +1,8 @@
 """The constants and structs of wire.h and board.h, which the driver's libraries include.
 
-A file's name in; numbers and Python's structs of the same layout out. The headers keep to a subset
-of C: a member is an integer, another struct, or an array of these, and none needs padding. A test
-compares sizes with a compiler's.
+A header's name in; numbers and Python structs of the same layout out. The headers use a subset of
+C. A member is an integer, another struct, or an array of these, and needs no padding. A test
+compares the sizes with a compiler's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Header:
                 self.constants[constant] = value
 
     def _members(self) -> Iterator[tuple[str, list[tuple[str, str, int]]]]:
-        """Each struct's name and its members: type, name, count of an array or 0."""
+        """Yield each struct's name and members: type, name, and length of an array or 0."""
         for name, body in re.findall(r"struct (\w+) \{(.*?)\n\};", self._text, re.DOTALL):
             yield (
                 name,
@@ -49,14 +49,15 @@ class Header:
             )
 
     def packed(self) -> dict[str, struct.Struct]:
-        """Bytes are one value, other arrays as many as they have elements."""
+        """Return Python's struct of each C struct. An array is a value per
+        element, except bytes."""
         return {
             name: struct.Struct("<" + "".join(f"{n or 1}{_INTEGERS[kind][1]}" for kind, _, n in of))
             for name, of in self._members()
         }
 
     def shared(self) -> dict[str, Any]:
-        """Classes of ctypes, for memory that others write at the same time."""
+        """Return ctypes classes, for memory that other processes write at the same time."""
         kinds: dict[str, Any] = {name: kind for name, (kind, _) in _INTEGERS.items()}
         for name, members in self._members():
             fields = [(field, kinds[kind] * n if n else kinds[kind]) for kind, field, n in members]

@@ -1,5 +1,5 @@
-"""The output of cuda-load (src/load.c): launches that the GPU has finished, and the work in them in
-percent of the time. Pure; the output may be that of several processes."""
+"""Reads the output of one or more cuda-load (src/load.c): finished launches, and their work in
+percent of the time. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _STEPS = re.compile(
 
 
 def seconds(output: str) -> Sequence[tuple[float, float]]:
-    """Return each second's end, in seconds after the start, and its percentage."""
+    """Return each second's end, in seconds after the start, and the work in it in percent."""
     return [(float(at_s), float(percent)) for at_s, percent in _SECOND.findall(output)]
 
 
 def steps(output: str) -> Sequence[tuple[float, float, float]]:
-    """Return three figures of each process that has ended, in microseconds: of the times from one
-    launch to the next the best mean of some successive ones, the median and the 99th percentile."""
+    """Return microseconds between launches of each process that has ended: the best mean of some
+    successive launches, the median, and the 99th percentile."""
     return [
         (float(best_ns) / 1e3, float(p50), float(p99))
         for best_ns, p50, p99 in _STEPS.findall(output)
@@ -28,5 +28,5 @@ def steps(output: str) -> Sequence[tuple[float, float, float]]:
 
 
 def totals(output: str) -> Sequence[tuple[int, float]]:
-    """Return launches, and the percentage of its whole time, of each process that has ended."""
+    """Return each ended process's launches, and its work in percent of its whole time."""
     return [(int(count), float(percent)) for count, percent in _TOTAL.findall(output)]

@@ -1,6 +1,6 @@
 """The daemon's answers to a client: the greeting, and one function per operation.
 
-A request names an operation; an NVML client may only read. gpus.py interprets its fields.
+A request names an operation. An NVML client may only read. gpus.py interprets the other fields.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from simgpu.gpus import Gpu
 from simgpu.wire import Op, Request, Role, Status, WireError
 
 _Handler = Callable[[Gpu, int, tuple[Any, ...], int], bytes | None]
-"""Of a GPU, the client, the fields of the request and the time."""
+"""Arguments: the GPU, the client, the request's fields, and the time."""
 
 
 def _fault(gpu: Gpu, _client: int, fields: tuple[bytes], _now: int) -> bytes:

@@ -1,8 +1,8 @@
-"""One GPU's connections: bytes, time and exits; gpus.py interprets requests.
+"""One GPU's connections: their bytes, delays and ends. gpus.py interprets the requests.
 
-A client is its connection: when that closes, or the process that made it exits (its pidfd reports
-that, even while a fork child holds the socket), all its allocations end. A client's input can end
-its own connection only.
+Each connection is one client. All its allocations end when it closes, or when the process that made
+it exits. The process's pidfd reports the exit even while a fork child holds the socket. Whatever a
+client sends can end only its own connection.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from simgpu.wire import Op, Request, Role, Status, WireError
 
 log = logging.getLogger(__name__)
 
-# Linux 6.5: a pidfd of the peer as of connect(), free of the race with pid reuse. Python has no
-# name for it.
+# Linux 6.5 returns the pidfd of the process that connected, even if its pid is used again. Python
+# has no name for this option.
 _SO_PEERPIDFD: Final = 77
 _PEERCRED: Final = struct.Struct("iII")
-# A process opens one connection per GPU and library; more are a mistake or an attack on the
-# daemon's descriptors.
+# A process opens one connection per GPU and library. Many more are an error, or an attack that uses
+# up the daemon's descriptors.
 _CONNECTIONS_PER_PROCESS: Final = 64
 
 
@@ -48,14 +48,14 @@ class Peer:
         self.pidfd = self._open(connection)
 
     def _open(self, connection: socket.socket) -> int | None:
-        """Raises ProcessLookupError if the peer has exited already."""
+        """Return the peer's pidfd, or None. Raises ProcessLookupError if the peer has exited."""
         try:
             return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
         except OSError as error:
             if error.errno == errno.ESRCH:
                 raise
-        # An older kernel; or a peer outside this PID namespace (pid 0), whose exit shows only as
-        # the closing of the connection.
+        # An older kernel only has the pid. A peer outside of this PID namespace has pid 0. Then
+        # only the closing of the connection shows its exit.
         return os.pidfd_open(self.pid) if self.pid > 0 else None
 
     def close(self) -> None:
@@ -65,17 +65,17 @@ class Peer:
 
 
 class SharedMemory:
-    """A board's memory, which the clients map too."""
+    """The memory behind a Board. The GPU's clients map it too."""
 
     def __init__(self) -> None:
         self._fd = os.memfd_create("simgpu-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, SHARED_BYTES)
-        # No client can take the memory from the others.
+        # The seals keep a client from shrinking the memory under the others.
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.mapped = mmap.mmap(self._fd, SHARED_BYTES)
 
     def send(self, connection: Any, data: bytes) -> None:
-        """`data` with the memory's descriptor, as the first bytes of a connection: they fit."""
+        """Send `data` and the memory's descriptor as the first bytes, which always fit."""
         with socket.socket(fileno=os.dup(connection.fileno())) as own:
             own.setblocking(False)
             if socket.send_fds(own, [data], [self._fd]) != len(data):
@@ -86,7 +86,7 @@ class SharedMemory:
 
 
 class Seat:
-    """One GPU with its connections, and the latency injected into its operations."""
+    """One GPU with its connections, and the latency that is injected into its operations."""
 
     def __init__(self, host: HostConfig, config: GpuConfig, connections: Counter[int]) -> None:
         self._host = host
@@ -100,7 +100,7 @@ class Seat:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from accept to close."""
+        """Serve one connection from accept to close."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -133,13 +133,13 @@ class Seat:
             task.cancel()
         if self._tasks:
             await asyncio.wait(tuple(self._tasks))
-        # Waiting clients need not find out by themselves.
+        # Clients that wait for the GPU learn at once that it is lost.
         self._board.show(0, lost=True)
         self._memory.close()
         self._descriptors.close()
 
     def tick(self, now_ns: int) -> None:
-        """Call it before the GPU is read or changed."""
+        """Bring the GPU up to date. Call this before reading or changing it."""
         self.gpu.tick(now_ns)
         self._descriptors.drop_closed()
 
@@ -151,7 +151,7 @@ class Seat:
         self.show_faults()
 
     def needs(self, action: int) -> None:
-        """The recovery action that NVML reports from now on."""
+        """Set the recovery action that NVML reports from now on."""
         self._board.show_recovery(action)
 
     async def _converse(
@@ -196,8 +196,8 @@ class Seat:
                     answer = self._answer(role, peer.pid, client or 0, request)
                     if request.op is Op.FAULT:
                         self.show_faults()
-                    # The request is executed before the delay: a client killed during it keeps the
-                    # result.
+                    # The request is executed before the delay. So if the client is killed during
+                    # the delay, it already has the result.
                     if delay_ns := self.latency_ns.get(request.op, 0):
                         await asyncio.sleep(delay_ns / 1e9)
                     writer.write(answer)

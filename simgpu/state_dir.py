@@ -1,13 +1,13 @@
 """The daemon's directory D: its files, its lock, its cleanup.
 
-    D/pid            the daemon's pid; locked while it runs, which exposes a stale file
+    D/pid            the daemon's pid; unlocked if that daemon has exited
     D/log            the daemon's log
     D/gpus/N.sock    GPU N: a process that may connect has the GPU
     D/control.sock   JSON lines, for root or the owner: status, faults, stop
     D/cdi/           nvidia.json, the CDI spec
-    D/dev/           the driver's device nodes, where root started the daemon
+    D/dev/           the driver's device nodes, if root started the daemon
 
-Uses files and locks only; independent of GPUs and protocols.
+Uses only files and locks. Independent of GPUs and protocols.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# sun_path of a unix socket address holds 108 bytes with the final NUL.
+# A unix socket's address (sun_path) holds 108 bytes, including the final NUL.
 _SOCKET_PATH_BYTES: Final = 107
-# struct flock of 64-bit Linux: type, whence, start, length, pid. Querying the holder of a record
-# lock takes none, so a query never blocks a starting daemon.
+# struct flock of 64-bit Linux: type, whence, start, length, pid. F_GETLK queries a lock's holder
+# without locking, so a query never blocks a starting daemon.
 _FLOCK: Final = struct.Struct("@hhqqi4x")
 
 
 class StateDirError(Exception):
-    """The directory cannot be used; the message names the reason."""
+    """The directory cannot be used. The message names the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateDir:
-    """`root` must be absolute and free of symlinks: it goes into the CDI spec."""
+    """One directory D. The CDI spec has `root`, which must be absolute and without symlinks."""
 
     root: Path
 
@@ -83,7 +83,7 @@ class StateDir:
             raise StateDirError(f"{error.filename}: {error.strerror}") from error
 
     def lock(self) -> int:
-        """Make this process the daemon of D until it ends; keep the descriptor open."""
+        """Make this process D's daemon until it ends. The caller keeps the descriptor open."""
         descriptor = os.open(self.pid_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -95,7 +95,7 @@ class StateDir:
         return descriptor
 
     def daemon_pid(self) -> int | None:
-        """The pid of the daemon that runs in D, or None, also for the file of an exited daemon."""
+        """Return the pid of D's running daemon, or None. An exited daemon's pid file is ignored."""
         try:
             descriptor = os.open(self.pid_file, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -108,12 +108,12 @@ class StateDir:
         return None if kind == fcntl.F_UNLCK else pid
 
     def clear_sockets(self) -> None:
-        """Remove what an earlier daemon left."""
+        """Remove the sockets that an earlier daemon left."""
         for path in (*self.gpus.glob("*.sock"), self.control):
             path.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove the daemon's files; D itself too if it is then empty."""
+        """Remove the daemon's files, and D itself if it is then empty."""
         if not self.root.is_dir():
             return
         self.clear_sockets()

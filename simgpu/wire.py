@@ -1,7 +1,7 @@
 """The daemon's side of wire.h: its messages, and an incremental reader.
 
-No socket and no clock; the header is read once. Bytes in, requests out; malformed input raises
-WireError, which ends that connection and nothing else. A test compares the numbers with the header.
+No socket and no clock; the header is read once. Bytes in, requests out. Malformed input raises
+WireError, which ends only the sender's connection. A test compares the numbers with the header's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAYLOAD_BYTES: Final = _HEADER.constants["SIM_PAYLOAD_BYTES"]
 
 
 class WireError(Exception):
-    """The peer sent what the simulated driver's libraries never send."""
+    """The peer sent something that the simulated driver's libraries never send."""
 
 
 class Op(enum.IntEnum):
@@ -52,7 +52,7 @@ class Role(enum.IntEnum):
 
 
 STRUCTS: Final = _HEADER.packed()
-"""By C's name of each struct."""
+"""The structs by their names in C."""
 _HEAD: Final = STRUCTS["sim_request"]
 HEAD_BYTES: Final = _HEAD.size
 
@@ -66,7 +66,7 @@ _REQUEST_STRUCT: Final = {
     Op.FAULT: "sim_call_name",
     Op.MEMORY_KEEP: "sim_keep",
 }
-"""The payload of each request that has one."""
+"""The struct of each request that has a payload."""
 
 
 class Request(NamedTuple):
@@ -75,7 +75,7 @@ class Request(NamedTuple):
 
     @classmethod
     def decode(cls, op: int, payload: bytes) -> Self:
-        """Raises WireError for an unknown operation or a payload of another size."""
+        """Decode a request. Raises WireError for an unknown operation or a wrong payload size."""
         try:
             known = Op(op)
         except ValueError:
@@ -95,19 +95,19 @@ class Request(NamedTuple):
 
 
 def pack(name: str, *fields: int | bytes) -> bytes:
-    """A payload: the struct that the header calls `name`."""
+    """Return a payload: the fields packed as the C struct `name`."""
     return STRUCTS[name].pack(*fields)
 
 
 def reply(status: Status, payload: bytes = b"") -> bytes:
-    """A whole reply. An oversized payload is the daemon's error, not the peer's."""
+    """Return a whole reply. Raises ValueError for an oversized payload, which is our own error."""
     if len(payload) > PAYLOAD_BYTES:
         raise ValueError(f"reply of {len(payload)} bytes")
     return _HEAD.pack(status, len(payload)) + payload
 
 
 class Reader:
-    """Splits a stream into requests; holds at most one incomplete message."""
+    """Splits a stream into requests. Holds at most one incomplete message."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

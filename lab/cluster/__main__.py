@@ -1,11 +1,11 @@
 """`make cluster`: a Kubernetes cluster of one node on this machine, private to its directory.
 
     up        start it, unless it runs
-    status    its parts and their problems
+    status    list its parts and their problems
     down      remove all of it
 
-The commands inspect and report. One background process owns all parts (running.py), restarts those
-that exit, and removes everything when it ends itself, also if it is killed (owner.py).
+One background process owns all parts of the cluster (running.py). It restarts parts that exit. When
+it ends or is killed, everything is removed (owner.py).
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _GPUS: Final = "2x23040Mi"
 _SWITCHED: Final = [dialect.name for dialect in DIALECTS if dialect.switch]
 _FORM: Final = f"must be COUNTxSIZE, as in {_GPUS}"
 _ABSENT: Final = 3
-"""Exit status of `status` if there is no cluster, as service managers have it."""
+"""The exit status of `status` if there is no cluster. Service managers use the same number."""
 
 
 class CommandError(Exception):
-    """The command failed; the message says why, and what to do."""
+    """The command failed. The message has the reason and what to do."""
 
 
 def gpus(text: str) -> list[int]:
-    """Bytes of each GPU: `2x23040Mi`, `40Gi`, `2x40Gi,1x80Gi`."""
+    """Return each GPU's bytes, from text like `2x23040Mi`, `40Gi` or `2x40Gi,1x80Gi`."""
     sizes: list[int] = []
     for group in text.split(","):
         matched = re.fullmatch(r"(?:([0-9]{1,9})x)?(.+)", group)
         if matched is None:
             raise CommandError(f"--gpus: invalid value {text!r}: {_FORM}")
         try:
-            # one above the limit suffices to be refused
+            # larger counts are cut to one above the limit, which is refused below
             count = min(int(matched[1] or 1), config.MAX_GPUS + 1)
             sizes += [config.parse_bytes(matched[2], "--gpus")] * count
         except config.ConfigError as error:
@@ -75,7 +75,8 @@ def dialects(text: str) -> list[str]:
 
 
 def up(directory: ClusterDirectory, asked: Wanted) -> None:
-    """Return when the cluster runs. What is empty in `asked` is as it was, or the default."""
+    """Return when the cluster runs. Empty fields of `asked` keep the previous cluster's values, or
+    get the defaults."""
     if os.geteuid() != 0:
         raise CommandError("namespaces and containerd need root: sudo make cluster")
     programs.ensure()
@@ -104,7 +105,7 @@ def up(directory: ClusterDirectory, asked: Wanted) -> None:
 
 
 def _other(status: ClusterStatus, asked: Wanted) -> str:
-    """How the cluster differs from the request; "" if it does not, or nothing is requested."""
+    """Return how the cluster differs from the request; "" if it matches every requested field."""
     served, on = status.state["served"], status.state["dialects"]
     if asked.gpus and list(asked.gpus) != status.state["gpus"]:
         return f"GPUs ({_of(status)})"
@@ -118,8 +119,8 @@ def _other(status: ClusterStatus, asked: Wanted) -> str:
 
 
 def _repaired(directory: ClusterDirectory, status: ClusterStatus) -> ClusterStatus:
-    """The cluster after its owner had time to repair it. If the cluster disappears instead, its
-    last state."""
+    """Return the cluster's status after its owner had time to repair it. An unrepaired cluster is
+    removed."""
     for problem in status.problems:
         _print(f"the cluster in {directory.path} is broken: {problem}\n")
     end_s = time.monotonic() + 90.0
@@ -182,7 +183,7 @@ def down(directory: ClusterDirectory) -> None:
 
 
 def show_status(directory: ClusterDirectory) -> int:
-    """0: it runs. 1: it is broken, or still starting. 3: there is none."""
+    """Return 0 if the cluster runs, 1 if it is broken or still starting, 3 if there is none."""
     status = directory.read_status()
     if not status.exists:
         _print(f"no cluster in {directory.path}\n")

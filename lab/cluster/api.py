@@ -1,4 +1,4 @@
-"""An asynchronous client of the lab's API server, for bulk operations; single ones use kubectl."""
+"""An asynchronous client of the lab's API server for bulk operations. Single ones use kubectl."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuslice.kube import access
 from gpuslice.kube.client import Kube
 
 TIMEOUT_S: Final = 60.0
-"""Of one request: a loaded machine answers late."""
+"""The timeout of one request. It is long because a busy machine answers late."""
 _T = TypeVar("_T")
 
 
@@ -24,8 +24,8 @@ async def connected(kubeconfig: Path) -> AsyncIterator[Kube]:
 
 
 async def each(what: Iterable[_T], act: Callable[[_T], Awaitable[object]]) -> None:
-    """Apply `act` to each, several at once. The first failure is raised once running calls have
-    ended."""
+    """Call `act` for each item, up to 64 at once. After a failure, the remaining calls are
+    cancelled and the failures are raised as an ExceptionGroup."""
     left = iter(what)
 
     async def work() -> None:

@@ -1,9 +1,9 @@
-"""A Kubernetes control plane of the lab's own: etcd and kube-apiserver, kube-schedulers on demand.
+"""The lab's own Kubernetes control plane: etcd, kube-apiserver, and kube-schedulers on demand.
 
-The programs end with their owner, even if that is killed; only `stop` removes the directory. By
-default there is no controller-manager and no kubelet: default service accounts are not made, nodes
-are neither tainted nor untainted, and the admission plugins that rely on these are off. A cluster
-that has these components (running.py) passes another `Serving`.
+The programs end when their owner ends or is killed. Only `stop` removes the directory. By default
+there is no controller-manager and no kubelet. So no default service accounts are made, no taints
+are set or removed, and the admission plugins that need these are off. A cluster that has these
+components (running.py) passes another `Serving`.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ USERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     ),
     "tenant": ("tenant", ("tenants",)),
 }
-"""The users of `kubeconfig`: name and groups at the API server. To RBAC, `scheduler` is the service
-account of the manifests; `tenant` has no rights but those that a test grants."""
+"""The users of `kubeconfig`: each one's name and groups at the API server. RBAC treats `scheduler`
+as the chart's service account. `tenant` has only the rights that a test grants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +61,15 @@ class Serving:
 
 _ALONE: Final = Serving()
 _FREE_PORTS: Final = range(20000, 32000)
-"""Below the range that Linux uses for outgoing connections, so that none of these is taken first.
-"""
+"""Ports that Linux does not use for outgoing connections, because they are below that range."""
 
 
 class ControlPlaneError(RuntimeError):
-    """A program does not start, or kubectl is refused; the text is their output."""
+    """A program does not start, or kubectl fails. The text is the program's output."""
 
 
 class ControlPlane(Running):
-    """etcd and kube-apiserver in `directory`, which is made, and removed by `stop`."""
+    """etcd and kube-apiserver with their files in `directory`, which `stop` removes."""
 
     def __init__(self, directory: Path, serving: Serving = _ALONE) -> None:
         self.directory = directory.resolve()
@@ -86,7 +85,7 @@ class ControlPlane(Running):
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._write_credentials()
         self._start_etcd()
-        # Between our check and the program's bind, another process may take the port.
+        # Another process may take the port between our check and the API server's bind.
         for left in reversed(range(5)):
             try:
                 self.server = self._start_apiserver(free_port())
@@ -104,11 +103,11 @@ class ControlPlane(Running):
 
     @property
     def apiserver(self) -> Process:
-        """Tests stop and continue it, to simulate a server that does not answer."""
+        """The process of kube-apiserver. Tests stop and continue it to simulate a silent server."""
         return self._started["kube-apiserver"]
 
     def restart_apiserver(self) -> None:
-        """Kill it and start it again at the same address; what is in etcd stays."""
+        """Kill and restart the API server at the same address. The content of etcd stays."""
         self.apiserver.kill()
         self._start_apiserver(int(self.server.rpartition(":")[2]))
 
@@ -117,7 +116,7 @@ class ControlPlane(Running):
         return self._started["etcd"]
 
     def restart_etcd(self) -> None:
-        """Restart etcd as `restart_apiserver` does the API server, which needs no restart."""
+        """Kill and restart etcd. Its content stays, and the API server reconnects."""
         self.etcd.kill()
         self._start_etcd()
 
@@ -129,11 +128,11 @@ class ControlPlane(Running):
         *options: str,
         hostname: str = "",
     ) -> Process:
-        """A kube-scheduler with that configuration (the stock one if None), as that user.
+        """Start a kube-scheduler with the configuration `config`; None: the default one.
 
-        hostname: see Process; its identity in the Lease begins with it. Only its configuration file
-        says how to reach the API server, so it gets a copy of `config` with `kubeconfig`. `name`
-        names its log.
+        kubeconfig: its user's; by default system:kube-scheduler's. name: the first part of its
+        log's name. hostname: see Process; its identity in the Lease begins with the host name.
+        kube-scheduler reads a copy of `config` that includes the kubeconfig.
         """
         written: dict[str, Any] = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -157,13 +156,12 @@ class ControlPlane(Running):
         return process
 
     def kubeconfig(self, user: str = "admin") -> Path:
-        """A kubeconfig of one of USERS, or of those that `Serving` adds."""
+        """Write and return the kubeconfig of a user from USERS or from `Serving.users`."""
         return self._write_kubeconfig(user, self._tokens[user])
 
     def service_account_kubeconfig(self, namespace: str, name: str, node: str = "") -> Path:
-        """A kubeconfig of an existing service account, with a token as its pods get; if a node is
-        given, the token is bound to it, so that the API server adds the node to the user's
-        attributes."""
+        """Write a kubeconfig of an existing service account, with a token such as its pods get.
+        `node` binds the token to a node, which the API server adds to the user's attributes."""
         bound = ("--bound-object-kind=Node", f"--bound-object-name={node}") if node else ()
         options = (f"--namespace={namespace}", "--duration=24h", *bound)
         token = self.kubectl("create", "token", name, *options).strip()
@@ -171,7 +169,7 @@ class ControlPlane(Running):
 
     @property
     def ca(self) -> Path:
-        """The certificate that the API server signed for itself."""
+        """The API server's self-signed certificate."""
         return self.directory / "certificates" / "apiserver.crt"
 
     @property
@@ -183,7 +181,7 @@ class ControlPlane(Running):
         return self._tokens[user]
 
     def kubectl(self, *arguments: str | Path, user: str = "admin", given: str = "") -> str:
-        """kubectl's output; `given` is its input. Raises ControlPlaneError with its error text."""
+        """Return kubectl's output. given: its input. Raises ControlPlaneError if it fails."""
         done = self.try_kubectl(*arguments, user=user, given=given)
         if done.returncode != 0:
             raise ControlPlaneError(f"kubectl {' '.join(map(str, arguments))}: {done.stderr}")
@@ -192,7 +190,7 @@ class ControlPlane(Running):
     def try_kubectl(
         self, *arguments: str | Path, user: str = "admin", given: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run `kubectl` for a caller that expects a refusal."""
+        """Run kubectl and return its exit status and output, also if it fails."""
         command = [self.programs.kubectl, f"--kubeconfig={self.kubeconfig(user)}", *arguments]
         environ = {**os.environ, **self.environ()}
         return subprocess.run(
@@ -204,18 +202,18 @@ class ControlPlane(Running):
         self.kubectl("apply", "--server-side", "-f", "-", user=user, given=json.dumps(listed))
 
     def install_kinds(self) -> None:
-        """Our namespace, and the CRD of Device if the cluster lacks it; no RBAC, no policies."""
+        """Install gpuslice's namespace, and Device's CRD if it is missing; no RBAC, no policies."""
         self.apply_json(*manifests.objects("Namespace"))
         self.try_kubectl("create", "-f", manifests.CRDS)
         self.kubectl("wait", "--for=condition=Established", "--timeout=60s", "-f", manifests.CRDS)
 
     def remove_pods(self, namespace: str) -> None:
-        """Delete all of them, at once and without grace."""
+        """Delete all pods of the namespace at once, without a grace period."""
         path = f"/api/v1/namespaces/{namespace}/pods?gracePeriodSeconds=0"
         self.kubectl("delete", "--raw", path)
 
     def remove_namespace(self, name: str) -> None:
-        """Delete it with its pods; without a controller-manager the lab finalises it itself."""
+        """Delete the namespace with its pods. The lab finalises it: no controller-manager runs."""
         self.remove_pods(name)
         self.kubectl("delete", "namespace", name, "--wait=false")
         live = json.loads(self.kubectl("get", "namespace", name, "-o", "json"))
@@ -235,8 +233,8 @@ class ControlPlane(Running):
 
     @property
     def etcd_socket(self) -> Path:
-        """A client that can write to etcd bypasses all rights in Kubernetes. So etcd listens on
-        sockets in a directory that only its owner can enter, and on no port."""
+        """The socket of etcd, in a directory that only its owner can enter. etcd listens on no
+        port, because a client that can write to etcd bypasses all rights in Kubernetes."""
         return self.directory / "etcd" / "clients"
 
     def _start_etcd(self) -> None:
@@ -302,7 +300,7 @@ class ControlPlane(Running):
         )
         if path.exists() and path.read_text() == text:
             return path
-        # Other processes may be reading it: it is replaced atomically.
+        # The file is replaced atomically because other processes may be reading it.
         fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         fresh.touch(mode=0o600)
         fresh.write_text(text)
@@ -310,8 +308,7 @@ class ControlPlane(Running):
         return path
 
     def environ(self) -> dict[str, str]:
-        """Keeps the programs from writing outside their directory, and from using an inherited
-        proxy."""
+        """Return variables that keep programs from writing elsewhere and from using a proxy."""
         address = self._serving.address
         return {"HOME": str(self.directory), "KUBECONFIG": "", "NO_PROXY": f"127.0.0.1,{address}"}
 
@@ -328,7 +325,7 @@ def free_port() -> int:
 
 
 def _wait_until(ready: Callable[[], bool], process: Process) -> None:
-    """Raises ControlPlaneError with the process's log if it exits, or does not become ready."""
+    """Wait for `ready`. Raises ControlPlaneError, with the log, after an exit or a timeout."""
     deadline = time.monotonic() + 90.0
     while not ready():
         if not process.running or time.monotonic() > deadline:
@@ -339,7 +336,7 @@ def _wait_until(ready: Callable[[], bool], process: Process) -> None:
 
 
 def _answer(url: str, ca: Path, token: str) -> str:
-    """The body of the answer; "" if there is none, or an error."""
+    """Return the body of the answer; "" after an error."""
     asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     try:
         tls = ssl.create_default_context(cafile=str(ca))

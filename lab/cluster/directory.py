@@ -1,9 +1,9 @@
 """The directory of a cluster on this machine: its state, its locks, its removal.
 
-Only root may enter it. It has our marker, and nothing unknown beside it: a user's own directory
-that is named by mistake is refused and keeps its content. This module also removes what a killed
-owner left: every process of a cluster carries the directory's name in its environment, every cgroup
-that of a directory below it.
+Only root may enter it. It holds a marker file and files of known names only. So a user's own
+directory that is named by mistake is refused and keeps its content. This module also removes what a
+killed owner left. Each process of a cluster has the directory's name in its environment. Each
+cgroup of a cluster is named after a directory below it.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ from lab.node.namespace import PARENT_CHARS_MAX, PREFIX
 DIRECTORY: Final = "/tmp/gpuslice"
 """The default directory."""
 MARK: Final = "GPUSLICE_CLUSTER_AT"
-"""The variable of all processes of a cluster; its value is the directory."""
+"""The environment variable of all processes of a cluster. Its value is the cluster's directory."""
 _MARKER: Final = ".gpuslice-cluster"
 _MARKER_TEXT: Final = "made by make cluster, and removed by make cluster-down\n"
 _LOG, _OWNER, _STATE, _KUBECONFIG = "cluster.log", "owner", "state.json", "kubeconfig"
 _FILES: Final = (_LOG, _OWNER, _STATE, f"{_STATE}.new", _KUBECONFIG, f"{_KUBECONFIG}.lock")
-"""All that is in it beside the marker and labs' directories; kubectl makes the last."""
+"""All files that may be beside the marker and labs' directories. kubectl makes the `.lock` file."""
 _LAB: Final = re.compile(re.escape(PREFIX) + "[a-z0-9_]{8}")
 _NAMES_SHOWN: Final = 3
 _CLEAR_S: Final = 40.0
 
 
 class DirectoryError(RuntimeError):
-    """The directory cannot be used, or cannot be cleared; the text says why."""
+    """The directory cannot be used or cleared. The text has the reason."""
 
 
 def add_option(parser: argparse.ArgumentParser, default: str = DIRECTORY) -> None:
-    """Adds --at, which names the directory."""
+    """Add the option --at, which names the directory."""
     about = f"the cluster's directory, by default {default}"
     parser.add_argument("--at", type=Path, default=Path(default), metavar="DIR", help=about)
 
 
 def processes(directory: Path) -> Iterator[int]:
-    """Numbers of the processes of the cluster in that directory."""
+    """Yield the process IDs of the cluster in that directory."""
     wanted = f"{MARK}={directory}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            with contextlib.suppress(OSError):  # it has exited
+            with contextlib.suppress(OSError):  # the process has exited
                 if wanted in (entry / "environ").read_bytes().split(b"\0"):
                     yield int(entry.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The observed state. owner: its process number, None if no process holds the cluster.
-    Without problems, and with `ready`, the cluster runs."""
+    """The observed state of a cluster. owner: its owner's process ID, or None. The cluster runs if
+    it has an owner, is `ready` and has no problems."""
 
     exists: bool
     owner: int | None
@@ -80,7 +80,7 @@ class ClusterStatus:
 
 
 class ClusterDirectory:
-    """One directory; a cluster is in it, or none. Raises DirectoryError."""
+    """A directory that holds a cluster or nothing. Methods raise DirectoryError."""
 
     def __init__(self, directory: Path) -> None:
         self.path = _one_spelling(directory)
@@ -97,19 +97,19 @@ class ClusterDirectory:
 
     @property
     def advice(self) -> str:
-        """The shell argument of `make cluster` that selects this directory."""
+        """The argument of `make cluster` that selects this directory, quoted for a shell."""
         named = str(self.path)
         return "" if named == DIRECTORY else f" AT={shlex.quote(named)}"
 
     @contextmanager
     def changing(self, make: bool = True) -> Iterator[None]:
-        """Only one process at a time starts or ends a cluster here. If `make` is false, a missing
-        directory is not made. Raises DirectoryError, also if it has foreign content."""
+        """Hold the lock under which one process at a time starts or ends a cluster here. make: make
+        a missing directory. Raises DirectoryError, also for foreign content."""
         while True:
             if make:
                 try:
                     self.path.mkdir(mode=0o700, exist_ok=True)
-                except FileExistsError:  # a file, which is refused below
+                except FileExistsError:  # the path is a file, which is refused below
                     pass
                 except OSError as error:
                     raise DirectoryError(f"{self.path} cannot be made: {error.strerror}") from error
@@ -122,9 +122,10 @@ class ClusterDirectory:
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                if self._is(descriptor):  # else another process has removed it meanwhile
+                if self._is(descriptor):  # the directory may have been removed
                     self._check()
-                    # Other processes may read it meanwhile: an existing one is not rewritten.
+                    # An existing marker is not rewritten, because other processes may be reading
+                    # it.
                     if make and not self._is_marked():
                         (self.path / _MARKER).write_text(_MARKER_TEXT)
                     yield
@@ -133,7 +134,7 @@ class ClusterDirectory:
                 os.close(descriptor)
 
     def own(self) -> None:
-        """This process becomes the cluster's owner, until it exits. Raises DirectoryError."""
+        """Make this process the cluster's owner until it exits. Raises DirectoryError."""
         descriptor = os.open(self._owner, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,13 +145,13 @@ class ClusterDirectory:
         os.write(descriptor, str(os.getpid()).encode())
 
     def write(self, state: Mapping[str, Any]) -> None:
-        """The state that `read_status` reads; only the owner writes it."""
+        """Write the state that `read_status` reads. Only the owner calls this."""
         fresh = self.path / f"{_STATE}.new"
         fresh.write_text(json.dumps(state))
         fresh.rename(self._state)
 
     def _opened(self) -> int:
-        """Another user's directory in /tmp could be changed at any time: it must be owned by us."""
+        """Open the directory. Refuse another user's, which could change at any time."""
         status = self.path.lstat()
         ours = status.st_uid == os.geteuid() and not status.st_mode & 0o077
         if not (stat.S_ISDIR(status.st_mode) and ours):
@@ -171,7 +172,7 @@ class ClusterDirectory:
             return False
 
     def _known(self) -> list[Path]:
-        """Content that a cluster has made, by exact names, beside the marker; links never are."""
+        """Return the entries that a cluster has made, by exact names; no links, not the marker."""
         found = []
         for entry in os.scandir(self.path):
             is_lab = entry.is_dir(follow_symlinks=False) and _LAB.fullmatch(entry.name)
@@ -180,7 +181,7 @@ class ClusterDirectory:
         return found
 
     def _check(self) -> None:
-        """Its content is removed with the cluster, so none of it may be unknown."""
+        """Raise DirectoryError for unknown content, because `clear` must not remove it."""
         if not os.path.lexists(self.path):
             return
         inside = {path.name for path in self.path.iterdir()} - {_MARKER}
@@ -193,13 +194,13 @@ class ClusterDirectory:
             raise DirectoryError(f"{invalid} have only a cluster's files; move away {away}")
 
     def read_status(self) -> ClusterStatus:
-        """Raises DirectoryError if access is denied."""
+        """Return the observed state. Raises DirectoryError if access is denied."""
         try:
             exists = self._is_marked() and any(self._known())
             owner, state = self.owner(), self._read()
         except PermissionError as error:
             raise DirectoryError(f"only root may look into {self.path}") from error
-        except FileNotFoundError:  # removed meanwhile
+        except FileNotFoundError:  # another process has removed the directory
             exists, owner, state = False, None, {}
         if not exists:
             return ClusterStatus(False, None, False, (), {})
@@ -210,7 +211,7 @@ class ClusterDirectory:
         return ClusterStatus(True, owner, ready, problems, state)
 
     def owner(self) -> int | None:
-        """Number of the process that holds the cluster; None if there is none."""
+        """Return the process ID of the cluster's owner, or None."""
         try:
             descriptor = os.open(self._owner, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -231,18 +232,18 @@ class ClusterDirectory:
             return {}
 
     def clear(self) -> None:
-        """Remove all that is left of a cluster, in any state, and the directory. Raises
-        DirectoryError if something stays."""
+        """Remove the directory and all that is left of a cluster in any state. Raises
+        DirectoryError if something cannot be removed."""
         self.empty()
         self.remove()
 
     def empty(self) -> None:
-        """Remove what `clear` removes. The directory stays, for another cluster."""
+        """Remove all that is left of a cluster. The directory stays, for another cluster."""
         self._check()
         owner, state = self.owner(), self._read()
         if owner is not None:
             self._end(owner)
-        # The programs and the namespaces end with the owner, which takes a moment.
+        # The programs and the namespaces end with the owner, but a moment later.
         deadline = time.monotonic() + _CLEAR_S
         patience = time.monotonic() + _CLEAR_S / 2
         while left := self._processes():
@@ -261,7 +262,7 @@ class ClusterDirectory:
         self._remove_known()
 
     def remove(self) -> None:
-        """Remove its known content and the directory, when no process of it runs. Raises
+        """Remove the directory and its known content. None of its processes may run. Raises
         DirectoryError."""
         self._remove_known()
         try:
@@ -285,7 +286,7 @@ class ClusterDirectory:
             raise DirectoryError(f"{', '.join(left)} in {self.path} cannot be removed")
 
     def left(self, status: ClusterStatus) -> list[str]:
-        """Remains of a cluster that was observed here, after its end."""
+        """List what remains of the cluster with that earlier status, after its end."""
         mounts = Path("/proc/self/mounts").read_text().splitlines()
         left = [
             *(f"process {pid}" for pid in self._processes()),
@@ -312,12 +313,11 @@ class ClusterDirectory:
 
 
 def _one_spelling(directory: Path) -> Path:
-    """The canonical form of the directory's path. Its last component may be a link, which is
-    refused."""
+    """Return the canonical path. Keep a link in its last component, to be refused later."""
     try:
         named = directory.name not in ("", "..")
         return directory.parent.resolve() / directory.name if named else directory.resolve()
-    except (OSError, RuntimeError) as error:  # the latter for a cycle of links
+    except (OSError, RuntimeError) as error:  # RuntimeError: a cycle of links
         raise DirectoryError(f"{directory}: {error}") from error
 
 

@@ -1,8 +1,8 @@
 """Simulated nodes at an API server: GPUs, and agents that renew their Leases.
 
-A node has no kubelet: it is only its objects. An agent here is a Lease that is renewed. All
-requests run in a thread of its own, so that Leases are renewed while the caller blocks; methods
-return when the API server has stored the change.
+A node has no kubelet and exists only as its objects. An agent exists only as a Lease that is
+renewed. All requests run in a separate thread, so Leases are renewed while the caller blocks.
+Methods return when the API server has stored the change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_j
 RENEW_S: Final = 10.0
 """Interval between two renewals of an agent's Lease."""
 _TOGETHER_S: Final = 0.25
-"""Renewals due within this interval are sent together: sent singly, each costs a quarter more."""
+"""Renewals due within this interval are sent together. One by one they take 25 % more CPU."""
 _NODES: Final = "/api/v1/nodes"
 _DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 _LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
@@ -35,12 +35,12 @@ _T = TypeVar("_T")
 
 
 def now() -> str:
-    """The current time in the format of a Lease's renewal."""
+    """Return the current time in the format of a Lease's renewTime."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 async def create(kube: Kube, node: Node) -> str:
-    """The node, its inventory and its agent's Lease; returns the node's UID."""
+    """Create the node, its inventory and its agent's Lease. Return the node's UID."""
     made = await kube.post(_NODES, node_json(node), timeout_s=TIMEOUT_S)
     uid = str(made["metadata"]["uid"])
     for path, body in ((_DEVICES, device_json(node, uid)), (_LEASES, lease_json(node.name, now()))):
@@ -49,7 +49,7 @@ async def create(kube: Kube, node: Node) -> str:
 
 
 class Fleet(Running):
-    """`nodes` at the control plane, for the duration of the context."""
+    """The nodes exist at the control plane for the duration of the context."""
 
     def __init__(self, plane: ControlPlane, nodes: Iterable[Node]) -> None:
         self.nodes: dict[str, Node] = {node.name: node for node in nodes}
@@ -77,7 +77,7 @@ class Fleet(Running):
             self._loop.close()
 
     def set_ready(self, name: str, ready: str = "true") -> None:
-        """ "true", or why it can serve no container."""
+        """Set and renew the agent's readiness: "true", or why it can serve no container."""
         self._ready[name] = ready
         self._call(self._renew(name))
 
@@ -93,7 +93,7 @@ class Fleet(Running):
         connecting = connected(self._plane.kubeconfig())
         self._kube: Kube = await self._connection.enter_async_context(connecting)
         await each(self.nodes.values(), self._create)
-        # Spread over the interval, a few together.
+        # The renewals are spread over the interval, a few at the same time.
         parts = round(RENEW_S / _TOGETHER_S)
         for number, name in enumerate(self.nodes):
             renewals = self._keep_renewing(name, number % parts * _TOGETHER_S)
@@ -116,7 +116,7 @@ class Fleet(Running):
             try:
                 await self._kube.delete(path, timeout_s=TIMEOUT_S)
             except KubeError as error:
-                if error.status != 404:  # a test may have deleted it
+                if error.status != 404:  # a test may have deleted the object
                     raise
 
     async def _renew(self, name: str) -> None:
@@ -127,7 +127,7 @@ class Fleet(Running):
         await self._kube.patch(path, body, timeout_s=TIMEOUT_S)
 
     async def _keep_renewing(self, name: str, first_s: float) -> None:
-        """Renewals fail while the API server is down."""
+        """Renew the Lease until the node is removed. While the API server is down, this fails."""
         await asyncio.sleep(first_s)
         while name in self._uids:
             with suppress(KubeError):

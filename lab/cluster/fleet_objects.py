@@ -1,7 +1,7 @@
 """Nodes with GPUs as Kubernetes objects: Node, Device, and the agent's Lease.
 
-Pure: their properties, and the JSON of each; usable without a server. fleet.py keeps them at an API
-server.
+This module has their properties and their JSON, and needs no server. fleet.py creates them at an
+API server.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from gpuslice.contract import names
 Json = dict[str, Any]
 
 _SHARERS: Final = 100
-"""Shares of one GPU, as Koordinator counts `gpu.shared` in a node's totals."""
+"""The shares of one GPU that Koordinator counts in a node's total of `gpu.shared`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """numa, root: position on the board."""
+    """One GPU. numa: its NUMA node. root: its PCIe root complex."""
 
     uuid: str
     minor: int
@@ -47,7 +47,7 @@ class Shape:
     memory_bytes: int = 80 << 30
     """Memory of one GPU."""
     prefix: str = "node-"
-    """Prefix of the nodes' names; two fleets of one cluster need two."""
+    """Prefix of the nodes' names. Two fleets of one cluster need different prefixes."""
 
     def node_names(self) -> Sequence[str]:
         return [f"{self.prefix}{number:04}" for number in range(self.nodes)]
@@ -74,7 +74,7 @@ def gpu_uuid(node: int, minor: int) -> str:
 
 
 def node_json(node: Node) -> Json:
-    """Ready, with an agent that enforces limits, and totals of all its GPUs."""
+    """Return a Ready Node with an agent that enforces limits, and the totals of its GPUs."""
     percent = str(100 * len(node.gpus))
     totals = {
         "cpu": node.cpu,
@@ -105,7 +105,7 @@ def node_json(node: Node) -> Json:
 
 
 def device_json(node: Node, node_uid: str) -> Json:
-    """The inventory; it does not apply to a Node of another UID."""
+    """Return the inventory. It is valid only for the Node with that UID."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node_uid}
     return {
         "apiVersion": names.DEVICE_API_VERSION,
@@ -132,7 +132,7 @@ def _gpu_json(gpu: Gpu) -> Json:
 
 
 def lease_json(node: str, renewed: str, ready: str = "true") -> Json:
-    """The agent's Lease. renewed: as `now` returns it; ready: "true", or why not."""
+    """Return the agent's Lease. renewed: a time from `now`. ready: "true", or why not."""
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",

@@ -1,6 +1,6 @@
 """Problems of a running cluster, from its processes, their status pages, and Kubernetes.
 
-Input: the state that the cluster's owner has written (owner.py). Changes nothing.
+The input is the state that the cluster's owner has written (owner.py). This module changes nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def problems(state: Mapping[str, Any]) -> Iterator[str]:
     path = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
     command = [
         *(state["kubectl"], f"--kubeconfig={state['kubeconfig']}", "--request-timeout=10s"),
-        f"--cache-dir={state['directory']}/kubectl",  # by default it writes into the user's home
+        f"--cache-dir={state['directory']}/kubectl",  # kubectl's default is in the user's home
         *("get", "node", state["node"], "-o", path),
     ]
     try:

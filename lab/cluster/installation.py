@@ -1,7 +1,8 @@
 """gpuslice's scheduler beside a control plane of the lab: extender and kube-scheduler processes.
 
-Each process can be killed; `restart_exited` restarts it. Both use the manifests' service account.
-The extender's ports stay the same across restarts."""
+Tests may kill each process; `restart_exited` restarts it. Both use the chart's service account. The
+extender keeps its ports across restarts.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ Json = Mapping[str, Any]
 
 
 class InstallationError(RuntimeError):
-    """A program does not start; the text is the end of its log."""
+    """A program does not start. The text is the end of its log."""
 
 
 class Installation(Running):
-    """A context manager: both programs run until it exits.
+    """A context manager: both programs run until its exit.
 
-    configuration: kube-scheduler's, as in the chart; the extender's
-    address is added. module: the extender's program. arguments: more of the extender's. options:
-    more of kube-scheduler's. hostname: of both, as in a pod; replicas need different ones, because
-    kube-scheduler's Lease names its holder by it. "": this host's.
+    configuration: kube-scheduler's, as in the chart; the extender's address is added. module: the
+    extender's program. arguments: further arguments of the extender. options: further options of
+    kube-scheduler. hostname: of both programs; "" is this host's name. Replicas need different host
+    names, because kube-scheduler's identity in the Lease begins with it.
     """
 
     def __init__(
@@ -59,13 +60,13 @@ class Installation(Running):
         self._started: dict[str, Process] = {}
 
     def start(self) -> None:
-        """The extender, then kube-scheduler. Raises InstallationError."""
+        """Start the extender, then kube-scheduler. Raises InstallationError."""
         self.start_extender()
         self.wait_ready()
         self.start_kube_scheduler()
 
     def stop(self) -> None:
-        """End both. Idempotent."""
+        """End both programs. Idempotent."""
         for process in reversed(self._started.values()):
             process.kill()
 
@@ -78,8 +79,8 @@ class Installation(Running):
         return self._started["kube-scheduler"]
 
     def restart_exited(self) -> None:
-        """Call it about every second: restarts exited programs, as the kubelet would.
-        kube-scheduler exits by itself if it cannot renew its Lease in time."""
+        """Restart exited programs, as the kubelet would. Call this about every second, because
+        kube-scheduler exits if it cannot renew its Lease in time."""
         self.start_extender()
         self.start_kube_scheduler()
 
@@ -121,16 +122,16 @@ class Installation(Running):
 
     @property
     def binds(self) -> bool:
-        """Whether the extender may bind: its kube-scheduler leads."""
+        """Whether the extender may bind pods, because its kube-scheduler holds the Lease."""
         return "this process binds" in self.ask("/readyz")[1]
 
     @property
     def pages(self) -> tuple[str, int]:
-        """The address of the extender's probes and metrics."""
+        """The host and port of the extender's probes and metrics."""
         return ("127.0.0.1", self._http_port)
 
     def ask(self, path: str) -> tuple[int, str]:
-        """Status and body from the extender's second port; status 0 without an answer."""
+        """Return status and body of a page of the extender's probes; status 0 without an answer."""
         try:
             return pages.get(self.pages, path, timeout_s=5)
         except OSError as error:

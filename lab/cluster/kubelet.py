@@ -1,8 +1,8 @@
-"""The lab's kubelet: a node of a cluster on top of the lab's containerd, in the lab's namespaces.
+"""The lab's kubelet, which makes the lab's containerd and namespaces a node of a cluster.
 
-Its files, logs, mounts, cgroups and addresses are the lab's. Paths and kernel settings that kubelet
-has no option for are covered in the lab's mount namespace, so that this machine's are unchanged.
-Responsible for starting and stopping the program; independent of pods.
+Its files, logs, mounts, cgroups and addresses belong to the lab. kubelet has no option for some
+paths and kernel settings. Mounts in the lab's mount namespace cover these, so those of this machine
+are unchanged. This module starts and stops the program. It does not handle pods.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lab.node.network import Link
 from tools.kubernetes import Kubernetes
 
 PORT: Final = 10250
-"""Kubelet's default; the address is the node's, in a network namespace of its own."""
+"""Kubelet's default port. The node has its own address in its own network namespace."""
 _KERNEL: Final[Mapping[str, int]] = {
     "vm/overcommit_memory": 1,
     "vm/panic_on_oom": 0,
@@ -32,14 +32,14 @@ _KERNEL: Final[Mapping[str, int]] = {
     "kernel/keys/root_maxkeys": 1_000_000,
     "kernel/keys/root_maxbytes": 25_000_000,
 }
-"""Settings that kubelet would write for the whole machine; in the lab it reads them as set."""
+"""Kernel settings that kubelet requires. Files with these values cover those of this machine."""
 
 
 def configuration(
     directory: Path, link: Link, containerd: Path, client_ca: Path, cgroup: str
 ) -> dict[str, Any]:
-    """The whole file. Eviction and image removal for lack of disk are off: images that a user adds
-    are imported, and could not be pulled again."""
+    """Return kubelet's configuration. No pod is evicted and no image removed for lack of disk,
+    because an image that a user has imported could not be pulled again."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -54,7 +54,7 @@ def configuration(
         "authorization": {"mode": "Webhook"},
         "containerRuntimeEndpoint": f"unix://{containerd}",
         "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},  # tests kill programs on purpose
-        "clusterDNS": ["127.0.0.1"],  # no name server: lookups fail at once
+        "clusterDNS": ["127.0.0.1"],  # there is no name server, so lookups fail at once
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{cgroup}",
         "enforceNodeAllocatable": [],
@@ -71,7 +71,7 @@ def configuration(
 
 
 class Kubelet:
-    """The program; `start` and `stop` may alternate, pods keep running between them."""
+    """The kubelet. `start` and `stop` may alternate; pods keep running in between."""
 
     def __init__(
         self, namespace: Namespace, containerd: Paths, programs: Kubernetes, client_ca: Path
@@ -90,7 +90,7 @@ class Kubelet:
             own.parent.mkdir(parents=True, exist_ok=True)
             own.write_text(f"{value}\n")
             namespace.mount("--bind", own, Path("/proc/sys") / name)
-        # One hierarchy under cgroup v2; under v1 one for each controller or several.
+        # cgroup v2 has one hierarchy. cgroup v1 has several, each with one or more controllers.
         tops = [cgroups.ROOT]
         if not (cgroups.ROOT / "cgroup.controllers").exists():
             tops = [each for each in cgroups.ROOT.iterdir() if (each / "cgroup.procs").exists()]
@@ -102,7 +102,7 @@ class Kubelet:
         (self.directory / "config.yaml").write_text(yaml.safe_dump(written))
 
     def start(self, name: str, kubeconfig: Path) -> None:
-        """It registers a node called `name` once it is healthy."""
+        """Start kubelet, which registers a node called `name` once it is healthy."""
         assert self._namespace.link is not None
         command: list[str | Path] = [
             *(self._programs.kubelet, f"--config={self.directory / 'config.yaml'}"),
@@ -114,11 +114,12 @@ class Kubelet:
             self.process = self._namespace.start(command, log, subprocess.STDOUT, environ)
 
     def _cni(self, places: tuple[Path, Path], link: Link) -> None:
-        """Written where the lab's containerd polls for a network configuration."""
+        """Install the pods' network plugins and their configuration where containerd looks for
+        them."""
         programs = self._namespace.outside(places[0])
         programs.mkdir(parents=True)
         for name, program in self._programs.cni.items():
             shutil.copy2(program, programs / name)
-        # containerd reacts to a write into the directory, not to a rename.
+        # containerd notices a file that is written in the directory, but not a renamed one.
         written = json.dumps(network.pod_network(link, self.directory / "addresses"))
         self._namespace.write(places[1] / "10-pods.conflist", written)

@@ -17,12 +17,12 @@ Json = dict[str, Any]
 CRDS: Final = chart.CHART / "crds"
 CONFIG_MAP: Final = "gpuslice-kube-scheduler"
 CONFIG_FILE: Final = "kube-scheduler.yaml"
-"""Key in the ConfigMap."""
+"""The key of kube-scheduler's configuration in the ConfigMap."""
 KOORDINATOR: Final = "koord-scheduler"
 NAMES: Final = (names.SCHEDULER_NAME, KOORDINATOR)
-"""schedulerNames that can be served."""
+"""The schedulerNames whose pods the chart can serve."""
 STOCK: Final = "default-scheduler"
-"""Also the schedulerName of pods that specify none."""
+"""The schedulerName of pods that specify none."""
 NAMES_POLICY: Final = "gpuslice-scheduler-names"
 POLICY: Final = "ValidatingAdmissionPolicy"
 BINDING: Final = "ValidatingAdmissionPolicyBinding"
@@ -30,7 +30,7 @@ _LEASE_S: Final = 15
 
 
 def objects(*kinds: str) -> list[Json]:
-    """Those of the chart's default values; without kinds, all of them."""
+    """Return the chart's objects of these kinds with default values; by default of all kinds."""
     return [copy.deepcopy(each) for each in _installed() if not kinds or each["kind"] in kinds]
 
 
@@ -46,7 +46,7 @@ def serving(served: Sequence[str], *options: str) -> list[Json]:
 
 
 def in_force(given: Iterable[Json]) -> list[Json]:
-    """The objects with every policy denying, as after the scheduler became available."""
+    """Return the objects with every policy denying, as when the scheduler is available."""
     changed = copy.deepcopy(list(given))
     for each in changed:
         if names.LABEL_ADMISSION in each["metadata"].get("labels", {}):
@@ -55,7 +55,7 @@ def in_force(given: Iterable[Json]) -> list[Json]:
 
 
 def configuration(served: Sequence[str] = (names.SCHEDULER_NAME,), lease_s: int = _LEASE_S) -> Json:
-    """kube-scheduler's. lease_s: duration of its Lease."""
+    """Return kube-scheduler's configuration. lease_s: duration of its Lease."""
     found: Json = yaml.safe_load(named("ConfigMap", CONFIG_MAP)["data"][CONFIG_FILE])
     (profile,) = found["profiles"]
     found["profiles"] = [{**profile, "schedulerName": name} for name in served]

@@ -1,6 +1,6 @@
-"""Keys, and self-signed certificates that their own peers alone trust, by the program openssl.
+"""Keys, and self-signed certificates that only their own peers trust, made by the program openssl.
 
-Debian's ca-certificates depends on it.
+Debian's package ca-certificates installs openssl.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from pathlib import Path
 
 
 class OpensslError(RuntimeError):
-    """openssl is missing, or refuses; the text is its output."""
+    """openssl is missing or fails. The text is its output."""
 
 
 def private_key() -> str:
-    """Return a new one as PEM. Raises OpensslError."""
+    """Return a new private key as PEM. Raises OpensslError."""
     return _output("ecparam", "-name", "prime256v1", "-genkey", "-noout")
 
 
 def make_certificate(certificate: Path, key: Path, subject: str, *extensions: str) -> None:
-    """Write both files. Only the owner may read the key. Raises OpensslError."""
-    key.touch(mode=0o600)  # openssl writes into the existing file
+    """Write the certificate and its key. Only the owner may read the key. Raises OpensslError."""
+    key.touch(mode=0o600)  # openssl keeps an existing file's mode
     more = (word for each in extensions for word in ("-addext", each))
     files = ("-keyout", str(key), "-out", str(certificate))
     key_options = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")

@@ -1,8 +1,9 @@
-"""The process that owns a cluster, and the starter's handle on it.
+"""The process that owns a cluster, and its starter's handle.
 
-The owner starts the cluster (running.py), writes what `ClusterDirectory.read_status` reads,
-restarts parts that exit, and removes everything when it ends. It ends with the process that started
-it, even if that is killed, until that process calls `let_go`: so no unknown cluster remains.
+The owner process starts the cluster (running.py), writes the state that
+`ClusterDirectory.read_status` reads, restarts parts that exit, and removes everything when it ends.
+Until the starter calls `let_go`, the owner process also ends when the starter ends or is killed. So
+no forgotten cluster remains.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _LET_GO: Final = b"go on alone"
 
 
 class OwnerError(RuntimeError):
-    """The cluster does not start; the text ends with its owner's output."""
+    """The cluster does not start. The text ends with the owner process's output."""
 
 
 class Owner:
-    """A running owner of a cluster: it ends with this process, until `let_go`."""
+    """The owner process of a cluster. It ends with this process unless `let_go` was called."""
 
     def __init__(self, directory: ClusterDirectory, wanted: Wanted) -> None:
         self._directory = directory
@@ -56,10 +57,9 @@ class Owner:
             )
 
     def wait_ready(self, print_line: Callable[[str], object]) -> ClusterStatus:
-        """Return when the cluster runs; `print_line` gets the owner's lines meanwhile.
+        """Return when the cluster runs. Meanwhile call `print_line` with each line of its owner.
 
-        Raises OwnerError if it does not start; then, as after any other exception here, it is
-        removed.
+        Raises OwnerError if it does not start. The cluster is removed after any exception.
         """
         try:
             deadline = time.monotonic() + 300.0
@@ -83,14 +83,14 @@ class Owner:
             raise
 
     def end(self) -> None:
-        """End it with all that it owns. Raises DirectoryError."""
+        """End the owner process with all that it owns. Raises DirectoryError."""
         assert self._process.stdin is not None
         self._directory.clear()
         self._process.stdin.close()
         self._process.wait()
 
     def let_go(self) -> None:
-        """It continues without this process."""
+        """Let the cluster continue after this process ends."""
         assert self._process.stdin is not None
         self._process.stdin.write(_LET_GO)
         self._process.stdin.close()
@@ -106,7 +106,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _wait_for_starter(has_ended: threading.Event) -> None:
-    """Wait until the starter calls `let_go`, or has exited."""
+    """Wait for `let_go` or the starter's end. After its end, make this process terminate."""
     output = b""
     while more := os.read(sys.stdin.fileno(), len(_LET_GO)):
         output += more
@@ -116,7 +116,7 @@ def _wait_for_starter(has_ended: threading.Event) -> None:
 
 
 def own(directory: ClusterDirectory, wanted: Wanted) -> None:
-    """Start the cluster and keep it running, until a signal."""
+    """Start the cluster and keep it running until a signal ends this process."""
     for asked in (signal.SIGTERM, signal.SIGINT):
         signal.signal(asked, _end)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -127,7 +127,7 @@ def own(directory: ClusterDirectory, wanted: Wanted) -> None:
         with Cluster(wanted, directory.path) as cluster:
             _keep(directory, cluster, wanted)
     finally:
-        if starter_ended.is_set():  # no other process would remove the directory
+        if starter_ended.is_set():  # the starter cannot remove the directory
             directory.remove()
 
 

@@ -1,8 +1,8 @@
 """gpuslice on the lab's cluster, installed as its users install it: images, chart, Helm.
 
-The values differ from the chart's defaults where a small machine without kube-proxy and without a
-real GPU needs it. A program of the product is a process in a pod; the kubelet restarts it, and this
-module finds its process number, by the cluster's mark in its environment.
+The chart's values differ from the defaults because the lab's machine is small, and has no
+kube-proxy and no real GPU. The programs run as processes in pods, which the kubelet restarts. This
+module finds their process IDs by the cluster's variable in their environment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools import chart, kubernetes
 
 RELEASE: Final = "gpuslice"
 GPU_NODE_LABEL: Final = "nvidia.com/gpu.present=true"
-"""The label of NVIDIA's GPU feature discovery."""
+"""The node label that NVIDIA's GPU feature discovery sets."""
 VALUES: Final = "values.json"
 AGENT_PORT: Final = 10275
 SCHEDULER_PORT: Final = 9445
@@ -34,9 +34,9 @@ _SMALL: Final = {"requests": {"cpu": "10m", "memory": "64Mi"}}
 
 @dataclass(frozen=True)
 class Wanted:
-    """A cluster. gpus: bytes of each. served: names of other schedulers whose pods ours accepts;
-    None: gpuslice is not installed. dialects: names of gpuslice.contract.dialects to turn on,
-    beside Koordinator's."""
+    """The requested cluster. gpus: the bytes of each GPU. served: further schedulerNames whose pods
+    gpuslice schedules; None: gpuslice is not installed. dialects: names of dialects that are on in
+    addition to Koordinator's (gpuslice.contract.dialects)."""
 
     gpus: Sequence[int]
     served: Sequence[str] | None = ()
@@ -44,13 +44,13 @@ class Wanted:
 
 
 class ProductError(RuntimeError):
-    """Helm refuses; the text is its output."""
+    """Helm fails. The text is its output."""
 
 
 def run_helm(
     kubeconfig: Path, directory: Path, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run Helm in gpuslice's namespace. directory: the lab's; Helm writes below it."""
+    """Run Helm in gpuslice's namespace. directory: the lab's; Helm's own files are below it."""
     environ = network.unproxied(os.environ)
     environ |= {"KUBECONFIG": str(kubeconfig), "HOME": str(directory / "helm")}
     command = [str(kubernetes.ensure_helm()), *arguments, f"--namespace={names.NAMESPACE}"]
@@ -65,8 +65,7 @@ PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
     "gpuslice distributor": ("-m", "nri_plugin", "distribute"),
     AGENT: ("-m", "nri_plugin"),
 }
-"""The words with which a program's command line continues after the first. The first that matches a
-process is its program."""
+"""Each program's first arguments. A process runs the first program whose arguments match."""
 
 
 def values(
@@ -76,9 +75,9 @@ def values(
     served: Sequence[str],
     dialects: Sequence[str] = (),
 ) -> Mapping[str, Any]:
-    """server: the API server's address: no kube-proxy makes its Service reachable. cluster: its
-    directory, which marks its processes. gpu_sockets: the simulated GPUs, whose device nodes the
-    agent's pod would have otherwise."""
+    """Return the chart's values. server: the API server's URL, which pods use because no kube-proxy
+    makes its Service reachable. cluster: the cluster's directory, which marks its processes.
+    gpu_sockets: the simulated GPUs' sockets, which the agent's pod mounts."""
     at = urlsplit(server)
     environ = {
         "KUBERNETES_SERVICE_HOST": at.hostname,
@@ -107,7 +106,7 @@ def values(
 
 
 def _switches(dialects: Sequence[str]) -> Mapping[str, Any]:
-    """The chart's values that turn these dialects on."""
+    """Return the chart's values that turn these dialects on."""
     chosen: dict[str, Any] = {}
     for dialect in DIALECTS:
         if dialect.name in dialects:
@@ -121,7 +120,7 @@ def _switches(dialects: Sequence[str]) -> Mapping[str, Any]:
 
 @dataclass(slots=True)
 class Product:
-    """cluster: its directory. directory: the lab's in it, for values and Helm's own files."""
+    """gpuslice on a cluster. cluster: its directory. directory: the lab's, for Helm's files."""
 
     plane: ControlPlane
     cluster: Path
@@ -138,7 +137,7 @@ class Product:
             raise ProductError(f"helm upgrade: {done.stderr.strip()}")
 
     def find_processes(self) -> None:
-        """Find the programs' main processes, by their numbers outside of the lab's namespace."""
+        """Find the programs' main processes, with their IDs outside of the lab's PID namespace."""
         found = {each: pid for each, pid in self._pids.items() if _program_of(pid) == each}
         if len(found) < len(PROGRAMS):
             for pid in sorted(processes(self.cluster)):
@@ -147,14 +146,14 @@ class Product:
         self._pids = found
 
     def pid(self, program: str) -> int | None:
-        """Its process when `find_processes` was called last; None: it did not run."""
+        """The program's process ID as of the last `find_processes`, or None if it did not run."""
         return self._pids.get(program)
 
 
 def _program_of(pid: int) -> str | None:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:  # it has exited
+    except OSError:  # the process has exited
         return None
     matching = (name for name, words in PROGRAMS.items() if command[1:][: len(words)] == [*words])
     return next(matching, None)

@@ -1,8 +1,8 @@
 """A registry for the lab's node: read-only, from OCI archives of this machine.
 
-The node's containerd pulls every image from it, whatever registry the image's name has, so that
-`imagePullPolicy: Always` works without a network. It serves what the archives had when it started,
-also after the cache has removed them.
+The node's containerd pulls all images from this registry, whatever registry their names have. So
+`imagePullPolicy: Always` works without a network. The registry serves the archives as they were
+when it started, even if the cache has removed them since.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, ClassVar, Final
 from urllib.parse import parse_qs, urlsplit
 
 HOSTS_FILE: Final = Path("/etc/containerd/certs.d/_default/hosts.toml")
-"""containerd reads it at each pull."""
+"""containerd's configuration of registries, which it reads at each pull."""
 _PATH: Final = re.compile(r"/v2/(?P<name>.+)/(?:manifests|blobs)/(?P<reference>[^/]+)")
 _BLOB: Final = "blobs/sha256/"
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """digests: by the image's full name. media_types: of manifests. blobs: file descriptor, offset
-    and size, by digest."""
+    """Answers containerd. digests: by full name of the image. media_types: by digest. blobs: file
+    descriptor, offset and size, by digest."""
 
     protocol_version = "HTTP/1.1"
     digests: ClassVar[dict[str, str]]
@@ -35,7 +35,7 @@ class _Handler(BaseHTTPRequestHandler):
     blobs: ClassVar[dict[str, tuple[int, int, int]]]
 
     def do_HEAD(self) -> None:
-        """Answer the head; containerd asks for the digest of a tag so."""
+        """Answer without a body. containerd requests a tag's digest with HEAD."""
         self._head()
 
     def do_GET(self) -> None:
@@ -51,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = _PATH.fullmatch(url.path)
         reference = asked["reference"] if asked else ""
         if asked and not reference.startswith("sha256:"):
-            # The registry in the image's name, which containerd sends to a mirror.
+            # containerd sends the registry of the image's name to a mirror, as the parameter ns.
             registry = parse_qs(url.query).get("ns", [""])[0]
             reference = self.digests.get(f"{registry}/{asked['name']}:{reference}", "")
         found = self.blobs.get(reference, (0, 0, 0))
@@ -65,12 +65,12 @@ class _Handler(BaseHTTPRequestHandler):
         return found
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """containerd's log has each pull."""
+        """Log nothing: containerd's log has each pull."""
 
 
 @contextmanager
 def serving(archives: Sequence[Path], address: str) -> Iterator[str]:
-    """Serve their images meanwhile; the content of HOSTS_FILE."""
+    """Serve the archives' images during the context. Yield the content for HOSTS_FILE."""
     digests, media_types, blobs = {}, {}, {}
     with ExitStack() as files:
         for archive in archives:
@@ -90,8 +90,8 @@ def serving(archives: Sequence[Path], address: str) -> Iterator[str]:
         with ThreadingHTTPServer((address, 0), handler) as server:
             threading.Thread(target=server.serve_forever, daemon=True).start()
             url = f"http://{address}:{server.server_address[1]}"
-            # Without `server` containerd asks the image's own registry for what this one lacks, and
-            # waits for an answer that cannot come.
+            # Without `server`, containerd would request an image that is missing here from the
+            # registry in its name, and wait in vain.
             try:
                 yield f'server = "{url}"\n[host."{url}"]\n  capabilities = ["pull", "resolve"]\n'
             finally:

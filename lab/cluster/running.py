@@ -1,8 +1,7 @@
 """A running cluster of one node: its parts, in the order of their start, kept alive.
 
 It owns a Lab (GPUs, containerd) and a ControlPlane, and installs gpuslice as its users do
-(product.py). Its owner calls `restart_exited_parts` repeatedly, which raises if the lab's
-namespaces themselves are gone.
+(product.py). Its owner calls `restart_exited_parts` repeatedly.
 """
 
 from __future__ import annotations
@@ -45,17 +44,19 @@ NODE: Final = "gpuslice"
 _AGAIN_S: Final = 10.0
 """Interval between two attempts to start a part."""
 _CHECKS_POLICIES: Final = "validatingadmissionpolicy-status-controller"
-"""It writes into a policy's status whether its expressions type-check, and takes four seconds of a
-core for ours at each start; tests use the API server itself."""
+"""A controller that type-checks the expressions of policies and writes the result to their status.
+It is off: it takes four seconds of a core at each start, and tests use the API server's own check.
+"""
 _GPUS: Final = f"{{.status.allocatable.{names.RESOURCE_GPU.replace('.', chr(92) + '.')}}}"
 _WHOLE: Final = (
     ("condition=Ready", f"node/{NODE}"),
     ("create", "serviceaccount/default"),
     ("create", "configmap/kube-root-ca.crt"),
 )
-"""The node runs pods, and the namespace `default` has what every pod needs."""
+"""Conditions: the node is ready for pods, and `default` has the objects that each pod needs."""
 _KUBELET_CLIENT: Final = ("/O=system:masters/CN=kube-apiserver", "extendedKeyUsage=clientAuth")
-"""kubelet takes the subject as its client's user; the API server then authorises every request."""
+"""The subject and use of the API server's client certificate. kubelet takes the subject as the
+user, and has the API server authorise each request."""
 _USERS: Final = {
     "controller-manager": ("system:kube-controller-manager", ()),
     "kubelet": (f"system:node:{NODE}", ("system:nodes",)),
@@ -63,7 +64,7 @@ _USERS: Final = {
 
 
 class ClusterError(RuntimeError):
-    """The cluster does not start, or cannot be repaired; the text names the part and the reason."""
+    """The cluster does not start or cannot be repaired. The text names the part and the reason."""
 
 
 FAILURES: Final = (
@@ -75,7 +76,7 @@ FAILURES: Final = (
 
 @dataclass(slots=True)
 class Part:
-    """One program: its process number while it runs, and how it is started; None: the kubelet
+    """One program. pid: returns its process ID while it runs. start: starts it; None: kubelet
     starts it."""
 
     name: str
@@ -87,10 +88,10 @@ class Part:
 
 
 class Cluster(Running):
-    """Everything runs until the block ends; then nothing of it is left on the machine.
+    """Everything runs until the block ends. Then nothing of it is left on the machine.
 
-    parent: where its directory is made (a short name: see namespace.py); a variable of every
-    process in it has that value.
+    parent: the cluster's directory, in which the lab's directory is made. The environment of every
+    process in it has this path. It must be short (see namespace.py).
     """
 
     def __init__(self, wanted: Wanted, parent: Path) -> None:
@@ -104,7 +105,7 @@ class Cluster(Running):
         self._stack.close()
 
     def start(self) -> None:
-        """Parts that wait for no other start in parallel: images, above all."""
+        """Start everything. The images are loaded in parallel with the control plane's start."""
         programs = kubernetes.ensure()
         with step("simulated GPUs, containerd"):
             self.lab = Lab(self._wanted.gpus, load=False, on_host=True, parent=self._parent)
@@ -136,7 +137,7 @@ class Cluster(Running):
         self.parts = self._table()
 
     def _load_images(self, kube_scheduler: Path) -> None:
-        """Also gpuslice's own: they are built here, if the cache lacks them."""
+        """Load the images of the node, and gpuslice's own. Build those that the cache lacks."""
         built = [product_images.ensure(recipe) for recipe in table().recipes.values()]
         with step("images"):
             theirs = catalogue.kube_scheduler(kube_scheduler, kubernetes.VERSION)
@@ -149,7 +150,7 @@ class Cluster(Running):
         self.lab.namespace.write(registry.HOSTS_FILE, self._stack.enter_context(served))
 
     def _open_plane(self) -> Path:
-        """The API server's client certificate for kubelet."""
+        """Start the control plane. Return the certificate that it shows to kubelet."""
         link = self.lab.namespace.link
         assert link is not None
         directory = self.lab.directory
@@ -171,8 +172,7 @@ class Cluster(Running):
         return shown
 
     def _table(self) -> list[Part]:
-        """Parts that others depend on come first: of several that have exited, each is awaited in
-        turn."""
+        """Return the parts. None depends on a later one, so restarts follow this order."""
         lab, plane = self.lab, self.plane
         return [
             Part("simulated GPUs", lambda: lab.gpus_pid, lab.start_gpus),
@@ -210,7 +210,7 @@ class Cluster(Running):
         self.kubelet.start(NODE, self.plane.kubeconfig("kubelet"))
 
     def _wait(self, *conditions: tuple[str, str]) -> None:
-        """Each: an argument of `kubectl wait --for`, and an object's name. Raises ClusterError."""
+        """Wait for conditions: each an argument of `kubectl wait --for` and an object's name."""
         for condition, name in conditions:
             done = self.plane.try_kubectl("wait", f"--for={condition}", "--timeout=90s", name)
             if done.returncode != 0:
@@ -220,7 +220,7 @@ class Cluster(Running):
                 )
 
     def pages(self) -> Mapping[str, tuple[str, int]]:
-        """The addresses of probes and metrics, from this machine."""
+        """Return where this machine reaches the programs' probes and metrics."""
         link = self.lab.namespace.link
         assert link is not None
         extender = self.product.pid(product.EXTENDER)
@@ -236,7 +236,7 @@ class Cluster(Running):
         return {product.EXTENDER: self._page, product.AGENT: (link.node, product.AGENT_PORT)}
 
     def restart_exited_parts(self) -> list[str]:
-        """Start exited parts; return the names of those that run again, to be reported.
+        """Start exited parts. Return the names of parts that run again, to be reported.
 
         Raises ClusterError if the namespaces are gone.
         """
@@ -266,7 +266,7 @@ def _kept(process: Process) -> int | None:
 
 
 def _inside(process: Inside | None) -> int | None:
-    """The number outside of the lab's namespace."""
+    """Return the process ID outside of the lab's PID namespace."""
     if process is None or not process.running:
         return None
     return next(iter(children(process.entering.pid)), None)

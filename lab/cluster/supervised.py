@@ -1,7 +1,8 @@
 """A program that ends with its owner at the latest; needs no root and no namespace.
 
 The kernel kills the program when the thread that started it exits (PR_SET_PDEATHSIG). That thread
-exits with the owner, by whatever signal. It is for programs that start no others.
+exits with the owner, whatever signal ends it. A program here must start no others, because the
+kernel would not kill those.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from lab import tail
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _END_S: Final = 30.0
 _STARTER: Final = ThreadPoolExecutor(1)
-"""Its thread starts all programs: the caller's may exit before the owner."""
+"""The one thread that starts all programs. The caller's own thread may exit before the owner."""
 _UNLESS_ORPHANED: Final = 'test "$PPID" = "$0" && exec "$@"'
-"""The kernel does not report the end of an owner that exited before the request."""
+"""Exits if the owner ended before setpriv ran, because the kernel does not report that."""
 
 
 class Process:
-    """A running program; its output is appended to `log`.
-    hostname: the name of this host for the program, as a pod has its own; "": the host's."""
+    """A running program, whose output is appended to `log`. hostname: the host name that the
+    program sees, as in a pod; "" is this host's name."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=True,  # only the owner gets a terminal's ^C
+                start_new_session=True,  # a terminal's ^C reaches only the owner
             ).result()
         self.pid = self._program.pid
 
@@ -57,13 +58,13 @@ class Process:
         return self._program.poll() is None
 
     def send(self, number: int) -> None:
-        """No effect if it has exited."""
+        """Send a signal. This has no effect if the program has exited."""
         self._program.send_signal(number)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """SIGSTOP meanwhile. A thread stops when it is next scheduled; until the last one has, the
-        program answers."""
+        """Stop the program with SIGSTOP during the context. On entry, wait until its last thread
+        has stopped, because until then it answers."""
         self.send(signal.SIGSTOP)
         try:
             threads = Path(f"/proc/{self.pid}/task")
@@ -77,7 +78,7 @@ class Process:
             self.send(signal.SIGCONT)
 
     def stop(self, number: int = signal.SIGTERM, within_s: float = _END_S) -> None:
-        """Signal it and wait for its exit; it is killed after the timeout. Idempotent."""
+        """Send the signal and wait for the exit. Kill the program after the timeout. Idempotent."""
         self.send(number)
         try:
             self._program.wait(within_s)
@@ -93,7 +94,7 @@ class Process:
 
 
 def _in_uts_namespace(hostname: str) -> Sequence[str]:
-    """The command that gives the next one the host name, with the same process ID."""
+    """Return a command prefix that sets the host name. The process ID stays the same."""
     if not hostname:
         return ()
     user = () if os.geteuid() == 0 else ("--user", "--map-root-user")

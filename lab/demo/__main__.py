@@ -1,8 +1,8 @@
 """`make demo`: the pod of Koordinator's document, unmodified, from kubectl to the limit.
 
-Starts a cluster of its own, runs one story on it, and verifies each check as it prints it; then
-removes the cluster. While Kubernetes is still being built, the story of one node runs first. Exit
-status 1 if a check fails, 130 after a ^C.
+Starts a cluster, runs the demo's chapters (story.py) on it, verifies each check as it prints it,
+and removes the cluster. If Kubernetes must be built first, `make demo-node` runs meanwhile. The
+exit status is 1 if a check fails, and 130 after ^C.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tools.building import ProgramsError
 from tools.progress import step
 
 _MODULES: Final = ("tools.kubernetes", "tools.images")
-"""What is built beside the first chapter, where it is missing."""
+"""Modules that build what is missing, while the report of one node runs."""
 DIRECTORY: Final = "/tmp/gpuslice-demo"
 DOCUMENT: Final = seed.ROOT / "docs" / "demo.md"
 _BEGIN, _END = "<!-- demo:begin -->", "<!-- demo:end -->"
@@ -39,8 +39,8 @@ _BEGIN, _END = "<!-- demo:begin -->", "<!-- demo:end -->"
 
 @contextmanager
 def _missing_built() -> Iterator[Callable[[], None] | None]:
-    """A function that waits for the build, and raises ProgramsError; None: nothing is missing. A
-    demo that ends early ends the build."""
+    """Start the build of missing programs. Yield a function that waits for it and may raise
+    ProgramsError; None if nothing is missing. At the end, interrupt an unfinished build."""
     if kubernetes.find() is not None and kubernetes.find_helm() is not None:
         yield None
         return
@@ -67,7 +67,7 @@ def _missing_built() -> Iterator[Callable[[], None] | None]:
 
 
 def _live(out: TextIO, where: Path, kept: bool) -> int:
-    """Run the story; return the exit status."""
+    """Run the demo; return its exit status."""
     with _missing_built() as wait, Live(ClusterDirectory(where), wait) as live:
         if wait is not None and node.perform(sys.stdout) != 0:
             return 1

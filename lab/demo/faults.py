@@ -1,7 +1,7 @@
-"""`make demo-faults`: three faults, and that no pod runs without its limit because of one.
+"""`make demo-faults`: three faults, none of which lets a pod run without its limit.
 
 The node agent is stopped, hangs, or gets a forged annotation. Each fault is caused on a real
-containerd, and each check is printed with its result; exit status 1 if one fails. `make
+containerd. Each check is printed with its result. The exit status is 1 if a check fails. `make
 faults` covers every fault on every containerd.
 """
 
@@ -24,7 +24,7 @@ _WITHOUT_AGENT: Final = f'required plugin "{names.PLUGIN_NAME}" not present'
 
 
 def run(report: Report) -> None:
-    """The whole report. Raises LabError or CriError if it cannot continue."""
+    """Print the whole report. Raises LabError or CriError if it cannot continue."""
     report.title(
         "gpuslice: three faults, and no pod without its limit",
         "simulated: the GPU; real: containerd, runc, NRI, CRI, NVIDIA's Python packages",

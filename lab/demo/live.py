@@ -1,6 +1,6 @@
-"""The demo's stage on this machine: a cluster of its own in a directory, removed with it.
+"""The cluster on which the demo runs, in a directory on this machine.
 
-The cluster ends with this process, even if it is killed (owner.py), unless `let_go` was called.
+The cluster ends when this process ends or is killed (owner.py), unless `let_go` was called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tools.building import ProgramsError
 
 _DO_S: Final = 120.0
 _DONE: Final = "✓ "
-"""The prefix of a successful step's line at the cluster's start (progress.py)."""
+"""The prefix of a successful step's line in the output of a starting cluster (progress.py)."""
 
 
 class Act(NamedTuple):
@@ -52,11 +52,11 @@ class Output(NamedTuple):
 
 
 class StageError(RuntimeError):
-    """The act could not be performed; the text says why."""
+    """kubectl or the cluster cannot be started. The text has the reason."""
 
 
 def probed(text: str) -> dict[str, Any]:
-    """cuda-probe's line, wherever it is in the output."""
+    """Return the object on cuda-probe's line of the output."""
     line = re.search(r'^\{"driver".*\}$', text, re.MULTILINE)
     if line is None:
         raise StageError(f"no line of cuda-probe: {text!r}")
@@ -65,8 +65,8 @@ def probed(text: str) -> dict[str, Any]:
 
 
 class Live:
-    """One cluster. As a context manager it is removed at the end, unless `let_go` was called.
-    Methods raise StageError."""
+    """One cluster. As a context manager it removes the cluster at the end, unless `let_go` was
+    called. Methods raise StageError."""
 
     def __init__(self, directory: ClusterDirectory, wait_built: Callable[[], None] | None) -> None:
         self._wait_built = wait_built
@@ -84,7 +84,7 @@ class Live:
             raise StageError("\n".join(["not removed:", *left]))
 
     def up(self, log: Callable[[str], object]) -> None:
-        """Start the cluster; `log` gets a line for each completed step."""
+        """Start the cluster. Call `log` with each completed step."""
 
         def step(line: str) -> None:
             if (done := line.rstrip()).startswith(_DONE):
@@ -111,8 +111,8 @@ class Live:
     def do(
         self, act: Act, holds: Callable[[str], bool] | None = None, again_s: float = 0.1
     ) -> Output:
-        """holds: the act is repeated, `again_s` after it ended, until this is true of its output,
-        or a timeout."""
+        """Run kubectl and return its output. holds: a condition on the output. If given, repeat the
+        act after pauses of `again_s` until the condition holds, or until a timeout."""
         begun = time.monotonic()
         with _explained():
             output = self._done(act)
@@ -134,7 +134,7 @@ class Live:
         return Output(done.returncode, done.stderr if done.returncode else done.stdout)
 
     def down(self) -> list[str]:
-        """End the cluster; return what is left of it. A ^C during this call has no effect."""
+        """End the cluster; return what is left of it. ^C has no effect during this call."""
         asked = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, signal.SIG_IGN) for number in asked}
         try:
@@ -152,7 +152,7 @@ class Live:
         return self._owner is not None and self._status.ready
 
     def let_go(self) -> None:
-        """The cluster continues without this process."""
+        """Let the cluster continue after this process ends."""
         assert self._owner is not None
         self._owner.let_go()
         self._kept = True

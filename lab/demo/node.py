@@ -1,7 +1,7 @@
 """`make demo-node`: one GPU, two pods of half a GPU each, on a real containerd.
 
-Runs one demo from the annotation to a refused allocation, and verifies each check as it prints it;
-exit status 1 if one fails.
+The demo leads from the annotation to a refused allocation, and verifies each check as it prints it.
+The exit status is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def gib(size: int) -> str:
 
 
 class Client:
-    """A pod of the report, with the container in it."""
+    """A pod of the report, with its only container."""
 
     def __init__(self, name: str, pod: Pod) -> None:
         self.name = name
@@ -50,14 +50,14 @@ class Client:
         return done.out
 
     def probe(self, script: str = "cuda-probe") -> dict[str, Any]:
-        """What a program that starts now can take of the GPU."""
+        """Return what a program that starts now can allocate on the GPU."""
         found: dict[str, Any] = json.loads(self.run("sh", "-c", script))
         return found
 
 
 @contextmanager
 def started(report: Report) -> Iterator[Lab]:
-    """A node with one GPU and the agent."""
+    """Run a node with one GPU and the agent during the context."""
     files = {_PROBE: (Path(__file__).with_name("probe.py"), 0o755), **CLUSTER_FILES}
     with ExitStack() as stack:
         with report.doing(f"one GPU of {gib(GPU)}, containerd {DEFAULT.version}, the agent"):
@@ -67,7 +67,7 @@ def started(report: Report) -> Iterator[Lab]:
 
 
 def run(report: Report) -> None:
-    """The whole report. Raises LabError or CriError if it cannot continue."""
+    """Print the whole report. Raises LabError or CriError if it cannot continue."""
     report.title(
         "gpuslice: two pods, each limited to half of a GPU",
         "simulated: the GPU; real: containerd, runc, NRI, CRI, NVIDIA's Python packages",
@@ -165,7 +165,7 @@ def _invalid(report: Report, lab: Lab) -> None:
 
 
 def refused(report: Report, pod: Pod, what: str, because: str) -> None:
-    """Print containerd's refusal of a container in the pod; `because` must be in it."""
+    """Print containerd's refusal of a container. Check that the text contains `because`."""
     try:
         pod.create("main", Process(PYTHON_IMAGE))
         text = "the container was created"
@@ -177,7 +177,7 @@ def refused(report: Report, pod: Pod, what: str, because: str) -> None:
 
 
 def perform(out: TextIO, script: Callable[[Report], None] = run) -> int:
-    """Run the report; return the exit status."""
+    """Print the report; return the exit status."""
     report = Report(out)
     try:
         script(report)

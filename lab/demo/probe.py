@@ -1,6 +1,6 @@
 """What NVIDIA's own Python packages report for GPU 0 in a pod of the demo, as JSON.
 
-It runs alone in a container: it imports nothing of the lab.
+This program is copied into a container, so it imports nothing of the lab.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cuda.bindings import driver
 
 
 def _cuda(answer: tuple[Any, ...]) -> Any:
-    """The value after the result code; any code but success ends the program."""
+    """Return the value after the result code. End the program if the code is an error."""
     code, *values = answer
     if code != driver.CUresult.CUDA_SUCCESS:
         sys.exit(f"CUDA: {code.name}")

@@ -1,7 +1,7 @@
 """The demo's output: each check is printed with its result, and counted. Independent of pods and
 GPUs.
 
-Outside of a terminal it has 80 columns and no colours, as in docs/demo.md.
+The output has 80 columns and no colours if it is not a terminal, as in docs/demo.md.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _BAR_CELLS: Final = 40
 _FILLS: Final = (("█", "green"), ("▓", "yellow"), ("▒", "magenta"))
 
 Bars = Sequence[tuple[str, float, str]]
-"""Name, filled part and note of each."""
+"""Each bar's name, filled fraction (0 to 1) and note."""
 
 
 def folded(text: str) -> str:
-    """The text, broken after commas to fit the width, indented."""
+    """Return the text in indented lines of at most 76 columns, broken after commas."""
     lines = [""]
     for part in re.findall(r"[^,]+,?", text):
         if lines[-1] and len(lines[-1] + part) > 76:
@@ -50,7 +50,7 @@ def _drawn(bars: Bars) -> Text:
 
 
 class Report:
-    """A console, and the count of its checks."""
+    """A console, and the results of its checks."""
 
     def __init__(self, out: TextIO) -> None:
         width = None if out.isatty() else 80
@@ -72,7 +72,7 @@ class Report:
 
     @contextmanager
     def doing(self, text: str) -> Iterator[None]:
-        """A step, printed with the time it took."""
+        """Show a step while it runs, then print it with its duration."""
         begun = time.monotonic()
         with self._console.status(f"{text} …"):
             yield
@@ -80,7 +80,7 @@ class Report:
 
     @contextmanager
     def watching(self, text: str) -> Iterator[Callable[[Bars], None]]:
-        """A step with bars, which a terminal shows while it runs; then printed with its time."""
+        """Show a step while it runs, with bars on a terminal. Then print it with its duration."""
         begun = time.monotonic()
         if not self._console.is_terminal:
             yield lambda bars: None
@@ -100,7 +100,7 @@ class Report:
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """A long operation that reports its own progress."""
+        """Show a long operation that prints its own progress."""
         with self._console.status(f"{text} …"):
             yield
 
@@ -122,7 +122,7 @@ class Report:
         self._console.print(Padding(table, (0, 0, 0, 2)))
 
     def gpu(self, parts: Sequence[tuple[str, float]], note: str) -> None:
-        """One GPU as a bar: (name, fraction) of each holder; the rest is free."""
+        """Print one GPU as a bar. parts: each holder's name and fraction; the rest is free."""
         bar = Text("  ")
         for (name, fraction), (fill, style) in zip(parts, _FILLS, strict=False):
             cells = round(fraction * _BAR_CELLS)

@@ -1,6 +1,6 @@
-"""The pod of Koordinator's document, unchanged, and variants that differ in one field.
+"""The pod of Koordinator's document, unchanged, and variants of it.
 
-The document shows its annotation on GPUs of 23040 MiB of which the first is full.
+The document shows this pod's annotation where each GPU has 23040 MiB and the first GPU is full.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PERCENT: Final = 50
 
 
 def shown(gpu: str) -> str:
-    """The annotation of the document, and the GPU's id, which is not in it."""
+    """Return the document's annotation with the GPU's ID, which the document lacks."""
     return (
         '{"gpu":[{"minor":1,"resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory"'
         f':"11520Mi","koordinator.sh/gpu-memory-ratio":"50"}},"id":"{gpu}"}}]}}'
@@ -30,7 +30,7 @@ def shown(gpu: str) -> str:
 
 
 def like(name: str, percent: int = _PERCENT) -> str:
-    """The same pod with another name and another share of a GPU."""
+    """Return the manifest of the same pod with another name and another share of a GPU."""
     text = PATH.read_text().replace(f"name: {NAME}", f"name: {name}")
     for resource in (names.RESOURCE_CORE, names.RESOURCE_MEMORY_RATIO):
         text = text.replace(f"{resource}: {_PERCENT}", f"{resource}: {percent}")
@@ -38,6 +38,6 @@ def like(name: str, percent: int = _PERCENT) -> str:
 
 
 def of_a_whole_gpu(name: str) -> str:
-    """The same pod, which requests a whole GPU."""
+    """Return the manifest of the same pod, but requesting a whole GPU."""
     share = r"koordinator\.sh/gpu\.shared: 1\s+\S+: 50\s+\S+: 50"
     return re.sub(share, f"{names.RESOURCE_GPU}: 100", like(name))

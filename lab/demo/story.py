@@ -1,7 +1,7 @@
-"""The story of `make demo`: its actions and its checks.
+"""The chapters of `make demo`: their actions, texts and checks.
 
-Contains the texts and the checks. It acts through its stage alone (live.py) and prints through a
-Report, which counts the checks.
+It acts on the cluster only through `Live` (live.py), and prints through a Report, which counts the
+checks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ FIRST: Final = seed.NAME
 SECOND: Final = "second"
 THIRD: Final = "third"
 TURNS: Final = {"thirty": 30, "seventy": 70}
-"""Pods that share a GPU's time, and their percentage of it."""
+"""Pods that share a GPU's time, and each one's percentage of it."""
 LAST: Final = "seventy"
-"""It runs at the end."""
+"""The pod that still runs at the end."""
 _FULL: Final = "full"
 _MALFORMED: Final = 150
 _MIB: Final = 1 << 20
@@ -37,16 +37,16 @@ _OOM: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 HOLD: Final = (
     "cuda-probe hold >/tmp/held 2>&1 & until [ -s /tmp/held ]; do sleep 0.1; done; cat /tmp/held"
 )
-"""The probe keeps what it allocates, and prints its line after the allocation."""
+"""Starts cuda-probe, which keeps its allocation, and prints the probe's line."""
 _LOAD: Final = "cuda-load 8 10000 >/proc/1/fd/1 2>&1 &"
-"""Kernels of 10 ms for 8 seconds, in the background; its output goes to the container's log."""
+"""Starts 10 ms kernels for 8 seconds in the background. The output goes to the container's log."""
 _LOGS: Final = ("logs", f"--selector={names.LABEL_ISOLATION_PROVIDER}", "--prefix", "--tail=-1")
 _BOTH_S: Final = (3, 6)
-"""The seconds in which both loads run, and both have started."""
+"""The first and last second of the measurement, in which both pods' cuda-load runs."""
 _WITHIN: Final = 5
 _WORK_AT_LEAST: Final = 75
-"""Some 99 percent on an idle machine. On a busy one the programs wait for a processor, which the
-simulated GPU does not."""
+"""The least acceptable work in percent. An idle machine reaches about 99. On a busy machine the
+programs wait for a processor, and meanwhile the simulated GPU is idle."""
 _PROBE_AND_GPU: Final = "cuda-probe; nvidia-smi --query-gpu=uuid --format=csv,noheader"
 _FILES: Final = ("volcano/gpu-pod1.yaml", "hami/gpu-pod.yaml")
 _KAI: Final = "kai/gpu-memory.yaml"
@@ -55,14 +55,14 @@ _OTHER_SYSTEMS: Final = {
     "gpu-pod1": ("Volcano", "volcano.sh/gpu-memory: 1024", 1024),
     "gpu-pod": ("HAMi", "nvidia.com/gpumem: 3000", 3000),
 }
-"""By the pod's name: its system, its request as the manifest has it, and the limit in MiB."""
+"""Other systems' pods: name, then system, request in the manifest, and limit in MiB."""
 _TRIES: Final = 3
-"""Of the measurement: a machine that stalls for seconds spoils one of them."""
+"""The attempts at the measurement. One fails if the machine stalls for seconds."""
 _ALLOCATED: Final = names.ANNOTATION_DEVICE_ALLOCATED
 
 
 def run(report: Report, stage: Live, where: Path) -> None:
-    """Everything but the end. Raises StageError if it cannot continue."""
+    """Run all chapters but the removal. Raises StageError if the demo cannot continue."""
     report.title(
         "gpuslice: the pod of Koordinator's document, from kubectl to the limit",
         "simulated: the GPUs; real: "
@@ -98,7 +98,7 @@ def end(report: Report, stage: Live) -> None:
 
 
 class _Scene:
-    """The acts on the cluster, chapter by chapter."""
+    """The actions on the cluster, chapter by chapter."""
 
     def __init__(self, report: Report, stage: Live) -> None:
         self._report = report
@@ -213,7 +213,7 @@ class _Scene:
         )
 
     def _compete(self, show: Callable[[Bars], None], tries: int) -> dict[str, float]:
-        """Run the loads for the `tries`th time; return the GPU's work for each, in percent."""
+        """Run cuda-load in all pods for the `tries`th time. Return each one's work in percent."""
 
         def ended(logs: str) -> bool:
             latest = {pod: (_seconds(logs, pod) or [(0.0, 0.0)])[-1][1] for pod in TURNS}
@@ -226,9 +226,9 @@ class _Scene:
         return {pod: _worked(logs, pod) for pod in TURNS}
 
     def four_dialects(self) -> None:
-        """Pods written for four systems on one GPU. Volcano's and HAMi's are files of
-        docs/examples; KAI's sleeps where the file's container lists its GPU and ends; Koordinator's
-        is a pod that runs already."""
+        """Run pods written for four systems on one GPU. Volcano's and HAMi's are files of
+        docs/examples. KAI's file would list its GPU and end, so its command becomes a sleep.
+        Koordinator's pod runs already."""
         report = self._report
         report.chapter("7  Pods of four systems on one GPU")
         leaving, staying = TURNS
@@ -276,16 +276,16 @@ class _Scene:
     # --- queries of the stage -----------------------------------------------------------------
 
     def of(self, kind: str, name: str, path: str) -> str:
-        """One field of an object."""
+        """Return one field of an object."""
         return self._output_of(kubectl("get", kind, name, f"-o=jsonpath={{{path}}}"))
 
     def _show(self, shown: str, *acts: Act) -> str:
-        """Run the acts and print them with their time; return the last one's output."""
+        """Run the acts and print `shown` with their duration. Return the last act's output."""
         with self._report.doing(shown):
             return [self._output_of(act) for act in acts][-1]
 
     def _run(self, pod: str, manifest: str, what: str) -> None:
-        """Create it; the time is that until it is Ready."""
+        """Create the pod. Print the time until it is Ready."""
         apply = kubectl("apply", "-f", "-", given=manifest)
         self._show(f"$ kubectl apply -f -   # {what}", apply, _running(pod))
 
@@ -308,7 +308,7 @@ class _Scene:
         return probed(self._output_of(kubectl("exec", pod, "--", "sh", "-c", script)))
 
     def _limited(self, pod: str, percent: int) -> None:
-        """The limit that a program in the pod sees, can use, and cannot exceed."""
+        """Check the limit that a program in the pod sees, can use, and cannot exceed."""
         taken = self._probe(pod)
         self._report.check(
             f"{pod} sees {taken['total'] // _MIB} MiB, allocates all, and not 512 bytes more",
@@ -318,8 +318,8 @@ class _Scene:
 
 
 def _seconds(logs: str, pod: str) -> Sequence[tuple[float, float]]:
-    """When the pod's last cuda-load printed, seconds after its start, and the GPU's work in percent
-    of the second before."""
+    """Return the lines of the pod's last cuda-load: seconds since its start, and the GPU's work in
+    the preceding second, in percent."""
     lines = [line for line in logs.splitlines() if line.startswith(f"[pod/{pod}/")]
     found = load_output.seconds("\n".join(line.partition("] ")[2] for line in lines))
     starts = [n for n in range(1, len(found)) if found[n][0] < found[n - 1][0]]
@@ -327,7 +327,7 @@ def _seconds(logs: str, pod: str) -> Sequence[tuple[float, float]]:
 
 
 def _worked(logs: str, pod: str) -> float:
-    """The GPU's work for a load while both run, in percent of the time."""
+    """Return the GPU's work for the pod while both pods work, in percent of the time."""
     first, last = _BOTH_S
     kept = [got for at_s, got in _seconds(logs, pod) if first <= at_s <= last + 0.5]
     if not kept:
@@ -344,7 +344,7 @@ def _takes_all_of(percent: int, taken: dict[str, Any]) -> bool:
 
 
 def takes_all(limit_bytes: int, taken: dict[str, Any]) -> bool:
-    """Whether the probe sees that limit, and allocated all that the driver reports free."""
+    """Whether the probe sees that limit and could allocate all that the driver reports free."""
     return (taken["total"], taken["filled"]) == (limit_bytes, _SUCCESS)
 
 
@@ -353,12 +353,12 @@ def _is_refused_more(taken: dict[str, Any]) -> bool:
 
 
 def _escaped(name: str) -> str:
-    """Escaped as a part of a JSONPath."""
+    """Return the name escaped for a JSONPath."""
     return name.replace(".", "\\.")
 
 
 def _entry(allocated: str) -> dict[str, Any]:
-    """The one GPU of an allocation."""
+    """Return the entry of an allocation's only GPU."""
     try:
         entry: dict[str, Any] = json.loads(allocated)[names.DEVICE_TYPE_GPU][0]
     except (ValueError, LookupError) as error:

@@ -1,6 +1,6 @@
-"""The lab's images: which files of this machine make them.
+"""The lab's images, which are made from files of this machine.
 
-No image contains an NVIDIA library: a container gets libcuda with its GPU, or not at all.
+No image contains an NVIDIA library. A container gets libcuda only together with a GPU.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PYTHON_IMAGE: Final = "docker.io/local/python:1"
 """Python, NVIDIA's cuda-bindings and nvidia-ml-py, a shell and coreutils."""
 BUSYBOX_IMAGE: Final = "docker.io/library/busybox:latest"
 """The image that manifests call busybox. Its shell, bash and most tools are linked with glibc, so
-that a preload reaches them; the other applets are busybox' own."""
+that they load a preloaded library. The other tools are busybox's own."""
 DEBIAN_IMAGE: Final = "docker.io/library/debian:12-slim"
-"""The same, for manifests that need an image with glibc in every cluster."""
+"""BUSYBOX_IMAGE's content, for manifests whose image must have glibc in any cluster."""
 _STAND_INS: Final[Mapping[str, Sequence[str]]] = {
     "docker.io/library/ubuntu:22.04": ("sh",),
     "docker.io/library/ubuntu:latest": ("sh",),
@@ -35,33 +35,33 @@ _STAND_INS: Final[Mapping[str, Sequence[str]]] = {
     "docker.io/nvidia/cuda:9.0-devel": ("sh",),
     "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0": ("cuda-probe",),
 }
-"""The images of the pods in docs/examples: BUSYBOX_IMAGE under their names, and their command."""
+"""Images of other pods in docs/examples, and their commands. Their files are BUSYBOX_IMAGE's."""
 _HAMI_IMAGE: Final = "docker.m.daocloud.io/projecthami/hami:v2.4.0"
-"""HAMi's library distributor, as far as Koordinator's document uses it."""
+"""A stand-in for HAMi's image, with the one file that Koordinator's document takes from it."""
 PRELOAD_IMAGE: Final = "docker.io/local/own-preload:1"
-"""The tools, with an /etc/ld.so.preload of the image; the next image has the one of Nix' loader."""
+"""The tools, with a file /etc/ld.so.preload. The next image has Nix's preload file instead."""
 NIX_PRELOAD_IMAGE: Final = "docker.io/local/own-nix-preload:1"
 LINKED_PRELOAD_IMAGE: Final = "docker.io/local/linked-preload:1"
-"""With a symbolic link as /etc/ld.so.preload."""
+"""An image whose /etc/ld.so.preload is a symbolic link."""
 LINKED_VOLUME_IMAGE: Final = "docker.io/local/linked-volume:1"
-"""A link at LINKED_VOLUME points to the grant."""
+"""An image whose symbolic link LINKED_VOLUME points to the grant."""
 LINKED_VOLUME: Final = "/volumes/deep/grant"
 ENVIRON_IMAGE: Final = "docker.io/local/environ:1"
-"""With the variables of NVIDIA's CUDA images."""
+"""An image with the environment variables of NVIDIA's CUDA images."""
 TWICE_IMAGE: Final = "docker.io/local/twice:1"
-"""With one of these variables twice."""
+"""An image that sets one of these variables twice."""
 FILE_IN_PLACE_IMAGE: Final = "docker.io/local/file-in-place:1"
-"""With a file at our directory's path; the next image has a directory at the preload file's path.
-"""
+"""An image with a file at our directory's path. The next image has a directory at the path of the
+preload file."""
 DIRECTORY_IN_PLACE_IMAGE: Final = "docker.io/local/directory-in-place:1"
 NO_ETC_IMAGE: Final = "docker.io/local/no-etc:1"
-"""Shell and tools, without a directory /etc."""
+"""An image with a shell and tools, but no directory /etc."""
 
 OWN_PRELOAD: Final = "/opt/test/libown.so"
-"""The library in the images' own preload files; the tests provide it."""
+"""The library that the images' own preload files name. The tests provide it."""
 
 PYTHON_HOME: Final = "/opt/lab"
-"""A virtual environment in the image; its bin directory is first on PATH."""
+"""A Python virtual environment in the image. Its bin directory is the first on PATH."""
 
 _TOOLS: Final = (
     *("bash", "sh", "env", "cat", "cp", "mv", "rm", "ls", "ln", "mkdir", "chmod", "chown", "id"),
@@ -69,7 +69,7 @@ _TOOLS: Final = (
     *("mount", "umount", "chroot", "setpriv", "unshare", "timeout", "readlink", "seq", "tee"),
 )
 _LOADED_BY_NAME: Final = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1")
-"""Libraries that programs open at run time, so that ldd does not list them; beside libc."""
+"""Libraries in libc's directory that programs open at run time, so ldd does not list them."""
 _NOT_NEEDED: Final = re.compile(
     r"^/(test|idlelib|tkinter|turtledemo|ensurepip|lib2to3|site-packages|dist-packages|config-[^/]*)/"
     r"|/tests?/|\.opt-\d\.pyc$|\.a$|/(_test|_tkinter|xxlimited|_ctypes_test)[^/]*\.so$"
@@ -85,7 +85,7 @@ _GROUP: Final = b"root:x:0:\nnogroup:x:65534:\n"
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Images built on demand; `extra` files (path inside: file here, mode) are added to each."""
+    """Images that are built on demand. extra: files for each (path inside: file here, mode)."""
 
     extra: Mapping[str, tuple[Path, int]]
 
@@ -119,7 +119,7 @@ class Catalogue:
         )
 
     def of_a_cluster(self) -> Sequence[Image]:
-        """The images that the cluster's pods may name; its registry has no others."""
+        """Return the images that users' pods in the cluster may name."""
         hami = Layer()
         hami.add_bytes("/k8s-vgpu/lib/nvidia/libvgpu.so", b"stand-in")
         return (
@@ -179,7 +179,7 @@ class Catalogue:
 
     @cached_property
     def _python(self) -> Layer:
-        """The interpreter at the path it has on this machine, and a virtual environment over it."""
+        """Python's interpreter at its path on this machine, and a virtual environment for it."""
         layer = Layer()
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         interpreter = Path(sys.base_prefix, "bin", version)
@@ -207,7 +207,7 @@ class Catalogue:
 
 
 def kube_scheduler(program: Path, version: str) -> Image:
-    """Kubernetes' image, as the chart names it."""
+    """Return the image of kube-scheduler with Kubernetes' own name for it, as the chart has it."""
     layer = Layer()
     layer.add_file(program, "/usr/local/bin/kube-scheduler", 0o755)
     return Image(f"registry.k8s.io/kube-scheduler:v{version}", [layer], environ=[f"PATH={_PATH}"])
@@ -229,7 +229,7 @@ def _beside_libc(name: str) -> Path:
 
 
 def _package(module: str) -> Path:
-    """The module's file, or its directory where it is a package."""
+    """Return the module's file, or the directory of a package."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise FileNotFoundError(f"{module} is not in this environment; run make setup")

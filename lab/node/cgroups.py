@@ -1,8 +1,8 @@
-"""Control groups: those of a lab, whose containers' groups are below groups of one name, and one of
-memory, of either version, as a pod has one.
+"""Control groups: those of a lab, which all have one name, and a memory group such as a pod has.
 
-The kernel charges a group of memory for its processes, for the kernel memory that they use, and for
-the files on tmpfs that they write. A file stays charged when the process that wrote it has exited.
+The kernel charges a memory group for its processes' memory, for kernel memory that they use, and
+for the tmpfs files that they write. A file stays charged after its writer has exited. Both cgroup
+versions work.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _V1: Final = ROOT / "memory"
 
 
 def named(name: str) -> list[Path]:
-    """Groups of that name, in every hierarchy."""
+    """Return the groups of that name in every hierarchy."""
     tops = [ROOT, *(path for path in ROOT.iterdir() if path.is_dir())]
-    # Under cgroup v1 runc makes them below its own group, where the hierarchy gives it one.
+    # Under cgroup v1, runc makes groups below its own group, in hierarchies where it has one.
     own = {line.split(":", 2)[2].lstrip("/") for line in _OWN.read_text().splitlines()}
     found = {top / inner / name for top in tops for inner in own | {""}}
     return [group for group in found if group.is_dir()]
 
 
 def remove(name: str, within_s: float = 0.0) -> bool:
-    """Remove the empty groups of that name; False if one still has a process after `within_s`.
+    """Remove the empty groups of that name. Return False if processes remain after `within_s`.
 
     The kernel may count a killed process for some milliseconds after its exit.
     """
@@ -50,12 +50,12 @@ def remove(name: str, within_s: float = 0.0) -> bool:
 
 
 def into(group: Path) -> list[str]:
-    """The command that runs the next one in the group."""
+    """Return a command prefix that moves the process into the group."""
     return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(group / "cgroup.procs")]
 
 
 class MemoryGroup:
-    """The group NAME, below the root of its hierarchy. limit_bytes 0: no limit."""
+    """The memory group `name` below the root of its hierarchy. limit_bytes: 0 is no limit."""
 
     def __init__(self, name: str, limit_bytes: int = 0) -> None:
         self._name = name
@@ -69,7 +69,7 @@ class MemoryGroup:
             (self.path / limit).write_text(str(limit_bytes))
 
     def container(self, number: int) -> Path:
-        """A new group below it, as a container of the pod has one."""
+        """Make a group below this one, such as a container of the pod has."""
         path = self.path / f"container-{number}"
         if not self._is_v1:
             (self.path / "cgroup.subtree_control").write_text("+memory")
@@ -78,24 +78,24 @@ class MemoryGroup:
 
     @property
     def working_set_bytes(self) -> int:
-        """Return the usage without file pages that the kernel reclaims first, as the kubelet
-        computes it."""
+        """The group's usage as the kubelet computes it: without the file pages that the kernel
+        reclaims first."""
         usage = "memory.usage_in_bytes" if self._is_v1 else "memory.current"
         inactive = "total_inactive_file" if self._is_v1 else "inactive_file"
         return int((self.path / usage).read_text()) - _fields(self.path / "memory.stat")[inactive]
 
     @property
     def killed(self) -> int:
-        """Processes that the kernel killed for lack of memory."""
+        """The number of processes that the kernel killed for lack of memory."""
         name = "memory.oom_control" if self._is_v1 else "memory.events"
-        # Version 2 counts those of the groups below here, too.
+        # cgroup v2 includes the counts of the groups below.
         below = [each for each in self.path.iterdir() if each.is_dir()] if self._is_v1 else []
         return sum(_fields(group / name)["oom_kill"] for group in (self.path, *below))
 
     def remove(self) -> None:
-        """Kill the processes that are left in it, and remove it with the groups below.
+        """Kill the processes that are left in the group. Remove it with the groups below it.
 
-        A killed program's children end after it. TimeoutError: one is still there after
+        A killed program's children end after it. Raises TimeoutError if a process remains after
         REMOVE_TIMEOUT_S.
         """
         deadline_s = time.monotonic() + REMOVE_TIMEOUT_S

@@ -1,7 +1,7 @@
-"""A containerd of the lab's own: on private paths, or on a host of the lab's own.
+"""The lab's own containerd, on private paths or on a simulated host (host.py).
 
-Responsible for starting and stopping the daemon; its configuration is in containerd_config.py.
-Independent of pods (cri.py) and of our agent.
+This module starts and stops the daemon; its configuration is in containerd_config.py. It knows
+neither pods (cri.py) nor our agent.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class ContainerdError(RuntimeError):
-    """containerd does not start, or refuses an image; the text ends with its log."""
+    """containerd does not start or refuses an image. The text ends with its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The paths that containerd sees, in the lab's mount namespace. cdi: the directory in which
-    containerd itself looks for CDI specs. cni: programs and configuration of pod networks."""
+    """containerd's paths in the lab's mount namespace. cdi: where containerd itself looks for CDI
+    specs. cni: directories of the pod networks' programs and configuration."""
 
     socket: Path
     nri_socket: Path
@@ -41,8 +41,8 @@ class Paths:
 
 
 def private(directory: Path) -> Paths:
-    """Everything under the lab's directory, where processes of this machine see the same files; the
-    lab puts no CDI spec there."""
+    """Return paths below the lab's directory, where processes of this machine see the same files.
+    The lab writes no CDI spec to the directory `cdi`."""
     return Paths(
         directory / "c.sock",
         directory / "nri" / "nri.sock",
@@ -55,7 +55,7 @@ def private(directory: Path) -> Paths:
 
 
 def standard(directory: Path) -> Paths:
-    """containerd's defaults, on a host of the lab's own (host.py)."""
+    """Return containerd's default paths, for a simulated host (host.py)."""
     return Paths(
         Path("/run/containerd/containerd.sock"),
         Path("/run/nri/nri.sock"),
@@ -68,7 +68,7 @@ def standard(directory: Path) -> Paths:
 
 
 class Containerd:
-    """The daemon; `start` and `stop` may alternate, containers keep running between them."""
+    """The daemon. `start` and `stop` may alternate; containers keep running in between."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Containerd:
         options: Options | None = None,
         installed: tuple[Paths, str] | None = None,
     ) -> None:
-        """installed: its paths and configuration on a host of the lab's own (host.py)."""
+        """installed: the daemon's paths and configuration on a simulated host (host.py)."""
         directory = namespace.directory
         self._namespace = namespace
         self._programs = programs
@@ -95,9 +95,9 @@ class Containerd:
         namespace.write(self.paths.config, text)
 
     def start(self) -> None:
-        """Return when it answers. Raises ContainerdError."""
+        """Return when containerd answers. Raises ContainerdError."""
         command: list[str | Path] = [self._programs["containerd"], "--config", self.paths.config]
-        # containerd looks for the shim on PATH; ours must come before any that the machine has.
+        # containerd looks for the shim on PATH, where ours must precede any other.
         environ = {"PATH": f"{self._programs.directory}:{_PATH}"}
         with self.paths.log.open("a") as log:
             self.process = self._namespace.start(command, log, subprocess.STDOUT, environ)

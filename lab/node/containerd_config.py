@@ -1,7 +1,7 @@
-"""The configuration of the lab's containerd, by the version of its format.
+"""The configuration of the lab's containerd, in the version of the format that a release reads.
 
-Pure: a release and a directory in, a text out. Every path is under that directory, except the
-shims' sockets in releases that cannot configure them (see containerd.py).
+Pure. Every path is below the given directory, except the shims' sockets of releases whose directory
+for these is fixed (see containerd.py).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ PAUSE_IMAGE: Final = "docker.io/local/pause:1"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options of an operator. `validator`: NRI's own, which is off by default.
+    """Options that a node's operator may set. validator: NRI's own one, which is off by default.
 
-    default_runtime: the handler of NVIDIA's runtime, which is then a host's default
-    (host.py installs it); "": runc is the default.
+    default_runtime: the handler of NVIDIA's runtime, to be the host's default (host.py installs
+    it); "": runc is the default.
     """
 
     validator: bool = True
     request_timeout_s: int = 2
-    """The timeout of a plugin's answer; containerd's default."""
+    """How long a plugin may take for an answer. The value is containerd's default."""
     required_plugins: Sequence[str] = ()
-    """Plugins that the validator requires of every container of the node, except pods with this
-    annotation."""
+    """Plugins that the validator requires of every container. The annotation `toleration` of a pod
+    exempts it."""
     toleration: str = ""
     default_runtime: str = ""
 
@@ -55,8 +55,8 @@ temp = "{directory}/root/tmp"
   path = "{directory}/opt"
 """
 
-# Runc is not always allowed to lower oom_score_adj. The handler kata is a sandboxed runtime's name,
-# which is all that is known of it before it runs.
+# runc may lack the right to lower oom_score_adj. The handler kata also runs runc, but has a
+# sandboxed runtime's name. Before a container runs, only that name tells its kind.
 _CRI: Final = """\
 [plugins.'{cri}']
   restrict_oom_score_adj = true
@@ -86,7 +86,7 @@ _VALIDATOR: Final = """\
   tolerate_missing_plugins_annotation = "{toleration}"
 """
 
-# These and runc's root would lie under /run/containerd, whatever `state` says.
+# Without this setting, the shims' sockets are below /run/containerd, whatever `state` is.
 _SOCKET_DIR: Final = """\
 [plugins.'io.containerd.shim.v1.manager']
   socket_dir = "{directory}/s"
@@ -94,7 +94,7 @@ _SOCKET_DIR: Final = """\
 
 
 def text(release: Release, directory: Path, options: Options) -> str:
-    """The whole file."""
+    """Return the whole file."""
     names = {"directory": directory, "pause": PAUSE_IMAGE}
     if release.config_version == 2:
         cri, pinned = "io.containerd.grpc.v1.cri", ""
@@ -145,8 +145,8 @@ _NVIDIA: Final = """\
 
 
 def of_host(options: Options) -> str:
-    """containerd's defaults, as far as a machine without a network allows. NRI is on by default
-    from containerd 2.0."""
+    """Return containerd's default configuration, changed only as a machine without a network
+    requires. NRI is on by default since containerd 2.0."""
     text = _HOST + _PINNED + _NVIDIA * bool(options.default_runtime)
     return text.format(
         pause=PAUSE_IMAGE, validator=str(options.validator).lower(), handler=options.default_runtime

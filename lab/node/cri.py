@@ -1,7 +1,7 @@
 """The kubelet's side of the CRI, as far as the lab needs it: pods, containers, exec.
 
-Uses the messages of cri_v1 over gRPC. Pods use the host's network, so that no CNI is needed, and a
-PID namespace per container, as Kubernetes does by default.
+Uses the messages of cri_v1 over gRPC. Pods use the host's network, so they need no CNI. Each
+container has its own PID namespace, as is Kubernetes' default.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Reply = TypeVar("Reply", bound=Message)
 
 
 class CriError(RuntimeError):
-    """The runtime refused; the text is its message."""
+    """The runtime refused the call. The text is its message."""
 
 
 class Finished(NamedTuple):
@@ -46,9 +46,9 @@ class Finished(NamedTuple):
 class Process:
     """A container's program and user.
 
-    environ: variables that the pod's author sets. mounts: path inside to path outside; read_mounts:
-    the same, read-only; propagation: Kubernetes' word for it, by the path inside. seccomp: with the
-    runtime's default profile, which Kubernetes gives only to pods that request it.
+    environ: variables that the pod's author sets. mounts: path inside to path outside. read_mounts:
+    the same, read-only. propagation: path inside to Kubernetes' name of the mount's propagation.
+    seccomp: whether the runtime's default profile applies, as a pod may request.
     """
 
     image: str
@@ -63,18 +63,17 @@ class Process:
     seccomp: bool = False
     privileged: bool = False
     cdi: Sequence[str] = ()
-    """CDI devices by name, as a device plugin of the kubelet gives them."""
+    """Names of CDI devices, as one of the kubelet's device plugins would add them."""
     target: str = ""
-    """Id of the container whose PID namespace it joins, as by `kubectl debug --target`; empty:
-    none."""
+    """ID of a container to join in its PID namespace, as by `kubectl debug --target`; or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
     """Unusual properties of a pod's sandbox.
 
-    pid: the PID namespace of its containers: their own, the pod's, or the host's. uid: of a pod
-    that had a sandbox before; by default a new one.
+    pid: whose PID namespace its containers use: their own, the pod's, or the host's. uid: the UID
+    of a pod that had a sandbox before; by default a new UID.
     """
 
     uid: str = ""
@@ -99,7 +98,7 @@ ORDINARY: Final = Sandbox()
 
 
 class Cri:
-    """A connection to one runtime; `close` it."""
+    """A connection to one runtime. The caller closes it."""
 
     def __init__(self, socket: Path, log_dir: Path, cgroup_parent: str) -> None:
         self._channel = grpc.insecure_channel(f"unix://{socket}")
@@ -110,10 +109,9 @@ class Cri:
         self._channel.close()
 
     def call(self, method: str, request: Message, reply: type[Reply], wait: bool = False) -> Reply:
-        """One call. wait: retry through a restart of the runtime, up to the call's deadline.
+        """Call the runtime. wait: while it restarts, repeat the call, up to the call's deadline.
 
-        A runtime that has restarted answers "not initialized yet" until it has loaded its
-        containers.
+        A restarted runtime answers "not initialized yet" until it has loaded its containers.
         """
         decode: Callable[[bytes], Reply] = reply.FromString
         call: Any = self._channel.unary_unary(
@@ -137,7 +135,7 @@ class Cri:
                 return answer
 
     def version(self) -> str:
-        """`containerd v2.4.2`, once the runtime serves."""
+        """Wait until the runtime serves. Return its name and version: `containerd v2.4.2`."""
         self.call("ListContainers", pb.Id(), pb.ListContainersResponse, True)
         answer = self.call("Version", pb.Id(), pb.VersionResponse, wait=True)
         return f"{answer.runtime_name} {answer.runtime_version}"
@@ -185,9 +183,9 @@ class Pod:
         return self._config.metadata.uid
 
     def create(self, name: str, process: Process, attempt: int = 0) -> Container:
-        """CreateContainer: here the agent adjusts or refuses. Raises CriError.
+        """Create a container, which the agent adjusts or refuses. Raises CriError.
 
-        attempt: how many containers of that name the kubelet has created in the pod before.
+        attempt: how many containers of that name the kubelet has already created in the pod.
         """
         sandbox = self._config.linux.security_context
         security = pb.LinuxContainerSecurityContext(
@@ -236,15 +234,16 @@ class Pod:
         return Container(self.cri, self.cri.call("CreateContainer", request, pb.Id).id)
 
     def run(self, name: str, process: Process) -> Container:
-        """Create and start. Raises CriError if either is refused."""
+        """Create and start a container. Raises CriError if either is refused."""
         container = self.create(name, process)
         container.start()
         return container
 
     def remove(self) -> None:
         self.cri.call("StopPodSandbox", pb.Id(id=self.id), pb.Id, wait=True)
-        # As the kubelet does. A sandbox that still has containers is removed under a lock that is
-        # taken twice; if a plugin registers in between, containerd deadlocks.
+        # Remove the containers first, as the kubelet does. containerd removes a sandbox with
+        # containers under a lock that it takes twice, and deadlocks if a plugin registers in
+        # between.
         listed = self.cri.call("ListContainers", pb.Id(), pb.ListContainersResponse)
         for container in listed.containers:
             if container.pod_sandbox_id == self.id:
@@ -268,7 +267,7 @@ class Container:
         self.cri.call("RemoveContainer", pb.Id(id=self.id), pb.Id)
 
     def resize(self, memory_bytes: int) -> None:
-        """The kubelet's call when a pod is resized in place."""
+        """Change the memory limit, as the kubelet does when a pod is resized in place."""
         request = pb.UpdateContainerResourcesRequest(container_id=self.id)
         request.linux.memory_limit_in_bytes = memory_bytes
         self.cri.call("UpdateContainerResources", request, pb.Id)
@@ -278,7 +277,7 @@ class Container:
         return answer.status
 
     def exec(self, command: Sequence[str]) -> Finished:
-        """Run to its end beside the container's own process, with the container's environment."""
+        """Run a command in the container, with its environment, and wait for the end."""
         request = pb.ExecSyncRequest(container_id=self.id, cmd=command, timeout=60)
         answer = self.cri.call("ExecSync", request, pb.ExecSyncResponse)
         out, err = (each.decode(errors="replace") for each in (answer.stdout, answer.stderr))

@@ -1,7 +1,7 @@
 """The parent of a lab's mount and PID namespaces, which removes what the kernel does not.
 
-The namespaces' first process reads a pipe that the lab's owner holds. The owner's end, by any
-signal, closes the pipe, and the first process exits. The kernel then kills all other processes of
+The namespaces' first process reads a pipe that the lab's owner holds. When the owner ends or is
+killed, the pipe closes and the first process exits. The kernel then kills all other processes of
 the namespaces and drops their mounts. This program removes the cgroups and the directory. If this
 program is killed, the kernel kills the first process.
 
@@ -34,7 +34,7 @@ echo held
 # The kernel reaps orphans of a parent that ignores SIGCHLD.
 exec env --ignore-signal=CHLD cat
 """
-"""The first process, after which `cat` reads until the pipe closes."""
+"""The script of the first process. Its `cat` reads until the pipe closes."""
 
 
 def main(directory: Path, cgroup: str, options: list[str]) -> int:

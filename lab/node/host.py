@@ -1,8 +1,8 @@
-"""The lab's mount namespace as a host of its own: a GPU node as its operator finds it.
+"""A simulated host: the lab's mount namespace with the files that a GPU node's operator finds.
 
-Writes below its system directories end with it. NVIDIA's driver is installed: the simulated one, in
-the directories of a distribution's package, with device nodes and a CDI spec of simgpu's. A socket
-of each GPU is where NVIDIA's toolkit finds files that it mounts into every container.
+What is written below its system directories ends with the lab. The simulated driver is installed as
+a distribution's package would be, with device nodes and a CDI spec. A link to each GPU's socket is
+among the firmware files, which NVIDIA's toolkit mounts into every container.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BELOW_DEV: Final = ("pts", "shm", "mqueue")
 RUNTIME: Final = Path("/usr/bin/nvidia-container-runtime")
 RUNTIME_CONFIG: Final = Path("/etc/nvidia-container-runtime/config.toml")
 
-# GPU Operator's toolkit has such a script, too. The variable is the simulated driver's.
+# GPU Operator's toolkit also installs a wrapper script. SIMGPU_DIR is for the simulated driver.
 _WRAPPER: Final = """\
 #!/bin/sh
 SIMGPU_DIR={sim_dir} exec {program}.real "$@"
@@ -42,10 +42,8 @@ SIMGPU_DIR={sim_dir} exec {program}.real "$@"
 def make(
     namespace: Namespace, build: Path, sim_dir: Path, simulated: HostConfig, programs: Path
 ) -> None:
-    """build: where the simulated driver was built. programs: containerd's directory.
-
-    Raises NamespaceError.
-    """
+    """Install the host's files. build: the simulated driver's build directory. programs: the
+    directory of containerd's programs. Raises NamespaceError."""
     for place in map(Path, _COVERED):
         namespace.cover(place)
     _install_driver(namespace, build, sim_dir, simulated)
@@ -53,20 +51,20 @@ def make(
     for made, place in ((root, CONTAINERD_ROOT), (sim_dir / "cdi", Path("/run/cdi"))):
         made.mkdir(parents=True, exist_ok=True)
         namespace.outside(place).mkdir(parents=True, exist_ok=True)
-        # containerd's snapshots are overlays, which cannot have their upper layer on an overlay.
+        # containerd's snapshots are overlays, whose upper layer cannot be on an overlay.
         namespace.mount("--bind", made, place)
     for program in programs.iterdir():
         installed = namespace.outside(Path("/usr/bin", program.name))
         installed.unlink(missing_ok=True)
         installed.symlink_to(program)
-    # systemd does the same at boot: agents in pods make mounts that containerd must see.
+    # systemd also shares mounts at boot, because containerd must see the mounts of agents in pods.
     namespace.mount("--make-rshared", "/")
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A kind of host. make: its files and mounts, before containerd starts. paths: containerd's,
-    from the lab's directory. config: containerd's configuration."""
+    """A kind of simulated host. make: installs its files and mounts before containerd starts.
+    paths: returns containerd's paths. config: returns containerd's configuration."""
 
     make: Callable[[Namespace, Path, Path, HostConfig, Path], None] = make
     paths: Callable[[Path], Paths] = containerd.standard
@@ -79,7 +77,7 @@ STANDARD: Final = Host()
 def _install_driver(
     namespace: Namespace, build: Path, sim_dir: Path, simulated: HostConfig
 ) -> None:
-    """Write the files of a driver's package: named by its version, with links by soname."""
+    """Write the files of a driver's package: libraries with the version in the name, and links."""
     version = simulated.driver_version
     libraries = namespace.outside(Path(library_dir()))
     for name in _LIBRARIES:
@@ -90,7 +88,7 @@ def _install_driver(
     firmware.mkdir(parents=True)
     state_dir = StateDir.at(sim_dir)
     for gpu in simulated.gpus:
-        # Relative: a pod sees the host's root elsewhere.
+        # The link is relative, because a pod sees the host's root at another path.
         socket = os.path.relpath(state_dir.gpu_socket(gpu.minor), _FIRMWARE / version)
         (firmware / f"gsp_simgpu{gpu.minor}.bin").symlink_to(socket)
     _cover_dev(namespace)
@@ -98,7 +96,7 @@ def _install_driver(
 
 
 def _cover_dev(namespace: Namespace) -> None:
-    """Later device nodes are the lab's only; what is mounted below /dev stays."""
+    """Make later device nodes visible in the lab only. Keep what is mounted below /dev."""
     kept = namespace.directory / "root" / "dev"
     below = [name for name in _BELOW_DEV if Path("/dev", name).is_mount()]
     for name in below:
@@ -110,9 +108,9 @@ def _cover_dev(namespace: Namespace) -> None:
 
 
 def install_nvidia_runtime(namespace: Namespace, sim_dir: Path, config: str = "") -> None:
-    """NVIDIA's container runtime, as the toolkit's package installs it; the programs are NVIDIA's
-    own. The runtime asks the driver for its GPUs: the simulated one. Where Options.default_runtime
-    names a handler, containerd runs all containers without a RuntimeClass by it.
+    """Install NVIDIA's container runtime, with NVIDIA's own programs, as the toolkit's package
+    does. The runtime gets its GPUs from the simulated driver. containerd uses it for all containers
+    without a RuntimeClass if Options.default_runtime names its handler.
 
     config: the toolkit's whole file; "" has its defaults. Raises NamespaceError.
     """

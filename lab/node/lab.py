@@ -1,11 +1,11 @@
-"""The whole lab: simulated GPUs, a private containerd, the node agent; pods are made in it.
+"""The whole lab: simulated GPUs, a private containerd, the node agent. Tests create pods in it.
 
     with Lab() as lab:
         with lab.pod("a", lab.share({"main": [(0, 20 << 30, 50)]})) as pod:
             pod.run("main", Process(PYTHON_IMAGE))
 
-The agent runs as its own program (`python -m nri_plugin`), as on a node. Stopping and starting it,
-or containerd, is part of the interface, since tests observe what happens then.
+The agent runs as a separate program (`python -m nri_plugin`), as on a node. The interface can stop
+and start the agent and containerd, because tests observe what happens then.
 """
 
 from __future__ import annotations
@@ -45,31 +45,30 @@ LIBRARY: Final = BUILD / "lib" / names.FILE_LIBRARY
 CLUSTER_FILES: Final = {
     f"/usr/bin/{name}": (BUILD / "bin" / name, 0o755) for name in ("cuda-probe", "cuda-load")
 }
-"""In the images of a cluster: a program that allocates all memory it may, and one that keeps a GPU
-busy, without Python."""
+"""Programs in a cluster's images that need no Python. cuda-probe allocates all memory that it may,
+and cuda-load keeps a GPU busy."""
 _READY: Final = "ready:"
 _WAIT_S: Final = 30.0
 
 Share = tuple[int, int, int]
-"""Index of the GPU, bytes of its memory, percent of its compute."""
+"""A GPU's index, and bytes of its memory and percent of its compute."""
 
 
 class LabError(RuntimeError):
-    """A part of the lab does not start; the text ends with that part's output."""
+    """A part of the lab does not start. The text ends with that part's output."""
 
 
 FAILURES: Final = (LabError, CriError, ContainerdError, NamespaceError, ProgramsError)
-"""What a lab raises when it cannot continue, with a text for its user."""
+"""Exceptions of a lab that cannot continue. Their texts are for the lab's user."""
 
 
 class Lab:
     """Everything runs until the block ends; then nothing of it is left on the machine.
 
-    GPUs: as simgpu.config describes them. files: added to every image beside the catalogue's own
-    (path inside: file here, mode). release, options: containerd's release and configuration. load:
-    import the catalogue's images; otherwise there are none until `load` is called. on_host: the
-    namespace is a host of its own, of that kind, with a network of its own (host.py). parent: as
-    for Namespace.
+    memory_bytes: the size of each GPU. files: added to every image (path inside: file here, mode).
+    release, options: containerd's release and configuration. load: import the catalogue's images at
+    the start; otherwise there are none until `load` is called. on_host: the namespace is a
+    simulated host of that kind with its own network (host.py). parent: see Namespace.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class Lab:
         self.sim_dir = self.directory / "sim"
         run = self.directory / "run"
         run.mkdir()
-        self.namespace.mount("-t", "tmpfs", "run", run)  # as a node's
+        self.namespace.mount("-t", "tmpfs", "run", run)  # a node's /run is a tmpfs, too
         self.run_dir = run / names.PLUGIN_NAME
         self.store_dir = self.run_dir / names.DIR_STORE
         built = programs.ensure(release=self.release)
@@ -135,7 +134,7 @@ class Lab:
         self.version = self.cri.version()
 
     def load(self, wanted: Sequence[Image]) -> Path:
-        """Import images into containerd; those not in the cache are packed. Returns their archive.
+        """Build images that the cache lacks, and import all into containerd. Return their archive.
         Raises ImageError or ContainerdError."""
         archive = oci.archive(wanted, building.cache_dir() / "images")
         self.containerd.import_image(archive)
@@ -151,7 +150,7 @@ class Lab:
         labels: Mapping[str, str] | None = None,
         of: Sandbox = ORDINARY,
     ) -> Iterator[Pod]:
-        """A pod that is removed after the block."""
+        """Run a pod during the context, then remove it."""
         pod = self.cri.run_pod(name, annotations, labels, of.namespace, of)
         try:
             yield pod
@@ -159,7 +158,7 @@ class Lab:
             pod.remove()
 
     def allocated(self, shares: Sequence[Share]) -> dict[str, str]:
-        """Koordinator's annotation alone, for a pod that holds those shares."""
+        """Return Koordinator's annotation, and no other, for a pod that holds those shares."""
         entries = tuple(
             allocation.DeviceEntry(
                 self.gpus[index].minor,
@@ -176,8 +175,8 @@ class Lab:
         return {names.ANNOTATION_DEVICE_ALLOCATED: written}
 
     def share(self, containers: Mapping[str, Sequence[Share]]) -> dict[str, str]:
-        """All annotations that the scheduler writes with the Binding, from the shares of each
-        container."""
+        """Return all annotations that the scheduler writes with the Binding. containers: each one's
+        shares."""
         granted = {
             name: [
                 grants.GpuGrant(self.gpus[index].uuid, self.gpus[index].minor, size, core)
@@ -199,12 +198,12 @@ class Lab:
 
     @property
     def gpus_pid(self) -> int | None:
-        """Process number of the daemon that simulates the GPUs; None if it has exited."""
+        """Process ID of the daemon that simulates the GPUs; None if it has exited."""
         return StateDir.at(self.sim_dir).daemon_pid()
 
     def start_gpus(self) -> None:
-        """No effect if they run. Raises LabError. The GPUs start empty: allocations of earlier
-        programs are lost, and existing containers cannot reach them."""
+        """Start the daemon that simulates the GPUs, unless it runs. Raises LabError. A new daemon
+        has no allocations, and existing containers cannot reach it."""
         gpus = [option for size in self._memory for option in ("--gpu", str(size))]
         up: list[str | Path] = [sys.executable, "-m", "simgpu", "up", "--dir", self.sim_dir]
         done = self.namespace.run([*up, "--config", config.DEFAULT_FILE, *gpus])
@@ -219,7 +218,7 @@ class Lab:
 
     @property
     def agent_http(self) -> Path:
-        """Its socket for /healthz, /readyz and /metrics."""
+        """The agent's socket for /healthz, /readyz and /metrics."""
         return self.directory / "agent.sock"
 
     @property
@@ -228,7 +227,7 @@ class Lab:
 
     @property
     def agent_pid(self) -> int:
-        """Its number outside of the lab's namespace; it must be running."""
+        """The running agent's process ID outside of the lab's PID namespace."""
         assert self._agent is not None
         return children(self._agent.entering.pid)[0]
 
@@ -241,11 +240,11 @@ class Lab:
         program: Sequence[str | Path] = ("nri_plugin",),
         limiter: Sequence[str | Path] = (),
     ) -> None:
-        """Return when it serves. Raises LabError.
+        """Start the agent. Return when it is ready. Raises LabError.
 
-        cdi_dir: the directory of CDI specs, in place of the simulated driver's own. options: of the
-        agent. program: the agent's module, and arguments of its own before the agent's. limiter:
-        a program that starts it.
+        cdi_dir: directory of CDI specs; by default the simulated driver's. options: the agent's.
+        program: the module to run, and its arguments before the agent's. limiter: a command that
+        runs the agent with limits.
         """
         ready = self.times_ready()
         self._agent = self._new_agent(
@@ -257,8 +256,8 @@ class Lab:
         self._wait_for_context()
 
     def _wait_for_context(self) -> None:
-        """Wait until the agent knows what a context takes: it measures one as soon as it is ready.
-        An agent that does not become ready, or whose GPUs are held, measures none."""
+        """Wait until the agent has measured a context's size, soon after it is ready. Return early
+        if the agent is not ready, or cannot measure because containers hold the GPUs."""
         file, started_s = self.namespace.outside(self.run_dir / record.FILE), time.monotonic()
         while not (file.exists() and json.loads(file.read_text())["contexts"]):
             waited_s = time.monotonic() - started_s
@@ -274,7 +273,7 @@ class Lab:
         return False
 
     def start_agent_beside(self) -> None:
-        """A second agent, as in a rolling update; `stop_agent` ends the first, this one stays."""
+        """Start a second agent, as in a rolling update. `stop_agent` then ends the first."""
         self._newcomer = self._new_agent()
 
     def _new_agent(
@@ -303,13 +302,13 @@ class Lab:
             self._agent.signal(number)
 
     def times_ready(self) -> int:
-        """How often the agent has registered and synchronised since the lab began."""
+        """Return how often an agent has registered and synchronised since the lab began."""
         if not self._agent_out.exists():
             return 0
         return sum(line.startswith(_READY) for line in self._agent_out.read_text().splitlines())
 
     def agent_ready_line(self) -> str:
-        """Its last line on standard output, without the readiness prefix."""
+        """Return the agent's last line on standard output, without the prefix "ready:"."""
         return self._agent_out.read_text().splitlines()[-1].removeprefix(_READY).strip()
 
     @property
@@ -319,12 +318,12 @@ class Lab:
     # --- helpers ----------------------------------------------------------------------------
 
     def driver_environment(self) -> dict[str, str]:
-        """The variables with which a program on the simulated host finds its driver."""
+        """Return the variables with which a program on the simulated host finds its driver."""
         return {"SIMGPU_DIR": str(self.sim_dir), "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu")}
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Poll; a condition that starts a pod leaves the processors to others for most of the
-        time."""
+        """Poll. The longer `condition` takes, the longer the pause after it, so that a condition
+        that starts pods does not keep the processors busy."""
         deadline = time.monotonic() + _WAIT_S
         asked_s = time.monotonic()
         while not condition():

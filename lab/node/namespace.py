@@ -1,7 +1,7 @@
 """The lab's namespaces seen from the owner: open, run commands inside, close.
 
-The owner itself stays outside: sockets and logs are in a directory that both sides see, mounts and
-processes exist inside only (holder.py). `pid` is the namespaces' first process.
+The owner stays outside. Sockets and logs are in a directory that both sides see. Mounts and
+processes exist only inside (holder.py). `pid` is the namespaces' first process.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _ROOT: Final = Path(__file__).resolve().parents[2]
 PREFIX: Final = "gpuslice-lab-"
 _END_S: Final = 30.0
 PARENT_CHARS_MAX: Final = 18
-"""containerd takes 42 characters for the directory of its shims' sockets, whose paths must fit the
-107 of a unix socket; the lab's own part of it has 24."""
+"""containerd accepts 42 characters for the directory of its shims' sockets, because a unix socket's
+path has at most 107. The lab's own part of that directory has 24."""
 
 
 class NamespaceError(RuntimeError):
-    """This machine does not allow namespaces; the text says what would help."""
+    """This machine does not allow namespaces. The text names a remedy."""
 
 
 class Namespace:
-    """Mount and PID namespaces with a directory; after `close` all three are gone.
+    """Mount and PID namespaces with a directory. After `close` all three are gone.
 
-    own_network: also a network namespace, which `link` connects with this machine. parent: where
-    the directory is made; its name is the cgroup's too, so that either leads to the other.
+    own_network: add a network namespace, which `link` connects with this machine. parent: where the
+    directory is made. The lab's cgroup has the directory's name, so each leads to the other.
     """
 
     link: Link | None = None
 
     def __init__(self, own_network: bool = False, parent: Path | None = None) -> None:
         temporary = tempfile.gettempdir()
-        # Sockets may not fit below it.
+        # The paths of sockets below a longer directory would not fit.
         temporary = temporary if len(temporary) <= PARENT_CHARS_MAX else "/tmp"
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent or temporary))
         self.cgroup = self.directory.name
@@ -81,7 +81,7 @@ class Namespace:
         return self._holder.poll() is None
 
     def cover(self, place: Path) -> None:
-        """Mount over `place`: later writes below it are visible in the lab only, and end with it.
+        """Mount an overlay over `place`. Later writes are visible only in the lab, and end with it.
 
         Raises NamespaceError.
         """
@@ -92,25 +92,25 @@ class Namespace:
         self.mount("-t", "overlay", "lab", "-o", where, place)
 
     def outside(self, path: Path) -> Path:
-        """A path inside, for a process of this machine: files, and sockets to connect to."""
+        """Return how a process outside reaches `path`, which is in the mount namespace."""
         return Path(f"/proc/{self.pid}/root{path}")
 
     def write(self, path: Path, text: str, mode: int = 0o644) -> None:
-        """A file inside; its directories are made."""
+        """Write a file in the mount namespace, and make its directories."""
         seen = self.outside(path)
         seen.parent.mkdir(parents=True, exist_ok=True)
         seen.write_text(text)
         seen.chmod(mode)
 
     def mount(self, *arguments: str | Path) -> None:
-        """Raises NamespaceError."""
+        """Run mount in the mount namespace. Raises NamespaceError."""
         done = self.run(["mount", *arguments])
         if done.returncode != 0:
             words = " ".join(map(str, arguments))
             raise NamespaceError(f"mount {words}: {done.stderr.strip()}")
 
     def enter(self, command: Sequence[str | Path]) -> list[str]:
-        """The command line that runs `command` inside."""
+        """Return the command that runs `command` in the namespaces."""
         into = ["nsenter", f"--target={self.pid}", *self._kinds, f"--wd={_ROOT}"]
         return [*into, "--", *map(str, command)]
 
@@ -127,7 +127,7 @@ class Namespace:
         errors: int | IO[str],
         environ: Mapping[str, str] | None = None,
     ) -> Inside:
-        """A long-running process; `Inside.pid` is its number outside."""
+        """Start a long-running process in the namespaces."""
         entering = subprocess.Popen(
             self.enter(command),
             env=environment(environ),
@@ -141,23 +141,23 @@ class Namespace:
         return self._started[-1]
 
     def close(self) -> None:
-        """Idempotent. Everything inside is killed; the directory is removed."""
+        """Kill all processes of the namespaces and remove the directory. Idempotent."""
         assert self._holder.stdin is not None and self._holder.stdout is not None
         if not self._holder.stdin.closed:
             self._holder.stdin.close()
             self._holder.stdout.close()
         for process in self._started:
-            # A stopped nsenter would leave its child unreaped, and the namespace with it.
+            # A stopped nsenter would not reap its child, and the namespace would remain with it.
             process.entering.send_signal(signal.SIGCONT)
         self._holder.wait(_END_S)
         for process in self._started:
             process.entering.wait(_END_S)
         if self.link is not None:
-            network.remove(self.link.interface)  # the kernel would, but not at once
+            network.remove(self.link.interface)  # the kernel would remove the link later
 
 
 class Inside:
-    """A process inside, seen through the nsenter that waits for it."""
+    """A process in the namespaces. The nsenter that started it waits for it outside."""
 
     def __init__(self, entering: subprocess.Popen[str]) -> None:
         self.entering = entering
@@ -167,27 +167,26 @@ class Inside:
         return self.entering.poll() is None
 
     def signal(self, number: int) -> None:
-        """Signal the process itself, since nsenter passes no signal on.
+        """Send a signal to the process itself, because nsenter forwards no signals.
 
-        nsenter stops itself when its child stops, and then does not notice that it exits: continue
-        it too.
+        When its child stops, nsenter stops itself and does not see the child's exit. So SIGCONT is
+        also sent to nsenter.
         """
         for pid in children(self.entering.pid):
-            with suppress(ProcessLookupError):  # it exited since it was listed
+            with suppress(ProcessLookupError):  # the process has exited
                 os.kill(pid, number)
         if number == signal.SIGCONT:
             self.entering.send_signal(number)
 
     def kill(self, number: int) -> None:
-        """Signal the process and wait for its exit; a stopped process is continued so that it
-        exits."""
+        """Signal the process, continue it if it is stopped, and wait for its exit."""
         self.signal(number)
         self.signal(signal.SIGCONT)
         self.entering.wait(_END_S)
 
 
 def children(pid: int) -> list[int]:
-    """Process numbers of its children; empty if it has exited."""
+    """Return the process IDs of the process's children; none if the process has exited."""
     try:
         return [int(n) for n in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
@@ -195,6 +194,6 @@ def children(pid: int) -> list[int]:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Debian keeps runc in sbin, which a user's PATH lacks even under some sudo settings."""
+    """Return the environment with sbin on PATH, where Debian's runc is. Some PATHs lack sbin."""
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
     return {**os.environ, "PATH": path, **(extra or {})}

@@ -1,8 +1,8 @@
 """A link between this machine and a network namespace of the lab's, and the pods' network in it.
 
-The machine sees one interface, with one address and a route to the pods. The node's own interface,
-its bridge and its pods' are in the namespace, and all end with it, the machine's end of the link
-too. Nothing else is routed: node and pods reach this machine alone.
+The machine has one interface of the link, with one address and a route to the pods. The node's
+interface, its bridge and its pods' interfaces are in the namespace. When the namespace ends, all of
+them end. Node and pods reach only this machine, because nothing else is routed.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from typing import Any, Final
 
 _NODE_INTERFACE: Final = "eth0"
 ADDRESSES: Final = "198.18.0.0/15"
-"""Addresses of links and pods: the range for benchmarks, which is not routed."""
+"""Addresses of links and pods. The range is reserved for benchmarks and not routed."""
 _NUMBERS: Final = range(1, 255)
-"""The third byte of an address."""
+"""Values for the third byte of a link's addresses."""
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy")
 
 Run = Callable[[Sequence[str | Path]], subprocess.CompletedProcess[str]]
 
 
 class NetworkError(RuntimeError):
-    """The link cannot be made; the text is ip's output."""
+    """The link cannot be made. The text is the output of the program ip."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link, by the number in its names and addresses."""
+    """One link. number: part of its names and addresses."""
 
     number: int
 
     @property
     def interface(self) -> str:
-        """This machine's end."""
+        """The interface at this machine's end."""
         return f"gpuslice{self.number}"
 
     @property
     def machine(self) -> str:
-        """This machine's address on it."""
+        """This machine's address on the link."""
         return f"198.18.{self.number}.1"
 
     @property
@@ -55,14 +55,14 @@ class Link:
 
 
 def connect(pid: int, inside: Run) -> Link:
-    """A link into the network namespace of process `pid`; `inside` runs a command there.
+    """Link this machine to the network namespace of process `pid`. inside: runs a command in it.
 
     Raises NetworkError.
     """
     refused = ""
     for number in random.sample(_NUMBERS, 20):
         link = Link(number)
-        # A route of this machine, other than the default route, may cover its addresses.
+        # Skip addresses that a specific route of this machine covers.
         listed = _ip("-json", "route", "get", link.node)
         routes = json.loads(listed.stdout) if listed.returncode == 0 else []
         if routes and not any("gateway" in route for route in routes):
@@ -91,8 +91,8 @@ def connect(pid: int, inside: Run) -> Link:
 
 
 def remove(interface: str) -> None:
-    """No effect if it is gone. Also removes a link whose two ends are here, the namespace being
-    gone."""
+    """Remove the link if it exists. This also works if the namespace is gone and both ends of the
+    link are on this machine."""
     _ip("link", "delete", "dev", interface)
 
 
@@ -101,7 +101,7 @@ def is_there(interface: str) -> bool:
 
 
 def unproxied(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables for programs that reach only addresses of the lab. No proxy can."""
+    """Return the variables without proxies, for programs that reach only the lab's addresses."""
     return {name: value for name, value in environ.items() if name.lower() not in _PROXIES}
 
 
@@ -110,7 +110,7 @@ def proxied(environ: Mapping[str, str]) -> bool:
 
 
 def pod_network(link: Link, kept: Path) -> dict[str, Any]:
-    """CNI's configuration of the node's bridge; assigned addresses are recorded in `kept`."""
+    """Return CNI's configuration of the node's bridge. kept: a directory of assigned addresses."""
     ipam = {
         "type": "host-local",
         "dataDir": str(kept),

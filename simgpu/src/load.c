@@ -1,15 +1,15 @@
 /*
- * cuda-load, of the lab's images: keeps GPU 0 busy, and says how much it got done.
+ * cuda-load, in the lab's images, keeps GPU 0 busy and prints how much work was done.
  *
- *	cuda-load SECONDS KERNEL_US [MODE [STREAMS [BLOCKS]]]
+ * 	cuda-load SECONDS KERNEL_US [MODE [STREAMS [BLOCKS]]]
  *
- * MODE: launch, wait (for each), graph, cooperative, ex (with attributes), cluster (as ex, and in
- * clusters of two blocks), runtime (the driver calls of NVIDIA's runtime for a launch) or copy.
+ * MODE: launch, wait (for each launch), graph, cooperative, ex (with attributes), cluster (as ex,
+ * in clusters of two blocks), runtime (the driver calls of NVIDIA's runtime for a launch) or copy.
  *
- * It prints "ready" when it begins. Once a second, and at the end, a line: seconds since the
- * start, finished launches, and the work in them in percent of the time (exact on the simulated
- * GPU, where a kernel takes the time that it is given; on a real GPU it counts loops). Then the
- * times from one launch to the next; "best" is the least mean between two marks.
+ * It prints "ready" at the start. Once a second and at the end it prints the seconds since the
+ * start, the finished launches, and their work in percent of the time. On a real GPU this is
+ * inexact: there a kernel runs a number of loops, not a given time. Last come the times between
+ * launches; "best" is the least mean between two marks.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -22,13 +22,13 @@
 
 enum {
 	MOST_STREAMS = 16,
-	MARKS = 256, /* unfinished marks at most, */
+	MARKS = 256, /* limit of unfinished marks */
 	SECOND_NS = 1000000000,
-	QUEUED_NS = 200000000, /* and work in them, but for the two latest */
-	MARK_NS = 250000,      /* work between two marks */
+	QUEUED_NS = 200000000, /* limit of unfinished work, without the two latest marks */
+	MARK_NS = 250000,      /* work from one mark to the next */
 	GRAPH_KERNELS = 20,
 	COPY_BYTES = 1 << 20,
-	STEPS_MOST = 1 << 20,	    /* whose times are kept, the first ones */
+	STEPS_MOST = 1 << 20,	    /* the first steps, whose times are kept */
 	ATTRIBUTE_CLUSTER = 4,	    /* CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION */
 	ATTRIBUTE_PROGRAMMATIC = 6, /* CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION */
 	ATTRIBUTE_PRIORITY = 8,	    /* CU_LAUNCH_ATTRIBUTE_PRIORITY */
@@ -48,7 +48,7 @@ struct attribute {
 	_Alignas(8) int value[16];
 };
 
-/* Loaded by dlopen, as programs with a statically linked runtime do. */
+/* These are found by dlopen and dlsym, as in programs with a statically linked runtime. */
 /* clang-format off */
 #define ENTRIES(X) \
 	X(cuInit) X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuCtxSynchronize) \
@@ -73,7 +73,7 @@ static struct {
 	int stream_count;
 	unsigned int blocks;
 	CUdeviceptr from, to;
-	uint64_t kernel_ns, launch_ns; /* of a kernel; of what one call launches */
+	uint64_t kernel_ns, launch_ns; /* time of one kernel, and of one launch call */
 	const char *mode;
 } load;
 
@@ -120,7 +120,7 @@ static void find_for_runtime(const char *name, void *found)
 	check(get(name, found, RUNTIME_VERSION, 0, NULL), name);
 }
 
-/* What it needs for a launch is found through cuGetProcAddress. */
+/* Finds the functions for a launch through cuGetProcAddress, as NVIDIA's runtime does. */
 static void prepare_runtime(void)
 {
 	__typeof__(&cuLibraryLoadData) load_library;
@@ -198,7 +198,7 @@ static void prepare(void)
 
 static uint32_t step_ns[STEPS_MOST];
 static uint64_t steps;
-static double best_ns = 1e18; /* of a launch, in the mean between two marks */
+static double best_ns = 1e18; /* the least mean time of a launch between two marks */
 
 static int compare(const void *a, const void *b)
 {
@@ -229,7 +229,7 @@ static void submit(CUstream stream)
 		CALL(cuStreamSynchronize, stream);
 }
 
-/* Launches between two events, oldest first. */
+/* Marks: events with the number of launches before each, oldest first. */
 static struct {
 	CUevent event;
 	uint64_t launches;

@@ -1,8 +1,8 @@
 /*
- * cuda-probe, of the lab's images: what a program in a container can take of GPU 0, as one JSON
- * line: the codes of cuInit, of the first context, of an allocation of all that the driver reports
- * free, and of 512 bytes more. With `hold` it then stays. It loads the driver by dlopen alone, as
- * programs with a statically linked runtime do; built with LINKED, it is linked with the driver.
+ * cuda-probe, in the lab's images, prints what a program in a container can do with GPU 0, as one
+ * JSON line. It has the results of cuInit, of the first context, of allocating all free memory, and
+ * of 512 bytes more. With `hold` it then keeps running. It loads the driver only by dlopen, as
+ * programs with a statically linked runtime do. If built with LINKED, it is linked with the driver.
  */
 #include <dlfcn.h>
 #include <stddef.h>

@@ -1,1 +1,1 @@
-"""Generated protobuf classes of CRI, from cri.proto beside them."""
+"""Protobuf classes of CRI, generated from cri.proto in this directory."""

@@ -1,8 +1,8 @@
 /*
  * The part of the CUDA driver API's ABI that the simulated drivers use, on 64-bit Linux.
  *
- * Facts of NVIDIA's documented interface (sizes, values, names), repeated here so that a C compiler
- * suffices. Enums are passed as int. Holds no state and no code.
+ * It repeats facts of NVIDIA's documented interface (sizes, values, names), so that a build needs
+ * none of NVIDIA's headers. Enums are passed as int. It has no state and no code.
  */
 #ifndef SIMGPU_CUDA_ABI_H
 #define SIMGPU_CUDA_ABI_H
@@ -20,7 +20,7 @@ typedef enum {
 
 typedef int CUdevice;
 typedef uint64_t CUdeviceptr;
-typedef uint32_t CUdeviceptr_v1; /* of the interface before CUDA 3.2 */
+typedef uint32_t CUdeviceptr_v1; /* the interface before CUDA 3.2 */
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
@@ -82,7 +82,7 @@ typedef struct {
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 
-/* There is only one kind of resource. */
+/* Only multiprocessors are simulated, of several kinds of resources. */
 typedef struct {
 	int type;
 	unsigned char padding[92];
@@ -90,7 +90,7 @@ typedef struct {
 	unsigned char rest[44];
 } CUdevResource;
 
-/* Version 2; version 1 ends before `kern`. */
+/* This is version 2. Version 1 ends before `kern`. */
 typedef struct {
 	CUfunction func;
 	unsigned int gridDimX, gridDimY, gridDimZ;
@@ -110,7 +110,7 @@ typedef struct {
 	CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
-/* Of a child graph's node. */
+/* The variant for a node with a child graph. */
 typedef struct {
 	int type;
 	int reserved0[3];

@@ -1,6 +1,6 @@
 /*
- * The part of cuda_abi.h, which includes it, for physical memory, arrays and memory of other
- * interfaces. Enums are passed as int; unions are written as the members that are simulated.
+ * The part of cuda_abi.h for physical memory, arrays, and memory of other interfaces. cuda_abi.h
+ * includes it. Enums are passed as int. A union has only the members that are simulated.
  */
 #ifndef SIMGPU_CUDA_ABI_MEMORY_H
 #define SIMGPU_CUDA_ABI_MEMORY_H
@@ -42,7 +42,7 @@ typedef struct {
 	unsigned int NumChannels, Flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
 
-/* The interface before CUDA 3.2. */
+/* The next two structs belong to the interface before CUDA 3.2. */
 typedef struct {
 	unsigned int Width, Height;
 	int Format;

@@ -1,10 +1,10 @@
 /*
- * Prototypes of every simulated entry point, expanded from cuda.def.
+ * Prototypes of every simulated driver function, expanded from cuda.def.
  *
- * Every file that defines one includes this, so that a signature that differs from the list does
- * not compile. The name of an entry in the driver's files is linked as sim_NAME; the exported NAME
- * is entry.c's, which applies faults first. So faults do not affect calls inside the library, and
- * an interposer does not see them.
+ * Every file that defines one includes this, so a signature that differs from the list does not
+ * compile. Inside the library, function NAME is linked as sim_NAME. The exported NAME is in entry.c
+ * and applies injected faults first. So calls within the library meet no faults, and a library that
+ * interposes NAME does not see them.
  */
 #ifndef SIMGPU_CUDA_ENTRY_H
 #define SIMGPU_CUDA_ENTRY_H

@@ -1,6 +1,6 @@
 /*
- * The exported functions, for the files that define or return them: exported_NAME for an entry of
- * cuda.def, which is NAME elsewhere; the names of cuda_unsupported.def, which read no argument.
+ * Declares the exported functions, for files that define them or return their addresses. A NAME of
+ * cuda.def is exported_NAME here. Functions of cuda_unsupported.def read no arguments.
  */
 #ifndef SIMGPU_CUDA_EXPORT_H
 #define SIMGPU_CUDA_EXPORT_H

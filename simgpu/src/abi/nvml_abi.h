@@ -1,8 +1,8 @@
 /*
- * NVML's types as in NVIDIA's nvml.h, for the functions implemented.
+ * NVML's types as in NVIDIA's nvml.h, for the functions that are implemented.
  *
- * Facts, not design: names, numbers and layouts are those of nvml.h 12 and 13; a test compares the
- * sizes with nvidia-ml-py's.
+ * Names, numbers and layouts are those of nvml.h 12 and 13. A test compares the sizes with
+ * nvidia-ml-py's.
  */
 #ifndef SIMGPU_NVML_ABI_H
 #define SIMGPU_NVML_ABI_H
@@ -60,7 +60,7 @@ typedef struct {
 	unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
 
-/* NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, an unsigned int. */
+/* The value of NVML_FI_DEV_GET_GPU_RECOVERY_ACTION is an unsigned int. */
 #define NVML_FI_DEV_GET_GPU_RECOVERY_ACTION 230
 #define NVML_VALUE_TYPE_UNSIGNED_INT	    1
 
@@ -94,7 +94,7 @@ typedef struct {
 	unsigned long long usedGpuMemory;
 } nvmlProcessInfo_v1_t;
 
-/* The functions of version 2 and 3 use it. */
+/* The row of the process functions of versions 2 and 3. */
 typedef struct {
 	unsigned int pid;
 	unsigned long long usedGpuMemory;
@@ -130,8 +130,7 @@ typedef struct {
 	nvmlProcessUtilizationInfo_v1_t *procUtilArray;
 } nvmlProcessesUtilizationInfo_v1_t;
 
-/* Declares and defines an exported function: the definition in the .c file is its only
- * occurrence. */
+/* Declares an exported function and begins its definition, so no header needs its prototype. */
 #define NVML_API(name, ...)                                                                        \
 	nvmlReturn_t name(__VA_ARGS__);                                                            \
 	__attribute__((visibility("default"))) nvmlReturn_t name(__VA_ARGS__)

@@ -1,6 +1,6 @@
 /*
- * The ranges in use lie in a list by address, and in a tree to be found by one. A new range lies in
- * the first gap after the latest one that holds it; a `compact` arena searches from its beginning.
+ * The ranges in use are in a list by address. A tree finds one by an address. A new range is in the
+ * first large enough gap after the latest one. A `compact` arena searches from its beginning.
  */
 #define _GNU_SOURCE
 #include "base/arena.h"
@@ -8,9 +8,9 @@
 #include <search.h>
 #include <sys/mman.h>
 
-#define UNIT_BYTES (2ull << 20) /* alignment and rounding above the half of it */
+#define UNIT_BYTES (2ull << 20) /* unit of allocations larger than half a unit */
 
-/* A range with what it occupies. The list is a circle that begins and ends at arena->ends. */
+/* A range with the bytes it occupies. The list is a circle that begins and ends at arena->ends. */
 struct place {
 	struct range range;
 	uint64_t bytes;
@@ -22,7 +22,7 @@ static uint64_t round_up(uint64_t value, uint64_t unit)
 	return (value + unit - 1) & ~(unit - 1);
 }
 
-/* Equal: the two overlap. */
+/* Ranges that overlap are equal. */
 static int compare(const void *left, const void *right)
 {
 	const struct place *a = left, *b = right;
@@ -51,7 +51,7 @@ bool arena_reserve(struct arena *arena, uint64_t bytes, bool low)
 	mapped = mmap(NULL, bytes + UNIT_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
 	if (mapped == MAP_FAILED)
 		return false;
-	/* A fork child has no driver, hence no use for the pages. */
+	/* A fork child has no driver, so it needs none of the pages. */
 	madvise(mapped, bytes + UNIT_BYTES, MADV_DONTFORK);
 	arena_begin(arena, round_up((uintptr_t)mapped, UNIT_BYTES), bytes, false);
 	return true;
@@ -62,7 +62,7 @@ bool arena_holds(const struct arena *arena, uint64_t address)
 	return arena->base && address >= arena->base && address < arena->ends->range.base;
 }
 
-/* Where a range may begin after that place. */
+/* Returns the first address, a multiple of `unit`, for a range after `place`. */
 static uint64_t end_of(const struct arena *arena, const struct place *place, uint64_t unit)
 {
 	uint64_t end = place == arena->ends ? arena->base : place->range.base + place->bytes;
@@ -70,7 +70,7 @@ static uint64_t end_of(const struct arena *arena, const struct place *place, uin
 	return round_up(end, unit);
 }
 
-/* The place before a gap of so many bytes, or NULL. */
+/* Returns the place before a gap of at least `bytes`, or NULL. */
 static struct place *find_gap(struct arena *arena, uint64_t bytes, uint64_t unit)
 {
 	struct place *from = arena->compact ? arena->ends : arena->latest, *place = from;

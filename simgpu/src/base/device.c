@@ -1,9 +1,9 @@
 /*
  * Queries of a GPU that need no context.
  *
- * Identity and size are from the daemon's description of the GPU. The attributes are those of a
- * data-centre GPU of that generation, except for features that are not simulated: their attributes
- * report that, and programs take their other path.
+ * Identity and size come from the daemon's description of the GPU. The attributes are a data-centre
+ * GPU's of that generation. Attributes of features that are not simulated report them as missing,
+ * so programs do without them.
  */
 #include "base/driver.h"
 
@@ -33,7 +33,7 @@ CUresult device_alive(struct sim_link *link)
 	return sim_link_alive(link) ? CUDA_SUCCESS : driver_result(SIM_GPU_LOST);
 }
 
-/* Checks common to most queries; the devices never change after cuInit. */
+/* Makes the checks of most queries. It keeps no lock, because devices never change after cuInit. */
 static CUresult ask(CUdevice ordinal, const void *answer, struct device **device)
 {
 	TRY(driver_enter());
@@ -78,7 +78,7 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice ordinal)
 	return CUDA_SUCCESS;
 }
 
-/* For a MIG instance, its own. */
+/* Returns a MIG instance's own UUID instead of its GPU's. */
 CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice ordinal)
 {
 	static const uint8_t none[16];

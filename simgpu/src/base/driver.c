@@ -1,9 +1,9 @@
 /*
  * The driver's state in one process, and its lock.
  *
- * A fork child of an initialised process has no driver: the real one returns
- * CUDA_ERROR_NOT_INITIALIZED there from every call, cuInit included. A page that the kernel wipes
- * in children detects that, also after a raw clone, without a system call.
+ * As with the real driver, a fork child of an initialised process has none: every call in it, even
+ * cuInit, returns CUDA_ERROR_NOT_INITIALIZED. The kernel clears a page in children, also after a
+ * raw clone. So reading this page detects a child without a system call.
  */
 #define _GNU_SOURCE
 #include "base/driver.h"
@@ -16,7 +16,7 @@ struct driver driver;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool initialised;
-static volatile uint8_t *ours; /* 1 here, 0 in a child */
+static volatile uint8_t *ours; /* 1 in this process, 0 in a child */
 
 bool driver_is_child(void)
 {

@@ -1,6 +1,6 @@
 /*
- * A fault belongs to a GPU: that of the current context or, if there is none, the first GPU that
- * has any. Costs one read of memory per GPU while none is armed.
+ * A fault belongs to one GPU: the current context's, or without one the first GPU that has a fault.
+ * While no fault is armed, a call costs one read of memory per GPU.
  */
 #include "base/driver.h"
 

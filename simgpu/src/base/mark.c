@@ -4,7 +4,7 @@
 #include "base/driver.h"
 #include "client/channel.h"
 
-/* Work of others may be withdrawn: a wait looks again after so much time. */
+/* The longest sleep. Other contexts' work may end early, so a wait must predict again. */
 #define LOOK_NS 10000000u
 
 static struct sim_link *link_of(const struct position *position)

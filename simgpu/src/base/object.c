@@ -1,7 +1,7 @@
 /*
  * Handles: a table of existing objects, addressed by kind, index and generation.
  *
- * A freed slot gets a new generation, so that an old handle stays invalid for a long time. The
+ * A freed slot gets a new generation, so an old handle stays invalid until its number repeats. The
  * caller holds the driver's lock.
  */
 #include "base/driver.h"
@@ -14,7 +14,7 @@
 struct slot {
 	struct object *object;
 	uint32_t generation;
-	uint32_t next_free; /* index + 1; 0 ends the list */
+	uint32_t next_free; /* index + 1; 0: the end of the list */
 };
 
 static struct slot *slots;
@@ -46,7 +46,7 @@ void *object_new(enum object_kind kind, size_t bytes)
 	return object;
 }
 
-/* Has the form of an aligned address and is none: programs only compare handles and pass them
+/* A handle looks like an aligned address, but is none. Programs only compare handles and pass them
  * back. */
 void *object_handle(const void *object)
 {

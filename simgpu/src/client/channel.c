@@ -29,9 +29,9 @@ static bool try_lock(uint32_t *word, uint32_t taken)
 }
 
 /*
- * The word names the connection that holds it and not, as a robust mutex, a thread: threads in
- * different PID namespaces have equal numbers. The daemon clears the word of a holder that exited
- * and wakes no process, so the wait has an end. False: the daemon has exited, too.
+ * The word names the connection that holds the lock, and no thread as in a robust mutex: threads in
+ * different PID namespaces can have equal numbers. The daemon clears an exited holder's word but
+ * wakes no process, so each wait has a timeout. Returns false if the daemon has exited.
  */
 static bool lock_slowly(struct sim_link *link, uint32_t *word)
 {
@@ -74,7 +74,7 @@ static void unlock(struct sim_shared *shared)
 		syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* Whether the daemon runs is known by a system call: once per full channel is enough. */
+/* Only a system call shows whether the daemon runs. One per SIM_PENDING items suffices. */
 static bool accepts(const struct sim_link *link, const struct sim_shared *shared, uint32_t channel)
 {
 	if (shared->channels[channel].submitted % SIM_PENDING == 0)

@@ -1,9 +1,9 @@
 /*
  * Links to the GPUs: see client.h.
  *
- * A connection carries one request at a time, under the link's mutex, so a thread that waits for a
- * slow answer delays the others of this process on this GPU only. Signals do not interrupt a call:
- * EINTR is retried, SIGPIPE is not raised.
+ * A connection carries one request at a time, under the link's mutex. So a thread that waits for a
+ * slow answer delays only other threads of its process that use the same GPU. Signals do not
+ * interrupt a call: EINTR is retried, SIGPIPE is not raised.
  */
 #define _GNU_SOURCE
 #include "client/client.h"
@@ -22,7 +22,7 @@
 #define SIM_DEVICE_DIR	  "/dev/simgpu"
 #define SIM_FIRMWARE_DIR  "/lib/firmware/nvidia"
 #define SIM_FIRMWARE	  "gsp_simgpu"
-#define SIM_REQUEST_BYTES 64 /* no request has more */
+#define SIM_REQUEST_BYTES 64 /* largest payload of a request */
 
 typedef char socket_path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
 
@@ -32,7 +32,7 @@ struct sim_link {
 	pid_t owner;
 	int fd;
 	bool broken;
-	struct sim_shared *shared; /* NULL: it could not be mapped */
+	struct sim_shared *shared; /* NULL: mapping it failed */
 };
 
 static bool send_all(int fd, const void *data, size_t bytes)
@@ -70,8 +70,8 @@ static bool recv_all(int fd, void *data, size_t bytes)
 }
 
 /*
- * The first byte of a reply, and the descriptor that may accompany it. A descriptor travels with
- * the byte it was sent with, so it is not missed and cannot belong to another message.
+ * Receives a reply's first byte, and the descriptor that may accompany it. The kernel delivers a
+ * descriptor together with the byte that it was sent with. So this call cannot miss the descriptor.
  */
 static bool recv_descriptor(int fd, char *first, int *descriptor)
 {
@@ -99,7 +99,7 @@ static bool recv_descriptor(int fd, char *first, int *descriptor)
 	return true;
 }
 
-/* Head and payload are sent in one write, so that the daemon wakes once. */
+/* Head and payload are sent together, so that the daemon wakes only once. */
 static bool send_request(int fd, enum sim_op op, const void *req, uint32_t n)
 {
 	char data[sizeof(struct sim_request) + SIM_REQUEST_BYTES];
@@ -176,7 +176,7 @@ static void unmap_shared(struct sim_link *link)
 		munmap(link->shared, sizeof(*link->shared));
 }
 
-/* The GPU's description, and the memory that its clients share. */
+/* Receives the GPU's description and the memory that its clients share. */
 static bool greet(struct sim_link *link, enum sim_role role)
 {
 	struct sim_hello hello = {.protocol = SIM_PROTOCOL, .role = role};
@@ -231,7 +231,7 @@ static int by_bus(const void *left, const void *right)
 	return (first > second) - (first < second);
 }
 
-/* As with a real driver, a container has the GPUs of its device nodes; each has all sockets. */
+/* A container sees the firmware files of all GPUs. It may use those whose device nodes it has. */
 static bool has_node(const char *file)
 {
 	char node[32];
@@ -250,14 +250,14 @@ static bool is_socket(const char *file, bool firmware)
 	return dot && strcmp(dot, ".sock") == 0;
 }
 
-/* False: the path is too long for a socket. */
+/* Returns false if the path is too long for a socket. */
 static bool join(socket_path path, const char *directory, const char *name)
 {
 	return (size_t)snprintf(path, sizeof(socket_path), "%s/%s", directory, name) <
 	       sizeof(socket_path);
 }
 
-/* Returns `count` and the number of links to the sockets of the directory. */
+/* Opens links to the sockets of a directory. Returns `count` plus their number. */
 static int open_all(struct sim_link **links, int count, int cap, enum sim_role role,
 		    const char *directory, bool firmware)
 {
@@ -276,7 +276,7 @@ static int open_all(struct sim_link **links, int count, int cap, enum sim_role r
 	return count;
 }
 
-/* Each version of the driver has a directory. */
+/* Searches the firmware directory of each driver version. */
 static int open_firmware(struct sim_link **links, int cap, enum sim_role role)
 {
 	struct dirent *entry;
@@ -311,8 +311,8 @@ int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
 void sim_links_close(struct sim_link **links, int count)
 {
 	for (int i = 0; i < count; i++) {
-		/* Closing a child's copy ends nothing: the parent still holds the connection. A
-		 * mutex copied by fork may be held by a thread that does not exist here. */
+		/* A child that closes its copy ends nothing, because the parent still holds the
+		 * connection. The copied mutex may be locked by a thread that the child lacks. */
 		close(links[i]->fd);
 		unmap_shared(links[i]);
 		if (sim_link_mine(links[i]))
@@ -337,7 +337,7 @@ struct sim_shared *sim_link_shared(const struct sim_link *link)
 	return link->shared;
 }
 
-/* The daemon sends nothing unasked, so a byte to be read is another thread's reply. */
+/* The daemon only answers requests, so an unread byte is the reply to another thread. */
 static bool daemon_runs(const struct sim_link *link)
 {
 	char byte;

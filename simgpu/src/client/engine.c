@@ -23,7 +23,7 @@ static bool is_pending(const struct sim_board *board, uint32_t channel)
 	return board->pending[channel / 64] >> channel % 64 & 1;
 }
 
-/* The first pending channel from `from` on, which may be SIM_CHANNELS; NO_CHANNEL: none. */
+/* The first pending channel at or after `from`, or NO_CHANNEL. `from` may be SIM_CHANNELS. */
 static uint32_t next_pending(const struct sim_board *board, uint32_t from)
 {
 	while (from < SIM_CHANNELS) {
@@ -66,7 +66,7 @@ static void complete(struct sim_channel *channel, uint64_t number)
 	__atomic_store_n(&channel->completed, number, __ATOMIC_RELEASE);
 }
 
-/* Whether it has an item that may begin; `*earliest_ns` is when its first item may, if later. */
+/* Whether the channel's first item may begin. If not yet, lowers `*earliest_ns` to its instant. */
 static bool is_ready(struct sim_shared *shared, uint32_t index, uint64_t at_ns,
 		     uint64_t *earliest_ns)
 {
@@ -84,7 +84,7 @@ static bool is_ready(struct sim_shared *shared, uint32_t index, uint64_t at_ns,
 	return false;
 }
 
-/* The GPU's next context in turn, with a new slice; NO_CHANNEL: none is ready. */
+/* Chooses the next ready channel in turn and gives it a new slice. NO_CHANNEL: none is ready. */
 static uint32_t choose(struct sim_shared *shared, uint64_t *earliest_ns)
 {
 	struct sim_board *board = &shared->board;
@@ -105,7 +105,7 @@ static uint32_t choose(struct sim_shared *shared, uint64_t *earliest_ns)
 	return index;
 }
 
-/* Runs the channel's items from one instant to another; returns the instant it came to. */
+/* Runs the channel's items from one instant to another. Returns when the last of them stopped. */
 static uint64_t run(struct sim_channel *channel, uint64_t at_ns, uint64_t until_ns)
 {
 	while (has_items(channel) && first_item(channel)->earliest_ns <= at_ns) {
@@ -141,7 +141,7 @@ static void count_busy(struct sim_busy *rows, uint64_t from_ns, uint64_t to_ns)
 	}
 }
 
-/* One context's turn, or a time without work. False: nothing more happens until now. */
+/* Simulates one turn of a channel, or an interval without work. Returns false if none is left. */
 static bool turn(struct sim_shared *shared, uint64_t now_ns)
 {
 	struct sim_board *board = &shared->board;
@@ -195,7 +195,7 @@ uint64_t engine_submit(struct sim_shared *shared, uint32_t index, uint64_t durat
 	return number;
 }
 
-/* Remaining duration of the items up to that number. */
+/* The remaining duration of the channel's items up to that number. */
 static uint64_t left_ns(const struct sim_channel *channel, uint64_t number)
 {
 	const struct sim_item *first = first_item(channel);
@@ -205,8 +205,8 @@ static uint64_t left_ns(const struct sim_channel *channel, uint64_t number)
 }
 
 /*
- * How long another context has the GPU until the one in question has had `turns` turns: the
- * current one has the rest of its slice, and those that follow the one in question have one turn
+ * How long channel `other` runs until channel `index` has had `turns` turns. The current channel
+ * also has the rest of its slice. A channel whose turn comes after that of `index` has one turn
  * less.
  */
 static uint64_t other_ns(const struct sim_shared *shared, uint32_t other, uint32_t index,

@@ -1,13 +1,13 @@
 /*
  * A GPU's engine: it runs one context at a time, in time slices, and a context's items in order.
  *
- * Simulated lazily: engine_advance computes what happened since the last look. A context whose
- * next item may begin is ready; ready contexts take turns, and one without such an item yields at
- * once. An item whose slice ends continues in the context's next turn.
+ * engine_advance simulates all that happened since its last call. A context is ready if its next
+ * item may begin. Ready contexts take turns. A context that is not ready yields at once. An item
+ * that is not done at the end of a slice continues in the context's next turn.
  *
- * Pure: it works on shared memory and an instant (CLOCK_MONOTONIC); the caller holds the lock. Each
- * store leaves a valid state, because a holder of the lock may be killed after any of them: at
- * worst a slice's work is counted twice or not at all.
+ * Pure: it works on shared memory and an instant (CLOCK_MONOTONIC). The caller holds the lock, and
+ * may be killed after any store. Therefore each store leaves a valid state: at worst, a slice's
+ * work is counted twice or not at all.
  */
 #ifndef SIMGPU_ENGINE_H
 #define SIMGPU_ENGINE_H
@@ -18,11 +18,11 @@
 
 void engine_advance(struct sim_shared *shared, uint64_t now_ns);
 
-/* The item's number; 0: the channel is full. Advanced until now. */
+/* Returns the item's number, or 0 if the channel is full. Advance the engine before. */
 uint64_t engine_submit(struct sim_shared *shared, uint32_t channel, uint64_t duration_ns,
 		       uint64_t earliest_ns);
 
-/* When the item will be done if no more work is submitted: it is submitted and not completed. */
+/* Predicts when an unfinished item will be done if no more work is submitted. */
 uint64_t engine_predict_ns(const struct sim_shared *shared, uint32_t channel, uint64_t number);
 
 #endif

@@ -1,10 +1,10 @@
 /*
  * The protocol of the simulated driver's libraries and the daemon, over one stream socket per GPU.
  *
- * One pathname socket serves one GPU: a process that can open it has the GPU, any other has not.
- * Each message is a head and `bytes` of payload; requests and replies alternate on a connection,
- * which belongs to one process. All fields are little-endian. The daemon's side is simgpu/wire.py;
- * a test compares the two.
+ * Each GPU has a pathname socket. A process has the GPU if it can open that socket. Each message is
+ * a head and `bytes` of payload. Requests and replies alternate on a connection, which belongs to
+ * one process. All fields are little-endian. The daemon's side is simgpu/wire.py. A test compares
+ * the two.
  */
 #ifndef SIMGPU_WIRE_H
 #define SIMGPU_WIRE_H
@@ -12,9 +12,9 @@
 #include <stdint.h>
 
 #define SIM_PROTOCOL	  5
-#define SIM_PAYLOAD_BYTES 65536 /* no message is longer */
+#define SIM_PAYLOAD_BYTES 65536 /* largest payload of a message */
 
-/* The same for every simulated GPU. */
+/* These values are the same for every simulated GPU. */
 #define SIM_CLOCK_KHZ	     1410000
 #define SIM_MEMORY_CLOCK_KHZ 1215000
 #define SIM_BUS_WIDTH_BITS   5120
@@ -23,26 +23,26 @@
 enum sim_op {
 	SIM_HELLO = 1,		 /* sim_hello -> sim_gpu, with a descriptor (board.h) */
 	SIM_CONTEXT_CREATE,	 /* - -> sim_context */
-	SIM_CONTEXT_DESTROY,	 /* sim_id -> -; frees the memory that belongs to it */
+	SIM_CONTEXT_DESTROY,	 /* sim_id -> -; also frees the context's memory */
 	SIM_MEMORY_ALLOC,	 /* sim_alloc -> sim_id */
 	SIM_MEMORY_FREE,	 /* sim_id -> - */
 	SIM_MEMORY_INFO,	 /* - -> sim_memory */
 	SIM_PROCESSES,		 /* - -> array of sim_process */
 	SIM_UTILIZATION,	 /* - -> sim_utilization */
 	SIM_PROCESS_UTILIZATION, /* - -> array of sim_process_utilization */
-	SIM_MEMORY_EXPORT,	 /* sim_id -> sim_id: the token of that memory */
-	SIM_MEMORY_IMPORT, /* sim_import -> sim_imported; exists while any client has an id of it */
-	SIM_FAULT,	   /* sim_call_name -> sim_fault: the outcome of such a call */
-	SIM_MEMORY_KEEP,   /* sim_keep -> -; exists while that lock does, too */
+	SIM_MEMORY_EXPORT,	 /* sim_id -> sim_id, which is the memory's token */
+	SIM_MEMORY_IMPORT, /* sim_import -> sim_imported; valid while any client has the memory */
+	SIM_FAULT,	   /* sim_call_name -> sim_fault: what must happen to the call */
+	SIM_MEMORY_KEEP,   /* sim_keep -> -; the memory also exists while the lock does */
 };
 
 enum sim_status {
 	SIM_OK = 0,
 	SIM_OUT_OF_MEMORY,
 	SIM_INVALID_VALUE,
-	SIM_NOT_FOUND, /* no such context or allocation of this process */
+	SIM_NOT_FOUND, /* this process has no such context or allocation */
 	SIM_NOT_SUPPORTED,
-	SIM_GPU_LOST, /* fell off the bus: XID 79 */
+	SIM_GPU_LOST, /* the GPU fell off the bus (XID 79) */
 };
 
 struct sim_request {
@@ -68,13 +68,13 @@ struct sim_gpu {
 	char driver_version[80]; /* "580.65.06" */
 	uint64_t memory_bytes;
 	uint64_t granule_bytes;	      /* memory is charged in whole granules */
-	uint64_t module_bytes;	      /* code size of a module that does not state one */
+	uint64_t module_bytes;	      /* code size of a module without a stated size */
 	uint32_t cuda_version;	      /* 13000 */
-	uint32_t minor;		      /* number on the host */
-	uint32_t pci_domain, pci_bus; /* device 0 of it */
+	uint32_t minor;		      /* the GPU's number on the host */
+	uint32_t pci_domain, pci_bus; /* the GPU is device 0 on this bus */
 	uint32_t capability_major, multiprocessors;
-	uint8_t mig_uuid[16]; /* of the one MIG instance that has all of it; zeros: no MIG */
-	uint32_t connection;  /* this one's number, never 0 */
+	uint8_t mig_uuid[16]; /* of the MIG instance, which has the whole GPU; zeros: no MIG */
+	uint32_t connection;  /* this connection's number, never 0 */
 	uint32_t reserved;
 };
 
@@ -84,28 +84,28 @@ struct sim_id {
 
 struct sim_context {
 	uint64_t id;
-	uint32_t channel; /* of the GPU's engine (board.h) */
+	uint32_t channel; /* the context's channel in the engine (board.h) */
 	uint32_t reserved;
 };
 
 struct sim_alloc {
-	uint64_t context; /* id of a context of this process; 0: it belongs to the process alone */
+	uint64_t context; /* this process's id of a context; 0: the process has the memory */
 	uint64_t bytes;
 };
 
 struct sim_import {
 	uint64_t context; /* as in sim_alloc */
-	uint64_t token;	  /* from any process's SIM_MEMORY_EXPORT on this GPU */
+	uint64_t token;	  /* a process's reply to SIM_MEMORY_EXPORT on this GPU */
 };
 
 struct sim_keep {
 	uint64_t id;
-	uint32_t fd; /* of this process: of a file that it holds a lock of its own on */
+	uint32_t fd; /* this process's descriptor of a file that it has locked */
 	uint32_t reserved;
 };
 
 struct sim_imported {
-	uint64_t id, bytes; /* an id of this process's own; bytes as charged */
+	uint64_t id, bytes; /* this process's id of the memory, and the charged bytes */
 };
 
 struct sim_memory {
@@ -114,22 +114,22 @@ struct sim_memory {
 
 struct sim_process {
 	uint64_t bytes;
-	uint32_t pid; /* as the daemon's PID namespace numbers it */
+	uint32_t pid; /* in the daemon's PID namespace */
 	uint32_t contexts;
 };
 
 struct sim_call_name {
-	char name[64]; /* as exported, zero-padded */
+	char name[64]; /* the exported name, padded with zeros */
 };
 
 struct sim_fault {
-	uint64_t latency_ns; /* delay before the call */
-	int32_t code;	     /* return this; 0: run the call */
+	uint64_t latency_ns; /* wait before the call */
+	int32_t code;	     /* the code to return; 0: run the call */
 	uint32_t reserved;
 };
 
 struct sim_utilization {
-	uint32_t gpu_percent, memory_percent; /* of the last second */
+	uint32_t gpu_percent, memory_percent; /* both of the last second */
 };
 
 struct sim_process_utilization {

@@ -1,8 +1,8 @@
 /*
- * Contexts and each thread's stack of them.
+ * Contexts, and each thread's stack of contexts.
  *
- * A stack holds handles, so that use of a context destroyed by another thread is detected:
- * CUDA_ERROR_CONTEXT_IS_DESTROYED, in contrast to INVALID_CONTEXT if none is current.
+ * A stack holds handles. So the use of a context that another thread has destroyed is detected and
+ * returns CUDA_ERROR_CONTEXT_IS_DESTROYED. Without a current context, it is INVALID_CONTEXT.
  */
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -48,13 +48,13 @@ CUresult context_enter(CUcontext handle, struct context **context)
 
 bool device_addresses(struct device *device)
 {
-	/* Gaps between sizes consume addresses: reserve many, or as many as there are. */
+	/* Alignment wastes addresses, so up to 8 times the GPU's memory is reserved. */
 	for (uint64_t share = 8; share && !device->arena.base; share /= 2)
 		arena_reserve(&device->arena, device->gpu->memory_bytes * share, false);
 	return device->arena.base;
 }
 
-/* As a real context does, in the process that makes it; every page is in use. */
+/* Takes host memory in the program's process, as a real context does. Every page is in use. */
 static bool take_host_memory(const struct device *device, struct context *context)
 {
 	uint64_t bytes = sim_link_shared(device->link)->board.context_host_bytes;
@@ -86,7 +86,7 @@ CUresult context_open(struct device *device, struct context *context)
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	if (!take_host_memory(device, context))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	/* The engine drops what ended contexts have, so that their channels are free. */
+	/* Advancing the engine drops the items of ended contexts, which frees their channels. */
 	sim_look(device->link);
 	result = driver_result(
 	    sim_call(device->link, SIM_CONTEXT_CREATE, NULL, 0, &made, sizeof(made), NULL));
@@ -194,7 +194,7 @@ CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned int 
 	return cuCtxCreate_v4(out, &(struct parameters){affinity, count, NULL}, flags, ordinal);
 }
 
-/* A program's own context, and not a second way to end a primary one. */
+/* Finds a context that the program made. A primary context may not be destroyed this way. */
 static CUresult enter_own(CUcontext handle, struct context **context)
 {
 	TRY(driver_enter());
@@ -269,7 +269,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *out)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* A primary context that is not retained can be made current, and used once it is retained. */
+/* A primary context can be made current before it is retained, and used after. */
 CUresult cuCtxSetCurrent(CUcontext handle)
 {
 	const struct context *primary;

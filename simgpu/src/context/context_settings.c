@@ -1,6 +1,6 @@
 /*
- * Numbers and settings of a context: stored and returned. Limits cost memory; the simulated GPU
- * ignores the rest.
+ * Properties and settings of a context, which are stored and returned. Limits cost memory. The
+ * simulated GPU ignores the other settings.
  */
 #include "base/driver.h"
 
@@ -8,7 +8,7 @@ bool context_flags_are_good(unsigned int flags)
 {
 	unsigned int schedule = flags & CU_CTX_SCHED_MASK;
 
-	/* One way of waiting at most. */
+	/* The scheduling flags exclude each other. */
 	return !(flags & ~(unsigned int)CU_CTX_FLAGS_MASK) && !(schedule & (schedule - 1));
 }
 
@@ -61,7 +61,7 @@ CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* The mode is the calling thread's; capture.c reads it. */
+/* Sets the calling thread's capture mode, which capture.c uses. */
 CUresult cuThreadExchangeStreamCaptureMode(int *mode)
 {
 	TRY(driver_enter());

@@ -1,5 +1,5 @@
 /*
- * Events: how far the GPUs must come until a stream reaches them, and the instant when it did.
+ * Events: how far the GPUs must come until an event is reached, and the instant when it was.
  */
 #include "base/driver.h"
 #include "memory/pool.h"
@@ -9,13 +9,13 @@ struct event {
 	struct context *context;
 	unsigned int flags;
 	bool recorded;
-	struct mark mark;     /* of the last record */
-	uint64_t reached_ns;  /* 0: not as far as is known */
-	CUstream captured_on; /* recorded there in a capture, which may be over */
+	struct mark mark;     /* what the latest record waits for */
+	uint64_t reached_ns;  /* 0: not known to be reached */
+	CUstream captured_on; /* stream of the capture that recorded it, which may be over */
 	struct capture *capture;
 };
 
-/* True if the capture that it was recorded in continues; a stream's handle is never used twice. */
+/* Returns true while the capture that recorded it continues. Streams' handles are never reused. */
 static bool is_captured(const struct event *event)
 {
 	const struct stream *stream =
@@ -34,7 +34,7 @@ void events_forget(struct context *context)
 			object_free(event);
 }
 
-/* With the lock: whether it is reached; then the instant is known. */
+/* Returns whether the event is reached, and stores the instant. The caller holds the lock. */
 static bool settle(struct event *event)
 {
 	if (!event->reached_ns && event->recorded && mark_is_reached(&event->mark)) {
@@ -112,7 +112,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 
 CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned int flags)
 {
-	/* The one flag, for external events, has a meaning in captures alone. */
+	/* The only flag is for external events and only matters in a capture. */
 	if (!driver_is_up())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (flags)

@@ -1,6 +1,6 @@
 /*
- * Green contexts: other handles of a device's primary context, which each retains. They take no
- * further memory of the GPU, and partition no multiprocessors: a descriptor is valid for all.
+ * Green contexts: further handles of a device's primary context. Each handle retains it. They take
+ * no further GPU memory and partition no multiprocessors: each descriptor stands for all of them.
  */
 #include "base/driver.h"
 

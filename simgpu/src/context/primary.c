@@ -1,9 +1,9 @@
 /*
- * Primary contexts: one per device and process, shared by all that retain it.
+ * Primary contexts: one per device and process, shared by all callers that retain it.
  *
- * The handle stays the same until the process ends; between the last release, or a reset, and the
- * next retain it names a destroyed context, which can still be made current. A reset releases
- * nothing: its retainer still releases the context.
+ * The handle stays the same until the process ends. It names a destroyed context from the last
+ * release, or from a reset, until the next retain. Even then it can be made current. A reset
+ * releases nothing: each caller that has retained the context must still release it.
  */
 #include "graph/graph.h"
 #include "memory/pool.h"

@@ -1,9 +1,9 @@
 /*
  * Streams: how far the GPUs must come until submitted work is done.
  *
- * A context's work is in one channel, in the order of its submission, so a stream is a mark that
- * only grows. Data moves when a copy is submitted: kernels compute nothing, so the difference is
- * not observable. A blocking stream and the legacy stream wait for each other.
+ * A context's work is in one channel, in the order of submission. So a stream is a mark that only
+ * moves forward. A copy moves its data when it is submitted. As kernels compute nothing, programs
+ * cannot observe this. A blocking stream and the legacy stream wait for each other.
  */
 #include "client/channel.h"
 #include "graph/graph.h"
@@ -29,7 +29,7 @@ static struct stream *add(struct context *context, unsigned int flags)
 	return stream;
 }
 
-/* Made when a thread first uses it. A later thread at the same address inherits it: harmless. */
+/* Finds or makes the thread's own stream. A later thread with the same address may inherit it. */
 static struct stream *own_stream(struct context *context)
 {
 	uint64_t thread = (uint64_t)(uintptr_t)&this_thread;
@@ -57,7 +57,7 @@ CUresult stream_get(CUstream handle, struct stream **out)
 	return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* The legacy stream has no serial of its own. */
+/* The legacy stream has no serial, so its context's is used. */
 uint64_t stream_serial(const struct stream *stream)
 {
 	return stream->object.serial ? stream->object.serial : stream->context->object.serial;
@@ -84,8 +84,8 @@ void stream_raise(struct stream *stream, const struct mark *mark)
 		mark_add(&stream->context->blocking_done, mark);
 }
 
-/* The item begins no earlier than what it waits for outside its channel will be done as predicted
- * now. */
+/* An item may wait for work in other channels. It begins no earlier than the predicted end of that
+ * work. */
 CUresult stream_occupy(struct stream *stream, uint64_t duration_ns, struct mark *room)
 {
 	struct context *context = stream->context;
@@ -148,7 +148,7 @@ CUresult cuStreamCreate(CUstream *out, unsigned int flags)
 	return cuStreamCreateWithPriority(out, flags, 0);
 }
 
-/* Returns at once: submitted work continues, and the context still waits for it. */
+/* Returns at once. Submitted work continues, and a synchronisation of the context waits for it. */
 CUresult cuStreamDestroy_v2(CUstream handle)
 {
 	struct stream *stream;

@@ -1,10 +1,10 @@
 /*
- * The exported functions. Every entry of cuda.def: a fault of that name may apply; then the
- * driver's own function runs, or that of a newer ABI, with stream 0 as the name says. Every name of
- * cuda_unsupported.def returns after cuInit that it is not supported; one signature serves all,
- * since the caller passes arguments in registers and on its own stack.
+ * The exported functions. A function of cuda.def first applies faults for its name. Then it calls
+ * the driver's own function or that of a newer ABI. The name's suffix selects the kind of stream 0.
+ * A function of cuda_unsupported.def returns NOT_SUPPORTED, or before cuInit NOT_INITIALIZED. All
+ * of these have one signature, because they read no argument and callers remove the arguments.
  *
- * An ENTRY row has no list of arguments: they are a, b, c and so on, as many as it has parameters.
+ * An ENTRY row has no list of arguments. Its parameters must be named a, b, c and so on.
  */
 #include "abi/cuda_entry.h"
 #include "abi/cuda_export.h"
@@ -26,7 +26,7 @@
 #define ARGS_6 (a, b, c, d, e, f)
 #define ARGS_7 (a, b, c, d, e, f, g)
 #define ARGS_8 (a, b, c, d, e, f, g, h)
-/* (void) is none: PROBE_void alone is followed by the parenthesis and expands. */
+/* "(void)" has no arguments: only PROBE_void expands, because a parenthesis follows it. */
 #define PROBE_void() ~, NONE
 #define LIST_NONE(...) ()
 #define LIST_SOME(...) JOIN(ARGS_, COUNT(__VA_ARGS__))

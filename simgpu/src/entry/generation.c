@@ -1,6 +1,6 @@
 /*
- * One generation of the driver, SIMGPU_GENERATION. The one after all that exist has what today's
- * clients do not support: a new name, and an old name that means another function.
+ * One generation of the driver, SIMGPU_GENERATION. UNSEEN_GENERATION is later than any real one. It
+ * adds what today's libraries do not know: a new name, and a new function for an old name.
  */
 #include "abi/cuda_abi.h"
 #include "entry/resolve.h"
@@ -20,7 +20,7 @@ CUresult cuUnseenName(int *answer)
 	return CUDA_SUCCESS;
 }
 
-/* Takes flags and refuses them all. */
+/* A new function for an old name. It takes flags and refuses every call. */
 CUresult cuMemAlloc_v3(CUdeviceptr *out, size_t bytes, uint64_t flags)
 {
 	(void)out, (void)bytes, (void)flags;

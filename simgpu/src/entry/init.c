@@ -14,7 +14,7 @@ static int hex_digit(char digit)
 	return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-/* "GPU-" or "MIG-" and the beginning of a UUID, as CUDA_VISIBLE_DEVICES may name a GPU. */
+/* Whether `text` is the beginning of the UUID, as CUDA_VISIBLE_DEVICES may name a GPU. */
 static bool uuid_begins(const uint8_t *uuid, const char *text, size_t length)
 {
 	size_t nibble = 0;
@@ -32,7 +32,7 @@ static bool uuid_begins(const uint8_t *uuid, const char *text, size_t length)
 	return nibble > 0;
 }
 
-/* The link that an entry of CUDA_VISIBLE_DEVICES names; -1 if none or several. */
+/* Index of the link that an entry of CUDA_VISIBLE_DEVICES names, or -1 for none or several. */
 static int link_named(struct sim_link **links, int count, const char *text, size_t length)
 {
 	int found = -1;
@@ -64,7 +64,7 @@ static uint32_t speed_of(const struct sim_link *link)
 	return sim_link_gpu(link)->multiprocessors;
 }
 
-/* The faster first; equals in bus order, as they are listed. */
+/* Sorts faster GPUs first. Equally fast ones stay in bus order. */
 static void sort_by_speed(struct sim_link **links, int count)
 {
 	for (int i = 1; i < count; i++) {
@@ -87,8 +87,8 @@ static void add_device(struct sim_link *link)
 }
 
 /*
- * The program's GPUs, in its order: all of them, or those of the list. The list ends at the first
- * entry that names no GPU, or names one twice. Links to GPUs not selected are closed.
+ * Adds the program's GPUs: all, or those that the list `visible` names, in its order. The list ends
+ * before the first entry that names no GPU or a GPU again. Links to other GPUs are closed.
  */
 static void choose_devices(struct sim_link **links, int count, const char *visible)
 {

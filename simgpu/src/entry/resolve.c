@@ -1,11 +1,11 @@
 /*
  * cuGetProcAddress: which entry a base name means, for a CUDA version and a kind of stream 0.
  *
- * The table is both lists of names, so every exported symbol can be found, and no other. A version
- * later than the driver's own means the newest entry. For a name that does not exist, or not yet at
- * that version, it returns CUDA_SUCCESS, a NULL pointer and the reason in the status; the entry of
- * before CUDA 12, which has no status, returns CUDA_ERROR_NOT_FOUND and leaves the pointer alone.
- * With the flag for a stream of the thread's own, a name with a twin for that means the twin alone.
+ * The table contains both lists of names, and so all exported functions. A version that is later
+ * than the driver's gets the newest entry. If a name does not exist, or not in that version, the
+ * result is CUDA_SUCCESS, a NULL pointer and the reason in the status. The function before CUDA 12
+ * has no status: it returns CUDA_ERROR_NOT_FOUND and does not set the pointer. With the flag for
+ * per-thread streams, a name that has such a twin means only the twin.
  */
 #include "entry/resolve.h"
 #include "abi/cuda_entry.h"
@@ -29,8 +29,8 @@ static const struct row rows[] = {
 };
 
 /*
- * The latest meaning at that version, among the rows for that kind of stream 0; for a name without
- * rows for the thread's own stream, among all.
+ * Returns the latest row for that version and that kind of stream 0. A name without rows for a
+ * per-thread stream has only one kind.
  */
 static const struct row *find(const char *base, int version, bool per_thread, bool *known)
 {
@@ -99,7 +99,7 @@ CUresult cuGetProcAddress(const char *base, void **function, int version, uint64
 	return CUDA_SUCCESS;
 }
 
-/* The tables are private to NVIDIA's own libraries: every one is unknown here. */
+/* Export tables are private to NVIDIA's own libraries. Here every id is unknown. */
 CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
 	if (table && id)

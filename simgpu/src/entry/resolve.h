@@ -1,6 +1,6 @@
 /*
- * The differences between generations of the driver: the newest CUDA version supported, and with it
- * which names it exports (generation.cmake) and finds.
+ * What differs between generations of the driver: the newest supported CUDA version, and which
+ * names the driver exports (generation.cmake) and finds.
  */
 #ifndef SIMGPU_RESOLVE_H
 #define SIMGPU_RESOLVE_H

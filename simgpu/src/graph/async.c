@@ -1,14 +1,13 @@
 /*
- * Stream-ordered memory: taken from a pool at the call, free when the stream reaches the free.
- *
- * If the GPU has no memory for another chunk, the pools of the device are trimmed once and the
- * request is repeated.
+ * Stream-ordered memory: a call takes it from a pool at once. It is free when the stream reaches
+ * the free operation. If the GPU has no memory for another chunk, the device's pools are trimmed,
+ * and the request is repeated once.
  */
 #include "graph/graph.h"
 #include "memory/leaving.h"
 #include "memory/pool.h"
 
-/* Requests a chunk from the GPU. Without the lock. */
+/* Requests a chunk from the GPU. The caller does not hold the lock. */
 static CUresult reserve_or_trim(struct device *device, uint64_t bytes, uint64_t *id)
 {
 	CUresult result = device_take(device, 0, bytes, id);
@@ -29,7 +28,7 @@ static CUresult reserve_or_trim(struct device *device, uint64_t bytes, uint64_t 
 	return device_take(device, 0, bytes, id);
 }
 
-/* With the lock; returns without it. The pool may be destroyed during the request. */
+/* Releases the caller's lock. The pool may be destroyed during the request. */
 static CUresult grow_and_take(struct pool *pool, uint64_t bytes, uint64_t stream, CUdeviceptr *out)
 {
 	CUmemoryPool handle = object_handle(pool);
@@ -59,7 +58,7 @@ static CUresult grow_and_take(struct pool *pool, uint64_t bytes, uint64_t stream
 	return result;
 }
 
-/* An allocation in a capture is the graph's, and takes nothing from any pool. */
+/* An allocation in a capture belongs to the graph and takes nothing from a pool. */
 static CUresult capture_alloc(struct stream *stream, struct device *device, uint64_t bytes,
 			      CUdeviceptr *out)
 {
@@ -82,7 +81,7 @@ static CUresult capture_free(struct stream *stream, uint64_t address)
 		     : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
 }
 
-/* From the named pool, or from the current one of the stream's device if it is NULL. */
+/* Allocates from the pool `handle` if `named`, else from the stream's device's current pool. */
 static CUresult allocate(CUdeviceptr *out, size_t bytes, CUmemoryPool handle, bool named,
 			 CUstream stream_handle)
 {
@@ -122,8 +121,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool po
 	return allocate(out, bytes, pool, true, stream);
 }
 
-/* Memory of cuMemAlloc may be freed this way, too: once the stream has reached the free. With the
- * lock; returns without it. */
+/* Frees memory of cuMemAlloc once the stream has reached the free operation. Releases the caller's
+ * lock. */
 static CUresult free_plain(struct device *device, struct range *range, const struct mark *ready)
 {
 	uint64_t address = range->base;

@@ -1,11 +1,11 @@
 /*
  * Stream capture: what is submitted to a stream is recorded in a graph instead of being executed.
  *
- * A capture forbids what it cannot observe: calls such as cuMemAlloc and cuEventQuery, to threads
- * that have not opted out; a query of, or a wait for, a capturing stream, to all threads. A thread
- * that does so is refused, and the capture is invalidated. Kernels, copies, fills and
- * stream-ordered memory are captured. Events extend a capture to other streams; that these
- * rejoin is not checked.
+ * A capture forbids what it cannot record. Calls such as cuMemAlloc and cuEventQuery are forbidden
+ * to threads that have not opted out. A query of a capturing stream, or a wait for it, is forbidden
+ * to all threads. A forbidden call fails and invalidates the capture. Kernels, copies, fills and
+ * stream-ordered memory are captured. An event extends a capture to a stream that waits for it.
+ * Whether that stream rejoins is not checked.
  */
 #include "graph/graph.h"
 
@@ -100,7 +100,7 @@ void capture_forget(struct context *context)
 			end(capture, false);
 }
 
-/* The stream ends, and with it a capture that began there. */
+/* The stream is destroyed, which ends a capture that began on it. */
 void capture_end_on(struct stream *stream)
 {
 	if (stream->capture && stream->capture->origin == stream)
@@ -176,7 +176,7 @@ CUresult cuStreamIsCapturing(CUstream handle, int *status)
 CUresult cuStreamGetCaptureInfo_v3(CUstream handle, int *status, uint64_t *id, CUgraph *graph,
 				   const CUgraphNode **after, const void **edges, size_t *count)
 {
-	static CUgraphNode last; /* until the next call, as documented */
+	static CUgraphNode last; /* valid until the next call, as documented */
 	struct capture *capture;
 	struct stream *stream;
 

@@ -1,7 +1,7 @@
 /*
- * Copies and fills. Device addresses are checked to their last byte, host addresses are not.
+ * Copies and fills. A device address is checked for all its bytes, a host address is not.
  *
- * Data moves when the work is submitted, and the GPU is busy as long as its rate of copies says. A
+ * Data moves when the work is submitted. The GPU is busy as long as its copy rate requires. A
  * synchronous copy waits for its stream before and after.
  */
 #include "graph/graph.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum side {
-	SIDE_ANY,    /* of the host or of a device */
+	SIDE_ANY,    /* host or device memory */
 	SIDE_DEVICE, /* or pinned */
 };
 
@@ -18,7 +18,7 @@ struct transfer {
 	uint64_t to, from;
 	enum side to_side, from_side;
 	size_t bytes;
-	unsigned int value_bytes; /* 0: a copy; or a fill with so many bytes of `value` */
+	unsigned int value_bytes; /* 0: a copy; else the bytes of `value` that a fill repeats */
 	uint32_t value;
 };
 
@@ -33,7 +33,7 @@ static bool span_is_good(uint64_t address, uint64_t bytes, enum side side)
 		return bytes <= range->bytes - (address - range->base);
 	if (vmm_reserved(address))
 		return vmm_accessible(address, bytes);
-	if (side == SIDE_DEVICE) /* Pinned host memory is a device address too. */
+	if (side == SIDE_DEVICE) /* Pinned host memory also has a device address. */
 		return host_find((void *)(uintptr_t)address, &base, &whole) &&
 		       bytes <= whole - (address - (uintptr_t)base);
 	for (int i = 0; i < driver.devices; i++)
@@ -72,7 +72,7 @@ static uint64_t duration_ns(const struct transfer *transfer, const struct stream
 	return rate ? (uint64_t)((double)transfer->bytes * 1e9 / (double)rate) : 0;
 }
 
-/* A captured copy moves no data, neither then nor when its graph is launched. */
+/* A captured copy never moves data, not even when its graph is launched. */
 static CUresult submit(const struct transfer *transfer, CUstream handle)
 {
 	struct work work = {0};
@@ -94,7 +94,7 @@ static CUresult submit(const struct transfer *transfer, CUstream handle)
 	return result;
 }
 
-/* Waits for the legacy stream's work so far; true if the GPU still answers. */
+/* Waits for the legacy stream's work so far. Returns CUDA_SUCCESS if the GPU still answers. */
 static CUresult wait_for_legacy(void)
 {
 	struct device *device;
@@ -114,7 +114,7 @@ static CUresult submit_and_wait(const struct transfer *transfer)
 
 #define ADDRESS(pointer) ((uint64_t)(uintptr_t)(pointer))
 
-/* Each copy, for its two sides, with a stream and without. */
+/* Defines a synchronous and an asynchronous copy between two kinds of memory. */
 #define COPY(synchronous, asynchronous, to_type, to_where, from_type, from_where)                  \
 	CUresult synchronous(to_type to, from_type from, size_t bytes)                             \
 	{                                                                                          \

@@ -1,6 +1,6 @@
 /*
- * Graphs and their nodes, before anything runs. A child graph is moved to its parent; copies of
- * graphs are not simulated.
+ * Graphs and their nodes, before they run. A child graph is moved into its parent, because copies
+ * of graphs are not simulated.
  */
 #include "graph/graph.h"
 #include "module/module.h"
@@ -112,7 +112,7 @@ CUresult cuGraphDestroy(CUgraph handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* Common to every addition. */
+/* The arguments that all functions for adding a node share. */
 struct addition {
 	CUgraphNode *out;
 	CUgraph graph;
@@ -188,7 +188,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph handle, const CUgraphNo
 	return finish(&add, node);
 }
 
-/* Child graphs alone: each other node has an entry of its own. */
+/* Adds only child graphs. Each other type of node has its own function. */
 CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph handle, const CUgraphNode *after,
 			   const void *edges, size_t count, CUgraphNodeParams *parameters)
 {
@@ -210,7 +210,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph handle, const CUgraphNode *
 	return finish(&add, node);
 }
 
-/* As documented: without an array their number, with one as many as fit, the rest NULL. */
+/* As documented, returns the number of nodes if `nodes` is NULL. Unused elements become NULL. */
 CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *count)
 {
 	struct graph *graph;

@@ -1,20 +1,19 @@
 /*
  * Graphs: nodes that launch kernels, copy, fill, allocate, free, or hold a graph.
  *
- * A graph's allocation has its address from the creation of its node, and memory of the GPU while
- * an executable graph needs it: from the first launch or upload on. Memory is kept until the device
- * is trimmed, and unused memory serves the next graph, if it is large enough.
+ * A graph's allocation has its address when its node is made. It has GPU memory from the first
+ * launch or upload of an executable graph on. The memory is kept until the device is trimmed. Until
+ * then, unused memory serves later graphs that fit into it.
  */
 #ifndef SIMGPU_GRAPH_H
 #define SIMGPU_GRAPH_H
 
 #include "module/module.h"
 
-/* What a stream does, or a node of a graph records. */
+/* What a stream executes and a node of a graph records. */
 struct work {
-	CUfunction
-	    function; /* a function or a kernel, whose code is loaded; NULL: a copy or a fill */
-	uint64_t duration_ns; /* CODE_UNSTATED: the default of a launch */
+	CUfunction function;  /* a function or kernel, whose code is loaded; NULL: a copy or fill */
+	uint64_t duration_ns; /* CODE_UNSTATED: the default duration */
 };
 
 struct graph_block {
@@ -24,17 +23,17 @@ struct graph_block {
 	struct mark ready;
 };
 
-/* The memory of an allocation node; exists as long as a node or an executable graph uses it. */
+/* The memory of an allocation node. It exists while a node or an executable graph uses it. */
 struct graph_memory {
 	struct graph_memory *next;
 	unsigned int users;
 	struct device *device;
 	struct range *range;
-	struct graph_block *block; /* NULL: no memory of the GPU */
-	bool live;		   /* a launch allocated it, and it has not been freed */
-	bool freed_inside;	   /* by a node of its own graph */
-	bool wanted;		   /* by a launch that is about to begin */
-	struct mark done;	   /* the last work that may use it */
+	struct graph_block *block; /* NULL: it has no GPU memory */
+	bool live;		   /* allocated by a launch and not freed */
+	bool freed_inside;	   /* freed by a node of its own graph */
+	bool wanted;		   /* a launch is about to use the memory */
+	struct mark done;	   /* reached after the last work that may use the memory */
 };
 
 struct node {
@@ -42,24 +41,24 @@ struct node {
 	struct graph *graph;
 	int type;
 	struct work work;
-	struct graph_memory *memory; /* of allocation and free nodes */
+	struct graph_memory *memory; /* used by allocation and free nodes */
 	struct graph *child;
 };
 
 struct graph {
 	struct object object;
-	struct node **nodes; /* in the order in which they were added: each after those before it */
+	struct node **nodes; /* in the order in which they were added, so dependencies come first */
 	size_t count;
-	bool owned;	   /* by a node, or by an executable graph of it: not the program's */
-	struct exec *exec; /* of a graph with memory there is one at a time */
+	bool owned;	   /* by a parent graph's node: the program may not destroy it */
+	struct exec *exec; /* a graph with memory has at most one */
 };
 
 struct exec {
 	struct object object;
-	struct graph *source; /* NULL once it no longer exists */
+	struct graph *source; /* NULL if it no longer exists */
 	struct step {
 		int type;
-		CUgraphNode node; /* of the graph that it was made from */
+		CUgraphNode node; /* the node in the graph */
 		struct work work;
 		struct graph_memory *memory;
 	} *steps;
@@ -70,8 +69,8 @@ struct exec {
 
 /* work.c */
 /*
- * Submits the work, or records it in a node of that type if the stream captures. Called without the
- * lock; waits while the context's channel is full.
+ * Submits the work to the stream, or if the stream captures, records it in a node of that type.
+ * Called without the lock. Waits while the context's channel is full.
  */
 CUresult work_submit(const struct work *work, int node_type, CUstream stream);
 
@@ -84,21 +83,22 @@ CUresult graph_add_alloc(struct graph *graph, struct device *device, uint64_t by
 			 struct node **out);
 CUresult graph_add_free(struct graph *graph, uint64_t address, struct node **out);
 
-/* graph_memory.c; the lock is held, unless stated otherwise. */
+/* graph_memory.c: called with the lock, unless stated otherwise. */
 struct graph_memory *graph_memory_new(struct device *device, uint64_t bytes);
 void graph_memory_release(struct graph_memory *memory);
-/* Frees an existing allocation once `ready` is reached; false if there is none. */
+/* Frees an allocation once `ready` is reached. Returns false if no launch allocated it. */
 bool graph_memory_free(struct graph_memory *memory, const struct mark *ready);
-/* Allocates GPU memory to each of the exec's allocations that has none. Without the lock. */
+/* Gives GPU memory to the exec's allocations, except those that have it. Called without the
+ * lock. */
 CUresult graph_memory_back(CUgraphExec handle);
-/* Takes what the device's graphs do not use and adds it to `gone`. */
+/* Takes blocks that the device's graphs do not use, and adds them to `gone`. */
 void graph_memory_trim(struct device *device, struct graph_block **gone);
-/* The same, used or not: the device is reset. */
+/* Like graph_memory_trim, but takes all blocks, because the device is reset. */
 void graph_memory_forget(struct device *device, struct graph_block **gone);
-/* Without the lock: the memory is the GPU's again. */
+/* Returns the blocks to the GPU. Called without the lock. */
 void graph_blocks_give_back(struct graph_block *gone);
 
-/* launch.c, with the lock: a kernel with these parameters. */
+/* launch.c: describes a kernel with these parameters. Called with the lock. */
 struct work kernel_work(const CUDA_KERNEL_NODE_PARAMS *kernel);
 
 /* capture.c */

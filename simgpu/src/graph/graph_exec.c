@@ -1,6 +1,6 @@
 /*
- * Executable graphs: the nodes in a valid order, and their launch, one after the other in the
- * launching stream.
+ * Executable graphs: the nodes in a valid order. A launch runs them one after the other in a
+ * stream.
  */
 #include "graph/graph.h"
 
@@ -127,7 +127,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* With the lock; the allocations that must not exist before a launch. */
+/* Frees what an earlier launch left allocated, or fails. The caller holds the lock. */
 static CUresult free_leftovers(struct exec *exec)
 {
 	for (size_t i = 0; i < exec->count; i++) {
@@ -161,7 +161,7 @@ CUresult cuGraphUpload(CUgraphExec handle, CUstream stream)
 	return graph_memory_back(handle);
 }
 
-/* The steps one by one; between two of them the lock is free, and the exec looked up again. */
+/* Runs the steps. The lock is free between two of them, so the exec is looked up for each. */
 static CUresult run_steps(CUgraphExec handle, CUstream stream_handle)
 {
 	CUresult result = CUDA_SUCCESS;

@@ -1,4 +1,4 @@
-/* Memory of graphs: which blocks of the GPU back which allocation nodes; see graph.h. */
+/* Memory of graphs: which blocks of GPU memory serve which allocation nodes; see graph.h. */
 #include "graph/graph.h"
 #include "memory/pool.h"
 
@@ -9,7 +9,7 @@ static uint64_t block_bytes(const struct graph_memory *memory)
 	return (memory->range->bytes + BLOCK_BYTES - 1) & ~(BLOCK_BYTES - 1);
 }
 
-/* Every allocation node's memory, in any order. */
+/* The memory of all allocation nodes, in any order. */
 static struct graph_memory *all;
 
 struct graph_memory *graph_memory_new(struct device *device, uint64_t bytes)
@@ -29,7 +29,7 @@ struct graph_memory *graph_memory_new(struct device *device, uint64_t bytes)
 	return memory;
 }
 
-/* The block is the device's again, for any graph. */
+/* Returns the block to the device's unused ones, which any graph may use. */
 static void unback(struct graph_memory *memory)
 {
 	struct graph_block *block = memory->block;
@@ -74,7 +74,7 @@ bool graph_memory_free(struct graph_memory *memory, const struct mark *ready)
 	return true;
 }
 
-/* The smallest unused block that is large enough, out of the device's list. */
+/* Removes and returns the device's smallest unused block of that size or more. */
 static struct graph_block *take_unused(struct device *device, uint64_t bytes)
 {
 	struct graph_block **best = NULL;
@@ -90,7 +90,7 @@ static struct graph_block *take_unused(struct device *device, uint64_t bytes)
 	return block;
 }
 
-/* The first allocation without memory, after unused blocks have served those they can. */
+/* Serves allocations from unused blocks. Returns the first one for which none is left. */
 static struct graph_memory *first_without(struct exec *exec)
 {
 	for (size_t i = 0; i < exec->count; i++) {
@@ -124,7 +124,7 @@ static CUresult allocate_or_trim(struct device *device, uint64_t bytes, uint64_t
 	return device_take(device, 0, bytes, id);
 }
 
-/* Memory that it is about to use remains while the others are trimmed. */
+/* Marks memory that a launch is about to use, so that trimming keeps it. */
 static void set_wanted(struct exec *exec, bool wanted)
 {
 	for (size_t i = 0; exec && i < exec->count; i++)
@@ -132,7 +132,7 @@ static void set_wanted(struct exec *exec, bool wanted)
 			exec->steps[i].memory->wanted = wanted;
 }
 
-/* With the lock, which is released meanwhile. */
+/* Adds a block to the unused ones. The caller holds the lock, which is released meanwhile. */
 static CUresult reserve(struct device *device, uint64_t bytes)
 {
 	struct graph_block *block = must(calloc(1, sizeof(*block)));
@@ -244,7 +244,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice ordinal)
 	return result;
 }
 
-/* The current value in place of a maximum. */
+/* Returns the current value also where a maximum is requested. */
 CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, int attribute, void *value)
 {
 	struct device *device;

@@ -1,5 +1,5 @@
 /*
- * Launches: the GPU is busy for a while, and nothing is computed.
+ * Launches: they occupy the GPU and compute nothing.
  */
 #include "graph/graph.h"
 #include "module/module.h"
@@ -8,7 +8,7 @@
 
 #define BLOCK_THREADS_MAX 1024
 
-/* The function's own duration, or the value of the parameter that has it. */
+/* Returns the function's own duration, or the value of the parameter that states it. */
 static uint64_t duration_ns(CUfunction handle, void **parameters)
 {
 	const struct function *function = function_get(handle);
@@ -55,7 +55,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction handle, unsigned int grid_x, unsig
 			      shared_bytes, stream, parameters, NULL);
 }
 
-/* Attributes have no effect: the GPU runs the kernels in one order. */
+/* Attributes have no effect, because the GPU runs kernels in one order. */
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction handle, void **parameters,
 			  void **extra)
 {

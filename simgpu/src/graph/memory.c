@@ -1,8 +1,8 @@
 /*
  * Device memory: the daemon decides and counts, the arena provides the addresses.
  *
- * The lock is not held during a request to the daemon, so that threads are served in order; what
- * was looked up before is looked up again.
+ * The lock is not held during a request to the daemon, so that threads are served in order.
+ * Afterwards, objects must be looked up again.
  */
 #include "graph/graph.h"
 #include "memory/pool.h"
@@ -32,17 +32,16 @@ struct range *memory_find(uint64_t address, struct device **device)
 	return NULL;
 }
 
-/* The requested allocation, and its place. */
+/* A requested allocation. */
 struct wish {
 	CUcontext handle;
 	struct device *device;
-	uint64_t context; /* the daemon's id: a primary context may end and begin again under its
-			     handle */
+	uint64_t context; /* the daemon's id, because a primary context's handle is reused */
 	uint64_t bytes;
 	bool low, managed;
 };
 
-/* Takes the lock with the request's context, if that is still the intended one. */
+/* Takes the lock and finds the request's context. Fails if another one now has its handle. */
 static CUresult enter_again(const struct wish *wish, struct context **context)
 {
 	CUresult result;
@@ -54,7 +53,7 @@ static CUresult enter_again(const struct wish *wish, struct context **context)
 	return result == CUDA_SUCCESS ? result : driver_leave(result);
 }
 
-/* Addresses for memory that the daemon granted as `id`. NULL: there are none. */
+/* Chooses addresses for memory that the daemon granted as `id`. NULL: none are left. */
 static struct range *place(const struct wish *wish, const struct context *context, uint64_t bytes,
 			   uint64_t id)
 {
@@ -77,7 +76,7 @@ static CUresult allocate_own(const struct wish *wish, CUdeviceptr *out)
 	uint64_t id;
 
 	TRY(device_take(wish->device, wish->context, wish->bytes, &id));
-	/* If the context has ended, its memory has with it. */
+	/* If the context has ended, the daemon has freed its memory. */
 	TRY(enter_again(wish, &context));
 	range = place(wish, context, wish->bytes, id);
 	*out = range ? range->base : 0;
@@ -95,7 +94,7 @@ static enum block_kind kind_of(const struct wish *wish)
 	return wish->low ? BLOCK_LOW : BLOCK_PLAIN;
 }
 
-/* A place in a block that the context has, or in one more, unless another thread has added one. */
+/* Allocates in the context's blocks. If they are full, adds a block, unless another thread has. */
 static CUresult allocate_shared(const struct wish *wish, CUdeviceptr *out)
 {
 	uint64_t block_bytes = wish->device->gpu->granule_bytes, id;
@@ -156,7 +155,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *out, unsigned int bytes)
 	return result;
 }
 
-/* Real bytes of the process, as all of it is; charged on the GPU in full from the start. */
+/* Managed memory has real pages of the process, and is charged on the GPU in full at once. */
 CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
 {
 	if (!out || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
@@ -199,7 +198,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned int *pitch, unsigned int 
 	return CUDA_SUCCESS;
 }
 
-/* The address is free before the bytes are: another thread may get it, never both. */
+/* Frees the address before the caller frees the bytes. Another thread may reuse the address. */
 uint64_t memory_end(struct device *device, struct range *range)
 {
 	uint64_t address = range->base, id;

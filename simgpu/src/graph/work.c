@@ -1,11 +1,11 @@
-/* Work on its way to a stream or to the graph that captures it. */
+/* Work on its way to a stream, or to the graph that captures it. */
 #include "graph/graph.h"
 #include "module/module.h"
 
-/* An hour: no kernel takes longer. */
+/* The longest accepted duration is an hour. */
 #define DURATION_MAX_NS 3600000000000u
 
-/* With the lock: the function's code in the stream's context. */
+/* Loads the function's code into the stream's context. The caller holds the lock. */
 static CUresult load(const struct work *work, const struct stream *stream)
 {
 	struct function *function = function_get(work->function);
@@ -17,7 +17,7 @@ static CUresult load(const struct work *work, const struct stream *stream)
 	return function_load(function, stream->context);
 }
 
-/* With the lock. */
+/* Submits the work to the stream. The caller holds the lock. */
 static CUresult occupy(const struct work *work, struct stream *stream, struct mark *room)
 {
 	uint64_t duration_ns = work->duration_ns;

@@ -1,7 +1,7 @@
 /*
- * Arrays and mipmapped arrays: see array.h. They belong to the context they were made in, and end
- * with it. The array of a mipmap's level is the mipmap's own: one handle per level, destroyed with
- * the mipmap alone.
+ * Arrays and mipmapped arrays: see array.h. They end with the context in which they were made. The
+ * array of a mipmap's level belongs to the mipmap. Each level has one handle, which is destroyed
+ * only with the mipmap.
  */
 #include "memory/array.h"
 
@@ -10,7 +10,7 @@ static bool without_memory(const CUDA_ARRAY3D_DESCRIPTOR *desc)
 	return desc->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
 }
 
-/* After the memory was taken: the object, or nothing at all. */
+/* Makes the object after its memory was allocated, or fails without a trace. */
 static CUresult place(CUcontext context_handle, uint64_t context_id, struct array *made,
 		      enum object_kind kind, void **handle)
 {
@@ -101,7 +101,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRI
 	return array_make(desc, levels, OBJECT_MIPMAP, NULL, (void **)out);
 }
 
-/* Everything but the daemon's share. */
+/* Removes all of the array but its memory at the daemon. */
 static void dismantle(struct array *array)
 {
 	for (int i = 0; i < ARRAY_LEVELS; i++)
@@ -142,7 +142,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle)
 	return destroy(handle, OBJECT_MIPMAP);
 }
 
-/* The daemon itself frees what belonged to the context. */
+/* The daemon frees the memory itself when the context ends. */
 void arrays_forget(struct context *context)
 {
 	static const enum object_kind kinds[] = {OBJECT_MIPMAP, OBJECT_ARRAY};

@@ -1,8 +1,8 @@
 /*
- * CUDA arrays: opaque images, laid out in tiles, of one level or many.
+ * CUDA arrays: opaque images of one level or several, laid out in tiles.
  *
- * array_layout.c is arithmetic alone; array.c makes and destroys; array_tiles.c serves arrays that
- * have no memory of their own. No data is stored: the GPU is charged the layout's size.
+ * array_layout.c computes sizes. array.c makes and destroys arrays. array_tiles.c serves arrays
+ * without their own memory. An array's size is charged on the GPU, but no data is stored.
  */
 #ifndef SIMGPU_ARRAY_H
 #define SIMGPU_ARRAY_H
@@ -10,19 +10,19 @@
 #include "memory/vmm.h"
 
 #define ARRAY_LEVELS   18
-#define LINE_BYTES     512   /* of rows, and alignment */
+#define LINE_BYTES     512   /* unit of a row's bytes, and alignment */
 #define ARRAY_TILE_CAP 65536 /* bytes of a sparse array's tile */
 
 struct array_layout {
-	unsigned int element_bytes; /* of a texel, or of a compressed block */
+	unsigned int element_bytes; /* bytes of a texel, or of a compressed block */
 	unsigned int levels;
-	uint64_t bytes; /* on the GPU */
+	uint64_t bytes; /* size on the GPU */
 	struct {
-		unsigned int width, height, depth; /* a sparse tile, in texels */
+		unsigned int width, height, depth; /* size of a sparse array's tile in texels */
 	} tile;
 };
 
-/* False if the description is not one of an array. A 1D or 2D array has no Depth. */
+/* Computes the layout. Returns false for an invalid description. 1D and 2D arrays have Depth 0. */
 bool array_layout(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels,
 		  struct array_layout *out);
 
@@ -31,21 +31,21 @@ struct tile;
 struct array {
 	struct object object; /* OBJECT_ARRAY or OBJECT_MIPMAP */
 	struct context *context;
-	uint64_t id; /* the daemon's; 0 if it has no memory of its own */
+	uint64_t id; /* the daemon's; 0: no memory of its own */
 	CUDA_ARRAY3D_DESCRIPTOR desc;
 	struct array_layout layout;
-	struct array *mipmap;		    /* of a level's array */
-	struct array *levels[ARRAY_LEVELS]; /* of a mipmap: those requested */
+	struct array *mipmap;		    /* the mipmap of a level's array, else NULL */
+	struct array *levels[ARRAY_LEVELS]; /* levels of a mipmap that were requested */
 	struct tile *tiles;
-	struct physical *external; /* another interface's memory, which it lies in and holds */
+	struct physical *external; /* imported memory in which the array lies, else NULL */
 };
 
-/* A new object, its memory taken; the lock is not held before or after. */
+/* Makes an array and allocates its memory. Called and returns without the lock. */
 CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, enum object_kind kind,
 		    struct physical *external, void **handle);
 void tiles_forget(struct array *array);
 void arrays_forget(struct context *context);
-/* Imports of other interfaces' memory, and buffers in them. */
+/* Ends the context's imports of other interfaces' memory, and buffers in them. */
 void externals_forget(struct context *context);
 
 #endif

@@ -1,12 +1,12 @@
 /*
- * The size of an array on the GPU: rows of whole 512 bytes, level after level, layer after layer.
- * No GPU has confirmed this; the library charges what the driver reports.
+ * Computes an array's size on the GPU: rows of a multiple of 512 bytes, levels, then layers. No GPU
+ * has confirmed this size. The library charges what the driver reports.
  */
 #include "memory/array.h"
 
 enum { COMPRESSED_FIRST = 0x91, COMPRESSED_LAST = 0x9e, COMPRESSED_TEXELS = 4 };
 
-/* Bytes of a texel, or of a compressed block; 0: there is no such format. */
+/* Returns the bytes of a texel or a compressed block, or 0 for an unknown format. */
 static unsigned int element_bytes(const CUDA_ARRAY3D_DESCRIPTOR *desc)
 {
 	if (desc->NumChannels != 1 && desc->NumChannels != 2 && desc->NumChannels != 4)
@@ -44,7 +44,7 @@ static bool is_valid(const CUDA_ARRAY3D_DESCRIPTOR *desc, bool layered, bool cub
 				desc->Height <= 16384);
 }
 
-/* What remains of an extent at that level, in whole units. */
+/* Returns an extent at that level in units, rounded up. */
 static uint64_t at_level(uint64_t extent, unsigned int level, unsigned int unit)
 {
 	uint64_t left = extent >> level ? extent >> level : 1;
@@ -52,7 +52,7 @@ static uint64_t at_level(uint64_t extent, unsigned int level, unsigned int unit)
 	return (left + unit - 1) / unit;
 }
 
-/* A tile of a sparse array: 64 KiB, as square as powers of two allow. */
+/* Chooses a sparse array's tile: 64 KiB, as square as powers of two allow. */
 static void choose_tile(struct array_layout *out, unsigned int unit)
 {
 	unsigned int left = (unsigned int)__builtin_ctz(ARRAY_TILE_CAP / out->element_bytes);

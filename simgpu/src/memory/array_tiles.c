@@ -1,7 +1,7 @@
 /*
- * Arrays that have no memory of their own: sparse ones, whose tiles are backed by pieces of
- * physical allocations, and those with deferred mapping, backed by one piece as a whole. A backed
- * tile holds its allocation until it is backed again or unmapped, or its array ends.
+ * Arrays that have no memory of their own. Each tile of a sparse array is backed by a piece of a
+ * physical allocation. An array with deferred mapping is backed as a whole. A backed tile holds its
+ * allocation until it is backed again or unmapped, or its array ends.
  */
 #include "memory/array.h"
 
@@ -29,7 +29,7 @@ void tiles_forget(struct array *array)
 		drop(&array->tiles);
 }
 
-/* True if `at` lies within what `where` names. */
+/* Returns true if the tile `at` begins within the area `where`. */
 static bool covers(const CUarrayMapInfo *where, const CUarrayMapInfo *at)
 {
 	if (where->subresourceType != at->subresourceType)

@@ -1,5 +1,5 @@
 /*
- * A GPU's memory, as the daemon allocates it: device_take and the others of driver.h.
+ * GPU memory that the daemon allocates: device_take and related functions of driver.h.
  */
 #include "memory/leaving.h"
 

@@ -1,8 +1,8 @@
 /*
- * Memory of other interfaces (Vulkan and the like). There is none here, so a descriptor of
- * cuMemExportToShareableHandle represents one: it names physical memory of a GPU, which the import
- * holds until it is destroyed. A mapping of it holds it too, until it is freed. Both end with the
- * context in which they were made.
+ * Memory of other interfaces (such as Vulkan). None is simulated, so a descriptor from
+ * cuMemExportToShareableHandle stands for it. The import holds the physical memory that the
+ * descriptor names, until the import is destroyed. A mapping holds the memory until it is freed.
+ * Both end with the context in which they were made.
  */
 #include "memory/array.h"
 
@@ -15,7 +15,7 @@ struct external {
 	uint64_t bytes;
 };
 
-/* As a real driver, this one owns the descriptor from here on. */
+/* If it succeeds, the driver owns the descriptor, as a real one does. */
 CUresult cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc)
 {
 	struct external *external;
@@ -34,7 +34,7 @@ CUresult cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMOR
 					   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	driver_lock();
 	memory = physical_get(handle);
-	result = context_current(&context); /* another thread may have ended it */
+	result = context_current(&context); /* another thread may have destroyed the context */
 	if (result == CUDA_SUCCESS && desc->size > memory->bytes)
 		result = CUDA_ERROR_INVALID_VALUE;
 	if (result == CUDA_SUCCESS) {
@@ -66,7 +66,7 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *out, CUexternalMemory hand
 	return driver_leave(buffer_map(context, external->memory, desc->offset, desc->size, out));
 }
 
-/* The image lies in the imported memory, and holds it: no further memory of the GPU is taken. */
+/* The image lies in the imported memory and holds it, so it takes no further GPU memory. */
 CUresult
 cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *out, CUexternalMemory handle,
 					const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *desc)

@@ -1,7 +1,7 @@
 /*
- * Host memory that the driver allocated, or that a program registered: ordinary pages that the GPU
- * could access. The address is the same on both sides. It belongs to the process and costs the GPU
- * nothing.
+ * Pinned host memory, which the driver allocated or a program registered. It consists of ordinary
+ * pages that the GPU could access at the same address. It belongs to the process and takes no GPU
+ * memory.
  */
 #define _GNU_SOURCE
 #include "base/driver.h"
@@ -35,7 +35,7 @@ bool host_find(const void *address, void **base, size_t *bytes)
 	return true;
 }
 
-/* Enters pages in the table. */
+/* Adds pages to the table. */
 static void enter(char *base, size_t bytes, bool registered)
 {
 	pinned = grow(pinned, pinned_count, sizeof(*pinned));

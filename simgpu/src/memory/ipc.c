@@ -1,9 +1,9 @@
 /*
  * Device memory that one process exports by a handle of 64 bytes and others open.
  *
- * The daemon keeps the memory while any process has it, its exporter or an importer; this file has
- * what the process has open. A handle opened again in its context returns the same address. Opened
- * memory has the exporter's size and cost, and pages of its own: bytes written are not shared.
+ * The daemon keeps the memory while its exporter or any importer has it. This file lists what the
+ * process has open. If a context opens a handle again, the address is the same. Opened memory has
+ * the exporter's size and cost, but its own pages: written bytes are not shared.
  */
 #define _GNU_SOURCE
 #include "base/driver.h"
@@ -18,14 +18,14 @@
 struct handle {
 	uint64_t magic;
 	uint8_t uuid[16];
-	uint64_t exporter; /* one process's, random */
+	uint64_t exporter; /* random number of a process */
 	uint64_t token, bytes;
 	uint64_t reserved[2];
 };
 
 _Static_assert(sizeof(struct handle) == sizeof(CUipcMemHandle), "a handle is 64 bytes");
 
-/* Stale if its range has ended with its context: then `id` is no longer there. */
+/* An opened handle. It is stale once its context has ended, because then no range has `id`. */
 struct opening {
 	uint64_t token, base, id;
 	uint64_t context; /* serial */
@@ -52,7 +52,7 @@ static struct range *range_of(const struct opening *opening, struct device **dev
 	return range && range->id == opening->id && range->imported ? range : NULL;
 }
 
-/* A free entry. */
+/* Returns a free element. */
 static struct opening *free_place(void)
 {
 	struct device *device;
@@ -65,7 +65,7 @@ static struct opening *free_place(void)
 	return &openings[opening_count++];
 }
 
-/* The GPU's allocation: for small allocations the block that they share, which is exported as a
+/* Returns the range that can be exported. Small allocations share a block, which is exported
  * whole. */
 static const struct range *exportable(uint64_t address, struct device **device)
 {
@@ -132,13 +132,13 @@ static CUresult open_checked(CUdeviceptr *out, struct context *context, const st
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (handle->exporter == own_number())
 		return CUDA_ERROR_INVALID_CONTEXT;
-	/* No simulated GPU has access to another's memory. */
+	/* No simulated GPU can access another one's memory. */
 	if (memcmp(handle->uuid, context->device->gpu->uuid, sizeof(handle->uuid)) != 0)
 		return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 	for (uint32_t i = 0; i < opening_count; i++) {
 		if (openings[i].token != handle->token || !range_of(&openings[i], &device))
 			continue;
-		/* Open in this process already: valid again in that context, in no other. */
+		/* The process has opened this handle. Only the same context may open it again. */
 		if (openings[i].context != context->object.serial)
 			return CUDA_ERROR_ALREADY_MAPPED;
 		openings[i].times++;

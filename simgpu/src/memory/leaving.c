@@ -21,7 +21,7 @@ void leaving_add(struct device *device, struct range *range, const struct mark *
 	all = leaving;
 }
 
-/* With the lock. The id of the memory to free; 0: the range shares a block that remains. */
+/* Ends a freed range, with the lock. Stores the id of memory to free; 0: its block remains. */
 static bool take_one(const struct device *device, uint64_t *id)
 {
 	for (struct leaving **link = &all; *link; link = &(*link)->next) {

@@ -1,23 +1,23 @@
 /*
- * Device memory of no pool that was freed in a stream: no longer the program's, and still the
- * GPU's.
+ * Device memory outside of pools that was freed in a stream. The program may no longer use it, but
+ * it is still allocated on the GPU.
  *
- * It is freed at the first synchronisation on the device after the stream has reached the free, or
- * when the GPU is full by then; until that its address is not given out again. Ends with its
- * context like any other.
+ * Once the stream has reached the free operation, the memory is freed at the next synchronisation
+ * on the device, or when the GPU is full. Until then its address is not reused. It also ends with
+ * its context.
  */
 #ifndef SIMGPU_LEAVING_H
 #define SIMGPU_LEAVING_H
 
 #include "base/driver.h"
 
-/* With the lock: the range is freed once `ready` is reached. */
+/* Frees the range at some time after `ready` is reached. Called with the lock. */
 void leaving_add(struct device *device, struct range *range, const struct mark *ready);
 
-/* Without the lock: frees what can be freed by now. True: that was something. */
+/* Frees what can be freed. Returns true if that was something. Called without the lock. */
 bool leaving_go(struct device *device);
 
-/* With the lock: the context's memory is already freed. */
+/* Forgets the context's ranges, whose memory is already freed. Called with the lock. */
 void leaving_forget(const struct context *context);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * Multicast objects: which devices take part, and what memory of each is bound where.
+ * Multicast objects: which devices belong to each, and which memory of a device is bound to it.
  *
- * Bookkeeping only: a write to a mapped multicast object does not reach the bound memory. Bound
- * memory is held until it is unbound or the object ends.
+ * This is bookkeeping only. A write to a mapped multicast object does not reach the bound memory.
+ * Bound memory is held until it is unbound or the object ends.
  */
 #include "memory/vmm.h"
 
@@ -69,7 +69,7 @@ static bool complete(const struct physical *object)
 	return __builtin_popcountll(object->devices) == (int)object->multicast_prop.numDevices;
 }
 
-/* True if nothing of that device is bound there yet. */
+/* Returns true if no memory of that device is bound in that area yet. */
 static bool vacant(const struct physical *object, const struct device *device, uint64_t offset,
 		   uint64_t bytes)
 {
@@ -113,7 +113,7 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
 	return driver_leave(bind(object, memory, offset, bytes));
 }
 
-/* The range lies in one mapping. */
+/* The bound addresses must lie in one mapping. */
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
 			     CUdeviceptr address, size_t bytes, unsigned long long flags)
 {
@@ -129,7 +129,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset,
 	return driver_leave(bind(object, mapping->memory, offset, bytes));
 }
 
-/* Unbinds what is bound there, or of all devices and places where the device is NULL. */
+/* Unbinds the binding with that device and area, or if the device is NULL, all bindings. */
 static bool unbind(const struct physical *object, const struct device *device, uint64_t offset,
 		   uint64_t bytes)
 {

@@ -168,7 +168,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return physical_leave(CUDA_SUCCESS);
 }
 
-/* The same value as was used to map the memory, even if that has been released meanwhile. */
+/* Returns the handle that mapped the memory, even if it was released since. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
 {
 	struct mapping *mapping;

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What a query writes: number, name, bytes, value. */
+/* Each attribute: number, name, bytes and value of the answer. */
 #define ATTRIBUTES(X)                                                                              \
 	X(1, CONTEXT, 8, (uintptr_t)place->context)                                                \
 	X(2, MEMORY_TYPE, 4, place->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE)              \
@@ -29,7 +29,7 @@ enum {
 #define X(number, name, bytes, value) ATTRIBUTE_##name = number,
 	ATTRIBUTES(X)
 #undef X
-	    ATTRIBUTE_LAST_KNOWN = 21, /* of mappings and decompression: not simulated */
+	    ATTRIBUTE_LAST_KNOWN = 21, /* the last ones are not simulated */
 };
 
 static const unsigned char value_bytes[ATTRIBUTE_LAST_KNOWN + 1] = {
@@ -38,7 +38,7 @@ static const unsigned char value_bytes[ATTRIBUTE_LAST_KNOWN + 1] = {
 #undef X
 };
 
-/* An address as the attributes see it; all 0 if the driver does not know it. */
+/* What the attributes tell of an address. Unknown addresses have zeros and ordinal -2. */
 struct place {
 	bool known, host, managed;
 	uint64_t address, base, bytes, buffer;
@@ -123,7 +123,7 @@ CUresult cuPointerGetAttribute(void *out, int attribute, CUdeviceptr address)
 	return driver_leave(answer(&place, attribute, out));
 }
 
-/* As documented, an address that the driver does not know gets zeros here, and success. */
+/* As documented, this succeeds for an unknown address too, and returns zeros. */
 CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void **outs,
 				CUdeviceptr address)
 {

@@ -5,7 +5,7 @@
 
 #include "memory/leaving.h"
 
-/* An allocation that its program has freed: the piece is free once `ready` is reached. */
+/* An allocation that the program has freed. Its piece is free once `ready` is reached. */
 struct freeing {
 	struct freeing *next;
 	struct range *range;
@@ -38,7 +38,7 @@ struct pool *chunk_pool(struct chunk *chunk)
 	return chunk->pool;
 }
 
-/* Pieces whose free was reached at the last look are free. */
+/* Frees the pieces whose `ready` was reached when the engines were last advanced. */
 static void settle(struct chunk *chunk)
 {
 	struct freeing **link = &chunk->freeing;
@@ -68,7 +68,7 @@ static uint64_t take(struct chunk *chunk, uint64_t bytes)
 	return range->base;
 }
 
-/* A free piece, or the beginning of one that the same stream has freed. */
+/* Takes a free piece, or the beginning of a piece that the same stream has freed. */
 static uint64_t chunk_take(struct chunk *chunk, uint64_t bytes, uint64_t stream)
 {
 	struct freeing **link = &chunk->freeing;
@@ -161,7 +161,7 @@ struct range *chunk_find(struct chunk *chunk, uint64_t address)
 	return range && !range->leaving ? range : NULL;
 }
 
-/* A destroyed pool ends with its last allocation. */
+/* A destroyed pool ends when its last chunk is gone. */
 static void let_go(struct pool *pool)
 {
 	if (pool->destroyed && !pool->chunks)
@@ -185,7 +185,7 @@ static bool is_idle(struct chunk *chunk)
 	return arena_is_empty(&chunk->inside);
 }
 
-/* Out of the pool and of the addresses, onto the list. */
+/* Removes the chunk from its pool, frees its addresses, and adds it to the list `gone`. */
 static void detach(struct chunk **link, struct chunk **gone)
 {
 	struct chunk *chunk = *link;

@@ -1,11 +1,11 @@
 /*
  * Memory pools: reserved from the GPU in chunks, and allocated in pieces.
  *
- * A pool keeps freed memory, so that the GPU allocates chunks (32 MiB, or what one larger
- * allocation needs) and gets back whole chunks, when nothing in them is in use: at a
- * synchronisation, above the pool's release threshold, or when it is trimmed. A piece freed in a
- * stream is free once the stream reaches the free. No function calls the daemon, except
- * chunks_give_back, which runs without the lock.
+ * A pool keeps freed memory. Therefore the GPU allocates whole chunks (32 MiB, or the size of a
+ * larger allocation). An unused chunk is returned at a synchronisation if the pool exceeds its
+ * release threshold, or when the pool is trimmed. A piece that is freed in a stream is free once
+ * the stream reaches the free operation. Only chunks_give_back calls the daemon, and runs without
+ * the lock.
  */
 #ifndef SIMGPU_POOL_H
 #define SIMGPU_POOL_H
@@ -22,45 +22,45 @@ struct pool {
 	struct device *device;
 	struct chunk *chunks;
 	bool is_default, imported, destroyed;
-	int reuse[3]; /* by attribute; stored and without effect */
+	int reuse[3]; /* stored, by attribute, and without effect */
 	int handle_types;
 	uint64_t threshold_bytes, max_bytes; /* 0: no maximum */
 	uint64_t reserved_bytes, reserved_high_bytes, used_bytes, used_high_bytes;
-	uint64_t origin; /* imported: distinguishes the exporter's pool from others */
+	uint64_t origin; /* identifies an exported pool; imports have the exporter's */
 };
 
-/* A piece of `bytes` for work in `stream` (its serial), or 0 if no chunk has space. */
+/* Takes a piece for work in the stream with that serial. Returns 0 if no chunk has space. */
 uint64_t pool_take(struct pool *pool, uint64_t bytes, uint64_t stream);
-/* Adds a chunk that the daemon granted as `id`; false if there is no address space. */
+/* Adds a chunk that the daemon granted as `id`. Returns false if no addresses are left. */
 bool pool_grow(struct pool *pool, uint64_t bytes, uint64_t id);
-/* A piece at that place of the chunk that was added last: another process's. */
+/* Takes another process's piece, at its offset in the chunk that was added last. */
 uint64_t pool_take_at(struct pool *pool, uint64_t offset, uint64_t bytes);
-/* The size of the chunk that an allocation needs if none has space. */
+/* Returns the size of a new chunk for an allocation that fits in no other. */
 uint64_t pool_growth_bytes(uint64_t bytes);
 
-/* The allocation at `address`, with its requested size, or NULL. */
+/* Returns the allocation that contains `address`, with its requested size, or NULL. */
 struct range *chunk_find(struct chunk *chunk, uint64_t address);
-/* An address's offset in its chunk, the chunk's size, and the daemon's id of it. */
+/* Stores the address's offset and the chunk's size. Returns the daemon's id of the chunk. */
 uint64_t chunk_place(const struct chunk *chunk, uint64_t address, uint64_t *offset,
 		     uint64_t *bytes);
 struct pool *chunk_pool(struct chunk *chunk);
 /* Frees the allocation that begins at `address` once `ready` is reached. */
 void chunk_free(struct chunk *chunk, uint64_t address, uint64_t stream, const struct mark *ready);
 
-/* Takes unused chunks out of a pool and adds them to `gone`, as long as it keeps `keep_bytes`. */
+/* Moves unused chunks to `gone`, as long as the pool keeps `keep_bytes`. */
 void pool_trim(struct pool *pool, uint64_t keep_bytes, struct chunk **gone);
-/* Without the lock: their memory is the GPU's again. */
+/* Returns the chunks to the GPU. Called without the lock. */
 void chunks_give_back(struct chunk *gone);
 
-/* Without the lock: what a synchronisation does beside waiting; true if the GPU still answers. */
+/* Completes a synchronisation after its wait, without the lock. It fails if the GPU is lost. */
 CUresult pools_synchronised(struct device *device);
-/* Frees the device's pools and all that is in them. Called with the lock; the list as above. */
+/* Frees the device's pools and their content. Adds the chunks to `gone`. Called with the lock. */
 void pools_forget(struct device *device, struct chunk **gone);
 
-/* A new pool in device memory with everything at its default. */
+/* Makes a pool in device memory with default attributes. */
 struct pool *pool_new(struct device *device);
 struct pool *pool_default(struct device *device);
-/* The pool, after driver_enter; if it fails, driver_leave has been called. */
+/* Finds the pool after driver_enter. If this fails, it has called driver_leave. */
 CUresult pool_enter(CUmemoryPool handle, struct pool **pool);
 
 #endif

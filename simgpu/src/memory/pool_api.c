@@ -1,8 +1,8 @@
 /*
  * cuMemPool*: pools as programs name, tune and trim them. pool.c manages their memory.
  *
- * Pools in device memory alone, a part of a device's or managed among it; those of hosts are not
- * supported.
+ * Only pools in device memory are supported, including a locality domain's and managed memory.
+ * Pools in host memory are not.
  */
 #include "memory/pool.h"
 
@@ -15,7 +15,7 @@ CUresult pool_enter(CUmemoryPool handle, struct pool **pool)
 	return *pool && !(*pool)->destroyed ? CUDA_SUCCESS : driver_leave(CUDA_ERROR_INVALID_VALUE);
 }
 
-/* A pool's handle for a query about a device. */
+/* Returns the handle of the device's default or current pool. */
 static CUresult pool_of_device(CUmemoryPool *out, CUdevice ordinal, bool current)
 {
 	struct device *device;
@@ -51,7 +51,7 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* Managed memory that prefers no location lies on the current device. */
+/* Finds the device. Managed memory without a preferred location is on the current device. */
 static CUresult device_of_pool(const CUmemPoolProps *properties, struct device **device)
 {
 	bool managed = properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
@@ -91,7 +91,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* Memory that is still allocated from it remains; freeing the last of it ends the pool. */
+/* Allocations remain. The pool ends at a synchronisation after the last one is freed. */
 CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
 	struct chunk *gone = NULL;

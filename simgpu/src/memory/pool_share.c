@@ -1,9 +1,9 @@
 /*
- * Pools and their allocations in other processes: the pool as a memory file that identifies it, an
- * allocation as the daemon's token for its chunk and an offset in it.
+ * Pools and their allocations in other processes. A pool is exported as a memory file that
+ * identifies it, and an allocation as the daemon's token for its chunk and an offset in the chunk.
  *
- * Memory exists while any process holds it. Bytes written there are not shared: each process has
- * pages of its own.
+ * Memory exists while any process holds it. Written bytes are not shared, because each process has
+ * its own pages.
  */
 #define _GNU_SOURCE
 #include "memory/pool.h"

@@ -1,9 +1,9 @@
 /*
  * Physical memory from one process to another: by file descriptor, or by a fabric handle.
  *
- * A descriptor is that of a small file that names the GPU and the allocation; a fabric handle has
- * the same content. The daemon keeps the memory as long as any process holds it, or any copy of a
- * descriptor is open: each exported one is an open file description of its own that holds a lock.
+ * A descriptor's file names the GPU and the allocation. A fabric handle has the same content. The
+ * daemon keeps the memory while any process holds it or has a copy of a descriptor open. Each
+ * exported descriptor is a separate open file description, which holds a lock.
  */
 #define _GNU_SOURCE
 #include "memory/vmm.h"
@@ -32,7 +32,7 @@ static bool read_share(int fd, struct share *share)
 	       share->magic == SHARE_MAGIC;
 }
 
-/* Another open file description of the same file, which shares no lock with it. */
+/* Opens the file again: the new open file description has its own locks. */
 static int open_again(int fd)
 {
 	char path[64];
@@ -41,15 +41,15 @@ static int open_again(int fd)
 	return open(path, O_RDWR | O_CLOEXEC);
 }
 
-/* Called without the lock; `memory` is pinned. */
+/* Called without the lock; `memory` must be pinned. */
 static CUresult export_file(struct physical *memory, const struct share *share, int *out)
 {
-	/* One byte: a program may keep locks of its own on the description. */
+	/* Only one byte is locked, because programs may lock others. */
 	struct flock first = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
 	CUresult result = CUDA_ERROR_OPERATING_SYSTEM;
 	int fd;
 
-	/* glibc has had a name for it since 2.27 only. */
+	/* A system call, because glibc before 2.27 lacks memfd_create. */
 	if (memory->fd < 0)
 		memory->fd = (int)syscall(SYS_memfd_create, "simgpu-shared", MFD_CLOEXEC);
 	if (memory->fd < 0 ||
@@ -96,7 +96,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
 	return physical_leave(result);
 }
 
-/* Called without the lock; `fd` becomes the memory's, -1: it has none. */
+/* Imports the memory. Its object owns `fd`, if that is not -1. Called without the lock. */
 static CUresult adopt(const struct share *share, int fd, CUmemGenericAllocationHandle *out)
 {
 	struct device *device = device_of_uuid(share->uuid);
@@ -117,7 +117,7 @@ static CUresult adopt(const struct share *share, int fd, CUmemGenericAllocationH
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* Each import is an object of its own, also that of this process's own export. */
+/* Makes a new object for each import, even of an export of the same process. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *shareable,
 					int type)
 {

@@ -20,7 +20,7 @@ bool suballoc_applies(const struct device *device, uint64_t bytes)
 
 uint64_t suballoc_take(struct context *context, enum block_kind kind, uint64_t bytes)
 {
-	static uint64_t last_id = 1ull << 32; /* the daemon counts from 1 */
+	static uint64_t last_id = 1ull << 32; /* above the daemon's ids, which begin at 1 */
 
 	for (struct shared_block *block = context->blocks; block; block = block->next) {
 		struct range *piece =

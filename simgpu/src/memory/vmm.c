@@ -1,9 +1,9 @@
 /*
  * Reserved addresses and what is mapped there.
  *
- * Mappings lie in one array by address. A range given to cuMemUnmap or cuMemSetAccess must consist
- * of whole mappings without a hole; there may be several. Without cuMemSetAccess nothing may be
- * read or written, by any device.
+ * One array has the mappings, by address. A range given to cuMemUnmap or cuMemSetAccess must
+ * consist of one or more whole mappings without a gap. Before cuMemSetAccess, no device may read or
+ * write mapped memory.
  */
 #define _GNU_SOURCE
 #include "memory/vmm.h"
@@ -14,8 +14,8 @@
 
 struct reservation {
 	uint64_t base, bytes;
-	uint64_t raw_base, raw_bytes; /* with what alignment cost */
-	const struct context *buffer; /* made by buffer_map in this one */
+	uint64_t raw_base, raw_bytes; /* including bytes lost to alignment */
+	const struct context *buffer; /* the context, if made by buffer_map */
 	struct reservation *next;
 };
 
@@ -81,7 +81,7 @@ bool vmm_accessible(uint64_t address, uint64_t bytes)
 	return true;
 }
 
-/* The mappings that make up the range exactly: index of the first, and their number; 0 if none. */
+/* Returns how many mappings make up the range exactly, and the index of the first; 0: none. */
 static size_t whole_mappings(uint64_t address, uint64_t bytes, size_t *first)
 {
 	size_t at = *first = first_behind(address);
@@ -170,7 +170,7 @@ static CUresult map(const struct mapping *wanted)
 	return CUDA_SUCCESS;
 }
 
-/* Drivers have so far refused any offset but 0, and so does this one. */
+/* Only offset 0 is accepted, as by real drivers so far. */
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 		  CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
@@ -185,7 +185,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 	return driver_leave(map(&wanted));
 }
 
-/* The addresses stay reserved. */
+/* Removes mappings. Their addresses stay reserved. */
 static void unmap(size_t first, size_t count)
 {
 	uint64_t base = mappings[first].range.base;
@@ -228,7 +228,7 @@ CUresult buffer_map(struct context *context, struct physical *memory, uint64_t o
 	*address = reserved->base + offset - first;
 	result = map(&wanted);
 	if (result != CUDA_SUCCESS)
-		unreserve(&reservations); /* it is the first */
+		unreserve(&reservations); /* the new one is the first */
 	return result;
 }
 

@@ -20,7 +20,7 @@ static void add_entry(struct code *code, struct code_entry entry, const char *na
 	code->entries[code->entry_count++] = entry;
 }
 
-/* Compilers put the tables on odd addresses too. */
+/* The row is copied, because compilers may place tables at odd addresses. */
 static Elf64_Shdr section(const char *image, const Elf64_Ehdr *head, unsigned int index)
 {
 	Elf64_Shdr row;
@@ -43,7 +43,7 @@ static void add_symbols(struct code *code, const char *image, const Elf64_Shdr *
 	}
 }
 
-/* Machine code (cubin): the names of its kernels, and the size of what is loaded. */
+/* Reads machine code (cubin): the names of its kernels, and the size of what is loaded. */
 static bool read_machine_code(const char *image, struct code *code)
 {
 	Elf64_Ehdr head;
@@ -86,7 +86,7 @@ static void read_comment(const char *at, struct code *code, struct code_entry *n
 	}
 }
 
-/* The next word's length, whatever lies before it; 0 at the end of the text. */
+/* Advances to the next word and returns its length; 0: the end. Reads the comments before it. */
 static size_t next_word(const char **at, struct code *code, struct code_entry *next)
 {
 	size_t length = 0;
@@ -108,7 +108,7 @@ static size_t next_word(const char **at, struct code *code, struct code_entry *n
 	return length;
 }
 
-/* PTX text: its entries, with what the comments before each state. */
+/* Reads PTX text: its entries, with what the comments before each one state. */
 static bool read_text(const char *at, struct code *code)
 {
 	struct code_entry next = unstated;

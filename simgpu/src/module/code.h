@@ -1,11 +1,11 @@
 /*
  * What the driver needs of a program's code: the names of its kernels, and its size.
  *
- * The code itself is not read: a simulated launch takes time and computes nothing. Comments in PTX
- * text state what the code would do. `// simgpu: duration_ns=250000` before an entry is the
- * duration of the kernel, `// simgpu: duration_argument=0` the number of its parameter of 8 bytes
- * that has the duration, `// simgpu: local_bytes=4096` the local memory of a thread. `// simgpu:
- * module_bytes=8388608` anywhere is the memory of the whole text's code.
+ * Instructions are not read: a simulated launch takes time and computes nothing. Comments in PTX
+ * text state what a kernel would do. Before an entry, `// simgpu: duration_ns=250000` is the
+ * kernel's duration. `// simgpu: duration_argument=0` is the index of an 8-byte parameter that has
+ * the duration. `// simgpu: local_bytes=4096` is the local memory of a thread. Anywhere, `//
+ * simgpu: module_bytes=8388608` is the size of the whole code.
  *
  * Pure: bytes in, values out.
  */
@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CODE_UNSTATED UINT64_MAX /* a number that the code does not state */
+#define CODE_UNSTATED UINT64_MAX /* no number is stated */
 
 struct code_entry {
 	char *name;
@@ -27,16 +27,16 @@ struct code_entry {
 
 struct code {
 	unsigned int references;
-	uint64_t bytes; /* on the GPU */
+	uint64_t bytes; /* size on the GPU */
 	struct code_entry *entries;
 	unsigned int entry_count;
 };
 
-/* Reads PTX text or machine code (cubin), whose own headers are trusted; NULL: it is neither. */
+/* Reads PTX text or machine code (cubin), whose headers are trusted. NULL: it is neither. */
 struct code *code_read(const void *image);
 void code_release(struct code *code);
 
-/* The number of the entry called `name`, or -1. */
+/* Returns the index of the entry called `name`, or -1. */
 int code_entry_find(const struct code *code, const char *name);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Queries and settings of a function before it is launched: it needs local memory and nothing else.
+ * Queries and settings of a function before it is launched. Local memory is all that it uses.
  */
 #include "module/module.h"
 
@@ -40,7 +40,7 @@ CUresult cuKernelGetAttribute(int *value, int attribute, CUkernel handle, CUdevi
 	return cuFuncGetAttribute(value, attribute, (CUfunction)(void *)handle);
 }
 
-/* One block: kernels run one after the other, whatever their size. */
+/* Always returns one block, because kernels run one after the other. */
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, CUfunction handle,
 							      int threads, size_t shared_bytes,
 							      unsigned int flags)

@@ -1,8 +1,8 @@
 /*
  * Libraries: code that belongs to the process, not to a context.
  *
- * A kernel can be launched in every context. When a program requests a context's own function or
- * module of it, the library is loaded into that context.
+ * A kernel can be launched in every context. If a program requests the kernel's function or the
+ * library's module in a context, the library is loaded into that context.
  */
 #include "module/module.h"
 
@@ -12,7 +12,7 @@ struct library {
 	struct object object;
 	struct code *code;
 	struct function **kernels;
-	struct module *modules; /* one per context that has it */
+	struct module *modules; /* one per context in which the library is loaded */
 };
 
 static void library_free(struct library *library)
@@ -24,7 +24,7 @@ static void library_free(struct library *library)
 	object_free(library);
 }
 
-/* The options of the compiler and of the library have no effect. */
+/* Options of the compiler and the library have no effect. */
 CUresult cuLibraryLoadData(CUlibrary *out, const void *image, int *jit_options, void **jit_values,
 			   unsigned int jit_count, int *options, void **values, unsigned int count)
 {

@@ -1,8 +1,8 @@
 /*
  * Modules: the code of an image loaded into a context, with its functions.
  *
- * The names of variables are not read: every one has the same address in the module, whose memory
- * is part of the code's.
+ * The names of variables are not read. All variables of a module have the same address. Their bytes
+ * are counted as code.
  */
 #include "module/module.h"
 
@@ -27,7 +27,7 @@ void functions_free(struct function **functions, const struct code *code)
 
 struct function **functions_new(enum object_kind kind, const struct code *code)
 {
-	/* One more, so that a count of 0 is not an allocation of 0 bytes. */
+	/* One element more, because 0 elements would be an allocation of 0 bytes. */
 	struct function **functions = must(calloc(code->entry_count + 1, sizeof(*functions)));
 
 	for (unsigned int i = 0; i < code->entry_count; i++) {
@@ -113,7 +113,7 @@ CUresult cuModuleLoadData(CUmodule *out, const void *image)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* The options of the compiler have no effect. */
+/* Options of the compiler have no effect. */
 CUresult cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned int count, int *options,
 			    void **values)
 {
@@ -151,7 +151,7 @@ CUresult cuModuleUnload(CUmodule handle)
 	struct module *module;
 
 	TRY(enter(handle, &module, &module));
-	/* A library's module ends with the library. */
+	/* A library's module may only end with the library. */
 	if (module->library)
 		return driver_leave(CUDA_ERROR_NOT_PERMITTED);
 	module_free(module);

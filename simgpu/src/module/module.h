@@ -1,8 +1,8 @@
 /*
  * Loaded code: modules of a context, libraries of the process, and the functions in both.
  *
- * Each keeps the content of the image that it was loaded from. A function of a module and a kernel
- * of a library are one struct, distinguished by their object's kind; both can be launched.
+ * Modules and libraries keep what was read from their image. A module's function and a library's
+ * kernel are the same struct, and the object's kind distinguishes them. Both can be launched.
  */
 #ifndef SIMGPU_MODULE_H
 #define SIMGPU_MODULE_H
@@ -20,41 +20,41 @@ struct function {
 struct module {
 	struct object object;
 	struct context *context;
-	struct library *library; /* that it was loaded for, or NULL */
+	struct library *library; /* the library that it was loaded for, or NULL */
 	struct code *code;
-	struct function **functions; /* one per entry */
+	struct function **functions; /* one per entry of the code */
 	struct module *next_of_library;
-	struct range *variables; /* NULL: none was requested yet */
-	struct extra memory;	 /* of the code */
-	bool loaded;		 /* the first use of a function loads the code */
+	struct range *variables; /* NULL: no address was requested */
+	struct extra memory;	 /* the memory of its code */
+	bool loaded;		 /* set when a function's first use loads the code */
 };
 
-/* The code of an image in memory. */
+/* Reads the code of an image in memory. */
 CUresult code_of(const void *image, struct code **code);
 
-/* One function per entry. */
+/* Makes one function per entry of the code. */
 struct function **functions_new(enum object_kind kind, const struct code *code);
 void functions_free(struct function **functions, const struct code *code);
-/* The one called `name`, or NULL. */
+/* Returns the function called `name`, or NULL. */
 struct function *functions_find(struct function **functions, const struct code *code,
 				const char *name);
-/* A function or a kernel, by either's handle. */
+/* Returns the function or kernel with that handle, or NULL. */
 struct function *function_get(const void *handle);
 
-/* A module of `code` in the context; takes a reference of its own. */
+/* Makes a module of `code` in the context. It takes its own reference to the code. */
 struct module *module_new(struct context *context, struct code *code);
 void module_free(struct module *module);
-/* Loads the code, and returns where a variable is. */
+/* Loads the code, and returns the address and size of its variables. */
 CUresult module_variable(struct module *module, CUdeviceptr *address, size_t *bytes);
-/* The library's module in a context, made if there is none yet. */
+/* Returns the library's module in a context. Makes it if there is none. */
 struct module *library_module(struct library *library, struct context *context);
-/* The module ends. */
+/* Removes a module that ends from the library. */
 void library_forget(struct library *library, const struct module *module);
 
-/* The code of a module: loaded onto the GPU, if it is not there yet, and unloaded. */
+/* Loads a module's code onto the GPU, if it is not loaded. */
 CUresult module_load_code(struct module *module);
 void module_unload_code(struct module *module);
-/* Loads a function's code for the context, and takes its local memory. */
+/* Loads a function's code for the context, and allocates its local memory. */
 CUresult function_load(struct function *function, struct context *context);
 
 #endif

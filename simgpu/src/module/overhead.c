@@ -1,12 +1,12 @@
 /*
- * A context's memory beyond what programs allocate: loaded code, and space for stacks, printf and
- * the device's malloc beyond what the context includes.
+ * A context's memory beyond what programs allocate: loaded code, and the space for stacks, printf
+ * and the device's malloc that exceeds what the context includes.
  *
- * Before CUDA 12, also what the device's own launches need: for each level of synchronisation the
- * state of all threads that the GPU holds, and a piece of memory for each pending launch.
+ * Before CUDA 12, launches by the device need memory, too. Each level of synchronisation needs the
+ * state of all threads that the GPU holds, and each pending launch a piece of memory.
  *
- * Local memory is for as many threads as the GPU holds at once: the largest that a limit or a
- * launched function requests, and it does not shrink below what was launched.
+ * There is local memory for as many threads as the GPU holds at once. Its size per thread is the
+ * largest that a limit or a launched function has requested.
  */
 #include <string.h>
 
@@ -45,8 +45,7 @@ static void let_go(struct context *context, struct extra *extra)
 	*extra = (struct extra){0};
 }
 
-/* The new memory is allocated after the old one is freed; if it does not fit, the old one is
- * restored. */
+/* Frees the old memory, then allocates the new. If that fails, allocates the old size again. */
 static CUresult resize(struct context *context, struct extra *extra, uint64_t bytes)
 {
 	uint64_t before_bytes = extra->bytes;
@@ -72,7 +71,7 @@ static CUresult resize_local(struct context *context, uint64_t stack_bytes, uint
 	uint64_t most_bytes = stack_bytes > launched_bytes ? stack_bytes : launched_bytes;
 
 	if (most_bytes <= default_limits[SIM_LIMIT_STACK])
-		most_bytes = 0; /* included in the context */
+		most_bytes = 0; /* included in the context's memory */
 	if (most_bytes > UINT64_MAX / threads)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	return resize(context, &context->beyond[SIM_LIMIT_STACK], most_bytes * threads);
@@ -85,7 +84,7 @@ void overhead_begin(struct context *context)
 	memset(context->beyond, 0, sizeof(context->beyond));
 }
 
-/* Of a limit above the default: what each unit of it costs. */
+/* Returns the bytes that each unit of a limit above its default costs. */
 static uint64_t unit_bytes(const struct context *context, int limit)
 {
 	if (limit == SIM_LIMIT_DEPTH)
@@ -133,7 +132,7 @@ CUresult function_load(struct function *function, struct context *context)
 	uint64_t local_bytes = function->entry->local_bytes;
 	struct module *module = function->module;
 
-	/* A function's module is its own; a kernel's is its library's in this context. */
+	/* A function has a module. A kernel uses its library's module in this context. */
 	if (!module)
 		module = library_module(function->library, context);
 	TRY(module_load_code(module));

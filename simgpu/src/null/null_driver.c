@@ -1,9 +1,8 @@
 /*
- * A CUDA driver with nothing behind it: no daemon, no GPU, no system calls on its paths.
+ * A CUDA driver without a daemon or GPU, and almost without system calls.
  *
- * For measuring what a library in front of the driver costs, and for racing many processes through
- * it at full speed. Each process has one device of its own, whose addresses have no memory behind
- * them.
+ * Tests measure what a library in front of this driver costs, and race many processes through it at
+ * full speed. Each process has its own device, whose addresses have no memory.
  *
  * Environment, read at cuInit:
  *   NULL_DRIVER_BYTES            size of the device; 40 GiB where absent
@@ -28,7 +27,7 @@ static struct {
 } device;
 
 static __thread CUcontext current;
-/* Their addresses are the handles of the one context and of every event. */
+/* The addresses of these are the handles of the only context and of all events. */
 static char primary, some_event;
 
 static uint64_t number(const char *name, uint64_t otherwise)
@@ -54,7 +53,7 @@ static bool begin(void)
 	return null_memory_begin(device.total_bytes);
 }
 
-/* Threads may call it concurrently, as a real one: the first begins, the others wait for it. */
+/* As with a real driver, threads may call it concurrently. The others wait for the first. */
 CUresult cuInit(unsigned int flags)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -212,7 +211,7 @@ CUresult cuEventCreate(CUevent *out, unsigned int flags)
 	return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-/* What has no effect. */
+/* Defines functions that have no effect but need a context. */
 #define IN_CONTEXT(name, ...)                                                                      \
 	CUresult name(__VA_ARGS__)                                                                 \
 	{                                                                                          \

@@ -1,4 +1,4 @@
-/* See null_memory.h. One lock: a program that calls from one thread makes no system call. */
+/* See null_memory.h. There is one lock, so a single-threaded program makes no system call. */
 #define _GNU_SOURCE
 #include "null/null_memory.h"
 
@@ -10,7 +10,7 @@ enum {
 	GRANULE_SHIFT = 9,
 	BLOCK_SHIFT = 21,
 	SIZE_COUNT = BLOCK_SHIFT - GRANULE_SHIFT, /* 512 bytes to 1 MiB, by powers of two */
-	WORDS = 64,				  /* 64 bits each: the places of a block */
+	WORDS = 64,				  /* 64-bit words with a bit per place */
 	MAX_BLOCKS = 1 << 20,
 	MAX_LARGE = 1 << 16,
 };
@@ -19,19 +19,19 @@ enum {
 #define LARGE_ADDRESS	 (UINT64_C(1) << 44)
 #define POOL_PIECE_BYTES (UINT64_C(32) << 20)
 
-/* Free numbers: those freed, last first, then those never used. */
+/* Free numbers: first those that were freed, the latest first, then those never used. */
 struct numbers {
-	uint32_t top;	/* number + 1; 0: none was freed */
-	uint32_t fresh; /* from here on never used */
+	uint32_t top;	/* latest freed number + 1; 0: none */
+	uint32_t fresh; /* the first number that was never used */
 	uint32_t count;
-	uint32_t *below; /* of a free number: the next one, + 1 */
+	uint32_t *below; /* by freed number: the previously freed one, + 1 */
 };
 
 struct block {
-	uint64_t words_with_places; /* bit: that word of `places` is not 0 */
-	uint64_t places[WORDS];	    /* bit: that place is free */
+	uint64_t words_with_places; /* bit n: word n of `places` is not 0 */
+	uint64_t places[WORDS];	    /* bit n: place n is free */
 	uint32_t live;
-	uint8_t size; /* places are 512 << size bytes */
+	uint8_t size; /* a place has 512 << size bytes */
 	uint8_t heap;
 	bool taken;
 };
@@ -45,14 +45,14 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	uint64_t total_bytes, used_bytes;
 	uint64_t pool_reserved_bytes, pool_block_bytes;
-	int large_shift; /* large addresses are this far apart */
+	int large_shift; /* distance of large addresses, as a shift */
 	struct numbers block_numbers, large_numbers;
 	struct block *blocks;
 	struct large *large;
-	uint32_t current[NULL_HEAP_COUNT][SIZE_COUNT]; /* block + 1 that is filled; 0: none */
+	uint32_t current[NULL_HEAP_COUNT][SIZE_COUNT]; /* block being filled, + 1; 0: none */
 } memory;
 
-/* Zeros; the kernel provides each page at its first use. */
+/* Returns zeroed memory. The kernel provides each page at its first use. */
 static void *table(uint64_t bytes)
 {
 	void *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -67,7 +67,7 @@ static bool numbers_begin(struct numbers *numbers, uint32_t count)
 	return numbers->below;
 }
 
-/* A free number; the count if there is none. */
+/* Takes a free number. Returns the count if there is none. */
 static uint32_t number_take(struct numbers *numbers)
 {
 	uint32_t taken = numbers->top;
@@ -122,7 +122,7 @@ static void heap_give(enum null_heap heap, uint64_t bytes)
 		memory.used_bytes -= bytes;
 }
 
-/* A new block to be filled; false if the GPU is full. */
+/* Adds a block to be filled. Returns false if the GPU or the table is full. */
 static bool add_block(enum null_heap heap, int size)
 {
 	uint64_t place_count = UINT64_C(1) << (SIZE_COUNT - size), words = (place_count + 63) / 64;
@@ -172,7 +172,7 @@ static uint64_t take_small(enum null_heap heap, uint64_t bytes)
 	       ((uint64_t)(word * 64 + bit) << (GRANULE_SHIFT + size));
 }
 
-/* The block of the latest free is filled next. */
+/* Frees a place. Its block is the next to be filled. */
 static bool give_small(uint64_t offset)
 {
 	uint32_t number = (uint32_t)(offset >> BLOCK_SHIFT);
@@ -287,7 +287,7 @@ void null_pool_trim(uint64_t keep_bytes)
 	pthread_mutex_unlock(&lock);
 }
 
-/* A child is a process of its own; its parent's lock may have been held at fork. */
+/* A child starts with empty memory. At the fork, another thread may have held the lock. */
 static void begin_in_child(void)
 {
 	(void)null_memory_begin(memory.total_bytes);

@@ -1,7 +1,7 @@
 /*
- * Stream-ordered memory: one pool, the device's default. A stream's work is done when it is
- * submitted, so what is freed can be used again at once; the pool returns it to the GPU at the next
- * synchronisation, down to its release threshold.
+ * Stream-ordered memory: one pool, which is the device's default. A stream's work is done when it
+ * is submitted, so freed memory can be reused at once. At the next synchronisation, the pool
+ * returns unused memory to the GPU, down to its release threshold.
  */
 #pragma GCC visibility push(default)
 #include "abi/cuda_entry.h"

@@ -1,9 +1,9 @@
 /*
  * libnvidia-ml.so.1: initialisation, shutdown, and the GPUs behind the device handles.
  *
- * A shutdown in one thread waits for the queries of the others, which do not wait for each other:
- * a GPU that does not answer delays the calls about that GPU only. A fork child works too: at its
- * first call it opens links of its own.
+ * A shutdown waits for the queries of other threads. Queries do not wait for each other, so a GPU
+ * that does not answer delays only calls about that GPU. NVML also works in a fork child, which
+ * opens its own links at its first call.
  */
 #define _GNU_SOURCE
 #include "nvml/nvml_gpus.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Written by init, shutdown and the first call of a fork child. */
+/* Init, shutdown and a fork child's first call hold it for writing, queries for reading. */
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static bool forks_watched;
 static unsigned int init_count;
@@ -31,7 +31,7 @@ static void after_fork(void)
 	pthread_rwlock_unlock(&lock);
 }
 
-/* The only thread of the child: readers of the parent's other threads do not exist here. */
+/* The child has one thread. Threads of the parent that held the lock do not exist in it. */
 static void after_fork_in_child(void)
 {
 	static const pthread_rwlock_t fresh = PTHREAD_RWLOCK_INITIALIZER;
@@ -39,14 +39,14 @@ static void after_fork_in_child(void)
 	lock = fresh;
 }
 
-/* Under the lock. Not pthread_once, which glibc has at GLIBC_2.34: containers have older ones. */
+/* Called with the lock. pthread_once needs GLIBC_2.34, and containers may have an older glibc. */
 static void watch_forks(void)
 {
 	if (!forks_watched)
 		forks_watched = pthread_atfork(before_fork, after_fork, after_fork_in_child) == 0;
 }
 
-/* Under the lock. */
+/* Called with the lock. */
 static int open_gpus(void)
 {
 	struct sim_link *links[SIM_MAX_GPUS];
@@ -59,7 +59,7 @@ static int open_gpus(void)
 	return gpu_count;
 }
 
-/* Under the lock. */
+/* Called with the lock. */
 static void close_gpus(void)
 {
 	for (int i = 0; i < gpu_count; i++)
@@ -74,7 +74,7 @@ bool nvml_has_instance(const struct sim_gpu *gpu)
 	return memcmp(gpu->mig_uuid, none, sizeof(none)) != 0;
 }
 
-/* Under the lock. */
+/* Called with the lock. */
 static bool is_parents(void)
 {
 	return gpu_count && !sim_link_mine(gpus[0].link);

@@ -1,15 +1,15 @@
 /*
  * libnvidia-ml.so.1: queries of one device.
  *
- * Memory is the daemon's; identity is from the link. nvml_load.c has what varies with the load,
- * nvml_processes.c the processes that use the GPU.
+ * The daemon answers how much memory is used. The link has the GPU's identity. nvml_load.c has
+ * values that vary with the load, and nvml_processes.c the processes that use the GPU.
  */
 #define _GNU_SOURCE
 #include "nvml/nvml_gpus.h"
 
 #include <stdio.h>
 
-#define PCI_DEVICE_ID	 0x20b010deu /* an A100's, of vendor 0x10de */
+#define PCI_DEVICE_ID	 0x20b010deu /* an A100 of vendor 0x10de */
 #define PCI_SUBSYSTEM_ID 0x145f10deu
 
 static nvmlReturn_t query_memory(nvmlDevice_t device, const void *out, struct sim_memory *memory)
@@ -30,7 +30,7 @@ nvmlReturn_t nvml_describe(nvmlDevice_t device, const void *out, struct sim_gpu 
 	return out ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-/* A number that is part of the GPU's identity or of its fixed state. */
+/* Defines a query of a number that belongs to the GPU's identity or never changes. */
 #define GPU_NUMBER(function, type, expression)                                                     \
 	NVML_API(function, nvmlDevice_t device, type *value)                                       \
 	{                                                                                          \
@@ -46,7 +46,7 @@ static bool has_instance(nvmlDevice_t device, const struct sim_gpu *gpu)
 	return !device->instance && nvml_has_instance(gpu);
 }
 
-/* nvmlDeviceArchitecture_t of 8.0 (Ampere) and so on. */
+/* Returns the nvmlDeviceArchitecture_t of a compute capability, such as 8 (Ampere). */
 static unsigned int architecture(const struct sim_gpu *gpu)
 {
 	static const unsigned int by_major[16] = {
@@ -71,7 +71,7 @@ GPU_NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, SIM_POWER_LIMIT_MW)
 GPU_NUMBER(nvmlDeviceIsMigDeviceHandle, unsigned int, device->instance)
 GPU_NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int, has_instance(device, &gpu))
 
-/* Two numbers at once: a mode now and after the next start, or the parts of a version. */
+/* Defines a query of two numbers: a mode now and after a reset, or the parts of a version. */
 #define GPU_PAIR(function, type, one, two)                                                         \
 	NVML_API(function, nvmlDevice_t device, type *first, type *second)                         \
 	{                                                                                          \
@@ -130,7 +130,7 @@ NVML_API(nvmlDeviceGetUUID, nvmlDevice_t device, char *uuid, unsigned int length
 	return nvml_copy_text(text, uuid, length);
 }
 
-/* One instance per GPU, if any: GPU instance 0, compute instance 0. */
+/* A GPU has at most one MIG instance. Its GPU instance and compute instance are 0. */
 #define INSTANCE_NUMBER(function)                                                                  \
 	NVML_API(function, nvmlDevice_t device, unsigned int *value)                               \
 	{                                                                                          \
@@ -196,7 +196,7 @@ NVML_API(nvmlDeviceGetTotalEccErrors, nvmlDevice_t device, unsigned int error_ty
 	return NVML_SUCCESS;
 }
 
-/* One field is simulated. The call succeeds also where a field of it is not supported. */
+/* Only one field is simulated. The call succeeds even if a field is not supported. */
 NVML_API(nvmlDeviceGetFieldValues, nvmlDevice_t device, int count, nvmlFieldValue_t *values)
 {
 	struct sim_shared *shared;
@@ -220,7 +220,7 @@ NVML_API(nvmlDeviceGetFieldValues, nvmlDevice_t device, int count, nvmlFieldValu
 	return count < 1 || !values ? NVML_ERROR_INVALID_ARGUMENT : NVML_SUCCESS;
 }
 
-/* No simulated GPU has access to another's memory. */
+/* No simulated GPU can access another one's memory. */
 NVML_API(nvmlDeviceGetP2PStatus, nvmlDevice_t device, nvmlDevice_t peer, unsigned int index,
 	 unsigned int *status)
 {

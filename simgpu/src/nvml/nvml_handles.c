@@ -22,7 +22,7 @@ NVML_API(nvmlDeviceGetCount, unsigned int *count)
 	return nvmlDeviceGetCount_v2(count);
 }
 
-/* A handle to a GPU that has fallen off the bus is refused, as by the real library. */
+/* Stores the GPU's handle. If the GPU fell off the bus, it fails, as the real library does. */
 static nvmlReturn_t hand_out(int index, nvmlReturn_t absent, nvmlDevice_t *device)
 {
 	struct sim_memory memory;
@@ -74,7 +74,7 @@ NVML_API(nvmlDeviceGetHandleByUUID, const char *uuid, nvmlDevice_t *device)
 	return result;
 }
 
-/* DOMAIN:BUS:DEVICE.FUNCTION, the domain of any width or absent. */
+/* The text is DOMAIN:BUS:DEVICE.FUNCTION. The domain may have any width or be absent. */
 static int parse_bus_id(const char *text, unsigned int *domain, unsigned int *bus,
 			unsigned int *device)
 {

@@ -1,8 +1,8 @@
 /*
  * libnvidia-ml.so.1: values that vary with the load.
  *
- * Utilization is the daemon's. Temperature, power and clocks are derived from it by the fixed rules
- * below, so that tools show changing values.
+ * The daemon reports the utilization. Temperature, power and clocks follow from it by the fixed
+ * rules below, so that tools show changing values.
  */
 #include <stddef.h>
 
@@ -10,11 +10,11 @@
 #include "nvml/nvml_gpus.h"
 
 #define IDLE_CELSIUS   34u
-#define LOAD_CELSIUS   36u /* added at full load */
+#define LOAD_CELSIUS   36u /* added at 100 percent utilization */
 #define IDLE_MILLIWATT 55000u
 #define IDLE_CLOCK_MHZ 210u
 
-/* For a caller that will store an answer in `out`. */
+/* Stores the utilization in `load`. `out`, which gets the answer, must not be NULL. */
 static nvmlReturn_t query_utilization(nvmlDevice_t device, const void *out,
 				      struct sim_utilization *load)
 {

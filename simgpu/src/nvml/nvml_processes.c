@@ -1,9 +1,9 @@
 /*
  * libnvidia-ml.so.1: the processes that use a device.
  *
- * The answers are the host's: every process with a context, whichever process asks and in whatever
- * container, with the daemon's pids. No graphics and no MPS on these GPUs, so those lists are
- * empty.
+ * The answers are the same in the host and in every container: all processes with a context, and
+ * their pids in the daemon's PID namespace. These GPUs have no graphics and no MPS, so the lists of
+ * such processes are empty.
  */
 #include "client/channel.h"
 #include "nvml/nvml_gpus.h"
@@ -18,7 +18,7 @@ struct rows {
 	unsigned int count;
 };
 
-/* The daemon's rows of one kind. Free nothing if the answer is not NVML_SUCCESS. */
+/* Stores the daemon's rows of one kind. After an error there is nothing to free. */
 static nvmlReturn_t query_rows(nvmlDevice_t device, enum sim_op op, size_t row_bytes,
 			       struct rows *rows)
 {
@@ -37,13 +37,13 @@ static nvmlReturn_t query_rows(nvmlDevice_t device, enum sim_op op, size_t row_b
 	return result;
 }
 
-/* A context makes a process a compute process, whether it holds memory or not. */
+/* Stores the compute processes: all that have a context, even without memory. */
 static nvmlReturn_t query_processes(nvmlDevice_t device, struct rows *rows)
 {
 	return query_rows(device, SIM_PROCESSES, sizeof(struct sim_process), rows);
 }
 
-/* Their number is stored in *count, whether or not the caller has space for them. */
+/* Stores the number of rows in *count, even if they do not fit in `out`. */
 static nvmlReturn_t check_capacity(unsigned int *count, const void *out, unsigned int there)
 {
 	unsigned int capacity = out ? *count : 0;
@@ -147,7 +147,7 @@ NVML_API(nvmlDeviceGetRunningProcessDetailList, nvmlDevice_t device,
 	return result;
 }
 
-/* The processes' use of the second that just ended, for a caller with space for `*count`. */
+/* Stores each process's use of the GPU in the last second. `out` has space for `*count` rows. */
 static nvmlReturn_t query_loads(nvmlDevice_t device, unsigned int *count, const void *out,
 				struct rows *rows)
 {
@@ -209,8 +209,8 @@ NVML_API(nvmlDeviceGetProcessesUtilizationInfo, nvmlDevice_t device,
 	return NVML_SUCCESS;
 }
 
-/* The window through which the CPU accesses the GPU: the next power of two; a context maps a
- * little. */
+/* The window through which the CPU accesses the GPU's memory. Its size is the next power of two.
+ * Each context uses a little of it. */
 NVML_API(nvmlDeviceGetBAR1MemoryInfo, nvmlDevice_t device, nvmlBAR1Memory_t *bar1)
 {
 	unsigned long long window = 1, used = 0;

@@ -80,7 +80,7 @@ NVML_API(nvmlSystemGetCudaDriverVersion, int *version)
 	return nvmlSystemGetCudaDriverVersion_v2(version);
 }
 
-/* The tables are private to NVIDIA's own programs: every one is unknown here. */
+/* Export tables are private to NVIDIA's own programs. Here every id is unknown. */
 NVML_API(nvmlInternalGetExportTable, const void **table, const void *id)
 {
 	(void)table, (void)id;
@@ -105,13 +105,13 @@ NVML_API(nvmlSystemGetProcessName, unsigned int pid, char *name, unsigned int le
 	close(fd);
 	if (got < 0)
 		return NVML_ERROR_NOT_FOUND;
-	/* Arguments are NUL-terminated; the first one ends the name. */
+	/* NULs separate the arguments, so the first argument ends the text. */
 	name[got] = '\0';
 	return NVML_SUCCESS;
 }
 
-/* What is exported and not supported. The arguments are never read, so the real prototypes do not
- * matter to a caller under the C calling conventions of Linux. */
+/* Defines functions that are exported but not supported. They read no arguments, so under Linux's C
+ * calling convention a caller may use the real prototypes. */
 #define UNSUPPORTED(name)                                                                          \
 	NVML_API(name, void)                                                                       \
 	{                                                                                          \

@@ -1,7 +1,7 @@
 /*
  * A compatible nvidia-smi: the command line.
  *
- * Serves the commands that documents recommend to users; refuses any other with a message.
+ * It has the commands that documents recommend to users. It refuses any other with a message.
  */
 #include "smi/smi.h"
 
@@ -96,7 +96,7 @@ static int find_gpus(struct smi_gpus *gpus)
 	return 0;
 }
 
-/* The value of an option written as --name=value, else NULL. */
+/* Returns the value of an option that is written as --name=value, or NULL. */
 static const char *value_of(const char *argument, const char *name)
 {
 	size_t length = strlen(name);

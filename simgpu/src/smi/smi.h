@@ -1,9 +1,9 @@
 /*
  * The compatible nvidia-smi: what its files share.
  *
- * It is a client of NVML like any other: it loads libnvidia-ml.so.1 at run time and finds each
- * function by name, as NVIDIA's program does, so a library that interposes NVML affects this
- * program too.
+ * It is an ordinary client of NVML. As NVIDIA's program does, it loads libnvidia-ml.so.1 at run
+ * time and finds each function by name. So a library that interposes NVML also affects this
+ * program.
  */
 #ifndef SIMGPU_SMI_H
 #define SIMGPU_SMI_H
@@ -13,7 +13,7 @@
 
 #include "abi/nvml_abi.h"
 
-/* Every function of NVML that the program calls. */
+/* All functions of NVML that the program calls. */
 #define SMI_NVML_FUNCTIONS(X)                                                                      \
 	X(nvmlInit_v2, (void))                                                                     \
 	X(nvmlShutdown, (void))                                                                    \
@@ -67,12 +67,12 @@ static inline unsigned long long smi_mib(unsigned long long bytes)
 	return bytes >> 20;
 }
 
-/* Each returns the exit status of the program. */
+/* Each function returns the program's exit status. */
 int smi_list(const struct smi_gpus *gpus);
 int smi_table(const struct smi_gpus *gpus);
 int smi_query_gpu(const struct smi_gpus *gpus, const char *fields, const struct smi_format *format);
 
-/* NVIDIA's program documents these; others are NVML's own codes. */
+/* NVIDIA's program documents these exit statuses. Others are NVML's own codes. */
 enum { SMI_EXIT_ARGUMENT = 2, SMI_EXIT_NOT_FOUND = 6, SMI_EXIT_NO_NVML = 12 };
 
 #endif

@@ -1,4 +1,4 @@
-/* The functions of NVML, once nvidia_smi.c has found them: see smi.h. */
+/* The functions of NVML. nvidia_smi.c fills this: see smi.h. */
 #include "smi/smi.h"
 
 struct smi_nvml nvml;

@@ -1,5 +1,5 @@
 /*
- * nvidia-smi's table and list, in the widths of NVIDIA's program of the 580 series.
+ * nvidia-smi's table and list, with the column widths of NVIDIA's program of the 580 series.
  */
 #define _GNU_SOURCE
 #include "smi/smi.h"
@@ -16,7 +16,7 @@
 	"+---------------------------------------------------------------------------------------" \
 	"--+\n"
 
-/* Text of a value, or the table's substitute if NVML refuses it. */
+/* Bytes of a formatted value, or of the text that replaces a value that NVML refuses. */
 #define CELL 32
 
 static void cell(char *out, nvmlReturn_t result, const char *format, unsigned int value)
@@ -96,14 +96,14 @@ static void print_mig_row(nvmlDevice_t device)
 	printf("|%41s|%24s| %20s |\n", "", "", text);
 }
 
-/* The running processes of a GPU; free() the result. NULL with *count 0 if there is none. */
+/* Returns the GPU's processes, to be freed by the caller. NULL and *count 0: there are none. */
 static nvmlProcessInfo_t *processes_of(nvmlDevice_t device, unsigned int *count)
 {
 	nvmlProcessInfo_t *rows = NULL;
 	nvmlReturn_t result;
 	unsigned int capacity = 0;
 
-	/* Processes may start between the query of their number and the next. */
+	/* Further processes may start, so the space is enlarged until all rows fit. */
 	do {
 		free(rows);
 		capacity = capacity * 2 + 16;
