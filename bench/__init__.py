@@ -1,7 +1,7 @@
-"""Benchmarks that measure, in one run, a component beside its rivals and beside nothing.
+"""Benchmarks. Each run measures a component of gpuslice, its rivals, and the case without any.
 
-Not part of the tests: a figure that misses its goal is no failure. Each module has run(quick) and
-is listed in __main__'s table.
+Benchmarks are not part of the tests: a figure that misses its goal is no failure. Each module in
+__main__'s table has a function run(quick).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Result:
-    """Figures by name (with the unit in the name), goals of some of them, and table rows."""
+    """The result of a benchmark. figures: by name, which includes the unit. at_most, at_least: the
+    goals of some figures. header, rows: the printed table."""
 
     header: Sequence[str]
     rows: list[Sequence[str]] = field(default_factory=list)
@@ -37,7 +38,7 @@ class Result:
 
     @property
     def goals(self) -> Mapping[str, str]:
-        """Return the goals by figure, both of a figure that has two."""
+        """Return the goals of each figure as a text."""
         text_of = {name: [f"<= {goal:g}"] for name, goal in self.at_most.items()}
         for name, goal in self.at_least.items():
             text_of.setdefault(name, []).append(f">= {goal:g}")
@@ -45,8 +46,7 @@ class Result:
 
 
 def calibration_s(turns: int = 2000) -> float:
-    """A fixed piece of interpreter work, in this thread's own processor time: the machine's current
-    speed."""
+    """Return this thread's time for a fixed piece of work, which shows the machine's speed now."""
     begun_s = time.thread_time()
     total = 0
     for number in range(turns):

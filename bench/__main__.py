@@ -1,4 +1,4 @@
-"""`python -m bench NAME [--quick] [--check]`: a table, then one line of JSON."""
+"""`python -m bench NAME [--quick] [--check]`: prints a table, then one line of JSON."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Shares of a GPU's time in real time, on the simulated GPU, and what the library adds to a launch.
+"""Measures the shares of the simulated GPU's time, and what the library adds to a launch.
 
-Costs of a launch are measured with drivers that answer at once. The machine must be quiet: the
-simulated GPU, the programs and the arbiter share its cores.
+Shares are measured in real time. The cost of a launch is measured with a driver that returns at
+once. The machine must be idle: the simulated GPU, the programs and the arbiter share its cores.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ _AT_MOST: Final = {
 
 @dataclass
 class _Group:
-    """Rows of one load: the error of each, and of each of their seconds, in points."""
+    """The rows of one load. errors: the error of each row's share, in percentage points. seconds:
+    the error of each second of these rows."""
 
     errors: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -79,12 +80,12 @@ class _Group:
 
 @dataclass
 class _Table(Result):
-    """groups: by the name of their load."""
+    """The result of the benchmark. groups: the groups of rows, by the name of their load."""
 
     groups: dict[str, _Group] = field(default_factory=dict)
 
     def row(self, *cells: str) -> None:
-        """Add it, and show it: the whole table takes half an hour."""
+        """Add a row, and print it at once, because the whole table takes half an hour."""
         self.rows.append(cells)
         sys.stderr.write(f"{'  '.join(cells)}\n")
 
@@ -92,9 +93,9 @@ class _Table(Result):
         self.figures[figure] = max(self.figures.get(figure, value), value)
 
     def one(self, host: Host, name: str, load: Load, seconds: int) -> None:
-        """A container alone, with a forced share; what its launches wait for that. What a program
-        does that waits for each launch depends on how fast the machine wakes it, and changes with
-        the machine: it is measured before and after."""
+        """Add a row for one container with a forced share: its share, and its launches' added wait.
+        How often a program launches that waits for each launch varies with the machine. Therefore
+        such a program is measured without a limit both before and after."""
         waits = load.mode == "wait"
         alone = host.alone(load, seconds) if waits else host.alone(load)
         got = host.run([replace(load, forced=True)], seconds)[0]
@@ -118,7 +119,7 @@ class _Table(Result):
         meanwhile: Callable[[], None] = lambda: None,
         limited: bool = True,
     ) -> Sequence[float]:
-        """Containers at the same time, whose loads saturate the GPU; the share of each."""
+        """Run containers that saturate the GPU at the same time, and return the share of each."""
         got = host.run(loads, seconds, limited=limited, meanwhile=meanwhile)
         shares = [
             each.share / host.alone(load).share * 100 for each, load in zip(got, loads, strict=True)
@@ -179,13 +180,13 @@ def _stop(processes: Sequence[psutil.Process], stop_s: float) -> None:
         process.send_signal(signal.SIGSTOP)
     time.sleep(stop_s)
     for process in processes:
-        with suppress(psutil.NoSuchProcess):  # killed meanwhile, as silent
+        with suppress(psutil.NoSuchProcess):  # others may kill a process that does not answer
             process.send_signal(signal.SIGCONT)
 
 
 def _faults(table: _Table, host: Host, seconds: int, quick: bool) -> None:
-    """Kills all arbiters, the one that leases the GPU, or their parents (as the node agent is on a
-    node), in the middle of the measurement."""
+    """Kill or stop arbiters or their parents in the middle of a measurement. On a node, the parent
+    is the node agent. Only the first arbiter leases the GPU."""
 
     def kill(count: int | None) -> None:
         for arbiter in host.arbiters()[:count]:
@@ -225,15 +226,15 @@ def _faults(table: _Table, host: Host, seconds: int, quick: bool) -> None:
 
 
 def _control(table: _Table, host: Host, seconds: int) -> None:
-    """The shares are wrong without the library, and the bench must show it."""
+    """Measure shares without the library. They must be wrong, or the benchmark measures nothing."""
     loads = _pair(30, 70, _SMALL, _SMALL)
     shares = table.several(host, "control: no library", loads, seconds, limited=False)
     table.figures["control_error_points"] = _error(loads, shares)
 
 
 def _back_to_back(table: _Table, host: Host, quick: bool) -> None:
-    """Kernels far shorter than a launch: the processor is what limits them. The best launches
-    count, without the library and with it in turn, because the machine's speed changes."""
+    """Measure kernels that are far shorter than their launch, so the processor limits their rate.
+    Runs with and without the library alternate, and the best of each counts."""
     best_us = [inf, inf]
     for _ in range(2 if quick else 6):
         for limited in (False, True):
@@ -245,7 +246,7 @@ def _back_to_back(table: _Table, host: Host, quick: bool) -> None:
 
 
 def _launch_ns(program: Path, environment: Mapping[str, str], quick: bool) -> Mapping[str, float]:
-    """Return the best of some runs, by the name of the call in bench-calls."""
+    """Run bench-calls several times, and return the least nanoseconds by the name of the call."""
     command = [program, "30" if quick else "100", "20000", "1000"]
     found: dict[str, float] = {}
     for _ in range(3 if quick else 7):
@@ -256,7 +257,7 @@ def _launch_ns(program: Path, environment: Mapping[str, str], quick: bool) -> Ma
 
 
 def _open_lease(directory: Path) -> None:
-    """Checked launches in an open window, as for a container whose turn it is."""
+    """Write a lease file with an open window and checks of launches."""
     now_ns = time.monotonic_ns()
     lease = lease_file.Lease(now_ns + _AN_HOUR_NS, now_ns, now_ns + _AN_HOUR_NS)
     with (directory / names.FILE_LEASE).open("r+b", buffering=0) as file:

@@ -1,9 +1,9 @@
-"""Containers of cuda-load on a simulated host: started by `python -m shim run`, their work counted.
+"""Runs containers of cuda-load on a simulated host by `python -m shim run`, and counts their work.
 
-A container's share is the work that the GPU has done for it, in percent of what the same program
-gets alone and without a limit, without the first seconds. The added wait of a launch is the time
-from one launch to the next, less that of the same program alone; of several processes, that of the
-one that waits longest.
+A container's share is the work that the GPU did for it, as a percentage of what the same program
+gets without a limit and without other containers. The first seconds are left out. The added wait of
+a launch is the time since the launch before it, less the same time without a limit. If a container
+has several processes, that of the process with the longest waits counts.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _CYCLE_MS: Final = lease_file.CYCLE_NS / 1e6
 _ENDS_S: Final = 60
 _GRAPH_KERNELS: Final = 20
 _COPY_GIB_PER_S: Final = 5.0
-"""So slow that the processor, which copies on the simulated GPU, is not what limits copies."""
+"""The simulated speed of copies. It is low, so that the processor can copy as fast as this."""
 _HAS_CLUSTERS: Final = "capability_major = 9"
 COPY_US: Final = 1e6 / 1024 / _COPY_GIB_PER_S
-"""Duration of cuda-load's copy of a MiB on this host."""
+"""The duration of cuda-load's copy of one MiB on this host."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """One container: its share, and what each of its processes does."""
+    """A container's load: its share in percent, and what each of its processes does."""
 
     percent: int
     kernel_us: float
@@ -61,11 +61,11 @@ class Load:
         return COPY_US if self.mode == "copy" else self.kernel_us
 
     def ideal_added_us(self, quantile: float, alone: float) -> float:
-        """A launch's added wait if each cycle had one window of exactly its share. alone: the share
-        of the GPU's time that the program has without a limit.
+        """Return a launch's added wait if each cycle had one window of exactly the share. alone:
+        the percentage of the GPU's time that the program uses without a limit.
 
-        In a window with several launches, the first of them has waited for it. A launch that takes
-        longer than a window waits for as many as it takes.
+        If a window has several launches, only the first of them waits for the window. A launch that
+        takes longer than one window waits for as many windows as it takes.
         """
         window_us = self.percent * 10 * _CYCLE_MS
         closed_us = 1000 * _CYCLE_MS - window_us
@@ -78,9 +78,10 @@ class Load:
 
 @dataclass(frozen=True)
 class MeasuredWork:
-    """The work of each second, in percent of it, over all processes; the share of all these
-    seconds; and the time from one launch to the next: the best mean of some successive ones, and
-    percentiles, of the process that waits longest."""
+    """The measured work of a container's processes. seconds: the work in each second, in percent of
+    the second. share: the same for the whole time. best_us, p50_us, p99_us: the time from one
+    launch to the next. best_us is the least mean of some launches in a row. p50_us and p99_us are
+    those of the process with the longest waits."""
 
     seconds: Sequence[float]
     share: float
@@ -91,13 +92,13 @@ class MeasuredWork:
 
 @dataclass(frozen=True)
 class Started:
-    """A container: `shim run` or a shell, and the output of each of its processes."""
+    """A running container. process: `shim run` or a shell. files: its processes' outputs."""
 
     process: subprocess.Popen[bytes]
     files: Sequence[Path]
 
     def end(self, seconds: int) -> MeasuredWork:
-        """Wait for its end, also that of the programs where the process was killed."""
+        """Wait until the container has ended, even its programs if only `shim run` was killed."""
         if self.process.wait() not in (0, -signal.SIGKILL):
             raise RuntimeError(f"a container of cuda-load ended with {self.process.returncode}")
         deadline = time.monotonic() + _ENDS_S
@@ -109,8 +110,8 @@ class Started:
 
 
 def _together(outputs: Sequence[str], seconds: int) -> MeasuredWork:
-    """One container's processes: a second has the number of the line at its end, which is late
-    where a launch waits, and the work since the line before."""
+    """Add up the work of a container's processes. A line of output has the work since the line
+    before, which counts for the second in which the line was written."""
     parts = [0.0] * seconds
     share = 0.0
     for output in outputs:
@@ -129,7 +130,7 @@ def _together(outputs: Sequence[str], seconds: int) -> MeasuredWork:
 
 
 class Host:
-    """A simulated host with one GPU, for the time of the benchmark."""
+    """A simulated host with one GPU, which `close` removes."""
 
     def __init__(self, directory: Path, load: Path) -> None:
         self._load = load
@@ -160,24 +161,24 @@ class Host:
         limited: bool = True,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Sequence[MeasuredWork]:
-        """Run them at the same time for `seconds`, after the first ones; then call `meanwhile`."""
+        """Run the loads together. Call `meanwhile` after _SKIPPED_S, then measure `seconds`."""
         self.started = [self._start(load, seconds + _SKIPPED_S, limited) for load in loads]
         time.sleep(_SKIPPED_S)
         meanwhile()
         got = [each.end(seconds) for each in self.started]
-        for left in self._runs.iterdir():  # a killed `run` leaves its directory
+        for left in self._runs.iterdir():  # directories of a killed `shim run`
             shutil.rmtree(left)
         return got
 
     def alone(self, load: Load, seconds: int = 3, again: bool = False) -> MeasuredWork:
-        """The work of such a program alone and without a limit; measured once, or again."""
+        """Return such a program's work, alone and without a limit. again: measure it again."""
         key = (*load.arguments, load.processes)
         if again or key not in self._alone:
             self._alone[key] = self.run([load], seconds, limited=False)[0]
         return self._alone[key]
 
     def arbiters(self) -> Sequence[psutil.Process]:
-        """One of each run; the first of them leases the GPU, the others wait for its end."""
+        """Return the arbiter of each `shim run`. Only the first of them leases the GPU."""
         found = [
             process
             for process in psutil.process_iter(["cmdline"])
@@ -189,7 +190,7 @@ class Host:
 
     @contextmanager
     def arbiter(self) -> Iterator[None]:
-        """One more, as the next node agent starts it."""
+        """Run one more arbiter, as a restarted node agent does."""
         command = [sys.executable, "-m", "shim", "arbiter", str(self._runs)]
         with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE):
             yield

@@ -13,7 +13,7 @@ PRELOAD: Final = {"LD_PRELOAD": str(LIBRARY)}
 
 
 def built(*targets: str) -> Sequence[Path]:
-    """The programs of these targets, up to date."""
+    """Build these targets, and return the paths of their programs."""
     for command in (
         ["cmake", "--preset", "dev"],
         ["cmake", "--build", "--preset", "dev", "--target", "vgpu", "null_cuda", *targets],

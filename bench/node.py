@@ -1,9 +1,9 @@
-"""The node agent on a real containerd: latency and resource use over a thousand containers in
-sequence.
+"""Measures the node agent on a real containerd: its latency and resource use while a thousand
+containers are started one after the other.
 
-An NRI timeout would appear as a refused container or as a new session of the agent; both are
-counted. Then fifty containers run while the node is otherwise idle. Memory is the working set of
-the agent's control group, which a kubelet would limit, without the containers' files.
+Refused containers and new sessions of the agent are counted, because an NRI timeout would cause
+one of these. Then fifty containers run on the idle node, and the agent's memory and processor time
+are measured. Memory is the working set of the agent's control group without containers' files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RUNNING: Final = 50
 
 
 def _in_sequence(lab: Lab, count: int) -> tuple[Sequence[float], int]:
-    """Milliseconds of each CRI CreateContainer, and the number of failures."""
+    """Run containers in turn. Return the milliseconds of each creation, and how many failed."""
     taken, failed = [], 0
     with lab.pod("many", lab.share({"main": [(0, _GIB, 1)]})) as pod:
         for _ in range(count):
@@ -50,7 +50,7 @@ def _in_sequence(lab: Lab, count: int) -> tuple[Sequence[float], int]:
 
 def run(quick: bool) -> Result:
     built()
-    # The children would compile their modules at each start, and hold what that takes.
+    # With this variable, each child would compile its modules, and keep the memory for that.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     count, idle_s = (50, 20) if quick else (1000, 120)
     result = Result(("", "unit", "measured", "at most"))
@@ -88,7 +88,7 @@ def run(quick: bool) -> Result:
         time.sleep(idle_s)
         spent_s = sum(sum(one.cpu_times()[:2]) for one in agent) - before_s
         idle_percent = 100 * spent_s / (time.monotonic() - begun_s)
-        # The containers' files, which are charged to the agent's group.
+        # The containers' files on tmpfs are charged to the agent's control group.
         run_dir = lab.namespace.outside(lab.run_dir)
         found = [os.statvfs(entry) for entry in os.scandir(run_dir) if entry.is_dir()]
         files_bytes = sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in found)

@@ -1,11 +1,11 @@
-"""The latency that the node agent adds to a container's creation, beside no plugin and plugins in
-Go.
+"""Measures the latency that the node agent adds to a container's creation. For comparison, the same
+is measured with no plugin, and with plugins in Go.
 
-The runtime's side is NRI's own adaptation, the code that containerd runs, in a Go program
-(go/bench-nri). It calls the lanes alternately, so that other load affects all of them. The rival in
-Go sends the agent's recorded adjustment and accepts every validation: it measures NRI itself. The
-latency of a container without a share must not depend on the number of mounts on the host. The
-calibration loop's time on a busy machine is the cost of scheduling delays.
+A Go program (go/bench-nri) takes the runtime's part, with the code of NRI that containerd runs too.
+It calls the lanes, which are the compared setups, in turn, so that other work on the machine
+affects all of them. The rival plugin in Go sends the agent's recorded adjustment and accepts every
+validation, so its latency is that of NRI itself. The latency of a container without a share must
+not depend on how many mounts the host has. A calibration loop shows the delays of a busy machine.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _HARNESS: Final = Path(__file__).parent / "go" / "bench-nri"
 _MOUNTS: Final = 40
 _MEMORY_BYTES: Final = 20 << 30
 _PAUSE_US: Final = 3000
-"""Between two creations. A real runtime takes fifty milliseconds or more per container."""
+"""The pause between two creations. A real runtime needs 50 ms or more for a container."""
 
 
 @dataclass(frozen=True)
 class Lane:
-    """socket: the adaptation's. plugins: the number required. annotated: the pod holds a grant.
-    started: measures creation and start."""
+    """One of the compared setups. socket: the runtime's socket for plugins. plugins: how many must
+    be connected. annotated: whether the pod holds a grant. started: whether to time the start."""
 
     about: str
     socket: str
@@ -83,11 +83,11 @@ for number in range(there, int(sys.argv[2])):
 """
 
 Times = Mapping[str, Sequence[int]]
-"""Nanoseconds of each call, by lane."""
+"""The nanoseconds of each call, by lane."""
 
 
 class Stage:
-    """A runtime that only creates, the agent and its rivals, in namespaces that end with it."""
+    """The runtime's part, the agent and its rivals, in namespaces that are removed at the exit."""
 
     def __init__(self, namespace: Namespace, program: Path) -> None:
         self._namespace = namespace
@@ -115,7 +115,7 @@ class Stage:
     def __exit__(self, *_error: object) -> None:
         self._runtime.kill()
         self._runtime.communicate()
-        # All mounts at once: the end of the namespace would run a program for each.
+        # This unmounts all at once. Closing the namespace would run `umount` for each.
         self._namespace.run(["umount", "--lazy", self._mounts])
 
     def measure(self, lanes: Sequence[str], count: int, save: bool = False) -> Times:
@@ -131,7 +131,7 @@ class Stage:
         return times
 
     def mount(self, count: int) -> None:
-        """Adds mounts until the host has that many; removes none."""
+        """Add mounts until the host has that many."""
         if not self._mounts.exists():
             self._mounts.mkdir()
             self._namespace.run(["mount", "-t", "tmpfs", "mounts", self._mounts])
@@ -173,7 +173,7 @@ class Stage:
         specs.mkdir()
         (spec,) = (sim / "cdi").iterdir()
         (specs / "nvidia.yaml").write_text(_with_mounts(json.loads(spec.read_text()), _MOUNTS))
-        # As on a node, where it is under /run.
+        # On a node this directory is under /run, which is a tmpfs too.
         run_dir = self._directory / "run"
         run_dir.mkdir()
         self._namespace.run(["mount", "-t", "tmpfs", "run", run_dir])
@@ -192,12 +192,12 @@ class Stage:
 
 
 def _with_mounts(spec: dict[str, Any], count: int) -> str:
-    """simgpu's spec as nvidia-ctk writes it: YAML, with a mount for each of many libraries."""
+    """Return simgpu's CDI spec in the form of nvidia-ctk's: YAML, with a mount per library."""
     mounts = spec["containerEdits"].setdefault("mounts", [])
     for number in range(len(mounts), count):
         path = f"/usr/lib/x86_64-linux-gnu/libnvidia-part-{number}.so.580.65.06"
         options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
-        # The agent leaves out, or rejects, files that the host does not have.
+        # The agent requires that the host has the file, so each mount has the same one.
         host = mounts[0]["hostPath"]
         mounts.append({"hostPath": host, "containerPath": path, "options": options})
     text: str = yaml.safe_dump(spec)
@@ -206,7 +206,7 @@ def _with_mounts(spec: dict[str, Any], count: int) -> str:
 
 @contextmanager
 def _busy() -> Iterator[None]:
-    """Keeps every processor busy with other work."""
+    """Keep every processor busy with other work."""
     loops = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"])
         for _ in range(os.cpu_count() or 1)
@@ -221,7 +221,7 @@ def _busy() -> Iterator[None]:
 
 
 def result(runs: Mapping[str, Times], bystanders: Mapping[int, Times]) -> Result:
-    """runs: the times, by the machine's load; bystanders: by number of mounts."""
+    """Make the table. runs: times on an idle and a busy machine. bystanders: by count of mounts."""
     heads = (f"{kind} {what}" for kind in runs for what in ("p50", "p99", "x Go"))
     found = Result(("CreateContainer, microseconds", *heads))
     abouts = {name: lane.about for name, lane in LANES.items()}
@@ -250,7 +250,7 @@ def result(runs: Mapping[str, Times], bystanders: Mapping[int, Times]) -> Result
 
 
 def _microseconds(times: Sequence[int]) -> tuple[float, float]:
-    """p50 and p99."""
+    """Return p50 and p99 in microseconds."""
     return median(times) / 1e3, quantiles(times, n=100)[98] / 1e3
 
 

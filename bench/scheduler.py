@@ -1,7 +1,7 @@
-"""The scheduler: throughput of kube-scheduler with the extender, beside stock kube-scheduler;
-writes to the API server; the verbs over HTTP; and memory.
+"""Measures the scheduler: throughput of kube-scheduler with and without the extender, writes to the
+API server, the verbs over HTTP, and the extender's memory.
 
-The goals are for an idle machine of two cores, and for figures as measured.
+The goals are for an idle machine of two cores.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _WRITES: Final = (
     ("events", EVENT, 0.99, 1.02),
     ("conditions", CONDITION, 0.0, 0.02),
 )
-"""Each kind's least and most per pod. kube-scheduler writes an event and a condition of each pod
-that does not fit, at every try."""
+"""Kinds of writes: the name, the request, and the goals, least and most per pod. kube-scheduler
+writes an Event and a condition at every try of a pod that does not fit."""
 
 
 def run(quick: bool) -> Result:
@@ -42,8 +42,8 @@ def run(quick: bool) -> Result:
 
 
 def _blocking(figures: Result, size: fleets.Size) -> None:
-    """The longest blocking of the event loop by each call, and the latest timer, as of a Lease's
-    renewal."""
+    """Measure how long each kind of call blocks the event loop at most, and how late a timer is,
+    such as that of a Lease's renewal."""
     say(f"{size.nodes:,} nodes, {blocking.PODS} hard pods wait")
     measured = blocking.measure(size)
     for kind, seconds in {**measured.longest_s, "timer": measured.late_s}.items():
@@ -51,7 +51,7 @@ def _blocking(figures: Result, size: fleets.Size) -> None:
 
 
 async def _complete_runs(figures: Result, quick: bool) -> None:
-    """A real control plane: 1,000 nodes with 40,000 pods, then 4,000 more nodes."""
+    """Measure with a real control plane: 1,000 nodes with 40,000 pods, then 4,000 more nodes."""
     there = fleets.Size(200, 2_000) if quick else fleets.MIDDLE
     stages = [there.nodes] if quick else [fleets.MIDDLE.nodes, fleets.LARGE.nodes]
     nodes = fleets.Size(stages[-1], 0).shape.all_nodes()

@@ -1,10 +1,10 @@
-"""The library's cost for a program: driver calls and program start, beside the same without it.
+"""Measures what the library adds to driver calls and to program starts.
 
-Uses drivers that answer at once. Each pair of figures is measured alternately, in several
-processes. For calls the fastest process counts: load on the core's other thread slows all calls of
-a process by up to 1.6. For starts the median counts. `machine` is the ratio of a calibration loop's
-times, which the library cannot affect. The last rows are the calls of recordings
-(docs/development.md); traces/cost.py describes their measurement.
+The driver returns at once. Each pair of figures, with the library and without, is measured
+alternately, in several processes. For calls, the fastest process counts, because work on the core's
+other hardware thread slows a process by a factor of up to 1.6. For starts, the median counts. The
+library cannot affect `machine`, which is the ratio of a calibration loop's times. The last rows
+replay the calls of recordings (docs/development.md), as traces/cost.py describes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _LIVE: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Row:
-    """One pair of figures: its name in the table, its unit, and the limit of what the library may
-    add."""
+    """One row of the table. about: its name. at_most: the goal for what the library adds, in
+    `unit`. digits: after the decimal point."""
 
     about: str
     unit: str
@@ -52,8 +52,8 @@ ROWS: Final[Mapping[str, Row]] = {
 }
 _FLAT: Final = {"alloc_free_live": "alloc_free", "async_live": "async"}
 _GROWTH_PERCENT_AT_MOST: Final = 20.0
-"""Limit of what a million live allocations may add to the library's own time, in percent of the
-whole pair with none."""
+"""The goal for how much a million live allocations lengthen the library's own time, in percent of
+the time of allocate and free with no others live."""
 
 _RECORDED: Final[Mapping[str, tuple[Row, str, Callable[[Process], Part]]]] = {
     "eager_step": (Row("training step", "ns", 1000), "d", lambda of: cost.shortest(of, "step")),
@@ -65,12 +65,12 @@ _RECORDED: Final[Mapping[str, tuple[Row, str, Callable[[Process], Part]]]] = {
     "burst": (Row("burst of cuBLASLt", "ns", 20_000), "d", cost.burst),
     "graph_replay": (Row("graph replay", "ns", 50), "e", lambda of: cost.shortest(of, "replay")),
 }
-"""The letter names the recording."""
+"""Rows of recordings: the row, the recording's letter, and the choice of the calls."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """machine: the calibration loop's time with the library, in relation to its time without."""
+    """Times without and with the library. machine: the same ratio for the calibration loop."""
 
     without: float
     with_it: float
@@ -122,7 +122,7 @@ def _summary(
 
 
 def _recorded(quick: bool) -> Iterator[tuple[str, Row, Pair]]:
-    """Nanoseconds for all calls of a row together, the median of several processes."""
+    """Yield the rows of recordings. A row's time is that of all its calls together."""
     built("trace-replay", "trace_recorded_driver")
     with tempfile.TemporaryDirectory() as name:
         for key, (row, letter, find) in _RECORDED.items():

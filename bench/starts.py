@@ -1,7 +1,7 @@
-"""Times of program starts, with a preloaded library and without.
+"""Measures program starts, with the library preloaded and without.
 
-os.posix_spawn is a vfork in glibc, so the size of this process does not matter. The environment has
-the grant's directory and the driver's.
+glibc's posix_spawn works like vfork, so the size of this process does not matter. The caller's
+environment names the directories of the grant and of the driver.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from bench import calibration_s
 
 _READY_FD, _END_FD = 3, 4
 _ABOVE: Final = 16
-"""Above the descriptor numbers that the children use."""
+"""The first descriptor number for pipes, above those that the children use."""
 
 
 def one(
     program: Path, environments: Sequence[Mapping[str, str]], times: int
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """Measures from spawn to end, in each environment alternately: the median seconds, and the
-    calibration loop's least."""
+    """Measure the time from spawn to end, in each environment in turn. Return the median seconds
+    and the calibration loop's least time, for each environment."""
     took_s: list[list[float]] = [[] for _ in environments]
     calibrations_s = [inf] * len(environments)
     for _ in range(times):
@@ -40,8 +40,8 @@ def one(
 
 
 def many(program: Path, environment: Mapping[str, str], count: int) -> float:
-    """Seconds from the first spawn to the first call of 99 percent of the processes, which are all
-    alive at once."""
+    """Start `count` processes that stay alive together. Return the seconds from the first spawn
+    until 99 percent of them have made their first call."""
     with ExitStack() as stack:
         ready, ready_end = map(os.fdopen, _pipe(), ("rb", "wb"))
         end, end_end = map(os.fdopen, _pipe(), ("rb", "wb"))

@@ -1,9 +1,9 @@
 """Switches admission policies from warnings to refusals once the installation works.
 
-It works if the extender's lists are complete, an agent is ready, and the pod's kube-scheduler
-leads. Until then the policies only warn, so that a failed installation refuses no pod. The bindings
-are watched: applying the chart again resets them, and they are switched again at once. Without the
-right to list or patch the bindings, one warning is logged; pods are scheduled as usual.
+The installation works if the extender's lists are complete, an agent is ready, and the pod's
+kube-scheduler leads. Until then the policies only warn: a failed installation must not refuse pods.
+The policies' bindings are watched, because applying the chart again resets them to warnings. If the
+process may not list or patch the bindings, it logs one warning and schedules pods as usual.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ _LOG: Final = logging.getLogger(__name__)
 _COLLECTION: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 _SELECTOR: Final = f"{names.LABEL_ADMISSION}={names.ADMISSION_AUTO}"
 _OPEN: Final = (["Audit"], ["Warn"])
-"""Actions of the bindings that are switched. Audit may stay beside Deny in a server-side apply of
-the chart. Other actions, or another value of the label, are an operator's choice and stay."""
+"""A binding with exactly these actions is switched to Deny. Other actions, or another value of the
+label, are an operator's choice and are not changed."""
 _WARNS: Final = "-warn"
-"""Suffix of the binding that warns; the warning is redundant once the other one refuses."""
+"""Suffix of a second binding, which only warns. It is redundant once the first one refuses."""
 _AUDIT_ONLY: Final[Json] = {"spec": {"validationActions": ["Audit"]}}
-"""Its patch. It is not deleted, because Helm waits for the chart's objects."""
+"""The patch that silences the second binding. Helm waits for the object, so it is not deleted."""
 _POLL_S: Final = 1.0
 _ANSWER_S: Final = 3.0
 _RETRY_S: Final = 30.0
 
 
 class Admission:
-    """is_ready: whether the installation works."""
+    """Switches the bindings. is_ready: returns whether the installation works."""
 
     def __init__(self, kube: Kube, is_ready: Callable[[], bool], metrics: Metrics) -> None:
         self._kube = kube
         self._is_ready = is_ready
         self._metrics = metrics
         self._warning: dict[str, Json] = {}
-        """By binding, the patch by which it refuses."""
+        """By name of a binding that only warns: the patch that makes it refuse."""
         self._refusing: set[str] = set()
-        """Bindings that refuse, beside which a warning one may still exist."""
+        """Names of bindings that refuse while their second binding may still warn."""
         self._logged_problem = ""
 
     async def run(self) -> None:
-        """Runs until cancelled."""
+        """Watch and switch the bindings, until cancelled."""
         reflector = Reflector(self._kube, _COLLECTION, self, query={"labelSelector": _SELECTOR})
         following = asyncio.create_task(reflector.run(), name="follow admission")
         try:
@@ -77,7 +77,7 @@ class Admission:
             try:
                 stored = await self._kube.patch(f"{_COLLECTION}/{name}", patch, timeout_s=_ANSWER_S)
             except KubeError as error:
-                # 404, 409: the watch reports what it is now. Others do not hinder the next ones.
+                # 404, 409: the watch reports the change. Try the other bindings before raising.
                 failed = failed if error.status in (404, 409) else error
                 continue
             self.observed(stored)
@@ -119,8 +119,8 @@ class Admission:
 
 
 def denial(binding: Json) -> Json | None:
-    """Returns the patch by which the binding refuses; None: it is left as it is. The patch names
-    the version that was read, so that it never undoes a later change."""
+    """Return the patch that makes the binding refuse, or None if it must not be changed. The patch
+    names the version that was read, so that it never undoes a later change."""
     metadata = at(binding, "metadata")
     is_auto = at(metadata, "labels").get(names.LABEL_ADMISSION) == names.ADMISSION_AUTO
     if not is_auto or at(binding, "spec").get("validationActions") not in _OPEN:

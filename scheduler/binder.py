@@ -1,10 +1,10 @@
 """Binds pods: chooses and reserves the GPUs, POSTs one Binding, and determines its outcome.
 
-Choice and reservation are one step without an await. A reservation ends only when the Binding can
-no longer be applied. A missing answer decides nothing, nor does a conflict, which the API server
-also reports for failures of its store: the binder then reads the pod. See docs/adr/0019.
+GPUs are chosen and reserved without an await in between. They stay reserved as long as the Binding
+may be applied. If the API server's answer is missing or a conflict, the outcome is unknown, and the
+binder reads the pod. A conflict may also mean a failure of the server's store. See docs/adr/0019.
 
-Runs on one event loop. Apart from the cache, the binder alone changes State.
+The binder runs on one event loop. Only the binder and the cache change State.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from scheduler.leadership import POST_S, LeaseGuard
 
 WORK_S: Final = 8.0
 """A bind starts no new operation after this time, so its answer comes at most POST_S later.
-kube-scheduler's timeout must exceed the sum of both and of the wait for the Lease."""
+kube-scheduler's timeout must exceed WORK_S, POST_S and the wait for the Lease together."""
 GET_S: Final = 3.0
 MAX_POSTS: Final = 16
-"""At a time; the others wait in their order. With more, the API server answers none sooner, and
-each takes a connection, whose TLS handshake costs as much as a Binding."""
+"""The most POSTs at a time; further ones wait in order. More would get no answer sooner, and each
+needs a connection, whose TLS handshake costs as much as a Binding."""
 UNOBSERVED_S: Final = 30.0
-"""A pod assumed for this long and not observed as bound is read from the API server."""
+"""The binder reads a pod from the API server if no watch has shown it bound after this time."""
 
 _Task = asyncio.Task[Answer]
 _Work = Coroutine[Any, Any, Answer]
@@ -55,8 +55,8 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _SentBinding:
-    """A Binding that may have been applied, or may still be, while the pod has one of these
-    versions."""
+    """A sent Binding of unknown outcome. versions: it may still be applied while the pod's
+    resourceVersion is one of these."""
 
     arguments: BindingArguments
     versions: frozenset[str]
@@ -64,14 +64,14 @@ class _SentBinding:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """arguments: None for a check."""
+    """The work on one pod. arguments: those of its bind; None if it only checks the outcome."""
 
     arguments: BindingArguments | None
     task: _Task
 
 
 class Binder:
-    """See the module. clock: the same as State's. wall_ns: nanoseconds since the epoch."""
+    """Binds pods, see the module. clock: State's clock. wall_ns: nanoseconds since the epoch."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class Binder:
         self._noticed: dict[str, Pending] = {}
 
     async def finish(self, timeout_s: float) -> None:
-        """Returns when no outcome is being determined, or after the timeout."""
+        """Wait until all current jobs have ended, or until the timeout."""
         if tasks := [job.task for job in self._jobs.values()]:
             await asyncio.wait(tasks, timeout=timeout_s)
 
     async def bind(self, arguments: BindingArguments) -> Answer:
-        """Continues if the caller stops waiting."""
+        """Bind the pod. The work continues if the caller is cancelled."""
         until_s = self._clock() + WORK_S
         while (job := self._jobs.get(arguments.uid)) is not None:
             if job.arguments == arguments:
@@ -112,23 +112,23 @@ class Binder:
         return await asyncio.shield(self._begin(arguments, self._bind(arguments, choice, until_s)))
 
     def take_notices(self) -> Sequence[Pending]:
-        """The pods with notices for which a GPU was chosen since the last call."""
+        """Return the pods with notices for which GPUs were chosen since the last call."""
         noticed, self._noticed = [*self._noticed.values()], {}
         return noticed
 
     async def check_overdue(self) -> None:
-        """Checks Bindings that were sent long ago and not observed: the pod may be gone, or the
-        Binding not applied. Call every few seconds."""
+        """Read the pods whose Bindings were sent long ago and not observed: the pod may be gone, or
+        the Binding was not applied. Call this every few seconds."""
         for uid in [uid for uid in self._sent if self._state.assumed(uid) is None]:
             if uid not in self._jobs:
                 del self._sent[uid]
         for uid in self._state.overdue(self._clock()):
             sent = self._sent.get(uid)
             if sent is None or uid in self._jobs:
-                continue  # settled during an earlier check, or in progress
+                continue  # an earlier check found the outcome, or a job is at work
             answer = await self._begin(sent.arguments, self._check(sent), of_bind=False)
             if answer.error:
-                return  # no answer; the others would get none either
+                return  # the API server does not answer, so further reads would fail too
 
     # --- jobs: at most one per pod
 
@@ -165,10 +165,10 @@ class Binder:
         return await self._write(arguments, choice, until_s)
 
     async def _write(self, arguments: BindingArguments, choice: Choice, until_s: float) -> Answer:
-        """POSTs until the outcome is known or the time is over."""
+        """Repeat the POST until its outcome is known or `until_s` is reached."""
         uid, pause = arguments.uid, Backoff()
         while True:
-            # 1. Wait for one of MAX_POSTS, and send.
+            # 1. Wait until fewer than MAX_POSTS are in progress, and send the Binding.
             if not await self._post_begins(until_s):
                 return self._unconfirmed(uid, "the API server took too long to answer")
             try:
@@ -180,7 +180,7 @@ class Binder:
                 error = await self._post(arguments, choice)
             finally:
                 self._posts.release()
-            # 2. Return what the API server's answer decides.
+            # 2. If the API server's answer shows the outcome, return it.
             if error is None:
                 return BOUND
             if error is _NOT_HOLDER:
@@ -201,15 +201,14 @@ class Binder:
                     return self._unconfirmed(uid, "the pod was changed meanwhile")
                 if choice.placement is not None and pod.pending.version != choice.version:
                     choice, wait_s = replace(choice, version=pod.pending.version), 0.0
-            # 4. Wait, and send it again.
+            # 4. Wait, and send the Binding again.
             left_s = until_s - self._clock()
             if left_s <= 0:
                 return self._unconfirmed(uid, str(error))
             await asyncio.sleep(min(wait_s, left_s))
 
     async def _check(self, sent: _SentBinding) -> Answer:
-        """Returns BOUND if the outcome is known or still awaited; else why it could not be
-        determined."""
+        """Read the pod, and record a sent Binding's outcome. Return BOUND, or the error."""
         arguments = sent.arguments
         pod = await self._read(arguments, self._clock())
         if isinstance(pod, Answer):
@@ -225,7 +224,7 @@ class Binder:
     def _choose(
         self, arguments: BindingArguments, pending: Pending
     ) -> Choice | Answer | Undetermined:
-        """Chooses and reserves what to send. Awaits nothing."""
+        """Choose and reserve the GPUs for the Binding, without an await."""
         policy = self._verbs.policy(pending)
         choice = choose(self._state, pending, arguments.node, policy, self._wall_ns())
         if isinstance(choice, Choice) and choice.placement and choice.annotations:
@@ -241,7 +240,7 @@ class Binder:
         self._state.assume(arguments.uid, assumed, f"{arguments.namespace}/{arguments.name}")
 
     async def _post_begins(self, until_s: float) -> bool:
-        """Waits until one of MAX_POSTS may begin; the caller releases it. False: it is too late."""
+        """Wait to acquire `_posts`, which the caller releases. Return False after `until_s`."""
         try:
             async with asyncio.timeout(max(0.0, until_s - self._clock())):
                 await self._posts.acquire()
@@ -253,7 +252,7 @@ class Binder:
         return True
 
     async def _post(self, arguments: BindingArguments, choice: Choice) -> KubeError | None:
-        """None: the pod is bound."""
+        """Send the Binding once. Return None if the pod is bound, else the error."""
         uid, version = arguments.uid, choice.version
         before = self._sent.get(uid)
         body = binding.binding(*arguments, choice.annotations, self._guard.writer, version)
@@ -267,7 +266,7 @@ class Binder:
             await self._kube.post(path, body, timeout_s=POST_S, fieldValidation=IGNORE)
         except KubeError as error:
             if verdict(error) is not Verdict.UNKNOWN:
-                # The Binding was not applied.
+                # This Binding was not applied. One that was sent before it may be.
                 if before is None:
                     self._sent.pop(uid, None)
                 else:
@@ -276,7 +275,7 @@ class Binder:
         return None
 
     async def _read(self, arguments: BindingArguments, until_s: float) -> PodState | Answer:
-        """The pod as the API server has it, or why it could not be read in time."""
+        """Return the pod that the API server has, or why it could not be read in time."""
         pause, dialects = Backoff(), self._state.dialects
         while True:
             if self._clock() > until_s:
@@ -293,8 +292,8 @@ class Binder:
                 await asyncio.sleep(min(pause.next_s(), left_s))
 
     def _apply(self, arguments: BindingArguments, pod: PodState) -> Answer | None:
-        """Removes a Binding from `_sent` if it cannot be applied any more. None: the pod can be
-        bound."""
+        """Remove the pod's Binding from `_sent` if the API server can no longer apply it. Return
+        None if the pod can be bound, else the answer."""
         uid = arguments.uid
         assumed, sent = self._state.assumed(uid), self._sent.get(uid)
         if pod.gone or (pod.deleting and not pod.node):
@@ -314,14 +313,14 @@ class Binder:
         return None
 
     def _overtaken(self, arguments: BindingArguments) -> Answer:
-        """The answer when the watch has already reported the outcome."""
+        """Return the answer for a pod whose outcome the watch has already reported."""
         self._sent.pop(arguments.uid, None)
         if self._state.is_bound(arguments.uid):
             return bound_to(self._state.node_of(arguments.uid), arguments.node)
         return Answer("the pod is gone")
 
     def _unconfirmed(self, uid: str, why: str) -> Answer:
-        """The answer when no further operation is tried for now."""
+        """Return the answer for a bind that stops before its outcome is known."""
         if uid not in self._sent:
             return Answer(why)
         assumed = self._state.assumed(uid)

@@ -1,8 +1,8 @@
 """Updates `scheduler.decisions.state` from watches of pods, nodes, devices and Leases.
 
-It stores facts and no JSON; per pod it adds only a hash of the fields that are read, to detect
-changes. It does not store the requests of unbound pods: kube-scheduler sends them with each verb.
-See docs/adr/0023.
+State gets facts, not JSON. For each pod this module stores only a hash of the fields that it reads,
+to detect changes. The requests of unbound pods are not stored, because kube-scheduler sends them
+with each verb. See docs/adr/0023.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
 
 _UNFINISHED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-"""A finished pod counts as deleted; the server reports it so with this selector."""
+"""With this selector the API server reports a finished pod as deleted."""
 _TICK_S: Final = 1.0
 _KUBE_SCHEDULER: Final = f"{names.NAMESPACE}/{names.LEASE_KUBE_SCHEDULER}"
-"""A key that no node has."""
+"""The key of kube-scheduler's Lease. The other keys are node names, which contain no slash."""
 
 
 class Cache:
-    """See the module. The creator must run `run`. clock: the same as State's. wall: seconds since
-    the epoch. observe_scheduler: see Leadership.observe."""
+    """The watches. The creator must run `run`. clock: State's clock. wall: seconds since the epoch.
+    observe_scheduler: see Leadership.observe."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class Cache:
         }
 
     async def run(self) -> None:
-        """Runs until cancelled. Errors in objects appear in State's problems; an exception here is
-        a defect of this program, after which State must not be used."""
+        """Run until cancelled. Errors in objects appear in State's problems. An exception of this
+        method is a defect of this program, after which State must not be used."""
         async with asyncio.TaskGroup() as group:
             for name, reflector in self._reflectors.items():
                 group.create_task(reflector.run(), name=f"watch {name}")
@@ -85,19 +85,19 @@ class Cache:
 
     @property
     def synced(self) -> bool:
-        """Every kind has been listed once. No decision may be made before that."""
+        """Whether every kind has been listed once. Before that, no decision may be made."""
         return all(reflector.synced for reflector in self._reflectors.values())
 
     async def wait_synced(self) -> None:
         await asyncio.gather(*(each.wait_synced() for each in self._reflectors.values()))
 
     async def relist(self) -> None:
-        """Returns once State has received lists of all kinds, each started after this call."""
+        """List all kinds again, and return once State has received these lists."""
         await asyncio.gather(*(each.relist() for each in self._reflectors.values()))
 
     def ages(self) -> Mapping[str, float]:
-        """Return the seconds since the API server last sent anything, by kind; inf: never. Normally
-        that is at most about a minute, the interval of its bookmarks."""
+        """Return by kind the seconds since the API server last sent anything; inf: never. Normally
+        they are at most about a minute, the interval at which the server sends bookmarks."""
         now_s = self._clock()
         return {
             name: float("inf") if each.received_s is None else now_s - each.received_s
@@ -109,8 +109,7 @@ class Cache:
         return {name: each.lists for name, each in self._reflectors.items()}
 
     def problems(self) -> Sequence[str]:
-        """Kinds whose watch is broken, with the reason; and credentials that cannot be read
-        again."""
+        """Return the errors of watches, and the error if the credentials cannot be read again."""
         broken = [
             f"{name}: {each.problem}" for name, each in self._reflectors.items() if each.problem
         ]
@@ -123,8 +122,8 @@ class Cache:
 
 
 class _Objects:
-    """Objects of one kind other than pods. read: returns facts with a name; None for an object to
-    ignore. observe, remove: State's methods."""
+    """Passes objects of one kind other than pods to State. read: returns the facts of an object,
+    or None if it is to be ignored. observe, remove: State's methods."""
 
     def __init__(
         self,
@@ -161,7 +160,7 @@ class _Objects:
 
 
 class _Leases(_Objects):
-    """The agents' Leases, and kube-scheduler's."""
+    """Passes on the Leases of agents and the Lease of kube-scheduler."""
 
     def __init__(
         self,
@@ -191,7 +190,7 @@ class _Leases(_Objects):
 
 
 class _Pods:
-    """marks: by UID, translate.mark of the pod as last observed."""
+    """Passes pods to State. marks: by UID, the `translate.mark` of the pod when last observed."""
 
     def __init__(self, state: State, retries: Unschedulable, sampling: Sampling) -> None:
         self._state = state
@@ -207,7 +206,7 @@ class _Pods:
         self._marks[uid] = mark
         if mark == translate.UNBOUND:
             if requests.was_refused(raw):
-                # Bound by kube-scheduler while another process was its extender.
+                # Another process was the extender when the pod was refused.
                 self._retries.restore(requests.pending(raw, self._state.dialects))
             return uid
         self._leave_queues(uid)
@@ -218,8 +217,8 @@ class _Pods:
         self._forget(translate.uid(raw))
 
     def listed(self, keys: set[str]) -> None:
-        """Removes known pods that the list lacks, whatever was assumed for them: the list is newer
-        than all earlier events. State keeps other assumed pods."""
+        """Remove known pods that the list lacks, even assumed ones: the list is newer than their
+        last events. State keeps assumed pods that were never observed."""
         for uid in self._marks.keys() - keys:
             self._forget(uid)
         self._state.keep_pods(keys)

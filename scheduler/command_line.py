@@ -1,7 +1,7 @@
 """The command line: commands, flags, environment and the text of --help.
 
-Each flag of `serve` has a variable (`--log-format`: GPUSLICE_SCHEDULER_LOG_FORMAT); the flag has
-precedence. No other module reads the environment.
+Each flag of `serve` has an environment variable, for example GPUSLICE_SCHEDULER_LOG_FORMAT for
+`--log-format`. The flag has precedence. No other module reads the environment.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ http://...", the address of --http; and "ready: ...", after it has read the clus
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Returns the exit status, or exits as argparse does."""
+    """Run the command and return the exit status. Exit where argparse does."""
     flags = parser(environment).parse_args(arguments)
     status: int = flags.run(flags)
     return status
@@ -148,7 +148,7 @@ def _add_flags(command: ArgumentParser, environment: Mapping[str, str]) -> None:
 
 
 class _Merge(argparse.Action):
-    """Collects the values of a repeated flag, which replace the default."""
+    """Merges the values of a repeated flag. The default counts only where the flag is absent."""
 
     def __call__(
         self, parser: ArgumentParser, namespace: Namespace, value: Any, option: str | None = None
@@ -173,7 +173,7 @@ def address_or_off(text: str) -> Address | None:
 
 
 def policies(text: str) -> Mapping[str, Policy]:
-    """text: separated by blanks."""
+    """Parse one or more NAME=POLICY, separated by blanks."""
     known = {each.value: each for each in Policy}
     policy_of = {}
     for each in text.split():
@@ -201,7 +201,7 @@ def serve(flags: Namespace) -> int:
         _LOG.error(Line("cannot serve", error=error))
         return 1
     except Exception:
-        # A defect of this program: State is not reliable. The kubelet restarts the process.
+        # This is a defect of the program: State may be wrong. The kubelet restarts the process.
         _LOG.exception("failed")
         return 1
     _LOG.info("stopped")
@@ -215,7 +215,7 @@ async def _serve(settings: Settings) -> None:
     assert task is not None
 
     def leave() -> None:
-        """The first signal finishes pending work; the second one stops at once."""
+        """Finish pending work after the first signal, and stop at once after the second."""
         if leaving.is_set():
             task.cancel()
         leaving.set()
@@ -232,7 +232,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def announce(line: str) -> None:
-    # The parent may have closed the pipe; that must not stop the service.
+    # The service must continue if its parent has closed the pipe.
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

@@ -1,8 +1,8 @@
 """The HTTP endpoint for probes, Prometheus and people: GET /livez, /readyz, /metrics, /debug/fleet.
 
-Runs on the main event loop, so an answer to /livez shows that the loop runs. Read-only and without
-authentication. /debug/fleet shows pod names and allocations, so it serves only connections from the
-pod itself, as `kubectl port-forward` makes them.
+It runs on the main event loop, so an answer of /livez shows that the loop runs. It changes nothing
+and needs no authentication. /debug/fleet shows pod names and allocations, so it accepts connections
+only from the pod itself. Those of `kubectl port-forward` are of this kind.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ PAGES: Final = ("/livez", "/readyz", "/metrics", "/debug/fleet")
 LEAVE_S: Final = 1.0
 _RETRY_S: Final = 5.0
 _FRESH_S: Final = 1.0
-"""Computing the numbers for 5,000 nodes blocks the loop for 30 ms."""
+"""Metrics are computed again after this time, which blocks the loop for 30 ms for 5,000 nodes."""
 _AT_ONCE: Final = 50
-"""Nodes processed before yielding the event loop."""
+"""The number of nodes after which /debug/fleet lets the event loop run."""
 _LAG_S: Final = 150.0
-"""The API server sends a bookmark about every minute."""
+"""After this silence a watch counts as broken: the API server sends a bookmark every minute."""
 
 
 class Source(Protocol):
@@ -51,7 +51,7 @@ class Source(Protocol):
 
 
 class Endpoint:
-    """status: the election state as one line."""
+    """The HTTP pages. status: returns `Leadership.status`."""
 
     def __init__(
         self, state: State, source: Source, metrics: Metrics, status: Callable[[], str]
@@ -63,12 +63,12 @@ class Endpoint:
         self._listed: dict[str, int] = {}
         self._refreshed_s = float("-inf")
         self._fleet_lock = asyncio.Lock()
-        """One request at a time: a page of 5,000 nodes takes half a second of the loop, in small
-        slices."""
+        """Allows one /debug/fleet request at a time. For 5,000 nodes it takes half a second of the
+        event loop's time, in small parts."""
 
     async def run(self, address: Address, served: Callable[[str], None]) -> None:
-        """Runs until cancelled. Retries the address while another process has it: pods are bound
-        whether or not the endpoint is served. served: called with the address once it is served."""
+        """Serve until cancelled. While another process has the address, try again, because pods can
+        be bound without the endpoint. served: called with the address once it is served."""
         app = web.Application()
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
@@ -87,7 +87,7 @@ class Endpoint:
 
     @property
     def problems(self) -> Sequence[str]:
-        """Reasons for not being ready; empty: ready."""
+        """Why the scheduler is not ready. Empty if it is."""
         problems = list(self._source.problems())
         for kind, age_s in self._source.ages().items():
             if _LAG_S < age_s < float("inf"):
@@ -113,7 +113,7 @@ class Endpoint:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _fleet(self, request: web.Request) -> web.StreamResponse:
-        """A JSON object, written node by node so that a large one does not block the scheduler."""
+        """Answer with a JSON object, in parts, so that a large one does not block the scheduler."""
         if not is_local(request.remote):
             text = "/debug/fleet is served only to the pod itself: use kubectl port-forward\n"
             return web.Response(text=text, status=403)
@@ -140,7 +140,7 @@ class Endpoint:
         return web.Response(text=f"path: must be one of {', '.join(PAGES)}\n", status=404)
 
     def refresh(self) -> None:
-        """Updates the gauges, which are computed rather than counted."""
+        """Update the metrics that are computed from the current state."""
         metrics = self._metrics
         measure(self._state, metrics)
         metrics.ready.set(not self.problems)
@@ -152,7 +152,7 @@ class Endpoint:
 
 
 def is_local(remote: str | None) -> bool:
-    """remote: the peer's address."""
+    """Return whether the peer's address is a loopback address."""
     try:
         address = ipaddress.ip_address(remote or "")
     except ValueError:
@@ -176,8 +176,8 @@ async def _listen(runner: web.AppRunner, address: Address) -> None:
 
 
 def measure(state: State, metrics: Metrics) -> None:
-    """Sets the gauges that are computed from the state. Free memory and the largest free share
-    count only usable GPUs of schedulable nodes."""
+    """Set the gauges that are computed from State. Free memory and the largest free share count
+    only usable GPUs of nodes that accept pods."""
     fleet, rows = state.fleet, state.fleet.all_rows()
     total, blocked = fleet.total_bytes[rows], fleet.blocked_by[rows]
     free = fleet.free_bytes[rows][blocked == Reason.FITS]

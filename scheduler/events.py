@@ -1,8 +1,8 @@
 """Kubernetes Events for State's problems, and for notices about pods.
 
-kube-scheduler writes the Events of binding and of refusals. Only the process that may bind writes
-Events, or each replica would. The same Event is written at most once an hour, and a token bucket
-bounds the total rate. A failed write is dropped.
+kube-scheduler itself writes Events for bound and refused pods. Of several replicas, only the
+process that may bind writes Events. The same Event is written at most once an hour, and a token
+bucket limits the total rate. A failed write is not repeated.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from scheduler.kubernetes.requests import Pending
 from scheduler.metrics import Metrics
 
 Regarding = tuple[str, str, str, str, str]
-"""API version, kind, namespace, name and UID of an object."""
+"""The API version, kind, namespace, name and UID of an object."""
 
 _LOG: Final = logging.getLogger(__name__)
 
 AGAIN_S: Final = 3600.0
 BURST: Final = 25
 PER_S: Final = 1 / 6
-"""Ten per minute after the initial burst."""
+"""Ten Events per minute, after the initial burst."""
 NOTE_BYTES: Final = 1024
-"""The API server's limit."""
+"""The API server's limit for an Event's text."""
 COMPONENT: Final = "gpuslice.io/scheduler"
 _ANSWER_S: Final = 5.0
 _DEFAULT_NAMESPACE: Final = "default"
-"""Namespace of events about nodes, which have none; kubectl reads them there."""
+"""The namespace of Events about nodes, in which kubectl finds them."""
 
 POD_PROBLEM: Final = "GPUShareUnclear"
 POD_NOTICE: Final = "GPUShareNotice"
@@ -45,7 +45,7 @@ REASONS: Final = (POD_PROBLEM, POD_NOTICE, NODE_PROBLEM, SECOND_INSTALLATION)
 
 
 class Bucket:
-    """Token bucket: at most BURST at once, and PER_S in the long run."""
+    """A token bucket of BURST tokens, filled at PER_S."""
 
     def __init__(self, now_s: float) -> None:
         self._full = float(BURST)
@@ -61,7 +61,7 @@ class Bucket:
 
 
 class Events:
-    """post: Kube.post. clock: monotonic seconds. identity: of this process."""
+    """Writes Events. post: Kube.post. clock: monotonic seconds. identity: names this process."""
 
     def __init__(
         self,
@@ -78,24 +78,24 @@ class Events:
         self._written_at_s: dict[tuple[str, ...], float] = {}
 
     async def problems(self, problems: Iterable[Problem]) -> None:
-        """problems: the complete list of current ones."""
+        """Write an Event for each problem. problems: all current ones."""
         for each in problems:
             if each.about:
                 namespace, _, name = each.about.partition("/")
                 await self._write(POD_PROBLEM, ("v1", "Pod", namespace, name, each.uid), each.text)
             else:
-                # kubectl finds a node's events by the node's name in the UID field.
+                # kubectl finds the Events of a node by its name, which must be in the field uid.
                 await self._write(NODE_PROBLEM, ("v1", "Node", "", each.node, each.node), each.text)
 
     async def notices(self, pods: Iterable[Pending]) -> None:
-        """Writes notices for the author of a pod whose request was accepted."""
+        """Write the notices of accepted requests, for the pods' authors."""
         for pod in pods:
             for text in pod.notices:
                 about = ("v1", "Pod", pod.namespace, pod.name, pod.uid)
                 await self._write(POD_NOTICE, about, text)
 
     async def second_installation(self, status: str) -> None:
-        """kube-scheduler calls this process, but another pod's holds the Lease."""
+        """Report that this pod's kube-scheduler works although another pod's holds the Lease."""
         name = names.LEASE_KUBE_SCHEDULER
         lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, name, "")
         await self._write(SECOND_INSTALLATION, lease, status)
@@ -109,7 +109,7 @@ class Events:
         if about in self._written_at_s:
             return
         if not self._bucket.take(now_s):
-            # Not recorded: it is written when the bucket has capacity again.
+            # The Event is not recorded as written, so a later report tries it again.
             self._metrics.events.labels("dropped").inc()
             return
         self._written_at_s[about] = now_s
@@ -126,7 +126,7 @@ class Events:
 
 
 def event(reason: str, regarding: Regarding, text: str, identity: str, now: datetime) -> Json:
-    """events.k8s.io/v1."""
+    """Return an Event of events.k8s.io/v1."""
     fields = ("apiVersion", "kind", "namespace", "name", "uid")
     about = dict(zip(fields, regarding, strict=True))
     return {
@@ -148,6 +148,6 @@ def event(reason: str, regarding: Regarding, text: str, identity: str, now: date
 
 
 def _cut(text: str) -> str:
-    """Cuts the text and keeps printable ASCII, as in the log: a tenant may have written it."""
+    """Shorten the text, and keep only printable ASCII, because a tenant may have written it."""
     plain = printable(text)
     return plain if len(plain) <= NOTE_BYTES else plain[: NOTE_BYTES - 3] + "..."

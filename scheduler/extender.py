@@ -1,8 +1,7 @@
 """kube-scheduler's extender over HTTP: POST /filter, /prioritize, /preempt, /bind.
 
-Handles HTTP and access, and decides nothing. A call that cannot be served gets an error, never an
-empty success, so that kube-scheduler retries the pod. Has no authentication: any process that can
-connect can bind pods.
+It handles HTTP and decides nothing. A call that cannot be served gets an error, so kube-scheduler
+retries the pod. There is no authentication: any process that can connect can bind pods.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ from scheduler.metrics import Metrics
 _LOG: Final = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 64 << 20
-"""Limit of a body: the largest pod that the API server accepts, and a hundred thousand names."""
+"""The size limit of a body: enough for the largest pod of the API server and 100,000 node names."""
 BODY_S: Final = 30.0
-"""Timeout for the rest of a request whose head has arrived."""
+"""The time limit for receiving a request's body."""
 LEAVE_S: Final = 1.0
 """How long a shutdown waits for pending answers."""
 NOT_SYNCED: Final = "gpuslice has not read all pods, nodes and GPUs yet"
 _FAILED: Final = {"/preempt": 503}
-"""HTTP status of an error by verb; else 200. ExtenderPreemptionResult has no error field: any body
-that is parsed means that no victims were found."""
+"""The HTTP status of an error, by verb. It is 200 for the other verbs, whose results have an error
+field. ExtenderPreemptionResult has none, and with status 200 an error would mean "no victims"."""
 _ALLOW: Final = {"Allow": "POST"}
 _OUTCOMES: Final = {False: "answered", True: "error"}
 
 Reply = tuple[bytes, str]
-"""An answer, and the error in it; "" for none."""
+"""The body of an answer, and the error that it contains; "" for none."""
 Call = Callable[[bytes], Reply | Awaitable[Reply]]
 
 
 class Extender:
-    """is_synced: whether all objects are listed."""
+    """Serves the verbs. is_synced: returns whether all objects were listed."""
 
     def __init__(
         self,
@@ -72,8 +71,8 @@ class Extender:
         }
 
     async def serve(self, host: str, port: int) -> web.ServerRunner:
-        """Serves until the runner's `cleanup`. Port 0: any free port; see the runner's addresses.
-        A caller that disconnects does not cancel its call: the Binding may be done."""
+        """Serve until the runner's `cleanup`. Port 0 is any free port; see the runner's addresses.
+        A caller that disconnects does not cancel its call, because its Binding may be applied."""
         make = partial(web.BaseRequest, loop=asyncio.get_running_loop(), client_max_size=MAX_BYTES)
         server = web.Server(self._answer, request_factory=make, access_log=None)
         runner = web.ServerRunner(server, shutdown_timeout=LEAVE_S)
@@ -104,18 +103,19 @@ class Extender:
         return web.Response(body=answer, status=status, content_type="application/json")
 
     def _filter(self, body: bytes) -> Reply | Awaitable[Reply]:
-        """Handles every pod, synchronously where possible."""
+        """Answer without an await if this process may write now, which saves time for each pod."""
         if self._is_synced() and self._guard.record_call():
             return self._verbs.filter(body), ""
         return self._admitted(self._verbs.filter, body)
 
     def _prioritize(self, body: bytes) -> Reply:
-        """Score the nodes. kube-scheduler continues without scores after an error. A process
-        without the Lease has already refused the filter."""
+        """Score the nodes. The Lease is not checked, because `filter` checked it for this pod. An
+        error only makes kube-scheduler continue without scores."""
         return (self._verbs.prioritize(body), "") if self._is_synced() else _refused(NOT_SYNCED)
 
     async def _preempt(self, body: bytes) -> Reply:
-        """kube-scheduler does not call filter first for a node that is full."""
+        """Answer a preempt call. The Lease is checked, because `filter` may not have been called:
+        kube-scheduler leaves out nodes that are full by its own count."""
         if refused := await self._refusal():
             return _refused(refused)
         answer = bytearray()
@@ -149,7 +149,7 @@ async def _read(request: web.BaseRequest) -> bytes:
 
 
 def _refused(why: str) -> Reply:
-    """The body of a bind's answer; why "" means success."""
+    """Return the answer with this error. For a bind, "" means success."""
     return error(why), why
 
 

@@ -1,8 +1,8 @@
 """Permits this process to bind while kube-scheduler's Lease names its pod.
 
-The Lease's holder is HOSTNAME_UUID; the host name is the pod's. The watch of Leases reports the
-Lease, and this module writes nothing. Invariant: when a term's first write starts, the writes of
-earlier holders have ended, and all objects were listed after that. See docs/adr/0018.
+The Lease's holder is HOSTNAME_UUID, with the host name of its pod. A watch reports the Lease. This
+module writes nothing. Invariant: before the first write of a term, all writes of earlier holders
+have ended, and after their end all objects were listed. See docs/adr/0018.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ from scheduler.kubernetes.facts import SchedulerLease
 _LOG: Final = logging.getLogger(__name__)
 
 POST_S: Final = 4.0
-"""Timeout of a Binding's POST at the client and, as its query `timeout`, at the server."""
+"""The timeout of a Binding's POST, at the client and, by the query `timeout`, at the API server."""
 ANSWERED_S: Final = POST_S + 1.0
-"""The API server refuses new Bindings of a former holder, and ends earlier ones within POST_S. So
-nothing of it arrives later than this after the next holder acquired the Lease."""
+"""After this time of a term, no Binding of an earlier holder is applied any more: the API server
+refuses new ones once the Lease has changed, and ends those in progress within POST_S."""
 MIN_LEASE_S: Final = 15.0
-"""A shorter Lease counts as one of this duration."""
+"""A Lease of a shorter duration counts as one of this duration."""
 _MARGIN_S: Final = 0.5
-"""Clocks of two hosts may run at rates that differ by 3 percent."""
+"""A margin for clocks of two hosts, whose rates may differ by 3 percent."""
 TIMEOUT_S: Final = 2.5
-"""How long a verb waits for the start of a term, while kube-scheduler waits for the verb."""
+"""How long a verb waits for the start of a term. kube-scheduler waits for the verb meanwhile."""
 _CALLS_S: Final = 15.0
-"""kube-scheduler retries a refused pod after at most 10 s."""
+"""A longer pause ends a series of calls, because kube-scheduler retries pods within 10 s."""
 _FAILOVER_S: Final = 20.0
 
 
 def boot_clock() -> float:
-    """Seconds of a clock that includes suspend and cannot be set."""
+    """Return seconds of a clock that cannot be set and also runs while the host is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaseGuard(Protocol):
-    """The right to bind. Only one process has it at a time, for a limited time. Nothing may be
-    awaited between `may_write` and the POST, whose timeout is POST_S."""
+    """The right to bind, which one process has at a time, for a limited time. The caller must not
+    await anything between `may_write` and the POST, whose timeout is POST_S."""
 
     def record_call(self) -> bool:
-        """Records a verb. True if this process may write now; else call `admit`."""
+        """Record a verb. Return True if this process may write now; otherwise call `admit`."""
 
     async def admit(self) -> str:
-        """Records a verb, and waits briefly if this process is about to get the right. "": it may
-        write; else the verb's error."""
+        """Record a verb, and wait briefly if this process is about to get the right. Return "" if
+        this process may write, else the error for the verb."""
 
     def may_write(self) -> bool:
-        """Whether a POST may be sent now."""
+        """Return whether a POST may be sent now."""
 
     def refusal(self) -> str:
-        """Why this process may not write, and which one may; "" if it may."""
+        """Return why this process may not write and which process may, or "" if this one may."""
 
     @property
     def writer(self) -> str:
-        """Value of each Binding's annotation contract.names.ANNOTATION_WRITER: the holder of the
-        Lease. The API server refuses Bindings whose writer no longer holds it."""
+        """The Lease's holder, as value of the annotation ANNOTATION_WRITER of each Binding. The API
+        server refuses a Binding whose writer no longer holds the Lease."""
 
 
 class Leadership:
-    """A LeaseGuard. `run` must run. hostname: of this pod. wall: seconds since the epoch,
-    by the clock that kube-scheduler's times are of."""
+    """A LeaseGuard. `run` must be running. hostname: this pod's. wall: seconds since the epoch, by
+    the same clock as the times in kube-scheduler's Lease."""
 
     def __init__(
         self,
@@ -76,30 +76,30 @@ class Leadership:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.leaving = False
-        """Set once: no write starts any more."""
+        """Set at shutdown, after which no write starts."""
         self._prefix = f"{hostname}_"
         self._clock, self._wall = clock, wall
         self._started_s = clock()
         self._lease = SchedulerLease()
         self._valid_until_s = -math.inf
         self._others_end_s = -math.inf
-        """When the writes of the last other holder end, by its renewals alone."""
+        """When the last other holder's writes end, computed from its renewals."""
         self._ready_s = math.inf
-        """When the list of the coming term may start; inf: no term is coming."""
+        """When the objects may be listed for the next term of this pod; inf if none is near."""
         self.writer = ""
-        """The holder for whose term all objects were listed; "" for none."""
+        """The holder during a term of this pod, once all objects were listed; else ""."""
         self._changed, self._open = asyncio.Event(), asyncio.Event()
         self._called_s = self._refused_since_s = -math.inf
 
     def observe(self, lease: SchedulerLease | None) -> None:
-        """The watch reports kube-scheduler's Lease; None: it does not exist."""
+        """Record kube-scheduler's Lease from the watch; None if it does not exist."""
         now_s, wall_s, was = self._clock(), self._wall(), self._lease.holder
         self._lease, self._valid_until_s = lease or SchedulerLease(), -math.inf
         if self._lease.holder != was:
             self._end_term()
         span_s = max(self._lease.duration_s, MIN_LEASE_S)
         if self._is_ours:
-            # What is delivered late is old: the times are of this host's clock.
+            # The watch may be late. The Lease's times are of this host's clock, so use those.
             renewed_s = now_s - max(0.0, wall_s - self._lease.renewed_s)
             self._valid_until_s = renewed_s + span_s - 2 * POST_S - _MARGIN_S
             if not self.writer and self._ready_s == math.inf:
@@ -107,18 +107,17 @@ class Leadership:
                 self._ready_s = max(
                     self._others_end_s,
                     acquired_s + ANSWERED_S,
-                    # An earlier process of this pod may have sent a POST just before its end.
+                    # An earlier process of this pod may have sent a POST just before it ended.
                     self._started_s + ANSWERED_S,
                 )
                 self._changed.set()
         elif self._lease.holder:
             self._others_end_s = now_s + span_s
-        elif lease is not None:  # released
+        elif lease is not None:  # the holder released the Lease
             self._others_end_s = -math.inf
 
     async def run(self, relist: Callable[[], Awaitable[None]]) -> None:
-        """Lists all objects at the start of each term of this pod. Runs until cancelled. relist:
-        lists them again."""
+        """Call `relist` at the start of each term of this pod, until cancelled."""
         while True:
             wait_s = self._ready_s - self._clock()
             with contextlib.suppress(TimeoutError):
@@ -159,7 +158,7 @@ class Leadership:
 
     @property
     def second_installation(self) -> bool:
-        """Whether kube-scheduler calls this process, for longer than a failover takes, while a
+        """Whether kube-scheduler has called this process for longer than a failover takes, while a
         kube-scheduler of another pod renews the Lease."""
         now_s = self._clock()
         called_for_s = self._called_s - self._refused_since_s
@@ -168,7 +167,7 @@ class Leadership:
 
     @property
     def status(self) -> str:
-        """The state of the election, and this process's part in it, as one line."""
+        """One line on which process holds the Lease, and whether this process may bind."""
         lease = f"the Lease {names.NAMESPACE}/{names.LEASE_KUBE_SCHEDULER}"
         holder = self._lease.holder
         if self.leaving:
@@ -186,7 +185,7 @@ class Leadership:
         return self._lease.holder.startswith(self._prefix)
 
     def _is_others(self, now_s: float) -> bool:
-        """Whether a kube-scheduler of another pod renews the Lease."""
+        """Return whether a kube-scheduler of another pod renews the Lease."""
         is_held = bool(self._lease.holder) and not self._is_ours
         return is_held and now_s < self._others_end_s
 

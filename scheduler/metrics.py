@@ -1,7 +1,6 @@
-"""All metrics of the scheduler, in one registry; names follow Prometheus' conventions.
+"""All metrics of the scheduler, in one registry. Names follow Prometheus' conventions.
 
-Holds numbers only: the other modules set them, endpoint.py serves them. docs/scheduling.md has the
-same table, and a test compares the two.
+Other modules set the metrics, and endpoint.py serves them. docs/scheduling.md must list them too.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _LATENCY_BUCKETS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
-"""filter and prioritize take milliseconds; a bind depends on the API server."""
+"""The upper bounds of the histogram, from filter's fractions of a millisecond to slow binds."""
 
 
 class Metrics:
-    """The scheduler's metrics; each instance has its own registry."""
+    """The scheduler's metrics. Each instance has its own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -78,7 +77,7 @@ class Metrics:
         self._add_fleet(gauge)
 
     def _add_fleet(self, gauge: Callable[..., Gauge]) -> None:
-        """The gauges that `endpoint.measure` sets from the state."""
+        """Add the gauges that `endpoint.measure` computes from the state."""
         self.nodes = gauge(
             "gpuslice_scheduler_nodes",
             "Nodes, by the reason why they are excluded; FITS: not excluded.",
@@ -106,5 +105,5 @@ class Metrics:
         )
 
     def render(self) -> bytes:
-        """The text exposition format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)

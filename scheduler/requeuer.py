@@ -1,8 +1,8 @@
 """Requeues pods that fit and that kube-scheduler would not retry in time.
 
-kube-scheduler retries a refused pod when the pod changes. So the pod gets an annotation with the
-time, in a patch of its status, which kube-scheduler's account may write. A pod that is gone or was
-replaced is left alone. The search yields the event loop every few milliseconds.
+kube-scheduler retries a refused pod when the pod changes. Therefore this module writes the time in
+an annotation, by a patch of the pod's status, which kube-scheduler's account may write. It changes
+no pod that has replaced the refused one. The search lets the event loop run every few milliseconds.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from scheduler.metrics import Metrics
 _LOG: Final = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.005
-"""How long the search may block the event loop; the search of one node may exceed it."""
+"""How long the search may block the event loop. The search for one shape may take longer."""
 _SLICES: Final = 10
 _PAUSE_S: Final = 0.02
 _ANSWER_S: Final = 3.0
 _SETTLE_S: Final = 0.03
-"""After a refusal kube-scheduler removes a nomination that it receives before it has ended the
-try."""
+"""The wait before a nomination is written. kube-scheduler clears a nomination that it receives
+while its try of the pod still goes on."""
 _TRIES: Final = 5
 _RETRY_S: Final = 1.0
 _NOT_THERE: Final = frozenset({404, 409, 422})
-"""422: another pod has the name, and its UID cannot be changed; or the pod is bound."""
+"""Answers for a pod that need not be requeued: it is gone, replaced (422: its UID) or bound."""
 
 
 class Requeuer:
-    """clock: monotonic seconds."""
+    """Requeues pods. clock: monotonic seconds."""
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class Requeuer:
         self._clock = clock
 
     async def run(self, missed: asyncio.Queue[Requeue]) -> None:
-        """Requeues pods that missed a sample, until cancelled."""
+        """Requeue the pods that `Sampling` puts into the queue, until cancelled."""
         async with asyncio.TaskGroup() as writes:
             while True:
                 writes.create_task(self._requeue_missed(await missed.get()))
 
     async def requeue_due(self) -> None:
-        """Call every second in the process that may bind."""
+        """Requeue pods for which capacity was freed. Call this every second, where binds happen."""
         for _ in range(_SLICES):
             now_s = self._clock()
             if self._queue.work(now_s, self._until(now_s + SLICE_S)):
@@ -73,7 +73,7 @@ class Requeuer:
             if error is None:
                 continue
             if error.status not in _NOT_THERE:
-                return  # the others would fail as well
+                return  # writes for other pods would fail as well
             self._queue.remove(pending.uid)
 
     async def _requeue_missed(self, due: Requeue) -> None:
@@ -103,7 +103,7 @@ class Requeuer:
 
 
 def requeueing(due: Requeue) -> Any:
-    """The patch of the pod's status."""
+    """Return the patch of the pod's status that requeues it."""
     patch = {"metadata": _seen(due.pending)}
     if due.nominated is not None:
         patch["status"] = {"nominatedNodeName": due.nominated or None}
@@ -111,6 +111,6 @@ def requeueing(due: Requeue) -> Any:
 
 
 def _seen(pending: Pending) -> Any:
-    """Metadata that changes at each call: kube-scheduler retries a pod only when it changes."""
+    """Return metadata that changes the pod, because kube-scheduler retries only a changed pod."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return {"uid": pending.uid, "annotations": {names.ANNOTATION_REQUEUED_AT: now}}

@@ -1,7 +1,7 @@
 """Creates cache, verbs, binder, leadership and endpoint, connects them, and stops them in order.
 
-On shutdown: no new write starts, pending work ends, and only then kube-scheduler's calls are
-refused. A kill at any moment loses nothing: all state is read from the API server again.
+On shutdown no new write starts. The pending work is finished, and then the extender's address is
+closed. Nothing is lost if the process is killed, because it reads all state from the API server.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from scheduler.requeuer import Requeuer
 _LOG: Final = logging.getLogger(__name__)
 
 COLLECTED_AFTER: Final = (10_000, 20, 50)
-"""Python's default 700, 10, 10 traverses all pods forty times during the initial lists, half of
-their time, with pauses of 0.2 s. Stored objects have no cycles; those that do amount to
-megabytes."""
+"""Thresholds of Python's garbage collector. With its default, 700, 10, 10, the initial lists take
+twice as long, because all stored pods are traversed forty times. Stored objects have no cycles, and
+other garbage amounts to megabytes."""
 
 _RETRY_S: Final = 1.0
 
@@ -47,39 +47,38 @@ class Settings:
     """All settings. The flags' help (scheduler.command_line) describes each."""
 
     kubeconfig: str = ""
-    """Empty: the in-cluster configuration, or else the same as kubectl's."""
+    """A file's path. If empty, the in-cluster configuration is used, or else kubectl's."""
     listen: Address = ("127.0.0.1", 9444)
     http: Address | None = ("0.0.0.0", 9445)
-    """None: not served."""
+    """None if the pages of endpoint.py are not served."""
     policies: Mapping[str, Policy] = field(default_factory=dict)
-    """By schedulerName, for pods that specify no policy; the default is binpack."""
+    """The policy by schedulerName, for pods that specify none. Without one, binpack is used."""
     dialects: frozenset[str] = frozenset({KOORDINATOR.name})
     log_format: Format = Format.LOGFMT
     verbose: bool = False
 
     check_s: float = 5.0
-    """Interval of checks for Bindings of unknown outcome."""
+    """The interval at which Bindings of unknown outcome are checked."""
     report_s: float = 20.0
-    """Interval of writing Events about problems."""
+    """The interval at which Events are written."""
     leave_s: float = 20.0
-    """Time limit for finishing pending work."""
+    """The time limit for pending work at shutdown."""
 
 
 async def run(
     settings: Settings, kube: Kube, leaving: asyncio.Event, announce: Callable[[str], None]
 ) -> None:
-    """Runs until `leaving` is set and pending work has ended. announce: writes a line for the
-    parent process.
+    """Run until `leaving` is set and pending work has ended. announce: called with status lines.
 
-    Raises OSError if the extender's address is taken, and any defect of this program, after which
-    its state is not reliable.
+    Raise OSError if the extender's address is taken. Any other exception is a defect of this
+    program, after which its state is not reliable.
     """
     gc.set_threshold(*COLLECTED_AFTER)
     await _Service(settings, kube).run(leaving, announce)
 
 
 class _Service:
-    """The parts, connected."""
+    """All parts of a running scheduler."""
 
     def __init__(self, settings: Settings, kube: Kube) -> None:
         hostname, on = socket.gethostname(), settings.dialects
@@ -130,7 +129,7 @@ class _Service:
             await serving.cleanup()
 
     def _work(self, announce: Callable[[str], None]) -> Mapping[str, Coroutine[Any, Any, None]]:
-        """The tasks' coroutines by name."""
+        """Return the coroutine of each task, by the task's name."""
         settings = self._settings
         work = {
             "cache": self._cache.run(),
@@ -149,17 +148,17 @@ class _Service:
         return work
 
     def _is_ready(self) -> bool:
-        """Whether a pod that requests a share can be bound here."""
+        """Return whether this process can bind a pod that requests a share."""
         has_agent, problems = self._state.agents.has_ready, self._endpoint.problems
         return has_agent and not problems and self._leadership.may_write()
 
     async def _retry(self) -> None:
-        """Only in the process that may bind: the others answer no filter, and so refuse no pod."""
+        """Requeue refused pods, in the process that may bind. Others answer no filter calls."""
         if self._leadership.may_write():
             await self._requeuer.requeue_due()
 
     async def _report(self) -> None:
-        """Only the process that may bind reports; a second installation reports itself."""
+        """Write Events, in the process that may bind or in that of a second installation."""
         if self._leadership.may_write():
             await self._events.notices(self._binder.take_notices())
             await self._events.problems(self._state.problems())
@@ -171,7 +170,7 @@ class _Service:
 
 async def _ready(cache: Cache, announce: Callable[[str], None]) -> None:
     await cache.wait_synced()
-    # Cached objects are long-lived, so the collector need not traverse them again.
+    # `freeze` keeps the collector from traversing the cached objects, which live long.
     gc.collect()
     gc.freeze()
     announce("ready: all pods, nodes and GPUs are known")

@@ -1,4 +1,4 @@
-"""`python -m scheduler simulate`: reads files or the cluster, and prints the account."""
+"""`python -m scheduler simulate`: reads files or the cluster, and prints each pod's placement."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def add_flags(command: ArgumentParser) -> None:
 
 
 def dialects(text: str) -> frozenset[str]:
-    """The value of --dialects, of `serve` too."""
+    """Parse the value of --dialects. `serve` uses this function too."""
     chosen, known = frozenset(each.strip() for each in text.split(",")), [d.name for d in DIALECTS]
     if KOORDINATOR.name not in chosen or not chosen <= set(known):
         raise ArgumentTypeError(
@@ -136,7 +136,7 @@ def _state(flags: Namespace) -> State:
 
 
 def _documents(path: Path) -> Iterable[object]:
-    """Raises SimulationError, OSError."""
+    """Read YAML or JSON documents. Raise SimulationError, OSError."""
     written = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -146,7 +146,7 @@ def _documents(path: Path) -> Iterable[object]:
 
 
 async def everything(kubeconfig: str) -> Sequence[Json]:
-    """All objects of the cluster that a simulation reads. Raises AccessError, KubeError."""
+    """Read all objects of the cluster that a simulation needs. Raise AccessError, KubeError."""
     objects_read: list[Json] = []
     async with Kube(access.load(kubeconfig), user_agent="gpuslice-scheduler") as kube:
         for path, kind in _KINDS.items():

@@ -1,7 +1,7 @@
 """Removes from the cluster what gpuslice's components wrote into it; docs/install.md has the order.
 
-Deletes no user's pod, no object that another program wrote, and never the definition of Device.
-Each step may be repeated; after an error the command is run again.
+It deletes no user's pod, no object that another program wrote, and not the definition of Device.
+Each step may be repeated. After an error, run the command again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COMPONENTS: Final = (
 )
 _CLEANING: Final = f"{names.LABEL_NAME}={names.UNINSTALLER}"
 _KEPT_POLICY: Final = "gpuslice-writer"
-"""See its manifest."""
+"""A policy that must stay; its manifest says why."""
 _POLL_S: Final = 1.0
 _TRIES: Final = 5
 _SHOWN: Final = 20
@@ -41,12 +41,12 @@ _LOG_LINES: Final = 100
 
 
 class UninstallError(RuntimeError):
-    """A step could not be completed; the text has the reason and what to do."""
+    """A step could not be completed. The text has the reason and the next command."""
 
 
 class Uninstallation:
-    """print_line: receives one line for each object. timeout_s: for the end of the components'
-    pods."""
+    """An uninstallation. print_line: called with one line for each changed object. timeout_s: how
+    long to wait until the components' pods have ended."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Uninstallation:
         self._stays: list[str] = []
 
     async def run(self) -> None:
-        """Raises KubeError, UninstallError."""
+        """Remove what the components wrote. Raise KubeError, UninstallError."""
         for path in _POLICIES:
             for each in await self._list(path, _OURS):
                 if _name(each) != _KEPT_POLICY:
@@ -83,8 +83,8 @@ class Uninstallation:
         await self._report()
 
     async def nodes(self) -> None:
-        """Waits until each node's part is done, prints what it reports, and deletes its DaemonSet.
-        A node that does not answer in time is reported and not waited for. Raises KubeError."""
+        """Wait for the DaemonSet that cleans the nodes, print its pods' logs, and delete it. A node
+        whose pod is not ready in time is reported. Raise KubeError."""
         path, until_s = f"{self._apps}/daemonsets", time.monotonic() + self._timeout_s
         while not all(map(_complete, daemon_sets := await self._list(path, _CLEANING))):
             if time.monotonic() > until_s:
@@ -103,7 +103,7 @@ class Uninstallation:
     # --- steps
 
     async def _stop(self) -> None:
-        """Deletes the components, and returns when their pods have ended."""
+        """Delete the components, and return when their pods have ended."""
         for path in (f"{self._apps}/daemonsets", f"{self._apps}/deployments"):
             for each in await self._list(path, _COMPONENTS):
                 await self._delete(path, each, "Foreground")
@@ -167,7 +167,7 @@ class Uninstallation:
     # --- requests
 
     async def _list(self, path: str, selector: str = "") -> Sequence[Json]:
-        """All objects; none if the API server does not know the kind."""
+        """Return all objects at the path, or none if the API server does not know their kind."""
         listed: list[Json] = []
         try:
             async for items, _ in self._kube.list(path, labelSelector=selector):
@@ -184,14 +184,14 @@ class Uninstallation:
         try:
             await self._kube.delete(f"{path}/{_name(raw)}", removal.deletion(raw, policy))
         except KubeError as error:
-            # 409: an object of the same name was created since; it is not the one that was listed.
+            # 409: the listed object is gone, and a new one has its name. The new one stays.
             if error.status not in (404, 409):
                 raise
 
     async def _patch(
         self, raw: Json, path: str, part: str, change: Callable[[Json], Json | None]
     ) -> None:
-        """Writes the change, to the object as it is then."""
+        """Patch the object. If it changed since it was read, read it again and repeat."""
         what = f"{_kind(path.rpartition('/')[0])}/{_name(raw)}"
         for _ in range(_TRIES):
             patch = change(raw)
@@ -219,7 +219,7 @@ class Uninstallation:
 
 
 def _parts(patch: Json) -> Sequence[Json]:
-    """The objects of a patch whose keys are removed."""
+    """Return the objects of the patch whose keys are removed. A Device's patch removes GPUs."""
     values = [*at(patch, "status").values(), *at(patch, "metadata").values()]
     parts = [each for each in values if isinstance(each, dict)]
     return parts or [{names.DEVICE_TYPE_GPU: None}]
@@ -238,20 +238,20 @@ def _node(pod: Json) -> str:
 
 
 def _complete(daemon_set: Json) -> bool:
-    """Whether its pod is ready on each node."""
+    """Return whether the DaemonSet's pod is ready on each node."""
     status, metadata = at(daemon_set, "status"), at(daemon_set, "metadata")
     is_current = status.get("observedGeneration") == metadata.get("generation")
     return is_current and status.get("numberReady", 0) >= status.get("desiredNumberScheduled", 0)
 
 
 def _is_ready(raw: Json, unknown: bool = False) -> bool:
-    """Whether a pod or a node is ready. unknown: the result without that condition."""
+    """Return whether a pod or a node is ready. unknown: the result if it does not report that."""
     conditions = objects(at(raw, "status"), "conditions")
     ready = [each.get("status") == "True" for each in conditions if each.get("type") == "Ready"]
     return ready[0] if ready else unknown
 
 
 def _kind(path: str) -> str:
-    """The resource's singular, as kubectl prints it."""
+    """Return the singular of the resource in the path, as kubectl prints it."""
     plural = path.rpartition("/")[2]
     return plural[:-3] + "y" if plural.endswith("ies") else plural.removesuffix("s")

@@ -1,4 +1,4 @@
-"""The command `uninstall`: flags and output."""
+"""`python -m scheduler uninstall`: its flags and its output."""
 
 from __future__ import annotations
 

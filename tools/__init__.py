@@ -1,6 +1,6 @@
-"""Programs of this repository that are not shipped: setup, lint, builds of what the lab runs.
+"""Programs that are not shipped: setup, lint, and builds of the programs that the lab runs.
 
-Uses only the contract; lab, bench, tests and the Makefile use it.
+It imports only the contract of this repository. lab, bench, tests and the Makefile use it.
 """
 
 import sys

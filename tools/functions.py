@@ -1,6 +1,6 @@
-"""Functions of the product, in Python and C, that are longer than 60 lines.
+"""Finds functions of the product, in Python and C, that are longer than 60 lines.
 
-A function counts from its signature to its last line.
+A function's lines are counted from its signature to its end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _in_python(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _in_c(text: str) -> Iterator[tuple[str, int]]:
-    """clang-format leaves a function's braces, and nothing else, alone at the start of a line."""
+    """Find functions by lines that are only `{`. clang-format writes only functions' braces so."""
     lines = text.splitlines()
     for number, line in enumerate(lines):
         if line != "{":
@@ -40,13 +40,13 @@ def _in_c(text: str) -> Iterator[tuple[str, int]]:
 
 
 def lengths(name: str, text: str) -> Iterator[tuple[str, int]]:
-    """`FILE FUNCTION` and its lines."""
+    """Yield for each function the text `FILE FUNCTION` and the number of lines."""
     found = _in_python(text) if name.endswith(".py") else _in_c(text)
     return ((f"{name} {function}", lines) for function, lines in found)
 
 
 def findings(texts: Mapping[str, str]) -> Iterator[str]:
-    """texts: by file."""
+    """Yield a text for each function that is too long. texts: the files' contents by name."""
     for name, text in texts.items():
         for function, lines in lengths(name, text):
             if lines > MAX_LINES:

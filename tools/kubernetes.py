@@ -1,9 +1,10 @@
-"""The programs of Kubernetes, and Helm: how they are found and built.
+"""Finds and builds the programs of Kubernetes, and Helm.
 
-Order, for each separately: the directory that $KUBEBUILDER_ASSETS names; PATH, if it is of the
-release that would be built; the cache; else built (building.py). Kubernetes' components are one
-program under several names (components.go), kubectl another. Most of Helm is Kubernetes' packages:
-they are compiled once for both. Standard library only: setup runs it.
+Each program is taken from the directory that $KUBEBUILDER_ASSETS names, else from PATH if its
+version is the one that would be built, else from the cache, else it is built (building.py).
+Kubernetes' components are one program with several names (components.go), and kubectl is another.
+Helm consists mostly of Kubernetes' packages, so both are built from one module, and Go compiles
+each package once. Only the standard library is used, for setup.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ ETCD_VERSION: Final = "3.6.5"
 _MODULE: Final = "k8s.io/kubernetes"
 HELM_MODULE: Final = "helm.sh/helm/v4"
 HELM_VERSION: Final = "4.2.4"
-"""Its minor version requires Kubernetes' libraries of VERSION's."""
+"""This minor version of Helm requires Kubernetes' libraries of the minor version of VERSION."""
 _ETCD_MODULE: Final = "go.etcd.io/etcd/server/v3"
 CNI_VERSION: Final = "1.9.1"
 _CNI_MODULE: Final = "github.com/containernetworking/plugins"
 _CNI_PLACES: Final = {"bridge": "main", "host-local": "ipam", "loopback": "main"}
-"""Each plugin is a directory of the module, grouped by purpose."""
+"""The group of each plugin. A plugin's directory in the module is plugins/GROUP/NAME."""
 _REQUIRED: Final = re.compile(r"^\t(\S+) (v\S+)", re.MULTILINE)
 _STAGED_VERSION: Final = "v0.0.0"
 _DEBUG: Final = re.compile(r"^godebug \(.*?^\)|^godebug .*?$", re.MULTILINE | re.DOTALL)
 _STRIPPED: Final = "-s -w"
 _COMPONENTS: Final = Path(__file__).with_name("components.go")
 _VERSION_OPTIONS: Final = {"kubectl": ("version", "--client"), "helm": ("version", "--short")}
-"""Of programs that have no --version."""
+"""The arguments that print the version, of programs that have no --version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kubernetes:
-    """Paths of a cluster's programs beside containerd. `cni`: the path of each plugin."""
+    """The paths of a cluster's programs, without containerd. cni: the path of each plugin."""
 
     etcd: Path
     kube_apiserver: Path
@@ -54,7 +55,7 @@ class Kubernetes:
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Kubernetes | None:
-    """The programs on this machine, or None; builds nothing."""
+    """Return the programs that this machine has, or None if one is missing. Build nothing."""
     found: dict[str, Path] = {}
     for each in (_KUBERNETES, _ETCD, _CNI):
         there = _find(each, environ)
@@ -66,7 +67,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Kubernetes | None:
 
 
 def ensure(environ: Mapping[str, str] = os.environ) -> Kubernetes:
-    """The programs, building those that are missing. Raises ProgramsError."""
+    """Return the programs, and build those that are missing. Raise ProgramsError."""
     for each in (_ETCD, _CNI, _KUBERNETES):
         _ensure(each, environ)
     found = find(environ)
@@ -80,7 +81,7 @@ def find_helm(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def ensure_helm(environ: Mapping[str, str] = os.environ) -> Path:
-    """Helm, built if this machine has none that is new enough. Raises ProgramsError."""
+    """Return Helm. Build it if this machine has none that is new enough. Raise ProgramsError."""
     return _ensure(_HELM, environ)["helm"]
 
 
@@ -137,7 +138,7 @@ def _helm(under_way: Build) -> None:
 
 
 def _etcd(under_way: Build) -> None:
-    """etcd's program is the root of its module, which a Go install would call v3."""
+    """Build etcd. Its package is the root of the module, which `go install` would name v3."""
     under_way.go("mod", "init", "gpuslice.io/lab")
     under_way.go("get", f"{_ETCD_MODULE}@v{ETCD_VERSION}")
     compile_in(under_way, _ETCD_MODULE, "etcd")
@@ -160,11 +161,11 @@ def compile_in(under_way: Build, package: str, name: str, link_option: str = "")
 
 
 def write_module(under_way: Build) -> None:
-    """The module of Kubernetes' programs and of Helm, with the modules of Kubernetes' release.
+    """Write the go.mod from which Kubernetes' programs and Helm are built.
 
-    Kubernetes requires its own libraries at v0.0.0 and replaces them by directories of its
-    repository, which its published module lacks. They are published separately, as v0.MINOR.PATCH.
-    Helm requires newer versions of some modules; a replacement keeps each at the release's."""
+    Kubernetes' own go.mod requires its libraries at v0.0.0 and replaces them by directories that
+    its published module lacks. These libraries are published separately, as v0.MINOR.PATCH. Helm
+    requires some modules in newer versions, which are replaced by those of Kubernetes' release."""
     download = under_way.output("mod", "download", "-json", f"{_MODULE}@v{VERSION}")
     described = re.search(r'"GoMod": "([^"]+)"', download)
     if described is None:
@@ -190,9 +191,9 @@ def write_module(under_way: Build) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Set:
-    """Programs that are built together. version: matches the version of an acceptable one; None:
-    PATH is not searched, since other programs have these names. free_bytes_wanted: disk space for
-    modules, Go's build cache and the programs: measured, with a margin."""
+    """Programs that are built together. version: matches the version of a usable program on PATH;
+    None to not search PATH, where other programs have these names. free_bytes_wanted: disk space
+    for modules, Go's build cache and the programs, measured, with a margin."""
 
     title: str
     directory: str

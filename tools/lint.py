@@ -1,8 +1,8 @@
-"""`make lint`: each checker as one timed step; its output is shown only if it finds something.
+"""`make lint`: runs each checker as a timed step, and shows its output only if it finds something.
 
-Beside the checkers of others: words that hide the component (CONTRIBUTING, "Words"), lines of
-documents that are too long to read, and functions of the product above 60 lines (functions.py). The
-type stubs of protobuf messages are generated first: only mypy reads them.
+Three checks are our own: words that do not name the component (CONTRIBUTING, "Words"), lines of
+documents that are too long, and functions of the product above 60 lines (functions.py). Type stubs
+of protobuf messages are generated before mypy, which reads them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CHECKS: Final = {
     _STUBS: ["python", "-m", "grpc_tools.protoc", "-I.", "--mypy_out=quiet:."],
     "ruff": ["ruff", "check", "."],
     "ruff format": ["ruff", "format", "--check", "."],
-    # Outlives `make clean`. One for each checkout: mypy mixes up the versions of a module else.
+    # Each checkout needs its own cache, or mypy confuses the versions. `make clean` keeps it.
     "mypy --strict": ["mypy", f"--cache-dir={_MYPY_CACHE}"],
     _SCRIPTS: ["mypy", f"--cache-dir={_MYPY_CACHE}"],
     "import contracts": ["lint-imports"],
@@ -42,21 +42,21 @@ _VAGUE: Final = re.compile(
     re.IGNORECASE,
 )
 _QUOTED: Final = "nobody:x:65534"
-"""A line of passwd; the user's name is the system's."""
+"""A line of /etc/passwd, where the word is a user's name."""
 _TEXTS: Final = (
     *("*.py", "*.c", "*.h", "*.S", "*.def", "*.go", "*.sh", "*.tpl", "*.proto", "*.map", "*.in"),
     *("*.cmake", "*.md", "*.yaml", "*.toml", "*.txt", "*Makefile", "*.Containerfile"),
     *(".ci/run", ".importlinter"),
 )
 _RECORDS: Final = ("bench/results/", "traces/data/", "tools/lint.py", "tests/lab/test_lint.py")
-"""Recorded output, the list of the words itself, and its test."""
+"""Paths that are not checked: recorded output, this list of words, and its test."""
 
 _FILES: Final = {
     _STUBS: ["*.proto"],
     _SCRIPTS: ["manifests/chart/files/*.py"],
     "clang-format": ["*.c", "*.h"],
 }
-"""Checks that take file names, by pattern."""
+"""The patterns of the files whose names are a check's arguments."""
 
 
 def _tracked(patterns: Sequence[str]) -> list[str]:
@@ -72,7 +72,7 @@ def findings(name: str, text: str) -> Iterator[str]:
         if vague and _QUOTED not in line:
             yield f"{name}:{number}: {vague[0]}: name the component instead\n"
         in_code ^= line.startswith("```")
-        # Code and a table's row cannot be wrapped.
+        # Lines of code and rows of tables cannot be wrapped.
         fixed = in_code or line.startswith("|")
         if name.endswith(".md") and len(line) > _MAX_COLUMNS and not fixed:
             yield f"{name}:{number}: {len(line)} columns, at most {_MAX_COLUMNS}\n"
@@ -89,10 +89,10 @@ def _functions() -> str:
 
 
 def _output(title: str) -> str:
-    """The output of another checker that finds something; "" if it finds nothing."""
+    """Run a checker, and return its output, or "" if it finds nothing."""
     tool, *arguments = _CHECKS[title]
     command = [str(_BIN / tool), *arguments, *(_tracked(_FILES[title]) if title in _FILES else ())]
-    # protoc finds its plugin for mypy by PATH.
+    # protoc searches PATH for its plugin that writes stubs.
     environment = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
     done = subprocess.run(command, cwd=_ROOT, env=environment, text=True, capture_output=True)
     return f"{done.stdout}{done.stderr}\n" if done.returncode else ""

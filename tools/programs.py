@@ -1,9 +1,9 @@
-"""The containerd releases that the lab runs, and Go programs of this tree: how they are found and
-built.
+"""Finds and builds the containerd releases that the lab runs, and the Go programs of this tree.
 
-Order: for the default release the directory that $GPUSLICE_BIN names; the cache; else built
-(building.py). lab/node/containerd.py writes the configuration of a release; the fault matrix has a
-column for each. Only DEFAULT is built by `make setup`. Standard library only: setup runs it.
+A release is taken from the cache, else built (building.py). The default release is first searched
+in the directory that $GPUSLICE_BIN names. lab/node/containerd.py writes the configuration of a
+release. The fault matrix has a column for each release, but `make setup` builds only DEFAULT. Only
+the standard library is used, for setup.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tools.building import ProgramsError, build, cache_dir, print_paths, runs
 _PROGRAMS: Final = ("containerd", "containerd-shim-runc-v2", "ctr")
 _TAGS: Final = "no_btrfs,no_devmapper,no_zfs"
 _FREE_BYTES_WANTED: Final = 3 << 30
-"""Modules, Go's build cache and the programs take 1.3 GB together, measured; with a margin."""
+"""The disk space for a build: modules, Go's build cache and programs take 1.3 GB (measured)."""
 _V1: Final = "github.com/containerd/containerd"
 _V2: Final = "github.com/containerd/containerd/v2"
 NRI_MODULE: Final = "github.com/containerd/nri"
@@ -33,10 +33,10 @@ NRI_MODULE: Final = "github.com/containerd/nri"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One containerd. `nri` is the version that is compiled into it."""
+    """A release of containerd. nri: the version of NRI that is compiled into it."""
 
     name: str
-    """Its name in `make faults`."""
+    """The release's name in `make faults`."""
     version: str
     module: str
     nri: str
@@ -44,15 +44,15 @@ class Release:
     """Whether `nri` is the version that this containerd was released with."""
     config_version: int = 3
     has_validator: bool = True
-    """NRI's default validator, and plugins that validate: since NRI 0.10."""
+    """Whether NRI has its default validator, and plugins that validate, as since NRI 0.10."""
     has_socket_dir: bool = True
-    """Whether the shims' sockets can be configured away from /run/containerd."""
+    """Whether the directory of the shims' sockets, /run/containerd, can be configured."""
     at: Path | None = None
-    """The directory of its programs, if they are not the lab's own."""
+    """The directory of the programs, if they are the machine's and not the lab's."""
 
     @property
     def directory(self) -> str:
-        """Its directory in the cache."""
+        """The name of the release's directory in the cache."""
         return f"containerd-{self.version}" + ("" if self.own_nri else f"-nri-{self.nri}")
 
     @property
@@ -84,9 +84,9 @@ class Programs:
 
 
 def find(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) -> Programs | None:
-    """The programs on this machine, or None; builds nothing.
+    """Return the programs that this machine has, or None. Build nothing.
 
-    Raises ProgramsError if $GPUSLICE_BIN names a directory without them.
+    Raise ProgramsError if $GPUSLICE_BIN names a directory without them.
     """
     if release.at is not None:
         return _there(release.at, f"{release.at}")
@@ -106,7 +106,7 @@ def _there(directory: Path, named: str) -> Programs:
 
 
 def of_machine(directory: Path) -> Release:
-    """The release of the containerd in `directory`. Raises ProgramsError."""
+    """Return the release of the containerd in `directory`. Raise ProgramsError."""
     programs = _there(directory, str(directory))
     done = subprocess.run([programs["containerd"], "--version"], text=True, capture_output=True)
     match = re.search(r" v?((\d+)\.(\d+)\.\S+)", done.stdout)
@@ -123,7 +123,7 @@ def of_machine(directory: Path) -> Release:
 
 
 def ensure(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) -> Programs:
-    """The programs, built if this machine has none yet. Raises ProgramsError."""
+    """Return the programs, and build them if this machine has none. Raise ProgramsError."""
     if found := find(environ, release):
         return found
     final = cache_dir(environ) / "bin" / release.directory
@@ -135,16 +135,15 @@ def ensure(environ: Mapping[str, str] = os.environ, release: Release = DEFAULT) 
         under_way.go("get", *(f"{tool}@v{release.version}" for tool in tools))
         if not release.own_nri:
             under_way.go("get", f"{NRI_MODULE}@v{release.nri}")
-        # One install of all three, so that they share the compiled packages.
+        # One `go install` of all three compiles the packages that they share once.
         options = ("-v", "-mod=mod", "-trimpath", "-tags", _TAGS, "-ldflags", version)
         under_way.go("install", *options, *tools)
     return Programs(final)
 
 
 def ours(source: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """A Go program of this tree, built into the cache under a hash of its sources.
-
-    Raises ProgramsError.
+    """Return a Go program of this tree, from the cache, where a hash of its sources names it, or
+    built into it. Raise ProgramsError.
     """
     made_of = hashlib.sha256()
     for file in sorted(source.iterdir()):

@@ -1,7 +1,7 @@
-"""Progress of timed steps. Standard library only: setup runs it first.
+"""Shows the progress of timed steps. It uses only the standard library, because setup runs it.
 
-A terminal gets one line per step that is updated while the step runs; a log gets a line when the
-step takes long, and one at its end.
+A terminal gets one line per step, which is updated while the step runs. A log gets a line at the
+end of each step, and one every 15 s before that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TextIO
 
 
 def duration(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 07 s`."""
+    """Return the duration as a text like `0.4 s`, `12 s` or `3 min 07 s`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     if seconds < 100:
@@ -22,9 +22,9 @@ def duration(seconds: float) -> str:
 
 
 class Step:
-    """One step under way; `note` sets its current activity, `result` the text of its closing line.
+    """A running step. note: a text on its current activity. result: a text for its last line.
 
-    `failed` marks it as failed without an exception.
+    failed: whether to show it as failed, although it raised no exception.
     """
 
     def __init__(self, title: str, out: TextIO) -> None:
@@ -68,5 +68,5 @@ class Step:
 
 
 def step(title: str) -> Step:
-    """A step reported on stderr."""
+    """Return a step that is shown on standard error."""
     return Step(title, sys.stderr)

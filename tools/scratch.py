@@ -1,7 +1,7 @@
-"""A temporary directory beside the final place of its content; removed afterwards.
+"""Makes temporary directories, each beside the final place of what is made in it.
 
-A killed process cannot remove its own, so the next process does: a scratch directory whose lock is
-free has no owner any more. Standard library only: setup runs it.
+A process locks its directory, and removes it in the end. If the process is killed, the next process
+removes the directory, because its lock is free. Only the standard library is used, for setup.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 
 @contextmanager
 def scratch(parent: Path, prefix: str) -> Iterator[Path]:
-    """A fresh directory in `parent`; move out of it what is to stay."""
+    """Yield a new directory in `parent`, and remove it afterwards. Move results out of it."""
     parent.mkdir(parents=True, exist_ok=True)
-    all_locked = _lock(parent)  # until ours is locked too, no process may take it for an orphan
+    all_locked = _lock(parent)  # keeps others from removing ours before it is locked
     try:
         for path in parent.glob(f"{prefix}*"):
             try:
                 orphan = _lock(path, fcntl.LOCK_NB)
-            except OSError:  # it has an owner, or is gone
+            except OSError:  # another process uses or has removed it
                 continue
             shutil.rmtree(path, ignore_errors=True)
             os.close(orphan)

@@ -1,8 +1,8 @@
-"""`make setup`: installs everything a fresh machine lacks, each step once. Standard library only.
+"""`make setup`: installs what a fresh machine lacks. It uses only the standard library.
 
-`demo` installs what the demo's first chapter needs, `base` all but Kubernetes, Helm and the images,
-`all` those too. Each step has a check and an action, so that a second run only checks and needs no
-network. Only setup installs packages by apt-get, and `.ci/run` if make is missing.
+`demo` installs what the demo's first chapter needs. `base` installs all but Kubernetes, Helm and
+the images. `all` installs these too. Each step first checks whether it is needed, so a second run
+needs no network. Packages are installed by apt-get only here, and in `.ci/run` if make is missing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PACKAGES: Final = {
     "qemu-aarch64-static": "qemu-user-static",
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
 }
-"""Program that must be on PATH: Debian package that provides it."""
+"""The Debian package of each program that must be on PATH."""
 
 _FILES: Final = {
     Path("/usr/include/stdlib.h"): "libc6-dev",
@@ -50,14 +50,14 @@ _FILES: Final = {
 _FOR_TESTS: Final = frozenset({"musl-tools", "ccache", "qemu-user-static"}) | {
     *("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross")
 }
-"""Packages that the demo does not need."""
+"""The packages that only tests need."""
 _AS_ROOT: Final = {"runc", "busybox-static", "util-linux", "iproute2", "openssl"}
-"""Packages without which everything works that does not need root either, as without _FOR_TESTS."""
+"""The packages that are needed only by tests and programs that must run as root."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """extras: pyproject's optional dependencies. targets: CMake's; empty: all."""
+    """What to install. extras: pyproject's optional dependencies. targets: CMake's; () for all."""
 
     extras: tuple[str, ...] = ("lab", "dev", "fuzz")
     targets: tuple[str, ...] = ()
@@ -82,15 +82,15 @@ GOALS: Final = {
 
 
 class SetupError(RuntimeError):
-    """The problem, and the command that fixes it."""
+    """A step failed. The text has the problem, and the command that fixes it."""
 
 
 def missing_packages(without: frozenset[str] = frozenset()) -> list[str]:
-    # A user's PATH on Debian lacks the sbin directories, where runc is.
+    # On Debian, a user's PATH lacks the sbin directories, and runc is in one of them.
     path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
     lacking = {package for tool, package in _PACKAGES.items() if not shutil.which(tool, path=path)}
     lacking |= {package for file, package in _FILES.items() if not file.exists()}
-    # Debian's python3 can make a virtual environment only with python3-venv installed.
+    # Debian's python3 needs the package python3-venv to make a virtual environment.
     probe = subprocess.run([sys.executable, "-c", "import ensurepip, venv"], capture_output=True)
     if probe.returncode != 0 and not VENV.exists():
         lacking.add("python3-venv")
@@ -125,21 +125,20 @@ def _requirements(extras: Sequence[str]) -> list[str]:
 
 
 def _made_from(extras: Sequence[str]) -> set[str]:
-    """An environment's sources; one made from more serves, too."""
+    """Return texts on what an environment is made from. One made from more texts serves as well."""
     return {f"{sys.version} in {ROOT}".replace("\n", " "), *_requirements(extras)}
 
 
 def virtual_environment(extras: Sequence[str]) -> None:
-    """The requirements from the registry, and the checkout itself by a path file.
+    """Make .venv with the requirements, and with a path file that names this checkout.
 
-    With a path file an edit takes effect at once; the wheel, which a test builds, is for
-    installations.
+    Because of the path file, Python imports the checkout's modules, and an edit has effect at once.
     """
     requirements, wanted = _requirements(extras), _made_from(extras)
     if _STAMP.exists() and wanted <= set(_STAMP.read_text().splitlines()):
         return
     python = VENV / "bin" / "python"
-    if not (VENV / "bin" / "pip").exists():  # it is installed last
+    if not (VENV / "bin" / "pip").exists():  # pip is the last file that venv makes
         with step("making .venv"):
             _run([sys.executable, "-m", "venv", "--clear", str(VENV)])
     pip = [str(python), "-m", "pip", "install", "--quiet"]
@@ -148,13 +147,13 @@ def virtual_environment(extras: Sequence[str]) -> None:
         shown.result = f"{len(requirements)} named in pyproject.toml"
         _run([*pip, "uv"])
         try:
-            _run([*uv, *requirements])  # in a tenth of pip's time
-        except SetupError:  # only pip may be configured to reach an index
+            _run([*uv, *requirements])  # uv needs a tenth of pip's time
+        except SetupError:  # perhaps only pip is configured to reach an index
             _run([*pip, *requirements])
     site = next((VENV / "lib").glob("python3*/site-packages"))
     (site / "gpuslice-checkout.pth").write_text(f"{ROOT}\n")
-    # numba-cuda's path file runs at each start of Python, for 40 ms; tests start it thousands of
-    # times. tests/shim/test_clients.py imports the file's module instead.
+    # numba-cuda's path file takes 40 ms at each start of Python, which tests start thousands of
+    # times. tests/shim/test_clients.py imports the module that the file names.
     (site / "_numba_cuda_redirector.pth").unlink(missing_ok=True)
     _STAMP.write_text("\n".join(sorted(wanted)) + "\n")
 
@@ -169,14 +168,14 @@ def c_libraries(targets: Sequence[str]) -> None:
 
 
 def _remove_builds_of_another_path() -> None:
-    """CMake refuses a build directory that was moved, or copied, with its checkout."""
+    """Remove build directories of a checkout that was moved or copied, which CMake refuses."""
     for cache in ROOT.glob("build/*/CMakeCache.txt"):
         if f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" not in cache.read_text():
             shutil.rmtree(cache.parent)
 
 
 def _containerd() -> subprocess.Popen[str] | None:
-    """Its build, begun, if there is none yet: it uses the processors while pip uses the network."""
+    """Start to build containerd, if it is missing, while pip waits for the network."""
     if os.geteuid() != 0 or programs.find() is not None:
         return None
     command, pipe = [sys.executable, "-m", "tools.programs"], subprocess.PIPE
@@ -184,7 +183,7 @@ def _containerd() -> subprocess.Popen[str] | None:
 
 
 def install(goal: Goal) -> None:
-    """Raises SetupError, ProgramsError."""
+    """Install what the goal needs. Raise SetupError, ProgramsError."""
     system_packages(goal.without)
     containerd = _containerd()
     try:
@@ -208,14 +207,14 @@ def install(goal: Goal) -> None:
         if shutil.which("apt-get") is None:
             sys.stderr.write("no apt-get: the images are not built, and no cluster can run them\n")
             return
-        # The cluster's pods run them; what they are made from is in the cache then.
+        # The cluster's pods run these images. Building them also fills the cache.
         images = [str(VENV / "bin" / "python"), "-m", "tools.images"]
         if subprocess.run(images, cwd=ROOT, stdout=subprocess.DEVNULL).returncode != 0:
             raise SetupError("the images were not built: see above")
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """`demo`, `base` or `all`, which is the default."""
+    """Install a goal: `demo`, `base` or `all`, which is the default."""
     try:
         install(GOALS[arguments[0] if arguments else "all"])
     except (SetupError, ProgramsError) as error:

@@ -1,7 +1,7 @@
-"""Writes docs/size.md: the lines of each part of this tree, and its limits.
+"""Writes docs/size.md, a table of the lines of each part of this tree and of their limits.
 
 Recorded data (folders named `recorded`, traces, pictures) and generated protobuf modules are left
-out. A part's first limit holds now, its second one after the planned work.
+out. Each part has a limit for now, and may have a second one for after the planned work.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DOCUMENT: Final = ROOT / "docs" / "size.md"
-ENFORCED: Final = frozenset({"product with manifests", "of it `scheduler/`", "simgpu", "documents"})
-"""The names of the parts whose limit tests/test_size.py holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """pattern: of the paths. later: the second limit; 0: none of its own."""
+    """A part of the tree. pattern: matches its paths' start. later: the second limit, or 0."""
 
     name: str
     pattern: str
@@ -64,7 +62,7 @@ now, the second one after the planned work.
 
 
 def counted() -> Mapping[str, int]:
-    """Lines by tracked path."""
+    """Return the number of lines of each tracked file, by path."""
     listed = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True
     )

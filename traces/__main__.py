@@ -19,7 +19,8 @@ from traces.trace import TraceError
 from traces.watch import Watch
 
 _BESIDE_BYTES: Final = 8 * 2**30
-"""The simulated GPU's memory beyond the limit: the library must refuse, not the GPU."""
+"""How much larger the simulated GPU's memory is than the limit. Otherwise the GPU might refuse an
+allocation before the library does."""
 _REPLAY: Final = """Replay a recording through the library, under a limit, on a private simulated
 GPU. FILE: the traces of all processes of one recording. The last line of the output is JSON. The
 exit status is 1 where a result differs from the recorded one; see docs/development.md."""

@@ -1,9 +1,9 @@
-"""The library's cost for the calls of a recording: the same replay with it and without.
+"""Measures the time that the library adds to the calls of a recording.
 
-The driver is c/recorded_driver.c. One process makes each call through the library and directly,
-past it; the difference is the library's. Two processes would differ by their memory layout. The
-median of several processes counts. Calls that were refused memory are left out: there the library
-waits for memory that may be freed.
+The driver is c/recorded_driver.c. One process makes each call through the library and directly in
+the driver, and the difference is the library's time. Two processes would also differ in their
+memory layout. The median of several processes counts. Calls that were refused memory are left out,
+because the library waits in these for memory that may be freed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BURST: Final = ("cuCtxGetDevice_v2", "cuKernelGetFunction", "cuKernelSetAttribu
 
 @dataclass(frozen=True)
 class Part:
-    """Steps of a process that are measured together."""
+    """Steps of a process that are measured together: from `first` up to the one before `last`."""
 
     process: Process
     first: int
@@ -33,13 +33,13 @@ class Part:
 
 
 def part(process: Process, mark: str) -> Part:
-    """The calls between the marks `MARK begin` and `MARK end`."""
+    """Return the calls between the marks `MARK begin` and `MARK end`."""
     steps = {text: step for step, text in process.marks}
     return Part(process, steps[f"{mark} begin"], steps[f"{mark} end"])
 
 
 def shortest(process: Process, marks: str) -> Part:
-    """The part with the fewest calls of those whose marks are `MARKS 0`, `MARKS 1`, ..."""
+    """Return the part with the fewest calls among those marked `MARKS 0`, `MARKS 1`, ..."""
     found = [
         part(process, text.removesuffix(" begin"))
         for _, text in process.marks
@@ -49,7 +49,8 @@ def shortest(process: Process, marks: str) -> Part:
 
 
 def burst(process: Process) -> Part:
-    """The longest sequence of calls of one thread that get functions and set an attribute."""
+    """Return the longest sequence of calls of one thread that are all in _BURST, which get
+    functions and set an attribute."""
     found, first = Part(process, 0, 0), 0
     for step, call in enumerate(process.calls):
         if not call.text.startswith(_BURST) or call.thread != process.calls[first].thread:
@@ -60,7 +61,7 @@ def burst(process: Process) -> Part:
 
 
 def _repetitions(script: Path, *arguments: int) -> Sequence[Sequence[Sequence[str]]]:
-    """The lines of several processes under the library, over the recorded driver."""
+    """Run several processes with the library and recorded_driver.c, and return their lines."""
     command = [str(host.program("trace-replay")), str(script), "--cost", *map(str, arguments)]
     with host.granted("recorded", 2**39, host.CONTEXT_BYTES) as granted:
         environment = {**granted, "LD_PRELOAD": str(host.LIBRARY)}
@@ -72,8 +73,8 @@ def _repetitions(script: Path, *arguments: int) -> Sequence[Sequence[Sequence[st
 
 
 def added_ns_per_call(processes: Sequence[Process], scripts: Path) -> float:
-    """Return the added time of all calls of a recording that were not refused memory. Each process
-    counts by itself."""
+    """Return the library's mean added time per call of a recording, without calls that were refused
+    memory. The processes are measured separately."""
     added_ns: dict[tuple[str, int], list[int]] = defaultdict(list)
     for process in processes:
         for word, *numbers in chain(*_repetitions(scripts / process.name)):
@@ -85,7 +86,7 @@ def added_ns_per_call(processes: Sequence[Process], scripts: Path) -> float:
 
 
 def part_ns(part: Part, script: Path, passes: int) -> tuple[float, float]:
-    """The cost of a part without the library, and the library's addition."""
+    """Return the nanoseconds of a part without the library, and what the library adds."""
     took = [
         (float(without), float(with_it) - float(without))
         for lines in _repetitions(script, part.first, part.last, passes)

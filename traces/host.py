@@ -1,5 +1,5 @@
-"""GPUs for replays and benchmarks: a simulated one, whose contexts and code take the recordings'
-amounts, and those of drivers that answer at once."""
+"""GPUs for replays and benchmarks: a simulated one, on which contexts and code take as much memory
+as in the recordings, and those of drivers that return at once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MODULE_BYTES: Final = 2 * 2**20
 
 BUILD: Final = ROOT / "build" / "dev"
 LIBRARY: Final = BUILD / "lib" / "libvgpu.so"
-# Kernels are done at once, so that no event is behind the recording's; a kernel may have the shared
-# memory that any GPU offers, which the newest architecture allows.
+# Kernels take no time, so that each event is complete when it was in the recording. The newest
+# architecture is simulated, because it allows kernels the most shared memory.
 _CONFIG: Final = f"""
 driver_version = "580.65.06"
 cuda_version = 13000
@@ -43,7 +43,7 @@ memory = "{{memory_bytes}}"
 
 
 def program(name: str) -> Path:
-    """A program of the build; FileNotFoundError names the build command."""
+    """Return a built program's path. Raise FileNotFoundError, which names the build command."""
     path = BUILD / "bin" / name
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not built; run `make build`")
@@ -52,7 +52,7 @@ def program(name: str) -> Path:
 
 @contextmanager
 def simulated(directory: Path, memory_bytes: int) -> Iterator[Mapping[str, str]]:
-    """The environment of programs on a GPU of that size; the daemon runs in `directory`."""
+    """Simulate a GPU, with files in `directory`. Yield the environment for programs that use it."""
     config, sim = directory / "host.toml", directory / "sim"
     config.write_text(_CONFIG.format(memory_bytes=memory_bytes))
     command = [sys.executable, "-m", "simgpu"]
@@ -73,7 +73,7 @@ def simulated(directory: Path, memory_bytes: int) -> Iterator[Mapping[str, str]]
 def granted(
     driver: str = "null", limit_bytes: int = 32 << 30, context_bytes: int = 0
 ) -> Iterator[Mapping[str, str]]:
-    """The environment of programs on that driver, with a grant of its one GPU."""
+    """Yield the environment for programs that use this driver, with a grant of its one GPU."""
     with tempfile.TemporaryDirectory(dir=region.parent(os.environ)) as name:
         gpu = grant_file.Gpu(_NULL_UUID, limit_bytes, 100, 0, context_bytes=context_bytes)
         region.create(Path(name), [gpu])

@@ -1,7 +1,7 @@
-"""The number of one process's modules with code on the GPU, which the driver takes by itself.
+"""Counts the modules of a process whose code is on the GPU, where the driver allocates its memory.
 
-This follows the simulated driver: the code of a module is loaded with the first launch of one of
-its kernels or the address of a variable, and unloaded with the module or with the context.
+The count follows the simulated driver. It loads a module's code at the first launch of a kernel, or
+when the address of a variable is queried. It unloads the code with the module or the context.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LoadedCode:
         return len(self._loaded)
 
     def follow(self, entry: str, arguments: Sequence[Argument], results: Sequence[Result]) -> None:
-        """A call succeeded."""
+        """Update the count after a call that succeeded."""
         if entry in rules.FOUND_IN:
             owner = arguments[1].slot
             self._module_of[results[0].slot] = self._module_of.get(owner, owner)

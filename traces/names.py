@@ -1,9 +1,9 @@
-"""Maps a value of the recording to the replay's: handles and addresses.
+"""Maps each handle and address of the recording to a slot, which has its value in the replay.
 
-Drivers reuse handles and addresses, so a value names the result of the latest call that returned
-it. A call that frees it is an exception: a call is written when it returns, and if one thread frees
-an address and another one gets it at once, the second may be written first. So the oldest one not
-yet freed is freed.
+Drivers reuse handles and addresses, so a value means the result of the latest call that returned
+it. Calls that free a value are an exception, because a call is written when it returns. If one
+thread frees an address and another thread gets the same address at once, the trace may have the
+second call first. Therefore a call frees the oldest result with that value that is not yet freed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from typing import Final, NamedTuple
 
 Found = tuple[int, int]
-"""A slot, and an offset into what it points to."""
+"""A slot, and an offset from the slot's value."""
 
 
 class _Made(NamedTuple):
@@ -27,10 +27,10 @@ class Names:
         self._addresses: Final[list[int]] = []
 
     def make(self, value: int, slot: int, size_bytes: int = 0) -> None:
-        """A call returned the value: memory of that size, or 0 for a handle."""
+        """Record that a call returned the value. size_bytes: the memory's size; 0 for a handle."""
         made = _Made(slot, size_bytes)
         if size_bytes:
-            # Addresses inside are inside other memory from now on.
+            # Forget freed addresses inside this memory: they now belong to it.
             first = bisect_right(self._addresses, value)
             last = bisect_left(self._addresses, value + size_bytes)
             for address in self._addresses[first:last]:
@@ -43,7 +43,7 @@ class Names:
         self._living.setdefault(value, []).append(made)
 
     def find(self, value: int) -> Found | None:
-        """The value's meaning in a call; None if no call returned it."""
+        """Return the slot and offset of a value that a call uses; None if no call returned it."""
         if value in self._latest:
             return self._latest[value].slot, 0
         below = bisect_right(self._addresses, value) - 1
@@ -54,7 +54,7 @@ class Names:
         return (made.slot, value - base) if value - base < made.size_bytes else None
 
     def free(self, value: int) -> Found | None:
-        """The value's meaning in a call that frees it."""
+        """Return the slot and offset of a value that a call frees."""
         living = self._living.get(value)
         if not living:
             return self.find(value)

@@ -1,9 +1,10 @@
 """Orders the processes of one recording, and splits their calls into runs.
 
-A run is one thread's calls until another thread's or process's turn. A checkpoint is a run without
-calls, in which no process calls the driver: at a mark, before every call that was refused memory,
-and at the end of every process; if a primary context is released last, before that, because NVML
-lists no process without a context.
+A run is a sequence of calls of one thread. The runs of all threads and processes are replayed one
+after the other. A checkpoint is a run without calls, at which no process calls the driver. There is
+one at marks, before every call that was refused memory, and at the end of every process. If a
+process ends with the release of a primary context, its last checkpoint is before that, because NVML
+does not list a process without a context.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from traces.trace import Call, Mark, Recording
 from traces.translate import Translator
 
 _MOST_STEPS: Final = 512
-"""Of a run: the longest for one thread before the time of its calls is used."""
+"""The most steps of a run."""
 _LEAST_STEPS: Final = 100
-"""Between the checkpoints of two marks: some programs write a mark for every few calls."""
+"""The least number of steps before a checkpoint at a mark: some programs write many marks."""
 
 
 @dataclass
@@ -33,18 +34,18 @@ class Process:
     name: str
     script: Script = field(default_factory=Script)
     calls: list[Call] = field(default_factory=list)
-    """The call that each step belongs to."""
+    """The recorded call of each step."""
     marks: list[tuple[int, str]] = field(default_factory=list)
-    """The program's text, and after how many steps."""
+    """For each mark, the number of steps before it, and its text."""
     modules: dict[int, int] = field(default_factory=dict)
-    """The number of modules with code on the GPU, by the run of a checkpoint."""
+    """The number of modules with code on the GPU, by the index of a checkpoint's run."""
     skipped: Counter[str] = field(default_factory=Counter)
     image: bytes = b""
 
 
 @dataclass
 class _Open:
-    """The run that is being added to."""
+    """The run to which the next call is added."""
 
     process: int
     thread: int
@@ -61,7 +62,7 @@ class _Planner:
         self._open = _Open(0, 1, 0)
         self._turns = 0
         self._looked = [0] * len(recordings)
-        """The number of each process's steps before its latest checkpoint."""
+        """For each process, the number of steps before its latest checkpoint."""
 
     def call(self, index: int, call: Call) -> None:
         process = self.processes[index]
@@ -120,7 +121,7 @@ class _Planner:
 
 
 def plan(recordings: Sequence[Recording], image_path: Path) -> Sequence[Process]:
-    """The processes of one recording; `image_path` is the future path of a file with their code."""
+    """Return the processes of one recording. image_path: where their code will be written."""
     planner = _Planner(recordings, image_path)
     for _, index, item in heapq.merge(*map(_timed, range(len(recordings)), recordings)):
         if item is None:
@@ -134,7 +135,7 @@ def plan(recordings: Sequence[Recording], image_path: Path) -> Sequence[Process]
 
 
 def _timed(index: int, recording: Recording) -> Iterator[tuple[int, int, Call | Mark | None]]:
-    """The items of a process, each not earlier than the one before it; None is its end."""
+    """Yield the items of a process in order, each with its time. None is the process's end."""
     time_us = recording.start_us
     for item in recording.items:
         if isinstance(item, Call):

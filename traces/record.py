@@ -1,8 +1,8 @@
-"""Records a program's calls of the driver: one trace for each of its processes.
+"""Records a program's calls of the driver, with one trace for each of its processes.
 
-A forwarder with the driver's soname is first on the program's library path. It has no code and
-needs c/record.c and then the real driver, so that every call of an entry in signatures.py passes
-the recorder, and every other name is the driver's own.
+A forwarder with the driver's soname is first on the program's library path. It has no code. It
+needs the recorder (c/record.c) and then the real driver. So the entries of signatures.py are found
+in the recorder, and all other names in the driver.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from traces.signatures import signatures
 
 _DRIVER: Final = "libcuda.so.1"
 _NOT_WRITTEN: Final = {"cuGetProcAddress", "cuGetProcAddress_v2", "cuDeviceGetAttribute"}
-"""Entries that programs call hundreds of times at start, and that a replay does not need."""
+"""Entries that are not recorded: a replay does not need them, and programs call them very often."""
 _FOUR_BYTES: Final[Mapping[str, Sequence[int]]] = {
     "cuMemPoolGetAttribute": (1, 2, 3),
     "cuMemPoolSetAttribute": (1, 2, 3),
     "cuPointerGetAttribute": (2, 6, 8, 9, 10, 13, 15, 16),
     "cuPointerGetAttributes": (2, 6, 8, 9, 10, 13, 15, 16),
 }
-"""Attributes whose values are an int or a bool; the others have eight bytes."""
+"""The attributes whose values have four bytes. Those of other attributes have eight."""
 
 
 class DriverError(Exception):
-    """There is no driver to record; the text is the loader's."""
+    """This machine has no driver. The text is the dynamic loader's error."""
 
 
 def record(command: Sequence[str], directory: Path, did: str) -> tuple[int, Sequence[Path]]:
-    """Run the command; return its exit status. Each process that called leaves a trace in
-    `directory`.
+    """Run the command. Return its exit status, and the paths of the traces in `directory`, one for
+    each process that called the driver. did: a text for the traces' headers.
 
-    Raises DriverError, and OSError if the command cannot be started.
+    Raise DriverError, or OSError if the command cannot be started.
     """
     driver = _driver()
     recorder = library.beside(host.LIBRARY, "trace-record.so")
@@ -76,7 +76,7 @@ def record(command: Sequence[str], directory: Path, did: str) -> tuple[int, Sequ
 
 
 def _driver() -> Path:
-    """The file that programs load as the driver here."""
+    """Return the file that programs of this machine load as the driver."""
     try:
         ctypes.CDLL(_DRIVER)
     except OSError as error:
@@ -87,7 +87,7 @@ def _driver() -> Path:
 
 
 def _header(command: Sequence[str], did: str) -> Iterator[str]:
-    """A trace names its program, and none of its arguments."""
+    """Yield the header of a trace. It names the program, but not the program's arguments."""
     yield f"# program: {Path(command[0]).name}"
     python = ".".join(platform.python_version_tuple()[:2])
     today = datetime.now(UTC).date()
@@ -108,7 +108,7 @@ def _versions() -> str:
 
 
 def _entries() -> Iterator[str]:
-    """The recorder's input: an entry and a token for each of its parameters."""
+    """Yield the recorder's input: for each entry a line with its name and parameters' tokens."""
     for entry, signature in signatures().items():
         if entry in _NOT_WRITTEN or entry == "cuGetExportTable":
             continue

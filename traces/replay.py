@@ -1,9 +1,9 @@
-"""Replays a recording through the library: its processes under one grant, on a simulated GPU.
+"""Replays a recording through the library. Its processes share one grant of a simulated GPU.
 
-c/replay.c makes the calls. This module starts the processes. At every checkpoint, when none of them
-calls the driver, it measures the overhead as the node agent does, and compares the grant's charge
-with NVML's figures for the processes. With a limit other than the recorded size of the GPU a
-program would take another path after its first refusal, so the replay ends there.
+This module starts the processes, in which c/replay.c makes the calls. At every checkpoint, no
+process calls the driver. There this module measures the overhead as the node agent does, and
+compares the grant's charge with NVML's figures. If the limit differs from the recorded GPU's size,
+the replay ends at the first refusal that was not recorded: a program would then act differently.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from traces.watch import Watch
 
 
 class ReplayError(Exception):
-    """A process of the replay failed, or its options are invalid; the text is its output."""
+    """A process of the replay failed, and the text is its output, or the options are invalid."""
 
 
 @dataclass(frozen=True)
@@ -48,30 +48,30 @@ class Recording:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One moment in which no process of the replay calls the driver."""
+    """The figures of a moment in which no process of the replay calls the driver."""
 
     charged_bytes: int
-    """The library's charge, and the overhead."""
+    """The sum of the library's charge and the overhead."""
     held_bytes: int
-    """NVML's figure for the processes."""
+    """NVML's figure for all processes of the replay."""
     overhead_bytes: int
-    """Measured beyond the library's charge."""
+    """The measured overhead, which is memory beyond the library's charge."""
     code_bytes: int
-    """What the driver holds for code that has run."""
+    """The driver's memory for code that was loaded."""
 
     @property
     def error_bytes(self) -> int:
-        """All that is held is charged, and the overhead is code alone."""
+        """The larger of two errors: between held and charged bytes, or overhead beyond the code."""
         return max(abs(self.held_bytes - self.charged_bytes), self.overhead_bytes - self.code_bytes)
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The call at which a replay with another limit ended."""
+    """The call at which a replay ended, because it was refused only under the replay's limit."""
 
     call: Call
     free_bytes: int
-    """The remainder of the limit."""
+    """The part of the limit that was not used."""
     held_bytes: int
 
 
@@ -87,7 +87,7 @@ class Outcome:
 
 
 def load(files: Sequence[Path], directory: Path) -> Recording:
-    """The recording in these files; scripts and code of the replay are written to `directory`."""
+    """Return the recording in these files. Write the replay's scripts and code to `directory`."""
     recordings = [read(path) for path in files]
     image = directory / "image.ptx"
     processes = plan(recordings, image)
@@ -104,7 +104,7 @@ class Replay:
     def __init__(
         self, recording: Recording, scripts: Path, directory: Path, limit_bytes: int, watch: Watch
     ) -> None:
-        """`directory` gets the grant; `watch` monitors the GPU."""
+        """scripts: where `load` wrote. directory: gets the grant. watch: reads the GPU's NVML."""
         self._recording = recording
         self._scripts = scripts
         self._grant = directory / "grant"
@@ -122,7 +122,7 @@ class Replay:
         self._turns.write_bytes(bytes(4))
 
     def run(self, environment: Mapping[str, str]) -> Outcome:
-        """Raises ReplayError if one of its processes fails."""
+        """Replay the recording once. Raise ReplayError if one of its processes fails."""
         under = {**environment, "LD_PRELOAD": str(host.LIBRARY), names.ENV_DIR: str(self._grant)}
         options, pipe = ["--other-size"] * self._is_other_size, subprocess.PIPE
         for process in self._recording.processes:

@@ -1,7 +1,7 @@
-"""A replay's rules for single entries, beyond their prototypes.
+"""The replay's rules for single entries, in addition to their prototypes.
 
-The tables list the substitutes for data that a trace does not have, and the answers that cannot be
-compared, with the reason.
+The tables list what replaces data that a trace does not have. They also list the values that cannot
+be compared, with the reason.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ MEMORY_BYTES: Final[Mapping[str, Sequence[str]]] = {
     "cuMemHostAlloc": "b",
     "cuMemAllocHost_v2": "b",
 }
-"""Entries that return addresses; the product of these parameters is the size in bytes."""
+"""Entries that return addresses. The size in bytes is the product of these parameters."""
 IMAGES: Final = {("cuModuleLoadData", "b"), ("cuModuleLoadDataEx", "b"), ("cuLibraryLoadData", "b")}
 FILES: Final = {("cuModuleLoad", "b")}
 KERNELS: Final[Mapping[str, str]] = {"cuModuleGetFunction": "c", "cuLibraryGetKernel": "c"}
 GLOBALS: Final[Mapping[str, str]] = {"cuModuleGetGlobal_v2": "d", "cuLibraryGetGlobal": "d"}
-"""Entries that find a kernel, or a variable, of the module in parameter b or c by its name."""
+"""Entries that find a kernel or a variable of a module, and the parameter with its name."""
 FOUND_IN: Final = {*KERNELS, "cuKernelGetFunction", "cuLibraryGetModule"}
-"""Entries that return something of the module, library or kernel in parameter b."""
+"""Entries that return a handle that belongs to the module, library or kernel in parameter b."""
 LAUNCHES: Final[Mapping[str, int]] = {
     "cuLaunchKernel": 0,
     "cuLaunchCooperativeKernel": 0,
     "cuLaunchKernelEx": 1,
 }
-"""Entries that load a function's code if necessary, and the number of that parameter."""
+"""Entries that load a function's code if necessary, and the index of the function's parameter."""
 FREES: Final = {
     "cuEventDestroy_v2",
     "cuGraphDestroy",
@@ -50,7 +50,7 @@ FREES: Final = {
     "cuModuleUnload",
     "cuStreamDestroy_v2",
 }
-"""Entries that end the object that parameter a names."""
+"""Entries that free the object in parameter a."""
 UNLOADS: Final = {"cuModuleUnload", "cuLibraryUnload"}
 RETAIN: Final = "cuDevicePrimaryCtxRetain"
 RELEASE: Final = "cuDevicePrimaryCtxRelease_v2"
@@ -62,18 +62,19 @@ PARAMETERS_OF_KERNELS: Final = {
     ("cuLaunchKernelEx", "d"),
     ("cuLaunchCooperativeKernel", "j"),
 }
-"""The replay's kernels have no parameters: NULL replaces them."""
+"""Arguments that are replaced by NULL, because the replay's kernels have no parameters."""
 
 MOVE_BYTES: Final = ("cuMemset", "cuMemcpy")
 MOST_MOVED_BYTES: Final = 64 * 2**10
 MOST_HOST_BYTES: Final = 2**30
-"""Contents of memory are not replayed: sets and copies are at most this long."""
+"""The longest memory set or copy, and the most host memory of the replay. They are shortened,
+because contents of memory are not replayed."""
 
 SIZE_OF_GPU: Final = {"cuMemGetInfo_v2", "cuDeviceTotalMem_v2"}
-"""Entries whose answers depend on the limit: compared if it is the recorded one."""
+"""Entries whose values depend on the limit, which are compared if it is the recorded GPU's size."""
 LESS_CODE: Final = {("cuMemGetInfo_v2", "a")}
 CODE_BYTES: Final = 32 * 2**20
-"""Free memory may differ by as much: a trace does not have the size of the code."""
+"""How much free memory may differ, because a trace does not have the size of the code."""
 UNCOMPARED: Final[Mapping[str, str]] = {
     "cuCtxGetId": "numbers are given out by the driver",
     "cuDeviceGetGraphMemAttribute": "amounts are the driver's choice",
@@ -89,24 +90,24 @@ UNCOMPARED: Final[Mapping[str, str]] = {
     "cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags": "the trace has no code",
     "cuStreamGetCaptureInfo_v3": "numbers are given out by the driver",
 }
-"""Entries whose written values are not compared, with the reason; their results are."""
+"""Entries whose result is compared, but not the values that they write, with the reason."""
 PROGRESS: Final = {"cuEventQuery", "cuStreamQuery"}
-"""Entries whose result is the GPU's progress: any is valid."""
+"""Entries whose result is not compared, because it depends on the GPU's progress."""
 ADDRESSES_ASKED_FOR: Final = {"cuPointerGetAttribute", "cuMemGetAddressRange_v2"}
-"""Entries that return addresses which another entry returned before."""
+"""Entries that return addresses that another entry returned before."""
 CONTEXT: Final = "CUcontext"
-"""The type whose handles are always known: each is created once, and queried often."""
+"""The type of context handles. Each is created once, and often returned again by queries."""
 
 OUT_OF_MEMORY: Final = 2
 LARGEST_SPECIAL_STREAM: Final = 2
-"""1 and 2 are the handles of the legacy stream and of the per-thread stream."""
+"""The largest stream handle that is a constant: 1 is the legacy stream, 2 the per-thread stream."""
 CONFIG_STREAM_AT: Final = 32
 CONFIG_ATTRIBUTES_AT: Final = 40
-"""Where a CUlaunchConfig has its stream, and the pointer to its attributes."""
+"""The offsets in a CUlaunchConfig of the stream, and of the pointer to its attributes."""
 
 
 def image(kernels: int) -> bytes:
-    """Code in place of every module of a trace, as PTX; kernels are called k0, k1, ..."""
+    """Return the PTX code that replaces every module of a trace. Its kernels are k0, k1, ..."""
     entries = b"".join(b".visible .entry k%d() { ret; }\n" % number for number in range(kernels))
     head = (
         b".version 6.0\n.target sm_50\n.address_size 64\n.visible .global .align 16 .b8 g[128];\n"

@@ -1,8 +1,8 @@
-"""The binary form of a trace: what c/replay.c maps and executes.
+"""The script: a binary form of one process's trace, which c/replay.c maps and executes.
 
-A script has the operations of one process, each kept once; the steps, which are numbers of
-operations in the order of the trace; and the runs, which are steps that one thread makes in a row.
-c/script.h has the same layout.
+A script has operations, steps and runs. An operation is a call with its arguments, and equal calls
+are one operation. A step is the number of an operation, and the steps have the order of the trace.
+A run is a sequence of steps of one thread. c/script.h has the same layout.
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ _MASK: Final = 2**64 - 1
 
 
 class Kind(enum.IntEnum):
-    """The source of an argument."""
+    """Where the value of an argument comes from."""
 
     VALUE = 0
     SLOT = 1
     """A value that an earlier call returned, plus an offset."""
     DATA = 2
-    """The address of bytes of the script, at an offset."""
+    """The address of the script's data at an offset."""
     CELL = 3
-    """The address of a cell, which holds the value before the call."""
+    """The address of a variable, which is set to this value before the call."""
     BUFFER = 4
-    """The address of memory of the process in place of the program's own."""
+    """The address of a buffer that replaces the program's host memory."""
     IMAGE = 5
-    """The address of the code in place of the program's modules."""
+    """The address of the code that replaces the program's modules."""
     POINTERS = 6
-    """The address of an array of pointers, each to memory of its own."""
+    """The address of an array of pointers, each to different memory."""
 
 
 class Action(enum.IntEnum):
-    """The use of a value that the driver wrote."""
+    """What the replay does with a value that the driver wrote: store it in a slot, or compare it
+    with the recorded value or with a slot."""
 
     IGNORE = 0
     STORE = 1
     EQUAL = 2
     EQUAL_SLOT = 3
     EQUAL_SIZE = 4
-    """Compared if the limit is the recorded size of the GPU; `offset` is the tolerance."""
+    """Compare it, with the tolerance `offset`, if the limit is the recorded GPU's size."""
 
 
 class Argument(NamedTuple):
@@ -61,7 +62,7 @@ class Argument(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A value that the driver writes into the cell of an argument."""
+    """A value that the driver writes into the CELL of an argument."""
 
     action: Action
     argument: int
@@ -72,7 +73,7 @@ class Result(NamedTuple):
 
 
 class Patch(NamedTuple):
-    """An argument that is stored into the script's bytes before the call."""
+    """A value that is written into the script's data at offset `at` before the call."""
 
     at: int
     argument: Argument
@@ -83,13 +84,13 @@ class Run(NamedTuple):
     first: int
     steps: int
     turn: int
-    """Its number among all runs of all processes."""
+    """The run's number in the order of all runs of all processes."""
     checkpoint: bool
 
 
 @dataclass
 class Script:
-    """One process's calls; call `encode` after the last one."""
+    """The script of one process. Call `encode` after all operations, steps and runs were added."""
 
     steps: array[int] = field(default_factory=lambda: array("I"))
     runs: list[Run] = field(default_factory=list)
@@ -109,17 +110,17 @@ class Script:
         return self.slots - 1
 
     def entry(self, name: str, base: str, version: int, per_thread: bool) -> int:
-        """The number of an entry, `base` in cuGetProcAddress at that version."""
+        """Return the number of an entry. base: its name in cuGetProcAddress at that version."""
         return self._entries.setdefault((name, base, version, per_thread), len(self._entries))
 
     def data(self, content: bytes) -> int:
-        """The position of these bytes; equal bytes are kept once."""
+        """Return the offset of these bytes in the data. Equal bytes are stored once."""
         if content not in self._placed:
             self._placed[content] = self.place(content)
         return self._placed[content]
 
     def place(self, content: bytes) -> int:
-        """The position of these bytes, in a place of their own."""
+        """Append these bytes to the data, and return their offset."""
         at = len(self._data)
         self._data += content.ljust(-(-len(content) // 8) * 8, b"\0")
         return at
@@ -134,7 +135,7 @@ class Script:
         *,
         is_compared: bool = True,
     ) -> int:
-        """The number of the operation; equal operations have the same number."""
+        """Return the number of the operation. Equal operations have the same number."""
         packed = [_ARGUMENT.pack(kind, slot, value & _MASK) for kind, value, slot in arguments]
         written = [
             _RESULT.pack(action, argument, size, slot, recorded & _MASK, offset & _MASK)
@@ -155,7 +156,7 @@ class Script:
         return self._operations[key]
 
     def encode(self, image: bytes) -> bytes:
-        """The file that c/replay.c maps; `image` is the code of every module."""
+        """Return the file that c/replay.c maps. image: the code of every module."""
         image_at = self.place(image)
         entries = [
             _ENTRY.pack(

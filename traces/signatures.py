@@ -1,18 +1,18 @@
-"""How each parameter of the driver's entries is written in a trace: one token for each.
+"""The token of each parameter of the driver's entries: how a trace has the parameter's values.
 
-The prototypes are those of simgpu/src/abi/cuda.def. A token defines what the recorder writes before
-a call and after it; the recorder (c/record.c) interprets the same tokens.
+The prototypes are those of simgpu/src/abi/cuda.def. A token defines what the recorder (c/record.c)
+writes before a call and after it.
 
-    n4 u1 u2 u4 u8 x8   a value of so many bytes: signed, unsigned, hexadecimal
-    s                   a string or a buffer for one: never written
+    n4 u1 u2 u4 u8 x8   a value of so many bytes: n signed, u unsigned, x hexadecimal
+    s                   a string, or a buffer for one, which is never recorded
     >TOKEN              a pointer to a value that the driver writes
-    <TOKEN =TOKEN       a pointer to a value that the driver reads; that it reads and writes
+    <TOKEN =TOKEN       a pointer to a value that the driver reads; one that it reads and writes
     h32                 a pointer to a struct of 32 bytes
-    [TOKEN:d            a pointer to an array; parameter d is the number of its elements
-    a:b >a:b            a pointer to the value of an attribute, in and out; b names the attribute
+    [TOKEN:d            a pointer to an array, whose number of elements is parameter d
+    a:b >a:b            a pointer to an attribute's value, read or written; parameter b names it
     >A                  the array of pointers of cuPointerGetAttributes
-    L                   a pointer to a CUlaunchConfig, with the attributes that it points to
-    ?                   a pointer to something that is not written
+    L                   a pointer to a CUlaunchConfig, with the attributes to which it points
+    ?                   a pointer to something that is not recorded
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ _HANDLES: Final = {
     "CUstream",
 }
 _BY_VALUE: Final = ("CUipcMemHandle", "CUipcEventHandle", "CUmemLocation")
-"""Structs that are passed by value: no token can say where the words of such a call lie."""
+"""Structs that are passed by value. Entries with one cannot be recorded, because the recorder
+passes each parameter on as one word."""
 _SPECIAL: Final[Mapping[str, Mapping[str, str]]] = {
     "cuThreadExchangeStreamCaptureMode": {"a": "=n4"},
     "cuGraphGetNodes": {"b": "?", "c": "=u8"},
@@ -97,17 +98,17 @@ class Parameter:
 class Signature:
     entry: str
     base: str
-    """Its name in cuGetProcAddress."""
+    """The entry's name in cuGetProcAddress."""
     since: int
-    """The first CUDA version at which the base name means this entry."""
+    """The first CUDA version for which cuGetProcAddress finds this entry by the name `base`."""
     per_thread: bool
-    """Stream 0 is the calling thread's own."""
+    """Whether stream 0 is the per-thread stream of the caller."""
     parameters: tuple[Parameter, ...]
 
 
 @cache
 def signatures() -> Mapping[str, Signature]:
-    """Every entry that can be recorded, in the order of cuda.def."""
+    """Return every entry that can be recorded, by name, in the order of cuda.def."""
     return {each.entry: each for each in _parsed(_DEFINITIONS.read_text())}
 
 

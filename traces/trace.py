@@ -1,7 +1,7 @@
 """Reads a trace file: one process's calls of the driver, in the order in which they returned.
 
-data/README.md describes the format. A file that violates it is a TraceError that names the line.
-Independent of the meaning of the driver's entries.
+data/README.md describes the format. If a file violates it, TraceError names the line. This module
+does not depend on the meaning of the driver's entries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 DATA: Final = Path(__file__).parent / "data"
 LETTERS: Final = sorted({path.name.split("-")[0] for path in DATA.glob("*.trace.gz")})
-"""Each names a recording; each of its files is one process."""
+"""The letters of all recordings. A recording has one file for each process."""
 _CALL: Final = re.compile(r"(\d+) (\d+) (\d+) (\w+ \d+(?: [\w.]+=\S*)*(?: >(?: \w+=\S+)*)?)$")
 _START: Final = re.compile(r"# start monotonic_us=(\d+)")
 _PRIMARY: Final = re.compile(r"# primary .*device=(\d+) context=0x([0-9a-f]+)")
@@ -23,22 +23,22 @@ _MARK: Final = "# mark "
 
 
 class TraceError(Exception):
-    """The file is not a trace; the text names the file and the line."""
+    """The file is not a trace. The text names the file and, if possible, the line."""
 
 
 class Call(NamedTuple):
     line: int
     number: int
-    """Counts the calls of the process in the order in which they began."""
+    """The call's number in the process, in the order in which calls began."""
     time_us: int
-    """From the process's first call to the beginning of this one."""
+    """The time from the process's first call to the beginning of this call."""
     thread: int
     text: str
-    """The entry, its result and its arguments, as written."""
+    """The entry, its result and its arguments, as in the file."""
 
 
 class Mark(NamedTuple):
-    """Text that the program itself wrote between its calls."""
+    """A text that the program wrote into the trace between two calls."""
 
     line: int
     text: str
@@ -49,11 +49,11 @@ class Recording:
     name: str
     items: Sequence[Call | Mark]
     start_us: int
-    """CLOCK_MONOTONIC of the first call: it puts the processes of one recording in order."""
+    """CLOCK_MONOTONIC at the first call, by which the processes of one recording are ordered."""
     memory_bytes: int = 0
-    """The size of the GPU; 0: the program did not query it."""
+    """The size of the GPU's memory; 0 if the program did not query it."""
     primary: Mapping[int, int] = field(default_factory=dict)
-    """Handles of primary contexts that the runtime used before it retained them, and the device."""
+    """The device of each primary context whose handle was used before it was retained."""
 
 
 class Words(NamedTuple):
@@ -66,7 +66,7 @@ class Words(NamedTuple):
 
     @property
     def numbers(self) -> Iterator[str]:
-        """The decimal arguments."""
+        """The arguments before the call that are decimal numbers."""
         return (text for text in self.before.values() if text.isdecimal())
 
 
@@ -81,7 +81,7 @@ def _values(words: Sequence[str]) -> Mapping[str, str]:
 
 
 def read(path: Path) -> Recording:
-    """Every line of the file. Raises TraceError."""
+    """Read a trace file. Raise TraceError."""
     items: list[Call | Mark] = []
     primary: dict[int, int] = {}
     start_us = 0
@@ -110,5 +110,5 @@ def read(path: Path) -> Recording:
 
 
 def files(letter: str) -> Sequence[Path]:
-    """The traces of that recording."""
+    """Return the files of the recording with that letter."""
     return sorted(DATA.glob(f"{letter}-*.trace.gz"))

@@ -1,7 +1,7 @@
 """Translates the calls of one process into operations of its script.
 
-Handles and addresses become slots; rules.py replaces data that a trace does not have (host memory,
-code, names of kernels). A call that cannot be replayed is counted in `skipped`.
+Handles and addresses become slots. Data that a trace does not have (host memory, code, names of
+kernels) is replaced according to rules.py. A call that cannot be replayed is counted in `skipped`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from traces.trace import Call, Words, words
 
 
 class _Impossible(Exception):
-    """The trace lacks an argument of the call."""
+    """The call cannot be replayed, for example because the trace lacks an argument."""
 
 
 class Translator:
-    """Feed it the calls of a process in the order of the file."""
+    """Translates the calls of a process, which must be passed in the order of the file."""
 
     def __init__(self, script: Script, primary: Mapping[int, int], image_path: str) -> None:
         self.skipped: Counter[str] = Counter()
@@ -41,7 +41,8 @@ class Translator:
         self._named = False
 
     def operations(self, call: Call) -> Sequence[int]:
-        """The operations for the call, itself last; none if it is skipped."""
+        """Return the operations for the call, which are none if it is skipped. The last one is the
+        call itself. The ones before it provide a context."""
         if call.text in self._unchanging:
             return self._unchanging[call.text]
         self._ahead, self._patches, self._named = [], [], False
@@ -110,7 +111,7 @@ class Translator:
         raise _Impossible
 
     def _reference(self, of: Words, parameter: Parameter, value: int) -> Argument:
-        """A handle, or an address of either side."""
+        """Translate a handle, or an address of the GPU's or of the host's memory."""
         of_host = parameter.type.startswith(("void", "const void"))
         is_handle = not of_host and parameter.type != "CUdeviceptr"
         if not value or (is_handle and value <= rules.LARGEST_SPECIAL_STREAM):
@@ -129,9 +130,9 @@ class Translator:
         return Argument(Kind.BUFFER)
 
     def _inactive(self, context: int) -> int:
-        """The slot of a primary context that the program has not retained yet.
+        """Return the slot of a primary context that the program has not retained yet.
 
-        NVIDIA's runtime has its handle already; any other caller obtains it by retaining it.
+        NVIDIA's runtime knows such a handle. The replay gets it by retaining and releasing it.
         """
         device, slot = self._primary.get(context, 0), self._script.slot()
         self._names.make(context, slot)
@@ -147,7 +148,8 @@ class Translator:
         return slot
 
     def _string(self, of: Words, place: tuple[str, str]) -> Argument:
-        """The name of a kernel is that of one of the image's own, each its own in its module."""
+        """Replace a string, which traces do not have. A kernel's name becomes that of a kernel of
+        the image. Different kernels of a module get different names."""
         entry, letter = place
         if place in rules.FILES:
             return self._text(self._image_path)
@@ -168,7 +170,8 @@ class Translator:
         return Argument(Kind.DATA, self._script.data(text.encode() + b"\0"))
 
     def _config(self, text: str, attributes: str) -> Argument:
-        """A CUlaunchConfig in a place of its own, since its pointers are stored before the call."""
+        """Translate a CUlaunchConfig. Each has its own place in the data, because patches write its
+        stream and its pointer there before the call."""
         config = bytes.fromhex(text.removeprefix("h:"))
         at, stream_at = self._script.place(config), rules.CONFIG_STREAM_AT
         stream = int.from_bytes(config[stream_at : stream_at + 8], "little")
@@ -183,7 +186,7 @@ class Translator:
         return Argument(Kind.DATA, at)
 
     def _result(self, of: Words, parameter: Parameter, index: int) -> Result:
-        """The use of a value that the driver wrote."""
+        """Return what the replay does with a value that the driver wrote."""
         written = of.after[parameter.letter]
         if not written.startswith("0x"):
             return self._number_result(of.entry, parameter, index, written)
@@ -213,12 +216,13 @@ class Translator:
 
 
 def _width(token: str) -> int:
-    """How many bytes `>u4` has; an attribute that is written as a decimal has four."""
+    """Return the bytes of a value with this token, for example 4 for `>u4`. The value of an
+    attribute has 4 if the trace has it as a decimal number."""
     return int(token[-1]) if token[-1].isdecimal() else 4
 
 
 def _bytes(token: str, text: str) -> bytes:
-    """The bytes of a struct or of an array, from their text."""
+    """Return the bytes of a struct or of an array from its text in the trace."""
     if text.startswith("h:"):
         return bytes.fromhex(text[2:])
     width = int(token.removeprefix("[")[1:].split(":")[0])

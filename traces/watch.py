@@ -1,7 +1,7 @@
 """`python -m traces.watch UUID`: answers each line on stdin with NVML's figures, as JSON.
 
-Runs without the library, beside programs that have it. `used` is the GPU's memory in use,
-`processes` each process's part of it, in bytes; a process without a figure in NVML is left out.
+It runs without the library, so NVML's figures are the driver's. `used` is the GPU's memory in use,
+in bytes. `processes` has the part of each process for which NVML has a figure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traces.host import ROOT
 
 
 def used_bytes(handle: object) -> int:
-    """Memory in use on the GPU, without the driver's own reserve if it reports one."""
+    """Return the memory in use on the GPU. The driver's reserve is left out if NVML reports it."""
     try:
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except pynvml.NVMLError:
@@ -36,8 +36,8 @@ class MemoryUse:
 
 
 class Watch:
-    """NVML's view of one GPU, from a process without the library; it ends with this one, or with
-    the block."""
+    """Reads NVML's figures of one GPU in a child process without the library. The child ends with
+    the `with` block, or with this process."""
 
     def __init__(self, uuid: str, environment: Mapping[str, str]) -> None:
         command, pipe = [sys.executable, "-m", "traces.watch", uuid], subprocess.PIPE

@@ -1,11 +1,11 @@
 /*
- * Measures driver calls in one process: prints NAME NANOSECONDS CALIBRATION, for each call the best
- * of many short passes, so that other load on the same core affects passes and not figures.
+ * Measures driver calls in one process, and prints NAME NANOSECONDS CALIBRATION for each kind of
+ * call. NANOSECONDS is the best of many short passes, so that other work on the core matters less.
  *
  * usage: bench-calls PASSES CALLS_PER_PASS LIVE
  *
- * Linked to libcuda by name, like any program; the caller may preload a library. CALIBRATION is the
- * time of a loop between the passes that no library can affect: it shows the machine's speed then.
+ * The program is linked with libcuda, and the caller may preload gpuslice's library. CALIBRATION is
+ * the time of a loop between the passes. No library can affect it: it shows the machine's speed.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -58,8 +58,8 @@ static void launch(void)
 	     "cuLaunchKernel");
 }
 
-/* In turn on two streams: the library, which submits some launches of a stream without a check,
- * checks each. */
+/* Launches on two streams in turn. The library skips some checks for launches in a row on one
+ * stream, but checks each of these. */
 static void launch_checked(void)
 {
 	static uintptr_t stream;
@@ -70,7 +70,7 @@ static void launch_checked(void)
 	     "cuLaunchKernel");
 }
 
-/* cudaFuncSetAttribute of CUDA 13; programs with large shared memory call it at every launch. */
+/* The calls of CUDA 13's cudaFuncSetAttribute, which some programs call before every launch. */
 static void set_attribute(void)
 {
 	enum { MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
@@ -118,7 +118,7 @@ static void pair(void)
 	memory->give(memory->take());
 }
 
-/* Frees a random live allocation and makes another. */
+/* Frees a random live allocation, and allocates another. */
 static void replace(void)
 {
 	CUdeviceptr *victim = &state.live[next_random() % state.live_count];
@@ -157,7 +157,7 @@ static void measure(const char *name, void (*call)(void), long passes, long call
 	printf("%s %.3f %.3f\n", name, best_ns, calibration_ns);
 }
 
-/* With none live, and with many. */
+/* Measures with no live allocations, and with `live_count` of them. */
 static void measure_memory(const char *name, const struct memory *kind, long passes, long calls)
 {
 	char live[64];

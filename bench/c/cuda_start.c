@@ -1,6 +1,6 @@
 /*
- * A CUDA program that starts, makes its first call, reports it on descriptor 3 if that is open, and
- * exits when descriptor 4 is closed.
+ * A CUDA program that allocates memory and exits. With an argument, it reports the allocation on
+ * descriptor 3, and exits when the other end of descriptor 4 is closed.
  */
 #include <stddef.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-"""`make faults`: the matrix on every containerd, as a table; exit status 1 if it does not hold."""
+"""`make faults`: prints the fault matrix of every containerd. Exit status 1 if it does not hold."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""The node agent with an injected fault: `python -m bench.faults.agent FILE [--naive] AGENT'S
-FLAGS`.
+"""The node agent with an injected fault: `python -m bench.faults.agent FILE [--naive] FLAGS`.
 
-Runs the agent's own program; only the handler of the runtime's events and the socket are wrapped.
-FILE states the event and the fault, such as `hang CreateContainer`, and may change at any time; if
-it is empty or absent, no fault is injected. --naive is the control, an agent as commonly written:
-it does not validate, sends no failure policy, has no deadline of its own, and does not check the
-container's existing devices.
+It runs the agent's program with its FLAGS, and wraps the handler of requests and the socket. FILE
+has the fault and the request, such as `hang CreateContainer`, and may change at any time. If it is
+empty or absent, no fault is injected. --naive is the control, an agent as others might write it: it
+does not validate, has no failure policy and no deadline, and ignores devices of the container.
 """
 
 from __future__ import annotations
@@ -37,24 +35,24 @@ _SERVED: Final[Mapping[type[session_events.Request], Event]] = {
     session_events.StartContainer: Event.START,
 }
 _LOST_BYTES: Final = 3
-"""Fewer than a frame's payload, so the cut is within a payload."""
+"""How many bytes a cut answer lacks. A frame's payload is longer, so the payload is cut."""
 
 _serve: Final = connection.serve
 
 
 class Struck(RuntimeError):
-    """Raised in a handler, as by a bug."""
+    """The unexpected exception of the fault ERROR."""
 
 
 class Handler:
-    """The agent's handler, with the planned fault before or after its work."""
+    """The agent's handler. It injects the planned fault, or lets `Socket` do so at the answer."""
 
     def __init__(self, handler: answers.Handler, file: Path, naive: bool) -> None:
         self._handler = handler
         self._file = file
         self._naive = naive
         self.strike_answer: Strike | None = None
-        """The fault for the next answer written."""
+        """The fault to inject when the next answer is written."""
 
     def __call__(self, request: session_events.Request) -> answers.Answer[answers.Reply]:
         event = _SERVED.get(type(request))
@@ -75,7 +73,7 @@ class Handler:
         match self._planned(event):
             case Strike.HANG:
                 while self._planned(event) is Strike.HANG:
-                    time.sleep(0.02)  # noqa: ASYNC251 - it is to block the loop
+                    time.sleep(0.02)  # noqa: ASYNC251 - the loop must block
             case Strike.CRASH:
                 os.kill(os.getpid(), signal.SIGKILL)
             case Strike.ERROR:
@@ -87,7 +85,7 @@ class Handler:
 
 
 class Socket(socket.socket):
-    """The connection's socket, which drops the end of an answer, or ends the process after it."""
+    """The connection's socket. It can cut off an answer's end, or kill the process after it."""
 
     def __init__(self, whole: socket.socket, handler: Handler) -> None:
         super().__init__(fileno=whole.detach())
@@ -95,7 +93,7 @@ class Socket(socket.socket):
         self._handler = handler
 
     def send(self, data: Any, flags: int = 0) -> int:
-        # An answer is smaller than the socket's buffer: the kernel accepts all of it.
+        # The kernel accepts the whole answer at once, because the socket's buffer is larger.
         strike, self._handler.strike_answer = self._handler.strike_answer, None
         if strike is Strike.CUT:
             super().send(data[:-_LOST_BYTES], flags)
@@ -127,7 +125,7 @@ def main() -> int:
         await _serve(Socket(unix, struck), struck, **options)
 
     connection.serve = serve
-    # Strikes at an answer are in the socket's own send, which uvloop does not call.
+    # uvloop would not call `Socket.send`, which injects the faults of answers.
     uvloop.new_event_loop = asyncio.new_event_loop  # type: ignore[assignment]
     if naive:
         session.FAILURE_POLICY = None  # type: ignore[misc, assignment]

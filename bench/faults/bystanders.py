@@ -1,10 +1,10 @@
 """`python -m bench.faults.bystanders`: what the agent's end does to containers without a share.
 
-On every containerd. A round is one end of the agent, or a hang of it, then containers without a
-share, one after the other; the kubelet would try each of the failed ones again. The agent is the
-real program, outside of a container: where it is a pod, the runtime tells plugins of its
-container's exit first, a situation of its own here. Exit status 1 if more fail than NRI's version
-makes unavoidable.
+This is measured on every containerd. In each round, the agent ends or hangs, and then containers
+without a share are created, one after the other. The agent is the real program, but it does not run
+in a container. If it did, the runtime would first report that container's exit to plugins, which is
+one of the situations. The exit status is 1 if more containers fail than NRI's version makes
+unavoidable.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from tools.progress import step
 
 _PLAIN: Final = Process(PYTHON_IMAGE)
 AFTER: Final = 3
-"""Containers of a round: none after the first may fail."""
+"""The number of containers in a round. Only the first of them may fail."""
 _SKIPS_CLOSED: Final = "2.4-nri"
 """NRI 0.12.5 skips a plugin whose connection is closed."""
 
 
 @dataclass(slots=True)
 class Harm:
-    """What happened to the containers of a situation. texts: errors of the runtime."""
+    """What happened to the containers in one situation. texts: the runtime's errors."""
 
     created: int = 0
     failed: int = 0
     later: int = 0
-    """Of the failed ones, those that were not the first of their round."""
+    """The number of failed containers that were not the first of their round."""
     slowest_s: float = 0.0
     texts: set[str] = field(default_factory=set)
 
@@ -54,7 +54,7 @@ class Harm:
 
 
 class Beside:
-    """Containers without a share on one containerd, beside an agent that ends in each round."""
+    """Runs containers without a share on one containerd, whose agent ends in each round."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -75,7 +75,7 @@ class Beside:
             self._lab.stop_agent(signal.SIGKILL)
 
     def _made(self, harm: Harm) -> None:
-        """Create and start one in the pod of the round, then remove it."""
+        """Create, start and stop a container in the round's pod. Record it in `harm`."""
         began = time.monotonic()
         self._count += 1
         harm.created += 1
@@ -95,12 +95,12 @@ class Beside:
         self._lab.stop_agent(signal.SIGTERM)
 
     def kill_then_pod(self) -> None:
-        """The next container is the first of a new pod, as after a rollout."""
+        """Kill the agent. The next container is the first of a new pod, as after a rollout."""
         self.kill()
         self.pod = self._lab.cri.run_pod("next")
 
     def kill_then_exit(self) -> None:
-        """A container exits before the next is created, as the agent's own does in a pod."""
+        """Kill the agent. A container exits before the next, as the agent's own container would."""
         one = self.pod.run("agents-own", _PLAIN)
         self.kill()
         one.stop()
@@ -122,12 +122,11 @@ SITUATIONS: Final[Mapping[str, Callable[[Beside], None]]] = {
     "killed while it answers the start": lambda beside: beside.crash_at(Event.START),
     "hangs": Beside.stop,
 }
-"""By the row's title."""
+"""How the agent ends, by the title of the table's row."""
 
 
 def failing(release: Release, title: str) -> int:
-    """The containers that fail in one round: what the version of NRI does to a plugin without an
-    answer."""
+    """Return how many containers of a round fail, because NRI gets no answer from the agent."""
     if not release.has_validator or ", and " in title:
         return 0
     if title in ("killed between requests", "ended by SIGTERM"):

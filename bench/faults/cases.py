@@ -1,4 +1,4 @@
-"""The faults that agent.py injects, and the NRI requests at which it does. Pure."""
+"""The faults that agent.py injects, and the NRI requests at which it injects them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Event(Enum):
-    """Requests of a runtime to the agent, in order, while it creates and starts a container."""
+    """The requests that the agent gets while a runtime creates and starts a container, in order."""
 
     CREATE = "CreateContainer"
     VALIDATE = "ValidateContainerAdjustment"
@@ -14,17 +14,17 @@ class Event(Enum):
 
 
 class Strike(Enum):
-    """The injected behaviour of the agent. The value is the word in the fault's file."""
+    """The injected behaviour of the agent. The value is the word for it in agent.py's FILE."""
 
     HANG = "hang"
-    """The whole process is stopped until the file changes."""
+    """The whole agent stands still until the file changes."""
     CRASH = "crash"
-    """A signal ends it while the runtime waits."""
+    """A signal kills the agent while the runtime waits for its answer."""
     KILL_AFTER = "kill-after"
-    """It is killed when its answer is sent, before the next event."""
+    """The agent is killed after its answer was sent, before the next request."""
     CUT = "cut"
-    """Its answer lacks the last bytes, and the connection is closed."""
+    """The agent's answer lacks the last bytes, and the connection is closed."""
     ERROR = "error"
     """The handler raises an unexpected exception."""
     SLOW = "slow"
-    """The handler takes longer than any runtime's timeout; the process continues."""
+    """The handler takes longer than any runtime's timeout, but the agent works on."""

@@ -1,6 +1,6 @@
-"""The outcome of one container, and of a cell's containers together.
+"""Determines the outcome of one container, and of all containers of a cell.
 
-Pure: decides by the result of the probe inside, or by the runtime's error text.
+It is determined from the result of a probe in the container, or from the runtime's error text.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _NOT_PERMITTED: Final = 800
 
 
 class Kind(Enum):
-    """Best first. It runs with its grant enforced, or without a GPU; the runtime did not create or
-    start it; a process in it can open a GPU with no limit in force."""
+    """What became of a container, the best first. LIMITED: it runs, and its grant is enforced.
+    NO_GPU: it runs without a GPU. REFUSED: the runtime did not create or start it. UNPROTECTED: a
+    process in it can open a GPU with no limit in force."""
 
     LIMITED = "limited"
     NO_GPU = "no GPU"
@@ -31,7 +32,7 @@ class Kind(Enum):
 class Outcome:
     kind: Kind
     label: str = ""
-    """For a refusal: the refusing component, in a word, or the error text of an unknown one."""
+    """For a refusal: a word for the refusing component, or the whole error text if unknown."""
 
 
 REFUSALS: Final[Mapping[str, str]] = {
@@ -42,22 +43,23 @@ REFUSALS: Final[Mapping[str, str]] = {
     "validator": r"validator plugin .* failed",
     "policy": r"failed to handle \w+ request: (ttrpc: closed|context deadline exceeded)",
 }
-"""The text by which the runtime's error shows the component that refused; the first match applies.
-required: NRI's validator. validator: NRI, which could not call the agent's. policy: NRI, by the
-agent's failure policy."""
+"""Patterns of the runtime's error texts, by a word for the refusing component. The first match
+counts. required: NRI's default validator. validator: NRI, which could not call the agent as a
+validator. policy: NRI, according to the agent's failure policy."""
 
 
 def refusal(text: str) -> Outcome:
-    """Read the refusal from the runtime's error text."""
+    """Return the refusal that the runtime's error text shows."""
     names = (name for name, pattern in REFUSALS.items() if re.search(pattern, text))
     return Outcome(Kind.REFUSED, next(names, text))
 
 
 def inside(devices: Sequence[str], seen: Mapping[str, Any], limit_bytes: int) -> Outcome:
-    """Report what a program inside sees: the GPU devices present, and what the probe allocated.
+    """Return the outcome of a running container. devices: GPU devices in it. seen: the result of
+    the probe, which initialises CUDA and allocates memory.
 
-    Anything other than no GPU at all or exactly the limit counts as unprotected, unless the library
-    refuses to start the program.
+    The container is unprotected unless it has no GPU at all, the library refuses the probe, or the
+    probe could allocate exactly the limit.
     """
     if not devices and seen["init"] != 0:
         return Outcome(Kind.NO_GPU)
@@ -71,10 +73,10 @@ def inside(devices: Sequence[str], seen: Mapping[str, Any], limit_bytes: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """All containers of one fault on one runtime: created during it, and after it until one is
-    limited.
+    """All containers of one fault on one runtime.
 
-    `after` ends with a limited one, unless the node did not recover in time.
+    outcomes: of containers created during the fault. after: of those created after it, until one is
+    limited. If the last one is not, the node did not recover in time.
     """
 
     outcomes: Sequence[Outcome]
@@ -91,8 +93,7 @@ class Cell:
 
     @property
     def summary(self) -> str:
-        """The number of containers by outcome, best first; for refusals, by the refusing
-        component."""
+        """The number of containers by outcome. Refusals are also counted by refusing component."""
         parts = []
         for kind in Kind:
             label = Counter(each.label for each in self.outcomes if each.kind is kind)

@@ -1,7 +1,7 @@
-"""The matrix as a document: a table of counts, each cell's outcome, and whether the matrix holds.
+"""Writes the fault matrix as a document, and decides whether the matrix holds.
 
-Pure but for the date and the versions of kernel and runc. Two tables: with NRI's default validator
-enabled, as recommended to operators, and with the default configuration.
+There are two tables of faults: with NRI's default validator enabled, as recommended to operators,
+and with it off, as by default. The date and the versions of kernel and runc are added.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ sends no failure policy, does not validate, and has no deadline of its own. The 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One runtime; `validator`: whether NRI's own is enabled."""
+    """The cells of one runtime. validator: whether NRI's default validator is enabled."""
 
     release: Release
     validator: bool
@@ -60,8 +60,8 @@ class Column:
 
     @property
     def holds(self) -> bool:
-        """No container is unprotected and every cell recovers; with a validator, no pod with a
-        grant runs without its GPU."""
+        """Whether no container is unprotected, and every cell recovers. With a validator, also no
+        container with a grant may run without its GPU."""
         return all(
             not cell.unprotected
             and cell.recovers
@@ -71,7 +71,7 @@ class Column:
 
 
 def verdict(columns: Sequence[Column], *, control: bool) -> int:
-    """The exit status. The control holds if each of its columns has an unprotected container."""
+    """Return the exit status. The control must have an unprotected container in each column."""
     if control:
         failing = (any(cell.unprotected for cell in c.cells.values()) for c in columns)
         return 0 if all(failing) else 1
@@ -90,7 +90,7 @@ def document(columns: Sequence[Column], *, control: bool) -> str:
     if control:
         parts += [_CONTROL, _table(INJECTIONS, columns)]
     else:
-        # Runtimes without a validator behave the same in both tables, so only the first shows them.
+        # A runtime without a validator has the same result in both tables. Show it in the first.
         on = [c for c in columns if c.validator or not c.release.has_validator]
         off = [c for c in columns if not c.validator and c.release.has_validator]
         tables = ((_ON, INJECTIONS, on), (_OFF, INJECTIONS, off), (_SIZES, SIZES, on))
@@ -101,7 +101,7 @@ def document(columns: Sequence[Column], *, control: bool) -> str:
 
 
 def _runc() -> str:
-    """`runc version 1.1.5`: of the runc on PATH, which containerd also uses."""
+    """Return a text like `runc version 1.1.5` for the runc on PATH, which containerd uses too."""
     path = environment()["PATH"]
     command = [shutil.which("runc", path=path) or "runc", "--version"]
     done = subprocess.run(command, text=True, capture_output=True)

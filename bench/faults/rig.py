@@ -1,8 +1,7 @@
-"""One containerd with a node agent that has injected faults; performs a cell of the matrix.
+"""Measures a cell of the fault matrix, with one containerd and an agent with injected faults.
 
-Every container is real, created over CRI with the annotations of a pod with a grant, and probed
-from inside. After each cell the fault is removed, and the agent must then limit a container at
-once.
+Every container is real. It is created over CRI, with the annotations of a pod with a grant, and a
+probe runs in it. Then the fault is removed, and containers are created until one is limited.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ _LARGE: Final = "/opt/large"
 _LARGE_MOUNTS: Final = 1550
 _LARGE_PODS: Final = 6
 _DETOUR: Final = "/." * 970
-"""Lengthens a host path without changing its target. Paths in the container are short: validating
-plugins receive them a second time, as the list of owned fields, and that message must fit too."""
+"""Lengthens a host path without changing its target. Paths in the container stay short, because
+validating plugins receive these twice in one message, which has a maximum size too."""
 
 
 class Rig:
-    """probe: the path of cuda-probe in the lab's images. The lab's agent must not run.
+    """One containerd with an agent, which the lab must not have yet. probe: cuda-probe's path.
 
-    naive: the control. The runtime injects the GPU by CDI, as for a device plugin, the pod requires
-    no plugin, and the agent takes no measure against its own failure.
+    naive: run the control, in which the runtime injects the GPU by CDI, as for a device plugin, the
+    pod requires no plugin, and the agent takes no measure against its own failure.
     """
 
     def __init__(self, lab: Lab, *, naive: bool = False, probe: str = "cuda-probe") -> None:
@@ -69,13 +68,13 @@ class Rig:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restores the lab: no agent, and no GPU injected by the runtime."""
+        """Stop the agent, and remove the CDI specs by which the runtime injects a GPU."""
         self._lab.stop_agent()
         for spec in self._lab.containerd.paths.cdi.iterdir():
             spec.unlink()
 
     def perform(self, injection: Injection) -> Cell:
-        """Its containers, and those after it that show whether the node recovers."""
+        """Inject the fault, and return its cell. A container that runs before it is in the cell."""
         outcomes: list[Outcome] = []
         after = self._heal()
         validates = self._lab.release.has_validator and not self._naive
@@ -98,8 +97,7 @@ class Rig:
         return self._lab.pod(name, self._annotations)
 
     def make(self, meanwhile: Callable[[], None] | None = None) -> Outcome:
-        """A container from its creation to the probe. meanwhile: called between creation and
-        start."""
+        """Create, start and probe a container. meanwhile: called before the start."""
         with self._pod("cell") as pod:
             try:
                 container = pod.create(_CONTAINER, self._process)
@@ -122,7 +120,7 @@ class Rig:
         return [self.make()]
 
     def killed_idle(self) -> list[Outcome]:
-        """Just before a container is created, and between its creation and its start."""
+        """Kill the agent before a container's creation, then between a creation and a start."""
 
         def kill() -> None:
             self._lab.stop_agent(signal.SIGKILL)
@@ -133,7 +131,7 @@ class Rig:
         return [first, self.make(meanwhile=kill)]
 
     def agent_restarted(self) -> list[Outcome]:
-        """Containers in sequence during the restart, and one created but not started before it."""
+        """Create containers while the agent restarts. Another is created before, started after."""
 
         def restart() -> None:
             self._lab.stop_agent()
@@ -142,8 +140,8 @@ class Rig:
         return [*self._while(restart), self.make(meanwhile=restart)]
 
     def containerd_restarted(self) -> list[Outcome]:
-        """The same, by SIGTERM and by SIGKILL. The agent is stopped until the first container was
-        made."""
+        """Restart containerd by SIGTERM, then by SIGKILL. The agent stands still (SIGSTOP) until
+        the first container was tried."""
         return [*self._restarted_by(signal.SIGTERM), *self._restarted_by(signal.SIGKILL)]
 
     def _restarted_by(self, number: int) -> list[Outcome]:
@@ -157,9 +155,8 @@ class Rig:
         return [first, *registering, self.make(meanwhile=restart)]
 
     def large_answer(self) -> list[Outcome]:
-        """The GPU's CDI spec has so many mounts that the agent's answer has 3 MB. NRI messages are
-        at most 4 MiB, and its multiplexer splits them into frames in only one way: a plugin that
-        violates either loses its connection."""
+        """Give the GPU's CDI spec so many mounts that the agent's answer has 3 MB. NRI messages may
+        have 4 MiB, and must be split into frames in a certain way, or the connection is closed."""
         (spec,) = (self._lab.sim_dir / "cdi").iterdir()
         before = spec.read_bytes()
         document = json.loads(before)
@@ -183,7 +180,7 @@ class Rig:
             spec.write_bytes(before)
 
     def pieces(self) -> list[Outcome]:
-        """More pods than fit into one message when the agent is restarted."""
+        """Restart the agent while there are more pods than fit into one message."""
         annotations = {**self._annotations, "example.com/large": "x" * 900_000}
         with ExitStack() as stack:
             running = []
@@ -211,7 +208,7 @@ class Rig:
         return outcomes
 
     def _until(self, over: Callable[[], bool]) -> list[Outcome]:
-        """Containers in sequence, at least one, until the condition holds."""
+        """Create containers one after the other, at least one, until the condition holds."""
         outcomes = [self.make()]
         while not over():
             outcomes.append(self.make())
@@ -223,10 +220,10 @@ class Rig:
         self._lab.start_agent(program=self._program)
 
     def _heal(self) -> list[Outcome]:
-        """Removes the fault and ensures a running agent; then returns the outcomes until one is
-        limited.
+        """Remove the fault, and start the agent if it does not run. Create containers until one is
+        limited, at most for 30 s, and return their outcomes.
 
-        Retries as the kubelet does: at first the runtime may not have registered the agent.
+        The first may fail, because the runtime has not registered the agent yet.
         """
         self._fault.write_text("")
         if not self._lab.agent_running:
@@ -240,7 +237,7 @@ class Rig:
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """One row: `strike` at each of `events`, each with its own container, then `scenes`."""
+    """One row: `strike` is injected at each of `events`, then the scenes are performed."""
 
     title: str
     strike: Strike | None = None
@@ -264,17 +261,17 @@ INJECTIONS: Final[Mapping[str, Injection]] = {
     "error": Injection("error answer", Strike.ERROR),
     "slow": Injection("slow handler", Strike.SLOW),
 }
-"""By the names on the command line, in the order of the table."""
+"""The rows by their name on the command line, in the order of the table."""
 SIZES: Final[Mapping[str, Injection]] = {
     "answer": Injection("an answer of 3 MB", scenes=[Rig.large_answer]),
     "pieces": Injection("Synchronize in pieces", scenes=[Rig.pieces]),
 }
-"""No faults, but inputs that break plugins with careless protocol code; in a table of its own."""
+"""Rows of a separate table: large messages, which break plugins with careless protocol code."""
 ROWS: Final[Mapping[str, Injection]] = {**INJECTIONS, **SIZES}
 
 
 def column(rig: Rig, title: str, injections: Mapping[str, Injection]) -> Mapping[str, Cell]:
-    """A cell per injection; prints a line for each as it completes."""
+    """Return a cell for each injection. Print a line for each when it is complete."""
     cells = {}
     for name, injection in injections.items():
         with step(f"{title}: {injection.title}") as shown:

@@ -1,7 +1,4 @@
-"""The parts of bench/scheduler.py: figures of the scheduler, with a real control plane or none.
-
-Uses lab.cluster; nothing in lab depends on it.
-"""
+"""The parts of bench/scheduler.py. Some measure with a real control plane, others without one."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ import time
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of another process, all threads, in nanosecond resolution: /proc has
-    hundredths of a second, the time of ten pods. The clock's id is the kernel's
-    (clock_getcpuclockid)."""
+    """Return the processor time of a process in nanosecond resolution, which /proc does not have.
+    The id of the clock is computed as in clock_getcpuclockid."""
     return time.clock_gettime(~pid << 3 | 2)
 
 

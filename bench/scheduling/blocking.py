@@ -1,9 +1,10 @@
-"""How long one call, or one slice of the queue of unschedulable pods, blocks the event loop while
-pods wait that are hard to place, and how late a timer fires that stands for a Lease's renewal.
+"""Measures how long the event loop is blocked by one call, or by one search for unschedulable pods,
+while pods wait that are hard to place. A timer shows how late a Lease's renewal would be.
 
-In process, without HTTP and the API server. Each pod has one container more than a node has GPUs,
-each for more than half of a GPU, and a shape of its own, so it fits on no node. All nodes change
-each second. Times are of the clock. `filter` gets a tenth of the nodes, as kube-scheduler samples.
+All runs in this process, without HTTP and the API server. Each waiting pod has one container more
+than a node has GPUs, and each container requests more than half of a GPU, so the pod fits on no
+node. The pods' shapes differ, so none share a search. All nodes change each second. `filter` gets a
+tenth of the nodes, as in kube-scheduler's samples. Times are wall-clock times.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from scheduler.service import COLLECTED_AFTER
 
 PODS: Final = 300
 VICTIMS: Final = (2, 4, 8)
-"""Per node."""
+"""The measured numbers of victims per node."""
 _PREEMPTIONS: Final = 10
-"""For each number of victims, by a hard pod and by one that then fits on all nodes."""
+"""The calls of `preempt` for each number of victims, by a hard pod and by one that then fits."""
 _SECONDS: Final = 3
-"""Duration of the queue's work."""
+"""The number of simulated seconds in which the queue works."""
 _TIMER_S: Final = 0.02
 
 
 @dataclass
 class Measured:
-    """longest_s: by kind of call, the longest time without yielding. late_s: of the timer."""
+    """longest_s: the longest blocking by kind of call. late_s: how late the timer was at most."""
 
     longest_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     late_s: float = 0.0
@@ -80,7 +81,7 @@ async def _measure(state: State, size: Size, pods: int) -> Measured:
         if json.loads(answer)["NodeNames"]:
             raise RuntimeError(f"{asked.name} should fit nowhere")
         await asyncio.sleep(0)
-        # kube-scheduler ranks no nodes of a refused pod; this is the cost if it did.
+        # kube-scheduler does not call `prioritize` for a refused pod. This measures its cost.
         listed = json.dumps(names[:32], separators=(",", ":")).encode()
         with measured.blocking("prioritize"):
             verbs.prioritize(b'{"Pod":%b,"Nodes":null,"NodeNames":%b}' % (asked.pod, listed))
@@ -137,13 +138,13 @@ def _hard(size: Size, pods: int) -> Iterator[PodCalls]:
     sample = size.shape.node_names()[: max(1, size.nodes // 10)]
     listed = orders(sample, random.Random(0))
     for number, names in zip(range(pods), listed, strict=False):
-        # 10 sizes of each of the first three containers: a shape of each pod's own.
+        # The sizes of the first three containers encode the pod's number, so all shapes differ.
         first = [51 + number // 10**digit % 10 for digit in range(3)]
         yield PodCalls.of(pod(number, (*first, *[51] * (GPUS - 2))), names)
 
 
 def _victims(size: Size, count: int) -> Mapping[str, object]:
-    """The first pods of each node."""
+    """Return the first `count` pods of each node, as victims."""
     names = size.shape.node_names()
     there: dict[int, list[Mapping[str, str]]] = defaultdict(list)
     for number, (node, _, _) in enumerate(held(size)):

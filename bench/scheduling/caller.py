@@ -1,6 +1,6 @@
-"""Acts as kube-scheduler towards the verbs: the same JSON over one persistent connection.
+"""Calls the verbs like kube-scheduler, with the same JSON over one persistent connection.
 
-Minimal, so that the time measured is the extender's.
+It is minimal, so that the measured time is mostly the extender's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOUNT: Final = {
 
 
 class Caller:
-    """One connection. Returns each verb's answer and its latency in seconds."""
+    """One connection. `call` returns a verb's answer and its latency in seconds."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -62,8 +62,8 @@ class Caller:
 
 
 def pod(number: int, percents: Sequence[int]) -> Mapping[str, Any]:
-    """A Pod as kube-scheduler has it, with the fields that the API server adds. percents: what each
-    container requests of a GPU."""
+    """Return a Pod with the fields that the API server adds, as kube-scheduler sends it. percents:
+    what each container requests of a GPU."""
     stamp = "2026-01-01T00:00:00Z"
     made = stage.asking_pod(f"asks-{number}", percents)
     made["metadata"] |= {

@@ -1,5 +1,5 @@
-"""The extender over a given fleet and an API server that accepts everything at once, to measure the
-verbs themselves. Runs until its standard input ends; its first line is its port.
+"""Runs the extender with a made-up fleet and without an API server, to measure only the verbs. It
+prints its port as its first line, and runs until its standard input ends.
 
     python -m bench.scheduling.extender_alone NODES PODS
 """
@@ -23,7 +23,7 @@ from scheduler.metrics import Metrics
 
 
 class _Yes:
-    """Stands in for the API server, and the right to bind."""
+    """Replaces the API server, which accepts every write at once, and the LeaseGuard."""
 
     writer = "bench"
 
@@ -62,7 +62,7 @@ async def main(size: fleets.Size) -> None:
 
 
 if __name__ == "__main__":
-    # The caller counts and retries binds whose GPU was filled meanwhile.
+    # Do not log refused binds: the caller retries a bind if another pod has filled the GPU.
     logging.getLogger("scheduler.extender").setLevel(logging.ERROR)
     _, nodes, pods = sys.argv
     uvloop.run(main(fleets.Size(int(nodes), int(pods))))

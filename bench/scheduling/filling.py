@@ -1,9 +1,8 @@
-"""`python -m bench.scheduling.filling NODES`: how many GPUs hold the pods of a fleet that is filled
-to 70 percent.
+"""`python -m bench.scheduling.filling NODES`: fills a fleet to 70 percent, and counts used GPUs.
 
-kube-scheduler runs as the chart configures it, which scores a sample of the nodes, then with
-`percentageOfNodesToScore: 100`. Both place the same pods of mixed fractions on the same empty
-fleet.
+kube-scheduler first runs as the chart configures it, and scores a sample of the nodes. Then it runs
+with `percentageOfNodesToScore: 100`. Each time it places the same pods, which request different
+fractions of a GPU, on an empty fleet.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 
 _GPUS: Final = 2
-"""Per node."""
+"""The number of GPUs of each node."""
 _PERCENTS: Final = (10, 20, 25, 30, 40, 50, 60, 75)
 _PODS: Final = "/api/v1/namespaces/default/pods"
 
@@ -41,7 +40,8 @@ def _asking(nodes: int) -> Iterator[dict[str, Any]]:
 
 
 async def _touched(plane: ControlPlane, kube: Kube, nodes: int, **changes: object) -> int:
-    """The GPUs that hold a pod, after kube-scheduler placed all. changes: of its configuration."""
+    """Let kube-scheduler place all pods, and return the number of GPUs in use. changes: additions
+    to kube-scheduler's configuration."""
     configuration = {**manifests.configuration(), **changes}
     since = (await kube.get(_PODS, limit=1))["metadata"]["resourceVersion"]
     pods = list(_asking(nodes))

@@ -1,4 +1,4 @@
-"""A fleet in use, as the scheduler's state has it: equal GPUs, pods of a few sizes."""
+"""Makes the scheduler's state of a fleet in use, with equal GPUs and pods of a few sizes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from scheduler.kubernetes.facts import DeviceFacts, HeldGpu, LeaseFacts, NodeFac
 GPU_BYTES: Final = 80 << 30
 GPUS: Final = 8
 _PERCENTS: Final = (5, 10, 15)
-"""Each pod's part of its GPU. Five per GPU leave at least a quarter free."""
+"""What an existing pod may hold of its GPU. Five such pods leave at least a quarter of it free."""
 ASKED: Final = 20
-"""Percent of a GPU that each measured pod requests."""
+"""The percentage of a GPU that each measured pod requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ LARGE: Final = Size(5_000, 40_000)
 
 
 def held(size: Size) -> Iterator[tuple[int, int, int]]:
-    """Return each existing pod's node number, GPU minor, percent of core and memory. The pods are
-    evenly distributed over all GPUs."""
+    """Yield for each existing pod the node's number, the GPU's minor, and the percentage that it
+    holds of the GPU's core and memory. The pods are evenly distributed over all GPUs."""
     chance = random.Random(6)
     for number in range(size.pods):
         node, minor = divmod(number % (size.nodes * GPUS), GPUS)

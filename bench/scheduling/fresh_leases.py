@@ -1,5 +1,5 @@
-"""`python -m scheduler`, but an agent's Lease counts as fresh for a day: renewals of five thousand
-agents would load the API server more than the measured pods."""
+"""Runs `python -m scheduler`, with a day until an agent's Lease expires. If five thousand agents
+renewed Leases, the API server would have more work with them than with the measured pods."""
 
 from __future__ import annotations
 

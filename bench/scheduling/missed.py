@@ -1,9 +1,10 @@
-"""`python -m bench.scheduling.missed NODES PODS PER_S ...`: the wait of a pod that fits on one GPU
-only, which kube-scheduler's sample of nodes usually misses.
+"""`python -m bench.scheduling.missed NODES PODS PER_S ...`: measures how long a pod waits that fits
+on one GPU only, whose node is usually not in kube-scheduler's sample.
 
-All GPUs are filled to 60 percent except for one. Pods of 80 percent come one after the other. PER_S
-small pods come beside them each second, in a run for each PER_S. Prints the time from a pod's miss
-to its binding. Options of kube-scheduler may follow, each with a leading dash.
+All GPUs but one are filled to 60 percent. Pods of 80 percent are created one after the other, and
+PER_S small pods each second. There is a run for each PER_S. The time from kube-scheduler's refusal
+of a pod, which missed the GPU, to the pod's binding is printed. Options of kube-scheduler may
+follow, each with a leading dash.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ Json = Mapping[str, Any]
 
 @dataclass
 class Times:
-    """Creation, kube-scheduler's refusal and binding of each pod, in seconds of one clock."""
+    """When each pod was created, refused by kube-scheduler, and bound, in seconds of one clock."""
 
     created_s: dict[str, float] = field(default_factory=dict)
     missed_s: dict[str, float] = field(default_factory=dict)
     bound_s: dict[str, float] = field(default_factory=dict)
 
     def waits_s(self) -> Sequence[float]:
-        """Return the times from the miss to the binding of the pods that were missed, sorted."""
+        """Return the sorted times from refusal to binding of the pods that were refused."""
         return sorted(self.bound_s[name] - missed_s for name, missed_s in self.missed_s.items())
 
 
 class Scene:
-    """A fleet in which one GPU has room for a large pod."""
+    """A fleet in which a large pod fits on one GPU only."""
 
     def __init__(self, plane: ControlPlane, kube: Kube) -> None:
         self._plane = plane
@@ -58,14 +59,14 @@ class Scene:
         self._bound = asyncio.Event()
 
     async def fill(self, nodes: Sequence[Node]) -> None:
-        """One pod per node, which holds a part of each GPU."""
+        """Create one pod per node. It holds a part of each GPU, except for one GPU of the fleet."""
         await stage.build(self._kube, nodes)
         free = nodes[len(nodes) * 2 // 3]
         bodies = [_holding(node, node.gpus[1:] if node is free else node.gpus) for node in nodes]
         await stage.post_all(self._kube, _PODS, bodies)
 
     async def measure(self, pods: int, per_s: float = 0.0) -> Times:
-        """Creates the pods one after the other. per_s: small pods beside them."""
+        """Create large pods one after the other. per_s: number of small pods in each second."""
         self._times = Times()
         listed = await self._kube.get(_PODS)
         watching = asyncio.create_task(self._watch(listed["metadata"]["resourceVersion"]))
@@ -121,7 +122,7 @@ def _holding(node: Node, gpus: Sequence[Any]) -> Json:
 
 @asynccontextmanager
 async def scene(plane: ControlPlane, nodes: int, *options: str) -> AsyncIterator[Scene]:
-    """The fleet with the scheduler, on stage.control_plane. options: more of kube-scheduler's."""
+    """Make the fleet, and run the scheduler. options: additional flags of kube-scheduler."""
     configuration = manifests.configuration()
     installation = Installation(plane, configuration, module=stage.PROGRAM, options=options)
     async with connected(plane.kubeconfig()) as kube:

@@ -1,7 +1,7 @@
-"""A real API server with a fleet in use: nodes with their GPUs, and pods that hold shares of them.
+"""Makes a fleet in use on a real API server: nodes with GPUs, and pods that hold shares of them.
 
-No agent renews a Lease, so that the figures are of scheduling alone; the extender runs with a
-longer timeout (fresh_leases.py). Existing pods are on the first nodes, evenly distributed.
+No agent renews a Lease, so that the API server works for scheduling alone. Therefore the extender
+gets a longer timeout for Leases (fresh_leases.py). The first nodes have equal numbers of pods.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Json = Mapping[str, Any]
 
 BEFORE_PODS: Final = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 AFTER_PODS: Final = (manifests.POLICY, manifests.BINDING)
-"""Applied last: policies refuse pods that are created with a node."""
+"""The kinds that are applied after the pods: these policies refuse pods created with a node."""
 PROGRAM: Final = "bench.scheduling.fresh_leases"
 _WRITE: Final = re.compile(r"apiserver_request_total\{([^}]*)\} ([\d.e+]+)")
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
@@ -41,7 +41,7 @@ _READS: Final = frozenset({"GET", "LIST", "WATCH", "CONNECT"})
 
 @contextmanager
 def control_plane() -> Iterator[ControlPlane]:
-    """A control plane with our objects, but for the policies."""
+    """Run a control plane with gpuslice's objects, without the policies."""
     with (
         tempfile.TemporaryDirectory(prefix="gpuslice-bench-") as directory,
         ControlPlane(Path(directory) / "plane") as plane,
@@ -52,7 +52,7 @@ def control_plane() -> Iterator[ControlPlane]:
 
 
 async def post_all(kube: Kube, path: str, bodies: Iterable[Json]) -> None:
-    """Posts with maximum concurrency."""
+    """Post all bodies, many at a time."""
 
     async def post(body: Json) -> None:
         await kube.post(path, body, timeout_s=TIMEOUT_S)
@@ -68,7 +68,7 @@ async def build(kube: Kube, nodes: Sequence[Node]) -> None:
 
 
 async def fill(kube: Kube, size: fleets.Size) -> None:
-    """The existing pods, created with their node set."""
+    """Create the existing pods, which have a node from the start."""
     namespace = "there"
     await kube.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
     begun_s = time.monotonic()
@@ -94,7 +94,7 @@ def _bound_pod(number: int, node: str, uuid: str, minor: int, percent: int) -> J
 
 
 def asking_pod(name: str, percents: Sequence[int]) -> dict[str, Any]:
-    """percents: of a GPU's memory and core, by container."""
+    """Return a pod. percents: what each container requests of a GPU's memory and core."""
     return {
         "metadata": {
             "name": name,
@@ -120,13 +120,13 @@ def _asking(name: str, percent: int) -> Json:
 
 
 async def bound_at(kube: Kube, namespace: str, count: int, since: str) -> Sequence[float]:
-    """When each of `count` pods of the namespace was bound, by the local clock, from version
-    `since` on."""
+    """Return the time of the local clock at which each of `count` pods of the namespace was bound.
+    since: the resourceVersion from which to watch."""
     path, times = f"/api/v1/namespaces/{namespace}/pods", list[float]()
     asked = {"fieldSelector": "spec.nodeName!="}
     async with asyncio.timeout(1800.0):
         while len(times) < count:
-            # The server may end a watch at any time.
+            # The server may end a watch at any time, so start another one.
             watch = kube.watch(path, since, only=METADATA_ONLY, **asked)
             async with aclosing(watch) as batches:
                 async for batch in batches:
@@ -140,7 +140,7 @@ async def bound_at(kube: Kube, namespace: str, count: int, since: str) -> Sequen
 
 
 def writes(plane: ControlPlane) -> Counter[str]:
-    """The number of writing requests that the API server received, by kind."""
+    """Return how many writing requests the API server has received, by kind."""
     counted = Counter[str]()
     for line in _WRITE.finditer(plane.kubectl("get", "--raw", "/metrics")):
         labels = dict(_LABEL.findall(line[1]))

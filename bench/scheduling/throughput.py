@@ -1,10 +1,10 @@
-"""kube-scheduler with the extender, and stock kube-scheduler without one: pods per second of whole
-runs, in alternation, so that other load affects both.
+"""Measures pods per second of kube-scheduler with the extender, and of stock kube-scheduler. Their
+runs alternate, so that other work on the machine affects both.
 
-Without the extender, which is stopped (SIGSTOP) meanwhile, koordinator.sh resources are mere totals
-of the node. Both programs are stopped while the pods are created, so that no pod is decided before
-the clock starts; it runs from their continuation to the last Binding. A run begins when the
-programs are at rest: kube-scheduler lists all pods for seconds after its start.
+Stock kube-scheduler counts koordinator.sh resources as totals of a node, and the extender is
+stopped (SIGSTOP) meanwhile. A run begins when the programs are idle, because kube-scheduler lists
+all pods for seconds after its start. Then both programs are stopped while the pods are created. The
+measured time begins when the programs continue, and ends with the last Binding.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ CONDITION: Final = "PATCH pods/status"
 NAMED: Final = frozenset(
     {BINDING, EVENT, CONDITION, "POST pods", "PUT leases", "PATCH leases", "POST leases"}
 )
-"""The bench creates the pods; Leases are renewed at intervals, independently of bindings."""
+"""Writes that the figure `others` leaves out: those with a figure of their own, the creation of
+pods by the benchmark, and renewals of Leases, which do not depend on bindings."""
 _READY_S: Final = 120.0
 _REST_S: Final = 1.0
 _AT_REST: Final = 0.2
-"""Part of a processor: they renew Leases, and the extender examines its queue every second."""
+"""The part of a processor that idle programs may use, for example to renew Leases."""
 
 
 @dataclass
 class Runs:
-    """Pods per second by kind and run.
+    """The figures of all runs, by kind (OURS, STOCK).
 
-    spent_ms: by kind and program, processor time per pod by run. idle: by kind, the part of all
-    processors' time that none of the programs used. bound: pods by kind. writes: by kind, to the
-    API server.
+    pods_per_s: one value per run. spent_ms: processor time per pod, by program, for each run. idle:
+    the unused part of all processors' time. bound: the number of pods. writes: to the API server.
     """
 
     pods_per_s: dict[str, list[float]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Runs:
         return median(self.pods_per_s[kind])
 
     def spend(self, kind: str, spent_s: Mapping[str, float], took_s: float, pods: int) -> None:
-        """spent_s: by program, while these pods were bound."""
+        """Record a run. spent_s: each program's processor time while `pods` were bound."""
         by_program = self.spent_ms.setdefault(kind, {})
         for program, seconds in spent_s.items():
             by_program.setdefault(program, []).append(seconds / pods * 1e3)
@@ -75,12 +75,12 @@ class Runs:
         return self.writes[kind][what] / self.bound[kind]
 
     def other_writes(self, kind: str) -> Mapping[str, float]:
-        """The same, excluding NAMED."""
+        """Return the writes per bound pod by request, without those in NAMED."""
         return {what: self.written(kind, what) for what in sorted(self.writes[kind].keys() - NAMED)}
 
 
 def stock_config(ours: Path, path: Path) -> Path:
-    """The same configuration without the extender, and with the default profile."""
+    """Write a copy of the configuration without the extender, and with the default profile."""
     config = yaml.safe_load(ours.read_text())
     del config["extenders"]
     config["profiles"] = [{"schedulerName": names.SCHEDULER_NAME}]
@@ -89,7 +89,7 @@ def stock_config(ours: Path, path: Path) -> Path:
 
 
 class Throughput:
-    """installation: ours, whose extender runs."""
+    """Measures on one control plane. installation: gpuslice's, whose extender runs."""
 
     def __init__(self, plane: ControlPlane, kube: Kube, installation: Installation) -> None:
         self._plane = plane
@@ -102,7 +102,7 @@ class Throughput:
         self._number = 0
 
     async def measure(self, count: int, kinds: Iterable[str]) -> Runs:
-        """A run of each, in this order."""
+        """Measure a run of each of these kinds, in this order."""
         runs = Runs()
         for kind in kinds:
             await self._run(kind, count, runs)
@@ -137,7 +137,7 @@ class Throughput:
             took_s = times[-1] - started_s
             spent = {name: s - spent_s[name] for name, s in self._spent_s(scheduler.pid).items()}
             runs.spend(kind, spent, took_s, count)
-            # The events are written a little later.
+            # kube-scheduler writes the Events a little later than the Bindings.
             await asyncio.sleep(2)
             runs.writes[kind] += stage.writes(self._plane) - before
         finally:
@@ -151,7 +151,7 @@ class Throughput:
         await self._kube.delete(path, {"gracePeriodSeconds": 0})
 
     async def _warm_up(self, namespace: str) -> None:
-        """Wait until it has bound its first few pods."""
+        """Create a few pods, and wait until kube-scheduler has bound them."""
         path = f"/api/v1/namespaces/{namespace}/pods"
         warm = [stage.asking_pod(f"first-{number}", (fleets.ASKED,)) for number in range(5)]
         await stage.post_all(self._kube, path, warm)
@@ -176,7 +176,7 @@ class Throughput:
         raise RuntimeError(f"the programs are not at rest within {_READY_S:.0f} s")
 
     def _spent_s(self, scheduler_pid: int) -> Mapping[str, float]:
-        """Processor time by program."""
+        """Return the processor time of each program."""
         pids = {
             "kube-apiserver": self._plane.apiserver.pid,
             "etcd": self._plane.etcd.pid,

@@ -1,8 +1,8 @@
-"""The verbs over HTTP, as kube-scheduler sends them: filter, prioritize, and bind in parallel with
-the next pod's filter. The extender has a core to itself and calls no API server.
+"""Measures the verbs over HTTP. Like kube-scheduler, it calls filter, prioritize, and then bind in
+parallel with the next pod's filter. The extender has its own core and calls no API server.
 
-kube-scheduler collects its candidates from goroutines, so their order differs with each call; the
-benchmark reproduces that.
+kube-scheduler collects the candidates from goroutines, so their order differs in each call. The
+benchmark shuffles them likewise.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from bench.scheduling.fleets import ASKED, Size
 
 VERBS: Final = ("filter", "prioritize", "bind")
 _CHUNKS: Final = 32
-"""Candidates within a goroutine's chunk are in order."""
+"""The number of goroutines. The candidates of one goroutine stay in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodCalls:
-    """A pod's calls, ready to be sent. The nodes of prioritize and bind come from the answers."""
+    """A pod's prepared calls. The nodes of prioritize and bind come from the answers."""
 
     namespace: str
     name: str
@@ -42,7 +42,7 @@ class PodCalls:
 
     @classmethod
     def of(cls, pod: Mapping[str, Any], names: bytes) -> PodCalls:
-        """names: of the candidates, as JSON."""
+        """Prepare the pod's calls. names: the candidates' names, as JSON."""
         metadata, text = pod["metadata"], json.dumps(pod, separators=(",", ":")).encode()
         namespace, name, uid = (str(metadata[key]) for key in ("namespace", "name", "uid"))
         return cls(namespace, name, uid, text, _arguments(text, names))
@@ -50,25 +50,25 @@ class PodCalls:
 
 @dataclass
 class Measured:
-    """per_core_s: pods bound per second of the extender's core by round, binds in parallel.
-    alone_s: by verb, one call after the other."""
+    """The measured times. per_core_s: for each round, pods bound per second of the extender's
+    processor time, with parallel binds. alone_s: each call's time by verb, without other calls."""
 
     per_core_s: list[float] = field(default_factory=list)
     alone_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def milliseconds(self, verb: str) -> tuple[float, float]:
-        """p50 and p99 of all rounds."""
+        """Return p50 and p99 of the verb, in milliseconds, over all rounds."""
         taken_s = self.alone_s[verb]
         return median(taken_s) * 1e3, quantiles(taken_s, n=100)[98] * 1e3
 
 
 def measure(size: Size, rounds: int, pods: int) -> Measured:
-    """pods: of each round, half of them one call after the other."""
+    """Measure some rounds of `pods` each. The binds of half of them run in parallel."""
     measured = Measured()
     with other_side(size) as (pid, port):
         for number in range(rounds + 1):
             ready = list(_ready(size, number * pods, pods))
-            # The first is the warm-up.
+            # The first round only warms up.
             _round(pid, port, ready, measured if number else Measured())
     return measured
 
@@ -87,8 +87,8 @@ def _round(pid: int, port: int, ready: Sequence[PodCalls], into: Measured) -> No
 
 
 def drive(port: int, ready: Sequence[PodCalls]) -> None:
-    """Calls the verbs pod after pod; binds are in parallel with the next pod's. A bind is retried
-    where another pod's had filled the GPU."""
+    """Call the verbs for one pod after the other. Each bind runs in parallel with the next pod's
+    calls. If another pod has filled the GPU by then, a node is chosen again."""
     chosen: queue.SimpleQueue[tuple[PodCalls, str] | None] = queue.SimpleQueue()
 
     def bind_all() -> None:
@@ -109,7 +109,7 @@ def drive(port: int, ready: Sequence[PodCalls]) -> None:
 
 
 def choose(caller: Caller, asked: PodCalls) -> tuple[str, Mapping[str, float]]:
-    """The node that kube-scheduler would choose: the first with the highest score."""
+    """Return the node that kube-scheduler would choose, and the seconds of each verb."""
     found, filter_s = caller.call("filter", asked.filter)
     names = found.get("NodeNames")
     if not names:
@@ -121,7 +121,7 @@ def choose(caller: Caller, asked: PodCalls) -> tuple[str, Mapping[str, float]]:
 
 
 def bind(caller: Caller, asked: PodCalls, node: str) -> tuple[bool, float]:
-    """Whether the node still had capacity, and the seconds."""
+    """Bind the pod. Return whether the node still had capacity, and the seconds."""
     said = {"PodName": asked.name, "PodNamespace": asked.namespace, "PodUID": asked.uid}
     said["Node"] = node
     answer, taken_s = caller.call("bind", json.dumps(said).encode())
@@ -135,7 +135,7 @@ def _ready(size: Size, first: int, count: int) -> Iterator[PodCalls]:
 
 
 def orders(names: Sequence[str], chance: random.Random) -> Iterator[bytes]:
-    """The names for one pod after the other, as JSON."""
+    """Yield the names as JSON, in a new order for each pod."""
     step = max(1, len(names) // _CHUNKS)
     chunks = [names[at : at + step] for at in range(0, len(names), step)]
     while True:
@@ -157,7 +157,7 @@ _OUR_CORE: Final = _CORES[-1]
 
 @contextmanager
 def other_side(size: Size) -> Iterator[tuple[int, int]]:
-    """The extender's process id and port."""
+    """Run the extender on its own core. Yield its process id and port."""
     sizes = (str(size.nodes), str(size.pods))
     command = [sys.executable, "-m", "bench.scheduling.extender_alone", *sizes]
     with on_core(_ITS_CORE):
@@ -176,7 +176,7 @@ def other_side(size: Size) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def on_core(core: int) -> Iterator[None]:
-    """Binds this thread, and what it starts, to the core."""
+    """Bind this thread, and the processes that it starts, to the core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

@@ -1,5 +1,5 @@
-"""The core: which nodes fit, which is best, which GPUs are used. Arrays in, arrays out.
+"""The core computes on arrays which nodes fit a pod, which node is best, and which GPUs it gets.
 
-Contains no Kubernetes field path, no clock and no I/O. `scheduler.decisions.state` updates it.
+It knows no Kubernetes objects, no clock and no I/O. `scheduler.decisions.state` updates its data.
 Equal inputs give equal choices.
 """

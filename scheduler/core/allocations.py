@@ -1,7 +1,7 @@
-"""Pods' shares of GPUs, as columns: an entry for each pod and GPU, of bound and of assumed pods.
+"""What bound and assumed pods hold of GPUs, as columns with one entry for each pod and GPU.
 
-The entries of any number of pods are found without a loop over them. An entry is reused once its
-pod is gone; `written` shows whether it is still the one that was found.
+`find` returns the entries of many pods without a Python loop. An entry is reused once its pod is
+gone. A caller that keeps an entry compares `written` to learn whether it was reused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scheduler.core.fleet import NO_CORE, GpuAmount, Rows
 
 Entries = NDArray[np.intp]
-"""Indices into the columns."""
+"""Indices of entries in the columns."""
 
 _UNUSED: Final = np.iinfo(np.int64).max
 _COLUMNS: Final[Sequence[tuple[str, Any, int]]] = (
@@ -30,22 +30,22 @@ _SIZE: Final = 64
 
 
 class Allocations:
-    # [E]; row and slot: of the fleet's columns.
+    # Each column has the shape [entries]. row, slot: the GPU's indices in the fleet's columns.
     row: Rows
     slot: Rows
     memory_bytes: NDArray[np.int64]
-    core_percent: NDArray[np.int32]  # NO_CORE: the share requests none
-    written: NDArray[np.int64]  # the value of `changes`; the largest number for an unused entry
+    core_percent: NDArray[np.int32]  # NO_CORE: the share requests no core
+    written: NDArray[np.int64]  # `changes` when the entry was put; _UNUSED for an unused entry
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[int, ...]] = {}
         self._unused: list[int] = []
         self.changes = 0
-        """Counts the calls of `put`."""
+        """The number of calls of `put`."""
         self._grow(_SIZE)
 
     def put(self, uid: str, row: int, taken: Sequence[GpuAmount]) -> None:
-        """Replaces what the pod holds."""
+        """Replace the pod's entries by these amounts."""
         self.pop(uid)
         self.changes += 1
         while len(self._unused) < len(taken):
@@ -59,7 +59,7 @@ class Allocations:
         self._entries[uid] = entries
 
     def amounts(self, uid: str) -> Sequence[GpuAmount]:
-        """The pod's amounts; none for an unknown pod."""
+        """Return the pod's amounts; () for an unknown pod."""
         amounts = []
         for entry in self._entries.get(uid, ()):
             core = int(self.core_percent[entry])
@@ -69,7 +69,7 @@ class Allocations:
         return amounts
 
     def pop(self, uid: str) -> Sequence[GpuAmount]:
-        """Removes the pod's amounts, and returns them."""
+        """Remove and return the pod's amounts."""
         taken = self.amounts(uid)
         for entry in self._entries.pop(uid, ()):
             self.written[entry] = _UNUSED
@@ -77,7 +77,7 @@ class Allocations:
         return taken
 
     def find(self, uids: Iterable[str]) -> tuple[Entries, NDArray[np.intp]]:
-        """The entries of the pods, one pod after the other, and the number of each pod's."""
+        """Return the entries of all these pods in order, and the number of entries of each pod."""
         entries = list(map(self._entries.get, uids, repeat(())))
         counts = np.fromiter(map(len, entries), np.intp, len(entries))
         return np.fromiter(chain.from_iterable(entries), np.intp), counts

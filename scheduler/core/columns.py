@@ -1,5 +1,5 @@
-"""The fleet's columns for some nodes, as [gpu, node] in memory, and one container evaluated on them
-by itself. G: GPUs, R: nodes."""
+"""The fleet's columns for some nodes, and tests of one container against them. Shapes are [G, R] or
+[R], where G is the number of GPUs of a node and R the number of nodes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from scheduler.core.reasons import Reason
 from scheduler.core.request import ContainerRequest, Request, Scope
 
 Reasons = NDArray[np.uint8]
-"""Values of Reason, [R]."""
+"""The number of a Reason for each node, [R]."""
 
 _FITS: Final = np.uint8(Reason.FITS)
-"""As a numpy number: comparing with the enum would convert to objects."""
+"""A numpy number, because a comparison with the enum would convert the array to objects."""
 _GROUP_COLUMN: Final = {Scope.PCIE: "root", Scope.NUMA_NODE: "numa"}
 
 
 class Columns:
-    """The fleet's columns, [G, R] and [R], for the requested rows. All rows are used where that is
-    cheaper than gathering (`whole`); the caller then picks from the result."""
+    """The fleet's columns for the given rows. If these are more than half of all rows, the columns
+    of all rows are used uncopied (`whole`), and the caller selects the rows of the result."""
 
     def __init__(self, fleet: Fleet, request: Request, rows: Rows, gather: bool = False) -> None:
         self._fleet = fleet
@@ -38,7 +38,7 @@ class Columns:
         self.partitioned: Bools = self._node(fleet.partitioned)
 
     def nodes(self) -> Bools:
-        """[R]: nodes that accept pods."""
+        """[R]: nodes that accept the pod, if enough of their GPUs fit."""
         open_to_us: Bools = self.blocked_by == _FITS
         if self.request.isolation:
             open_to_us &= self.isolates
@@ -50,8 +50,8 @@ class Columns:
         return there if self._selected is None else there & self._selected
 
     def fitting(self, container: ContainerRequest) -> Bools:
-        """[G, R]: GPUs on which the container fits by itself. A container is for at least one byte,
-        and an unusable GPU has no free capacity."""
+        """[G, R]: GPUs on which the container fits, without the pod's others. These are usable ones
+        only: an unusable GPU has no free byte, and each container requests at least one."""
         memory, core = self.ok(container)
         memory &= core
         if self._selected is not None:
@@ -59,7 +59,7 @@ class Columns:
         return memory
 
     def enough(self, gpus: Bools, wanted: int) -> Bools:
-        """[R]: whether enough of the GPUs [G, R] lie within the scope."""
+        """[R]: nodes where one part of the request's scope has at least `wanted` of these GPUs."""
         scope = self.request.scope
         if scope in _GROUP_COLUMN:
             group = self.gpu(_GROUP_COLUMN[scope])
@@ -72,7 +72,8 @@ class Columns:
         return ~_fewer(gpus, wanted)
 
     def parts(self) -> Sequence[Bools | None]:
-        """[G, R] each: parts of the nodes, one of which must contain all GPUs; None: any GPUs."""
+        """Return the parts of the nodes as masks [G, R]. All GPUs of a pod must lie in one part.
+        None: the part is the whole node."""
         scope = self.request.scope
         if scope is Scope.NODE:
             return (None,)
@@ -83,7 +84,7 @@ class Columns:
         return [group == one for one in range(int(group.max(initial=NO_GROUP)) + 1)]
 
     def reasons(self, container: ContainerRequest) -> Reasons:
-        """[R]: the reason against the container by itself; FITS for none."""
+        """[R]: why this container, without the pod's others, does not fit; FITS where it does."""
         wanted = container.gpus
         total, usable = self.gpu("total_bytes"), self.gpu("usable")
         memory, core = self.ok(container)
@@ -111,7 +112,7 @@ class Columns:
         return reason
 
     def ok(self, container: ContainerRequest) -> tuple[Bools, Bools]:
-        """[G, R] each: GPUs with enough memory, GPUs with enough core."""
+        """Return two masks [G, R]: GPUs with enough free memory, GPUs with enough free core."""
         memory: Bools = self.gpu("free_bytes") >= self.needed(container)
         if container.core_percent is None:
             core: Bools = self.gpu("takes_uncapped")
@@ -119,8 +120,8 @@ class Columns:
         return memory, self.gpu("free_core") >= container.core_percent
 
     def needed(self, container: ContainerRequest) -> NDArray[np.int64] | int:
-        """[G, R], or one number for all: the memory requested of each GPU; where there is none,
-        more than it has."""
+        """Return the bytes requested of each GPU, [G, R], or one number if equal for all GPUs. A
+        slot without a GPU never has that many bytes."""
         if container.memory_ratio is None:
             assert container.memory_bytes is not None
             return container.memory_bytes
@@ -130,17 +131,17 @@ class Columns:
         return self._fleet.sizes.shares(container.memory_ratio).take(self.gpu("size"))
 
     def gpu(self, column: str) -> NDArray[Any]:
-        """[G, R]."""
+        """Return the named column of GPUs, [G, R]."""
         values: NDArray[Any] = getattr(self._fleet, column).T
         return values[:, : self._count] if self.whole else values.take(self._rows, axis=1)
 
     def _node(self, column: NDArray[Any]) -> NDArray[Any]:
-        """[R]."""
+        """Return the column of nodes for the rows in use, [R]."""
         return column[: self._count] if self.whole else column[self._rows]
 
 
 def largest_group(gpus: Bools, group: NDArray[np.int8]) -> NDArray[np.int64]:
-    """[R]: the number of the GPUs [G, R] in the group with most of them."""
+    """[R]: how many of the GPUs the largest group of each node has. gpus, group: [G, R]."""
     most = np.zeros(gpus.shape[1], np.int64)
     for one in range(int(group.max(initial=NO_GROUP)) + 1):
         np.maximum(most, np.add.reduce(gpus & (group == one), axis=0, dtype=np.int64), out=most)
@@ -148,7 +149,7 @@ def largest_group(gpus: Bools, group: NDArray[np.int8]) -> NDArray[np.int64]:
 
 
 def _fewer(gpus: Bools, wanted: int) -> Bools:
-    """[R]: where fewer of the GPUs [G, R] than wanted exist."""
+    """[R]: nodes that have fewer than `wanted` of these GPUs, a mask [G, R]."""
     few: Bools = np.add.reduce(gpus, axis=0, dtype=np.uint8) < wanted
     return few
 

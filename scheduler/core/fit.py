@@ -1,8 +1,8 @@
 """Feasibility: which nodes fit a request, in one pass over the columns.
 
-For one requesting container the columns decide. For several they rule nodes out, and a greedy pass
-(`scheduler.core.together`) decides the rest. The reason for refusing nodes is one text per reason:
-kube-scheduler counts equal texts and cuts long messages.
+If one container requests GPUs, comparing columns decides. If several do, the columns rule nodes
+out, and a greedy pass (`scheduler.core.together`) decides about the rest. All nodes refused for one
+reason get the same text, because kube-scheduler counts equal texts and cuts long messages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-import numpy.ma  # np.unique imports it when first called, which would block for 50 ms
+import numpy.ma  # else the first call of np.unique would import it and block for 50 ms
 
 from scheduler.core.columns import Columns, Reasons
 from scheduler.core.fleet import Bools, Fleet, Rows
@@ -21,15 +21,14 @@ from scheduler.core.request import WHOLE_PERCENT, Request
 from scheduler.core.together import together
 
 MAX_CELLS: Final = 25_600
-"""Containers times nodes that the greedy pass processes in some 20 ms."""
+"""The product of containers and nodes that the greedy pass processes in some 20 ms."""
 _GIB: Final = 2**30
 _MIB: Final = 2**20
 _TENTHS: Final = 10
 
 
 def fit(fleet: Fleet, request: Request, rows: Rows) -> tuple[Bools, Reasons]:
-    """feasible bool[R], reason uint8[R]: whether `place` finds GPUs on each node, else why not
-    (FITS where it does)."""
+    """Return for each node whether `place` finds GPUs, bool[R], and why not, a Reason, uint8[R]."""
     possible = feasible(fleet, request, rows)
     reason = np.zeros(len(rows), np.uint8)
     refused = np.flatnonzero(~possible)
@@ -40,7 +39,7 @@ def fit(fleet: Fleet, request: Request, rows: Rows) -> tuple[Bools, Reasons]:
 
 
 def feasible(fleet: Fleet, request: Request, rows: Rows) -> Bools:
-    """bool[R]: the first result of `fit`, at less cost."""
+    """bool[R]: the first result of `fit`, computed without the reasons."""
     columns = Columns(fleet, request, rows)
     possible = columns.nodes()
     for container in request.containers:
@@ -54,13 +53,13 @@ def feasible(fleet: Fleet, request: Request, rows: Rows) -> Bools:
 
 
 def max_rows(request: Request) -> int:
-    """How many nodes may be examined at once, so that the event loop is not blocked for long."""
+    """Return how many nodes may be examined at once without blocking the event loop for long."""
     return MAX_CELLS // len(request.containers)
 
 
 def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
-    """uint8[R]: the first reason against each of these nodes; FITS if only the pod's containers
-    together do not fit."""
+    """uint8[R]: the first reason against each of these nodes. FITS where each container fits alone,
+    but not all containers together."""
     columns = Columns(fleet, request, rows, gather=True)
     reason = np.zeros(len(rows), np.uint8)
     for container in request.containers:
@@ -76,7 +75,7 @@ def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
 
 
 def texts(fleet: Fleet, request: Request, rows: Rows, reasons: Reasons) -> Mapping[Reason, str]:
-    """Return the text of each reason that occurs. rows, reasons: [R], input and output of `fit`."""
+    """Return the text of each reason that occurs. rows, reasons: argument and result of `fit`."""
     text_by_reason = {}
     for value in np.unique(reasons):
         reason = Reason(int(value))
@@ -88,7 +87,7 @@ def texts(fleet: Fleet, request: Request, rows: Rows, reasons: Reasons) -> Mappi
 
 
 def why_not(fleet: Fleet, request: Request, row: int) -> str:
-    """The text for one node that does not fit."""
+    """Return the reason's text for one node that does not fit."""
     rows = np.array([row], np.intp)
     _, reasons = fit(fleet, request, rows)
     (text,) = texts(fleet, request, rows, reasons).values()
@@ -96,8 +95,8 @@ def why_not(fleet: Fleet, request: Request, row: int) -> str:
 
 
 def _near(fleet: Fleet, request: Request, rows: Rows, reason: Reason) -> str:
-    """The largest free amount and the requested one, in one unit; "" where nodes differ. Rounded
-    down and up, so that free capacity never appears equal to the request."""
+    """Return a text with the largest free amount, rounded down, and the requested amount, rounded
+    up: so they never appear equal. Return "" if the largest free amount differs by node."""
     (container,) = request.containers
     columns = Columns(fleet, request, rows, gather=True)
     selected = columns.selected()
@@ -111,7 +110,7 @@ def _near(fleet: Fleet, request: Request, rows: Rows, reason: Reason) -> str:
     elif container.memory_ratio is not None:
         scale = 1 if WHOLE_PERCENT % container.memory_ratio.denominator == 0 else _TENTHS
         wanted = math.ceil(container.memory_ratio * WHOLE_PERCENT * scale)
-        # The largest ratio whose bytes, rounded down, are free.
+        # A ratio's bytes are rounded down. Compute the largest ratio whose bytes are free.
         total = np.maximum(columns.gpu("total_bytes"), 1)
         free = (WHOLE_PERCENT * scale * (free + 1) - 1) // total
     else:

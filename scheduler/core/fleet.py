@@ -1,9 +1,9 @@
 """The fleet: capacity and allocations of every GPU of every node, as columns.
 
-A column is an array [node, GPU]: a node is a row, its GPUs are ordered by minor. Rows are reused.
-Row 0 is no node: it represents unknown names and never fits. `used_*` is the exact sum of what pods
-hold, even above capacity; `reserved_*` is added to it. Free capacity accounts for both and is never
-negative; an unusable GPU has none. `scheduler.decisions.state` alone writes to it.
+A column is an array [node, GPU]. A node is a row, and its GPUs are ordered by minor. The row of a
+removed node is reused. Row 0 stands for all unknown nodes and never fits. `used_*` is the exact sum
+of what pods hold, even above capacity. Free capacity is total less `used_*` and `reserved_*`, or 0
+if negative or if the GPU is unusable. Only `scheduler.decisions.state` changes the fleet.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from scheduler.core.request import WHOLE_PERCENT, Attribute, Requirement
 from scheduler.core.sizes import NO_GPU, Sizes
 
 Rows = NDArray[np.intp]
-"""Row numbers, [R]."""
+"""The row numbers of R nodes."""
 Bools = NDArray[np.bool_]
 
 NO_ROW: Final = 0
 MAX_BYTES: Final = 2**48
-"""The largest accepted GPU: sums and thousandfolds of it stay far within int64."""
+"""The memory of the largest accepted GPU. A thousand times as much still fits int64."""
 MIN_BYTES: Final = WHOLE_PERCENT
-"""The smallest: of a smaller one, a percent would be less than a byte."""
+"""The memory of the smallest accepted GPU: one percent of it is one byte."""
 NO_GROUP: Final = -1
 NO_CORE: Final = -1
-"""In columns of allocations: the share requests no core."""
+"""The value of `core_percent` in `Allocations` for a share that requests no core."""
 IN_USE: Final = 0.5
 FULL: Final = 0.4
-"""Weights of a GPU's being in use, and of its fullness, in a binpack score of 1."""
+"""Weights in the binpack score, which is at most 1: whether a GPU is in use, and its fullness."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Gpu:
     """A GPU of the inventory.
 
     total_bytes: MIN_BYTES to MAX_BYTES. usable: healthy, not cordoned, not excluded. numa, root,
-    link: equal values share the NUMA node, the PCIe root, the NVLink; None: unknown. model: NVML's
-    name of it; "": unknown.
+    link: its NUMA node, PCIe root and NVLink group, equal for GPUs that share it; None if unknown.
+    model: NVML's name of the model; "" if unknown.
     """
 
     uuid: str
@@ -68,8 +68,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuAmount:
-    """An amount of the GPU in this slot of the node's row; core_percent None: the share requests
-    none."""
+    """What a pod holds of one GPU. slot: the GPU's index in its node's row. core_percent: None if
+    the share requests no core."""
 
     slot: int
     memory_bytes: int
@@ -98,7 +98,7 @@ _PER_GPU: Final[Mapping[str, tuple[Any, int]]] = {
     "fullness": (np.float64, 0),
     "packing": (np.float64, 0),
 }
-"""Columns, with their type and the value where there is no GPU."""
+"""Columns of GPUs: each one's type, and its value in a slot without a GPU."""
 _PER_NODE: Final[Mapping[str, tuple[Any, int]]] = {
     "blocked_by": (np.uint8, Reason.NODE_UNKNOWN),
     "isolates": (np.bool_, 0),
@@ -117,75 +117,75 @@ _HELD: Final = {
 
 
 class Fleet:
-    """Columns over all nodes. N: rows, G: GPUs of a node at most (MAX_GPUS)."""
+    """The columns of all nodes. N: number of rows. G: the most GPUs of a node, up to MAX_GPUS."""
 
-    # [N, G], the GPUs of one minor contiguous in memory; used_*, and reserved_* added to it:
+    # Columns [N, G]. One slot of all nodes is contiguous in memory.
     total_bytes: NDArray[np.int64]
     used_bytes: NDArray[np.int64]
     used_core: NDArray[np.int32]  # percent held by shares that request core
-    uncapped_shares: NDArray[np.int32]  # shares that request none
+    uncapped_shares: NDArray[np.int32]  # number of shares that request no core
     reserved_bytes: NDArray[np.int64]
     reserved_core: NDArray[np.int32]
     reserved_uncapped: NDArray[np.int32]
     usable: Bools
-    numa: NDArray[np.int8]  # groups within the node, NO_GROUP where unknown
+    numa: NDArray[np.int8]  # numbers of the node's groups, NO_GROUP where unknown
     root: NDArray[np.int8]
     link: NDArray[np.int8]
     label_set: NDArray[np.int32]  # index into `LabelSets`
     size: NDArray[np.intp]  # index into `sizes`
-    uuid: NDArray[np.uint64]  # hash of it: UUIDs in `LabelSets` would be as many as GPUs
-    # Derived from these:
+    uuid: NDArray[np.uint64]  # hash of the UUID
+    # Columns [N, G] that `_derive` computes from the columns above.
     free_bytes: NDArray[np.int64]
     free_core: NDArray[np.uint8]  # the largest percent of core that a share may request
-    takes_uncapped: Bools  # a share without core fits
-    is_open: Bools  # some of it is held
+    takes_uncapped: Bools  # whether a share that requests no core fits
+    is_open: Bools  # whether a pod holds or reserves a part of the GPU
     fullness: NDArray[np.float64]  # 0 to 1: the mean of the allocated fractions of memory and core
-    packing: NDArray[np.float64]  # IN_USE if some of it is held, plus FULL times its fullness
-    # [N]; the last two are values of `changes`:
-    blocked_by: NDArray[np.uint8]  # why the node accepts no pods: a Reason, 0 for none
+    packing: NDArray[np.float64]  # IN_USE if is_open, plus FULL times fullness
+    # Columns [N].
+    blocked_by: NDArray[np.uint8]  # the Reason why the node accepts no pods, 0 if it does
     isolates: Bools
-    partitioned: Bools  # does not accept several whole GPUs of one pod
+    partitioned: Bools  # pods of several whole GPUs are not placed on the node
     tie: NDArray[np.uint64]  # hash of the name; breaks ties
-    freed_version: NDArray[np.int64]  # the last change that may have freed capacity
-    added: NDArray[np.int64]
+    freed_version: NDArray[np.int64]  # `changes` when capacity may last have been freed
+    added: NDArray[np.int64]  # `changes` when the node was added
 
     def __init__(self, nodes: int = 64, gpus: int = 8) -> None:
-        """Initial sizes; the columns grow."""
+        """nodes, gpus: initial shape of the columns, which grow as needed."""
         self.names: list[str] = [""]
         self.gpus: list[Sequence[Gpu]] = [()]
-        """By row, in the order of the columns."""
+        """The GPUs of each row, by slot."""
         self._labels = LabelSets()
         self.sizes = Sizes()
         self._row_of: dict[str, int] = {}
         self._unused: list[int] = []
         self.changes = 0
-        """Counts the changes that affect feasibility or ranking."""
+        """The number of changes so far that affect feasibility or ranking."""
         self._grow(max(nodes, 1), gpus)
 
     # --- nodes
 
     def __len__(self) -> int:
-        """Number of nodes, without removed ones."""
+        """Return the number of nodes, without removed ones."""
         return len(self._row_of)
 
     def row_of(self, name: str) -> int:
-        """NO_ROW for an unknown name."""
+        """Return the node's row; NO_ROW for an unknown name."""
         return self._row_of.get(name, NO_ROW)
 
     def rows_of(self, node_names: Iterable[str]) -> Rows:
-        """[R], in the order of the names."""
+        """Return the rows of the named nodes, [R]; NO_ROW for an unknown name."""
         return np.fromiter(map(self._row_of.get, node_names, repeat(NO_ROW)), np.intp)
 
     def every_row(self) -> Rows:
-        """Including unused rows, on which nothing fits."""
+        """Return all row numbers, even of unused rows, on which nothing fits."""
         return np.arange(len(self.names))
 
     def all_rows(self) -> Rows:
-        """Rows of existing nodes, by name."""
+        """Return the rows of existing nodes, in the order of their names."""
         return np.array([self._row_of[name] for name in sorted(self._row_of)], np.intp)
 
     def add(self, name: str) -> int:
-        """The row of the node, added if necessary: without GPUs, with the reason NO_DEVICE."""
+        """Return the node's row. A new node is added without GPUs, with the reason NO_DEVICE."""
         row = self._row_of.get(name)
         if row is None:
             row = heapq.heappop(self._unused) if self._unused else len(self.names)
@@ -202,7 +202,7 @@ class Fleet:
         return row
 
     def remove(self, name: str) -> None:
-        """Removes the node; its row is reused."""
+        """Remove the node. Its row is reused for a later one."""
         row = self._row_of.pop(name)
         self.set_gpus(row, ())
         self.names[row] = ""
@@ -218,15 +218,15 @@ class Fleet:
         self.isolates[row], self.partitioned[row] = isolates, partitioned
 
     def note_freed(self, row: int) -> None:
-        """A pod that was refused may fit there now."""
+        """Record that a pod that was refused on this node may fit now."""
         if row != NO_ROW:
             self.freed_version[row] = self._changed()
 
     # --- GPUs
 
     def set_gpus(self, row: int, gpus: Sequence[Gpu]) -> None:
-        """Replaces the node's GPUs, at most MAX_GPUS with distinct UUIDs. Nothing is held of them
-        until `take` is called."""
+        """Replace the node's GPUs by at most MAX_GPUS with distinct UUIDs. What pods hold of the
+        node is cleared, so the caller must call `take` again."""
         assert len(gpus) <= names.MAX_GPUS
         self._changed()
         if len(gpus) > self.usable.shape[1]:
@@ -250,22 +250,23 @@ class Fleet:
         self._derive((row, count))
 
     def slot_of(self, row: int, uuid: str | None, minor: int) -> int | None:
-        """The GPU's column, by UUID if given, else by minor. None: no such GPU."""
+        """Return the slot of the GPU with this UUID, or with this minor if uuid is None. Return
+        None if the node has no such GPU."""
         for slot, gpu in enumerate(self.gpus[row]):
             if gpu.uuid == uuid or (uuid is None and gpu.minor == minor):
                 return slot
         return None
 
     def take(self, row: int, amount: GpuAmount, sign: int = 1) -> None:
-        """A pod holds this much of the GPU. sign -1 reverts it."""
+        """Add the amount to what pods hold of the GPU. sign: -1 to subtract it."""
         self._change("used", row, amount, sign)
 
     def reserve(self, row: int, amount: GpuAmount, sign: int = 1) -> None:
-        """Does what `take` does, in the columns of reservations."""
+        """Add the amount to what is reserved of the GPU. sign: -1 to subtract it."""
         self._change("reserved", row, amount, sign)
 
     def fits(self, row: int, amount: GpuAmount) -> bool:
-        """Whether this fits on the GPU beside everything used and reserved."""
+        """Return whether the amount fits on the GPU beside everything used and reserved."""
         index = (row, amount.slot)
         if amount.memory_bytes > self.free_bytes[index]:
             return False
@@ -276,7 +277,8 @@ class Fleet:
     def selected(
         self, selector: Sequence[Requirement], column: Callable[[str], NDArray[Any]]
     ) -> Bools:
-        """Which GPUs match the whole selector, in the shape of the columns given by name."""
+        """Return which GPUs match the whole selector. column: returns the named column, or a part
+        of it. The result has the same shape."""
         of_sets = tuple(line for line in selector if line.attribute is not Attribute.UUID)
         matched: Bools = self._labels.selected(of_sets)[column("label_set")]
         for line in selector:
@@ -292,15 +294,16 @@ class Fleet:
         memory_bytes: NDArray[np.int64],
         core_percent: NDArray[np.int32],
     ) -> Fleet:
-        """The fleet without reservations and without these allocations, [A] each; core_percent may
-        be NO_CORE. Shares all other columns with this fleet: use it before this one changes."""
+        """Return a copy without reservations and without these allocations. Each argument has one
+        value per allocation. Use the copy before this fleet changes: they share other columns."""
         made = copy.copy(self)
         for name in _HELD["reserved"]:
             setattr(made, name, np.zeros_like(getattr(self, name)))
         amounts = (memory_bytes, np.maximum(core_percent, 0), core_percent == NO_CORE)
         for name, amount in zip(_HELD["used"], amounts, strict=True):
             left = getattr(self, name).copy(order="F")
-            # One index into the memory of the column: several allocations may be of one GPU.
+            # `subtract.at` counts an index as often as it occurs: a GPU may have several of the
+            # allocations. It needs one index per GPU, hence the flat view of the column.
             flat = left.reshape(-1, order="F")
             np.subtract.at(flat, slots * len(left) + rows, amount.astype(left.dtype))
             setattr(made, name, left)
@@ -325,7 +328,7 @@ class Fleet:
         self._derive(index)
 
     def _derive(self, index: Any) -> None:
-        """Derives the columns of these GPUs. index: an index into the columns."""
+        """Compute the derived columns of some GPUs. index: any numpy index into the columns."""
         total, usable = self.total_bytes[index], self.usable[index]
         used_bytes = self.used_bytes[index] + self.reserved_bytes[index]
         used_core = self.used_core[index] + self.reserved_core[index]
@@ -336,15 +339,14 @@ class Fleet:
         self.is_open[index], self.fullness[index] = is_open, full
         self.packing[index] = IN_USE * is_open + FULL * full
         self.free_bytes[index] = np.maximum(total - used_bytes, 0) * usable
-        # A share without a core cap and a share that holds all compute exclude each other.
+        # A GPU cannot have a share that requests no core beside a share of 100 percent core.
         self.free_core[index] = np.maximum(WHOLE_PERCENT - is_uncapped - used_core, 0) * usable
         self.takes_uncapped[index] = usable & (used_core < WHOLE_PERCENT)
 
     def _grow(self, nodes: int, gpus: int) -> None:
         for columns, shape in ((_PER_NODE, (nodes,)), (_PER_GPU, (nodes, gpus))):
             for name, (dtype, nothing) in columns.items():
-                # GPUs of one minor of all nodes are contiguous, so a pass over the nodes is
-                # sequential.
+                # Order F: one slot of all nodes is contiguous, for fast passes over the nodes.
                 new = np.full(shape, nothing, dtype, order="F")
                 if (old := getattr(self, name, None)) is not None:
                     new[tuple(map(slice, old.shape))] = old
@@ -352,12 +354,12 @@ class Fleet:
 
 
 def _hash(name: str) -> int:
-    """Distinct for every name in practice, and the same in every process."""
+    """Return a hash of 64 bits, which is the same in every process."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def _groups(values: Sequence[int | str | None]) -> Sequence[int]:
-    """Numbers equal values from 0, in order of first occurrence; NO_GROUP for None."""
+    """Number the distinct values from 0, in order of first occurrence; NO_GROUP for None."""
     known: dict[int | str, int] = {}
     return [NO_GROUP if each is None else known.setdefault(each, len(known)) for each in values]

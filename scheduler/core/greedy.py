@@ -1,6 +1,6 @@
-"""The choice of GPUs on one node by a policy, container by container, without a way back.
+"""Chooses the GPUs of one node by a policy, container by container, without backtracking.
 
-Plain integers: a node has few GPUs. `scheduler.core.place` supplies the slots.
+It uses plain integers, because a node has few GPUs. `scheduler.core.place` supplies the slots.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Policy, Requ
 
 @dataclass(slots=True)
 class Slot:
-    """A GPU during the search. At moment t of the pod's life its containers hold held_bytes[t] and
-    held_core[t] of it. capped: whether they request core, None while none is placed on it."""
+    """A GPU during the search. held_bytes[t], held_core[t]: what the pod's containers hold of it at
+    moment t of the pod's life. capped: whether these request core; None while there are none."""
 
     index: int
     groups: tuple[int, int, int]
-    """NVLink group, PCIe root, NUMA node."""
+    """The GPU's NVLink group, PCIe root and NUMA node."""
     held_bytes: list[int]
     held_core: list[int]
     total_bytes: int
@@ -56,7 +56,8 @@ class Slot:
     def rank(
         self, container: ContainerRequest, policy: Policy, unused_near: tuple[int, ...]
     ) -> tuple[bool, float, tuple[int, ...], int]:
-        """Sort key; the least is the best. unused_near: from `unused_near`."""
+        """Return the sort key of the GPU, where the least is the best. unused_near: the slot's
+        value in the result of the function `unused_near`."""
         size, core = container.bytes_of(self.total_bytes), container.core_percent or 0
         memory = (max(self.held_bytes) + size) / self.total_bytes
         full = self.fullness + (memory + (max(self.held_core) + core) / WHOLE_PERCENT) / 2
@@ -68,8 +69,8 @@ class Slot:
 
 
 def unused_near(slots: Sequence[Slot]) -> Mapping[int, tuple[int, ...]]:
-    """Return the numbers of unused GPUs of the slot's NVLink group, PCIe root and NUMA node, by
-    index. Choosing the fewest keeps wholly unused groups for pods of several GPUs."""
+    """Return by slot index how many unused GPUs the slot's NVLink group, PCIe root and NUMA node
+    have. Binpack prefers the fewest, to keep wholly unused groups for pods of several GPUs."""
     unused = Counter(
         (level, group)
         for slot in slots
@@ -81,7 +82,7 @@ def unused_near(slots: Sequence[Slot]) -> Mapping[int, tuple[int, ...]]:
 
 
 def place_greedily(request: Request, policy: Policy, slots: Sequence[Slot]) -> bool:
-    """Places the containers on the slots, the largest first. False: one of them does not fit."""
+    """Place the containers on the slots, the largest first. Return False if one does not fit."""
     near = unused_near(slots)
     for number in largest_first(request, max(slot.total_bytes for slot in slots)):
         container, moments = request.containers[number], request.moments[number]
@@ -95,7 +96,7 @@ def place_greedily(request: Request, policy: Policy, slots: Sequence[Slot]) -> b
 
 
 def _chosen(fitting: Sequence[Slot], wanted: int, policy: Policy) -> Sequence[Slot]:
-    """fitting: the best first."""
+    """Return `wanted` of the fitting slots, which are sorted by rank, near to each other."""
     if wanted > 1 and policy is not Policy.FIRST:
         for level in range(3):
             near = _nearest(fitting, level, wanted)
@@ -105,11 +106,11 @@ def _chosen(fitting: Sequence[Slot], wanted: int, policy: Policy) -> Sequence[Sl
 
 
 def _nearest(fitting: Sequence[Slot], level: int, wanted: int) -> Sequence[Slot] | None:
-    """The GPUs of the group that has enough of them and the fewest to spare."""
+    """Return the fitting slots of the smallest group at this level that has enough of them."""
     groups: dict[int, list[Slot]] = {}
     for slot in fitting:
         if slot.groups[level] != NO_GROUP:
             groups.setdefault(slot.groups[level], []).append(slot)
     enough = [group for group in groups.values() if len(group) >= wanted]
-    # Among equal ones the first, which contains the best-ranked GPU.
+    # `min` returns the first of equal groups, which contains the best-ranked GPU.
     return min(enough, key=len) if enough else None

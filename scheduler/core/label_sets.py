@@ -1,7 +1,7 @@
-"""The models and label sets of GPUs, numbered, and which of them a selector matches.
+"""Numbers the distinct pairs of model and labels of GPUs, and finds those that a selector matches.
 
-Results for selectors are cached and updated with each new set, since all GPUs may have different
-labels and selectors are evaluated often.
+The matches of recent selectors are cached, because selectors are evaluated often and every GPU may
+have different labels. Each new pair is added to the cached matches.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from scheduler.core.numbering import Numbering
 from scheduler.core.request import Requirement
 
 MAX_SELECTORS: Final = 64
-"""Cached selectors; the least recently used ones are dropped."""
+"""The number of cached selectors. The least recently used one is dropped for a new one."""
 
 LabelSet = tuple[str, frozenset[tuple[str, str]]]
-"""The model, and the labels."""
+"""The model and the labels of a GPU."""
 
 
 class LabelSets(Numbering[LabelSet]):
-    """Set 0 is the empty set of no model."""
+    """The label sets of the fleet's GPUs. Number 0 has no model and no labels."""
 
     def __init__(self) -> None:
         super().__init__(("", frozenset()))
         self._matched: dict[tuple[Requirement, ...], NDArray[np.bool_]] = {}
 
     def selected(self, selector: tuple[Requirement, ...]) -> NDArray[np.bool_]:
-        """[numbers]: which sets match the whole selector."""
+        """Return which sets match the whole selector, by the set's number."""
         matched = self._matched.pop(selector, None)
         if matched is None:
             matched = np.array([_matches(selector, each) for each in self._values], np.bool_)

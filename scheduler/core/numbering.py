@@ -1,4 +1,4 @@
-"""Numbers for values that GPUs have in common. A number is reused once no GPU has its value."""
+"""Numbers the distinct values of GPUs, such as sizes. A number without GPUs is used again."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _Value = TypeVar("_Value", bound=Hashable)
 
 
 class Numbering(ABC, Generic[_Value]):
-    """Number 0 is that of `first`, which always exists."""
+    """The numbers of values. Number 0 belongs to `first` and is never released."""
 
     def __init__(self, first: _Value) -> None:
         self._values = [first]
-        """By number."""
+        """The value of each number."""
         self._number_of = {first: 0}
         self._gpus = [1]
-        """By number, the count of GPUs with the value."""
+        """The count of GPUs with the value of each number."""
         self._unused: list[int] = []
 
     def __len__(self) -> int:
         return len(self._values)
 
     def intern(self, value: _Value) -> int:
-        """The number of the value; counts one more GPU."""
+        """Count one more GPU with the value, and return the value's number."""
         number = self._number_of.get(value)
         if number is None:
             if not self._unused:
@@ -39,7 +39,7 @@ class Numbering(ABC, Generic[_Value]):
         return number
 
     def release(self, value: _Value) -> None:
-        """Counts one GPU less."""
+        """Count one GPU less with the value."""
         number = self._number_of[value]
         self._gpus[number] -= 1
         if not self._gpus[number]:
@@ -48,4 +48,4 @@ class Numbering(ABC, Generic[_Value]):
 
     @abstractmethod
     def _add(self, number: int) -> None:
-        """The number has a new value."""
+        """Update what depends on numbers, after this number got a new value."""

@@ -1,13 +1,14 @@
-"""Chooses the GPUs of one node for a pod. Plain integers, since a node has few GPUs.
+"""Chooses the GPUs of one node for a pod, with plain integers, since a node has few GPUs.
 
-Of the GPUs that fit, binpack takes the fullest one in use, and of equal ones that with neighbours
-in use; spread the emptiest; first the one of the lowest minor, which breaks all ties. The GPUs of
-one container are distinct, and are taken from one NVLink group, else one PCIe root, else one NUMA
-node, that with the fewest to spare. Containers are placed one by one, the largest first. If that
-finds no place where `fit` found one, the placement of `fit` is used, whatever its rank.
+Of the GPUs that fit, policy `binpack` takes the fullest one in use, and among equal ones the GPU
+with the fewest unused neighbours. `spread` takes the emptiest. `first` takes the GPU of the lowest
+minor, which also breaks all ties. The GPUs of one container are distinct. They are taken from one
+NVLink group if possible, else from one PCIe root, else from one NUMA node. Of several such groups
+the smallest sufficient one is taken. Containers are placed one by one, the largest first. If this
+fails on a node where `fit` found a placement, that placement is used, whatever its rank.
 
-A pod's shares of one GPU either all request core or none does: the allocation annotation has one
-core limit per GPU and pod, or none.
+Either all of a pod's shares of one GPU request core, or none does, because the allocation
+annotation has at most one core limit per GPU and pod.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _GROUPS: Final = ("link", "root", "numa")
 _SLOT_COLUMNS: Final = (
     *("total_bytes", "free_bytes", "free_core", "takes_uncapped", "is_open", "fullness"),
 )
-"""In the order of `Slot`'s fields, of which they are the last required ones."""
+"""The columns that fill the last required fields of `Slot`, in the order of these fields."""
 
 _PART_OF: Final[Mapping[Scope, Callable[[Slot], int]]] = {
     Scope.NUMA_NODE: lambda slot: slot.groups[2],
@@ -41,7 +42,7 @@ _PART_OF: Final[Mapping[Scope, Callable[[Slot], int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's share of one GPU; core_percent None: none was requested."""
+    """A container's share of one GPU. core_percent: None if it requests no core."""
 
     container: str
     uuid: str
@@ -52,9 +53,9 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most that a pod holds of one GPU at any moment of its life; it is held throughout.
-    memory_percent: the floor of what was requested, as ratios and in bytes; at most 100.
-    core_percent None: none of its shares of this GPU requests core."""
+    """The most that a pod's containers hold of one GPU at any moment. The pod always holds it.
+    memory_percent: the requested part of the GPU, rounded down, at most 100. core_percent: None if
+    no share of the pod on this GPU requests core."""
 
     uuid: str
     minor: int
@@ -65,8 +66,8 @@ class Peak:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The GPUs chosen for a pod. shares: in the order of the request's containers, each by minor.
-    peaks: by minor."""
+    """The GPUs chosen for a pod. shares: by container as in the request, then by minor. peaks: by
+    minor."""
 
     node: str
     shares: Sequence[Share]
@@ -76,8 +77,8 @@ class Placement:
 def place(
     fleet: Fleet, request: Request, row: int, default: Policy = Policy.BINPACK
 ) -> Placement | Reason:
-    """The GPUs of the node at `row` for the request, or the reason why none fit. default: the
-    policy if the request has none."""
+    """Choose GPUs of the node at `row`. Return them, or the reason why the request does not fit.
+    default: the policy if the request has none."""
     if fleet.blocked_by[row]:
         return Reason(int(fleet.blocked_by[row]))
     if request.isolation and not fleet.isolates[row]:
@@ -103,7 +104,7 @@ def place(
 
 
 def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[Slot]:
-    """The usable GPUs that the request's selector matches."""
+    """Return the usable GPUs that the request's selector matches."""
 
     def column(name: str) -> NDArray[Any]:
         values: NDArray[Any] = getattr(fleet, name)[row]
@@ -121,7 +122,7 @@ def _slots(fleet: Fleet, request: Request, row: int) -> Sequence[Slot]:
 
 
 def _within_scope(scope: Scope, slots: Sequence[Slot], policy: Policy) -> Iterator[Sequence[Slot]]:
-    """The parts of the node that may contain all GPUs, the best first by the policy."""
+    """Yield the parts of the node that the scope allows, the best first by the policy."""
     if scope is Scope.NODE:
         if slots:
             yield slots
@@ -161,8 +162,8 @@ def _placement(fleet: Fleet, request: Request, row: int, slots: Sequence[Slot]) 
 
 
 def _percent(request: Request, slot: Slot) -> int:
-    """See `Peak`. A requested ratio is used as it is: its bytes are rounded down, and converting
-    them back would round down again and may give one percent less."""
+    """Return `Peak.memory_percent`. A requested ratio is used as it is, because its bytes are
+    already rounded down: computed from them, the percentage could be one lower."""
     ratios = [Fraction()] * len(slot.held_bytes)
     in_bytes = [0] * len(slot.held_bytes)
     for number in slot.containers:

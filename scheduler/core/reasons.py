@@ -1,4 +1,4 @@
-"""Reasons why a node does not fit: a number in the arrays, one text for people.
+"""Reasons why a node does not fit. Each has a number for arrays, and a text for people.
 
 kube-scheduler counts identical texts over its nodes, so a text contains no node's name and no
 number that differs between nodes.
@@ -12,7 +12,7 @@ from typing import Final
 
 @unique
 class Reason(IntEnum):
-    """Fits in uint8. If several apply, the smallest one is reported."""
+    """The reasons, each at most 255 for uint8. If several apply, the smallest one is reported."""
 
     text: str
 
@@ -57,4 +57,4 @@ UNRESOLVABLE: Final = frozenset(
         Reason.GPU_TOO_SMALL,
     }
 )
-"""No eviction makes the node fit, so kube-scheduler need not try preemption there."""
+"""Reasons that no eviction removes, so kube-scheduler need not try preemption on such a node."""

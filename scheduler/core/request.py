@@ -1,6 +1,6 @@
-"""A pod's request of a node, independent of its dialect.
+"""What a pod requests of a node, independent of the request's dialect.
 
-Created by `scheduler.kubernetes.requests`.
+`scheduler.kubernetes.requests` reads it from the pod.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ WHOLE_PERCENT: Final = 100
 
 
 class Phase(Enum):
-    """When a container runs. INIT containers run one after the other and end before the main ones
-    start. A SIDECAR starts in order among them and stays. MAIN ones run together, beside all
-    sidecars."""
+    """When a container runs. INIT containers run one after the other, before the main containers. A
+    SIDECAR starts in its place among the init containers and runs until the pod ends. MAIN
+    containers run together, beside all sidecars."""
 
     INIT = "init"
     SIDECAR = "sidecar"
@@ -26,7 +26,7 @@ class Phase(Enum):
 
 
 class Policy(Enum):
-    """FIRST: the GPUs with free capacity that have the lowest minors."""
+    """How GPUs are chosen; see `place`. FIRST chooses the GPUs of the lowest minors that fit."""
 
     BINPACK = "binpack"
     SPREAD = "spread"
@@ -34,7 +34,7 @@ class Policy(Enum):
 
 
 class Scope(IntEnum):
-    """The part of the node that must contain all GPUs of a pod. Narrower ones are larger."""
+    """The part of a node that must contain all GPUs of a pod. Narrower parts have larger values."""
 
     NODE = 1
     NUMA_NODE = 2
@@ -43,27 +43,27 @@ class Scope(IntEnum):
 
 
 Shape = tuple[object, ...]
-"""Hashable; equal for requests that are placed alike, whatever the names of their containers."""
+"""A hashable key, equal for requests that are placed alike. Containers' names do not affect it."""
 
 
 def share_of(total_bytes: int, ratio: Fraction) -> int:
-    """The bytes of the ratio, rounded down, and one byte at least: a share of none has no limit."""
+    """Return the ratio of the bytes, rounded down, but at least 1: a limit of 0 means no limit."""
     return max(1, total_bytes * ratio.numerator // ratio.denominator)
 
 
 @lru_cache(WHOLE_PERCENT)
 def ratio_of_percent(amount: int) -> Fraction:
-    """Hundredths as a ratio."""
+    """Return a percentage as a ratio."""
     return Fraction(amount, WHOLE_PERCENT)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """One container's shares: of each of `gpus` distinct GPUs, the same.
+    """What one container requests: an equal share of each of `gpus` distinct GPUs.
 
-    order: its index among the init containers, sidecars included; of MAIN ones among the main.
-    core_percent: 1 to 100 of each GPU; None: no compute is requested, and none is capped. Exactly
-    one of memory_bytes (at least 1) and memory_ratio (over 0, at most 1) is set, per GPU.
+    order: the index among the pod's main containers if MAIN, else among its init containers and
+    sidecars. core_percent: 1 to 100 of each GPU; None: no core is requested or limited. Of
+    memory_bytes (at least 1) and memory_ratio (over 0, at most 1), exactly one is set, per GPU.
     """
 
     name: str
@@ -81,14 +81,14 @@ class ContainerRequest:
             raise ValueError(f"memory_ratio: invalid value {self.memory_ratio}: must be 0 to 1")
 
     def bytes_of(self, total_bytes: int) -> int:
-        """The memory requested of a GPU of that size."""
+        """Return the bytes that the container requests of a GPU of `total_bytes`."""
         if self.memory_ratio is None:
             assert self.memory_bytes is not None
             return self.memory_bytes
         return share_of(total_bytes, self.memory_ratio)
 
     def amounts(self) -> Shape:
-        """All of it except the container's name. A ratio as two integers, whose hash is fast."""
+        """Return all fields except the name. The ratio is two integers, whose hash is fast."""
         ratio = self.memory_ratio and self.memory_ratio.as_integer_ratio()
         amounts = (self.gpus, self.core_percent, self.memory_bytes, ratio)
         return (self.phase, self.order, *amounts)
@@ -104,12 +104,12 @@ class Attribute(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One requirement of a selector over a GPU's labels, with the semantics of Kubernetes label
-    selectors.
+    """One requirement of a selector of GPUs, which works like Kubernetes' label selectors.
 
-    values None: `key` exists (negated: does not). Else its value is one of them (negated: is none
-    of them, or the key is absent). Other attributes have no key: the model contains one of the
-    values, which are in lower case; the UUID is one of them.
+    A LABEL requirement without values tests whether the GPU has the label `key`. With values, it
+    tests whether the label's value is one of them. MODEL tests whether the model's name contains
+    one of the values, which are in lower case. UUID tests whether the UUID is one of the values.
+    These two have no key. negated: the requirement holds where the test fails.
     """
 
     key: str
@@ -130,9 +130,10 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A pod's request. containers: at least one.
+    """A pod's request.
 
-    policy None: the profile's. isolation: the node must support isolation.
+    containers: at least one. policy: None for the policy of the pod's scheduler profile. isolation:
+    whether the node must isolate GPU shares.
     """
 
     containers: Sequence[ContainerRequest]
@@ -141,15 +142,15 @@ class Request:
     scope: Scope = Scope.NODE
     isolation: bool = False
     moments: Sequence[tuple[int, ...]] = field(init=False, compare=False)
-    """By container, the moments at which its container runs; see `moments_of`."""
+    """The moments at which each container runs; see `moments_of`."""
     shape: Shape = field(init=False, compare=False)
     whole_gpus: int = field(init=False, compare=False)
-    """The most GPUs that the pod holds whole at any moment."""
+    """The largest number of whole GPUs that the pod holds at any moment."""
 
     def __post_init__(self) -> None:
         if not self.containers:
             raise ValueError("a request has at least one container")
-        # So that equal requests have equal hashes.
+        # Tuples can be hashed, and equal requests then have equal hashes.
         object.__setattr__(self, "containers", tuple(self.containers))
         object.__setattr__(self, "selector", tuple(self.selector))
         object.__setattr__(self, "moments", moments_of(self.containers))
@@ -165,14 +166,14 @@ class Request:
         return 1 + max(moment for runs_at in self.moments for moment in runs_at)
 
     def peak_of(self, total_bytes: int) -> tuple[int, int | None]:
-        """Bytes and core that the pod would hold of a GPU of that size if all its containers were
-        on it; core None if none of them requests core."""
+        """Return the bytes and the core that the pod would hold of a GPU of `total_bytes` if all
+        its containers were on it. The core is None if no container requests core."""
         capped = any(container.core_percent is not None for container in self.containers)
         core = self._peak(lambda each: each.core_percent or 0) if capped else None
         return self._peak(lambda each: each.bytes_of(total_bytes)), core
 
     def _peak(self, amount: Callable[[ContainerRequest], int]) -> int:
-        """The most that the containers have of the amount at any moment."""
+        """Return the maximum over the moments of the sum of the running containers' amounts."""
         sums = [0] * self.moment_count
         for container, moments in zip(self.containers, self.moments, strict=True):
             for moment in moments:
@@ -183,9 +184,9 @@ class Request:
 def moments_of(containers: Sequence[ContainerRequest]) -> Sequence[tuple[int, ...]]:
     """Return the moments of the pod's life at which each container runs, numbered from 0.
 
-    There is one moment for each init container with a request, beside the sidecars started before
-    it, and a last one for sidecars and main containers. A pod holds of a GPU the maximum over the
-    moments of what its containers hold in each: Kubernetes' own rule.
+    Each init container with a request has its own moment, at which the sidecars started before it
+    run too. All sidecars and main containers run at the last moment. A pod holds of a GPU the
+    maximum over the moments of what its containers hold, as Kubernetes counts other resources.
     """
     inits = sorted(container.order for container in containers if container.phase is Phase.INIT)
     moments: list[tuple[int, ...]] = []
@@ -201,9 +202,9 @@ def moments_of(containers: Sequence[ContainerRequest]) -> Sequence[tuple[int, ..
 
 
 def largest_first(request: Request, largest_bytes: int) -> list[int]:
-    """Indices of the containers, the largest first: by number of GPUs, then by the amount of one.
+    """Return the containers' indices, the largest first: by number of GPUs, then by share of one.
 
-    largest_bytes: of the GPUs in question, to compare bytes with percent.
+    largest_bytes: the size of the largest GPU of the node, by which bytes become a ratio.
     """
 
     def size_rank(number: int) -> tuple[int, float, int]:

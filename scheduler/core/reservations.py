@@ -1,9 +1,9 @@
 """Reservations of GPU capacity for pods that hold nothing yet. See docs/adr/0030.
 
-A reservation is counted in the fleet's columns `reserved_*`, in addition to what is used, so later
-placements avoid it. It ends with its pod's binding or next filter, at its deadline, and when its
-node changes so that it no longer fits. It makes no pod unschedulable: if a pod fits nowhere,
-`lifted` shows the fleet without reservations.
+Reservations are counted in the fleet's columns `reserved_*`, so later placements avoid them. A
+reservation ends when its pod is bound or filtered again, at its deadline, or when its node changes
+so that it no longer fits. Reservations make no pod unschedulable: if a pod fits nowhere, `lifted`
+removes them temporarily for another try.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Kind(Enum):
     """Why the capacity is reserved, and for how many seconds at most."""
 
     RANKED = 2.0
-    """`prioritize` ranked the node first. It sends `filter` of the next pod before
-    `bind` of this one, and both would be ranked to the same GPU. Longer than from prioritize to
-    bind, unless the pod waits for something else."""
+    """`prioritize` ranked the node first. kube-scheduler sends the next pod's `filter` before this
+    pod's `bind`, and would choose the same GPU for both. The time exceeds that from prioritize to
+    bind, unless another plugin delays the pod."""
     NOMINATED = 30.0
-    """The pod is requeued with this node nominated. Longer than kube-scheduler's backoff."""
+    """The pod was requeued with this node nominated. The time exceeds kube-scheduler's backoff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Reservation:
 
 
 class Reservations:
-    """See the module. Times are the caller's."""
+    """All reservations, by owner, which is the pod's UID. Times are of the caller's clock."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -54,27 +54,27 @@ class Reservations:
     def add(
         self, owner: str, request: Request, placement: Placement, kind: Kind, now_s: float
     ) -> None:
-        """Replaces the owner's reservation. `place` must have found the placement beside all that
-        is used and reserved."""
+        """Add a reservation, and end the owner's earlier one. `place` must have found the placement
+        with all that is used and reserved."""
         self.end(owner)
         self._enter(Reservation(owner, request, placement, kind, now_s + kind.value, ()))
 
     def placement(self, owner: str, request: Request, node: str) -> Placement | None:
-        """The reservation for this owner, request and node."""
+        """Return the placement reserved for this owner, request and node, or None."""
         reservation = self._by_owner.get(owner)
         if reservation is None or reservation.request != request:
             return None
         return reservation.placement if reservation.placement.node == node else None
 
     def nominated_node(self, owner: str) -> str:
-        """The node that is nominated for the pod, while GPUs are reserved there; "" for none."""
+        """Return the node nominated for the owner, on which GPUs are reserved; "" for none."""
         reservation = self._by_owner.get(owner)
         if reservation is None or reservation.kind is not Kind.NOMINATED:
             return ""
         return reservation.placement.node
 
     def end(self, owner: str) -> Placement | None:
-        """Ends the owner's reservation and returns its placement."""
+        """End the owner's reservation and return its placement, or None."""
         reservation = self._by_owner.pop(owner, None)
         if reservation is None:
             return None
@@ -87,7 +87,7 @@ class Reservations:
 
     @contextmanager
     def changing(self, node: str) -> Iterator[None]:
-        """Encloses a change of the node; afterwards its reservations that still fit are kept."""
+        """Enclose a change of the node. Afterwards, its reservations that no longer fit end."""
         there = [each for each in self._by_owner.values() if each.placement.node == node]
         for each in there:
             self.end(each.owner)
@@ -99,8 +99,8 @@ class Reservations:
 
     @contextmanager
     def lifted(self, among: Rows) -> Iterator[Rows]:
-        """The fleet without reservations; yields the rows that have some. Within it, await nothing
-        and change nothing."""
+        """Remove all reservations from the fleet until the exit. Yield which of the rows `among`
+        have reservations. The enclosed code must not await, nor change the fleet."""
         there = list(self._by_owner.values())
         if not there:
             yield among[:0]
@@ -115,7 +115,7 @@ class Reservations:
                 self._count(each, 1)
 
     def _enter(self, reservation: Reservation) -> None:
-        """Enter it if it fits, in the order of arrival."""
+        """Add the reservation, if it still fits beside those added before it."""
         fleet, placement = self._fleet, reservation.placement
         row = fleet.row_of(placement.node)
         if fleet.blocked_by[row]:

@@ -1,9 +1,10 @@
-"""Scores of feasible nodes, in one pass over the columns, [gpu, node].
+"""Scores feasible nodes, in one pass over the columns.
 
-Each container is scored by the GPUs that `place` would choose for it alone. Binpack prefers nodes
-where these are in use, then where they become fullest, then the fuller node, to keep whole GPUs and
-whole nodes free; spread is the opposite; first ranks nodes as binpack. Several GPUs of one
-container score higher the nearer they are to each other. A pod's score is its containers' mean.
+A container's score depends on the GPUs that `place` would choose for it alone. To keep whole GPUs
+and nodes free, `binpack` prefers a node where these GPUs are in use, then where they become
+fullest, then the fuller node. `spread` prefers the opposite. `first` ranks nodes like `binpack`. If
+a container has several GPUs, its score is higher the nearer these are to each other. A pod's score
+is the mean of its containers' scores.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from scheduler.core.fleet import FULL, IN_USE, Bools, Fleet, Rows
 from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Policy, Request
 
 Scores = NDArray[np.float64]
-"""0 (worst) to 1 (best), [R]."""
+"""The score of each node, 0 (worst) to 1 (best), [R]."""
 
 _NODE: Final = 0.1
-"""The rest of 1 beside IN_USE and FULL: weight of a full node."""
+"""The weight of the node's fullness. With IN_USE and FULL, the weights add up to 1."""
 _NEAR: Final = {"link": 1.0, "root": 0.75, "numa": 0.5}
 _NEARNESS: Final = 0.5
-"""Weight of nearness in the score of several GPUs."""
+"""The weight of nearness in the score of a container with several GPUs."""
 
 
 def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.BINPACK) -> Scores:
-    """float64[R], 0 to 1, for feasible rows. default: the policy if the request has none."""
+    """Return the scores of feasible nodes, [R]. default: the policy if the request has none."""
     policy = request.policy or default
     columns = Columns(fleet, request, rows)
     full = columns.gpu("fullness")
@@ -54,16 +55,16 @@ def score(fleet: Fleet, request: Request, rows: Rows, default: Policy = Policy.B
 
 
 def best(fleet: Fleet, scores: Scores, rows: Rows, most: int) -> NDArray[np.intp]:
-    """Indices into rows of the best `most`, the best first; ties by the nodes' names."""
+    """Return the indices in `rows` of the best `most` nodes. A hash of the name breaks ties."""
     order: NDArray[np.intp] = np.lexsort((fleet.tie[rows], -scores))
     return order[:most]
 
 
 def levels(values: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64]:
-    """[R]: scores as the integers 0 to `most` that kube-scheduler accepts.
+    """Convert scores to the integers 0 to `most` that kube-scheduler accepts, [R].
 
-    Only the best nodes get `most`, because kube-scheduler picks any of those. The worst gets 0
-    unless it equals the best. Levels never reverse the order of scores.
+    Only nodes of the best score get `most`, because kube-scheduler picks any of those. The worst
+    score becomes 0, unless all scores are equal. A higher score never gets a lower integer.
     """
     scores = np.asarray(values, np.float64)
     low, high = scores.min(initial=1), scores.max(initial=0)
@@ -75,9 +76,9 @@ def levels(values: Scores | Sequence[float], most: int = 10) -> NDArray[np.int64
 
 
 def _keep_first(fitting: Bools, wanted: int) -> None:
-    """Keep the `wanted` GPUs of lowest index in each column of fitting, [G, R].
+    """Keep only the first `wanted` fitting GPUs of each node. fitting: [G, R].
 
-    NumPy's accumulate along the first axis makes a call for each column."""
+    NumPy's `accumulate` along the first axis would be slow: it makes a call for each node."""
     left = np.full(fitting.shape[1], wanted, np.uint8)
     for gpu in fitting:
         gpu &= left > 0
@@ -87,7 +88,7 @@ def _keep_first(fitting: Bools, wanted: int) -> None:
 def _growth(
     fleet: Fleet, container: ContainerRequest, columns: Columns
 ) -> NDArray[np.float64] | float:
-    """[G, R], or one number for all: the fraction of a GPU that the container fills."""
+    """Return the fraction of each GPU that the container fills, [G, R], or one number for all."""
     core = (container.core_percent or 0) / WHOLE_PERCENT
     if container.memory_ratio is not None:
         return (float(container.memory_ratio) + core) / 2
@@ -102,7 +103,7 @@ def _growth(
 
 
 def _best_of(gpus: NDArray[np.float64], fitting: Bools, wanted: int) -> Scores:
-    """[R]: the mean of the best `wanted` of the GPUs [G, R] in `fitting`."""
+    """[R]: the mean score of the best `wanted` fitting GPUs. gpus: their scores, [G, R]."""
     of_fitting = np.where(fitting, gpus, -1.0)
     if wanted == 1:
         most: Scores = np.maximum.reduce(of_fitting, axis=0)
@@ -113,7 +114,7 @@ def _best_of(gpus: NDArray[np.float64], fitting: Bools, wanted: int) -> Scores:
 
 
 def _nearness(columns: Columns, fitting: Bools, wanted: int) -> Scores:
-    """[R], 0 to 1: how near to each other `wanted` of the GPUs [G, R] can be."""
+    """[R], 0 to 1: how near to each other `wanted` fitting GPUs can be. fitting: [G, R]."""
     near = np.zeros(fitting.shape[1])
     for column, value in _NEAR.items():
         enough = largest_group(fitting, columns.gpu(column)) >= wanted

@@ -1,7 +1,7 @@
-"""The distinct sizes of the fleet's GPUs, numbered, and the bytes that a ratio is of each.
+"""Numbers the distinct sizes of the fleet's GPUs, and computes the bytes of a ratio for each size.
 
-Exact for every ratio, since the products are Python's integers; a fleet has few sizes, so the
-columns need one look-up per GPU at most.
+The bytes are exact, because they are computed with Python's integers. This happens once per size,
+and a fleet has few sizes. Each GPU needs only a look-up by its size's number.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from scheduler.core.numbering import Numbering
 from scheduler.core.request import share_of
 
 NO_GPU: Final = 0
-"""The number where there is no GPU, of which no share fits."""
+"""The number of a slot without a GPU. No share fits there."""
 MAX_RATIOS: Final = 64
-"""Cached ratios; the least recently used ones are dropped."""
+"""The number of cached ratios. The least recently used one is dropped for a new one."""
 _NEVER: Final = 2**62
 
 
@@ -28,7 +28,7 @@ class Sizes(Numbering[int]):
         self._shares: dict[tuple[int, int], NDArray[np.int64]] = {}
 
     def shares(self, ratio: Fraction) -> NDArray[np.int64]:
-        """[numbers]: the bytes of the ratio."""
+        """Return the bytes of the ratio for each size, by the size's number."""
         key = ratio.as_integer_ratio()
         shares = self._shares.pop(key, None)
         if shares is None:
@@ -39,7 +39,7 @@ class Sizes(Numbering[int]):
         return shares
 
     def only(self) -> int | None:
-        """The size in bytes if all GPUs have one."""
+        """Return the size in bytes if all GPUs of the fleet have the same one, else None."""
         return next(reversed(self._number_of)) if len(self._number_of) == 2 else None
 
     def _add(self, number: int) -> None:

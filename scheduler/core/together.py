@@ -1,7 +1,7 @@
-"""A greedy pass that places several containers on all nodes at once. It decides which nodes fit.
+"""Decides which nodes fit a pod of several containers, by one greedy pass over all nodes at once.
 
-The result for a node depends on that node alone: for one node by itself the pass gives the same
-result, with the GPUs. It may find none although some combination fits.
+A node's result does not depend on the other nodes, so `assignment` finds the same GPUs for one
+node. The pass is not exhaustive: it may fail although some combination fits.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _UNSET: Final = -1
 
 
 def together(fleet: Fleet, request: Request, rows: Rows) -> Bools:
-    """[R]: nodes on which the containers fit, placed one by one, each on the fullest GPU with free
-    capacity; by the policy FIRST on the first such GPU."""
+    """[R]: nodes on which the containers fit, placed one by one. Each is placed on the GPU with the
+    least free memory that fits it, or by policy FIRST on the first GPU that fits it."""
     fits = np.zeros(len(rows), np.bool_)
     for order, indices in _orders(fleet, request, rows):
         for tried in _passes(fleet, request, rows[indices]):
@@ -30,8 +30,7 @@ def together(fleet: Fleet, request: Request, rows: Rows) -> Bools:
 
 
 def assignment(fleet: Fleet, request: Request, row: int) -> Mapping[int, Sequence[int]] | None:
-    """The GPUs, as slots, by the index of the container, that `together` finds on this node; None:
-    none."""
+    """Return the slots that `together` finds on this node, by index of the container, or None."""
     rows = np.array([row], np.intp)
     ((order, _),) = _orders(fleet, request, rows)
     for tried in _passes(fleet, request, rows):
@@ -43,8 +42,8 @@ def assignment(fleet: Fleet, request: Request, row: int) -> Mapping[int, Sequenc
 def _orders(
     fleet: Fleet, request: Request, rows: Rows
 ) -> Iterator[tuple[Sequence[int], NDArray[np.intp]]]:
-    """The containers, the largest first, and the indices into rows of the nodes with that order. It
-    differs by node, because comparing bytes with percent depends on the node's GPUs."""
+    """Yield each order of the containers, the largest first, with the indices in `rows` of the
+    nodes that have it. It differs by node: the size of a node's GPUs relates bytes to percent."""
     largest, which = np.unique(fleet.total_bytes[rows].max(axis=1), return_inverse=True)
     sizes_of: dict[tuple[int, ...], list[int]] = {}
     for number, largest_bytes in enumerate(largest.tolist()):
@@ -60,10 +59,10 @@ def _passes(fleet: Fleet, request: Request, rows: Rows) -> Iterator[_Pass]:
 
 
 class _Pass:
-    """held_bytes, held_core: [moments, G, R]. peak_bytes: [G, R], the maximum of held_bytes.
-    capped: [G, R], whether the pod's shares of the GPU request core; -1 while it has none. chosen:
-    by container, its GPUs one after another, [R] each; undefined for a node on which not all are
-    placed."""
+    """One try on one part of each node. held_bytes, held_core: [moments, G, R]. peak_bytes: [G, R],
+    the maximum of held_bytes. capped: [G, R], whether the pod's shares of the GPU request core; -1
+    if it has none. chosen: for each container a list of its GPUs, each [R]; undefined for a node
+    where not all containers are placed."""
 
     def __init__(self, columns: Columns, part: Bools | None) -> None:
         self._columns = columns
@@ -80,7 +79,7 @@ class _Pass:
         self.chosen: dict[int, list[NDArray[np.intp]]] = {}
 
     def all_placed(self, order: Sequence[int]) -> Bools:
-        """[R]."""
+        """[R]: nodes on which all containers were placed, in this order."""
         placed = np.ones(self._total.shape[1], np.bool_)
         for number in order:
             placed &= self._placed(number)

@@ -1,1 +1,1 @@
-"""kube-scheduler's verbs, answered from the state. Pure: no clock, no I/O; arguments carry both."""
+"""Answers kube-scheduler's verbs from the state, without I/O. Times are arguments."""

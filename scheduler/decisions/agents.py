@@ -1,5 +1,5 @@
-"""The agents' Leases: which agents run, and which are ready. Only a changed Lease shows that its
-agent runs. Pure; times are seconds of the caller's monotonic clock.
+"""Decides from the agents' Leases which agents run, and which are ready. An agent runs if its Lease
+has changed recently. Times are seconds of the caller's monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scheduler.kubernetes.facts import LeaseFacts, Problem
 
 @dataclass(slots=True)
 class _AgentLease:
-    """renewed_s: when it last changed, by the local clock."""
+    """A Lease as last received. renewed_s: when it last changed, by the local clock."""
 
     facts: LeaseFacts
     renewed_s: float
@@ -29,8 +29,8 @@ class Agents:
         self._watch_lost = False
 
     def observe(self, facts: LeaseFacts, now_s: float, age_s: float) -> None:
-        """The first Lease received has no local time, so its age is age_s by the agent's clock. An
-        agent with a wrong clock is excluded until its next renewal."""
+        """Record the Lease. age_s: its age by the agent's clock, used only for the first Lease of a
+        node. If that clock is wrong, the Lease may count as expired until its next renewal."""
         lease = self._leases.get(facts.name)
         if lease is None:
             lease = self._leases[facts.name] = _AgentLease(facts, now_s - max(0.0, age_s))
@@ -40,7 +40,7 @@ class Agents:
         lease.facts = facts
 
     def remove(self, node: str) -> bool:
-        """Whether the node had a Lease."""
+        """Forget the node's Lease, and return whether the node had one."""
         return self._leases.pop(node, None) is not None
 
     @property
@@ -48,8 +48,8 @@ class Agents:
         return any(not (each.expired or each.facts.not_ready) for each in self._leases.values())
 
     def tick(self, now_s: float, watch_lost: bool) -> Sequence[str]:
-        """The nodes whose reason has changed since the last call. watch_lost: the watch of Leases
-        is broken, so that missing renewals mean nothing."""
+        """Return the nodes whose `blocked_by` has changed since the last call. watch_lost: whether
+        the watch of Leases fails, in which case a missing renewal proves nothing."""
         changed = []
         for node, lease in self._leases.items():
             is_late = now_s - lease.renewed_s > self._expired_after_s
@@ -61,7 +61,7 @@ class Agents:
         return changed
 
     def blocked_by(self, node: str) -> Reason:
-        """Why the node's agent serves no container; FITS: it does."""
+        """Return why the node's agent serves no containers, or FITS if it does."""
         lease = self._leases.get(node)
         if lease is None:
             return Reason.AGENT_MISSING
@@ -70,7 +70,7 @@ class Agents:
         return Reason.AGENT_NOT_READY if lease.facts.not_ready else Reason.FITS
 
     def problems(self) -> Iterable[Problem]:
-        """Reports of agents that are not ready."""
+        """Yield what each agent that is not ready reports."""
         for name, lease in self._leases.items():
             if lease.facts.not_ready:
                 yield Problem(name, "", f"node agent: {lease.facts.not_ready}")

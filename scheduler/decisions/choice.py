@@ -1,6 +1,6 @@
-"""Chooses what the Binding of a pod contains: its GPUs on the node that kube-scheduler selected.
+"""Chooses the pod's GPUs on the node that kube-scheduler selected, and the Binding's content.
 
-Pure, over the state, and changes nothing. `binder` reserves the choice and sends it.
+It reads the state and changes nothing. `binder` reserves the chosen GPUs and sends the Binding.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ BOUND: Final = Answer()
 
 @dataclass(frozen=True, slots=True)
 class Undetermined:
-    """The outcome of an earlier Binding must be determined first."""
+    """Returned by `choose` if the binder must read the pod before the choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The content of a Binding; empty for a pod without a share. version: the resourceVersion that
-    the Binding requires."""
+    """The content of a Binding, empty for a pod without a share. version: the API server applies
+    the Binding only if the pod has this resourceVersion."""
 
     request: Request | None = None
     placement: Placement | None = None
@@ -46,7 +46,7 @@ class Choice:
 def choose(
     state: State, pending: Pending, node: str, policy: Policy, now_ns: int
 ) -> Choice | Answer | Undetermined:
-    """policy: for a pod that has none. now_ns: since the epoch."""
+    """Choose the Binding's content. policy: used if the pod has none. now_ns: since the epoch."""
     uid = pending.uid
     if state.is_bound(uid):
         return bound_to(state.node_of(uid), node)
@@ -68,15 +68,15 @@ def choose(
 
 
 def bound_to(node: str | None, wanted: str) -> Answer:
-    """node: where the pod is bound."""
+    """Return the answer to a bind to node `wanted`, if the pod is already bound to `node`."""
     return BOUND if node == wanted else Answer(f"the pod is bound to {node}")
 
 
 def _place(
     state: State, uid: str, request: Request, node: str, policy: Policy
 ) -> Placement | Answer:
-    """The GPUs that are reserved for the pod on this node, else free ones, else those reserved for
-    other pods."""
+    """Return GPUs reserved for the pod on this node, else unreserved ones, else GPUs reserved for
+    other pods, else the answer that none fit."""
     reserved = state.reservations.placement(uid, request, node)
     if reserved is not None:
         return reserved

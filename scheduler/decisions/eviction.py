@@ -1,8 +1,7 @@
-"""The fleet as it would be without the victims of a preemption.
+"""Computes the fleet without the victims of a preemption.
 
-Victims are added in parts, between which the state may change. A victim that is gone by then, or
-holds something else, frees nothing; the node is judged by what is known at the end. The victims of
-all nodes are released by one operation on the columns.
+Victims are added in parts, and the state may change between two parts. A victim whose holdings have
+changed since the first part frees nothing. One operation on the columns releases all victims.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ class Eviction:
         self._found: list[Entries] = []
 
     def add(self, victims: Mapping[str, Sequence[str]]) -> None:
-        """victims: by node, the UIDs of the pods. One that holds nothing on that node, as far as is
-        known, frees nothing there."""
+        """Add victims, as UIDs of pods by node. A pod that holds nothing there frees nothing."""
         rows = self._fleet.rows_of(victims)
         per_node = np.fromiter(map(len, victims.values()), np.intp, len(rows))
         entries, per_pod = self._allocations.find(chain.from_iterable(victims.values()))
@@ -33,7 +31,7 @@ class Eviction:
         self._found.append(entries[self._allocations.row[entries] == rows_of_entries])
 
     def remaining(self) -> Fleet:
-        """The fleet without the victims and without reservations, as `Fleet.without` returns it."""
+        """Return the fleet without the victims and without reservations; see `Fleet.without`."""
         allocations = self._allocations
         is_gone = np.zeros(len(allocations.row), np.bool_)
         for entries in self._found:

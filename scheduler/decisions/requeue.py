@@ -1,10 +1,10 @@
-"""Refused pods, and those that fit since capacity became available and that kube-scheduler has not
-retried. See docs/adr/0025.
+"""Finds refused pods that fit since capacity was freed, and that kube-scheduler has not retried.
 
-Pure, over the state. Pods with requests of one shape share an entry and its search. Each pod keeps
-its candidates, the nodes that kube-scheduler sent; capacity elsewhere does not count for it.
-Entries take turns, and each examines only nodes that changed since its last turn. `verbs` and
-`cache` add and remove pods; `requeuer` calls `work` and requeues the pods that are due.
+Pods whose requests have the same shape share an entry, for which nodes are searched once. Each pod
+keeps its candidates, the nodes that kube-scheduler sent for it. Capacity of other nodes does not
+count for the pod. Entries are searched in turn, each only on nodes that changed since its last
+search. `verbs` and `cache` add and remove pods. `requeuer` calls `work`, and requeues the pods that
+`due` returns. See docs/adr/0025.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from scheduler.decisions.state import State
 from scheduler.kubernetes.requests import Pending
 
 TIMEOUT_S: Final = 5.0
-"""Usually kube-scheduler retries by itself within this time; a busy one needs that long for its
-queue."""
+"""The wait before a pod that fits is requeued. Usually kube-scheduler, even if its queue is long,
+retries the pod itself within this time."""
 MAX_DUE: Final = 10
 """Maximum number of pods that `due` returns at once."""
 _MAX_READY: Final = 5 * MAX_DUE
-"""Pods that wait for `due`: with more, no entry searches for others."""
+"""While this many pods wait for `due`, no entry is searched."""
 MAX_PODS: Final = 8192
-"""Pods kept. Pods refused longest ago are dropped and wait for kube-scheduler's five minutes."""
+"""The most pods kept. Those refused longest ago are dropped: kube-scheduler retries them later."""
 
 Candidates = bytes | None
-"""A bit for each row of the fleet; None: any node."""
+"""The candidate nodes: a bit for each row of the fleet; None for all nodes."""
 
 
 @dataclass(slots=True)
 class _Pod:
-    """since: only capacity that became available after this change of the fleet counts. added:
-    nodes added after this change are candidates, too."""
+    """A refused pod. since, added: values of `Fleet.changes`. Only capacity freed after `since`
+    counts. Nodes added after `added` are candidates too."""
 
     pending: Pending
     candidates: Candidates
@@ -51,8 +51,8 @@ class _Pod:
 
 @dataclass(slots=True)
 class _Entry:
-    """seen: the freed_version up to which nodes were examined. stale_since_s: when a later
-    freed_version was first observed."""
+    """Pods of one shape. seen: nodes with a freed_version up to this were searched. stale_since_s:
+    when a node with a later freed_version was first seen."""
 
     request: Request
     seen: int
@@ -61,8 +61,8 @@ class _Entry:
 
 
 class Unschedulable:
-    """See the module. profiles: schedulerNames of the pods that `restore` accepts. Times are
-    seconds of one monotonic clock, the caller's."""
+    """The refused pods. profiles: the schedulerNames of pods that `restore` accepts. Times are
+    seconds of the caller's monotonic clock."""
 
     def __init__(
         self, state: State, profiles: AbstractSet[str] = frozenset({names.SCHEDULER_NAME})
@@ -71,16 +71,16 @@ class Unschedulable:
         self._profiles = profiles
         self._entries: dict[Shape, _Entry] = {}
         self._shape_of: dict[str, Shape] = {}
-        """By pod; those refused longest ago first."""
+        """The shape of each pod's request. The pod refused longest ago is first."""
         self._turns: deque[Shape] = deque()
         self._ready: dict[str, Rows] = {}
-        """By pod that fits, its feasible rows."""
+        """The rows of nodes that fit, for each pod that waits for `due`."""
 
     def __len__(self) -> int:
         return len(self._shape_of)
 
     def refuse(self, pending: Pending, request: Request, rows: Rows) -> None:
-        """The pod was refused. rows: nodes that kube-scheduler accepts for it."""
+        """Add a pod that was refused. rows: the nodes that kube-scheduler accepts for it."""
         fleet = self._state.fleet
         among = np.zeros(len(fleet.names), np.bool_)
         among[rows] = True
@@ -88,12 +88,12 @@ class Unschedulable:
         self._enter(request, _Pod(pending, candidates, fleet.changes, fleet.changes))
 
     def restore(self, pending: Pending) -> None:
-        """The pod is unschedulable since before this process started."""
+        """Add a pod that was refused before this process started."""
         if pending.request is not None and pending.profile in self._profiles:
             self._enter(pending.request, _Pod(pending, None, 0, 0))
 
     def remove(self, uid: str) -> None:
-        """The pod is being scheduled again, is bound or is gone."""
+        """Remove a pod that is being scheduled again, is bound or is gone."""
         shape = self._shape_of.pop(uid, None)
         if shape is None:
             return
@@ -104,8 +104,8 @@ class Unschedulable:
             del self._entries[shape]
 
     def work(self, now_s: float, is_over: Callable[[], bool]) -> bool:
-        """Gives entries their turns until `is_over`. Returns whether each entry has had one. Call
-        every second or so until it has."""
+        """Search for one entry after the other until `is_over`. Return whether all entries have had
+        their turn. Call it about once a second."""
         if not self._turns:
             self._turns.extend(self._entries)
         while self._turns:
@@ -117,8 +117,8 @@ class Unschedulable:
         return not self._turns
 
     def due(self, is_over: Callable[[], bool] = lambda: False) -> Sequence[Pending]:
-        """Pods that fit now, by priority, at most MAX_DUE, until `is_over`. Each is returned
-        once for the capacity that became available until now."""
+        """Return at most MAX_DUE pods that fit now, by priority, and stop at `is_over`. A pod is
+        returned again only after more capacity is freed."""
         due: list[Pending] = []
         for uid in sorted(self._ready, key=lambda uid: -self._pod(uid).pending.priority):
             if len(due) == MAX_DUE or is_over():
@@ -158,15 +158,15 @@ class Unschedulable:
             entry.seen, entry.stale_since_s = int(came[rows[-1]]), None
 
     def _fitting(self, request: Request, rows: Rows) -> Rows:
-        """The rows that fit, without reservations of other pods, which may not be used."""
+        """Return rows that fit now or would fit without reservations, which may lapse unused."""
         fleet = self._state.fleet
         fits = rows[feasible(fleet, request, rows)]
         with self._state.reservations.lifted(rows) as again:
             return np.union1d(fits, again[feasible(fleet, request, again)]) if len(again) else fits
 
     def _make_ready(self, entry: _Entry, fits: Rows) -> bool:
-        """Marks pods that have one of these nodes among their candidates. False: more than MAX_DUE
-        qualify, and the others are left for later."""
+        """Mark at most MAX_DUE pods with one of these candidates as ready. Return False if more
+        qualify."""
         if not len(fits):
             return True
         fleet = self._state.fleet
@@ -187,7 +187,7 @@ class Unschedulable:
 
 
 def _among(candidates: Candidates, rows: Rows) -> Rows:
-    """Indices into rows of the rows that are candidates."""
+    """Return the indices in `rows` of rows that are candidates."""
     if candidates is None:
         return np.arange(len(rows))
     bits = np.unpackbits(np.frombuffer(candidates, np.uint8))

@@ -1,9 +1,9 @@
 """Requeues pods that fit in the fleet, but on no node of the sample that kube-scheduler sent.
 
-Pure, over the state. The fitting node is nominated and its GPU is reserved: kube-scheduler tries a
-nominated node first, whatever the sample. `requeuer` writes the nominations. A sample also limits
-preemption: a pod of positive priority that fits nowhere is requeued until kube-scheduler has
-sampled the whole fleet once. See docs/adr/0050.
+A node outside the sample that fits is nominated, and GPUs are reserved there. kube-scheduler tries
+a nominated node first, even outside its sample. `requeuer` writes the nominations. kube-scheduler
+also considers only the sample for preemption. Therefore a pod of positive priority that fits
+nowhere is requeued until the samples have covered the whole fleet once. See docs/adr/0050.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from scheduler.decisions.state import State
 from scheduler.kubernetes.requests import Pending
 
 MIN_SAMPLE: Final = 100
-"""kube-scheduler samples at least this number of nodes."""
+"""The least number of nodes that kube-scheduler samples."""
 _SLACK: Final = 0.9
-"""kube-scheduler may count a few nodes less than this process."""
+"""A factor for the expected size of a sample: kube-scheduler may know a few nodes less."""
 _MAX_PODS: Final = 1024
 _MAX_CONSTRAINTS: Final = 64
-"""Each takes one byte per node."""
+"""The most keys of `_accepted`. Each value takes one byte per node."""
 _NONE: Final = np.zeros(0, np.bool_)
 
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """nominated: the pod's new nominated node; "" removes the present one, None leaves it."""
+    """A pod to requeue. nominated: its new nominated node, "" for none, or None for no change."""
 
     pending: Pending
     nominated: str | None
@@ -43,8 +43,9 @@ class Requeue:
 
 @dataclass(slots=True)
 class _Missed:
-    """refused: nodes nominated in vain. tries: how often the pod fitted nowhere. requeued_at: the
-    pod's annotation before the last write; None if no write is in progress."""
+    """A pod that did not fit in its sample. refused: nominated nodes that did not fit at the retry.
+    tries: how often no node fitted. requeued_at: the pod's annotation before the last requeue, to
+    detect that kube-scheduler has not seen that requeue; None if there was none or it failed."""
 
     refused: set[str] = field(default_factory=set)
     tries: int = 0
@@ -52,17 +53,17 @@ class _Missed:
 
 
 class Sampling:
-    """See the module. requeue: called with each pod to requeue."""
+    """The pods that did not fit in their sample. requeue: called for each pod to requeue."""
 
     def __init__(self, state: State, requeue: Callable[[Requeue], None] = lambda due: None) -> None:
         self._state = state
         self._requeue = requeue
         self._pods: dict[str, _Missed] = {}
         self._accepted: dict[int, Bools] = {}
-        """By the pods' constraints, the rows of nodes that kube-scheduler has sent."""
+        """Which rows kube-scheduler has sent for pods with the same `Pending.constraints`."""
 
     def observe(self, pending: Pending, rows: Rows) -> None:
-        """Records the nodes that kube-scheduler sent for the pod."""
+        """Record the nodes that kube-scheduler sent for the pod."""
         fleet = self._state.fleet
         if not _is_sample(fleet, len(rows)):
             return
@@ -74,13 +75,13 @@ class Sampling:
         _drop_oldest(self._accepted, _MAX_CONSTRAINTS)
 
     def accepted(self, pending: Pending, rows: Rows) -> Rows:
-        """The known nodes that kube-scheduler's own filters accept. rows: those that it sent."""
+        """Return the rows that kube-scheduler is known to accept. rows: those that it sent now."""
         if not _is_sample(self._state.fleet, len(rows)):
             return rows
         return np.flatnonzero(self._accepted[pending.constraints])
 
     def refuse(self, pending: Pending, request: Request, rows: Rows, policy: Policy) -> None:
-        """The pod fits on none of these nodes, which kube-scheduler sent. policy: for scores."""
+        """Handle a pod that fits on none of the nodes `rows` that kube-scheduler sent for it."""
         uid, fleet, reservations = pending.uid, self._state.fleet, self._state.reservations
         if not _is_sample(fleet, len(rows)):
             return
@@ -93,7 +94,7 @@ class Sampling:
             pod.refused.add(node)
             reservations.end(uid)
             node = ""
-        # If the pod has no nomination now, kube-scheduler removed it; it is written again.
+        # A node is still reserved here if kube-scheduler dropped its nomination: nominate it again.
         samples = 1 + len(fleet) // len(rows)
         if not node and len(pod.refused) < samples:
             node = self._nominate(pending, request, rows, policy)
@@ -104,18 +105,18 @@ class Sampling:
             self._requeue(Requeue(pending, node if node or is_stale else None))
 
     def remove(self, uid: str) -> None:
-        """The pod is bound or gone."""
+        """Forget a pod that is bound or gone."""
         self._pods.pop(uid, None)
 
     def failed(self, uid: str) -> None:
-        """The pod could not be requeued."""
+        """Undo the nomination of a pod that could not be requeued."""
         if uid in self._pods:
             self._pods[uid].requeued_at = None
         if self._state.reservations.nominated_node(uid):
             self._state.reservations.end(uid)
 
     def _nominate(self, pending: Pending, request: Request, rows: Rows, policy: Policy) -> str:
-        """Reserves the best GPUs on other nodes, and returns their node; "": none fit."""
+        """Reserve the best GPUs outside the sample and return their node; "" if no node fits."""
         state, fleet = self._state, self._state.fleet
         is_other = np.ones(len(fleet.names), np.bool_)
         is_other[rows] = is_other[fleet.rows_of(self._pods[pending.uid].refused)] = False
@@ -136,8 +137,8 @@ class Sampling:
 
 
 def _is_sample(fleet: Fleet, sent: int) -> bool:
-    """Whether kube-scheduler may accept more nodes than it sent: it ended its search at a number of
-    nodes that depends on the fleet's size."""
+    """Return whether kube-scheduler may have sent only a sample. It stops its search at a number of
+    nodes that depends on the fleet's size. sent: how many nodes it sent."""
     nodes = len(fleet)
     percent = max(5, 50 - nodes // 125)
     return _SLACK * max(MIN_SAMPLE, nodes * percent // 100) <= sent < nodes

@@ -1,7 +1,7 @@
 """Simulates placement: the GPUs that a pod would get, and why other nodes are refused.
 
-Pure: objects in, an account out. Uses the scheduler's own code. kube-scheduler's criteria
-(affinity, taints, processors, volumes) are not evaluated.
+It computes an `Account` from Kubernetes objects by the scheduler's own code, without I/O. It does
+not evaluate kube-scheduler's criteria, such as affinity, taints, processors and volumes.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _TEMPLATE_KINDS: Final = frozenset(
     }
 )
 _SHOWN: Final = 10
-"""Node names shown for each reason."""
+"""The most node names shown for each reason."""
 
 
 class SimulationError(ValueError):
-    """The input is unusable; the text has the input and the allowed values."""
+    """The input is unusable. The text names the wrong part and the allowed values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node that fits. score: 0 to 1. containers: their shares of its GPUs."""
+    """A node that fits. score: 0 to 1. containers: the shares that they would get there."""
 
     node: str
     score: float
@@ -52,7 +52,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Nodes that do not fit, for one reason. nodes: all of them, by name."""
+    """Nodes that do not fit for the same reason. nodes: the names of all of them."""
 
     text: str
     nodes: Sequence[str]
@@ -60,9 +60,8 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The result for one pod. requests_share False: it requests no share, and may run anywhere.
-    error: the request is invalid. node: the best candidate; None: no node, or any node. Printed as
-    JSON for programs."""
+    """The result for one pod, printed as JSON for programs. error: why the request is invalid.
+    node: the best candidate; None if no node fits, or if the pod requests no share."""
 
     pod: str
     requests_share: bool
@@ -77,7 +76,7 @@ class Account:
 
 
 def objects(documents: Iterable[object]) -> Iterator[Json]:
-    """The objects in the documents, lists included. Raises SimulationError."""
+    """Yield the objects of the documents and of lists in them. Raise SimulationError."""
     for document in documents:
         if document is None:
             continue
@@ -92,11 +91,11 @@ def objects(documents: Iterable[object]) -> Iterator[Json]:
 
 
 def fleet(raws: Iterable[Json], now_s: float | None = None) -> State:
-    """State from Node, Device, Lease and Pod objects. Without any Lease, as in a handwritten fleet,
-    every agent counts as ready.
+    """Return the State of Node, Device, Lease and Pod objects. If there is no Lease, for example in
+    a handwritten fleet, every agent counts as ready.
 
-    now_s: since the epoch, for the age of Leases; None: the last renewal among them, because a file
-    has no other time.
+    now_s: seconds since the epoch, for the age of Leases; None: the time of the latest renewal,
+    because a file has no other time.
     """
     state = State()
     leases = []
@@ -127,7 +126,7 @@ def fleet(raws: Iterable[Json], now_s: float | None = None) -> State:
 
 
 def pods(raws: Iterable[Json]) -> Sequence[Json]:
-    """The pods among the objects, and those in workload templates. Raises SimulationError."""
+    """Return the pods, and a pod for each workload's template. Raise SimulationError."""
     made: list[Json] = []
     for raw in raws:
         if raw["kind"] == "Pod":
@@ -161,8 +160,8 @@ def simulate(
     policy: Policy = Policy.BINPACK,
     enabled: Enabled = DEFAULT,
 ) -> Account:
-    """Places the pod and keeps the allocation, so that the next pod takes it into account. number:
-    the pod's index in the simulation. enabled: the dialects that are on."""
+    """Place the pod, and keep its allocation for the placement of later pods. number: the pod's
+    index in the simulation. enabled: the dialects in which pods may request shares."""
     metadata = at(pod, "metadata")
     pod_key = f"{metadata.get('namespace') or 'default'}/{metadata.get('name') or 'unnamed'}"
     try:
@@ -177,7 +176,7 @@ def simulate(
     placements, candidates = [], []
     for index in best(fleet, scores, rows[fits], len(scores)).tolist():
         placement = place(fleet, request, int(rows[fits][index]), policy)
-        assert isinstance(placement, Placement)  # `fit` says that it is feasible
+        assert isinstance(placement, Placement)  # because `fit` found the node feasible
         placements.append(placement)
         rounded = round(float(scores[index]), 4)
         candidates.append(Candidate(placement.node, rounded, placement.shares))
@@ -196,7 +195,7 @@ def simulate(
 
 
 def size(amount: int) -> str:
-    """Exact if it is a whole number of units, else three digits."""
+    """Return the bytes in GiB, MiB or B, with up to four significant digits."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
         if amount >= unit:
             return f"{amount / unit:.4g} {name}"
@@ -204,7 +203,7 @@ def size(amount: int) -> str:
 
 
 def names_shown(nodes: Sequence[str]) -> str:
-    """A few names and the number of the others, in numeric order."""
+    """Return the first _SHOWN names, in numeric order, and the number of the others."""
 
     def numbers(name: str) -> list[int | str]:
         return [int(part) if part.isdigit() else part for part in re.split("([0-9]+)", name)]

@@ -1,9 +1,9 @@
 """Allocations and reservations of every GPU, derived from facts about Kubernetes objects.
 
-A reducer: the state depends on the latest fact of each object, not on their order. No clock and no
-I/O. A bound pod holds what its annotations record, whichever scheduler bound it, until it has
-finished or is gone. An assumed pod holds the same until its binding is observed or `forget` is
-called. Pods are identified by UID. Written by one thread; `fleet` is read-only for callers.
+The state depends on the latest fact of each object, not on the order of facts. A bound pod holds
+what its annotations record, whichever scheduler bound it, until it has finished or is gone. An
+assumed pod holds its placement until its binding is observed or `forget` is called. Pods are
+identified by UID. Only one thread may use the state. Callers must not change `fleet`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from scheduler.kubernetes.facts import (
 )
 
 _SHOWN: Final = 3
-"""UUIDs that a problem lists."""
+"""The most UUIDs that a problem's text lists."""
 
 
 class Assumed(NamedTuple):
-    """A placement whose binding is pending. annotations: of the Binding."""
+    """A placement whose binding was not observed yet. annotations: those of the Binding."""
 
     placement: Placement
     annotations: Mapping[str, str]
@@ -50,7 +50,7 @@ class Assumed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """A pod's shares on a node."""
+    """What a bound or assumed pod holds on its node."""
 
     node: str
     pod_key: str
@@ -60,8 +60,7 @@ class _Holding:
 
 
 class State:
-    """See the module. Times are seconds of one monotonic clock, the caller's. dialects: those that
-    are on, for every reader of pods."""
+    """See the module. Times are of the caller's monotonic clock. dialects: those that are on."""
 
     def __init__(
         self,
@@ -80,18 +79,18 @@ class State:
         self._vanished: dict[str, str] = {}
         self._assumed: dict[str, None] = {}
         self._now_s = 0.0
-        """Time of the last tick."""
+        """The time of the last `tick`."""
 
     # --- nodes, inventory and agents
 
     def observe_node(self, facts: NodeFacts) -> None:
-        """The Node was added or changed; another UID replaces the earlier Node."""
+        """Record a new or changed Node. If its UID is new, it replaces the Node of that name."""
         if self._nodes.get(facts.name) != facts:
             self._nodes[facts.name] = facts
             self._rebuild(facts.name)
 
     def remove_node(self, name: str) -> None:
-        """The Node is gone. Pods bound to its name keep their GPUs in case it is recreated."""
+        """Remove the Node. What pods bound to it hold is kept, in case the Node is recreated."""
         if self._nodes.pop(name, None) is not None:
             with self.reservations.changing(name):
                 self.fleet.remove(name)
@@ -100,7 +99,7 @@ class State:
                 self._vanished.pop(uid, None)
 
     def observe_device(self, facts: DeviceFacts) -> None:
-        """The inventory was added or changed."""
+        """Record a new or changed Device."""
         if self._devices.get(facts.name) != facts:
             self._devices[facts.name] = facts
             self._rebuild(facts.name)
@@ -110,7 +109,7 @@ class State:
             self._rebuild(name)
 
     def observe_lease(self, facts: LeaseFacts, now_s: float, age_s: float = 0.0) -> None:
-        """The agent's Lease, as received at now_s. See Agents.observe."""
+        """Record the agent's Lease that was received at now_s. See Agents.observe."""
         self.agents.observe(facts, now_s, age_s)
         self._judge(facts.name)
 
@@ -119,8 +118,8 @@ class State:
             self._judge(node)
 
     def tick(self, now_s: float, leases_lost: bool = False) -> Sequence[str]:
-        """Returns the nodes whose agents' reason has changed since the last call. Call every second
-        or so. leases_lost: see Agents.tick."""
+        """Return the nodes whose agents' reason has changed since the last call. Call this about
+        once a second. leases_lost: see Agents.tick."""
         self._now_s = now_s
         self.reservations.end_overdue(now_s)
         changed = self.agents.tick(now_s, leases_lost)
@@ -131,8 +130,7 @@ class State:
     # --- pods
 
     def observe_pod(self, facts: PodFacts) -> None:
-        """The Pod was added or changed. A bound pod stays bound: an older view of it changes
-        nothing."""
+        """Record a new or changed Pod. An unbound one is ignored, because bound pods stay bound."""
         if facts.finished:
             self.remove_pod(facts.uid)
         elif facts.node:
@@ -140,7 +138,7 @@ class State:
             self._hold(facts.uid, _Holding(facts.node, pod_key, facts.held, facts.problem))
 
     def remove_pod(self, uid: str) -> None:
-        """The Pod is gone."""
+        """Remove a Pod that is gone or has finished."""
         holding = self._holdings.pop(uid, None)
         if holding is None:
             return
@@ -156,48 +154,46 @@ class State:
             del self._on_node[holding.node]
 
     def assume(self, uid: str, assumed: Assumed, pod_key: str = "") -> None:
-        """Reserves the placement for the pod, ahead of its binding.
+        """Make the pod hold the placement before its binding. The pod must not be bound yet.
 
-        Afterwards bind the pod, or call `forget` if that has certainly failed. Not for a pod that
-        `is_bound`.
+        Bind the pod next, and call `forget` once it is certain that the binding failed.
         """
         node, peaks = assumed.placement.node, assumed.placement.peaks
         held = tuple(HeldGpu(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in peaks)
         self._hold(uid, _Holding(node, pod_key, held, "", assumed))
 
     def forget(self, uid: str) -> None:
-        """The binding failed. No effect if the pod was observed as bound meanwhile."""
+        """End the assumption after a failed binding, unless the pod was observed as bound."""
         if uid in self._assumed:
             self.remove_pod(uid)
 
     def overdue(self, now_s: float) -> Sequence[str]:
-        """UIDs of assumed pods whose deadline has passed: read them from the API server. They keep
-        their reservation, since a failure of the binding is not proven."""
+        """Return the UIDs of assumed pods whose deadline has passed. Read these pods from the API
+        server. They keep their GPUs, because the binding may have succeeded."""
         pending = ((uid, self.assumed(uid)) for uid in self._assumed)
         return [uid for uid, assumed in pending if assumed and assumed.deadline_s <= now_s]
 
     def reserve(self, uid: str, request: Request, placement: Placement, kind: Kind) -> None:
-        """Reserves the placement for the pod, which kube-scheduler is expected to bind there."""
+        """Reserve the placement for the pod, which kube-scheduler is expected to bind there."""
         self.reservations.add(uid, request, placement, kind, self._now_s)
 
     def node_of(self, uid: str) -> str | None:
-        """The node to which the pod is bound or assumed to be."""
+        """Return the node of a bound or assumed pod, else None."""
         holding = self._holdings.get(uid)
         return None if holding is None else holding.node
 
     def assumed(self, uid: str) -> Assumed | None:
-        """The Binding of a pod for which it is pending; a repeated bind must send it again. None
-        for other pods."""
+        """Return what is assumed for the pod, or None. A repeated bind sends the same Binding."""
         holding = self._holdings.get(uid)
         return None if holding is None else holding.assumed
 
     def is_bound(self, uid: str) -> bool:
-        """Whether the pod was observed as bound and has not finished."""
+        """Return whether the pod was observed as bound and has not finished."""
         return uid in self._holdings and uid not in self._assumed
 
     def keep_pods(self, uids: Iterable[str]) -> None:
-        """Removes pods of other UIDs: a new list lacks them. Assumed pods stay, since they may be
-        newer than the list."""
+        """Remove the pods that a new list lacks. Assumed pods stay, because they may be newer than
+        the list. uids: those in the list."""
         for uid in self._holdings.keys() - self._assumed.keys() - set(uids):
             self.remove_pod(uid)
 
@@ -205,11 +201,11 @@ class State:
 
     @property
     def assumed_count(self) -> int:
-        """Number of pods whose binding was not observed yet."""
+        """The number of pods whose binding was not observed yet."""
         return len(self._assumed)
 
     def holders(self, node: str) -> Sequence[Holder]:
-        """The shares of the node's GPUs, by the pods' names."""
+        """Return what each pod holds of each of the node's GPUs, ordered by the pods' names."""
         gpus, holdings = self.fleet.gpus[self.fleet.row_of(node)], self._holdings
         holders = [
             Holder(uid, holdings[uid].pod_key, gpus[each.slot].uuid, each, uid in self._assumed)
@@ -219,7 +215,7 @@ class State:
         return sorted(holders, key=lambda each: (each.pod_key, each.uid))
 
     def problems(self) -> Sequence[Problem]:
-        """All current problems, by node."""
+        """Return all current problems, ordered by node."""
         problems = self._overfull()
         for uid, holding in self._holdings.items():
             texts = (holding.problem, self._vanished.get(uid, ""))
@@ -253,7 +249,7 @@ class State:
     def _hold(self, uid: str, holding: _Holding) -> None:
         had = self._holdings.get(uid)
         if had is not None and had.node == holding.node and had.held == holding.held:
-            # The binding confirms the assumption: nothing changes on the GPUs.
+            # The pod holds the same as before. Only its state changes, from assumed to bound.
             self._holdings[uid] = holding
             self._assumed.pop(uid, None)
         else:
@@ -265,8 +261,8 @@ class State:
             self._assumed[uid] = None
 
     def _take(self, uid: str, holding: _Holding) -> None:
-        """Takes the pod's reservation, or adds the holding; other reservations stay while they
-        still fit."""
+        """Add the holding to the fleet, and end the pod's reservation. If the holding is not the
+        reserved placement, other reservations on the node end where they no longer fit."""
         reserved = self.reservations.end(uid)
         if reserved is not None and holding.assumed and reserved is holding.assumed.placement:
             self._enter(uid)
@@ -275,7 +271,7 @@ class State:
             self._enter(uid)
 
     def _enter(self, uid: str) -> None:
-        """Adds to the fleet what the pod holds of existing GPUs."""
+        """Add to the fleet what the pod holds of the node's existing GPUs."""
         holding = self._holdings[uid]
         row = self.fleet.row_of(holding.node)
         self.allocations.pop(uid)
@@ -294,7 +290,7 @@ class State:
         self.allocations.put(uid, row, taken)
 
     def _resolve(self, row: int, held: Iterable[HeldGpu]) -> tuple[list[GpuAmount], list[str]]:
-        """Holdings of existing GPUs, and names of missing ones."""
+        """Return the amounts held of existing GPUs, and the names of missing GPUs."""
         taken, lost = [], []
         for one in held:
             slot = self.fleet.slot_of(row, one.uuid, one.minor)
@@ -309,7 +305,7 @@ class State:
         return taken, lost
 
     def _rebuild(self, name: str) -> None:
-        """Rebuilds the node's row from its inventory and its pods."""
+        """Rebuild the node's row from its inventory and its pods."""
         node, device = self._nodes.get(name), self._devices.get(name)
         if node is None:
             return
@@ -348,8 +344,8 @@ class State:
 
 
 def _without_effect(node: NodeFacts, device: DeviceFacts) -> Iterator[str]:
-    """A text for each annotation that withholds GPUs and has a UUID of none: new shares go to the
-    GPU that the operator meant."""
+    """Yield a text for each annotation that withholds GPUs and has an unknown UUID. The GPU that
+    the operator meant still gets new shares."""
     for key, withheld in (
         (names.ANNOTATION_CORDONED_GPUS, node.cordoned),
         (names.ANNOTATION_EXCLUDED_GPUS, node.excluded),

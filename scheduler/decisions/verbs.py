@@ -1,9 +1,9 @@
 """Answers kube-scheduler: which candidate nodes fit, and how good each is.
 
-Pure, over the state. `filter` returns only the best few feasible nodes, because kube-scheduler
-scores each returned node itself; it returns all of them if the pod has preferences. If none fits,
-it gives one text per reason for all nodes of that reason. Bytes in, bytes out: this runs for every
-pod over all nodes. kube-scheduler calls `preempt` before it deletes pods (docs/adr/0028).
+`filter` returns only the best few feasible nodes, because kube-scheduler scores each returned node
+itself. If the pod has preferences, `filter` returns all feasible nodes. If none is feasible, the
+nodes of one reason get the same text. Calls and answers are bytes, for speed: each verb runs for
+every pod over all nodes. kube-scheduler calls `preempt` before it deletes pods (docs/adr/0028).
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from scheduler.kubernetes.arguments import Reader, Victims
 from scheduler.kubernetes.requests import Pending
 
 MAX_NODES: Final = 32
-"""Number of nodes that `filter` returns."""
+"""The most nodes that `filter` returns, except for a pod with preferences."""
 _MAX_RECENT: Final = 8192
-"""Pods between filter and bind: a few, unless bind waits for volumes."""
+"""The most pods stored between filter and bind. There are few, unless bind waits for volumes."""
 _BEST: Final = 10
-"""kube-scheduler's MaxExtenderPriority."""
+"""The highest score that kube-scheduler accepts, its MaxExtenderPriority."""
 _PERCENT: Final = "\N{FULLWIDTH PERCENT SIGN}"
-"""For the sign in a user's value: kube-scheduler uses the text as a Go format for its Event."""
+"""Replaces a percent sign in a text, because kube-scheduler uses the text as a Go format."""
 
 
 class Verbs:
-    """policies: by profile (schedulerName), for pods without a policy annotation. retries: receives
-    the pods that are refused for lack of capacity. sampling: requeues pods that fit outside of
-    kube-scheduler's sample."""
+    """The verbs. policies: by profile (schedulerName), for pods without a policy annotation.
+    retries: gets the pods that are refused for lack of capacity. sampling: gets the refused pods
+    too, and requeues those that fit on a node outside kube-scheduler's sample."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Verbs:
         self._recent: dict[str, Pending] = {}
 
     def filter(self, body: bytes) -> bytes:
-        """ExtenderFilterResult. Raises ArgumentsError."""
-        # 1. Read the call.
+        """Answer a filter call with an ExtenderFilterResult. Raise ArgumentsError."""
+        # 1. Read the pod and the nodes' names.
         pending, names = self._reader.arguments(body)
         self._store(pending)
         self._retries.remove(pending.uid)
@@ -76,7 +76,7 @@ class Verbs:
         node = self._own_node(pending, pending.request, names)
         if node:
             return _accepted([node])
-        # 4. Evaluate each node, then without reservations of other pods.
+        # 4. Evaluate each node. If none fits, evaluate again without reservations of other pods.
         rows = self._state.fleet.rows_of(names)
         self._sampling.observe(pending, rows)
         fitting = self._fitting(pending.request, rows)
@@ -85,11 +85,11 @@ class Verbs:
             self._retries.refuse(pending, pending.request, self._sampling.accepted(pending, rows))
             self._sampling.refuse(pending, pending.request, rows, self.policy(pending))
             return self._refusal(pending.request, names, rows)
-        # 6. Return the best nodes, or all if kube-scheduler weighs the pod's preferences.
+        # 6. Return the best nodes, or all that fit if the pod has preferences.
         return _accepted(self._nodes(pending, pending.request, fitting))
 
     def prioritize(self, body: bytes) -> bytes:
-        """HostPriorityList. Raises ArgumentsError."""
+        """Answer a prioritize call with a HostPriorityList. Raise ArgumentsError."""
         pending, names = self._reader.arguments(body)
         self._store(pending)
         if pending.request is None or not names:
@@ -104,9 +104,9 @@ class Verbs:
         return _priorities(names, levels(scores, _BEST).tolist())
 
     def preempt(self, body: bytes) -> Iterator[bytes]:
-        """ExtenderPreemptionResult: the nodes on which the pod fits once the victims are gone, with
-        the same victims. In parts, some of them empty: the caller may yield the event loop after
-        each, and none takes long, however many victims there are. Raises ArgumentsError."""
+        """Yield an ExtenderPreemptionResult in parts: the nodes on which the pod fits once their
+        victims are gone, with these victims. Some parts are empty. Each takes a short time, and the
+        caller may let the event loop run in between. Raise ArgumentsError."""
         pending, listed = self._reader.preemption(body)
         eviction = Eviction(self._state.fleet, self._state.allocations)
         parts: deque[Mapping[str, Victims]] = deque()
@@ -126,15 +126,15 @@ class Verbs:
         yield b"}}"
 
     def pending_pod(self, uid: str) -> Pending | None:
-        """The pod as of the last verb for it; None: too long ago, or never."""
+        """Return the pod as last sent with a verb. Return None if that was never or long ago."""
         return self._recent.get(uid)
 
     def policy(self, pending: Pending) -> Policy:
-        """The policy for the pod: its own, or the profile's."""
+        """Return the policy of the pod's profile, for a request that has none."""
         return self._policies.get(pending.profile, Policy.BINPACK)
 
     def _reserve(self, pending: Pending, request: Request, node: str) -> None:
-        """Reserves the GPUs, so that the next pods are ranked as if this pod were bound there."""
+        """Reserve GPUs on the node: later pods are then ranked as if this pod were bound there."""
         if self._state.node_of(pending.uid) is not None:
             return
         fleet = self._state.fleet
@@ -149,8 +149,8 @@ class Verbs:
             del self._recent[next(iter(self._recent))]
 
     def _enough(self, pending: Pending, names: Sequence[str], eviction: Eviction) -> Container[str]:
-        """Evicts no pod for a pod that is refused or has a nominated node; for one with GPUs, only
-        on the node where these are. names: of the nodes with victims."""
+        """Return the named nodes on which the pod fits after the eviction: none if the pod is
+        refused or has a nominated node, and only the node where GPUs are already held for it."""
         if pending.refusal or self._state.reservations.nominated_node(pending.uid):
             return ()
         if pending.request is None:
@@ -163,17 +163,17 @@ class Verbs:
         return frozenset(compress(names, fits.tolist()))
 
     def _kept(self, uid: str, names: Container[str]) -> bool:
-        """Whether GPUs are held for the pod on one of the nodes: its Binding was sent and may have
-        been applied. It is sent to the same node again; elsewhere the pod would need capacity
-        twice."""
+        """Return whether GPUs are held for the pod on one of these nodes, because its Binding was
+        sent and may have been applied. The Binding is then sent to the same node again: on another
+        node, the pod would hold capacity twice."""
         assumed, fleet = self._state.assumed(uid), self._state.fleet
         if assumed is None or assumed.placement.node not in names:
             return False
         return not fleet.blocked_by[fleet.row_of(assumed.placement.node)]
 
     def _own_node(self, pending: Pending, request: Request, names: Sequence[str]) -> str:
-        """The node to which the pod's Binding was sent, or where GPUs are reserved for it; "" if
-        there is none among these. Ends a reservation that is not used."""
+        """Return the named node to which the pod's Binding was sent or where GPUs are reserved for
+        it, or "" if there is none. End a reservation that is not used."""
         state = self._state
         if self._kept(pending.uid, names):
             return state.node_of(pending.uid) or ""
@@ -203,7 +203,7 @@ class Verbs:
             fitting = fitting[best(fleet, scores, fitting, MAX_NODES)]
         node_names = [fleet.names[row] for row in fitting.tolist()]
         if len(node_names) == 1:
-            # kube-scheduler does not prioritize a single node.
+            # kube-scheduler does not call `prioritize` for a single node.
             self._reserve(pending, request, node_names[0])
         return node_names
 
@@ -225,7 +225,7 @@ class Verbs:
 
 
 def error(text: str) -> bytes:
-    """ExtenderFilterResult or ExtenderBindingResult of a failed call."""
+    """Return the ExtenderFilterResult or ExtenderBindingResult of a failed call."""
     return orjson.dumps({"Error": text})
 
 

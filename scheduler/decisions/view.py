@@ -1,7 +1,4 @@
-"""The state as JSON for people, node by node.
-
-Pure; reads the state and stores nothing.
-"""
+"""Presents the state as JSON for people, node by node."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ Json = Mapping[str, Any]
 
 
 def names_of(state: State, node: str | None = None) -> Sequence[str]:
-    """That node's name, or all names."""
+    """Return the given name, or the names of all nodes for None."""
     fleet = state.fleet
     return [fleet.names[row] for row in fleet.all_rows().tolist()] if node is None else [node]
 
 
 def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
-    """Each node with its GPUs and their holders; unknown nodes are left out."""
+    """Yield each known node with its GPUs and their holders."""
     fleet = state.fleet
     for name in names:
         row = fleet.row_of(name)
@@ -64,5 +61,5 @@ def nodes(state: State, names: Sequence[str]) -> Iterator[Json]:
 
 
 def problems(state: State) -> Sequence[Json]:
-    """Problems that need a person's attention."""
+    """Return the problems that need a person's attention."""
     return [{"node": each.node, "pod": each.about, "text": each.text} for each in state.problems()]

@@ -1,1 +1,1 @@
-"""Readers of request dialects: a pod's fields -> what it requests of a node."""
+"""Reads what a pod requests of a node, with one module for each dialect."""

@@ -1,8 +1,8 @@
-"""HAMi's dialect: each container's resources per GPU, and the pod's annotations on GPUs and policy.
+"""HAMi's dialect: containers request amounts per GPU. Annotations select GPUs and a policy.
 
-HAMi clamps or drops an amount that it cannot use, and then limits nothing; this reader refuses it.
-`nvidia.com/gpu` alone requests whole GPUs. Source: HAMi pkg/device/nvidia/device.go and
-pkg/scheduler/webhook.go.
+HAMi reduces or ignores an amount that it cannot use, and the container may then run without a
+limit. This reader refuses such an amount. `nvidia.com/gpu` alone requests whole GPUs. Source: HAMi
+pkg/device/nvidia/device.go and pkg/scheduler/webhook.go.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _BOUNDS: Final[Mapping[str, Bound]] = {
     _PRIORITY: Bound(1, "0 or 1"),
 }
 _VENDOR: Final = "nvidia-"
-"""HAMi puts it before the models that it matches, in upper case."""
+"""The prefix of models' names in HAMi, where it is in upper case."""
 _MAX_NAMES: Final = 1000
-"""In a list. Each UUID is compared with every GPU of the cluster."""
+"""The most names in a list. Each UUID is compared with every GPU of the cluster."""
 
 
 def read(pod: PodFields) -> Reading | None:
     requests, notices = [], []
     for container in pod.containers:
-        # HAMi reads the limit; the API server requires the request to equal it.
+        # HAMi reads the limit. The API server requires request and limit to be equal.
         written = {**container.requests, **container.limits}
         amounts = container.amounts(written, _BOUNDS)
         if amounts:
@@ -108,7 +108,7 @@ def _container_request(
 
 
 def _policy(annotations: Mapping[str, str], key: str) -> Policy | None:
-    """An empty one is none, as in HAMi."""
+    """Return the annotation's policy. An empty annotation counts as absent, as in HAMi."""
     return policy(annotations, key) if annotations.get(key) else None
 
 
@@ -124,12 +124,12 @@ def _selector(annotations: Mapping[str, str]) -> Iterator[Requirement]:
 
 
 def _parts(name: str) -> Sequence[str]:
-    """Texts of which a matching model contains one: with HAMi's prefix or without."""
+    """Return the texts to search in a model's name: `name` with and without HAMi's prefix."""
     return ("",) if name in _VENDOR else (name, name.removeprefix(_VENDOR))
 
 
 def _listed(annotations: Mapping[str, str], key: str) -> Sequence[str]:
-    """HAMi matches no GPU with an empty list, or every one."""
+    """Return the annotation's names. Refuse an empty list: HAMi would match all GPUs or none."""
     listed = [each.strip() for each in annotations[key].split(",")]
     if len(listed) > _MAX_NAMES:
         raise RequestError(

@@ -1,8 +1,8 @@
-"""KAI's dialect: one container of a pod gets a share, by annotations of the pod. Pure.
+"""KAI's dialect: annotations of the pod request a share for one of its containers.
 
-The refusals are those of KAI's own admission, in its order and its words, so that they can be
-searched; a value that KAI accepts and gpuslice does not is refused in Kubernetes' form. Fractions
-are exact decimals, and the floor of fraction times memory is the limit: KAI rounds both.
+Refusals have the words and the order of KAI's own admission, so that users find them in KAI's
+documents. Other values that gpuslice does not accept are refused in Kubernetes' form. A fraction is
+read as an exact decimal, and the limit is fraction times memory, rounded down. KAI rounds both.
 Source: KAI-Scheduler pkg/binder/plugins/gpusharing/gpu-request, pkg/binder/common/gpu_access.go,
 and pkg/common/resources for the annotations by container.
 """
@@ -49,7 +49,7 @@ from scheduler.dialects.reading import (
 )
 
 _MIN_FRACTION: Final = "0.000001"
-"""A smaller one could be less than a byte."""
+"""The smallest fraction. A smaller one could be less than a byte of a GPU."""
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]+")
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?0*[0-9]{1,2})?")
 _D: Final = r"[0-9](_?[0-9])*"
@@ -59,7 +59,7 @@ _FLOAT_OF_GO: Final = re.compile(
     rf"|0x_?({_H}([.]({_H})?)?|[.]{_H})p[+-]?0*[0-9]{{1,2}})",
     re.IGNORECASE,
 )
-"""Texts that Go's ParseFloat reads beside infinity: also NaN, hexadecimal, and underscores."""
+"""What Go's ParseFloat reads, except infinity: also NaN, hexadecimal numbers and underscores."""
 _MAX_CHARS: Final = 64
 _OF_CONTAINER: Final = re.compile(
     rf"{re.escape(KAI_CONTAINER_PREFIX)}(.+)"
@@ -72,8 +72,8 @@ _DEVICES: Final = "fraction count annotation value must be a positive integer gr
 
 
 def read(pod: PodFields) -> Reading | None:
-    """The request in KAI's annotations, which mean nothing in a pod of another scheduler.
-    `nvidia.com/gpu` alone is none: a device plugin allocates whole GPUs."""
+    """Read KAI's annotations, which count only in a pod with KAI's schedulerName. `nvidia.com/gpu`
+    without them is no request of a share, because a device plugin allocates whole GPUs."""
     if pod.scheduler_name != KAI.scheduler_name:
         return None
     written = pod.annotations
@@ -133,8 +133,8 @@ def _refuse_combinations(
 def _number(
     written: Mapping[str, str], key: str, most: int, refusal: str, must_be: str
 ) -> int | None:
-    """The positive number in the annotation. refusal: KAI's text for another value; must_be: of one
-    above `most`."""
+    """Return the positive number in the annotation. refusal: KAI's text if it is not one. must_be:
+    what to require of a number above `most`."""
     text = written.get(key)
     if text is None:
         return None
@@ -147,7 +147,7 @@ def _number(
 
 
 def _fraction(written: Mapping[str, str]) -> Fraction | None:
-    """Compared as a float, as KAI does, and then taken exactly."""
+    """Return the exact fraction. Only its range is checked as a float, as in KAI."""
     text = written.get(KAI_FRACTION)
     if text is None:
         return None
@@ -171,7 +171,8 @@ def _fraction(written: Mapping[str, str]) -> Fraction | None:
 
 
 def _target(pod: PodFields) -> Container:
-    """Init containers first, as in KAI. Its releases before 0.10 had a type beside the name."""
+    """Return the container that gets the share, and look at init containers first, as in KAI.
+    Before KAI 0.10, an annotation beside the name told whether it is an init container."""
     name = pod.annotations.get(KAI_CONTAINER)
     candidates = pod.containers
     if pod.annotations.get(KAI_CONTAINER_TYPE) == KAI_INIT_CONTAINER:
@@ -188,7 +189,7 @@ def _target(pod: PodFields) -> Container:
 
 
 def _of_container(pod: PodFields, keys: Sequence[str]) -> tuple[Container, int]:
-    """The container that the keys name, and its bytes of each GPU."""
+    """Return the container that these annotations name, and the bytes of each GPU for it."""
     bytes_of: dict[str, int] = {}
     containers = set()
     for key in keys:
@@ -243,7 +244,8 @@ def _bytes(key: str, text: str) -> int:
 def _outputs(
     requested: ContainerRequest, placement: Placement, gpus: Sequence[Gpu], now_ns: int
 ) -> Outputs:
-    """The portion is of one GPU, the one with the lowest minor."""
+    """Return KAI's own annotation and variables. The portion is the container's part of one GPU:
+    of the GPU with the lowest minor, if it has several."""
     ratio = requested.memory_ratio
     if ratio is None:
         share = placement.shares[0]

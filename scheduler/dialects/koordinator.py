@@ -1,8 +1,8 @@
-"""Koordinator's dialect: resources of containers. Pure.
+"""Koordinator's dialect: containers request shares as resources.
 
-Each container's request is read by itself; Koordinator's own scheduler sums a pod's containers,
-this one does not. Koordinator's hints on acceptable GPUs become the core's selector and scope, and
-its label requires isolation.
+Each container's request counts separately, while Koordinator's own scheduler sums the containers of
+a pod. Koordinator's hints on acceptable GPUs become the selector and the scope of the request. Its
+label makes the request require isolation.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _SHARED: Final = names.RESOURCE_SHARED
 RESOURCES: Final = frozenset(KOORDINATOR.resources)
 
 _SHOWN_CHARS: Final = 40
-"""Characters of an invalid annotation that a message shows."""
+"""The most characters of an invalid annotation that a message shows."""
 
 _MAX_CHARACTERS: Final = 16384
-"""Bounds a hint: each of its requirements is compared with every kind of GPU."""
+"""The most characters of a hint: each of its requirements is compared with every kind of GPU."""
 
 _OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
 
@@ -52,9 +52,9 @@ _ALLOWED: Final = (
 
 
 def correct_name(resource: str) -> str:
-    """What the name of a GPU resource must be; "" if it is valid. No node has a resource of another
-    name, so the pod would wait for ever: Koordinator's scheduler translates old names before it
-    schedules, the stock scheduler does not."""
+    """Return what an invalid name of a GPU resource must be, or "" if the name is valid. A pod with
+    an invalid name would wait for ever, because no node has that resource. Koordinator's scheduler
+    translates old names before it schedules, but the stock kube-scheduler does not."""
     if resource in RESOURCES or not resource.lower().startswith(_OF_GPUS):
         return ""
     new = names.DEPRECATED_RESOURCES.get(resource)
@@ -62,8 +62,8 @@ def correct_name(resource: str) -> str:
 
 
 def read(pod: PodFields) -> Reading | None:
-    """Source: koordinator pkg/scheduler/plugins/deviceshare (utils.go, devicehandler_gpu.go), and
-    its mutating webhook where that makes an otherwise unsatisfiable request fit."""
+    """Read the pod's request. Source: koordinator pkg/scheduler/plugins/deviceshare (utils.go,
+    devicehandler_gpu.go), and its webhook for requests that fit only after its changes."""
     requests = [
         _container_request(container, asked)
         for container in pod.containers
@@ -87,8 +87,8 @@ def _requires_isolation(value: str | None) -> bool:
 
 
 def _amounts(container: Container) -> Mapping[str, int]:
-    """The requested amounts of share resources; zero is no request, as in Kubernetes. A request has
-    precedence over a limit of the same name; the API server requires both to be equal."""
+    """Return the requested amounts of share resources, without zeros. A request has precedence over
+    the limit of the same resource. The API server requires the two to be equal."""
     written: dict[str, object] = {}
     for there in (container.limits, container.requests):
         for key, value in there.items():
@@ -122,8 +122,8 @@ def _container_request(container: Container, asked: Mapping[str, int]) -> Contai
 
 
 def _gpus(asked: Mapping[str, int]) -> int:
-    """Number of GPUs over which the amounts are divided. Without a ratio, core alone decides, as in
-    Koordinator's webhook; else 200 percent of core would be requested of one GPU."""
+    """Return the number of GPUs over which the amounts are divided. If there is no ratio, core
+    decides, as in Koordinator's webhook: 200 percent of core needs two GPUs."""
     if _SHARED in asked:
         return asked[_SHARED]
     percent = asked.get(_GPU) or asked.get(_RATIO) or asked.get(_CORE) or 0
@@ -132,8 +132,8 @@ def _gpus(asked: Mapping[str, int]) -> int:
 
 
 def _percent(field: str, total: int, gpus: int, even: bool) -> int:
-    """The percent per GPU. even: gpu.shared gives the number of GPUs, which must divide the
-    total."""
+    """Return the percent per GPU. even: the pod sets the number of GPUs by gpu.shared, so this
+    number must divide the total."""
     if even and total % gpus:
         raise invalid(field, total, f"a multiple of {_SHARED}, {gpus}")
     if not even and total > WHOLE_PERCENT and total % WHOLE_PERCENT:
@@ -165,7 +165,7 @@ _NOT_HONOURED: Final = (names.ANNOTATION_JOINT_ALLOCATE, names.ANNOTATION_PARTIT
 def _hints(
     annotations: Mapping[str, str], requests: Sequence[ContainerRequest]
 ) -> tuple[Sequence[Requirement], Scope]:
-    """The selector and the scope for the pod's GPUs.
+    """Return the selector and the scope for the pod's GPUs.
 
     Source: koordinator apis/extension/device_share.go.
     """
@@ -241,8 +241,8 @@ def _expression(where: str, raw: object) -> Requirement:
 
 
 def _object(where: str, raw: object, *honoured: str) -> Mapping[str, Any]:
-    """Accepts only the keys in `honoured`, if any are given. An empty value requests nothing and is
-    accepted."""
+    """Return `raw` as an object. If `honoured` is given, refuse other keys, except those with an
+    empty value, which requests nothing."""
     if raw is None:
         return {}
     if not isinstance(raw, dict):

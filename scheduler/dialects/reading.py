@@ -1,8 +1,7 @@
-"""Input and output of a dialect's reader. Pure.
+"""The input and the output of a dialect's reader.
 
-A reader turns the fields of one pod into a Reading. It reads only its own names; None: the pod
-requests no share in this dialect. An invalid request raises RequestError, whose text is for the
-pod's author.
+A reader turns the fields of one pod into a Reading. It reads only its dialect's keys, and returns
+None if the pod requests no share by them. The text of a RequestError is for the pod's author.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from scheduler.core.request import (
 
 Json = Mapping[str, Any]
 Writer = Callable[[Placement, Sequence[Gpu], int], "Outputs"]
-"""Given the placement, the node's GPUs and nanoseconds since the epoch."""
+"""Called with the placement, the node's GPUs and the nanoseconds since the epoch."""
 
 FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
-"""Resources that another component allocates, in every dialect that does not define them."""
+"""Resources that another component allocates, unless the pod's dialect defines them."""
 
 MAX_REFUSAL: Final = 1024
-"""Characters, as in an event. The extender repeats a refusal for each candidate node."""
+"""The most characters, as in an event. The extender repeats a refusal for each candidate node."""
 _CUT: Final = " ... "
 
 
 class RequestError(ValueError):
-    """The request is invalid as written, on any node. A long text, which has a long value of the
-    pod's author in its middle, is cut there."""
+    """The request is invalid on any node. A long text is shortened in the middle, which has a value
+    that the pod's author wrote."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_REFUSAL:
@@ -48,19 +47,19 @@ class RequestError(ValueError):
 
 
 def invalid(field: str, value: object, must_be: str) -> RequestError:
-    """An error in Kubernetes' form."""
+    """Return an error in Kubernetes' form."""
     return RequestError(f"{field}: invalid value {value}: must be {must_be}")
 
 
 def annotation(key: str) -> str:
-    """The annotation's field, for errors."""
+    """Return the name of the annotation's field, for errors."""
     return f"metadata.annotations[{key}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """order: its index among the init containers, sidecars included; of MAIN ones among the main.
-    limits, requests: quantities by resource name, as written. privileged: its securityContext."""
+    """A container as its pod describes it. order: see ContainerRequest. limits, requests:
+    quantities by resource name, as written. privileged: from its securityContext."""
 
     name: str
     phase: Phase
@@ -80,23 +79,22 @@ class Container:
         return ContainerRequest(self.name, self.phase, self.order, *amounts)
 
     def field(self, resource: str) -> str:
-        """The field of the resource, for errors."""
+        """Return the name of the resource's field, for errors."""
         return f"container {self.name}: {resource}"
 
     def amount(self, resource: str, written: object) -> int:
-        """The amount written for the resource, rounded up; 0: not requested, as in Kubernetes.
-        Raises RequestError."""
+        """Return the written amount, rounded up; 0 if not requested. Raise RequestError."""
         parsed = quantity.parse(written)
         if isinstance(parsed, quantity.Invalid):
             raise RequestError(f"{self.field(resource)}: {parsed.reason}")
         return parsed.amount if isinstance(parsed, quantity.Value) else 0
 
     def amounts(self, written: Json, bounds: Mapping[str, Bound]) -> Mapping[str, int]:
-        """The amounts above zero, by resource, in the order of bounds. written: as limits. Raises
-        RequestError."""
+        """Return the amounts above zero, by resource, in the order of `bounds`. written: quantities
+        by resource name. Raise RequestError."""
         amounts = {name: self.amount(name, written.get(name)) for name in bounds}
         for name, bound in bounds.items():
-            # An amount of MiB with a unit of bytes (8Gi) was meant as bytes.
+            # These resources count MiB, without a unit. A value like 8Gi was meant as bytes.
             in_bytes = bound is MIB and str(written.get(name)).endswith("i")
             if amounts[name] > bound.most or in_bytes:
                 raise invalid(self.field(name), written[name], bound.allowed)
@@ -104,7 +102,7 @@ class Container:
 
 
 class Bound(NamedTuple):
-    """The largest amount of a resource, and the allowed ones as in a refusal."""
+    """most: the largest amount of a resource. allowed: the allowed amounts, for errors."""
 
     most: int
     allowed: str
@@ -117,11 +115,11 @@ GPUS: Final = Bound(names.MAX_GPUS, f"1 to {names.MAX_GPUS}")
 PERCENT: Final = Bound(WHOLE_PERCENT, f"1 to {WHOLE_PERCENT}")
 
 POLICIES: Final = {policy.value: policy for policy in (Policy.BINPACK, Policy.SPREAD)}
-"""Policies that a pod may choose."""
+"""The policies that a pod may choose, by name."""
 
 
 def policy(annotations: Mapping[str, str], key: str = names.ANNOTATION_POLICY) -> Policy | None:
-    """The policy in the annotation; None: there is none. Raises RequestError."""
+    """Return the policy in the annotation, or None without the annotation. Raise RequestError."""
     text = annotations.get(key)
     if text is None:
         return None
@@ -132,8 +130,8 @@ def policy(annotations: Mapping[str, str], key: str = names.ANNOTATION_POLICY) -
 
 @dataclass(frozen=True, slots=True)
 class PodFields:
-    """Everything in a pod that determines its request. labels: the one that requests isolation, if
-    any. containers: init containers first."""
+    """All fields of a pod that determine its request. labels: only the label that requests
+    isolation, if the pod has it. containers: init containers first."""
 
     scheduler_name: str
     annotations: Mapping[str, str]
@@ -144,10 +142,10 @@ class PodFields:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """A Binding's additions for the dialect's own readers. annotations: of the pod. environment: by
-    container name, only of containers with a share. visible_devices: NVIDIA_VISIBLE_DEVICES in
-    these containers; "index": the GPU's minor where the agent injects the device, else the
-    UUID, as always."""
+    """What a Binding adds for programs that read the dialect's own keys. annotations: for the pod.
+    environment: variables by name of a container with a share. visible_devices: what
+    NVIDIA_VISIBLE_DEVICES has in these containers. It is always the UUID for "uuid". For "index",
+    it is the GPU's minor where the agent injects the device, else the UUID."""
 
     annotations: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -162,9 +160,8 @@ def no_outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Output
 class Reading:
     """A pod's request. containers: at least one.
 
-    foreign: names of resources that this dialect does not allocate, and a pod must not request
-    beside it. notices: texts for an event of the pod. outputs: what the Binding adds, given the
-    placement, the node's GPUs (total_bytes of each) and nanoseconds since the epoch; called once.
+    foreign: names of resources that this dialect does not allocate. A pod with a share must not
+    request them. notices: texts for an Event. outputs: called once, for what the Binding adds.
     """
 
     containers: Sequence[ContainerRequest]

@@ -1,7 +1,7 @@
-"""The dialects that this scheduler reads, and which of them a pod uses. Pure.
+"""The dialects that this scheduler can read. Finds which of them a pod uses.
 
-A pod requests shares in one dialect. Two are refused, and so is one that is off, because the keys
-of the second dialect, or of the one that is off, would have no effect.
+A pod may request shares in one dialect that is on. A pod with keys of two dialects, or of one that
+is off, is refused, because some of these keys would have no effect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler.dialects import hami, kai, koordinator, volcano
 from scheduler.dialects.reading import PodFields, Reader, Reading, RequestError, policy
 
 Enabled = frozenset[str] | None
-"""Names of the dialects that are on. None: all, for a pod that some scheduler has bound."""
+"""The names of the dialects that are on. None: all, to read a pod that any scheduler has bound."""
 DEFAULT: Final[Enabled] = frozenset({KOORDINATOR.name})
 
 READERS: Final[dict[Dialect, Reader]] = {
@@ -28,13 +28,13 @@ READERS: Final[dict[Dialect, Reader]] = {
 }
 
 RESOURCES: Final = frozenset(name for dialect in DIALECTS for name in dialect.resources)
-"""Names by which a dialect requests shares."""
+"""The resource names of all dialects."""
 
 
 def read(
     pod: PodFields, enabled: Enabled, readers: Mapping[Dialect, Reader] = READERS
 ) -> Reading | None:
-    """The pod's request; None: no share. Raises RequestError."""
+    """Return the pod's request, or None if it requests no share. Raise RequestError."""
     keys = [(dialect, key) for dialect in readers for key in islice(_keys(dialect, pod), 1)]
     for dialect, key in keys:
         if not _is_on(dialect, enabled):
@@ -51,7 +51,7 @@ def read(
     used = {dialect.name for dialect, _ in keys}
     for dialect, reader in readers.items():
         if dialect.switch and enabled is None and dialect.name not in used:
-            continue  # a device plugin allocated its whole GPUs
+            continue  # the bound pod's whole GPUs are from a device plugin
         reading = reader(pod) if _is_on(dialect, enabled) else None
         if reading is None:
             continue
@@ -60,7 +60,7 @@ def read(
 
 
 def _with_policy(reading: Reading, pod: PodFields, notices: Sequence[str]) -> Reading:
-    """The policy of our own annotation counts in every dialect that has none for the pod."""
+    """Add the policy of gpuslice's own annotation, if the pod chooses none in its dialect."""
     ours, its = policy(pod.annotations), reading.policy
     if ours and its and ours is not its:
         notices = [
@@ -72,7 +72,7 @@ def _with_policy(reading: Reading, pod: PodFields, notices: Sequence[str]) -> Re
 
 
 def _unread(used: Dialect, pod: PodFields, readers: Iterable[Dialect]) -> Iterator[str]:
-    """Notices of the annotations by which other dialects refine a request."""
+    """Yield a notice for each annotation by which another dialect would refine a request."""
     for other in readers:
         if other is used or not _counts(other, pod):
             continue
@@ -85,7 +85,7 @@ def _unread(used: Dialect, pod: PodFields, readers: Iterable[Dialect]) -> Iterat
 
 
 def _counts(dialect: Dialect, pod: PodFields) -> bool:
-    """Whether its annotations mean anything in the pod."""
+    """Return whether the pod's scheduler is one for which the dialect's annotations count."""
     own = dialect.scheduler_name if dialect.annotations else ""
     return not own or pod.scheduler_name == own
 
@@ -95,8 +95,8 @@ def _is_on(dialect: Dialect, enabled: Enabled) -> bool:
 
 
 def _keys(dialect: Dialect, pod: PodFields) -> Iterator[str]:
-    """The fields that only this dialect reads. Device plugins allocate whole GPUs where no dialect
-    does, under names that several systems read."""
+    """Yield the pod's fields by which it requests shares in this dialect only. The names of whole
+    GPUs are left out, because several dialects and device plugins read them."""
     if _counts(dialect, pod):
         keys = [key for key in dialect.annotations if key in pod.annotations]
         prefix, suffixes = dialect.container_annotation

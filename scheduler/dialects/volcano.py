@@ -1,8 +1,8 @@
-"""Volcano's dialect: the gpu-memory and gpu-number of its GPU sharing, and its vgpu resources.
+"""Volcano's dialect: the resources gpu-memory and gpu-number, and the vgpu resources.
 
-Pure. Only limits count, as in Volcano; the API server requires requests of these resources to equal
-them. A value that Volcano takes for zero or cuts to its maximum is refused. Source: volcano
-pkg/scheduler/api/devices/nvidia (gpushare, vgpu), devices pkg/plugin/nvidia.
+Only limits are read, as in Volcano. The API server requires a request of these resources to equal
+the limit. A value that Volcano would read as zero or reduce to its maximum is refused. Source:
+volcano pkg/scheduler/api/devices/nvidia (gpushare, vgpu), devices pkg/plugin/nvidia.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _BOUNDS: Final[Mapping[str, Bound]] = {
     VOLCANO_VGPU_CORES: PERCENT,
 }
 _ALONE: Final = frozenset({VOLCANO_MEMORY, VOLCANO_NUMBER})
-"""Each is a kind of request by itself; the other resources are vgpu's."""
+"""Each of these is a kind of request of its own. The other resources together are the kind vgpu."""
 _VGPU: Final = ""
 
 
@@ -65,8 +65,8 @@ def read(pod: PodFields) -> Reading | None:
 
 
 def _amounts(container: Container) -> Mapping[str, int]:
-    """Volcano gives a container with vgpu amounts and no number no GPU at all, except for memory,
-    which means one GPU."""
+    """Return the container's amounts. Refuse vgpu amounts without a number of GPUs, for which
+    Volcano gives no GPU. Memory is an exception, because it implies one GPU."""
     amounts = container.amounts(container.limits, _BOUNDS)
     vgpu = [name for name in amounts if name not in _ALONE]
     if vgpu and VOLCANO_VGPU_NUMBER not in amounts:
@@ -80,7 +80,7 @@ def _amounts(container: Container) -> Mapping[str, int]:
 
 
 def _refuse_mixed(of_pod: Sequence[str]) -> None:
-    """of_pod: in the order of _BOUNDS."""
+    """Refuse a pod that mixes kinds of requests. of_pod: its resources, in the order of _BOUNDS."""
     first = of_pod[0]
     for second in of_pod:
         if _kind(second) != _kind(first):
@@ -110,7 +110,8 @@ def _container_request(container: Container, amounts: Mapping[str, int]) -> Cont
 
 
 def outputs(placement: Placement, gpus: Sequence[Gpu], now_ns: int) -> Outputs:
-    """The variables are those of one GPU, so a container with several has none, as in Volcano."""
+    """Return Volcano's own annotations and variables. The variables describe a single GPU, so a
+    container with several GPUs gets none, as in Volcano."""
     total_bytes = {gpu.uuid: gpu.total_bytes for gpu in gpus}
     containers = [share.container for share in placement.shares]
     return Outputs(

@@ -1,9 +1,8 @@
 """Reads kube-scheduler's calls: ExtenderArgs, ExtenderPreemptionArgs and ExtenderBindingArgs of
 k8s.io/kube-scheduler. The Go types have no JSON tags, so fields are named as in Go.
 
-Pure. kube-scheduler sends the same pod to `filter` and then to `prioritize`; it is parsed once.
-Node names arrive in another order with nearly every call, because goroutines collect them, so they
-are not cached by their bytes.
+kube-scheduler sends the same pod with `filter` and then with `prioritize`, so the parsed pod is
+cached. Node names are not cached: goroutines collect them, so their order differs by call.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from scheduler.kubernetes import requests
 from scheduler.kubernetes.requests import Pending
 
 _BETWEEN: Final = b',"Nodes":null,"NodeNames":'
-"""Bytes that Go writes between the pod and the node names."""
+"""The bytes that Go writes between the pod and the node names."""
 _VICTIMS: Final = b',"NodeNameToVictims":null,"NodeNameToMetaVictims":{'
-"""Bytes that Go writes between the pod and the victims."""
+"""The bytes that Go writes between the pod and the victims."""
 _NODE_END: Final = re.compile(rb'\],"NumPDBViolations":\d+\},(?=")')
-"""Bytes that Go writes after the victims of a node, if those of another node follow. No string
-contains them: there, quotes are escaped."""
+"""The bytes that Go writes between the victims of two nodes. A JSON string cannot contain them,
+because its quotes are escaped."""
 PART_BYTES: Final = 128 << 10
-"""The victims of one node more than this may be parsed at once: some 2,000 pods."""
+"""The least bytes of a part, which is some 2,000 victims. A part has all victims of its nodes."""
 
 
 class ArgumentsError(Exception):
@@ -43,30 +42,31 @@ class BindingArguments(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The pod's path at the API server."""
+        """Return the pod's path at the API server."""
         return requests.pod_path(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """uids: pods of one node that preemption would delete. received: the same, as received."""
+    """The pods of one node that preemption would delete. uids: their UIDs. received: the JSON
+    object of these pods from kube-scheduler."""
 
     uids: Sequence[str]
     received: Json
 
 
 class Reader:
-    """Parses calls; caches the last pod by its bytes. enabled: the dialects that are on."""
+    """Parses calls, and caches the last pod by its bytes. enabled: the dialects that are on."""
 
     def __init__(self, enabled: Enabled = DEFAULT) -> None:
         self._enabled = enabled
         self._last: tuple[bytes, Pending] | None = None
 
     def arguments(self, body: bytes) -> tuple[Pending, Sequence[str]]:
-        """The pod, and the names of the candidate nodes. Raises ArgumentsError.
+        """Return the pod, and the names of the candidate nodes. Raise ArgumentsError.
 
-        The body without its last two members, closed again, is the same object without them. If
-        that object and the names are valid JSON, so is the whole body.
+        The body is cut before its members Nodes and NodeNames. The first part, with a brace added,
+        and the names are parsed as two documents. If both are valid JSON, so is the body.
         """
         start = body.rfind(_BETWEEN)
         if start < 0 or body[-1:] != b"}":
@@ -75,11 +75,11 @@ class Reader:
         return self._pending(body[:start]), _names(_load(body[start + len(_BETWEEN) : -1]))
 
     def preemption(self, body: bytes) -> tuple[Pending, Iterator[Mapping[str, Victims]]]:
-        """The pod, and its potential victims by node, in parts of some PART_BYTES each. Raises
-        ArgumentsError, which the parts do, too.
+        """Return the pod, and an iterator over parts of its potential victims, by node. Both the
+        call and the iterator raise ArgumentsError.
 
-        Each part is parsed as an object of its own. If the pod and all parts are valid JSON, so is
-        the body.
+        Each part has some PART_BYTES and is parsed as a document of its own. If the pod and all
+        parts are valid JSON, so is the body.
         """
         start = body.find(_VICTIMS)
         if start < 0 or body[-2:] != b"}}":
@@ -89,14 +89,14 @@ class Reader:
         return self._pending(body[:start]), _parts(body, start + len(_VICTIMS), len(body) - 2)
 
     def _pending(self, head: bytes) -> Pending:
-        """head: a JSON object without its closing brace."""
+        """Parse the pod. head: a JSON object without its closing brace."""
         if self._last is None or self._last[0] != head:
             self._last = head, _read(_decode(head + b"}"), self._enabled)
         return self._last[1]
 
 
 def binding(body: bytes) -> BindingArguments:
-    """Raises ArgumentsError."""
+    """Return the arguments of a bind call. Raise ArgumentsError."""
     document = _decode(body)
     fields = [document.get(key) for key in ("PodNamespace", "PodName", "PodUID", "Node")]
     if not all(isinstance(field, str) and field for field in fields):
@@ -128,7 +128,7 @@ def _read(document: Json, enabled: Enabled) -> Pending:
 
 
 def _parts(body: bytes, start: int, end: int) -> Iterator[Mapping[str, Victims]]:
-    """start, end: of the members of the object of victims."""
+    """Yield the victims in parts. start, end: where NodeNameToMetaVictims has its members."""
     while (cut := _NODE_END.search(body, start + PART_BYTES, end)) is not None:
         yield _victims(_load(b"{%b}" % body[start : cut.end() - 1]))
         start = cut.end()

@@ -1,6 +1,6 @@
-"""The Binding: its content, and the meaning of the API server's answers to it.
+"""Makes the content of a Binding, and interprets the API server's answers to it.
 
-Pure. The formats are defined in `contract`; the binder acts on the verdicts.
+`contract` defines the formats. The binder acts on the verdicts.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NONE: Final = Outputs()
 
 
 def annotations_of(placement: Placement, outputs: Outputs = _NONE) -> Mapping[str, str]:
-    """All annotations of the Binding. outputs: of the pod's dialect.
+    """Return all annotations of the Binding. outputs: what the pod's dialect adds.
 
-    A grant's core is 100 where the pod did not request compute. The allocation then omits the key,
-    which marks that no compute of the GPU is reserved.
+    If the pod did not request core, the grant's core is 100, and the allocation omits the key to
+    show that the pod holds no core of the GPU.
     """
     granted: dict[str, list[grants.GpuGrant]] = {}
     for share in placement.shares:
@@ -67,11 +67,10 @@ def binding(
     writer: str = "",
     version: str = "",
 ) -> Json:
-    """The Binding of a pod to a node; annotations None: the pod requests no share.
+    """Return the Binding of a pod to a node. annotations: None if the pod requests no share.
 
-    The API server refuses it by UID if another pod has the name; by writer (see
-    `scheduler.leadership`) if another process may write by then; by version (the
-    resourceVersion) if the pod has changed since.
+    The API server refuses the Binding if another pod has the name (uid), if another process may
+    write by then (writer, see `leadership`), or if the pod's resourceVersion is not `version`.
     """
     metadata: dict[str, Any] = {"namespace": namespace, "name": name, "uid": uid}
     if version:
@@ -92,7 +91,7 @@ def binding(
 
 
 class Verdict(Enum):
-    """Meaning of an error answer to a Binding."""
+    """What an error answer says about a Binding."""
 
     REFUSED = "was not done and will not be"
     NOT_DONE = "was not done, and may be if it is sent again"
@@ -100,8 +99,8 @@ class Verdict(Enum):
 
 
 def verdict(error: KubeError) -> Verdict:
-    """The API server returns 409 for a pod that is bound or has changed, and also for every store
-    failure without a code of its own, a timeout after the write among them."""
+    """Interpret the error. 409 is UNKNOWN: the API server returns it for a pod that is bound or has
+    changed, but also for failures of its store, such as a timeout after the write."""
     if error.reason == UNREACHABLE or error.status in _RETRYABLE:
         return Verdict.NOT_DONE
     if 400 <= error.status < 500 and error.status not in _UNDECIDED:
@@ -111,7 +110,7 @@ def verdict(error: KubeError) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """The pod as the API server has it now. gone: no pod has that UID."""
+    """The pod that the API server has now. gone: whether no pod has that UID."""
 
     gone: bool
     deleting: bool
@@ -120,7 +119,7 @@ class PodState:
 
 
 def pod_state(raw: Json, uid: str, enabled: Enabled) -> PodState:
-    """raw: the pod of that name; {} if there is none. enabled: the dialects that are on."""
+    """Read a pod. raw: the pod of that name; {} if there is none. enabled: see `pending`."""
     metadata, spec = raw.get("metadata") or {}, raw.get("spec") or {}
     return PodState(
         gone=metadata.get("uid") != uid,

@@ -1,7 +1,7 @@
 """Facts about Kubernetes objects that decide placement, as plain values without field paths.
 
-Written by `scheduler.kubernetes.translate`, read by `scheduler.decisions.state`. Problem and Holder
-are State's reports for people.
+`scheduler.kubernetes.translate` creates them, and `scheduler.decisions.state` reads them. State
+itself creates Problem and Holder, which are reports for people.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from scheduler.core.request import WHOLE_PERCENT, Request
 class HeldGpu:
     """A bound pod's share of one GPU of its node.
 
-    uuid None: an older writer recorded only the minor. memory_bytes None: memory_percent of the
-    GPU's total applies. core_percent None: the pod requested no compute.
+    uuid: None if an older writer recorded only the minor. memory_bytes: None if only memory_percent
+    was recorded. core_percent: None if the pod requested no core.
     """
 
     uuid: str | None
@@ -32,17 +32,15 @@ class HeldGpu:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A bound pod whose annotations do not show which GPU it holds; it may hold any of its node's
-    GPUs.
+    """What a bound pod holds if its annotations do not show it: possibly any GPU of its node.
 
-    asked: what its containers request; None: that is unreadable too, so the pod may hold any GPU
-    whole.
+    requested: what its containers request; None if unreadable, so it may hold all of any GPU.
     """
 
     requested: Request | None
 
     def most_of(self, gpu: Gpu) -> tuple[int, int | None]:
-        """Bytes and core: the most that the pod may hold of the GPU."""
+        """Return the most bytes and core that the pod may hold of the GPU."""
         if self.requested is None:
             return gpu.total_bytes, WHOLE_PERCENT
         size, core = self.requested.peak_of(gpu.total_bytes)
@@ -54,9 +52,9 @@ Held = Sequence[HeldGpu] | Unreadable
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """node: "" until bound. finished: Succeeded or Failed, so it holds nothing; a pod that is being
-    deleted holds its GPUs until it is gone. problem: the error in its annotations, for people; ""
-    for none."""
+    """A pod. node: "" until it is bound. finished: whether it Succeeded or Failed. A finished pod
+    holds nothing, but one that is being deleted holds its GPUs until it is gone. problem: the error
+    in its annotations, for people; "" for none."""
 
     uid: str
     namespace: str
@@ -69,9 +67,9 @@ class PodFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """isolates: the node's label states that it isolates shares. partitioned: its label requires
-    that several whole GPUs of a pod form a group of its partition table. cordoned, excluded: UUIDs
-    of GPUs that must not be allocated."""
+    """A Node. isolates: whether its label states that it isolates shares. partitioned: whether its
+    label requires that a pod's whole GPUs form a group of its partition table. cordoned, excluded:
+    UUIDs of GPUs that must not be allocated."""
 
     name: str
     uid: str
@@ -83,8 +81,8 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """A node's inventory. node_uid: of the owning Node; "" if the object does not record it. gpus:
-    the readable ones. problems: errors in the others. readable False: no GPU is readable."""
+    """A node's inventory. node_uid: UID of the owning Node; "" if not recorded. gpus: the readable
+    GPUs. problems: errors of the others. readable: False if the list itself cannot be read."""
 
     name: str
     node_uid: str
@@ -95,9 +93,9 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """A node agent's Lease. name: of the node. beat: changes with each renewal. not_ready: why the
-    agent cannot serve containers; "" if it can. renewed_s: time of the renewal in seconds since the
-    epoch by the agent's clock; None: not recorded."""
+    """A node agent's Lease. name: the node's name. beat: a text that changes with each renewal.
+    not_ready: why the agent cannot serve containers; "" if it can. renewed_s: time of the renewal
+    by the agent's clock, in seconds since the epoch; None if not recorded."""
 
     name: str
     beat: str
@@ -107,8 +105,8 @@ class LeaseFacts:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLease:
-    """kube-scheduler's Lease. holder: an identity; "" if it was released. acquired_s, renewed_s: in
-    seconds since the epoch by the holder's clock; inf, -inf: not recorded."""
+    """kube-scheduler's Lease. holder: its holder's identity; "" after its release. acquired_s,
+    renewed_s: seconds since the epoch by the holder's clock; inf and -inf if not recorded."""
 
     holder: str = ""
     duration_s: float = 0.0
@@ -118,8 +116,8 @@ class SchedulerLease:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem that needs a person's attention. about, uid: a pod's NAMESPACE/NAME and UID, or ""
-    for the node."""
+    """A problem that needs a person's attention. about, uid: NAMESPACE/NAME and UID of the affected
+    pod, or "" if it concerns the node."""
 
     node: str
     about: str
@@ -129,8 +127,8 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A pod's share of a GPU. pod_key: NAMESPACE/NAME. gpu: its UUID. assumed: the pod's binding
-    was not observed yet."""
+    """What a pod holds of a GPU. pod_key: the pod's NAMESPACE/NAME. gpu: the GPU's UUID. assumed:
+    whether the pod's binding was not observed yet."""
 
     uid: str
     pod_key: str
@@ -140,6 +138,6 @@ class Holder:
 
 
 def some_of(listed: Sequence[str], most: int) -> str:
-    """The first of the names, and the number of the others."""
+    """Return a text with at most `most` of the names, and the number of the others."""
     more = len(listed) - most
     return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,7 +1,7 @@
-"""Reads Leases: the agents', and kube-scheduler's.
+"""Reads the Leases of agents and of kube-scheduler.
 
-Pure. An unreadable field counts as absent: an agent whose renewal is unreadable has reported none,
-and such a Lease of kube-scheduler's permits no write.
+An unreadable field counts as absent. An agent without a readable renewal has not reported.
+kube-scheduler's Lease with an unreadable time permits no write.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scheduler.kubernetes.facts import LeaseFacts, SchedulerLease
 
 
 def agent_lease(raw: Json) -> LeaseFacts | None:
-    """The Lease of a node's agent; None: another component's Lease."""
+    """Read the Lease of a node's agent. Return None for another component's Lease."""
     metadata = at(raw, "metadata")
     name = str(metadata.get("name", ""))
     ours = metadata.get("namespace") == names.NAMESPACE
@@ -32,7 +32,7 @@ def agent_lease(raw: Json) -> LeaseFacts | None:
 
 
 def scheduler_lease(raw: Json) -> SchedulerLease | None:
-    """kube-scheduler's Lease; None: another one."""
+    """Read kube-scheduler's Lease. Return None for another component's Lease."""
     metadata, spec = at(raw, "metadata"), at(raw, "spec")
     where = metadata.get("namespace"), metadata.get("name")
     if where != (names.NAMESPACE, names.LEASE_KUBE_SCHEDULER):
@@ -49,7 +49,7 @@ def scheduler_lease(raw: Json) -> SchedulerLease | None:
 
 
 def _epoch_s(text: str) -> float | None:
-    """Parses a MicroTime, which is in UTC."""
+    """Convert a MicroTime to seconds since the epoch. Return None if it is unreadable."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

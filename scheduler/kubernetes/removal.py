@@ -1,9 +1,10 @@
-"""An uninstallation's patches of nodes and Devices: they remove what gpuslice's agents wrote, as
-recorded in managedFields. Pure. Values of other programs (Koordinator's, an operator's) stay.
+"""Makes the patches of nodes and Devices for an uninstallation. They remove what gpuslice's agents
+wrote, according to managedFields. Values of other programs, such as Koordinator, stay.
 
-Capacity is removed, not set to zero: a kubelet that restarts admits its running pods again, ignores
-requests for a resource that the node does not have, and rejects pods that request more of one than
-it has. So a zero that the kubelet wrote over the agents' value, as it starts, is removed too.
+Capacity is removed, not set to zero, because of kubelets that restart. They admit their running
+pods again, and reject a pod that requests more of a resource than the node has. Requests of a
+resource that the node does not have are ignored. A starting kubelet may replace the agents' value
+by zero, and this zero is removed too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _AMOUNTS: Final = ("capacity", "allocatable")
 
 
 def status_patch(node: Json) -> Json | None:
-    """The patch of nodes/status that removes the agents' totals; None: there are none."""
+    """Return the patch of nodes/status that removes the agents' totals, or None without any."""
     writers = {kind: fields.writers(node, "status", kind) for kind in _AMOUNTS}
     ours = {
         key
@@ -40,7 +41,7 @@ def status_patch(node: Json) -> Json | None:
 
 
 def metadata_patch(node: Json) -> Json | None:
-    """The patch of a node that removes the agents' labels and annotations; None: there are none."""
+    """Return the patch that removes the agents' labels and annotations, or None without any."""
     removed: dict[str, Json] = {}
     for kind in ("labels", "annotations"):
         there = at(at(node, "metadata"), kind)
@@ -51,7 +52,7 @@ def metadata_patch(node: Json) -> Json | None:
 
 
 def kept(node: Json) -> list[str]:
-    """Totals of GPUs, and gpuslice's labels and annotations, that no agent wrote."""
+    """Return the totals of GPUs and gpuslice's labels and annotations that no agent wrote."""
     removed = at(at(status_patch(node) or {}, "status"), "capacity")
     there = at(at(node, "status"), "capacity").keys() & set(NODE_RESOURCES) - removed.keys()
     return sorted(there) + [
@@ -64,26 +65,26 @@ def kept(node: Json) -> list[str]:
 
 
 def is_agents(device: Json) -> bool:
-    """Whether an agent, and no other program, wrote the Device's list."""
+    """Return whether only the agent wrote the Device's list."""
     return fields.writers(device, "spec").get("devices") == {names.AGENT}
 
 
 def device_patch(device: Json) -> Json | None:
-    """The patch that leaves the entries of other programs (RDMA, FPGA) in an agent's Device; None:
-    it has none, and is to be deleted."""
+    """Return the patch that removes the GPUs from an agent's Device. Return None if the Device has
+    no other entries, such as RDMA, and must be deleted."""
     entries = objects(at(device, "spec"), "devices")
     others = [each for each in entries if each.get("type") != names.DEVICE_TYPE_GPU]
     return {"metadata": _version(device), "spec": {"devices": others}} if others else None
 
 
 def deletion(raw: Json, policy: str = "Background") -> Json:
-    """Delete options that match only this object, as it was read."""
+    """Return options of a deletion that fails if another object has the name by then."""
     metadata = at(raw, "metadata")
     return {"propagationPolicy": policy, "preconditions": {"uid": metadata.get("uid")}}
 
 
 def has_share(pod: Json) -> bool:
-    """Whether the pod is bound, has not ended, and holds a share of a GPU."""
+    """Return whether the pod is bound, has not ended, and holds a share of a GPU."""
     spec, status, annotations = (
         at(pod, "spec"),
         at(pod, "status"),
@@ -100,5 +101,5 @@ def has_share(pod: Json) -> bool:
 
 
 def _version(raw: Json) -> Json:
-    """A patch with it fails if the object has changed since it was read."""
+    """Return metadata that makes a patch fail if the object has changed since it was read."""
     return {"resourceVersion": at(raw, "metadata").get("resourceVersion")}

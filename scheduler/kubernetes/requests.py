@@ -1,7 +1,7 @@
 """Reads a pod to be placed: its name, and its Request or the reason for refusing it.
 
-Pure. RequestError's text is for the pod's author. Pods of one owner have equal requests, so recent
-results are cached by every input that they depend on.
+The text of a RequestError is for the pod's author. Recent results are cached by all fields that
+determine them, because the pods of one owner, such as a Deployment, have equal requests.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from scheduler.dialects.table import DEFAULT, Enabled
 
 _MAX_CACHED: Final = 256
 MAX_CONTAINERS: Final = 32
-"""Limit of containers that request shares. The work per pod grows with them, on an event loop that
-all tenants share."""
+"""The most containers of a pod that may request shares. The work for a pod grows with their number
+and blocks the event loop for other pods."""
 _MAX_CHARACTERS: Final = 16384
-"""Size limit of a cached input: all of them together take a few megabytes."""
+"""The most characters of a cached input. The whole cache then takes at most a few megabytes."""
 
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _AFFINITIES: Final = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 
 
 def pod_path(namespace: str, name: str) -> str:
-    """The pod's path at the API server."""
+    """Return the pod's path at the API server."""
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
@@ -48,11 +48,12 @@ def pod_path(namespace: str, name: str) -> str:
 
 
 _LABELS: Final = frozenset({names.LABEL_ISOLATION_PROVIDER})
-"""A dialect reads these. Others differ between the pods of a StatefulSet or an indexed Job."""
+"""The labels that dialects read. Other labels may differ among the pods of one owner, such as a
+StatefulSet, which would defeat the cache."""
 
 
 class ParsedRequest(NamedTuple):
-    """A pod's request, with what its dialect adds to the Binding, and texts for an event."""
+    """A pod's request. outputs, notices: see `Reading`."""
 
     request: Request
     outputs: Writer = no_outputs
@@ -60,13 +61,13 @@ class ParsedRequest(NamedTuple):
 
 
 def request(pod: Json, enabled: Enabled = DEFAULT) -> Request | None:
-    """The pod's request; None: no share, so any node will do. Raises RequestError."""
+    """Return the pod's request, or None if it requests no share. Raise RequestError."""
     parsed = read(pod, enabled)
     return None if parsed is None else parsed.request
 
 
 def read(pod: Json, enabled: Enabled) -> ParsedRequest | None:
-    """Read what `request` reads, and the rest. enabled: the dialects that are on."""
+    """Return the pod's request with outputs and notices. enabled: the dialects that are on."""
     fields = _fields(pod)
     try:
         key = repr(fields), enabled
@@ -84,19 +85,19 @@ def read(pod: Json, enabled: Enabled) -> ParsedRequest | None:
 
 
 _cached: dict[tuple[str, Enabled], ParsedRequest | None] = {}
-"""By the text of PodFields: pods of one owner differ only in their names, which no dialect reads.
-The least recently used ones are dropped."""
+"""Results by the text of PodFields, which is equal for pods of one owner. The least recently used
+result is dropped for a new one."""
 
 
 def requested(pod: Json, readers: Mapping[Dialect, Reader] = table.READERS) -> Request | None:
-    """Read what `request` reads, under any resource names: a bound pod was understood by some
-    scheduler."""
+    """Return a bound pod's request in any dialect and without checks of resource names, because
+    some scheduler has accepted the pod."""
     parsed = _interpret(_fields(pod), None, readers)
     return None if parsed is None else parsed.request
 
 
 def container_phases(pod: Json) -> Iterator[tuple[str, Phase, int, Json]]:
-    """Each container's name, phase, order and object."""
+    """Yield each container's name, phase, order and object."""
     spec = at(pod, "spec")
     for order, raw in enumerate(objects(spec, "initContainers")):
         sidecar = raw.get("restartPolicy") == "Always"
@@ -123,8 +124,8 @@ def _fields(pod: Json) -> PodFields:
 
 
 def _checked(pod: PodFields, enabled: Enabled) -> ParsedRequest | None:
-    """Also refuses names and amounts that the API server would refuse: the pod may not have passed
-    it."""
+    """Return the pod's request. Refuse also the names and amounts that the API server refuses,
+    because `simulate` reads pods that were never sent to the API server."""
     for container in pod.containers:
         for key, value in (*container.limits.items(), *container.requests.items()):
             if must_be := correct_name(key):
@@ -156,8 +157,7 @@ def _interpret(
 
 
 def _refuse_foreign(pod: PodFields, foreign: frozenset[str]) -> None:
-    """Refuses resources that another component allocates: bound by this scheduler, the pod would
-    run without them."""
+    """Refuse resources that another component allocates: the pod would run without them."""
     for key, value in pod.overhead.items():
         if key in table.RESOURCES:
             raise invalid(f"spec.overhead[{key}]", value, "absent; request shares in containers")
@@ -181,12 +181,12 @@ def _refuse_foreign(pod: PodFields, foreign: frozenset[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """version: the pod's resourceVersion when it was read. profile: its schedulerName. priority:
-    orders kube-scheduler's queue. prefers: the pod has preferences among nodes, which
-    kube-scheduler weighs. constraints: equal for pods whose selectors and tolerations are equal.
-    nominated: status.nominatedNodeName, "" for none. requeued_at: the annotation, "" for none.
-    request: None for a pod without a share and for a refused one; refusal: the reason. outputs,
-    notices: of the request's dialect."""
+    """A pod to be placed. version: its resourceVersion when it was read. profile: its
+    schedulerName. prefers: whether it has preferences among nodes. request: None for a pod without
+    a share, and for a refused pod. refusal: why the request is refused; "" if it is not. priority:
+    its place in kube-scheduler's queue. constraints: equal for pods with equal node selectors and
+    tolerations. nominated: status.nominatedNodeName, or "". requeued_at: the annotation, or "".
+    outputs, notices: see `Reading`."""
 
     uid: str
     version: str
@@ -209,12 +209,12 @@ class Pending:
 
     @property
     def path(self) -> str:
-        """Return the path at the API server."""
+        """Return the pod's path at the API server."""
         return pod_path(self.namespace, self.name)
 
 
 def pending(pod: Json, enabled: Enabled = DEFAULT) -> Pending:
-    """Never raises for content that the pod's author wrote. enabled: the dialects that are on."""
+    """Read the pod. No content written by its author raises an exception."""
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     parsed, refusal = None, ""
     try:
@@ -240,7 +240,7 @@ def pending(pod: Json, enabled: Enabled = DEFAULT) -> Pending:
 
 
 def was_refused(pod: Json) -> bool:
-    """Whether kube-scheduler found no node at its last try."""
+    """Return whether kube-scheduler found no node at its last try."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(
         each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable"

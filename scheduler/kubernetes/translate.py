@@ -1,7 +1,7 @@
 """Reads Kubernetes objects: nodes, inventories, and what pods hold.
 
-Pure. Content of other writers is read tolerantly: unreadable parts are left out and reported, and
-what a pod may hold stays held.
+Unreadable parts, which other programs may write, are left out and reported. If it is unreadable
+what a pod holds, the pod counts as holding the most that it may hold.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
 def pod(raw: Json) -> PodFacts:
-    """Never raises for content written by the pod's author or by a scheduler."""
+    """Read the pod. No content written by its author or a scheduler raises an exception."""
     metadata, spec = at(raw, "metadata"), at(raw, "spec")
     node = str(spec.get("nodeName") or "")
     finished = str(at(raw, "status").get("phase")) in _FINISHED
@@ -48,8 +48,8 @@ def uid(raw: Json) -> str:
 
 
 def mark(raw: Json) -> int:
-    """A hash that changes with any field that `pod` reads and that can change; a container's shares
-    cannot change during the pod's life. UNBOUND for a pod without a node."""
+    """Return a hash of the fields that `pod` reads, or UNBOUND for a pod without a node. Fields
+    that cannot change, such as what containers request, are not hashed."""
     node = at(raw, "spec").get("nodeName")
     if not node:
         return UNBOUND
@@ -59,7 +59,8 @@ def mark(raw: Json) -> int:
 
 
 def _held(raw: Json) -> tuple[Held, str]:
-    """The grants record shares by container; Koordinator's allocation records the pod's sum."""
+    """Return what the pod holds, and a problem of its annotations. The grants record each
+    container's shares, and are preferred to the allocation, which records the pod's maximum."""
     annotations = texts(at(raw, "metadata"), "annotations")
     allocated, problem = _read_allocation(annotations.get(names.ANNOTATION_DEVICE_ALLOCATED))
     text = annotations.get(names.ANNOTATION_GRANTS)
@@ -73,7 +74,7 @@ def _held(raw: Json) -> tuple[Held, str]:
             return tuple(_held_gpu(entry) for entry in allocated), problem
         except allocation.AllocationError as error:
             problem = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
-    # Without an allocation, a request in other dialects is that of another scheduler.
+    # A pod of another scheduler, if it has no allocation, counts only with Koordinator's keys.
     is_ours = at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME
     readers = READERS if problem or is_ours else {KOORDINATOR: READERS[KOORDINATOR]}
     held: Held
@@ -89,7 +90,7 @@ def _held(raw: Json) -> tuple[Held, str]:
 
 
 def _read_allocation(text: str | None) -> tuple[Sequence[allocation.DeviceEntry], str]:
-    """The GPUs of the allocation; none if it is absent or unreadable."""
+    """Return the GPUs of the allocation, which are none if it is absent, and its problem."""
     try:
         return () if text is None else allocation.decode(text).gpus, ""
     except allocation.AllocationError as error:
@@ -117,7 +118,7 @@ def _held_by_containers(
     raw: Json, granted: grants.Grants, allocated: Sequence[allocation.DeviceEntry]
 ) -> Sequence[HeldGpu]:
     """Return the most that containers hold of each GPU at the same time. If the allocation omits
-    core, the grants' core is a limit only, and no compute is held."""
+    core, the pod holds no core, and the grants' core is only a limit."""
     uncapped = {e.id for e in allocated if names.RESOURCE_CORE not in e.resources}
     shares_of: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
     for name, gpus in granted.items():
@@ -134,7 +135,8 @@ def _held_by_containers(
 
 
 def _peak(raw: Json, shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
-    """Bytes and core of one GPU. shares: container, its bytes, its core."""
+    """Return the bytes and core that the pod holds of one GPU. shares: for each container with a
+    share of that GPU, the name, the bytes and the core."""
     phases = {name: (phase, order) for name, phase, order, _ in requests.container_phases(raw)}
     containers = []
     for name, size, core in shares:
@@ -168,7 +170,7 @@ def _uuids(annotations: Mapping[str, str], key: str) -> frozenset[str]:
 
 
 def device(raw: Json) -> DeviceFacts:
-    """The readable part of the inventory."""
+    """Read a Device. GPUs that cannot be read are left out and become problems."""
     metadata = at(raw, "metadata")
     owners = [o for o in objects(metadata, "ownerReferences") if o.get("kind") == "Node"]
     listed = at(raw, "spec").get("devices")
@@ -203,7 +205,7 @@ def device(raw: Json) -> DeviceFacts:
 
 
 def _gpu(entry: Json) -> Gpu | str:
-    """The GPU, or the error in it. A GPU that is not reported healthy is not usable."""
+    """Return the GPU, or the error in its entry. A GPU is unusable unless reported healthy."""
     uuid, minor = entry.get("id"), entry.get("minor")
     if not isinstance(uuid, str) or not uuid:
         return _invalid("id", uuid, "the UUID of a GPU")
@@ -234,7 +236,7 @@ def _gpu(entry: Json) -> Gpu | str:
 
 
 def _invalid(field: str, value: object, allowed: str) -> str:
-    """An error in Kubernetes' form, with the value as in the object."""
+    """Return an error in Kubernetes' form, with the value as the object has it."""
     if value is None:
         return f"{field}: required value: must be {allowed}"
     return f"{field}: invalid value {json.dumps(value)}: must be {allowed}"

@@ -1,8 +1,8 @@
-"""Debian's Python with the shared libraries that it loads, as a directory in the cache.
+"""Makes a directory in the cache with Debian's Python and the shared libraries that it loads.
 
-apt-get resolves and verifies the packages; none is installed, and the machine's own state does not
-matter: apt-get works on an empty one. Packages are fetched once for each table of packages:
-`python -m tools.images --fetch` fetches newer ones.
+apt-get resolves, fetches and verifies the packages but installs none. It works on an empty state,
+so it does not matter what is installed on this machine. The packages are fetched once for each list
+of names. `python -m tools.images --fetch` fetches newer ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tools.progress import step
 
 _FORMAT: Final = 1
 _MERGED: Final = ("bin", "lib", "lib64", "sbin")
-"""Directories that are links into /usr."""
+"""The directories that are links to directories of /usr, as in Debian."""
 _KEPT: Final = re.compile(
     r"usr/bin/python3[^/]*$|usr/lib/python3[^/]*/|etc/python3[^/]*/|usr/share/doc/[^/]*/copyright$"
 )
@@ -41,8 +41,8 @@ _LIBRARY: Final = re.compile(r"usr/lib(64)?/([^/]*/)?[^/]*\.so[^/]*$")
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """wanted: packages, as they were named. root: the files of these and of what they depend on.
-    packages: "NAME VERSION" of each package that has a file there."""
+    """An unpacked system. wanted: names of the requested packages. root: the directory with the
+    files of these and of their dependencies. packages: "NAME VERSION" of each with a file there."""
 
     machine: str
     wanted: Sequence[str]
@@ -51,14 +51,14 @@ class System:
 
     @property
     def python(self) -> str:
-        """python3.11"""
+        """The file name of Python, for example python3.11."""
         return os.readlink(self.root / "usr/bin/python3")
 
     def compile(self, tree: Path, inside: str) -> None:
-        """Compile the modules below `tree`, which is `inside` in the image. Raises ImageError.
+        """Compile the modules below `tree`, whose path in the image is `inside`. Raise ImageError.
 
-        Python does not compare such a compiled file with its module, so that times do not matter.
-        This machine's Python of the same version writes the same bytes as another architecture's.
+        Python uses these compiled files without comparing them with the modules, so files need no
+        times. Python of the same version writes the same bytes on every architecture.
         """
         here = platform.machine()
         unpacked = (self if self.machine == here else system(self.wanted, here)).root / "usr"
@@ -73,7 +73,7 @@ class System:
 
 
 def system(packages: Sequence[str], machine: str, fetch: bool = False) -> System:
-    """The packages' files, from the cache or fetched into it. Raises ImageError."""
+    """Return the packages' files, from the cache or fetched into it. Raise ImageError."""
     for program in ("apt-get", "dpkg-deb", "readelf"):
         if shutil.which(program) is None:
             raise ImageError(
@@ -104,7 +104,7 @@ def system(packages: Sequence[str], machine: str, fetch: bool = False) -> System
 
 
 def _download(packages: Sequence[str], machine: str, whole: Path) -> list[Path]:
-    """The packages and all that they depend on; with newer lists if the machine's do not serve."""
+    """Fetch the packages and their dependencies, with newer package lists if this fails."""
     state, archives = whole / "state", whole / "archives"
     for each in (state / "lists/partial", archives / "partial", whole / "cache"):
         each.mkdir(parents=True)
@@ -135,7 +135,7 @@ def _download(packages: Sequence[str], machine: str, whole: Path) -> list[Path]:
 
 
 def _unpack(archives: Iterable[Path], whole: Sequence[str], made: Path) -> None:
-    """Python, the libraries of the packages in `whole`, and the libraries that these load."""
+    """Unpack Python, the packages in `whole`, and the libraries that these load."""
     root = made / "root"
     belongs: dict[str, str] = {}
     versions: dict[str, str] = {}
@@ -159,7 +159,8 @@ def _unpack(archives: Iterable[Path], whole: Sequence[str], made: Path) -> None:
 
 
 def _extract(package: Path, root: Path) -> Iterable[str]:
-    """The paths of what was unpacked; on a merged system /lib is /usr/lib."""
+    """Unpack the package's chosen files, and yield their paths. A path in /lib becomes one in
+    /usr/lib, which are the same directory."""
     with (
         subprocess.Popen(
             ["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE
@@ -185,7 +186,7 @@ def _extract(package: Path, root: Path) -> Iterable[str]:
 
 
 def _libraries(root: Path, candidates: Iterable[str], wanted: Iterable[str]) -> set[str]:
-    """Those of the candidates that the wanted files load, and what these load."""
+    """Return the candidates that the wanted files load, directly or through other libraries."""
     by_name: dict[str, list[str]] = {}
     for where in candidates:
         by_name.setdefault(Path(where).name, []).append(where)
@@ -204,7 +205,7 @@ def _libraries(root: Path, candidates: Iterable[str], wanted: Iterable[str]) -> 
 
 
 def _needed_by(files: Iterable[Path]) -> set[str]:
-    """The names of the libraries that these programs and libraries are linked with."""
+    """Return the names of the libraries with which these files are linked."""
     elf = [path for path in files if not path.is_symlink() and is_elf(path)]
     if not elf:
         return set()

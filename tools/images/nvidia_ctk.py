@@ -1,9 +1,9 @@
-"""NVIDIA's programs for CDI, built once into the cache from their published module; with cgo,
-because they are linked with NVML. Standard library only: setup runs it.
+"""Builds NVIDIA's programs for CDI from their published module, once, into the cache. They call
+NVML, so they need cgo. This module uses only the standard library, because setup runs it.
 
 nvidia-ctk describes GPUs to a container runtime. The runtime executes nvidia-cdi-hook on the host,
-where the image's glibc is not: it is linked statically. nvidia-container-runtime is the tests'
-default runtime, as some platforms have it.
+which lacks the image's glibc, so this program is linked statically. Some platforms have
+nvidia-container-runtime as the default runtime, and some tests do too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tools.building import build, cache_dir, runs
 
 _MODULE: Final = "github.com/NVIDIA/nvidia-container-toolkit"
 _LAZILY: Final = "-extldflags=-Wl,-z,lazy"
-"""go-nvml loads NVML when it is called; bound at its start, nvidia-ctk would not start without."""
+"""Bind NVML's symbols lazily. Otherwise nvidia-ctk would not start on a machine without NVML."""
 _STATIC: Final = "-extldflags=-static"
 _GOARCH: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """static: without shared libraries, so that it runs whatever glibc the machine has."""
+    """A program of the module. static: linked without shared libraries, to run with any glibc."""
 
     name: str
     version: str = "1.20.1"
@@ -37,7 +37,7 @@ class Program:
         return f"cmd/{self.name}"
 
     def ensure(self, machine: str = platform.machine()) -> Path:
-        """The program, built if the cache has none. Raises ProgramsError."""
+        """Return the program's path. Build it if the cache has none. Raise ProgramsError."""
         is_other = machine != platform.machine()
         directory = f"{self.name}-{self.version}" + f"-{machine}" * is_other
         final = cache_dir() / "bin" / directory

@@ -1,9 +1,8 @@
-"""OCI archives made from this machine's files: no registry, no daemon.
+"""Packs OCI archives from this machine's files, without a registry or a daemon.
 
-A layer is a table of paths. Layers are shared between the images of one archive, and `archive`
-caches it under a hash of its whole content. Equal content has equal digests: every path belongs to
-root, and has no time unless its layer is dated. The product's images (product.py) and the lab's are
-packed here.
+A layer is a table of paths. The images of one archive may share layers. `archive` caches an archive
+under a hash of its whole content. Equal content has equal digests, because every file belongs to
+root and has no time, unless its layer is dated. The product's and the lab's images are made here.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from tools.scratch import scratch
 
 _FORMAT: Final = 2
 KEPT: Final = 4
-"""Archives kept in the cache: the demo's, the tests', and the same of another checkout."""
+"""The number of archives kept in the cache: the demo's and the tests', for two checkouts."""
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
-"""Debian's, Go's and OCI's name of a machine as the kernel calls it."""
+"""The architecture's name of Debian, Go and OCI, by the kernel's name."""
 _MEDIA: Final = "application/vnd.oci.image.{}"
 
 
 class ImageError(RuntimeError):
-    """A file or package of an image is not on this machine; the text names it."""
+    """An image cannot be built, for example because a file is missing. The text names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One path in a layer: a file's bytes, a file of this machine, a link or a directory."""
+    """What a layer has at one path: given bytes, a file of this machine, a link or a directory."""
 
     mode: int
     source: Path | None = None
@@ -47,7 +46,7 @@ class Entry:
     link: str | None = None
 
     def facts(self) -> str:
-        """The input of the archive's key; a machine's file counts by its content, not its time."""
+        """Return a text for the archive's hash. A file counts by its content, not by its time."""
         if self.source is not None:
             with self.source.open("rb") as file:
                 return f"{self.mode:o} {hashlib.file_digest(file, 'blake2b').hexdigest()}"
@@ -56,9 +55,9 @@ class Entry:
 
 @dataclass(slots=True)
 class Layer:
-    """Paths without a leading slash; parents are added when the layer is packed.
+    """A layer's entries by path, without a leading slash. Packing adds their parent directories.
 
-    dated: files have their time here, which Python compares with that of its compiled files.
+    dated: whether files keep their times, for Python, which compares them with its compiled files.
     """
 
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -74,13 +73,13 @@ class Layer:
         self.entries[path.lstrip("/")] = Entry(0o777, link=target)
 
     def add_file(self, source: Path, path: str | None = None, mode: int | None = None) -> None:
-        """A file of this machine, at its own path or another; links are followed."""
+        """Add a file of this machine, at its own path or at `path`. Links are followed."""
         where = path or str(_without_links(source))
         permissions = source.stat().st_mode & 0o777 if mode is None else mode
         self.entries[where.lstrip("/")] = Entry(permissions, source=source.resolve())
 
     def add_tree(self, source: Path, path: str, skip: re.Pattern[str]) -> None:
-        """A directory of this machine; `skip` is searched for in each `/relative/path`."""
+        """Add the files of a directory, except those whose relative path matches `skip`."""
         for directory, inner, files in os.walk(source):
             relative = os.path.relpath(directory, source)
             prefix = "" if relative == "." else f"/{relative}"
@@ -90,7 +89,7 @@ class Layer:
                     self.add_file(Path(directory, name), f"{path}{prefix}/{name}")
 
     def add_root(self, root: Path, path: str = "") -> None:
-        """Everything below a directory of this machine, links as links."""
+        """Add everything below a directory of this machine, with links as links."""
         for directory, inner, files in os.walk(root):
             for each in (Path(directory, name) for name in (*inner, *files)):
                 where = f"{path}/{each.relative_to(root)}"
@@ -100,7 +99,7 @@ class Layer:
                     self.add_file(each, where)
 
     def add_needed(self) -> None:
-        """The shared libraries and the loader that the layer's programs need."""
+        """Add the shared libraries and the loader that the layer's programs need."""
         sources = sorted({str(e.source) for e in self.entries.values() if is_elf(e.source)})
         if not sources:
             return
@@ -112,10 +111,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A name, its layers from the bottom up, and the default command.
+    """An image. layers: the lowest first. command: the default arguments.
 
-    environ: "KEY=VALUE" lines; duplicates are kept, as an image may have them. user: "UID:GID"; "":
-    root. architecture: as OCI names it; "": this machine's.
+    environ: "KEY=VALUE" texts, in which a key may occur several times. user: "UID:GID", or "" for
+    root. architecture: OCI's name, or "" for this machine's.
     """
 
     name: str
@@ -129,15 +128,15 @@ class Image:
 
 
 def archive(images: Sequence[Image], directory: Path) -> Path:
-    """The OCI archive of the images, from `directory` or packed into it."""
+    """Return the path of the images' OCI archive in `directory`. Pack it if it is not there."""
     path = directory / f"images-{_key(images)}.tar"
     return cached(path, "images-*.tar", lambda packing: pack(images, packing))
 
 
 def cached(final: Path, pattern: str, make: Callable[[Path], Path]) -> Path:
-    """The file or directory in the cache. Otherwise it is what `make` makes in a scratch directory,
-    unless another process makes it meanwhile. Of all that match the pattern, those that were used
-    last are kept."""
+    """Return the file or directory `final` in the cache. If it does not exist, `make` makes it in a
+    scratch directory, from which it is renamed to `final`, unless another process was faster. Of
+    all paths that match the pattern, only the KEPT that were used last stay."""
     if not final.exists():
         with scratch(final.parent, ".making-") as place:
             made = make(place)
@@ -158,7 +157,7 @@ def cached(final: Path, pattern: str, make: Callable[[Path], Path]) -> Path:
 
 
 def _without_links(path: Path) -> Path:
-    """The path with its directories' links resolved: /lib/x is /usr/lib/x on a merged system."""
+    """Resolve links in the path's directories: /lib/x becomes /usr/lib/x where /lib is a link."""
     return path.parent.resolve() / path.name
 
 
@@ -182,7 +181,7 @@ def _key(images: Sequence[Image]) -> str:
 
 
 def _configuration(image: Image) -> dict[str, Any]:
-    """The defaults of a container; a field that is not given is absent."""
+    """Return the image's defaults for a container, without empty fields."""
     given = {
         "User": image.user,
         "Env": list(image.environ),
@@ -194,7 +193,7 @@ def _configuration(image: Image) -> dict[str, Any]:
 
 
 def pack(images: Sequence[Image], packing: Path) -> Path:
-    """Write the archive into that directory, which also gets the blobs on the way."""
+    """Write the archive into the directory `packing`, which also gets its blobs."""
     target = packing / "archive.tar"
     blobs: dict[str, Path] = {}
     layers: dict[int, dict[str, Any]] = {}

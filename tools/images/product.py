@@ -1,7 +1,7 @@
-"""The product's images: their layers, labels and archives.
+"""Makes the product's images: their layers, labels and archives.
 
 An archive is cached under a hash of its inputs: the sources, the table of images, this code, and
-the versions of everything that is fetched. So a second build needs neither time nor network.
+the versions of everything that is fetched. A second build finds it there, without the network.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ETC: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An archive; the digest is the manifest's, the size that of the unpacked layers."""
+    """A built archive. digest: that of the manifest. size_bytes: that of the unpacked layers."""
 
     path: Path
     name: str
@@ -51,7 +51,7 @@ class Built:
 
 
 def ensure(recipe: Recipe, machine: str = platform.machine(), fetch: bool = False) -> Built:
-    """The image's archive, from the cache or built into it. Raises ImageError, ProgramsError."""
+    """Return the archive, from the cache or built into it. Raise ImageError, ProgramsError."""
     directory = building.cache_dir() / "images"
     name = f"{recipe.name}-{ARCHITECTURES[machine]}"
     system = debian.system(table().debian, machine, fetch)
@@ -69,7 +69,7 @@ def ensure(recipe: Recipe, machine: str = platform.machine(), fetch: bool = Fals
 
 
 def described(path: Path) -> Built:
-    """Name, digest and size from the archive itself."""
+    """Read name, digest and size from the archive."""
     with tarfile.open(path) as tar:
 
         def read(name: str) -> bytes:
@@ -85,12 +85,12 @@ def described(path: Path) -> Built:
 
 
 def reference(recipe: Recipe) -> str:
-    """The full name of what a pod calls NAME:VERSION."""
+    """Return the full name of the image, which a pod may shorten to NAME:VERSION."""
     return f"docker.io/library/{recipe.name}:{project()['version']}"
 
 
 def _sources(recipe: Recipe) -> list[str]:
-    """Files and directories of this tree that an image is made from."""
+    """Return the files and directories of this tree from which the image is made."""
     library = _LIBRARY_SOURCES if recipe.libraries else ()
     return [*recipe.packages, *library, *_RULES]
 
@@ -105,8 +105,8 @@ def _hash(sources: Iterable[str], facts: str) -> str:
 
 
 def revision(recipe: Recipe) -> str:
-    """The commit that last changed the image's sources, with a mark if files differ from it; "":
-    this tree is no git checkout."""
+    """Return the commit that last changed the image's sources, with "-modified" if files differ
+    from it. Return "" if this tree is no git checkout."""
     paths = _sources(recipe)
     commit = _git("log", "-1", "--format=%H", "--", *paths)
     changed = _git("status", "--porcelain", "--", *paths)
@@ -149,7 +149,7 @@ def _image(recipe: Recipe, system: System) -> Image:
 
 
 def _base(system: System) -> Layer:
-    """Debian's Python and the virtual environment: the same in both images."""
+    """Return the layer of Debian's Python and the virtual environment, equal in both images."""
     layer = Layer(dated=False)
     layer.add_root(system.root)
     home = table().home

@@ -1,4 +1,4 @@
-"""manifests/images/images.toml, which lists the content of each image, as objects."""
+"""Reads manifests/images/images.toml, which lists the content of each image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE: Final = ROOT / "manifests" / "images" / "images.toml"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One image. libraries: path in the wheel: path in the image. programs: name: path."""
+    """One image. libraries, programs: the path in the image, by path in the wheel or by name."""
 
     name: str
     title: str
@@ -32,11 +32,11 @@ class Recipe:
 @dataclass(frozen=True, slots=True)
 class Table:
     debian: Sequence[str]
-    """Packages; their dependencies come with them."""
+    """Names of Debian packages, without their dependencies."""
     home: str
-    """The virtual environment in an image."""
+    """The path of the virtual environment in an image."""
     path: str
-    """The variable PATH in an image."""
+    """The value of the variable PATH in an image."""
     recipes: Mapping[str, Recipe]
 
 
@@ -50,12 +50,12 @@ def table() -> Table:
 
 @cache
 def project() -> Mapping[str, Any]:
-    """pyproject.toml's table of the product."""
+    """Return the table `project` of pyproject.toml."""
     found: Mapping[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return found
 
 
 def requirements(recipe: Recipe) -> list[str]:
-    """The image's requirements, with pyproject's versions."""
+    """Return the image's requirements, with the versions of pyproject.toml."""
     named = {re.split("[<>=]", each)[0]: each for each in project()["dependencies"]}
     return [named[name] for name in recipe.requirements]

@@ -1,7 +1,7 @@
-"""Python packages of an image: the wheels that the product requires, and the product's own.
+"""Unpacks the Python packages of an image: required wheels, and the product's own wheel.
 
-The wheels have the versions of this environment, with which the tests run, and are fetched once for
-each set of them.
+Required wheels have the versions that are installed in this environment, with which the tests run.
+They are fetched once for each set of versions.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tools.progress import step
 
 _FORMAT: Final = 1
 _GLIBC: Final = range(5, 37)
-"""Minor versions of glibc 2 up to that of the oldest Debian with this Python."""
+"""The minor versions of glibc 2 that a wheel may require, up to the oldest Debian's."""
 _BUNDLE: Final = ".libs/"
-"""A wheel with libraries of its own has rewritten ELF files; strip would damage these."""
+"""A directory of a wheel with bundled libraries, whose rewritten files `strip` would damage."""
 _SLIM: Final = ROOT / "manifests" / "images" / "slim.sh"
-"""The Containerfiles run it too."""
+"""A script that removes unneeded files. The Containerfiles run it too."""
 
 
 def installed(requirements: Sequence[str], system: System, place: str) -> Path:
-    """A directory with `site`, the requirements' packages for the image's Python, compiled for
-    `place` in the image, and `packages.txt`, "NAME VERSION" of each. Raises ImageError."""
+    """Return a directory with the required packages. Its `site` has their files, compiled for the
+    path `place` in the image. Its `packages.txt` lists "NAME VERSION". Raise ImageError."""
     here = sorted({f"{each.name}=={each.version}" for each in metadata.distributions()})
     facts = (_FORMAT, system.machine, system.python, place, _SLIM.read_text())
     made_of = f"{facts} {list(requirements)} {here}"
@@ -79,12 +79,12 @@ def _download(
 
 
 def _pip(verb: str, *arguments: str) -> None:
-    """pip's own environment names the index; nothing is installed here."""
+    """Run pip, whose own configuration names the index."""
     building.output([sys.executable, "-m", "pip", verb, "--quiet", *arguments], ImageError)
 
 
 def _unpack(wheel: Path, site: Path) -> list[str]:
-    """The paths of the libraries that may be stripped."""
+    """Unpack the wheel, and return the paths of its libraries that may be stripped."""
     archive = zipfile.ZipFile(wheel)
     bundles = any(_BUNDLE in name for name in archive.namelist())
     libraries = []
@@ -101,8 +101,8 @@ def _unpack(wheel: Path, site: Path) -> list[str]:
 
 
 def own(sources: str, system: System, place: str) -> Path:
-    """A directory with the product's packages from its wheel, compiled likewise; built once for
-    each `sources`, a hash. Raises ImageError."""
+    """Return a directory with the product's packages from its wheel, compiled for `place`. It is
+    built once for each `sources`, a hash. Raise ImageError."""
     machine = system.machine
     options = ["--no-build-isolation", "--no-deps"]
     if machine != platform.machine():

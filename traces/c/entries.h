@@ -1,8 +1,8 @@
 /*
- * Every entry of cuda.def as a function of words, for libraries that replace the driver.
+ * One prototype for every entry of cuda.def, for libraries that replace the driver.
  *
- * A caller passes integers and pointers alone, each in a register or a word of the stack, so one
- * prototype fits every entry: words beyond an entry's own parameters are arbitrary.
+ * It fits every entry, because callers pass only integers and pointers, each in a register or in a
+ * word of the stack. If an entry has fewer parameters, the remaining words are arbitrary.
  */
 #ifndef TRACES_ENTRIES_H
 #define TRACES_ENTRIES_H

@@ -1,19 +1,20 @@
 /*
- * Stands between a program and the driver, and writes a line for every call: see data/README.md.
+ * The recorder. It passes a program's calls to the driver, and writes a line for each call
+ * (data/README.md).
  *
- * It has no soname of its own: a forwarder (contract/forwarder.py) with the driver's soname needs
- * it and then the driver, so that a program finds these entries first and the driver's others
- * behind them. Data about calls alone is written: no code, no contents of memory, no strings.
+ * A forwarder (contract/forwarder.py) with the driver's soname needs this library and then the
+ * driver. Therefore a program finds these entries first, and other names in the driver. Only data
+ * about calls is written: no code, no contents of memory, no strings.
  *
  * Environment:
- *   GPUSLICE_TRACE_DRIVER    the driver's own libcuda.so.1
- *   GPUSLICE_TRACE_ENTRIES   lines that begin with '#' and open every trace; then one line for each
- *                            entry that is written: its name, and a token for each parameter
- *                            (signatures.py). Calls of other entries are counted
- *   GPUSLICE_TRACE_DIR       where each process writes its trace, PID.trace
+ *   GPUSLICE_TRACE_DRIVER    the path of the driver's libcuda.so.1
+ *   GPUSLICE_TRACE_ENTRIES   a file. Its lines with '#' are the header of every trace. Each other
+ *                            line has an entry to record, and a token for each of its parameters
+ *                            (signatures.py). Calls of other entries are only counted
+ *   GPUSLICE_TRACE_DIR       the directory for each process's trace, PID.trace
  *
- * Nothing happens in a process before its first call. Every line is one write, so that the trace of
- * a process that is killed has every call that returned.
+ * The recorder does nothing in a process before its first call. Every line is one write, so the
+ * trace of a killed process has every call that had returned.
  */
 #define _GNU_SOURCE
 #include "record.h"
@@ -34,7 +35,7 @@ enum { NOT_FOUND = 500 };
 struct row {
 	const char *name;
 	word_function *own, *real;
-	char *tokens; /* of its parameters, each after a blank; NULL: not written */
+	char *tokens; /* those of the parameters, each after a blank; NULL: not recorded */
 	uint64_t unwritten;
 };
 
@@ -86,7 +87,7 @@ static void begin_file(void)
 	put(&text);
 }
 
-/* The child begins a trace of its own with its first call. */
+/* Runs in the child after fork. The child begins its own trace at its first call. */
 static void forked(void)
 {
 	if (recorder.file >= 0)
@@ -140,7 +141,7 @@ static void get_ready(void)
 	recorder.is_ready = true;
 }
 
-/* The number of a call that begins; the file is open after it. */
+/* Returns the number of a call that begins. Opens the trace if this is the first call. */
 static uint64_t begin_call(void)
 {
 	uint64_t number;
@@ -157,7 +158,7 @@ static uint64_t begin_call(void)
 	return number;
 }
 
-/* A function pointer returned to the program leads through the recorder, too. */
+/* Replaces a function of the driver that is returned to the program by the recorder's function. */
 static void stand_in(void **function)
 {
 	for (size_t i = 0; function && *function && i < ROWS; i++)

@@ -1,5 +1,5 @@
 /*
- * Shared by the recorder's two files: a line of a trace, and its values.
+ * Declarations for the recorder's two files: a line of a trace, and functions that add to it.
  */
 #ifndef TRACES_RECORD_H
 #define TRACES_RECORD_H
@@ -14,10 +14,10 @@ struct text {
 	size_t length;
 };
 
-/* What does not fit is left out. */
+/* Appends to the text. What does not fit into LINE_BYTES is left out. */
 __attribute__((format(printf, 2, 3))) void add(struct text *text, const char *format, ...);
 
-/* The arguments before the call; what the driver wrote to them. */
+/* Add the arguments before the call, and the values that the driver wrote to them. */
 void add_arguments(struct text *text, const char *tokens, const uint64_t *words);
 void add_written(struct text *text, const char *tokens, const uint64_t *words);
 

@@ -1,5 +1,5 @@
 /*
- * Writes the arguments of a call into a line of a trace, by the tokens of signatures.py.
+ * Writes the arguments of a call into a line of a trace, according to the tokens of signatures.py.
  */
 #include "record.h"
 
@@ -36,7 +36,7 @@ static void add_bytes(struct text *text, const unsigned char *bytes, size_t coun
 		add(text, "%02x", bytes[i]);
 }
 
-/* A value in memory, by a token such as n4. */
+/* Adds a value in memory, according to a token such as n4. */
 static void add_value(struct text *text, const char *token, const unsigned char *bytes)
 {
 	size_t size = strtoul(token + 1, NULL, 10);
@@ -53,7 +53,8 @@ static void add_value(struct text *text, const char *token, const unsigned char 
 		add(text, *token == 'x' ? "0x%llx" : "%llu", (unsigned long long)value);
 }
 
-/* `a:b:MASK`: attributes whose bit is in the mask have four bytes, others eight. */
+/* Returns the token of the attribute's value. token: `a:b:MASK`. The values of attributes whose bit
+ * is in the mask have four bytes, others eight. */
 static const char *attribute_token(const char *token, uint64_t attribute)
 {
 	uint64_t mask = strtoull(strrchr(token, ':') + 1, NULL, 16);
@@ -92,7 +93,7 @@ static void add_config(struct text *text, char letter, const unsigned char *conf
 	add(text, "]");
 }
 
-/* An argument as it is before the call. */
+/* Adds an argument before the call. */
 static void add_before(struct text *text, const char *token, unsigned index, const uint64_t *words)
 {
 	uint64_t word = words[index];
@@ -118,7 +119,7 @@ static void add_before(struct text *text, const char *token, unsigned index, con
 	}
 }
 
-/* The attributes that cuPointerGetAttributes(count, attributes, data, pointer) wrote. */
+/* Adds the attributes that cuPointerGetAttributes(count, attributes, data, pointer) wrote. */
 static void add_attributes(struct text *text, const char *token, const uint64_t *words)
 {
 	const int32_t *attributes = (const void *)pointer(words[1]);
@@ -132,7 +133,7 @@ static void add_attributes(struct text *text, const char *token, const uint64_t 
 	add(text, "]");
 }
 
-/* What the driver wrote to an argument. */
+/* Adds the value that the driver wrote to an argument. */
 static void add_after(struct text *text, const char *token, unsigned index, const uint64_t *words)
 {
 	const char *value = token + 1;

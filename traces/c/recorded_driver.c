@@ -1,10 +1,10 @@
 /*
- * A libcuda.so.1 that returns a trace's answers at once: a replay over it measures the library's
- * cost alone.
+ * A libcuda.so.1 that returns a trace's results and values at once, so that a replay measures only
+ * the time of gpuslice's library.
  *
- * replay.c writes `recorded_answer` before each call. Calls of that entry get the recorded result
- * and values; calls of another entry are the library's own, and get the answers of a GPU of 1 TiB
- * with one context, or CUDA_ERROR_NOT_SUPPORTED. One thread calls at a time.
+ * replay.c writes `recorded_answer` before each call. Calls of its entry get the recorded result
+ * and values. The library itself calls other entries, and gets the values of a GPU of 1 TiB with
+ * one context, or CUDA_ERROR_NOT_SUPPORTED. One thread calls at a time.
  */
 #include "script.h"
 
@@ -19,7 +19,7 @@ enum { SUCCESS = 0, NOT_SUPPORTED = 801, NOT_FOUND = 500 };
 #define GPU_BYTES (UINT64_C(1) << 40)
 #define BLOCK	  (UINT64_C(2) << 20)
 
-/* The answer to the library's own calls of an entry: values of so many bytes for its arguments. */
+/* The values that the library's own calls of an entry get, for at most two arguments. */
 struct constant {
 	const char *symbol;
 	struct {
@@ -63,7 +63,7 @@ static const struct constant constants[] = {
 
 struct recorded_answer recorded_answer;
 
-/* GPU-6e756c6c-0000-4000-8000-000000000000, the null driver's. */
+/* Writes GPU-6e756c6c-0000-4000-8000-000000000000, the UUID of the null driver's GPU. */
 static uint64_t uuid(void *out)
 {
 	static const unsigned char fixed[16] = {'n', 'u', 'l', 'l', 0, 0, 0x40, 0, 0x80};

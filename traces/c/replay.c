@@ -1,20 +1,20 @@
 /*
- * Makes the calls of a script in the driver that programs get here, in the recorded order.
+ * Makes the calls of a script in the recorded order, in the driver that the loader finds.
  *
  * usage: trace-replay SCRIPT TURNS [--other-size]
  *        trace-replay SCRIPT --cost
  *        trace-replay SCRIPT --cost FIRST LAST PASSES
  *
- * Threads and processes take turns: TURNS is a file of one word, which all processes of a recording
- * map, with the number of the run whose turn it is. stdout gets a line for each of these:
+ * One run of calls is made at a time. TURNS is a file with the number of the next run, which all
+ * processes of a recording map. Lines on stdout:
  *
- *   difference STEP RESULT ARGUMENT VALUE    -1 for ARGUMENT: the result differs
- *   checkpoint RUN                           then a line is read from stdin
- *   refused STEP                             then, too; a refusal with --other-size ends the replay
+ *   difference STEP RESULT ARGUMENT VALUE    if ARGUMENT is -1, the result differs
+ *   checkpoint RUN                           the program then waits for a line on stdin
+ *   refused STEP                             waits likewise, then ends (with --other-size only)
  *
- * --cost, over recorded_driver.c alone: what each run takes as programs call, and with calls that
- * go to the driver past any library; or what the steps from FIRST to LAST take so. The process is
- * by itself: it waits for no other one, and at no checkpoint.
+ * --cost measures each run, or the steps from FIRST to LAST, with recorded_driver.c as the driver.
+ * The first time is that of calls as programs make them. The second one is that of the same calls
+ * directly in the driver. The process waits for no other process, and at no checkpoint.
  *
  *   run RUN NANOSECONDS NANOSECONDS
  *   part NANOSECONDS NANOSECONDS             the shortest of PASSES
@@ -37,7 +37,7 @@
 #define STOPPED	    UINT32_MAX
 #define TURN_MOST_S 120
 
-static uint32_t *turn; /* the number of a run; shared by all processes of the recording */
+static uint32_t *turn; /* the number of the next run, in the mapped file TURNS */
 
 static void pass_turn(uint32_t to)
 {
@@ -45,7 +45,7 @@ static void pass_turn(uint32_t to)
 	syscall(SYS_futex, turn, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* false: the replay was stopped. */
+/* Waits until the run's turn. Returns false if the replay was stopped. */
 static bool wait_for(uint32_t own)
 {
 	const struct timespec most = {.tv_sec = TURN_MOST_S};
@@ -60,7 +60,7 @@ static bool wait_for(uint32_t own)
 	return true;
 }
 
-/* The thread keeps its turn until the line was answered. */
+/* Prints a line, and waits for the answer. No other run starts meanwhile. */
 static void report(const char *what, uint32_t number)
 {
 	char line[16];

@@ -1,5 +1,5 @@
 /*
- * Shared by the files of trace-replay: one script, its driver, and the execution of a step.
+ * Declarations for the files of trace-replay: the loaded script, the driver, and a step's call.
  */
 #ifndef TRACES_REPLAY_H
 #define TRACES_REPLAY_H
@@ -24,9 +24,9 @@ struct replay {
 	uint32_t run_count, entry_count;
 	char *data, *buffer;
 	uint64_t *slots;
-	word_function **functions, **direct; /* as programs find them; the driver's own */
+	word_function **functions, **direct; /* as programs find them; those of the driver itself */
 	const struct recorded_entry **recorded;
-	struct recorded_answer *answer; /* of recorded_driver.c, or one that no code reads */
+	struct recorded_answer *answer; /* in recorded_driver.c; a dummy for another driver */
 	bool is_other_size;
 };
 
@@ -38,10 +38,13 @@ void *zeroed(uint64_t count, size_t bytes);
 
 void load(const char *path);
 
-/* Finds every entry as a program over NVIDIA's runtime does: dlopen, then cuGetProcAddress. */
+/* Finds every entry like NVIDIA's runtime: by dlopen, then cuGetProcAddress. */
 void resolve(void);
 
-/* Makes a step by these functions and compares; false: refused although the recording was not. */
+/*
+ * Makes the call of a step by these functions, and compares the outcome with the recording. Returns
+ * false if the call was refused memory, but not in the recording.
+ */
 bool make(uint32_t step, word_function *const *functions);
 
 void cost_of_runs(void);

@@ -1,5 +1,5 @@
 /*
- * A script's file, the driver's entries, and the calls of its steps.
+ * Loads a script, finds the driver's entries, and makes the calls of the script's steps.
  */
 #define _GNU_SOURCE
 #include "replay.h"

@@ -1,5 +1,5 @@
 /*
- * The library's cost per call: calls are made as a program makes them, and past the library.
+ * Measures the library's time: makes calls as a program does, and directly in the driver.
  */
 #define _GNU_SOURCE
 #include "replay.h"
@@ -26,15 +26,15 @@ static uint64_t timed(uint32_t first, uint32_t last, word_function *const *funct
 	return now_ns() - from_ns;
 }
 
-/* After a refusal the library waits for memory that may be freed: that is no cost of a call. */
+/* Such a step is not measured, because the library waits in it for memory that may be freed. */
 static bool is_refused(uint32_t step)
 {
 	return replay.operations[replay.steps[step]].result == OUT_OF_MEMORY;
 }
 
 /*
- * In one thread. The driver has no state, so a run can be repeated; the library's is made once. A
- * call that was refused is a run of its own.
+ * Measures all runs in one thread. In the driver, which has no state, a run can be repeated. In the
+ * library it is made once. A call that was refused memory is a separate run, which is skipped.
  */
 void cost_of_runs(void)
 {
@@ -53,8 +53,8 @@ void cost_of_runs(void)
 }
 
 /*
- * The steps are timed in short pieces, each by its shortest time of all passes: a pass without any
- * interruption is rare, a short piece without one is not. A few steps are made several times.
+ * The steps are timed in short pieces, and the shortest time of each counts: some pass over a short
+ * piece is not interrupted, but a pass over all steps always is. A few steps are repeated.
  */
 void cost_of_part(uint32_t first, uint32_t last, uint32_t passes)
 {

@@ -1,7 +1,8 @@
 /*
- * Every entry of cuda.def: its prototype, exported; a `struct row row_SYMBOL`, which the including
- * file has declared and defines by ROW(symbol, base, since, per_thread); and `rows`, all of them.
- * The file defines EACH as its functions, and includes cuda.def again.
+ * For every entry of cuda.def, declares an exported function and defines a variable row_SYMBOL. The
+ * including file declares `struct row` and the macro ROW(symbol, base, since, per_thread), which
+ * defines the variable. `rows` has pointers to all of them. To define the functions, the including
+ * file then defines EACH and includes cuda.def again.
  */
 #include "entries.h"
 

@@ -1,5 +1,5 @@
 /*
- * The layout of a script, which script.py writes, and the interface of replay.c and
+ * The layout of a script, which script.py writes, and the interface between replay.c and
  * recorded_driver.c.
  */
 #ifndef TRACES_SCRIPT_H
@@ -12,7 +12,7 @@
 enum argument_kind { VALUE, SLOT, DATA, CELL, BUFFER, IMAGE, POINTERS };
 enum action { IGNORE, STORE, EQUAL, EQUAL_SLOT, EQUAL_SIZE };
 
-/* A table's position: the offset in the upper half, the number of its rows in the lower one. */
+/* A table's position: the upper half is its offset, the lower half its number of rows. */
 typedef uint64_t script_table;
 
 struct script {
@@ -22,14 +22,14 @@ struct script {
 };
 
 struct script_entry {
-	uint64_t name, base; /* in the data */
+	uint64_t name, base; /* offsets in the data */
 	uint32_t version, per_thread;
 };
 
 struct script_operation {
 	uint32_t entry;
 	int32_t result;
-	uint32_t argument, written, patch; /* the first of each */
+	uint32_t argument, written, patch; /* indices of the operation's first rows */
 	uint8_t arguments, writtens, patches, is_compared;
 };
 
@@ -38,7 +38,7 @@ struct script_argument {
 	uint64_t value;
 };
 
-/* What the driver writes to an argument. */
+/* A value that the driver writes to an argument, and what the replay does with it. */
 struct script_result {
 	uint8_t action, argument, bytes, unused;
 	uint32_t slot;
@@ -60,13 +60,13 @@ _Static_assert(sizeof(struct script) == 128 && sizeof(struct script_entry) == 24
 		   sizeof(struct script_run) == 20,
 	       "as script.py packs them");
 
-/* An entry of recorded_driver.c. */
+/* A function of recorded_driver.c, by the entry's name. */
 struct recorded_entry {
 	const char *name;
 	word_function *function;
 };
 
-/* recorded_driver.c's answer to calls of that entry. */
+/* What recorded_driver.c returns for calls of that entry. */
 struct recorded_answer {
 	const struct recorded_entry *entry;
 	const struct script_operation *operation;
