@@ -1,7 +1,6 @@
 """Fixtures of several areas: the C build, and which tiers this machine can run.
 
-A tier that cannot run is skipped with the reason; under CI=true no tier may be skipped: there the
-same reason is an error.
+The tests of a tier that cannot run are skipped with a reason. Under CI=true they fail instead.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ _MS_REC = 0x4000
 _MS_PRIVATE = 0x40000
 
 
-# The duration of an example, and of generating it, depends on the machine's load: neither is a
-# fault.
+# Slow generation or execution of an example, on a busy machine, is no error.
 settings.register_profile(
     "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -52,7 +50,7 @@ def _not_installed(*tools: str) -> str:
 
 @functools.cache
 def _why_not(tier: str) -> str:
-    """Why this machine cannot run a tier; empty: it can."""
+    """Return why this machine cannot run the tier, or "" if it can."""
     if tier == "sim":
         return _not_installed("gcc", "cmake", "make")
     if tier == "node":
@@ -66,8 +64,8 @@ def _why_not(tier: str) -> str:
 
 @functools.cache
 def _own_mounts() -> None:
-    """This process's own mount namespace: mounts of tests are visible to its children alone, and
-    are removed with them, however they end."""
+    """Give this process a mount namespace of its own. Only its children see the mounts that tests
+    make. The kernel removes these mounts when the processes end, even if they crash."""
     libc = ctypes.CDLL(None, use_errno=True)
     for failed in (
         libc.unshare(_CLONE_NEWNS),
@@ -78,8 +76,8 @@ def _own_mounts() -> None:
 
 
 _LONG = ("test_fuzz.py", "test_wheel.py")
-"""Files that start first: a long file at the end would keep one worker busy while others are
-idle."""
+"""Files that start first. A long file that starts last would keep one worker busy while the others
+are idle."""
 
 _TOGETHER = {
     "tests/node/test_policy_cluster.py": "API servers with our policies",
@@ -89,19 +87,19 @@ _TOGETHER = {
     "tests/cluster/agent/": "API servers with our policies",
     "tests/cluster/": "an API server",
 }
-"""By path: what its tests share. One worker runs all tests that share it, so that it is not
-started, and kept running, once per worker."""
+"""The resource that the tests below each path share. One worker runs all tests that share a
+resource, so the resource is started only once."""
 
 _APART = "tests/platforms/"
-"""Each of these tests has a node of its own, and may run beside the others."""
+"""Tests that have a node each, and may run beside one another."""
 
 _BY_FILE = ("tests/node/agent/", "tests/node/test_fault_matrix.py")
-"""Each of these files has a containerd of its own, and may run beside the others."""
+"""Tests of each file share a containerd. The files may run beside one another."""
 
 
 def pytest_configure() -> None:
-    """A shell's background and nohup leave signals ignored, and the processes that tests start
-    would inherit that: a signal that has a handler here gets its default action there."""
+    """Handle SIGINT and SIGHUP where the parent ignored them, as a shell's background and nohup do.
+    Processes of tests would inherit ignored signals, but get the default action of handled ones."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -117,7 +115,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Shared(LoadFileScheduling):  # type: ignore[misc]  # untyped
-    """One worker for all tests that share something; else one per file, or per test."""
+    """Groups tests by shared resource, or else by file. Each test below `_APART` is a group."""
 
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(_APART):
@@ -157,16 +155,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def build_dir() -> Path:
-    """build/dev of this checkout, configured and built; concurrent pytest runs take turns.
+    """Configure and build this checkout, and return the build directory, build/dev by default.
 
-    If GPUSLICE_PRESET names another preset, the build of that one.
+    GPUSLICE_PRESET names another preset. Concurrent pytest runs build one after the other.
     """
     return build(sanitizers.PRESET)
 
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane with everything installed and the policies in force."""
+    """A control plane with the chart's objects installed and the admission policies in force."""
     with ControlPlane(tmp_path_factory.mktemp("installed")) as started:
         install(started)
         yield started
@@ -190,8 +188,8 @@ def build(preset: str) -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a coroutine test on its own event loop, which the fixture loop_factory may make. Enters
-    fixtures that are asynchronous context managers, and passes their values to the test."""
+    """Run a coroutine test on an event loop of its own. The fixture loop_factory may make the loop.
+    Fixtures that are asynchronous context managers are entered, and the test gets their values."""
     test, given = pyfuncitem.obj, pyfuncitem.funcargs
     if not inspect.iscoroutinefunction(test):
         return None

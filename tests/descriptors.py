@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 @contextmanager
 def no_descriptors() -> Iterator[None]:
-    """This process can open no file inside the block."""
+    """Keep this process from opening any file inside the block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with ExitStack() as stack:
         highest = max(int(name) for name in os.listdir("/proc/self/fd"))

@@ -1,7 +1,7 @@
 """A process that may not pause: the kernel ends it at its first nanosleep.
 
-The library waits for other processes only by that call, which Python and the simulated driver do
-not use. So a process that completes has not waited, however busy the machine.
+When the library waits for other processes, it always calls nanosleep. Python and the simulated
+driver never do. So a process that completes has not waited, however busy the machine is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def forbid() -> None:
     """Forbid pauses from now on, for this thread and those that it starts."""
     unless_it_is = (0x15, 0, 1, _NANOSLEEP)
     lines = (_LOAD_NUMBER, unless_it_is, _KILL_PROCESS, _ALLOW)
-    # sock_filter and sock_fprog of linux/filter.h.
+    # The structures sock_filter and sock_fprog of linux/filter.h.
     written = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in lines))
     program = struct.pack("@HP", len(lines), ctypes.addressof(written))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,9 +1,8 @@
-"""The build of the library that tests use: the shipped one, or, by GPUSLICE_PRESET, one with a
-sanitizer.
+"""The build of the library that tests use: the shipped one, or one with a sanitizer, which
+GPUSLICE_PRESET names.
 
-Has the variables that a program needs under such a build, and the location of its reports: files,
-so that a test that expects its program to fail does not mistake a report for that. Independent of
-the tests.
+Has the variables that a program needs under such a build, and the place of the sanitizer's reports.
+Reports are files, so a test that expects an error of its program does not mistake a report for it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ SHIPPED: Final = "dev"
 VARIABLE: Final = "GPUSLICE_PRESET"
 PRESET: Final = os.environ.get(VARIABLE, SHIPPED)
 _RUNTIMES: Final = {SHIPPED: None, "asan": "libasan.so", "tsan": "libtsan.so"}
-"""The preset, and the library that a program not built for it must load first."""
+"""For each preset, the library that a program built without the sanitizer must load first."""
 
 
 @functools.cache
@@ -43,8 +42,9 @@ def runtime() -> Path | None:
 
 
 def environment() -> Mapping[str, str]:
-    """Python exits without freeing all memory, so leak detection is off. A bus error ends a program
-    as it would without a sanitizer: a file truncated under its mapping is no bug of the code."""
+    """Return the variables that sanitizers read. Leak detection is off, because Python exits
+    without freeing all memory. A file truncated under its mapping is no error of our code, so a bus
+    error just ends the program."""
     if PRESET == SHIPPED:
         return {}
     log = f"log_path={reports() / 'report'}"
@@ -56,12 +56,12 @@ def environment() -> Mapping[str, str]:
 
 
 def preload(*libraries: Path) -> str:
-    """LD_PRELOAD for programs that are not built with a sanitizer."""
+    """Return LD_PRELOAD for programs that are built without a sanitizer."""
     return " ".join(str(library) for library in (runtime(), *libraries) if library)
 
 
 def take_reports() -> str:
-    """The sanitizers' reports since the last call; empty if there are none."""
+    """Return the sanitizers' reports since the last call, or "" if there are none."""
     if PRESET == SHIPPED:
         return ""
     said = []

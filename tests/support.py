@@ -1,4 +1,4 @@
-"""Helpers of tests in several areas: the checkout, sizes, waiting, measurements, a table, imports,
+"""Helpers of tests in several areas: the checkout, sizes, waiting, measurements, tables, imports,
 clocks."""
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _P = ParamSpec("_P")
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = _DEADLINE_S) -> None:
-    """Poll until it is true, for asynchronous effects on a machine that may be slow. A condition
-    that runs a program, as kubectl, leaves the processors to others for most of the time."""
+    """Poll until the condition holds. It may hold late on a slow machine. The longer a condition
+    takes, for example if it runs kubectl, the longer are the pauses."""
     began_s = asked_s = time.monotonic()
     while not condition():
         now_s = time.monotonic()
@@ -38,20 +38,19 @@ def until(condition: Callable[[], object], what: str, within_s: float = _DEADLIN
 
 
 async def until_async(condition: Callable[[], object]) -> None:
-    """The same in an event loop."""
+    """Poll in an event loop until the condition holds."""
     async with asyncio.timeout(_DEADLINE_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S / 2)
 
 
 def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """A program that has exited, in the checkout unless told otherwise. options:
-    subprocess.run's."""
+    """Run a program to its end, in the checkout by default. options: those of subprocess.run."""
     return subprocess.run([*map(str, command)], **{**_RUN, **options})
 
 
 def table_below(text: str, heading: str) -> list[list[str]]:
-    """The rows of a document's table below a heading, as cells."""
+    """Return the cells of the table's rows below a heading in a document."""
     lines = text[text.index(f"| {heading} |") :].splitlines()
     rows = []
     for line in lines[2:]:
@@ -62,7 +61,7 @@ def table_below(text: str, heading: str) -> list[list[str]]:
 
 
 def defined_tests() -> dict[str, Path]:
-    """The file of each test, by its name."""
+    """Return the file of each test, by the test's name."""
     return {
         node.name: path
         for path in (ROOT / "tests").rglob("test_*.py")
@@ -73,7 +72,7 @@ def defined_tests() -> dict[str, Path]:
 
 
 def assert_metrics(text: str, metrics: Any) -> None:
-    """A document's table of metrics has the names, types and labels of the code."""
+    """Check that a document's table of metrics has the names, types and labels of the code."""
     suffixes = {"counter": "_total", "info": "_info"}
     known = {
         family.name + suffixes.get(family.type, ""): family.type
@@ -94,7 +93,7 @@ def assert_metrics(text: str, metrics: Any) -> None:
 
 
 def imported(source: bytes) -> set[str]:
-    """Top-level names of the modules that a file imports, wherever in it."""
+    """Return the top-level names of all modules that a file imports."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -112,18 +111,18 @@ _DISTRIBUTIONS: Final = {
     "pynvml": "nvidia-ml-py",
     "yaml": "PyYAML",
 }
-"""Modules whose import name differs from the name of their distribution."""
+"""Distributions whose name differs from the name of the module."""
 
 
 def distributions(modules: Iterable[str]) -> set[str]:
-    """The distributions that have these modules; Python's own are left out."""
+    """Return the distributions of these modules, without Python's own modules."""
     foreign = {*modules} - sys.stdlib_module_names
     return {_DISTRIBUTIONS.get(name, name) for name in foreign}
 
 
 def measured(test: Callable[_P, None]) -> Callable[_P, None]:
-    """A test that measures a share, a pace or a delay in real time. It has three tries: what one
-    stall of the machine adds is in one of them, what the code adds is in each."""
+    """Try a test that measures a share, a pace or a delay in real time up to three times. A stall
+    of the machine is likely to affect one try, but an error of the code affects all."""
 
     @functools.wraps(test)
     def tried(*args: _P.args, **kwargs: _P.kwargs) -> None:
@@ -136,7 +135,7 @@ def measured(test: Callable[_P, None]) -> Callable[_P, None]:
 
 
 def jump(seconds: float) -> None:
-    """Advance the running event loop's clock: its timers up to then are due at once."""
+    """Advance the running event loop's clock, so that timers up to then are due at once."""
     loop = asyncio.get_running_loop()
     clock = loop.time
     loop.time = lambda: clock() + seconds  # type: ignore[method-assign]

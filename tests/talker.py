@@ -1,17 +1,17 @@
 """A program over the driver that executes commands: `python -m tests.talker`.
 
-One command a line, one answer a line, the driver's code first. Addresses are numbered in the order
-of allocation. Uses the driver's C interface alone.
+It reads one command a line. Each answer is a line that begins with the driver's code. Addresses are
+numbered in the order of allocation. The program uses only the driver's C interface.
 
     alloc BYTES            free N
     export N               code and the handle in hex
     open HANDLE [v1]       close N
     info                   code, free and total bytes
     fork                   0 and the pid of a child that does nothing
-    stop STEP N            0; stop at that passage (with the library built for tests alone)
+    stop STEP N            0; stop at that passage (only with the library built for tests)
     exit                   an orderly exit
 
-With --unpausing the kernel ends it where the library would wait for another process.
+With --unpausing, the kernel ends the program if the library would wait for another process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Talker:
                 raise SystemExit(f"no context: {code}")
 
     def answer(self, words: Sequence[str]) -> str:
-        """A command is a method of its name."""
+        """Execute a command, which is the method of the same name."""
         return str(getattr(self, f"_{words[0]}")(*words[1:]))
 
     def _keep(self, code: int, address: ctypes.c_uint64) -> str:

@@ -1,4 +1,4 @@
-"""Processes that answer each line with one; always killed at the end."""
+"""Processes that answer each line with a line. They are always killed at the end."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class Talk:
         return self.answer()
 
     def do(self, line: str) -> None:
-        """Send the line to a program that answers "done" once it has executed it."""
+        """Send the line to a program that answers "done" once it has executed the line."""
         assert self.ask(line) == "done", line
 
     def kill(self) -> None:
-        """kill -9; the process has exited when this returns."""
+        """Kill the process with -9, and wait for its exit."""
         self._process.kill()
         self._process.wait()
 
     def stops(self, line: str) -> bool:
-        """Send the line; True if the process stopped itself, False if it answered."""
+        """Send the line. Return True if the process stopped itself, and False if it answered."""
         self.send(line)
         assert self._process.stdout is not None
         while not select.select([self._process.stdout], [], [], 0.005)[0]:
@@ -68,7 +68,7 @@ class Talk:
         return False
 
     def end(self, line: str) -> None:
-        """Send the command that ends it; the process has exited when this returns."""
+        """Send the command that ends the process, and wait for its exit."""
         self.send(line)
         self._process.wait()
 
@@ -77,7 +77,7 @@ class Talk:
 def talking(
     command: Sequence[str | Path], environment: Mapping[str, str], pass_fds: Sequence[int] = ()
 ) -> Iterator[Talk]:
-    """The program in an environment, once it has reported that it is ready."""
+    """Start the program in an environment, and wait until it reports that it is ready."""
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -98,6 +98,6 @@ def talking(
 
 @contextmanager
 def talkers(*environments: Mapping[str, str]) -> Iterator[list[Talk]]:
-    """A TALKER in each environment."""
+    """Start a TALKER in each environment."""
     with ExitStack() as stack:
         yield [stack.enter_context(talking(TALKER, each)) for each in environments]

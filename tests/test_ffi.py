@@ -1,4 +1,4 @@
-"""gpuslice.ffi: the committed modules match the `.h` files, and its calls are libc's."""
+"""gpuslice.ffi: the committed modules match the `.h` files, and its calls are those of libc."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A process that may not pause is ended where the library would pause, and nowhere else.
+"""A process that may not pause is ended where the library would pause, and at no other place.
 
-A filter that matches nothing would let tests/shim/region/test_killpoints.py pass.
+With a filter that matches nothing, tests/shim/region/test_killpoints.py would pass by mistake.
 """
 
 from __future__ import annotations

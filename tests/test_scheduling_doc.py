@@ -17,7 +17,7 @@ TEXT = (ROOT / "docs/scheduling.md").read_text()
 
 
 def block(name: str) -> str:
-    """The fenced block below a mark."""
+    """Return the fenced block that follows the comment of that name."""
     return re.split(r"```\w*\n", TEXT[TEXT.index(f"<!-- {name} -->") :])[1].partition("```")[0]
 
 

@@ -1,8 +1,7 @@
-"""Tests that `make test` leaves to `make test-all`, by pattern of their id, with the reason.
+"""Tests that only `make test-all` runs, by pattern of their id, with the reason.
 
-Most repeat, at length or over another build, what a shorter test of `make test` shows: the reason
-names it. The others (aarch64, the wheel, what waits for a deadline) have no
-shorter form.
+Most repeat a shorter test of `make test`, at length or with another build, and the reason names
+that test. The others, for example the wheel or the wait for a deadline, have no shorter form.
 """
 
 from __future__ import annotations
@@ -72,9 +71,9 @@ WHOLE: Final = {
     "tests/e2e/test_install.py::test_the_documents_pod_runs_after_helm_install",
     "tests/e2e/test_install.py::test_strict_mode_limits_a_container_and_uninstall_leaves_nothing",
 }
-"""Tests of tests/e2e in `make test`: to a limit that holds; from a bare cluster to a clean one."""
+"""Tests of tests/e2e in `make test`: to a working limit, and from a bare to a clean cluster."""
 
 
 def is_thorough(identity: str) -> bool:
-    """identity: a test's node id."""
+    """Return whether only `make test-all` runs the test with this node id."""
     return any(fnmatchcase(identity, pattern) for pattern in THOROUGH)

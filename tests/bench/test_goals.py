@@ -1,4 +1,4 @@
-"""Goals are for figures as they were measured, and not for quick runs."""
+"""A benchmark's goals apply to unrounded figures of full runs, and not to quick runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench import Result, __main__
 
 
 def result(**figures: tuple[float, float | None, float | None]) -> Result:
-    """Figures with their value, the most and the least."""
+    """Return a result with these figures. Each is given as (value, upper goal, lower goal)."""
     made = Result(("",))
     for name, (value, at_most, at_least) in figures.items():
         made.add(name, value, at_most, at_least)

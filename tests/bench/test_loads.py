@@ -1,4 +1,4 @@
-"""Figures that the bench of shares computes from the output of cuda-load."""
+"""The computation of the shares benchmark's figures from the output of cuda-load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _STEPS = "launch to launch: best {0}00.0 ns, p50 {0}.0 us, p99 {0}0.0 us, longes
 
 
 def test_work_of_several_processes_is_added_up() -> None:
-    """It is added up by the seconds at whose ends the lines are, which are late."""
+    """Each line counts in the second that it reports, although cuda-load prints it later."""
     outputs = []
     for number, late_s in ((1, 0.02), (2, 0.4)):
         lines = [

@@ -41,7 +41,7 @@ KOORDINATORS_KIND: Final[Json] = {
         ],
     },
 }
-"""It differs from ours, and so would show whether ours replaced it."""
+"""Koordinator's own definition differs from ours, so that a replacement would be noticed."""
 ACCOUNT: Final = "system:serviceaccount:koordinator-system:koord-scheduler"
 _RBAC: Final = "rbac.authorization.k8s.io"
 _ROLE: Final[Json] = {
@@ -62,12 +62,12 @@ _GRANTED: Final[Json] = {
     "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": _ROLE["metadata"]["name"]},
     "subjects": [{"kind": "ServiceAccount", **_SUBJECT}],
 }
-"""As in Koordinator's chart."""
+"""The ClusterRoleBinding in Koordinator's chart."""
 
 
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Koordinator was installed first. `without` lists what had no share then."""
+    """Start a cluster with Koordinator's definition and rights, then install gpuslice."""
     with ControlPlane(tmp_path_factory.mktemp("bystanders")) as started:
         spaces = {raw["metadata"]["namespace"] for raw in BYSTANDERS.values()} - {"default"}
         named = ({"name": each} for each in sorted({*spaces, _SUBJECT["namespace"]}))
@@ -81,7 +81,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def bystanders(plane: ControlPlane) -> dict[str, Json]:
-    """Pods that request no share, by the row of the document. kubectl made some of them."""
+    """Return pods that request no share, by their row in docs/failures.md."""
     made = {
         f"kubectl debug node, {profile}": debugger(plane, profile) for profile in DEBUG_PROFILES
     }

@@ -1,5 +1,7 @@
-"""Pods that request no share, like the projects' own manifests where it matters here: host paths,
-capabilities, namespaces, annotations. By the row of docs/failures.md."""
+"""Pods that request no share, by the row of docs/failures.md.
+
+They resemble other projects' manifests in host paths, capabilities, namespaces and annotations.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ def container(
     security: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Json:
-    """host: path inside to the host's path; `:ro` and a propagation may follow the latter. add:
-    capabilities."""
+    """host: from the path in the container to the host's path, after which `:ro` and a mount
+    propagation may follow. add: the added capabilities."""
     host = host or {}
     mounts: list[Json] = []
     for inside, written in host.items():

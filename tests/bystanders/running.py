@@ -1,5 +1,7 @@
-"""A pod from the API server, created on the lab's containerd as a kubelet creates it, and the
-runtime's specification of it."""
+"""Runs the API server's pods on the lab's containerd as a kubelet would.
+
+Also reads the runtime's specification of each container.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from nri_plugin.host import bundle
 from tests.node.kubelet import Json, process, security
 
 _REAL: Final = ("/", "/proc", "/sys", "/dev")
-"""The machine's own; other paths are the lab's."""
+"""The lab mounts these of the machine. Every other path is a directory of the lab's own."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,12 @@ class Running:
         return all(each.status().state == pb.CONTAINER_RUNNING for each in self.containers)
 
     def specifications(self, lab: Lab) -> list[str]:
-        """The runtime's specification of each container, without the parts that differ each
-        time."""
+        """Return each container's runtime specification, without the parts that always differ."""
         return [_plain(lab, self.pod, each) for each in self.containers]
 
 
 def start(lab: Lab, raw: Json) -> Running:
-    """Raises CriError if a container is refused."""
+    """Start the pod's containers. Raises CriError if the runtime refuses a container."""
     metadata, spec = raw["metadata"], raw["spec"]
     containers = [*spec.get("initContainers", ()), *spec["containers"]]
     privileged = any(security(each).get("privileged", False) for each in containers)
@@ -56,7 +57,7 @@ def start(lab: Lab, raw: Json) -> Running:
 
 
 def _path(lab: Lab, volume: Json) -> Path:
-    """The lab's path for the host's path: the agent's directory, if it is one of the agent's."""
+    """Return the directory of the lab that stands for the volume's path on the host."""
     if "hostPath" not in volume:
         return _own(lab, volume["name"])
     path = volume["hostPath"]["path"]

@@ -58,7 +58,6 @@ def gone(server: Server, raw: Json) -> None:
 
 @contextmanager
 def existing(server: Server, raw: Json) -> Iterator[None]:
-    """The pod exists during the block."""
     assert made(server, raw).done
     try:
         yield
@@ -86,8 +85,8 @@ def test_a_pod_without_a_share_is_admitted_without_a_warning(plane: ControlPlane
 
 
 def test_a_restored_share_is_scheduled_again(plane: ControlPlane, server: Server) -> None:
-    """Velero restores a pod without its node, and `kubectl debug --copy-to` copies it. The Binding
-    overwrites the first pod's allocation."""
+    """Velero recreates a pod with its old annotations and without its node. `kubectl debug
+    --copy-to` does the same. The Binding overwrites the old allocation."""
     stale = dict.fromkeys(ALLOCATION, '["gpuslice"]')
     raw = pod(
         asking(HALF), name="restored", annotations=stale, labels={"velero.io/restore-name": "r"}
@@ -119,7 +118,7 @@ def test_koordinators_resource_definition_is_unchanged(server: Server) -> None:
 
 @pytest.mark.parametrize("what", KOORDINATORS_PODS)
 def test_koordinators_pods_are_admitted(server: Server, what: str) -> None:
-    """The templates of such pods are admitted, too, and so is one that names its node."""
+    """Workloads with such pods as templates are admitted. So is a pod that names its node."""
     annotations = {names.ANNOTATION_JOINT_ALLOCATE: '{"deviceTypes":["gpu","rdma"]}'}
     raw = koordinators(KOORDINATORS_PODS[what], annotations=annotations)
     raw["spec"]["nodeName"] = NODE
@@ -135,7 +134,7 @@ def test_koordinators_pods_are_admitted(server: Server, what: str) -> None:
 def test_koordinators_scheduler_writes_its_own_allocations(
     server: Server, allocated: str, status: str
 ) -> None:
-    """A patch before the Binding, as in its PreBind; then other accounts may change all else."""
+    """Koordinator's PreBind patches the pod before the Binding. The pod stays changeable."""
     raw = koordinators(asking(HALF), name="koordinators")
     with existing(server, raw):
         at = f"{_PODS}/koordinators{status}"

@@ -15,8 +15,8 @@ def test_each_pod_has_a_row_and_each_row_a_pod() -> None:
     assert sorted(row[0] for row in table_below(DOCUMENT.read_text(), "pod")) == sorted(ROWS)
 
 
-def test_the_harm_of_an_agent_that_ends_is_on_each_containerd_what_its_nri_allows() -> None:
-    """The figures are those of `python -m bench.faults.bystanders`."""
+def test_the_counts_of_failures_follow_from_each_releases_nri() -> None:
+    """The counts follow from what `python -m bench.faults.bystanders` knows of each release."""
     heads = " | ".join(["the agent", *(each.title for each in RELEASES.values())])
     found = {row[0]: row[1:] for row in table_below(DOCUMENT.read_text(), heads)}
     assert found.keys() == SITUATIONS.keys()

@@ -22,13 +22,14 @@ pytestmark = [pytest.mark.node, pytest.mark.cluster]
 
 
 def _nothing(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
-    """The other plugin's whole behaviour."""
+    """Change nothing, as the second NRI plugin."""
 
 
 @dataclass
 class Story:
-    """seen: by row, the runtime's specification before the agent runs, beside it and after it has
-    exited, or the reason of a failure; and the pods that ended meanwhile. log: the agent's."""
+    """log: the agent's log. seen: three entries by row of the table, for the phases before the
+    agent runs, beside it, and after its exit. An entry is the runtime's specification or an
+    error."""
 
     seen: dict[str, list[object]] = field(default_factory=lambda: defaultdict(list))
     log: str = ""
@@ -44,7 +45,7 @@ def bare_lab(build_dir: object) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def story(bare_lab: Lab, bystanders: dict[str, Json]) -> Iterator[Story]:
-    """Running pods end with the lab."""
+    """Start every pod before, beside and after the agent. Pods that run end with the lab."""
     lab, story = bare_lab, Story()
     there: list[tuple[str, Running]] = []
     with plugin(lab, _nothing):
@@ -70,7 +71,7 @@ def story(bare_lab: Lab, bystanders: dict[str, Json]) -> Iterator[Story]:
 
 @pytest.fixture
 def lab(bare_lab: Lab, story: Story) -> Lab:
-    """With its agent, after the story."""
+    """Return the lab with a running agent, after `story` has recorded all phases."""
     if not bare_lab.agent_running:
         bare_lab.start_agent()
     return bare_lab
@@ -90,7 +91,7 @@ def test_the_agent_logs_no_warning_about_pods_without_a_share(story: Story) -> N
 
 
 def test_a_pod_that_is_labelled_while_it_runs(lab: Lab) -> None:
-    """containerd keeps the labels of the sandbox, until the kubelet makes another one."""
+    """containerd reads a pod's labels once, when the kubelet creates its sandbox."""
     with lab.pod("train") as pod:
         pod.run("main", OWN).stop()
         pod.create("main", OWN, attempt=1).start()

@@ -1,4 +1,4 @@
-"""The chart's objects for values of a test."""
+"""Render the chart with a test's values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tools import chart
 Json = dict[str, Any]
 
 EVERYTHING: Final = Path(__file__).with_name("everything.yaml")
-"""Values with every optional part on."""
+"""Values that turn on every optional part."""
 
 
 def objects(values: Json | None = None, *options: str) -> list[Json]:
-    """Those of an installation with these values; hooks are left out."""
+    """Return the objects of an installation with these values, without Helm's hooks."""
     return with_hooks(f"--set-json={json.dumps(values or {})}", "--no-hooks", *options)
 
 
@@ -47,7 +47,6 @@ def one(rendered: list[Json], kind: str, name: str) -> Json:
 
 
 def pod(rendered: list[Json], kind: str, name: str) -> Json:
-    """The spec of the object's pods."""
     spec: Json = one(rendered, kind, name)["spec"]["template"]["spec"]
     return spec
 

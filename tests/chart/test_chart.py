@@ -39,7 +39,7 @@ def helm(*arguments: str) -> str:
 
 
 def test_the_command_writes_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has the namespace, and no object of Helm's hooks."""
+    """The manifest has the namespace. It has no object of Helm's hooks."""
     monkeypatch.setattr(chart, "INSTALL", tmp_path / "install.yaml")
     monkeypatch.setattr(chart, "DIALECTS_FILE", tmp_path / "dialects.yaml")
     assert chart.main() == 0
@@ -53,7 +53,7 @@ def test_the_committed_names_of_the_dialects_are_the_contracts() -> None:
 
 
 def test_the_programs_of_the_chart_import_only_the_standard_library() -> None:
-    """They run in the scheduler's image, as text of the chart."""
+    """The programs run in the scheduler's image, which receives them as text in the chart."""
     programs = [*(chart.CHART / "files").glob("*.py")]
     assert len(programs) == 2
     for path in programs:
@@ -69,7 +69,7 @@ def test_helm_finds_no_fault(options: list[str]) -> None:
 
 
 def _check_references(rendered: list[Json]) -> None:
-    """Each object has its label and its place, and each name in one is that of another."""
+    """Check each object's label and namespace, and that every name it refers to exists."""
     found = keys(rendered)
     assert len(found) == len(rendered)
     for each in rendered:
@@ -128,7 +128,7 @@ def test_everything_at_once_is_consistent() -> None:
 
 
 def test_on_openshift_every_pod_has_a_constraint_that_admits_it() -> None:
-    """An agent or distributor is privileged or mounts a host's path; the others name a user."""
+    """A pod with a host path needs the `privileged` constraint. All others run as non-root."""
     rendered = with_hooks("--api-versions=security.openshift.io/v1")
     allowed: dict[str, set[str]] = {}
     for each in rendered:
@@ -180,7 +180,7 @@ def _settings(words: list[str]) -> Any:
 
 
 def test_the_agents_flags_are_its_own_and_their_defaults_too() -> None:
-    """The defaults of values and of flags are the same, but for what a pod needs."""
+    """The chart's values and the agent's flags have equal defaults, except for paths in a pod."""
     settings = _settings(command(objects(), "DaemonSet", "gpuslice-agent"))
     plain = _settings(["python", "-m", "nri_plugin", "--library=/opt/gpuslice/libvgpu.so"])
     fields = settings.__dataclass_fields__
@@ -193,7 +193,7 @@ def test_the_agents_flags_are_its_own_and_their_defaults_too() -> None:
 
 
 def test_all_values_of_the_agent_become_flags() -> None:
-    """Pools are DaemonSets of their own. Every directory that a flag names is below a mount."""
+    """Each pool is a DaemonSet of its own. Every directory that a flag names is below a mount."""
     rendered = everything()
     assert ("DaemonSet", "gpuslice-agent") not in keys(rendered)
     named = ("gpuslice-agent-plain", "gpuslice-agent-operator")
@@ -270,7 +270,8 @@ _GPU_NODES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 _PAUSED: Final = {
     "container-toolkit": "paused-for-driver-upgrade",
-    # mig-parted v0.11.0 to v0.15.0, pkg/mig/reconfigure; a label that is `false` stays so.
+    # These are the labels that mig-parted v0.11.0 to v0.15.0 pauses (pkg/mig/reconfigure). A label
+    # that is `false` stays so.
     **dict.fromkeys(
         ("client", "dcgm", "dcgm-exporter", "gpu-feature-discovery", "nvsm"),
         "paused-for-mig-change",
@@ -293,7 +294,7 @@ _OTHER_NODES: Final[Mapping[str, Mapping[str, str]]] = {
 
 @pytest.mark.parametrize("component", ["agent", "distributor"])
 def test_agents_run_where_a_label_of_a_provider_says_that_there_is_a_gpu(component: str) -> None:
-    """They leave a node whose driver GPU Operator is about to unload, or whose MIG it changes."""
+    """Agents and distributors leave a node while GPU Operator unloads its driver or changes MIG."""
     spec = pod(objects(), "DaemonSet", f"gpuslice-{component}")
     for node, labels in _GPU_NODES.items():
         assert runs_on(spec, labels), node

@@ -1,4 +1,4 @@
-"""kube-scheduler's configuration, and the policy of the schedulerNames that it serves."""
+"""kube-scheduler's configuration, and the admission policy of the schedulerNames that it serves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def configuration(*options: str) -> Json:
 
 
 def arguments(plugin: str, *options: str) -> Sequence[Json]:
-    """Those of the plugin, by profile."""
+    """Return the arguments of this kube-scheduler plugin in each profile."""
     return [
         each["args"]
         for profile in configuration(*options)["profiles"]
@@ -34,8 +34,8 @@ def arguments(plugin: str, *options: str) -> Sequence[Json]:
 
 
 def test_resources_of_other_dialects_are_left_to_the_extender() -> None:
-    """Which refuses those of a dialect that is off. Device plugins offer nvidia.com/gpu, unless
-    HAMi's dialect is on."""
+    """The extender refuses resources of a dialect that is off. kube-scheduler itself counts
+    nvidia.com/gpu where HAMi's dialect is off, because device plugins offer it then."""
 
     def ignored(*options: str) -> list[set[str]]:
         found = arguments("NodeResourcesFit", *options)
@@ -62,7 +62,7 @@ def test_every_node_is_a_candidate_for_preemption() -> None:
 
 
 def test_packing_outranks_stock_scores_and_what_the_pod_prefers_outranks_packing() -> None:
-    """Its plugins give 0 to 100 points; it multiplies an extender's 0 to 10 by 10."""
+    """kube-scheduler's plugins score 0 to 100. It multiplies an extender's 0 to 10 by 10."""
     whole = configuration()
     (profile,), (extender,) = whole["profiles"], whole["extenders"]
     weights = {each["name"]: each["weight"] for each in profile["plugins"]["multiPoint"]["enabled"]}

@@ -20,7 +20,6 @@ def _rendered() -> list[Json]:
 
 
 def _pods() -> Iterator[tuple[Json, Json]]:
-    """Each object that has pods, and their spec."""
     for each in _rendered():
         if each["kind"] == "Pod":
             yield each, each["spec"]

@@ -138,8 +138,7 @@ SWITCHES: Final[dict[str, Json]] = {
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_dialect_that_is_on_is_served(name: str) -> None:
-    """It is served under its schedulerName, beside Koordinator's dialect. HAMi's pods name no
-    scheduler."""
+    """The dialect has a schedulerName beside gpuslice's own, except HAMi's."""
     (dialect,) = (each for each in DIALECTS if each.name == name)
     rendered = objects(SWITCHES[name])
     config = one(rendered, "ConfigMap", "gpuslice-kube-scheduler")["data"]["kube-scheduler.yaml"]
@@ -158,7 +157,7 @@ _OF_TENANTS: Final = ("allocations", "dialects", "environment", "requests", "sch
 
 @pytest.mark.parametrize(("action", "suffix"), [("Deny", ""), ("Warn", "-warn")])
 def test_admission_can_be_decided_by_the_operator(action: str, suffix: str) -> None:
-    """Then the scheduler changes no binding, and lacks the right. A change from Auto to Warn
+    """A fixed action gives the scheduler no right to change a binding. A change from Auto to Warn
     deletes the bindings that may deny by then."""
     rendered = objects({"admission": {"action": action}})
     bindings = {
@@ -185,7 +184,7 @@ def test_the_runtime_class_of_kais_chart_is_the_agents() -> None:
 
 
 def test_the_switch_of_kais_chart() -> None:
-    """The chart renders none of KAI's kinds where the cluster has KAI's own definition."""
+    """The chart renders no object of KAI's kind where the cluster has KAI's own definition."""
     policies = {"gpuslice-kai", "gpuslice-kai-warn"}
     for options, added in (
         ((), {"configs.kai.scheduler", *policies}),

@@ -1,9 +1,10 @@
-"""`python -m tests.cluster`, `make storm`: the complete storms, some twenty minutes, and a table.
+"""`python -m tests.cluster` (`make storm`) runs the complete storms for some twenty minutes.
 
-1,000 pods at once on 100 nodes of 8 GPUs, then 300 deleted and 300 created: without faults; with
-the extender killed 50 times, each 1 to 10 s after it was ready; with kube-scheduler killed every 30
-s; with kube-apiserver frozen for up to 20 s; with a second installation by mistake. Exit status 1
-if the accounts are wrong, or if a pod that fits waits for more than 30 s.
+Each storm creates 1,000 pods on 100 nodes of 8 GPUs, then deletes 300 and creates 300. Storms run
+without faults, with the extender killed 50 times (each 1 to 10 s after it was ready), with
+kube-scheduler killed every 30 s, with kube-apiserver frozen for up to 20 s, and beside a second
+installation. The exit status is 1 if the accounts are wrong, or if a pod that fits waits for more
+than 30 s.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def _whole(disturbance: Disturbance, seed: int) -> Figures:
 
 
 def _row(disturbance: Disturbance, figures: Figures) -> Sequence[str]:
-    """A storm with an overcommitted GPU has no row."""
+    """Return a storm's row. A storm that overcommits a GPU fails and has no row."""
     return (
         disturbance.about,
         f"{figures.made:,}",

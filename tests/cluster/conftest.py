@@ -15,7 +15,7 @@ from tests.cluster.server import Server
 def pytest_runtest_makereport(
     item: pytest.Function,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds the ends of the programs' logs to the report of a failed test."""
+    """Add the last part of each program's log to the report of a failed test."""
     report = yield
     if report.failed:
         planes = {each for each in item.funcargs.values() if isinstance(each, ControlPlane)}
@@ -27,7 +27,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """etcd and kube-apiserver without policies; objects that a test leaves stay."""
+    """Start etcd and kube-apiserver without policies. Objects that a test leaves stay."""
     with ControlPlane(tmp_path_factory.mktemp("control-plane")) as started:
         started.install_kinds()
         yield started
@@ -35,7 +35,6 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """A namespace for the test; its pods are deleted with it."""
     name = f"test-{secrets.token_hex(4)}"
     control_plane.kubectl("create", "namespace", name)
     yield name

@@ -1,4 +1,5 @@
-"""Applies the manifests, and waits until the API server enforces the policies, or does not."""
+"""Applies the manifests, and waits until the API server enforces the policies, or no longer
+does."""
 
 from __future__ import annotations
 
@@ -27,16 +28,15 @@ PROBES: Final[dict[str, Json]] = {
     "gpuslice-environment": pod(asking({names.RESOURCE_GPU: 5}, env=_LIMITED)),
     NAMES_POLICY: pod(asking({names.RESOURCE_GPU: 5}), scheduler=STOCK),
 }
-"""By policy, a pod that only this policy refuses."""
+"""For each policy, a pod that only this policy refuses."""
 
 
 def policies() -> dict[str, dict[str, Any]]:
-    """The chart's admission policies: the spec of each by name."""
     return {each["metadata"]["name"]: each["spec"] for each in manifests.objects(manifests.POLICY)}
 
 
 def install(plane: ControlPlane) -> None:
-    """Applies all objects, with the policies in force, and waits until the API server does so."""
+    """Apply all objects with policies that deny, and wait until the API server enforces them."""
     plane.install_kinds()
     plane.apply_json(*manifests.in_force(manifests.objects()))
     with Server(plane) as server:
@@ -45,7 +45,7 @@ def install(plane: ControlPlane) -> None:
 
 
 def serve(plane: ControlPlane, *others: str) -> None:
-    """Changes the served schedulerNames, as `helm upgrade` does."""
+    """Change the served schedulerNames, as `helm upgrade` does."""
     served = (names.SCHEDULER_NAME, *others)
     plane.apply_json(*(e for e in manifests.serving(served) if e["kind"] == manifests.POLICY))
 
@@ -81,12 +81,13 @@ _REFUSED: Final = {
     ),
     NAMES_POLICY: pod(asking(HALF), scheduler=STOCK),
 }
-"""By policy that is opened, a pod that it refuses."""
+"""For each policy that `opened` relaxes, a pod that the policy refuses."""
 
 
 @contextmanager
 def opened(plane: ControlPlane) -> Iterator[None]:
-    """A trial as in docs/requests.md: every account may write allocations, and name a node."""
+    """Relax the policies as a trial in docs/requests.md does. Any account may write allocations and
+    name a node during the block."""
     namespace = f"trial-{secrets.token_hex(4)}"
     plane.kubectl("create", "namespace", namespace)
     try:

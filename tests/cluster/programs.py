@@ -22,7 +22,7 @@ def helm(plane: ControlPlane, *arguments: str | Path) -> str:
 def run_in_pod(
     plane: ControlPlane, account: Path, token: str, program: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    """The Python program, in a pod's environment. account: the directory of its credentials."""
+    """Run the Python program as in a pod. account: the directory with its credentials."""
     account.mkdir(exist_ok=True)
     (account / "ca.crt").write_bytes(plane.ca.read_bytes())
     (account / "token").write_text(token)

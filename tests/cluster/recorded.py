@@ -1,5 +1,4 @@
-"""`python -m tests.cluster.recorded`: the scheduler, which writes kube-scheduler's calls to its
-log."""
+"""`python -m tests.cluster.recorded` runs a scheduler that logs kube-scheduler's calls."""
 
 from __future__ import annotations
 

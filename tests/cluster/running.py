@@ -1,5 +1,8 @@
-"""gpuslice's scheduler running beside a control plane: kube-scheduler and the extender, alone, as
-replicas of one Deployment, or as another installation by mistake."""
+"""gpuslice's scheduler, kube-scheduler and the extender, running beside a control plane.
+
+It runs as one replica, as several replicas of a Deployment, or as a second installation that was
+made by mistake.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from tests.support import until
 
 
 class Pods:
-    """Pods of one test, in the namespace `default`; deleted at its end."""
+    """Pods of one test in the namespace `default`. They are deleted at the test's end."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -33,7 +36,6 @@ class Pods:
         self._plane.kubectl("delete", "pod", *now, *self._names)
 
     def add(self, made: Json) -> str:
-        """The pod's name."""
         self._plane.kubectl("create", "-f", "-", given=json.dumps(made))
         self._names.append(str(made["metadata"]["name"]))
         return self._names[-1]
@@ -42,7 +44,6 @@ class Pods:
         self._plane.kubectl("delete", "pod", name, *options)
 
     def live(self) -> set[str]:
-        """Names of the pods that are not being deleted."""
         metadata = (each["metadata"] for each in self._read("pods")["items"])
         return {each["name"] for each in metadata if "deletionTimestamp" not in each}
 
@@ -58,7 +59,6 @@ class Pods:
         return self.get(name)
 
     def events(self, name: str) -> list[tuple[str, str]]:
-        """Reason and note."""
         return [
             (each["reason"], each["message"])
             for each in self._read("events")["items"]
@@ -81,9 +81,9 @@ def running(
     elects: bool = True,
     module: str = "scheduler",
 ) -> Installation:
-    """A context manager. hostname: as of a pod. elects: False for a second installation, whose
-    kube-scheduler leads without an election, because the manifests' rights are for one Lease.
-    lease_s: of kube-scheduler's Lease, which must expire after a kill. module: the extender's."""
+    """Run an installation during the block. hostname: the pod's host name. elects: False for a
+    second installation, which leads without an election because the manifests' rights are for one
+    Lease. lease_s: the duration of kube-scheduler's Lease. module: the extender's module."""
     written = configuration(served, lease_s)
     if not elects:
         written["leaderElection"] = {"leaderElect": False}
@@ -91,20 +91,20 @@ def running(
 
 
 def replica(plane: ControlPlane, name: str, elects: bool = True) -> Installation:
-    """A pod of the Deployment with that name; the replicas elect one kube-scheduler."""
+    """Run a pod of the Deployment with that name. The replicas elect one kube-scheduler."""
     return running(plane, name, (names.SCHEDULER_NAME,), 4, name, elects)
 
 
 def leader(first: Installation, second: Installation) -> tuple[Installation, Installation]:
-    """Waits until one of the replicas binds. Returns that one, and the other."""
+    """Wait until one of the replicas binds. Return that replica, then the other."""
     until(lambda: first.binds or second.binds, "one of them binds")
     return (first, second) if first.binds else (second, first)
 
 
 def keeps(replica: Installation, container: str) -> bool:
-    """Whether the kubelet would let this container of the Deployment run: its liveness probe, as
-    the chart renders it, against the replica's processes. False once it has failed as often as the
-    kubelet tries it; the times between the tries are left out."""
+    """Return whether the kubelet would let this container of the Deployment run. The container's
+    liveness probe, from the rendered chart, is sent to the replica's processes. The result is False
+    after `failureThreshold` failures, which follow each other without pauses."""
     pod = named("Deployment", names.SCHEDULER_NAME)["spec"]["template"]["spec"]
     (only,) = (each for each in pod["containers"] if each["name"] == container)
     probe, numbers = only["livenessProbe"], {p["name"]: p["containerPort"] for p in only["ports"]}

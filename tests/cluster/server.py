@@ -34,18 +34,19 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The message of a refusal; for one by a policy, the policy's message."""
+        """The message of a refusal. If a policy refused, the policy's own message."""
         message = str(self.body.get("message", ""))
         return message.partition("denied request: ")[2] or message
 
     @property
     def policy(self) -> str:
-        """The ValidatingAdmissionPolicy that refused; "" if none did."""
+        """The ValidatingAdmissionPolicy that refused, or "" if no policy did."""
         return str(self.body.get("message", "")).partition("AdmissionPolicy '")[2].split("'")[0]
 
 
 class Server:
-    """user: an account of the control plane; for others, `token` instead."""
+    """A connection to the API server. user: an account of the control plane. token: the token of
+    any other account, in place of `user`."""
 
     def __init__(self, plane: ControlPlane, user: str = "admin", token: str = "") -> None:
         host, _, port = plane.server.rpartition("/")[2].partition(":")
@@ -77,7 +78,7 @@ class Server:
         headers |= {key: value for key, value in posing.items() if value}
         sent = None if body is None else json.dumps(body)
         if time.monotonic() - self._asked_s > _IDLE_S:
-            self._connection.close()  # the next request opens one
+            self._connection.close()  # the next request opens a new connection
         self._asked_s = time.monotonic()
         self._connection.request(method, path, sent, headers)
         answer = self._connection.getresponse()
@@ -91,19 +92,17 @@ class Server:
         return self.ask("PATCH", path, body, MERGE_PATCH)
 
     def make(self, collection: str, raw: Json) -> str:
-        """The path of the created object."""
         answer = self.ask("POST", collection, raw)
         assert answer.done, answer.text
         return f"{collection}/{raw['metadata']['name']}"
 
     def remove(self, path: str) -> None:
-        """Delete the object at once, despite finalizers: no controller would remove those."""
+        """Delete the object at once, without its finalizers, because no controller runs."""
         self.patch(path, {"metadata": {"finalizers": None}})
         self.ask("DELETE", f"{path}?gracePeriodSeconds=0")
 
     @contextmanager
     def made(self, collection: str, raw: Json) -> Iterator[str]:
-        """The path of an object that exists during the block."""
         path = self.make(collection, raw)
         try:
             yield path

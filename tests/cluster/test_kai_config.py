@@ -36,7 +36,7 @@ def run(control_plane: ControlPlane) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def part(tmp_path: Path) -> str:
-    """A chart of this part alone: the whole one needs nodes to uninstall it."""
+    """Return a chart of this part alone, because the whole chart needs nodes to be uninstalled."""
     directory = tmp_path / "chart"
     for each in _PARTS:
         (directory / each).parent.mkdir(parents=True, exist_ok=True)
@@ -45,13 +45,13 @@ def part(tmp_path: Path) -> str:
 
 
 def gpu_sharing(plane: ControlPlane) -> str:
-    """The output of the query of KAI's guide; "" where there is no object."""
+    """Return what the query in KAI's guide prints, or "" where the object does not exist."""
     query = ("get", "config", "-n", "kai-scheduler", "kai-config", "--ignore-not-found")
     return plane.kubectl(*query, "-o", "jsonpath={.spec.admission.gpuSharing}")
 
 
 def run_job(plane: ControlPlane, hooks: str, account: Path) -> None:
-    """Runs its program here, with the rights of its account: no controller runs Jobs."""
+    """Run the hook Job's program in a process with the Job's rights, because no controller runs."""
     found = list(yaml.safe_load_all(hooks))
     (job,) = (each for each in found if each["kind"] == "Job")
     rights = [each for each in found if each["kind"] not in ("Job", "Config")]
@@ -71,7 +71,7 @@ def run_job(plane: ControlPlane, hooks: str, account: Path) -> None:
 def test_the_guides_query(
     control_plane: ControlPlane, run: Callable[..., str], part: str, tmp_path: Path
 ) -> None:
-    """The definition stays, and no object of it does."""
+    """The definition remains after the test, but no object of it."""
     run("install", _RELEASE, part, _ON, "--no-hooks")
     run_job(control_plane, run("get", "hooks", _RELEASE), tmp_path / "account")
     assert gpu_sharing(control_plane) == "true"
@@ -82,7 +82,7 @@ def test_the_guides_query(
     run("uninstall", _RELEASE)
     assert gpu_sharing(control_plane) == ""
 
-    # As KAI's chart leaves it.
+    # Make the definition and the object as KAI's own chart leaves them.
     control_plane.kubectl("label", _DEFINITION, f"{names.LABEL_PART_OF}-")
     metadata = {"name": "kai-config", "labels": {names.LABEL_PART_OF: "kai-scheduler"}}
     spec = {"admission": {"gpuSharing": False}}

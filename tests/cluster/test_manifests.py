@@ -1,4 +1,4 @@
-"""The manifests agree with the code."""
+"""The manifests and the code agree."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_name_of_the_wire_is_the_contracts(options: list[str]) -> None:
 
 
 def test_policies_on_tenants_warn_until_the_scheduler_is_available() -> None:
-    """Those on gpuslice's own accounts deny at once. One policy never denies."""
+    """Policies on gpuslice's own accounts deny at once. `gpuslice-resource-names` only warns."""
     found = manifests.objects(BINDING)
     auto = {
         each["metadata"]["name"]
@@ -80,7 +80,7 @@ def test_the_denied_variables_are_those_of_the_tests() -> None:
     variables = policies()["gpuslice-environment"]["variables"]
     (found,) = (each["expression"] for each in variables if each["name"] == "found")
     texts = {text for text in re.findall(r"'([^']*)'", found) if text.isupper()}
-    # One is the text of a message.
+    # One text in capital letters is no variable's name, but a part of a message.
     denied = {re.sub(r"_\d+$", "_", name) for name in DENIED}
     assert {text for text in texts if text.isidentifier()} == denied
 
@@ -118,8 +118,9 @@ def test_the_schedulers_deployment_matches_the_other_manifests() -> None:
         assert container["livenessProbe"] and container["readinessProbe"]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
     theirs, ours = (container["livenessProbe"] for container in (first, second))
-    # kube-scheduler is restarted, and stops leading, if its extender does not start; a restart of
-    # the extender alone does not restart kube-scheduler.
+    # Both probes ask the extender. If the extender does not start, kube-scheduler is restarted and
+    # stops leading. kube-scheduler's probe may fail more often, so that a restart of the extender
+    # alone does not restart it.
     assert theirs["httpGet"] == {"path": ours["httpGet"]["path"], "port": port["containerPort"]}
     assert theirs["failureThreshold"] > ours["failureThreshold"]
     budget = named("PodDisruptionBudget", names.SCHEDULER_NAME)["spec"]

@@ -24,7 +24,7 @@ from tools import chart
 pytestmark = pytest.mark.cluster
 
 _CONNECTED: Final = ("--dry-run=server", "--take-ownership")
-"""Helm reads the cluster's objects, which kubectl installed there."""
+"""Options with which Helm reads the cluster. kubectl has installed the objects there."""
 _DEFINED_ELSEWHERE: Final = ("monitoring.coreos.com/v1", "kai.scheduler/v1")
 _NODES: Final = "/api/v1/nodes"
 _PODS: Final = "/api/v1/namespaces/default/pods"
@@ -34,8 +34,8 @@ _PODS: Final = "/api/v1/namespaces/default/pods"
 def test_the_api_server_accepts_what_helm_installs(
     installed: ControlPlane, options: list[str]
 ) -> None:
-    """The hooks too, but for objects of Prometheus Operator and KAI, whose definitions are not
-    here."""
+    """This includes Helm's hooks. Objects of Prometheus Operator and KAI are left out, because
+    their definitions are not installed."""
     rendered = [each for each in yaml.safe_load_all(chart.render(*options)) if each]
     known = [each for each in rendered if each["apiVersion"] not in _DEFINED_ELSEWHERE]
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": known})
@@ -49,7 +49,7 @@ def test_the_api_server_accepts_what_helm_installs(
 
 
 def _of_chart(kind: str, name: str) -> Json:
-    """Its pod's spec, without what the namespace of the test lacks."""
+    """Return the object's pod spec, less what the test's namespace lacks."""
     spec = named(kind, name)["spec"]["template"]["spec"]
     return {k: v for k, v in spec.items() if not k.startswith(("priority", "serviceAccount"))}
 
@@ -65,7 +65,7 @@ _AGENT: Final = ("DaemonSet", names.AGENT)
 _SECURED: Final[dict[str, tuple[Json | tuple[str, str], str, bool]]] = {
     "the scheduler": (_SCHEDULER, "restricted", True),
     "an agent": (_AGENT, "privileged", True),
-    # Talos enforces `baseline` in a namespace without this label.
+    # Talos enforces `baseline` in a namespace that lacks the label for `privileged`.
     "an agent elsewhere": (_AGENT, "baseline", False),
     "a share": (pod(asking(HALF, securityContext=_CONFINED))["spec"], "restricted", True),
     "a share that is not confined": (pod(asking(HALF))["spec"], "restricted", False),
@@ -158,7 +158,7 @@ _SERVED: Final = f"schedulerNames={{{','.join(NAMES)}}}"
 def test_a_name_or_dialect_whose_own_scheduler_runs_here_is_not_served(
     installed: ControlPlane, server: Server, setting: str, image: str, label: str
 ) -> None:
-    """Helm looks into the cluster; without access to it, the name is served."""
+    """Helm searches the cluster for that scheduler. Without a cluster the name is served."""
     connected = (*_CONNECTED, f"--kubeconfig={installed.kubeconfig()}")
     theirs = pod({"name": "main", "image": image}, name="theirs", labels={"app": label})
     with server.made(_PODS, theirs):
@@ -177,7 +177,7 @@ def test_a_name_or_dialect_whose_own_scheduler_runs_here_is_not_served(
 def test_what_the_scheduler_put_in_force_stays_in_an_upgrade_and_a_rollback(
     installed: ControlPlane,
 ) -> None:
-    """Helm finds Deny in an upgrade. A rollback applies Audit, as install.yaml does, beside it."""
+    """An upgrade keeps the Deny that Helm finds. A rollback adds Audit, as install.yaml does."""
     rendered = chart.render(*_CONNECTED, f"--kubeconfig={installed.kubeconfig()}")
     found = [e for e in yaml.safe_load_all(rendered) if e and e["kind"] == manifests.BINDING]
     actions = {each["metadata"]["name"]: each["spec"]["validationActions"] for each in found}
@@ -190,7 +190,7 @@ def test_what_the_scheduler_put_in_force_stays_in_an_upgrade_and_a_rollback(
     denies = ("patch", *of_it, "--type=merge", '-p={"spec":{"validationActions":["Deny"]}}')
     try:
         installed.apply_json(audits)
-        installed.kubectl(*denies)  # the scheduler
+        installed.kubectl(*denies)  # as the scheduler does
         installed.apply_json(audits)
         live = json.loads(installed.kubectl("get", *of_it, "-o=json"))
         assert set(live["spec"]["validationActions"]) == {"Audit", "Deny"}
@@ -226,7 +226,7 @@ KOORDLETS_DEVICE: Final[Json] = {
     "spec": {"devices": [_GPU, _RDMA]},
     "status": {"allocations": [{"type": "gpu", "entries": [{"name": "p", "minors": [0]}]}]},
 }
-"""All fields of Koordinator's own definition."""
+"""A Device with every field of Koordinator's own definition."""
 
 
 def test_what_koordinators_agent_writes_is_kept_whole(server: Server) -> None:

@@ -1,5 +1,8 @@
-"""The scheduler's rights: kube-scheduler's in Kubernetes, without those listed here by reason, and
-this project's own; no others. Then operations that need these rights."""
+"""The scheduler's account has kube-scheduler's rights and its own, and no others.
+
+Rights of Kubernetes' kube-scheduler that it does without are listed here by reason. Then operations
+are performed that need the rights.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ NOT_OURS: Final[dict[str, set[Right]]] = {
     "no API server of ours has it": _rights("extensions", "replicasets", *_READ),
     "a claim is read whole": _rights("resource.k8s.io", "resourceclaims/status", *_READ),
 }
-"""Rights of Kubernetes' own kube-scheduler that this one does without, by the reason."""
+"""By reason, rights of Kubernetes' kube-scheduler that gpuslice's scheduler does without."""
 
 
 def _of(server: Server, *roles: str) -> set[Right]:
@@ -75,7 +78,6 @@ def test_the_schedulers_rights_are_upstreams_and_ours(server: Server) -> None:
 
 @pytest.fixture
 def node(installed: ControlPlane) -> Iterator[str]:
-    """A node while the scheduler runs under the manifests' rights."""
     nodes = Shape(nodes=1, gpus=2, prefix="rights-").all_nodes()
     with Fleet(installed, nodes), replica(installed, "rights") as running:
         yield nodes[0].name
@@ -84,7 +86,7 @@ def node(installed: ControlPlane) -> Iterator[str]:
 
 @pytest.fixture
 def make(server: Server) -> Iterator[Make]:
-    """Creates an object for the test and returns its path."""
+    """Yield a function that creates an object for the test and returns the object's path."""
     with ExitStack() as stack:
 
         def one(collection: str, name: str, **more: Any) -> str:
@@ -127,8 +129,7 @@ def test_a_volume_that_waits_for_its_first_consumer_gets_the_node(
 def test_devices_that_a_driver_publishes_are_allocated_to_pods_under_our_name(
     server: Server, node: str, make: Make
 ) -> None:
-    """Pods request them by a claim, and by the name of a resource, for which kube-scheduler creates
-    a claim."""
+    """A pod requests a device by a claim, or by a resource for which a claim is made."""
     make(f"{_DEVICES}/deviceclasses", "c", spec={"extendedResourceName": "example.org/dev"})
     published = {
         "driver": "driver.example.org",

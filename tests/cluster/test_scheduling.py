@@ -1,10 +1,9 @@
 """kube-scheduler with the generated configuration, the extender and the manifests' rights.
 
-Shares are packed although it would spread them, unless a pod asks for that. The weights:
-tests/chart/test_configuration.py.
-
-It preempts only where the nodes' totals are exhausted. It chooses victims by these totals, so of
-GPUs filled with 60 and 40 it takes the 40s if 50 are requested.
+Shares are packed, although kube-scheduler would spread them, unless a pod asks for spreading. The
+weights are in tests/chart/test_configuration.py. kube-scheduler preempts only where a node's totals
+are exhausted, and chooses victims by these totals. To place 50 percent on GPUs that hold 60 and 40,
+it evicts pods of 40 percent.
 """
 
 from __future__ import annotations
@@ -51,8 +50,8 @@ _SERVICE: Final = {
 
 @pytest.fixture
 def place(installed: ControlPlane, ours: Installation) -> Iterator[Place]:
-    """Creates a pod of a quarter of a GPU and returns its node, which has 64 processors. A Service
-    selects the pods."""
+    """Yield a function that creates a pod of a quarter of a GPU and returns its node. Each node has
+    64 processors. A Service selects the pods."""
     installed.apply_json(_SERVICE)
     with Fleet(installed, _SHAPE.all_nodes()), Pods(installed) as pods:
 
@@ -69,9 +68,8 @@ def place(installed: ControlPlane, ours: Installation) -> Iterator[Place]:
 def test_the_fuller_gpu_is_taken_unless_a_pod_asks_to_be_spread(
     installed: ControlPlane, place: Place
 ) -> None:
-    """One step of the extender's scores outweighs LeastAllocated and BalancedAllocation together,
-    and the default spreading over nodes is off: this node already has more of the Service's
-    pods. The manifests' rights suffice for both programs."""
+    """One step of the extender's score outweighs LeastAllocated and BalancedAllocation together.
+    The default spreading, which would avoid this node with more of the Service's pods, is off."""
     constraint = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
@@ -94,19 +92,19 @@ _MIXED: Final = (
     *(("sixty-0", 60, "middle"), ("sixty-1", 60, "middle")),
     *(("forty-0", 40, "low"), ("forty-1", 40, "low")),
 )
-"""Two GPUs of 60 and 40 each."""
+"""Shares that fill two GPUs with 60 and 40 percent each."""
 
 
 class _Pods(Pods):
     def make(self, name: str, percent: int, priority: str, **spec: object) -> None:
-        """Deletion is immediate: there is no kubelet."""
+        """Create a pod without a grace period, because no kubelet ends it."""
         raw = pod(asking({names.RESOURCE_GPU: percent}), name=name)
         at_once = {"priorityClassName": priority, "terminationGracePeriodSeconds": 0}
         raw["spec"] |= at_once | spec
         self.add(raw)
 
     def fill(self, node: str, *shares: tuple[str, int, str]) -> None:
-        """One after the other: each takes the fullest GPU on which it fits."""
+        """Create one pod after the other. Each takes the fullest GPU on which it fits."""
         for share in shares:
             self.make(*share, nodeSelector={"kubernetes.io/hostname": node})
             assert self.bound(share[0])["spec"]["nodeName"] == node
@@ -139,8 +137,8 @@ def _gpu(raw: Json) -> DeviceEntry:
 def test_a_pod_is_preempted_that_frees_a_gpu_and_no_other(
     nodes: list[str], pods: _Pods, ours: Installation
 ) -> None:
-    """Pods of lower priority on the first node would free none. A pod that waits for that reason is
-    bound once a pod whose GPU suffices is deleted for another one."""
+    """No eviction of a pod of lower priority on the first node would free enough of one GPU. The
+    late pod waits therefore, and is bound once a pod of 60 percent is deleted."""
     parts, wholes = nodes
     pods.fill(parts, *_MIXED)
     pods.fill(wholes, ("kept", 100, "high"), ("whole", 100, "middle"))
@@ -154,7 +152,7 @@ def test_a_pod_is_preempted_that_frees_a_gpu_and_no_other(
 
     pods.fill(wholes, ("beside", 50, "high"))
     pods.make("late", 50, "high")
-    spared = "no candidate node for preemption"  # the extender returned no node
+    spared = "no candidate node for preemption"  # because the extender returns no node
     until(lambda: spared in pods.said("late"), "kube-scheduler reports that none can be evicted")
     assert pods.live() >= there
     assert f"2 Insufficient {names.RESOURCE_GPU}" in pods.said("late")

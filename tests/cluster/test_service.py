@@ -34,14 +34,12 @@ _RECORDED: Final = ("filter", "prioritize")
 
 @pytest.fixture
 def nodes(installed: ControlPlane) -> Iterator[Fleet]:
-    """Three, of two GPUs each."""
     with Fleet(installed, Shape(nodes=3, gpus=2, prefix="service-").all_nodes()) as fleet:
         yield fleet
 
 
 @pytest.fixture
 def plane(installed: ControlPlane, nodes: Fleet) -> Iterator[ControlPlane]:
-    """A control plane with nodes, and without a Lease."""
     scheduler_lease.delete(installed)
     yield installed
     scheduler_lease.delete(installed)
@@ -66,7 +64,7 @@ def pods(plane: ControlPlane) -> Iterator[_Pods]:
 
 
 def _assumed(replica: Installation) -> dict[str, bool]:
-    """By pod that holds a share: whether its Binding is only assumed."""
+    """Return for each pod that holds a share whether its Binding is only assumed."""
     nodes = json.loads(replica.ask("/debug/fleet")[1])["nodes"]
     holders = (each for node in nodes for gpu in node["gpus"] for each in gpu["holders"])
     return {each["pod"].removeprefix("default/"): each["assumed"] for each in holders}
@@ -82,10 +80,9 @@ def _value(replica: Installation, metric: str) -> float | None:
 def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
     plane: ControlPlane, pods: _Pods
 ) -> None:
-    """kube-scheduler writes the event for a pod that the extender has bound; the extender writes
-    none. A pod without a share gets no grant."""
+    """kube-scheduler writes the only event of a Binding. A pod without a share gets no grant."""
     with running(plane, "a", module="tests.cluster.recorded") as one:
-        one.wait_binds()  # before, kube-scheduler writes an event of the refusal
+        one.wait_binds()  # until then kube-scheduler writes an event for each refusal
         plain = pods.bound(pods.add(pod(name="plain")))
         assert names.ANNOTATION_GRANTS not in plain["metadata"].get("annotations", {})
         bound = pods.create_bound()
@@ -101,8 +98,8 @@ def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
 
 
 def _have_the_format_of_go(log: str) -> None:
-    """The extender splits a call at `_BETWEEN`, and reads the pod of a `filter` and of the
-    `prioritize` after it once, because their bytes are the same."""
+    """Check what the extender relies on: it splits a call at `_BETWEEN`, and decodes a pod once for
+    `filter` and `prioritize`, because both calls contain the same bytes."""
     lines = [line.partition(" ") for line in log.splitlines()]
     calls = {verb: [call for of, _, call in lines if of == verb] for verb in _RECORDED}
     for call in (each for verb in _RECORDED for each in calls[verb]):
@@ -121,16 +118,16 @@ def test_after_a_compaction_the_extender_relists_without_deleted_pods(
         slow = pods.create_bound()["metadata"]["name"]
         pods.delete(slow, "--grace-period=600", "--wait=false")
         after = pods.create_bound()["metadata"]["name"]
-        # The watch has reported a later event, so the deletion too.
+        # Events come in order: the extender saw the deletion before the later Binding.
         until(lambda: _assumed(one) == {slow: False, after: False}, "both are seen bound")
         metric = 'gpuslice_scheduler_lists_total{kind="pods"}'
         lists = _value(one, metric)
         assert lists is not None
         with one.extender.frozen():
-            plane.restart_apiserver()  # no event is on its way to the extender then
+            plane.restart_apiserver()  # afterwards no event is on its way to the extender
             pods.delete(slow, "--force", "--grace-period=0")
             _compact(plane)
-            plane.restart_apiserver()  # it has lost its watch cache's history
+            plane.restart_apiserver()  # the restart discards the history in its watch cache
         until(lambda: _assumed(one) == {after: False}, "the deleted pod holds nothing")
         until(lambda: (_value(one, metric) or 0) > lists, "the pods are listed again")
 
@@ -144,7 +141,7 @@ def _compact(plane: ControlPlane) -> None:
 
 
 def test_a_simulation_of_the_cluster_sees_what_is_held(plane: ControlPlane, pods: _Pods) -> None:
-    """The simulation has the scheduler's rights. It shows the GPUs of the following Binding."""
+    """The simulation runs with the scheduler's rights. It predicts the GPU of the next Binding."""
     with replica(plane, "a"):
         pods.create_bound(60)
         asked = {**pods.manifest(60), "metadata": {"name": "next"}}
@@ -182,7 +179,7 @@ def test_problems_of_a_pod_and_a_node_become_events(
 def test_an_agent_that_is_ready_again_has_the_waiting_pod_tried(
     plane: ControlPlane, nodes: Fleet, pods: _Pods
 ) -> None:
-    """Only the extender observes it. kube-scheduler by itself retries after five minutes."""
+    """Only the extender notices the agent. kube-scheduler itself would retry after five minutes."""
     for node in nodes.nodes:
         nodes.set_ready(node, "the library is not there")
     with replica(plane, "a") as one:
@@ -200,7 +197,7 @@ def test_an_agent_that_is_ready_again_has_the_waiting_pod_tried(
 def test_the_extender_beside_the_leading_kube_scheduler_binds(
     plane: ControlPlane, pods: _Pods
 ) -> None:
-    """Its kube-scheduler is killed, twice; its own process is killed; both are stopped."""
+    """The leader's kube-scheduler is killed twice, then its extender. Then both are stopped."""
     with replica(plane, "a") as first, replica(plane, "b") as second:
         pods.create_bound()
         holder, other = leader(first, second)
@@ -226,7 +223,7 @@ def test_the_extender_beside_the_leading_kube_scheduler_binds(
 def test_none_is_preempted_by_a_process_that_may_not_write(
     plane: ControlPlane, pods: _Pods
 ) -> None:
-    """kube-scheduler treats the status as an error, unlike an answer without nodes."""
+    """The answer 503 is an error to kube-scheduler. An answer without nodes would be no error."""
     with replica(plane, "a") as first, replica(plane, "z", elects=False):
         whole = {pods.create_bound(100)["metadata"]["name"] for _ in range(6)}
         first.stop()
@@ -240,9 +237,9 @@ def test_none_is_preempted_by_a_process_that_may_not_write(
 def test_a_leader_whose_extender_does_not_start_stops_leading(
     plane: ControlPlane, pods: _Pods
 ) -> None:
-    """kube-scheduler by itself renews its Lease and refuses all pods. The test acts as the kubelet,
-    which restarts kube-scheduler by the chart's probe; the probe passes when the extender is back.
-    """
+    """kube-scheduler by itself would keep its Lease and refuse all pods. The test acts as the
+    kubelet: it restarts kube-scheduler by the chart's probe. The probe passes again once the
+    extender is back."""
 
     def lease() -> tuple[str, str]:
         where = ("lease", names.LEASE_KUBE_SCHEDULER, f"-n={names.NAMESPACE}")
@@ -282,7 +279,8 @@ def test_a_second_installation_binds_nothing_and_reports_it(
         assert status == 200 and "on standby; a_" in text
         for _ in range(6):
             pods.create_bound(60)
-        name = pods.create(60)  # it fits nowhere, so both continue to receive calls
+        # the pod fits nowhere, so kube-scheduler keeps calling both extenders
+        name = pods.create(60)
         until(lambda: pods.has_event(name, "on standby; a_"), "the pod's events name the binder")
         metric = "gpuslice_scheduler_second_installation"
         until(lambda: _value(second, metric) == 1, "the metric says so")

@@ -1,6 +1,9 @@
-"""Short storms of pods (`make storm` runs the complete ones): a thousand pods at once on a hundred
-nodes, without faults, with the extender killed, with kube-apiserver frozen; and with the lease
-holder stopped in the middle of its work until another has taken over, then continued."""
+"""Short storms of pods: a thousand pods at once on a hundred nodes (`make storm` runs all).
+
+The storms run without faults, with the extender killed, and with kube-apiserver frozen. In another
+test the lease holder is stopped in the middle of its work, and continues after another holder has
+taken over.
+"""
 
 from __future__ import annotations
 
@@ -86,12 +89,12 @@ async def _halt(storm: Storm, replicas: Sequence[Installation]) -> None:
 
 
 async def _binding(storm: Storm, replicas: Sequence[Installation]) -> Installation:
-    """Pods come and go until one of the replicas binds, which is returned."""
+    """Create and delete pods until one of the replicas binds. Return that replica."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             await _churn(storm)
             for each in replicas:
-                each.start_kube_scheduler()  # it exits if it has lost its own Lease
+                each.start_kube_scheduler()  # kube-scheduler exits when it loses its Lease
                 if await asyncio.to_thread(attrgetter("binds"), each):
                     return each
 

@@ -1,5 +1,5 @@
 """`python -m scheduler uninstall` on a real API server: what it removes, in which order, and what
-it leaves."""
+stays."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _TOTALS: Final = {
 
 
 class Cluster:
-    """Objects as gpuslice, Koordinator, the kubelet and an operator write them."""
+    """A cluster with objects that gpuslice, Koordinator, the kubelet and an operator wrote."""
 
     def __init__(self, plane: ControlPlane, server: Server) -> None:
         self.plane, self.server = plane, server
         self._made: list[str] = []
-        # The account of the chart's hooks, and its rights, which stay.
+        # The account of the chart's hooks and its rights are not removed.
         plane.apply_json(*(e for e in _hooks() if e["kind"] not in ("Job", "DaemonSet")))
         self._policy("gpuslice-requests", _OURS)
         self._policy("u-foreign", {})
@@ -91,13 +91,13 @@ class Cluster:
         return [self.server.get(path)["metadata"]["resourceVersion"] for path in self._made]
 
     def totals(self, node: str) -> list[Json]:
-        """Of GPUs."""
+        """Return the node's GPU totals: of its capacity, then of its allocatable resources."""
         status = self.server.get(f"{_NODES}/{node}")["status"]
         both = (status["capacity"], status["allocatable"])
         return [{key: value for key, value in each.items() if key != "cpu"} for each in both]
 
     def _node(self, name: str, by: str) -> None:
-        # As a kubelet's; the API server records no managers of an object that is created empty.
+        # A kubelet sets this label. The API server records no field managers of an empty object.
         labels = {"kubernetes.io/hostname": name}
         self._post(_NODES, name, "kubelet", metadata={"name": name, "labels": labels})
         self.patch(f"{name}/status", "kubelet", status=_of_node({"cpu": "4"}))
@@ -110,7 +110,6 @@ class Cluster:
         self._post(_DEVICES, name, by, spec={"devices": entries}, **kind)
 
     def daemon_set(self, name: str) -> None:
-        """With a pod on u-ours."""
         labels = {names.LABEL_NAME: name, **_OURS}
         spec = {"containers": [container()]}
         template = {"metadata": {"labels": labels}, "spec": spec}
@@ -151,14 +150,13 @@ def cluster(control_plane: ControlPlane) -> Iterator[Cluster]:
 
 
 def uninstall(cluster: Cluster, *options: str) -> Done:
-    """Run as the chart's Job does, with its rights."""
     account = (names.NAMESPACE, names.UNINSTALLER)
     kubeconfig = cluster.plane.service_account_kubeconfig(*account)
     return run("uninstall", *options, f"--kubeconfig={kubeconfig}")
 
 
 def _changes(*outputs: str) -> list[str]:
-    """The lines about changes of several runs, without repetitions."""
+    """Return the lines that report a change in any of these outputs, each once."""
     lines = [line for text in outputs for line in text.splitlines() if ": " in line]
     return list(dict.fromkeys(line for line in lines if not line.startswith("stays: ")))
 
@@ -170,7 +168,7 @@ def test_everything_of_ours_is_removed_in_order_and_nothing_else(cluster: Cluste
     assert cluster.versions() == before
     promised = [line for line in tried.stdout.splitlines() if line.endswith(" (dry run)")]
 
-    # While pods of the agent run, it could write its values again.
+    # The totals stay while pods of the agent run, because the agent could write them again.
     early = uninstall(cluster, "--timeout=1")
     assert early.exit_code == 1
     assert "gpuslice-agent-1 on node u-ours" in early.stderr
@@ -227,7 +225,7 @@ def _is_removed(cluster: Cluster) -> None:
 
 
 def test_a_lost_node_delays_nothing(cluster: Cluster) -> None:
-    """Its pods cannot end."""
+    """The agent's pods on a lost node cannot end, and are not waited for."""
     lost = {"type": "Ready", "status": "Unknown"}
     cluster.patch("u-ours/status", "kubelet", status={"conditions": [lost]})
     done = uninstall(cluster, "--timeout=1")
@@ -237,7 +235,7 @@ def test_a_lost_node_delays_nothing(cluster: Cluster) -> None:
 
 
 def test_a_node_that_is_not_reached_is_reported(cluster: Cluster) -> None:
-    """No kubelet runs the pod, so that it has no log and is never ready."""
+    """No kubelet runs the pod. So it has no log and never becomes ready."""
     cluster.daemon_set(names.UNINSTALLER)
     done = uninstall(cluster, "--nodes", "--timeout=1")
     assert (done.exit_code, done.stderr) == (0, "")
@@ -252,7 +250,7 @@ def test_a_node_that_is_not_reached_is_reported(cluster: Cluster) -> None:
 
 
 def test_the_account_may_delete_each_policy_of_the_chart() -> None:
-    """It may delete each by its name, and no other."""
+    """The role names every policy except `gpuslice-writer`, which stays."""
     (role,) = (each for each in _hooks() if each["kind"] == "ClusterRole")
     (named,) = (rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule)
     ours = {each["metadata"]["name"] for each in policies(MUTATES, *SWITCHES)}

@@ -13,7 +13,8 @@ def library(
     machine: str = os.uname().machine,
     content: bytes = b"",
 ) -> bytes:
-    """A header, one segment with the note (None: without a note), `content`."""
+    """Return an ELF file: a header, one segment with the contract's note, then `content`. contract:
+    None leaves the note out."""
     owner, text = b"gpuslice\0\0\0\0", (contract or "").encode() + b"\0"
     note = struct.pack("<III", 9, len(text), 1) + owner + text.ljust(-(-len(text) // 4) * 4, b"\0")
     note = note if contract is not None else b""

@@ -1,5 +1,7 @@
-"""The files `grant`, `region` and `lease`: layouts that match C's, writers that may be killed at
-any byte, and readers that see old or new."""
+"""The files `grant`, `region` and `lease` have the layouts of the C code.
+
+A writer may be killed at any byte. A reader sees the old content or the new.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def apply(data: bytes, writes: Iterable[Write]) -> bytes:
 
 
 def torn(before: bytes, writes: Sequence[Write], data: st.DataObject) -> bytes:
-    """What a writer leaves that was killed at any byte."""
+    """Return the file after its writer was killed at an arbitrary byte."""
     whole = data.draw(st.integers(0, len(writes) - 1))
     cut = data.draw(st.integers(0, len(writes[whole].data)))
     partial = Write(writes[whole].offset, writes[whole].data[:cut])
@@ -80,7 +82,7 @@ def test_a_writer_killed_anywhere_leaves_the_old_grant_or_the_new(
 
 
 def test_a_grant_of_an_older_writer_has_no_size_of_contexts() -> None:
-    """The field lies where older writers left zeros, and older readers do not read it."""
+    """Older writers left zeros in this field, and older readers do not read it."""
     said = grant_file.fresh(Grant(1, (Gpu("GPU-a", 1, 2, 3, context_bytes=5),)))
     at = grant_file.HEAD.size + 80
     assert (said[at : at + 8], DATA[at : at + 8]) == (bytes([5, *[0] * 7]), bytes(8))
@@ -96,7 +98,7 @@ def test_a_reader_never_sees_a_new_sequence_before_its_content(writes: Sequence[
 
 
 def _resealed(data: bytes, offset: int, value: int, end: int) -> bytes:
-    """A file with another number and the checksum of that, which lies at `end`."""
+    """Return the file with another number at `offset`, and with the matching checksum at `end`."""
     changed = bytearray(data)
     struct.pack_into("<I", changed, offset, value)
     struct.pack_into("<I", changed, end, binascii.crc32(changed[:end]))

@@ -15,7 +15,6 @@ def document(gpus: str = f"[{GPU}]", more: str = "") -> str:
 
 
 def changed(old: str, new: str) -> str:
-    """A document whose GPU is written otherwise."""
     return document().replace(old, new)
 
 
@@ -23,7 +22,7 @@ def test_text() -> None:
     assert encode(GRANTS) == document()
     assert decode(document()) == GRANTS
     assert parse(document()) == Document(GRANTS)
-    # Agents of the release before the optional keys read what is written for Koordinator's dialect.
+    # This text has no optional keys, which earlier releases' agents could not read.
     assert encode(GRANTS, {}, "uuid") == document()
 
 

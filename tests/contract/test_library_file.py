@@ -1,4 +1,4 @@
-"""Libraries as files: gpuslice's own, those of others, damaged ones, and garbage."""
+"""Files that may be libraries: gpuslice's own, other projects', damaged ones and garbage."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _SAMPLES = st.lists(st.tuples(_BYTES, _BYTES), max_size=12)
 
 
 def lasting(held_bytes: int, charged_bytes: int) -> int | None:
-    """The overhead once it has been seen in enough samples."""
+    """Return the overhead after enough equal samples."""
     overhead = Overhead()
     return [overhead.add(held_bytes, charged_bytes) for _ in range(WINDOW)][-1]
 
@@ -27,7 +27,7 @@ def test_what_nothing_explains_is_overhead() -> None:
 @pytest.mark.parametrize("importers", [1, 3])
 @pytest.mark.parametrize("exported_bytes", [256 * MIB, 8 * GIB])
 def test_shared_memory_hides_nothing_of_the_drivers(exported_bytes: int, importers: int) -> None:
-    """NVML on an H200 counts an import as nothing, and the region counts the export once."""
+    """NVML on an H200 lists no memory for an import. The region counts the export once."""
     context_bytes, own_bytes = 518 * MIB, 2 * GIB
     charged_bytes = exported_bytes + (1 + importers) * (context_bytes + CODE_BYTES)
     held_bytes = exported_bytes + (1 + importers) * context_bytes + own_bytes

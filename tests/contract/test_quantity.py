@@ -1,4 +1,4 @@
-"""Quantities: three results, exact, never a silent default."""
+"""Quantities: absent, value and invalid are distinct, values are exact, and there is no default."""
 
 from __future__ import annotations
 

@@ -18,14 +18,14 @@ container_names = st.from_regex(r"\A[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z")
 
 
 def legal(key: str) -> bool:
-    """The API server's check of an annotation's key."""
+    """Return whether the API server accepts the key of an annotation."""
     name = key.partition("/")[2] or key
     pattern = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
     return len(name) <= 63 and re.fullmatch(pattern, name) is not None
 
 
 def required_by(written: Mapping[str, str], container: str) -> Sequence[str]:
-    """The validator's lookup: only the first scope that is present counts."""
+    """Return what the runtime's validator requires. Only the first scope present counts."""
     scopes = (f"{BARE}/container.{container}", f"{BARE}/pod", BARE)
     found = [json.loads(written[key]) for key in scopes if key in written]
     return found[0] if found else ()

@@ -1,1 +1,1 @@
-"""Pods written for Koordinator, KAI, Volcano and HAMi, unmodified, on a whole cluster."""
+"""Unmodified pods of Koordinator, KAI, Volcano and HAMi, on a whole cluster."""

@@ -1,4 +1,4 @@
-"""One cluster for the tests of a module, with every dialect on, and the module's GPUs."""
+"""The tests of a module share one cluster with the module's GPUs and every dialect on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def whole(build_dir: Path, request: pytest.FixtureRequest) -> Iterator[Whole]:
 
 @pytest.fixture
 def empty(whole: Whole) -> Iterator[Whole]:
-    """The cluster without pods, before the test and after it."""
+    """Return the cluster, without pods before the test and after it."""
     remove(whole)
     yield whole
     remove(whole)

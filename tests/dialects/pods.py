@@ -1,4 +1,4 @@
-"""Pods of the examples, many pods of one kind, and what programs in them see."""
+"""The pods of the examples, many pods of one kind, and what programs in these pods see."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ def remove(whole: Whole) -> None:
 
 
 def apply(whole: Whole, name: str) -> None:
-    """An example, unmodified."""
     whole.kubectl("apply", "-f", str(EXAMPLES / name))
 
 
 def asleep(name: str) -> dict[str, Any]:
-    """An example whose containers sleep, so that a test can enter them."""
+    """Return an example whose containers sleep, so that a test can enter them."""
     pod: dict[str, Any] = yaml.safe_load((EXAMPLES / name).read_text())
     for container in pod["spec"]["containers"]:
         container.pop("args", None)
@@ -45,13 +44,12 @@ def fields(whole: Whole, pod: str, namespace: str = "default") -> Any:
 
 
 def bound(whole: Whole) -> list[str]:
-    """Names of the pods that have a node."""
     listed = json.loads(whole.kubectl("get", "pods", "-o=json"))["items"]
     return [each["metadata"]["name"] for each in listed if each["spec"].get("nodeName")]
 
 
 def waits(whole: Whole, pod: str) -> str:
-    """The event that states why it waits."""
+    """Return the event's text that states why the pod waits."""
     of = f"--field-selector=involvedObject.name={pod},reason=FailedScheduling"
 
     def said() -> str:
@@ -62,7 +60,7 @@ def waits(whole: Whole, pod: str) -> str:
 
 
 def logs(whole: Whole, pod: str, container: str, namespace: str = "default") -> str:
-    """The container has run, and may have exited since."""
+    """Return the container's output once it has ended a line. The container may have exited."""
 
     def read() -> str:
         return whole.try_kubectl("logs", f"-n={namespace}", pod, f"--container={container}").stdout
@@ -77,8 +75,8 @@ def inside(whole: Whole, pod: str, script: str, container: str = "") -> str:
 
 
 def limit_bytes(whole: Whole, pod: str) -> int:
-    """The GPU's memory as CUDA reports it in the pod. Also that all of it can be allocated, and not
-    512 bytes more."""
+    """Return the GPU's memory as CUDA reports it in the pod. Check that a program can allocate all
+    of it, and not 512 bytes more."""
     probed = json.loads(inside(whole, pod, "cuda-probe"))
     assert (probed["filled"], probed["more"]) == (0, 2), probed
     return int(probed["total"])

@@ -65,7 +65,7 @@ def test_the_pod_of_a_kai_users_notes_runs_to_its_end_with_2000_mib(empty: Whole
 
 @pytest.fixture
 def unchanged_host() -> Iterator[None]:
-    """The lab shares with the machine the directories that HAMi's DaemonSet makes on the host."""
+    """Remove what HAMi's DaemonSet makes, because the lab shares it with the machine."""
     made = [each for each in (Path("/usl"), Path("/tmp/vgpulock")) if not each.exists()]
     yield
     for each in made:
@@ -74,7 +74,7 @@ def unchanged_host() -> Iterator[None]:
 
 @pytest.mark.usefixtures("unchanged_host")
 def test_hamis_daemon_set_of_koordinators_document_runs_beside_ours(empty: Whole) -> None:
-    """Its image's pull policy is Always, and its registry is none that this machine reaches."""
+    """The lab serves the image, although its pull policy is Always and no registry is reachable."""
     empty.kubectl("label", "node", NODE, "node-type=gpu")
     empty.kubectl("apply", "-f", str(pods.RECORDED / "hami-core-distribute.yaml"))
     done = "daemonset/hami-core-distribute"

@@ -1,4 +1,4 @@
-"""How many pods of KAI's one GPU of 46068 MiB has room for, and why the next one waits."""
+"""How many of KAI's pods fit on one GPU of 46068 MiB, and why the next pod waits."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Pairs of equal Volcano pods, created at once: each gets what its own annotation states.
+"""Pairs of equal Volcano pods, created at once: each pod gets what its own annotation states.
 
-Volcano's device plugin finds the pod by its amount, and gives one pod the other's GPU. Here the
-scheduler's decisions are real, and so are containerd, NRI and the agent; the kubelet is simulated,
-as it would take most of an hour for 1,000 pods on two cores.
+Volcano's device plugin finds the pod by its amount, and may give one pod the other's GPU. Here the
+scheduler's decisions, containerd, NRI and the agent are real. The kubelet is simulated, because a
+real one would take most of an hour for 1,000 pods on two cores.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GPU_MIB = 11178
 _MORE_THAN_HALF_MIB = 6000
 _PAIRS = 500
 _AT_ONCE = _GPUS // 2
-"""Pairs: the second pod of each has no room on the first one's GPU."""
+"""Pairs that exist at once. A pair's second pod does not fit on the GPU of the first."""
 _SCRIPT = "env; nvidia-smi --query-gpu=uuid --format=csv,noheader; cuda-probe"
 
 
@@ -49,7 +49,7 @@ def lab(build_dir: Path) -> Iterator[Lab]:
 
 
 def _bound(state: State, uid: str, amount_mib: int) -> Mapping[str, str]:
-    """The annotations of the Binding of a pod that requests so much."""
+    """Return the annotations of the Binding of a pod that requests this amount."""
     pod = of_volcano(asking({dialects.VOLCANO_MEMORY: amount_mib}))
     read = requests.read(pod, frozenset({dialects.VOLCANO.name}))
     assert read is not None
@@ -63,7 +63,7 @@ def _bound(state: State, uid: str, amount_mib: int) -> Mapping[str, str]:
 
 
 def _run(lab: Lab, name: str, amount_mib: int, annotations: Mapping[str, str]) -> str:
-    """The index of the GPU that the pod has, which its annotation states."""
+    """Run the pod, check its GPU against its annotations, and return the GPU's index."""
     with lab.pod(name, annotations) as pod:
         done = pod.run("main", Process(BUSYBOX_IMAGE)).exec(["sh", "-c", _SCRIPT])
     *lines, uuid, line = done.out.splitlines()
@@ -80,7 +80,7 @@ def _run(lab: Lab, name: str, amount_mib: int, annotations: Mapping[str, str]) -
 
 
 @pytest.mark.timeout(1800)
-def test_of_equal_pods_at_once_each_has_its_own_gpu(lab: Lab) -> None:
+def test_each_of_two_equal_pods_has_its_own_gpu(lab: Lab) -> None:
     state = State()
     gpus = [objects.gpu(gpu.uuid, gpu.minor, f"{_GPU_MIB}Mi") for gpu in lab.gpus]
     calls.add_node(state, "n0", *gpus)

@@ -1,4 +1,4 @@
-"""The manifests that other systems' documents print: byte for byte as printed."""
+"""The recorded manifests equal those that other systems' documents print, byte for byte."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PRINTED = {
     "volcano/gpu-pod1": "8c07cac00583b194ed089b08586683c5bfc97d077205ee9aca1302d9febfd555",
     "volcano/gpu-pod2": "e4781a383574f96bf5555198bbb035261ff9232a9038e2e9224b953af9b40925",
 }
-"""SHA-256 of the text between the marks of the document's code block or here-document."""
+"""SHA-256 of the text in the document's code block or here-document."""
 
 
 @pytest.mark.parametrize("name", _PRINTED)

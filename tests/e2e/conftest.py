@@ -1,4 +1,4 @@
-"""One cluster for the tests of a module, in a directory of its own."""
+"""A cluster for the tests of each module, in a directory of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tests.e2e.endure`, `make endure`: a long run of a crowd of pods on a whole cluster.
+"""`python -m tests.e2e.endure`, `make endure`: a long run of many pods on a whole cluster.
 
     calm     50 pods come and go in random order
     kills    the same, while containerd, kubelet, the node agent and the extender are killed (-9)
@@ -6,10 +6,9 @@
     down     make cluster-down, which leaves nothing
     all      a second cluster, all of whose processes are killed, then make cluster-down
 
-Every pod's containers check their limits throughout, and their output is evaluated
-(tests/load/crowd.py). When all pods are deleted the node is as it was before the first, and no
-share is granted any more. Exit status 1 if any of this fails; the table is written if all of it
-holds.
+Throughout, every container checks its limit, and tests/load/crowd.py evaluates the output. After
+all pods are deleted, the node must be in the state before the first pod, without any granted share.
+The exit status is 1 if any check fails. The table is written only if every check holds.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ _KILLED: Final = ("containerd", "kubelet", "gpuslice node agent", "gpuslice exte
 _PACE_S: Final = (0.3, 1.5)
 """Interval between two creations or deletions of pods."""
 _KILL_AFTER_S: Final = (1.0, 8.0)
-"""From a part's recovery to the next kill, of whichever part."""
+"""The time between the recovery of one component and the kill of the next."""
 _SPREAD: Final = 0.7
-"""The crowd's size varies between this share of its maximum and the maximum."""
+"""The least number of pods in the crowd, as a fraction of the maximum."""
 _CALM_EVERY_KILLS: Final = 10
 _BACK_S: Final = 90.0
 _CLEAN_S: Final = 240.0
@@ -54,14 +53,14 @@ _OF_CONTAINERD: Final = re.compile(
     r"|unix socket: \S+/s/\w+"
     r"|mount: /run/netns/cni-\S+ \(nsfs.*)"
 )
-"""Shims without a container, their sockets and network namespaces: a killed containerd has started
-them for a pod and not recorded them yet; neither the next one nor any other program tracks them. A
-container in a shim would be another process."""
+"""Remains that a killed containerd may leave: shims without a container, their sockets and network
+namespaces. containerd had not recorded the shim yet, so no program will ever remove it. A container
+that remained in a shim would appear as a process of another name."""
 _MIDDLE_S: Final = (15.0, 40.0)
 
 
 class Endurance:
-    """A cluster and a crowd of pods in it while faults are injected. most: pods at once."""
+    """A cluster and a crowd of pods in it while faults are injected. most: pods at a time."""
 
     def __init__(self, whole: Whole, chance: random.Random, most: int) -> None:
         self._whole = whole
@@ -89,7 +88,7 @@ class Endurance:
         return self._to_the_end(kill)
 
     def kill_processes(self) -> Figures:
-        """Kill all of them, while pods come and go."""
+        """Kill all processes of the cluster, while pods come and go."""
 
         async def middle(crowd: Crowd) -> None:
             await asyncio.sleep(self._chance.uniform(*_MIDDLE_S))
@@ -97,7 +96,8 @@ class Endurance:
         figures = asyncio.run(self._during(middle, until_gone=False))
         processes = self._whole.marked()
         for pid in processes:
-            with contextlib.suppress(ProcessLookupError):  # it ended with one of the others
+            # the process ended because another one was killed
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         say(f"killed {len(processes)} processes")
         return figures
@@ -108,7 +108,7 @@ class Endurance:
         return figures
 
     async def _during(self, task: Callable[[Crowd], Awaitable[None]], until_gone: bool) -> Figures:
-        """Pods are created and deleted while the task runs; at its end all are deleted."""
+        """Create and delete pods during the task. If `until_gone`, delete all pods at its end."""
         async with connected(self._whole.directory / "kubeconfig") as api:
             crowd = Crowd(api, self._chance)
             await crowd.come(self._most)
@@ -127,9 +127,9 @@ class Endurance:
         return crowd.figures
 
     def _wait_until_clean(self, figures: Figures) -> None:
-        """The API server deletes a pod's object a moment before the node has removed the rest;
-        containers that never started, because containerd was killed, are removed after two minutes.
-        """
+        """Wait until pods have left nothing on the node. The node removes the rest of a pod a
+        moment after the API server removes the object. Containers that never started, because
+        containerd was killed, are removed after two minutes."""
         left: Sequence[str] = ()
 
         def clean() -> bool:
@@ -201,7 +201,7 @@ _HEAD: Final = (
 
 
 class _Report:
-    """A phase with any error has no row."""
+    """The table of phases. A phase with any error has no row."""
 
     def __init__(self, seed: int, pods: int, gpus: str) -> None:
         machine = {"cpus": os.cpu_count(), "release": os.uname().release}
@@ -255,7 +255,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _all_phases(options: argparse.Namespace, summary: _Report) -> None:
-    """Raises LoadError; phases that passed until then are reported all the same."""
+    """Run all phases. If one raises LoadError, the phases before it are still reported."""
     phases, chance = options.phases or _PHASES, random.Random(options.seed)
     if {"calm", "kills", "down"} & set(phases):
         with _up(options, chance) as endurance:
@@ -272,7 +272,7 @@ def _all_phases(options: argparse.Namespace, summary: _Report) -> None:
 
 @contextlib.contextmanager
 def _up(options: argparse.Namespace, chance: random.Random) -> Iterator[Endurance]:
-    """A cluster during the block; nothing of it is left then."""
+    """Run a cluster during the block, and check that nothing of it is left afterwards."""
     whole = Whole(options.gpus)
     whole.up()
     say(f"a cluster is up in {whole.directory}")
@@ -293,7 +293,7 @@ def _up(options: argparse.Namespace, chance: random.Random) -> Iterator[Enduranc
 
 
 def _keep(whole: Whole) -> None:
-    """Copies the logs of a failed run before the cluster is removed."""
+    """Copy the logs of a failed run before the cluster is removed."""
     kept = ROOT / "build" / "endure"
     kept.mkdir(parents=True, exist_ok=True)
     lab = Path(whole.state["directory"])

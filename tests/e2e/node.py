@@ -1,7 +1,7 @@
-"""Remains of pods and of gpuslice's installation on a cluster's node, and the figures of our
-programs and the GPUs for it.
+"""Remains of pods and of gpuslice's installation on a cluster's node, and programs' metrics.
 
-Read from outside, by the namespaces of its containerd; the cluster must be healthy.
+Everything is read from outside, through the namespaces of the node's containerd. The cluster must
+be healthy.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _GAUGES: Final[Mapping[str, Sequence[str]]] = {
         *(f'gpuslice_stray_containers{{kind="{kind}"}}' for kind in _STRAY),
     ),
 }
-"""All zero without pods."""
+"""Metrics that are zero while no pods exist."""
 _ANSWER_S: Final = 10.0
 
 
 class Node:
-    """A cluster without pods but gpuslice's: its state is the reference. A first pod has been
-    created and deleted by then, because of what the node creates once: a bridge, groups of pods."""
+    """A node whose present state is the reference, and on which only gpuslice's pods run. A first
+    pod is run before, because it leaves, for example, a bridge and cgroups on the node."""
 
     def __init__(self, whole: Whole) -> None:
         self._whole = whole
@@ -57,13 +57,13 @@ class Node:
         self._before = self._look()
 
     def _of_pods(self) -> Sequence[str]:
-        """Resources of single pods: their shims' processes, their cgroups."""
+        """Return the shims' processes and the cgroups of single pods."""
         shims = (each for each in _processes(self._proc) if "containerd-shim" in each)
         groups = _cgroups(self._lab.name)
         return [*shims, *(each for each in groups if "/pod" in each.split("kubepods")[-1])]
 
     def left(self) -> Sequence[str]:
-        """Additions since the beginning, and figures that are not zero: one line each."""
+        """Return what is new on the node since the reference, and figures that are not zero."""
         now = self._look()
         more = (
             f"+ {kind}: {each}"
@@ -77,7 +77,7 @@ class Node:
         return Path(f"/proc/{self._whole.pid('containerd')}")
 
     def _look(self) -> Mapping[str, Counter[str]]:
-        """Readable lines, counted, by kind."""
+        """Return lines that describe what is on the node, counted, by kind."""
         proc = self._proc
         regions = proc / "root" / "run" / names.PLUGIN_NAME
         given = self._lab / "kubelet" / "addresses" / "pods"
@@ -86,7 +86,7 @@ class Node:
             "namespace": _namespaces(proc),
             "mount": _mounts(proc),
             "interface": _interfaces(proc),
-            # Objects that programs recreate have a creation number in their name.
+            # Socket names contain a number that grows when a program recreates the socket.
             "unix socket": (re.sub(r"\d+", "N", each) for each in _sockets(proc)),
             "cgroup": _cgroups(self._lab.name),
             "region directory": (each.name for each in regions.glob("*")),
@@ -109,7 +109,6 @@ class Node:
 
 
 def ask_gpus(lab: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer of the simulated GPUs' daemon."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(_ANSWER_S)
         asking.connect(str(lab / "sim" / "control.sock"))
@@ -120,10 +119,10 @@ def ask_gpus(lab: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _pids(proc: Path) -> Iterator[Path]:
-    """The processes in that one's PID namespace."""
+    """Yield the processes in the PID namespace of the given process."""
     own = os.readlink(proc / "ns" / "pid")
     for entry in Path("/proc").iterdir():
-        with suppress(OSError):  # it has exited
+        with suppress(OSError):  # the process has exited
             if entry.name.isdigit() and os.readlink(entry / "ns" / "pid") == own:
                 yield entry
 
@@ -137,7 +136,7 @@ def _processes(proc: Path) -> Iterator[str]:
 
 
 def _namespaces(proc: Path) -> Iterator[str]:
-    """Each once, however many processes are in it; and those that only a name keeps."""
+    """Yield each namespace of the node's processes once, and those that only a file keeps alive."""
     found = set()
     for entry in _pids(proc):
         for kind in _NAMESPACES:
@@ -159,7 +158,7 @@ def _interfaces(proc: Path) -> Iterator[str]:
 
 
 def _sockets(proc: Path) -> Iterator[str]:
-    """Those with a name, in the file system or abstract."""
+    """Yield the sockets with a name, in the file system or abstract."""
     for line in (proc / "net" / "unix").read_text().splitlines()[1:]:
         yield from line.split(maxsplit=7)[7:]
 
@@ -181,7 +180,7 @@ _SYSTEM: Final = f"--namespace={names.NAMESPACE}"
 
 
 def files(whole: Whole) -> Sequence[str]:
-    """Files of the node's that it did not have when the lab made it, but those of pods."""
+    """Return the node's files that appeared since the lab made it, without those of pods."""
     layers = Path(whole.state["directory"]) / "root"
     found = []
     for layer in layers.glob("layer-of-*"):
@@ -193,7 +192,7 @@ def files(whole: Whole) -> Sequence[str]:
 
 
 def _is_gone(directory: str, name: str) -> bool:
-    """Whether it is an overlay's mark of a file that was deleted."""
+    """Return whether the file is an overlay's mark for a deleted file."""
     return stat.S_ISCHR(os.lstat(os.path.join(directory, name)).st_mode)
 
 
@@ -202,8 +201,8 @@ def new_files(whole: Whole, before: Sequence[str]) -> Sequence[str]:
 
 
 def is_clean(whole: Whole, before: Sequence[str], of_hooks: bool = True) -> None:
-    """The cluster still has the definition of Devices, and the node nothing of gpuslice.
-    of_hooks: also what only the chart's hooks remove."""
+    """Check that the node has nothing of gpuslice, and the cluster still defines Device objects.
+    of_hooks: also check for what only the chart's hooks remove."""
 
     def named(kinds: str, *options: str) -> str:
         return whole.kubectl("get", kinds, *options, "--output=name")

@@ -1,6 +1,6 @@
-"""`make cluster`: its function for a user, and what is left when any part of it is killed.
+"""`make cluster`: what a user can do with it, and what is left when any part of it is killed.
 
-In the order of the file: the last tests end the cluster that the first ones use.
+The tests run in the order of the file, because the last ones end the cluster of the first ones.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def test_a_second_up_finds_it_and_other_gpus_are_refused(whole: Whole) -> None:
 
 
 def test_the_machine_keeps_its_own(whole: Whole) -> None:
-    """Kubelet's kernel settings, its directories and the node's interfaces are the cluster's."""
+    """The cluster's kubelet has kernel settings, directories and interfaces of its own."""
     listed = subprocess.check_output(["ip", "-br", "link"], text=True).splitlines()
     assert sum(line.startswith(whole.state["interface"]) for line in listed) == 1
     assert not any(line.startswith("pods") for line in listed)
@@ -76,7 +76,7 @@ def test_a_component_that_hangs_is_reported(whole: Whole, part: str) -> None:
 
 
 def test_after_kills_and_hangs_pods_run_and_limits_hold(whole: Whole) -> None:
-    # A kubelet that has just started has not loaded its pods yet.
+    # A kubelet does not know its pods yet when it has just started.
     until(lambda: whole.answers("full"), "kubelet knows its pods")
     for name, memory in (("full", "23040"), ("half", "11520")):
         assert whole.gpu(name, "memory.total") == memory

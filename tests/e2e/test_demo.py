@@ -1,4 +1,4 @@
-"""`make demo`, whole: its checks hold, and nothing of it is left however it ends."""
+"""`make demo`: all its checks hold, and it leaves nothing, even if it is interrupted."""
 
 from __future__ import annotations
 
@@ -49,8 +49,7 @@ def _run(directory: ClusterDirectory, *options: str) -> str:
 
 
 def _from_its_second_chapter(text: str) -> Sequence[str]:
-    """Return the output to its end, without times and measured shares. The rest is the cluster's
-    own output, or a check of it."""
+    """Return the output from the second chapter to the end, without times and measured shares."""
     lines = text[text.index("\n2  ") : text.index(" all passed.")].splitlines()
     return [re.sub(r" +\([\d.]+ [s%]\)$", "", line.rstrip()) for line in lines]
 
@@ -64,7 +63,7 @@ def _left(directory: ClusterDirectory, status: ClusterStatus) -> list[str]:
 def test_a_run_is_as_documented_and_leaves_nothing(
     directory: ClusterDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if a proxy is the way to everywhere else: none reaches the cluster."""
+    """The run succeeds even where a proxy is set for HTTPS: no request to the cluster uses it."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     documented = _from_its_second_chapter(demo.DOCUMENT.read_text())
     assert _from_its_second_chapter(_run(directory)) == documented

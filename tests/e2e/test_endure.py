@@ -1,5 +1,5 @@
-"""The short form of `make endure` (endure.py): a minute of pods that come and go, each part killed
-twice meanwhile, everything killed; each time the machine is as it was."""
+"""The short form of `make endure` (endure.py): pods come and go for a minute. Each component is
+killed twice meanwhile, and finally all processes. Afterwards the machine is as before."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Whole, shared and failed GPUs of a node: the agent is the device plugin of a real kubelet.
 
-In the order of the file: one story of one cluster with two GPUs.
+The tests run in the order of the file, on one cluster with two GPUs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _device(whole: Whole) -> list[dict[str, Any]]:
 
 
 def _healthy(whole: Whole) -> set[str]:
-    """One that is held whole is not: it takes no share."""
+    """Return the GPUs that take shares. A GPU that a pod holds whole takes none."""
     return {each["id"] for each in _device(whole) if each["health"]}
 
 
@@ -73,7 +73,7 @@ def test_a_whole_gpu_beside_a_shared_one(whole: Whole) -> None:
 
 
 def test_a_whole_gpu_gets_no_share_and_no_other_pod(whole: Whole) -> None:
-    """Two pods wait. The first that takes the GPU of a deleted pod gets it."""
+    """Two pods wait, and each gets the GPU of a pod that is deleted."""
     whole.run_pod("other-half", HALF)
     assert whole.gpu("other-half", "uuid") == whole.gpu("half", "uuid")
     whole.make_pod("late", HALF)
@@ -104,7 +104,7 @@ def test_a_failed_gpu_counts_while_a_pod_has_a_share_of_it(whole: Whole) -> None
 
 @pytest.mark.parametrize("part", ["kubelet", "gpuslice node agent", "containerd"])
 def test_a_component_that_restarts_ends_no_pod(whole: Whole, part: str) -> None:
-    """A kubelet admits all pods again, also those that have a failed GPU."""
+    """A kubelet that starts admits all pods again, including those with a failed GPU."""
     whole.restart(part)
     until(lambda: whole.answers("good") and whole.answers("late"), "kubelet knows the pods")
     assert (whole.restarts("good"), whole.restarts("late")) == (0, 0)

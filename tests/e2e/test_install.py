@@ -1,6 +1,6 @@
 """gpuslice on a bare cluster, by Helm: installed, upgraded under load, restarted, removed.
 
-In the order of the file: one story of one cluster, whose node has nothing of gpuslice's at first.
+The tests run in the order of the file, on one cluster. Its node has nothing of gpuslice at first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def whole(build_dir: Path) -> Iterator[Whole]:
 
 @pytest.fixture(scope="module")
 def before(whole: Whole) -> Sequence[str]:
-    """The node's files before anything of gpuslice's."""
+    """The node's files before gpuslice is installed."""
     return files(whole)
 
 
@@ -59,7 +59,7 @@ def before(whole: Whole) -> Sequence[str]:
 @pytest.mark.parametrize(
     ("wrong", "options"),
     [
-        # Its hooks need the images, and nothing of it ran that they would clean up.
+        # The hooks would need the missing images. Nothing has run that they would clean up.
         (_NO_IMAGES, ("--no-hooks",)),
         (("--set=containerd.nriSocket=/run/no/nri.sock",), ()),
     ],
@@ -68,7 +68,7 @@ def before(whole: Whole) -> Sequence[str]:
 def test_an_installation_that_fails_leaves_pods_as_they_were(
     whole: Whole, before: Sequence[str], wrong: Sequence[str], options: Sequence[str]
 ) -> None:
-    """options: of the removal."""
+    """options: arguments for `helm uninstall`."""
 
     def ordinary() -> Any:
         pod = whole.pod("ordinary")
@@ -78,8 +78,8 @@ def test_an_installation_that_fails_leaves_pods_as_they_were(
     assert whole.try_install(*wrong, "--timeout=8s").returncode != 0
     whole.run_pod("meanwhile")
     whole.kubectl("delete", "pod", "meanwhile")
-    time.sleep(_SETTLED_S)  # the scheduler, which is well, would have changed the policies by then
-    # A pod of default-scheduler, which an installation that works refuses.
+    time.sleep(_SETTLED_S)  # a working scheduler would have changed the policies by now
+    # A pod for default-scheduler, which a working installation refuses.
     asked = {"resources": {"limits": {names.RESOURCE_GPU: 50}}}
     container = {"name": "asked", "image": "busybox", **asked}
     overrides = json.dumps({"spec": {"containers": [container]}})
@@ -112,7 +112,7 @@ def test_the_documents_pod_runs_after_helm_install(whole: Whole, before: Sequenc
 
 
 def test_upgrades_under_load_harm_no_pod(whole: Whole) -> None:
-    """The upgrades are to images of another tag, which the node has."""
+    """The upgrades set other image tags, and the node already has these images."""
     _load(whole, "loaded")
     enter = ["nsenter", f"--target={whole.pid('containerd')}", "--mount", "--"]
     for component in ("agent", "scheduler"):
@@ -130,12 +130,12 @@ def test_upgrades_under_load_harm_no_pod(whole: Whole) -> None:
 
 
 def test_a_node_that_restarts_serves_again(whole: Whole) -> None:
-    """The node restarts as after a loss of power: no process is left, and /run is empty."""
+    """All processes of the node are killed and /run is emptied, as after a loss of power."""
     whole.kubectl("delete", "pod", "full", "loaded", "--grace-period=1")
     whole.run_pod("survivor", {names.RESOURCE_GPU: 50})
     owner, containerd, first = whole.owner, whole.pid("containerd"), whole.first()
     os.kill(owner, signal.SIGSTOP)
-    # All of the node's processes but its first.
+    # Kill all processes of the node except its first.
     script = """
     kill -9 -1
     mounts=$(cut -d' ' -f5 /proc/self/mountinfo | grep -E '^/(run|var/lib/kubelet)/' | sort -r)
@@ -168,7 +168,7 @@ def test_helm_uninstall_leaves_pods_running_with_what_they_use(
 def test_strict_mode_limits_a_container_and_uninstall_leaves_nothing(
     whole: Whole, before: Sequence[str]
 ) -> None:
-    """The agent's pod has the driver elsewhere than the host, whose paths the mounts have."""
+    """The agent's pod sees the driver at another path than the host. Mounts use the host's path."""
     whole.kubectl("delete", "pod", "--all", "--grace-period=1")
     whole.install("--set=agent.strict=true")
     whole.run_pod("again", HALF)
@@ -181,7 +181,7 @@ def test_strict_mode_limits_a_container_and_uninstall_leaves_nothing(
 
 
 def _load(whole: Whole, name: str) -> None:
-    """A pod with half a GPU that asks the driver for its memory all the time."""
+    """Run a pod with half a GPU that continually asks the driver for its memory."""
     whole.run_pod(name, {names.RESOURCE_GPU: 50}, command=_PROBE)
 
 

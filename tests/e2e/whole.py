@@ -1,6 +1,6 @@
-"""The cluster as its user has it, for tests: the commands, kubectl, and small pods.
+"""A whole cluster with the commands that a user has: cluster commands, kubectl and Helm.
 
-In a directory of its own, so that any number run beside each other.
+Each cluster has a directory of its own, so any number of them run beside one another.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Whole:
-    """gpus: as the command takes them. The caller starts and ends the cluster. bare: without
-    gpuslice. dialects: those on, beside Koordinator's."""
+    """A cluster, which the caller starts and ends. gpus: as for the command. bare: without
+    gpuslice. dialects: those that are on besides Koordinator's."""
 
     def __init__(self, gpus: str, bare: bool = False, dialects: Sequence[str] = ()) -> None:
         self.directory = Path(f"/tmp/gs-{secrets.token_hex(4)}")
@@ -63,16 +63,16 @@ class Whole:
         return int(self.state["parts"][part]["pid"])
 
     def kill(self, pid: int) -> None:
-        """Only processes of this cluster."""
+        """Kill a process, which must be one of this cluster."""
         assert f"{MARK}={self.directory}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
         os.kill(pid, signal.SIGKILL)
 
     def marked(self) -> list[int]:
-        """Numbers of all its processes but those in users' pods."""
+        """Return the PIDs of all processes of the cluster, without those in users' pods."""
         return list(processes(self.directory))
 
     def first(self) -> int:
-        """The first process of the cluster's namespaces."""
+        """Return the PID of the process that is number 1 in the cluster's PID namespace."""
         for pid in self.marked():
             status = Path(f"/proc/{pid}/status").read_text()
             if re.search(r"^NSpid:\t\d+\t1$", status, re.MULTILINE):
@@ -101,7 +101,7 @@ class Whole:
         return done.stdout
 
     def try_helm(self, *arguments: str) -> Done:
-        """Run Helm in our namespace. Commands that take values get this cluster's."""
+        """Run Helm in gpuslice's namespace of this cluster."""
         lab = Path(self.state["directory"])
         return run_helm(self.directory / "kubeconfig", lab, *arguments)
 
@@ -120,7 +120,7 @@ class Whole:
         limits: Mapping[str, Any] | None = None,
         command: str = "echo hello from $HOSTNAME; sleep 1d",
     ) -> None:
-        """A long-running pod; `limits` are added to a little processor and memory."""
+        """Create a long-running pod. `limits` are added to small limits of processor and memory."""
         container = {
             "name": "main",
             "image": "busybox",
@@ -135,7 +135,7 @@ class Whole:
         self.kubectl("create", "-f", "-", given=json.dumps(pod))
 
     def run_pod(self, name: str, limits: Mapping[str, Any] | None = None, **of: str) -> None:
-        """Create it, and wait until it is Ready."""
+        """Create a pod, and wait until it is Ready."""
         self.make_pod(name, limits, **of)
         self.ready(name)
 
@@ -143,7 +143,7 @@ class Whole:
         self.kubectl("wait", "--for=condition=Ready", "--timeout=100s", f"pod/{name}")
 
     def allocated(self, name: str) -> str:
-        """Koordinator's annotation, as it is written."""
+        """Return the text of the pod's allocation annotation."""
         annotations = self.pod(name)["metadata"]["annotations"]
         return str(annotations[names.ANNOTATION_DEVICE_ALLOCATED])
 
@@ -151,18 +151,18 @@ class Whole:
         return json.loads(self.kubectl("get", "pod", name, "-o", "json"))
 
     def restarts(self, name: str) -> int:
-        """Of its container, which runs."""
+        """Return the restarts of the pod's only container, which must be ready."""
         (status,) = self.pod(name)["status"]["containerStatuses"]
         assert status["ready"]
         return int(status["restartCount"])
 
     def gpu(self, name: str, query: str) -> str:
-        """What nvidia-smi shows in the pod."""
+        """Return the answer of nvidia-smi in the pod to a query."""
         options = f"--format=csv,noheader,nounits --query-gpu={query}"
         return self.inside(name, f"nvidia-smi {options}").strip()
 
     def until_back(self, part: str, before: int, within_s: float = 120.0) -> None:
-        """Waits until another process runs this part."""
+        """Wait until the part runs as another process than `before`."""
 
         def is_back() -> bool:
             return self.state["parts"][part]["pid"] not in (before, None)
@@ -170,14 +170,14 @@ class Whole:
         until(is_back, f"{part} is back", within_s)
 
     def restart(self, part: str) -> None:
-        """Kills the part, and waits until the cluster has started it again."""
+        """Kill the part, and wait until the cluster has started it again."""
         before = self.pid(part)
         self.kill(before)
         self.until_back(part, before)
         until(self.well, "the cluster is well")
 
     def answers(self, pod: str) -> bool:
-        """Whether a program can be executed in it."""
+        """Return whether a program can be executed in the pod."""
         return self.try_kubectl("exec", pod, "--", "true").returncode == 0
 
     def inside(self, pod: str, script: str) -> str:
@@ -185,7 +185,7 @@ class Whole:
 
 
 def allocatable(whole: Whole, resource: str) -> str:
-    """The node's amount; "" if it has none."""
+    """Return the node's allocatable amount of the resource, or "" if it has none."""
     path = f"jsonpath={{.status.allocatable.{resource.replace('.', chr(92) + '.')}}}"
     return whole.kubectl("get", "node", whole.state["node"], "-o", path)
 
@@ -196,7 +196,7 @@ WHOLE_GPU = {names.RESOURCE_GPU: 100}
 
 @contextmanager
 def running(gpus: str, bare: bool = False, dialects: Sequence[str] = ()) -> Iterator[Whole]:
-    """A cluster that runs during the block."""
+    """Run a cluster during the block."""
     whole = Whole(gpus, bare, dialects)
     try:
         whole.up()

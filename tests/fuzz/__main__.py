@@ -1,8 +1,8 @@
-"""`python -m tests.fuzz [TARGET...]`: targets in parallel, and a table of their outcomes.
+"""`python -m tests.fuzz [TARGET...]`: run targets in parallel, and print a table of the outcomes.
 
-libFuzzer's inputs stay in build/fuzz/TARGET for the next run; an input that breaks an invariant is
-written to build/fuzz/findings. Once it is fixed, `zip -jX tests/fuzz/corpus/TARGET.zip FILE` keeps
-it.
+libFuzzer keeps its inputs in build/fuzz/TARGET for the next run. An input that breaks an invariant
+is written to build/fuzz/findings. Once the parser is fixed, add it to the corpus: `zip -jX
+tests/fuzz/corpus/TARGET.zip FILE`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tests.support import ROOT
 
 WORK: Final = ROOT / "build" / "fuzz"
 _MEMORY_DIR: Final = Path("/dev/shm")
-"""A target that writes files writes them there; libFuzzer ends its process without cleaning up."""
+"""The directory for files that targets write. libFuzzer ends a process without cleaning up."""
 _HANG_S: Final = 20
-"""Timeout of one input, on a machine that has other work; inputs take microseconds."""
+"""Timeout of one input, on a machine that runs other programs too. Inputs take microseconds."""
 _MEMORY_MB: Final = 1024
-"""Of a run, with all inputs that libFuzzer keeps."""
+"""Memory limit of one run, including all inputs that libFuzzer keeps."""
 _TAIL_LINES: Final = 30
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a target's run. finding: why it ended early; empty: no finding."""
+    """The result of a target's run. finding: why it ended early, or "" if nothing was found."""
 
     target: str
     executions: int
@@ -43,7 +43,7 @@ class Outcome:
 
 
 def run(name: str, limits: Sequence[str]) -> Outcome:
-    """One target in its own process; `limits` are libFuzzer's."""
+    """Run one target in a process of its own. `limits` are options of libFuzzer."""
     findings, learnt, known = WORK / "findings", WORK / name, WORK / "corpus" / name
     for directory in (findings, learnt, known):
         directory.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Decisions read from fuzz input, so that one byte string is one scenario and mutates well.
+"""Decisions read from fuzz input. A byte string describes one scenario, and mutates well.
 
-Past its end everything is zero: every input is complete, and a shorter one is a simpler scenario.
+Reading past the end gives zeros. So every input is complete, and a shorter one is simpler.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Choices:
         return self.take(self.left)
 
     def whole(self, size: int) -> int:
-        """A number of `size` bytes."""
+        """Return an integer of `size` bytes."""
         return int.from_bytes(self.take(size).ljust(size, b"\0"))
 
     def byte(self) -> int:
@@ -41,16 +41,16 @@ class Choices:
         return items[self.byte() % len(items)]
 
     def blob(self) -> bytes:
-        """Some bytes, preceded by their number."""
+        """Return a byte string that is preceded by its length."""
         return self.take(self.byte())
 
     def text(self) -> str:
-        """Any text that JSON can carry, lone surrogates included."""
+        """Return any text that JSON can carry, lone surrogates included."""
         return self.blob().decode("utf-8", "surrogateescape")
 
 
 def cut(data: bytes, choices: Choices) -> Iterator[bytes]:
-    """`data` in up to eight pieces; `choices` determines the cuts."""
+    """Yield `data` in up to eight pieces, cut at places that `choices` determines."""
     places = {choices.whole(2) % (len(data) + 1) for _ in range(choices.byte() % 8)}
     for begin, end in itertools.pairwise(sorted({0, len(data), *places})):
         yield data[begin:end]

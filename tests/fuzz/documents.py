@@ -1,8 +1,8 @@
 """Texts from users and other programs: the two annotations, whole pods, CDI specs.
 
-Documented exceptions: AllocationError, GrantsError. The policy and the CDI reader raise nothing:
-they report unusable input. Invariants: a parsed value can be written and parsed again, and an
-answer of the policy, adjustment or refusal, can be sent.
+Documented exceptions are AllocationError and GrantsError. The policy and the CDI reader raise
+nothing, but report unusable input. Invariants: a parsed value can be written and parsed again. The
+policy's answer, an adjustment or a refusal, can be sent.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NEST_MOST: Final = 4000
 
 
 def document(choices: Choices, depth: int = 0) -> Any:
-    """A JSON value, made of words that the readers know."""
+    """Return a JSON value that contains words which the readers know."""
     match choices.byte() % (10 if depth < 8 else 6):
         case 0:
             return choices.one_of((None, True, False))
@@ -91,7 +91,7 @@ _NESTED: Final = (
 
 
 def _json(data: bytes) -> str:
-    """The input as it is, or what it describes, or a value nested deeper than is valid."""
+    """Return the input as text, or JSON that it describes, or JSON that is nested too deeply."""
     choices = Choices(data)
     match choices.byte() % 4:
         case 0:
@@ -142,7 +142,7 @@ def quantities(data: bytes) -> None:
 
 
 def pods(data: bytes) -> None:
-    """CreateContainer's request through translation and policy to the bytes of the answer."""
+    """Pass a CreateContainer request through translation and policy to the bytes of the answer."""
     choices = Choices(data)
     annotations: dict[str, str] = {}
     for name in (names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GRANTS):
@@ -180,7 +180,7 @@ def pods(data: bytes) -> None:
 
 
 def _annotation(name: str, choices: Choices) -> str:
-    """A valid annotation with one element replaced, or any value."""
+    """Return a valid annotation with one element replaced, or any value."""
     if choices.byte() % 4 == 0:
         return _json(choices.blob())
     gpu = {"id": _UUID, "minor": 0, "memory": 1 << 30, "core": 50}
@@ -208,13 +208,13 @@ def _sendables(choices: Choices) -> list[str]:
 
 
 def _sendable(text: str) -> str:
-    """Protobuf's strings are UTF-8; the runtime accepts nothing else either."""
+    """Return the text as valid UTF-8, which protobuf and the runtime require of strings."""
     return text.encode("utf-8", "replace").decode()
 
 
 @cache
 def _scratch() -> tempfile.TemporaryDirectory[str]:
-    """The directory of CDI specs. It is empty between inputs."""
+    """Return the directory of CDI specs. It is empty between inputs."""
     return tempfile.TemporaryDirectory(prefix="gpuslice-fuzz-")
 
 

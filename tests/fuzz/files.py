@@ -1,8 +1,8 @@
-"""Files: those of a grant, as a tenant may leave them, ld.so.cache of a driver root, and an image's
-entry point.
+"""Files: the grant and region of a container after a tenant changed them, ld.so.cache of a driver
+root, and an image's entry point.
 
-Documented exception: RegionError. Invariants: after an update of any bytes the grant holds the
-written values, and no more of a program is read than its headers need.
+The documented exception is RegionError. Invariants: updating a grant file of any content leaves the
+written values in it. Of a program, no more is read than its headers need.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _WRITTEN: Final = grant_file.Grant(7, (grant_file.Gpu("GPU-7", 1 << 30, 50, 0),)
 
 @cache
 def _region(gpu_count: int) -> bytes:
-    """The part that readers of the counters read."""
+    """Return the part of a new region that readers of the counters read."""
     return region_file.fresh(gpu_count, 7)[: region_file.Geometry(gpu_count).slots_offset]
 
 
 def regions(data: bytes) -> None:
-    """Any bytes; or a region with some changed and the checksum corrected."""
+    """Read a region of any bytes, or a valid one with a few bytes changed and a valid checksum."""
     choices = Choices(data)
     kind = choices.byte()
     raw = bytearray(_region(1 + choices.byte() % names.MAX_GPUS) if kind & 1 else choices.rest())
@@ -59,7 +59,7 @@ def grant_files(data: bytes) -> None:
     read = grant_file.decode(bytes(raw))
     assert read is None or 1 <= len(read.gpus) <= names.MAX_GPUS
     if any(raw[at : at + 8] == b"\xff" * 8 for at in (0, grant_file.COPY_STRIDE)):
-        return  # the last possible sequence number: no agent runs long enough to write it
+        return  # the last possible sequence number, which no agent runs long enough to write
     for write in grant_file.update(bytes(raw), _WRITTEN):
         raw[write.offset : write.offset + len(write.data)] = write.data
     assert grant_file.decode(bytes(raw[: grant_file.FILE_BYTES])) == _WRITTEN
@@ -81,7 +81,7 @@ def _copy(choices: Choices) -> bytes:
 
 
 def library_caches(data: bytes) -> None:
-    """Fuzz them as they are, and behind a header that the parser accepts."""
+    """Parse the bytes as they are, and again behind a header that the parser accepts."""
     count = data[0] if data else 0
     header = b"glibc-ld.so.cache1.1" + struct.pack("<II5I", count, len(data), 0, 0, 0, 0, 0)
     for file in (data, header + data):

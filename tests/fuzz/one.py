@@ -1,7 +1,7 @@
 """One target under atheris, in a process of its own: `python -m tests.fuzz.one NAME DICTIONARY`.
 
-Further arguments go to libFuzzer, which may end the process at any time. The target's words
-are written to the file DICTIONARY, in libFuzzer's format.
+Further arguments go to libFuzzer, which may end the process at any time. The target's words are
+written to the file DICTIONARY in libFuzzer's format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of targets: a parser each, and the maximum input size."""
+"""The table of targets. Each has a parser and a maximum input size."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _CORPUS: Final = Path(__file__).parent / "corpus"
 
 
 def archive(target: str) -> Path:
-    """Inputs that once broke an invariant of the target, and inputs with high coverage of its
-    parser."""
+    """Return the target's archive: inputs that once broke an invariant, and inputs that reach much
+    of the parser's code."""
     return _CORPUS / f"{target}.zip"
 
 
@@ -26,8 +26,8 @@ def corpus(target: str) -> Sequence[bytes]:
 
 @dataclass(frozen=True)
 class Target:
-    """run: raises if an invariant is broken. words: frequent in the format, for the mutator's
-    dictionary."""
+    """run: the function, which raises if an invariant is broken. words: texts that are frequent in
+    the format, for libFuzzer's dictionary."""
 
     about: str
     run: Callable[[bytes], None]

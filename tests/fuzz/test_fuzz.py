@@ -1,4 +1,4 @@
-"""Every target for ten seconds, and the corpus again without the fuzzer."""
+"""Every target runs for ten seconds, and the corpus is replayed without the fuzzer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT_ONCE = 2
 
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[dict[str, Future[fuzz.Outcome]]]:
-    """All targets, started at the first one's test: they take turns on two processors."""
+    """Submit all targets before the first test. Two run at a time."""
     if importlib.util.find_spec("atheris") is None:
         reason = "atheris is not installed (make setup installs it where it has a wheel)"
         if os.environ.get("CI") == "true":

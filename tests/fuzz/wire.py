@@ -1,7 +1,7 @@
-"""Bytes of a runtime: the mux, ttrpc's two sides, and the whole dialogue of NRI.
+"""Bytes of a runtime: the mux, both sides of ttrpc, and the whole dialogue of NRI.
 
-Documented exception: RemoteProtocolError for bytes outside the protocol. Invariants: the split of a
-stream never matters, a parser buffers no more than its limit, and every request is answered.
+The documented exception is RemoteProtocolError for bytes outside the protocol. Invariants: the cuts
+of a stream never matter. A parser buffers no more than its limit. Every request is answered.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def demultiplexer(data: bytes) -> None:
     alone = mux.Demultiplexer().feed(mux.frames(connection, message))
     assert b"".join(piece for _, piece in alone) == message
     stream = choices.rest()
-    # The same byte breaks it, so all before it was received, in one piece or in several.
+    # Whole or in pieces, the stream breaks at the same byte, so equal bytes were received before.
     assert _received([stream]) == _received(cut(stream, Choices(data)))
 
 
 def _received(pieces: Iterable[bytes]) -> list[tuple[int, bytes]] | None:
-    """Bytes by run of one connection; None if the stream broke."""
+    """Return the runs of bytes of one connection, or None if the stream broke."""
     parser = mux.Demultiplexer()
     received: list[tuple[int, bytes]] = []
     try:
@@ -50,7 +50,7 @@ def _received(pieces: Iterable[bytes]) -> list[tuple[int, bytes]] | None:
 
 
 def calls(data: bytes) -> None:
-    """ttrpc, the server and the client, on the same bytes."""
+    """Give the same bytes to ttrpc's server and client."""
     choices = Choices(data)
     server, client = ttrpc.Server(), ttrpc.Client()
     mine = [client.call("s", "m", b"", 0) for _ in range(choices.byte() % 8)]
@@ -63,7 +63,7 @@ def calls(data: bytes) -> None:
     open_calls: list[int] = []
     answered = 0
     for piece in cut(stream, Choices(data)):
-        # A server's stream cannot break.
+        # No input breaks a server's stream.
         open_calls += [call.stream for call in server.receive_data(piece)]
         while kinds & 2 and open_calls:
             server.reply(open_calls.pop(0), b"x")
@@ -95,7 +95,7 @@ def _ttrpc_message(choices: Choices) -> bytes:
 
 
 def dialogue(data: bytes) -> None:
-    """A recorded dialogue of a runtime, some of its messages exchanged, and any bytes changed."""
+    """Replay a runtime's recorded dialogue with some messages replaced and some bytes changed."""
     choices = Choices(data)
     session = Session(name="gpuslice", index="50")
     session.register()
@@ -120,7 +120,7 @@ def dialogue(data: bytes) -> None:
 
 
 def _messages(stream: bytes) -> Sequence[bytes]:
-    """Each message of the stream, in a frame of its own."""
+    """Return the messages of the stream, each in a frame of its own."""
     return [mux.frames(number, part) for number, part in mux.Demultiplexer().feed(stream)]
 
 
@@ -128,8 +128,8 @@ _DIALOGUES: Final = tuple(map(_messages, vectors.DIALOGUES.values()))
 
 
 def _settle(session: Session, asked: list[session_events.Request], choices: Choices) -> None:
-    """Answer open requests: not yet, successfully, with an error, or with a reply that is too
-    large."""
+    """Leave the open requests unanswered, or answer each with success, an error, or a reply that is
+    too large."""
     how = choices.byte() % 4
     if how == 0:
         return

@@ -1,5 +1,5 @@
 """The rows of the library's matrix on a real GPU: `make gpu`.
 
-Skipped without GPUSLICE_GPU, the GPU's number in NVML. Independent of the simulated GPU;
-test_machinery.py presents one to the same rows as the machine's own.
+They are skipped unless GPUSLICE_GPU has the GPU's number in NVML. They do not depend on the
+simulated GPU, but test_machinery.py runs them on one, as if it were real.
 """

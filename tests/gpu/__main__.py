@@ -1,7 +1,7 @@
 """`python -m tests.gpu`, `make gpu`: the matrix's rows and frameworks on this machine's GPU.
 
-First prints what is present and what is missing; then runs the tests and writes a table of them.
-The exit status is that of the tests; 2 if there is no GPU. --list runs nothing, and needs no GPU.
+First prints what is present and what is missing. Then runs the tests and writes a table of them.
+The exit status is that of the tests, or 2 if there is no GPU. --list only prints what is present.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _frameworks() -> Iterator[str]:
-    """Those of this machine, and the skipped ones."""
+    """Return the frameworks of this machine, and the skipped ones."""
     for framework in FRAMEWORKS:
         version = framework.version()
         found = f"{version} ({framework.python})" if version else f"skipped: {framework.missing}"

@@ -1,8 +1,8 @@
 """Compares, in a program under the library, the GPU's use and the container's charge.
 
-A process without the library reads the GPU's use from NVML. Both count from when the account was
-opened. The charge must be exact. The GPU's own figure includes all its users and what the driver
-takes by itself; so it may differ by two blocks or 2 %, and a GPU in use by others fails rows.
+Both count from when the account was opened. A process without the library reads the GPU's use from
+NVML. The charge must be exact. The use may differ by two blocks or 2 %, because the driver takes
+memory by itself. Rows fail where other programs use the GPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Account:
         return self._watch.sample().used_bytes
 
     def held_by(self, pid: int) -> int:
-        """NVML's figure for a process."""
+        """Return NVML's figure for a process."""
         return self._watch.sample().of([pid])
 
     def charged(self) -> int:
@@ -47,11 +47,11 @@ class Account:
         return self._status().gpu.limit_bytes - self.charged()
 
     def took(self, expected_bytes: int) -> None:
-        """Exactly so much is charged, and the GPU's use has grown by as much."""
+        """Check that exactly this much is charged, and that the GPU's use has grown by as much."""
         assert self.agrees("") == expected_bytes, (self.agrees(""), expected_bytes)
 
     def agrees(self, about: str) -> int:
-        """The charge, once the GPU agrees; printed for the table if it has a name."""
+        """Return the charge once the GPU agrees. If `about` is given, print both for the table."""
         deadline = time.monotonic() + _SETTLED_S
         while True:
             held = self.held() - self._held_before

@@ -1,4 +1,4 @@
-"""A program on this machine's own GPU, with the library, a limit, and nothing simulated."""
+"""A program on this machine's own GPU, under the library and a limit, without the simulation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OURS = ("CUDA_DEVICE_", "GPUSLICE_", "LD_PRELOAD")
 
 @dataclass(frozen=True)
 class GpuHost(Host):
-    """This machine unchanged: its own driver, found as programs find it, and one of its GPUs."""
+    """This machine with its own driver, found as programs find it, and one of its GPUs."""
 
     driver_dir: Path = Path()
     uuid: str = ""
@@ -47,7 +47,7 @@ class Gpu:
         return region.status(self.grant_dir)[0].gpu.limit_bytes
 
     def python(self, program: str) -> subprocess.CompletedProcess[str]:
-        """Run it under the limit; the table shows what it prints as FIGURE."""
+        """Run the program under the limit. The table shows what the program prints as FIGURE."""
         done = self.host.python(program, self.grant_dir)
         self.note(done.stdout)
         return done
@@ -65,7 +65,7 @@ def make_grant(directory: Path, gpu: facts.Facts, limit_bytes: int, code_bytes: 
 
 
 def machine() -> Mapping[str, str]:
-    """The environment without variables that would change the library's limits."""
+    """The environment, without variables that would change the library's limits."""
     return {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
 
 
@@ -90,7 +90,7 @@ def gpu(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> Gpu:
-    """A program may take 1 GiB beyond its context."""
+    """A GPU on which a program may take 1 GiB beyond its context."""
     make_grant(tmp_path / "grant", this_gpu, GIB + this_gpu.context_bytes)
     host = GpuHost(build_dir / "lib" / "libvgpu.so", uuid=this_gpu.uuid)
     return Gpu(host, this_gpu, tmp_path / "grant", record_property)

@@ -1,6 +1,6 @@
 """`python -m tests.gpu.facts GPU`: facts that this machine's driver reports of one GPU, as JSON.
 
-Runs as a process of its own, without the library: it creates a context, to measure one.
+It must run as a process of its own without the library, because it creates a context to measure it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traces.watch import used_bytes
 
 
 class GpuError(Exception):
-    """The GPU is absent, or its driver does not answer; the text is the driver's."""
+    """The GPU is absent, or its driver does not answer. The text is the driver's."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Facts:
 
 
 def of(gpu: int, environment: Mapping[str, str]) -> Facts:
-    """Raises GpuError if the GPU cannot be used."""
+    """Return the facts of a GPU. Raises GpuError if the GPU cannot be used."""
     done = run(sys.executable, "-m", "tests.gpu.facts", str(gpu), env=environment)
     if done.returncode:
         raise GpuError(f"GPU {gpu}: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")

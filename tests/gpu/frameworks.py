@@ -1,10 +1,10 @@
 """Test programs of common frameworks, and the interpreters that run them.
 
-Each program has three phases, and waits for a line on stdin after the first and the second:
-`started`, with everything imported and no driver call made; `filled`, with all the memory that it
-could get; `done`, after it freed that and computed something. It reports each as a line of JSON.
-The frameworks are not installed for these tests; an environment variable names an interpreter that
-has one.
+Each program has three phases, and reports each as a line of JSON. At `started`, everything is
+imported and no driver call was made. At `filled`, the program holds all the memory that it could
+get. At `done`, it has freed the memory and computed something. After each of the first two it waits
+for a line on stdin. The frameworks are not installed for these tests: an environment variable names
+an interpreter that has one.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Framework:
     name: str
     module: str
     variable: str
-    """Names an interpreter that has the module."""
+    """The environment variable that names an interpreter with the module."""
     limit_bytes: int
     program: str
     environment: tuple[tuple[str, str], ...] = ()
@@ -139,7 +139,7 @@ class Framework:
         return f'{_BEGIN}{self.program}reach("done")\n'
 
     def version(self) -> str | None:
-        """None: the interpreter does not have it."""
+        """Return the module's version, or None if the interpreter does not have the module."""
         top = self.module.split(".")[0]
         asked = (
             "import importlib.util as u, importlib.metadata as m, sys\n"
@@ -155,7 +155,7 @@ class Framework:
 
     @property
     def missing(self) -> str:
-        """The remedy if there is none."""
+        """Return what to do where no interpreter has the module."""
         return f"{self.python} has no {self.module}; {self.variable}=PYTHON names one that has it"
 
 
@@ -172,4 +172,4 @@ FRAMEWORKS: Final = (
     Framework("cupy", "cupy", "GPUSLICE_CUPY", 4 * GIB, _CUPY),
     Framework("vllm", "vllm", "GPUSLICE_VLLM", 8 * GIB, _VLLM),
 )
-"""The first is of this checkout's own environment: it shows that the tests work."""
+"""The first framework is in this checkout's own environment, to show that the tests work."""

@@ -1,5 +1,5 @@
-"""The prelude of the GPU rows' programs: as in tests/shim, with an account (account.py) in place of
-what only a simulated GPU can report."""
+"""The prelude of the GPU rows' programs. It is that of tests/shim, but an account (account.py)
+replaces the figures that only a simulated GPU reports."""
 
 from __future__ import annotations
 

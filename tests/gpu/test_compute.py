@@ -1,7 +1,7 @@
 """Compute limits on this machine's GPU: shares, and what compute_model.c assumes of a GPU.
 
-Where a figure differs much from the model's (time slices of 2 ms, 1,024 pending launches, an event
-done when the work before it is), the model is to be corrected, and test_shares.py to be run again.
+The model assumes time slices of 2 ms, 1,024 pending launches, and an event that is done when the
+work before it is done. If a GPU differs much, correct the model and run test_shares.py again.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ LOOPS_PER_MS = int(1_000_000 / ms(first, second))
 ASSUMED = {
     "pending launches": """
 most = 0
-for _ in range(3):  # a stall of the machine is in one of them
+for _ in range(3):  # one of the samples includes a stall of the machine
     launch(500 * LOOPS_PER_MS)
     begun = time.monotonic()
     for count in range(1, 100_000):
@@ -116,7 +116,7 @@ for _ in range(20):
 late_us.sort()
 print("FIGURE 10 kernels of 1 ms: host time beyond the GPU's, median %.0f us, most %.0f us"
       % (statistics.median(late_us), late_us[-1]))
-assert late_us[0] < 2000  # a busy machine is late more often
+assert late_us[0] < 2000  # judge the best, as a busy machine delays others
 """,
 }
 
@@ -127,7 +127,7 @@ def test_gpu_compute(gpu: Gpu, what: str) -> None:
 
 
 def test_gpu_compute_time_slices_between_contexts(gpu: Gpu) -> None:
-    """Two processes without a limit: a gap between two kernels of one is the other's time."""
+    """Two processes run without a limit. While one has a gap between kernels, the other runs."""
     program = (
         _BEGIN
         + """
@@ -160,14 +160,14 @@ def _load(seconds: int) -> Command:
 
 
 def _through_the_runtime(seconds: int) -> Command:
-    """PyTorch, and so libcudart and cuBLAS."""
+    """Use PyTorch, which calls libcudart and cuBLAS."""
     return (TORCH.python, "-c", _MULTIPLIES, str(seconds))
 
 
 def _shares(
     gpu: Gpu, directory: Path, load: Load, percents: Sequence[int], *options: str
 ) -> Sequence[float]:
-    """Return the work of programs that run together, in percent of that of one without a limit."""
+    """Return each program's work, in percent of a program's that runs alone without a limit."""
 
     def start(command: Command, environment: Mapping[str, str]) -> Popen[str]:
         return Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)

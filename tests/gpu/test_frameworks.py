@@ -1,9 +1,9 @@
 """PyTorch, CuPy and vLLM under a limit: alone, two tenants of one GPU, and two that start together.
 
 Every program sees its limit as the GPU's memory, gets all of it and then its usual error, and
-computes correct results. NVML's figures for its processes, from outside, are the truth. A tenant is
-charged the library's count and the overhead, which is measured here as by `python -m shim run`: the
-least of three samples, a second apart, of NVML's figure beyond the count.
+computes correct results. NVML's figures for the processes, read from outside, are the reference. A
+tenant's charge is the library's count plus the overhead. As in `python -m shim run`, the overhead
+is the least excess of NVML's figure over the count, in three samples a second apart.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def framework(request: pytest.FixtureRequest, this_gpu: facts.Facts) -> Framewor
 
 
 class Tenant(Talk):
-    """A framework's program under a limit of its own. An empty line lets it go on."""
+    """A framework's program under its own limit. An empty line on stdin starts its next phase."""
 
     def __init__(self, process: subprocess.Popen[str], directory: Path, limit_bytes: int) -> None:
         super().__init__(process)
         self._directory, self._limit_bytes = directory, limit_bytes
 
     def reach(self, phase: str) -> Mapping[str, Any]:
-        """The program's report when it has reached that phase."""
+        """Return the program's report when it has reached that phase."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith('{"phase"'):
@@ -71,7 +71,7 @@ class Tenant(Talk):
         assert self._process.wait() == 0
 
     def assert_charged(self, watch: Watch, record: Record, about: str) -> None:
-        """NVML's figure is charged, plus an allowance for code, and is within the limit."""
+        """Check that NVML's figure, plus an allowance for code, is charged and within the limit."""
         own = psutil.Process(self.pid)
         (status,) = region.status(self._directory)
         figures = {
@@ -90,7 +90,7 @@ class Tenant(Talk):
 
 @contextmanager
 def tenant(framework: Framework, host: GpuHost, gpu: facts.Facts, place: Path) -> Iterator[Tenant]:
-    """The program, started; ended in any case."""
+    """Start the program for the duration of the block."""
     make_grant(place, gpu, framework.limit_bytes, CODE_BYTES)
     with (
         measurement.measuring(place),
@@ -119,7 +119,7 @@ def test_a_framework_gets_its_limit_and_no_more(
     record_property: Record,
     how: str,
 ) -> None:
-    """`together`: all contexts are created at the same time, and all later phases coincide."""
+    """`together`: all programs begin each phase, and so create contexts, at the same time."""
     host = GpuHost(build_dir / "lib" / "libvgpu.so", uuid=this_gpu.uuid)
     with Watch(this_gpu.uuid, machine()) as watch, ExitStack() as stack:
         tenants = [

@@ -1,6 +1,6 @@
-"""`python -m tests.gpu` as on a machine with a GPU: the simulated driver is that machine's own.
+"""`python -m tests.gpu` with the simulated driver in the place of this machine's driver.
 
-This verifies the rows, their account and their table; it shows nothing of a real GPU.
+This verifies the rows, their account and their table. It shows nothing of a real GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def test_the_rows_run_on_the_gpu_that_the_machine_reports(build_dir: Path, tmp_p
             "SIMGPU_DIR": str(host.sim_dir),
             "PATH": f"{build_dir / 'bin'}:{os.environ['PATH']}",
         }
-        # Shares of time need a quiet machine; `python -m bench core` has them of a simulated GPU.
+        # Shares need a quiet machine. `python -m bench core` measures them on a simulated GPU.
         options = ("--gpu", "1", "--results", tmp_path, "-q", "-k", "not compute_shares")
         done = run(sys.executable, "-m", "tests.gpu", *options, env=own)
     assert done.returncode == 0, done.stdout

@@ -1,5 +1,7 @@
-"""An HTTP server with scripted answers: an API server that misbehaves in ways a real one cannot be
-made to. Regular behaviour is tested with a real one (tests/cluster)."""
+"""An HTTP server with scripted answers, which misbehaves as no real API server can be made to.
+
+tests/cluster tests the regular behaviour with a real API server.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def event(kind: str, raw: dict[str, Any], version: str) -> dict[str, Any]:
 
 
 async def stream(request: web.Request, *chunks: bytes, hold: bool = False) -> web.StreamResponse:
-    """A watch that sends these bytes and ends; hold: or stays open without sending."""
+    """Answer a watch with these bytes, then end it. hold: keep it open instead, without sending."""
     response = web.StreamResponse()
     await response.prepare(request)
     for chunk in chunks:
@@ -52,7 +54,6 @@ async def stream(request: web.Request, *chunks: bytes, hold: bool = False) -> we
 
 
 def abort(request: web.Request) -> None:
-    """Breaks the connection."""
     assert request.transport is not None
     request.transport.abort()
 
@@ -62,7 +63,7 @@ def lines(*events: dict[str, Any]) -> bytes:
 
 
 def certificate_for(directory: Path, host: str) -> tuple[Path, ssl.SSLContext]:
-    """A certificate for the address and for api.example, and the server's context with it."""
+    """Make a certificate for the address and for api.example, and the server's context."""
     made, key = directory / "certificate", directory / "key"
     make_certificate(made, key, "/CN=api", f"subjectAltName=DNS:api.example,IP:{host}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -74,7 +75,7 @@ def certificate_for(directory: Path, host: str) -> tuple[Path, ssl.SSLContext]:
 async def serving(
     answer: Answer, context: ssl.SSLContext | None = None, address: str = "127.0.0.1"
 ) -> AsyncIterator[Access]:
-    """context: of a server that speaks TLS."""
+    """Serve `answer` during the block. context: the TLS context, or None for plain HTTP."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request, web.BaseRequest)

@@ -1,4 +1,4 @@
-"""Credentials: their sources, and that they are read again."""
+"""Sources of credentials, and when they are read again."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def kubeconfig(at: Path, user: Mapping[str, object] = {}, **cluster: Any) -> str
 
 @pytest.fixture
 def account(tmp_path: Path) -> Path:
-    """The directory of a service account."""
     (tmp_path / "token").write_text("one")
     (tmp_path / "ca.crt").write_text("a certificate")
     return tmp_path
@@ -149,7 +148,7 @@ async def test_a_token_that_the_server_refuses_is_read_again_at_once() -> None:
 async def test_credentials_are_read_again_every_minute_and_new_ones_have_a_new_connection(
     tmp_path: Path,
 ) -> None:
-    """The server takes the identity from the connection where there are client certificates."""
+    """A new client certificate needs a new connection, because only a handshake presents it."""
     clock, connections, reads = Clock(), set[asyncio.BaseTransport | None](), list[float]()
     made, context = certificate_for(tmp_path, "127.0.0.1")
 

@@ -1,4 +1,4 @@
-"""The client of the API server: requests, and the result of each kind of answer."""
+"""The client of the API server: its requests, and its result for each kind of answer."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_a_cancelled_write_leaves_no_connection_to_its_answer() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 async def test_the_server_is_the_one_that_its_certificate_names(host: str, tmp_path: Path) -> None:
-    """Its address, or another name if one is configured."""
+    """The certificate must name the server's address, or another name if one is configured."""
     made, context = api_server.certificate_for(tmp_path, host)
 
     async def answer(request: web.Request) -> web.Response:

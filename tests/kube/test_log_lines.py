@@ -1,4 +1,4 @@
-"""Lines of the log: one record, one line, whatever a tenant has put into it."""
+"""Each record becomes one line of the log, whatever text a tenant has put into the record."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def test_logfmt_and_json() -> None:
     said = json.loads(written(Line("decision", n=3, text="a b"), Format.JSON))
     assert said == {**head, "msg": "decision", "n": 3, "text": "a b"}
     assert str(Line("bound", node="n 1")) == 'bound node="n 1"'
-    assert 'msg="it\'s 3 now"' in written("it's %d now", Format.LOGFMT, 3)  # another library's
+    # a record of another library
+    assert 'msg="it\'s 3 now"' in written("it's %d now", Format.LOGFMT, 3)
 
 
 @pytest.mark.parametrize("style", Format)

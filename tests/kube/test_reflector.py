@@ -1,6 +1,6 @@
 """When a list or a watch is retried, and with which delay.
 
-Events delivered meanwhile: tests/scheduler/test_cache.py, tests/cluster/test_service.py.
+The events between two watches: tests/scheduler/test_cache.py, tests/cluster/test_service.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support import Clock, until_async
 
 
 class Names:
-    """A reflector, and its sink, which records names alone."""
+    """A reflector whose sink records only the objects' names."""
 
     def __init__(self, kube: Kube, clock: Clock) -> None:
         self.known: set[str] = set()
@@ -71,8 +71,8 @@ async def test_retry_delays_grow_until_a_watch_has_lasted_however_it_ends(breaks
 
 
 async def test_a_watch_that_is_ended_for_being_behind_is_taken_up_at_once() -> None:
-    """The API server ends watches of clients that are too slow. The event rate is at its maximum
-    then, and a delay would increase the backlog."""
+    """The API server ends the watch of a client that is too slow. Most events arrive at such a
+    time, and a delay would increase the backlog."""
     waited, done, watch_count = list[float](), asyncio.Event(), 100
 
     async def answer(request: web.Request) -> web.StreamResponse:

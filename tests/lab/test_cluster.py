@@ -1,5 +1,7 @@
-"""`make cluster`: which GPUs and dialects it takes, which directory may be used, which process
-holds it, what is removed, and that a supervised program ends with its owner at the latest."""
+"""`make cluster`: its GPUs, dialects and directory, the process that holds it, and its removal.
+
+A supervised program ends with its owner at the latest.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def test_an_unknown_dialect_is_refused_with_the_choices() -> None:
 
 @pytest.fixture
 def directory() -> Iterator[ClusterDirectory]:
-    """Its path must be short."""
+    """Yield a directory with a short path, because the path of a socket is limited."""
     made = ClusterDirectory(Path(f"/tmp/gs-{secrets.token_hex(4)}"))
     yield made
     if made.path.is_symlink():
@@ -82,7 +84,7 @@ FOREIGN = {
 def test_names_like_a_clusters_do_not_make_it_one(
     directory: ClusterDirectory, name: str, marked: bool
 ) -> None:
-    """The marker shows that we made the directory; its content is identified by whole names."""
+    """Only a directory with our marker is a cluster's. Its content is matched by whole names."""
     if marked:
         with directory.changing():
             pass
@@ -172,7 +174,7 @@ def test_clearing_ends_the_owner_and_all_that_carries_the_mark(directory: Cluste
             subprocess.Popen(["sleep", "600"], env=marked) as left,
             subprocess.Popen(["sleep", "600"]) as another,
         ):
-            # A parent process that does not wait leaves a zombie, which has no environment.
+            # Killed children are zombies until `wait`, and a zombie has no environment.
             directory.clear()
             assert owner.wait(10) < 0
             assert left.wait(10) < 0
@@ -185,7 +187,7 @@ def test_clearing_ends_the_owner_and_all_that_carries_the_mark(directory: Cluste
 
 
 def is_running(pid: int) -> bool:
-    """A zombie has exited: the process that reaps orphans may be slow."""
+    """Return whether the process runs. A zombie has exited, but may wait long to be reaped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -207,7 +209,7 @@ import sys, time
 from pathlib import Path
 from lab.cluster.supervised import Process
 print(Process(["sleep", "600"], Path(sys.argv[1]), hostname=sys.argv[2]).pid, flush=True)
-while True:  # a signal just before a sleep would be handled at its end
+while True:  # a signal just before a long sleep would be handled at the end of the sleep
     time.sleep(0.1)
 """
 

@@ -1,5 +1,5 @@
-"""The excerpt of docs/demo.md in the README, the demo's variants of the document's pod, and its end
-by an interrupt."""
+"""The README's excerpt of docs/demo.md, the demo's variants of the document's pod, and its
+interrupt."""
 
 from __future__ import annotations
 

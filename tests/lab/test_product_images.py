@@ -1,4 +1,4 @@
-"""The images: their table and Containerfiles, what the archives hold, and that the product runs."""
+"""The images: their table, Containerfiles and content, and that the product runs in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tools.images.table import Recipe, project, requirements, table
 
 _PRODUCT = {"gpuslice", "nri_plugin", "scheduler", "shim"}
 _ONLY_WITH_A_KUBECONFIG = {"kubernetes"}
-"""Too large for images whose pods have a service account (kube/access.py)."""
+"""Packages that the images lack: they are large, and only a kubeconfig needs them."""
 _MOST_BYTES = {"gpuslice-agent": 150e6, "gpuslice-scheduler": 130e6}
 _RECIPES = pytest.mark.parametrize("recipe", table().recipes.values(), ids=table().recipes)
 
@@ -37,7 +37,7 @@ def test_an_image_requires_what_its_packages_import(recipe: Recipe) -> None:
 
 @_RECIPES
 def test_the_containerfile_matches_the_table_of_images(recipe: Recipe) -> None:
-    """And it copies what the wheel is built from."""
+    """The Containerfile also copies every file from which the wheel is built."""
     short = recipe.name.removeprefix("gpuslice-")
     text = (ROOT / "manifests" / "images" / f"{short}.Containerfile").read_text()
     building, _, last = text.replace("\\\n", " ").rpartition("\nFROM ")
@@ -121,7 +121,7 @@ def _unpack(archive: Path, root: Path) -> None:
 def unpacked(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Recipe, Built, Path]]:
-    """An image's files in a directory; built unless the cache has it."""
+    """Unpack an image's files into a directory. The image is built unless the cache has it."""
     recipe: Recipe = request.param
     built = product.ensure(recipe)
     root = tmp_path_factory.mktemp(recipe.name)
@@ -155,9 +155,9 @@ def _modules(recipe: Recipe) -> list[str]:
 
 @pytest.mark.node
 def test_an_image_runs(unpacked: tuple[Recipe, Built, Path]) -> None:
-    """Every module of the product imports, compiled; the entrypoint and the programs start."""
+    """Every module of the product has compiled code and can be imported. The programs start."""
     recipe, built, root = unpacked
-    # Every function that a library refers to must be there, whether it is called or not.
+    # LD_BIND_NOW makes the loader resolve every function of a library, called or not.
     _run(root, "python", "-B", "-c", _IMPORT_ALL, *_modules(recipe), LD_BIND_NOW="1")
     assert "sage:" in _run(root, *recipe.entrypoint, "--help")
     for path in recipe.programs.values():
@@ -190,7 +190,7 @@ def test_the_agents_image_has_its_library_and_a_hook_that_runs_without_glibc(
 def test_a_build_from_scratch_has_the_same_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only NVIDIA's programs, which take long to build, are taken from the cache."""
+    """Only NVIDIA's programs come from the cache, because they take long to build."""
     recipes = table().recipes.values()
     first = [product.ensure(recipe).digest for recipe in recipes]
     (tmp_path / "bin").mkdir()
@@ -204,7 +204,6 @@ def test_a_build_from_scratch_has_the_same_digest(
 @pytest.mark.timeout(1200)
 @_RECIPES
 def test_an_image_for_aarch64_runs(recipe: Recipe, tmp_path: Path) -> None:
-    """It runs under an emulator."""
     emulator = shutil.which("qemu-aarch64-static")
     if emulator is None:
         pytest.skip("qemu-aarch64-static is not installed (make setup installs it)")

@@ -1,5 +1,4 @@
-"""The search for containerd's programs and Helm, and their builds by a Go that only notes its
-calls."""
+"""The search for containerd's programs and Helm, and their builds by a stand-in for Go."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def _install(directory: Path, scripts: Mapping[str, str]) -> Path:
 
 
 def _machine(tmp_path: Path, **more: str) -> dict[str, str]:
-    """A machine with this Go, and more programs."""
+    """Return the environment of a machine with the stand-in for Go and these programs."""
     binaries = _install(tmp_path / "bin", {"go": _GO, **more})
     cache, calls = tmp_path / "cache", tmp_path / "calls"
     path = f"{binaries}:/usr/bin:/bin"
@@ -60,7 +59,7 @@ def test_a_named_directory_comes_first_and_needs_all_programs(tmp_path: Path) ->
 
 
 def test_a_build_appears_whole_and_is_found_again(tmp_path: Path) -> None:
-    """A release may be given a newer NRI than its own."""
+    """A build of containerd may have a newer NRI than containerd's release."""
     environ, release = _machine(tmp_path), RELEASES["2.4-nri"]
     with_nri = programs.ensure(environ, release)
     assert with_nri.directory.name == release.directory != DEFAULT.directory

@@ -1,4 +1,4 @@
-"""Setup checks before it acts: what is missing, and whether the environment is still valid."""
+"""Setup first checks what is missing, and whether the environment is still valid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools import setup
 
 
 def test_the_demos_build_has_what_its_images_contain() -> None:
-    """Only `make demo` ran on this machine. A complete build hides what it lacks."""
+    """A complete build would hide what `make demo` alone fails to build for its images."""
     built = {path.name for path, _ in CLUSTER_FILES.values()}
     assert built <= set(setup.GOALS["demo"].targets)
 
@@ -24,7 +24,7 @@ def test_the_demos_build_has_what_its_images_contain() -> None:
 def test_without_root_setup_names_the_packages_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It continues without runc, and stops without a compiler."""
+    """Setup continues without runc, and stops without a compiler."""
     wanted = "sudo apt-get install --yes --no-install-recommends "
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(setup, "missing_packages", lambda without: ["runc"])
@@ -38,7 +38,7 @@ def test_without_root_setup_names_the_packages_to_install(
 def test_another_requirement_makes_the_environment_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An environment with more than is wanted serves; the demo's does not serve the tests."""
+    """An environment with additional packages is valid. The demo's is not valid for tests."""
     text = (setup.ROOT / "pyproject.toml").read_text()
     monkeypatch.setattr(setup, "ROOT", tmp_path)
     (tmp_path / "pyproject.toml").write_text(text)

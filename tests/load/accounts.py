@@ -1,7 +1,7 @@
-"""Adds up what each pod holds of which GPU, and reports errors: the judge of every load.
+"""Adds up what each pod holds of each GPU, and reports errors: the judge of every load.
 
-Independent of the scheduler's code: it reads the API server's JSON and adds with plain loops. Its
-pods have main containers only, each of which requests in Koordinator's percentages, or nothing.
+It is independent of the scheduler's code: it reads the API server's JSON and adds in plain loops.
+The loads' pods have only main containers, which request Koordinator's percentages or nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One container's request: of each of `gpus` GPUs, this percentage."""
+    """One container's request: this percentage of each of `gpus` GPUs."""
 
     gpus: int
     memory_percent: int
@@ -40,8 +40,8 @@ class Share:
 
 @dataclass
 class Books:
-    """GPUs: by UUID. wrong: descriptions of the errors. pending: UIDs of pods without a node.
-    bound: UIDs of those that have a node."""
+    """gpus: each GPU by UUID. wrong: descriptions of the errors. pending: the requests of each pod
+    without a node, by UID. bound: UIDs of the pods with a node."""
 
     gpus: dict[str, Gpu] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
@@ -50,11 +50,11 @@ class Books:
 
     @property
     def fitting(self) -> set[str]:
-        """UIDs of the pending pods that fit on some node, each by itself."""
+        """UIDs of the pending pods that fit on some node, each pod considered alone."""
         nodes: dict[str, list[Gpu]] = defaultdict(list)
         for gpu in self.gpus.values():
             nodes[gpu.node].append(gpu)
-        # There are few kinds of pods and many pods of each.
+        # Each distinct request is tried once, because many pods have the same request.
         fits = {
             requests: any(_fits(gpus, requests) for gpus in nodes.values())
             for requests in set(self.pending.values())
@@ -103,8 +103,7 @@ def _request(container: Json) -> Share:
 
 
 def _enter(into: Books, pod: Json) -> None:
-    """Adds what the pod holds by its grants; checks that these equal its request and its
-    allocation."""
+    """Add what the pod's grants hold. Check that they equal its request and its allocation."""
     annotations, name = pod["metadata"].get("annotations", {}), _name(pod)
     try:
         granted = json.loads(annotations["gpuslice.io/grants"])["containers"]
@@ -138,7 +137,7 @@ def _enter(into: Books, pod: Json) -> None:
 
 
 def _fits(gpus: Sequence[Gpu], requests: Sequence[Share]) -> bool:
-    """Whether all containers fit on the node together: every combination is tried."""
+    """Return whether all containers fit on the node together, after trying every combination."""
     ways = product(*(combinations(gpus, request.gpus) for request in requests))
     return any(_suffices(way, requests) for way in ways)
 

@@ -1,8 +1,8 @@
-"""A crowd of pods that are created and deleted on a whole cluster and check their limits
+"""A crowd: pods that are created and deleted on a whole cluster, and check their limits
 continuously.
 
-In addition to the checks of every load (generator.py), every pod that fits must run, and its
-containers' reports of their limits are read from their logs until deletion and checked (inside.py).
+This adds to the checks of every load (generator.py). Every pod that fits must run. The containers
+report their limits in their logs, which are read until the pod is deleted (inside.py).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tests.load.kinds import KINDS
 
 _LOG_LINES: Final = 500
 _SILENCE_S: Final = 60.0
-"""A container that runs has written its first line by then."""
+"""A running container writes its first line within this time."""
 _CONTEXT_BYTES: Final = config.load(config.DEFAULT_FILE).context_overhead_bytes
 _NO_LOGS: Final = "unable to retrieve container logs for "
-"""The kubelet's answer, in place of a log, while its runtime does not report the container."""
+"""The kubelet answers this in place of a log until its runtime reports the container."""
 
 Json = dict[str, Any]
 
 
 @dataclass
 class _Tenant:
-    """fits_s: since when it has a node, or fits on one; None while neither. ran_s: when all its
-    containers were first observed running. looks: by container, the number of the last one read."""
+    """fits_s: when the pod got a node or first fitted on one, None before. ran_s: when all its
+    containers were first seen running. looks: the last check read, by container."""
 
     kind: str
     made_s: float
@@ -54,7 +54,7 @@ class _Tenant:
 
 
 class Crowd(Load):
-    """Pods in a cluster whose nodes run them."""
+    """A load on a cluster whose nodes really run the pods."""
 
     mix = "crowd"
     timeout_s = 120.0
@@ -69,18 +69,18 @@ class Crowd(Load):
     # --- creation and deletion
 
     async def go(self) -> None:
-        """Deletes a random pod, whatever its state; if it runs, reads its logs to the end first."""
+        """Delete a random pod in any state. If it runs, its logs are read to the end first."""
         staying = [name for name, tenant in self._there.items() if not tenant.leaving]
         name = self.chance.choice(staying)
         tenant = self._there[name]
         if tenant.ran_s is not None and not await self._read(name, whole=True):
-            return  # the kubelet does not answer now; the pod stays for another time
+            return  # the kubelet does not answer now, so another call deletes the pod
         tenant.leaving = True
         await self.delete(name)
 
     async def clear(self) -> None:
-        """Deletes all pods in random order, and returns when the API server has none of them. Reads
-        the logs of every running one to the end."""
+        """Delete all pods in random order, after reading the logs of those that run. Return when
+        the API server has no pod left."""
         deadline_s = time.monotonic() + self.timeout_s + len(self)
         while len(self):
             await self.go()
@@ -91,7 +91,7 @@ class Crowd(Load):
             await asyncio.sleep(0.5)
 
     async def calm(self) -> None:
-        """Waits until all pods that fit now run; others may be created meanwhile."""
+        """Wait until all pods that fit now are running. Others may be created meanwhile."""
         deadline_s = time.monotonic() + self.timeout_s
         owed = set(await self.look())
         while waiting := owed & set(await self.look()):
@@ -106,7 +106,7 @@ class Crowd(Load):
     # --- checks
 
     async def look(self) -> Sequence[str]:
-        """Checks the API server's objects. Returns the pods that fit and do not run."""
+        """Check the API server's objects. Return the pods that fit and do not run."""
         begun_s = time.monotonic()
         made = await self.account()
         for name, tenant in list(self._there.items()):
@@ -130,7 +130,6 @@ class Crowd(Load):
         return waiting
 
     def _follow(self, name: str, pod: Json, tenant: _Tenant, fits: bool) -> None:
-        """Updates the record of an existing pod."""
         now_s, status = time.monotonic(), pod["status"]
         if status.get("phase") in ("Failed", "Succeeded"):
             raise LoadError(f"{name} has ended: {_why(pod)}")
@@ -151,14 +150,14 @@ class Crowd(Load):
             raise LoadError(f"{name} ran, and has ended since: {_why(pod)}")
 
     async def read(self) -> None:
-        """Reads the log of the pod that was not read for longest."""
+        """Read the log of the running pod whose log was not read for longest."""
         running = [(each.read_s, name) for name, each in self._there.items() if each.runs]
         if running:
             await self._read(min(running)[1])
 
     async def _read(self, name: str, whole: bool = False) -> bool:
-        """Checks a pod's log; False if it cannot be read now. whole: until each of its containers
-        has written something."""
+        """Check a pod's log, and return whether it could be read. whole: return False also while
+        one of its containers has written nothing."""
         tenant, pod = self._there[name], self.pods[name]
         tenant.read_s = time.monotonic()
         log = f"{self._path}/{name}/log?tailLines={_LOG_LINES}&container="
@@ -201,7 +200,7 @@ class Crowd(Load):
 
 
 def _gpu_bytes(devices: Sequence[Json]) -> int:
-    """All GPUs are of one size."""
+    """Return the size of the GPUs, which all are of one size."""
     entries = (entry for device in devices for entry in device["spec"]["devices"])
     (size,) = {int(entry["resources"]["koordinator.sh/gpu-memory"]) for entry in entries}
     return size

@@ -32,10 +32,11 @@ class LoadError(AssertionError):
 class Figures:
     """The results of a load.
 
-    bound: pods with a node. kills: by program. longest_wait_s: of a pod while it fitted somewhere,
-    from the first check that showed it or from the last kill, to its node, or in a crowd until all
-    its containers ran. requeued: pods that the scheduler requeued. short: reports at which the GPU
-    had less free than the limit (inside.is_short).
+    bound: pods with a node. kills: number by program. longest_wait_s: the longest wait of a pod
+    that fitted somewhere. It begins at the first check that showed this, or at the last kill. It
+    ends when the pod has a node, or in a crowd when all its containers run. requeued: pods that the
+    scheduler requeued. short: reports of a GPU with less free memory than the limit
+    (inside.is_short).
     """
 
     made: int = 0
@@ -53,12 +54,12 @@ class Figures:
 
 
 class Load:
-    """api: of a user that may create and delete pods in the namespace, and read Devices."""
+    """A load on a cluster. api: a client whose user may create and delete pods and read Devices."""
 
     mix: ClassVar[str]
-    """The load that selects the pods' shares by kind (kinds.KINDS)."""
+    """The load's name in `kinds.Kind`: "storm" or "crowd"."""
     timeout_s: ClassVar[float]
-    """The longest that a pod that fits may wait, after its creation and after the last kill."""
+    """The longest time that a fitting pod may wait, after its creation and after the last kill."""
 
     def __init__(self, api: Kube, chance: random.Random, namespace: str = "default") -> None:
         self.figures = Figures()
@@ -71,28 +72,25 @@ class Load:
         self._bound: set[str] = set()
 
     async def come(self, count: int) -> None:
-        """Creates this number of pods at once."""
         first = self.figures.made
         self.figures.made += count
         drawn = kinds.drawn(self.chance, count, self.mix)
         await each([(f"{kind}-{first + at}", kind) for at, kind in enumerate(drawn)], self._make)
 
     def killed(self, what: str) -> None:
-        """A program was killed just now; the wait of pods that fit restarts."""
+        """Record that a program was killed just now. The wait of fitting pods starts again."""
         self._last_kill_s = time.monotonic()
         self.figures.kills[what] += 1
 
     def waited_s(self, since_s: float) -> float:
-        """Seconds that a pod has waited that fits since then; counted from the last kill if that
-        was later."""
+        """Return how long a fitting pod has waited since that time or the last kill."""
         return time.monotonic() - max(since_s, self._last_kill_s)
 
     def wait_ended(self, since_s: float) -> None:
         self.figures.longest_wait_s = max(self.figures.longest_wait_s, self.waited_s(since_s))
 
     async def account(self) -> Books:
-        """The pods as the API server has them, added up. Raises LoadError for any error. Pods
-        without a request hold nothing and are left out."""
+        """Add up the API server's pods that request something. Raises LoadError."""
         if not self.devices:
             self.devices = (await self._api.get(DEVICES, timeout_s=TIMEOUT_S))["items"]
         listed = (await self._api.get(self._path, timeout_s=TIMEOUT_S))["items"]

@@ -1,7 +1,7 @@
 """A container's view of its share: the script that prints one line per check, and its judge.
 
-Pure. The expected view follows from the pod's request, with GPUs of one size; the expected GPUs
-follow from its grants. `verdict` judges a line.
+Pure. `verdict` judges a line. The limits that it expects follow from the pod's request, for GPUs of
+one size. The GPUs that it expects follow from the pod's grants.
 """
 
 from __future__ import annotations
@@ -39,27 +39,24 @@ _OUT_OF_MEMORY: Final = 2
 
 
 def uuids(pod: Json, container: str) -> Sequence[str]:
-    """UUIDs of the GPUs granted to the container, from the pod's annotations."""
     written = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_GRANTS, "{}")
     return [each["id"] for each in json.loads(written).get("containers", {}).get(container, [])]
 
 
 def number(line: str) -> int:
-    """The number of the check that the line belongs to; 0: none."""
+    """Return the number of the check that printed the line, or 0 if none did."""
     matched = _LINE.fullmatch(line)
     return int(matched[1]) if matched else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of every GPU, and of a program's context on one."""
-
     gpu_bytes: int
     context_bytes: int
 
 
 def verdict(line: str, share: Share | None, granted: Sequence[str], size: Size) -> str:
-    """The error in the line; "" for none. granted: UUIDs of the container's GPUs."""
+    """Return the error in the line, or "". granted: UUIDs of the container's GPUs."""
     matched = _LINE.fullmatch(line)
     if matched is None:
         return "not a look"
@@ -84,16 +81,15 @@ def verdict(line: str, share: Share | None, granted: Sequence[str], size: Size) 
 
 
 def is_short(line: str, share: Share, size: Size) -> bool:
-    """Whether the GPU itself had less free memory than the limit leaves, by at least a block: the
-    driver had not yet freed the memory of a deleted pod. More may be available a moment later."""
+    """Return whether the GPU had less free memory than the limit leaves, by at least a block. The
+    reason is memory of a deleted pod that the driver has not freed yet."""
     matched = _LINE.fullmatch(line)
     left = size.gpu_bytes * share.memory_percent // 100 - size.context_bytes
     return matched is not None and int(json.loads(matched[6])["free"]) < left - _BLOCK_BYTES
 
 
 def _limits(sealed: str) -> Mapping[str, tuple[int, int]]:
-    """Return bytes and percent in the container's grant file, by GPU. The result is empty if the
-    file is incomplete."""
+    """Return the bytes and percent for each GPU in the container's grant file, if complete."""
     try:
         grant = grant_file.decode(gzip.decompress(base64.b64decode(sealed)))
     except (OSError, EOFError, ValueError):

@@ -1,4 +1,4 @@
-"""The kinds of pods of a load: their requests and their frequency."""
+"""The kinds of pods in the loads: what each requests, and how frequent it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.requests.pods import Json
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """containers: each one's request. storm, crowd: number per hundred pods of that load."""
+    """containers: each one's request. storm, crowd: pods of this kind per hundred of the load."""
 
     containers: Sequence[Share | None]
     storm: int = 0
@@ -38,11 +38,11 @@ KINDS: Final[Mapping[str, Kind]] = {
     "two-gpus": Kind([Share(2, 25, 30)], crowd=6),
     "plain": Kind([None], crowd=10),
 }
-"""A hundred pods of a storm request 85 GPUs; those of a crowd, 25."""
+"""A hundred pods of a storm request 85 GPUs. A hundred pods of a crowd request 25."""
 
 
 def drawn(chance: random.Random, count: int, of: str) -> Sequence[str]:
-    """Random kinds; of: "storm" or "crowd"."""
+    """Return random kinds. of: the name of the load, "storm" or "crowd"."""
     weights = [getattr(kind, of) for kind in KINDS.values()]
     return chance.choices(list(KINDS), weights, k=count)
 

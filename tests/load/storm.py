@@ -1,8 +1,8 @@
 """Many pods at once on a real kube-scheduler and the extender, on nodes that exist only as objects.
 
-A thousand pods at once, more than the GPUs can hold; then some are deleted and others created,
-while programs of the scheduler are killed. It ends when all kills are over and no pod that fits
-anywhere is waiting.
+A thousand pods are created at once, more than the GPUs can hold. Then some are deleted and others
+created, while programs of the scheduler are killed. The storm ends after all kills, when no pod
+that fits anywhere waits.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _UP_S: Final = 120.0
 _CHURN: Final = 40
 _PODS, _CHANGED = 1000, 300
 _PAGE: Final = 20_000
-"""Characters of each of the extender's pages in the report of a failed storm."""
+"""The most characters of each page of the extender in a failed storm's report."""
 
 
 class Storm(Load):
-    """strict: timeout_s applies to each pod; else it restarts whenever any pod is bound, for busy
-    machines."""
+    """strict: each pod must be bound within `timeout_s`. Otherwise `timeout_s` starts again
+    whenever a pod is bound, for busy machines."""
 
     mix = "storm"
     timeout_s = 30.0
@@ -48,7 +48,7 @@ class Storm(Load):
         self._fitting_since: dict[str, float] = {}
 
     async def begin(self) -> None:
-        """Waits until a first pod is bound: then all programs run."""
+        """Wait until a first pod is bound, which shows that all programs run."""
         await self.come(1)
         deadline_s = time.monotonic() + _UP_S
         while not (await self.account()).bound:
@@ -57,7 +57,7 @@ class Storm(Load):
             await asyncio.sleep(_EVERY_S)
 
     async def go(self, count: int) -> int:
-        """Deletes this number of bound pods, or all if fewer; returns the number."""
+        """Delete this number of bound pods, or all if there are fewer. Return the number."""
         await self.account()
         bound = [name for name, pod in self.pods.items() if pod["spec"].get("nodeName")]
         chosen = self.chance.sample(bound, min(count, len(bound)))
@@ -76,7 +76,7 @@ class Storm(Load):
         return made
 
     async def calm(self) -> Books:
-        """Waits until no pod that fits is pending. Raises LoadError if one waits for too long."""
+        """Wait until no pod that fits is pending. Raises LoadError if one waits for too long."""
         while True:
             now_s = time.monotonic()
             made = await self.account()
@@ -94,7 +94,7 @@ class Storm(Load):
             await asyncio.sleep(_EVERY_S)
 
     def _said(self, uids: Container[str]) -> Sequence[str]:
-        """kube-scheduler's messages for them, the most frequent first."""
+        """Return kube-scheduler's messages for these pods, the most frequent first."""
         said = Counter(
             f"{each.get('message', 'never tried')} ({each.get('lastTransitionTime')})"
             for pod in self.pods.values()
@@ -104,17 +104,17 @@ class Storm(Load):
         return [f"{count}: {text}" for text, count in said.most_common(20)]
 
     async def _delete(self, pods: Sequence[str]) -> None:
-        """Deletes without a grace period: no kubelet confirms their end."""
+        """Delete pods without a grace period, because no kubelet confirms their end."""
         await each(pods, lambda name: self.delete(name, grace_period_s=0))
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """extender_kills: number of kills, each at a random time within `kill_after_s` after it was
-    ready. apiserver_freezes: number of times that kube-apiserver is stopped (SIGSTOP), each for a
-    random time of `frozen_for_s`; the longest ones cost kube-scheduler its Lease.
-    kube_scheduler_every_s: 0 for never. lasts_s: minimum duration. second: another installation
-    runs. lease_s: kube-scheduler's."""
+    """extender_kills: how often the extender is killed, each time within `kill_after_s` after it
+    was ready. apiserver_freezes: how often kube-apiserver is stopped (SIGSTOP), each time for a
+    random part of `frozen_for_s`. A long stop costs kube-scheduler its Lease.
+    kube_scheduler_every_s: 0 for no kills. lasts_s: the least duration. second: another
+    installation runs. lease_s: the duration of kube-scheduler's Lease."""
 
     about: str
     extender_kills: int = 0
@@ -139,7 +139,7 @@ async def pass_over(
     apiserver: Process,
     log: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """The complete storm: 1,000 pods at once, until calm; then 300 are deleted and as many created.
+    """Run the complete storm: 1,000 pods at once, until calm, then 300 are deleted and 300 created.
 
     While programs are killed, pods are deleted and created all the time, so that each kill
     interrupts work. Raises LoadError.
@@ -166,7 +166,7 @@ async def pass_over(
         await storm.come(_CHANGED)
         await until_calm(f"{_CHANGED} have gone, {_CHANGED} have come")
         storm.figures.took_s = time.monotonic() - begun_s
-        # By the currently running extender.
+        # This counts only what the extender that now runs has requeued.
         metric = r"^gpuslice_scheduler_requeued_pods_total{.*} (\S+)"
         found = re.findall(metric, installation.ask("/metrics")[1], re.MULTILINE)
         storm.figures.requeued = int(sum(map(float, found)))

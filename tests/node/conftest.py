@@ -51,14 +51,13 @@ def test_programs(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def bare_lab(test_programs: Files) -> Iterator[Lab]:
-    """One GPU of 40 GiB; the agent is as the last test left it."""
+    """Yield a lab with one GPU of 40 GiB. Its agent is as the last test left it."""
     with lab_of(files=test_programs) as lab:
         yield lab
 
 
 @pytest.fixture
 def lab(bare_lab: Lab) -> Lab:
-    """The lab with its agent serving."""
     if not bare_lab.agent_running:
         bare_lab.start_agent()
     return bare_lab
@@ -66,6 +65,5 @@ def lab(bare_lab: Lab) -> Lab:
 
 @pytest.fixture
 def half(lab: Lab) -> Iterator[Container]:
-    """A running container that holds half of the GPU."""
     with granted(lab, name="half") as container:
         yield container

@@ -1,4 +1,4 @@
-"""The kubelet's part in a container of a pod, by CRI: its mounts, environment and security."""
+"""Does the kubelet's work for a pod's container by CRI: its mounts, environment and security."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def security(container: Json) -> Json:
 def process(
     container: Json, image: str, volumes: Mapping[str, Path], environ: Mapping[str, str]
 ) -> Process:
-    """volumes: the host's paths, by name."""
+    """volumes: the paths of the volumes on the host, by name."""
     mounts = {each["mountPath"]: each for each in container.get("volumeMounts", ())}
     places: tuple[dict[str, Path], dict[str, Path]] = ({}, {})
     for inside, each in mounts.items():

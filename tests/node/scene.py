@@ -1,5 +1,5 @@
-"""What node tests share: the lab, pods with a share, what programs in them see, the agent's pages,
-and a second NRI plugin."""
+"""What node tests share: the lab, pods with a share, what their programs see, and a second NRI
+plugin."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LOAD = "/opt/test/cuda-load"
 OWN = Process(PYTHON_IMAGE)
 NONE = f"{names.ENV_VISIBLE_DEVICES}={names.VISIBLE_DEVICES_NONE}\n"
 Files: TypeAlias = Mapping[str, tuple[Path, int]]
-"""Of a lab's images: path inside to the file here and its mode."""
+"""Files of a lab's images: the path inside, then the file on this machine and its mode."""
 Meddling: TypeAlias = Callable[[nri.Container, nri.ContainerAdjustment], None]
 
 
@@ -51,14 +51,13 @@ def lab_of(
     on_host: bool = False,
     **options: Any,
 ) -> Lab:
-    """A lab whose containerd waits long: a stall of the machine is no agent that hangs."""
+    """Return a lab whose containerd waits long for the agent, because the machine may stall."""
     return Lab(sizes, files, options=Options(request_timeout_s=8, **options), on_host=on_host)
 
 
 @contextmanager
 def agent_with(lab: Lab, *options: str | Path, **more: Any) -> Iterator[None]:
-    """The agent has these options in the block, and is stopped afterwards: the fixture `lab` starts
-    it again."""
+    """Run the agent with these options during the block. The fixture `lab` starts it again."""
     lab.stop_agent()
     lab.start_agent(options=options, **more)
     try:
@@ -68,7 +67,7 @@ def agent_with(lab: Lab, *options: str | Path, **more: Any) -> Iterator[None]:
 
 
 def one(lab: Lab, size: int = HALF, gpu: int = 0, core: int = 50) -> Mapping[str, str]:
-    """A pod's annotations, whose container "main" holds that much of the GPU."""
+    """Return the annotations of a pod whose container "main" holds this part of the GPU."""
     return lab.share({"main": [(gpu, size, core)]})
 
 
@@ -81,14 +80,14 @@ def granted(
     core: int = 50,
     name: str = "granted",
 ) -> Iterator[Container]:
-    """The running container "main" of a pod, with so much of the GPU."""
+    """Yield the running container "main" of a new pod, which holds this part of the GPU."""
     with lab.pod(name, one(lab, size, gpu, core)) as pod:
         yield pod.run("main", process)
 
 
 @contextmanager
 def refused(test: str) -> Iterator[None]:
-    """Expect a refusal of the container "main" in the words of a row of that test."""
+    """Expect a refusal of container "main" with the text that the document has for this test."""
     with pytest.raises(CriError, match='gpuslice refuses container "main"') as refusal:
         yield
     rows = [row for row in CONTAINER_ROWS if row.test == test]
@@ -104,7 +103,7 @@ def refused_at_start(lab: Lab, process: Process, test: str) -> None:
 
 @dataclass(frozen=True)
 class Taken:
-    """The probe's output; codes are CUresult, -1 if the probe did not reach that step."""
+    """The probe's output. A code is a CUresult, or -1 if the probe did not reach the step."""
 
     driver: bool
     euid: int
@@ -116,22 +115,21 @@ class Taken:
     more: int
 
     def limited_to(self, limit_bytes: int) -> bool:
-        """It saw the limit as the GPU's size, allocated all of it, and was refused 512 bytes
-        more."""
+        """Return whether the probe saw and allocated this limit, and was refused 512 bytes more."""
         return (self.init, self.total, self.filled, self.more) == (0, limit_bytes, 0, 2)
 
     def held_to(self, limit_bytes: int) -> bool:
-        """Also, all of it is what its context and the allowance for code leave, to the byte,
-        whatever else is on the GPU."""
+        """Return whether `limited_to` holds, and the context and the allowance for code were the
+        only charge before the allocation, whatever else is on the GPU."""
         return self.limited_to(limit_bytes) and self.free == limit_bytes - FLOOR
 
     def escaped_to(self, gpu_bytes: int) -> bool:
-        """It saw the whole GPU, and allocated it: the library was not loaded."""
+        """Return whether the probe saw and allocated the whole GPU, because it had no library."""
         seen = (self.init, self.total, self.filled)
         return seen == (0, gpu_bytes, 0) and self.free == gpu_bytes - CONTEXT
 
     def found_it_full(self) -> bool:
-        """Not even a context fitted."""
+        """Return whether not even a context fitted."""
         return (self.init, self.context) == (0, 2)
 
 
@@ -142,8 +140,7 @@ def probe(container: Container, command: Sequence[str] = (PROBE,)) -> Taken:
 
 
 def hold_all(container: Container) -> None:
-    """A process in the container that allocates all it can and keeps it; its number is in
-    /tmp/pid."""
+    """Start a process that allocates all it can and keeps it. Its ID is in /tmp/pid."""
     script = (
         f"rm -f /tmp/said; {PROBE} hold >/tmp/said 2>&1 & echo $! >/tmp/pid; "
         "until test -s /tmp/said; do :; done"
@@ -152,19 +149,17 @@ def hold_all(container: Container) -> None:
 
 
 def said(lab: Lab, what: str, of: Container) -> bool:
-    """Whether the agent's log has such a message about the container."""
     lines = lab.agent_log.read_text().splitlines()
     message = f'msg="{what}"' if " " in what else f"msg={what}"
     return any(message in line and of.id in line for line in lines)
 
 
 def get(lab: Lab, page: str) -> tuple[int, str]:
-    """A page of the agent's endpoint."""
     return pages.get(lab.agent_http, page)
 
 
 def sample(lab: Lab, line: str) -> float:
-    """The value of one line of the metrics, 0 if it is missing."""
+    """Return the value of this line of the metrics, or 0 if the line is missing."""
     for each in get(lab, "/metrics")[1].splitlines():
         if each.startswith(line + " "):
             return float(each.rpartition(" ")[2])
@@ -173,7 +168,7 @@ def sample(lab: Lab, line: str) -> float:
 
 @contextmanager
 def plugin(lab: Lab, meddle: Meddling, name: str = "other", index: str = "60") -> Iterator[None]:
-    """A second NRI plugin, which makes one change to every container, runs during the block."""
+    """Run a second NRI plugin during the block. `meddle` changes each container's adjustment."""
 
     def meddler(request: session_events.Request) -> nri.CreateContainerResponse | None:
         if not isinstance(request, session_events.CreateContainer):

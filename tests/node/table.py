@@ -1,6 +1,6 @@
-"""The tables of docs/failures.md, of faults and of containers.
+"""The tables of faults and of containers in docs/failures.md.
 
-Text between backquotes in a row's third cell appears literally; "..." stands for anything.
+In a row's third cell text between backquotes appears literally. "..." stands for any text.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ DOCUMENT: Final = ROOT / "docs/failures.md"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """sees: what the pod's author sees, or the report; empty: nothing. test: its test, at the
-    lowest tier that shows the behaviour, with the case in brackets where the test has several."""
+    """sees: what the pod's author sees, or the report, or "" for nothing. test: its test at the
+    lowest tier that shows the behaviour, with the case in brackets if there are several."""
 
     sees: str
     test: str
 
     def matches(self, text: str) -> bool:
-        """Whether the text has the row's literal parts; a row without any matches nothing."""
+        """Return whether the text has all literal parts of the row, and the row has any."""
         fragments = re.findall("`([^`]+)`", self.sees)
         patterns = [re.escape(each).replace(r"\.\.\.", ".*") for each in fragments]
         return bool(patterns) and all(re.search(each, text) for each in patterns)

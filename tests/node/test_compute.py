@@ -1,5 +1,4 @@
-"""Limits of compute on a real containerd: the lease of a container, and the arbiter that writes
-it."""
+"""Limits of compute on a real containerd: a container's lease, and the arbiter that writes it."""
 
 from __future__ import annotations
 
@@ -27,21 +26,20 @@ SERIES = "gpuslice_container_gpu_"
 
 
 def arbiter(lab: Lab) -> int:
-    """The number of the serving agent's arbiter, or 0 while there is none."""
+    """Return the process ID of the running agent's arbiter, or 0 while it has none."""
     for pid in children(lab.agent_pid):
-        with contextlib.suppress(OSError):  # it has exited
+        with contextlib.suppress(OSError):  # the child has exited
             if b"\0arbiter\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
     return 0
 
 
 def on_host(lab: Lab, key: str, name: str) -> Path:
-    """A file of a container's directory, through the agent's mounts."""
+    """Return the path of a file in a container's directory, through the agent's mounts."""
     return Path(f"/proc/{lab.agent_pid}/root{lab.run_dir}/{key}/{name}")
 
 
 def lease_moves(lab: Lab, key: str) -> None:
-    """Wait until the arbiter has written a container's lease again."""
     file = on_host(lab, key, names.FILE_LEASE)
 
     def written_ns() -> int:
@@ -80,9 +78,9 @@ def test_an_agent_that_is_killed_leaves_no_arbiter(lab: Lab) -> None:
 
 @contextlib.contextmanager
 def loads_get_their_shares(lab: Lab) -> Iterator[str]:
-    """Two containers, of 30 and 70 percent, whose loads run: whatever happens in the block, each
-    gets its share of the ten seconds around it, to within 15 points: other tests run beside it.
-    `python -m bench core` has ten points for a machine of its own."""
+    """Run loads in two containers, of 30 and 70 percent. Each must get its share of the ten seconds
+    around the block to within 15 points, because other tests run beside it. `python -m bench core`
+    allows 10 points, on a machine of its own."""
     with (
         granted(lab, core=30, name="small") as small,
         granted(lab, core=70, name="large") as large,
@@ -99,7 +97,7 @@ def loads_get_their_shares(lab: Lab) -> Iterator[str]:
 
 @measured
 def test_an_agent_that_is_killed_costs_no_container_its_share(lab: Lab) -> None:
-    """Each keeps its own part of each cycle until the next agent's arbiter serves."""
+    """Each container keeps its part of each cycle until the next agent's arbiter serves."""
     with loads_get_their_shares(lab) as small:
         lab.stop_agent(signal.SIGKILL)
         time.sleep(2)
@@ -111,8 +109,7 @@ def test_an_agent_that_is_killed_costs_no_container_its_share(lab: Lab) -> None:
 @pytest.mark.parametrize("both", [False, True], ids=["alone", "with its arbiter"])
 @measured
 def test_an_agent_that_is_stopped_costs_no_container_its_share(lab: Lab, both: bool) -> None:
-    """The arbiter goes on without it. Where both are stopped, as by a freezer, each container keeps
-    its own part of each cycle."""
+    """The arbiter continues without the agent. If both stop, each container keeps its part."""
     lab.wait_until(lambda: arbiter(lab) != 0, "the arbiter")
     stopped = [lab.agent_pid, *([arbiter(lab)] if both else [])]
     with loads_get_their_shares(lab):
@@ -127,7 +124,7 @@ def test_an_agent_that_is_stopped_costs_no_container_its_share(lab: Lab, both: b
 
 
 def test_a_long_kernel_is_reported(lab: Lab) -> None:
-    """The library sees that it runs for more than a second. The report is the pod's event."""
+    """The library sees that a kernel runs for more than a second. The pod gets an event."""
     counted = "gpuslice_long_kernel_containers_total"
     before = sample(lab, counted)
     with granted(lab, core=30) as container:
@@ -137,7 +134,7 @@ def test_a_long_kernel_is_reported(lab: Lab) -> None:
 
 
 def figures_agree(lab: Lab, pod: str, share: float) -> None:
-    """The container's share by the library and by NVML, once a load has run for some seconds."""
+    """Expect this share from the library and from NVML, after some seconds of load."""
 
     def read(name: str, window: str = "") -> float:
         labels = {"namespace": "default", "pod": pod, "container": "main"}

@@ -1,5 +1,8 @@
-"""The doctor on a node with a real containerd: no finding on a healthy node; then one thing after
-the other is broken, and each is found and reported with a remedy."""
+"""The doctor on a node with a real containerd.
+
+A healthy node has no finding. Then each test breaks one thing, and the doctor names it with a
+remedy.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ from .scene import agent_with
 pytestmark = pytest.mark.node
 
 HOST_OF_THE_LAB = {"root", "run-dir", "device-plugins"}
-"""The lab has its own PID namespace, no tmpfs for its run directory, and no kubelet: correctly
-warned of."""
+"""The doctor rightly warns of these, because the lab has a PID namespace of its own, no tmpfs for
+its run directory, and no kubelet."""
 
 
 class Patient:
-    """A node as configured for the doctor; a test breaks one thing, and the others stay intact."""
+    """A healthy node as the doctor's flags describe it. A test breaks one thing of it."""
 
     def __init__(self, lab: Lab, directory: Path) -> None:
         self.lab, self.directory = lab, directory
@@ -47,21 +50,21 @@ class Patient:
         return self.lab.namespace.run(command, self.environment)
 
     def examined(self) -> tuple[int, Mapping[str, Mapping[str, str]]]:
-        """Exit status, and the findings by check."""
+        """Run the doctor, and return its exit status and its findings by check."""
         done = self.run("--json")
         found = json.loads(done.stdout)
         assert found["ok"] is (done.returncode == 0)
         return done.returncode, {each["check"]: each for each in found["checks"]}
 
     def configure(self, after: str) -> None:
-        """Change containerd's configuration, which containerd itself dumps for the doctor."""
+        """Change containerd's configuration, which the doctor gets from containerd's own dump."""
         text = (self.lab.directory / "containerd.toml").read_text()
         assert "disable = false" in text
         self.flags["--containerd-config"] = self.directory / "containerd.toml"
         (self.directory / "containerd.toml").write_text(text.replace("disable = false", after))
 
     def fill_run_directory(self) -> None:
-        """A small tmpfs, visible in the lab alone."""
+        """Use a run directory on a small tmpfs, which is visible only in the lab."""
         place = self.flags["--run-dir"] = self.directory / "run"
         place.mkdir()
         command: list[str | Path] = ["mount", "-t", "tmpfs", "-o", "size=64k", "test", place]
@@ -87,8 +90,8 @@ def test_the_doctor_finds_no_problem_on_a_healthy_node(patient: Patient) -> None
 
 
 def test_the_doctor_changes_nothing(patient: Patient) -> None:
-    """The session, the files and the log of the running agent are unchanged. A busy machine may
-    make the agent late, and ready again."""
+    """The agent's session, files and log stay as they were. Lines of its watch are left out,
+    because a busy machine may make the agent late, and then ready again."""
     lab = patient.lab
 
     def state() -> object:
@@ -130,7 +133,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
         *("agent", "warn", "it does not respond", "start it"),
     ),
 }
-"""tests/nri_plugin/doctor has every finding; these are one for each way by which it looks."""
+"""One fault for each way of inspection. tests/nri_plugin/doctor has every finding."""
 
 
 @pytest.mark.parametrize("broken", BROKEN)

@@ -1,4 +1,4 @@
-"""docs/failures.md, its tables and their tests agree."""
+"""docs/failures.md agrees with its tables and its tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The fault matrix's column of the default containerd; `make faults` has all of them.
+"""The fault matrix's column of the default containerd (`make faults` has all columns).
 
-In each cell several containers with a grant are created while the agent or the runtime fails, by
-the agent's own program with a fault in it (bench.faults). None may run without its limit.
+For each cell several containers with a grant are created while the agent or the runtime fails.
+bench.faults runs the agent's own program with a fault in it. No container may run without its
+limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Faults of a node, and that no container runs without its limit because of one."""
+"""Faults of a node: none lets a container run without its limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.node
 
 
 def take_the_variable_over(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
-    """Claim the variable, with the value that the agent set."""
+    """Claim the agent's variable, with its value unchanged."""
     for line in container.env:
         key, _, value = line.partition("=")
         if key == names.ENV_VISIBLE_DEVICES:
@@ -51,7 +51,7 @@ def test_a_container_with_a_share_stays_as_we_made_it(lab: Lab) -> None:
 def test_the_agents_end_fails_at_most_the_next_container_without_a_share(
     bare_lab: Lab, title: str
 ) -> None:
-    """docs/failures.md has the counts on each containerd."""
+    """docs/failures.md has the number of failures on each containerd."""
     bare_lab.stop_agent(signal.SIGKILL)
     harm = bystanders.measure(bare_lab, 1, [title])[title]
     assert harm.created > 1 and harm.later == 0
@@ -59,7 +59,7 @@ def test_the_agents_end_fails_at_most_the_next_container_without_a_share(
 
 
 def test_without_the_agent_there_is_no_gpu(bare_lab: Lab) -> None:
-    """Nothing requires the agent in a pod of Koordinator's: it runs, and has no GPU."""
+    """No validator requires the agent for Koordinator's pods. The container runs without a GPU."""
     bare_lab.stop_agent()
     with bare_lab.pod("koordinator", bare_lab.allocated([(0, HALF, 50)])) as pod:
         container = pod.run("main", OWN)
@@ -68,8 +68,8 @@ def test_without_the_agent_there_is_no_gpu(bare_lab: Lab) -> None:
 
 
 def test_a_container_that_starts_while_the_agent_is_away_has_its_limit(lab: Lab) -> None:
-    """Its limit came with the adjustment; only the check of the image is missed, as its preload
-    shows."""
+    """The adjustment has put the limit in place. Only the check at the start is missing, which
+    would have kept the image's own preload."""
     with lab.pod("made", one(lab)) as pod:
         container = pod.create("main", Process(PRELOAD_IMAGE))
         lab.stop_agent()
@@ -83,7 +83,7 @@ def test_a_container_that_starts_while_the_agent_is_away_has_its_limit(lab: Lab)
 def test_a_limit_that_was_hidden_while_the_agent_was_away_is_named(
     lab: Lab, half: Container, tmp_path: Path
 ) -> None:
-    """No agent checked it before it started: it runs with its own forged grant, and is reported."""
+    """No agent checked these containers before their start. The next agent reports them."""
     (tmp_path / "grant").write_bytes(b"")
     volume = {LINKED_VOLUME: tmp_path / "grant"}
     quarter = one(lab, QUARTER, core=25)
@@ -122,7 +122,7 @@ TOLERATES = {names.ANNOTATION_TOLERATES_MISSING_AGENT: "true"}
 
 
 def test_a_node_that_requires_the_agent_boots_by_its_exemptions(test_programs: Files) -> None:
-    """containerd requires the agent of every container, by the document's own configuration."""
+    """containerd with the document's own configuration requires the agent for every container."""
     (block,) = re.findall(r"```toml\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     ((_, section),) = tomllib.loads(block)["plugins"].items()
     chosen = section["default_validator"]
@@ -132,7 +132,7 @@ def test_a_node_that_requires_the_agent_boots_by_its_exemptions(test_programs: F
         required_plugins=chosen["required_plugins"],
         toleration=chosen["tolerate_missing_plugins_annotation"],
     ) as lab:
-        # The network, static pods, and the agent itself come first, and no other pod.
+        # The network, static pods and the agent itself are exempt, and may start first.
         with lab.pod("network", TOLERATES) as pod:
             assert pod.run("main", OWN).exec(["true"]).code == 0
         with lab.pod("web") as pod:
@@ -140,7 +140,7 @@ def test_a_node_that_requires_the_agent_boots_by_its_exemptions(test_programs: F
                 pod.create("main", OWN)
             lab.start_agent()
             assert pod.run("main", OWN).exec(["true"]).code == 0
-        # With the exemption written by the pod's author: no GPU is injected, whatever runs.
+        # A pod's author may write the exemption, too. Without the agent no GPU is injected.
         lab.stop_agent()
         held = {**lab.allocated([(0, HALF, 50)]), **TOLERATES}
         with lab.pod("forger", held) as pod:

@@ -1,5 +1,7 @@
-"""The lab itself: pods run, no GPU is in them, and nothing outlasts the lab's owner. The demos of
-one node."""
+"""The lab itself: pods run without a GPU in them, and nothing outlasts the lab's owner.
+
+Also the demos of one node.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def test_the_lab_writes_nothing_to_the_systems_containerd(bare_lab: Lab) -> None
 
 
 def test_a_root_that_may_not_mount_is_refused_and_leaves_nothing() -> None:
-    place = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # short enough to be used
+    place = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # a path short enough for sockets
     without = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
     environ = {**os.environ, "TMPDIR": str(place)}
     done = run(*without, sys.executable, "-m", "lab.demo.node", env=environ)

@@ -1,5 +1,4 @@
-"""The policy's rows on which containers hold a GPU, on the variables that they set, and on their
-lifecycle."""
+"""The policy's rows about which containers hold a GPU, their variables, and their lifecycle."""
 
 from __future__ import annotations
 
@@ -60,15 +59,14 @@ def test_a_container_with_a_grant(lab: Lab) -> None:
 
 
 def test_variables_that_name_gpus(lab: Lab) -> None:
-    """In the image, and in the pod."""
+    """Either the image or the pod sets the variable."""
     for process in (Process(ENVIRON_IMAGE), _environ(NVIDIA_VISIBLE_DEVICES="0,1")):
         _main_has_its_share_and_side_no_gpu(lab, process)
 
 
 def test_an_init_container(lab: Lab) -> None:
-    """The runtime sees a container that ends before the others are created. It may have all of the
-    allocation, as Kubernetes counts. It holds nothing once it has exited, also while the kubelet
-    keeps it."""
+    """The runtime knows no later container yet. The init container may have the whole allocation,
+    as Kubernetes counts. After its exit it holds nothing, although the kubelet keeps it."""
     whole = [(0, HALF, 50)]
     written = {**lab.share({"init": whole, "main": whole}), **lab.allocated(whole)}
     with lab.pod("granted", written) as pod:
@@ -94,8 +92,8 @@ def test_two_shares_of_a_pod(lab: Lab, sees: Literal["CONTAINER", "POD", "NODE"]
 
 
 def test_an_ephemeral_container(lab: Lab) -> None:
-    """It joins the pod late, with a name that no grant can hold, and may see the main one's
-    processes; in a pod of Koordinator's it is one of the containers that share."""
+    """The container joins the pod late, under a name that no grant can contain, and may see the
+    main container's processes. In a pod of Koordinator's it uses the pod's share, too."""
     debug = Process(PYTHON_IMAGE, capabilities=["SYS_PTRACE"])
     with lab.pod("granted", one(lab), of=Sandbox(pid="POD")) as pod:
         hold_all(pod.run("main", OWN))
@@ -110,7 +108,7 @@ def test_an_ephemeral_container(lab: Lab) -> None:
 
 @pytest.mark.parametrize("value", ["", OWN_PRELOAD])
 def test_ld_preload_in_the_environment(lab: Lab, value: str) -> None:
-    """Set by the pod, and by a program that is run."""
+    """The pod's environment sets the variable, or a program that starts another one does."""
     with granted(lab, _environ(LD_PRELOAD=value)) as container:
         for program in (PROBE, LINKED_PROBE):
             assert probe(container, [program]).held_to(HALF)
@@ -154,8 +152,8 @@ def test_a_pod_changed_in_place(lab: Lab) -> None:
 
 
 def _open_files(pid: int) -> int:
-    """Except pipes, and those of children, which come and go; and except a grant's files while a
-    measurement reads them: the least of several counts."""
+    """Return the process's number of open files, without pipes, which belong to short-lived
+    children. The least of several counts excludes files that a measurement reads for a moment."""
     counts = []
     for _ in range(5):
         files = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]

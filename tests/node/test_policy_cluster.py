@@ -1,4 +1,4 @@
-"""The policy's rows on the API server's answers, with a real one beside a real containerd.
+"""The policy's rows about the API server's answers, with a real API server and a real containerd.
 
 tests/cluster/agent has the grants that the agent finds wrong, without a containerd.
 """
@@ -31,8 +31,6 @@ STATIC = Process(PYTHON_IMAGE, ("/usr/bin/busybox", "sleep", "1000000"))
 
 @dataclass
 class Cluster:
-    """The lab's node in a cluster."""
-
     plane: ControlPlane
     lab: Lab
     namespace: str
@@ -63,7 +61,7 @@ def cluster(bare_lab: Lab, installed: ControlPlane) -> Iterator[Cluster]:
 
 
 def test_the_grant_is_that_of_the_pod_at_the_api_server(cluster: Cluster) -> None:
-    """As a kubelet would, the test creates the sandboxes of the API server's pods."""
+    """The test creates the sandboxes of the API server's pods, as a kubelet would."""
     lab, plane, annotations = cluster.lab, cluster.plane, one(cluster.lab)
     with Server(plane) as admin, Server(plane, "scheduler") as scheduler:
         pods = Pods(admin, scheduler, cluster.namespace)
@@ -82,14 +80,14 @@ def test_the_grant_is_that_of_the_pod_at_the_api_server(cluster: Cluster) -> Non
             container = made.run("main", OWN)
             assert probe(container).held_to(HALF)
             assert events(admin, path) == []
-            # The pod's author can also read there what is reported without a refusal.
+            # A report without a refusal is an event, too, which the pod's author can read.
             container.remove()
             made.run("main", STATIC)
             until(lambda: "is statically linked" in str(events(admin, path)), "the event")
 
 
 def test_without_the_api_server_nothing_changes(cluster: Cluster) -> None:
-    """Also if the agent starts then."""
+    """An agent that starts without the API server decides the same."""
     lab = cluster.lab
     cluster.plane.apiserver.kill()
     try:

@@ -1,4 +1,4 @@
-"""The policy's rows on GPUs that other programs give to containers."""
+"""The policy's rows about GPUs that other programs give to containers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _PLUGINS = Path("/var/lib/kubelet/device-plugins")
 
 
 def test_a_gpu_of_another_device_plugin(lab: Lab) -> None:
-    """The plugin gives it by its CDI name, as the kubelet requests it."""
+    """The kubelet requests the GPU by the CDI name that the device plugin returned."""
     there = lab.directory / "cdi" / "nvidia.json"
     shutil.copy(lab.sim_dir / "cdi" / "nvidia.json", there)
     given = Process(PYTHON_IMAGE, cdi=[f"{names.CDI_KIND}={lab.gpus[0].uuid}"])
@@ -46,7 +46,7 @@ def test_a_gpu_of_another_device_plugin(lab: Lab) -> None:
         main, other = pod.run("main", OWN), pod.run("other", given)
         assert names.ENV_VISIBLE_DEVICES not in other.exec(["env"]).out
         assert probe(main).held_to(QUARTER)
-        # Our limit is not in force: running two device plugins on one GPU leaves it unlimited.
+        # This container has no limit, because two device plugins serve one GPU.
         taken = probe(other)
         assert taken.driver and taken.total == WHOLE
     assert "keeps the GPU of another device plugin" in lab.agent_log.read_text()
@@ -58,8 +58,8 @@ def _requests_the_device(container: nri.Container, adjustment: nri.ContainerAdju
 
 
 def test_a_gpu_of_another_nri_plugin(lab: Lab) -> None:
-    """The GPU has the name of another vendor, in the directory that the runtime reads and the agent
-    is configured with. A container without a share may have it."""
+    """The other plugin requests a CDI device of another vendor's name. Its spec lies in a directory
+    that the runtime and the agent read. A container without a share may have it."""
     gpu = json.loads((lab.sim_dir / "cdi" / "nvidia.json").read_text())
     gpu["devices"][0]["name"] = "all"
     path = lab.directory / "cdi" / "other.json"
@@ -74,7 +74,8 @@ def test_a_gpu_of_another_nri_plugin(lab: Lab) -> None:
 
 
 def _is_limited(lab: Lab, gpu: int) -> bool:
-    """An agent that is not ready measures no context, and assumes its size."""
+    """Return whether a share of this GPU is limited. An agent that is not ready assumes the
+    context's size instead of measuring it."""
     try:
         with granted(lab, gpu=gpu) as container:
             return probe(container).limited_to(HALF)
@@ -83,7 +84,7 @@ def _is_limited(lab: Lab, gpu: int) -> bool:
 
 
 def test_a_gpu_that_another_device_plugin_gave_to_a_pod(test_programs: Files) -> None:
-    """The kubelet's record says so. The node's other GPU is not affected."""
+    """The kubelet's record assigns the GPU to another pod. The node's other GPU is shared."""
     with (
         lab_of([WHOLE] * 2, test_programs, on_host=True) as lab,
         socket.socket(socket.AF_UNIX) as theirs,

@@ -1,4 +1,4 @@
-"""The policy's rows on images, and on volumes that interfere."""
+"""The policy's rows about images, and about volumes that interfere."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ BOTH = f"{OURS}{OWN_PRELOAD}\n"
     [(PRELOAD_IMAGE, names.CONTAINER_PRELOAD), (NIX_PRELOAD_IMAGE, names.CONTAINER_PRELOAD_NIX)],
 )
 def test_an_image_with_a_preload_file(lab: Lab, image: str, place: str) -> None:
-    """The loader of Nix' glibc is not on the test's machine."""
+    """The preload file of Nix is only read, because no loader of Nix' glibc is on this machine."""
     with granted(lab, Process(image)) as container:
         assert probe(container).held_to(HALF)
         assert container.exec(["cat", place]).out == BOTH
-        # It is ours, read only, as in any container.
+        # The file is ours and read-only, as in any container.
         assert container.exec(["sh", "-c", f"echo >{place}"]).code != 0
 
 
@@ -59,7 +59,7 @@ def test_an_image_with_a_preload_file_in_a_pod_of_koordinators(lab: Lab) -> None
             assert each.exec(["cat", names.CONTAINER_PRELOAD]).out == preloads
             assert probe(each).held_to(HALF)
         assert OWN_PRELOAD in container.exec(["cat", "/proc/self/maps"]).out
-        # Recreated from another image, it has nothing of its predecessor's.
+        # The container is recreated from another image, and has nothing of the first image's.
         container.stop()
         again = pod.create("main", OWN, attempt=1)
         again.start()
@@ -93,8 +93,8 @@ def test_a_static_entry_point(lab: Lab) -> None:
 
 
 def test_a_volume_of_the_hosts_limits(lab: Lab, tmp_path: Path) -> None:
-    """A container with a grant is refused, also where a link leads there, which only the kernel
-    follows. One without a grant starts."""
+    """A container with a grant is refused, also where only the kernel follows a link to the limits.
+    A container without a grant starts."""
     (tmp_path / "link").symlink_to(lab.directory)
     behind_it = tmp_path / "link" / lab.run_dir.relative_to(lab.directory)
     whole = Process(PYTHON_IMAGE, mounts={"/host": lab.directory})

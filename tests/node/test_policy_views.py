@@ -1,4 +1,4 @@
-"""The policy's rows on pods with a wider view of the node, or of each other."""
+"""The policy's rows about pods with a wider view of the node or of each other."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def test_a_capability_that_loosens_the_limit(lab: Lab) -> None:
         side = pod.run("side", every)
         assert side.exec(["umount", "/dev/mqueue"]).code == 0
         assert not probe(side).driver
-        # With these it keeps the GPU: nodes are the cgroup's to open, and the pod's processes its
-        # own.
+        # With these capabilities the container keeps its GPU: its cgroup limits the devices that it
+        # opens, and it sees only its own pod's processes.
         weak = Process(PYTHON_IMAGE, capabilities=["MKNOD", "SYS_PTRACE", "NET_ADMIN"])
         container.remove()
         assert probe(pod.run("main", weak)).held_to(HALF)
 
 
 def test_a_neighbour_with_a_capability_that_sees_its_processes(lab: Lab) -> None:
-    """`kubectl debug` with a target. It can enter the other's mount namespace, and unmount there.
-    It starts, and is reported."""
+    """`kubectl debug` with a target makes this neighbour. It can enter the target's mount namespace
+    and unmount files there. The agent only reports it."""
     with lab.pod("shared", one(lab), of=Sandbox(privileged=True)) as pod:
         main = pod.run("main", OWN)
         for number, strong in enumerate((PRIVILEGED, STRONG)):
@@ -76,8 +76,8 @@ printf '{"cniVersion":"1.0.0","interfaces":['
 printf '{"name":"%s","sandbox":"%s"}],' "$CNI_IFNAME" "$CNI_NETNS"
 printf '"ips":[{"interface":0,"address":"192.0.2.2/24"}]}'
 """
-"""Reports an address, and configures none: a pod with a user namespace may not have the host's
-network, and the lab has no other."""
+"""A CNI plugin that reports an address and configures none. A pod with a user namespace may not use
+the host's network, and the lab has no other."""
 
 
 def _runc_maps_mounts() -> bool:
@@ -86,14 +86,14 @@ def _runc_maps_mounts() -> bool:
 
 
 def test_a_user_namespace(lab: Lab) -> None:
-    """An older runc refuses it itself, and leaves nothing of ours behind."""
+    """An older runc refuses the container itself. Then nothing of the agent's is left."""
     for name in ("static", "loopback"):
         program = lab.directory / "cni/bin" / name
         program.write_text(_NETWORK)
         program.chmod(0o755)
     network = {"cniVersion": "1.0.0", "name": "static", "plugins": [{"type": "static"}]}
     (lab.directory / "cni/conf/10-static.conflist").write_text(json.dumps(network))
-    # The pod's root is an unprivileged user on the host, and its root file system lies below.
+    # The pod's root is an unprivileged user on the host, and must reach its root file system below.
     lab.directory.chmod(0o711)
     with lab.pod("mapped", one(lab), of=Sandbox(user_namespace=True)) as pod:
         if _runc_maps_mounts():

@@ -1,4 +1,4 @@
-"""Directories of a node, and of sockets."""
+"""Fixtures: directories of a node, and of sockets."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """The path of a socket has at most 107 bytes."""
+    """Yield a directory for sockets, whose paths may have at most 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="k-") as directory:
         yield Path(directory)

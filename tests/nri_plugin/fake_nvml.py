@@ -1,13 +1,13 @@
 """NVML's process with the answers of a test: `python fake_nvml.py ANSWERS`, JSON or a file of it.
 
-    gpus         for each index the fields of model.Gpu, and: "recovery"; "xids", pairs of UUID and
-                 number; "error" in the place of the others; "silent": it does not answer
+    gpus         for each index the fields of model.Gpu, "recovery", and "xids" (pairs of UUID and
+                 number); or only "error"; or "silent", for a GPU that does not answer
     driver, links, head_xids
     memory, utilization   by UUID, as gpu/processes.py has them
     exit         the process ends with this text
     hang         the process does not answer
 
-A file is read anew for each query.
+The file is read again for each query.
 """
 
 from __future__ import annotations

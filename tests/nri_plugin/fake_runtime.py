@@ -1,14 +1,13 @@
 """A container runtime's side of NRI, as strict as the Go one, for tests over a real socket.
 
-Shares nothing with nri_plugin.protocol but the generated messages: the mux (fake_trunk.py), ttrpc
-and the dialogue are implemented a second time, from the Go code's behaviour. It reproduces on
-purpose:
+It shares only the generated messages with nri_plugin.protocol. The mux (fake_trunk.py), ttrpc and
+the dialogue are implemented a second time, from the Go code's behaviour:
 
-- a plugin that does not answer, or disconnects, is dropped, and the container is created without
-  it, unless a validator or (NRI 0.12.5) the failure policy says otherwise. It waits longer than the
-  request timeout that it announces, so that a stalled machine is not a plugin that is late;
-- an error status fails the request and keeps the plugin;
-- NRI 0.12 calls a method per event, and falls back to StateChange for good on Unimplemented.
+- A plugin that does not answer, or disconnects, is dropped. The container is created without it,
+  unless a validator or (NRI 0.12.5) the failure policy forbids that. Here the runtime waits longer
+  than the request timeout that it announces, because the machine may stall.
+- An error status fails the request and keeps the plugin.
+- NRI 0.12 calls a method per event. After an Unimplemented it only calls StateChange.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tests.nri_plugin.fake_trunk import MESSAGE_BYTES, PLUGIN, RUNTIME, Dropped,
 
 M = TypeVar("M", bound=Message)
 Created = nri.CreateContainerResponse | None
-"""None: created without the plugin."""
+"""None: the container was created without the plugin."""
 SYNC_CHUNK_OBJECTS = 8
 _PATIENCE_S = 120.0
 
@@ -40,7 +39,7 @@ NOTIFICATIONS: dict[str, tuple[int, type[Message]]] = {
 
 
 class RequestFailed(Exception):
-    """The pod's or container's operation fails, with this message to the user."""
+    """The operation on the pod or container failed. The message is what the user sees."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -64,7 +63,7 @@ class FakeRuntime:
         self._name, self._version = runtime
         self._nri = nri_version
         self.request_timeout_s = request_timeout_s
-        """May be set for the requests that follow."""
+        """A test may change this for later requests."""
         self._stream = -1
         self._state_change_only = nri_version < (0, 12)
         self.dropped: str | None = None
@@ -72,12 +71,12 @@ class FakeRuntime:
         self.policy = nri.FailurePolicy()
         self.registration = nri.RegisterPluginRequest()
         self.calls: list[str] = []
-        """Methods called, in order."""
+        """Names of the methods that were called, in order."""
 
     async def handshake(
         self, pods: Sequence[nri.PodSandbox] = (), containers: Sequence[nri.Container] = ()
     ) -> None:
-        """Registration, Configure, Synchronize. Raises Dropped or RequestFailed."""
+        """Perform the registration, Configure and Synchronize. Raises Dropped or RequestFailed."""
         self.accept_registration(await self.receive_registration())
         await self.configure()
         await self.synchronize(pods, containers)
@@ -116,7 +115,6 @@ class FakeRuntime:
     async def synchronize(
         self, pods: Sequence[nri.PodSandbox] = (), containers: Sequence[nri.Container] = ()
     ) -> None:
-        """Send pods and containers in chunks of SYNC_CHUNK_OBJECTS each."""
         chunk = SYNC_CHUNK_OBJECTS
         while True:
             request = nri.SynchronizeRequest(
@@ -162,8 +160,9 @@ class FakeRuntime:
     def claim(
         self, request: nri.ValidateContainerAdjustmentRequest, plugin: str | None = None
     ) -> None:
-        """Record `plugin`, by default the one at the other end, as the owner of all that has none,
-        as result.go does: an owner by key, and for hooks the names of all, with commas between."""
+        """Record an owner for every part of the adjustment that has none, as result.go does. Each
+        key has one owner. Hooks list all owners, with commas between them. plugin: the owner, by
+        default the plugin at the other end."""
         plugin = plugin or f"{self.registration.plugin_idx}-{self.registration.plugin_name}"
         owners, adjust = request.owners.owners[request.container.id], request.adjust
         for field, keys in (
@@ -179,7 +178,7 @@ class FakeRuntime:
             owners.simple[nri.FIELD_OCI_HOOKS] = plugin
 
     async def notify(self, method: str, pod: nri.PodSandbox, container: nri.Container) -> None:
-        """One of NOTIFICATIONS, in the style of this version."""
+        """Send one of NOTIFICATIONS, in the form that this version of NRI uses."""
         event, request = NOTIFICATIONS[method]
         if not self._subscribed(event):
             return
@@ -204,7 +203,8 @@ class FakeRuntime:
         return bool(self.events & (1 << (event - 1))) and (or_dropped or self.dropped is None)
 
     async def _request(self, method: str, request: Message, response: type[M]) -> M | None:
-        """A call whose loss is tolerated, unless the plugin's failure policy says otherwise."""
+        """Call a method. Return None if the answer is lost, or fail if the failure policy says
+        so."""
         try:
             return await self.call(method, request, response)
         except Dropped as error:
@@ -240,7 +240,7 @@ class FakeRuntime:
         return self._stream
 
     async def receive_reply(self, stream: int) -> bytes:
-        """The payload of the reply on `stream`; replies on abandoned streams are skipped."""
+        """Return the payload of the reply on `stream`, skipping replies on abandoned streams."""
         answered = 0
         while answered != stream:
             answered, data = await self.receive_reply_frame()
@@ -251,7 +251,7 @@ class FakeRuntime:
         return response.payload
 
     async def receive_reply_frame(self) -> tuple[int, bytes]:
-        """The next reply on any stream: its stream and its undecoded Response."""
+        """Return the stream and the undecoded Response of the next reply."""
         stream, kind, data = await self._read_message(PLUGIN)
         assert kind == 2
         return stream, data
@@ -279,6 +279,6 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def connected_pair() -> tuple[Streams, socket.socket]:
-    """Both ends of a real socket: the runtime's, the plugin's."""
+    """Return both ends of a real socket: the runtime's, then the plugin's."""
     ours, theirs = socket.socketpair()
     return await asyncio.open_unix_connection(sock=ours), theirs

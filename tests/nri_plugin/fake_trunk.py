@@ -1,8 +1,8 @@
 """The mux below NRI, on the runtime's side, as strict as the Go one.
 
-- The trunk queues 256 frames per connection, and breaks at the next;
-- a connection is read through a buffer of 4096 bytes: a frame larger than the reader's request
-  breaks it (ENOMEM), so the first frame of a large message must be small.
+- The trunk queues 256 frames per connection, and breaks at the next frame.
+- Each connection is read through a buffer of 4096 bytes. A frame larger than the read that is
+  requested breaks it (ENOMEM), so the first frame of a large message must be small.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Dropped(Exception):
 
 
 class Trunk:
-    """The mux of pkg/net/multiplex, and under it bufio's reading."""
+    """The mux of pkg/net/multiplex, which Go reads through a bufio.Reader."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -59,7 +59,7 @@ class Trunk:
         return frame
 
     async def read_full(self, connection: int, count: int) -> bytes:
-        """io.ReadFull over a bufio.Reader of BUFIO_BYTES."""
+        """Read as Go's io.ReadFull does from a bufio.Reader of BUFIO_BYTES."""
         taken = b""
         while len(taken) < count:
             wanted = count - len(taken)
@@ -73,18 +73,18 @@ class Trunk:
         return taken
 
     def write(self, connection: int, message: bytes) -> None:
-        """As in Go: header and payload are separate, and a message is split as bufio splits it."""
+        """Write header and payload separately, and split the message where Go's bufio splits it."""
         for part in (message[:BUFIO_BYTES], message[BUFIO_BYTES:]):
             if part:
                 self._writer.write(struct.pack(">II", connection, len(part)))
                 self._writer.write(part)
 
     def write_raw(self, data: bytes) -> None:
-        """Bytes below the mux, for protocol violations."""
+        """Write bytes without the mux, in order to violate the protocol."""
         self._writer.write(data)
 
     def stop_reading(self) -> None:
-        """Leave the plugin's writes in the socket."""
+        """Stop reading. The plugin's writes stay in the socket."""
         self._pump.cancel()
 
     def break_off(self, why: str) -> None:

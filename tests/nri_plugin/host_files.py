@@ -9,7 +9,6 @@ from pathlib import Path
 
 
 def put(path: Path, text: str = "") -> Path:
-    """Write a file, and its directories."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path
@@ -17,7 +16,6 @@ def put(path: Path, text: str = "") -> Path:
 
 @contextmanager
 def bound(path: Path) -> Iterator[socket.socket]:
-    """A socket at which no process listens yet."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(path))
@@ -26,7 +24,6 @@ def bound(path: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def listening(path: Path) -> Iterator[socket.socket]:
-    """A socket at which this process listens."""
     with bound(path) as made:
         made.listen()
         yield made

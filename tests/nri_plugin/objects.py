@@ -27,7 +27,7 @@ Result = ContainerPlan | Refusal | None
 def decide(
     pod: Pod, container: Container, gpus: Sequence[Gpu], specs: Specs, paths: Paths
 ) -> Result:
-    """The policy's result as the agent gets it, with the refusal as a value."""
+    """Return the policy's result as the agent gets it, with a refusal as a value."""
     try:
         granted = annotation_claims.claim(pod, container.name, gpus)
         if granted is None or not granted.shares:
@@ -46,7 +46,7 @@ def planned(
     run: str = "/run/gpuslice",
     library: str = "/run/gpuslice/.store/abc/libvgpu.so",
 ) -> ContainerPlan:
-    """The plan of a container on a host whose CDI specs inject nothing."""
+    """Return a container's plan on a host whose CDI specs inject nothing."""
     specs = Specs({share.uuid: CdiDevice(share.uuid, "spec") for share in shares})
     of, claim = Container(key, container), Claim(shares, shared)
     paths = Paths(run, library)
@@ -56,7 +56,7 @@ def planned(
 def pod(
     number: int = 0, labels: dict[str, str] | None = None, **annotations: str
 ) -> nri.PodSandbox:
-    """annotations: `allocated` and `grants`."""
+    """Return a pod. annotations: the texts of `allocated` and `grants`."""
     keys = {"allocated": names.ANNOTATION_DEVICE_ALLOCATED, "grants": names.ANNOTATION_GRANTS}
     return nri.PodSandbox(
         id=f"sandbox-{number}",
@@ -74,13 +74,12 @@ def container(number: int = 0, name: str = "main", sandbox: int = 0) -> nri.Cont
 
 
 def clear(directory: RunDirectory) -> None:
-    """Remove its whole content."""
     for key in directory.keys():  # noqa: SIM118 - a method, not a mapping
         directory.remove(key)
 
 
 def parts(settings: Settings, inventory: Inventory | None = None, **more: Any) -> Parts:
-    """An agent's parts, of which the directories need not exist."""
+    """Return an agent's parts. Their directories need not exist."""
     inventory = inventory or Inventory(os.environ)
     files = RunDirectory(settings.run_dir, lambda: 7)
     store = plain_store(settings.store_dir, settings.library)
@@ -94,5 +93,5 @@ def settings(**more: Any) -> Settings:
 
 
 def plain_store(directory: Path, library: Path) -> Store:
-    """A store in a directory that is no file system of its own: its tests need not be root."""
+    """Return a store without a file system of its own, so that its tests need no root."""
     return Store(directory, library, lambda _: None)

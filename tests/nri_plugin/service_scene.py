@@ -1,5 +1,7 @@
-"""A node's directories, the agent's service on it, and a runtime that calls the service over a real
-socket. The runtime, and the child that reports the GPUs, are the test's."""
+"""A node's directories, the agent's service, and a runtime that calls it over a real socket.
+
+The runtime, and the child that reports the GPUs, are stand-ins.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ CDI = {
 
 
 def allocated(resources: dict[str, int]) -> str:
-    """The annotation of a pod with a part of the GPU."""
+    """Return the annotation of a pod that was allocated these resources of the GPU."""
     return allocation.encode(Allocation({"gpu": [DeviceEntry(0, resources, UUID)]}))
 
 
@@ -66,8 +68,6 @@ HALF, WHOLE = (
 
 
 class Host:
-    """A node's directories, and the settings that name them."""
-
     def __init__(self, tmp_path: Path) -> None:
         self.run, self.store, self.cdi = (tmp_path / name for name in ("run", "store", "cdi"))
         self.library = tmp_path / "libvgpu.so"
@@ -89,7 +89,7 @@ class Host:
         )
 
     def parts(self, gpus: str = GPUS) -> Parts:
-        """gpus: see fake_nvml.py. A context takes 300 MiB."""
+        """Return the agent's parts. A context takes 300 MiB. gpus: the answers of fake_nvml.py."""
         now = asyncio.get_running_loop().time
         nvml = (*fake_nvml.PROGRAM, gpus)
         self.inventory = inventory = Inventory(
@@ -118,7 +118,7 @@ async def serving(
     nri_version: tuple[int, int, int] = (0, 12, 5),
     settled: bool = True,
 ) -> AsyncIterator[FakeRuntime]:
-    """settled: begin when the work that follows Synchronize is done."""
+    """Serve a runtime during the block. settled: wait for the work that follows Synchronize."""
     theirs, ours = await connected_pair()
     runtime = FakeRuntime(*theirs, nri_version=nri_version)
     task = asyncio.create_task(connection.serve(ours, handler.handle, name="gpuslice", index="50"))
@@ -135,7 +135,7 @@ async def serving(
 
 
 def sandbox(state: Path, name: str, program: str, **process: str) -> Path:
-    """Make a sandbox as containerd does; return the file with its OCI runtime's program."""
+    """Make a sandbox as containerd does. Return the file with its OCI runtime's program."""
     made = bundle.directory(state, name)
     made.mkdir(parents=True)
     (made / "config.json").write_text(json.dumps({"process": {"cwd": "/", **process}}))
@@ -144,7 +144,7 @@ def sandbox(state: Path, name: str, program: str, **process: str) -> Path:
 
 
 def as_made(of: nri.Container, reply: nri.CreateContainerResponse | None) -> nri.Container:
-    """The container as the runtime describes it once our adjustment is in its spec."""
+    """Return the container as the runtime describes it with our adjustment in its spec."""
     made = nri.Container()
     made.CopyFrom(of)
     if reply is not None:

@@ -1,4 +1,4 @@
-"""The whole agent, and its program, against a runtime at a socket."""
+"""The whole agent and its program, with a runtime at a socket."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support import until_async
 
 
 async def test_a_pause_ends_where_containerd_recreates_its_socket(tmp_path: Path) -> None:
-    """The agent pauses for minutes after a runtime that it reached has refused it."""
+    """The agent pauses for minutes after a runtime has refused it."""
     place = tmp_path / "nri.sock"
     place.touch()
     pausing = asyncio.create_task(agent._pause(place, 300))
@@ -62,7 +62,7 @@ async def running(
     connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
     say: Callable[[str], None] = print,
 ) -> AsyncIterator[None]:
-    """The agent, and a runtime that accepts its connections so."""
+    """Run the agent, and a runtime that handles each connection with `connected`."""
     chosen.run_dir.mkdir(mode=0o700, exist_ok=True)
     leaving = asyncio.Event()
     server = await asyncio.start_unix_server(connected, chosen.nri_socket)
@@ -78,7 +78,7 @@ async def running(
 async def test_no_whole_gpu_is_offered_before_the_runtime_listed_its_containers(
     tmp_path: Path, short: Path
 ) -> None:
-    """A container that runs may have a share of the GPU that the kubelet would allocate."""
+    """A running container may have a share of the GPU that the kubelet would allocate."""
     kubelet = FakeKubelet(short)
     await kubelet.start()
     chosen = _settings(tmp_path, "--whole-gpus", "any")
@@ -126,7 +126,7 @@ async def test_a_runtime_too_old_is_named_in_log_and_readiness(
 
 @pytest.mark.node
 def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
-    """Its ready line, twice, and a clean exit, also of a second agent, which waits."""
+    """The agent prints its ready line twice. It and a second agent, which waits, exit cleanly."""
     command: list[str | Path] = [sys.executable, "-m", "nri_plugin", "--http", "off"]
     command += ["--library", host.library, "--cdi-dir", host.cdi, "--run-dir", host.run]
     command += ["--nri-socket", host.socket, "--containerd-state", host.run.parent]
@@ -174,7 +174,7 @@ def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
 async def test_a_part_of_the_agent_that_fails_is_logged_and_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bug of each part is one that nothing outside can cause."""
+    """Each part has a bug of its own, because nothing outside makes it fail."""
     starts: list[str] = []
 
     def fails_once(part: str) -> Callable[..., Awaitable[None]]:
@@ -201,7 +201,7 @@ async def test_a_part_of_the_agent_that_fails_is_logged_and_started_again(
 
 
 def test_contexts_are_made_on_gpus_that_nothing_uses(tmp_path: Path) -> None:
-    """None is made on a node of another device plugin, which may have assigned the GPUs."""
+    """No context is made on a node of another device plugin, which may have assigned the GPUs."""
     inventory = Inventory({})
     inventory.seen = [Gpu(f"GPU-{n}", n, 8, model="A") for n in range(4)]
     parts = objects.parts(_settings(tmp_path), inventory)
@@ -226,7 +226,7 @@ def test_contexts_are_made_on_gpus_that_nothing_uses(tmp_path: Path) -> None:
 async def test_the_run_directory_is_secured_before_the_agent_connects(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An existing one: of another user, then with the mode that a kubelet gives it."""
+    """An existing directory belongs to another user, then has the mode that a kubelet gives it."""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     run_dir.chmod(0o755)

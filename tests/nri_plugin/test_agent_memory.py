@@ -1,5 +1,7 @@
-"""The agent's program in a pod's control group, with the chart's memory limit. It is charged for
-processes, CUDA contexts and the files of containers, which stay charged while the agent restarts.
+"""The agent's program in a pod's control group, with the chart's memory limit.
+
+Processes, CUDA contexts and containers' files are charged to the group. The files stay charged
+while the agent restarts.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _CONTEXT_BYTES: Final = 300 << 20
 
 @pytest.fixture(params=[1, 8, 16], ids="{} GPUs".format)
 def host(request: pytest.FixtureRequest, build_dir: Path, tmp_path: Path) -> Iterator[Host]:
-    """GPUs whose contexts take 300 MiB of the host's memory each."""
+    """Start a host with GPUs whose contexts each take 300 MiB of the host's memory."""
     described = tmp_path / "host.toml"
     text = config.DEFAULT_FILE.read_text()
     costly = text.replace('context_host_memory = "0"', f'context_host_memory = "{_CONTEXT_BYTES}"')
@@ -52,8 +54,6 @@ def host(request: pytest.FixtureRequest, build_dir: Path, tmp_path: Path) -> Ite
 
 
 class Node:
-    """The agent's program, and a runtime that it connects to."""
-
     def __init__(self, root: Path, host: Host, group: MemoryGroup) -> None:
         self._root, self._host, self._group = root, host, group
         self.run_dir = root / "run"
@@ -70,7 +70,7 @@ class Node:
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[FakeRuntime]:
-        """The agent, registered; killed at the end."""
+        """Start the agent, yield its registered session, and kill the agent at the end."""
         environment, build = self._host.env(), self._host.build_dir
         assert build is not None
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -118,7 +118,7 @@ class Node:
 
 
 async def test_the_charts_limit_holds_and_the_agent_comes_back(host: Host, tmp_path: Path) -> None:
-    """Killed with the files of 250 containers charged to its pod, and one more container."""
+    """The agent is killed with the files of 250 containers charged to its pod, and restarted."""
     values = yaml.safe_load((ROOT / "manifests/chart/values.yaml").read_text())
     limit = quantity.parse(values["agent"]["resources"]["limits"]["memory"])
     assert isinstance(limit, quantity.Value) and limit.amount <= 512 << 20
@@ -134,7 +134,7 @@ async def test_the_charts_limit_holds_and_the_agent_comes_back(host: Host, tmp_p
             assert node.most_bytes > _CONTEXT_BYTES
             for _ in range(CONTAINERS):
                 await node.create(runtime)
-            await asyncio.sleep(3)  # a sample of all containers
+            await asyncio.sleep(3)  # time for a sample of all containers
         async with node.agent() as runtime:
             await node.create(runtime)
         assert group.killed == 0

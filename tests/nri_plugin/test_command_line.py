@@ -53,7 +53,8 @@ def test_defaults() -> None:
         ("--run-dir", "/r/", "run_dir", Path("/r")),
         ("--containerd-state", "/c", "containerd_state", Path("/c")),
         ("--cdi-dir", "/a:/b", "cdi_dirs", [*CDI, Path("/a"), Path("/b")]),
-        ("--cdi-dir", "/etc/cdi", "cdi_dirs", [CDI[1], CDI[0]]),  # precedes the other now
+        # it now precedes the other directory
+        ("--cdi-dir", "/etc/cdi", "cdi_dirs", [CDI[1], CDI[0]]),
         ("--cdi-kind", f"a.b/gpu:{SECOND}", "cdi_kinds", ("a.b/gpu", SECOND, FIRST)),
         ("--index", "07", "index", "07"),
         ("--strict", "true", "strict", True),
@@ -73,7 +74,7 @@ def test_defaults() -> None:
         ("--unenforceable", "refuse", "refuse_unenforceable", True),
         ("--runtime-handler", "a:kata", "runtime_handlers", (*HANDLERS, "a", "kata")),
         ("--allow-capability", "CAP_SYS_ADMIN:sys_module", "allowed_capabilities", ADMIN),
-        # Other readers see generated specs only if the runtime must see them.
+        # Other programs see generated specs only if the runtime has to see them.
         ("--whole-gpus", "any", "generated_cdi_dir", CDI[1]),
     ],
 )

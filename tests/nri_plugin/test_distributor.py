@@ -1,4 +1,4 @@
-"""`python -m nri_plugin distribute`: the copy, the refused libraries, and the process."""
+"""`python -m nri_plugin distribute`: the copy, the libraries that it refuses, and the process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEW, HAMI = library(content=b"new"), library(None)
 
 
 def test_the_copy_is_restored_where_it_differs(tmp_path: Path) -> None:
-    """Other projects' distributors write over it. RHEL CoreOS has /usr/local in /var, by a link."""
+    """Other projects' distributors overwrite it. On RHEL CoreOS /usr/local is a link."""
     (tmp_path / "usr").mkdir()
     (tmp_path / "var/usrlocal").mkdir(parents=True)
     (tmp_path / "usr/local").symlink_to("/var/usrlocal")

@@ -48,7 +48,7 @@ class Served:
 
 @pytest.fixture(params=["127.0.0.1", "::1", "unix"])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
-    """At a socket that an agent which has exited left, too."""
+    """Yield an endpoint, also at a socket that an exited agent left."""
     path = tmp_path / "agent.sock"
     if request.param == "unix":
         with socket.socket(socket.AF_UNIX) as unserved:
@@ -86,7 +86,7 @@ def test_metrics_and_other_requests(served: Served) -> None:
 
 
 def test_slow_clients_do_not_keep_probes_away(served: Served) -> None:
-    """They never send a whole request, and reconnect when they are disconnected."""
+    """Slow clients never send a whole request, and reconnect when they are disconnected."""
     ended, rounds = threading.Event(), list[int]()
 
     def send_slowly() -> None:

@@ -1,4 +1,4 @@
-"""nri_plugin.messages: the committed classes match the .proto files."""
+"""The committed classes of nri_plugin.messages match the .proto files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support import ROOT
 
 @pytest.mark.parametrize("name", ["deviceplugin", "nri", "podresources", "ttrpc"])
 def test_generated_messages_are_current(name: str, tmp_path: Path) -> None:
-    """Compared as descriptors, which do not change with the generator's version."""
+    """Descriptors are compared, because they do not change with the generator's version."""
     out = tmp_path / "descriptors"
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--descriptor_set_out={out}"]
     subprocess.run([*command, f"nri_plugin/messages/{name}.proto"], cwd=ROOT, check=True)

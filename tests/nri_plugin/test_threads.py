@@ -1,4 +1,7 @@
-"""Work in threads beside the loop: order, lateness, jobs that never return; and tasks that end."""
+"""Work in threads beside the event loop: its order, late results, and jobs that never return.
+
+Also tasks that end.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +70,7 @@ def test_a_hanging_job_does_not_keep_the_process() -> None:
 async def test_a_task_that_ends_is_started_again(
     took_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It fails four times, the last time after it ran for `took_s`; then it returns."""
+    """The task fails four times, the last time after it ran for `took_s`. Then it returns."""
     starts, clock = 0, Clock()
 
     async def work() -> None:

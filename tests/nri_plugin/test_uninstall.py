@@ -22,14 +22,13 @@ from tests.support import ROOT, until
 
 @pytest.mark.node
 def test_it_removes_and_prints_what_no_container_uses(tmp_path: Path) -> None:
-    """With --stay it waits for the agent, and is ready after its first pass."""
+    """The program with --stay waits until the agent has ended, and is ready after a pass."""
     root, out = tmp_path / "host", tmp_path / "out"
     run_dir, done, bundle = root / "run", root / "done", directory(root / "state", "c")
     command = [sys.executable, "-m", "nri_plugin", "uninstall", f"--run-dir={run_dir}"]
     command += [f"--host-root={root}", "--containerd-state=/state"]
 
     def uninstall(*options: str) -> tuple[int, list[str], str]:
-        """The exit code, the printed lines, the errors."""
         done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True)
         return done.returncode, done.stdout.splitlines(), done.stderr
 

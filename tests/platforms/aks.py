@@ -1,4 +1,4 @@
-"""AKS' nodes of Ubuntu, which AgentBaker configures."""
+"""AKS' nodes with Ubuntu, which AgentBaker configures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EKS' nodes of Bottlerocket, with NVIDIA's driver in the image."""
+"""EKS' nodes with Bottlerocket, whose image has NVIDIA's driver."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The NRI side of a node's runtime that calls itself CRI-O: `crio -m tests.platforms.crio SOCKET`.
+"""The NRI side of a runtime that calls itself CRI-O: `crio -m tests.platforms.crio SOCKET`.
 
-CRI-O itself does not run in the lab. What the agent and the doctor see of it is the name of the
-process at the socket, and the name in the session.
+CRI-O itself does not run in the lab. The agent and the doctor see only the name of the process at
+the socket, and the name in the session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""EKS' nodes of Amazon Linux 2023, which nodeadm configures."""
+"""EKS' nodes with Amazon Linux 2023, which nodeadm configures."""
 
 from __future__ import annotations
 
@@ -51,4 +51,4 @@ PLATFORM: Final = Platform(
     nri_on="or in its NodeConfig:",
 )
 WITHOUT_CDI: Final = replace(PLATFORM, containerd=_containerd(False))
-"""EKS 1.30 and 1.31, where containerd applies no CDI device that the kubelet names."""
+"""EKS 1.30 and 1.31, where containerd ignores a CDI device that the kubelet names."""

@@ -18,7 +18,7 @@ from tests.platforms.platform import (
 
 
 def _config(default: str, runtimes: Table) -> Table:
-    """The part that the platform's and the sysext's file have in common."""
+    """Return what the platform's file and the sysext's file have in common."""
     return {"version": 2, "plugins": {OLD_CRI: cri(runtimes, default, enable_selinux=True)}}
 
 
@@ -59,4 +59,4 @@ WITH_SYSEXTS: Final = replace(
     driver=Driver("/usr/lib64"),
     toolkit=Toolkit(spec="/run/cdi/nvidia.yaml", runtime=_RUNTIME),
 )
-"""The driver and NVIDIA's runtime as sysexts: their files are in /usr."""
+"""The driver and NVIDIA's runtime come as sysexts, whose files are in /usr."""

@@ -1,4 +1,4 @@
-"""GKE's nodes of Container-Optimized OS and of Ubuntu."""
+"""GKE's nodes with Container-Optimized OS and with Ubuntu."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COS: Final = Platform(
     os={"ID": "cos", "VERSION_ID": "121", "PRETTY_NAME": "Container-Optimized OS"},
     containerd=Containerd(),
     driver=Driver("/home/kubernetes/bin/nvidia/lib64", programs="/home/kubernetes/bin/nvidia/bin"),
-    # /home/kubernetes/bin, where the driver is, is mounted again with exec.
+    # /home/kubernetes/bin, which has the driver, is mounted again with exec.
     read_only=("/", "/usr"),
     noexec=("/var",),
     plugin=Plugin("nvidiaGPU-1795715260.sock", "gke-no-default-nvidia-gpu-device-plugin=true"),

@@ -1,8 +1,9 @@
-"""The kubelet's part in a DaemonSet's pod, by CRI, on a node of the lab: volumes and containers.
+"""Does the kubelet's work for a DaemonSet's pod by CRI, on a node of the lab.
 
-Takes what the chart rendered: volumes by their type, mounts with their propagation, security, the
-environment, the commands. Not here: init containers, probes, restarts, service accounts (the agent
-then has no API server), limits of memory and CPU. The sandbox is always privileged.
+It uses what the chart rendered: volumes by type, mounts with their propagation, security, the
+environment and commands. It leaves out init containers, probes, restarts, limits, and service
+accounts, so that the agent has no API server. The sandbox is always privileged.
+
 Source: pkg/volume/hostpath (types), pkg/kubelet/kuberuntime of Kubernetes.
 """
 
@@ -32,11 +33,11 @@ _CHECKS: Final[Mapping[str, Callable[[int], bool]]] = {
 
 
 class FailedMount(Exception):
-    """The kubelet's event: a volume cannot be mounted, and the pod does not start."""
+    """A volume cannot be mounted, and the pod does not start. The text is the kubelet's event."""
 
 
 class Started:
-    """A pod that runs. containers: by name."""
+    """A running pod. containers: by name."""
 
     def __init__(self, pod: Pod, containers: Mapping[str, Container], logs: Path) -> None:
         self.pod = pod
@@ -44,14 +45,14 @@ class Started:
         self._logs = logs
 
     def log(self, container: str) -> str:
-        """What the container wrote, without containerd's marks."""
+        """Return the container's output, without what containerd writes before each line."""
         file = self._logs / f"{self.pod.uid}-{container}.log"
         lines = file.read_text(errors="replace").splitlines() if file.exists() else []
         return "".join(f"{line.split(' ', 3)[-1]}\n" for line in lines)
 
 
 def start(namespace: Namespace, cri: Cri, template: Json, images: Mapping[str, str]) -> Started:
-    """Start the pod of a DaemonSet's template. images: what an image's name stands for here.
+    """Start the pod of a DaemonSet's template. images: the lab's image for the name of an image.
 
     Raises FailedMount, and CriError if the runtime refuses.
     """
@@ -73,7 +74,7 @@ def start(namespace: Namespace, cri: Cri, template: Json, images: Mapping[str, s
 
 
 def _source(namespace: Namespace, volume: Json) -> Path:
-    """The host's path of a volume. Raises FailedMount."""
+    """Return the volume's path on the host. Raises FailedMount."""
     if "hostPath" in volume:
         return _host_path(namespace, volume)
     if "emptyDir" not in volume:

@@ -1,7 +1,7 @@
-"""A platform's node with the agent of the chart's pod: what they say, and what a share gets there.
+"""A platform's node with the agent of the chart's pod: what they report, and what a share gets.
 
-The pod is the one that `helm template` renders, with default values.
-The agent's image is the product's own; the limited container's is the lab's.
+The pod is what `helm template` renders with default values. The agent's image is the product's own.
+The limited container's image is the lab's.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Finding:
 
 
 def _emulate(spec: Json, directory: Path, policy: str) -> None:
-    """Give the agent's container the kernel's part of SELinux (selinux.py)."""
+    """Emulate the kernel's part of SELinux in the agent's container (selinux.py)."""
     place = {"path": str(directory / "emulated"), "type": "Directory"}
     spec["volumes"].append({"name": "emulated", "hostPath": place})
     for container in spec["containers"]:
@@ -109,7 +109,7 @@ class Node:
         self._agent = self._start_pod(template)
 
     def distribute(self) -> str:
-        """Run the distributor's pod until it has said what becomes of its copy; return its log."""
+        """Run the distributor's pod until its log says what becomes of the copy. Return the log."""
         started = self._start_pod(self._template(_DISTRIBUTOR))
         try:
             until(lambda: "copy of the library" in started.log("distributor"), "it says so")
@@ -134,15 +134,15 @@ class Node:
         return self._agent.log("agent") if self._agent else ""
 
     def readyz(self) -> tuple[int, str]:
-        """Status and text; 0: it does not answer."""
+        """Return the status and text of /readyz. The status is 0 if the agent does not answer."""
         done = self.lab.namespace.run([sys.executable, "-I", "-S", "-c", _ASK])
         status, _, text = done.stdout.partition(" ")
         return (int(status), text.strip()) if done.returncode == 0 else (0, done.stderr.strip())
 
     def outcome(self, because: str = "") -> str:
-        """Wait until the agent is ready: "", or not ready for a reason with these words: its text.
+        """Wait until the agent is ready, or is not ready for a reason with these words.
 
-        Raises AssertionError if neither comes.
+        Return "", or the reason. Raises AssertionError if neither happens in time.
         """
         deadline = time.monotonic() + _START_S
         while True:
@@ -156,7 +156,7 @@ class Node:
             time.sleep(_POLL_S)
 
     def doctor(self) -> Mapping[str, Finding]:
-        """Return the worst finding of each check in the agent's container."""
+        """Return the worst finding of each check, from a doctor in the agent's container."""
         assert self._agent is not None
         agent = self._agent.containers["agent"]
         done = agent.exec(["python", "-m", "nri_plugin", "doctor", "--json"])
@@ -177,7 +177,7 @@ class Node:
         described = self.platform.containerd
         path, table = next(iter(described.imported.items()), (described.file, None))
         changed = toml.merged(table or tree.containerd_table(described), change)
-        # The platform has it written by a program that may; below a read-only mount no other can.
+        # On the platform a program with the right to do so writes this file.
         self.lab.namespace.mount("-o", "remount,bind,rw", f"/{Path(path).parts[1]}")
         self.lab.namespace.write(Path(path), toml.text(changed))
         self.lab.containerd.stop()
@@ -193,13 +193,13 @@ class Node:
         return True
 
     def start_plugin(self, plugin: Plugin) -> None:
-        """A device plugin that serves, as far as others see it: it accepts connections."""
+        """Start what others see of a device plugin: a program that accepts connections."""
         command = [sys.executable, "-I", "-S", "-c", _LISTENS, f"{tree.PLUGINS}/{plugin.socket}"]
         listening = self._start(command)
         if plugin.service:
             until(lambda: children(listening.entering.pid), "the device plugin has started")
             (pid,) = children(listening.entering.pid)
-            # Any hierarchy of cgroups: the one of cgroup v2, or one of v1.
+            # Use any hierarchy of cgroups: that of cgroup v2, or one of v1.
             unified = (cgroups.ROOT / "cgroup.procs").exists()
             hierarchy = cgroups.ROOT if unified else cgroups.ROOT / "pids"
             group = hierarchy / self.lab.namespace.cgroup / plugin.service
@@ -207,7 +207,7 @@ class Node:
             (group / "cgroup.procs").write_text(str(pid))
 
     def start_crio(self) -> None:
-        """A runtime of CRI-O's name at the usual socket (crio.py)."""
+        """Start a runtime with CRI-O's name at the usual socket (crio.py)."""
         program = self.lab.directory / "crio"
         program.symlink_to(Path(sys.executable).resolve())
         path = os.pathsep.join([str(ROOT), sysconfig.get_path("purelib")])
@@ -223,15 +223,15 @@ class Node:
     # --- a share --------------------------------------------------------------------------------
 
     def sees_gpus(self) -> bool:
-        """Whether a container without a share, whose variable names all GPUs, has one."""
+        """Return whether a container without a share has a GPU if its variable names all GPUs."""
         process = Process(BUSYBOX_IMAGE, environ={names.ENV_VISIBLE_DEVICES: "all"})
         with self.lab.pod("bystander") as pod:
             container = pod.run("main", process)
             return container.exec(["test", "-e", "/dev/nvidia0"]).code == 0
 
     def check_limit(self) -> None:
-        """A container with half of the GPU sees it as the whole, can allocate all of it, and is
-        refused more. Raises CriError, AssertionError."""
+        """Check that a container with half of the GPU sees that half as the GPU, can allocate all
+        of it, and is refused more. Raises CriError, AssertionError."""
         share = self.lab.share({"main": [(0, SHARE_BYTES, 50)]})
         process = Process(BUSYBOX_IMAGE, mounts={str(tree.SIMULATED): tree.SIMULATED})
         with self.lab.pod("half", share) as pod:
@@ -245,7 +245,7 @@ class Node:
 
 @contextmanager
 def running(platform: Platform, crio: bool = False) -> Iterator[Node]:
-    """crio: the node's runtime is CRI-O, in which the agent finds no containerd."""
+    """Run a node. crio: its runtime is CRI-O, and the agent finds no containerd."""
     host = tree.Tree(platform, crio).host()
     with Lab([GPU_BYTES], load=False, on_host=host) as lab:
         lab.load(_images())

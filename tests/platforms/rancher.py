@@ -1,4 +1,4 @@
-"""k3s and RKE2, and containerd as both run it."""
+"""k3s and RKE2, with containerd as both run it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RHEL 9 with NVIDIA's packages, where containerd labels containers, as GPU Operator demands."""
+"""RHEL 9 with NVIDIA's packages. containerd labels containers, as GPU Operator demands."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """SELinux on a kernel without it: mounted as sitecustomize.py into the agent's container.
 
-The host has selinuxfs' files and an OCI runtime that labels containers (`lay`). What only the
-kernel can answer is replaced here in the agent's process: the option `context` of a mount, the
-label of a file, and the question whether a domain may use it. A file of a tmpfs has the label of
-its mount; the policy is that of container-selinux, or Bottlerocket's.
+The host has selinuxfs' files and an OCI runtime that labels containers (`lay`). In the agent's
+process this module replaces what only the kernel can do: the option `context` of a mount, the label
+of a file, and whether a domain may use a label. A file of a tmpfs has the label of its mount. The
+policy is that of container-selinux, or Bottlerocket's.
+
 Source: Linux, security/selinux/hooks.c and selinuxfs.c; container-selinux, container.te;
 bottlerocket-core-kit packages/selinux-policy.
 """
@@ -29,14 +30,14 @@ _XATTR: Final = "security.selinux"
 _DENIED: Final = {CONTAINERS: ("tmpfs_t", "var_run_t"), BOTTLEROCKET: ("secret_t",)}
 """Types of files that containers may not use."""
 _MEMORY: Final = {CONTAINERS: "tmpfs_t", BOTTLEROCKET: "any_t"}
-"""The type of files in memory without a label of their own."""
+"""The type of a file in memory that has no label of its own."""
 _CONTEXT: Final = re.compile(rb',context="([^"]*)"')
 _INODES: Final = re.compile(rb"(?<=nr_inodes=)[0-9]+")
 _ALL: Final = "ffffffff"
 _RUNC: Final = """\
 #!/bin/sh
-# runc, on a kernel with SELinux: its containers have the label that containerd chose. A privileged
-# pod's have none.
+# Run runc as on a kernel with SELinux: its containers have the label that containerd chose, but
+# those of a privileged pod have none.
 /usr/sbin/runc "$@" || exit
 case " $* " in *" create "*) ;; *) exit 0 ;; esac
 while [ "$1" != --bundle ]; do shift; done
@@ -47,7 +48,7 @@ grep -q gpuslice-agent "$2/config.json" ||
 
 
 def lay(namespace: Namespace) -> None:
-    """The host's part. Raises NamespaceError."""
+    """Make the host's part: selinuxfs' files and the OCI runtime. Raises NamespaceError."""
     made = namespace.directory / "sys-fs"
     files = made / "selinux"
     for kind, (index, permissions) in _CLASSES.items():
@@ -74,7 +75,7 @@ _CLASSES: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
 
 
 class _Kernel:
-    """libc's mount and umount2, of which the first takes the label of a tmpfs."""
+    """Replaces libc's mount and umount2. mount stores the label of a tmpfs as its attribute."""
 
     def __init__(self, libc: Any, ffi: Any, policy: str) -> None:
         self._libc, self._ffi, self._policy = libc, ffi, policy
@@ -82,9 +83,9 @@ class _Kernel:
     def mount(self, source: bytes, target: bytes, kind: bytes, flags: int, options: bytes) -> int:
         label = _CONTEXT.search(options or b"")
         if label is not None and self._policy == BOTTLEROCKET:
-            self._ffi.errno = errno.EINVAL  # its policy has no such type
+            self._ffi.errno = errno.EINVAL  # Bottlerocket's policy has no such type
             return -1
-        # A tmpfs counts an attribute as a part of an inode.
+        # A tmpfs counts an extended attribute as an inode.
         plain = _INODES.sub(lambda found: b"%d" % (int(found[0]) + 1), _CONTEXT.sub(b"", options))
         done: int = self._libc.mount(source, target, kind, flags, plain)
         if done == 0 and label is not None:
@@ -96,7 +97,7 @@ class _Kernel:
 
 
 def _label(path: str | Path, policy: str) -> str:
-    """The label of the nearest directory that has one; of other files, that of memory or /usr."""
+    """Return the label of the file, or of the nearest directory with one, or a default."""
     place = Path(os.path.realpath(path))
     for each in (place, *place.parents):
         try:

@@ -1,4 +1,4 @@
-"""All platforms, in the order of the document; a platform's examination; the document itself."""
+"""All platforms in the order of the document, a platform's examination, and the document."""
 
 from __future__ import annotations
 
@@ -52,8 +52,6 @@ BY_YOU: Final = ", by you or GPU feature discovery"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a platform's node shows."""
-
     platform: Platform
     ready: str
 
@@ -70,9 +68,9 @@ class Row:
 
 
 def examine(platform: Platform) -> Row:
-    """Observe a node of the platform; where it is not ready by itself, after its change too.
+    """Observe a node of the platform, and again after its change if it is not ready by itself.
 
-    Raises AssertionError if it is not ready then, or a share is not held to its limit.
+    Raises AssertionError if it is still not ready, or if a share is not held to its limit.
     """
     change = platform.change
     with running(platform, crio=platform.containerd.absent) as node:
@@ -97,9 +95,9 @@ def examine(platform: Platform) -> Row:
 
 
 def _judge(node: Node) -> None:
-    """The doctor finds no fault; the agent uses the platform's own CDI spec where there is one; a
-    share is held to its limit; no other container has a GPU; the distributor's copy is there, or
-    its log says why not; where NRI is off, the doctor says how it is turned on there."""
+    """Check that the doctor finds no fault, the agent uses the platform's CDI spec if there is one,
+    a share is held to its limit, and no other container has a GPU. The distributor's copy must
+    exist, or its log say why not. Where NRI is off, the doctor must say how to turn it on."""
     findings = node.doctor()
     faults = {name: each for name, each in findings.items() if each.level == "fail"}
     assert not faults, faults
@@ -125,7 +123,6 @@ def _judge(node: Node) -> None:
 
 
 def document(rows: Sequence[Row]) -> str:
-    """The document with these rows in its table."""
     lines = [" | ".join(each) for each in (_HEADINGS, ["---"] * len(_HEADINGS))]
     lines += [" | ".join(row.cells()) for row in rows]
     before, _, rest = DOCUMENT.read_text().partition(f"| {lines[0]} |\n")
@@ -134,5 +131,4 @@ def document(rows: Sequence[Row]) -> str:
 
 
 def committed() -> Mapping[str, Sequence[str]]:
-    """The committed rows, by platform."""
     return {row[0]: row for row in table_below(DOCUMENT.read_text(), " | ".join(_HEADINGS))}

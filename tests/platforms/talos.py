@@ -18,7 +18,7 @@ from tests.platforms.platform import (
 )
 
 _PARTS: Final = "/etc/cri/conf.d/cri.toml"
-"""Talos makes it of its own parts, the extensions' and the machine configuration's."""
+"""Talos combines this file from its own parts, the extensions' and the configuration's."""
 _RUNTIMES: Final = {
     "runc": runtime(systemd=False),
     "nvidia": runtime("/usr/local/bin/nvidia-container-runtime", systemd=False),

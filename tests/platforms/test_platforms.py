@@ -17,7 +17,7 @@ pytestmark = pytest.mark.node
 
 @pytest.fixture(autouse=True)
 def _built(build_dir: object) -> None:
-    """The simulated driver is built."""
+    """Require the build of the simulated driver."""
 
 
 VARIANTS = {
@@ -54,7 +54,8 @@ def test_the_agent_follows_a_driver_container_that_starts_late_and_again(build_d
 
 
 def _runs(node: Node) -> bool:
-    """The kubelet repeats what is refused between two looks of the agent at the driver."""
+    """Return whether a share runs. A refusal counts as no, because the kubelet repeats the creation
+    until the agent has looked at the driver again."""
     try:
         node.check_limit()
     except CriError:

@@ -1,4 +1,4 @@
-"""TOML's text of tables, and one table over another. Pure."""
+"""Writes tables as TOML, and merges one table over another. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables are merged key by key; of other values the one above counts."""
+    """Merge tables key by key. Of two other values the one from `above` counts."""
     result = dict(below)
     for key, value in above.items():
         beside = result.get(key)
@@ -28,7 +28,7 @@ def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
         yield f"[{'.'.join(json.dumps(each) for each in path)}]"
     for key, value in table.items():
         if key not in inner:
-            # JSON's numbers, booleans, strings and lists of these are TOML's too.
+            # JSON writes numbers, booleans, strings, and lists of these, as TOML does.
             yield f"{json.dumps(key)} = {json.dumps(value)}"
     for key, value in inner.items():
         yield from _lines(value, (*path, key))

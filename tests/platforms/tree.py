@@ -1,8 +1,8 @@
 """Makes a platform's node in the lab's namespaces: its directories, driver, toolkit, containerd.
 
-What no lab can have is left out: systemd (containers have cgroupfs' cgroups), the platform's
-programs other than the driver's, the toolkit's and containerd's. The simulated GPUs' sockets are in
-/dev/simgpu, where the driver finds them as it finds the device nodes beside them.
+It leaves out what no lab can have: systemd, so that containers have cgroupfs' cgroups, and the
+platform's programs other than the driver's, the toolkit's and containerd's. The simulated GPUs'
+sockets are in /dev/simgpu, because the driver looks there as it looks for device nodes.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ _OF_DRM: Final = [
 ]
 _LIBRARIES: Final = ("libcuda.so", "libnvidia-ml.so")
 _EMPTY: Final = ("libnvidia-ptxjitcompiler.so", "libnvidia-nvvm.so", "libcudadebugger.so")
-"""Further libraries that compute may load. The simulated driver has none; only that they are there
-matters to a CDI spec."""
+"""Further libraries that compute may load, as empty files. A CDI spec only needs names."""
 _DRIVER_READY: Final = f"""\
 IS_HOST_DRIVER=false
 NVIDIA_DRIVER_ROOT={CONTAINER}
@@ -78,8 +77,8 @@ DEV_ROOT_CTR_PATH={CONTAINER}
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A platform's host for the lab. hidden: containerd's sockets are not where the platform has
-    its runtime's, because that runtime is not containerd."""
+    """A platform's host in the lab. hidden: containerd's sockets are not at the platform's paths,
+    because the platform's runtime is not containerd."""
 
     platform: Platform
     hidden: bool = False
@@ -114,10 +113,10 @@ class Tree:
     def make(
         self, namespace: Namespace, build: Path, sim_dir: Path, _: HostConfig, programs: Path
     ) -> None:
-        """Raises NamespaceError."""
+        """Make the host. Raises NamespaceError."""
         directory = namespace.directory
         if "/" in self.platform.read_only:
-            # The lab's own files can be written, before and after; /tmp is in memory elsewhere.
+            # Mounts of their own keep /tmp and the lab's files writable.
             _shell(
                 namespace,
                 f"umount {directory}/run; mount --bind /tmp /tmp",
@@ -131,7 +130,7 @@ class Tree:
         place = Path(self.platform.containerd.root)
         for made in (root, namespace.outside(place)):
             made.mkdir(parents=True, exist_ok=True)
-        # containerd's snapshots are overlays, which cannot have their upper layer on an overlay.
+        # containerd's snapshots are overlays, and no overlay's upper layer may be on another.
         namespace.mount("--bind", root, place)
         for program in programs.iterdir():
             installed = namespace.outside(Path("/usr/bin", program.name))
@@ -143,7 +142,7 @@ class Tree:
         _driver(namespace, build, self.platform.driver)
         if self.platform.toolkit is not None:
             _toolkit(namespace, self.platform.toolkit)
-        # systemd does the same at boot: agents in pods make mounts that containerd must see.
+        # systemd does so at boot: containerd must see mounts that agents in pods make.
         namespace.mount("--make-rshared", "/")
 
     def _write(self, namespace: Namespace) -> None:
@@ -161,8 +160,8 @@ class Tree:
 
 
 def containerd_table(described: Containerd) -> dict[str, Any]:
-    """The platform's configuration, with what the lab needs: no registry has the pause image, no
-    systemd makes cgroups."""
+    """Return the platform's configuration with the lab's changes: the pause image is here, because
+    no registry has it, and systemd makes no cgroups."""
     theirs = dict(described.config)
     runtimes = _runtimes(theirs)
     cgroups: dict[str, Any] = {
@@ -176,7 +175,7 @@ def containerd_table(described: Containerd) -> dict[str, Any]:
     else:
         pinned = {"pinned_images": {"sandbox": PAUSE_IMAGE}}
         plugins = {CRI: ours, "io.containerd.cri.v1.images": pinned}
-    # A machine that stalls for two seconds, NRI's default, is no agent that hangs.
+    # The machine may stall for two seconds, NRI's default, although the agent does not hang.
     plugins[NRI] = {"plugin_request_timeout": "8s"}
     return toml.merged(theirs, {"plugins": plugins})
 
@@ -195,7 +194,7 @@ def _shell(namespace: Namespace, *lines: str) -> None:
 
 
 def _devices(namespace: Namespace, sim_dir: Path, drm: bool) -> None:
-    """A /dev of the node's own, with the driver's nodes of one GPU."""
+    """Make a /dev for the node, with the driver's nodes of one GPU."""
     nodes = {**_DEVICES, **(_DRM if drm else {})}
     _shell(
         namespace,
@@ -221,14 +220,14 @@ def _driver(namespace: Namespace, build: Path, driver: Driver) -> None:
     else:
         _install(namespace, "/", root, build, driver)
     for path in driver.sockets:
-        # The services listen; only that the sockets are there matters to a CDI spec.
+        # On a node the services listen. Here the sockets only exist, which suffices for a CDI spec.
         program = "import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])"
         _shell(namespace, f"mkdir -p $(dirname {path}); {sys.executable} -c '{program}' {path}")
 
 
 def _install(namespace: Namespace, inside: str, root: Path, build: Path, driver: Driver) -> None:
-    """The simulated driver's files, with the names and links of NVIDIA's. inside, root: the
-    directory, as the lab and as this machine see it."""
+    """Install the simulated driver's files under NVIDIA's names and links. inside, root: the root
+    directory as the lab sees it, and as this machine sees it."""
     libraries, programs = root / driver.libraries[1:], root / driver.programs[1:]
     for directory in (libraries, programs):
         directory.mkdir(parents=True, exist_ok=True)
@@ -254,7 +253,7 @@ def _install(namespace: Namespace, inside: str, root: Path, build: Path, driver:
 def start_driver_container(namespace: Namespace, build: Path, driver: Driver) -> None:
     """Add what GPU Operator's driver container and validator leave once the driver is loaded."""
     root = namespace.directory / "driver-container"
-    # A file system of its own, as a container's; what is unmounted in it stays in /dev.
+    # The container has a file system of its own. What is unmounted there stays mounted in /dev.
     _shell(
         namespace,
         f"mkdir -p {root} {CONTAINER}; mount -t tmpfs -o mode=755 driver {root}",
@@ -276,8 +275,8 @@ def stop_driver_container(namespace: Namespace) -> None:
 
 
 def boot(namespace: Namespace, platform: Platform) -> None:
-    """What the platform's services do once the GPUs are there: the CDI spec. From now on, its
-    file systems do not change, or execute nothing, where the platform's do not."""
+    """Do what the platform's services do once the GPUs exist: make the CDI spec. Then make file
+    systems read-only or noexec where the platform has them so."""
     toolkit = platform.toolkit
     if toolkit is not None and toolkit.recorded:
         text = (RECORDED / f"{toolkit.recorded}.json").read_text()

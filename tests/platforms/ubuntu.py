@@ -22,7 +22,7 @@ PLATFORM: Final = Platform(
     noexec=("/run",),
 )
 EARLIER: Final = (
-    # Before 1.18 no unit of the package makes a spec; an administrator may.
+    # Before 1.18 no unit of the package makes a spec, but an administrator may.
     replace(PLATFORM, toolkit=Toolkit()),
     replace(PLATFORM, toolkit=Toolkit(spec="/etc/cdi/nvidia.yaml", recorded="package-1.17.8")),
     replace(PLATFORM, toolkit=Toolkit(spec=_SPEC, recorded="package-1.18.2")),

@@ -1,1 +1,2 @@
-"""One table of pods that request shares, over all dialects, for the reader and for admission."""
+"""One table of pods that request shares in any dialect, for the tests of the reader and of
+admission."""

@@ -1,6 +1,6 @@
-"""Rows of KAI's dialect, in the order of KAI's own checks, with the texts of its users' searches.
+"""Rows of KAI's dialect in the order of KAI's checks, with error texts that KAI's users search for.
 
-A pod with several errors is refused by the first.
+A pod with several errors is refused for the first of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _refused(says: str, annotations: Mapping[str, str], *containers: Json, whole
 
 
 def _values(key: str, says: str, texts: Sequence[str], **beside: str) -> list[Row]:
-    """Values of one annotation, beside others. says: with {} for the value."""
+    """Return a refused row for each value of the annotation. says: with {} for the value."""
     return [_refused(says.format(text), {**beside, key: text}) for text in texts]
 
 
@@ -54,7 +54,7 @@ NOTHING: Final = [
     _refused(_ALONE, {"gpu-fraction-num-devices": "2"}),
     _refused(_ALONE, _0_DEVICES, whole="main"),
 ]
-"""Refused, and accepted while the dialect is off: they request no share."""
+"""Pods that request no share. They are refused, but accepted while the dialect is off."""
 UNKNOWN: Final = [
     _refused(f"invalid NvFractions annotation key: {key}", {key: "1Gi"})
     for key in (
@@ -155,7 +155,7 @@ REFUSED: Final = [
 
 
 def _of(key: str, texts: str, says: str) -> list[Row]:
-    """Values of one annotation, separated by blanks."""
+    """Return a row for each value of the annotation. texts: the values, separated by blanks."""
     return [Row(of_kai({key: text}), f"main: {says}") for text in texts.split()]
 
 
@@ -163,7 +163,7 @@ GRANTED: Final = [
     *_of("gpu-fraction", "0.5 .5 +0.5 5e-1 0.05E+1 00.50 5e-01", "1/2"),
     *_of("gpu-fraction", "0.1", "1/10"),
     *_of("gpu-fraction", "29e-2", "29/100"),
-    *_of("gpu-fraction", "0.57", "57/100"),  # as a float, of 40000: 22799.999999999996
+    *_of("gpu-fraction", "0.57", "57/100"),  # as a float 0.57 of 40000 is 22799.999999999996
     *_of("gpu-fraction", "0.000001", "1/1000000"),
     *_of("gpu-fraction", f"0.{62 * '3'}", f"{62 * '3'}/1{62 * '0'}"),
     *_of("gpu-memory", "1", "1 MiB"),

@@ -1,4 +1,4 @@
-"""Rows of Koordinator's dialect: resources of containers, its label and its hints."""
+"""Rows of Koordinator's dialect: its resources of containers, its label and its hints."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ GRANTED: Final = [
     granted({RATIO: 200}, "2 x 1"),
     granted({CORE: 50, RATIO: 50}, "50% core, 1/2"),
     granted({CORE: 25, RATIO: 200}, "2 x 12% core, 1"),
-    # Koordinator's webhook divides it over two GPUs; it fits only so.
+    # Koordinator's webhook divides this over two GPUs, because it fits on no single GPU.
     granted({CORE: 200, MEM: "64Gi"}, "2 x 100% core, 32768 MiB"),
     granted({CORE: 200, MEM: "64Gi", SHARED: 2}, "2 x 100% core, 32768 MiB"),
     granted({MEM: "8Gi"}, "8192 MiB"),
@@ -148,7 +148,7 @@ GRANTED: Final = [
     granted({RATIO: 50, "nvidia.com/gpu": 0, "koordinator.sh/rdma": 0, "cpu": "2"}, "1/2"),
     granted({**HALF, "volcano.sh/gpu-memory": 0, "nvidia.com/gpumem": 0}, "50% core, 1/2"),
     Row(pod(container(resources={"limits": HALF})), "main: 50% core, 1/2"),
-    # Koordinator sums them: one GPU without a limit.
+    # Koordinator adds up both containers, which gives one GPU without a limit.
     Row(pod(asking(HALF), asking(HALF, "c")), "main: 50% core, 1/2; c (main 1): 50% core, 1/2"),
     Row(
         pod(asking({RATIO: 5}, "i", init=True), asking({RATIO: 6}, "s", init=True)),

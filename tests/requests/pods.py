@@ -1,4 +1,4 @@
-"""Pods as users write them, the Bindings of pods, and every kind with a pod template."""
+"""Pods as users write them, their Bindings, and an object of every kind with a pod template."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ def asking(asked: dict[str, Any], name: str = "main", **more: Any) -> Json:
 
 
 def pod(*containers: Json, scheduler: str = names.SCHEDULER_NAME, **metadata: Any) -> Json:
-    """A pod that the API server accepts."""
     inits = [each for each in containers if each.pop("init", False)]
     return {
         "apiVersion": "v1",
@@ -41,8 +40,8 @@ def of_volcano(*containers: Json, **metadata: Any) -> Json:
 
 
 def of_kai(annotations: Mapping[str, str], *containers: Json, whole: str = "") -> Json:
-    """The default has an init container `first`, and containers `main` and `second`. whole: the
-    container with a limit of nvidia.com/gpu."""
+    """Return a pod of KAI's, by default with the init container `first` and the containers `main`
+    and `second`. whole: the container with a limit of nvidia.com/gpu."""
 
     def made(name: str, **more: Any) -> Json:
         limits = {"limits": {names.RESOURCE_NVIDIA_GPU: 1}} if name == whole else {}
@@ -53,7 +52,7 @@ def of_kai(annotations: Mapping[str, str], *containers: Json, whole: str = "") -
 
 
 def unnamed(*containers: Json, **metadata: Any) -> Json:
-    """A pod as HAMi's users write it: without a schedulerName."""
+    """Return a pod as HAMi's users write it, without a schedulerName."""
     raw = pod(*containers, **metadata)
     del raw["spec"]["schedulerName"]
     return raw

@@ -1,4 +1,4 @@
-"""A row of the table: a pod, and what each judge says of it."""
+"""A row of the table: a pod, and what the reader and admission say of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tests.requests.pods import Json, asking
 
 
 class Row(NamedTuple):
-    """says: the refusal, by the reader and by admission, or the request as `shown` has it, "" for
-    none. policy: the one that refuses; "": admitted. Unreadable amounts are refused by the API
-    server itself."""
+    """says: the refusal, by the reader and by admission. For an accepted pod the request as `shown`
+    has it, or "" for none. policy: the policy that refuses, or "" if none does. The API server
+    itself refuses unreadable amounts."""
 
     pod: Json
     says: str
@@ -20,7 +20,8 @@ class Row(NamedTuple):
 
 
 def shown(request: Request | None) -> str:
-    """Return `main: 2 x 50% core, 1/2`: the number of GPUs; of each the core and the memory."""
+    """Return the request, for example `main: 2 x 50% core, 1/2`: two GPUs, and of each half of the
+    compute and half of the memory."""
     return "; ".join(map(_of_container, request.containers)) if request else ""
 
 
@@ -54,11 +55,10 @@ def wrong(
     name: str = "main",
     **more: Any,
 ) -> Row:
-    """A container whose amount of one resource is refused, beside others. made: of containers."""
+    """Return a row whose container has a refused amount. made: makes the pod."""
     raw = made(*others, asking(dict(asked), name, **more))
     return Row(raw, invalid(f"container {name}: {key}", asked[key], must_be), policy)
 
 
 def identity(row: Row) -> str:
-    """A test's id."""
     return f"{row.policy} {row.says[:100]}".strip() or "no request"

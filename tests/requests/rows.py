@@ -1,6 +1,7 @@
-"""The table of pods over all dialects: each with its request, or with the refusal and its policy.
+"""The table of pods over all dialects: each with its request, or with its refusal and the policy.
 
-The reader: tests/scheduler/dialects/test_rows.py. Admission: tests/cluster/admission/test_rows.py.
+The reader's test is tests/scheduler/dialects/test_rows.py. Admission's test is
+tests/cluster/admission/test_rows.py.
 """
 
 from __future__ import annotations
@@ -140,8 +141,9 @@ HAMIS_REFUSED: Final = [
 HAMIS: Final = [
     granted({GPU: "2", GPUMEM: "8k", CORES: "30"}, "2 x 30% core, 8000 MiB"),
     granted({GPU: 1, PERCENT: 50, CORES: 50}, "50% core, 1/2"),
-    granted({GPU: 1, PERCENT: 50, GPUMEM: 3000}, "3000 MiB"),  # unlike Volcano
-    granted({GPU: 2}, "2 x 100% core, 1"),  # nothing else on them
+    # MiB count before percent, unlike in Volcano's dialect
+    granted({GPU: 1, PERCENT: 50, GPUMEM: 3000}, "3000 MiB"),
+    granted({GPU: 2}, "2 x 100% core, 1"),  # two whole GPUs
     granted({GPU: 1, PERCENT: 100}, "100% core, 1"),
     granted({GPU: 1, PERCENT: 0, GPUMEM: 0, CORES: 0}, "100% core, 1"),
     granted({GPUMEM: 3000}, "3000 MiB"),
@@ -234,4 +236,4 @@ REFUSED: Final = [
 ]
 GRANTED: Final = [*koordinator_rows.GRANTED, *kai_rows.GRANTED, *VOLCANOS, *HAMIS, *SEVERAL]
 FIRST: Final = {row.policy: row for row in reversed(REFUSED)}
-"""One refused row of each policy."""
+"""For each policy, one row that it refuses."""

@@ -1,4 +1,4 @@
-"""Calls of kube-scheduler, byte for byte as Go writes them, and states to answer them from."""
+"""Calls of kube-scheduler, byte for byte as Go writes them, and states for the answers."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def loads(answer: bytes) -> dict[str, Any]:
 
 
 def arguments(pod: Mapping[str, Any], names: Sequence[str]) -> bytes:
-    """ExtenderArgs."""
+    """Return ExtenderArgs."""
     return dumps({"Pod": pod, "Nodes": None, "NodeNames": list(names)})
 
 
 def preemption(pod: Mapping[str, Any], victims: Mapping[str, Sequence[str]]) -> bytes:
-    """ExtenderPreemptionArgs; victims: by node, their UIDs."""
+    """Return ExtenderPreemptionArgs. victims: their UIDs by node."""
     return dumps({"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": metas(victims)})
 
 
@@ -51,14 +51,14 @@ def metas(victims: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 
 
 def binding(pod: Mapping[str, Any], node_name: str) -> bytes:
-    """ExtenderBindingArgs."""
+    """Return ExtenderBindingArgs."""
     metadata = pod["metadata"]
     fields = {"PodName": "name", "PodNamespace": "namespace", "PodUID": "uid"}
     return dumps({**{key: metadata[of] for key, of in fields.items()}, "Node": node_name})
 
 
 def pod(uid: str = "u-1", *containers: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
-    """A pod at version 1; by default one container that requests half a GPU."""
+    """Return a pod of version 1. The default is one container that requests half a GPU."""
     asking = containers or (objects.container("main", core=50, ratio=50),)
     made = objects.pod(*asking, uid=uid, **fields)
     made["metadata"]["resourceVersion"] = "1"
@@ -74,7 +74,7 @@ def names(nodes: int) -> list[str]:
 
 
 def state(nodes: int = 2, gpus: int = 2) -> State:
-    """Nodes n0, n1, ... with GPUs GPU-n0-0, GPU-n0-1, ..., all schedulable."""
+    """Return a state of nodes n0, n1, ... with GPUs GPU-n0-0, GPU-n0-1, ..., all schedulable."""
     made = State()
     for name in names(nodes):
         add_node(made, name, *(objects.gpu(f"GPU-{name}-{n}", n) for n in range(gpus)))
@@ -82,7 +82,6 @@ def state(nodes: int = 2, gpus: int = 2) -> State:
 
 
 def add_node(to: State, name: str, *gpus: Mapping[str, Any]) -> None:
-    """A schedulable node."""
     to.observe_node(node(objects.node(name)))
     to.observe_device(device(objects.device(name, *gpus)))
     facts = agent_lease(objects.lease(name))
@@ -100,14 +99,14 @@ def placed(on: State, raw: Mapping[str, Any], name: str) -> Placement:
 
 
 def bind(on: State, raw: Mapping[str, Any], name: str) -> None:
-    """The pod as the watch reports it, bound to the node by this scheduler."""
+    """Let the watch report the pod as bound to the node by this scheduler."""
     metadata = {**raw["metadata"], "annotations": dict(annotations_of(placed(on, raw, name)))}
     spec = {**raw["spec"], "nodeName": name}
     on.observe_pod(translate({**raw, "metadata": metadata, "spec": spec}))
 
 
 def hold(on: State, uid: str, name: str, minor: int, percent: int) -> None:
-    """A pod is bound to the node with this percentage of its GPU."""
+    """Let the watch report a pod that is bound to the node and holds this percentage of the GPU."""
     entry = (f"GPU-{name}-{minor}", minor, objects.resources(core=percent, ratio=percent))
     annotations = {words.ANNOTATION_DEVICE_ALLOCATED: objects.allocated(entry)}
     on.observe_pod(translate(pod(uid, node=name, annotations=annotations)))
@@ -129,7 +128,7 @@ def preempted(
 
 
 def due(queue: Unschedulable, now_s: float) -> list[str]:
-    """The UIDs of the pods that are due after every entry has had its turn."""
+    """Return the UIDs of the pods to requeue, after the queue has examined every entry."""
     while not queue.work(now_s, lambda: False):
         pass
     return [each.uid for each in queue.due()]

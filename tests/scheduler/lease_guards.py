@@ -1,4 +1,4 @@
-"""A LeaseGuard whose right to write is set by the test."""
+"""A LeaseGuard that the test opens and closes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 
 
 class ManualLeaseGuard:
-    """open_for: closes by itself after this number of checks; None: never. `admit` waits for
-    `resumed`, if that is set."""
+    """open_for: the number of checks after which the guard closes, or None for no limit. `admit`
+    waits for `resumed` if that is set."""
 
     is_open = True
     open_for: int | None = None

@@ -20,7 +20,7 @@ _NAMES = {
 
 
 def resources(**amounts: object) -> dict[str, object]:
-    """Keys are Koordinator's names: core, memory, ratio, shared, gpu."""
+    """Return resources by name. The arguments are core, memory, ratio, shared and gpu."""
     return {_NAMES[name]: amount for name, amount in amounts.items()}
 
 
@@ -50,7 +50,7 @@ def pod(
 
 
 def node(name: str, uid: str = "", isolates: bool = True, **annotations: str) -> dict[str, Any]:
-    """annotations: cordoned_gpus, excluded_gpus."""
+    """Return a node. annotations: cordoned_gpus, excluded_gpus."""
     label = {names.LABEL_ISOLATION_PROVIDER: "HAMi-core"} if isolates else {}
     written = {f"gpuslice.io/{key.replace('_', '-')}": text for key, text in annotations.items()}
     metadata = {"name": name, "uid": uid or f"uid-{name}"}
@@ -65,7 +65,7 @@ def gpu(
     root: str = "pci0000:00",
     **fields: object,
 ) -> dict[str, Any]:
-    """fields: health, labels."""
+    """Return a GPU of a Device. fields: health, labels."""
     amounts = resources(core="100", memory=memory, ratio="100")
     topology = {"socketID": -1, "nodeID": numa, "pcieID": root}
     identity = {"type": "gpu", "id": uuid, "minor": minor, "health": True, "labels": None}
@@ -83,7 +83,7 @@ def device(name: str, *gpus: Mapping[str, Any], node_uid: str = "") -> dict[str,
 
 
 RENEWED_S = 1767225600.0
-"""Time of the first renewal of the Leases below, in seconds since the epoch."""
+"""The time of the first renewal in `lease`, in seconds since the epoch."""
 
 
 def lease(node_name: str, beat: int = 0, ready: str | None = "true") -> dict[str, Any]:
@@ -96,7 +96,7 @@ def lease(node_name: str, beat: int = 0, ready: str | None = "true") -> dict[str
 
 
 def allocated(*entries: tuple[str | None, int, Mapping[str, object]]) -> str:
-    """The allocation annotation; each entry: id, minor, resources."""
+    """Return the allocation annotation. Each entry is (id, minor, resources)."""
     listed = [
         {"minor": minor, "resources": dict(held), **({"id": uuid} if uuid else {})}
         for uuid, minor, held in entries

@@ -1,6 +1,6 @@
-"""An HTTP server with pods and their binding subresource, and injected failures.
+"""An HTTP server with pods and their binding subresource, which can fail as a test demands.
 
-Binding follows the rules of kube-apiserver's registry; tests/cluster uses the real one.
+It applies Bindings by the rules of kube-apiserver. tests/cluster uses a real API server.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from tests.kube.api_server import abort, json, refuse, serving
 
 
 class Fate(Enum):
-    """The outcome of a call; for a POST, whether the Binding is applied before it."""
+    """The outcome of a call. For a POST, it also says whether the Binding is applied."""
 
     HANG = auto()
     RESET = auto()
     RESET_DONE = auto()
     LATE = auto()
-    """No answer; applied when `land` is called."""
+    """The server does not answer, and applies the Binding when `land` is called."""
     STORE_TIMES_OUT = auto()
-    """The server does not know the outcome and answers 409, as for every store error."""
+    """The server does not know the outcome, and answers 409, as it does for every store error."""
     STORE_TIMES_OUT_DONE = auto()
 
 
 Misfortune = Fate | int
-"""int: the status of a refusal."""
+"""An outcome, or as an int the status of a refusal."""
 
 
 class PodServer:
-    """pods: by name, of namespace default. posts, gets: outcomes of the next calls, in order; later
-    calls succeed. slow_s: how long a Binding takes. asked: a GET was received; sent: a POST.
-    bindings: all that were received, applied or not."""
+    """Serves the pods by name, in namespace default. posts, gets: outcomes of the next calls in
+    order, after which calls succeed. slow_s: the duration of a Binding. asked: set by a GET. sent:
+    set by a POST. bindings: all that were received, applied or not."""
 
     slow_s = 0.0
     seen_gets = most_under_way = _under_way = 0
@@ -58,12 +58,12 @@ class PodServer:
             yield access
 
     def touch(self, name: str) -> None:
-        """Changes a field of the pod that the scheduler does not read."""
+        """Change a field of the pod that the scheduler does not read."""
         self._version += 1
         self.pods[name]["metadata"]["resourceVersion"] = str(self._version)
 
     def land(self) -> None:
-        """Applies the delayed Bindings, where the server still accepts them."""
+        """Apply the delayed Bindings that the server still accepts."""
         while self._late:
             self._assign(self._late.pop(0))
 
@@ -114,7 +114,7 @@ class PodServer:
 
 
 def bind(pods: Mapping[str, dict[str, Any]], binding: dict[str, Any]) -> str:
-    """Applies the Binding to the pod of its name. Why it is refused; "" if it is applied."""
+    """Apply the Binding to the pod that it names. Return why it is refused, or ""."""
     metadata = binding["metadata"]
     pod = pods.get(metadata["name"])
     if pod is None:

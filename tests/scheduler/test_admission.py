@@ -1,4 +1,4 @@
-"""Which bindings of admission policies are switched to Deny, each by itself."""
+"""The bindings of admission policies that are switched to Deny, each separately."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def binding(name: str, labels: object, actions: object) -> dict[str, Any]:
 
 
 class Server:
-    """Refuses to change gpuslice-a."""
+    """An API server that refuses to change gpuslice-a."""
 
     def __init__(self) -> None:
         self.changed: list[str] = []

@@ -1,8 +1,8 @@
-"""Random orders of binds, outcomes and watch events: no GPU is overcommitted, no reservation leaks,
-and no pod has two placements.
+"""Random orders of binds, outcomes and watch events. No GPU is overcommitted, no reservation leaks,
+and no pod is placed twice.
 
-The simulated store is slow, loses answers, answers conflict for applied Bindings, and applies
-Bindings long after their timeout. Time is virtual.
+The simulated API server is slow, loses answers, and may answer 409 although it applied the Binding.
+It may also apply a Binding long after the timeout. Time is virtual.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ NODES, GPUS = 2, 1
 PODS = 12
 GPU_BYTES = 24 * objects.Gi
 LONGEST_S = 120.0
-"""The latest time at which a timed-out Binding may be applied."""
+"""The latest time, in seconds, at which a Binding that timed out may be applied."""
 
 
 class Store:
-    """Pods, and a delayed watch of them in order. Requests take random time."""
+    """An API server's pods, and a delayed watch of them in order. Requests take a random time."""
 
     def __init__(self, chance: random.Random, state: State) -> None:
         self.chance = chance
@@ -52,7 +52,7 @@ class Store:
         self.calm = False
         self.bound_to: dict[str, str] = {}
         self.views: dict[str, list[Pod]] = {}
-        """By name, earlier versions of each pod."""
+        """The earlier versions of each pod, by name."""
         self._watch = _Pods(state, Unschedulable(state), Sampling(state))
         self._version = 0
 
@@ -120,13 +120,12 @@ class Store:
         self.events.append((self._watch.deleted, self.pods.pop(uid)))
 
     def deliver(self, most: int) -> None:
-        """Delivers the watch's next events."""
         for _ in range(min(most, len(self.events))):
             report, pod = self.events.pop(0)
             report(pod)
 
     def over(self) -> list[str]:
-        """GPUs whose allocations, by the pods' annotations, exceed their capacity."""
+        """Return the GPUs whose allocations, by the pods' annotations, exceed their capacity."""
         held = Counter[str]()
         for pod in self.pods.values():
             text = pod["metadata"]["annotations"].get(words.ANNOTATION_GRANTS)
@@ -142,8 +141,8 @@ def _copy(pod: Pod) -> Pod:
 
 
 async def _place(store: Store, verbs: Verbs, binder: Binder, uid: str) -> None:
-    """One scheduling attempt by kube-scheduler, whose view of the pod may be old. Sometimes it
-    writes a failure into the pod."""
+    """Make a scheduling attempt as kube-scheduler, whose version of the pod may be old. Sometimes
+    write a failure into the pod."""
     chance, views = store.chance, store.views[uid]
     raw = views[-1] if chance.random() < 0.7 else chance.choice(views[-3:])
     if raw["spec"].get("nodeName"):
@@ -214,8 +213,8 @@ async def test_no_gpu_is_over_nothing_leaks_and_no_pod_has_two_places(seed: int)
 
 
 async def _settle(store: Store, state: State, binder: Binder) -> None:
-    """Ends the disturbances: every pod is changed once more, as by kube-scheduler's retries, and
-    `check_overdue` runs. Then the held amounts are exactly those of the bound pods."""
+    """Change every pod once more, as kube-scheduler's retries do, and run `check_overdue`. Then
+    exactly the amounts of the bound pods must be held."""
     for pod in store.pods.values():
         store.change(pod)
     for _ in range(3):

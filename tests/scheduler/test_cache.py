@@ -1,6 +1,6 @@
 """The cache, with an API server that behaves in ways hard to provoke in a real one.
 
-With a real API server: tests/cluster/test_service.py.
+tests/cluster/test_service.py uses a real API server.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def bound(uid: str) -> dict[str, Any]:
 
 
 class Server:
-    """The objects of a one-node cluster. Each entry of `watches`, by path, is one watch: a list of
-    events, or the status of a refusal."""
+    """Serves the objects of a one-node cluster. `watches` has a list by path. Each entry is one
+    watch: a list of events, or the status of a refusal."""
 
     def __init__(self, *pods: dict[str, Any]) -> None:
         self.objects: dict[str, list[dict[str, Any]]] = {
@@ -46,9 +46,9 @@ class Server:
         }
         self.watches: dict[str, list[list[dict[str, Any]] | int]] = {}
         self.versions: list[str] = []
-        """From which the pods were watched; "" for each list."""
+        """The versions from which the pods were watched. Each list adds ""."""
         self.refused = ""
-        """A path."""
+        """The path that the server refuses."""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if request.path == PODS:
@@ -97,7 +97,7 @@ async def test_the_cache_is_complete_once_it_is_synced() -> None:
 
 
 def refused(uid: str) -> dict[str, Any]:
-    """A pod that kube-scheduler found unschedulable."""
+    """Return a pod that kube-scheduler found unschedulable."""
     raw = pod(ASKS, uid=uid)
     raw["spec"]["schedulerName"] = names.SCHEDULER_NAME
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -136,7 +136,7 @@ async def test_a_watch_resumes_at_its_last_version() -> None:
 
 @pytest.mark.parametrize("code", [410, 500, 504])
 async def test_after_an_uncertain_watch_all_objects_are_relisted(code: int) -> None:
-    """Both pods may be seen in the middle of a list. Too little is free then, never too much."""
+    """The list may contain both pods for a moment. Then too little is free, but never too much."""
     server = Server(bound("u-1"))
     server.watches[PODS] = [code, []]
     async with running(server) as (cache, state):
@@ -159,7 +159,7 @@ async def test_a_list_that_fails_is_reported_and_retried() -> None:
 
 @pytest.mark.parametrize(("later_s", "expired"), [(39.0, False), (41.0, True), (-3600.0, False)])
 async def test_an_agents_first_lease_has_the_agents_time(later_s: float, expired: bool) -> None:
-    """No other time is known, and a restarted process must not take an expired Lease as valid."""
+    """Only the agent's own time tells a restarted process whether the Lease has expired."""
     async with running(Server(), wall=lambda: RENEWED_S + later_s) as (cache, state):
         await cache.wait_synced()
         blocked_by = state.fleet.blocked_by[state.fleet.row_of("n1")]

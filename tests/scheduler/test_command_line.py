@@ -18,7 +18,7 @@ from tests.support import ROOT
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """The settings with which `serve` was started, instead of serving."""
+    """The settings with which `serve` was called. Nothing is served."""
     found: list[Settings] = []
 
     async def note(settings: Settings) -> None:

@@ -22,7 +22,7 @@ from tests.scheduler.objects import Gi, container, device, gpu, node, pod
 
 
 class Cache:
-    """The status that a cache reports."""
+    """A cache that reports a given status."""
 
     synced, age_s = True, 3.0
     wrong: Sequence[str] = ()
@@ -60,7 +60,7 @@ async def serving(
 
 
 def two_nodes() -> State:
-    """n1 with a cordoned GPU and one that is half held, and n2 without an inventory."""
+    """Return a state: n1 has a cordoned GPU and a half-held one. n2 has no inventory."""
     nodes = [{"kind": "Node", **each} for each in (node("n1", cordoned_gpus="GPU-b"), node("n2"))]
     state = fleet([*nodes, device("n1", gpu("GPU-a", 0), gpu("GPU-b", 1))])
     simulate(state, pod(container("main", ratio=50, core=30)))

@@ -34,7 +34,7 @@ class Scene:
         self.written.append((path, body))
 
     def report(self, *problems: Problem) -> int:
-        """Returns the number of Events that are written for these problems."""
+        """Report these problems, and return the number of Events that are written."""
         seen = len(self.written)
         asyncio.run(self.events.problems(problems))
         return len(self.written) - seen

@@ -35,7 +35,7 @@ def post(verb: str, body: bytes) -> bytes:
 
 
 async def status(reader: asyncio.StreamReader) -> int:
-    """Reads one whole answer."""
+    """Read a whole answer, and return its status."""
     async with asyncio.timeout(60):
         head = await reader.readuntil(b"\r\n\r\n")
         length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
@@ -116,8 +116,8 @@ async def test_a_pod_goes_through_the_verbs_to_its_gpu(client: Client) -> None:
 async def test_before_it_may_answer_each_verb_returns_an_error(
     client: Client, synced: bool, verbs: tuple[str, ...], said: dict[str, str]
 ) -> None:
-    """Never an empty success, which kube-scheduler would read as "no node fits" or "all fit". It
-    reads no error from the body of preempt."""
+    """kube-scheduler would read an empty success as "no node fits" or "all fit". It does not read
+    an error from the body of an answer to preempt."""
     client.is_synced, client.guard.is_open = synced, False
     for verb in verbs:
         body = {"bind": BIND, "preempt": PREEMPT}.get(verb, FILTER)
@@ -170,7 +170,7 @@ async def test_there_are_four_verbs(client: Client) -> None:
 
 
 async def test_a_call_may_be_large_and_a_larger_one_is_refused(client: Client) -> None:
-    """Fifty thousand nodes, and the largest pod."""
+    """The call has fifty thousand nodes and the largest possible pod."""
     large = calls.pod("u-1", objects.container("main"), annotations={"note": "x" * 250_000})
     among = [f"ip-10-0-0-{number}.eu-west-1.compute.internal" for number in range(50_000)]
     assert await client.ask("filter", calls.arguments(large, among)) == (200, {"NodeNames": among})

@@ -1,6 +1,6 @@
-"""The right to bind, from kube-scheduler's Lease, in virtual time.
+"""The right to bind, taken from kube-scheduler's Lease, in virtual time.
 
-Random runs: test_leadership_runs.py. With a real API server: tests/cluster/test_service.py.
+test_leadership_runs.py has random runs. tests/cluster/test_service.py uses a real API server.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tests.scheduler.virtual_time import now
 OURS, OTHER = "pod-a_1", "pod-b_1"
 WINDOW_S = MIN_LEASE_S - 2 * POST_S - 0.5
 LONG_AGO_S = -1000.0
-"""Of the wall clock, which is the loop's in these tests."""
+"""A time before any test begins. The wall clock is the loop's clock here."""
 
 
 class Scene:
-    """list_s: how long a list of all objects takes."""
+    """The right of pod-a to bind. list_s: the duration of a list of all objects."""
 
     def __init__(self) -> None:
         self.lists = 0
@@ -37,13 +37,13 @@ class Scene:
         await asyncio.sleep(self.list_s)
 
     def see(self, holder: str, acquired_s: float = LONG_AGO_S, duration_s: float = 15.0) -> None:
-        """The watch reports the Lease, renewed now."""
+        """Let the watch report the Lease, renewed now."""
         self.leadership.observe(SchedulerLease(holder, duration_s, acquired_s, now()))
 
     async def renewed_until(
         self, when: Callable[[], bool], holder: str = OURS, **lease: float
     ) -> float:
-        """Renews the Lease until the condition holds. Returns the seconds that it took."""
+        """Renew the Lease until the condition holds. Return the seconds that this took."""
         begun_s = now()
         while not when():
             assert now() - begun_s < 100
@@ -52,7 +52,7 @@ class Scene:
         return now() - begun_s
 
     async def leads(self, **lease: float) -> float:
-        """Returns the seconds until the process may write, without those of its list."""
+        """Return the seconds until the process may write, without the duration of its list."""
         return await self.renewed_until(self.leadership.may_write, OURS, **lease) - self.list_s
 
     async def acquires(self, duration_s: float = 15.0) -> float:
@@ -125,7 +125,7 @@ async def test_it_waits_until_another_holders_writes_end(scene: Scene, duration_
 
 @pytest.mark.parametrize("before", ["expired", "released", "just started"])
 async def test_it_waits_for_what_was_sent_before(scene: Scene, before: str) -> None:
-    """The sender was halted, released the Lease, or was an earlier process of the pod."""
+    """The other writer was halted, released the Lease, or was an earlier process of the pod."""
     if before == "just started":
         took_s = await scene.leads()
     else:
@@ -174,7 +174,7 @@ async def test_calls_beside_another_holder_are_of_a_second_installation(scene: S
     await scene.leads()
 
     async def is_reported(times: int, called: bool = True) -> bool:
-        """After so many renewals by the other pod, 5 s apart, each with a call."""
+        """Let the other pod renew the Lease this often, 5 s apart, with a call each time."""
         for _ in range(times):
             scene.see(OTHER)
             if called:

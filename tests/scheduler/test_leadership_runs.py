@@ -1,9 +1,9 @@
-"""Random runs of two pods in virtual time: no write of one arrives after the other's list.
+"""Random runs of two pods in virtual time. No write of one pod arrives after the other's list.
 
-Each pod has a kube-scheduler, which elects by client-go's rules, and an extender, whose watch may
-lag, and list again. Pods are killed, drained and started; extenders are halted between the check of
-the clock and the POST. The API server's policy refuses a writer that is not the holder; without the
-policy, neither halts nor releases are safe, and the runs have none.
+Each pod has a kube-scheduler that elects a leader by client-go's rules, and an extender whose watch
+may lag or list again. Pods are killed, drained and started. An extender may be halted between its
+check of the clock and the POST. The API server's policy refuses a writer that is not the holder.
+Halts and releases are safe only with that policy, so runs without it have neither.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LEASE_S, RENEW_DEADLINE_S, RETRY_S = 15.0, 10.0, 2.0
 
 @dataclass
 class Cluster:
-    """lists: by writer, when the list before its first write began. landed: when each write was
-    done, and its writer."""
+    """A cluster of two pods. lists: when each writer began the list before its first write. landed:
+    the time and the writer of each write."""
 
     chance: random.Random
     has_policy: bool
@@ -45,10 +45,10 @@ class Cluster:
         await asyncio.sleep(self.chance.random() * most_s)
 
     async def post(self, writer: str) -> None:
-        """It is on its way for some seconds, then at the server."""
+        """Send a write, which spends some seconds on its way, and some at the server."""
         await self.up_to(POST_S)
         if self.has_policy and self.chance.random() < 0.2:
-            await self.up_to(60)  # halted: the client's timer, too
+            await self.up_to(60)  # a halt also stops the client's timer
         if not self.has_policy or self.lease.holder == writer:
             await self.up_to(POST_S)
             self.landed.append((now(), writer))
@@ -84,12 +84,12 @@ class Pod:
                 seen, seen_s = lease, now_s
             if lease.holder == self.identity:
                 if now_s - renewed_s > RENEW_DEADLINE_S:
-                    return  # kube-scheduler exits
+                    return  # kube-scheduler could not renew the Lease in time, and exits
                 if self.chance.random() < 0.7:
                     renewed_s = now_s
                     self._renew(lease.acquired_s)
             elif renewed_s > 0:
-                return  # it has lost the Lease, and exits
+                return  # kube-scheduler has lost the Lease, and exits
             elif not lease.holder or now_s - seen_s >= LEASE_S:
                 renewed_s = now_s
                 self._renew(now_s)

@@ -1,4 +1,4 @@
-"""Writes for pods that missed kube-scheduler's sample."""
+"""Writes to pods that fit only on a node outside of kube-scheduler's sample."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.scheduler import calls
 
 
 class Recording(Sampling):
-    """Also an API server, which answers each patch with the next status; 200 once there are no
-    more."""
+    """An API server that records patches, and answers each with the next status, or 200 if there is
+    none."""
 
     def __init__(self, *statuses: int) -> None:
         super().__init__(calls.state())
@@ -49,7 +49,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def writes(*statuses: int, nominated: str | None = "n1") -> Recording:
-    """The writes for one pod, after they have ended."""
+    """Return the writes for one pod, after they have ended."""
     found, queue = Recording(*statuses), Unschedulable(calls.state())
     missed: asyncio.Queue[Requeue] = asyncio.Queue()
     kube: Any = found

@@ -1,6 +1,6 @@
-"""An event loop with virtual time: its clock jumps to the next timer, so that minutes take no time.
+"""An event loop with virtual time. Its clock jumps to the next timer, so waiting takes no time.
 
-For tests without sockets: `Loop` is their loop_factory. `now` is the loop's `time`.
+It is for tests without sockets, which use `Loop` as loop_factory. `now` returns the loop's time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _Jumps(selectors.DefaultSelector):
-    """Advances the clock instead of waiting."""
+    """A selector that advances the clock instead of waiting."""
 
     now_s = 0.0
 

@@ -1,4 +1,4 @@
-"""The prelude of these tests' programs: clients of NVIDIA's own Python bindings."""
+"""The prelude of these tests' programs, which use NVIDIA's own Python bindings."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ for line in sys.stdin:
     exec(line)
     print("done", flush=True)
 """
-"""Executes each line that a test sends."""
+"""The end of a program that executes each line which a test sends."""

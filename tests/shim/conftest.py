@@ -30,11 +30,11 @@ GPUS = (
     ("GPU-5e1f0a70-0000-4000-8000-0000000000bb", 2 * GIB),
 )
 NULL_GPU = "GPU-6e756c6c-0000-4000-8000-000000000000"
-"""The null driver's."""
+"""The UUID of the null driver's GPU."""
 PLAIN = (ROOT / "tests" / "plain_host.toml").read_text()
 CONTEXT_BYTES = 300 * MIB
 AS_ON_A_GPU = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
-"""Memory that the driver of `gpu_host` takes; a context takes CONTEXT_BYTES."""
+"""The memory that the driver of `gpu_host` takes. A context takes CONTEXT_BYTES."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Host:
     def serving(
         self, program: str, grant_dir: Path | None = None, *, preload: bool = True
     ) -> AbstractContextManager[Talk]:
-        """The program of Python in a process of its own, which then executes the test's lines."""
+        """Start a Python program in a process that then executes the lines which the test sends."""
         command = [sys.executable, "-c", program + SERVE_COMMANDS]
         return talking(command, self.environment(grant_dir, preload=preload))
 
@@ -95,7 +95,7 @@ class Host:
 class Grants:
     """Makes grants for tests: `make(bytes of gpu 0[, of gpu 1])`.
 
-    context_bytes: their figure for a context, unless `make` is given another one.
+    context_bytes: the grant's figure for a context, unless `make` is given another.
     """
 
     parent: Path
@@ -105,7 +105,7 @@ class Grants:
     def make(
         self, *limits: int, core_percent: int = 100, created_ns: int = 0, **fields: Any
     ) -> Path:
-        """fields: of each grant_file.Gpu."""
+        """Make a grant. fields: further fields of each grant_file.Gpu."""
         directory = self.parent / f"grant{self.made}"
         self.made += 1
         directory.mkdir()
@@ -119,7 +119,7 @@ class Grants:
 
 
 def used(directory: Path, gpu: int = 0) -> int:
-    """The charge of the grant's processes."""
+    """Return the bytes charged to the grant's processes."""
     return region.status(directory)[gpu].use.used_bytes
 
 
@@ -130,7 +130,7 @@ def null_grant(directory: Path, limit_bytes: int = GIB) -> Path:
 
 
 def taken(host: Host) -> int:
-    """The memory of the first GPU that is in use, of all processes."""
+    """Return how much of the first GPU's memory all processes use together."""
     assert host.sim_dir is not None
     with closing(Peer(host.sim_dir / "gpus" / "0.sock")) as peer:
         return GPUS[0][1] - peer.free_bytes()
@@ -157,14 +157,14 @@ def nothing_reported() -> Iterator[None]:
 
 @pytest.fixture
 def grants(request: pytest.FixtureRequest, tmp_path: Path) -> Grants:
-    """Grants for the test's host: with the cost of a context there."""
+    """Grants for the test's host, with its cost of a context."""
     as_on_a_gpu = {"gpu_host", "slow_host"} & {*request.fixturenames}
     return Grants(tmp_path, CONTEXT_BYTES if as_on_a_gpu else 0)
 
 
 Limited = Callable[..., Callable[[str], "subprocess.CompletedProcess[str]"]]
-"""`limited(GIB)("program")`: a client of Python behind BEGIN of the test's module, in a process of
-its own, under a grant that is made from the arguments."""
+"""`limited(GIB)("program")` runs a Python program in a process of its own. BEGIN of the test's
+module precedes the program, and the arguments make its grant."""
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def library(build_dir: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def null_host(build_dir: Path, library: Path) -> Host:
-    """The null driver: one GPU, in the process, no daemon."""
+    """The null driver, which has one GPU and needs no daemon."""
     return Host(library, build_dir / "lib" / "null")
 
 
@@ -200,7 +200,7 @@ def null_host(build_dir: Path, library: Path) -> Host:
 def host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    """The simulated driver over a daemon with GPUS."""
+    """The simulated driver with a daemon that has GPUS."""
     with simulated(build_dir, library, tmp_path_factory.mktemp("host")) as host:
         yield host
 
@@ -209,7 +209,7 @@ def host(
 def gpu_host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    """A host that has a real driver's memory for contexts and code, in whole blocks."""
+    """A host whose contexts and code take memory in whole blocks, as with a real driver."""
     with simulated(build_dir, library, tmp_path_factory.mktemp("gpu"), AS_ON_A_GPU) as host:
         yield host
 
@@ -223,7 +223,7 @@ def slow_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
 
 
 def gpu_table(minor: int, uuid: str, size_bytes: int, **more: object) -> str:
-    """One GPU of a simulated host's description."""
+    """Return a GPU's table in the description of a simulated host."""
     keys = {"pci_bus": minor + 1, **more}
     return (
         f'[[gpu]]\nname = "NVIDIA SimGPU"\nuuid = "{uuid}"\nminor = {minor}\n'
@@ -251,7 +251,7 @@ def simulated(
 
 @pytest.fixture
 def box(build_dir: Path, tmp_path: Path) -> Box:
-    """A grant of one GPU and its region, without processes; the core alone, without hooks."""
+    """A grant of one GPU with its region, and the library's core without hooks. No process runs."""
     made = Box(tmp_path, build_dir / "bin" / "vgpu-core-test")
     made.write()
     return made

@@ -1,4 +1,4 @@
-"""Programs and small drivers (a few functions, as libcuda.so.1) from a test's C text."""
+"""Programs and small drivers, built from C text. A driver is a libcuda.so.1 of a few functions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _FLAGS: Final = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", *_LINKED)
 
 
 def build_driver(directory: Path, source: Path | str, *, compiler: str = "gcc") -> Path:
-    """Builds the driver into DIRECTORY, from a file of SOURCES or from a test's C text."""
+    """Build the driver in `directory`, from a file of SOURCES or from a test's C text."""
     driver = build(directory / "driver.so", source, *_FLAGS, compiler=compiler)
     return driver.rename(directory / "libcuda.so.1")
 
 
 def build(path: Path, source: Path | str, *flags: str | Path, compiler: str = "gcc") -> Path:
-    """A shared object if PATH ends in .so, else a program."""
+    """Build a shared object if `path` ends in .so, and a program otherwise."""
     text = source if isinstance(source, str) else f'#include "{source}"\n'
     shared = ["-shared", "-fPIC"] if path.suffix == ".so" else []
     language = ["-x", "c", "-", "-x", "none"]

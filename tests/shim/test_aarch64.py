@@ -1,8 +1,8 @@
 """The library for aarch64 (Grace Hopper nodes): it builds, and its core runs under emulation.
 
-qemu's user mode emulates one process: threads, kills between two instructions. Not fork (it drops
-MADV_WIPEONFORK and reports success), nor races between processes (each sees a start time of its
-own, and one thread alone gets no atomic instructions); those run on the host architecture.
+qemu's user mode emulates one process, with threads and with kills between two instructions. It
+drops MADV_WIPEONFORK, gives each process another start time, and gives a single thread no atomic
+instructions. So forks and races between processes are tested on the host architecture only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _built(preset: str, *targets: str) -> Path:
 
 
 def _program(directory: Path, name: str) -> Path:
-    """A test program that runs under the emulator, started as if it were native."""
+    """Return a test program that starts like a native one and runs under the emulator."""
     emulator = next(filter(None, map(shutil.which, _EMULATORS)), None)
     if emulator is None:
         missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
@@ -47,7 +47,7 @@ def _program(directory: Path, name: str) -> Path:
 
 
 def test_the_library_for_aarch64_needs_libc_2_17_and_nothing_else(library: Path) -> None:
-    """Its exports are those of the x86-64 one."""
+    """The library exports the same symbols as for x86-64."""
     ours = _built("aarch64", "vgpu") / "lib" / "libvgpu.so"
 
     def printed(option: str, file: Path) -> str:
@@ -67,14 +67,14 @@ def test_the_library_for_aarch64_needs_libc_2_17_and_nothing_else(library: Path)
     "command", [["vgpu-entries-test"], ["vgpu-counter-test", "4", "5000"]], ids=["entries", "words"]
 )
 def test_a_part_on_aarch64(tmp_path: Path, command: list[str]) -> None:
-    """The loader's entries: registers, stack and return address, as dlsym.S handles them there. The
-    counter's words, in parallel: that one changes as a whole is the processor's property."""
+    """The parts are the loader's entries, with registers, stack and return address as in dlsym.S,
+    and the counter's words in parallel. The processor guarantees that a word changes as a whole."""
     name, *arguments = command
     subprocess.run([_program(tmp_path, name), *arguments], check=True)
 
 
 def test_stopped_and_killed_at_the_counters_steps_on_aarch64(tmp_path: Path) -> None:
-    """Inside every step between publishing an operation and counting it; from many threads, too."""
+    """A process is killed between publishing and counting an operation. Threads run first."""
     emulated = Box(tmp_path, _program(tmp_path, "vgpu-core-test"))
     emulated.write()
     assert emulated.run("threads", "8", "500", "1") == ["0"]

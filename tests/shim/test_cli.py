@@ -70,7 +70,7 @@ def test_run_limits_every_gpu_it_names(shim: Shim, arguments: str, totals: list[
     ids=["measured", "said", "nothing"],
 )
 def test_run_limits_what_the_command_starts(shim: Shim, options: list[str], taken_mib: int) -> None:
-    """A context and its code are charged as `run` measured, or as it was told."""
+    """A context and its code are charged as `run` measured them, or as its options say."""
     program = f"""{CUDA}
 free = GIB - {taken_mib} * MIB
 assert must(d.cuMemGetInfo()) == (free, GIB)
@@ -128,7 +128,7 @@ def test_run_without_a_driver_is_an_error(shim: Shim, tmp_path: Path) -> None:
     ids=str,
 )
 def test_run_ends_as_its_command_ends(shim: Shim, command: list[str], status: int) -> None:
-    """It hands on no signal that Python ignores: `yes | head` would report a broken pipe."""
+    """`run` resets signals that Python ignores, or `yes | head` would report a broken pipe."""
     done = shim("run", "--memory", "1GiB", "--", *command, status=status)
     assert done.stdout == ""
     assert status in (126, 127) or done.stderr == ""
@@ -145,7 +145,7 @@ print(os.environ["LD_PRELOAD"].split(":")[1:], oct(os.stat(os.environ["GPUSLICE_
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
 def test_run_forwards_signals(host: Host, sent: signal.Signals) -> None:
-    """The command decides: it handles the signal and ends as it chooses."""
+    """The command handles the signal and ends as it chooses."""
     program = f"trap 'echo got; exit 9' {sent.name[3:]}; echo ready; while :; do sleep 0.01; done"
     with subprocess.Popen(
         [sys.executable, "-m", "shim", "run", "--memory", "1GiB", "--", "sh", "-c", program],
@@ -176,7 +176,7 @@ def test_show_prints_what_is_used(shim: Shim, gpu_host: Host, grants: Grants) ->
 
 
 def test_show_distinguishes_exited_processes(shim: Shim, gpu_host: Host, grants: Grants) -> None:
-    """No process of the container is left to refund it; the region is only read."""
+    """The container has no process left to refund the charge, and `show` only reads."""
     directory = grants.make(GIB)
     with gpu_host.talker(directory) as exited:
         assert exited.ask(f"alloc {20 * MIB}") == "0 0"
@@ -200,7 +200,7 @@ def worked(directory: Path, busy_ns: int) -> None:
 
 @pytest.fixture
 def forced(tmp_path: Path) -> Path:
-    """A grant of 30 percent of a GPU's time, also of an idle one."""
+    """A grant of 30 percent of a GPU's time as a cap."""
     region.create(tmp_path, [grant_file.Gpu(GPUS[0][0], 11156 * MIB, 30, 0, core_forced=True)])
     worked(tmp_path, 1_000_000_000)
     for write in lease_file.update(0, 1, lease_file.Lease(1, idle_ns=320_000_000)):

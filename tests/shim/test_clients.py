@@ -42,7 +42,7 @@ with pytest.raises(CudaAPIError) as refused:
     while len(held) < 64:
         held.append(cuda.device_array(64 * MIB, np.uint8))
 assert refused.value.code == 2
-# At the refusal numba frees the rest of the launch's arrays.
+# After the refusal numba frees the other arrays of that launch.
 assert 0 <= len(held) - free // (64 * MIB) <= 1, (len(held), free)
 held.clear()
 launch()

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's "Add a hook", followed in a copy: one line and one function."""
+"""CONTRIBUTING's "Add a hook", followed in a copy of the tree: one line and one function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library's cost in facts that hold on a busy machine too; `python -m bench shim` has times."""
+"""The library's cost, in facts that hold on a busy machine. `python -m bench shim` has times."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _without_cuda(kind: str, hello: Path) -> Sequence[str | Path]:
 def test_row_34_programs_without_cuda(
     library: Path, tmp_path: Path, directory: Path, kind: str
 ) -> None:
-    """No driver on disk: no output, no change of the region, and not with a broken grant either."""
+    """No driver exists on disk. Nothing is printed or changed, even with a broken grant."""
     if kind == "setuid" and os.geteuid() != 0:
         pytest.skip("to make a program of another user needs root")
     if kind == "musl" and shutil.which("musl-gcc") is None:
@@ -69,10 +69,10 @@ def test_row_34_programs_without_cuda(
 
 
 def test_row_34_nothing_large_is_mapped(library: Path, directory: Path) -> None:
-    """The library itself, without grant and region; under a megabyte in all."""
+    """Only the library is mapped, without grant and region. That is less than a megabyte."""
 
     def maps(environment: dict[str, str]) -> tuple[int, str]:
-        """Their size in all, and the list."""
+        """Return the mappings' total size, and the list of mappings."""
         listed = subprocess.check_output(["cat", "/proc/self/maps"], env=environment, text=True)
         ranges = [line.split()[0].split("-") for line in listed.splitlines()]
         return sum(int(end, 16) - int(start, 16) for start, end in ranges), listed
@@ -105,7 +105,7 @@ for round in range(int(sys.argv[1])):
     call("cuLaunchKernel", victim, 1, 1, 1, 1, 1, 1, 0, None, None, None)
 os._exit(0)
 """
-# A training program's step: first launches, launches, queries of kernels, changes of a graph.
+# A training program's steps: first launches, launches, queries, and changes of a graph.
 _TRAINS = f"""{CODE}
 import sys
 A = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -133,7 +133,7 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _more_calls(host: Host, counter: Path, program: str, grant: Path) -> int:
-    """How many more system calls 300 rounds make than 10, more than without the library."""
+    """Return how many system calls 290 more rounds make, beyond those without the library."""
     command = [str(counter), sys.executable, "-c", program]
     many, few, bare_many, bare_few = (
         int(host.run([*command, rounds], grant, preload=preload).stdout)
@@ -154,15 +154,15 @@ def test_row_36_the_hot_path_makes_no_system_call(
 def test_row_36_launches_first_launches_and_graphs_make_no_system_call(
     host: Host, grants: Grants, counter: Path
 ) -> None:
-    """Nor for kernels' attributes and graphs' updates: the cost of each is the driver's alone. It
-    makes one itself now and then."""
+    """Kernels' attributes and updates of graphs need no system call either. The driver itself makes
+    one now and then."""
     assert _more_calls(host, counter, _TRAINS, grants.make(2 * GIB)) < 10
 
 
 def test_row_37_a_start_costs_a_bounded_number_of_system_calls(
     null_host: Host, tmp_path: Path, counter: Path, directory: Path
 ) -> None:
-    """Whatever the other processes: each slot ever taken is checked once."""
+    """Each slot that was ever taken is checked once, whatever other processes do."""
     source = "int cuInit(unsigned int);\nint main(void) { return cuInit(0); }\n"
     driver = (f"-L{null_host.driver_dir}", "-l:libcuda.so.1")
     program = build(tmp_path / "program", source, *driver)
@@ -176,7 +176,7 @@ def test_row_37_a_start_costs_a_bounded_number_of_system_calls(
 def test_row_37_three_hundred_at_once_all_start(
     null_host: Host, build_dir: Path, directory: Path
 ) -> None:
-    """Each attaches, allocates and stays until all have; the region then holds none of them."""
+    """All attach, allocate and stay until the last has. Then the region charges none of them."""
     environment = null_host.environment(directory)
     starts.many(build_dir / "bin" / "bench-cuda-start", environment, 300)
     box = Box(directory, build_dir / "bin" / "vgpu-core-test")

@@ -1,7 +1,7 @@
-"""The behaviours required of the library, and that each has its tests, by name.
+"""The behaviours required of the library. Each has tests, named by its number.
 
-The rows are those of the test matrix that the library was designed against: test_row_NN_SLUG tests
-row NN. A row added here requires a test; a test of a row that is not here is an error.
+The rows are those of the test matrix for which the library was designed: test_row_NN_SLUG tests row
+NN. Each row must have a test, and each such test must have a row.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ROWS: Final = {
     47: "upgraded while in use, two versions on one region: both run, the limit holds",
 }
 
-"""Rows 26, 38 to 43, 45 and 48 to 50 are outside the memory library."""
+"""Rows 26, 38 to 43, 45 and 48 to 50 do not concern the limit of memory."""
 
 
 def test_every_row_has_its_tests() -> None:

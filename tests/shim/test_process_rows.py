@@ -1,6 +1,5 @@
-"""Processes as in containers: many, forking, executing, twice the same library, reused pids. One
-line of the matrix of behaviours each, through the driver's calls or the core alone.
-"""
+"""Processes as in containers: many, forking, executing, with the library twice, with reused pids.
+Each test is one row of the matrix, through the driver's calls or the core alone."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ def _free(talk: Talk) -> int:
 
 
 def _allocates(talk: Talk, size: int) -> bool:
-    """False: out of memory."""
+    """Allocate. Return whether the memory sufficed."""
     code = talk.ask(f"alloc {size}").split()[0]
     assert code in ("0", "2")
     return code == "0"
@@ -37,7 +36,7 @@ def _allocates(talk: Talk, size: int) -> bool:
 def test_row_19_a_killed_holders_memory_is_there_for_the_next(
     slow_host: Host, grants: Grants
 ) -> None:
-    """The GPU's teardown ends a while after the exit; the next allocation waits for it."""
+    """The GPU frees the memory a while after the exit. The next allocation waits for that."""
     directory = grants.make(GIB)
     with slow_host.talker(directory) as survivor, slow_host.talker(directory) as holder:
         free_bytes = _free(survivor)
@@ -62,7 +61,7 @@ def test_row_19_reports_omit_exited_processes_without_any_pressure(
 
 
 def test_row_20_ended_processes_disturb_no_other(null_host: Host, tmp_path: Path) -> None:
-    """A, B, C run; A and B end; D starts and takes one of their slots; C allocates."""
+    """A, B and C run. A and B end. D starts, and takes one of their slots. C allocates."""
     grant = null_grant(tmp_path)
     with null_host.talker(grant) as c_process:
         with null_host.talker(grant) as a_process, null_host.talker(grant) as b_process:
@@ -107,7 +106,7 @@ def test_a_limit_below_what_is_used_takes_nothing_and_gives_nothing(
 def test_row_47_the_library_is_replaced_while_in_use(
     null_host: Host, tmp_path: Path, rebuilt: bool
 ) -> None:
-    """It is the same file, or the same code in another file, as another release has."""
+    """The new file is the same, or has the same code in another file, as another release may."""
     grant, path, fresh = null_grant(tmp_path), tmp_path / "libvgpu.so", tmp_path / "new.so"
     for copy in (path, fresh):
         shutil.copy(null_host.library, copy)

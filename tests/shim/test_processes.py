@@ -1,6 +1,6 @@
-"""A program linked with -lcuda, over the null driver: races, kills, threads, forks; never over.
+"""Races, kills, threads and forks of a program linked with -lcuda never exceed the limit.
 
-The processes count their common memory themselves, without the library.
+The program uses the null driver. Its processes count their memory themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sim
 
 _ROUNDS = 2000
 _WHOLE_RACE = "GPUSLICE_WHOLE_RACE" in os.environ
-"""Unless it is set, more than two racers run fewer rounds: seconds instead of minutes."""
+"""Whether to run all rounds with more than two racers, which takes minutes instead of seconds."""
 _GRANULE_BYTES = 2 << 20
 
 
@@ -35,8 +35,8 @@ def program(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_row_18_of_processes_that_race_for_the_last_block_one_wins(
     null_host: Host, program: Path, tmp_path: Path, processes: int
 ) -> None:
-    """Each racer's driver is as slow as its number, from 0 to a millisecond. Without the library
-    each of them gets the block."""
+    """Each racer's driver has a different latency, up to a millisecond. Without the library, each
+    racer gets the block."""
     rounds = _ROUNDS if _WHOLE_RACE else min(_ROUNDS, 4000 // processes)
     race, grant = (str(program), "race", str(processes)), null_grant(tmp_path)
     assert null_host.run([*race, str(rounds)], grant).stdout == f"0 {rounds} 0 {GIB}\n"
@@ -50,8 +50,8 @@ def test_row_18_of_processes_that_race_for_the_last_block_one_wins(
 def test_one_attach_finds_everything_returned_after(
     null_host: Host, program: Path, tmp_path: Path, command: list[str]
 ) -> None:
-    """The forks are during allocations of another thread: whatever lock it held, the child, which
-    lacks that thread, continues."""
+    """Another thread allocates during the forks. A child lacks that thread, and continues whatever
+    lock the thread held."""
     grant = null_grant(tmp_path)
     null_host.run([program, *command], grant)
     null_host.run([program, "threads", "1"], grant)
@@ -84,7 +84,7 @@ def test_threads_that_start_cuda_at_once_share_one_slot(
 def test_row_06_sixteen_threads_leave_nothing_and_are_never_charged_past_the_limit(
     null_host: Host, program: Path, tmp_path: Path, limit: int, operations: int, most: int
 ) -> None:
-    """They allocate at the limit: small allocations alone, and fewer blocks than the threads could
+    """They allocate at the limit: only small allocations, or fewer blocks than all threads could
     use."""
     grant = null_grant(tmp_path, limit)
     with subprocess.Popen(
@@ -95,7 +95,7 @@ def test_row_06_sixteen_threads_leave_nothing_and_are_never_charged_past_the_lim
     ) as running:
         while running.poll() is None:
             assert used(grant) <= limit
-            time.sleep(0.0005)  # leaves the processors to the threads
+            time.sleep(0.0005)  # leave the processors to the threads
         assert running.stdout is not None
         before, after, made, refused = map(int, running.stdout.read().split())
     assert (running.returncode, before, after) == (0, limit, limit)

@@ -1,6 +1,6 @@
-"""Every way to allocate memory at once, from several threads, under ASan with UBSan, and under
-TSan: the region's figures equal the GPU's memory in use, with allocations left, without any,
-while contexts and code are created and destroyed, and at the end."""
+"""Several threads allocate memory in every way at once, under ASan with UBSan, and under TSan. The
+region's figures must equal the GPU's memory in use: with allocations left, without any, while
+contexts and code are created and destroyed, and at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sim
 def test_a_storm_on_every_path_at_once(
     tmp_path: Path, preset: str, operations: int, core_percent: int
 ) -> None:
-    """The storm has a share of compute, too. Its launches wait for windows."""
+    """Some storms have a cap of compute, so that their launches wait for windows."""
     built = build(preset)
     grant = Grants(tmp_path, CONTEXT_BYTES).make(2 * GIB, core_percent=core_percent)
     seen = {}

@@ -1,5 +1,5 @@
-"""Parts of the library alone, each in a program of C that states what it compares (tests/shim/c):
-against oracles, from many threads, across fork; under sanitizers too."""
+"""Parts of the library, each tested by a program in C (tests/shim/c) that states what it compares:
+against oracles, from many threads, and across fork. They run under sanitizers too."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _CHARGE = "charge/test_physical charge/test_arrays charge/test_graphs charge/tes
 @pytest.mark.shipped
 @pytest.mark.parametrize("preset", ["asan", "tsan"])
 def test_rows_over_a_watched_build(preset: str) -> None:
-    """`make sanitize` has all of the rows; these cover most of the tables: every GPU that can be
-    limited, processes that fork or lose their slot, physical memory, arrays, graphs, memory of two
-    processes."""
+    """`make sanitize` tests all rows. The rows here cover most tables: every GPU with a limit,
+    processes that fork or lose their slot, physical memory, arrays, graphs, and memory shared by
+    two processes."""
     files = [f"tests/shim/{name}.py" for name in f"{_REGION} {_CHARGE}".split()]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *files, "-k", _ROWS],

@@ -1,4 +1,4 @@
-"""Programs' view of memory and processes through NVML: the limit, and the container's own."""
+"""Memory and processes as programs see them through NVML: the limit, and only the container's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.talking import Talk
 
 pytestmark = pytest.mark.sim
 
-# Every list of processes of NVML's that the library answers, as (kind, answer) lines.
+# Print every list of processes that NVML has and the library replaces, as (kind, answer).
 _EVERY_WAY = f"""{NVML}
 import ctypes
 from pynvml import *
@@ -28,7 +28,7 @@ def say(kind, function, *arguments):
 def pids(rows):
     return sorted((row.pid, row.usedGpuMemory) for row in rows)
 def older(name, size):
-    # Rows of `size` bytes, read as NVML's protocol has it: first the number, then the rows.
+    # Query as NVML's protocol requires: first the number of rows, then the rows of `size` bytes.
     count = ctypes.c_uint(0)
     said = library[name](gpu(0), ctypes.byref(count), None)
     assert said == (NVML_ERROR_INSUFFICIENT_SIZE if count.value else 0), said
@@ -51,7 +51,7 @@ print("older", older("nvmlDeviceGetComputeRunningProcesses_v2", 24))
 
 
 def holding(host: Host, size_bytes: int, directory: Path | None) -> AbstractContextManager[Talk]:
-    """A process that holds memory of GPU 0, under the library if it has a grant."""
+    """Start a process that holds memory of GPU 0. With a grant, it runs under the library."""
     program = f"{CUDA}must(d.cuMemAlloc({size_bytes}))"
     return host.serving(program, directory, preload=directory is not None)
 

@@ -29,21 +29,21 @@ def _up(build_dir: Path = Path()) -> Iterator[Host]:
 
 @pytest.fixture
 def sim_dir() -> Iterator[Path]:
-    """A directory that does not exist yet, with a path short enough for the sockets in it."""
+    """A directory to be created, with a path short enough for the sockets in it."""
     with _directory() as directory:
         yield directory
 
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    """Two GPUs of 40 GiB; their clients need no C code."""
+    """A host with two GPUs of 40 GiB, whose clients need no C code."""
     with _up() as made:
         yield made
 
 
 @pytest.fixture
 def driver_host(build_dir: Path) -> Iterator[Host]:
-    """The same with the driver's libraries built: env(), python() and smi() work."""
+    """A host with two GPUs and the driver's libraries, for env(), python() and smi()."""
     with _up(build_dir) as made:
         yield made
 
@@ -56,6 +56,6 @@ def _idle_host(build_dir: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def idle_host(_idle_host: Host) -> Iterator[Host]:
-    """A driver_host for tests that leave the GPUs unchanged. Their clients end with them."""
+    """A driver_host for tests that leave the GPUs unchanged. A test's clients end with the test."""
     yield _idle_host
     _idle_host.send_clients_away()

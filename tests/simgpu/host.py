@@ -1,4 +1,4 @@
-"""A simulated host for one test: started, and removed without a trace when the test ends."""
+"""A simulated host for one test, which is removed without a trace when the test ends."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PLAIN = ROOT / "tests" / "plain_host.toml"
 
 
 def simgpu(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """`python -m simgpu ...`, as on a command line."""
+    """Run `python -m simgpu ...`, as on a command line."""
     environ = {key: value for key, value in os.environ.items() if key != "SIMGPU_DIR"}
     return run(sys.executable, "-m", "simgpu", *arguments, env=environ)
 
 
 def start(directory: Path, *options: str | Path) -> subprocess.Popen[bytes]:
-    """The daemon that `python -m simgpu up` starts, without a process for the command."""
+    """Start the daemon that `python -m simgpu up` starts, without a process for the command."""
     state_dir = StateDir.at(directory)
     state_dir.create()
     command = [sys.executable, "-m", "simgpu", "up", "--foreground", "--dir", directory, *options]
@@ -57,7 +57,7 @@ class Host:
         self._daemon = start(self.directory, "--config", PLAIN, *self.options)
 
     def down(self) -> None:
-        """Also asserts that no client input was unexpected to the daemon."""
+        """Stop the host. Asserts that the daemon's log has no traceback."""
         self.send_clients_away()
         log = self.directory / "log"
         said = log.read_text() if log.exists() else ""
@@ -79,7 +79,7 @@ class Host:
         return self.directory / "gpus" / f"{minor}.sock"
 
     def connect(self, minor: int, role: Role = Role.CUDA) -> Peer:
-        """A connection of the test's own process; closed at the latest when the host is down."""
+        """Connect from the test's own process. The connection is closed when the host is down."""
         peer = Peer(self.socket(minor), role)
         self._peers.append(peer)
         return peer
@@ -89,7 +89,7 @@ class Host:
         assert done.returncode == 0, done.stderr
 
     def peer(self, *commands: str, gpu: int = 0) -> tuple[subprocess.Popen[str], list[str]]:
-        """A process with a context, after it has executed `commands`; and its output."""
+        """Start a process with a context that executes `commands`. Return it with its output."""
         command = [sys.executable, "-m", "tests.simgpu.peer", str(self.socket(gpu)), *commands]
         child = subprocess.Popen(
             command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -115,13 +115,12 @@ class Host:
         return run(*command, env={**self.env(), **environ})
 
     def python(self, code: str) -> str:
-        """The output of a Python program over the libraries."""
         done = self.run(sys.executable, "-c", code)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def program(self, module: str, *arguments: str, **environ: str) -> None:
-        """A program of tests.simgpu.programs, which makes its own checks and ends with status 0."""
+        """Run a program of tests.simgpu.programs, which must end with status 0."""
         name = f"tests.simgpu.programs.{module}"
         done = self.run(sys.executable, "-m", name, *arguments, **environ)
         assert done.returncode == 0, done.stderr

@@ -1,8 +1,8 @@
-"""A client of the daemon in Python: requests to a GPU without any library between.
+"""A client of the daemon in Python, which sends requests to a GPU without any library.
 
-As a program, `python -m tests.simgpu.peer SOCKET COMMAND...` is a process to be killed: it executes
-each command, prints a line when all are done, and then waits until its stdin is closed. Commands:
-alloc=BYTES; fork (a child that keeps the connection open, prints its pid, and outlives its parent).
+`python -m tests.simgpu.peer SOCKET COMMAND...` is a process that a test can kill. It executes each
+command, prints a line when all are done, and then waits until its stdin is closed. Commands:
+alloc=BYTES; fork (a child that keeps the connection, prints its pid, and outlives its parent).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Peer:
         return Status(status), self._exactly(length)
 
     def make(self, op: Op, *fields: int) -> int:
-        """The id that a successful call returns."""
+        """Make a call that succeeds, and return the id in its answer."""
         status, payload = self.call(op, *fields)
         assert status is Status.OK, status
         name = "sim_context" if op is Op.CONTEXT_CREATE else "sim_id"
@@ -53,7 +53,7 @@ class Peer:
         return free
 
     def processes(self) -> dict[int, int]:
-        """pid -> bytes."""
+        """Return the bytes of each pid."""
         status, payload = self.call(Op.PROCESSES)
         assert status is Status.OK, status
         return {pid: used for used, pid, _ in wire.STRUCTS["sim_process"].iter_unpack(payload)}

@@ -1,4 +1,4 @@
-"""The CDI spec: a device has one GPU's socket and nothing of its neighbour."""
+"""The CDI spec: a device has the socket of its own GPU, and none of another GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def driver_in(directory: Path) -> cdi.Driver:
 
 
 def mounts(*places: tuple[Path, str], options: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Keys are this machine's path and the one inside."""
+    """Return edits that mount each place of this machine at a path in the container."""
     shared = ["bind", "ro", "nosuid", "nodev", *options]
     made = [{"hostPath": str(host), "containerPath": at, "options": shared} for host, at in places]
     return {"containerEdits": {"mounts": made}}

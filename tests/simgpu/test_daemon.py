@@ -1,4 +1,4 @@
-"""The daemon with real clients: one pool, exits of every kind, hostile bytes, faults."""
+"""The daemon with real clients: one pool of memory, exits of every kind, hostile bytes, faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOTAL = 40 * GIB
 
 
 def test_a_killed_process_gives_everything_back(host: Host) -> None:
-    """Also where a fork child, which has exited neither, keeps the socket."""
+    """This also holds if a child that the process forked is alive and keeps the socket open."""
     watcher = host.connect(0, Role.NVML)
     child, lines = host.peer(f"alloc={GIB}", f"alloc={GIB}", "fork")
     assert watcher.free_bytes() == TOTAL - 2 * GIB

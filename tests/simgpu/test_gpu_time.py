@@ -39,7 +39,7 @@ class Load:
         assert self.child.stdout.readline() == "ready\n"
 
     def done(self) -> int:
-        """How many kernels, once it has ended."""
+        """Wait for its end, and return the number of kernels."""
         out, _ = self.child.communicate()
         assert self.child.returncode == 0
         ((launches, _),) = load_output.totals(out)
@@ -76,7 +76,7 @@ def test_gpu_time(driver_host: Host, name: str) -> None:
 @pytest.mark.parametrize("other_ns", [MS, 10_000], ids=["alike", "shorter"])
 @measured
 def test_two_processes_have_half_of_the_gpu_each(driver_host: Host, other_ns: int) -> None:
-    """Whatever the length of their kernels; and NVML shows it."""
+    """The lengths of their kernels do not matter. NVML shows the halves."""
     with loads(driver_host, (MS, 3), (other_ns, 3)) as (one, two):
         time.sleep(1.8)
         out = driver_host.python(
@@ -90,21 +90,21 @@ def test_two_processes_have_half_of_the_gpu_each(driver_host: Host, other_ns: in
             one.child.pid: pytest.approx(50, abs=4),
             two.child.pid: pytest.approx(50, abs=4),
         }
-        # The end of the one that stops first belongs to the other.
+        # After one process stops, the other has the whole GPU for the rest of its time.
         assert one.done() * MS == pytest.approx(1.5e9, rel=0.1)
         assert two.done() * other_ns == pytest.approx(1.5e9, rel=0.1)
 
 
 @measured
 def test_short_kernels_are_done_at_the_gpus_pace(driver_host: Host) -> None:
-    """200,000 a second at most: the launches are not what limits them."""
+    """The GPU does 200,000 such kernels a second, and launching is fast enough for that."""
     with loads(driver_host, (5_000, 2)) as (one,):
         assert 200_000 < one.done() <= 400_000
 
 
 @measured
 def test_killed_processes_delay_no_other(driver_host: Host) -> None:
-    """They are killed in the midst of submissions, many times. Their work ends with them."""
+    """Processes are killed during submissions, many times. Their work ends with them."""
     choice = random.Random(1)
     with loads(driver_host, (MS, 6), (5_000, 6)) as (one, two):
         for _ in range(40):
@@ -129,7 +129,7 @@ def test_a_lock_whose_holder_exited_is_free(driver_host: Host) -> None:
             shared = shared_type.from_buffer(mmap.mmap(descriptor, board.SHARED_BYTES))
             submitted = -1
             while shared.channels[0].submitted != submitted:
-                # A thread that held it meanwhile may have cleared it once.
+                # A thread that held the lock until now may clear it once.
                 shared.board.lock = connection
                 submitted = shared.channels[0].submitted
                 time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""The GPUs' core: pool, ownership, channels. Time is a number here."""
+"""The GPUs' core: memory pool, ownership, channels. The tests pass the time as a number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simgpu.gpus import SECOND_NS, Gpu, GpuError
 from simgpu.wire import Status
 from tests.simgpu.host import PLAIN
 
-# Small figures, the same rules.
+# A GPU with small figures and the usual rules.
 HOST = replace(config.load(PLAIN), granule_bytes=512).with_gpus([1 << 20])
 TOTAL = 1 << 20
 
@@ -34,7 +34,7 @@ def refused(status: Status) -> pytest.RaisesExc[GpuError]:
 
 
 def test_nvml_lists_what_a_process_has() -> None:
-    """Contexts, code and allocations; shared memory for the first process that has it, alone."""
+    """NVML lists contexts, code and allocations, and shared memory for its first process only."""
     gpu = gpu_of(context_overhead_bytes=1024)
     one, two = gpu.join(11), gpu.join(22)
     contexts = [gpu.context_create(client)[0] for client in (one, two)]

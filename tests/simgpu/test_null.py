@@ -1,4 +1,4 @@
-"""The null driver: a driver's answers without a GPU."""
+"""The null driver: the answers of a driver without a GPU."""
 
 from __future__ import annotations
 

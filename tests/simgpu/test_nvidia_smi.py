@@ -1,4 +1,4 @@
-"""nvidia-smi as documented."""
+"""nvidia-smi prints what NVIDIA's documentation describes."""
 
 from __future__ import annotations
 

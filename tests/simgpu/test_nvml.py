@@ -1,4 +1,4 @@
-"""libnvidia-ml.so.1 with NVIDIA's own Python client, unmodified."""
+"""libnvidia-ml.so.1, used through NVIDIA's own Python client."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ BEFORE_INIT = "lib = ctypes.CDLL('libnvidia-ml.so.1')"
 
 
 def evaluate(host: Host, body: str, begin: str = WITH_GPU) -> Any:
-    """What `body` assigns to `out`, in a process of its own."""
+    """Return what `body` assigns to `out`, in a process of its own."""
     return ast.literal_eval(host.python(f"{PRELUDE}\n{begin}\n{body}\nprint(repr(out))"))
 
 
 def evaluate_each(host: Host, expressions: Iterable[str]) -> Any:
-    """Value of each expression, all of one process."""
+    """Return the value of each expression, all computed in one process."""
     return evaluate(host, "out = {" + ", ".join(f"{e!r}: {e}" for e in expressions) + "}")
 
 
@@ -79,7 +79,7 @@ def test_a_gpu_describes_itself(idle_host: Host) -> None:
 
 
 def test_queries_about_processes_list_those_of_the_whole_host(driver_host: Host) -> None:
-    """The unfiltered list, which a library in front must hide: the processes of the whole host."""
+    """The list has all of the host's processes. A library in front must hide other containers'."""
     details = "nvmlDeviceGetRunningProcessDetailList(h, nvmlProcessDetailList_v1, 0)"
     loads = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
     bar1 = "nvmlDeviceGetBAR1MemoryInfo(h).bar1Used"
@@ -155,7 +155,7 @@ out = [*ask(), lib.nvmlShutdown(), lib.nvmlInit_v2(), lib.nvmlInit(), lib.nvmlSh
 
 
 def test_one_socket_one_gpu(driver_host: Host, tmp_path: Path) -> None:
-    """A container sees it so: the one injected GPU is index 0, and keeps its minor."""
+    """The only injected GPU has index 0 and keeps its minor number, as in a container."""
     (tmp_path / "gpus").mkdir()
     (tmp_path / "gpus/1.sock").symlink_to(driver_host.socket(1))
     (tmp_path / "gpus/stale.sock").touch()
@@ -204,7 +204,7 @@ out = field(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), field(NVML_FI_DEV_RESET_STATUS
 
 
 def test_a_gpu_that_does_not_answer_delays_no_call_about_another(driver_host: Host) -> None:
-    """The GPU does not answer for an hour, as far as this test is concerned."""
+    """The other GPU is set to answer after an hour, so it does not answer during the test."""
     driver_host.fault("latency", "MEMORY_INFO", str(3600 * 10**9), gpu=1)
     program = """
 import threading
@@ -223,7 +223,7 @@ os._exit(0)
 
 
 def test_a_fork_child_uses_connections_of_its_own(idle_host: Host) -> None:
-    """Parent and child query at once; over one connection they would read each other's answers."""
+    """Parent and child query at once. Over one connection they would read each other's answers."""
     out = evaluate(
         idle_host,
         """

@@ -18,7 +18,7 @@ from traces.watch import Watch
 Gpu: TypeAlias = Mapping[str, str]
 """The environment of programs on the simulated GPU."""
 GPU_BYTES: Final = 17 * GIB
-"""Two recorded GPUs, and more, so that the library must refuse and not the simulated GPU."""
+"""More memory than two recorded GPUs have, so that the library refuses, and not the simulation."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Loaded:
     scripts: Path
 
     def replayed(self, directory: Path, gpu: Gpu, share: float = 1.0) -> Outcome:
-        """share: the limit, as a part of the recorded GPU's memory."""
+        """Replay the recording. share: the limit, as a fraction of the recorded GPU's memory."""
         limit_bytes = int(self.recording.memory_bytes * share)
         directory.mkdir(exist_ok=True)
         with Watch(host.UUID, gpu) as watch:
@@ -36,7 +36,7 @@ class Loaded:
 
 @pytest.fixture(scope="session")
 def loaded(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Loaded]:
-    """The recording of that letter; each is read once."""
+    """A function that returns the recording with a letter, and reads each only once."""
     known: dict[str, Loaded] = {}
 
     def get(letter: str) -> Loaded:

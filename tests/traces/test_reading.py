@@ -27,7 +27,7 @@ def test_another_line_is_an_error_that_names_it(tmp_path: Path, line: str) -> No
 
 
 def test_each_call_of_the_recordings_is_replayed() -> None:
-    """All but those of an entry that has no simulation."""
+    """Calls of an entry that the simulated driver lacks are left out."""
     skipped: Counter[str] = Counter()
     for path in DATA.glob("[a-c,e-h]-*"):
         (process,) = plan([read(path)], Path("image"))

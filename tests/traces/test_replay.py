@@ -1,7 +1,7 @@
 """Recordings of real programs, replayed through the library on a simulated GPU.
 
-Every call must have its recorded result, with the memory of the recorded GPU as the limit, and the
-charge must equal NVML's figures for the processes.
+The limit is the recorded GPU's memory. Every call must have its recorded result, and the charge
+must equal NVML's figures for the processes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from traces.trace import LETTERS, files, words
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 MOST_CHARGE_ERROR_BYTES: Final = 2 * MIB
 POOL_CHUNK_BYTES: Final = 32 * MIB
-"""The minimum that a pool takes, and the maximum of a refused call beyond its size."""
+"""The least that a pool takes, even for a smaller call that is refused."""
 NOT_SIMULATED: Final = {"cuLogsRegisterCallback"}
 Loader = Callable[[str], Loaded]
 
 
 def is_refused_memory(of: Loaded) -> bool:
-    """True if the recorded program took all of its GPU."""
+    """Return whether a call of the recorded program was refused for lack of memory."""
     calls = (call for process in of.recording.processes for call in process.calls)
     return any(call.text.split(" ", 2)[1] == "2" for call in calls)
 
@@ -54,7 +54,7 @@ def test_every_call_has_its_recorded_result(
 def test_with_a_smaller_limit_up_to_the_first_refusal(
     loaded: Loader, gpu: Gpu, tmp_path: Path, letter: str
 ) -> None:
-    """Those that took all of the recorded GPU are refused earlier, at a call that does not fit."""
+    """Programs that used up the recorded GPU are refused earlier, where a call does not fit."""
     it = loaded(letter)
     limit_bytes = it.recording.memory_bytes * 3 // 4
     outcome = it.replayed(tmp_path, gpu, share=0.75)
@@ -71,7 +71,7 @@ def test_with_a_smaller_limit_up_to_the_first_refusal(
 def test_two_beside_each_other_on_one_gpu(
     loaded: Loader, gpu: Gpu, tmp_path: Path, pair: tuple[str, str]
 ) -> None:
-    """Each has a grant of its own, and neither is refused because of the other's memory."""
+    """Each replay has a grant, and is not refused because of the other's memory."""
     with ThreadPoolExecutor() as both:
         running = [both.submit(loaded(each).replayed, tmp_path / each, gpu) for each in pair]
     for letter, each in zip(pair, running, strict=True):

@@ -1,4 +1,4 @@
-"""Both judges of a request: the API server with the chart's policies, and the scheduler."""
+"""A request is judged twice: by the API server with the chart's policies, and by the scheduler."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.cluster.server import Answer, Json, Server
 PODS: Final = "/api/v1/namespaces/default/pods"
 DRY: Final = "?dryRun=All"
 MUTATES: Final = "--api-versions=admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
-"""Kubernetes before 1.36 has no such policies."""
+"""Makes Helm render the mutating policies, which Kubernetes has since 1.36."""
 SWITCHES: Final = tuple(f"--set={each.switch}=true" for each in DIALECTS if each.switch)
 ALL_ON: Final = frozenset(each.name for each in DIALECTS)
 
 
 def tried(server: Server, raw: Json, path: str = PODS) -> Answer:
-    """The API server's answer to the creation of the pod, or of a workload at this path."""
+    """Return the API server's answer to a trial creation of the pod or workload at this path."""
     return server.ask("POST", path + DRY, raw)
 
 
@@ -42,15 +42,15 @@ def verdict(raw: Json, enabled: Enabled = DEFAULT) -> str:
 def agreed(
     server: Server, make: Callable[[random.Random], Json], seed: int, count: int, enabled: Enabled
 ) -> tuple[int, int, int]:
-    """Both accept, or both refuse, each of the random pods, unless the API server itself refuses
-    it. Returns the numbers of accepted ones, of refused ones, and of those with the same text:
-    of several errors each judge may report another first."""
+    """Check that the API server and the scheduler agree on each of `count` random pods, unless the
+    API server refuses without a policy. Return how many both accept, how many both refuse, and how
+    many with the same text. Texts may differ where a pod has several errors."""
     chance, accepted, refused, same = random.Random(seed), 0, 0, 0
     for _ in range(count):
         raw = make(chance)
         answer, text = tried(server, raw), verdict(raw, enabled)
         if answer.done:
-            # As the API server writes it: "1k" for 1000.
+            # The API server normalizes quantities in its answer, for example 1000 to "1k".
             assert verdict(answer.body, enabled) == "", raw
             accepted += 1
         elif answer.policy:
@@ -61,14 +61,13 @@ def agreed(
 
 
 def policies(*options: str) -> list[Json]:
-    """The policies and their bindings, in force, of a chart with these options."""
+    """Return the policies and bindings of a chart with these options, set to Deny."""
     made = manifests.serving([names.SCHEDULER_NAME], *options)
     return manifests.in_force(each for each in made if "AdmissionPolicy" in each["kind"])
 
 
 @contextmanager
 def all_dialects(control: ControlPlane) -> Iterator[None]:
-    """The policies of an installation with all dialects on."""
     usual = {each["metadata"]["name"] for each in policies()}
     ours = policies(MUTATES, *SWITCHES)
     control.apply_json(*ours)

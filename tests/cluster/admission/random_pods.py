@@ -1,4 +1,4 @@
-"""Random pods that request shares, valid and invalid ones: one of each dialect, and mixes."""
+"""Random pods that request shares, valid and invalid: pods of one dialect, and of several mixed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BYTES: Final = (
     "9223372036854775807",
 )
 _FRACTIONS: Final = ("500m", "1500m", "0.1", "99.5", "100500m", "1e2")
-"""The API server accepts these only under the old names."""
+"""The API server accepts fractions only in the resources' old names."""
 _FOREIGN: Final = (*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY)
 _ASKED: Final[dict[str, Values]] = {
     names.RESOURCE_GPU: _PERCENTS,

@@ -1,4 +1,4 @@
-"""kube-scheduler's Lease, written as kube-scheduler writes it, for tests without one."""
+"""Writes kube-scheduler's Lease as kube-scheduler does, for tests that run no kube-scheduler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ _PATH: Final = f"{_COLLECTION}/{names.LEASE_KUBE_SCHEDULER}"
 
 
 def write(server: Server, holder: str, **spec: Any) -> None:
-    """Changes the Lease, or creates it."""
     spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": now(), **spec}
     answer = server.patch(_PATH, {"spec": spec})
     if answer.status == 404:
@@ -29,12 +28,13 @@ def delete(plane: ControlPlane) -> None:
 
 
 def holder(server: Server) -> str:
-    """ "" if there is none."""
+    """Return the Lease's holder, or "" if the Lease has none."""
     return str(server.get(_PATH).get("spec", {}).get("holderIdentity") or "")
 
 
 def writer(server: Server) -> str:
-    """The Lease's holder, whose Bindings the API server accepts; one is made if there is none."""
+    """Return the Lease's holder, after setting one where it is missing. The API server accepts
+    Bindings of this writer only."""
     if not (found := holder(server)):
         write(server, found := "tests_1", acquireTime=now())
     return found

@@ -67,7 +67,7 @@ def pending(server: Server) -> Iterator[Json]:
 
 @pytest.fixture
 def bound(installed: ControlPlane, server: Server, pending: Json) -> Json:
-    """Bound by the scheduler, with its allocation."""
+    """Return the pod after the scheduler has bound it with its allocation."""
     name = pending["metadata"]["name"]
     with Server(installed, "scheduler") as scheduler:
         body = binding(name, annotations=ALLOCATION)
@@ -90,7 +90,7 @@ WRITES: Final = (*UPDATES, "POST pods/binding", "POST bindings")
 
 
 def write(server: Server, way: str, live: Json, annotations: dict[str, str]) -> Answer:
-    """Writes these annotations, and no others. A patch also names what it removes."""
+    """Replace the pod's annotations by these. A patch sets each removed annotation to null."""
     method, _, resource = way.removeprefix("STRATEGIC ").partition(" ")
     name = live["metadata"]["name"]
     path = at(name, resource.partition("/")[2])
@@ -191,7 +191,7 @@ def test_no_way_changes_an_allocation_and_each_may_change_other_annotations(
 def test_a_kubelet_reports_its_pod_which_ends_with_its_finalizer(
     server: Server, bound: Json
 ) -> None:
-    """The kubelet writes the pod's status, the condition of an eviction, and the deletion."""
+    """The kubelet writes the pod's status, reports an eviction, and deletes the pod."""
     assert bound["metadata"]["annotations"] == ALLOCATION
     path, kubelet = at(bound["metadata"]["name"]), (f"system:node:{_NODE}", "system:nodes")
     waits = {"finalizers": ["example.org/wait"], "ownerReferences": []}
@@ -209,7 +209,7 @@ def test_a_kubelet_reports_its_pod_which_ends_with_its_finalizer(
 
 
 def test_an_eviction_has_no_allocation(server: Server, bound: Json) -> None:
-    """Every subresource is matched, including those that a newer API server adds."""
+    """The policy matches every subresource, including those that a newer API server adds."""
     name = bound["metadata"]["name"]
     metadata: Json = {"name": name, "namespace": "default", "annotations": {GRANTS: "x"}}
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
@@ -220,14 +220,14 @@ def test_an_eviction_has_no_allocation(server: Server, bound: Json) -> None:
 
 
 def test_another_scheduler_binds_a_pod_without_a_share(server: Server, pending: Json) -> None:
-    """RBAC alone restricts a Binding without annotations."""
+    """No policy applies to a Binding without annotations. RBAC alone restricts it."""
     name = pending["metadata"]["name"]
     answer = server.ask("POST", at(name, "binding"), binding(name), user="system:kube-scheduler")
     assert answer.done, answer.text
 
 
 def test_a_request_cannot_be_changed_through_the_pods_status(server: Server, pending: Json) -> None:
-    """The status is not validated; the valid value is written to the pod itself."""
+    """No policy checks values in the status. So a request must be changed in the pod itself."""
     path = at(pending["metadata"]["name"])
     label, policy = names.LABEL_ISOLATION_PROVIDER, names.ANNOTATION_POLICY
 

@@ -1,4 +1,4 @@
-"""A DeviceClass of NVIDIA's DRA driver, which maps `nvidia.com/gpu`, beside HAMi's dialect."""
+"""HAMi's dialect beside a DeviceClass of NVIDIA's DRA driver that maps `nvidia.com/gpu`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _feature_gates(rendered: list[Json]) -> list[str]:
 def test_a_device_class_for_nvidias_gpus_stops_no_share(
     installed: ControlPlane, server: Server
 ) -> None:
-    """kube-scheduler would look for a device of that class, and find none on any node."""
+    """kube-scheduler with the feature gate would require a DRA device of that class on the node."""
     rendered = objects({}, _ON)
     data = one(rendered, "ConfigMap", manifests.CONFIG_MAP)["data"]
     runs: dict[str, Any] = {
@@ -65,10 +65,10 @@ def test_a_device_class_for_nvidias_gpus_stops_no_share(
 @pytest.mark.parametrize(
     ("tag", "dialect", "is_set"),
     [
-        ("v1.33.9", True, False),  # does not know the gate
+        ("v1.33.9", True, False),  # this release does not know the feature gate
         ("v1.34.0", True, True),
         ("v1.36.3", True, True),
-        ("v1.37.0", True, False),  # may refuse to turn it off
+        ("v1.37.0", True, False),  # this release may refuse to turn the gate off
         ("v1.36.3", False, False),
     ],
 )

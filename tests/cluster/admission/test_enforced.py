@@ -37,10 +37,11 @@ def set_actions(plane: ControlPlane, policy: str, label: str | None, *actions: s
 
 @pytest.fixture
 def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
-    """The policies as the chart installs them: the first binding audits, and is the scheduler's to
-    change. The other two are an operator's choice."""
+    """Set the bindings as the chart does. The first policy's binding audits until the scheduler
+    changes it. An operator has fixed the other two."""
     set_actions(installed, _POLICIES[0], names.ADMISSION_AUTO, "Audit")
-    set_actions(installed, f"{_POLICIES[0]}-warn", None, "Warn")  # a test's scheduler changes it
+    # a scheduler of an earlier test may have changed it
+    set_actions(installed, f"{_POLICIES[0]}-warn", None, "Warn")
     set_actions(installed, _POLICIES[1], None, "Audit")
     set_actions(installed, _POLICIES[2], names.ADMISSION_AUTO, "Warn", "Audit")
     yield installed
@@ -52,8 +53,7 @@ def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
 def test_a_pod_is_warned_of_until_an_agent_and_the_scheduler_are_ready(
     plane: ControlPlane, server: Server
 ) -> None:
-    """An extender alone is not available: its kube-scheduler does not run; nor is a scheduler
-    without any agent."""
+    """The scheduler enforces once its kube-scheduler runs and an agent exists."""
 
     def invalid() -> Answer:
         return tried(server, pod(asking({names.RESOURCE_GPU: 150})))
@@ -80,7 +80,7 @@ def test_a_pod_is_warned_of_until_an_agent_and_the_scheduler_are_ready(
             metric = "gpuslice_scheduler_admission_enforced_total 1.0"
             until(lambda: metric in alone.ask("/metrics")[1], "it is counted")
             until(lambda: not invalid().warning, "the refusal comes without a warning")
-            # As an upgrade that applies the chart again.
+            # An upgrade applies the chart again, and so resets the binding to Audit.
             set_actions(plane, _POLICIES[0], names.ADMISSION_AUTO, "Audit")
             until(lambda: actions() == refusing, "it refuses again")
     finally:

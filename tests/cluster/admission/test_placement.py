@@ -1,5 +1,5 @@
-"""Which scheduler a share may be requested of, what may accompany a share, and which accounts may
-write a node's objects, at the real API server."""
+"""The real API server judges which scheduler a share may name, what may accompany a share, and
+which accounts may write a node's objects."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
 
         scheduler_lease.write(scheduler, "us_7")
         try:
-            # Without the Lease the policy allows the Binding, so this must not bind the pod.
+            # Dry runs bind nothing. The policy allows a Binding until the server sees the Lease.
             until(lambda: bind("us_6", DRY).policy == "gpuslice-writer", "the server has the Lease")
             assert bind("us_6").text == (
                 "metadata.annotations[gpuslice.io/writer]: invalid value 'us_6': must be 'us_7',"
@@ -178,10 +178,10 @@ _LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/lea
 
 @pytest.fixture(scope="module")
 def agent(installed: ControlPlane, server: Server) -> Iterator[Server]:
-    """A client with a token as issued to the agent's pod on node n-own.
+    """Return a client with a token as issued to the agent's pod on node n-own.
 
-    The token contains the node's name. The nodes are created once: the API server looks the token's
-    node up in a cache, which may hold the former one of that name for a while.
+    The token names the node. Both nodes are created once for all tests, because the API server's
+    cache may return a deleted node of the same name for a while.
     """
     other, own = (server.made(_NODES, node_json(Node(name, ()))) for name in ("n-other", "n-own"))
     with other, own as path:
@@ -201,7 +201,7 @@ def agent_token(server: Server, spec: Json) -> str:
 
 
 def said_of(server: Server, node: str) -> dict[str, Answer]:
-    """Everything that an agent writes, for one node."""
+    """Try everything that an agent writes for a node, and return the answers by kind of object."""
     device = device_json(Node(node, (Gpu("GPU-a", 0, 24 << 30),)), "uid")
     lease = lease_json(node, "2026-01-01T00:00:00.000000Z")
     capacity = {"status": {"capacity": {names.RESOURCE_CORE: "100"}}}

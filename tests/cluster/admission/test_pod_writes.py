@@ -1,4 +1,4 @@
-"""The scheduler's writes, as a real API server takes them."""
+"""A real API server accepts or refuses the scheduler's writes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ _ANNOTATIONS: Final = binding.annotations_of(PLACEMENT)
 
 
 class Scene:
-    """One pending pod."""
-
     def __init__(self, server: Server, namespace: str) -> None:
         self._server = server
         self._namespace = namespace
@@ -55,7 +53,7 @@ def scene(control_plane: ControlPlane, namespace: str) -> Iterator[Scene]:
 
 
 def test_a_requeued_pod_has_the_node_nominated(scene: Scene) -> None:
-    """Each write changes the pod, or kube-scheduler would not retry it."""
+    """Each write must change the pod, because kube-scheduler does not retry an unchanged pod."""
     for nominated in ("n1", "n2", None, "", None):
         before = pending(scene.read())
         time.sleep(0.002)
@@ -68,8 +66,7 @@ def test_a_requeued_pod_has_the_node_nominated(scene: Scene) -> None:
 
 
 def test_another_pod_and_a_bound_pod_are_neither_requeued_nor_bound(scene: Scene) -> None:
-    """The binding has no field that the server does not have, so that the server need not look for
-    one: `fieldValidation=Ignore`."""
+    """`fieldValidation=Ignore` is safe, because the Binding has no unknown field."""
     seen = pending(scene.read())
     another = replace(seen, uid="6e1a4e1c-0000-4000-8000-000000000000")
     assert scene.requeue(another, "n1").status == 422
@@ -84,9 +81,9 @@ def test_another_pod_and_a_bound_pod_are_neither_requeued_nor_bound(scene: Scene
 
 
 def test_a_write_that_is_late_is_given_up_by_the_server(control_plane: ControlPlane) -> None:
-    """The timeout in its query ends it. The argument of ADR 18 relies on that."""
+    """The request's `timeout` parameter limits how long the server works on it (ADR 18)."""
     late = {"metadata": {"name": "late"}}
-    # It may drop the connection instead of an answer.
+    # The server may drop the connection instead of answering.
     with Server(control_plane) as server, suppress(RemoteDisconnected):
         assert server.ask("POST", "/api/v1/namespaces?timeout=1us", late).status == 504
     with Server(control_plane) as server:

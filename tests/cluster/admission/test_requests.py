@@ -1,5 +1,7 @@
-"""The real API server, as installed by default, judges requests as the scheduler does. The table of
-pods: test_rows.py."""
+"""The real API server, as installed by default, judges requests as the scheduler does.
+
+test_rows.py has the table of pods.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _OFF: Final = (
     pod(asking({GPU: 1, GPUMEM: 3000})),
     pod(asking({**HALF, GPUMEM: 3000})),
 )
-"""Of dialects that are off."""
+"""Pods of dialects that are off."""
 
 
 def test_a_dialect_that_is_off_is_refused_with_its_switch(server: Server) -> None:
@@ -61,9 +63,9 @@ _REFUSED: Final = (
 
 @pytest.mark.parametrize("kind", workloads(pod()))
 def test_a_template_is_judged_as_its_pods(server: Server, kind: str) -> None:
-    """Its pods would be refused later, unnoticed. A copied pod may have its grants; a template may
-    not. On the workload itself they have no meaning. A template has an overhead as a pod has that
-    of its RuntimeClass; in a pod the API server itself refuses one in GPUs."""
+    """The check spares the workload's pods a later, unnoticed refusal. A copied pod may keep its
+    grants, a template may not. Annotations of the workload itself are ignored. A template's
+    overhead is judged, too. In a pod the API server itself refuses it in GPUs."""
     for raw in (_LABELLED, pod(scheduler=STOCK)):
         path, workload = workloads(raw)[kind]
         workload["metadata"]["annotations"] = _GRANTED
@@ -76,7 +78,7 @@ def test_a_template_is_judged_as_its_pods(server: Server, kind: str) -> None:
 
 
 def test_a_controller_without_a_template(server: Server) -> None:
-    """The only kind whose schema allows the template to be absent."""
+    """Only a ReplicationController may have no template."""
     path, workload = workloads(pod())["ReplicationController"]
     del workload["spec"]["template"]
     assert server.ask("POST", path + DRY, workload).policy == ""
@@ -114,7 +116,7 @@ def test_the_label_and_the_annotation_are_judged_where_they_change(server: Serve
 def test_what_was_there_before_the_policies_can_be_scaled_changed_and_ended(
     installed: ControlPlane, server: Server
 ) -> None:
-    """The policy binding is removed for a moment to create objects as if it had never existed."""
+    """The test removes the policy binding for a while, in order to create such objects."""
     name = "gpuslice-requests"
     kind = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
     there = server.get(f"{kind}/{name}")

@@ -1,5 +1,7 @@
-"""The API server with all dialects on judges the table of pods as the scheduler does, in the same
-words."""
+"""The API server with all dialects on judges the table of pods as the scheduler does.
+
+Its refusals have the scheduler's words.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def scheduler_of(answer: Answer) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def all_on(installed: ControlPlane, server: Server) -> Iterator[None]:
-    """The API server puts one policy in force after the other."""
+    """Wait until all policies are in force, because the API server loads them one by one."""
 
     def in_force() -> bool:
         wrong = tried(server, volcano({"name": names.ENV_MEMORY_LIMIT, "value": "1"}))
@@ -160,8 +162,8 @@ def test_a_request_is_judged_where_it_changes(server: Server) -> None:
 def test_a_quantity_of_millions_of_digits_costs_the_api_server_nothing(
     installed: ControlPlane, server: Server, text: str
 ) -> None:
-    """Kubernetes compares quantities in decimal: seconds of a processor for each, and minutes for
-    two digits more of the exponent."""
+    """Kubernetes compares such quantities in decimal. Each comparison would take seconds, or
+    minutes where the exponent has two more digits."""
     raw = of_kai({kai_rows.LIMIT: text, kai_rows.REQUEST: "1Gi"})
     program = psutil.Process(installed.apiserver.pid)
     before_s = program.cpu_times().user
@@ -185,7 +187,7 @@ def test_a_pod_of_kai_with_forty_containers_is_within_the_budget(server: Server)
 
 
 def test_a_pod_of_32_containers_is_within_the_budget(server: Server) -> None:
-    """The error is in the last ones."""
+    """The error is in the last container."""
     share = {SHARED: 1, CORE: 2, RATIO: 2}
     inits = [asking(dict(share), f"i{n}", env=_ENV, init=True) for n in range(16)]
     mains = [asking(dict(share), f"c{n}", env=_ENV) for n in range(16)]
@@ -289,7 +291,7 @@ def test_other_variables_and_variables_of_other_dialects_are_refused(
 def test_what_the_scheduler_writes_for_their_programs(
     installed: ControlPlane, server: Server, raw: Json, key: str
 ) -> None:
-    """A template or a copied pod may have it, and the Binding overwrites it; then it stays."""
+    """A template or a copied pod may have the annotation. After the Binding it cannot change."""
     raw["metadata"].setdefault("annotations", {})[key] = "old"
     with server.made(PODS, raw) as path, Server(installed, "scheduler") as scheduler:
         assert scheduler.ask("POST", f"{path}/binding", binding("p", "n", {key: "new"})).done

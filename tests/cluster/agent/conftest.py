@@ -1,5 +1,5 @@
-"""Fixtures: `server` is the cluster's administrator, `side` the agent's API server client running
-for `node`, with the GPUs of `host`; `pods` creates and binds."""
+"""Fixtures: `server` is the API server as the cluster's administrator sees it, `side` the agent's
+client, which runs for `node` with the GPUs of `host`. `pods` creates and binds pods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def server(installed: ControlPlane) -> Iterator[Server]:
 
 @pytest.fixture
 def host(build_dir: Path, tmp_path: Path) -> Iterator[Host]:
-    """Two GPUs, of 8 and of 4 GiB."""
+    """Start a simulated host with two GPUs, of 8 and of 4 GiB."""
     host = Host(tmp_path / "sim", ("--gpu", str(8 * GIB), "--gpu", str(4 * GIB)), build_dir)
     host.up()
     yield host
@@ -45,7 +45,6 @@ def node(installed: ControlPlane, server: Server) -> Iterator[Node]:
 
 @pytest.fixture
 def account(installed: ControlPlane, node: Node) -> Path:
-    """The kubeconfig of the agent on that node."""
     return installed.service_account_kubeconfig(names.NAMESPACE, names.AGENT, node.name)
 
 

@@ -24,7 +24,7 @@ EVENTS: Final = "/apis/events.k8s.io/v1/namespaces"
 
 
 class Node:
-    """A node's objects, as the API server has them now."""
+    """A node, its Device and the agent's Lease, read from the API server at each call."""
 
     def __init__(self, server: Server, name: str) -> None:
         self.name = name
@@ -34,7 +34,7 @@ class Node:
         self._server = server
 
     def make(self) -> None:
-        # As a kubelet's; the API server records no managers of an object that is created empty.
+        # A kubelet sets this label. The API server records no field managers of an empty object.
         labels = {"kubernetes.io/hostname": self.name}
         self._server.make("/api/v1/nodes", {"metadata": {"name": self.name, "labels": labels}})
 
@@ -52,7 +52,6 @@ class Node:
         return str(annotations.get(names.ANNOTATION_READY, ""))
 
     def have(self, *memory_bytes: int) -> None:
-        """Waits until the node's totals are those of GPUs of these sizes."""
         parts = {key: 100 * len(memory_bytes) for key in KOORDINATOR.node_resources}
         wanted = {**parts, names.RESOURCE_MEMORY: sum(memory_bytes)}
 
@@ -67,7 +66,7 @@ class Node:
         until(have, f"the node has {wanted}")
 
     def spoil(self) -> None:
-        """As a kubelet that has just started."""
+        """Set the node's capacity to zero, as a kubelet does at its start."""
         zeros = {"status": {"capacity": dict.fromkeys(KOORDINATOR.node_resources, "0")}}
         assert self._server.patch(f"{self.path}/status", zeros).done
 
@@ -79,22 +78,20 @@ class Node:
 
 
 class Pods:
-    """Pods as users create them and the scheduler binds them."""
-
     def __init__(self, server: Server, scheduler: Server, namespace: str) -> None:
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._server = server
         self._scheduler = scheduler
 
     def bind(self, node: Node, uuid: str, minor: int, memory_bytes: int) -> str:
-        """The path of a pod that was bound with such an allocation."""
+        """Bind a new pod with an allocation of that GPU, and return the pod's path."""
         path, written = self.make(), allocated(uuid, minor, memory_bytes)
         writer = scheduler_lease.writer(self._server)
         self.bound(path, node, {**written, names.ANNOTATION_WRITER: writer})
         return path
 
     def make(self, node: str = "", annotations: Mapping[str, str] | None = None) -> str:
-        """The path of a pod that requests a share, created on that node if given."""
+        """Create a pod that requests a share, on that node if one is given. Return its path."""
         name = f"p-{secrets.token_hex(4)}"
         asked = pod(asking(HALF), name=name, annotations=dict(annotations or {}))
         if node:
@@ -102,14 +99,12 @@ class Pods:
         return self._server.make(self._path, asked)
 
     def bound(self, path: str, node: Node, annotations: Mapping[str, str]) -> None:
-        """Binds as the scheduler."""
         body = binding(pod_name(path), node.name, annotations)
         answer = self._scheduler.ask("POST", f"{path}/binding", body)
         assert answer.done, answer.text
 
 
 def allocated(uuid: str, minor: int, memory_bytes: int, core: int = 50) -> dict[str, str]:
-    """The allocation annotation."""
     resources = {
         names.RESOURCE_CORE: core,
         names.RESOURCE_MEMORY: memory_bytes,
@@ -125,7 +120,6 @@ def pod_name(path: str) -> str:
 
 
 def events(server: Server, path: str) -> list[Json]:
-    """The events of the pod or the node at that path."""
     namespace = path.split("/")[4] if "/pods/" in path else "default"
     listed = server.get(f"{EVENTS}/{namespace}/events")["items"]
     return [each for each in listed if each["regarding"].get("name") == pod_name(path)]
@@ -137,6 +131,6 @@ def pod_of(server: Server, path: str) -> Pod:
 
 
 def hold(server: Server, path: str, uuid: str, memory_bytes: int) -> Hold:
-    """The holding of one of the pod's containers. Its ID is the path."""
+    """Return the ledger hold of the pod's container "main", whose ID is the pod's path."""
     shares = [Share(uuid, 1, memory_bytes, 50)]
     return ledger.hold(path, path, False, pod_of(server, path), "main", shares)

@@ -1,7 +1,7 @@
-"""The node agent's API server client, running in a thread, with the manifests' rights.
+"""The node agent's API server client, in a thread, with the rights that the manifests grant.
 
-Its GPUs are a simulated host's, read by NVML; the test sets its readiness and the containers'
-holdings.
+It reads a simulated host's GPUs through NVML. The test sets its readiness and the containers'
+holds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NOWHERE = Path("/nonexistent")
 
 
 class Side:
-    """kubeconfig: the account that it uses at the API server."""
+    """The agent's client. kubeconfig: the account with which it calls the API server."""
 
     def __init__(self, node: str, kubeconfig: Path, environment: dict[str, str]) -> None:
         self._settings = Settings(

@@ -59,7 +59,7 @@ def test_the_agent_restores_changed_totals_and_its_device(
     assert server.patch(node.device_path, {"spec": {"devices": []}}).done
     until(lambda: translate.device(node.device()).gpus == before, "the Device is as it was")
 
-    # Another node of the same name.
+    # Recreate the node under the same name.
     assert server.ask("DELETE", node.path).done
     node.make()
     uid = node.get()["metadata"]["uid"]
@@ -81,7 +81,7 @@ def test_the_lease_has_the_problems_of_readyz(side: Side, node: Node) -> None:
 def test_a_failed_gpu_counts_while_it_is_held_and_outlives_its_device_object(
     account: Path, node: Node, server: Server, host: Host, pods: Pods
 ) -> None:
-    """A restarted agent derives the failed GPU from the grants."""
+    """The restarted agent finds the failed GPU through the grants."""
 
     def listed() -> list[tuple[bool, int]]:
         devices = node.device().get("spec", {}).get("devices", [])
@@ -123,7 +123,7 @@ def test_missed_writes_are_repeated_after_an_outage(
 def test_a_grant_that_no_scheduler_wrote_is_reported(
     side: Side, node: Node, server: Server, pods: Pods, installed: ControlPlane
 ) -> None:
-    """The API server's record of the writers shows it."""
+    """The agent sees this in the field managers that the API server records."""
     uuid = node.small_gpu()
     share = allocated(uuid, 1, GIB // 2, core=10)
     with opened(installed):
@@ -155,7 +155,7 @@ def test_a_grant_that_no_scheduler_wrote_is_reported(
 def test_a_notice_becomes_an_event_of_its_pod_or_of_the_node(
     side: Side, node: Node, server: Server, pods: Pods
 ) -> None:
-    """The node's is of a pod that the API server does not have."""
+    """The notice about a pod that no longer exists becomes an event of the node."""
     path = pods.bind(node, "GPU-0", 0, GIB)
     pod, gone = pod_of(server, path), Pod("gone", "no-such-namespace", "gone")
     reason, absent = names.EVENT_LIMIT_NOT_ENFORCEABLE, names.EVENT_GRANT_UNCONFIRMED

@@ -20,7 +20,7 @@ _CONTAINERS = 40
 
 @contextmanager
 def _limited_agent(files: str) -> Iterator[tuple[Lab, list[str]]]:
-    """Many shares of one GPU, and the errors of those that do not start."""
+    """Yield a lab with many shares of one GPU, and the errors of those that do not start."""
     failures = []
     shares = {f"c{number}": [(0, GIB, 1)] for number in range(_CONTAINERS)}
     with lab_of([80 * GIB]) as lab:
@@ -35,7 +35,8 @@ def _limited_agent(files: str) -> Iterator[tuple[Lab, list[str]]]:
 
 
 def test_a_low_soft_limit_of_open_files_is_raised() -> None:
-    """containerd 2 and systemd set such a limit. Here it is scaled to fewer containers."""
+    """containerd 2 and systemd set a low soft limit. This test has a lower one and few
+    containers."""
     with _limited_agent("100:4096") as (lab, failures):
         assert failures == []
 
@@ -51,7 +52,7 @@ def test_a_low_soft_limit_of_open_files_is_raised() -> None:
 
 
 def test_without_descriptors_the_agent_names_no_other_cause() -> None:
-    """The hard limit is too low: containers are refused for that reason, and not accused."""
+    """The hard limit is too low: containers are refused, and no other fault is reported."""
     with _limited_agent("64:64") as (lab, failures):
         lab.wait_until(
             lambda: "arbiter reports" in lab.agent_log.read_text(), "the arbiter's report"

@@ -1,4 +1,4 @@
-"""A GPU that hangs in the driver is one unhealthy GPU, also across a restart of the agent."""
+"""Only the GPU that hangs in the driver becomes unhealthy, also across a restart of the agent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZE = 4 * GIB
 
 
 def late(lab: Lab, duration_ns: int) -> None:
-    """GPU 0 answers one of NVML's calls so much later."""
+    """Delay GPU 0's answers to one of NVML's calls by this duration."""
     command: list[str | Path] = [sys.executable, "-m", "simgpu", "fault", "--dir", lab.sim_dir]
     command += ["--gpu", "0", "latency", "MEMORY_INFO", str(duration_ns)]
     done = lab.namespace.run(command)
@@ -47,7 +47,7 @@ def test_a_gpu_that_hangs_takes_no_other(lab: Lab) -> None:
     numbers = iter(range(1000))
 
     def the_gpu_is_unhealthy() -> bool:
-        run(lab, f"other-{next(numbers)}", 1)  # each creation lets the agent query NVML
+        run(lab, f"other-{next(numbers)}", 1)  # the agent queries NVML at each creation
         return sample(lab, "gpuslice_gpus") == 1
 
     lab.wait_until(the_gpu_is_unhealthy, "the GPU is unhealthy")

@@ -1,6 +1,6 @@
-"""NVIDIA's container runtime as containerd's default, as EKS and AKS have it.
+"""NVIDIA's container runtime is containerd's default, as on EKS and AKS.
 
-The program is NVIDIA's own. It asks the simulated driver, on a host of the lab.
+The program is NVIDIA's own. It queries the simulated driver on a host of the lab.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _NONE = f"{VISIBLE}={names.VISIBLE_DEVICES_NONE}"
 
 @pytest.fixture(scope="module", params=["auto", "cdi"])
 def node(test_programs: Files, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """auto: the toolkit's default, by which it describes the GPUs that NVML lists. cdi: it takes
-    them from a CDI spec of the host."""
+    """Yield a lab with NVIDIA's runtime. In its default mode, `auto`, it describes the GPUs that
+    NVML lists. In mode `cdi` it reads a CDI spec of the host."""
     with lab_of([WHOLE] * 2, test_programs, on_host=True, default_runtime="nvidia") as lab:
         config = f'[nvidia-container-runtime]\nmode = "{request.param}"\n'
         install_nvidia_runtime(lab.namespace, lab.sim_dir, config)
@@ -52,7 +52,7 @@ def lab(node: Lab) -> Lab:
 
 
 def _spec(lab: Lab, container: Container) -> Any:
-    """What the OCI runtime got from NVIDIA's."""
+    """Return the OCI configuration that NVIDIA's runtime gave to runc."""
     file = bundle.directory(lab.containerd.paths.state, container.id) / "config.json"
     return json.loads(lab.namespace.outside(file).read_text())
 
@@ -119,8 +119,8 @@ def test_what_keeps_its_gpus(lab: Lab) -> None:
         assert set(_gpus(lab, made)) == {*NODES}
         assert probe(made).driver
     with lab.pod("twice") as pod:
-        # containerd lists the image's value and the pod's. NRI replaces the first, NVIDIA's runtime
-        # reads the last.
+        # The variable occurs twice, with the image's value and the pod's. NRI replaces the first,
+        # but NVIDIA's runtime reads the last.
         twice = Process(ENVIRON_IMAGE, environ={VISIBLE: "0"})
         assert _gpus(lab, pod.run("main", twice)) == [NODES[0]]
         assert _gpus(lab, pod.run("none", Process(TWICE_IMAGE))) == []

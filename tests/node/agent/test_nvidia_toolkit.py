@@ -46,7 +46,7 @@ def lab(host: Lab) -> Iterator[Lab]:
 
 
 def refresh(lab: Lab) -> str:
-    """Write the spec as nvidia-cdi-refresh.service of the toolkit's package does. Return it."""
+    """Write the spec as the toolkit's nvidia-cdi-refresh.service does, and return it."""
     environment = {k: v for k, v in lab.driver_environment().items() if k != "LD_LIBRARY_PATH"}
     command = [str(CTK), "--quiet", "cdi", "generate"]
     done = lab.namespace.run([*command, f"--output={HOSTS}"], environment)
@@ -74,7 +74,7 @@ def test_a_share_by_the_specs_of_the_toolkits_package(lab: Lab) -> None:
         query = ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"]
         assert container.exec(query).out.split() == [lab.gpus[1].uuid]
         assert not container.exec(["sh", "-c", f"ls {SOCKET}"]).out
-    # What the spec mounts may vanish.
+    # A file that the spec mounts is removed.
     lab.namespace.outside(SOCKET).unlink()
     with granted(lab, name="later") as container:
         assert probe(container).held_to(HALF)

@@ -1,4 +1,4 @@
-"""A node that starts again without the agent, under containerd's default: no validator."""
+"""A node starts again without the agent. Its containerd has no validator, which is the default."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST = 79 * GIB
 
 
 def test_a_share_that_started_before_the_agent_keeps_its_allocation(test_programs: Files) -> None:
-    """It runs without its GPU; no other pod gets the capacity before it is deleted."""
+    """The share runs without its GPU. Until it is deleted, no other pod gets the capacity."""
     with lab_of([80 * GIB], test_programs, validator=False) as lab:
         with lab.pod("second", one(lab, MOST, core=100)) as second:
             with granted(lab, name="first") as first:

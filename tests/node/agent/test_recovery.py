@@ -1,4 +1,4 @@
-"""The node's state after any restart, and that no GPU is granted twice meanwhile."""
+"""Whatever restarts, the node's state is recovered, and no GPU is granted twice meanwhile."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ FIFTH = WHOLE // 5
 
 
 def expect_full(lab: Lab, holder: str = "default/fifth-4/main") -> None:
-    """A forged allocation, consistent in itself; only the running containers show that it exceeds
-    the GPU."""
+    """Expect a refusal of a valid allocation for which the running containers leave no room."""
     refused = pytest.raises(CriError, match=f"insufficient free capacity: .*{holder}")
     with lab.pod("forger", one(lab, GIB, core=10)) as pod, refused:
         pod.create("main", OWN)
 
 
 def expect_free(lab: Lab, memory: int = HALF) -> None:
-    """Expect it at once, or as soon as the runtime has reported the exit."""
+    """Expect that the memory is free now, or once the runtime has reported the exit."""
 
     def fits() -> bool:
         try:
@@ -45,14 +44,14 @@ def expect_free(lab: Lab, memory: int = HALF) -> None:
 
 @pytest.fixture
 def fifths(lab: Lab) -> Iterator[list[Container]]:
-    """Five running containers, in as many pods, with a fifth of the GPU each."""
+    """Yield five running containers, each of its own pod and with a fifth of the GPU."""
     with contextlib.ExitStack() as pods:
         fifths = (granted(lab, size=FIFTH, core=20, name=f"fifth-{number}") for number in range(5))
         yield [pods.enter_context(each) for each in fifths]
 
 
 def test_a_gpu_that_is_all_granted_refuses_more(lab: Lab, fifths: list[Container]) -> None:
-    """Also after the agent, or containerd, or both at once were killed."""
+    """The GPU stays full after the agent was killed, alone and together with containerd."""
     expect_full(lab, f"default/fifth-4/main {FIFTH}")
     lab.stop_agent(signal.SIGKILL)
     lab.start_agent()
@@ -64,14 +63,14 @@ def test_a_gpu_that_is_all_granted_refuses_more(lab: Lab, fifths: list[Container
     lab.cri.version()
     expect_full(lab)
     assert all(probe(container).held_to(FIFTH) for container in fifths)
-    # Exited, and kept by the kubelet for its logs, it holds nothing any more.
+    # An exited container that the kubelet keeps for its logs holds nothing.
     fifths[0].stop()
     expect_free(lab, FIFTH)
 
 
 def test_in_a_rolling_update_no_two_agents_conflict(lab: Lab) -> None:
-    """Containers are created all the while: limited, or refused for a moment; never by a
-    conflict."""
+    """Containers are created all the time. Each is limited, or refused for a moment, but no
+    creation fails by a conflict."""
     stop = threading.Event()
     outcomes: list[str] = []
 

@@ -1,4 +1,4 @@
-/* A statically linked program, which no preload reaches, that runs another with no environment. */
+/* Runs another program with no environment. It is static, so that no preload reaches it. */
 #include <unistd.h>
 
 int main(int argc, char **argv)

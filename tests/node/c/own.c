@@ -1,4 +1,4 @@
-/* A library that an image preloads for itself: its name in a process's maps is all it is for. */
+/* A library that an image preloads for itself. Tests look for its name in a process's maps. */
 
 int own_library(void);
 

@@ -1,4 +1,4 @@
-"""Inside a pod that holds half of a GPU: the limit holds however a program is started."""
+"""Programs in a pod that holds half of a GPU are limited, however they are started."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_limit_holds_for_a_program_started_by(half: Container, command: list
 
 
 def test_a_setuid_program_is_limited(half: Container) -> None:
-    """The loader ignores LD_PRELOAD for it, but reads /etc/ld.so.preload."""
+    """The loader ignores LD_PRELOAD for a setuid program, but reads /etc/ld.so.preload."""
     drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     for given in ([], ["env", "LD_PRELOAD=libc.so.6"]):
         taken = probe(half, [*drop, *given, SETUID_PROBE])
@@ -62,7 +62,7 @@ def test_a_user_without_rights_on_a_root_that_is_read_only_is_limited(lab: Lab) 
 
 
 def test_a_kill_in_one_container_gives_memory_back_to_the_other(lab: Lab) -> None:
-    """Each has its own PID namespace: the lock of the exited process decides."""
+    """The containers have separate PID namespaces. The library sees the exit by a file lock."""
     with lab.pod("koordinator", lab.allocated([(0, HALF, 50)])) as pod:
         one, two = pod.run("one", OWN), pod.run("two", OWN)
         hold_all(one)
@@ -75,7 +75,7 @@ def test_a_kill_in_one_container_gives_memory_back_to_the_other(lab: Lab) -> Non
 
 
 def test_sixteen_gpus_come_in_a_reply_of_more_than_5_kb(test_programs: Files) -> None:
-    """NRI's transport drops a frame above 4,096 bytes that starts a message: it must be split."""
+    """NRI's transport drops a first frame above 4,096 bytes: the agent must split its reply."""
     with lab_of([GIB] * names.MAX_GPUS, test_programs) as lab:
         spec = lab.sim_dir / "cdi" / "nvidia.json"
         document = json.loads(spec.read_text())

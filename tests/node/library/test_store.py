@@ -1,5 +1,5 @@
-"""An agent of another release: which library the next container mounts, and what the running ones
-keep."""
+"""When an agent of another release starts, new containers mount its library, and running ones keep
+theirs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.node
 
 @pytest.fixture
 def upgradable(lab: Lab) -> Iterator[Lab]:
-    """Afterwards the agent has its own release again."""
+    """Yield the lab. Afterwards restart the agent with the lab's own library."""
     library = lab.library
     yield lab
     lab.library = library
@@ -30,7 +30,7 @@ def upgradable(lab: Lab) -> Iterator[Lab]:
 
 
 def upgrade(lab: Lab, data: bytes, number: int = signal.SIGTERM) -> str:
-    """The agent of a release with that library replaces the present one. Return its SHA-256."""
+    """Replace the agent by one whose release has this library. Return the library's SHA-256."""
     sha256 = hashlib.sha256(data).hexdigest()
     lab.library = lab.directory / f"release-{sha256[:8]}" / names.FILE_LIBRARY
     lab.library.parent.mkdir(exist_ok=True)
@@ -46,14 +46,14 @@ def releases(lab: Lab) -> set[str]:
 
 
 def mounted(container: Container) -> str:
-    """The SHA-256 by whose name the store has the library that the container mounts."""
+    """Return the SHA-256 in the store's path of the library that the container mounts."""
     lines = container.exec(["cat", "/proc/self/mountinfo"]).out.splitlines()
     (root,) = [line.split()[3] for line in lines if line.split()[4] == names.CONTAINER_LIBRARY]
     return Path(root).parent.name
 
 
 def held(container: Container) -> str:
-    """Mappings of the library in the program that `hold_all` started; fails if it has ended."""
+    """Return the library's mappings in the program of `hold_all`. Fail if it has ended."""
     script = f"kill -0 $(cat /tmp/pid) && grep {names.FILE_LIBRARY} /proc/$(cat /tmp/pid)/maps"
     done = container.exec(["sh", "-c", script])
     assert done.code == 0, done
@@ -61,8 +61,8 @@ def held(container: Container) -> str:
 
 
 def test_the_next_container_mounts_the_newer_library(upgradable: Lab) -> None:
-    """Running containers keep theirs, and a release goes with its last container. An agent that is
-    killed and started again finds the store as it was."""
+    """Running containers keep their library, and a release is removed after its last container. An
+    agent that is killed and started again finds the store unchanged."""
     lab = upgradable
     data = lab.library.read_bytes()
     own = hashlib.sha256(data).hexdigest()

@@ -1,4 +1,4 @@
-"""An agent in strict mode: a program that bypasses the preload loads the forwarder."""
+"""A program that bypasses the preload loads the forwarder in strict mode."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LIMITED = "0 2 0 1024"
 def strict_lab(
     build_dir: Path, test_programs: Files, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Lab]:
-    """With a program that opens the driver in many ways, and a plugin that needs the driver
-    itself."""
+    """Yield a lab whose image has a program that opens the driver in many ways, and a plugin that
+    is linked with the driver."""
     built = tmp_path_factory.mktemp("strict")
     program, plugin = built / "program", built / "plugin.so"
     build(program, SOURCES / "strict_program.c")
@@ -49,7 +49,7 @@ def container(strict_lab: Lab, request: pytest.FixtureRequest) -> Iterator[tuple
 
 
 def _says(container: Container, *command: str) -> str:
-    # The image keeps the loader where only programs look for it, and a new namespace needs it too.
+    # For a new link-map namespace the loader must be on the library path.
     done = container.exec(["env", "LD_LIBRARY_PATH=/lib64", _PROGRAM, *command])
     assert done.code == 0, done
     return done.out
@@ -64,7 +64,7 @@ def test_every_way_to_the_driver_meets_the_limit(
     for way in (["name"], ["default"], ["path", libcuda], ["deep", libcuda], ["apart", libcuda]):
         assert _says(inside, *way) == _LIMITED, way
     assert probe(inside, [PROBE]).held_to(GIB)
-    # In a namespace of its own the plugin's driver is not visible to the preload.
+    # The preload does not see a driver that a plugin loads in a link-map namespace of its own.
     past = _says(inside, "apart", _PLUGIN)
     assert past == (_LIMITED if strict else "0 0 0 40960")
 
@@ -73,8 +73,8 @@ def test_every_way_to_the_driver_meets_the_limit(
 def test_a_preload_of_libc_or_the_driver_that_a_program_sets(
     container: tuple[Container, bool], preload: str
 ) -> None:
-    """It precedes our library: a program that finds the driver so is limited by forwarders
-    alone."""
+    """A preload that a program sets comes before our library. If the program finds the driver
+    through it, only forwarders limit the program."""
     inside, strict = container
     given = ["env", "LD_LIBRARY_PATH=/lib64", f"LD_PRELOAD={preload}"]
     past = PROBE if preload == "libc.so.6" else LINKED_PROBE

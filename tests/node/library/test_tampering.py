@@ -1,4 +1,4 @@
-"""Root inside a container against the agent's files: refused attempts, and known escapes."""
+"""Root in a container attacks the agent's files: attempts that fail, and known escapes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ATTEMPTS = {
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_root_inside_cannot_touch(half: Container, target: str) -> None:
-    """`mv /etc` fails on a plain overlay: the lower directory would have to be copied."""
+    """`mv /etc` fails on a plain overlay, because the lower directory would have to be copied."""
     for name, attempt in ATTEMPTS.items():
         done = half.exec(["sh", "-c", attempt.format(target, target)])
         assert done.code != 0, f"{name} {target} succeeded"
@@ -59,7 +59,7 @@ def test_programs_cannot_be_run_from_the_region(half: Container) -> None:
 
 
 def test_escape_that_remains_moving_etc_where_the_image_has_none(lab: Lab) -> None:
-    """Then /etc lies in the container's own upper layer, where a rename is allowed."""
+    """Here /etc exists only in the container's own upper layer, which allows a rename."""
     with granted(lab, Process(NO_ETC_IMAGE)) as container:
         assert probe(container).held_to(HALF)
         assert container.exec(["mv", "/etc", "/etc2"]).code == 0
@@ -74,7 +74,7 @@ _OWN_NAMESPACE = [
 
 @pytest.mark.parametrize("user", [None, 1000], ids=["root", "a user without rights"])
 def test_escape_that_remains_a_user_namespace(lab: Lab, user: int | None) -> None:
-    """Its root may not unmount mounts from outside, but may mount over them."""
+    """Root of a user namespace may not unmount the mounts from outside, but may mount over them."""
     with granted(lab, Process(PYTHON_IMAGE, user=user)) as container:
         assert probe(container, _OWN_NAMESPACE).escaped_to(WHOLE)
         assert probe(container).held_to(HALF)
@@ -100,7 +100,7 @@ ln -s /simgpu /dev/copy/gpus
 
 
 def test_escape_that_remains_chroot_into_a_copy(half: Container) -> None:
-    """A root with the driver and the GPU, but without our preload line: /dev holds the GPU."""
+    """The copy in /dev has the driver and the GPU, but not our preload file."""
     assert half.exec(["sh", "-c", _COPY]) == (0, "", "")
     command = ["env", "SIMGPU_DIR=/copy", "chroot", "/dev", "/bin/probe"]
     assert probe(half, command).escaped_to(WHOLE)
@@ -116,7 +116,7 @@ done
 echo no process of another share is to be seen
 exit 2
 """
-"""Through the first process found that has a grant."""
+"""Removes the preload file of the first process it finds with a grant."""
 
 
 @pytest.mark.parametrize("sees", ["POD", "NODE"])
@@ -169,7 +169,7 @@ print(peer.recv(100).decode())
 def test_escape_that_remains_a_directory_handed_to_another_pod(
     lab: Lab, tmp_path: Path, read_only: bool, said: str, held: int
 ) -> None:
-    """The same by a descriptor, over a socket in a volume that both have: no process is shared."""
+    """A container sends its directory's descriptor over a socket in a shared volume."""
     shared = {"/between": tmp_path}
     taker = Process(PYTHON_IMAGE, ["python3", "-c", _TAKE], mounts=shared, seccomp=True)
     giver = Process(PYTHON_IMAGE, mounts=shared, read_only=read_only, seccomp=True)

@@ -1,8 +1,8 @@
-"""`python -m tests.nri_plugin.cdi.record_specs`: records what NVIDIA's nvidia-ctk writes.
+"""`python -m tests.nri_plugin.cdi.record_specs` records what NVIDIA's nvidia-ctk writes.
 
-Builds nvidia-ctk of each version from the Go module proxy into the cache, once, and runs it as root
-on trees of platforms over simgpu's NVML. It replaces each file in `recorded/`, LAYOUT-VERSION.json,
-by the output. test_recorded_specs.py says what the agent makes of each.
+It builds each version of nvidia-ctk once, from the Go module proxy, into the cache. It runs
+nvidia-ctk as root on trees of platforms over simgpu's NVML, and replaces each file in `recorded/`,
+LAYOUT-VERSION.json, by the output. test_recorded_specs.py says what the agent makes of each file.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _OTHERS: Final = (
 _SOCKETS: Final = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 _BY_UUID: Final = ("--mode=nvml", "--device-name-strategy=uuid")
 _DRM: Final = (("card", 0, 44), ("renderD", 128, 105))
-"""Kinds of nodes, with the first minor number and the group."""
+"""DRM nodes of each kind: the name, the first minor number and the group."""
 _COVERED: Final = ("/etc", "/run", "/usr", "/var")
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """libraries, programs: below the driver root. searched: ldconfig searches `libraries`. root:
-    the driver root on the host. in_pod: recorded as the agent in a pod generates it, with the
-    driver root at MOUNT; else as the host's unit does, whose options these are: NVIDIA's
-    nvidia-cdi-refresh.service has none. drm: nvidia-drm is loaded."""
+    """libraries, programs: directories below the driver root. searched: ldconfig searches
+    `libraries`. root: the driver root on the host. in_pod: nvidia-ctk runs as in the agent's pod,
+    with the driver root at MOUNT. Otherwise it runs as the host's systemd unit, with `options`:
+    NVIDIA's nvidia-cdi-refresh.service has none. drm: nvidia-drm is loaded."""
 
     libraries: str = _DEBIAN
     programs: str = "usr/bin"
@@ -103,7 +103,7 @@ def _install(layout: Layout, namespace: Namespace, root: Path, gpus: Sequence[in
 
 
 def _drm(namespace: Namespace, buses: Sequence[str]) -> None:
-    """The kernel's links from each GPU to its DRM nodes: here all have the first GPU's."""
+    """Make DRM nodes, and the kernel's directories that name those of each GPU."""
     dri = namespace.outside(Path("/dev/dri"))
     shutil.rmtree(dri, ignore_errors=True)
     dri.mkdir()

@@ -24,13 +24,12 @@ NUMBERS: Mapping[str, tuple[int, int]] = {
 
 
 def spec(*devices: Mapping[str, Any], **fields: Any) -> str:
-    """Devices without edits of their own get those of a GPU."""
+    """Return a spec of these devices. A device without edits gets those of a GPU."""
     whole = [{"containerEdits": {"deviceNodes": NODES}, **device} for device in devices]
     return json.dumps({"cdiVersion": "0.6.0", "kind": names.CDI_KIND, "devices": whole, **fields})
 
 
 def gpu(edits: object, name: str = "G", **fields: Any) -> str:
-    """The spec of one GPU with these edits."""
     return spec({"name": name, "containerEdits": edits}, **fields)
 
 
@@ -47,7 +46,7 @@ def hook(name: str, args: Sequence[object] = ()) -> Edits:
 
 
 def status(path: str) -> os.stat_result:
-    """A host with these files and device nodes."""
+    """Return the status of a path on a host with these files and device nodes."""
     if path in {"/dev/plain", "/a", LIBCUDA}:
         return os.stat_result([stat.S_IFREG | 0o644] + [0] * 9)
     if path not in NUMBERS:
@@ -57,6 +56,6 @@ def status(path: str) -> os.stat_result:
 
 
 def read(directory: Path, text: str, name: str = "G", status: Stat = os.stat) -> CdiDevice:
-    """The device as the agent reads it from a file with this text."""
+    """Write this text into a file, and return its device as the agent reads it."""
     (directory / "s.json").write_text(text)
     return cdi_reader.load([directory], status=status).devices[name]

@@ -65,7 +65,7 @@ def test_what_no_program_needs_makes_no_gpu_unusable(case: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("lacking", ["/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"])
 def test_a_device_without_the_drivers_nodes_is_unusable(lacking: str, tmp_path: Path) -> None:
-    """nvidia-ctk leaves out what does not exist when it runs."""
+    """nvidia-ctk leaves out a node that does not exist when it runs."""
     nodes = [each for each in NODES if each["path"] != lacking]
     problem = str(read(tmp_path, gpu({"deviceNodes": nodes})).problem)
     place = lacking.replace("nvidia0", "nvidiaN")
@@ -84,7 +84,8 @@ def test_wsl_has_one_device_node(tmp_path: Path) -> None:
 def test_a_group_of_the_container_is_that_of_all_its_users(
     gids: list[int], mode: int, given: int, tmp_path: Path
 ) -> None:
-    """NRI gives no process a group. A node's mode applies in the container alone."""
+    """NRI cannot give a group to a process. Therefore a node's mode gives the group's rights to all
+    users, in the container alone."""
     own = {"deviceNodes": [{**NODES[0], "fileMode": mode | stat.S_IFCHR, "gid": 44}, *CONTROL]}
     groups = {"additionalGids": gids}
     for text in (gpu({**own, **groups}), gpu(own, containerEdits=groups)):

@@ -59,7 +59,7 @@ def test_output_of_nvidia_ctk_without_the_gpu_is_refused(printed: str, text: str
 
 
 def over(command: Sequence[str], directory: Path, clock: Clock) -> Generator:
-    """A generator over a program that stands for nvidia-ctk."""
+    """Return a generator with this program in place of nvidia-ctk."""
     return Generator(command, directory, os.environ, deadline_s=60, min_interval_s=30, now=clock)
 
 

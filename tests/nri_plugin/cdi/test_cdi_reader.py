@@ -1,4 +1,4 @@
-"""CDI specs as files on disk, the broken ones included."""
+"""CDI specs as files on disk, also broken ones."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_later_directories_outrank_earlier_ones(tmp_path: Path) -> None:
     for directories in ([low, high], [high, low]):
         found = cdi_reader.load(directories).devices["G"]
         assert found.file == f"{directories[-1]}/s.json"
-    # An unusable device overrides no usable one, of another kind either.
+    # An unusable device overrides no usable device, whatever its kind.
     put(high / "s.json", gpu({}))
     for kind in (names.CDI_KIND, PLUGIN):
         put(low / "s.json", spec({"name": "G"}, kind=kind))
@@ -82,7 +82,8 @@ def test_later_directories_outrank_earlier_ones(tmp_path: Path) -> None:
 
 
 def test_the_first_kind_with_the_gpu_counts(tmp_path: Path) -> None:
-    """Whatever the directories: the device plugin writes into the one that outranks the others."""
+    """The order of kinds decides, not that of directories, because the device plugin writes into
+    the directory that outranks the others."""
     put(tmp_path / "a/s.json", ONE)
     put(tmp_path / "b/p.json", spec({"name": "G"}, {"name": "H"}, kind=PLUGIN))
     put(tmp_path / "b/m.json", spec({"name": "all"}, kind=names.CDI_KIND_MANAGEMENT))
@@ -92,7 +93,7 @@ def test_the_first_kind_with_the_gpu_counts(tmp_path: Path) -> None:
     assert kinds == {"G": names.CDI_KIND, "H": PLUGIN}
     assert found["G"].problem is None, "two kinds are two devices"
     assert cdi_reader.load(directories, [PLUGIN, names.CDI_KIND]).devices["G"].kind == PLUGIN
-    # A second description in one directory leaves neither usable.
+    # Two descriptions in one directory make the device unusable.
     put(tmp_path / "b/twice.json", spec({"name": "H"}, {"name": "I"}, kind=PLUGIN))
     found = cdi_reader.load(directories).devices
     assert "defines it too" in str(found["H"].problem) and found["I"].problem is None
@@ -106,7 +107,7 @@ BROKEN = [
     ("json", spec(devices={}), "devices: invalid type dict: must be a list"),
     ("json", spec({}), "devices[0].name: invalid value None"),
     ("json", "\xff", "codec can't decode"),
-    # PyYAML lets an IndexError, KeyError or OverflowError escape.
+    # PyYAML raises an IndexError, KeyError or OverflowError for these.
     ("yaml", "kind: !!int ''\n", "must be YAML: "),
     ("yaml", "kind: !!bool maybe\n", "must be YAML: "),
     ("yaml", "kind: !!float 1" + ":1" * 3000, "must be YAML: "),
@@ -126,7 +127,7 @@ def test_a_broken_file_is_named_and_hurts_no_other(
     assert list(specs.devices) == ["G"]
     (said,) = specs.problems
     assert said.startswith(f"{broken}: ") and problem in said
-    # Readiness is logged and written where its text differs.
+    # A repeated reading gives the same text, because each changed text is logged and written.
     assert cdi_reader.load([tmp_path]).problems == (said,)
 
 

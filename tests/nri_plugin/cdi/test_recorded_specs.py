@@ -1,4 +1,4 @@
-"""What the agent makes of the specs of NVIDIA's nvidia-ctk 1.17 to 1.20: record_specs.py."""
+"""How the agent uses specs that nvidia-ctk 1.17 to 1.20 wrote (record_specs.py)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OLDEST = ["create-symlinks", "enable-cuda-compat", "update-ldcache"]
 OLD = [*OLDEST, "disable-device-node-modification"]
 NEW = [*OLD, "update-application-profile"]
 HOOKS = {"1.17.8": OLDEST, "1.18.2": OLD, "1.19.1": OLD, "1.20.1": NEW}
-"""Those of a container with a share, by the version."""
+"""Names of the hooks that a container with a share gets, by nvidia-ctk's version."""
 RECORDINGS = [
     *(f"{name}-1.17.8" for name in ("package", "pod", "driver-container", "bottlerocket")),
     *(f"{name}-1.18.2" for name in ("package", "pod")),
@@ -44,14 +44,14 @@ RECORDINGS = [
 
 
 def _status(path: str) -> os.stat_result:
-    """A host with all that a spec may name: its device nodes are those of this driver now."""
+    """Return the status of a path on a host that has everything. All device nodes are 7:9."""
     if path.startswith("/dev/"):
         return os.stat_result([stat.S_IFCHR | 0o660] + [0] * 9, {"st_rdev": os.makedev(7, 9)})
     return os.stat_result([stat.S_IFREG | 0o644] + [0] * 9)
 
 
 def _load(recording: str, tmp_path: Path) -> Sequence[CdiDevice]:
-    """The spec as it lies on the host: the toolkit's own, or the agent's."""
+    """Write the spec as the toolkit or the agent would, and return its devices."""
     layout = LAYOUTS[recording.rpartition("-")[0]]
     uuids = UUIDS[: layout.gpus]
     text = (RECORDED / f"{recording}.json").read_text()
@@ -83,7 +83,7 @@ def test_the_table_has_each_recording() -> None:
 
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_a_container_with_a_share(recording: str, tmp_path: Path) -> None:
-    """It has no socket of the host's daemons. nvidia-ctk 1.17 opens DRM nodes by a hook."""
+    """The share gets no socket of the host's daemons. nvidia-ctk 1.17 opens DRM nodes by a hook."""
     name, _, version = recording.rpartition("-")
     layout = LAYOUTS[name]
     root, is_old = layout.root.rstrip("/"), version == "1.17.8"
@@ -107,7 +107,7 @@ def test_a_container_with_a_share(recording: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("recording", [name for name in RECORDINGS if "no-uvm" not in name])
 def test_a_container_that_may_use_graphics(recording: str, tmp_path: Path) -> None:
-    """nvidia-ctk 1.19 has the groups of DRM nodes added to processes; NRI cannot."""
+    """nvidia-ctk 1.19 gives processes the groups of DRM nodes. NRI cannot give a group."""
     name, _, version = recording.rpartition("-")
     drm = LAYOUTS[name].drm
     for minor, device in enumerate(_load(recording, tmp_path)):

@@ -84,12 +84,12 @@ async def test_grants_get_the_size_of_a_context_as_soon_as_it_is_measured(host: 
             of = pod(number, allocated=HALF, grants=GRANTS)
             await runtime.create(of, container(number, sandbox=number))
             assert read_grant(host, f"c{number}").gpus[0].context_bytes == context_bytes
-            # The first one is assumed, and not waited for.
+            # The first context's size was assumed, because no creation waits for a measurement.
             await host.contexts.measure(host.inventory.gpus)
 
 
 class Claims:
-    """The container "main" of each pod has a share."""
+    """A claim source by which the container "main" of each pod has a share."""
 
     def may_claim(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
         return True
@@ -131,7 +131,7 @@ async def test_an_event_names_the_driver_capabilities_that_are_cut(host: Host) -
 
 
 async def test_a_container_with_another_plugins_gpu_does_not_start(host: Host) -> None:
-    """NRI before 0.10 shows other plugins' adjustments only in the container that results."""
+    """NRI before 0.10 shows other plugins' adjustments only in the resulting container."""
     of = pod(allocated=HALF)
     async with serving(host.service()) as runtime:
         made = as_made(container(), await runtime.create(of, container()))
@@ -141,7 +141,7 @@ async def test_a_container_with_another_plugins_gpu_does_not_start(host: Host) -
 
 
 async def test_rdma_alone_waits_for_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither at its creation, whatever CDI devices it has, nor at its start."""
+    """The container waits neither at its creation, whatever its CDI devices, nor at its start."""
     of, made = pod(labels={}, allocated='{"rdma":[{"minor":0}]}'), container()
     made.cdi_devices.add(name="example.com/nic=0")
     hangs = threading.Event()
@@ -156,7 +156,7 @@ async def test_rdma_alone_waits_for_nothing(host: Host, monkeypatch: pytest.Monk
 
 
 async def test_a_share_of_another_plugins_gpu_is_refused(host: Host, tmp_path: Path) -> None:
-    """The kubelet's record at that moment decides. A pod that is gone holds nothing."""
+    """The kubelet's record at the creation decides. A pod that no longer exists holds nothing."""
     host.settings = replace(host.settings, device_plugin_dir=tmp_path)
     handler = host.service()
     bound_pods = handler._parts.bound_pods
@@ -179,7 +179,7 @@ async def test_a_share_of_another_plugins_gpu_is_refused(host: Host, tmp_path: P
 async def test_a_share_is_refused_where_selinux_hides_the_files_of_its_limit(
     host: Host, listed: bool
 ) -> None:
-    """containerd labels the sandbox; the agent's files have no label without SELinux here."""
+    """containerd labels the sandbox. The agent's files have no label on this machine."""
     of = pod(allocated=HALF)
     label = "system_u:system_r:container_t:s0"
     sandbox(host.settings.containerd_state, of.id, "runc", selinuxLabel=label)
@@ -202,7 +202,8 @@ def _asks(value: str) -> nri.Container:
 async def _at_nvidias_default(
     host: Host, looked: bool = True, unknown: str = ""
 ) -> AsyncIterator[tuple[Service, FakeRuntime]]:
-    """The agent looks for other device plugins before it serves."""
+    """Yield an agent on a node whose default runtime is NVIDIA's. looked: the agent has looked for
+    other device plugins. unknown: why it does not know which GPUs are held."""
     handler = host.service()
     sandbox(host.settings.containerd_state, "sandbox-0", NVIDIA)
     if looked:
@@ -237,7 +238,7 @@ async def test_nvidias_default_runtime_gives_no_gpus_without_a_share(host: Host)
 
 @pytest.mark.parametrize("looked", [True, False])
 async def test_while_held_gpus_are_not_known_nothing_is_changed(host: Host, looked: bool) -> None:
-    """The kubelet may have assigned a GPU to its pod, or another device plugin may serve it."""
+    """The kubelet may have given this pod a GPU, or another device plugin may serve it."""
     why = "the kubelet's record cannot be read"
     async with _at_nvidias_default(host, looked, why) as (_, runtime):
         assert await runtime.create(pod(labels={}), _asks("all")) == UNCHANGED
@@ -254,7 +255,7 @@ async def test_while_held_gpus_are_not_known_nothing_is_changed(host: Host, look
     ],
 )
 async def test_a_grants_variables(host: Host, default: str, handler: str, visible: str) -> None:
-    """NVIDIA's runtime would inject the GPU once more, and an index as NVML's."""
+    """NVIDIA's runtime would inject a named GPU again, and read an index as NVML's."""
     granted = {"main": [GpuGrant(UUID, 0, 5 << 30, 20)]}
     variables = {"main": {"VOLCANO_GPU_ALLOCATED": "5120"}}
     of = pod(allocated=HALF, grants=grants.encode(granted, variables, "index"))
@@ -262,7 +263,7 @@ async def test_a_grants_variables(host: Host, default: str, handler: str, visibl
     if default:
         sandbox(state, of.id, default)
     async with serving(host.service()) as runtime:
-        if handler:  # the default shows in another pod's sandbox
+        if handler:  # the sandbox of another pod shows the default
             sandbox(state, "sandbox-1", default)
             await runtime.create(pod(1, {}), container(1, sandbox=1))
         given = env(await runtime.create(of, container()))

@@ -1,4 +1,5 @@
-"""The doctor's findings; tests/node/test_doctor.py judges the inspection on a real containerd."""
+"""The doctor's findings from recorded facts. tests/node/test_doctor.py inspects a real
+containerd."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ def runtime(version: str = "v2.4.2", name: str = "containerd", **of: Any) -> Cha
 
 
 def bare(version: str = "v2.4.0", **top: str) -> Changes:
-    """A containerd whose configuration has no tables."""
+    """Return the changes for a containerd whose configuration has no tables."""
     return {"runtime": Runtime("containerd", version, top)}
 
 
@@ -41,7 +42,7 @@ def of_spec(device: CdiDevice | None, *problems: str) -> Changes:
 
 
 def nvidias(toolkit: Toolkit | None = None, *file: str) -> Changes:
-    """NVIDIA's runtime is the default."""
+    """Return the changes for a node whose default runtime is NVIDIA's."""
     seen = {"nvidia": facts.NvidiaRuntime(toolkit, *file)} if toolkit else {}
     return runtime(handlers={"nvidia": NVIDIA}, default="nvidia") | seen
 
@@ -89,7 +90,7 @@ CDI_ON = "[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = true"
 
 @dataclass(frozen=True)
 class Row:
-    """A finding on a whole node with these changes, and parts of its texts."""
+    """The finding that these changes to a whole node cause. found, do: parts of its texts."""
 
     level: Level
     found: str

@@ -30,7 +30,7 @@ RECORD = {"Data": {"PodDeviceEntries": [ENTRY], "RegisteredDevices": REGISTERED}
 
 
 def below(directory: Path) -> Settings:
-    """Settings with a kubelet's directories there, and no CDI spec."""
+    """Return settings with the kubelet's directories below this one, and without a CDI spec."""
     plugins = directory / "device-plugins"
     return replace(
         WHOLE.settings, kubelet_dir=directory, device_plugin_dir=plugins, cdi_dirs=[directory]
@@ -64,7 +64,7 @@ def test_the_kubelets_checkpoint(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes a PID namespace")
 def test_a_pid_namespace_of_its_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a pod without hostPID, and of every pod of Talos 1.14."""
+    """A pod without hostPID has its own PID namespace, and so has every pod of Talos 1.14."""
     program = "from nri_plugin.doctor import host; print(host._kernel().host_pids)"
     command = ["unshare", "--pid", "--fork", sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
@@ -100,7 +100,7 @@ def test_other_programs_are_found_beside_a_kubelet_of_another_root(short: Path) 
 
 
 def test_the_programs_of_hooks_are_looked_for_under_the_hosts_root(tmp_path: Path) -> None:
-    """A pod sees the host's root elsewhere. Links resolve relative to that root."""
+    """A pod mounts the host's root at another path. Links resolve relative to that root."""
     (tmp_path / "lib").symlink_to("/usr")
     put(tmp_path / "usr/nvidia-cdi-hook")
     names = ("/lib/nvidia-cdi-hook", "/lib/gone", "/usr/gone")
@@ -112,7 +112,7 @@ def test_the_programs_of_hooks_are_looked_for_under_the_hosts_root(tmp_path: Pat
 
 
 def test_containerds_directories_lie_where_the_hosts_links_lead(tmp_path: Path) -> None:
-    """The agent's own paths in a pod have their links resolved: /var/run/cdi is /run/cdi to it."""
+    """The agent's own paths are already resolved in a pod: it uses /run/cdi for /var/run/cdi."""
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
     settings: Settings = chosen("--host-root", str(tmp_path))["settings"]
@@ -126,7 +126,7 @@ def test_containerds_directories_lie_where_the_hosts_links_lead(tmp_path: Path) 
 @pytest.mark.parametrize("place", ["etc/nvidia.toml", str(OPERATORS_CONFIG)[1:], "elsewhere"])
 @pytest.mark.parametrize("text", ['swarm-resource = "X"\n', "a = \n"])
 def test_nvidias_configuration(tmp_path: Path, place: str, text: str) -> None:
-    """The one that is given, or GPU Operator's."""
+    """The file is the one that is given, or GPU Operator's."""
     put(tmp_path / place, text)
     found = host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml"))
     is_there, is_valid = place != "elsewhere", "swarm" in text
@@ -138,7 +138,7 @@ def test_nvidias_configuration(tmp_path: Path, place: str, text: str) -> None:
 
 @pytest.mark.parametrize("below", ["", "run/nvidia/driver"])
 def test_nodes_without_a_link(tmp_path: Path, below: str) -> None:
-    """A link to a node stands for a node, which only root could make."""
+    """Links stand for device nodes, which only root could make."""
     nodes = tmp_path / below / "dev"
     put(nodes / "nvidia.log")
     (nodes / "nvidia-caps").mkdir()
@@ -176,7 +176,7 @@ def test_mounts_that_reach_the_host() -> None:
 
 
 def test_the_flags_of_the_agent_in_this_pod(tmp_path: Path) -> None:
-    """The doctor in `kubectl exec` has none; another pod's agent is not asked."""
+    """`kubectl exec` gives the doctor no flags. The doctor uses those of the agent in its pod."""
 
     def process(name: str, namespace: int, *command: str) -> None:
         text = "".join(f"{word}\0" for word in ("/usr/bin/python", *command))

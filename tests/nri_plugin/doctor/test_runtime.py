@@ -1,4 +1,4 @@
-"""The runtime that listens, its configuration, and how each platform turns NRI on."""
+"""The runtime that listens, its configuration, and how NRI is turned on on each platform."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLATFORMS: Mapping[str, tuple[Mapping[str, str], str]] = {
     "rke2": ({RKE2[1:] + ".toml": ""}, f"{RKE2}-v3.toml.d"),
     "talos": ({OS: 'NAME="Talos"\nID=talos\n'}, "path: /etc/cri/conf.d/20-customization.part"),
 }
-"""Files that only such a node has, and a part of its way to turn NRI on."""
+"""Files that only a node of the platform has, and a part of the advice how to turn NRI on there."""
 
 
 def test_the_platforms_are_those_with_instructions() -> None:
@@ -93,11 +93,11 @@ def listening(tmp_path: Path) -> Iterator[Path]:
         server.setblocking(False)
         yield tmp_path / "nri.sock"
         with pytest.raises(BlockingIOError):
-            server.accept()  # no client has connected
+            server.accept()  # the inspection has not connected
 
 
 def test_a_listener_is_found_without_connecting(listening: Path) -> None:
-    """It is Python, for which there is no known configuration."""
+    """The listener is this Python, whose configuration the doctor does not know."""
     by_a_link = listening.parent / "link"
     by_a_link.symlink_to(listening.parent)
     for path in (listening, by_a_link / listening.name):

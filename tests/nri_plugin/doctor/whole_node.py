@@ -1,4 +1,4 @@
-"""The doctor's findings on a node without a problem, and the changes that make one."""
+"""The facts of a node on which the doctor finds no problem, and changes to them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def config(
     cri: Mapping[str, Any] | None = None,
     **nri: Any,
 ) -> Mapping[str, Any]:
-    """containerd's configuration, as `config dump` prints it."""
+    """Return containerd's configuration as `config dump` prints it."""
     runtimes = {"runc": {"runtime_type": "io.containerd.runc.v2"}, **(handlers or {})}
     name = "io.containerd.grpc.v1.cri" if old else "io.containerd.cri.v1.runtime"
     checks = {"enable": True} if validator is None else validator

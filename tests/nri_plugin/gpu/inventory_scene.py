@@ -1,4 +1,4 @@
-"""NVML's process as a test writes it: a file has its answers, and the test ends its deadlines."""
+"""NVML's process with answers from a file, and with deadlines that a test lets expire."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 
 
 class Deadlines:
-    """Deadlines of NVML's queries that end when a test ends them, on a machine of any load."""
+    """Deadlines of NVML's queries that expire only when a test says so, even on a busy machine."""
 
     def __init__(self, nvml: NvmlProcess) -> None:
         self._nvml = nvml
@@ -37,8 +37,8 @@ class Deadlines:
     async def after(
         self, query: Coroutine[Any, Any, _T], *heard: int, listed: bool = False, after_s: float = 0
     ) -> _T:
-        """The result of a query whose deadline expires, after so long by NVML's clock, once these
-        GPUs have answered. listed: and NVML has listed the GPUs."""
+        """Return the result of a query whose deadline expires after these GPUs have answered.
+        listed: NVML must also have listed the GPUs. after_s: how far NVML's clock then advances."""
         asked = asyncio.create_task(query)
         await until_async(lambda: self._has_heard({*heard}, listed))
         assert not asked.done()
@@ -67,8 +67,6 @@ class Deadlines:
 
 
 class Scene:
-    """An inventory, and the file with the answers of its process."""
-
     def __init__(self, path: Path, record: Record | None) -> None:
         self.path, self.answers = path, path / "answers"
         self.clock = Clock()
@@ -83,7 +81,7 @@ class Scene:
         self.answers.write_text(json.dumps({"gpus": gpus, **more}))
 
     async def ask(self, *gpus: dict[str, Any], **more: object) -> Sequence[Gpu]:
-        """Query when the interval has passed, with these answers or the last; the healthy GPUs."""
+        """Query after the interval, with these answers or the last. Return the healthy GPUs."""
         if gpus or more:
             self.give(*gpus, **more)
         self.clock.seconds += 5
@@ -91,13 +89,13 @@ class Scene:
         return [*self.inventory.gpus]
 
     async def late(self, *heard: int, after_s: float = 0) -> Sequence[Gpu]:
-        """Query until the deadline, when these GPUs have answered; the healthy GPUs."""
+        """Query. The deadline expires after these GPUs' answers. Return the healthy GPUs."""
         self.clock.seconds += 5
         await self.deadlines.after(self.inventory.refresh(), *heard, after_s=after_s)
         return [*self.inventory.gpus]
 
     async def caught_up(self) -> None:
-        """Query until no answer is late any more."""
+        """Query, and wait until no GPU's answer is overdue."""
         await self.ask()
         await until_async(lambda: not self.nvml._running.late)  # type: ignore[union-attr]
 

@@ -29,7 +29,7 @@ IGNORES_EOF = "import time; time.sleep(600)"
 
 
 class Node:
-    """An arbiter that is a program of a test, and the agent's log of it."""
+    """The agent's arbiter, whose program the test chooses, and the agent's log."""
 
     def __init__(self, root: Path, log: pytest.LogCaptureFixture) -> None:
         log.set_level("INFO")
@@ -49,14 +49,14 @@ class Node:
 
     @property
     def pid(self) -> int:
-        """The child's number, or 0 while it has not written it."""
+        """The child's process ID, or 0 until the child has written it."""
         return int((self._pid.exists() and self._pid.read_text()) or 0)
 
     def exits(self) -> list[str]:
         return [text for text in self.log.messages if "arbiter exited" in text]
 
     async def serving(self, after: int = 0) -> int:
-        """Wait for a child, another one than `after`, to serve; return its number."""
+        """Wait until a child other than `after` serves. Return its process ID."""
         await until_async(lambda: self.up and self.pid not in (0, after))
         return self.pid
 
@@ -83,7 +83,7 @@ def gone(number: int) -> None:
 
 
 def pause_until_it_beats(file: Path) -> None:
-    """The event loop does not run meanwhile, and reads no heartbeat."""
+    """Wait for heartbeats while the event loop stands still and reads none of them."""
     until(file.exists, "a heartbeat")
     before = file.stat().st_size
     until(lambda: file.stat().st_size > before + 1, "heartbeats")
@@ -116,7 +116,7 @@ async def test_an_arbiter_without_heartbeats_is_killed_and_replaced(
 
 
 async def test_an_arbiter_outlasts_a_halt_of_the_agent_and_ends_with_its_input(node: Node) -> None:
-    """Heartbeats that the agent did not read in time are no silence."""
+    """A heartbeat that the agent reads too late still counts as one."""
     async with node.running(BEATS):
         await node.serving()
         for _ in range(3):
@@ -133,7 +133,7 @@ async def test_an_arbiter_outlasts_a_halt_of_the_agent_and_ends_with_its_input(n
     ("served_s", "pauses"), [(0, ["0.1", "0.2", "0.4"]), (5, ["0.1", "0.1", "0.1"])]
 )
 async def test_each_failure_doubles_the_pause(node: Node, served_s: int, pauses: list[str]) -> None:
-    """One that served for long is replaced at once."""
+    """An arbiter that served for long is replaced at once."""
     seconds = itertools.count(0, served_s)
     node.arbiter.now = lambda: float(next(seconds))
     async with node.running(FAILS):
@@ -144,7 +144,7 @@ async def test_each_failure_doubles_the_pause(node: Node, served_s: int, pauses:
 
 
 async def test_an_arbiter_that_ignores_the_end_of_its_input_is_killed(node: Node) -> None:
-    """Before that, without a first heartbeat, too."""
+    """An arbiter that sends no first heartbeat is killed, too."""
     node.arbiter.start_s, node.arbiter.leave_s = 0.5, 0.2
     async with node.running(IGNORES_EOF):
         await until_async(lambda: node.starts >= 2 and node.pid != 0)

@@ -1,4 +1,4 @@
-"""The metrics of compute and the notice of long kernels."""
+"""The metrics of compute, and the notice of long kernels."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ def hold(container: str) -> Hold:
 
 
 class Node:
-    """Two containers."""
-
     def __init__(self) -> None:
         self.metrics, self.notices = Metrics(), Notices()
         self.use = ComputeUse(self.metrics, self.notices)
@@ -42,7 +40,6 @@ class Node:
         self.use.add(self.holds, readings)
 
     def of(self, container: str, name: str, **labels: str) -> float | None:
-        """A container's metric."""
         found = {"namespace": "d", "pod": "p", "container": container, "uuid": GPU, **labels}
         return self.metrics.registry.get_sample_value(f"gpuslice_container_gpu_{name}", found)
 
@@ -75,7 +72,7 @@ def test_what_containers_did_since_the_agent_began(node: Node) -> None:
 
 
 def test_shares_of_the_last_second_and_of_the_last_ten(node: Node) -> None:
-    """30 percent for 20 seconds, then nothing for 4; readings come some milliseconds late."""
+    """A container uses 30 percent for 20 seconds, then nothing for 4. Readings come late."""
     for second in range(25):
         node.read(
             100 + second + second % 3 / 100, c1=Compute(busy_ns=min(second, 20) * 3 * S // 10)

@@ -1,4 +1,5 @@
-"""The size of a context: children of a test, and the real one over a simulated driver."""
+"""The size of a context, from children that a test writes, and from the real child over a simulated
+driver."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def contexts(
 
 
 async def test_one_context_is_made_for_each_product(tmp_path: Path) -> None:
-    """One at a time; and none for a GPU without a name."""
+    """The contexts are made one at a time, and none for a GPU without a name."""
     log, other = tmp_path / "asked", str(tmp_path / "other")
     script = (
         "import os, sys; assert os.environ['CUDA_VISIBLE_DEVICES'] == sys.argv[1]\n"
@@ -119,7 +120,7 @@ def over(host: Host) -> Contexts:
 
 
 def learn(asked: Contexts, gpus: int = 1) -> Mapping[str, int]:
-    """Measure on so many GPUs, each of a product of its own; return all that is known."""
+    """Measure on this number of GPUs, each of another product. Return all known sizes."""
     asyncio.run(asked.measure(asked.inventory.seen[:gpus]))
     return asked.sizes
 

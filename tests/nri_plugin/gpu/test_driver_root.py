@@ -1,4 +1,4 @@
-"""The driver's root and its libraries: where they are found, and used below a mount."""
+"""The driver's root and libraries: where they are found, and how they are used below a mount."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sim(build_dir: Path, tmp_path: Path) -> Iterator[Host]:
 
 
 def install(build_dir: Path, root: Path) -> None:
-    """Install as Debian does: the links are absolute, and hold below that root alone."""
+    """Install the driver as Debian does, with absolute links within that root."""
     for name in (driver_root.NVML, driver_root.CUDA):
         real = place(root, f"{LIBRARIES}/nvidia/current", f"{name}.580")
         shutil.copyfile(build_dir / "lib/simgpu" / name, real)
@@ -54,7 +54,7 @@ def place(root: Path, below: str, name: str = driver_root.NVML) -> Path:
 async def test_a_driver_installed_later_is_found(
     sim: Host, build_dir: Path, tmp_path: Path, chosen: list[str]
 ) -> None:
-    """Below the root that the operator chose, or that is found; and after it moved."""
+    """The driver appears below the root that the operator chose, or below the one that is found."""
     host = tmp_path / "host"
     mount = host / "run/nvidia/driver"
     mount.mkdir(parents=True)
@@ -89,7 +89,7 @@ def test_links_stay_below_the_root(tmp_path: Path) -> None:
 
 
 def test_on_the_host_the_loader_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also programs other than the agent and its children, which set neither variable."""
+    """No program other than the agent and its children sets these variables."""
     assert driver_root.seen_root() is None
     monkeypatch.setenv(driver_root.VARIABLE, "/")
     assert driver_root.seen_root() is None
@@ -148,12 +148,12 @@ def test_what_gpu_operators_file_may_hold(text: str, found: str) -> None:
 def test_a_directory_that_only_the_roots_cache_names(
     build_dir: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    """The cache is what ldconfig wrote. compat: behind the format of before glibc 2.2."""
+    """ldconfig writes the cache. compat: the cache begins with the format from before glibc 2.2."""
     driver, root, conf = tmp_path / "driver", tmp_path / "root", tmp_path / "ld.so.conf"
     file = place(root, "etc", "ld.so.cache")
     driver.mkdir()
     conf.write_text(f"{driver}\n")
-    # ldconfig looks at the host's directory, and the agent for the same path below the root.
+    # ldconfig reads the host's directory. The agent looks for the same path below the root.
     libraries = [
         place(root, str(driver)[1:], name) for name in (driver_root.CUDA, driver_root.NVML)
     ]

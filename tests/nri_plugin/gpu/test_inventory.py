@@ -1,4 +1,4 @@
-"""The GPU inventory, from the answers of NVML's process, and the record that the agent keeps."""
+"""The GPU inventory, from NVML's process, and the record that the agent keeps of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def s(tmp_path: Path) -> AbstractAsyncContextManager[Scene]:
 
 
 async def test_one_child_answers_one_query_in_the_interval(s: Scene) -> None:
-    """It exits if the driver was replaced meanwhile, and another one follows."""
+    """A child that exits, for example because the driver was replaced, is followed by another."""
     file = s.path / "pids"
     program = (
         "import json, os, sys\n"
@@ -62,7 +62,7 @@ def test_a_slow_driver_is_queried_less_often(took_s: float, pause_s: float) -> N
 
 
 async def test_a_querys_duration_is_recorded_also_if_it_fails(s: Scene) -> None:
-    """The clock makes every query take a second."""
+    """The test's clock makes every query take a second."""
     s.give(ONE)
     gpus, seconds = s.inventory, iter(range(1000))
     gpus._now = lambda: next(seconds)
@@ -120,7 +120,7 @@ async def test_a_cancelled_caller_leaves_the_query_to_the_next(s: Scene) -> None
 
 
 async def test_gpus_are_connected_as_the_board_answers(s: Scene) -> None:
-    """The query of the links is about all GPUs, so it waits until each has answered."""
+    """The query of the links is about all GPUs. So it is only made once each GPU has answered."""
     links = ["nvlink-0", "nvlink-0"]
     await s.ask(ONE, TWO, links=None, measured_links=links)
     assert [gpu.link for gpu in s.inventory.seen] == links
@@ -141,8 +141,8 @@ async def test_an_xid_that_needs_a_reset_condemns_the_gpu(s: Scene, xid: int) ->
 async def test_an_xid_counts_until_the_driver_is_loaded_again(
     tmp_path: Path, from_head: bool
 ) -> None:
-    """The driver reports an error once, and never its end. One of a program does not count.
-    from_head: the GPU has no thread."""
+    """The driver reports an error once, and never its end. An error that a program caused is
+    ignored. from_head: the answer's first line has the error, because no thread serves the GPU."""
     xids = [["GPU-1", 31], ["GPU-1", 79], ["GPU-1", 95]]
     record = Record(tmp_path, "boot 1")
     record.begin()
@@ -181,7 +181,7 @@ def kept(record: Record) -> tuple[object, ...]:
 
 
 async def test_what_is_kept_outlasts_the_agent(tmp_path: Path) -> None:
-    """A second agent reads the file at its start, and writes after the first one's end."""
+    """A second agent reads the record at its start, and writes it after the first one's end."""
     first, second = Record(tmp_path, "boot 1"), Record(tmp_path, "boot 1")
     first.keep(gpus=GPUS, xids={"GPU-1": 79}, contexts={"580 A": 7})
     assert os.listdir(tmp_path) == [], "another agent may serve the node"

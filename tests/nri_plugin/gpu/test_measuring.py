@@ -1,5 +1,8 @@
-"""What the agent measures of containers: the memory that the driver holds beyond their charge, and
-their compute. The last test has NVML's real child and a real program under the library."""
+"""What the agent measures of containers: the driver's memory beyond their charge, and their
+compute.
+
+The last test has NVML's real child, and a real program under the library.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ THROTTLED = "gpuslice_container_gpu_throttled_seconds_total"
 
 
 class Node:
-    """A run directory, /proc and NVML's answers. The agent starts at the first sample."""
+    """A run directory, /proc and NVML's answers. The agent starts at its first sample."""
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Node:
         self._agents: list[Measuring] = []
 
     def start(self) -> Measuring:
-        """Start the agent, again."""
+        """Start the agent, or a new one after a restart."""
         nvml = NvmlProcess(
             self.environment, deadline_s=60.0, pause_s=10.0, now=self.clock, command=self.command
         )
@@ -74,7 +77,6 @@ class Node:
             await each.nvml.close()
 
     def add(self, container: str, charged_bytes: int = 0, key: str = "") -> None:
-        """A running container, and its grant."""
         directory = self.root / (key or container)
         pod = Pod("u", "d", "p")
         self.holds.append(Hold(container, directory.name, "u", "main", "d/p/main", {}, pod))
@@ -89,13 +91,12 @@ class Node:
         self._write(directory.name, offset, charged_bytes.to_bytes(8, "little"))
 
     def one(self) -> None:
-        """A container that is charged 500 bytes; NVML lists 700 of its process."""
+        """Add a container that is charged 500 bytes. NVML lists 700 bytes of its process."""
         self.add("c1", 500)
         self.process("c1", 11)
         self.nvml({11: 700})
 
     def works(self, key: str, work: Compute) -> None:
-        """The container's work on the GPU, as the library writes it."""
         packed = region_file.COMPUTE.pack(asdict(work))
         self._write(key, Geometry(1).compute_offset(0), packed)
 
@@ -153,7 +154,7 @@ async def test_a_container_s_processes_are_summed_and_the_rest_is_written(node: 
 async def test_processes_that_nvml_does_not_list_have_no_figure(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """MPS hides processes from NVML. A listing without them, after one with them, is their exit."""
+    """MPS hides processes. A process that NVML listed and lists no more has exited."""
     node.one()
     await node.sample()
     node.nvml({11: None})
@@ -197,7 +198,7 @@ async def test_a_grant_that_cannot_be_read_is_passed_over(node: Node) -> None:
 
 
 async def test_another_grant_gets_nothing_of_a_sample_under_way(node: Node) -> None:
-    """The container is removed, and another created, during the NVML query."""
+    """The container is removed, and another one created, during the NVML query."""
     node.one()
     await node.sample(2)
     await node.agent.nvml.close()
@@ -334,7 +335,7 @@ def test_other_cgroups_belong_to_no_container(cgroup: str) -> None:
 
 
 def test_the_overhead_of_real_programs_is_measured(gpu_host: Host, tmp_path: Path) -> None:
-    """The library, the simulated driver and its NVML; only the control groups are written here."""
+    """The library and the simulated driver run. The test writes only the control groups."""
     node = Node(tmp_path, GPUS[0][0], COMMAND, gpu_host.environment(None, preload=False))
     node.add("c1")
 
@@ -346,5 +347,5 @@ def test_the_overhead_of_real_programs_is_measured(gpu_host: Host, tmp_path: Pat
     with gpu_host.serving(CODE + work, tmp_path / "c1") as program:
         node.process("c1", program.pid)
         asyncio.run(measure())
-    # This grant has no context size.
+    # The grant has no context size. Therefore the context is overhead here.
     assert node.overhead() == CONTEXT_BYTES + 80 * MIB

@@ -1,4 +1,4 @@
-"""NVML queries that the simulated driver cannot answer; NVML is a stand-in here."""
+"""NVML queries that the simulated driver cannot answer, over a stand-in for NVML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 @dataclass(eq=False)
 class OneGpu:
-    """A GPU, which is its own handle. recovery: None: its driver has no such field."""
+    """A GPU that is its own NVML handle. recovery: None if the driver has no such field."""
 
     minor: int
     uuid: str
@@ -39,7 +39,7 @@ class OneGpu:
 
 
 class Nvml:
-    """NVML's process, over a driver of two GPUs."""
+    """NVML's process over a stand-in for a driver of two GPUs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.one, self.other, self.init = OneGpu(0, "GPU-0"), OneGpu(1, "GPU-1"), Mock()
@@ -67,7 +67,7 @@ class Nvml:
         self.gpus = nvml.Gpus(lambda text: self._lines.append(json.loads(text)))
 
     def ask(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """The head, and the lines of both GPUs."""
+        """Query NVML. Return the answer's first line, and the lines of both GPUs."""
         self._until_idle()
         self._lines.clear()
         self.gpus.ask("gpus", 1)
@@ -128,7 +128,7 @@ def test_xid_errors_since_the_last_look(process: Nvml) -> None:
     first, second = process.one, process.other
     assert [line["xids"] for line in process.ask()[1]] == [[], []]
     first.xids, second.xids = [13, 48], [79]
-    second.lost = True  # it fell off the bus, and the event still has its name
+    second.lost = True  # the GPU fell off the bus, but the event still has its name
     lines = process.ask()[1]
     assert lines[0]["xids"] == [["GPU-0", 13], ["GPU-0", 48]]
     assert lines[1]["xids"] == [["GPU-1", 79]] and "error" in lines[1]
@@ -165,7 +165,7 @@ def test_nvml_is_initialised_again_only_while_a_gpu_does_not_answer(process: Nvm
 
 
 def test_memory_that_nvml_does_not_have(process: Nvml) -> None:
-    """GB10 and Jetson: it is the host's. NVML is not initialized again for it."""
+    """GB10 and Jetson use the host's memory. NVML is not initialized again because of them."""
     process.other.unified = True
     for _ in range(3):
         gpu = process.ask()[1][1]["gpu"]
@@ -189,7 +189,7 @@ def test_memory_that_waits_for_repair(process: Nvml, rows: tuple[int, ...], prob
 
 
 def test_the_child_imports_little() -> None:
-    """It is resident on every node; asyncio and what the agent needs besides take more than it."""
+    """The child runs on every node. asyncio and the agent's modules would more than double it."""
     program = "import sys, nri_plugin.gpu.nvml; print(*sys.modules)"
     found = subprocess.check_output([sys.executable, "-c", program], text=True)
     modules = {name.partition(".")[0] for name in found.split()}
@@ -197,7 +197,7 @@ def test_the_child_imports_little() -> None:
 
 
 def test_clients_of_mps_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their list is not in older drivers; without one of the other lists nothing is known."""
+    """Older drivers have no list of MPS' clients. The other lists suffice then."""
     listed, client = (SimpleNamespace(pid=pid, usedGpuMemory=pid * 2) for pid in (1, 7))
     monkeypatch.setattr(processes, "_LISTS", (Mock(return_value=[listed]),))
     monkeypatch.setattr(processes, "_MPS", Mock(side_effect=[[client], NOT_SUPPORTED]))

@@ -1,5 +1,7 @@
-"""The GPU inventory while GPUs, or all of NVML, answer late or not at all. The last tests have
-NVML's real process, over simulated GPUs."""
+"""The GPU inventory while GPUs, or all of NVML, answer late or never.
+
+The last tests have NVML's real process, over simulated GPUs.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +36,21 @@ async def test_a_gpu_that_does_not_answer_is_unhealthy_until_it_does(s: Scene) -
     assert await s.late(0) == [GPU_1]
     assert s.inventory.problem is None
     assert s.inventory.seen[1].problem == "NVML did not answer for it in 60 s"
-    assert await s.ask() == [GPU_1]  # waits for this GPU no more
+    assert await s.ask() == [GPU_1]  # no query waits for the late GPU again
     s.give(ONE, TWO)
     await s.caught_up()
     assert await s.ask() == [GPU_1, GPU_2]
 
 
 async def test_measurements_do_not_wait_for_a_gpu_that_was_slow(s: Scene) -> None:
-    """Until it has answered a query of its health in time: its next answer may be as slow."""
+    """The GPU takes part again once it has answered a query of its health in time."""
     await s.ask(ONE, TWO)
     s.give(ONE, SILENT)
     answers = await s.deadlines.after(s.nvml.ask(PROCESSES), 0)
     assert answers.lines.keys() == {0}
     running = s.nvml._running
     assert running is not None
-    running.late.clear()  # it has answered, later
+    running.late.clear()  # the late answer has arrived
     assert (await s.nvml.ask(PROCESSES)).lines.keys() == {0}
     assert s.nvml.silent and not running.late
     await s.ask(ONE, TWO)
@@ -57,7 +59,7 @@ async def test_measurements_do_not_wait_for_a_gpu_that_was_slow(s: Scene) -> Non
 
 
 async def test_a_slow_first_answer_is_waited_for(s: Scene) -> None:
-    """The driver attaches each GPU anew where persistence mode is off."""
+    """The driver attaches each GPU anew for a query where persistence mode is off."""
     s.give(ONE, SILENT)
     assert await s.late(0, after_s=60) == [GPU_1]
     assert (s.inventory.problem, s.nvml.silent) == (None, True)
@@ -71,7 +73,7 @@ async def test_a_slow_first_answer_is_waited_for(s: Scene) -> None:
 async def test_a_driver_that_starts_slowly_is_not_started_again(
     tmp_path: Path, s: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same process answers after a minute; the log shows the progress."""
+    """The same process answers after a minute. Until then the log shows the progress."""
     go = tmp_path / "go"
     script = (
         "import os, runpy, sys, time\n"
@@ -93,7 +95,7 @@ async def test_a_driver_that_starts_slowly_is_not_started_again(
 
 
 async def test_a_process_in_which_no_gpu_answers_is_replaced(s: Scene) -> None:
-    """NVML still lists the GPUs. It is waited for as long as for its first answers."""
+    """NVML still lists the GPUs. The agent waits as long as for a new process's answers."""
     await s.ask(ONE, TWO)
     s.give({**ONE, "silent": True}, SILENT)
     running = s.nvml._running
@@ -106,7 +108,7 @@ async def test_a_process_in_which_no_gpu_answers_is_replaced(s: Scene) -> None:
 
 
 async def test_after_a_restart_the_last_known_gpus_serve(tmp_path: Path) -> None:
-    """They serve while NVML does not answer. A GPU that does not answer serves up to FIRST_S."""
+    """The recorded GPUs serve while NVML does not answer, and a silent GPU for FIRST_S."""
     record = Record(tmp_path, "boot")
     record.begin()
     async with scene(tmp_path, ONE, {**TWO, "problem": "MIG mode"}, record=record) as s:
@@ -134,7 +136,7 @@ async def test_a_child_that_hangs_is_killed_and_waited_for(s: Scene) -> None:
     lingering = s.nvml.child.lingering
     assert lingering is not None
     assert await lingering.wait() == -signal.SIGKILL
-    # To the agent, a child that no signal reaches is the same as this:
+    # The agent cannot distinguish this process from a child that no signal reaches.
     sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
     s.nvml.child.lingering = sleeper
     await s.ask()
@@ -146,7 +148,6 @@ async def test_a_child_that_hangs_is_killed_and_waited_for(s: Scene) -> None:
 
 @asynccontextmanager
 async def real(host: Host) -> AsyncIterator[Inventory]:
-    """An inventory while the host's driver runs."""
     await asyncio.to_thread(host.up)
     try:
         gpus = Inventory(host.env(), deadline_s=60, min_interval_s=0, now=Clock())
@@ -177,14 +178,14 @@ async def test_a_gpu_in_trouble_is_named_and_not_offered(build_dir: Path, tmp_pa
         host.fault("lose", gpu=2)
         for _ in range(2):
             await gpus.refresh()
-            # It does not even report its name any more.
+            # A lost GPU does not even report its name.
             assert gpus.gpus == whole[:1]
             assert gpus.seen[2] == replace(whole[2], problem="GPU is lost")
 
 
 @pytest.mark.sim
 async def test_a_gpu_that_hangs_in_the_driver_is_unhealthy(build_dir: Path, tmp_path: Path) -> None:
-    """The real child over the simulated driver: the GPU's calls take an hour, then none again."""
+    """The real child queries the simulated driver. Calls to the GPU take an hour, later no time."""
     host = Host(tmp_path / "sim", ("--gpu", str(GIB), "--gpu", str(2 * GIB)), build_dir)
     async with real(host) as gpus:
         deadlines = inventory_scene.Deadlines(gpus.nvml)

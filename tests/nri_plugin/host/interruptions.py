@@ -1,4 +1,4 @@
-"""A process that is killed, or meets an error, at one of its changes of the file system."""
+"""A process that is killed, or gets an error, at one of its changes of the file system."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DONE, REPORTED, NOT_INTERRUPTED, FAILED_OTHERWISE = range(4)
 
 
 def interrupted(work: Callable[[], object], number: int, error: int = 0) -> int:
-    """Do the work in a process of its own, and return how that ended. The `number`-th change fails
-    with that error; without one it kills the process, half-way through a write."""
+    """Do the work in a child process, and return how it ended. The `number`-th change fails with
+    this error, or kills the process half-way through a write if there is no error."""
     pid = os.fork()
     if pid == 0:
         code = FAILED_OTHERWISE
@@ -38,7 +38,7 @@ def interrupted(work: Callable[[], object], number: int, error: int = 0) -> int:
 
 
 def _arm(number: int, error: int) -> Callable[[], bool]:
-    """Return a function that returns whether that change was reached."""
+    """Prepare the interruption. Return a function that tells whether the change was reached."""
     calls, write = itertools.count(1), os.write
 
     def counted(real: Callable[..., Any], *arguments: Any, **more: Any) -> Any:

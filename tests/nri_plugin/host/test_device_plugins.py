@@ -1,4 +1,4 @@
-"""Other programs that allocate GPUs, and NVIDIA's runtime."""
+"""How the agent recognizes other programs that allocate GPUs, and NVIDIA's runtime."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.nri_plugin.service_scene import UUID, sandbox
 
 
 def write(directory: Path, assigned: Mapping[str, Sequence[str]], resource: str) -> None:
-    """Write the record as the kubelet does, by rename. assigned: by the pod's UID."""
+    """Write the record as the kubelet does, by rename. assigned: device IDs by pod UID."""
     entries = [
         {
             **{"PodUID": uid, "ContainerName": "main", "ResourceName": resource},
@@ -35,8 +35,8 @@ def write(directory: Path, assigned: Mapping[str, Sequence[str]], resource: str)
     ("resource", "identity"),
     [
         ("nvidia.com/gpu", UUID),
-        ("nvidia.com/gpu", f"{UUID}-3"),  # HAMi's and Volcano's replicas
-        ("nvidia.com/gpu", "nvidia2"),  # Google's
+        ("nvidia.com/gpu", f"{UUID}-3"),  # a replica of HAMi's or Volcano's plugin
+        ("nvidia.com/gpu", "nvidia2"),  # Google's name of a GPU
         ("nvidia.com/gpu", "nvidia2/vgpu0"),
     ],
 )
@@ -58,7 +58,7 @@ def test_a_record_that_changed_is_read_again(tmp_path: Path) -> None:
         with pytest.raises(RecordError):
             assigned.pods(UUID, 0)
     with pytest.raises(RecordError):
-        Assignments(record).pods(UUID, 0)  # below a file
+        Assignments(record).pods(UUID, 0)  # a directory that is a file
     record.unlink()
     assert assigned.pods(UUID, 0) == set()
 
@@ -70,7 +70,7 @@ def test_a_record_that_changed_is_read_again(tmp_path: Path) -> None:
 def test_a_plugin_that_listens_is_a_sign(
     tmp_path: Path, name: str, is_gke: bool, service: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The unit is that of the process that listens."""
+    """The sign names the systemd unit of the listening process."""
     monkeypatch.setattr(device_plugins, "unit", {os.getpid(): service}.__getitem__)
     with bound(tmp_path / name) as theirs:
         assert device_plugins.plugin_sign(tmp_path) is None, "no process listens"
@@ -85,13 +85,14 @@ def test_a_plugin_that_listens_is_a_sign(
     ("place", "is_sign"),
     [
         ("plugins/gpu.nvidia.com/dra.sock", True),
-        ("plugins_registry/gpu.nvidia.com-0f0f-reg.sock", True),  # with rolling updates
+        # the driver's name with rolling updates
+        ("plugins_registry/gpu.nvidia.com-0f0f-reg.sock", True),
         ("plugins_registry/compute-domain.nvidia.com-reg.sock", False),
         ("plugins/compute-domain.nvidia.com/dra.sock", False),
     ],
 )
 def test_a_dra_driver_that_listens_is_a_sign(short: Path, place: str, is_sign: bool) -> None:
-    """NVIDIA's other driver allocates channels between nodes, no GPU."""
+    """NVIDIA's driver of compute domains allocates channels between nodes, and no GPU."""
     with bound(short / place) as theirs:
         assert device_plugins.dra_sign(short, []) is None, "no process listens"
         theirs.listen()
@@ -101,7 +102,7 @@ def test_a_dra_driver_that_listens_is_a_sign(short: Path, place: str, is_sign: b
 
 
 def test_a_claim_that_is_prepared_is_a_sign(tmp_path: Path) -> None:
-    """Its pod has the GPU, also while the driver does not run."""
+    """The claim's pod has the GPU, also while the driver does not run."""
     put(tmp_path / "nvidia.yaml")
     directories = [tmp_path / "missing", tmp_path]
     assert device_plugins.dra_sign(tmp_path, directories) is None
@@ -149,7 +150,7 @@ def test_the_program_of_a_sandbox(tmp_path: Path, program: str, theirs: bool) ->
 
 
 def test_the_newest_sandbox_shows_the_default(tmp_path: Path) -> None:
-    """The default may have become NVIDIA's runtime while pods of the one before run."""
+    """The default may have changed while pods of the earlier default still run."""
     for order, (sandbox_id, program) in enumerate((("old", "/usr/bin/runc"), ("new", NVIDIA))):
         os.utime(sandbox(tmp_path, sandbox_id, program), (order, order))
     for ids in (["old", "new"], ["new", "old"]):

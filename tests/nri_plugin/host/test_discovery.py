@@ -1,4 +1,4 @@
-"""The host's directories and the driver's root: which are chosen, and where they are seen."""
+"""Which of the host's directories and driver roots is chosen, and where the agent sees it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ CONTAINERS = Path("/run/nvidia/driver")
 def test_the_state_directory_is_that_of_the_kubelets_containerd(
     tmp_path: Path, docker: int | None, k3s: int | None, chosen: Path
 ) -> None:
-    """None: it does not exist. 0: it has no containers of Kubernetes. Else the time of the last."""
+    """docker, k3s: when the last container changed, in seconds. 0: the directory has no containers
+    of Kubernetes. None: the directory does not exist."""
     for state, changed_s in ((DOCKERS, docker), (K3S, k3s)):
         place = tmp_path / state.relative_to("/")
         if changed_s is not None:
@@ -54,7 +55,6 @@ def test_the_state_directory_is_that_of_the_kubelets_containerd(
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A host's root, as a pod sees it."""
     for directory in ("proc", "run/k3s/containerd", "run/containerd", "var"):
         (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "var/run").symlink_to("/run")
@@ -78,7 +78,7 @@ def test_paths_are_the_hosts_seen_below_its_root(root: Path) -> None:
     given = settings(root, "--containerd-state=/var/run/containerd", "--kubelet-dir=/data/kubelet")
     assert given.containerd_state == root / "run/containerd"
     assert given.kubelet_dir == root / "data/kubelet"
-    # The kubelet's directory is the one with its socket.
+    # The kubelet's directory is the one that has its socket.
     put(root / "var/lib/k0s/kubelet/pod-resources/kubelet.sock")
     assert settings(root).kubelet_dir == root / "var/lib/k0s/kubelet"
 
@@ -99,7 +99,7 @@ def test_what_is_missing_names_the_hosts_path_and_what_to_do(root: Path) -> None
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter another root")
 def test_a_hosts_program_runs_in_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent's image has no other program than Python; the host here has busybox."""
+    """The agent's image has no other program than Python. The host here has busybox."""
     busybox = shutil.which("busybox")
     assert busybox is not None
     shutil.copy(busybox, tmp_path / "pwd")
@@ -121,7 +121,7 @@ HOOKS = [
 
 @pytest.mark.parametrize("host", ["/", "/run/nvidia/driver"])
 def test_a_generated_spec_names_the_hosts_files(host: str) -> None:
-    """It was generated below the agent's mount of the driver's root."""
+    """nvidia-ctk generated the spec below the agent's mount of the driver's root."""
     root = DriverRoot(Path(host), Path("/driver-root"))
     own = {"deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/driver-root/dev/nvidia0"}]}
     common = {"env": ["A=x"], **specs.mount("/driver-root/a", "/a"), "hooks": HOOKS}
@@ -141,7 +141,7 @@ def test_what_a_spec_must_not_hold_stays_for_its_reader() -> None:
 
 
 def test_files_are_looked_up_below_the_mount(tmp_path: Path) -> None:
-    """A pod's own /dev has only the nodes of the time at which the pod was created."""
+    """A pod's own /dev has only the nodes that existed when the pod was created."""
     mount = tmp_path / "driver-root"
     real = put(mount / "dev/real")
     (mount / "dev/nvidia0").symlink_to("/dev/real")
@@ -163,8 +163,9 @@ def test_the_options_of_nvidia_ctk(tmp_path: Path) -> None:
 
 
 def test_hooks_run_a_program_of_the_host(tmp_path: Path) -> None:
-    """runc executes a hook on the host, where the agent's image is not. A copy of the agent's own
-    program knows all hooks that its nvidia-ctk writes; the host's may be older."""
+    """runc executes a hook on the host, where the agent's image is not mounted. Therefore the agent
+    copies its own program there. It knows all hooks that the agent's nvidia-ctk writes, while the
+    host's program may be older."""
     mount, programs = tmp_path / "driver-root", tmp_path / "vgpu"
     ours = put(tmp_path / "nvidia-ctk", "#!/bin/sh\n")
     ours.chmod(0o755)
@@ -177,7 +178,7 @@ def test_hooks_run_a_program_of_the_host(tmp_path: Path) -> None:
     container.hook([str(ours)], programs)
     assert (programs / "nvidia-ctk").read_text() == ours.read_text()
 
-    # The directory that stands for the host's root has no libraries: ours does not run there.
+    # The directory of the host's root has no libraries, so that our program cannot run.
     root = DriverRoot(Path("/"), mount, mount)
     put(mount / "etc/os-release")
     assert root.hook([str(ours)], programs) == ""

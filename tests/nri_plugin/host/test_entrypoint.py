@@ -1,4 +1,4 @@
-"""The entry point as the container would find it, classified by its bytes."""
+"""The entry point as the container would find it, classified by the file's bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOAD, INTERPRETER = 1, 3
 def program(
     interpreter: bytes | None = None, loads: int = 1, width: int = 2, order: int = 1, **of: int
 ) -> bytes:
-    """An ELF with complete headers and without code. of: other fields of its header."""
+    """Return an ELF with complete headers and without code. of: other fields of its header."""
     kinds = [LOAD] * loads + [INTERPRETER] * (interpreter is not None)
     text, at = interpreter or b"", 64 + 56 * len(kinds)
     machine, entry_bytes = of.get("machine", HERE), of.get("entry_bytes", 56)
@@ -39,7 +39,7 @@ def program(
 
 
 class Counting:
-    """A file that counts the bytes that are read."""
+    """A reader of a file that counts the bytes which are read."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.asked = data, 0
@@ -131,18 +131,16 @@ PROGRAMS: Mapping[str, bytes] = {
     "/relative": b"#!bin/dynamic\n",
     "/itself": b"#!/itself\n",
     "/text": b"hello",
-    "/far": STATIC[:32] + b"\xff" * 8 + STATIC[40:],  # segments at the end of numbers
+    "/far": STATIC[:32] + b"\xff" * 8 + STATIC[40:],  # its segments begin at 2**64 - 1
 }
 LINKS = {
     **{"/entry": "/usr/bin/static", "/bin": "usr/bin", "/up": "../../../../../../usr/bin/static"},
-    "/sh": "/bin/bash",  # outside it is dynamic
+    "/sh": "/bin/bash",  # this machine's /bin/bash is dynamic
     "/loop": "loop",
 }
 
 
 class Root:
-    """A container's root, as a directory of this machine."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         for name, content in (*PROGRAMS.items(), ("/a/dynamic", STATIC)):
@@ -185,21 +183,21 @@ LACKS_PATH = "'static' cannot be inspected: it is not on the container's PATH"
         ("/alien", None, "/", "'/alien' cannot be inspected: No such file"),
         ("", None, "/", "no command is given"),
         ("/a\0b", None, "/", "cannot be inspected"),
-        # PATH, as the runtime searches it: a file that is not executable is skipped.
+        # PATH is searched as the runtime does it: a file that is not executable is skipped.
         ("dynamic", "/absent:/a:/b:/text:/usr/bin", "/", ""),
         ("static", "/absent:/usr/bin", "/", "'static' is statically"),
         ("static", "/a:/b", "/", LACKS_PATH),
         ("static", None, "/", LACKS_PATH),
         ("static", ":/absent", "/usr/bin", "statically"),
-        # Links lead where they lead inside.
+        # A link resolves as it does in the container.
         *((name, None, "/", "statically") for name in ("/entry", "/bin/static", "/up", "/sh")),
-        # A script is its interpreter.
+        # A script counts as its interpreter.
         ("/entry.sh", None, "/", "'/usr/bin/static' is statically"),
         ("/entry.py", None, "/", ""),
         ("of-scripts", "/usr/bin", "/", "statically"),
         ("/relative", None, "/usr", ""),
         ("/itself", None, "/", "a script that is read by a script"),
-        # What cannot be read is refused.
+        # A file that cannot be read is refused.
         ("/absent", None, "/", "No such file or directory"),
         ("/fifo", None, "/", "it is a special file"),
         ("/usr", None, "/", "it is a directory"),
@@ -217,13 +215,13 @@ def test_out_of_reach(root: Root, command: str, path: str | None, cwd: str, why:
 
 @pytest.mark.node
 def test_a_device_is_never_opened(root: Root) -> None:
-    """Opening a tape may block for ever, opening a watchdog may reboot the machine."""
+    """Opening a tape may block for ever. Opening a watchdog may reboot the machine."""
     os.mknod(root.path / "device", 0o20755, os.makedev(1, 8))  # /dev/random
     assert "it is a special file" in root.why("/device")
 
 
 def test_a_link_of_proc_is_not_followed(tmp_path: Path) -> None:
-    """It would resolve to a file of the reading process."""
+    """The link would resolve to a file of the reading process."""
     (tmp_path / "entry").symlink_to("/proc/self/exe")
     everything = os.open("/", os.O_PATH)
     process = Process([str(tmp_path / "entry")], {}, "/")
@@ -234,14 +232,14 @@ def test_a_link_of_proc_is_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["/usr/bin/static", "static"])
 def test_a_kernel_without_openat2(root: Root, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number that no kernel has stands for a kernel that lacks the call."""
+    """A system call number that no kernel has stands for a kernel without openat2."""
     monkeypatch.setattr(rooted_open, "_OPENAT2", 0x7FFFFFFF)
     why = "cannot be inspected: this kernel has no openat2 (Linux 5.6 has)"
     assert root.why(name) == f"{name!r} {why}"
 
 
 def test_a_directory_that_is_moved_under_the_look_leads_nowhere_else(root: Root) -> None:
-    """The answer is the program inside, or none, while /usr/bin/.. is moved about."""
+    """The result is the program inside or an error, while a directory is moved about."""
     (root.path / "deep/er").mkdir(parents=True)
     child = os.fork()
     if child == 0:

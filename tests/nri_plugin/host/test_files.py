@@ -1,5 +1,7 @@
-"""The run directory on a real kernel: mounts, modes, and a kill at each step; and containers whose
-files a neighbouring release of the agent wrote."""
+"""The run directory on a real kernel: mounts, modes, and a kill at each step.
+
+Also containers whose files another release of the agent wrote.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def test_the_files_that_are_written_and_their_modes(run: RunDirectory) -> None:
     assert read_grant(directory) == grant_file.Grant(GRANT_ID, gpus)
     region = (directory / "region").read_bytes()
     assert region == region_file.fresh(2, GRANT_ID, MADE_NS)
-    # Its blocks are allocated: a process's store never fails for a full file system.
+    # The file's blocks are allocated, so that a full file system never breaks a process's store.
     assert (directory / "region").stat().st_blocks * 512 >= len(region)
     assert (directory / "lease").read_bytes() == lease_file.fresh(2, launches_checked=True)
     readable = ("grant", "lease", "libvgpu.so", "plan.json", "preload", "preload-nix")
@@ -78,7 +80,7 @@ def test_a_grant_has_what_a_process_is_charged_at_once(
     run: RunDirectory, percents: Sequence[int], is_capped: bool
 ) -> None:
     """Launches are checked from the start where a share is capped. The compute limit stays forced
-    when a measurement is written into the grant."""
+    after a measurement is written into the grant."""
     run = replace(run, core_forced=True, code_bytes=1 << 20, managed_free=True)
     shares = [Share(f"GPU-{n}", n, 1, each) for n, each in enumerate(percents)]
     run.apply(planned("c1", shares), {"GPU-1": 300 << 20})
@@ -129,7 +131,8 @@ def test_an_images_preloads_come_behind_ours_in_the_same_file(run: RunDirectory)
 
 
 def test_containers_that_share_a_grant_have_preload_lists_of_their_own(run: RunDirectory) -> None:
-    """Each has its own image's libraries, and is recreated with them, under any umask."""
+    """Each container adds its own image's libraries. A recreated container starts with an empty
+    list, whatever the umask."""
     for number in range(3):
         plan = planned("pod-u", SHARES, shared=True, container=str(number))
         run.apply(plan)
@@ -180,7 +183,7 @@ def test_only_complete_grants_are_returned(run: RunDirectory) -> None:
 
 
 def test_the_stored_plans_of_all_containers_or_of_none(run: RunDirectory) -> None:
-    """A release of the library that a container mounts must not be removed."""
+    """A mounted release must not be removed. A torn plan hides which releases are mounted."""
     releases = [f"/store/{number}/libvgpu.so" for number in range(3)]
     one = planned("c1", SHARES, library=releases[0])
     two = [planned("pod-u", SHARES, True, f"{n}", library=releases[n]) for n in (1, 2)]
@@ -211,7 +214,7 @@ def test_a_failed_preparation_leaves_no_files(run: RunDirectory) -> None:
 
 
 def test_killed_at_each_step(run: RunDirectory) -> None:
-    """The next removal deletes the rest, or the next attempt finishes the work."""
+    """Afterwards a removal deletes the rest, or another attempt finishes the work."""
 
     def prepare() -> None:
         RunDirectory(run.root, lambda: 1, run.now_ns).apply(SHARED)
@@ -245,7 +248,7 @@ VERSIONS = {
 
 
 def make_neighbours(path: Path, step: int) -> bytes:
-    """Make the file one of another version, as its agent writes it."""
+    """Change the file's version to that of another release, and return its bytes."""
     data = bytearray(path.read_bytes())
     head, version = VERSIONS[path.name]
     for base in (0, grant_file.COPY_STRIDE) if path.name == "grant" else (0,):
@@ -260,8 +263,8 @@ def make_neighbours(path: Path, step: int) -> bytes:
 @pytest.mark.parametrize("step", [-1, 1])
 @pytest.mark.parametrize("name", VERSIONS)
 def test_files_of_another_version_are_not_shared(name: str, step: int, run: RunDirectory) -> None:
-    """New files would be a second limit beside that of the container that runs, and the library
-    that this agent mounts refuses a region of another version."""
+    """New files would be a second limit beside the running container's. The library that this agent
+    mounts refuses a region of another version."""
     run.apply(SHARED)
     before = make_neighbours(run.root / "pod-u" / name, step)
     inode = (run.root / "pod-u/region").stat().st_ino

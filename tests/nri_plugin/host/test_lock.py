@@ -1,4 +1,4 @@
-"""One agent at a time, however agents start, exit or are killed."""
+"""Only one agent serves at a time, however agents start, exit or are killed."""
 
 from __future__ import annotations
 

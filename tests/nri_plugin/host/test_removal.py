@@ -1,4 +1,4 @@
-"""Files that are removed from a node, files that stay, and a kill at each step."""
+"""Which files are removed from a node, and which stay, also after a kill at each step."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ LEFT: Final = ["cdi", "cdi/nvidia.yaml", "run", "usr", "usr/local"]
 
 
 class Node:
-    """Its directories, as an agent and a distributor leave them."""
-
     def __init__(self, root: Path) -> None:
         self.root, self.run, self.copy = root, root / "run/gpuslice", root / COPY
         self.places = replace(
@@ -64,7 +62,6 @@ class Node:
             put(left)
 
     def uninstall(self, dry_run: bool = False) -> dict[str, str]:
-        """Uninstall, and return what happened to each path below the root."""
         done: dict[str, str] = {}
 
         def say(path: Path, what: str) -> None:
@@ -74,7 +71,6 @@ class Node:
         return done
 
     def stays(self) -> set[str]:
-        """Uninstall, and return what a container uses."""
         done = self.uninstall()
         return {path for path, what in done.items() if what == "stays: a container has it mounted"}
 
@@ -89,7 +85,7 @@ class Node:
 
     @contextmanager
     def process(self, *sources: Path) -> Iterator[None]:
-        """Start a process in a mount namespace of its own, with bind mounts of these."""
+        """Run a process in its own mount namespace, with bind mounts of these paths."""
         binds = ""
         for number, source in enumerate(sources):
             inside = self.root.with_name("inside") / str(number)
@@ -165,7 +161,7 @@ def test_a_process_that_ends_while_it_is_read_is_passed_over(tmp_path: Path) -> 
     (process / "ns").mkdir(parents=True)
     (process / "root").symlink_to("/")
     (process / "ns/mnt").symlink_to("mnt:[1]")
-    # The kernel answers EINVAL for a process that has ended.
+    # For a process that has ended, the kernel answers EINVAL.
     (process / "mountinfo").symlink_to(f"/proc/{pid}/mountinfo")
     try:
         assert used_by_containers(tmp_path / "containerd", tmp_path).paths == set()

@@ -1,4 +1,4 @@
-"""The check of a container before its start, on containers that runc has really made."""
+"""The check before a container's start, on containers that runc has really made."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROTECTIVE = 5
 
 
 class Bundle:
-    """A container laid out as by containerd's shim, made by `runc create`."""
+    """A container made by `runc create`, with the directories of containerd's shim."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.id = self.cgroup = f"gpuslice-test-{os.getpid()}"
@@ -57,7 +57,6 @@ class Bundle:
         self._runc = ["runc", "--root", str(tmp_path / "runc")]
 
     def must_see(self, path: str, source: Path) -> None:
-        """Behave as if the plan had one more file."""
         self.plan = replace(self.plan, files={**self.plan.files, path: str(source)})
 
     def create(self, *more: Mount, entry: str = "/bin/busybox") -> None:
@@ -77,13 +76,13 @@ class Bundle:
         put(self.path / "config.json", json.dumps(config))
         command = [*self._runc, "create", f"--bundle={self.path}", "--no-new-keyring"]
         command += [f"--pid-file={self.path}/init.pid", self.id]
-        # Its output must go elsewhere: the container's init keeps it open.
+        # runc's output goes to a file, because the container's init keeps it open.
         with (self.path / "log").open("w") as log:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         assert done.returncode == 0, (self.path / "log").read_text()
 
     def configure(self, **sections: dict[str, Any]) -> None:
-        """Change its OCI configuration, as another program might after the creation."""
+        """Change the container's OCI configuration, as another program might after the creation."""
         config = json.loads((self.path / "config.json").read_text())
         for name, changes in sections.items():
             config[name] |= changes
@@ -108,7 +107,7 @@ class Bundle:
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Iterator[Bundle]:
-    """A bundle of which nothing is left after the test."""
+    """Yield a bundle. Nothing of it may be left after the test."""
     made = Bundle(tmp_path)
     try:
         yield made
@@ -141,7 +140,7 @@ def test_what_the_images_own_preload_names_is_found(bundle: Bundle) -> None:
 
 
 def test_the_entry_point_is_what_the_runtime_will_start(bundle: Bundle, tmp_path: Path) -> None:
-    """Volumes included: here one puts a static program under the name of a dynamic one."""
+    """Volumes count: here a volume has a static program under the name of a dynamic one."""
     for directory in (tmp_path / "volume", bundle.root / "volume"):
         directory.mkdir()
     shutil.copy("/bin/busybox", tmp_path / "volume/busybox")
@@ -159,14 +158,14 @@ def test_a_bundle_that_cannot_be_read_is_refused(bundle: Bundle) -> None:
 
 
 def test_a_runtime_that_runs_containers_in_a_sandbox(bundle: Bundle) -> None:
-    """Kata as the node's default: the pod has no RuntimeClass, and its bundle no process."""
+    """Kata is the default runtime: the pod has no RuntimeClass, the bundle no process ID."""
     bundle.create()
     (bundle.path / "init.pid").unlink()
     expect_refusal(bundle, Reason.RUNTIME_SANDBOXED, "must be runc or crun", "RuntimeClass of runc")
 
 
 def test_a_capability_of_any_set_that_loosens_the_limit(bundle: Bundle) -> None:
-    """A setuid program in the image gets only what is in the bounding set."""
+    """A setuid program in the image gets a capability that is only in the bounding set."""
     bundle.create()
     for of in ("bounding", "effective", "permitted", "inheritable", "ambient"):
         bundle.configure(process={"capabilities": {of: ["CAP_CHOWN", "CAP_DAC_READ_SEARCH"]}})
@@ -201,7 +200,7 @@ def test_an_image_in_the_way_is_refused(bundle: Bundle) -> None:
 
 
 def test_a_volume_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_path: Path) -> None:
-    """The image turns a harmless looking mount point into ours, and mounts are made by depth."""
+    """The image's link turns a harmless mount point into ours. Deeper ones are mounted later."""
     (bundle.root / "a/b/c").mkdir(parents=True)
     (bundle.root / "a/b/c/d").symlink_to("/etc")
     (tmp_path / "volume").mkdir()
@@ -212,13 +211,13 @@ def test_a_volume_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_p
 
 @pytest.fixture
 def forwarder(bundle: Bundle, tmp_path: Path) -> Path:
-    """A file that the container must see as the driver's."""
+    """Let the plan have a forwarder at the driver's path, and return the forwarder."""
     bundle.must_see(LIBCUDA, tmp_path / "store/libcuda.so.1")
     return put(tmp_path / "store/libcuda.so.1")
 
 
 def test_a_forwarder_is_where_a_program_would_find_it(bundle: Bundle, forwarder: Path) -> None:
-    """The image's own link at the driver's path stays, and is followed."""
+    """The image has a link at the driver's path. The link stays, and leads to the forwarder."""
     (bundle.root / "usr/lib").mkdir(parents=True)
     (bundle.root / "lib").symlink_to("usr/lib")
     (bundle.root / "usr/lib/libcuda.so.1").symlink_to("/lib/libcuda.so.580")
@@ -235,7 +234,7 @@ def test_a_forwarder_that_is_not_in_its_place(bundle: Bundle) -> None:
 
 
 def test_a_driver_that_a_pod_has_elsewhere_than_the_host(bundle: Bundle, tmp_path: Path) -> None:
-    """Strict mode mounts the driver's own files by the host's path, which a pod lacks."""
+    """Strict mode mounts the driver's own files by their path on the host, which a pod lacks."""
     library = put(tmp_path / "driver-root/lib/libcuda.so.1", "driver")
     root = DriverRoot(Path("/no/such/root"), tmp_path / "driver-root")
     bundle.inspector = replace(bundle.inspector, driver_seen=root.seen)
@@ -250,7 +249,7 @@ def test_a_driver_that_a_pod_has_elsewhere_than_the_host(bundle: Bundle, tmp_pat
 
 @pytest.mark.parametrize("place", ["run", "store", "run/other"])
 def test_a_volume_that_shows_others_limits(bundle: Bundle, tmp_path: Path, place: str) -> None:
-    """A link leads there, which only the kernel follows. Later mounts there may appear inside."""
+    """Only the kernel follows the link. Later mounts there may appear in the container."""
     bundle.files.apply(planned("other", SHARES))
     (tmp_path / "link").symlink_to(tmp_path)
     bundle.create(volume("/volume", tmp_path / "link" / place, "rw"))
@@ -277,7 +276,7 @@ def test_a_strong_container_without_a_share_beside_one(bundle: Bundle) -> None:
 def test_a_label_that_may_not_use_our_files(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each file is asked for what a process does with it. The kernel here is another (Kernel)."""
+    """The policy must allow what a process does with each file. `Kernel` is a stand-in."""
     bundle.create()
     bundle.configure(process={"selinuxLabel": SUBJECT})
     kernel = Kernel(tmp_path / "host", {LABEL: ALL, OF_TMPFS: bits("open", "read", "getattr")})
@@ -297,7 +296,7 @@ def test_a_label_that_may_not_use_our_files(
 
 
 def test_a_file_of_the_same_number_on_another_file_system(bundle: Bundle, tmp_path: Path) -> None:
-    """File systems in memory number their files alike; the first grant is a low number."""
+    """File systems in memory all number their files from the start."""
     ours = (tmp_path / "run" / bundle.id / "grant").stat().st_ino
     (tmp_path / "own").mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", tmp_path / "own"], check=True)

@@ -1,5 +1,7 @@
-"""SELinux: the label of our files, and whether the policy lets containers use them. The kernel's
-files are a directory here, and its answers a function."""
+"""SELinux: the label of our files, and whether the policy lets containers use them.
+
+A directory has the kernel's files here, and a function gives its answers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ ALL: Final = (1 << len(PERMISSIONS)) - 1
 
 
 class Kernel:
-    """The files of selinuxfs, and the kernel's answers: the permissions that a label has."""
+    """A stand-in for the kernel: selinuxfs' files, and the permissions that each label has."""
 
     def __init__(self, host: Path, allowed: Mapping[str, int]) -> None:
         self.allowed, self.flags = allowed, 0
@@ -37,7 +39,7 @@ class Kernel:
         self.enforces("1")
         self.asked: list[str] = []
         self.denied: list[tuple[str, str]] = []
-        """Labels, and the kinds of which they may use nothing."""
+        """Labels, each with a kind of files that the label may not use."""
 
     def enforces(self, text: str) -> None:
         put(self.files / "enforce", text)
@@ -112,7 +114,7 @@ def test_an_answer_that_cannot_be_had_is_an_objection(tmp_path: Path, answer: st
 def test_the_label_of_a_sandbox_decides_for_the_node(
     tmp_path: Path, process: Mapping[str, str], target: str, found: str | None
 ) -> None:
-    """None: a sandbox without a label says nothing of others."""
+    """found: None where the sandbox has no label, which says nothing about other sandboxes."""
     kernel = Kernel(tmp_path / "host", {OF_TMPFS: 0, LABEL: ALL})
     sandbox(tmp_path, "sandbox", "runc", **process)
     of = (tmp_path, ["gone", "sandbox"], lambda: target, kernel.policy)
@@ -125,7 +127,7 @@ def test_the_label_of_a_sandbox_decides_for_the_node(
 @pytest.mark.parametrize("kind", ["6", "7"], ids=["file", "dir"])
 @pytest.mark.parametrize("other", ["a:a:a:s0", "z:z:z:s0"])
 def test_one_label_that_may_not_is_enough(tmp_path: Path, kind: str, other: str) -> None:
-    """Whatever the order of the labels, and of the questions about files and directories."""
+    """The order of the labels does not matter, nor the kind of file that is denied."""
     kernel = Kernel(tmp_path / "host", {LABEL: ALL})
     kernel.denied = [(SUBJECT, kind)]
     for name, label in (("one", SUBJECT), ("two", other)):

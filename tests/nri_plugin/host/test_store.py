@@ -1,4 +1,4 @@
-"""The library in the store: by hash, complete or absent, never over an existing file."""
+"""The store has each library by its hash, complete or not at all, and overwrites no file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_release_that_no_container_and_no_agent_uses_is_removed(
     own = {store.own(), other.own(), *other.forwarders().values()}
     mounts = {str(used), "/etc/hosts"}
     assert not store.collect(lambda: None)
-    with releases.locked(directory):  # by another process
+    with releases.locked(directory):  # as another process does
         assert not store.collect(lambda: mounts)
         with pytest.raises(StoreError, match="another process holds the lock"):
             put(NEW, directory)
@@ -108,7 +108,7 @@ NEW: Final = built(content=b"new" * 9000)
 
 
 def put(data: bytes, store: Path) -> Path:
-    """Publish as the agent and the distributor do. Returns the release."""
+    """Publish as the agent and the distributor do. Return the release."""
     release = releases.publish(data, names.FILE_LIBRARY, store)
     if not releases.holds(copy(store), data):
         releases.replace(copy(store), data)
@@ -159,7 +159,7 @@ def test_what_another_program_changes_is_replaced(change: str, which: str, tmp_p
 
 @pytest.fixture
 def shm() -> Iterator[Path]:
-    """A directory in memory, where fsync takes no time."""
+    """Yield a directory in memory, where fsync takes no time."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         yield Path(directory)
 
@@ -182,14 +182,14 @@ def test_interrupted_at_each_call(error: int, end: int, before: bytes | None, sh
         assert [path.name for path in store.parent.rglob(".*")] == [releases.LOCK]
         if ends[-1] == interruptions.NOT_INTERRUPTED:
             break
-    # An error while a file is verified means that it is written again.
+    # A file is written again where its verification fails with an error.
     assert set(ends) <= {end, interruptions.DONE, interruptions.NOT_INTERRUPTED}
     assert ends.count(end) > 14
 
 
 @pytest.mark.node
 def test_the_store_is_one_file_system_that_allows_execution(library: Path, tmp_path: Path) -> None:
-    """Also where the run directory does not, and for an agent that follows."""
+    """The run directory forbids execution. Another agent keeps the file system as it is."""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     tmpfs.mount(run_dir, 1 << 20, 100)

@@ -1,4 +1,4 @@
-"""The verification of containers that runc has really started, and inspections that never end."""
+"""The verification of containers that runc has really started. Some inspections never end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def prove(bundle: Bundle, waits_in: Identity | None = None) -> Proof:
 
 
 def put_over(bundle: Bundle, place: str) -> None:
-    """Mount it as a hook of the runtime might, after the check before the start."""
+    """Mount a file here, as a hook of the runtime might after the check at the start."""
     enter = ["nsenter", f"--target={(bundle.path / 'init.pid').read_text()}", "--mount"]
     subprocess.run([*enter, "/bin/busybox", "mount", "-o", "bind", "/dev/null", place], check=True)
 
@@ -69,7 +69,7 @@ def test_a_file_that_was_put_over_ours_since(bundle: Bundle, place: str) -> None
 
 
 def test_without_descriptors_a_limit_is_not_judged(bundle: Bundle) -> None:
-    """Each inspection reports the lack, and nothing about the file that it was to read."""
+    """Each inspection reports missing descriptors, and no finding about the file."""
     bundle.create()
     for look in (
         *(bundle.examine, partial(prove, bundle), partial(bundle.files.plan, bundle.id, "main")),
@@ -111,8 +111,6 @@ def verifier_at(state: Path, deadline_s: float, metrics: Metrics) -> Verifier:
 
 
 class Desk:
-    """Verifications of one created container, and the recorded findings."""
-
     def __init__(self, bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:
         self.metrics, self.bundle, self._caplog = Metrics(), bundle, caplog
         bundle.create()
@@ -125,7 +123,7 @@ class Desk:
         deadline_s: float = 60,
         do: Callable[[Verifier], object] = lambda _: None,
     ) -> list[str]:
-        """do: after the verification has begun. Returns what is logged."""
+        """Verify the container. Return the log. do: called once the verification has begun."""
 
         async def work() -> None:
             desk = verifier_at(self.bundle.state, deadline_s, self.metrics)
@@ -192,7 +190,7 @@ STRONG = {
 
 
 async def test_pods_whose_inspections_hang_leave_slots_to_the_others(tmp_path: Path) -> None:
-    """The read file never ends, as on an NFS server that hangs, and the kubelet retries."""
+    """The inspected file has no end, as on an NFS server that hangs. The kubelet retries."""
     inspects, hung = verifier_at(tmp_path, 0.01, Metrics()), []
     for number in range(PODS - 1):
         directory = bundles.directory(tmp_path, f"hung-{number}")

@@ -45,7 +45,7 @@ CAT = "import sys; print(open(sys.argv[1]).read())"
 
 
 def spec(*uuids: str, source: str = "/dev/zero", broken: str = "") -> str:
-    """source: of a mount. broken: a GPU with a device node that the host does not have."""
+    """Return a spec. source: of a mount. broken: the GPU whose device node does not exist."""
     gone, mount = (
         ({**NODES[0], "hostPath": "/dev/nvidia-gone"}, *CONTROL),
         specs.mount(source, "/x"),
@@ -56,7 +56,7 @@ def spec(*uuids: str, source: str = "/dev/zero", broken: str = "") -> str:
 
 
 class Host:
-    """A node's files; the GPUs and nvidia-ctk are small scripts that read theirs."""
+    """A node's files. Small scripts that read files stand for NVML's process and nvidia-ctk."""
 
     def __init__(self, tmp_path: Path, *options: str) -> None:
         self.cdi, self.library = tmp_path / "cdi", tmp_path / "libvgpu.so"
@@ -65,7 +65,7 @@ class Host:
         self.show(GPU)
         self.spec = put(self.cdi / "nvidia.json", spec(UUID))
         self.script = put(tmp_path / "cat.py", CAT)
-        # It has the driver's device nodes: otherwise the agent would load modules.
+        # The host has the driver's device nodes. Without them the agent would load kernel modules.
         self.dev = tmp_path / "driver" / "dev"
         self.dev.mkdir(parents=True)
         for node in CONTROL_NODES:
@@ -80,7 +80,7 @@ class Host:
         return self.settings.generated_cdi_dir / FILE
 
     def generates(self, text: str, min_interval_s: float = 30) -> Node:
-        """No spec describes the GPUs; nvidia-ctk prints this one."""
+        """Return a node on which no spec describes the GPUs, and nvidia-ctk prints this one."""
         self.spec.unlink()
         self.ctk.write_text(text)
         node = self.node()
@@ -104,7 +104,6 @@ class Host:
         return self.found(node or self.node()).lacks
 
     def specs(self, node: Node) -> Specs:
-        """Those that the agent uses."""
         return asyncio.run(node.work(node.inspect_host))[0]
 
 
@@ -114,7 +113,7 @@ async def ask(node: Node) -> None:
 
 
 async def inspect(node: Node) -> watch.NodeProblems:
-    """Each inspection has an event loop of its own here, and so has NVML's child."""
+    """Inspect the node. NVML's child ends, because each inspection has its own event loop here."""
     try:
         return await watch.inspect(node)
     finally:
@@ -159,7 +158,7 @@ def test_which_gpus_of_a_node_are_ours(host: Host, tmp_path: Path) -> None:
     host.spec.write_text(spec(UUID, OTHER))
     node = host.node(device_plugin_dir=tmp_path)
     assert not node.is_ours, "other programs have not been looked for"
-    # A GPU that another plugin gave to a pod is whole until the pod has ended.
+    # A GPU that another plugin assigned to a pod is whole until the pod has ended.
     for assigned, mode in (({"uid-1": [UUID]}, Mode.WHOLE), ({}, Mode.SHARED)):
         write(tmp_path, assigned, "nvidia.com/gpu")
         assert host.lacks(node) == []
@@ -201,7 +200,7 @@ def test_unknown_gpus_are_queried_again(host: Host) -> None:
 
 
 def test_files_that_hang_are_a_problem(host: Host) -> None:
-    """A CDI spec whose open blocks; the worker thread is lost, the answer is not."""
+    """The open of a CDI spec blocks. The worker thread is lost, but the agent answers."""
     node = host.node()
     host.spec.unlink()
     asyncio.run(ask(node))
@@ -218,7 +217,7 @@ def test_files_that_hang_are_a_problem(host: Host) -> None:
 
 @pytest.mark.node
 def test_a_driver_root_that_appears_or_moves_is_used_at_once(host: Host, tmp_path: Path) -> None:
-    """GPU Operator's driver container mounts it late, and anew after each of its own restarts."""
+    """GPU Operator's driver container mounts it late, and again after its restarts."""
     root = tmp_path / "host"
     for directory in ("proc", "dev"):
         (root / directory).mkdir(parents=True)
@@ -239,7 +238,7 @@ def test_a_driver_root_that_appears_or_moves_is_used_at_once(host: Host, tmp_pat
 
 
 def test_a_missing_directory_is_a_reason_with_the_hosts_path(host: Host, tmp_path: Path) -> None:
-    """It stands beside what else is missing, until the directory is there."""
+    """The reason is reported beside all others until the directory exists."""
     root, state = tmp_path / "host", tmp_path / "host/run/other/containerd"
     (root / "proc").mkdir(parents=True)
     host.library.unlink()

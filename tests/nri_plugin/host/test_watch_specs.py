@@ -43,7 +43,7 @@ def test_the_problem_names_why_no_spec_was_generated(host: Host) -> None:
 
 @pytest.mark.parametrize("name", ["a.json", "nvidia.json"])
 def test_a_generated_spec_gives_way_to_a_second_description(tmp_path: Path, name: str) -> None:
-    """The others' file is sorted before or after the generated one, in the same directory."""
+    """The other program's file is sorted before or after the generated one."""
     host = Host(tmp_path, "--whole-gpus", "any")
     host.show(*TWO)
     node = host.generates(spec(UUID, OTHER))
@@ -72,7 +72,7 @@ def test_an_earlier_agents_spec_is_renewed_or_removed(host: Host) -> None:
 
 
 def test_another_driver_renews_the_generated_spec(host: Host) -> None:
-    """The agent needs no restart. A renewal that timed out is repeated, a completed one is not."""
+    """The agent is not restarted. A renewal that timed out is repeated. A completed one is not."""
     node, gate = host.generates(spec(UUID), min_interval_s=0), threading.Event()
     assert host.lacks(node) == []
     host.ctk.write_text(RENEWED)
@@ -99,7 +99,7 @@ def test_another_driver_renews_the_generated_spec(host: Host) -> None:
 def test_a_generated_spec_replaces_an_unusable_one_of_another_program(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It does so until the other one is usable."""
+    """The generated spec is used until the other program's spec is usable."""
     host.show(*TWO)
     host.spec.write_text(spec(UUID, OTHER, broken=UUID))
     host.ctk.write_text(spec(UUID, OTHER))
@@ -115,7 +115,7 @@ def test_a_generated_spec_replaces_an_unusable_one_of_another_program(
 
 
 def test_a_generated_spec_is_renewed_when_a_file_of_it_vanishes(host: Host, tmp_path: Path) -> None:
-    """A library: the driver was replaced. What compute does not need is left out at once."""
+    """A lost library means another driver. A file that compute does not need is left out."""
     library, socket = put(tmp_path / "libcuda.so.1"), put(tmp_path / "socket")
     mounts = [{"hostPath": str(f), "containerPath": str(f)} for f in (library, socket)]
     edits: Any = {"deviceNodes": [*NODES], "mounts": mounts}
@@ -133,7 +133,7 @@ def test_a_generated_spec_is_renewed_when_a_file_of_it_vanishes(host: Host, tmp_
 
 
 def test_missing_control_nodes_are_made_before_a_spec(host: Host, tmp_path: Path) -> None:
-    """While they cannot be made, that is reported with the remedy."""
+    """The agent reports nodes that cannot be made, with the remedy."""
     calls, module = tmp_path / "calls", tmp_path / "module"
     host.script.write_text(
         "import os, sys\n"

@@ -1,4 +1,4 @@
-"""A second writer of the same fields: when the agent yields, and which writer it names."""
+"""A second program writes the same fields: when the agent yields, and which program it names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def publisher(
 
 
 class Fought(Contest):
-    """A contest at a clock that a test sets."""
+    """A contest whose clock the test sets."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -51,7 +51,8 @@ class Fought(Contest):
         return may
 
     def fight(self, every_s: float, rounds: int) -> list[bool]:
-        """The agent's desired state stays the same, and the object is overwritten each time."""
+        """Try to write the same state in each round, after another program has overwritten it.
+        Return which writes were allowed."""
         may = []
         for number in range(rounds):
             may.append(self.write("80Gi", f"{self.clock.seconds}-{number}"))
@@ -71,14 +72,14 @@ def test_a_field_in_a_lasting_contest_is_left_to_the_other_client() -> None:
     assert not contest.lasts
     contest.fight(1, CONTEST_WRITES + 1)
     contest.clock.seconds += CONTEST_S
-    contest.fight(1, 2)  # it continues: written, and reverted once more
+    contest.fight(1, 2)  # the contest continues with a write and one more revert
     contest.clock.seconds += CONTEST_S - 2
     assert contest.lasts
 
 
 def test_what_is_a_contest_and_what_is_none() -> None:
-    """None are: a kubelet's writes at its starts; other values; late events; and one revert,
-    however often the agent's answer to it fails."""
+    """These are no contest: a kubelet's writes at its starts, other values, late events, and one
+    revert, however often the agent's own write then fails."""
     contest = Fought()
     longest_s = CONTEST_S / (CONTEST_WRITES - 1)
     assert all(contest.fight(longest_s + 1, 50))
@@ -93,7 +94,7 @@ def test_what_is_a_contest_and_what_is_none() -> None:
 
 @pytest.mark.parametrize("stores_conditions", [True, False])
 async def test_the_device_is_written_as_the_api_server_stores_it(stores_conditions: bool) -> None:
-    """None without a GPU. Older CRDs have no conditions, and a Device without a GPU has none."""
+    """A Device without a GPU has no conditions, and older CRDs store none."""
     asked: list[tuple[str, bool]] = []
     stored: dict[str, Any] = {}
 
@@ -119,7 +120,7 @@ async def test_the_device_is_written_as_the_api_server_stores_it(stores_conditio
 
 
 async def test_writes_that_the_api_server_rejects_are_no_contest() -> None:
-    """Other programs, such as the kubelet, write the node meanwhile."""
+    """The node changes meanwhile, because other programs such as the kubelet write it."""
     asked, clock = list[str](), Clock()
     status = {"capacity": {names.RESOURCE_CORE: "100"}}
 
@@ -150,7 +151,7 @@ def test_the_other_writer_has_a_name() -> None:
 
 
 def test_a_node_of_another_device_plugin_is_not_ours() -> None:
-    """An agent that has a plugin of its own sees its own resource there."""
+    """An agent with a device plugin takes the resource on the node for its own."""
     raw = {
         "metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "true"}},
         "status": {"allocatable": {"nvidia.com/gpu": "8"}},

@@ -1,4 +1,4 @@
-"""What the agent reports beside its inventory: events, each once, and its Lease."""
+"""What the agent reports in addition to its inventory: each event once, and its Lease."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def notice(number: int, text: str = "static") -> Notice:
 
 
 def test_each_notice_is_reported_once() -> None:
-    """A failing driver affects every share of its node, and is found in every round."""
+    """A failing driver affects every share of its node, and each round finds it again."""
     live = {str(number) for number in range(1000)}
     notices = Notices(lambda: live)
     assert notices.first() is None
@@ -48,7 +48,8 @@ def test_few_notices_of_deleted_pods_are_kept() -> None:
 
 
 class Server:
-    """Refuses with each status in turn, and to make what it has; accepts else."""
+    """An API server that refuses patches with these statuses in turn, then accepts. It refuses to
+    create an object that it has."""
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = [*statuses]

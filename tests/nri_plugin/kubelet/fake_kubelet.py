@@ -1,7 +1,8 @@
 """A kubelet's device manager over real sockets: registration, the plugin's calls, PodResources.
 
-As the kubelet does, it assigns a device once, records an assignment before the container starts,
-removes the plugins' sockets at its start, and forgets a plugin when its stream of lists ends.
+As the kubelet does, it assigns a device once, and records an assignment before the container
+starts. It removes the plugins' sockets at its start. It forgets a plugin when the plugin's stream
+of device lists ends.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class FakeKubelet:
             each.mkdir(parents=True)
         self.registered: list[plugins.RegisterRequest] = []
         self.devices: dict[str, plugins.Device] = {}
-        self.assigned: dict[str, str] = {}  # UUID -> pod, in memory
-        self.recorded: dict[str, list[str]] = {}  # pod's UID -> UUIDs, in the record
+        self.assigned: dict[str, str] = {}  # in memory: the pod by UUID
+        self.recorded: dict[str, list[str]] = {}  # in the record: UUIDs by the pod's UID
         self.knows_pods = True
         self._servers: list[Any] = []
         self._streams: set[asyncio.Task[None]] = set()
@@ -76,7 +77,7 @@ class FakeKubelet:
         return [uuid for uuid, is_healthy in self.health().items() if is_healthy]
 
     async def admit(self, pod: str, uid: str = "") -> list[str]:
-        """Allocate a GPU for a pod. Raises grpc.RpcError, as a failed admission."""
+        """Allocate a GPU for a pod. Raises grpc.RpcError if the admission fails."""
         free = [uuid for uuid in self.healthy() if uuid not in self.assigned]
         chosen = await self.preferred(free, 1)
         await self.allocate(chosen)

@@ -44,7 +44,7 @@ class Agent:
 
     @asynccontextmanager
     async def running(self, kubelet: FakeKubelet) -> AsyncIterator[Agent]:
-        """With a kubelet that knows the agent's plugin."""
+        """Run the agent's plugin, and wait until the kubelet has registered it."""
         await kubelet.start()
         await self.whole.recover()
         running = asyncio.create_task(self.whole.run())
@@ -57,14 +57,14 @@ class Agent:
             await kubelet.stop()
 
     def share(self, container: str, gpu: Gpu, core_percent: int = 10) -> bool:
-        """A container with a share starts, or is refused."""
+        """Start a container with a share, and return whether the agent allows it."""
         if self.modes.objection([gpu.uuid]) is not None:
             return False
         whole_pod = {gpu.uuid: ledger.Part(GIB, core_percent)}
         return self.ledger.take(hold(container, gpu, core_percent), GPUS, whole_pod) is None
 
     def reported(self, uid: str) -> None:
-        """The API server has a pod of this UID on this node."""
+        """Let the API server have a pod of this UID on this node."""
         self.bound.put(Bound(Pod(uid, "default", uid), "", False, {}), False)
 
 
@@ -122,7 +122,8 @@ async def test_a_pod_holds_a_gpu_to_its_end(kubelet: FakeKubelet, agent: Agent) 
 
 
 async def test_a_kubelet_that_lost_the_plugin_gets_it(kubelet: FakeKubelet, agent: Agent) -> None:
-    """At its restart, when it knows no pod yet, the holds stay. The plugin's socket may vanish."""
+    """A kubelet that has just restarted knows no pod, but the holds stay. The plugin also registers
+    again when its socket vanishes."""
     agent.reported("uid-1")
     (uuid,) = await kubelet.admit("default/whole", uid="uid-1")
     await until_async(lambda: "default/whole" in agent.modes.pods)
@@ -138,7 +139,7 @@ async def test_a_kubelet_that_lost_the_plugin_gets_it(kubelet: FakeKubelet, agen
 
 
 async def test_init_containers_hold_gpus_over_a_restart(kubelet: FakeKubelet, agent: Agent) -> None:
-    """Only the kubelet's record has them. The API server's list shows whether it is stale."""
+    """Only the kubelet's record lists them. The API server's pods show whether it is stale."""
     for number in range(3):
         kubelet.record(f"uid-{number}", [f"GPU-{number}"])
     second = Agent(kubelet, kubeconfig="cluster")
@@ -157,7 +158,7 @@ async def test_init_containers_hold_gpus_over_a_restart(kubelet: FakeKubelet, ag
 
 
 async def test_beside_another_plugin_the_stream_stays(kubelet: FakeKubelet, agent: Agent) -> None:
-    """The kubelet drops the newest plugin when a stream ends."""
+    """When a stream ends, the kubelet drops the newest plugin, which may be the other one."""
     with socket.socket(socket.AF_UNIX) as theirs:
         theirs.bind(str(kubelet.plugins / "nvidia-gpu.sock"))
         theirs.listen()
@@ -170,9 +171,11 @@ async def test_beside_another_plugin_the_stream_stays(kubelet: FakeKubelet, agen
     await until_async(lambda: len(kubelet.registered) == 2 and kubelet.devices)
 
 
-async def test_of_many_a_gpu_goes_to_shares_or_whole(kubelet: FakeKubelet, agent: Agent) -> None:
-    """The kubelet's calls come by gRPC, shares by the runtime's socket, all on one loop: for each
-    GPU one pod that requests it whole, and two shares, one of them without a limit of compute."""
+async def test_each_gpu_goes_whole_to_a_pod_or_to_shares(
+    kubelet: FakeKubelet, agent: Agent
+) -> None:
+    """A pod requests each GPU whole, and two shares request parts, one without a compute limit. The
+    kubelet calls by gRPC and the runtime by its socket, both on one event loop."""
     won: list[tuple[str, str]] = []
 
     async def share(gpu: Gpu, core_percent: int, after_s: float) -> None:
@@ -187,14 +190,15 @@ async def test_of_many_a_gpu_goes_to_shares_or_whole(kubelet: FakeKubelet, agent
 
     seen, longest_s = set(), 0.006
     for _ in range(40):
-        # Allocate comes later than a share's call of the same time, by gRPC's duration.
+        # An Allocate arrives later than a share's call of the same time, because gRPC takes longer.
         both = [(gpu, core_percent) for gpu in GPUS for core_percent in (10, 0)]
         calls = [share(*each, random.uniform(0, longest_s)) for each in both]
         calls += [whole(gpu) for gpu in GPUS]
         await asyncio.gather(*random.sample(calls, len(calls)))
         wholes = sum(what == "whole" for _, what in won)
         factor = 2 if wholes == 0 else 0.5 if wholes == len(GPUS) else 1
-        longest_s = min(longest_s * factor, 0.2)  # a busy machine delays one side
+        # compensate for a busy machine, which delays one side
+        longest_s = min(longest_s * factor, 0.2)
         for gpu in GPUS:
             winners = tuple(sorted(what for uuid, what in won if uuid == gpu.uuid))
             assert winners in (("whole",), ("share of 0 percent", "share of 10 percent"))
@@ -207,7 +211,7 @@ async def test_of_many_a_gpu_goes_to_shares_or_whole(kubelet: FakeKubelet, agent
 
 
 def test_the_messages_are_the_kubelets() -> None:
-    """Field numbers that kubelet's own definition has and a typing error here would change."""
+    """Our messages must have the field numbers of the kubelet's own definition."""
     response = api.ContainerAllocateResponse(cdi_devices=[api.CDIDevice(name="a")])
     assert response.SerializeToString() == b"\x2a\x03\x0a\x01a"
     topology = api.TopologyInfo(nodes=[api.NUMANode(ID=1)])

@@ -37,12 +37,12 @@ def _given(result: Reply | BaseException) -> Reply:
 
 
 def at_once(result: Reply | BaseException = None) -> Hook:
-    """The handler returns this reply, or raises this error."""
+    """Return a hook that returns this reply, or raises this error."""
     return partial(_given, result)
 
 
 def later(result: Reply | BaseException = None) -> Hook:
-    """The same in a task of its own."""
+    """Return a hook that replies or raises in a task of its own."""
 
     async def work() -> Reply:
         return _given(result)
@@ -51,8 +51,8 @@ def later(result: Reply | BaseException = None) -> Hook:
 
 
 class Rig:
-    """A runtime, and the plugin at the other end of the socket. asked: the handler's requests, and
-    their containers' IDs. hooks: its answers; others are empty, and given later."""
+    """A runtime, and the plugin at the other end of the socket. asked: the handler's requests, with
+    container IDs. hooks: answers by method. Other answers are empty, and given later."""
 
     def __init__(self, runtime: FakeRuntime, theirs: socket.socket) -> None:
         self.runtime = runtime
@@ -78,7 +78,6 @@ class Rig:
         return self.hooks.get(method, later())()
 
     async def configure(self) -> None:
-        """The handshake up to Synchronize."""
         self.runtime.accept_registration(await self.runtime.receive_registration())
         await self.runtime.configure()
 
@@ -88,7 +87,7 @@ class Rig:
     async def fails(
         self, match: str, operation: Coroutine[Any, Any, None] | None = None
     ) -> RequestFailed:
-        """A creation, or another operation, fails with this error, and the plugin stays."""
+        """Expect that a creation or this operation fails so, and that the plugin stays."""
         with pytest.raises(RequestFailed, match=match) as failed:
             await (operation or self.create())
         assert self.runtime.dropped is None
@@ -108,7 +107,6 @@ async def rig(**runtime: Any) -> AsyncIterator[Rig]:
 
 @contextlib.asynccontextmanager
 async def session(**options: Any) -> AsyncIterator[Rig]:
-    """A rig whose plugin is registered and synchronized."""
     async with rig(**options) as r:
         await r.runtime.handshake()
         yield r
@@ -119,7 +117,7 @@ async def forever() -> None:
 
 
 async def deaf() -> None:
-    """A handler that delays its own cancellation."""
+    """Delay the handler's own cancellation."""
     try:
         await forever()
     except asyncio.CancelledError:

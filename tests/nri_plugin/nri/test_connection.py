@@ -61,7 +61,7 @@ async def test_a_containers_lifecycle_in_every_version(
 
 @pytest.mark.parametrize("answer", [at_once, later])
 async def test_a_creation_whose_request_has_ended_is_not_begun(answer: Callable[[], Hook]) -> None:
-    """The process hung, and reads requests that the runtime sent before it dropped the plugin; stop
+    """A process that hung reads requests that the runtime sent before it dropped the plugin. Stop
     and remove events still count."""
     async with session() as r:
         r.hooks = dict.fromkeys((CREATE, "StopContainer"), answer())
@@ -89,8 +89,8 @@ async def test_concurrent_requests_are_answered_as_they_are_ready() -> None:
         assert await r.runtime.receive_reply_frame() == (slow, b"")
 
 
-async def test_of_a_runtime_that_does_not_read_nothing_more_is_read() -> None:
-    """So that the pending answers do not grow in our memory."""
+async def test_nothing_more_is_read_from_a_runtime_that_does_not_read() -> None:
+    """Otherwise pending answers would accumulate in memory."""
     async with session() as r:
         r.hooks[CREATE] = at_once(of_size(1 << 20))
         r.runtime.trunk.stop_reading()

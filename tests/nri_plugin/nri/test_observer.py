@@ -1,4 +1,4 @@
-"""Every event is counted, and logged in one line; a process that hangs ends itself."""
+"""Every event is counted, and logged in one line. A process that hangs ends itself."""
 
 from __future__ import annotations
 
@@ -99,7 +99,6 @@ def test_a_loop_that_hangs_is_not_ready() -> None:
 
 
 def test_every_metric_follows_prometheus_conventions() -> None:
-    """Help texts are sentences."""
     for family in Metrics().registry.collect():
         if not family.name.startswith("process_"):
             assert family.name.startswith("gpuslice_")
@@ -107,7 +106,7 @@ def test_every_metric_follows_prometheus_conventions() -> None:
 
 
 SOCKET = "import socket, os\nours, theirs = socket.socketpair()\nos.dup2(theirs.fileno(), 2)\n"
-"""systemd's log cannot be opened again."""
+"""A socket as standard error, which a process cannot open again, as with systemd's log."""
 HANGS = {
     "with a socket as log": SOCKET + "import time; time.sleep(600)",
     "in a call of the kernel": "import time; time.sleep(600)",
@@ -124,7 +123,7 @@ def test_the_watchdog_ends_a_process_that_hangs(hang: str) -> None:
     child = subprocess.Popen(command, stderr=write)
     os.close(write)
     try:
-        assert child.wait(60) == 1  # the pipe has no reader
+        assert child.wait(60) == 1  # nothing reads the pipe meanwhile
         with os.fdopen(read, "rb") as log:
             said = log.read().replace(b"\0", b"").decode()
     finally:

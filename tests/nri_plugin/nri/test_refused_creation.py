@@ -1,5 +1,7 @@
-"""Creations that the agent refuses: the text, and that nothing of them is left; and the checks
-after a creation: at validation, and at the container's start."""
+"""Creations that the agent refuses: the text, and that nothing of them is left.
+
+Also the checks after a creation, at validation and at the start.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ SHARE = pod(allocated=HALF)
 GRANTED = pod(allocated=HALF, grants=scene.GRANTS)
 
 
-async def test_of_a_gpu_that_a_pod_holds_whole_no_share_is_given(host: Host) -> None:
-    """It is not known until the kubelet has reported its pods. The kubelet retries."""
+async def test_no_share_is_given_of_a_gpu_that_a_pod_holds_whole(host: Host) -> None:
+    """Every share is refused until the kubelet has reported its pods. The kubelet retries."""
     host.settings = replace(host.settings, whole_gpus=Offer(any=True))
     service = host.service()
     modes = service.node.modes
@@ -89,7 +91,7 @@ async def test_gpus_that_are_not_known(host: Host) -> None:
 async def test_a_creation_that_another_plugin_refused_after_the_agent_holds_nothing(
     host: Host,
 ) -> None:
-    """It is undone, and reported without our mounts."""
+    """The runtime undoes the creation, and reports a container without our mounts."""
     of, what = pod(1, allocated=WHOLE), container(1, sandbox=1)
     async with serving(host.service()) as runtime:
         assert await runtime.create(of, what)
@@ -100,7 +102,7 @@ async def test_a_creation_that_another_plugin_refused_after_the_agent_holds_noth
 
 
 async def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
-    """The share is released, and files that are made too late are removed."""
+    """The hold ends, and files that are made too late are removed."""
     free = threading.Event()
     handler = host.service()
     async with serving(handler) as runtime:
@@ -118,7 +120,7 @@ async def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
 
 @pytest.fixture
 def full_run_directory(host: Host) -> Iterator[None]:
-    """The host's /run, a tmpfs, has no space for one more directory."""
+    """Mount a tmpfs as the run directory, with no space for one more directory."""
     host.run.mkdir()
     size = ["-o", "size=4k,nr_inodes=2"]
     subprocess.run(["mount", "-t", "tmpfs", *size, "tmpfs", host.run], check=True)

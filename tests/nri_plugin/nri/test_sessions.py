@@ -1,5 +1,7 @@
-"""A connection from the plugin's registration and the first list of containers to its end: by the
-runtime, by garbage, or by the plugin, which answers first."""
+"""A session from the plugin's registration to its end.
+
+The runtime ends it, or garbage does, or the plugin, which first answers.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from tests.support import jump
 
 
 class Slow:
-    """A hook that has begun, and continues until it may end."""
+    """A hook that has begun, and that the test ends."""
 
     def __init__(self, reply: Reply = None) -> None:
         self.begun, self.may_end, self.cancelled = (asyncio.Event() for _ in range(3))
@@ -55,7 +57,7 @@ class Slow:
 async def test_a_failed_synchronize_ends_the_session_though_the_runtime_would_stay(
     hook: Hook, timeout_s: float, text: str
 ) -> None:
-    """NRI 0.6.1 keeps such a plugin connected, and never sends it an event."""
+    """NRI 0.6.1 keeps a plugin connected whose Synchronize failed, and never sends it an event."""
     runtime = ("containerd", "devel")
     async with rig(nri_version=(0, 6, 1), runtime=runtime, request_timeout_s=timeout_s) as r:
         r.hooks["Synchronize"] = hook
@@ -92,7 +94,7 @@ async def test_a_registration_without_configure_times_out(answered: bool) -> Non
 
 
 async def test_synchronize_may_take_its_time() -> None:
-    """The runtime may delay it until a pod with a long grace period has stopped."""
+    """The runtime may delay Synchronize until a pod with a long grace period has stopped."""
     async with rig() as r:
         await r.configure()
         jump(REGISTRATION_TIMEOUT_S)
@@ -125,7 +127,7 @@ async def test_garbage_ends_the_connection_and_not_the_process() -> None:
 async def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
     leaving: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The runtime closes the connection, or the plugin stops once the request has timed out."""
+    """The runtime closes the connection, or the plugin stops after the request's timeout."""
     monkeypatch.setattr("nri_plugin.nri.connection.CLOSING_TIMEOUT_S", 0.05)
     async with session() as r:
         r.hooks["CreateContainer"] = slow = Slow()
@@ -148,7 +150,7 @@ async def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
 
 
 _QUIET_S = 10.0
-"""Long, and passed by the test."""
+"""A long time, by which the test advances the clock."""
 
 
 async def test_a_stopping_plugin_answers_open_requests_first(
@@ -165,7 +167,7 @@ async def test_a_stopping_plugin_answers_open_requests_first(
             for _ in range(10):
                 await asyncio.sleep(0)
         assert not r.plugin.done()
-        # Requests that arrive meanwhile are answered, too: validation, here.
+        # Requests that arrive meanwhile are answered, too. Here that is the validation.
         slow.may_end.set()
         assert await creating == ADJUSTED
         assert not r.plugin.done()

@@ -1,4 +1,4 @@
-"""The containers that a runtime lists when the agent connects: adopted, swept, reported."""
+"""The agent adopts, sweeps and reports the containers that a runtime lists when it connects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def only_line(caplog: pytest.LogCaptureFixture, text: str) -> str:
 async def test_the_answer_does_not_wait_for_the_verification_of_its_containers(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each container has a part of the GPU. The record of the first cannot be read, the eighth has
+    """Each container has a part of the GPU. The first one's record cannot be read, the eighth has
     lost its files, and 1000 directories are stale."""
     count, part = 200, scene.TOTAL // 200
     text = scene.allocated({names.RESOURCE_MEMORY: part, names.RESOURCE_CORE: 0})
@@ -81,7 +81,7 @@ async def test_the_answer_does_not_wait_for_the_verification_of_its_containers(
 
 
 async def test_a_container_in_creation_keeps_its_hold_for_one_synchronize(host: Host) -> None:
-    """Answered, and the runtime's list is older than the answer."""
+    """The creation is answered, but the runtime made its list before the answer."""
     handler = host.service()
     async with serving(handler) as runtime:
         await runtime.create(pod(0, allocated=WHOLE), container(0))
@@ -99,7 +99,7 @@ async def test_synchronize_removes_orphans_and_records_users(host: Host) -> None
         lone = as_made(container(1, sandbox=1), await runtime.create(owned, container(1)))
         await runtime.create(owned, container(2))
         assert host.keys() == {"pod-uid-0", "c1", "c2"}
-    # A new agent, as after kill -9; the runtime lists two of the three.
+    # A new agent starts, as after kill -9. The runtime lists two of the three containers.
     async with serving(host.service(), [of, owned], [shared, lone]) as runtime:
         assert host.keys() == {"pod-uid-0", "c1"}
         again = as_made(container(3, "side"), await runtime.create(of, container(3, "side")))
@@ -111,8 +111,8 @@ async def test_synchronize_removes_orphans_and_records_users(host: Host) -> None
 
 
 async def test_a_container_that_was_never_created_loses_its_files_and_its_hold(host: Host) -> None:
-    """containerd was killed. A container that did not start is neither in its list nor in a removal
-    event; the others are."""
+    """containerd was killed. A container that had not started is then neither in its list nor in a
+    removal event, unlike the others."""
     host.settings = replace(host.settings, making_s=0.05)
     called = ("main", "listed", "started")
     share = [GpuGrant(UUID, 0, 5 << 30, 10)]
@@ -125,7 +125,8 @@ async def test_a_container_that_was_never_created_loses_its_files_and_its_hold(h
             made.append(as_made(what, await runtime.create(of, what)))
         assert host.keys() == {"c0", "c1", "c2"}
     async with serving(handler, [of], [made[1]]) as runtime:
-        with contextlib.suppress(RequestFailed):  # there is nothing to start
+        # no process of this container exists on the machine
+        with contextlib.suppress(RequestFailed):
             await runtime.notify("StartContainer", of, made[2])
         await until_async(lambda: host.keys() == {"c1", "c2"})
         held = handler.records.ledger.holds
@@ -135,7 +136,7 @@ async def test_a_container_that_was_never_created_loses_its_files_and_its_hold(h
 async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A container of the agent's time has `void`; one of a RuntimeClass keeps its GPUs."""
+    """A container of the agent's time has `void`. One of a RuntimeClass keeps its GPUs."""
     pods = [pod(number, labels={}) for number in range(3)]
     pods[2].runtime_handler = "nvidia"
     for each in pods:
@@ -155,8 +156,8 @@ async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted
 async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A node's reboot without NRI's validator leaves such a container. The pod's author gets an
-    event. No other pod gets its capacity, so that the pod can be recreated."""
+    """A reboot without NRI's validator leaves such a container. The pod's author gets an event. No
+    other pod gets the capacity, so that the pod can be recreated."""
     of, other = pod(allocated=HALF), pod(1, allocated=WHOLE)
     notices = Notices()
     handler = Service(replace(host.parts(), notices=notices))
@@ -171,7 +172,7 @@ async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(
         assert notice is not None
         assert (notice.pod.uid, notice.reason) == ("uid-0", names.EVENT_WITHOUT_GPU)
         assert "delete the pod to recreate it" in notice.text
-        # A container that the kubelet starts in its place is adjusted, and holds the same share.
+        # A container that the kubelet starts in its place is adjusted and holds the same share.
         made = as_made(container(2), await runtime.create(of, container(2)))
         assert [hold.adjusted for hold in handler.records.ledger.holds()] == [True]
         await runtime.notify("RemoveContainer", of, made)

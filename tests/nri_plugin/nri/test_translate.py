@@ -1,4 +1,4 @@
-"""Messages to values and back, and which directory a container has mounted."""
+"""Messages are translated to values and back. Also which directory a container has mounted."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def device(gpu: Gpu, **changes: Any) -> CdiDevice:
 
 
 def entry(uuid: str | None = A.uuid, minor: int = 0, **resources: int) -> DeviceEntry:
-    """A GPU of an allocation. resources: memory in bytes, ratio and core in percent."""
+    """Return a GPU's allocation entry. resources: memory in bytes, ratio and core in percent."""
     keys = {"memory": names.RESOURCE_MEMORY, "ratio": names.RESOURCE_MEMORY_RATIO}
     keys["core"] = names.RESOURCE_CORE
     return DeviceEntry(minor, {keys[each]: amount for each, amount in resources.items()}, uuid)
@@ -61,7 +61,7 @@ def pod(
     uid: str = "0f0f-11",
     **containers: Sequence[GpuGrant],
 ) -> Pod:
-    """allocated, granted: the annotations' texts, in place of the entries and containers."""
+    """Return a pod with these entries and containers. allocated, granted: texts in their place."""
     if entries is not None:
         allocated = allocation.encode(Allocation({"gpu": entries}))
     if containers:

@@ -1,4 +1,4 @@
-"""A plan compared with what the container has, and GPUs that other NRI plugins bring."""
+"""A plan is compared with what the container has. Other NRI plugins' GPUs are found."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OWNERS = Owners(
 WHOLE = Merged(
     ME, PLAN.env, PLAN.mounts, (GPU._replace(file_mode=None),), PLAN.hooks, owners=OWNERS
 )
-"""The agent's own answer, with the agent as owner."""
+"""The adjustment after the merge, with the agent as its only author and owner."""
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
@@ -80,7 +80,7 @@ def test_what_another_plugin_changed(text: str, found: Merged) -> None:
 
 
 def test_what_another_plugin_may_add() -> None:
-    """A variable, a mount, and a mount over the visible library."""
+    """Another plugin may add a variable, a mount, and a mount over the visible library."""
     more = mounts(Mount("/tools", "/opt/tools"), Mount("/usr/local/vgpu", "/x"))
     for found in (WHOLE, replace(more, env=(*WHOLE.env, ("X", "1")))):
         assert not list(differences.in_adjustment(PLAN, found))
@@ -132,7 +132,7 @@ RULES: Final[Mapping[str, tuple[CgroupRule, bool]]] = {
 
 @pytest.mark.parametrize("text", RULES)
 def test_a_cgroup_rule_that_opens_gpus(text: str) -> None:
-    """The runtime does not report which plugin wrote it."""
+    """The runtime does not report which plugin wrote the rule."""
     rule, opens = RULES[text]
     found = Merged(ME, cgroup_rules=(rule,))
     assert host_names(found) == []
@@ -191,8 +191,8 @@ def test_a_cdi_name_brings_a_gpu(tmp_path: Path, vendor: str, edits: Any, brings
     assert cdi_vendor.by_name([tmp_path], [name], status) == ({name} if brings else set())
 
 
-def test_a_name_that_brings_a_gpu_somewhere_brings_it(tmp_path: Path) -> None:
-    """In the spec's edits for all devices, or in one directory of two."""
+def test_a_cdi_name_counts_if_one_of_its_specs_has_a_gpu(tmp_path: Path) -> None:
+    """The GPU may be in the spec's edits for all devices, or in only one of two directories."""
     places = [tmp_path / "0", tmp_path / "1"]
     for place, edits in zip(places, (NET, NODE), strict=True):
         write(place, "acme.com/net", edits)

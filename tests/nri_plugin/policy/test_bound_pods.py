@@ -1,4 +1,4 @@
-"""The order of binding, and which pods exceed a GPU's capacity, against a plain loop."""
+"""The order of binding, and which pods exceed a GPU's capacity, compared with a plain loop."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ asks = st.lists(
 def test_pods_fit_in_the_order_of_binding(
     requested: Sequence[tuple[int, int, int | None]], data: st.DataObject
 ) -> None:
-    """The first `listed` come by a list, which has the time of binding; the others by a watch."""
+    """The first `listed` pods come by a list, which has the times of binding."""
     listed = data.draw(st.integers(0, len(requested)))
     pods = [
         bound(f"{number}", gib * GIB, gpu, core, f"2026-01-01T00:00:{number:02}Z")
@@ -88,7 +88,7 @@ def test_pods_fit_in_the_order_of_binding(
     expected = set()
     for each, (gpu, gib, core) in zip(pods, requested, strict=True):
         if gib * GIB > GPUS[gpu].memory_bytes:
-            continue  # refused for itself, and not counted in the order
+            continue  # a pod that alone exceeds the GPU is refused, and takes no capacity
         if gib * GIB <= left[gpu, "m"] and (core or 0) <= left[gpu, "c"]:
             left[gpu, "m"] -= gib * GIB
             left[gpu, "c"] -= core or 0
@@ -131,7 +131,7 @@ def test_the_totals_of_requests_and_the_gpus_of_all_bound_pods() -> None:
 
 def test_a_terminating_pod_keeps_its_place_until_it_has_finished() -> None:
     first, second = bound("a", 5 * GIB), bound("b", 5 * GIB)
-    bounds = put(first, second, first)  # its deletion has begun
+    bounds = put(first, second, first)  # an event of `first`, whose deletion has begun
     refusal = bounds.over(GPUS, NO_PODS)["b"]
     assert refusal.text == (
         f"GPU-0: insufficient free capacity when the pod was bound: {5 * GIB} bytes of memory"
@@ -239,7 +239,7 @@ HOLDS: Mapping[str, tuple[Bound | None, Pod, Share, int, str | None]] = {
 def test_a_hold_is_compared_with_its_grant(
     known: Bound | None, pod: Pod, share: Share, gpus: int, text: str | None
 ) -> None:
-    """gpus: the number of those that NVML lists. A failed GPU is no evidence."""
+    """gpus: how many GPUs NVML lists. A hold of a GPU that it does not list is no mismatch."""
     bounds = put(*[known] if known else [])
     found = bounds.mismatch(hold(pod, share), GPUS[:gpus])
     if text is None:

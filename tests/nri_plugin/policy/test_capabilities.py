@@ -1,4 +1,4 @@
-"""NVIDIA_DRIVER_CAPABILITIES and its files; kernel capabilities that loosen a limit."""
+"""NVIDIA_DRIVER_CAPABILITIES and its files. Also kernel capabilities that loosen a limit."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_files_come_with_their_capability_alone(beyond: set[str]) -> None:
 
 
 def test_what_no_container_with_a_share_may_have() -> None:
-    """Sockets of the host's daemons, and the hook by which a tenant reserves memory."""
+    """A container with a share has no socket of a daemon, and no hook that reserves memory."""
     sockets = ("/run/nvidia-persistenced/socket", "/var/run/nvidia-persistenced/socket")
     places = (*sockets, "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps")
     kept = (Mount("/usr/bin/nvidia-persistenced", "/x"), Mount("/usr/bin/nvidia-cuda-mps-server"))
@@ -102,8 +102,8 @@ def test_what_loosens_is_named_unless_it_is_allowed(name: str, host_pid: bool) -
 
 
 def test_common_capabilities_do_not_loosen_the_limit() -> None:
-    """containerd's default set, and the most common additions; to trace, where the host's processes
-    are not seen."""
+    """containerd's default set and the most common additions do not. SYS_PTRACE does not either,
+    where the host's processes are not visible."""
     text = (
         "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP"
         " NET_BIND_SERVICE SYS_CHROOT KILL AUDIT_WRITE IPC_LOCK NET_ADMIN SYS_NICE BPF PERFMON"

@@ -23,7 +23,7 @@ RUN = "/run/gpuslice"
 
 @dataclass(frozen=True)
 class Case:
-    """A container that is refused, and a part of the text."""
+    """A container that the policy refuses, with a part of the text."""
 
     reason: Reason
     text: str
@@ -261,7 +261,7 @@ def test_containers_with_a_share_of_a_failed_gpu_are_refused() -> None:
 
 
 @given(st.text())
-@example("all")  # as images have it, and the next two
+@example("all")  # these three values are common in images
 @example("void")
 @example("none")
 def test_a_list_of_gpus_is_reported(value: str) -> None:

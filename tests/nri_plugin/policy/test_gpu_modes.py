@@ -1,4 +1,4 @@
-"""A GPU has one mode; of a share and a whole allocation of the same GPU, exactly one succeeds."""
+"""A GPU has one mode. Of a share and a whole allocation of the same GPU, exactly one succeeds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def objection(modes: GpuModes, *uuids: str) -> tuple[Reason, str]:
 
 
 def test_gpus_are_shared_unless_they_are_reserved() -> None:
-    """They are reserved by NVML's index, or by UUID."""
+    """A GPU is reserved by its NVML index, or by its UUID."""
     modes = GpuModes()
     assert (each_mode(modes), kubelet_sees(modes)) == ([SHARED] * 3, {})
     assert "only for shares" in modes.allocate(["GPU-0"], GPUS, NONE, 0)
@@ -77,7 +77,7 @@ def test_what_is_not_allocated() -> None:
 
 
 def test_a_hold_ends_when_the_kubelet_assigns_the_gpu_no_more() -> None:
-    """A held GPU stays available: the kubelet rejects its pod at its own restart otherwise."""
+    """A held GPU stays available. Otherwise the kubelet, restarted, would reject its pod."""
     modes = known()
     assert modes.allocate(["GPU-0", "GPU-1"], GPUS, NONE, 0) == ""
     modes.excluded = frozenset({"GPU-0"})
@@ -95,7 +95,7 @@ def test_a_hold_ends_when_the_kubelet_assigns_the_gpu_no_more() -> None:
 
 
 def test_the_record_of_a_pod_that_exists_holds_its_gpu() -> None:
-    """PodResources lists no init container. The node's pods are not known at the agent's start."""
+    """PodResources lists no init container. At its start the agent knows none of the pods."""
     modes, record = GpuModes(ANY), {"GPU-0": {"uid-1"}}
     assert objection(modes, "GPU-0")[0] is Reason.GPU_MODE_UNKNOWN
     modes.assigned(Assigned({}, record), None, 0)
@@ -128,7 +128,7 @@ def test_another_device_plugin_excludes_all_gpus_until_it_has_ended() -> None:
 
 
 def test_beside_a_dra_driver_no_gpu_has_a_share() -> None:
-    """Which of them its claims hold is recorded nowhere on the node."""
+    """Nothing on the node records which of the GPUs the driver's claims hold."""
     modes = GpuModes()
     modes.note("dra", Sign("NVIDIA's DRA driver listens on dra.sock", is_dra=True), 0)
     for gpu in GPUS:
@@ -166,7 +166,7 @@ def unit(name: str) -> Sign:
     ],
 )
 def test_the_advice_exists_on_the_platform(sign: Sign, operator: bool, do: str) -> None:
-    """Labels of GPU Operator keep off only what GPU Operator runs."""
+    """GPU Operator's labels keep off only what GPU Operator runs."""
     text = conflict([sign], "node-1", operator)
     assert text.startswith(f"another program allocates this node's GPUs ({sign.text})")
     assert do in text and text.endswith("or keep gpuslice off it by nodeSelector")
@@ -174,12 +174,12 @@ def test_the_advice_exists_on_the_platform(sign: Sign, operator: bool, do: str) 
 
 
 class Node:
-    """The agent's ledger and modes, with a kubelet that does as it is answered."""
+    """The agent's ledger and modes, with a kubelet that follows the agent's answers."""
 
     def __init__(self) -> None:
         self.ledger, self.modes, self.now_s = Ledger(), known(), 0.0
-        self.whole: dict[str, str] = {}  # UUID -> pod, by the kubelet
-        self.shares: dict[str, str] = {}  # container -> UUID
+        self.whole: dict[str, str] = {}  # the pod by UUID, as the kubelet assigned it
+        self.shares: dict[str, str] = {}  # the GPU's UUID by container
 
     def do(self, what: str, gpu: Gpu, number: int) -> None:
         match what:
@@ -199,7 +199,7 @@ class Node:
                 self.whole.pop(gpu.uuid, None)
             case "list":
                 self.list()
-            case "agent":  # it restarts: the runtime's and the kubelet's lists are all that it has
+            case "agent":  # it restarts, and knows only the lists of the runtime and the kubelet
                 self.modes = GpuModes(ANY)
                 assert self.modes.objection([gpu.uuid]) is not None
                 self.list()
@@ -234,7 +234,7 @@ ALL = "012345678"
 
 
 def test_gpus_near_each_other_are_preferred() -> None:
-    """They have these numbers; the board has no GPU 9."""
+    """A digit is a GPU's number. The board has no GPU 9."""
     for available, must, size, expected in (
         (ALL, "", 2, "01"),
         (ALL, "5", 2, "45"),

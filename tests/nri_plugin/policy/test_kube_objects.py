@@ -1,4 +1,5 @@
-"""The scheduler can read what the agent writes of a node; the agent's own input may be anything."""
+"""The scheduler can read what the agent writes about a node. The agent's own input may be
+anything."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def test_the_scheduler_reads_the_device_as_it_was_meant(listed: Sequence[Entry])
 
 
 def test_the_device_has_the_reason_and_the_time_of_a_gpu_that_is_not_offered() -> None:
-    """Every scheduler that reads the Device leaves it out, Koordinator's and older ones too."""
+    """Each scheduler that reads the Device leaves out the GPU, Koordinator's too."""
     well = Entry(replace(GPU, bus_id="0000:3b:00.0"), True)
     ill, another = (
         Entry(replace(well.gpu, problem=problem), False) for problem in ("XID 79", "another")

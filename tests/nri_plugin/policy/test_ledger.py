@@ -1,4 +1,4 @@
-"""Live containers hold no more than a GPU has, or their pod was allocated, in any order."""
+"""Live containers never hold more than the GPU has, or their pod's allocation, in any order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shared(identity: str, memory: int, name: str = "main", uid: str = "uid") -> 
 
 
 def total(holds: Iterable[Hold]) -> Mapping[str, Part]:
-    """The sum by GPU; holds of one key count once."""
+    """Return the sum for each GPU. Holds of one key count once."""
     found: dict[str, Part] = {}
     for held in {one.key: one for one in holds}.values():
         for uuid, part in held.parts.items():
@@ -50,7 +50,7 @@ def taken(*holds: Hold, allocated: Mapping[str, Part] = WHOLE) -> Ledger:
 
 
 def full(ledger: Ledger, wanted: Hold, allocated: Mapping[str, Part] = WHOLE) -> str:
-    """The text of its refusal."""
+    """Return the text with which this hold is refused."""
     short = take(ledger, wanted, allocated)
     assert short is not None
     assert short.reason is (Reason.GPU_FULL if allocated is WHOLE else Reason.ALLOCATION_FULL)
@@ -88,7 +88,7 @@ def test_the_refusal_names_the_largest_holders() -> None:
 
 
 def test_a_pods_running_containers_do_not_exceed_its_allocation() -> None:
-    """The GPU has free capacity; it was not allocated to the pod."""
+    """The GPU has free capacity, but the pod's allocation has none."""
     ledger = taken(own("1", 40, 10, "sidecar"), own("2", 10, 40), allocated=HALF)
     assert full(ledger, own("3", 1, name="debug"), HALF) == (
         "annotation gpuslice.io/grants: containers.debug: invalid value 1 bytes of memory of GPU-a:"
@@ -106,7 +106,7 @@ def test_holds_that_the_model_does_not_make() -> None:
     assert total(ledger.holds())[A.uuid].memory_bytes == 50, "the grant in force counts"
     ledger.adopt([own("1", 80, uid=""), own("2", 80, uid="")], ())
     assert "-60 of 100 free" in full(ledger, own("3", 1, uid="")), "what runs is adopted"
-    full(ledger, own("4", 51), HALF)  # the pod's own allocation comes first
+    full(ledger, own("4", 51), HALF)  # the pod's own allocation is checked first
 
 
 ALLOCATED: Mapping[str, Mapping[str, Part]] = {
@@ -121,7 +121,7 @@ def exceeds(found: Mapping[str, Part], most: Mapping[str, Part]) -> bool:
 
 
 class Node(RuleBasedStateMachine):
-    """Containers beside the ledger. The runtime loses removals; the agent is killed at times."""
+    """Containers beside the ledger. Removals may be lost, and the agent may be killed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,12 +147,12 @@ class Node(RuleBasedStateMachine):
         shares = [Share(A.uuid, 0, memory, core)]
         if both:
             shares.append(Share(B.uuid, 1, memory % 7 + 1, core))
-        # A pod never changes its kind; a shared pod's grant never changes.
+        # A pod keeps its kind, and the grant of a shared pod never changes.
         if uid == "z":
             shares, key = [Share(A.uuid, 0, 30, 30)], "pod-z"
         allocated = ALLOCATED[uid]
         if exceeds(parts(shares), allocated):
-            return  # the policy refuses it, whatever is running
+            return  # the policy refuses this, whatever else runs
         wanted = hold(identity, key, uid == "z", Pod(uid, "team", uid), name, shares)
         others = [held for held in self.alive() if (held.pod_uid, held.container) != (uid, name)]
         of_pod = [held for held in others if held.pod_uid == uid]
@@ -171,7 +171,7 @@ class Node(RuleBasedStateMachine):
     @precondition(lambda self: self.listed)
     @rule(data=st.data(), removed=st.booleans())
     def stop(self, data: st.DataObject, removed: bool) -> None:
-        """The following removal may be lost, and may be of a container that exited long ago."""
+        """The container may have exited long ago, and its removal may be lost."""
         one = data.draw(st.sampled_from(self.listed))
         self.exited.add(one.container_id)
         self.ledger.drop(one.container_id)
@@ -181,7 +181,7 @@ class Node(RuleBasedStateMachine):
 
     @rule(killed=st.booleans())
     def restart(self, killed: bool) -> None:
-        """The agent by kill -9, or containerd: the runtime lists the running containers."""
+        """Restart the agent or containerd. The runtime then lists the running containers."""
         if killed:
             self.ledger = Ledger()
         self.ledger.adopt(self.alive(), ())

@@ -1,4 +1,7 @@
-"""What a container gets, for every input never more than the GPU; and the plan in its file."""
+"""What a container gets is never more than the GPU, for any input.
+
+Also the plan in its file.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def test_without_grants_the_pods_containers_share_one_directory() -> None:
         assert stored == ContainerPlan(
             key=decision.key, container=container.name, files=decision.files
         )
-    # Floor of the ratio; bytes unchanged; no gpu-core: all of it.
+    # The ratio is rounded down, bytes are unchanged, and a missing gpu-core means all compute.
     second = Share(B.uuid, 1, 3 * GIB, 100, uncapped=True)
     assert decision.shares == (Share(A.uuid, 0, 20 * GIB, 50), second)
     env = dict(decision.env)
@@ -98,7 +101,7 @@ def test_the_environment_counts_gpus_as_the_driver_does() -> None:
 
 @pytest.mark.parametrize("name", ["fetch", "main"])
 def test_an_init_container_may_have_all_that_a_main_one_has(name: str) -> None:
-    """They never run at once; the ledger counts those that do."""
+    """The two never run at once. The ledger counts the containers that do."""
     all_of_it = [grant(A, 20 * GIB, 0)]
     decision = adjusted(pod([HALF], fetch=all_of_it, main=all_of_it), replace(MAIN, name=name))
     assert decision.shares == (Share(A.uuid, 0, 20 * GIB, 0),)

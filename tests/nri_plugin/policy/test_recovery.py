@@ -1,4 +1,4 @@
-"""State recovered from the runtime's list, this host's files, and the pods' annotations."""
+"""State is recovered from the runtime's list, this host's files, and the pods' annotations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_without_files_the_hold_is_that_of_the_annotation() -> None:
 
 
 def test_a_shared_grant_without_a_cap_holds_no_compute() -> None:
-    """Also if the driver, and so the GPUs, came late."""
+    """The driver, and so the GPUs, may come late."""
     for of, percent in (
         (pod([entry(memory=400)]), 0),
         (pod([entry(None, memory=400)]), 0),
@@ -62,12 +62,12 @@ def test_a_shared_grant_without_a_cap_holds_no_compute() -> None:
 
 
 def test_a_created_container_holds_nothing_once_its_successor_runs() -> None:
-    """The runtime was killed between its creation and its start, and the kubelet made another."""
+    """The runtime was killed before the first container's start. The kubelet made another."""
     never, successor = replace(MAIN, waiting=True), replace(MAIN, id="c2", key="c2")
     assert holders(never, successor) == holders(successor, never) == ["c2"]
     assert look(never, successor).users == {"c1": {"c1"}, "c2": {"c2"}}
     assert holders(never, replace(successor, stopped=True)) == ["c1"]
-    nameless = replace(MAIN.pod, uid="")  # a container of an unknown pod has no counterpart
+    nameless = replace(MAIN.pod, uid="")  # a container of an unknown pod has no successor
     for one, other in (
         (never, replace(successor, waiting=True)),
         (never, replace(successor, name="side")),
@@ -94,13 +94,13 @@ def test_a_gpu_of_another_plugin_is_reported() -> None:
     agent = replace(theirs, pod=replace(ABSENT, namespace=names.NAMESPACE))
     for ours in (agent, replace(MAIN, nodes=theirs.nodes)):
         assert look(ours).strays == []
-    # Our device plugin gave it. The kubelet's record has the UID alone, as of an init container.
+    # Our device plugin assigned the GPU. For an init container the record has only the UID.
     for whole in ("team/web", ABSENT.uid):
         assert survey([theirs], {}, [], annotation_claims, {whole}).strays == []
 
 
 def test_gpus_of_nvidias_runtime_are_reported() -> None:
-    """It was created while the agent did not run; a sidecar of a pod with a share may be, too."""
+    """The container was created without the agent. It may be a sidecar beside a share, too."""
     for of in (ABSENT, MAIN.pod):
         missed = Running("c1", "sidecar", of, None, missed=True)
         assert look(missed).strays == [(Stray.NVIDIA_RUNTIME, missed)]

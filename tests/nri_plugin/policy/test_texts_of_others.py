@@ -1,4 +1,5 @@
-"""Texts of others as their readers parse them: the kernel's mountinfo, glibc's preload lists."""
+"""Texts of other programs, parsed as their readers do: the kernel's mountinfo, glibc's preload
+lists."""
 
 from __future__ import annotations
 

@@ -45,13 +45,13 @@ def test_the_gpus_of_the_device_and_their_totals(
     excluded: AbstractSet[str],
     requested: Mapping[str, int],
 ) -> None:
-    """A GPU that failed stays listed, and one that is gone while a share of it is held."""
+    """A failed GPU stays listed. A GPU that is gone stays listed while a share of it is held."""
     granted = {gpu.uuid for gpu in held_gpus} | others
     listed = entries(seen, before, granted, held_gpus)
     healthy = {gpu.uuid: gpu.memory_bytes for gpu in seen if not gpu.problem}
     stay = granted | {gpu.uuid for gpu in seen}
     known = Counter({each.gpu.uuid: each.gpu.memory_bytes for each in before})
-    known |= {gpu.uuid: gpu.memory_bytes for gpu in held_gpus}  # the larger one of each
+    known |= {gpu.uuid: gpu.memory_bytes for gpu in held_gpus}  # the larger size of each GPU
     sizes = {uuid: size for uuid, size in known.items() if uuid in stay} | healthy
     found = sorted((each.gpu.uuid, each.gpu.memory_bytes, each.healthy) for each in listed)
     assert found == sorted((uuid, size, uuid in healthy) for uuid, size in sizes.items())
@@ -72,15 +72,15 @@ def test_the_gpus_of_the_device_and_their_totals(
 
 
 def test_the_totals_of_volcanos_guide() -> None:
-    """Each GPU counts with its own size, in whole MiB; Volcano takes the first one's for all."""
+    """Each GPU counts with its own size in whole MiB. Volcano uses the first GPU's for all."""
     sizes = [11178 << 20] * 7 + [(11178 << 20) + 4095]
     listed = [Entry(Gpu(f"GPU-{n}", n, size), healthy=True) for n, size in enumerate(sizes)]
     found = totals(listed, frozenset(), {}, VOLCANO.node_resources)
     assert found == {"volcano.sh/gpu-memory": 89424, "volcano.sh/gpu-number": 8}
 
 
-def test_a_gpu_that_is_no_more_takes_no_place_in_the_list() -> None:
-    """The scheduler reads a limited number of GPUs."""
+def test_a_removed_gpu_takes_no_place_in_the_list() -> None:
+    """The scheduler reads only a limited number of GPUs."""
     here = [Gpu(f"GPU-{n}", n + 2, GIB) for n in range(names.MAX_GPUS - 1)]
     absent = [Gpu("GPU-a", 0, GIB), Gpu("GPU-b", 1, GIB)]
     listed = entries(here, (), {"GPU-a", "GPU-b"}, absent)
@@ -103,7 +103,7 @@ def test_the_granted_gpus_are_derived_from_their_grants() -> None:
         Gpu("GPU-2", 5, GIB),
     ]
     held = hold("x", ZERO)
-    for granted_gib in (2, 3):  # a pod's containers hold a part of its grant
+    for granted_gib in (2, 3):  # a pod's containers may hold only a part of its grant
         allocated = {"a": [entry("GPU-0", 3, memory=granted_gib * GIB)]}
         assert granted_gpus([held, hold("y", ZERO)], allocated) == [
             Gpu("GPU-0", 3, granted_gib * GIB)

@@ -1,4 +1,5 @@
-"""Containers without a share: which stay unchanged, start without a GPU, or keep NVIDIA's."""
+"""Containers without a share stay unchanged, start without a GPU, or keep GPUs of NVIDIA's
+runtime."""
 
 from __future__ import annotations
 

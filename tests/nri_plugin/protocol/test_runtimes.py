@@ -1,5 +1,7 @@
-"""nri_plugin.protocol.runtimes and nri_versions: which runtimes are refused, and that the document
-has the same table; the events that each runtime supports, and that no method is missing."""
+"""nri_plugin.protocol.runtimes and nri_versions: the refused runtimes, and the supported events.
+
+The document has the same table of runtimes. No method is missing.
+"""
 
 from __future__ import annotations
 

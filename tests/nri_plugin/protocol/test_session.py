@@ -1,5 +1,7 @@
-"""nri_plugin.protocol.session: registration, Configure, Synchronize, recorded dialogues, requests,
-answers, and messages that are malformed or out of turn."""
+"""nri_plugin.protocol.session: from the registration through recorded dialogues to its answers.
+
+Also messages that are malformed or out of turn.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ EMPTY = ttrpc_pb2.Response()
 
 
 class Wire:
-    """A session, and the runtime's side of its wire as plain calls."""
+    """A session, with the runtime's end of its connection as plain calls."""
 
     def __init__(self, wanted: EventMask = SERVED_EVENTS) -> None:
         self.session = Session(name="gpuslice", index="50", wanted=wanted)
@@ -49,7 +51,7 @@ class Wire:
         return self.session.receive_data(mux.frames(mux.PLUGIN, header + data))
 
     def replies(self) -> list[tuple[int, ttrpc_pb2.Response]]:
-        """The session's replies to the runtime's calls: stream and response, in order."""
+        """Return the session's replies to the runtime's calls: each stream and response."""
         pieces = mux.Demultiplexer().feed(self.session.data_to_send())
         sent = b"".join(piece for connection, piece in pieces if connection == mux.PLUGIN)
         found = []
@@ -61,13 +63,12 @@ class Wire:
         return found
 
     def reply(self) -> ttrpc_pb2.Response:
-        """The only reply, to the last call."""
         ((stream, response),) = self.replies()
         assert stream == self.stream
         return response
 
     def reach(self, state: State) -> Wire:
-        """Take the runtime's usual steps up to this state."""
+        """Take the runtime's usual steps until the session is in this state."""
         if state is not State.UNCONFIGURED:
             self.session.receive_data(REGISTER_OK)
             request = nri.ConfigureRequest(runtime_name="containerd", runtime_version="v2.4.2")
@@ -116,7 +117,7 @@ def test_a_recorded_handshake_in_every_cut(cut: int, order: int) -> None:
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("version", DIALOGUES)
 def test_a_recorded_lifecycle_in_every_cut(version: str, cut: int) -> None:
-    """Both styles of notification give the same events."""
+    """Each NRI version notifies in its own style. The events are the same."""
     session = Wire().session
     received: list[session_events.Event] = []
     for frame in vectors.split_frames(DIALOGUES[version]):
@@ -126,7 +127,7 @@ def test_a_recorded_lifecycle_in_every_cut(version: str, cut: int) -> None:
                 assert 0 < event.budget_ms <= 2000
                 session.respond(event.request_id)
     assert session.introduced
-    # In the recording of 0.12.3 the answer to the registration comes even after Synchronize.
+    # In the recording of 0.12.3 the answer to the registration comes only after Synchronize.
     received.remove(session_events.Registered())
     configured, synchronize, create, validate, *others = received
     assert isinstance(configured, session_events.Configured)
@@ -309,7 +310,7 @@ def test_shutdown_is_answered_and_closes() -> None:
 
 
 def _reply(length: int, stream: int) -> bytes:
-    """A reply to the plugin's calls, framed, up to its payload."""
+    """Return the frame of a reply to one of the plugin's calls, up to the payload."""
     return struct.pack(">II", 2, 10 + length) + struct.pack(">IIBB", length, stream, 2, 0)
 
 

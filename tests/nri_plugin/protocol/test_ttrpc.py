@@ -1,5 +1,7 @@
 """nri_plugin.protocol.mux and ttrpc: sizes, and each rule violated once.
-test_session.py cuts recorded bytes."""
+
+test_session.py feeds recorded bytes in pieces.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def request(stream: int, payload: bytes = b"") -> bytes:
 
 
 def statuses(server: ttrpc.Server) -> list[tuple[int, int, str]]:
-    """The errors that the server has to send: stream, code, text."""
+    """Return the errors that the server has to send: each stream, code and text."""
     found = []
     for message in server.messages_to_send():
         length, stream, kind, flags = struct.unpack_from(">IIBB", message)

@@ -1,9 +1,9 @@
 """Bytes recorded from real sockets, and the helpers that cut them.
 
-The CONTAINERD ones were recorded between containerd 2.4.2 (NRI 0.12.3) and this package. DIALOGUES
-contain all that the adaptation of an NRI version wrote, from the answer to the registration to the
-end: one pod and one container synchronised, then a container's creation, validation, start, stop
-and removal.
+The CONTAINERD recordings were made between containerd 2.4.2 (NRI 0.12.3) and this package.
+DIALOGUES has all that the adaptation of each NRI version wrote after the answer to the
+registration. One pod and one container are synchronised. Then a container is created, validated,
+started, stopped and removed.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ CUTS = [pytest.param(size, id=name) for name, size in (("whole", 1 << 30), ("1",
 
 
 def fed(feed: Callable[[bytes], list[T]], data: bytes, cut: int) -> list[T]:
-    """Everything that `feed` yields over the pieces of `data`, in order."""
+    """Return all that `feed` returns for the pieces of `data`, in order."""
     pieces = (data[at : at + cut] for at in range(0, len(data), cut))
     return [value for piece in pieces for value in feed(piece)]
 
 
 def split_frames(data: bytes) -> Iterator[bytes]:
-    """The mux frames of a recording: what a runtime does not send before it is answered."""
+    """Yield a recording's mux frames. The runtime sends each after the answer to the last."""
     while data:
         end = 8 + int.from_bytes(data[4:8])
         yield data[:end]

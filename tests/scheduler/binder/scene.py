@@ -20,7 +20,8 @@ from tests.scheduler.pod_server import Misfortune, PodServer
 
 
 class Scene:
-    """The default is two nodes with one GPU each, and the pod u-1, which requests half a GPU."""
+    """A binder with an API server. By default, two nodes have one GPU each, and the pod u-1
+    requests half a GPU."""
 
     def __init__(self, server: PodServer, kube: Kube, state: State | None = None) -> None:
         self.server = server
@@ -32,12 +33,12 @@ class Scene:
         self.binder = Binder(self.state, kube, self.guard, self.verbs, *clocks)
 
     def ask(self, raw: dict[str, Any] | None = None) -> dict[str, Any]:
-        """kube-scheduler sends filter for the pod, as it knows it."""
+        """Call filter for the pod. raw: the pod as kube-scheduler knows it."""
         among = [name for name in self.state.fleet.names if name]
         return calls.filtered(self.verbs, raw or calls.pod(), among)
 
     async def attempt(self, *fates: Misfortune) -> str:
-        """One scheduling attempt for the pod on n0. fates: of its POSTs."""
+        """Make one scheduling attempt for the pod, on n0. fates: the outcomes of its POSTs."""
         self.server.posts = [*fates]
         self.ask()
         return await self.bind()
@@ -47,7 +48,7 @@ class Scene:
         return (await self.binder.bind(arguments)).error
 
     async def begun(self, *fates: Misfortune, uid: str = "u-1") -> Task[str]:
-        """A scheduling attempt whose Binding was sent."""
+        """Start a scheduling attempt, and return once its Binding was sent."""
         self.server.posts = [*fates]
         self.ask(calls.pod(uid))
         binding = create_task(self.bind(uid))
@@ -59,7 +60,7 @@ class Scene:
         await self.binder.check_overdue()
 
     def watch(self, uid: str = "u-1") -> None:
-        """The watch delivers the pod as it is now."""
+        """Let the watch deliver the pod as it is now."""
         self.state.observe_pod(translate.pod(self.server.pods[f"pod-{uid}"]))
 
     @property
@@ -67,7 +68,7 @@ class Scene:
         return len(self.server.bindings)
 
     def held(self, node: str = "n0") -> int:
-        """Percent held of the node's GPU."""
+        """Return the percent of the node's GPU that is held."""
         return int(self.state.fleet.used_core[self.state.fleet.row_of(node), 0])
 
 

@@ -1,4 +1,4 @@
-"""Requests of `bind`: pods, content, time, and only as long as the process may write."""
+"""The requests that `bind` sends: their content and deadlines, and the right to send them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_repeated_bind_calls_bind_once(scene: Scene) -> None:
 
 
 async def test_nothing_is_sent_for_a_bind_whose_time_is_over(scene: Scene) -> None:
-    """kube-scheduler's call has timed out: it waited here behind another bind of its pod."""
+    """The second bind waits behind the first one of its pod, until its call has timed out."""
     first = await scene.begun(Fate.HANG)
     second = asyncio.create_task(scene.bind(node="n1"))
     await asyncio.sleep(0)
@@ -107,7 +107,7 @@ async def test_a_pod_without_a_share_is_bound_plainly() -> None:
 
 @pytest.mark.parametrize("fate", [Fate.HANG, Fate.RESET, 500, 503, 404])
 async def test_a_pod_that_cannot_be_read_is_not_bound(fate: Misfortune, scene: Scene) -> None:
-    scene.server.gets = [fate, fate] if fate is Fate.RESET else [fate]  # aiohttp retries once
+    scene.server.gets = [fate, fate] if fate is Fate.RESET else [fate]  # aiohttp repeats a GET once
     assert await scene.bind() != ""
     assert (scene.sent, scene.held()) == (0, 0)
     assert await scene.bind() == ""

@@ -30,7 +30,7 @@ REACHED = frozenset(Reason) - {
     Reason.AGENT_MISSING,
     Reason.LEASES_LOST,
 }
-"""Reasons that random fleets have: all except those that another one represents."""
+"""Reasons that random fleets produce. Those left out take the same path as one of these."""
 TOTALS = (100, 101, 997, 1000, 1600)
 RATIOS = tuple(map(Fraction, ("1/2", "33/100", "1/8", "1/3", "0.333", "0.57", "0.29", "0.999")))
 PHASES = (Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR)
@@ -62,7 +62,7 @@ def node(chance: random.Random, name: str) -> Node:
 
 
 def held(chance: random.Random, gpu: Gpu) -> Held:
-    """Filled with shares that fit; sometimes overcommitted by other writers."""
+    """Return the GPU with random shares. A few do not fit, because other writers may overcommit."""
     there = Held(gpu)
     for _ in range(chance.choice((0, 0, 1, 2, 3))):
         size = chance.randint(1, gpu.total_bytes)
@@ -112,7 +112,7 @@ def container(chance: random.Random, number: int) -> ContainerRequest:
 
 
 def ratio(chance: random.Random) -> Fraction:
-    """A whole GPU, a ratio that is no percent, or a percent."""
+    """Return a whole GPU, a ratio that is not a whole percent, or a whole percent."""
     percent = ratio_of_percent(chance.randint(1, 100))
     return chance.choice((Fraction(1), chance.choice(RATIOS), percent))
 
@@ -121,7 +121,7 @@ def ratio(chance: random.Random) -> Fraction:
 
 
 def large_nodes(chance: random.Random) -> Sequence[Node]:
-    """Nodes of different sizes, some alike except for links."""
+    """Return nodes of different sizes, some of which differ only in the links between GPUs."""
     made = [large_node(chance, f"n{number}") for number in range(3)]
     for name in ("twin", "triplet"):
         alike = [
@@ -145,8 +145,8 @@ def large_node(chance: random.Random, name: str) -> Node:
 
 
 def tight_request(chance: random.Random, on: Node) -> Request:
-    """A request for the node's free capacity, cut into pieces, some of them for two GPUs each: it
-    is feasible in hardly more than one way, unless its containers do not all run at once."""
+    """Return a request that cuts the node's free capacity into pieces, some of them for two GPUs.
+    It fits in hardly more than one way, unless some of its containers run at different times."""
     total = on.gpus[0].gpu.total_bytes
     left = [
         [100 - -(-held.used_bytes * 100 // total), held.most_core - held.used_core]

@@ -1,4 +1,4 @@
-"""Small fleets in one line."""
+"""Fleets of one or a few nodes, each made by one call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def gpus(count: int, total_bytes: int = TOTAL) -> Sequence[Gpu]:
 
 
 def fleet(*held: Sequence[Held], of: Sequence[Gpu] | None = None) -> Fleet:
-    """One node; by GPU, what is held of it: (bytes of 1000, core)."""
+    """Return a fleet of one node. Each argument lists the shares of a GPU as (bytes, core)."""
     return add(Fleet(), "n1", *held, of=of)
 
 
@@ -40,7 +40,7 @@ def placed(of: Fleet, request: Request, default: Policy = Policy.BINPACK) -> Pla
 
 
 def minors(of: Fleet, request: Request, name: str = "n1") -> dict[str, list[int]] | Reason:
-    """Return the minors of each container's GPUs. Asserts that `fit` agrees."""
+    """Return the minors of each container's GPUs, or the reason. Asserts that `fit` agrees."""
     found = place(of, request, of.row_of(name))
     possible, reasons = fit(of, request, of.rows_of([name]))
     assert bool(possible[0]) == isinstance(found, Placement)

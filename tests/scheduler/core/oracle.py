@@ -1,6 +1,6 @@
 """The core's rules as plain loops over plain values: the oracle for the vectorised core.
 
-Slow and simple; uses no columns. The core must return the same results.
+The oracle is slow and simple, and does not use columns. The core must return the same results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scheduler.core.request import ContainerRequest, Phase, Policy, Request, Sco
 
 @dataclass
 class Held:
-    """A GPU, and what pods hold of it: (bytes, core or None)."""
+    """A GPU, and the shares that pods hold of it as (bytes, core or None)."""
 
     gpu: Gpu
     shares: list[tuple[int, int | None]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Node:
 
 
 Slots = Sequence[Sequence[int]]
-"""The GPUs of each container."""
+"""The indices of the GPUs of each container."""
 
 
 def size_of(container: ContainerRequest, gpu: Gpu) -> int:
@@ -64,7 +64,7 @@ def size_of(container: ContainerRequest, gpu: Gpu) -> int:
 
 
 def live_sets(containers: Sequence[ContainerRequest]) -> Iterator[list[int]]:
-    """Indices of the containers whose containers run at the same time, for each moment of the pod's
+    """Yield the indices of the containers that run at the same time, for each moment of the pod's
     life."""
     numbered = list(enumerate(containers))
     for number, container in numbered:
@@ -77,7 +77,7 @@ def live_sets(containers: Sequence[ContainerRequest]) -> Iterator[list[int]]:
 def holds(
     containers: Sequence[ContainerRequest], on: Sequence[int], gpu: Gpu
 ) -> tuple[int, int | None]:
-    """Sum that the containers with the indices `on` hold of the GPU."""
+    """Return the most that the containers with the indices `on` hold of the GPU at any moment."""
     size, core = 0, 0
     for alive in live_sets(containers):
         here = [containers[number] for number in alive if number in on]
@@ -87,7 +87,7 @@ def holds(
 
 
 def fits_together(held: Held, containers: Sequence[ContainerRequest], on: Sequence[int]) -> bool:
-    """Whether these containers fit on the GPU. All of them request core, or none does."""
+    """Return whether these containers fit on the GPU: all of them request core, or none does."""
     if len({containers[number].core_percent is None for number in on}) > 1:
         return False
     size, core = holds(containers, on, held.gpu)
@@ -104,14 +104,14 @@ def good_gpus(node: Node, request: Request) -> list[int]:
 
 
 def part_of(gpu: Gpu, scope: Scope) -> object:
-    """GPUs with equal values lie within the scope; None: in no part."""
+    """Return the GPU's part of the node by scope, such as its NUMA node, or None if unknown."""
     by_scope = {Scope.NUMA_NODE: gpu.numa, Scope.PCIE: gpu.root, Scope.DEVICE: gpu.uuid}
     return by_scope.get(scope, "node")
 
 
 def is_allowed(node: Node, request: Request, chosen: Slots) -> bool:
-    """Whether the chosen GPUs, slots by container, are distinct, usable and within the scope, and
-    whether everything placed on each fits."""
+    """Return whether the chosen GPUs, by container, are distinct, usable and in one part of the
+    scope, and whether the containers on each GPU fit."""
     good = set(good_gpus(node, request))
     for container, slots in zip(request.containers, chosen, strict=True):
         if len(set(slots)) != container.gpus or not set(slots) <= good:
@@ -125,7 +125,7 @@ def is_allowed(node: Node, request: Request, chosen: Slots) -> bool:
 
 
 def greedy(node: Node, request: Request) -> bool:
-    """Whether all containers fit, the largest first, each on the fullest GPU on which it fits."""
+    """Place the largest container first, on the fullest GPU that fits. Return whether all fit."""
     parts: dict[object, list[int]] = {}
     for slot in good_gpus(node, request):
         parts.setdefault(part_of(node.gpus[slot].gpu, request.scope), []).append(slot)
@@ -138,7 +138,7 @@ def _greedy_within(node: Node, request: Request, slots: Sequence[int]) -> bool:
     on: dict[int, list[int]] = {slot: [] for slot in slots}
 
     def left(slot: int) -> int:
-        """Bytes."""
+        """Return the bytes that are left on the GPU."""
         held = node.gpus[slot]
         if request.policy is Policy.FIRST:
             return 0
@@ -188,7 +188,7 @@ def why_not_alone(node: Node, request: Request, container: ContainerRequest) -> 
 
 
 def why_not(node: Node, request: Request) -> Reason:
-    """FITS if the request fits."""
+    """Return why the request does not fit, or FITS."""
     if node.blocked_by is not Reason.FITS:
         return node.blocked_by
     if request.isolation and not node.isolates:
@@ -210,13 +210,13 @@ def why_not(node: Node, request: Request) -> Reason:
 
 
 def first_choice(node: Node, request: Request, policy: Policy) -> int:
-    """The slot for the one GPU of the one container."""
+    """Return the slot of the best GPU for a request of one container and one GPU."""
     (container,) = request.containers
     good = good_gpus(node, request)
     unused = [node.gpus[slot].gpu for slot in good if not node.gpus[slot].shares]
 
     def near(gpu: Gpu) -> list[int]:
-        """Numbers of unused GPUs with the same link, root and NUMA node."""
+        """Return how many unused GPUs have the same link, the same root, and the same NUMA node."""
         others = [(other.link, other.root, other.numa) for other in unused]
         mine = (gpu.link, gpu.root, gpu.numa)
         return [

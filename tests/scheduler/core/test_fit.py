@@ -1,4 +1,4 @@
-"""Which nodes fit: ratios to the byte, selectors, and the texts of reasons."""
+"""The nodes on which a request fits: ratios to the byte, selectors, and the texts of reasons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = 46068 * Mi
 
 
 def asking(amount: int | Fraction, *selector: Requirement) -> Request:
-    """Bytes, or a ratio."""
+    """Return a request for an amount of bytes, or for a ratio."""
     ratio = amount if isinstance(amount, Fraction) else None
     size = None if isinstance(amount, Fraction) else amount
     container = ContainerRequest("main", memory_bytes=size, memory_ratio=ratio)
@@ -29,14 +29,14 @@ def asking(amount: int | Fraction, *selector: Requirement) -> Request:
 
 
 def fits(fleet: Fleet, request: Request, *names: str) -> list[bool]:
-    """rows: these nodes, or all."""
+    """Return for each of these nodes whether the request fits. The default is all nodes."""
     rows = fleet.rows_of(names) if names else fleet.all_rows()
     return [bool(each) for each in fit(fleet, request, rows)[0]]
 
 
 @pytest.mark.parametrize("totals", [[LARGE], [997, LARGE, MAX_BYTES]], ids=len)
 def test_a_ratio_fits_to_the_byte(totals: list[int]) -> None:
-    """GPUs have one size or several, up to the largest; the last ratio overflows int64."""
+    """GPUs have one or several sizes, up to the largest. Products of long ratios exceed int64."""
     chance = random.Random(len(totals))
     ratios = [*map(Fraction, ("0.125", "0.1", "0.57", "1/3", "1e-18", "0.999999999999999999"))]
     ratios += [Fraction(chance.randint(1, 10**18), 10**18) for _ in range(20)]
@@ -66,8 +66,8 @@ def labelled(name: str, total: int, *labels: Mapping[str, str]) -> list[Gpu]:
 
 
 def test_sizes_and_label_sets_of_replaced_gpus_are_reused() -> None:
-    """GPUs with a label of their own, such as a serial number, come and go for weeks. The result
-    for a selector is kept meanwhile."""
+    """The labels of each GPU include a serial number, so replaced GPUs bring new sets of labels.
+    Results for a selector are cached meanwhile."""
     fleet, half = add(Fleet(), "b", of=labelled("b", 7, {})), Fraction(1, 2)
     for total in range(3000, 1000, -100):
         model = ("A100", "T4")[total // 100 % 2]
@@ -93,7 +93,7 @@ def of_fleet(fleet: Fleet, request: Request) -> dict[Reason, str]:
 
 
 def said(request: Request, *left: int, core: int = 0) -> dict[Reason, str]:
-    """Texts for nodes of one GPU with the given free bytes, and some core held."""
+    """Return the reasons for nodes of one GPU with these free bytes and this much core held."""
     made = Fleet()
     for number, free in enumerate(left):
         add(made, f"n{number}", [(TOTAL - free, core)], of=[Gpu(f"GPU-{number}", 0, TOTAL)])
@@ -113,7 +113,7 @@ def said(request: Request, *left: int, core: int = 0) -> dict[Reason, str]:
     ],
 )
 def test_a_reason_has_the_largest_free_slice(asked: int | Fraction, left: int, near: str) -> None:
-    """kube-scheduler uses the text as a Go format; a percent sign would corrupt it."""
+    """kube-scheduler uses the text as a Go format, in which a percent sign would be misread."""
     text = f"{Reason.MEMORY.text} (largest free slice {near} requested)"
     assert said(asking(asked), left, left) == {Reason.MEMORY: text}
 

@@ -1,4 +1,4 @@
-"""Compares the vectorised core with plain loops, over random fleets."""
+"""Compare the vectorised core with plain loops, over random fleets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_placement(
 
 @pytest.mark.parametrize("seed", range(10))
 def test_fit_and_place_agree_with_plain_loops(seed: int) -> None:
-    """A thousand fleets for each seed."""
+    """Each seed has a thousand fleets."""
     chance, seen = random.Random(seed), Counter[Reason]()
     for _ in range(1_000):
         nodes, request = fleets.nodes(chance), fleets.request(chance)
@@ -52,7 +52,7 @@ def test_fit_and_place_agree_with_plain_loops(seed: int) -> None:
         said = [oracle.why_not(node, request) for node in nodes]
         assert [Reason(each) for each in reasons] == said, (nodes, request)
         assert [reason is Reason.FITS for reason in said] == possible.tolist()
-        # Few rows are gathered, many are taken from the whole: the results must be equal.
+        # The core computes few rows and many rows in different ways. Results must be equal.
         assert feasible(fleet, request, rows[:1]).tolist() == possible[:1].tolist()
         seen.update(said)
         for node, row, reason in zip(nodes, rows, said, strict=True):
@@ -65,9 +65,9 @@ def test_fit_and_place_agree_with_plain_loops(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_place_succeeds_where_fit_does_by_every_policy(seed: int) -> None:
-    """The requests have many containers: `fit` searches all nodes at once, and `place` one. GPUs of
-    several sizes compare bytes and percent differently. The policy's own rules may find no
-    place."""
+    """`fit` searches all nodes at once, and `place` one. Each request has many containers. On GPUs
+    of several sizes, bytes and percent order GPUs differently. The rules of a policy alone may fail
+    to find a place."""
     chance = random.Random(seed)
     for _ in range(60):
         nodes = fleets.large_nodes(chance)

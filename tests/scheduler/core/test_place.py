@@ -1,4 +1,4 @@
-"""The rules of GPU selection, each by its name."""
+"""The rules of GPU selection. Each test is named after its rule."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ TOPOLOGY = [
 
 
 EIGHT = [Gpu(f"GPU-{n}", n, 1000, numa=n // 4, root=str(n // 2)) for n in range(8)]
-"""Two NUMA nodes of two PCIe roots of two GPUs."""
+"""Two NUMA nodes with two PCIe roots each, and two GPUs at each root."""
 TWO_ROOTS = [Gpu(f"GPU-{n}", n, 1000, root=root) for n, root in enumerate("bbbaa")]
 
 
 @pytest.mark.parametrize(
     ("of", "used", "request_", "expected"),
     [
-        # One link, then root, then NUMA node; any GPUs if none suffices.
+        # The GPUs share a link, else a root, else a NUMA node, else nothing.
         (TOPOLOGY, (), one(10, count=2), [0, 3]),
         (TOPOLOGY, (0,), one(10, count=2), [2, 3]),
         (TOPOLOGY, (0, 2), one(10, count=2), [3, 4]),
         (TOPOLOGY, (0, 2, 4), one(10, count=2), [1, 5]),
         (TOPOLOGY, (), one(10, count=3), [2, 3, 4]),
         (TOPOLOGY, (0, 1), one(10, count=4), [2, 3, 4, 5]),
-        # Of groups, the one with the fewest GPUs to spare.
+        # The group with the fewest GPUs to spare is chosen.
         (TWO_ROOTS, (), one(10, count=2, policy=Policy.SPREAD), [3, 4]),
-        # Binpack keeps to the root and NUMA node in use.
+        # Binpack prefers the root and NUMA node that have GPUs in use.
         (EIGHT, (4,), one(100, 100), [5]),
         (EIGHT, (4,), one(100, 100, count=2), [6, 7]),
         (EIGHT, (4, 5), one(100, 100), [6]),
@@ -129,7 +129,7 @@ def test_the_policy_chooses_among_groups_within_the_scope(policy: Policy, expect
 def test_first_takes_the_lowest_minor(
     percents: tuple[int, ...], scope: Scope, found: list[list[int]]
 ) -> None:
-    """Whatever is fuller, emptier or nearer."""
+    """The lowest minor is taken even if other GPUs are fuller, emptier or nearer."""
     node = fleet([(800, 1)], [(400, 1)], [(300, 1)], [(690, 1)])
     request = several(*map(share, "abcd", percents), policy=Policy.FIRST, scope=scope)
     assert minors(node, request) == dict(zip("abcd", found, strict=False))
@@ -138,8 +138,8 @@ def test_first_takes_the_lowest_minor(
 
 
 def test_containers_that_fit_only_in_another_way_are_refused() -> None:
-    """50 + 30 and 40 + 30 would fit. The largest takes the fullest GPU on which it fits; it is the
-    one with the most GPUs, then with the most of one."""
+    """50 + 30 and 40 + 30 would fit. But the largest container is placed first, on the fullest GPU
+    on which it fits. Containers with more GPUs count as larger than those with a larger share."""
     node = fleet([(200, 1)], [(300, 1)])
     assert minors(node, several(*map(share, "abcd", (50, 40, 30, 30)))) is Reason.TOGETHER
     less = several(*map(share, "abcd", (50, 40, 30, 20)))

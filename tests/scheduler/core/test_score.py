@@ -1,4 +1,4 @@
-"""Node scores: their order, and the best of many."""
+"""Node scores: their order, and the best of many nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NODES: dict[str, Node] = {
 
 
 def order(fleet: Fleet, asked: ContainerRequest, policy: Policy | None = None) -> list[str]:
-    """Names, best first, without ties."""
+    """Return the names of the nodes, best first. No two scores are equal."""
     rows = fleet.all_rows()
     scores = score(fleet, Request([asked], policy), rows)
     assert len(set(scores)) == len(scores), scores
@@ -60,7 +60,7 @@ def test_a_node_ranks_by_the_gpus_that_the_policy_takes(
     ids=["both are empty", "the large one is in use"],
 )
 def test_the_better_fit_after_gpus_in_use(used: list[Held], expected: list[str]) -> None:
-    """Whole GPUs stay free, across nodes as on one node."""
+    """Binpack keeps whole GPUs free, across nodes as on one node."""
     fleet = add(Fleet(), "large", used, of=[Gpu("GPU-large", 0, 8000)])
     add(fleet, "small", [], of=[Gpu("GPU-small", 0, 1000)])
     assert order(fleet, SIZE) == expected
@@ -81,7 +81,7 @@ def test_several_gpus_are_better_the_nearer_they_lie() -> None:
 
 
 def test_the_best_of_many_are_those_of_a_sort_whatever_the_order_of_the_names() -> None:
-    """Ties are broken by name, so equal fleets give equal choices."""
+    """Ties are broken by name, so that the same fleet always gives the same choice."""
     chance = random.Random(5)
     for _ in range(200):
         count, most = chance.randint(1, 40), chance.randint(1, 40)

@@ -1,4 +1,4 @@
-"""The fleet without the victims of a preemption: released at once, and one by one."""
+"""The fleet without the victims of a preemption: all removed at once, and one by one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.scheduler import calls
 from tests.scheduler.core import fleets
 
 _LEFT_OUT = {"version", "freed_version", "added"}
-"""Numbers of changes, which are none of the fleet's contents."""
+"""Columns that count changes, and do not describe the fleet's contents."""
 _EXPECTED = ("expected-0", "expected-1", "expected-2")
-"""Pods with reservations."""
+"""The UIDs of the pods that have reservations."""
 
 
 def hold(state: State, uid: str, node: str, *shares: tuple[Gpu, int, int | None]) -> None:
@@ -33,7 +33,7 @@ def hold(state: State, uid: str, node: str, *shares: tuple[Gpu, int, int | None]
 
 
 def used(chance: random.Random) -> tuple[State, list[str]]:
-    """A state of random nodes, pods, overcommitment and reservations, and the pods' UIDs."""
+    """Return a state of random nodes and pods, some overcommitted, and the pods' UIDs."""
     state, uids = State(), list[str]()
     for node in fleets.nodes(chance, most=8):
         gpus = tuple(held.gpu for held in node.gpus)
@@ -58,7 +58,7 @@ def used(chance: random.Random) -> tuple[State, list[str]]:
 
 
 def victims_of(chance: random.Random, state: State, uids: list[str]) -> Mapping[str, list[str]]:
-    """Pods of the node and of others, unknown ones, and some of them twice."""
+    """Return victims by node: pods of the node and of others, unknown ones, and some twice."""
     victims: dict[str, list[str]] = {}
     for name in (*state.fleet.names[1:], "unknown"):
         there = [uid for uid in uids if state.node_of(uid) == name]
@@ -69,7 +69,7 @@ def victims_of(chance: random.Random, state: State, uids: list[str]) -> Mapping[
 
 
 def one_by_one(state: State, victims: Mapping[str, Sequence[str]]) -> Fleet:
-    """The plain form: each allocation by itself, in a copy of the state."""
+    """Remove each victim separately from a copy of the state, and return its fleet."""
     copied = copy.deepcopy(state)
     for uid in _EXPECTED:
         copied.reservations.end(uid)
@@ -101,7 +101,7 @@ def test_releasing_all_victims_at_once_is_releasing_one_by_one(seed: int) -> Non
 
 
 def test_the_state_may_change_between_the_parts() -> None:
-    """A victim that is gone is not released again, nor is the pod that has its place."""
+    """A victim that is gone by then is not released again. The pod in its place stays."""
     state = calls.state(nodes=2, gpus=1)
     first, second = (state.fleet.gpus[state.fleet.row_of(name)][0] for name in ("n0", "n1"))
     hold(state, "gone", "n0", (first, 1000, 10))

@@ -1,5 +1,5 @@
-"""Random pods of all dialects, bound and deleted: a plain loop agrees on each, and no GPU is
-over."""
+"""Random pods of all dialects are bound and deleted. After each step, a plain loop agrees and no
+GPU holds too much."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.requests.rows import GRANTED
 from tests.scheduler.core import oracle
 
 MIXES = 1_000
-"""For each seed."""
+"""The number of steps for each seed."""
 SIZES = (46068 << 20, 11178 << 20, 997)
 PODS: Final = [row.pod for row in GRANTED if row.says]
 Shares = dict[str, list[tuple[oracle.Held, tuple[int, int | None]]]]
 
 
 def made() -> tuple[State, Sequence[oracle.Node]]:
-    """A node for each size, of two GPUs, and one with GPUs of two sizes."""
+    """Return a node of two equal GPUs for each size, and one node with GPUs of two sizes."""
     state, nodes = State(), []
     for number, sizes in enumerate([*([size] * 2 for size in SIZES), list(SIZES[:2])]):
         name = f"n{number}"
@@ -42,8 +42,8 @@ def made() -> tuple[State, Sequence[oracle.Node]]:
 
 
 def asking(chance: random.Random, uid: str) -> dict[str, Any]:
-    """A valid pod of one dialect, with up to three containers that request alike: main, init and
-    sidecar containers. KAI's annotations are of one."""
+    """Return a valid pod of a random dialect, with up to three containers of equal requests: main,
+    init and sidecar containers. A pod of KAI has one container, as its annotations name one."""
     raw = deepcopy(chance.choice(PODS))
     raw["metadata"] |= {"uid": uid, "name": uid}
     spec = raw["spec"]
@@ -87,7 +87,7 @@ def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) 
     assert isinstance(found, Placement) == (said is Reason.FITS), (node, request)
     if isinstance(found, Placement):
         state.assume(uid, Assumed(found, {}, 0.0))
-        if len(shares) % 5:  # the watch has not reported the others yet
+        if len(shares) % 5:  # otherwise the watch has not reported the pod yet
             added = binding.annotations_of(found, read.outputs(found, fleet.gpus[row], 1))
             pod["metadata"].setdefault("annotations", {}).update(added)
             pod["spec"]["nodeName"] = node.name
@@ -105,7 +105,7 @@ def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) 
 
 
 def _compare(state: State, nodes: Sequence[oracle.Node]) -> None:
-    """Compare with the sums of the plain loop, of which none is over."""
+    """Compare each GPU with the sums of the plain loop, and check that they fit on the GPU."""
     assert not state.problems()
     for node in nodes:
         row = state.fleet.row_of(node.name)

@@ -1,4 +1,4 @@
-"""The pods to requeue: refused, feasible now, and not retried since."""
+"""The pods to requeue: refused before, feasible now, and not retried since."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = objects.container("main", core=1, ratio=1)
 
 
 class Refusing:
-    """Nodes of one GPU each, held by the pods `on-n0`, ...; the pod `waits` was refused."""
+    """Nodes of one GPU each, held by the pods `on-n0`, ..., and a pod `waits` that was refused."""
 
     def __init__(self, nodes: int = 1) -> None:
         self.state = calls.state(nodes=nodes, gpus=1)
@@ -42,11 +42,11 @@ class Refusing:
         return uids
 
     def look(self) -> list[str]:
-        """The UIDs of the pods due now."""
+        """Return the UIDs of the pods to requeue now."""
         return calls.due(self.queue, self.now_s)
 
     def overdue(self, after_s: float = TIMEOUT_S) -> list[str]:
-        """Works now and again after a delay; returns the UIDs due the second time."""
+        """Examine the queue now and after a delay. Return the UIDs to requeue the second time."""
         self.look()
         self.now_s += after_s
         return self.look()
@@ -58,7 +58,7 @@ class Refusing:
         self.state.remove_pod(f"on-{name}")
 
     def churn(self, name: str = "n0") -> None:
-        """A second later, a small pod has come and gone."""
+        """Let a small pod come and go, and advance the clock by a second."""
         bind(self.state, calls.pod("small", SMALL), name)
         self.state.remove_pod("small")
         self.now_s += 1.0
@@ -87,7 +87,7 @@ def test_a_pod_that_kube_scheduler_has_retried_is_not_requeued(refusing: Refusin
 
 
 def test_capacity_that_is_only_reserved_for_another_pod_is_free(refusing: Refusing) -> None:
-    """The end of a reservation is no change that requeues a pod."""
+    """A reservation does not hold back other pods, so its end need not requeue any."""
     refusing.free()
     other = arguments(calls.pod("expected", WHOLE), names(1))
     refusing.verbs.filter(other)
@@ -121,7 +121,7 @@ def test_pods_of_high_priority_are_requeued_first_in_small_batches(refusing: Ref
 
 
 def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
-    """It holds with any number of requests that never fit, and however often capacity changes."""
+    """Many requests that never fit, and constant changes of capacity, must not delay the others."""
     for number in range(300):
         never = objects.container("main", core=100, memory=f"{100 + number}Gi")
         refusing.ask(f"big-{number}", never)
@@ -136,7 +136,7 @@ def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
 
 
 def test_free_capacity_on_nodes_that_are_no_candidates_requeues_no_pod() -> None:
-    """A pod pinned to a full pool, while another pool has capacity and churns."""
+    """The pod was filtered with n0 only, which is full. The other node has capacity and changes."""
     refusing = Refusing(nodes=2)
     refusing.free("n1")
     for _ in range(30):
@@ -147,7 +147,7 @@ def test_free_capacity_on_nodes_that_are_no_candidates_requeues_no_pod() -> None
 
 
 def test_a_turn_examines_a_part_of_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pod of many containers must not block the event loop for long."""
+    """The examination of a pod with many containers must not block the event loop for long."""
     monkeypatch.setattr(requeue, "max_rows", lambda request: 2)
     state = calls.state(nodes=5, gpus=1)
     for name in names(4):
@@ -159,7 +159,7 @@ def test_a_turn_examines_a_part_of_the_nodes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_pods_that_no_longer_fit_leave_the_event_loop_free(refusing: Refusing) -> None:
-    """Capacity came for many, and is used before they are requeued."""
+    """Capacity was freed for many pods, and is taken again before they are requeued."""
     refusing.ask_many()
     refusing.free()
     for _ in range(2):

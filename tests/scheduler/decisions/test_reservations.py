@@ -1,4 +1,4 @@
-"""Reservations: the next pod is ranked beside them, and none is refused because of them."""
+"""Reservations: the next pod is ranked beside them, and no pod is refused because of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Yes:
 
 
 class Scene:
-    """Two nodes of one GPU each. By default pods request a whole one."""
+    """Two nodes of one GPU each. By default a pod requests a whole GPU."""
 
     def __init__(self) -> None:
         self.state = calls.state(nodes=2, gpus=1)
@@ -54,7 +54,7 @@ class Scene:
         return asyncio.run(self.binder.bind(wanted)).error
 
     def percent(self, column: str) -> tuple[int, int]:
-        """Return those of both GPUs."""
+        """Return the column's values for the GPUs of both nodes."""
         rows = self.state.fleet.rows_of(BOTH)
         first, second = getattr(self.state.fleet, column)[rows, 0].tolist()
         return first, second
@@ -70,7 +70,7 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Scene:
-    """The pod `a` is ranked on n0."""
+    """A scene in which the pod `a` is ranked on n0."""
     scene = Scene()
     scene.ranked("a", ["n0"])
     return scene
@@ -95,7 +95,7 @@ def test_a_reservation_refuses_no_pod_and_stays(scene: Scene) -> None:
 
 
 def test_a_pod_that_fits_nowhere_takes_no_reservation_from_others(scene: Scene) -> None:
-    """Each bind arrives after the next filter; an unsatisfiable pod is retried in between."""
+    """Meanwhile a pod that never fits is retried, and a preemption is simulated."""
     for _ in range(3):
         assert scene.named("big", of=objects.container("main", gpu=1600)) == []
     assert list(calls.preempted(scene.verbs, calls.pod("high", WHOLE), {"n0": []})) == ["n0"]

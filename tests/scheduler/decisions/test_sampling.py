@@ -1,4 +1,4 @@
-"""Pods that fit outside of the nodes that kube-scheduler sent."""
+"""Pods that fit only on nodes outside of the sample that kube-scheduler sent."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.scheduler import calls, objects
 
 _NODES: Final = calls.names(250)
 SAMPLE: Final = _NODES[:120]
-"""kube-scheduler sends 48 percent of 250 nodes."""
+"""The sample of kube-scheduler, 48 percent of 250 nodes."""
 BIG: Final = objects.container("main", core=80, ratio=80)
 
 
 class Scene:
-    """Nodes of one GPU, filled to 60 percent except for n200 and n245, or others."""
+    """Nodes of one GPU, filled to 60 percent except for the nodes `free` (n200 and n245)."""
 
     def __init__(self, *free: str) -> None:
         self.state = calls.state(nodes=len(_NODES), gpus=1)
@@ -36,14 +36,14 @@ class Scene:
     def ask(
         self, sent: Sequence[str] = SAMPLE, nominated: object = "", uid: str = "a", **spec: Any
     ) -> Any:
-        """The nodes in the answer of `filter`. The pod is as after the last write."""
+        """Return the nodes that `filter` answers. The pod includes the extender's last write."""
         raw = calls.pod(uid, BIG, annotations={words.ANNOTATION_REQUEUED_AT: str(self.writes)})
         raw["spec"] |= spec
         raw["status"] = {"nominatedNodeName": str(nominated)} if nominated else {}
         return calls.filtered(self.verbs, raw, sent)["NodeNames"]
 
     def due(self) -> list[str | None]:
-        """Writes what is due; returns the nominations."""
+        """Write what is due, and return the nominations."""
         nominated = [each.nominated for each in self.missed]
         self.missed.clear()
         self.writes += bool(nominated)
@@ -77,7 +77,7 @@ def test_until_kube_scheduler_has_received_the_write_nothing_more_is_written(sce
 
 
 def test_a_nomination_that_kube_scheduler_removed_is_written_again(scene: Scene) -> None:
-    """It removes a nomination that it received during the try before."""
+    """kube-scheduler removes a nomination that it received during the attempt before."""
     scene.ask()
     (node,) = scene.due()
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Simulated placement and its reasons: the account, and the command that prints it."""
+"""Simulated placement and its reasons: the result, and the command that prints it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HALF = asking(ratio=50, core=50)
 
 
 def simulated(raw: Mapping[str, Any], *more: Json, now: datetime | None = None) -> Account:
-    """more: objects beside the fleet."""
+    """Simulate a pod on the fleet. more: further objects of the cluster."""
     now_s = None if now is None else now.timestamp()
     return simulate.simulate(simulate.fleet([*FLEET, *more], now_s), raw)
 
@@ -81,8 +81,9 @@ def test_pods_that_are_bound_hold_what_they_have() -> None:
     ],
 )
 def test_nodes_with_expired_leases_are_left_out(now: datetime | None, expired: Any) -> None:
-    """Expiry counts from the last renewal: a file has no other time. A Lease without a time of
-    renewal is expired. Leases count where there are any."""
+    """A file has no clock, so Leases expire relative to the last renewal in it, if no time is
+    given. A Lease that has no readable time of renewal is expired. Without any Lease, all agents
+    are ready."""
     leases: list[Json] = [lease("n1", 58), lease("n2", 4), lease("n3"), {}]
     leases[2]["spec"]["renewTime"] = "?"
     more = [kind("Device", device("n3", gpu("GPU-e", 0))), *(kind("Lease", raw) for raw in leases)]
@@ -133,7 +134,7 @@ Ask = Callable[..., commands.Done]
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """The command, with the pods by standard input and the fleet in a file; written: as that."""
+    """The command with the pods on stdin and the fleet in a file. written: the file's bytes."""
 
     def run(
         *arguments: str,

@@ -1,4 +1,4 @@
-"""The state of a node of two GPUs: which pods hold them, and what takes no share."""
+"""The state of a node of two GPUs: which pods hold them, and which GPUs take no share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def observe_lease(
 
 
 def made(*gpus: dict[str, Any]) -> State:
-    """One node, n1, with these GPUs; by default GPU-a and GPU-b."""
+    """Return a state with a node n1 that has these GPUs. The default is GPU-a and GPU-b."""
     state = State()
     calls.add_node(state, "n1", *(gpus or (gpu("GPU-a", 0), gpu("GPU-b", 1))))
     return state
@@ -62,7 +62,7 @@ def holding(
     phase: str = "Running",
     **held: object,
 ) -> PodFacts:
-    """A bound pod; by default it holds half a GPU."""
+    """Return a bound pod. By default it holds half of GPU-a."""
     text = allocated((uuid, minor, resources(**(held or {"memory": "12Gi", "core": 50}))))
     annotations = {names.ANNOTATION_DEVICE_ALLOCATED: text}
     half = container("main", ratio=50)
@@ -70,7 +70,7 @@ def holding(
 
 
 def used(state: State) -> dict[str, tuple[int, int, int]]:
-    """Return GiB, percent and shares without core, by GPU."""
+    """Return, for each GPU, the GiB and percent in use, and the number of shares without core."""
     fleet, row = state.fleet, state.fleet.row_of("n1")
     columns = fleet.used_bytes // GIB, fleet.used_core, fleet.uncapped_shares
     return {
@@ -164,7 +164,7 @@ def test_a_vanished_gpu_keeps_its_allocation_and_is_reported() -> None:
 
 
 def test_a_node_replaced_under_its_name() -> None:
-    """The old node's inventory does not apply to the new one; its pods hold the GPUs that they
+    """The old node's inventory is not used for the new node. Its pods still hold the GPUs that they
     name."""
     state = made()
     state.observe_pod(holding("u"))
@@ -222,7 +222,7 @@ def test_foreign_grants_over_the_gpu_leave_none_free_and_are_reported() -> None:
 
 @pytest.mark.parametrize("what", ["cordoned", "excluded"])
 def test_a_cordoned_or_excluded_gpu_keeps_its_shares_alone(what: str) -> None:
-    """A misspelt UUID, or an index, leaves the GPU open to new shares, and is reported."""
+    """GPUs named by index or by a misspelt UUID still take new shares, and are reported."""
     state, raw, held = made(gpu("GPU-a", 0)), node("n1"), {"GPU-a": (12, 50, 0)}
     key, annotations = f"gpuslice.io/{what}-gpus", raw["metadata"]["annotations"]
     state.observe_pod(holding("u"))
@@ -289,7 +289,7 @@ NODES = ("n1", "n2", "n3")
 
 
 def histories(chance: random.Random) -> Sequence[Sequence[Event]]:
-    """Return the events of each object of one cluster, in order."""
+    """Return a list of events for each object of a cluster, in order."""
     all_of: list[Sequence[Event]] = []
     for name in NODES:
         seen: list[Event] = [partial(observe_node, raw=node(name, f"{name}-{n}")) for n in (0, 1)]
@@ -338,7 +338,7 @@ def columns(fleet: Fleet) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_the_order_of_events_does_not_matter(seed: int) -> None:
-    """The result is equal with the events of each object in order and the objects interleaved at
+    """The events of each object stay in order. Those of different objects are interleaved at
     random."""
     chance = random.Random(seed)
     all_of = histories(chance)

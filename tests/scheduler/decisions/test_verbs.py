@@ -1,4 +1,4 @@
-"""filter, prioritize and preempt over a state."""
+"""The verbs filter, prioritize and preempt over a state."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> N
 
 
 def test_a_request_that_is_refused_is_unresolvable_on_every_node_without_a_percent_sign() -> None:
-    """kube-scheduler uses the text as a Go format: its Event would read `'50%!'(MISSING)`."""
+    """kube-scheduler uses the text as a Go format, and would print `'50%!'(MISSING)`."""
     raw, verbs = calls.pod(annotations={words.ANNOTATION_POLICY: "50%"}), Verbs(calls.state())
     answer = filtered(verbs, raw, names(2))
     (text,) = set(answer["FailedAndUnresolvableNodes"].values())
@@ -121,8 +121,8 @@ def test_the_fuller_gpu_scores_more_and_spread_has_it_the_other_way() -> None:
 
 
 def test_gpus_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
-    """Its Binding was sent and the outcome is unknown: the last free capacity is its own. Other
-    nodes are named where that node may not be used any more."""
+    """The outcome of the pod's Binding is unknown, and the last free capacity is reserved for it.
+    It fits on other nodes too once the reserved node is unusable."""
     state, raw = calls.state(nodes=2, gpus=1), calls.pod("u-1", WHOLE)
     state.assume("u-1", Assumed(placed(state, raw, "n1"), {}, 30.0))
     verbs = Verbs(state)
@@ -144,7 +144,7 @@ def test_a_pod_that_is_bound_is_an_error() -> None:
 
 
 def full() -> State:
-    """n0: GPUs of 60 and 40 each. n1: GPUs of 100 each."""
+    """Return a state in which pods hold 60 and 40 percent of each GPU of n0, and all GPUs of n1."""
     state = calls.state()
     for minor in range(2):
         for percent, name in ((60, "n0"), (40, "n0"), (100, "n1")):
@@ -162,7 +162,7 @@ BOTH_40, A_100 = {"n0": ["40-0", "40-1"]}, {"n1": ["100-0"]}
 
 
 def test_victims_are_preempted_where_the_pod_fits_without_them() -> None:
-    """Victims without a GPU are preempted where the node lacks processors, for example."""
+    """Victims without a GPU stay in the answer: the node may lack, for example, processors."""
     busy, both_100 = {"n0": ["busy"]}, {"n1": ["100-0", "100-1"]}
     for state, victims, container, kept in (
         (full(), {**BOTH_40, **A_100}, HALF, A_100),
@@ -181,7 +181,7 @@ def test_the_answer_to_preempt_has_the_format_of_go() -> None:
 
 
 def test_a_pod_that_has_gpus_preempts_on_their_node_alone() -> None:
-    """Its binding may have been applied; its processors may be taken meanwhile."""
+    """The pod's Binding may have succeeded, so no other node helps."""
     state, victims = calls.state(gpus=1), {"n0": ["busy"], "n1": ["busier"]}
     state.assume("high", Assumed(placed(state, calls.pod("high", HALF), "n0"), {}, 9.0))
     assert preempted(state, victims) == calls.metas({"n0": ["busy"]})

@@ -1,4 +1,4 @@
-"""HAMi's dialect beside its rows: selection of GPUs, policies, and whole GPUs."""
+"""HAMi's dialect beyond its table of rows: selection of GPUs, policies, and whole GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-schedule
 
 
 def reading(annotations: dict[str, str], **asked: int) -> Reading:
-    """Return the reading of a pod that requests one GPU, and more amounts."""
+    """Return the reading of a pod that requests one GPU and the amounts `asked`."""
     limits: dict[str, object] = {GPU: 1, **{f"nvidia.com/{key}": n for key, n in asked.items()}}
     main = Container("main", Phase.MAIN, 0, limits, limits)
     found = read(PodFields("", annotations, {}, {}, [main]))
@@ -46,10 +46,10 @@ def test_whole_gpus_are_a_device_plugins_where_the_dialect_is_off() -> None:
         ("a100, v100", "Tesla V100-PCIE-32GB", True),
         ("A100,V100", "Tesla T4", False),
         ("A100", "", False),
-        ("NVIDIA-Tesla T4", "Tesla T4", True),  # as HAMi's node annotation has it
+        ("NVIDIA-Tesla T4", "Tesla T4", True),  # the form in HAMi's node annotation
         ("nvidia", "Tesla T4", True),
         ("AMD,INTEL,MLU", "Tesla T4", False),
-        ("A100,", "Tesla T4", False),  # the empty name would match every model
+        ("A100,", "Tesla T4", False),  # an empty name would match every model
     ],
 )
 def test_models_match_by_a_part_in_any_case(listed: str, model: str, matches: bool) -> None:
@@ -91,7 +91,7 @@ def test_a_low_priority_is_accepted_and_has_no_effect() -> None:
 
 @pytest.mark.parametrize("key", [USE_TYPE, NO_USE_TYPE, USE_UUID, NO_USE_UUID])
 def test_a_list_has_a_limit(key: str) -> None:
-    """Each UUID is hashed, and compared with each GPU of the cluster, at every filter."""
+    """Each filter call hashes each UUID, and compares it with each GPU of the cluster."""
     assert reading({key: ",".join(["GPU-1"] * 1000)})
     with pytest.raises(RequestError) as refused:
         reading({key: ",".join(["GPU-1"] * 1001)})

@@ -1,4 +1,4 @@
-"""KAI's dialect beside its rows: what the Binding adds, and what the pod's event says."""
+"""KAI's dialect beyond its table of rows: what the Binding adds, and the pod's event."""
 
 from __future__ import annotations
 

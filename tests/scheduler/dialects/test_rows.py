@@ -1,4 +1,4 @@
-"""The scheduler's judges of the table of pods: the reader's texts, and the Binding's grants."""
+"""The table of pods, for the scheduler: the texts of its refusals, and the Binding's grants."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_reader_requests_and_the_binding_grants(row: Row) -> None:
     ids=lambda each: each if isinstance(each, str) else identity(each),
 )
 def test_a_dialect_that_is_off_is_refused_with_its_switch(row: Row, dialect: str) -> None:
-    """Whatever the value. Whole GPUs are a device plugin's."""
+    """The value does not matter. A row of whole GPUs is skipped: a device plugin grants them."""
     if row.says.startswith(f"container main: {names.RESOURCE_NVIDIA_GPU}: invalid value 17"):
         return
     with pytest.raises(RequestError, match=f"must be absent, as the dialect {dialect} is off; set"):

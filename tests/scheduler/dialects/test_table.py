@@ -1,4 +1,4 @@
-"""Which dialect a pod uses, and a dialect of a few lines from filter to bind."""
+"""The dialect that a pod uses, and a dialect of a few lines, from filter to bind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_chart_has_the_value_that_turns_a_dialect_on(dialect: Dialect) -> No
 
 
 def read_toy(pod: PodFields) -> Reading | None:
-    """So many eighths of a GPU for the first container."""
+    """Read a dialect in which an annotation gives the first container's GPU in eighths."""
     text = pod.annotations.get(EIGHTHS)
     if text is None:
         return None
@@ -75,15 +75,15 @@ def eighths(uid: str = "u-1", count: str = "1") -> dict[str, Any]:
 
 @pytest.fixture
 def at() -> AbstractAsyncContextManager[Scene]:
-    """One node with one GPU of 24 GiB, and the toy's dialect."""
+    """A scene with one node that has a GPU of 24 GiB, and with the toy dialect on."""
     state = calls.state(nodes=1, gpus=1)
     state.dialects = ON
     return scene_of(*map(eighths, UIDS), state=state)
 
 
 async def test_a_dialect_is_a_table_and_a_reader(at: Scene) -> None:
-    """Eight eighths fill a GPU to the byte, the ninth is refused, and each Binding has what the
-    dialect adds."""
+    """Eight eighths fill a GPU to the byte, and the ninth is refused. Each Binding contains what
+    the dialect adds."""
     for uid in UIDS[:8]:
         assert at.ask(eighths(uid)) == {"NodeNames": ["n0"]}
         assert await at.bind(uid) == ""
@@ -105,7 +105,7 @@ async def test_a_dialect_is_a_table_and_a_reader(at: Scene) -> None:
 
 
 async def test_a_binding_sent_again_is_the_same(monkeypatch: pytest.MonkeyPatch, at: Scene) -> None:
-    """Those of the first may have been applied."""
+    """The API server may have applied the first Binding's annotations."""
     monkeypatch.setattr("scheduler.binder.WORK_S", 0.0)
     at.server.posts.append(Fate.STORE_TIMES_OUT)
     at.ask(eighths())
@@ -186,7 +186,7 @@ CHOICES = "binpack, spread"
     ],
 )
 def test_a_long_value_is_cut(dialect: str, key: str, value: str, begins: str, ends: str) -> None:
-    """An annotation has up to 256 KiB. The extender repeats a refusal for each candidate node."""
+    """A value may have 256 KiB, and the extender repeats a refusal for each candidate node."""
     refusal = annotated(dialect, key, value).refusal
     assert len(refusal) <= MAX_REFUSAL
     assert refusal.startswith(f"metadata.annotations[{key}]: {begins}") and refusal.endswith(ends)

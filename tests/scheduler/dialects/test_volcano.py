@@ -1,4 +1,4 @@
-"""Volcano's dialect beside its rows: cases of its own tests, and what it writes for programs."""
+"""Volcano's dialect beyond its table of rows: cases of Volcano's own tests, and its outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Limits = Mapping[str, Any]
 
 
 def read(*mains: Limits, inits: Sequence[Limits] = ()) -> Reading:
-    """Names without a prefix are Volcano's."""
+    """Read a pod of Volcano. Names of limits are given without Volcano's prefix."""
     containers: list[Container] = []
     for phase, all_limits in ((Phase.INIT, inits), (Phase.MAIN, mains)):
         for order, limits in enumerate(all_limits):
@@ -41,13 +41,13 @@ def minors(of: Fleet, *mains: Limits) -> dict[str, list[int]] | Reason:
 
 
 def gpus_with(*held_mib: int) -> Fleet:
-    """GPUs of which each holds so many MiB."""
+    """Return a fleet of GPUs with these MiB held."""
     gpus = one_node.gpus(len(held_mib), GPU_BYTES)
     return one_node.fleet(*([(mib * MIB, None)] if mib else [] for mib in held_mib), of=gpus)
 
 
 def test_all_containers_share_the_lowest_gpu_that_fits() -> None:
-    """Binpack would take GPU 2. share_test.go: a GPU with more than it has is not offered."""
+    """Binpack would choose GPU 2. As in share_test.go, an overcommitted GPU is not offered."""
     pod = ({"gpu-memory": 3000}, {"gpu-memory": 1000})
     assert read(*pod).policy is Policy.FIRST
     assert minors(gpus_with(8000, 0, 7000), *pod) == {"m0": [1], "m1": [1]}
@@ -57,7 +57,7 @@ def test_all_containers_share_the_lowest_gpu_that_fits() -> None:
 
 
 def test_vgpus_are_packed() -> None:
-    """vgpu/utils_test.go: binpack takes the GPU of the others; and Test_FilterNode."""
+    """Binpack chooses the GPU in use, as in vgpu/utils_test.go. See also Test_FilterNode."""
     found = read({"vgpu-number": 1})
     assert (found.scope, found.policy, found.isolation) == (Scope.NODE, None, True)
     vgpu = {"vgpu-number": 1, "vgpu-memory": 4096}
@@ -68,7 +68,7 @@ def test_vgpus_are_packed() -> None:
 
 
 def test_the_outputs_of_the_guide() -> None:
-    """Volcano gives MiB of the node's first GPU as every GPU's total: issue 4713."""
+    """Volcano gives the first GPU's MiB as every GPU's total (issue 4713). We give its own."""
     gpus = [Gpu("GPU-0", 0, 1000 * MIB), Gpu("GPU-1", 1, GPU_BYTES + 5)]
     pod: dict[str, Any] = {"inits": [{"gpu-memory": 512}]}
     node = one_node.fleet([(1000 * MIB, None)], [], of=gpus)

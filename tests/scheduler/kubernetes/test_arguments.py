@@ -18,7 +18,7 @@ POD = calls.dumps(calls.pod()).decode()
 
 
 def test_a_call_gives_the_pod_and_the_names_in_their_order() -> None:
-    """Members in any order and with blanks are read, too."""
+    """Members in another order and with blanks are accepted too."""
     raw = calls.pod("u-7")
     blanks = json.dumps({"NodeNames": ["n1", "n0"], "Pod": raw}, indent=1).encode()
     for body in (calls.arguments(raw, ["n1", "n0"]), blanks):
@@ -44,7 +44,7 @@ def test_what_a_pods_author_writes_is_never_taken_for_the_list(text: str) -> Non
 
 
 def test_a_list_within_the_pod_is_not_the_list() -> None:
-    """A member order that Go does not write: an error, and no wrong list."""
+    """Go never writes this order of members. The result is an error, and never the wrong list."""
     raw = {**calls.pod(), "Nodes": None, "NodeNames": ["evil"]}
     with pytest.raises(ArgumentsError):
         Reader().arguments(calls.dumps({"NodeNames": MANY, "Pod": raw}))
@@ -91,7 +91,7 @@ def test_a_binding_with_a_missing_field_is_refused(key: str, value: object) -> N
 
 
 def test_victims_are_read_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever names the nodes have; a part ends with a node."""
+    """A part is a whole number of nodes. The names of nodes do not affect the cuts."""
     wanted = {f"n{n}": [f"{n}-{k}" for k in range(n % 5)] for n in range(300)}
     strange = '"],"NumPDBViolations":0},"'
     wanted[strange] = [strange]
@@ -121,7 +121,7 @@ def test_victims_are_read_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_what_is_no_question_about_victims_is_refused(found: str, problem: str) -> None:
-    """The victims are written as by Go."""
+    """The call around the victims is as Go writes it."""
     members = f'"NodeNameToVictims":null,"NodeNameToMetaVictims":{found}'
     with pytest.raises(ArgumentsError, match=problem):
         list(Reader().preemption(f'{{"Pod":{POD},{members}}}'.encode())[1])
@@ -153,8 +153,8 @@ VICTIMS = calls.preemption(calls.pod(), {"n0": ["a", "b"], "n1": [], "n2": ["c"]
 def test_an_altered_call_is_an_error_or_read_as_a_whole(
     monkeypatch: pytest.MonkeyPatch, whole: bytes, read: Any, key: str, piece: bytes
 ) -> None:
-    """Calls with bytes moved, doubled, dropped and exchanged give an error, or the result of
-    decoding the whole body."""
+    """Bytes are moved, doubled, dropped or replaced. The call then gives an error, or the same
+    result as decoding the whole body."""
     monkeypatch.setattr(arguments, "PART_BYTES", 40)
     chance, accepted = random.Random(7), 0
     pieces = (b'"', b"\\", b",", b"{", b"}", b"[", b"]", b"null", b"n0", piece)

@@ -1,4 +1,4 @@
-"""A pod's request, and the requests that are refused."""
+"""A pod's request, and the pods that are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def request(raw: dict[str, Any]) -> Request:
 
 
 def hinted(hint: object) -> dict[str, Any]:
-    """hint: on GPUs."""
+    """Return a pod with an allocation hint for GPUs."""
     return pod(HALF, annotations={HINT: json.dumps({"gpu": hint})})
 
 
@@ -61,7 +61,7 @@ def test_the_label_of_isolation_is_read_in_any_case() -> None:
 
 
 def test_two_containers_of_one_name_are_refused() -> None:
-    """Grants are keyed by name. The API server refuses such a pod; a file may contain one."""
+    """Grants are keyed by name. The API server refuses such a pod, but a file may contain one."""
     assert "invalid value main, main: must be unique" in refused(pod(HALF, HALF))
 
 

@@ -1,4 +1,4 @@
-"""Objects as the core's values: a pod's shares of GPUs, a node, its GPUs and its agent's Lease."""
+"""Objects as values of the core: a pod's shares, a node, its GPUs and its agent's Lease."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_read_at_all_may_be_any_gpu(annotations: dict[str, str]) 
 
 
 def test_a_bound_pods_old_names_are_read() -> None:
-    """Koordinator's own scheduler bound it; an unbound pod with these names is refused."""
+    """Koordinator's scheduler bound this pod. An unbound pod with these names is refused."""
     old = {"kubernetes.io/gpu-core": 50, "kubernetes.io/gpu-memory-ratio": 50}
     asking = {"name": "main", "resources": {"limits": old, "requests": old}}
     assert held(bound({ALLOCATED: "{"}, asking))[0] == Unreadable(requests.request(pod(HALF)))
@@ -124,7 +124,7 @@ def test_an_allocation_on_a_pod_that_is_not_bound_is_nothing() -> None:
     ("annotations", "limits", "scheduler", "problem"),
     [
         ({}, {"nvidia.com/gpumem": "1"}, names.SCHEDULER_NAME, NO_GPU),
-        ({}, {"nvidia.com/gpu": "1"}, names.SCHEDULER_NAME, ""),  # of a device plugin
+        ({}, {"nvidia.com/gpu": "1"}, names.SCHEDULER_NAME, ""),  # requested from a device plugin
         ({}, {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}, "", ""),
         ({}, {"volcano.sh/gpu-memory": "1024"}, "", ""),
         ({"gpu-fraction": "0.5"}, {}, "kai-scheduler", ""),
@@ -134,7 +134,8 @@ def test_an_allocation_on_a_pod_that_is_not_bound_is_nothing() -> None:
 def test_bound_by_hand_or_by_another_scheduler_in_another_dialect(
     annotations: dict[str, str], limits: dict[str, object], scheduler: str, problem: str
 ) -> None:
-    privileged = {"securityContext": {"privileged": True}}  # which HAMi's dialect refuses
+    # HAMi's dialect refuses privileged containers
+    privileged = {"securityContext": {"privileged": True}}
     raw = bound(annotations, {"name": "main", "resources": {"limits": limits}, **privileged})
     raw["spec"]["schedulerName"] = scheduler
     assert held(raw) == ((), problem)

@@ -1,5 +1,5 @@
 /*
- * Claims alone, under sanitizers too. Prints nothing and exits 0 where all holds.
+ * The claims alone, under sanitizers too. Prints nothing and exits 0 if all tests pass.
  *
  *	vgpu-claims-test threads | full | fork | shared
  */
@@ -13,7 +13,7 @@ enum { THREADS = 8, ROUNDS = 4000, SLOTS = 16, BYTES = 2 << 20 };
 
 static uint64_t charged_bytes, left;
 
-/* In place of admission.c and shared.c. */
+/* Replaces admission.c and shared.c. */
 CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out)
 {
 	*out = (struct vgpu_reservation){place, bytes};
@@ -39,7 +39,7 @@ static void keep_handle(uint32_t claim, uint64_t handle)
 			   .kind = VGPU_CLAIM_HANDLE, .one_of_several = true, .key = handle});
 }
 
-/* A handle of new memory; false: the table is full. */
+/* Claim new memory under a handle. Returns false if the table is full. */
 static bool make(uint64_t handle)
 {
 	struct vgpu_physical memory = {.device = 0};
@@ -53,7 +53,7 @@ static bool make(uint64_t handle)
 	return result == CUDA_SUCCESS;
 }
 
-/* Returns the number of claims by that handle, which end. */
+/* End all claims of the handle, and return their number. */
 static int forget_handle(uint64_t handle)
 {
 	uint32_t claim;
@@ -64,7 +64,7 @@ static int forget_handle(uint64_t handle)
 	return count;
 }
 
-/* Handles and addresses are the thread's own; the table, its lists and its numbers are not. */
+/* Each thread has its own handles and addresses. The table, its lists and its counts are shared. */
 static void *work(void *number)
 {
 	uint64_t base = ((uint64_t)(uintptr_t)number + 1) << 40, state = base | 1;
@@ -78,7 +78,7 @@ static void *work(void *number)
 		uint64_t which = next_random(&state) % SLOTS, what = next_random(&state) % 4;
 		uint64_t handle, address;
 
-		if (round >= ROUNDS) { /* the end of each */
+		if (round >= ROUNDS) { /* finally, drop what each slot holds */
 			which = round - ROUNDS;
 			what = 3;
 		}
@@ -89,7 +89,7 @@ static void *work(void *number)
 			slot->handles += make(handle);
 		} else if (what == 1 && slot->handles && !slot->mapped) {
 			MUST(vgpu_claim_handle(handle, &claim) && claim);
-			/* The driver refuses one in four. */
+			/* The driver refuses one mapping in four. */
 			slot->mapped = next_random(&state) % 4;
 			vgpu_claim_end(claim, slot->mapped ? CUDA_SUCCESS : 1,
 				       (struct vgpu_claim_to){.kind = VGPU_CLAIM_MAPPING,
@@ -110,14 +110,14 @@ static void *work(void *number)
 	return NULL;
 }
 
-/* They make, map, retain and drop; at the end nothing is held. */
+/* Threads make, map, retain and drop memory. At the end nothing may be charged. */
 static void test_threads(void)
 {
 	run_threads(THREADS, work);
 	MUST(charged_bytes == 0);
 }
 
-/* Beyond the last claim nothing is held or charged, and nothing is lost. */
+/* When the table is full, further memory is not charged, and existing claims are not lost. */
 static void test_full(void)
 {
 	uint64_t made = 0;
@@ -136,7 +136,7 @@ static void test_full(void)
 	MUST(charged_bytes == 0);
 }
 
-/* A child has none, and its parent all. */
+/* After fork, the child has no claims, and the parent keeps all of its claims. */
 static void test_fork(void)
 {
 	int status;
@@ -151,14 +151,14 @@ static void test_fork(void)
 	MUST(forget_handle(5) == 1 && charged_bytes == 0);
 }
 
-/* Memory that was shared is charged elsewhere, and left once. */
+/* Shared memory is charged in its shared slot, and the last claim leaves that slot once. */
 static void test_shared(void)
 {
 	uint32_t claim;
 
 	MUST(make(5) && vgpu_claim_handle(5, &claim) && claim);
 	MUST(vgpu_claimed_share(claim, 3, 77));
-	charged_bytes -= BYTES; /* moved to the slot */
+	charged_bytes -= BYTES; /* the charge has moved to the shared slot */
 	MUST(!vgpu_claimed_share(claim, 4, 78));
 	MUST(vgpu_claimed_physical(claim).hold == 3 && vgpu_claimed_physical(claim).key == 77);
 	vgpu_claim_end(claim, 1, (struct vgpu_claim_to){0});

@@ -3,10 +3,10 @@
  * (submitted_work.c, lease.c). tests/shim/compute/model.py drives it together with the real
  * arbiter.
  *
- * It assumes of a GPU: one context runs at a time, in time slices, round robin; a context's work
- * runs in the order of submission; a context has at most 1,024 pending launches; an event is done
- * when the work before it is. Of a program: one thread that launches as fast as it can, or waits
- * for each launch. Of the kernel: a thread that sleeps wakes up to `wake_ns` late.
+ * Assumptions about a GPU: one context runs at a time, in time slices, round robin. A context's
+ * work runs in the order of submission. A context has at most 1,024 pending launches. An event is
+ * done when the work before it is. A program has one thread that launches as fast as it can, or
+ * waits after each launch. The kernel wakes a sleeping thread up to `wake_ns` late.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -27,22 +27,22 @@ enum {
 };
 
 #define NEVER	     UINT64_MAX
-#define POLL_MOST_NS UINT64_C(100000) /* between the library's polls of its markers */
+#define POLL_MOST_NS UINT64_C(100000) /* the longest time between two polls of markers */
 
 struct program {
 	int container;
 	uint64_t kernel_ns[4];
 	uint32_t kernel_count, next_kernel;
-	bool waits_each;  /* synchronises after each launch */
-	uint64_t wake_ns; /* when its thread runs next; NEVER: it waits for the GPU */
-	bool throttled;	  /* its launch waits for a window */
+	bool waits_each;  /* waits for the GPU after each launch */
+	uint64_t wake_ns; /* when the thread runs next. NEVER: it waits for the GPU */
+	bool throttled;	  /* a launch waits for a window */
 	struct vgpu_submitted_work work;
 	uint64_t item_ns[RING];
 	uint64_t submitted, finished; /* items */
-	uint64_t left_ns;	      /* of the item at the head */
+	uint64_t left_ns;	      /* work left of the oldest item */
 	uint64_t done_ns;	      /* work done */
 	uint64_t throttled_from_ns;
-	uint64_t busy_ns; /* of work.busy_ns: as counted in the container */
+	uint64_t busy_ns; /* the part of work.busy_ns that the container has counted */
 };
 
 struct container {
@@ -151,7 +151,7 @@ static bool has_work(const struct program *program)
 	return program->finished < program->submitted;
 }
 
-/* The next context in turn, or the same; -1: none has work. */
+/* Choose the next context with work, or -1 if none has work. */
 static void choose(struct model *model)
 {
 	for (int i = 1; i <= model->programs; i++) {
@@ -178,7 +178,7 @@ static uint64_t gpu_event_ns(const struct model *model)
 	return end_ns < model->slice_end_ns ? end_ns : model->slice_end_ns;
 }
 
-/* Runs the current context up to `at_ns`, which is no later than its next event. */
+/* Let the GPU work until `at_ns`, which is no later than its next event. */
 static void advance(struct model *model, uint64_t at_ns)
 {
 	struct program *program;
@@ -217,7 +217,7 @@ static void poll_markers(struct model *model, struct program *program, bool exac
 	}
 }
 
-/* As launch.c does. */
+/* Count work in the container, as launch.c does. */
 static void count_work(struct container *container, struct program *program)
 {
 	uint64_t work_ns = program->work.busy_ns - program->busy_ns;
@@ -291,7 +291,7 @@ static void submit(struct model *model, struct program *program, uint8_t kind)
 		choose(model);
 }
 
-/* The program's thread runs: it launches, or sleeps. */
+/* Run the program's thread: it launches, or sleeps. */
 static void step(struct model *model, struct program *program)
 {
 	uint8_t kind = vgpu_work_kind(64 * (program->next_kernel + 1), 0);

@@ -1,4 +1,4 @@
-/* What model.py calls. cffi reads it too, so it has declarations alone. */
+/* The functions that model.py calls. cffi reads this file, so it contains only declarations. */
 struct model_options {
 	uint64_t slice_ns, launch_ns, wake_ns;
 	bool limited;
@@ -16,5 +16,5 @@ void model_sample(const struct model *model, int container, uint64_t out[3]);
 void model_kill(struct model *model, int container);
 void model_check_launches(struct model *model, int container, bool checked);
 void model_run(struct model *model, uint64_t until_ns);
-/* Work done of the program; the GPU's idle time. */
+/* out: the work done for the program, and the GPU's idle time. */
 void model_read(const struct model *model, int program, uint64_t out[2]);

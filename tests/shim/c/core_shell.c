@@ -3,7 +3,7 @@
  *
  * Each command is one function of region.h, or an action of a program that affects the library:
  * fork, clone, close every descriptor, exec, end a thread. `stop STEP N` makes the process stop
- * itself (SIGSTOP) at the Nth passage of that step (os/step.h); `end STEP N` ends the thread that
+ * itself (SIGSTOP) at the Nth passage of the step (os/step.h). `end STEP N` ends the thread that
  * passes there.
  */
 #include <fcntl.h>
@@ -80,7 +80,7 @@ static void do_arm(bool ends_thread, const char *rest, char *out)
 	strcpy(out, "no such step");
 }
 
-/* The child answers `rest` through a pipe, then waits to be killed. */
+/* Fork a child that sends its answer to `rest` through a pipe, then waits to be killed. */
 static void do_child(bool raw, const char *rest, char *out)
 {
 	int ends[2];
@@ -129,7 +129,7 @@ static void *shell_thread(void *unused)
 	exit(run_shell());
 }
 
-/* The process continues without its first thread. */
+/* End the first thread. Another thread continues the shell. */
 static void do_end_main(void)
 {
 	pthread_t thread;
@@ -138,8 +138,8 @@ static void do_end_main(void)
 	pthread_exit(NULL);
 }
 
-/* Map the page that holds the lock (no access, shared) again, through another description: as on
- * overlayfs, where the mapping remains and the lock does not. */
+/* Map the page that holds the lock (no access, shared) again, through another file description.
+ * On overlayfs too, a mapping remains without its lock. */
 static void do_drop_lock(char *out)
 {
 	char line[LINE_BYTES];
@@ -172,7 +172,7 @@ static int gpu_of(const char *hex)
 	return vgpu_gpu_of_uuid(uuid, 0);
 }
 
-/* Shared memory that is held, the latest on top. */
+/* The shared memory that this process holds, the latest last. */
 static vgpu_hold held[16];
 static int held_count;
 
@@ -183,7 +183,7 @@ static vgpu_hold keep(vgpu_hold hold)
 	return hold;
 }
 
-/* The hold, and what it is a hold on. */
+/* Join, and print the hold, the GPU and the bytes. */
 static void do_join(const char *rest, char *out)
 {
 	struct vgpu_shared_charge charge = {0};
@@ -260,7 +260,7 @@ static int run_shell(void)
 	char line[LINE_BYTES], out[LINE_BYTES];
 	size_t have = 0;
 
-	/* By bytes: input after a line belongs to the image of a later exec. */
+	/* Read byte by byte: later input is for a program started by exec. */
 	while (have < sizeof(line) && read(0, line + have, 1) == 1) {
 		if (line[have] != '\n') {
 			have++;
@@ -294,7 +294,7 @@ static void *reserve_and_refund(void *number)
 	return NULL;
 }
 
-/* threads COUNT ROUNDS GPUS: on every GPU at once, for the sanitizers and for the sums: prints what
+/* threads COUNT ROUNDS GPUS: use every GPU from all threads, for the sanitizers, and print what
  * is left on each. */
 int main(int argc, char **argv)
 {

@@ -1,7 +1,7 @@
 /*
- * The counter's words under true parallelism in one process: each thread is a slot of its own, as
- * processes are, without the lock that a process's threads share. Never over the limit, each slot
- * as its owner counts it, and 0 at the end.
+ * The counter's words under true parallelism in one process. Each thread has a slot of its own, as
+ * a process has, and takes no lock. The use never exceeds the limit, each slot has what its owner
+ * counts, and at the end the use is 0.
  *
  * usage: vgpu-counter-test THREADS ROUNDS
  */

@@ -3,15 +3,15 @@
  *
  *	vgpu-dlsym-test LOOKUP...	each prints one line: LOOKUP file-name-of-the-object | null
  *
- *	open:LIB, global:LIB		dlopen it, RTLD_LOCAL or RTLD_GLOBAL; last one is the handle
+ *	open:LIB, global:LIB		dlopen it, RTLD_LOCAL or RTLD_GLOBAL; "handle" is the last
  *	deep:LIB			the same with RTLD_DEEPBIND
- *	apart:LIB			dlmopen it into a namespace of its own; prints which
- *	close				dlclose the last one
+ *	apart:LIB			dlmopen it into a new namespace; prints which one it got
+ *	close				dlclose the last handle
  *	default:NAME next:NAME handle:NAME self:NAME	dlsym with that handle
  *	vdefault:NAME vhandle:NAME	dlvsym likewise, version GLIBC_2.2.5
- *	private_next private_default	what the private library gets when it asks for itself
- *	private_driver:LIB		what it gets when it opens the driver LIB and looks there
- *	error				is dlerror() set: error yes | no
+ *	private_next private_default	look up from within the private library
+ *	private_driver:LIB		open the driver LIB there, and look up in it
+ *	error				print whether dlerror() is set: error yes | no
  *	call:NAME			call it (as int f(void *, size_t)) through the handle;
  * prints the code
  */
@@ -52,7 +52,7 @@ static void *look(void *handle, const char *way, const char *name)
 	return from == way ? dlsym(handle, name) : dlvsym(handle, name, "GLIBC_2.2.5");
 }
 
-/* NULL: the way is another one. */
+/* Open a library. Returns NULL if `way` is not a way to open one. */
 static void *open_library(const char *way, const char *name)
 {
 	void *handle = NULL;

@@ -1,14 +1,14 @@
 /*
- * A program as people write them: linked with -lcuda, knowing nothing of any limit. It allocates
+ * A program as users write it: linked with -lcuda, without any knowledge of a limit. It allocates
  * from many processes and threads at once.
  *
- *   race PROCESSES ROUNDS   for the last block of what is free; prints the rounds won by none, by
- *                           one and by more, and the most bytes that all held at once
- *   kill PROCESSES WIDTH    kills that many in the middle of it, WIDTH of them at a time
- *   threads COUNT           as many threads start CUDA at once; prints the bytes they hold, waits
- *   storm COUNT OPERATIONS MOST_BYTES   random sizes in as many threads; prints what was free
+ *   race PROCESSES ROUNDS   for the last free block; prints the rounds won by no process, by one
+ *                           and by more, and the most bytes that all held at a time
+ *   kill PROCESSES WIDTH    kills that many during allocations, WIDTH of them at a time
+ *   threads COUNT           COUNT threads start CUDA at once; prints their bytes, then waits
+ *   storm COUNT OPERATIONS MOST_BYTES   random sizes in COUNT threads; prints what was free
  *                           before and after, and the allocations that were made and refused
- *   fork COUNT              as many children while a thread allocates; each allocates for itself
+ *   fork COUNT              COUNT children while a thread allocates; each allocates for itself
  */
 #include <inttypes.h>
 #include <limits.h>
@@ -33,7 +33,7 @@ int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
 
 enum { OUT_OF_MEMORY = 2, BLOCK_BYTES = 2 << 20, HELD = 64, MAX_LATENCY_NS = 1000000 };
 
-/* Shared by the processes; `arrived` counts arrivals at the barrier and never decreases. */
+/* Memory shared by the processes. `arrived` counts arrivals at the barrier and never decreases. */
 static struct {
 	uint64_t arrived, wins, held_bytes, most_held_bytes, won_by[3];
 	uint64_t ready[MOST_THREADS];
@@ -60,7 +60,7 @@ static void barrier(uint64_t processes)
 	await(&arena->arrived, (ticket + processes - 1) / processes * processes);
 }
 
-/* Counted without the library, and only while the driver holds it for this process. */
+/* Allocate, and add to the processes' own count, which is thus at most what the driver holds. */
 static int allocate(unsigned long long *address, size_t bytes)
 {
 	int code = cuMemAlloc_v2(address, bytes);
@@ -82,7 +82,7 @@ static void release(unsigned long long address, size_t bytes)
 	MUST(!cuMemFree_v2(address));
 }
 
-/* Each racer's driver has a latency of its own, from none to a millisecond. */
+/* Each racer's driver has a different latency, from zero to a millisecond. */
 static void racer(uint64_t index, uint64_t processes, int rounds)
 {
 	unsigned long long base, address;
@@ -130,7 +130,7 @@ static int race(uint64_t processes, int rounds)
 static unsigned long operations = ULONG_MAX, most_bytes = 8 << 20, made, refused;
 static uint64_t random_state = 2463534242;
 
-/* From 1 byte to the most, every order of magnitude alike. */
+/* Sizes are from 1 byte to the maximum, and each power of two is equally likely. */
 static void churn(uint64_t random)
 {
 	unsigned long long live[HELD] = {0}, *one;

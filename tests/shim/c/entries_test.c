@@ -1,6 +1,6 @@
 /*
- * dlsym.S alone: its use of registers, stack and return address, on any machine it is written for.
- * This file defines the targets and answers that it calls. Exit status 0 where all holds.
+ * dlsym.S alone: its use of registers, stack and return address, on every architecture that it
+ * supports. This file defines the functions that it calls. Exit status 0 if all tests pass.
  */
 #include "test.h"
 
@@ -90,7 +90,7 @@ void *vgpu_dlmopen_target(struct vgpu_registers *call)
 	return target((const char *)call->second);
 }
 
-/* The call returns to somewhere between these functions and no further than a few instructions. */
+/* Whether the call's return address lies shortly behind the beginning of `function`. */
 static int came_from(const void *function)
 {
 	uintptr_t start = (uintptr_t)function, at = (uintptr_t)got.caller;

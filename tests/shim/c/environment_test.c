@@ -1,7 +1,7 @@
 /*
- * The parser of HAMi-core's variables alone: each line on stdin is an environment, its variables
- * separated by 0x1f; each line of output has the result and, if it is OK or UNMANAGED, the parsed
- * values. The parser is given exactly the bytes it may read.
+ * The parser of HAMi-core's variables alone. Each line on stdin is an environment, with its
+ * variables separated by 0x1f. Each line of output has the result and, if that is OK or UNMANAGED,
+ * the parsed values. The parser gets a buffer of exactly the bytes that it may read.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
  * The ledger alone, under sanitizers too: against a naive oracle, from many threads and across
- * fork. Prints nothing and exits 0 where all holds.
+ * fork. Prints nothing and exits 0 if all tests pass.
  *
  *	vgpu-ledger-test oracle SEED | blocks SEED | threads | fork
  */
@@ -36,14 +36,14 @@ static void add(enum vgpu_kind kind, uint64_t address, struct vgpu_charge charge
 	MUST(vgpu_ledger_put(kind, address, charge, &former) == VGPU_LEDGER_ADDED);
 }
 
-/* Entries of two kinds and three contexts. The end of a context removes its entries, of every kind,
- * and no other's. */
+/* Entries have two kinds and three contexts. A context's end removes its entries of both kinds,
+ * and no others. */
 static void test_oracle(void)
 {
 	enum { ADDRESSES = 3000, STEPS = 200000, ENDS = 2 };
-	static struct vgpu_charge oracle[ADDRESSES]; /* bytes 0: absent */
+	static struct vgpu_charge oracle[ADDRESSES]; /* an entry of 0 bytes is absent */
 	static uint64_t bytes[VGPU_ENVIRONMENT_MAX_GPUS], expected[VGPU_ENVIRONMENT_MAX_GPUS];
-	/* Strides of real allocators, and one that maps all to few places if the hash is poor. */
+	/* Distances of real allocators, and one that a poor hash maps to few places. */
 	static const uint64_t strides[] = {512, 1 << 21, UINT64_C(1) << 30, UINT64_C(1) << 40};
 	uint64_t state = seed ? seed : 1, count = 0, stride = strides[seed % 4];
 
@@ -53,7 +53,8 @@ static void test_oracle(void)
 		struct vgpu_charge *held = &oracle[which];
 		bool known = held->bytes;
 
-		/* Phases that mostly add and mostly take: the tables grow, then empty. */
+		/* Phases that mostly add alternate with those that mostly take: the tables grow,
+		 * then empty. */
 		if (next_random(&state) % 100 < (step / 50000 % 2 ? 30u : 70u)) {
 			struct vgpu_charge charge = {next_random(&state) | 1, (int)(which % 16),
 						     which % 3, 0};
@@ -85,13 +86,13 @@ static void test_oracle(void)
 	MUST(entries() == 0);
 }
 
-/* Enter, take and release in any order, by three owners, with frees that the driver refuses. */
+/* Three owners enter, take and release in any order. The driver refuses some frees. */
 static void test_blocks(void)
 {
 	enum { BLOCKS = 300, STEPS = 300000, PLACES = 16 };
 	static struct {
 		struct vgpu_charge owner;
-		bool here[PLACES]; /* places in use */
+		bool here[PLACES]; /* the places in use */
 		int live;
 	} oracle[BLOCKS], *block;
 	static uint64_t bytes[VGPU_ENVIRONMENT_MAX_GPUS];
@@ -100,12 +101,12 @@ static void test_blocks(void)
 	for (int step = 0; step < STEPS; step++) {
 		uint64_t number = next_random(&state) % BLOCKS;
 		unsigned int which = next_random(&state) % PLACES;
-		/* of several words, the first and last too */
+		/* places in several words of the bitmap, including the first and the last */
 		unsigned int place = which * (VGPU_BLOCK_UNITS / PLACES) + which;
 		struct vgpu_charge owner = {.gpu = (int)(number % 3),
 					    .context = 1 + (next_random(&state) % 100 == 0)};
 		bool ours, enters = next_random(&state) % 100 < (step / 60000 % 2 ? 35u : 65u);
-		bool rare = next_random(&state) % 8 == 0; /* only if known; the free fails */
+		bool rare = next_random(&state) % 8 == 0; /* enter if known, or fail the free */
 
 		block = &oracle[number];
 		ours = block->live && block->owner.context == owner.context;
@@ -146,7 +147,7 @@ static void test_blocks(void)
 
 enum { THREADS = 8, PER_THREAD = 20000 };
 
-/* Own addresses only: regardless of other threads, each must find its own. */
+/* Each thread has addresses of its own, and must find its entries whatever other threads do. */
 static void *churn(void *number)
 {
 	uint64_t base = (uint64_t)(uintptr_t)number * PER_THREAD + 1;

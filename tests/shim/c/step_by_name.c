@@ -1,6 +1,6 @@
 /*
- * In the library built for tests: VGPU_TEST_STOP="STEP N" makes the process stop itself (SIGSTOP)
- * at the Nth passage of that step.
+ * In the library built for tests, VGPU_TEST_STOP="STEP N" makes the process stop itself (SIGSTOP)
+ * when it passes that step for the Nth time.
  */
 #include "os/step.h"
 

@@ -1,10 +1,11 @@
 /*
- * A program that reaches the driver as its argument names, takes 128 MiB and then 1 GiB, and prints
- * both codes, those of the driver's memory query and its total, in MiB.
+ * Opens the driver in the way that its argument names, allocates 128 MiB and then 1 GiB, and asks
+ * for the free memory. Prints the three result codes, and the total in MiB.
  *
  *	strict-program name | path FILE | deep FILE | apart FILE | default
  *
- * FILE is libcuda's path. Built with LINKED it is linked with libcuda, and `linked` is another way.
+ * FILE is libcuda's path. A build with LINKED is linked with libcuda, and knows the way `linked`
+ * too.
  */
 #include <dlfcn.h>
 #include <stdio.h>

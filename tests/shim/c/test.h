@@ -17,7 +17,7 @@ enum { MOST_THREADS = 64 };
 		}                                                                                  \
 	} while (0)
 
-/* xorshift64: the same sequence for the same seed, everywhere. */
+/* xorshift64, which gives the same sequence for the same seed on every machine. */
 static inline uint64_t next_random(uint64_t *state)
 {
 	*state ^= *state << 13;
@@ -26,7 +26,7 @@ static inline uint64_t next_random(uint64_t *state)
 	return *state;
 }
 
-/* As many threads, each with its number, to their end. */
+/* Run this many threads to their end. Each gets its number. */
 static inline void run_threads(int count, void *(*body)(void *number))
 {
 	pthread_t threads[MOST_THREADS];
@@ -42,7 +42,7 @@ struct test {
 	void (*run)(void);
 };
 
-/* Run the test that a program's first argument names. Exit status 2: there is none. */
+/* Run the test that the program's first argument names. Returns 2 if there is none. */
 static inline int run_test(const struct test *tests, int argc, char **argv)
 {
 	for (; argc > 1 && tests->name; tests++)

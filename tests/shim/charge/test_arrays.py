@@ -1,4 +1,4 @@
-"""Arrays and external memory under the library: the charge equals the GPU's memory in use."""
+"""Arrays and external memory under the library. The charge equals the GPU's memory in use."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ refused(d.cuArrayDestroy(array), 0, d.CUresult.CUDA_ERROR_INVALID_HANDLE)
 
 _PROGRAMS = {
     "where the driver does not say the bytes of the elements are charged": """
-# As drivers before CUDA 11.6; a mipmap of several levels takes twice its first at most.
+# Drivers before CUDA 11.6 refuse these queries. A mipmap is then charged at most double.
 for call in ("cuArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements"):
     fail(call, 801, 10)
 array = must(d.cuArray3DCreate(shape(4096, 4096, channels=4)))
@@ -148,7 +148,7 @@ os.fstat(last_fd), os.close(last_fd)
 after(release(handle), 0)
 """,
     "what is mapped of external memory keeps its charge": """
-# Destroying the import frees nothing while a buffer or an image of it exists.
+# Destroying the import frees no memory while a buffer or an image of the import exists.
 memory = imported()
 first, second, picture = must(buffer(memory)), must(buffer(memory, BLOCK)), must(image(memory))
 refused(buffer(memory, 4 * BLOCK), 4 * BLOCK, INVALID)

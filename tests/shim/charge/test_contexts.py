@@ -1,5 +1,5 @@
-"""Contexts are charged the grant's figure before they are created, whatever others do; a green
-context is another handle of the primary one, which keeps what is allocated in it."""
+"""Contexts are charged before they are created, with the grant's figure, whatever other programs
+do. A green context is another handle of the primary one, which keeps its allocations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ for call, arguments in (
 def test_a_context_that_came_by_a_call_without_a_hook_is_charged_when_it_is_met(
     gpu_host: Host, gpu_limited: Limited
 ) -> None:
-    """Regardless of the limit: it is on the GPU already."""
+    """The context is charged even beyond the limit, because it is on the GPU already."""
     table = run("nm", "-D", gpu_host.driver_dir / "libcuda.so.1", check=True).stdout
     (offset,) = (row.split()[0] for row in table.splitlines() if row.endswith("PrimaryCtxRetain"))
     gpu_limited(CONTEXT_BYTES - MIB)(f"""

@@ -1,4 +1,4 @@
-"""Device memory of cuMemAlloc and its variants: charged by the blocks that it lies in."""
+"""Device memory of cuMemAlloc and its variants is charged by the blocks that contain it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ after(d.cuMemFree(large), BLOCK)
 after(d.cuMemFree(first), 0)
 """,
     "at the edge a block that is paid for is filled": """
-# No further block fits; what the driver places in the last one costs nothing.
+# No further block fits under the limit. Allocations within the last block cost nothing.
 most = must(d.cuMemAlloc(6 * MIB))
 small = [after(d.cuMemAlloc(MIB), 8 * MIB), must(d.cuMemAlloc(MIB // 2))]
 small += [must(d.cuMemAlloc(512)) for _ in range(MIB // 2 // 512)]
@@ -98,7 +98,7 @@ def test_a_program_is_charged_the_blocks_of_its_memory(limited: Limited, name: s
 
 @pytest.mark.parametrize("limit_bytes", [GIB + 76, GIB - 1, 2 * MIB + 1, 2 * MIB - 1])
 def test_what_is_called_free_can_be_allocated_at_once(limited: Limited, limit_bytes: int) -> None:
-    """A third of a GPU is no whole number of blocks, the GPU's unit of allocation."""
+    """A limit, for example a third of a GPU, need not be a whole number of blocks."""
     limited(limit_bytes)(f"""{NVML}
 whole = {limit_bytes} // BLOCK * BLOCK
 assert must(d.cuMemGetInfo()) == (whole, {limit_bytes})

@@ -1,4 +1,4 @@
-"""Memory that one process exports and others open: charged once while any process holds it."""
+"""Memory that one process exports and others open is charged once while any process holds it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def test_row_16_ipc_memory_is_charged_once(host: Host, grants: Grants) -> None:
             (first, f"open {handle}", "0 0", SIZE),
             (second, f"open {handle} v1", "0 0", SIZE),
             (first, "close 0", "0", SIZE),
-            (exporter, "free 0", "0", SIZE),  # the second has it still, and so has the GPU
+            # the second still holds the memory, and so does the GPU
+            (exporter, "free 0", "0", SIZE),
             (second, "close 0", "0", 0),
         ):
             assert {_seen(each) for each in (exporter, first, second)} == {before + SIZE}
@@ -68,7 +69,7 @@ def test_memory_of_an_exporter_outside_is_charged_to_the_importer(
 
 
 def test_a_refused_opening_holds_nothing(host: Host, grants: Grants) -> None:
-    """By the exporter itself, and beyond the importer's limit."""
+    """The exporter cannot open its own memory, and the memory exceeds the importer's limit."""
     ours, other = grants.make(GIB // 2 - 2 * MIB), grants.make(GIB)
     with _talkers(host, other, ours) as (exporter, importer):
         before = used(other), used(ours)
@@ -82,7 +83,7 @@ def test_a_refused_opening_holds_nothing(host: Host, grants: Grants) -> None:
 def test_memory_that_two_threads_open_at_once_is_held_until_both_have_closed_it(
     host: Host, grants: Grants
 ) -> None:
-    """The first is still querying its size when the second begins."""
+    """The first thread is still querying the memory's size when the second opens it."""
     with _talkers(host, grants.make(GIB)) as (exporter,):
         handle = _exported(exporter)
         host.python(
@@ -107,7 +108,7 @@ for left in ({SIZE}, {SIZE}, 0):
 
 
 def test_memory_that_shares_a_block_is_never_charged_too_little(host: Host, grants: Grants) -> None:
-    """It is exported with its block, which each importer is charged for: too much, by design."""
+    """Each importer is charged for the whole exported block, which is deliberately too much."""
     directory = grants.make(GIB)
     with _talkers(host, directory, directory) as (exporter, importer):
         before = used(directory)

@@ -1,6 +1,6 @@
-"""Initial pools of a location (CUDA 13) are charged to the GPU they lie on, if any.
+"""Initial pools of a location (CUDA 13) are charged to the GPU on which they lie, if any.
 
-Over tests/shim/c/drivers/located_pools_driver.c, whose first GPU is always current.
+Uses tests/shim/c/drivers/located_pools_driver.c, whose first GPU is always current.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tenants on one GPU, for a minute: no neighbour changes another's charge.
 
-Three setups run at once, each on a simulated GPU of 80 GiB of its own: beside a neighbour that
-allocates and frees 1 GiB repeatedly, beside one that fills its half and stays, and two that start
-together and do the same. A tenant loads code throughout, as a server does that receives new shapes.
+Three setups run at once, each on its own simulated GPU of 80 GiB: beside a neighbour that allocates
+and frees 1 GiB repeatedly, beside one that fills its half and stays, and two equal tenants that
+start together. A tenant loads code throughout, like a server that receives inputs of new shapes.
 `python -m shim run` limits and measures each of them.
 """
 
@@ -50,7 +50,7 @@ use(0)
 begun = time.monotonic()
 """
 _TENANT = f"""{_TOOLS}
-# Weights and KV cache are allocated while the neighbour does what it does; then code comes.
+# The tenant allocates weights and KV cache beside its neighbour, and then loads code.
 refused, code = [], 0
 fixed, held = int(sys.argv[1]), 0
 def true_bytes():
@@ -77,7 +77,7 @@ last_load = time.monotonic()
 while abs(used() - true_bytes()) > {_TOLERANCE_BYTES} and time.monotonic() < last_load + 30:
     time.sleep(0.05)
 within_s = time.monotonic() - last_load
-# The rest of the limit can be allocated.
+# Finally, the rest of the limit can be allocated.
 filled = 0
 while d.cuMemAlloc(64 * MIB)[0] == OK:
     filled += 64 * MIB
@@ -118,11 +118,11 @@ _SETUPS: Final = {
     "a neighbour that fills 36 GiB": (36 * GIB, _FILLING),
     "two that start together, each 90 % of half the GPU": (36 * GIB, _TENANT),
 }
-"""The tenant's constant memory, and the neighbour's program."""
+"""The bytes that the tenant keeps allocated, and the neighbour's program."""
 
 
 class Outcome(NamedTuple):
-    """reports: of each tenant. over_bytes: a program's maximum beyond its limit, by the GPU."""
+    """reports: one for each tenant. over_bytes: the most that a program took beyond its limit."""
 
     reports: Sequence[Mapping[str, Any]]
     over_bytes: int
@@ -184,7 +184,7 @@ def outcomes(
 
 @pytest.mark.parametrize("name", _SETUPS)
 def test_no_neighbour_changes_a_tenants_charge(outcomes: Mapping[str, Outcome], name: str) -> None:
-    """No call is refused below the limit less the floor. What is charged beyond allocations is the
+    """No call is refused below the limit less the floor. The charge beyond allocations is the
     driver's. No program exceeds its limit by more than it loads until the next measurement."""
     outcome = outcomes[name]
     for report in outcome.reports:

@@ -14,7 +14,7 @@ from tests.shim.conftest import GIB, MIB, Host, gpu_table, simulated
 
 pytestmark = pytest.mark.sim
 
-# Minors, places on the bus and speeds are in three different orders.
+# Minor numbers, bus addresses and speeds order the GPUs in three different ways.
 A, B, C = (f"GPU-5e1f0a70-0000-4000-8000-0000000000{letter}" for letter in ("a1", "b2", "c3"))
 INSTANCE = "MIG-11111111-2222-4333-8444-555555555555"
 LIMIT = {A: 1 * GIB, B: 2 * GIB, C: 3 * GIB}
@@ -61,7 +61,7 @@ def _lines(kind: str, uuids: Sequence[str]) -> list[str]:
 def test_row_27_the_limit_follows_the_physical_gpu(
     three: Host, tmp_path: Path, order: str, gpus: Sequence[str]
 ) -> None:
-    """Every permutation and selection by index; NVML, which ignores them, before and after."""
+    """CUDA's GPUs are permuted and selected by index. NVML's order stays, before and after CUDA."""
     limits = enumerate(LIMIT.items())
     region.create(tmp_path, [grant_file.Gpu(*limit, 100, minor) for minor, limit in limits])
     variables = {"CUDA_DEVICE_ORDER": order} if order else {}
@@ -108,7 +108,7 @@ for handle in (gpu(0), instance):
 
 @pytest.fixture(scope="module")
 def mig(build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """GPU A in MIG mode, with one instance; GPU B without."""
+    """A host with GPU A in MIG mode, which has one instance, and GPU B without MIG."""
     gpus = gpu_table(0, A, 8 * GIB, mig_uuid=f'"{INSTANCE}"') + gpu_table(1, B, 8 * GIB)
     with simulated(build_dir, library, tmp_path_factory.mktemp("mig"), gpus=gpus) as host:
         yield host
@@ -119,7 +119,7 @@ def mig(build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 def test_row_27_a_mig_instance_has_the_limit_of_the_grant(
     mig: Host, tmp_path: Path, named: str, visible: str | None
 ) -> None:
-    """A grant may name the instance, or its GPU: then all its instances share the limit."""
+    """A grant may name the instance or its GPU, whose instances then share the limit."""
     region.create(tmp_path, [grant_file.Gpu(named, 512 * MIB, 100, 0)])
     variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
     done = mig.python(_SHOW_MIG, tmp_path, variables=variables)

@@ -27,7 +27,7 @@ print(json.dumps(processes.query()))
 
 
 def _ask(host: Host) -> answers.Usage:
-    """NVML's figures, queried as the node agent does: in a process of its own."""
+    """Return NVML's figures, queried in a process of its own, as the node agent does."""
     found = json.loads(host.python(_ASK, preload=False).stdout)
     return {uuid: answers.by_pid(of_gpu) for uuid, of_gpu in found.items()}
 
@@ -54,7 +54,7 @@ def test_the_overhead_reduces_the_limit_at_once(host: Host, grants: Grants) -> N
 
 
 def test_code_is_never_refused(gpu_host: Host, grants: Grants) -> None:
-    """Loads, first launches and graphs succeed at the limit and over it, and take their memory."""
+    """Loads, first launches and graphs succeed even beyond the limit, and take their memory."""
     directory = grants.make(GIB)
     with gpu_host.serving(GRAPHS + CODE, directory) as program:
         program.do(f"must(d.cuMemAlloc({GIB - CONTEXT_BYTES}))")
@@ -70,7 +70,7 @@ def test_code_is_never_refused(gpu_host: Host, grants: Grants) -> None:
 def test_the_overhead_is_the_drivers_memory_after_three_samples(
     gpu_host: Host, grants: Grants
 ) -> None:
-    """A context takes what the grant says; code takes its allowance, and then overhead."""
+    """A context is charged what the grant says. Code beyond its allowance is overhead."""
     directory = grants.make(2 * GIB, code_bytes=64 * MIB)
     measurement = Measurement(directory, lambda: _ask(gpu_host))
 

@@ -1,4 +1,4 @@
-"""Physical memory under the library: charged to its GPU until nothing holds it, in any order."""
+"""Physical memory is charged to its GPU until nothing holds it, in any order of calls."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_program_is_charged_its_physical_memory(limited: Limited, name: str) -
 
 @pytest.mark.parametrize("seed", range(4))
 def test_row_13_any_order_of_calls(limited: Limited, seed: int) -> None:
-    """Random calls against a model: an object costs its size while it has handles or mappings."""
+    """Random calls are compared with a model, which charges objects with handles or mappings."""
     limited(GIB // 4)(f"""
 random.seed({seed})
 SPACE = 96

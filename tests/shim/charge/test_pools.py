@@ -1,4 +1,4 @@
-"""Stream-ordered memory under the library: the charge is what pools reserve, and no more."""
+"""Stream-ordered memory under the library is charged what its pools reserve, and no more."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ after(drop_now(full), 0)
 refused(d.cuMemAllocAsync(GIB + 1, 0), 0)
 """,
     "a chunk that does not fit is not taken": """
-# The request fits, but not what the pool may take for it. Whether a piece of its memory would
-# suffice is unknown, so that is refused as well, until the pool has a whole chunk to release.
+# The request fits, but not a whole chunk, which the pool may take for it. The library cannot know
+# whether the pool has a large enough piece, so it refuses until the pool can release a chunk.
 first = after(d.cuMemAllocAsync(20 * MIB, 0), CHUNK)
 refused(d.cuMemAllocAsync(20 * MIB, 0), CHUNK)
 assert reserved(default) == CHUNK
@@ -113,7 +113,7 @@ address = after(d.cuMemAllocFromPoolAsync(MIB, new_pool(), 0), CHUNK)
 after(drop_now(address), 0)
 """,
     "a pool of another gpu is charged to its own": """
-# A default pool that was never used, through a stream of the other GPU.
+# Allocate from a default pool that was never used, through a stream of the other GPU.
 use(1)
 begun1 = held(1) - charged(1)
 use(0)
@@ -139,7 +139,7 @@ after(sync(), 0)
 after(d.cuMemAllocAsync(MIB, 0), CHUNK)
 """,
     "what a pool gives while another is made current is charged": """
-# The driver is slow, and a thread makes another pool current meanwhile.
+# While the slow driver allocates, another thread makes another pool current.
 must(d.cuMemAllocAsync(MIB, 0))
 def change():
     time.sleep(0.1)
@@ -152,7 +152,7 @@ same(CHUNK + GIB // 2)
 after(d.cuMemAllocAsync(MIB, 0), 2 * CHUNK + GIB // 2)
 """,
     "what a pool holds in pieces is no reason to ask for more": """
-# Half of it is unused, no piece is large enough: the GPU frees nothing meanwhile.
+# Half of the pool is unused, but no piece is large enough. The GPU frees nothing meanwhile.
 pool = new_pool()
 keep(pool, 2**40)
 pieces = [must(d.cuMemAllocFromPoolAsync(16 * MIB, pool, 0)) for _ in range(14)]
@@ -170,7 +170,7 @@ assert most[0] == 224 * MIB, most[0] / MIB
 after(d.cuMemAllocFromPoolAsync(16 * MIB, pool, 0), 224 * MIB)
 """,
     "threads that wait for a pool do not refuse one another": """
-# The pool's memory serves them all, and one further chunk fits.
+# The pool's memory suffices for all four, and one further chunk fits.
 must(d.cuMemAllocAsync(MIB, 0))
 must(d.cuMemAlloc(GIB - 2 * CHUNK))
 codes, together = [], threading.Barrier(4)
@@ -184,7 +184,7 @@ assert codes == [OK] * 4, codes
 same(GIB - CHUNK)
 """,
     "managed and local pools are device memory": """
-# A part of a device's memory is that device's; managed memory may go there.
+# Memory in a part of a device is that device's. Managed memory may move to the device.
 L, T = d.CUmemLocationType, d.CUmemAllocationType
 part, managed, both = properties(0), properties(0), properties(0)
 part.location.type = L.CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN
@@ -224,7 +224,7 @@ assert charged() == 0
 
 
 def test_an_imported_allocation_is_charged_to_its_importer_too(limited: Limited) -> None:
-    """The exporter may free it first, and the importer then holds it alone."""
+    """The exporter may free the allocation first, and then only the importer holds it."""
     limited(800 * MIB)(f"""
 exported = properties(0)
 exported.handleTypes = POSIX

@@ -1,4 +1,4 @@
-"""The effects of a refused call: none but its code, and of two reasons the driver's own."""
+"""A refused call has no effect but its code. If two reasons apply, the code is the driver's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.shim.exact import EXACT
 
 pytestmark = pytest.mark.sim
 
-# SENTINEL is the content of a call's result before the call.
+# A call's result holds SENTINEL before the call.
 BEGIN = f"""{EXACT}
 import ctypes
 library = ctypes.CDLL("libcuda.so.1")
@@ -46,7 +46,7 @@ def answers(calls):
     return {{name: eval(f"call({{arguments}})") for name, arguments in calls.items()}}
 """
 
-# Each would fit the GPU; none fits the rest of the limit.
+# Each request would fit on the GPU, but not into the rest of the limit.
 _TOO_LARGE = {
     "cuMemAlloc_v2": '"cuMemAlloc_v2", S(16 * MIB)',
     "a small cuMemAlloc_v2": '"cuMemAlloc_v2", S(MIB + 512)',
@@ -76,7 +76,7 @@ assert (held(), charged()) == full, (held(), charged(), full)
 """)
 
 
-# If the limit is used up too.
+# Malformed calls. The limit is used up while they are made.
 _MALFORMED = {
     "no bytes": '"cuMemAlloc_v2", S(0)',
     "no managed bytes": '"cuMemAllocManaged", S(0), 1',
@@ -115,7 +115,7 @@ _MALFORMED = {
 def test_what_is_malformed_is_refused_by_the_drivers_own_code_at_the_limit_too(
     gpu_host: Host, grants: Grants
 ) -> None:
-    """The bare driver and the library answer alike; 2, out of memory, only from the driver."""
+    """The library returns the bare driver's codes. Code 2, out of memory, is the driver's."""
     ask = f"print(json.dumps(answers({_MALFORMED})))\n"
     fill = f"must(d.cuMemAlloc({GIB - 300 * MIB}))\n"
     bare = json.loads(gpu_host.python(BEGIN + ask, grants.make(GIB), preload=False).stdout)
@@ -126,8 +126,8 @@ def test_what_is_malformed_is_refused_by_the_drivers_own_code_at_the_limit_too(
 
 
 def test_what_is_given_all_the_same_is_undone(gpu_limited: Limited) -> None:
-    """A later driver may have a meaning for a malformed call; the limit holds for that too. What
-    the driver does not take back stays charged until the process ends."""
+    """A later driver may accept a malformed call, and the limit then holds for the call too. What
+    the driver refuses to free stays charged until the process ends."""
     gpu_limited(GIB)(f"""
 must(d.cuMemAlloc(1024))
 must(d.cuMemAlloc({GIB} - charged()))

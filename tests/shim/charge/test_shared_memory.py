@@ -1,5 +1,5 @@
-"""Physical memory that processes share by descriptors: charged once in a container, by whichever
-process exports it, until none of them holds it; from outside the container, by what is mapped."""
+"""Physical memory that processes share by descriptors is charged once in a container, while any
+process holds it. Memory from outside the container is charged by what is mapped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ at = reserve(2 * SIZE)
 
 @contextmanager
 def _programs(host: Host, *directories: Path) -> Iterator[Sequence[Talk]]:
-    """One in each directory. The first has memory that it gives to the others, but not yet."""
+    """Start a program under each grant. The first has memory that it can give to the others."""
     with ExitStack() as stack:
         first, *others = [
             stack.enter_context(host.serving(_PROGRAM, directory)) for directory in directories

@@ -18,7 +18,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(gpu_host: Host, tmp_path: Path) -> Iterator[Start]:
-    """Start `shim run OPTIONS -- COMMAND`; all of one test share a directory, and so an arbiter."""
+    """Start `shim run OPTIONS -- COMMAND`. A test's commands share a directory and an arbiter."""
     with ExitStack() as stack:
 
         def started(options: Sequence[str], *command: str | Path) -> subprocess.Popen[str]:

@@ -1,6 +1,6 @@
-"""Runs the real arbiter and the real limiter against a model of a GPU, in virtual time.
+"""Runs the real arbiter and the real limiter with a model of a GPU, in virtual time.
 
-compute_model.c states what it assumes of a GPU. The same arguments give the same result.
+compute_model.c states the assumptions about a GPU. The same arguments give the same result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _library() -> Any:
 
 @dataclass(frozen=True)
 class Program:
-    """One process that launches without end. kernels_us: its kernels, in turn."""
+    """A process that launches forever. kernels_us: the durations of its kernels, in turn."""
 
     kernels_us: Sequence[float] = (50,)
     waits_each: bool = False
@@ -47,7 +47,7 @@ class Container:
 @dataclass(frozen=True)
 class Outcome:
     """Each container's part of the GPU's time, over the whole run and in windows of a second.
-    turns_idle: the arbiter's count of the idle time, over all containers."""
+    turns_idle: the idle time that the arbiter counted for all containers."""
 
     share: Mapping[str, float]
     windows: Mapping[str, Sequence[float]]
@@ -60,8 +60,8 @@ class Outcome:
 
 @dataclass
 class Model:
-    """A GPU with containers on it. arbiter_late_us: how late the arbiter's steps come at most.
-    arbiter: False: it does not run; the containers have their own parts of each cycle."""
+    """A GPU with containers on it. arbiter_late_us: the most by which a step of the arbiter is
+    late. arbiter: whether it runs. Without it, each container uses its own part of each cycle."""
 
     containers: Mapping[str, Container]
     limited: bool = True
@@ -87,7 +87,7 @@ class Model:
             self._write_own_parts()
 
     def enter(self, containers: Mapping[str, Container]) -> None:
-        """Begin these containers, which the arbiter sees at its next scan."""
+        """Start these containers, which the arbiter sees at its next scan."""
         self.containers = {**self.containers, **containers}
         for key, container in containers.items():
             self.numbers[key] = len(self.numbers)
@@ -120,7 +120,7 @@ class Model:
                 )
 
     def _write_own_parts(self) -> None:
-        """Leave them as an arbiter that ran long ago did."""
+        """Write each container's own part of the cycle, as an arbiter does that then stops."""
         offset = 0
         for key, part in parts_ppm(self.shares).items():
             self._write({key: lease_file.Lease(1, 0, 0, part, offset)})
@@ -138,7 +138,7 @@ class Model:
         """Let virtual time pass."""
         end_ns = self.now_ns + int(seconds * 1e9)
         while self.now_ns < end_ns:
-            # An arbiter that was stopped continues late.
+            # An arbiter that was stopped makes its next step late.
             step_ns = max(self._arbiter_ns, self.now_ns)
             self.now_ns = min(end_ns, step_ns) if self.arbiter else end_ns
             self._c.model_run(self._model, self.now_ns)
@@ -161,7 +161,7 @@ class Model:
         return sum(self._read(each)[0] for each in self.programs[key])
 
     def share_of(self, key: str, seconds: float) -> float:
-        """Return the container's part of the GPU's next seconds, in percent."""
+        """Let the seconds pass. Return the container's part of the GPU's time, in percent."""
         before_ns = self.done_ns(key)
         self.run(seconds)
         return (self.done_ns(key) - before_ns) / seconds / 1e7
@@ -171,7 +171,7 @@ class Model:
         return self._read(0)[1], sum(each.idle_ns for each in self.turns._members.values())
 
     def measure(self, seconds: int = 10, settle_s: float = 1.0) -> Outcome:
-        """Return what each container gets in `seconds`, after `settle_s`."""
+        """Return what each container gets in `seconds`, which begin after `settle_s`."""
         self.run(settle_s)
         idle_ns = self._idle_ns()
         marks: dict[str, list[int]] = {key: [self.done_ns(key)] for key in self.containers}
@@ -192,6 +192,6 @@ class Model:
 
 
 def alone(program: Program, seconds: int = 2) -> float:
-    """Return the GPU's time, in percent, that the program takes alone and without a limit."""
+    """Return the percent of the GPU's time that the program gets alone and without a limit."""
     model = Model({"a": Container(100, (program,))}, limited=False)
     return model.measure(seconds, 0.1).share["a"]

@@ -1,4 +1,4 @@
-"""The arbiter over real files: which it serves, and when it sees their changes."""
+"""The arbiter with real files: which containers it serves, and when it sees changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make(directory: Path, *percents: int, forced: bool = True) -> Path:
 
 
 def lease(directory: Path, gpu: int = 0) -> lease_file.Lease:
-    """The one without a share, if none is written yet."""
+    """Return the lease in the file, or one without a share if none is written yet."""
     found = lease_file.decode((directory / names.FILE_LEASE).read_bytes(), gpu)
     return found[1] if found else lease_file.Lease(0, share_ppm=0)
 
@@ -46,7 +46,7 @@ def launches_are_checked(directory: Path) -> bool:
 
 
 def write(directory: Path, **fields: int) -> None:
-    """Write into the record of the first GPU's work, as the library does, or a tenant may."""
+    """Write into the first GPU's record of work, as the library does, or as a tenant may."""
     record = region_file.Geometry(1).compute_offset(0)
     for field, value in fields.items():
         offset = record + region_file.COMPUTE.offset(field)
@@ -54,7 +54,7 @@ def write(directory: Path, **fields: int) -> None:
 
 
 class Steps:
-    """The arbiter in virtual time: as often as it wants to."""
+    """The arbiter in virtual time, which makes steps as often as it requests."""
 
     def __init__(self, parent: Path, report: Callable[[str], None] = lambda _: None) -> None:
         self.arbiter = Arbiter(parent, report=report)
@@ -90,7 +90,7 @@ def link(path: Path) -> None:
 def test_what_another_user_planted_is_not_served(
     tmp_path: Path, name: str, planted: Callable[[Path], None]
 ) -> None:
-    """It keeps the arbiter from no other container."""
+    """A file that another user planted does not keep the arbiter from serving other containers."""
     other = make(tmp_path / "other", 30)
     planted(make(tmp_path / "bad", 50) / name)
     steps = Steps(tmp_path)
@@ -124,12 +124,12 @@ def test_a_changed_share_is_seen_soon(tmp_path: Path, works: bool, seen_ms: int)
         change_grant(directory, core_percent=percent)
         steps.run(seen_ms)
         assert launches_are_checked(directory) is (percent != 0)
-        steps.run(700)  # the lease's next beat
+        steps.run(700)  # until the arbiter renews the lease
         assert lease(directory).share_ppm == (percent * 10_000 or 1_000_000)
 
 
 def test_each_gpu_of_a_container_has_its_own_share(tmp_path: Path) -> None:
-    """150 percent on two GPUs, beside a neighbour of each; 0 is the rest."""
+    """Sums above 100 percent are scaled on each GPU. A share of 0 gets a part of the rest."""
     both = make(tmp_path / "both", 80, 70, forced=False)
     small = make(tmp_path / "small", 20, forced=False)
     rest = make(tmp_path / "rest", 0, 0, forced=False)
@@ -141,7 +141,7 @@ def test_each_gpu_of_a_container_has_its_own_share(tmp_path: Path) -> None:
 
 
 def test_containers_beyond_the_limit_of_open_files_are_reported(tmp_path: Path) -> None:
-    """The arbiter opens them again once in a second, not in each cycle."""
+    """The arbiter tries to open the files again once a second, and not in each cycle."""
     first = make(tmp_path / "a", 20)
     said: list[str] = []
     steps = Steps(tmp_path, said.append)
@@ -165,7 +165,7 @@ def test_a_container_that_overwrote_its_header_is_served(tmp_path: Path) -> None
 
 
 def test_a_work_counter_that_jumps_and_falls_is_no_idle_time(tmp_path: Path) -> None:
-    """A tenant writes it, or its region is made again: nothing but the turns themselves counts."""
+    """A tenant writes the counter. The idle time is still at most the length of the turns."""
     one, other = (make(tmp_path / name, 50, forced=False) for name in "ab")
     steps = Steps(tmp_path)
     begun_ns = steps.now_ns
@@ -196,7 +196,7 @@ def test_of_two_arbiters_one_waits_and_takes_over(tmp_path: Path) -> None:
 
 
 def test_the_agents_own_directories_are_no_containers(tmp_path: Path) -> None:
-    """One that cannot be opened as a container would be listed again in each cycle."""
+    """The arbiter would try in each cycle to open a directory that is not a container."""
     for name in (".store", "container"):
         (tmp_path / name).mkdir()
     assert [path.name for path in directories(tmp_path, "")] == ["container"]

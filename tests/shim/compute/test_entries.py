@@ -1,5 +1,5 @@
-"""Every function of the driver that puts work on a stream waits for the container's turn, except
-those that docs/compute.md names."""
+"""Every function of the driver that puts work on a stream waits for the container's window. The
+exceptions are those in docs/compute.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.sim
 
 STREAM = re.compile(r"_pt[sd][sz]$")
 WORK = re.compile(r"cuLaunch|cuMem(cpy|set)")
-"""They submit work, also without a twin for per-thread default streams."""
+"""The functions that submit work, even without a variant for per-thread default streams."""
 PROGRAM = """
 import ctypes, os, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -44,7 +44,8 @@ def exceptions() -> list[str]:
 
 
 def taking_a_stream(driver: Path) -> list[str]:
-    """Names that have a twin, the twins, and other work but that of 2009, by 32-bit addresses."""
+    """Return variants for per-thread streams, their bases, and other functions that submit work,
+    but none of 2009 with 32-bit addresses."""
     found = set(exports(driver).values())
     of_2009 = {name for name in found if f"{name}_v2" in found}
     twins = {name for name in found if STREAM.search(name)}

@@ -1,5 +1,5 @@
-"""The holder of a window and the others, in real time: it ends, it forks, it waits for a
-kernel on another GPU whose holder waits for one on this GPU."""
+"""The container that has the window, in real time: it ends, it forks, or it waits for a kernel on
+another GPU, where another container has the window."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.simgpu.programs.gpu_time import *
 TIMED = f"""{PREPARED}
 begin()
 function = kernel()
-while True:  # its lines fit into the pipe
+while True:  # the pipe has room for all its lines
     busy(function, 10 * MS)
     ok(driver.cuCtxSynchronize())
     print(time.monotonic_ns(), flush=True)
@@ -31,7 +31,7 @@ while True:  # its lines fit into the pipe
 BLOCKED = f"""{PREPARED}
 begin()
 function = kernel()
-for _ in range(3):  # from these the library learns how long it takes
+for _ in range(3):  # the library learns the kernel's duration from these
     busy(function, 400 * MS)
     ok(driver.cuCtxSynchronize())
 busy(function, 400 * MS)
@@ -42,8 +42,8 @@ time.sleep(60)
 
 @measured
 def test_the_window_of_a_holder_killed_in_a_long_kernel_passes_on(start: Start) -> None:
-    """It passes on within one cycle, although the kernel would outlast the window by more. No
-    process of its container uses the GPU then."""
+    """The window passes on within a cycle, although the kernel would outlast it by more. After the
+    kill, no process of that container uses the GPU."""
     other = start(["--core", "50"], sys.executable, "-c", TIMED)
     shell = ("/bin/sh", "-c", '"$0" -c "$1" blocked; sleep 5', sys.executable, BLOCKED)
     holder = start(["--core", "50"], *shell)
@@ -84,7 +84,7 @@ if len(sys.argv) < 2:
 
 
 def test_a_holder_forks_and_executes_while_it_launches(start: Start) -> None:
-    """Each child exits, the program it becomes launches, and the other container has its turns."""
+    """The children exit or execute a program. Then the holder executes itself, and launches."""
     start(["--core", "50"], sys.executable, "-c", TIMED)
     holder = start(["--core", "50"], sys.executable, "-c", FORKING)
     out, _ = holder.communicate(timeout=200)
@@ -106,7 +106,7 @@ for number in (1, 2):
     begun[gpu] = number
     behind = 0
     while begun[1 - gpu] < number:
-        if behind < 500:  # a channel has 1,024 places
+        if behind < 500:  # a channel holds 1,024 launches
             busy(function, MS)
             behind += 1
     ok(driver.cuCtxDestroy(context))
@@ -116,9 +116,9 @@ for number in (1, 2):
 def test_kernels_of_two_jobs_that_wait_for_each_other_across_gpus(
     start: Start, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A job has a process on each of two GPUs. Its kernels run until the other one has begun, as
-    those of a collective: here until the context is destroyed; more work is launched behind them.
-    Each job gets there on another GPU first, and so holds what the other one waits for."""
+    """Each job has a process on each of two GPUs. As in a collective, a process's kernel runs until
+    the job's other process has begun. (Then it destroys its context.) More work is launched behind
+    the kernel. Each job gets the window of another GPU first."""
     jobs = []
     for first in (0, 1):
         path = tmp_path_factory.mktemp("job") / "begun"

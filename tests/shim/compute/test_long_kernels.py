@@ -1,4 +1,4 @@
-"""A kernel of more than a second is reported in the region, however the program waits for it."""
+"""A kernel of more than a second is reported in the region, however its program waits for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def wait_for_the_event():
 
 @pytest.fixture
 def grant(grants: Grants) -> Path:
-    """The share is 99 percent, so that launches are checked."""
+    """A grant of 99 percent, with which launches are checked."""
     return grants.make(GIB, GIB, core_percent=99)
 
 

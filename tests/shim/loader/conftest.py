@@ -1,4 +1,4 @@
-"""A program that looks names up in every way (c/dlsym_test.c), and what it loads."""
+"""A program that looks names up in every way (c/dlsym_test.c), and the libraries that it loads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def private(build_dir: Path) -> Path:
 
 @pytest.fixture
 def look(build_dir: Path, tmp_path: Path, driver: Path, private: Path) -> Look:
-    """The answers to lookups: words, of which {driver}, {private} and {tmp} are paths."""
+    """Return the answers to lookups. In these, {driver}, {private} and {tmp} stand for paths."""
 
     def answers(lookups: str, *preload: Path) -> Sequence[str]:
         words = lookups.format(driver=driver, private=private, tmp=tmp_path).split()

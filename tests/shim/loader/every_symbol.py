@@ -1,9 +1,9 @@
-"""A program: prints cuGetProcAddress's answers, for every name, version and flag, a line each.
+"""A program: prints cuGetProcAddress's answers for every name, version and flag, one per line.
 
-every_symbol.py LIST    LIST has `base` lines
+The command is `every_symbol.py LIST`, where LIST has `base` lines.
 
-A line is: entry base version flags code status answer, where the answer is the wrapper's name, or
-the offset in the driver, or null.
+A line is: entry base version flags code status answer. The answer is the wrapper's name, the offset
+in the driver, or null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STATUS_UNTOUCHED: Final = -7
 
 
 def exports(library: Path) -> Mapping[int, str]:
-    """Offset -> one exported name."""
+    """Return one exported name for each offset."""
     command = ["nm", "-D", "--defined-only", str(library)]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {int(offset, 16): name for offset, _, name in map(str.split, listed.splitlines())}

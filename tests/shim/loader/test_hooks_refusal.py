@@ -1,4 +1,4 @@
-"""Grant or region is unusable: no GPU, one line, and a program that continues."""
+"""An unusable grant or region gives no GPU and one line, and the program continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture
 def torn(grants: Grants) -> Path:
-    """A grant that cannot be read."""
+    """A grant whose file is unreadable."""
     directory = grants.make(GIB)
     grant = directory / names.FILE_GRANT
     grant.write_bytes(b"x" * grant.stat().st_size)
@@ -45,7 +45,7 @@ print(pynvml.nvmlDeviceGetName(gpu(0)))
 
 
 def test_the_error_line_neither_ends_nor_blocks_the_program(host: Host, torn: Path) -> None:
-    """stderr closed, without a reader (SIGPIPE), and full."""
+    """stderr is closed, has no reader (SIGPIPE), or is full."""
     done = host.python(
         """
 import ctypes, os, signal
@@ -78,7 +78,7 @@ print("alive")
     assert (done.stdout, done.stderr) == ("alive\n", "")
 
 
-# $1: the grant's directory, $2: another one.
+# $1: the grant's directory. $2: another directory.
 _FILL_THE_DISK = """
 mount -t tmpfs -o size=256k none "$2" && head -c 128 "$1/region" > "$2/region" &&
 truncate -s $(stat -c %s "$1/region") "$2/region" &&
@@ -119,9 +119,8 @@ def test_row_25_a_region_that_cannot_be_used_is_no_gpu_and_the_program_runs(
 def test_row_25_a_region_truncated_while_in_use_ends_its_process_before_it_gets_more(
     host: Host, grants: Grants
 ) -> None:
-    """Only the container's own processes can truncate it. They end by SIGBUS at their next
-    allocation; no process gets a byte beyond the limit, and one that starts later gets no GPU.
-    """
+    """Only the container's own processes can truncate the region. They end by SIGBUS at their next
+    allocation. No process gets more than the limit, and one that starts later gets no GPU."""
     directory = grants.make(GIB)
     program = f"""
 import ctypes, os

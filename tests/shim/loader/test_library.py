@@ -19,7 +19,7 @@ _SOURCES = Path(library_module.__file__).resolve().parent / "src"
 
 
 def _dynamic_symbols(path: Path) -> list[tuple[str, str]]:
-    """(kind as nm prints it, name with its version) of every dynamic symbol."""
+    """Return each dynamic symbol as its kind in nm's output, and its name with the version."""
     lines = run("nm", "-D", path, check=True).stdout.splitlines()
     return [(fields[-2], fields[-1]) for fields in map(str.split, lines)]
 
@@ -39,11 +39,11 @@ def test_row_35_exports_are_the_hooks_and_the_lookups(library: Path) -> None:
 
 @pytest.mark.shipped
 def test_row_35_needs_libc_alone(library: Path) -> None:
-    """Old and harmless functions of it."""
+    """The functions of libc that the library uses are old, and none affects the process."""
     dynamic = run("readelf", "-dW", library, check=True).stdout
     assert re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic) == ["libc.so.6"]
     assert "(VERDEF)" not in dynamic
-    # No code of the library runs at load time: the one entry is the compiler's own start file.
+    # No code of the library runs at load time. The only entry is the compiler's own start file.
     assert re.findall(r"\(INIT_ARRAYSZ\)\s+(\d+)", dynamic) == ["8"]
     undefined = {name for kind, name in _dynamic_symbols(library) if kind in "Uw"}
     versions = re.findall(r"@GLIBC_(\d+)\.(\d+)", " ".join(undefined))
@@ -56,7 +56,7 @@ def test_row_35_needs_libc_alone(library: Path) -> None:
 
 @pytest.mark.shipped
 def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path) -> None:
-    """ziglang has the stubs of glibc 2.17: a newer symbol would be an undefined reference."""
+    """ziglang has the stubs of glibc 2.17, so a newer symbol would be an undefined reference."""
     source, program = tmp_path / "old.c", tmp_path / "old"
     source.write_text(
         "#include <stdio.h>\nint cuInit(unsigned int);\n"
@@ -65,7 +65,7 @@ def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path)
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.17"]
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(tmp_path / "zig")}
     run(*compiler, source, library, "-o", program, env=environment, check=True)
-    # No driver is loaded: the wrapper returns that it found none, and the program continues.
+    # No driver is loaded. The wrapper reports that it found none, and the program continues.
     done = Host(library, library.parent).run([program], preload=False)
     assert (done.stdout, done.stderr) == ("500", "")
 
@@ -86,7 +86,7 @@ print(state())
 
 
 def test_row_35_the_process_is_left_as_it_was(host: Host, grants: Grants) -> None:
-    """Umask, signals, threads and descriptors, at start and in use: those of the bare driver."""
+    """Umask, signals, threads and descriptors are the same as under the bare driver."""
     plain = host.python(_STATE, preload=False)
     ours = host.python(_STATE, grants.make(GIB, GIB))
     assert (ours.stdout, ours.stderr) == (plain.stdout, "")

@@ -66,7 +66,7 @@ def test_row_32_lookups_found_in_libc_itself_are_ours(
 
 
 def _assert_limited(null_host: Host, directory: Path, preload: Sequence[Path], *flags: str) -> None:
-    """A program that is built with the flags, behind these preloads."""
+    """Build the program with the flags, and check that it is limited behind these preloads."""
     region.create(directory, [grant_file.Gpu(NULL_GPU, GIB, 100, 0)])
     program = build(directory / "program", SOURCES / "strict_program.c", *flags)
     variables = {"LD_PRELOAD": " ".join(map(str, preload)), "ASAN_OPTIONS": "detect_leaks=0"}
@@ -74,7 +74,7 @@ def _assert_limited(null_host: Host, directory: Path, preload: Sequence[Path], *
     assert (done.stdout, done.stderr) == (LIMITED, "")
 
 
-# Libraries that users preload; each names in its source what it represents.
+# Libraries that users preload. A comment in each source names what it represents.
 _OTHERS = {
     "dlsym": """ /* overlays and profilers: dlsym itself, found by dlvsym */
         void *dlsym(void *handle, const char *name) {
@@ -115,7 +115,7 @@ _OTHERS = {
 def test_row_32_other_preloads_are_transparent(
     other: str, ours_first: bool, library: Path, null_host: Host, tmp_path: Path
 ) -> None:
-    """They stand before or behind the library. The limit holds, and nothing recurses."""
+    """The other library stands before or behind ours. The limit holds, and no function recurses."""
     source = "#include <dlfcn.h>\n#include <stddef.h>\n" + _OTHERS[other]
     built = build(tmp_path / "other.so", source)
     _assert_limited(null_host, tmp_path, [library, built] if ours_first else [built, library])
@@ -133,7 +133,7 @@ _SANITIZERS = {
 def test_row_32_sanitizers_of_the_program(
     flags: list[str], preloaded: bool, library: Path, null_host: Host, tmp_path: Path
 ) -> None:
-    """Their runtimes look functions up before they work, and precede libc's string calls."""
+    """A sanitizer's runtime looks names up before it is ready, and replaces string functions."""
     found = subprocess.check_output(["gcc", "-print-file-name=libasan.so"], text=True).strip()
     if preloaded and not found.startswith("/"):
         pytest.skip("libasan is not installed")
@@ -142,7 +142,7 @@ def test_row_32_sanitizers_of_the_program(
 
 
 def test_row_32_a_statically_linked_cuda_runtime(host: Host, tmp_path: Path) -> None:
-    """The real libcudart_static.a reaches the library's cuInit, which an unusable grant refuses.
+    """The real libcudart_static.a calls the library's cuInit, which refuses an unusable grant.
 
     It cannot proceed on a simulated driver, which lacks NVIDIA's private tables.
     """

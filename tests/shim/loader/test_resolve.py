@@ -1,7 +1,7 @@
-"""dlsym and dlvsym under the library: the bare program's results, except for the driver's.
+"""dlsym and dlvsym under the library give the bare program's results, except for driver functions.
 
-The oracle is the same program without the library. Where it got the driver's function it must now
-get the wrapper, and in every other case exactly what it got before.
+The same program runs without the library for comparison. Where it got the driver's function it must
+now get the wrapper, and otherwise exactly what it got before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _as_ours(lines: Sequence[str]) -> Sequence[str]:
     return [re.sub(r"libcuda\.so\.[0-9.]+$", "libvgpu.so", line) for line in lines]
 
 
-# Each is a program's history; EVERY_WAY: all lookups, twice, because asking uses nothing up.
+# Each entry is what a program does. EVERY_WAY is all lookups, made twice with equal results.
 _HISTORIES = {
     "no driver": "EVERY_WAY",
     "driver loaded for all": "global:{driver} handle:cuMemAlloc_v2 vhandle:cuMemAlloc_v2 EVERY_WAY",
@@ -39,7 +39,7 @@ _HISTORIES = {
     " global:{private} handle:cuMemAlloc_v2 call:cuMemAlloc_v2 private_default EVERY_WAY",
     "driver, then private": "global:{driver} global:{private} handle:cuMemAlloc_v2"
     " private_next private_next private_default EVERY_WAY",
-    # Code at the driver's old address must not be called: another library may be there now.
+    # Code at the driver's old address must not be called, because another library may be there now.
     "driver unloaded and loaded again": "open:{driver} call:cuMemAlloc_v2 close open:{private}"
     " open:{driver} call:cuMemAlloc_v2 close default:cuInit open:{driver} call:cuMemAlloc_v2 close",
 }
@@ -47,7 +47,7 @@ _VERSIONED = "open:{tmp}/libcuda.so.580.65.06 handle:cuMemAlloc_v2 handle:cuMemF
 _HISTORIES_SHIPPED = {
     "driver by its absolute versioned path": _VERSIONED,
     "driver by its path beside the usual one": f"open:{{driver}} {_VERSIONED}",
-    # A library opened with RTLD_DEEPBIND would have its dlsym from libc.
+    # A library that is opened with RTLD_DEEPBIND would find libc's dlsym first.
     "private opened deep": "deep:{private} private_driver:{driver}",
     "driver opened deep": "deep:{driver} handle:cuMemAlloc_v2",
 }
@@ -75,8 +75,8 @@ def test_row_32_answers_are_what_they_would_be_without_us(
 def test_row_32_a_second_interposer_keeps_its_place(
     first: str, look: Look, library: Path, private: Path
 ) -> None:
-    """It stands before or behind the library. Its next definition is the driver, in whose place the
-    library is."""
+    """The interposer stands before or behind the library. Its next definition is the driver's, for
+    which it gets the wrapper."""
     order = [library, private] if first == "library" else [private, library]
     lookups = "global:{driver} open:{private} private_next private_next handle:cuMemAlloc_v2"
     assert look(lookups, *order) == _as_ours(look(lookups, private))
@@ -85,7 +85,7 @@ def test_row_32_a_second_interposer_keeps_its_place(
 def test_a_driver_loaded_for_one_library_alone_is_found_by_default(
     look: Look, library: Path
 ) -> None:
-    """The library's export hides the caller's own scope, so the library answers for that scope."""
+    """Our export is found first, so the lookup succeeds although the driver is loaded locally."""
     answers = look("open:{driver} default:cuMemAlloc_v2 error", library)
     assert answers == ["default:cuMemAlloc_v2 libvgpu.so", "error no"]
 
@@ -105,7 +105,7 @@ def test_names_that_are_not_hooked_are_untouched(look: Look, library: Path) -> N
     assert look(lookups, library) == look(lookups)
 
 
-# A driver of three functions, which a program can unload.
+# A small driver that a program can unload.
 _DRIVER = """
 int cuInit(unsigned flags) { return flags; }
 int cuMemAlloc_v2(void *at, unsigned long bytes) { return at && bytes ? 0 : 1; }
@@ -118,7 +118,7 @@ _INCLUDES = """
 #include <unistd.h>
 """
 _TURMOIL = {
-    # libc's lock on the list of objects stays taken in a child whose parent's thread read it.
+    # If a thread looks a name up during a fork, the child inherits libc's list lock as taken.
     "forks of a thread that looks up": """
 static void *look(void *driver) { for (;;) dlsym(driver, "cuMemAlloc_v2"); return NULL; }
 static int ended_badly(pid_t child)

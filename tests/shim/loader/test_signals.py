@@ -1,7 +1,7 @@
 """A signal handler that calls CUDA, which NVIDIA does not allow, does not hang in the library.
 
-The driver here is a small one without any lock, so that a hang is the library's; the programs are
-killed after two minutes, by their own child.
+The test's small driver takes no lock, so a hang would be the library's. A child of each program
+kills the program after two minutes.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ int main(int argc, char **argv)
 def test_a_storm_of_handlers_that_call_cuda_hangs_nowhere(
     library: Path, tmp_path: Path, threads: list[str]
 ) -> None:
-    """Each call returns its usual code, or out of memory; the charge is never too little."""
+    """Each call returns its usual code or out of memory, and the charge is never too small."""
     driver = build_driver(tmp_path, _DRIVER)
     program = build(tmp_path / "storm", _STORM, f"-L{tmp_path}", "-l:libcuda.so.1")
     region.create(tmp_path, [grant_file.Gpu(f"GPU-{'aa' * 16}", GIB, 100, 0)])

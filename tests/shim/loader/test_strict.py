@@ -1,7 +1,7 @@
 """Strict mode: a forwarder in the driver's place, with the library's preload and without it.
 
-Programs that no preload reaches must be limited: a namespace of its own, a library opened with
-RTLD_DEEPBIND, a path, a program of musl. The limit is 1 GiB of a GPU of 4 GiB.
+Programs that no preload reaches must be limited. They use a linker namespace of their own,
+RTLD_DEEPBIND, the driver's path, or musl. The limit is 1 GiB of a GPU of 4 GiB.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Command = Sequence[str | Path]
 
 
 def _forwarded(host: Host, build_dir: Path, directory: Path) -> Host:
-    """The host with forwarders, in the directory, in place of both driver libraries."""
+    """Return the host with forwarders in the directory, in place of both driver libraries."""
     template = (build_dir / "lib" / forwarder.TEMPLATE).read_bytes()
     directory.mkdir()
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
@@ -47,7 +47,7 @@ def strict(host: Host, build_dir: Path, tmp_path: Path) -> Host:
 
 @pytest.fixture(params=["name", "default", "path", "deep", "apart", "linked"])
 def command(request: pytest.FixtureRequest, host: Host, strict: Host, tmp_path: Path) -> Command:
-    """Linked with the driver only for that way; else the driver is in no scope yet."""
+    """A program for a way to open the driver. It is linked with the driver only for `linked`."""
     linked = ["-DLINKED", f"-L{host.driver_dir}", "-l:libcuda.so.1"]
     flags = linked if request.param == "linked" else []
     program = build(tmp_path / "program", _PROGRAM, *flags)
@@ -62,8 +62,9 @@ def _said(host: Host, command: Command, grant: Path | None) -> tuple[str, str]:
 def test_a_program_meets_one_limit_by_preload_and_forwarder(
     command: Command, host: Host, strict: Host, grants: Grants
 ) -> None:
-    """They are one instance of the library, with one charge."""
-    assert _said(strict, command, None) == (_UNLIMITED, "")  # as without the library
+    """Preload and forwarder load the library once, so the program is charged once."""
+    # without a grant, the program sees no limit
+    assert _said(strict, command, None) == (_UNLIMITED, "")
     grant = grants.make(GIB, GIB)
     charges = set()
     for each, preload in ((host, True), (strict, True), (strict, False)):
@@ -86,7 +87,7 @@ def test_a_program_meets_one_limit_by_preload_and_forwarder(
 
 @pytest.mark.parametrize("strict_mode", [True, False], ids=["strict", "plain"])
 def test_shim_run_strict(host: Host, strict_mode: bool, tmp_path: Path) -> None:
-    """A library that needs the driver, in a namespace of its own: the preload does not apply."""
+    """A library that depends on the driver is opened in a linker namespace without the preload."""
     driver = [f"-L{host.driver_dir}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
     plugin = build(tmp_path / "plugin.so", "", *driver)
     program = build(tmp_path / "program", _PROGRAM)
@@ -97,7 +98,7 @@ def test_shim_run_strict(host: Host, strict_mode: bool, tmp_path: Path) -> None:
 
 
 def test_a_musl_program_meets_its_limit(build_dir: Path, library: Path, tmp_path: Path) -> None:
-    """musl reads no ld.so.preload; a forwarder it must open."""
+    """musl does not read ld.so.preload, but it opens the forwarder."""
     if shutil.which("musl-gcc") is None:
         missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
         missing("musl-gcc is not installed (make setup installs musl-tools)")

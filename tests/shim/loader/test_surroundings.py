@@ -1,4 +1,4 @@
-"""A program's surroundings: an NVML that is absent, fails or is slow; no environment."""
+"""A program's surroundings: NVML is absent, fails or is slow, or the environment is empty."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _STEPS = {"absent": None, "failing": "(void)0", "slow": "usleep(1000000)"}
 def test_row_44_limits_need_no_nvml(
     host: Host, grants: Grants, tmp_path: Path, step: str | None, by: str
 ) -> None:
-    """step: what each function of NVML does first; None: there is none."""
+    """step: what each function of NVML does first, or None where no NVML exists."""
     drivers = tmp_path / "drivers"
     drivers.mkdir()
     shutil.copy(host.driver_dir / "libcuda.so.1", drivers)
@@ -67,7 +67,7 @@ def test_row_44_limits_need_no_nvml(
     assert (done.stdout, done.stderr) == (answers, ""), done
 
 
-# A container's root without a runtime: the machine's directories, its own /etc and /dev.
+# A container's root without a runtime: the machine's directories, but its own /etc and /dev.
 _CONTAINER = """
 set -e
 root=$1 grant=$2 driver=$3 gpus=$4; shift 4
@@ -110,12 +110,12 @@ _SESSIONS = {
 }
 
 
-@pytest.mark.shipped  # in an emptied environment a sanitizer has no options, nor its runtime
+@pytest.mark.shipped  # with no environment, a sanitizer lacks its options and its runtime
 @pytest.mark.parametrize("command", _SESSIONS.values(), ids=_SESSIONS)
 def test_row_46_any_environment_has_the_limit(
     host: Host, grants: Grants, tmp_path: Path, command: list[str]
 ) -> None:
-    """The preload file and /.gpuslice suffice; the environment has no effect."""
+    """The preload file and /.gpuslice suffice for the limit, whatever the environment."""
     grant, root, script = grants.make(512 * MIB), tmp_path / "root", tmp_path / "container.sh"
     root.mkdir()
     script.write_text(_CONTAINER)

@@ -1,9 +1,9 @@
-"""Symbols, over every generation of the driver: a program finds its function, or the wrapper of
-exactly that one.
+"""Symbols of every generation of the driver: a program finds its function, or that function's
+wrapper.
 
-The oracle is the bare driver. Its answers name the symbol that each name, version and flag means;
-with the library the code and the status must be the same, and the answer the wrapper if the symbol
-is a hook and the driver's own function if it is not.
+The bare driver's answers name the symbol for each name, version and flag. Under the library the
+code and the status must be the same. The answer must be the wrapper if the symbol is a hook, and
+otherwise the driver's function.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _over(generation: int, build_dir: Path, library: Path) -> Host:
 
 @pytest.fixture(params=[11040, 13000, 14000])
 def over(request: pytest.FixtureRequest, build_dir: Path, library: Path) -> Host:
-    """A host with each generation's driver."""
+    """A host with the driver of one generation, for each generation."""
     return _over(request.param, build_dir, library)
 
 
@@ -74,7 +74,7 @@ def test_row_31_get_proc_address_of_every_name(
 
 @pytest.mark.shipped
 def test_row_33_drivers_of_every_generation(over: Host) -> None:
-    """A function that the driver lacks is missing, even if the library wraps it."""
+    """A function that the driver lacks is not found, even if the library wraps it."""
     had = {*exports(over.driver_dir / "libcuda.so.1").values()}
     hooks = {name for name in exports(over.library).values() if name.startswith("cu")}
     names = sorted({*hooks, *had, "cuNoSuchName"})
@@ -105,7 +105,7 @@ def test_row_33_the_limit_holds_over_every_generation(
 def test_row_33_a_wrapper_of_what_the_driver_lacks_returns_not_found(
     build_dir: Path, library: Path, tmp_path: Path
 ) -> None:
-    """A program linked with the names of a newer driver finds the library's export first."""
+    """A program that was linked with a newer driver finds the library's export first."""
     source = (
         "#include <stdio.h>\nint cuMemAllocAsync(void *, unsigned long, void *);\n"
         'int main(void) { printf("%d", cuMemAllocAsync(0, 1, 0)); return 0; }\n'

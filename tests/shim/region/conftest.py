@@ -1,4 +1,4 @@
-"""Programs with HAMi-core's variables: what each GPU then reports, or the line that refuses."""
+"""Programs with HAMi-core's variables: the memory that each GPU then reports, or a refusal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import ctypes
 driver, size = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
 """
 INIT = DRIVER + "print(driver.cuInit(0))\n"
-# cuInit's result, then each GPU's figures, by CUDA and, in NVML's order, by NVML.
+# Print cuInit's result and each GPU's total, in CUDA's order here and in NVML's order below.
 LOOK = f"""{INIT}
 def total(ordinal):
     assert driver.cuDeviceTotalMem_v2(ctypes.byref(size), ordinal) == 0
@@ -35,13 +35,13 @@ print(*(pynvml.nvmlDeviceGetMemoryInfo(gpu(i)).total for i in range(pynvml.nvmlD
 
 
 class Container:
-    """Programs with these variables, and a cache file of their own."""
+    """Runs programs that have these variables and share a cache file."""
 
     def __init__(self, host: Host, directory: Path, grant: Path | None = None) -> None:
         self.host, self.cache, self.grant = host, directory / "cache", grant
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """A host whose contexts cost nothing."""
+        """Return the host's environment with these variables. Contexts cost nothing."""
         mine = {CACHE: str(self.cache), names.ENV_CONTEXT: "0"}
         return {**self.host.environment(self.grant), **mine, **variables}
 
@@ -56,7 +56,7 @@ class Container:
         return [int(number) for number in lines[-1].split()]
 
     def refusal(self, variables: Mapping[str, str]) -> str:
-        """The one line that it prints if cuInit is refused and the program continues."""
+        """Return the line printed where cuInit is refused and the program continues."""
         done = self.run(INIT + 'print("alive")', variables)
         assert done.stdout == "800\nalive\n", done
         assert done.stderr.count("\n") == 1
@@ -65,5 +65,5 @@ class Container:
 
 @pytest.fixture
 def container(host: Host, tmp_path: Path) -> Container:
-    """A region without a grant."""
+    """A container whose region has no grant."""
     return Container(host, tmp_path)

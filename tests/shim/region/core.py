@@ -1,6 +1,6 @@
 """A grant, its region, and processes controlled by a test (vgpu-core-test shell).
 
-Uses the two files through contract alone, so that only the bytes connect C and Python.
+Reads and writes both files only through gpuslice.contract, so C and Python share only their bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def uuid(gpu: int) -> str:
 
 @dataclass(frozen=True)
 class Slot:
-    """bytes: charged on the first GPU."""
+    """A slot of the region. bytes: the charge on the first GPU."""
 
     number: int
     state: int
@@ -40,14 +40,14 @@ class Slot:
 
 @dataclass(frozen=True)
 class Box:
-    """A directory as the node agent makes it, and the program to run over it."""
+    """A container's directory, as the node agent makes it, and the program that runs with it."""
 
     directory: Path
     program: Path
     gpu_count: int = 1
 
     def of_gpus(self, gpu_count: int) -> Box:
-        """The same directory with new files for that many GPUs."""
+        """Return a box with the same directory, and with new files for that many GPUs."""
         box = replace(self, gpu_count=gpu_count)
         box.write()
         return box
@@ -73,7 +73,7 @@ class Box:
         self.region.write_bytes(region_file.fresh(self.gpu_count, GRANT_ID))
 
     def set_limit(self, limit_bytes: int, writes: int = 2, grant_id: int = GRANT_ID) -> None:
-        """Update the grant in place as the agent does; `writes` of 1: killed after the first."""
+        """Update the grant in place. `writes` of 1: as if killed after the first of two."""
         update = grant_file.update(self.grant.read_bytes(), self.grant_of(limit_bytes, grant_id))
         for write in update[:writes]:
             patch(self.grant, write.offset, write.data)
@@ -93,7 +93,7 @@ class Box:
         return geometry.slots_offset + number * geometry.slot_stride
 
     def slots(self) -> list[Slot]:
-        """All slots ever taken, lowest first."""
+        """Return all slots that were ever taken, lowest first."""
         data, found = self.region.read_bytes(), []
         for number in range(names.MAX_SLOTS):
             offset = self.slot_offset(number)
@@ -111,7 +111,7 @@ class Box:
         patch(self.region, offset, struct.pack("<Q", value))
 
     def run(self, *arguments: str) -> Sequence[str]:
-        """The words that the program prints."""
+        """Run the program, and return the words that it prints."""
         done = subprocess.run(
             [self.program, *arguments], env=self.env, text=True, capture_output=True, check=False
         )
@@ -125,46 +125,46 @@ class Box:
 
     @contextmanager
     def holding(self, held_bytes: int, shared_by: int = 0) -> Iterator[Shell]:
-        """A process that has reserved so much, and shares it by that key."""
+        """Start a process that reserves this, and shares it under the key `shared_by`."""
         with self.shell() as holder:
             assert holder.ask(f"reserve 0 {held_bytes}") == "OK"
             assert not shared_by or holder.ask(f"share 0 {held_bytes} {shared_by}") != "0"
             yield holder
 
     def used_seen_afresh(self, gpu: int = 0) -> int:
-        """Return the use as a newcomer reports it. A newcomer searches for exited processes, and
-        takes no slot."""
+        """Return the use that a new process reports. It searches for exited processes, but takes no
+        slot."""
         with self.shell() as newcomer:
             assert newcomer.ask("peek") == "OK"
             return int(newcomer.ask(f"used {gpu}"))
 
     def used_without(self, *killed: Shell) -> int:
-        """Return the same, once these processes have been killed."""
+        """Kill these processes, and return the use that a new process then reports."""
         for each in killed:
             each.kill()
         return self.used_seen_afresh()
 
 
 class Shell(Talk):
-    """One process under test. Always killed with -9: exits are what is tested."""
+    """A process under test. It is always killed with -9, because these tests are about exits."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         super().__init__(process)
         self.children: list[int] = []
 
     def child(self, command: str) -> str:
-        """The answer of the child of `fork ...` or `clone ...`, which is killed at the end."""
+        """Return the answer of the child of `fork ...` or `clone ...`. Kill it at the end."""
         pid, _, said = self.ask(command).partition(" ")
         self.children.append(int(pid))
         return said
 
     def stops_at(self, step: str, passage: int, *script: str) -> bool:
-        """Run the commands; True if the process stopped itself at that passage of the step."""
+        """Run the commands. Return whether the process stopped at that passage."""
         assert self.ask(f"stop {step} {passage}") == "OK"
         return any(self.stops(command) for command in script)
 
     def resume(self) -> str:
-        """Continue from where it stopped itself, to the answer of the command it was in."""
+        """Continue after a stop. Return the answer to the interrupted command."""
         os.kill(self.pid, signal.SIGCONT)
         return self.answer()
 

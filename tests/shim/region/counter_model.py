@@ -1,8 +1,8 @@
-"""A model of the counter's protocol and of its processes; interleavings.py explores it.
+"""A model of the counter's protocol and of its processes, which interleavings.py explores.
 
-`Protocol` mirrors shim/src/region/counter.c and the slots' half in slots.c, function by function: a
-read or swap of one word is one action, and `At` stands where VGPU_AT does. It leaves out how a word
-of two halves is read and swapped (ADR 2 argues that), and shared slots.
+`Protocol` mirrors shim/src/region/counter.c and the slots' half in slots.c, function by function. A
+read or swap of one word is one action, and `At` stands where VGPU_AT does. The model leaves out
+shared slots, and how a word of two halves is read and swapped, which ADR 2 discusses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Tag(NamedTuple):
 
 
 class Word(NamedTuple):
-    """Sixteen bytes: the high half changes with the low one."""
+    """A word of sixteen bytes. The high half changes whenever the low half does."""
 
     low: int
     high: Any
@@ -29,7 +29,7 @@ class Load(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Compare and swap; from None: a plain store."""
+    """Compare and swap. If `before` is None, store without comparing."""
 
     place: tuple[str, int]
     before: Any
@@ -37,7 +37,7 @@ class Swap(NamedTuple):
 
 
 class At(NamedTuple):
-    """A point that tests of the C can stop at: no action."""
+    """A point at which tests can stop the C code. It is not an action."""
 
     step: str
 
@@ -48,7 +48,7 @@ FIRST_GENERATION = 2
 
 
 class Protocol:
-    """The protocol as it is."""
+    """The rules of the counter's protocol."""
 
     def help(self, tag: Tag) -> Steps:
         held = yield Load(("held", tag.slot))
@@ -155,7 +155,7 @@ class Protocol:
         return generation + 2
 
     def claim(self, me: int, slot: int) -> Steps:
-        """The generation that it works under; 0: not taken."""
+        """Claim the slot. Return the process's generation, or 0 if the slot is not free."""
         if not (yield Load(("free", slot))) or not (yield Swap(("lock", slot), 0, me)):
             return 0
         yield At("CLAIM_LOCKED")
@@ -167,7 +167,7 @@ class Protocol:
 
 
 class Kept(NamedTuple):
-    """The amount that a finished process has counted as held, and its slot; -1: none."""
+    """What a finished process has counted as held, in which slot. -1: in none."""
 
     slot: int
     held_bytes: int
@@ -179,7 +179,7 @@ NOTHING = Kept(-1, 0)
 def owner(
     rules: Protocol, slot: int, generation: int, deltas: tuple[int, ...], limit: int
 ) -> Steps:
-    """Never subtracts more than it was given, unless it was taken for exited meanwhile."""
+    """Charge and refund the deltas, but refund nothing that was not charged before."""
     held_bytes = number = 0
     while number < len(deltas):
         delta = deltas[number]

@@ -1,8 +1,8 @@
 """Every interleaving of a few processes' atomic actions, with an exit possible before each of them.
 
-Searches breadth-first through all reachable states, and reports the first invalid one: use above
-the limit, a charge lost or counted twice, or a process that does not end while all others stand
-still.
+Searches all reachable states breadth-first, and reports the first invalid one. In an invalid state,
+the use exceeds the limit, a charge is lost or counted twice, or a process does not end while all
+others stand still.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from tests.shim.region.counter_model import (
 EXITED: Hashable = "exited"
 LARGE_LIMIT = 9
 LONGEST_ALONE = 200
-"""More actions than any process needs that runs alone."""
+"""More actions than any process needs when only it runs."""
 WORDS = ("held", "published", "generation", "free", "lock")
 _SHARED = frozenset(("self", "rules", "__class__"))
 
 Process = Callable[[Protocol], Steps]
 Memory = tuple[Any, ...]
-"""The counter, then the WORDS of each slot."""
+"""The counter's word, and then the WORDS of each slot."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Processes by number from 1; `owners` have the slots from 0 on, in that order. Those in
-    `unlocked` run without their slot's lock, as on overlayfs: others can take them for exited,
-    and their next operation finds that their charge was dropped."""
+    """Processes, numbered from 1. `owners`: the processes that have the slots, from slot 0 on.
+    `unlocked`: those without their slot's lock, as on overlayfs. Others can take an unlocked
+    process for exited, and its next operation finds that its charge was dropped."""
 
     processes: tuple[Process, ...]
     owners: tuple[int, ...] = (1,)
@@ -84,7 +84,7 @@ def _run(memory: Memory, steps: Steps) -> Memory:
 
 
 def _where(steps: Any) -> list[Hashable]:
-    """A generator's position, and its variables, down to the one that acts."""
+    """Return each nested generator's name, position and variables, from the outermost on."""
     found: list[Hashable] = []
     while isinstance(steps, GeneratorType):
         frame = steps.gi_frame
@@ -96,7 +96,7 @@ def _where(steps: Any) -> list[Hashable]:
 
 
 class _Processes:
-    """The next action of each process, computed once per state and answer."""
+    """The next action of each process, which is computed once per state and answer."""
 
     def __init__(self, rules: Protocol, starts: tuple[Process, ...]) -> None:
         self._rules, self._starts = rules, starts
@@ -148,13 +148,13 @@ class _Exploration:
         return [memory[_index("held", slot)] for slot in self._slots]
 
     def _kill(self, memory: Memory, number: int) -> Memory:
-        """The kernel drops its locks."""
+        """Release the locks of an exited process, as the kernel does."""
         for slot in self._slots:
             _, memory = _act(memory, Swap(("lock", slot), number, 0))
         return memory
 
     def _check(self, memory: Memory) -> None:
-        """The use equals the sum of the slots, and at most one operation not yet helped."""
+        """The use must equal the sum of the slots and of at most one pending operation."""
         used_bytes, tag = memory[0]
         held = self._held(memory)
         pending = 0
@@ -167,7 +167,7 @@ class _Exploration:
             raise Wrong(f"{used_bytes} used, {held} held, {pending} pending")
 
     def _goes_on_alone(self, memory: Memory, key: Hashable) -> None:
-        """Every running process ends, wherever the others have stopped."""
+        """The process must end when only it runs, wherever the others have stopped."""
         path = []
         while key not in self._processes.ends and (memory, key) not in self._alone:
             path.append((memory, key))
@@ -178,10 +178,10 @@ class _Exploration:
         self._alone.update(path)
 
     def _close(self, memory: Memory, keys: tuple[Hashable, ...]) -> None:
-        """All have ended: after a search for exited processes, the charge equals what is held.
+        """All have ended. After a search for exited processes, the charge equals what is held.
 
-        A process taken for exited may have counted its last operation in a slot that had been freed
-        meanwhile; then it is charged until the next process takes that slot.
+        A process taken for exited may have counted its last operation in a slot already freed. That
+        stays charged until the next process takes the slot.
         """
         closer = len(keys) + 1
         for slot in self._slots:
@@ -226,5 +226,5 @@ class _Exploration:
 
 
 def explore(rules: Protocol, scenario: Scenario) -> int:
-    """Return the number of states. Raises Wrong at the first invalid one."""
+    """Return the number of states. Raises Wrong at the first invalid state."""
     return _Exploration(rules, scenario).run()

@@ -1,4 +1,4 @@
-"""The counter: exact under races, and after an exit at any point of its protocol."""
+"""The counter is exact under races, and after an exit at any point of its protocol."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SCRIPT = (
     f"reserve 0 {LIMIT_BYTES}",
     "reserve 0 50",
 )
-"""The subject's commands; with an exited process's charge to be found, it passes every step."""
+"""The subject's commands. Where an exited process has left a charge, they pass every step."""
 
 
 def _stop_once(box: Box, step: str, passage: int) -> bool:
-    """One subject stopped at that passage. False: it does not pass the step that often."""
+    """Stop one subject at that passage. Return whether it passes the step that often."""
     box.write()
     with box.holding(500) as bystander, box.holding(3000) as victim, box.shell() as subject:
         assert bystander.ask("share 0 200 99") != "0"
         victim.kill()
         if not subject.stops_at(step, passage, *SCRIPT):
             return False
-        # It is stopped, not killed, with all its memory: all other processes continue.
+        # The subject is stopped and keeps its memory, while all other processes continue.
         with box.holding(600000) as newcomer:
             for shell, held_bytes in ((bystander, 70000), (newcomer, 600000)):
                 assert shell.ask(f"reserve 0 {held_bytes}") == "OK"
@@ -83,7 +83,7 @@ def test_gpus_are_counted_apart_and_unknown_ones_refused(box: Box) -> None:
 
 
 def test_a_zeroed_counter_is_wrong_but_never_wraps(box: Box) -> None:
-    """A tenant's change of its own counter is visible only from outside; no process gets stuck."""
+    """A tenant that zeroes its own counter makes the use wrong, but no process gets stuck."""
     with box.holding(5000) as shell:
         patch(box.region, region_file.Geometry(1).gpu_offset(0), bytes(8))
         shell.ask("refund 0 5000")

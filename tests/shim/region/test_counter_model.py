@@ -1,5 +1,5 @@
-"""The counter's protocol holds in every interleaving of a few processes that may exit anywhere; and
-the model matches the C code, and detects the absence of each of its rules."""
+"""The counter's protocol holds in every interleaving of a few processes that may exit anywhere. The
+model matches the C code, and fails if any of its rules is removed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _points_in_c(function: str) -> list[str]:
 
 
 IN_C: Final = {"apply": "vgpu_counter_change", "drop": "vgpu_counter_drop"}
-"""Functions of the model that have another name in C."""
+"""The model's functions that have another name in C."""
 
 
 def _points(of: Callable[..., object]) -> list[str]:
@@ -111,7 +111,7 @@ MUTANTS = {
     "a slot is freed without its lock": (_LOCKS, "if False:", _SLOW, "[0] charged, [1] held"),
     "a taken slot keeps its charge": (_DROPS, "()", _TAKEN, "[2] charged, [0] held"),
 }
-"""A rule of Protocol by its text, the text without it, and what is violated first, where."""
+"""A rule's text in Protocol, a text without the rule, the scenario that fails, and its error."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

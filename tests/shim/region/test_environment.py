@@ -1,4 +1,4 @@
-"""HAMi-core's variables: limits if no grant sets them, and no effect if one does."""
+"""HAMi-core's variables set limits if there is no grant, and have no effect otherwise."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ for ordinal in range({names.ENVIRONMENT_MAX_GPUS}):
 
 
 def test_row_03_more_than_sixteen_gpus(build_dir: Path, library: Path, tmp_path: Path) -> None:
-    """The number of GPUs that variables may limit: twice the maximum of a grant."""
+    """Variables may limit twice as many GPUs as a grant."""
     places = range(names.ENVIRONMENT_MAX_GPUS)
     limits = [place + 64 for place in places]
     variables = {f"{MEMORY}_{gpu}": f"{limit}m" for gpu, limit in enumerate(limits)}
@@ -110,7 +110,7 @@ assert d.cuMemAlloc(GIB + 1)[0] == OOM
 
 
 def test_a_gpu_without_a_limit_is_the_drivers_on_every_path(container: Container) -> None:
-    """Nothing is charged beside a limited GPU. Frees of uncharged memory refund nothing."""
+    """Memory of a GPU without a limit is not charged or refunded, even beside a limited GPU."""
     program = f"""{CUDA}
 must(d.cuMemFreeAsync(must(d.cuMemAllocAsync(64 * MIB, 0)), 0))
 must(d.cuStreamSynchronize(0))
@@ -170,6 +170,6 @@ def test_a_silent_log_level_silences_the_one_line(container: Container) -> None:
 
 
 def test_a_program_that_clears_its_environment_has_the_drivers_answers(null_host: Host) -> None:
-    """clearenv leaves not an empty list of variables, but none."""
+    """libc has no list of variables at all after clearenv."""
     done = null_host.python("import ctypes\nctypes.CDLL(None).clearenv()\n" + INIT)
     assert (done.stdout, done.stderr) == ("0\n", "")

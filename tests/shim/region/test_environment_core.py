@@ -54,7 +54,7 @@ def _percent(text: str) -> int | None:
 
 
 def _family(environment: dict[str, str], name: str, none: int) -> list[int] | str:
-    """Each of 32 GPUs' limits; the first variable in error as it is shown, with the result."""
+    """Return the limits of all 32 GPUs, or the refusal that names the first invalid variable."""
     read, refusal = (_bytes, _MEMORY) if "MEMORY" in name else (_percent, _CORE)
     common, own = none, {}
     for variable, text in environment.items():
@@ -115,7 +115,7 @@ def test_the_parser_agrees_with_the_oracle(
     said = parser.stdout.readline().rstrip("\n")
     if len(said.split()) > 2 and '"' not in said:
         assert said == _oracle(environment)
-    else:  # a long value is shown in part
+    else:  # a long value is cut in the message
         assert said.split("...")[0] in _oracle(environment)
 
 
@@ -135,7 +135,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
 
 
 def _gpu(process: Shell, number: int) -> int:
-    """The place of the GPU with that number as its UUID."""
+    """Return the index of the GPU whose UUID is this number."""
     return int(process.ask(f"gpu {number:032x}"))
 
 

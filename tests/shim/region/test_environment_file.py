@@ -45,7 +45,7 @@ def test_the_file_is_created_complete_once_and_for_all_users(container: Containe
 def test_another_programs_file_is_refused_and_left_alone(
     container: Container, content: bytes
 ) -> None:
-    """HAMi-core's own region, of 2,008,953 bytes, may be there."""
+    """The file may be, for example, HAMi-core's own region of 2,008,953 bytes."""
     container.cache.write_bytes(content)
     said = container.refusal({MEMORY: "1g"})
     why = "damaged, another program's, or of another version of this library"
@@ -79,7 +79,7 @@ def test_a_full_disk_refuses_at_the_start_and_keeps_no_half_of_a_file(
 def test_a_setuid_program_creates_no_file_at_its_users_path(
     null_host: Host, tmp_path: Path
 ) -> None:
-    """A file writable by all, made by root at a path of a user's choice, would make the user root.
+    """A root-owned file, writable by all, at a path of the user's choice would make the user root.
 
     If the container's file exists already, the program shares it.
     """

@@ -1,4 +1,4 @@
-"""Attaching: which directory is used; files that are missing, damaged or of another grant."""
+"""Attaching: which directory is used, and files that are missing, damaged or of another grant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sim
 
 
 def _rewrite_header(box: Box, field: str, value: int) -> None:
-    """A header that is consistent in itself: only the field is wrong."""
+    """Change a field of the header, and correct the checksum."""
     header = region_file.HEADER
     packed = header.pack({**header.unpack(box.region.read_bytes()), field: value})[:-4]
     patch(box.region, 0, packed + struct.pack("<I", binascii.crc32(packed)))
@@ -97,7 +97,7 @@ def test_without_a_directory_no_limit_is_set(box: Box) -> None:
 
 
 def test_the_containers_directory_outranks_the_environment(box: Box) -> None:
-    """/.gpuslice exists and is empty: refused, though GPUSLICE_DIR names a good directory."""
+    """An empty /.gpuslice is refused, although GPUSLICE_DIR names a good directory."""
     if os.geteuid() != 0 or os.path.exists(names.CONTAINER_DIR):
         pytest.skip(f"needs root, to mount a root with a {names.CONTAINER_DIR}")
     root = box.directory / "root"

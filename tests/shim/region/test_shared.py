@@ -1,4 +1,4 @@
-"""Memory that several processes hold is charged once, as long as any of them holds it."""
+"""Memory that several processes hold is charged once, while any of them holds it."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_a_fork_child_holds_nothing_of_its_parent(box: Box) -> None:
 def test_a_process_that_joins_before_the_slot_is_reclaimed_keeps_the_charge(
     box: Box, step: str, passage: int, left: int
 ) -> None:
-    """The reaper has found no holder, and is slow. Its own slot is passed first, then the shared
-    one. A process that joins while that is reclaimed finds nothing."""
+    """The reaper found no holder, and stops. It passes the step for the exporter's slot first, and
+    then for the shared slot. A process that joins while the latter is reclaimed finds nothing."""
     with (
         box.holding(SHARED, shared_by=KEY) as exporter,
         box.shell() as reaper,
@@ -101,7 +101,7 @@ def test_where_half_of_all_slots_are_taken_nothing_is_shared(box: Box) -> None:
 
 
 def test_where_a_mapping_keeps_no_lock_nothing_is_shared(box: Box) -> None:
-    """overlayfs keeps no lock. A holder without a visible lock would be reclaimed while it runs."""
+    """A mapping on overlayfs has no lock. Its holder would be reclaimed while it runs."""
     with box.holding(SHARED) as exporter:
         assert exporter.ask("drop-lock") == "OK"
         assert exporter.ask(f"share 0 {SHARED} {KEY}") == "0"

@@ -1,11 +1,11 @@
-"""Asks one libcuda or one libnvidia-ml without a GPU.
+"""Asks a libcuda or a libnvidia-ml without a GPU.
 
     python -m tests.simgpu.driver.ask cuda|nvml < NAMES
 
-Run as a program of its own: it loads the library that LD_LIBRARY_PATH finds, calls it, and prints
-one JSON document. NAMES are more names for cuGetProcAddress, one per line. Each function is called
-twice: with zeros, and with pointers to zeroed memory at fixed addresses, in a child process that
-serves until a call ends it.
+The program loads the library that LD_LIBRARY_PATH finds, calls it, and prints a JSON document.
+NAMES are more names for cuGetProcAddress, one per line. Each function is called twice: with zeros,
+and with pointers to zeroed memory at fixed addresses. A child process makes calls until one ends
+it.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _UNTOUCHED: Final = 0x5A5A5A5A
 _DEADLINE_S: Final = 20
 _MAP_FIXED_NOREPLACE: Final = 0x100000
 _ENTRY: Final = re.compile(r"(cu(?!dbg)|nvml(?!ErrorString$))")
-"""cudbg*: symbols of the debugger, most of them data. nvmlErrorString returns no code."""
+"""Excluded: nvmlErrorString and cudbg* (the debugger's symbols, mostly data) return no code."""
 _NOT_FOUND: Final = "0/2/null"
 
 
 def _exports(library: str) -> list[str]:
-    """The names of the loaded library's functions that return a code, without their versions."""
+    """Return the library's functions that return a code, without the symbols' versions."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     paths = [Path(line.split(maxsplit=5)[-1]) for line in maps]
     file = next(path for path in paths if path.name.startswith(library))
@@ -64,7 +64,7 @@ def _map_zeros(address: int) -> None:
 
 
 def _in_children(calls: Sequence[Callable[[], int]]) -> Iterator[str]:
-    """Each call's code, or the name of the signal that ended it."""
+    """Yield each call's code, or the name of the signal that ended the call."""
     done = 0
     while done < len(calls):
         reading, writing = os.pipe()
@@ -107,8 +107,8 @@ def _calls(library: ctypes.CDLL, names: Sequence[str]) -> dict[str, str]:
 
 
 def _row(base: str, answers: Sequence[str]) -> str:
-    """`version answer` pairs, of each run of equal answers the first version; or the version from
-    which a name means itself, which means nothing before."""
+    """Return pairs `version answer`, with the first version of each run of equal answers. If the
+    name is not found before a version and means itself from then on, return only that version."""
     runs = groupby(zip(VERSIONS, answers, strict=True), key=lambda pair: pair[1])
     row = " ".join(f"{next(run)[0]} {answer}" for answer, run in runs)
     itself = re.fullmatch(rf"0 {_NOT_FOUND} (\d+) {base}", row)
@@ -116,12 +116,12 @@ def _row(base: str, answers: Sequence[str]) -> str:
 
 
 def _resolved(library: ctypes.CDLL, names: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """Return, by name and flags, what cuGetProcAddress answers at each version. Names that it finds
-    nowhere, and flags with the answers of similar ones (1 as 0, 2 as 0, 3 as 2), are left out."""
+    """Return what cuGetProcAddress answers at each version, by name and flags. Names that are never
+    found, and flags with the same answers as others (1 as 0, 2 as 0, 3 as 2), are left out."""
     symbols = {ctypes.cast(getattr(library, each), ctypes.c_void_p).value: each for each in known}
 
     def answer(name: str, version: int, flags: int) -> str:
-        """The symbol; or code/status/pointer, where code is not 0 or the pointer is NULL."""
+        """Return the symbol, or code/pointer if the call fails or finds no known symbol."""
         found = ctypes.c_void_p(_UNTOUCHED)
         where = ctypes.byref(found), version, ctypes.c_uint64(flags)
         code = library.cuGetProcAddress(name.encode(), *where)
@@ -161,7 +161,7 @@ def ask_cuda(more_names: Sequence[str]) -> Any:
 
 
 def ask_nvml() -> Any:
-    """Codes with the text of an unknown one are left out, but for the first."""
+    """Ask libnvidia-ml. Of the codes with the text for unknown codes, only -1 is included."""
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     nvml.nvmlErrorString.restype = ctypes.c_char_p
     texts = {str(code): str(nvml.nvmlErrorString(code).decode()) for code in _NVML_ERRORS}

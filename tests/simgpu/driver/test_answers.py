@@ -1,7 +1,7 @@
-"""simgpu answers as NVIDIA's driver 470 did when it was recorded, without a GPU.
+"""simgpu gives the answers of NVIDIA's driver 470, recorded without a GPU.
 
-A line of recorded.tsv is: library, question, name, the driver's CUDA version, answer; ask.py has
-the questions and answers.
+A line of recorded.tsv is: library, question, name, the driver's CUDA version, answer. ask.py asks
+the questions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support import ROOT, run
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 
 Answers = Mapping[str, Mapping[str, str]]
-"""Question -> name -> answer, of one library."""
+"""The answers of one library, by question and name."""
 
 _CHECKED_FIRST = (
     r"cuCtxDestroy(_v2)?|cuEventQuery|cuEventSynchronize|cuGraphInstantiateWithParams(_ptsz)?"
@@ -30,12 +30,12 @@ _CHECKED_FIRST = (
     r"|cuStreamBeginCaptureToGraph(_ptsz)?|cuStreamEndCapture(_ptsz)?"
 )
 KNOWN = {
-    # NVIDIA's driver checks some arguments before it finds that there was no cuInit.
+    # NVIDIA's driver checks some arguments before it finds that cuInit was not called.
     "cuda": re.compile(rf"({_CHECKED_FIRST}) (zeros|pointers)"),
-    # One libnvidia-ml, of driver 580, for all generations.
+    # All generations have the libnvidia-ml of driver 580.
     "nvml": re.compile(r"errors 2[1-9]"),
 }
-"""By library, the questions to which simgpu and the recorded driver answer differently."""
+"""The questions, by library, to which simgpu and the recorded driver answer differently."""
 
 
 def _recorded(library: str) -> Answers:
@@ -48,8 +48,8 @@ def _recorded(library: str) -> Answers:
 
 
 def _ask(library: str, directory: Path, variables: Mapping[str, str] = {}) -> Any:
-    """ask.py's output on the library in the directory, with all names of simgpu's lists. There is
-    no GPU: no daemon has this SIMGPU directory."""
+    """Ask the library in the directory about all names in simgpu's lists, with ask.py. There is no
+    GPU, because no daemon has this SIMGPU_DIR."""
     lists = (ROOT / "simgpu/src/abi" / name for name in ("cuda.def", "cuda_unsupported.def"))
     text = "".join(path.read_text() for path in lists)
     rows = re.findall(r"^[A-Z_]+\((\w+), (\w+), \d", text, flags=re.MULTILINE)
@@ -64,7 +64,7 @@ def _ask(library: str, directory: Path, variables: Mapping[str, str] = {}) -> An
 
 
 def _row(rows: Mapping[str, str], name: str) -> str:
-    """An omitted row: of an unknown code or name, or that of the similar flags."""
+    """Return a row, or in its place the row of similar flags or of an unknown code or name."""
     if name in rows:
         return rows[name]
     base, _, flags = name.partition(" flags=")
@@ -74,7 +74,7 @@ def _row(rows: Mapping[str, str], name: str) -> str:
 
 
 def _differences(real: Answers, asked: Answers) -> Iterator[tuple[str, str, str]]:
-    """Question, recorded answer, given answer. Any answer passes if the recorded driver crashed."""
+    """Yield question, recorded and given answer that differ. A recorded crash matches any."""
     for name in sorted(real["calls"].keys() & asked["calls"].keys()):
         both = (answers["calls"][name].split(" ", 1) for answers in (real, asked))
         for how, theirs, ours in zip(("zeros", "pointers"), *both, strict=True):
@@ -100,7 +100,7 @@ def test_a_library_answers_as_the_driver_did(library: str, name: str, build_dir:
 
 
 def test_the_library_in_front_of_it_answers_alike(build_dir: Path, tmp_path: Path) -> None:
-    """libvgpu.so changes neither what a name means nor a code before cuInit."""
+    """libvgpu.so changes neither the function of a name, nor a code before cuInit."""
     limited = {
         "LD_PRELOAD": str(build_dir / "lib" / "libvgpu.so"),
         "CUDA_DEVICE_MEMORY_LIMIT": "1g",
@@ -110,7 +110,7 @@ def test_the_library_in_front_of_it_answers_alike(build_dir: Path, tmp_path: Pat
 
 
 def test_no_call_before_cuinit_crashes(build_dir: Path) -> None:
-    """This generation is not compared with any recorded driver."""
+    """No driver of this generation was recorded."""
     calls = _ask("cuda", build_dir / "lib" / "simgpu")["calls"]
     assert len(calls) > 350
     assert {name: said for name, said in calls.items() if "SIG" in said} == {}

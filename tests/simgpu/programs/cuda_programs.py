@@ -1,8 +1,8 @@
 """Programs over NVIDIA's unmodified cuda-bindings: `python -m tests.simgpu.programs.cuda_programs
 NAME`.
 
-Each checks its docstring and ends with status 0, or with a traceback. They run as processes of
-their own, because a driver is initialised once per process.
+Each checks what its name and docstring state, and ends with status 0 or a traceback. Each runs as a
+process of its own, because a process initialises the driver only once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PTX: Final = b"""
 
 
 def ok(returned: tuple[Any, ...]) -> Any:
-    """The result of a call beside CUDA_SUCCESS."""
+    """Return the results of a call, without the code, which must be CUDA_SUCCESS."""
     assert returned[0] is R.CUDA_SUCCESS, returned[0]
     return returned[1] if len(returned) == 2 else returned[1:]
 
@@ -58,7 +58,7 @@ def devices() -> None:
 
 
 def visible_devices() -> None:
-    """argv: the ordinals' last UUID digits that CUDA_VISIBLE_DEVICES must leave, or "none"."""
+    """argv: the last digits of the UUIDs that CUDA_VISIBLE_DEVICES leaves visible, or "none"."""
     wanted = sys.argv[2]
     if wanted == "none":
         assert driver.cuInit(0)[0] is R.CUDA_ERROR_NO_DEVICE
@@ -97,7 +97,7 @@ def contexts() -> None:
     seen: list[Any] = []
 
     def elsewhere() -> None:
-        """A thread begins with no context, and its stack is its own."""
+        """A thread begins without a context, and has a context stack of its own."""
         seen.append(int(ok(driver.cuCtxGetCurrent())))
         seen.append(driver.cuMemAlloc(1)[0])
         ok(driver.cuCtxPushCurrent(primary))
@@ -124,7 +124,7 @@ def contexts() -> None:
 
 
 def lose_the_gpu() -> None:
-    """Prints a line before it waits for a kernel."""
+    """Prints a line, and then waits for a kernel of an hour."""
     begin()
     ok(driver.cuMemAlloc(MIB))
     hour = ok(driver.cuModuleGetFunction(ok(driver.cuModuleLoadData(PTX)), b"hour"))

@@ -1,6 +1,6 @@
-"""Programs that check when a GPU does what: `python -m tests.simgpu.programs.gpu_time NAME`.
+"""Programs that check when a GPU does its work: `python -m tests.simgpu.programs.gpu_time NAME`.
 
-Each checks its docstring and ends with status 0, or with a traceback.
+Each checks what its name and docstring state, and ends with status 0 or a traceback.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def elapsed_ms(first: Any, second: Any) -> float:
 
 
 def events_have_exact_instants() -> None:
-    """Alone on the GPU; they stay known however much follows."""
+    """No other program uses the GPU. An event's time stays known, whatever is submitted later."""
     begin()
     function, stream = kernel(), ok(driver.cuStreamCreate(1))
     events = [ok(driver.cuEventCreate(0)) for _ in range(4)]
@@ -64,7 +64,7 @@ def events_have_exact_instants() -> None:
 
 
 def a_full_channel_makes_a_launch_wait() -> None:
-    """1,024 launches return at once, the next one when the first kernel is done."""
+    """1,024 launches return at once. The next one returns when the first kernel is done."""
     begin()
     function, began_s = kernel(), time.monotonic()
     busy(function, 1000 * MS)
@@ -78,7 +78,7 @@ def a_full_channel_makes_a_launch_wait() -> None:
 
 
 def a_kernel_takes_its_argument() -> None:
-    """It takes it in a capture and in a node of a graph, too."""
+    """The argument is also used in a capture and in a node of a graph."""
     begin()
     function, stream = kernel(), ok(driver.cuStreamCreate(0))
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED

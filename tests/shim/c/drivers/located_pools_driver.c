@@ -1,7 +1,6 @@
 /*
- * A driver as of CUDA 13 with two GPUs, the first of them current, and the initial pools of its
- * locations: of each GPU two, pinned and managed, of the host three. A pool takes what is requested
- * and keeps it.
+ * A driver as of CUDA 13 with two GPUs, of which the first is current. Each GPU has two initial
+ * pools, pinned and managed, and the host has three. A pool takes what is requested and keeps it.
  */
 #define GPUS 2
 #include "small_driver.h"

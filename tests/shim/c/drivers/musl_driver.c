@@ -1,6 +1,6 @@
 /*
- * A driver small enough to be built for musl: one GPU of 4 GiB, memory that is a number, and NULL
- * for what is not asked.
+ * A driver small enough to be built for musl. It has one GPU of 4 GiB. Memory is only a number, and
+ * functions that the test does not need are NULL.
  */
 #define GPUS 1
 #include "small_driver.h"

@@ -1,6 +1,6 @@
 /*
- * A third-party library that exports a driver's name, as profilers and shims do, and looks up the
- * next definition behind itself.
+ * A third-party library that exports a function with a driver's name, as profilers do, and looks up
+ * the next definition of it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -12,7 +12,7 @@ int cuMemAlloc_v2(unsigned long long *dptr, size_t bytes)
 	return 4242;
 }
 
-/* Not as a tail call: that would change the caller. */
+/* This must not be a tail call, because dlsym would then see another caller. */
 static void *look(void *volatile handle)
 {
 	void *volatile found = dlsym(handle, "cuMemAlloc_v2");
@@ -30,7 +30,7 @@ void *private_default(void)
 	return look(RTLD_DEFAULT);
 }
 
-/* As runtimes do: open the driver, and look the name up in it. */
+/* Open the driver and look the name up in it, as CUDA runtimes do. */
 void *private_driver(const char *path)
 {
 	void *handle = dlopen(path, RTLD_NOW);

@@ -1,7 +1,7 @@
 /*
- * Common to small drivers as of CUDA 13: GPUS GPUs, whose UUIDs are 0xaa all over, 0xbb all over
- * and so on, and a current context, which lies on the first of them. At first none is current,
- * unless the driver sets one.
+ * Shared by small drivers as of CUDA 13. There are GPUS GPUs. All bytes of the first one's UUID are
+ * 0xaa, of the second one's 0xbb, and so on. A current context lies on the first GPU. There is none
+ * at first, unless the driver sets one.
  */
 #pragma once
 

@@ -1,13 +1,13 @@
 /*
- * Threads that come by memory in every way there is (mixed_storm_paths.c) and give back what any of
- * them took, at the limit, through the wrappers, which are linked in so that sanitizers see them.
- * Another process shares its memory with them, and a fork child comes to nothing meanwhile.
+ * Threads that allocate memory in every way there is (mixed_storm_paths.c) and free what any of
+ * them allocated, at the limit. The wrappers are linked in, so that sanitizers see them. Meanwhile
+ * another process shares its memory with them, and fork children find no driver.
  *
  *	vgpu-mixed-storm OPERATIONS
  *
- * Says "live" with things left, "freed" when there are none, does the same beside contexts and code
- * that come and go (which are measured, hence not exact while others allocate) and says "mixed",
- * and "gone" when no context is left; after each it waits for a line.
+ * Prints "live" while allocations are left, and "freed" when there are none. Prints "mixed" after
+ * the same with contexts and code that come and go. (These are measured, hence inexact while others
+ * allocate.) Prints "gone" when no context is left. After each word it waits for a line.
  */
 #include "mixed_storm.h"
 
@@ -42,7 +42,7 @@ static void say_and_wait(const char *what)
 	MUST(fgets(answer, sizeof(answer), stdin));
 }
 
-/* Gives out memory until its stdin ends. */
+/* Share memory with the other process until it closes the pipe `until`. */
 static void be_peer(int answers, int until)
 {
 	CUdeviceptr memory[PEER_HANDLES];
@@ -61,7 +61,8 @@ static void be_peer(int answers, int until)
 	exit(0);
 }
 
-/* Before there is a thread or a driver here. Returns the descriptor whose closing ends it. */
+/* Fork the peer before this process has a thread or a driver. The peer ends when the returned
+ * descriptor is closed. */
 static int start_peer(pid_t *peer)
 {
 	int answers[2], until[2];
@@ -88,8 +89,7 @@ static void await_end(pid_t child)
 	MUST(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* A fork child has no driver: its calls return that, whatever locks its parent's other threads
- * hold. */
+/* A fork child has no driver. Its calls report that, whatever locks the parent's threads held. */
 static void fork_in_the_middle(void)
 {
 	CUdeviceptr address;
@@ -109,7 +109,7 @@ static void end(struct thing *thing)
 	free(thing);
 }
 
-/* Frees what is in the place, whichever thread allocated it; a new allocation stays there. */
+/* Free what is in a random place, or allocate into it if it is empty. */
 static void step(void)
 {
 	struct thing **place = &things[below(THINGS)];

@@ -8,12 +8,12 @@
 #include <stdbool.h>
 
 #define OK(call) MUST((call) == CUDA_SUCCESS)
-/* True: done; false: refused for lack of memory, as any call may be at the limit. */
+/* True if the call succeeded, false if it ran out of memory, which is allowed at the limit. */
 #define FITS(call) fits((call), __FILE__, __LINE__)
 
 enum { PEER_HANDLES = 8 };
 
-/* Something that was allocated, by whichever thread. */
+/* An allocation of any thread. */
 struct thing {
 	const struct path *path;
 	CUdeviceptr address;
@@ -38,18 +38,18 @@ extern const struct path paths[];
 extern const unsigned int path_count;
 extern CUipcMemHandle peer_handles[PEER_HANDLES];
 
-/* Those of paths that contexts have too. */
+/* Functions of paths that mixed_storm_contexts.c uses too. */
 bool make_linear(struct thing *thing);
 void end_linear(const struct thing *thing);
 bool make_array(struct thing *thing);
 
-/* Queries of all kinds, which change nothing. */
+/* Make queries of all kinds, which change nothing. */
 void look(void);
 
-/* Contexts and code that are created and destroyed, with their memory. */
+/* Create and destroy contexts and code, with their memory. */
 void live_briefly(void);
 
-/* The thread's own. */
+/* Each thread has its own. */
 extern __thread uint64_t random_state;
 extern __thread CUstream stream;
 

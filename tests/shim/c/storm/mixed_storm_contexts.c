@@ -1,5 +1,5 @@
-/* Contexts and code that are created and destroyed, and programs' queries meanwhile; see
- * mixed_storm.c. */
+/* Contexts and code that are created and destroyed, and queries that programs make (see
+ * mixed_storm.c). */
 #include "mixed_storm.h"
 
 #include "abi/nvml_abi.h"
@@ -36,7 +36,7 @@ void look(void)
 	MUST(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, rows) == NVML_SUCCESS);
 }
 
-/* Regardless of the limit: code is not refused. */
+/* Load and run code, which the library does not refuse at the limit. */
 static void run_code(CUstream on)
 {
 	CUfunction function;
@@ -50,7 +50,7 @@ static void run_code(CUstream on)
 	OK(cuModuleUnload(module));
 }
 
-/* Memory allocated in a green context remains when that ends. */
+/* Memory that was allocated in a green context remains after the green context ends. */
 static void live_in_green(void)
 {
 	struct thing left[4] = {0};

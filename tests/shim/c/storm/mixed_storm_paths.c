@@ -1,9 +1,9 @@
 /*
- * Every way to allocate memory of a GPU; see mixed_storm.c.
+ * Every way to allocate memory of a GPU (see mixed_storm.c).
  *
- * Each object of physical memory (a mapping, a multicast object, an import by another interface's
- * name) is the only holder of its memory, so that it is charged once: an import beside its exporter
- * would be charged for both.
+ * An object of physical memory is a mapping, a multicast object or an import by another interface.
+ * Each is the only holder of its memory here, because an import beside its exporter would be
+ * charged twice.
  */
 #include "mixed_storm.h"
 
@@ -15,7 +15,7 @@ CUipcMemHandle peer_handles[PEER_HANDLES];
 
 static const CUmemLocation GPU = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
 
-/* From 1 byte to 64 MiB, every order of magnitude alike. */
+/* Return a size from 1 byte to 64 MiB. Each power of two is equally likely. */
 static size_t random_size(void)
 {
 	return 1 + below(UINT64_C(1) << below(27));
@@ -49,7 +49,7 @@ void end_linear(const struct thing *thing)
 	OK(cuMemFree_v2(thing->address));
 }
 
-/* Those of one call. */
+/* Functions that make a single call. */
 #define MAKE(name, call)                                                                           \
 	static bool make_##name(struct thing *thing)                                               \
 	{                                                                                          \
@@ -67,7 +67,7 @@ MAKE(opened, cuIpcOpenMemHandle_v2(&thing->address, peer_handles[below(PEER_HAND
 END(opened, cuIpcCloseMemHandle(thing->address))
 END(array, cuArrayDestroy(thing->array))
 END(mipmap, cuMipmappedArrayDestroy(thing->mipmap))
-/* At once, or when the stream reaches it. */
+/* The memory is freed at once, or when the stream reaches the free. */
 END(plain, below(4) ? cuMemFree_v2(thing->address) : cuMemFreeAsync(thing->address, stream))
 
 static void end_ordered(const struct thing *thing)
@@ -161,7 +161,7 @@ static bool create(struct thing *thing, CUmemGenericAllocationHandle *handle)
 	return FITS(cuMemCreate(handle, thing->bytes, &wanted, 0));
 }
 
-/* A second handle of the same memory, by way of a descriptor. */
+/* Export the memory to a descriptor and import it as a second handle, then release that. */
 static bool pass_on(CUmemGenericAllocationHandle handle)
 {
 	CUmemGenericAllocationHandle imported;
@@ -177,7 +177,7 @@ static bool pass_on(CUmemGenericAllocationHandle handle)
 	return passed;
 }
 
-/* The mapping is the memory's only holder. */
+/* Afterwards, the mapping is the only holder of the memory. */
 static bool make_physical(struct thing *thing)
 {
 	const CUmemAccessDesc access = {GPU, CU_MEM_ACCESS_READWRITE};
@@ -206,7 +206,7 @@ static void end_physical(const struct thing *thing)
 	OK(cuMemAddressFree(thing->address, thing->bytes));
 }
 
-/* Bound to an object that is not mapped; the memory's handle is released. */
+/* The multicast object is not mapped, and the memory's handle is released. */
 static bool make_multicast(struct thing *thing)
 {
 	CUmulticastObjectProp wanted = {.numDevices = 1};
@@ -225,7 +225,7 @@ static bool make_multicast(struct thing *thing)
 	return bound;
 }
 
-/* Unbound, or ended with its object. */
+/* The memory is unbound first, or ends with its object. */
 static void end_multicast(const struct thing *thing)
 {
 	if (below(2))
@@ -233,7 +233,7 @@ static void end_multicast(const struct thing *thing)
 	OK(cuMemRelease(thing->multicast));
 }
 
-/* The driver owns the descriptor after an import. */
+/* If the import succeeds, the driver owns the descriptor. */
 static bool import(struct thing *thing, CUmemGenericAllocationHandle handle)
 {
 	CUDA_EXTERNAL_MEMORY_HANDLE_DESC given = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD,
@@ -247,7 +247,7 @@ static bool import(struct thing *thing, CUmemGenericAllocationHandle handle)
 	return false;
 }
 
-/* An import, a view of one that is still there, or a view alone. */
+/* Make an import, an import with a mapped buffer, or a buffer whose import is destroyed. */
 static bool make_external(struct thing *thing)
 {
 	CUDA_EXTERNAL_MEMORY_BUFFER_DESC whole = {.size = 0};
