@@ -34,7 +34,7 @@ PODS: Final = 300
 VICTIMS: Final = (2, 4, 8)
 """The measured numbers of victims per node."""
 _PREEMPTIONS: Final = 10
-"""The calls of `preempt` for each number of victims, by a hard pod and by one that then fits."""
+"""How often each of two pods calls `preempt` for each of VICTIMS. One pod fits nowhere."""
 _SECONDS: Final = 3
 """The number of simulated seconds in which the queue works."""
 _TIMER_S: Final = 0.02
@@ -81,7 +81,7 @@ async def _measure(state: State, size: Size, pods: int) -> Measured:
         if json.loads(answer)["NodeNames"]:
             raise RuntimeError(f"{asked.name} should fit nowhere")
         await asyncio.sleep(0)
-        # kube-scheduler does not call `prioritize` for a refused pod. This measures its cost.
+        # kube-scheduler would not call `prioritize` after a refusal. This measures its cost.
         listed = json.dumps(names[:32], separators=(",", ":")).encode()
         with measured.blocking("prioritize"):
             verbs.prioritize(b'{"Pod":%b,"Nodes":null,"NodeNames":%b}' % (asked.pod, listed))

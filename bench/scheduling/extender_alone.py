@@ -23,7 +23,7 @@ from scheduler.metrics import Metrics
 
 
 class _Yes:
-    """Replaces the API server, which accepts every write at once, and the LeaseGuard."""
+    """Replaces the API server and the LeaseGuard, and accepts every write at once."""
 
     writer = "bench"
 

@@ -16,10 +16,8 @@ from typing import Any, Final
 
 from bench.scheduling import say, stage
 from gpuslice.contract import names
-from gpuslice.kube.client import Kube
 from lab.cluster import manifests
-from lab.cluster.api import connected
-from lab.cluster.controlplane import ControlPlane
+from lab.cluster.api import TIMEOUT_S, connected
 from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 
@@ -39,34 +37,31 @@ def _asking(nodes: int) -> Iterator[dict[str, Any]]:
         number += 1
 
 
-async def _touched(plane: ControlPlane, kube: Kube, nodes: int, **changes: object) -> int:
-    """Let kube-scheduler place all pods, and return the number of GPUs in use. changes: additions
-    to kube-scheduler's configuration."""
+async def _touched(nodes: int, **changes: object) -> int:
+    """Return the number of GPUs that hold a pod, after kube-scheduler has placed all. changes: of
+    its configuration."""
     configuration = {**manifests.configuration(), **changes}
-    since = (await kube.get(_PODS, limit=1))["metadata"]["resourceVersion"]
     pods = list(_asking(nodes))
-    name = f"filling-{len(changes)}"
-    with Installation(plane, configuration, name, stage.PROGRAM) as installation:
-        await asyncio.to_thread(installation.wait_binds)
-        await stage.post_all(kube, _PODS, pods)
-        await stage.bound_at(kube, "default", len(pods), since)
-    found = (await kube.get(_PODS))["items"]
-    allocated = [pod["metadata"]["annotations"][names.ANNOTATION_DEVICE_ALLOCATED] for pod in found]
-    held = {gpu["id"] for text in allocated for gpu in json.loads(text)["gpu"]}
-    await kube.delete(_PODS, {"gracePeriodSeconds": 0})
-    return len(held)
-
-
-async def _main(nodes: int) -> None:
     with stage.control_plane() as plane:
         async with connected(plane.kubeconfig()) as kube:
             await stage.build(kube, Shape(nodes, _GPUS).all_nodes())
-            sampled = await _touched(plane, kube, nodes)
-            whole = await _touched(plane, kube, nodes, percentageOfNodesToScore=100)
-    say(
-        f"{nodes:,} nodes of {_GPUS} GPUs, {len(list(_asking(nodes))):,} pods: they hold"
-        f" {sampled:,} GPUs, and {whole:,} where all nodes are scored: {sampled / whole - 1:+.1%}"
-    )
+            since = (await kube.get(_PODS, limit=1))["metadata"]["resourceVersion"]
+            with Installation(plane, configuration, module=stage.PROGRAM) as installation:
+                await asyncio.to_thread(installation.wait_binds)
+                await stage.post_all(kube, _PODS, pods)
+                await stage.bound_at(kube, "default", len(pods), since)
+            placed = (await kube.get(_PODS, timeout_s=TIMEOUT_S))["items"]
+    allocated = [
+        pod["metadata"]["annotations"][names.ANNOTATION_DEVICE_ALLOCATED] for pod in placed
+    ]
+    return len({gpu["id"] for text in allocated for gpu in json.loads(text)["gpu"]})
+
+
+async def _main(nodes: int) -> None:
+    sampled = await _touched(nodes)
+    say(f"{nodes:,} nodes of {_GPUS} GPUs, {len(list(_asking(nodes))):,} pods: {sampled:,} GPUs")
+    whole = await _touched(nodes, percentageOfNodesToScore=100)
+    say(f"{whole:,} GPUs where all nodes are scored: {sampled / whole - 1:+.1%}")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Runs:
     """The figures of all runs, by kind (OURS, STOCK).
 
     pods_per_s: one value per run. spent_ms: processor time per pod, by program, for each run. idle:
-    the unused part of all processors' time. bound: the number of pods. writes: to the API server.
+    the idle part of all processors' time. bound: number of pods. writes: numbers, by request.
     """
 
     pods_per_s: dict[str, list[float]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ def stock_config(ours: Path, path: Path) -> Path:
 
 
 class Throughput:
-    """Measures on one control plane. installation: gpuslice's, whose extender runs."""
+    """Measures on one control plane. installation: gpuslice's programs; the extender runs."""
 
     def __init__(self, plane: ControlPlane, kube: Kube, installation: Installation) -> None:
         self._plane = plane
