@@ -36,8 +36,8 @@ _CLIENTS_LOG.setLevel(logging.CRITICAL)
 
 _CONNECTIONS: Final = 128
 _BACKLOG: Final = 64
-"""The limit of connections that wait to be accepted. It is below _CONNECTIONS. Therefore even a
-flood of connections cannot close a new one before its immediate request is answered."""
+"""The limit of connections that wait to be accepted. It is below _CONNECTIONS. Therefore the
+connections that are accepted together cannot close each other before they are answered."""
 _RETRY_S: Final = 5.0
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -139,7 +139,7 @@ def _listener(address: Address) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)  # fails where the port is in use; bind does not
+        listener.listen(_BACKLOG)  # fails if another socket began to listen after the bind
     except BaseException:
         listener.close()
         raise

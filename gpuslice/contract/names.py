@@ -1,7 +1,7 @@
 """Names on the wire: one constant each, with its meaning. No logic, no I/O.
 
-Names in Kubernetes are Koordinator's where Koordinator has one. So our pods can run under koordlet,
-and Koordinator's under our node agent. Our own names start with `gpuslice.io/` or `/.gpuslice`.
+We use Koordinator's names where they exist: koordlet can then serve our pods, and our agent those
+of Koordinator's scheduler. Our own names start with `gpuslice.io/` or `/.gpuslice`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ANNOTATION_ALLOCATE_HINT: Final = "scheduling.koordinator.sh/device-allocate-hin
 ANNOTATION_JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 ANNOTATION_PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
 LABEL_PARTITION_POLICY: Final = "node.koordinator.sh/gpu-partition-policy"
-"""Node label: `Honor` requires a pod's whole GPUs to be one group of the partition table."""
+"""Node label. `Honor`: a pod's whole GPUs must be one group of Koordinator's partition table."""
 
 # --- Kubernetes: what the scheduler writes, in the Binding ---------------------------------------
 
@@ -64,8 +64,8 @@ ANNOTATION_GRANTS: Final = "gpuslice.io/grants"
 """Pod annotation: which container gets how much of which GPU (grants.py)."""
 
 ANNOTATION_WRITER: Final = "gpuslice.io/writer"
-"""Pod annotation: the identity of the kube-scheduler whose extender bound the pod. Each process has
-its own. An admission policy compares the identity with the holder of kube-scheduler's Lease."""
+"""Pod annotation: the identity of the kube-scheduler process whose extender bound the pod. An
+admission policy compares it with the holder of kube-scheduler's Lease."""
 
 ANNOTATION_REQUEUED_AT: Final = "gpuslice.io/requeued-at"
 """Pod annotation of an unschedulable pod: the time at which capacity for it became free. Setting
@@ -75,11 +75,11 @@ ANNOTATION_REQUIRED_PLUGINS: Final = "required-plugins.noderesource.dev"
 """Annotation key of NRI's default validator. A scope follows the key (required_plugins.py)."""
 SCOPE_POD: Final = "/pod"
 SCOPE_CONTAINER: Final = "/container."
-"""The container's name follows. This scope overrides the pod's, which overrides the bare key."""
+"""Scope of one container, whose name follows. It overrides the pod's scope and the bare key."""
 
 ANNOTATION_TOLERATES_MISSING_AGENT: Final = "gpuslice.io/tolerates-missing-agent"
 """`true`: the pod may run without the agent even where the operator requires the agent for every
-container. Only NRI's validator reads it: docs/failures.md says how to configure this name there."""
+container. Only NRI's validator reads the key; docs/failures.md says how to configure it."""
 
 DEVICE_TYPE_GPU: Final = "gpu"
 """Key of the GPUs in the allocation, and their type in the Device object."""
@@ -103,8 +103,9 @@ ANNOTATION_EXCLUDED_GPUS: Final = "gpuslice.io/excluded-gpus"
 """Node annotation: comma-separated UUIDs of GPUs that gpuslice does not allocate."""
 
 LABEL_DEPLOY_DEVICE_PLUGIN: Final = "nvidia.com/gpu.deploy.device-plugin"
-"""Node label of NVIDIA's GPU Operator: `true` where the Operator runs its device plugin. It sets
-`true` where the label is missing, and leaves any other value."""
+"""Node label of NVIDIA's GPU Operator: `true` where the Operator runs its device plugin. The
+Operator sets a missing label, and keeps any value. It removes the label from a node without GPUs,
+or where its operands are turned off, and sets the label again later (docs/coexistence.md)."""
 LABEL_DEPLOY_VALIDATOR: Final = "nvidia.com/gpu.deploy.operator-validator"
 """The same label for the Operator's validator, which fails on a node without nvidia.com/gpu."""
 
@@ -132,8 +133,8 @@ ANNOTATION_READY: Final = "gpuslice.io/ready"
 """Annotation of the agent's Lease: `true`, or the reason why the agent can serve no container."""
 
 LABEL_ADMISSION: Final = "gpuslice.io/admission"
-"""Label of an admission policy's binding. `auto`: once the scheduler is available, it changes the
-binding's actions from Audit to Deny."""
+"""Label of an admission policy's binding. If it is `auto`, the scheduler changes the binding's
+actions from Audit to Deny (scheduler/admission.py)."""
 ADMISSION_AUTO: Final = "auto"
 LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
 PART_OF: Final = "gpuslice"
@@ -162,7 +163,9 @@ EVENT_GRANT_UNCONFIRMED: Final = "GrantUnconfirmed"
 EVENT_LIMIT_NOT_IN_PLACE: Final = "LimitNotInPlace"
 """Event reason: a running container does not see the files that enforce its limit."""
 EVENT_WITHOUT_GPU: Final = "WithoutGPU"
-"""Event reason: a container appears to expect a GPU and starts without one."""
+"""Event reason: a container appears to expect a GPU and has none. nri/service.py sends it where it
+hides the GPUs of NVIDIA's runtime, containers/lifecycle.py for a label, allocation or variable that
+gives no GPU, containers/records.py for a container created while no agent ran."""
 EVENT_LIMIT_NOT_ENFORCEABLE: Final = "LimitNotEnforceable"
 """Event reason: the container's entry point does not load preloaded libraries, or a kernel runs for
 so long that the container exceeds its share of compute."""
@@ -182,17 +185,17 @@ ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
 VISIBLE_DEVICES_NONE: Final = "void"
 ENV_CUDA_VERSION: Final = "CUDA_VERSION"
 ENV_REQUIRED_CUDA: Final = "NVIDIA_REQUIRE_CUDA"
-"""An image that sets CUDA_VERSION but not NVIDIA_REQUIRE_CUDA is of a time before images could set
-NVIDIA_VISIBLE_DEVICES. Unless that is set, NVIDIA's runtime gives its containers all GPUs."""
+"""An image that sets CUDA_VERSION but not this variable is older than NVIDIA_VISIBLE_DEVICES.
+Unless ENV_VISIBLE_DEVICES is set, NVIDIA's runtime gives its containers all GPUs."""
 ENV_DRIVER_CAPABILITIES: Final = "NVIDIA_DRIVER_CAPABILITIES"
-"""Parts of the driver that an image or pod requests, cut to those on the operator's list."""
+"""Parts of the driver that an image or pod requests. It gets those on the operator's list."""
 ENV_MEMORY_LIMIT: Final = "CUDA_DEVICE_MEMORY_LIMIT"
 """Bytes. The suffix `_N` selects the container's N-th GPU."""
 ENV_CORE_LIMIT: Final = "CUDA_DEVICE_SM_LIMIT"
 """Percent. The suffix `_N` selects the container's N-th GPU."""
 ENV_SHARED_CACHE: Final = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
 SHARED_CACHE_PATH: Final = "/tmp/cudevshr.cache"
-"""HAMi-core's default. We set it explicitly because HAMi-core may be mounted instead of ours."""
+"""HAMi-core's default. The agent sets it in case HAMi-core is mounted instead of our library."""
 
 ENV_LOG_LEVEL: Final = "LIBCUDA_LOG_LEVEL"
 """`0` suppresses the single line that the library may print."""
@@ -207,7 +210,7 @@ ENV_DIR: Final = "GPUSLICE_DIR"
 # --- paths in the container ----------------------------------------------------------------------
 
 CONTAINER_DIR: Final = "/.gpuslice"
-"""A directory at top level: root in the container could rename a parent directory."""
+"""A directory at top level, because root in the container could rename a parent directory."""
 FILE_LIBRARY: Final = "libvgpu.so"
 FILE_GRANT: Final = "grant"
 FILE_REGION: Final = "region"
@@ -251,8 +254,8 @@ MAX_GPUS: Final = 16
 """Maximum number of GPUs in one grant. HAMi-core has the same limit, and no current board has more
 GPUs. The chart's admission policies and the sizes of grant and lease files depend on this."""
 ENVIRONMENT_MAX_GPUS: Final = 32
-"""Number of GPUs in a region whose limits come from the environment. The environment does not state
-how many GPUs there are. At least MAX_GPUS."""
+"""Number of GPU records in a region whose limits come from the environment, which does not state
+the number of GPUs. At least MAX_GPUS."""
 MAX_SLOTS: Final = 512
 """Maximum number of processes of one container that may use GPUs at the same time."""
 
@@ -262,6 +265,6 @@ HEARTBEAT_S: Final = 0.5
 """Interval at which an arbiter writes a byte for its parent."""
 HEARTBEAT_SERVING: Final = b"s"
 HEARTBEAT_WAITING: Final = b"w"
-"""The arbiter waits, because another arbiter serves the same run directory."""
+"""The byte of an arbiter that waits because another arbiter serves its run directory."""
 ARBITER_REPORTS: Final = "gpuslice arbiter: "
 """Prefix of a line on the arbiter's standard error that states a problem. The arbiter runs on."""

@@ -14,11 +14,11 @@ the slot and the sequence number of the last operation: slot << VGPU_TAG_SLOT_SH
 slot has two more such words per GPU: {bytes, sequence}, and {delta_bytes, delta_sequence}, which is
 the operation that the slot has published. docs/adr/0002 describes the protocol.
 
-Locks are open file description locks on bytes beyond the end of the file. Byte LOCK_LIVE + slot is
-locked by the slot's process until it exits, or, shared, by all processes that hold its memory. Each
-holder maps a page without access at ANCHOR + slot * ANCHOR_BYTES, because a mapping keeps the lock.
+Locks are open file description locks on bytes beyond the end of the file. A slot's process locks
+byte LOCK_LIVE + slot until it exits. If a slot belongs to memory, its holders share the lock. Each
+maps an inaccessible page at ANCHOR + slot * ANCHOR_BYTES, because the mapping keeps the lock.
 
-A container keeps its region and its library, which have one version, as long as it runs.
+A running container keeps its region and its library, which have the same version.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TAG_DROP: Final = 1 << 63
 
 HEADER: Final = Struct(
     "vgpu_region_header",
-    "Written once, by the maker of the file; every field is checked at attach.",
+    "The file's creator writes it once. A process that attaches checks every field.",
     (
         Field("uint64_t", "magic", "VGPU_REGION_MAGIC"),
         Field("uint32_t", "version", "VGPU_REGION_VERSION"),
@@ -68,14 +68,14 @@ GPU: Final = Struct(
     (
         Field("uint64_t", "used_bytes", "low half of the counter word"),
         Field("uint64_t", "tag", "high half of the counter word: slot and sequence"),
-        Field("char", "uuid", "raw; zero, as the next three, where a grant sets limits", 16),
+        Field("char", "uuid", "16 bytes; these four fields are 0 if a grant sets the limits", 16),
         Field("uint64_t", "limit_bytes", "from the environment; all ones: no limit"),
         Field("uint32_t", "core_percent", "from the environment; 0: no limit"),
         Field("uint32_t", "known", "VGPU_GPU_NEW, VGPU_GPU_NAMED or VGPU_GPU_LIMITED"),
         Field("uint64_t", "reserved_line", "zero", 2),
         Field("uint64_t", "refused_count", "reservations refused at the limit"),
         Field("uint64_t", "last_refused_bytes", "size of the last refused reservation"),
-        Field("uint64_t", "over_refund_count", "refunds that exceeded the process's charge"),
+        Field("uint64_t", "over_refund_count", "refunds over the process's charge, clamped to it"),
         Field("uint64_t", "last_drop_ns", "CLOCK_MONOTONIC of the last exited process's refund"),
         Field("uint64_t", "next_search", "of GPU 0: the slot where the next partial search begins"),
         Field("uint64_t", "reserved", "zero", 3),
@@ -83,13 +83,13 @@ GPU: Final = Struct(
 )
 COMPUTE: Final = Struct(
     "vgpu_region_compute",
-    "The container's work on one GPU; all processes write it, the arbiter reads it.",
+    "The container's work on one GPU. Its processes write it, the arbiter reads it.",
     (
         Field("uint64_t", "launched_ns", "CLOCK_MONOTONIC of the latest launch, or attempt"),
         Field("uint64_t", "busy_until_ns", "CLOCK_MONOTONIC at which submitted work is done"),
         Field("uint64_t", "throttled_ns", "time that launches waited, summed over threads"),
         Field("uint64_t", "throttled_count", "launches that waited"),
-        Field("uint64_t", "busy_ns", "measured time of finished work, of all processes once"),
+        Field("uint64_t", "busy_ns", "time of finished work; if processes overlap, counted once"),
         Field("uint64_t", "unfinished_since_ns", "start of the latest work of over 1 s; 0: none"),
         Field("uint64_t", "counted_ns", "CLOCK_MONOTONIC up to which work is in `busy_ns`"),
         Field("uint64_t", "waiting_since_ns", "start of a call that waits for work; 0: none"),
@@ -121,12 +121,12 @@ SLOT_GPU: Final = Struct(
         Field("int64_t", "delta_bytes", "published: what the operation adds"),
         Field("uint64_t", "delta_sequence", "published: its sequence number"),
         Field("uint64_t", "reserved", "written by older libraries, never read"),
-        Field("uint64_t", "growing", "1: a call under way may take a chunk that is not charged"),
+        Field("uint64_t", "growing", "1: a driver call in progress may add memory not yet charged"),
     ),
 )
 GPU_NEW: Final = 0
 GPU_NAMED: Final = 1
-"""The record belongs to its UUID permanently. The next process writes the limit."""
+"""The record permanently belongs to its UUID, but the next process must still write its limit."""
 GPU_LIMITED: Final = 2
 SLOT_FREE: Final = 0
 SLOT_LIVE: Final = 1

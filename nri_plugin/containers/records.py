@@ -52,8 +52,8 @@ class Records:
         """The plans of containers whose creation was answered and that have not started yet."""
         self._users: dict[str, set[str]] = {}
         self._unreported: dict[str, str] = {}
-        """The keys of files by container, for containers whose creation an earlier session answered
-        and that the runtime has not reported since."""
+        """Container ID -> key of its files, for containers whose creation an earlier session
+        answered and that the runtime has not reported since."""
         self.ledger = parts.ledger
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -80,7 +80,7 @@ class Records:
         grants = await self._worker.run(job, self._settings.work_deadline_s)
         state = recovery.survey(running, grants, gpus, self._parts.claims, self._modes.pods)
         self._users = {key: set(ids) for key, ids in state.users.items()}
-        # A container whose creation was just answered may not be listed yet. Keep it for making_s.
+        # A container whose creation was just answered may not be listed yet. Its record is kept.
         listed = {one.id for one in running}
         self._unreported = {
             container_id: plan.key
@@ -104,7 +104,11 @@ class Records:
     ) -> None:
         """Enter the container's share in the ledger, and record that it uses the files of `key`.
         Raises Refused if the GPUs or the pod's allocation lack free capacity, if a pod holds one of
-        the GPUs whole, or if the API server's data contradicts the grant."""
+        the GPUs whole, or if the API server's data contradicts the grant.
+
+        If the creation fails, call `not_made`. Work on the files can continue after a timeout, so
+        they are removed only after that work.
+        """
         objection = self._parts.bound_pods.objection(
             pod, gpus, self.ledger.pod_uids()
         ) or self._modes.objection(share.uuid for share in claim.shares)
@@ -155,8 +159,8 @@ class Records:
                 await self._worker.run(job, self._settings.work_deadline_s)
 
     def not_made(self, container_id: str, key: str) -> None:
-        """Drop a container whose creation failed. The worker removes its files, after any job that
-        still works on them because of a timeout."""
+        """Drop a container whose creation failed. The worker removes its files after its earlier
+        jobs. One of them may have timed out, and still write these files."""
         self.ledger.drop(container_id)
         if self._leaves(container_id, key):
             self._worker.post(partial(self._remove, key))

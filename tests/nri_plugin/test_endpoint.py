@@ -7,14 +7,18 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nri_plugin.doctor import host
+from nri_plugin.doctor.facts import Agent
 from nri_plugin.endpoint import Endpoint
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
 from nri_plugin.settings import Address
+from tests.nri_plugin.doctor.whole_node import WHOLE
 from tests.support import Clock, until
 
 
@@ -27,14 +31,20 @@ class Served:
         self.endpoint.start()
         until(lambda: self.endpoint.served is not None, "the endpoint serves")
 
-    def connect(self) -> socket.socket:
+    @property
+    def address(self) -> Address:
         place = self.endpoint.served or ""
         if place.startswith("unix:"):
+            return Path(place.removeprefix("unix:"))
+        name, _, port = place.rpartition(":")
+        return name.strip("[]"), int(port)
+
+    def connect(self) -> socket.socket:
+        if isinstance(self.address, Path):
             client = socket.socket(socket.AF_UNIX)
-            client.connect(place.removeprefix("unix:"))
+            client.connect(str(self.address))
             return client
-        host, _, port = place.rpartition(":")
-        return socket.create_connection((host.strip("[]"), int(port)))
+        return socket.create_connection(self.address)
 
     def get(self, path: str, method: str = "GET") -> tuple[int, str]:
         connection = http.client.HTTPConnection("localhost")
@@ -48,7 +58,7 @@ class Served:
 
 @pytest.fixture(params=["127.0.0.1", "::1", "unix"])
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
-    """Yield an endpoint, also at a socket that an exited agent left."""
+    """Yield an endpoint at TCP, or at the path of a socket that an exited agent has left."""
     path = tmp_path / "agent.sock"
     if request.param == "unix":
         with socket.socket(socket.AF_UNIX) as unserved:
@@ -72,6 +82,17 @@ def test_ready_and_not_ready(served: Served) -> None:
     served.clock.seconds += 60
     for page in ("/healthz", "/readyz"):
         assert served.get(page) == (503, "the agent's event loop has not run for 60 s\n")
+
+
+def test_the_doctor_reads_whether_the_agent_is_ready(served: Served) -> None:
+    settings = replace(WHOLE.settings, http=served.address)
+    served.readiness.session, served.readiness.node = "nothing listens", ("no GPU",)
+    assert host._agent(settings) == Agent(False, "nothing listens; no GPU")
+    served.readiness.session, served.readiness.node = None, ()
+    assert host._agent(settings) == Agent(True, "ok")
+    served.endpoint.close()
+    answer = host._agent(settings)
+    assert answer.ready is None and answer.problem
 
 
 def test_metrics_and_other_requests(served: Served) -> None:

@@ -1,4 +1,4 @@
-"""The bindings of admission policies that are switched to Deny, each separately."""
+"""Which bindings of admission policies are switched to Deny. Each is switched separately."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def binding(name: str, labels: object, actions: object) -> dict[str, Any]:
 
 
 class Server:
-    """An API server that refuses to change gpuslice-a."""
+    """An API server that refuses to change the policy binding gpuslice-a."""
 
     def __init__(self) -> None:
         self.changed: list[str] = []
@@ -41,6 +41,17 @@ async def test_a_binding_that_cannot_be_changed_does_not_keep_others_from_refusi
     with pytest.raises(KubeError, match="cannot patch gpuslice-a"):
         await admission._enforce()
     assert server.changed[:2] == ["gpuslice-b", "gpuslice-c"]
+
+
+async def test_a_binding_that_no_longer_exists_is_not_changed() -> None:
+    server = Server()
+    admission = Admission(server, lambda: True, Metrics())  # type: ignore[arg-type]
+    for name in ("gpuslice-b", "gpuslice-c", "gpuslice-d"):
+        admission.observed(binding(name, AUTO, ["Audit"]))
+    admission.deleted(binding("gpuslice-c", AUTO, ["Audit"]))
+    admission.listed({"gpuslice-b"})
+    await admission._enforce()
+    assert {name.removesuffix("-warn") for name in server.changed} == {"gpuslice-b"}
 
 
 def test_one_that_refuses_nothing_is_changed_by_its_version() -> None:

@@ -86,6 +86,7 @@ def test_a_kubeconfig_that_is_not_there_is_named() -> None:
 
 
 def test_help_has_an_example_of_every_command() -> None:
+    assert commands.run().exit_code == 2, "a command is required"
     text = commands.run("--help").stdout
     for name in ("serve", "simulate", "uninstall"):
         assert f"python -m scheduler {name}" in text

@@ -60,7 +60,7 @@ struct vgpu_grant_head {
 	uint64_t magic; /* VGPU_GRANT_MAGIC */
 	uint32_t version; /* VGPU_GRANT_VERSION */
 	uint32_t gpu_count; /* 1 to VGPU_MAX_GPUS */
-	uint64_t grant_id; /* same in the region that belongs to it */
+	uint64_t grant_id; /* equal to the grant_id of the grant's region */
 	uint64_t reserved[4]; /* zero */
 };
 _Static_assert(sizeof(struct vgpu_grant_head) == 64, "vgpu_grant_head");
@@ -68,7 +68,7 @@ _Static_assert(sizeof(struct vgpu_grant_head) == 64, "vgpu_grant_head");
 /* One GPU of a grant. */
 struct vgpu_grant_gpu {
 	char uuid[48]; /* GPU-xxxxxxxx-xxxx-..., NUL-padded */
-	uint64_t limit_bytes; /* memory, enforced */
+	uint64_t limit_bytes; /* limit of memory */
 	uint32_t core_percent; /* share of the GPU's time, 0 to 100 */
 	uint32_t minor; /* the GPU's number on the host, for people */
 	uint64_t reserved_times[2]; /* zero */
@@ -98,9 +98,9 @@ struct vgpu_lease_record {
 	uint64_t written_ns; /* CLOCK_MONOTONIC; void after VGPU_LEASE_STALE_NS */
 	uint64_t start_ns; /* CLOCK_MONOTONIC; start and end 0: no window yet */
 	uint64_t end_ns; /* CLOCK_MONOTONIC */
-	uint32_t share_ppm; /* own part of each cycle where the record is void */
-	uint32_t offset_ppm; /* start of that part in the cycle */
-	uint32_t contended; /* 1: other containers wait; keep little work in flight */
+	uint32_t share_ppm; /* length of the container's own part of each cycle */
+	uint32_t offset_ppm; /* start of the container's own part in the cycle */
+	uint32_t contended; /* 1: other containers wait, so keep little work in flight */
 	uint32_t reserved_pad; /* zero */
 	uint64_t idle_ns; /* time of contended windows without work of the container */
 	uint32_t reserved_checksum_pad; /* zero */
@@ -108,7 +108,7 @@ struct vgpu_lease_record {
 };
 _Static_assert(sizeof(struct vgpu_lease_record) == 64, "vgpu_lease_record");
 
-/* Written once, by the maker of the file; every field is checked at attach. */
+/* The file's creator writes it once. A process that attaches checks every field. */
 struct vgpu_region_header {
 	uint64_t magic; /* VGPU_REGION_MAGIC */
 	uint32_t version; /* VGPU_REGION_VERSION */
@@ -129,14 +129,14 @@ _Static_assert(sizeof(struct vgpu_region_header) == 128, "vgpu_region_header");
 struct vgpu_region_gpu {
 	uint64_t used_bytes; /* low half of the counter word */
 	uint64_t tag; /* high half of the counter word: slot and sequence */
-	char uuid[16]; /* raw; zero, as the next three, where a grant sets limits */
+	char uuid[16]; /* 16 bytes; these four fields are 0 if a grant sets the limits */
 	uint64_t limit_bytes; /* from the environment; all ones: no limit */
 	uint32_t core_percent; /* from the environment; 0: no limit */
 	uint32_t known; /* VGPU_GPU_NEW, VGPU_GPU_NAMED or VGPU_GPU_LIMITED */
 	uint64_t reserved_line[2]; /* zero */
 	uint64_t refused_count; /* reservations refused at the limit */
 	uint64_t last_refused_bytes; /* size of the last refused reservation */
-	uint64_t over_refund_count; /* refunds that exceeded the process's charge */
+	uint64_t over_refund_count; /* refunds over the process's charge, clamped to it */
 	uint64_t last_drop_ns; /* CLOCK_MONOTONIC of the last exited process's refund */
 	uint64_t next_search; /* of GPU 0: the slot where the next partial search begins */
 	uint64_t reserved[3]; /* zero */
@@ -162,17 +162,17 @@ struct vgpu_region_slot_gpu {
 	int64_t delta_bytes; /* published: what the operation adds */
 	uint64_t delta_sequence; /* published: its sequence number */
 	uint64_t reserved; /* written by older libraries, never read */
-	uint64_t growing; /* 1: a call under way may take a chunk that is not charged */
+	uint64_t growing; /* 1: a driver call in progress may add memory not yet charged */
 };
 _Static_assert(sizeof(struct vgpu_region_slot_gpu) == 48, "vgpu_region_slot_gpu");
 
-/* The container's work on one GPU; all processes write it, the arbiter reads it. */
+/* The container's work on one GPU. Its processes write it, the arbiter reads it. */
 struct vgpu_region_compute {
 	uint64_t launched_ns; /* CLOCK_MONOTONIC of the latest launch, or attempt */
 	uint64_t busy_until_ns; /* CLOCK_MONOTONIC at which submitted work is done */
 	uint64_t throttled_ns; /* time that launches waited, summed over threads */
 	uint64_t throttled_count; /* launches that waited */
-	uint64_t busy_ns; /* measured time of finished work, of all processes once */
+	uint64_t busy_ns; /* time of finished work; if processes overlap, counted once */
 	uint64_t unfinished_since_ns; /* start of the latest work of over 1 s; 0: none */
 	uint64_t counted_ns; /* CLOCK_MONOTONIC up to which work is in `busy_ns` */
 	uint64_t waiting_since_ns; /* start of a call that waits for work; 0: none */

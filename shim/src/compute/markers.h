@@ -1,8 +1,8 @@
 /*
- * CUDA events that the library records after a program's launches, and reuses.
+ * CUDA events that the library records after a program's launches. It reuses them.
  *
- * An event belongs to a context and ends with it. So each entry has the context's generation, and
- * an event of an ended context is never given to the driver. The library's own calls are made in
+ * An event ends with its context. So each entry has the context's generation, and an event of an
+ * ended context is never given to the driver. The library's own calls for events are made in
  * relaxed capture mode.
  */
 #pragma once
@@ -12,10 +12,10 @@
 
 #include "vgpu/cuda_abi.h"
 
-/* The number of an event in use. 0: none. */
+/* The number of an event in use. 0: no event. */
 typedef uint64_t vgpu_event;
 
-/* In place of an event that could not be recorded. */
+/* Stands for an event that could not be recorded. */
 #define VGPU_EVENT_LOST UINT64_MAX
 
 /* Record an event in a stream of the current context. */
