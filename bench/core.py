@@ -67,8 +67,8 @@ _AT_MOST: Final = {
 
 @dataclass
 class _Group:
-    """The rows of one load. errors: the error of each row's share, in percentage points. seconds:
-    the error of each second of these rows."""
+    """The rows of one load. errors: for each row, the error of the share in percentage points.
+    seconds: the same error in each second of these rows."""
 
     errors: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -94,7 +94,7 @@ class _Table(Result):
 
     def one(self, host: Host, name: str, load: Load, seconds: int) -> None:
         """Add a row for one container with a forced share: its share, and its launches' added wait.
-        How often a program launches that waits for each launch varies with the machine. Therefore
+        The launch rate of a program that waits for each launch varies with the machine. Therefore
         such a program is measured without a limit both before and after."""
         waits = load.mode == "wait"
         alone = host.alone(load, seconds) if waits else host.alone(load)
@@ -180,7 +180,7 @@ def _stop(processes: Sequence[psutil.Process], stop_s: float) -> None:
         process.send_signal(signal.SIGSTOP)
     time.sleep(stop_s)
     for process in processes:
-        with suppress(psutil.NoSuchProcess):  # others may kill a process that does not answer
+        with suppress(psutil.NoSuchProcess):  # it may have been killed meanwhile
             process.send_signal(signal.SIGCONT)
 
 

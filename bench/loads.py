@@ -2,8 +2,8 @@
 
 A container's share is the work that the GPU did for it, as a percentage of what the same program
 gets without a limit and without other containers. The first seconds are left out. The added wait of
-a launch is the time since the launch before it, less the same time without a limit. If a container
-has several processes, that of the process with the longest waits counts.
+a launch is the time since the launch before it, less the same time without a limit. Of a
+container's processes, the one with the longest waits counts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CYCLE_MS: Final = lease_file.CYCLE_NS / 1e6
 _ENDS_S: Final = 60
 _GRAPH_KERNELS: Final = 20
 _COPY_GIB_PER_S: Final = 5.0
-"""The simulated speed of copies. It is low, so that the processor can copy as fast as this."""
+"""The simulated speed of copies. It is so low that the processor can really copy as fast."""
 _HAS_CLUSTERS: Final = "capability_major = 9"
 COPY_US: Final = 1e6 / 1024 / _COPY_GIB_PER_S
 """The duration of cuda-load's copy of one MiB on this host."""
@@ -92,13 +92,13 @@ class MeasuredWork:
 
 @dataclass(frozen=True)
 class Started:
-    """A running container. process: `shim run` or a shell. files: its processes' outputs."""
+    """A running container. process: `shim run` or a shell. files: outputs of its processes."""
 
     process: subprocess.Popen[bytes]
     files: Sequence[Path]
 
     def end(self, seconds: int) -> MeasuredWork:
-        """Wait until the container has ended, even its programs if only `shim run` was killed."""
+        """Wait until all programs have ended, even if only `shim run` was killed."""
         if self.process.wait() not in (0, -signal.SIGKILL):
             raise RuntimeError(f"a container of cuda-load ended with {self.process.returncode}")
         deadline = time.monotonic() + _ENDS_S
@@ -171,7 +171,7 @@ class Host:
         return got
 
     def alone(self, load: Load, seconds: int = 3, again: bool = False) -> MeasuredWork:
-        """Return such a program's work, alone and without a limit. again: measure it again."""
+        """Return the load's work alone and without a limit. again: do not use the last result."""
         key = (*load.arguments, load.processes)
         if again or key not in self._alone:
             self._alone[key] = self.run([load], seconds, limited=False)[0]

@@ -1,9 +1,9 @@
 """Measures the node agent on a real containerd: its latency and resource use while a thousand
 containers are started one after the other.
 
-Refused containers and new sessions of the agent are counted, because an NRI timeout would cause
-one of these. Then fifty containers run on the idle node, and the agent's memory and processor time
-are measured. Memory is the working set of the agent's control group without containers' files.
+Refused containers and new sessions of the agent are counted, because every NRI timeout causes a
+refusal or a new session. Then the agent's memory and processor time are measured on an idle node
+with fifty containers. Memory is the working set of the agent's control group, less container files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measures the latency that the node agent adds to a container's creation. For comparison, the same
 is measured with no plugin, and with plugins in Go.
 
-A Go program (go/bench-nri) takes the runtime's part, with the code of NRI that containerd runs too.
+A Go program (go/bench-nri) acts as the runtime, with the code of NRI that containerd runs too.
 It calls the lanes, which are the compared setups, in turn, so that other work on the machine
 affects all of them. The rival plugin in Go sends the agent's recorded adjustment and accepts every
 validation, so its latency is that of NRI itself. The latency of a container without a share must
@@ -87,7 +87,7 @@ Times = Mapping[str, Sequence[int]]
 
 
 class Stage:
-    """The runtime's part, the agent and its rivals, in namespaces that are removed at the exit."""
+    """The program bench-nri, the agent and its rivals, in namespaces that end at the exit."""
 
     def __init__(self, namespace: Namespace, program: Path) -> None:
         self._namespace = namespace
@@ -197,7 +197,7 @@ def _with_mounts(spec: dict[str, Any], count: int) -> str:
     for number in range(len(mounts), count):
         path = f"/usr/lib/x86_64-linux-gnu/libnvidia-part-{number}.so.580.65.06"
         options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
-        # The agent requires that the host has the file, so each mount has the same one.
+        # The agent requires that a mounted file exists, so each mount has the same file.
         host = mounts[0]["hostPath"]
         mounts.append({"hostPath": host, "containerPath": path, "options": options})
     text: str = yaml.safe_dump(spec)
@@ -221,7 +221,7 @@ def _busy() -> Iterator[None]:
 
 
 def result(runs: Mapping[str, Times], bystanders: Mapping[int, Times]) -> Result:
-    """Make the table. runs: times on an idle and a busy machine. bystanders: by count of mounts."""
+    """Make the table. runs: idle and busy machine. bystanders: times by number of host mounts."""
     heads = (f"{kind} {what}" for kind in runs for what in ("p50", "p99", "x Go"))
     found = Result(("CreateContainer, microseconds", *heads))
     abouts = {name: lane.about for name, lane in LANES.items()}

@@ -42,8 +42,8 @@ def run(quick: bool) -> Result:
 
 
 def _blocking(figures: Result, size: fleets.Size) -> None:
-    """Measure how long each kind of call blocks the event loop at most, and how late a timer is,
-    such as that of a Lease's renewal."""
+    """Measure how long each kind of call blocks the event loop at most, and how late a timer
+    runs, such as the timer of a Lease's renewal."""
     say(f"{size.nodes:,} nodes, {blocking.PODS} hard pods wait")
     measured = blocking.measure(size)
     for kind, seconds in {**measured.longest_s, "timer": measured.late_s}.items():

@@ -31,7 +31,7 @@ _LIVE: Final = 1_000_000
 @dataclass(frozen=True)
 class Row:
     """One row of the table. about: its name. at_most: the goal for what the library adds, in
-    `unit`. digits: after the decimal point."""
+    `unit`. digits: how many are printed after the decimal point."""
 
     about: str
     unit: str
@@ -70,7 +70,7 @@ _RECORDED: Final[Mapping[str, tuple[Row, str, Callable[[Process], Part]]]] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """Times without and with the library. machine: the same ratio for the calibration loop."""
+    """Times without and with the library. machine: the ratio of the calibration loop's times."""
 
     without: float
     with_it: float
@@ -122,7 +122,7 @@ def _summary(
 
 
 def _recorded(quick: bool) -> Iterator[tuple[str, Row, Pair]]:
-    """Yield the rows of recordings. A row's time is that of all its calls together."""
+    """Yield the rows of recordings. A row's time is the sum of its calls' times."""
     built("trace-replay", "trace_recorded_driver")
     with tempfile.TemporaryDirectory() as name:
         for key, (row, letter, find) in _RECORDED.items():

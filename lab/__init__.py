@@ -1,7 +1,7 @@
 """The lab: a private containerd (node/) or Kubernetes (cluster/) with simulated GPUs, and the demo.
 
-It uses no container runtime or cluster of the machine. Its programs come from the project's cache
-and run in their own namespaces and directories. The demo, tests and benchmarks use it.
+It does not use the machine's own container runtime or cluster. Its programs come from the project's
+cache and run in separate namespaces and directories. The demo, tests and benchmarks use the lab.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Main loop of the node agent: creates its parts and keeps it registered until it must stop.
+"""Main loop of the node agent: creates its parts and keeps the agent registered until it must stop.
 
 The agent waits until no other agent serves the node. Then it connects to the runtime, serves, and
 reconnects with exponential backoff and jitter. Before it stops, it answers the open requests.
@@ -64,8 +64,8 @@ async def run(
 ) -> None:
     """Serve until `leaving` is set and the requests received by then are answered.
 
-    announce: called each time the agent begins to adjust containers. identity: shown to other
-    agents on this node. on_heartbeat: called every second while the event loop runs.
+    announce: called each time the agent begins to adjust containers. identity: names this agent to
+    others that wait for its lock. on_heartbeat: called every second while the event loop runs.
     """
     agent = _Agent(settings, identity, on_heartbeat)
     try:
@@ -150,7 +150,7 @@ class _Agent:
             await self._whole.recover()
         await self._lock.acquire(self._observer.waiting)
         self._parts.inventory.record.begin()
-        if self._whole is not None:  # the previous agent may have allocated GPUs while we waited
+        if self._whole is not None:  # the previous agent may have allocated GPUs until now
             await self._whole.recover()
 
     async def close(self) -> None:

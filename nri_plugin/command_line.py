@@ -100,7 +100,7 @@ def parse(
         except (argparse.ArgumentTypeError, ValueError) as error:
             known.error(f"environment {variable}: {error}")
         if isinstance(action, argparse._AppendAction):
-            lists[action.dest] = value  # not a default, because flags would append to a default
+            lists[action.dest] = value  # argparse would append flags to a default
         else:
             action.default, action.required = value, False
     values = known.parse_args(arguments)

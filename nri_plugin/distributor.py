@@ -113,7 +113,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read(path: Path, origin: Origin) -> bytes:
-    """Return the library's bytes. Raises LibraryFileError if it is unusable or not of `origin`."""
+    """Return the library's bytes. Raises LibraryFileError unless it is a library of `origin`."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -48,7 +48,7 @@ def _matching(pattern: str, must: str) -> Callable[[str], str]:
 
 nri_index: Final = _matching("[0-9]{2}", "two digits, 00 to 99")
 node_name: Final = _matching("[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "a node's name in lower case")
-"""Restricted, because paths and field selectors contain the node's name."""
+"""The type of the node's name, restricted because paths and field selectors contain the name."""
 _cdi_kind: Final = _matching("[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9._-]*", "VENDOR/CLASS")
 
 
@@ -59,7 +59,7 @@ def cdi_kind(text: str) -> str:
 
 
 def absolute(text: str) -> Path:
-    """Normalize an absolute path, because mount sources are compared with containerd's as text."""
+    """Normalize an absolute path. It is compared with containerd's mount sources as text."""
     path = Path(text)
     if not path.is_absolute() or ".." in path.parts:
         raise _invalid(text, "an absolute path without '..'")

@@ -22,7 +22,7 @@ _LATENCY_BUCKETS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005),
     *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0),
 )
-"""The highest bound is the runtime's default timeout, 2 s. The agent answers by 1.5 s."""
+"""Bounds for the time of an answer. The agent answers by 1.5 s, the runtime's timeout is 2 s."""
 
 _CONTAINER: Final = ("namespace", "pod", "container", "uuid")
 """Labels for a container and a GPU. `container` is empty where a pod's containers share a grant."""

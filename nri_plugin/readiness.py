@@ -36,7 +36,6 @@ class Readiness:
         self.session: str | None = "not connected to the container runtime yet"
         """Why there is no session with the runtime. None: there is a session."""
         self.node: Sequence[str] = ("the node has not been inspected yet",)
-        """This node's problems."""
         self.cluster: str | None = None
         """Why the agent does not write its API objects. None: it writes them."""
         self.device_plugin: str | None = None
@@ -52,7 +51,7 @@ class Readiness:
 
     @property
     def hang(self) -> str | None:
-        """Return why the event loop counts as hung. None: it runs."""
+        """Return why the event loop counts as hung. None: it is not hung."""
         late_s = self._now() - self._beat_at
         if late_s <= BEAT_LATE_S:
             return None

@@ -77,18 +77,19 @@ class Settings:
     """Maximum time to finish open requests when the agent must stop. The runtime's default timeout
     of a request is 2 s."""
     watchdog_s: float = 60.0
-    """Time after which the watchdog ends a process whose event loop hangs. Where a liveness probe
-    is set, it does so earlier."""
+    """Time after which the watchdog ends a process whose event loop hangs. If a liveness probe is
+    set, it does this earlier."""
     first_retry_s: float = 0.2
     last_retry_s: float = 10.0
-    """The first and the longest pause between attempts to connect to containerd."""
+    """first_retry_s, last_retry_s: first and longest pause between attempts to connect to
+    containerd."""
     last_refused_s: float = 300.0
     """The longest pause after containerd accepted a connection but no session resulted, because
     each attempt delays containerd. The pause ends early if containerd replaces its socket."""
 
     @property
     def store_dir(self) -> Path:
-        """The directory of the library's releases, from which containers mount theirs."""
+        """The directory of the library's releases. Each container mounts one of them."""
         return self.run_dir / names.DIR_STORE
 
     @property
@@ -111,10 +112,10 @@ class Settings:
 
     @property
     def plugin(self) -> str:
-        """The runtime's name for this agent, which it records as the owner of our adjustments."""
+        """The agent's name in the runtime, which records it as the owner of our adjustments."""
         return f"{self.index}-{names.PLUGIN_NAME}"
 
     @property
     def generated_cdi_dir(self) -> Path:
-        """The directory of generated CDI specs. The runtime reads the specs for whole GPUs."""
+        """The directory of generated CDI specs. With --whole-gpus the runtime reads it too."""
         return self.cdi_dirs[-1] if self.whole_gpus else self.run_dir / ".cdi"

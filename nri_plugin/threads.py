@@ -1,7 +1,7 @@
 """Blocking work in daemon threads. A job that hangs in the kernel neither delays an answer beyond
 its deadline nor keeps the process from exiting.
 
-After its caller's deadline a job still runs to its end, and a Worker's next job waits for it.
+A job runs to its end even after its caller's deadline. A Worker's next job waits for that.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ def _stay(settings: Settings, lock: Lock, done_file: Path) -> None:
 
 
 def _uninstall(settings: Settings, lock: Lock, printed: set[str], dry_run: bool = False) -> str:
-    """Remove gpuslice's files. Return why that is incomplete, "" if it is complete. printed: the
-    lines that need not be printed again."""
+    """Remove gpuslice's files. Return why files could not be removed, "" for success. printed: the
+    lines that were printed before, and are not printed again."""
 
     def done(path: Path, what: str) -> None:
         line = f"{path}: {what}"

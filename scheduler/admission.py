@@ -26,10 +26,10 @@ _LOG: Final = logging.getLogger(__name__)
 _COLLECTION: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
 _SELECTOR: Final = f"{names.LABEL_ADMISSION}={names.ADMISSION_AUTO}"
 _OPEN: Final = (["Audit"], ["Warn"])
-"""A binding with exactly these actions is switched to Deny. Other actions, or another value of the
-label, are an operator's choice and are not changed."""
+"""A policy's binding with exactly these actions is switched to Deny. Other actions, or another
+value of LABEL_ADMISSION, are an operator's choice and are not changed."""
 _WARNS: Final = "-warn"
-"""Suffix of a second binding, which only warns. It is redundant once the first one refuses."""
+"""Suffix of a policy's second binding, which only warns until the first binding refuses."""
 _AUDIT_ONLY: Final[Json] = {"spec": {"validationActions": ["Audit"]}}
 """The patch that silences the second binding. Helm waits for the object, so it is not deleted."""
 _POLL_S: Final = 1.0
@@ -45,7 +45,7 @@ class Admission:
         self._is_ready = is_ready
         self._metrics = metrics
         self._warning: dict[str, Json] = {}
-        """By name of a binding that only warns: the patch that makes it refuse."""
+        """The patch that makes a binding refuse, by name of each that only warns."""
         self._refusing: set[str] = set()
         """Names of bindings that refuse while their second binding may still warn."""
         self._logged_problem = ""
@@ -77,7 +77,7 @@ class Admission:
             try:
                 stored = await self._kube.patch(f"{_COLLECTION}/{name}", patch, timeout_s=_ANSWER_S)
             except KubeError as error:
-                # 404, 409: the watch reports the change. Try the other bindings before raising.
+                # 404, 409: the watch will report the change. Try the other bindings first.
                 failed = failed if error.status in (404, 409) else error
                 continue
             self.observed(stored)

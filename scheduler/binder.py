@@ -64,7 +64,7 @@ class _SentBinding:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """The work on one pod. arguments: those of its bind; None if it only checks the outcome."""
+    """The work on one pod. arguments: of the bind call; None if the job only checks an outcome."""
 
     arguments: BindingArguments | None
     task: _Task
@@ -112,7 +112,7 @@ class Binder:
         return await asyncio.shield(self._begin(arguments, self._bind(arguments, choice, until_s)))
 
     def take_notices(self) -> Sequence[Pending]:
-        """Return the pods with notices for which GPUs were chosen since the last call."""
+        """Return the pods with `notices` whose GPUs were chosen since the last call."""
         noticed, self._noticed = [*self._noticed.values()], {}
         return noticed
 
@@ -266,7 +266,7 @@ class Binder:
             await self._kube.post(path, body, timeout_s=POST_S, fieldValidation=IGNORE)
         except KubeError as error:
             if verdict(error) is not Verdict.UNKNOWN:
-                # This Binding was not applied. One that was sent before it may be.
+                # This Binding was not applied. An earlier one may have been applied.
                 if before is None:
                     self._sent.pop(uid, None)
                 else:

@@ -206,7 +206,7 @@ class _Pods:
         self._marks[uid] = mark
         if mark == translate.UNBOUND:
             if requests.was_refused(raw):
-                # Another process was the extender when the pod was refused.
+                # Another process refused the pod, so the pod is not queued here yet.
                 self._retries.restore(requests.pending(raw, self._state.dialects))
             return uid
         self._leave_queues(uid)

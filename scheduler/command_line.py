@@ -59,7 +59,7 @@ http://...", the address of --http; and "ready: ...", after it has read the clus
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the command and return the exit status. Exit where argparse does."""
+    """Run the command and return the exit status. argparse exits after --help or an error."""
     flags = parser(environment).parse_args(arguments)
     status: int = flags.run(flags)
     return status
@@ -232,7 +232,7 @@ async def _serve(settings: Settings) -> None:
 
 
 def announce(line: str) -> None:
-    # The service must continue if its parent has closed the pipe.
+    # The service must continue even if its parent has closed the pipe of stdout.
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

@@ -2,7 +2,7 @@
 
 It runs on the main event loop, so an answer of /livez shows that the loop runs. It changes nothing
 and needs no authentication. /debug/fleet shows pod names and allocations, so it accepts connections
-only from the pod itself. Those of `kubectl port-forward` are of this kind.
+only from the pod itself. Connections of `kubectl port-forward` come from the pod.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PAGES: Final = ("/livez", "/readyz", "/metrics", "/debug/fleet")
 LEAVE_S: Final = 1.0
 _RETRY_S: Final = 5.0
 _FRESH_S: Final = 1.0
-"""Metrics are computed again after this time, which blocks the loop for 30 ms for 5,000 nodes."""
+"""Age at which metrics are computed again. This blocks the loop for 30 ms at 5,000 nodes."""
 _AT_ONCE: Final = 50
 """The number of nodes after which /debug/fleet lets the event loop run."""
 _LAG_S: Final = 150.0
@@ -63,12 +63,12 @@ class Endpoint:
         self._listed: dict[str, int] = {}
         self._refreshed_s = float("-inf")
         self._fleet_lock = asyncio.Lock()
-        """Allows one /debug/fleet request at a time. For 5,000 nodes it takes half a second of the
-        event loop's time, in small parts."""
+        """Allows one /debug/fleet request at a time. For 5,000 nodes a request takes half a second
+        of the event loop's time, in small parts."""
 
     async def run(self, address: Address, served: Callable[[str], None]) -> None:
-        """Serve until cancelled. While another process has the address, try again, because pods can
-        be bound without the endpoint. served: called with the address once it is served."""
+        """Serve until cancelled. If another process has the address, keep trying: pods can be bound
+        without the endpoint. served: called with the address once it is served."""
         app = web.Application()
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)

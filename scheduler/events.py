@@ -95,7 +95,7 @@ class Events:
                 await self._write(POD_NOTICE, about, text)
 
     async def second_installation(self, status: str) -> None:
-        """Report that this pod's kube-scheduler works although another pod's holds the Lease."""
+        """Report that this pod's kube-scheduler works while that of another pod holds the Lease."""
         name = names.LEASE_KUBE_SCHEDULER
         lease = ("coordination.k8s.io/v1", "Lease", names.NAMESPACE, name, "")
         await self._write(SECOND_INSTALLATION, lease, status)

@@ -33,7 +33,7 @@ _MARGIN_S: Final = 0.5
 TIMEOUT_S: Final = 2.5
 """How long a verb waits for the start of a term. kube-scheduler waits for the verb meanwhile."""
 _CALLS_S: Final = 15.0
-"""A longer pause ends a series of calls, because kube-scheduler retries pods within 10 s."""
+"""A longer pause ends a series of calls, because kube-scheduler retries within 10 s."""
 _FAILOVER_S: Final = 20.0
 
 
@@ -66,7 +66,7 @@ class LeaseGuard(Protocol):
 
 
 class Leadership:
-    """A LeaseGuard. `run` must be running. hostname: this pod's. wall: seconds since the epoch, by
+    """A LeaseGuard. `run` must be running. hostname: of this pod. wall: seconds since the epoch, by
     the same clock as the times in kube-scheduler's Lease."""
 
     def __init__(
@@ -83,9 +83,9 @@ class Leadership:
         self._lease = SchedulerLease()
         self._valid_until_s = -math.inf
         self._others_end_s = -math.inf
-        """When the last other holder's writes end, computed from its renewals."""
+        """The time at which the last other holder's writes end, computed from its renewals."""
         self._ready_s = math.inf
-        """When the objects may be listed for the next term of this pod; inf if none is near."""
+        """The time at which a new term of this pod may list the objects; inf without a term."""
         self.writer = ""
         """The holder during a term of this pod, once all objects were listed; else ""."""
         self._changed, self._open = asyncio.Event(), asyncio.Event()
@@ -99,7 +99,7 @@ class Leadership:
             self._end_term()
         span_s = max(self._lease.duration_s, MIN_LEASE_S)
         if self._is_ours:
-            # The watch may be late. The Lease's times are of this host's clock, so use those.
+            # The watch may be late, so use the Lease's own times, which are of this host's clock.
             renewed_s = now_s - max(0.0, wall_s - self._lease.renewed_s)
             self._valid_until_s = renewed_s + span_s - 2 * POST_S - _MARGIN_S
             if not self.writer and self._ready_s == math.inf:

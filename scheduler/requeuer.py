@@ -1,8 +1,8 @@
 """Requeues pods that fit and that kube-scheduler would not retry in time.
 
 kube-scheduler retries a refused pod when the pod changes. Therefore this module writes the time in
-an annotation, by a patch of the pod's status, which kube-scheduler's account may write. It changes
-no pod that has replaced the refused one. The search lets the event loop run every few milliseconds.
+an annotation, by a patch of the pod's status, which kube-scheduler may write. A pod that has
+replaced the refused one is not changed. The search pauses every few milliseconds for other tasks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PAUSE_S: Final = 0.02
 _ANSWER_S: Final = 3.0
 _SETTLE_S: Final = 0.03
 """The wait before a nomination is written. kube-scheduler clears a nomination that it receives
-while its try of the pod still goes on."""
+while it is still trying the pod."""
 _TRIES: Final = 5
 _RETRY_S: Final = 1.0
 _NOT_THERE: Final = frozenset({404, 409, 422})
@@ -62,7 +62,7 @@ class Requeuer:
                 writes.create_task(self._requeue_missed(await missed.get()))
 
     async def requeue_due(self) -> None:
-        """Requeue pods for which capacity was freed. Call this every second, where binds happen."""
+        """Requeue pods that fit now. Call it each second if this process may bind."""
         for _ in range(_SLICES):
             now_s = self._clock()
             if self._queue.work(now_s, self._until(now_s + SLICE_S)):

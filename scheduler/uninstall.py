@@ -219,7 +219,7 @@ class Uninstallation:
 
 
 def _parts(patch: Json) -> Sequence[Json]:
-    """Return the objects of the patch whose keys are removed. A Device's patch removes GPUs."""
+    """Return the objects in the patch whose keys it removes: for a Device, the key of its GPUs."""
     values = [*at(patch, "status").values(), *at(patch, "metadata").values()]
     parts = [each for each in values if isinstance(each, dict)]
     return parts or [{names.DEVICE_TYPE_GPU: None}]
@@ -245,7 +245,7 @@ def _complete(daemon_set: Json) -> bool:
 
 
 def _is_ready(raw: Json, unknown: bool = False) -> bool:
-    """Return whether a pod or a node is ready. unknown: the result if it does not report that."""
+    """Return whether a pod or a node is ready. unknown: the result if its status does not say."""
     conditions = objects(at(raw, "status"), "conditions")
     ready = [each.get("status") == "True" for each in conditions if each.get("type") == "Ready"]
     return ready[0] if ready else unknown

@@ -23,7 +23,7 @@ _EPILOG: Final = """examples:
   python -m shim show --watch /run/gpuslice/0f0f
 """
 _PREFIX: Final = "gpuslice-"
-"""The prefix of the names of private grant directories."""
+"""The prefix of the names of the directories that `shim run` makes for grants."""
 _RUN_HELP: Final = """Run CMD so that it, and all that it starts, sees and gets at most --memory of
 each GPU. GPUs that --gpu leaves out have no memory at all. The exit status is CMD's; 128 + N
 where signal N ended it.
@@ -179,8 +179,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _arbiting(directory: Path, core_percent: int) -> AbstractContextManager[None]:
-    """Run an arbiter for all programs of this user. A program without a cap starts none: it is
-    served by the arbiter that a program with a cap starts."""
+    """Run an arbiter for all programs of this user. `run` without a cap starts none: the arbiter
+    that a program with a cap has started serves it too."""
     return nullcontext() if core_percent == 100 else child.arbiting(directory.parent, _PREFIX)
 
 
@@ -211,7 +211,7 @@ def _percent(option: str, text: str) -> int:
 
 
 def _memory(text: str, gpu: gpus.Gpu) -> int:
-    """Return the bytes of one GPU that `text` states. GiB is accepted as well as Kubernetes' Gi."""
+    """Return the bytes of one GPU that `text` states. The unit may be GiB as well as Gi."""
     if text.endswith("%"):
         return quantity.share_of(gpu.memory_bytes, _percent("--memory", text))
     parsed = quantity.parse(text.removesuffix("B"))
@@ -232,7 +232,8 @@ def _size(option: str, text: str, gpu: gpus.Gpu) -> int:
 
 
 def _context_bytes(text: str | None, gpu: gpus.Gpu) -> int:
-    """Return the given value, or the measured one, or with a warning an assumed one."""
+    """Return the size in `text`. If it is None, measure it. If that fails, warn and assume a
+    size."""
     if text is not None:
         return _size("--context-bytes", text, gpu)
     try:

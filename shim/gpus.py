@@ -1,4 +1,4 @@
-"""The GPUs of this machine as NVML names them, and the user's choice among them."""
+"""Lists this machine's GPUs by NVML, and selects those that the user names."""
 
 from __future__ import annotations
 

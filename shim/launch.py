@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-# Signals that a user or a supervisor sends to this process. The terminal's are not passed on: the
-# kernel sends those to the child too, in the foreground process group, and marks them SI_KERNEL.
+# Signals that a user or a supervisor sends to this process. Signals from the terminal, marked
+# SI_KERNEL, are not passed on: the kernel sends them to the child too.
 _FORWARDED: Final = (
     signal.SIGHUP,
     signal.SIGINT,
@@ -31,7 +31,7 @@ def run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     Raises OSError if the command cannot be started.
     """
     waited = {*_FORWARDED, signal.SIGCHLD}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an ignored signal is not delivered
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if ignored, sigwaitinfo would not get it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     try:
         child = os.posix_spawnp(

@@ -1,8 +1,8 @@
-"""Locates `libvgpu.so` of this installation. The node agent places the file on a node (store).
+"""Locates `libvgpu.so` of this installation, and writes forwarders for `shim run --strict`.
 
-For one run in strict mode it writes forwarders into a directory, which is put before the library
-path. A program that opens the driver by its full path still bypasses them. In a container it does
-not, because the agent mounts the forwarder at that path.
+The forwarders' directory is put before the library path. A program that opens the driver by its
+full path still bypasses them. It cannot do so in a container, because the agent mounts the
+forwarder at that path.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Measurement:
-    """Samples of one directory's grant. `ask` returns NVML's current figures."""
+    """Measures the grant in one directory. `ask` returns NVML's current figures."""
 
     def __init__(self, directory: Path, ask: Callable[[], Usage]) -> None:
         self._directory = directory

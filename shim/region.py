@@ -37,7 +37,7 @@ class GpuStatus:
     use: region_file.GpuUse
     work: region_file.Compute
     turn_idle_ns: int
-    """The time of its windows in which none of its work ran, since the arbiter began."""
+    """The time of windows without any work of the container, since the arbiter began."""
 
     @property
     def used_bytes(self) -> int:
@@ -53,17 +53,17 @@ class Holder:
     pid: int
     pid_namespace: int
     bytes: Sequence[int]
-    """The bytes that it holds on each GPU of the grant."""
+    """The bytes that the holder has on each GPU of the grant."""
     ended: bool
-    """No process holds the slot's lock. The next search in the container will drop its charge."""
+    """Whether the slot's lock is free. The container's next search then drops the slot's charge."""
 
 
 def parent(environment: Mapping[str, str]) -> Path | None:
     """Return where to make private grant directories: a tmpfs if one is usable.
 
-    On overlayfs, which many containers have at /tmp, a mapping does not keep a file lock. Processes
-    in nested PID namespaces would then regard each other as exited (docs/adr/0002). None means the
-    default for temporary files, which TMPDIR sets.
+    On overlayfs, which many containers have at /tmp, a mapping does not keep a file lock. There
+    processes in nested PID namespaces would regard each other as exited (docs/adr/0002). None means
+    Python's default for temporary files, which TMPDIR sets.
     """
     usable = os.access(_TMPFS, os.W_OK | os.X_OK)
     return _TMPFS if usable and "TMPDIR" not in environment else None
@@ -72,8 +72,8 @@ def parent(environment: Mapping[str, str]) -> Path | None:
 def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | None = None) -> None:
     """Write a fresh grant for `gpus`, its region and its leases into an existing directory.
 
-    created_ns: CLOCK_MONOTONIC, by default now. While a region is new, an allocation that the
-    driver refuses is repeated: processes that exited before `created_ns` may still hold the memory.
+    created_ns: CLOCK_MONOTONIC, by default now. Shortly after this time, an allocation that the
+    driver refuses is repeated, because processes that exited before it may still hold the memory.
     """
     if created_ns is None:
         created_ns = time.monotonic_ns()
@@ -104,8 +104,8 @@ def holders(directory: Path) -> Sequence[Holder]:
 
 
 def is_locked(descriptor: int, slot: int, count: int = 1) -> bool:
-    """Return whether a process holds the lock of any of these slots. It only queries the kernel.
-    docs/adr/0002 lists the file systems on which the answer is wrong."""
+    """Return whether a process holds the lock of any of these slots. No lock is taken.
+    docs/adr/0002 lists the file systems on which the result is wrong."""
     start = region_file.LOCK_LIVE + slot
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, count, 0)
     answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked)

@@ -1,8 +1,8 @@
 """The command `python -m shim show`: a grant's limits, and what its processes use of them.
 
-It reads the files of one grant and writes text. Only `--watch` shows the busy part of the last
-second and of the last ten, because that needs several reads. The single table has the sums since
-the container's start.
+The command reads the files of one grant and prints a table. With `--watch` the table shows in which
+part of the last second, and of the last ten, the GPU was busy. Without it the table shows the sums
+since the container's start.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _watch(directory: Path) -> None:
 
 
 def _shares(kept: Sequence[tuple[int, Sequence[GpuStatus]]], gpu: int) -> str:
-    """Return the busy part of each of _WINDOWS_S, or of the time since the first read."""
+    """Return the busy part of each period in _WINDOWS_S, or since the first read if shorter."""
     now_ns, now = kept[-1]
     shares = []
     for window_s in _WINDOWS_S:
@@ -116,7 +116,7 @@ def _seconds(duration_ns: int) -> str:
 
 
 def size_text(amount: int) -> str:
-    """Return a size as text, exact where that stays short: 20GiB, 1537MiB, 512B."""
+    """Return a size as text in the largest unit that fits, such as 20GiB, 1.50MiB or 512B."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if amount >= size:
             exact = amount % size == 0

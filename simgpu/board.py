@@ -1,8 +1,8 @@
 """The daemon's side of board.h: the memory that the daemon shares with every client of a GPU.
 
 It works on any writable buffer. Times are arguments, in nanoseconds of CLOCK_MONOTONIC. Clients
-simulate the engine under a lock, which the daemon never takes: each value that it stores is one
-aligned number. The daemon gives channels to contexts, ends them, and reads how busy the GPU was.
+simulate the engine under a lock. The daemon never takes this lock. It stores only aligned numbers,
+which clients cannot see half written. The daemon opens and ends the channels of contexts.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Board:
             board.lock = 0
 
     def busy_percent(self) -> int:
-        """Return how busy the GPU was in the second before the engine was last advanced."""
+        """Return the GPU's busy percentage in the second before the engine's last advance."""
         return self._percent(self._shared.board.busy)
 
     def channel_busy_percent(self, index: int) -> int:
@@ -83,7 +83,7 @@ class Board:
             row = rows[bucket % BUCKETS]
             if row.bucket == bucket % 2**32:
                 start_ns = bucket * BUCKET_NS
-                # The GPU's work is assumed to be spread evenly over its bucket.
+                # The oldest bucket counts in part, as if its work were spread evenly over it.
                 inside_ns = BUCKET_NS - max(0, from_ns - start_ns)
                 busy_ns += row.busy_ns * inside_ns // BUCKET_NS
         return min(100, (busy_ns * 100 + _SECOND_NS // 2) // _SECOND_NS)

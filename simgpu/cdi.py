@@ -1,7 +1,7 @@
 """The GPUs as a CDI spec: the edits by which a container runtime adds a GPU to a container.
 
 Paths in, a JSON document out. Each device is one GPU, named by its UUID. It adds only that GPU's
-device node and socket. As with NVIDIA's container toolkit, any GPU also adds the host's control
+device node and socket. As with NVIDIA's container toolkit, any GPU also adds the control device
 nodes, driver libraries and nvidia-smi, which are never part of an image.
 """
 
@@ -58,7 +58,7 @@ def spec(
     driver: Driver,
     nodes: Path | None = None,
 ) -> dict[str, Any]:
-    """Return the CDI spec. sockets: by minor number. nodes: directory of device nodes, if any."""
+    """Return the CDI spec. sockets: by the GPU's minor. nodes: the directory of device nodes."""
     libraries = library_dir()
     files = {
         driver.libcuda: libraries / "libcuda.so.1",

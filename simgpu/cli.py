@@ -145,7 +145,7 @@ def _up(state_dir: StateDir, arguments: argparse.Namespace) -> None:
 
 
 def _serve(state_dir: StateDir, host: config.HostConfig, driver: cdi.Driver) -> None:
-    # Only the daemon imports these, because asyncio would double the start time of a command.
+    # Only the daemon imports these modules: asyncio would double the start time of a command.
     import asyncio
 
     from simgpu import daemon

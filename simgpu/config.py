@@ -42,7 +42,7 @@ class GpuConfig:
     capability_major: int = 8
     multiprocessors: int = 108
     mig_uuid: str = ""
-    """"MIG-" and a UUID if the GPU is in MIG mode, with one instance that has all of it."""
+    """"MIG-" and the UUID of the GPU's only MIG instance; "": the GPU is not in MIG mode."""
 
     @property
     def uuid_bytes(self) -> bytes:
@@ -73,13 +73,13 @@ class HostConfig:
     launch_default_ns: int
     """Duration of a kernel that states none."""
     time_slice_us: int
-    """How long a context runs on the GPU before a waiting one does."""
+    """How long a context runs on the GPU before a waiting context runs."""
     copy_gib_per_s: float
     """The rate of copies and fills on the GPU. If it is 0, they take no time."""
     gpus: tuple[GpuConfig, ...]
 
     def with_gpus(self, sizes_bytes: Sequence[int]) -> HostConfig:
-        """Return this host with a GPU per size. The minor determines UUID and PCI address."""
+        """Return this host with one GPU of each size. Their UUIDs and PCI addresses are made up."""
         template = self.gpus[0]
         return checked(
             replace(

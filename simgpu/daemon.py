@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 async def run(host: HostConfig, state_dir: StateDir) -> None:
-    """Serve until SIGTERM, SIGINT or a stop over the control socket. The caller locks D first."""
+    """Serve until SIGTERM, SIGINT or the control socket's stop. The caller locks `state_dir`."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

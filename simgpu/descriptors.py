@@ -2,8 +2,8 @@
 
 Uses files and locks, and no sockets. Each exported descriptor is a separate open file description
 that locks the memory's file. The lock ends when the last copy is closed, including sent and
-inherited copies. Until then a client without a process holds the memory on the GPU. Call
-`drop_closed` before the GPU is read or changed.
+inherited copies. Until then the daemon itself holds the memory, as one more client of the
+GPU. Call `drop_closed` before the GPU is read or changed.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Descriptors:
         self._gpu = gpu
         self._client: int | None = None
         self._held: dict[int, tuple[int, int]] = {}
-        """By the memory's token: the daemon's descriptor of its file, and the daemon's id."""
+        """For each memory's token, the daemon's descriptor of the file and its id of the memory."""
 
     def keep(self, client: int, pid: int, allocation: int, number: int) -> None:
-        """Keep the client's memory while its file is locked. number: the client's descriptor."""
+        """Keep the memory while its file is locked. number: the client's descriptor of the file."""
         token = self._gpu.memory_export(client, allocation)
         if token in self._held:
             return
@@ -61,7 +61,7 @@ class Descriptors:
 
 
 def _open(pid: int, number: int) -> int:
-    """Open the client's descriptor. Raises GpuError NOT_SUPPORTED if the client is not visible."""
+    """Open the client's descriptor. Raises GpuError, for example if /proc lacks the client."""
     try:
         fd = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -15,7 +15,7 @@ from typing import Final
 
 _MAJOR: Final = 195
 _UVM_MAJOR: Final = 511
-"""The kernel assigns such a major number dynamically. Usual machines do not use this one."""
+"""The major number of nvidia-uvm. The kernel assigns it dynamically. 511 is usually free."""
 CONTROL: Final = {"nvidiactl": (_MAJOR, 255), "nvidia-uvm": (_UVM_MAJOR, 0)}
 
 
@@ -24,7 +24,7 @@ def name(minor: int) -> str:
 
 
 def make(directory: Path, minors: Iterable[int]) -> bool:
-    """Make `directory` and the nodes in it. Return False if this user may not."""
+    """Make `directory` and the nodes in it. Return False if this user may not make device nodes."""
     directory.mkdir(exist_ok=True)
     numbers = {**{name(minor): (_MAJOR, minor) for minor in minors}, **CONTROL}
     for node, (major, minor) in numbers.items():

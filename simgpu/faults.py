@@ -1,7 +1,7 @@
 """Faults of driver functions, by exported name: how often each fails, its code, and its delay.
 
-Pure. While a fault is armed, libcuda queries the daemon before each call. A name is not checked
-against a list, so a function of a later driver can be named too.
+While a fault is armed, libcuda queries the daemon before each call. Any driver's functions can be
+named. simgpu has no NVML events, so tests inject XIDs by tests/nri_plugin/fake_nvml.py. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 RECOVERY_ACTIONS: Final = {"none": 0, "reset": 1, "reboot": 2, "drain-p2p": 3, "drain-and-reset": 4}
-"""NVML's number of what a GPU needs (nvmlDeviceGpuRecoveryAction_t), by the name in commands."""
+"""NVML's number (nvmlDeviceGpuRecoveryAction_t) of each recovery action's name in commands."""
 
 _NAME: Final = re.compile(r"cu[A-Za-z0-9_]{1,60}")
 

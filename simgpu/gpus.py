@@ -46,7 +46,7 @@ class _Memory:
 
     charged_bytes: int
     holders: list[int]
-    """The client of each id of this memory, oldest first. The bytes count for the first client."""
+    """For each id of this memory its client, oldest first. The bytes count for the first client."""
     token: int = 0
 
 
@@ -193,7 +193,7 @@ class Gpu:
         return self.config.memory_bytes, self.free_bytes
 
     def utilization(self) -> tuple[int, int]:
-        """Return the engine's busy percentage of the last second, and half of it for the memory."""
+        """Return the GPU's busy percentage of the last second, and half of it as the memory's."""
         self._not_lost()
         percent = self._board.busy_percent()
         return percent, percent // 2

@@ -49,8 +49,8 @@ class Header:
             )
 
     def packed(self) -> dict[str, struct.Struct]:
-        """Return Python's struct of each C struct. An array is a value per
-        element, except bytes."""
+        """Return a struct.Struct for each C struct. An array of bytes is one value. Any other
+        array has one value for each element."""
         return {
             name: struct.Struct("<" + "".join(f"{n or 1}{_INTEGERS[kind][1]}" for kind, _, n in of))
             for name, of in self._members()

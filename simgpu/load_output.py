@@ -19,7 +19,7 @@ def seconds(output: str) -> Sequence[tuple[float, float]]:
 
 
 def steps(output: str) -> Sequence[tuple[float, float, float]]:
-    """Return microseconds between launches of each process that has ended: the best mean of some
+    """Return the times between launches of each ended process, in us: the least mean of some
     successive launches, the median, and the 99th percentile."""
     return [
         (float(best_ns) / 1e3, float(p50), float(p99))

@@ -14,7 +14,7 @@ from simgpu.gpus import Gpu
 from simgpu.wire import Op, Request, Role, Status, WireError
 
 _Handler = Callable[[Gpu, int, tuple[Any, ...], int], bytes | None]
-"""Arguments: the GPU, the client, the request's fields, and the time."""
+"""Takes the GPU, the client, the request's fields and the time. Returns the reply's payload."""
 
 
 def _fault(gpu: Gpu, _client: int, fields: tuple[bytes], _now: int) -> bytes:

@@ -1,4 +1,4 @@
-"""One GPU's connections: their bytes, delays and ends. gpus.py interprets the requests.
+"""One GPU's connections: reads requests, delays replies. gpus.py interprets the requests.
 
 Each connection is one client. All its allocations end when it closes, or when the process that made
 it exits. The process's pidfd reports the exit even while a fork child holds the socket. Whatever a
@@ -70,7 +70,7 @@ class SharedMemory:
     def __init__(self) -> None:
         self._fd = os.memfd_create("simgpu-board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, SHARED_BYTES)
-        # The seals keep a client from shrinking the memory under the others.
+        # The seals keep a client from shrinking the memory that other clients use.
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.mapped = mmap.mmap(self._fd, SHARED_BYTES)
 

@@ -33,7 +33,7 @@ class StateDirError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StateDir:
-    """One directory D. The CDI spec has `root`, which must be absolute and without symlinks."""
+    """One directory D. The CDI spec contains `root`, so `root` is absolute and has no symlinks."""
 
     root: Path
 

@@ -36,7 +36,7 @@ _MS_REC = 0x4000
 _MS_PRIVATE = 0x40000
 
 
-# Slow generation or execution of an example, on a busy machine, is no error.
+# Hypothesis must not fail a test because the machine is busy and therefore slow.
 settings.register_profile(
     "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -91,15 +91,15 @@ _TOGETHER = {
 resource, so the resource is started only once."""
 
 _APART = "tests/platforms/"
-"""Tests that have a node each, and may run beside one another."""
+"""Each of these tests has a node of its own, so they may run beside one another."""
 
 _BY_FILE = ("tests/node/agent/", "tests/node/test_fault_matrix.py")
 """Tests of each file share a containerd. The files may run beside one another."""
 
 
 def pytest_configure() -> None:
-    """Handle SIGINT and SIGHUP where the parent ignored them, as a shell's background and nohup do.
-    Processes of tests would inherit ignored signals, but get the default action of handled ones."""
+    """Handle SIGINT and SIGHUP if they are ignored, as in a shell's background job or under nohup.
+    Tests' processes would inherit an ignored signal. exec resets a handled one to its default."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -188,8 +188,8 @@ def build(preset: str) -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine test on an event loop of its own. The fixture loop_factory may make the loop.
-    Fixtures that are asynchronous context managers are entered, and the test gets their values."""
+    """Run a coroutine test on a new event loop, which the fixture loop_factory makes if it exists.
+    A fixture that is an asynchronous context manager is entered, and the test gets its value."""
     test, given = pyfuncitem.obj, pyfuncitem.funcargs
     if not inspect.iscoroutinefunction(test):
         return None

@@ -1,4 +1,4 @@
-"""A process that has no file descriptor left."""
+"""Uses up this process's file descriptors, for tests of what happens then."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""The build of the library that tests use: the shipped one, or one with a sanitizer, which
-GPUSLICE_PRESET names.
+"""The environment of programs under a build with a sanitizer, which GPUSLICE_PRESET names.
 
-Has the variables that a program needs under such a build, and the place of the sanitizer's reports.
-Reports are files, so a test that expects an error of its program does not mistake a report for it.
+Sanitizers write reports to files. So a test that expects a program to fail does not mistake a
+report for that failure.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def runtime() -> Path | None:
 
 def environment() -> Mapping[str, str]:
     """Return the variables that sanitizers read. Leak detection is off, because Python exits
-    without freeing all memory. A file truncated under its mapping is no error of our code, so a bus
-    error just ends the program."""
+    without freeing all memory. Tests truncate mapped files, so SIGBUS is not reported as an error
+    of the library."""
     if PRESET == SHIPPED:
         return {}
     log = f"log_path={reports() / 'report'}"
@@ -56,7 +55,7 @@ def environment() -> Mapping[str, str]:
 
 
 def preload(*libraries: Path) -> str:
-    """Return LD_PRELOAD for programs that are built without a sanitizer."""
+    """Return the value of LD_PRELOAD for programs that are built without a sanitizer."""
     return " ".join(str(library) for library in (runtime(), *libraries) if library)
 
 

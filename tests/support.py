@@ -27,8 +27,8 @@ _P = ParamSpec("_P")
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = _DEADLINE_S) -> None:
-    """Poll until the condition holds. It may hold late on a slow machine. The longer a condition
-    takes, for example if it runs kubectl, the longer are the pauses."""
+    """Poll until the condition holds. The pauses are longer if the condition's evaluation takes
+    long, for example because it runs kubectl."""
     began_s = asked_s = time.monotonic()
     while not condition():
         now_s = time.monotonic()
@@ -111,7 +111,7 @@ _DISTRIBUTIONS: Final = {
     "pynvml": "nvidia-ml-py",
     "yaml": "PyYAML",
 }
-"""Distributions whose name differs from the name of the module."""
+"""The distributions' names, by module, where the two names differ."""
 
 
 def distributions(modules: Iterable[str]) -> set[str]:
@@ -121,8 +121,8 @@ def distributions(modules: Iterable[str]) -> set[str]:
 
 
 def measured(test: Callable[_P, None]) -> Callable[_P, None]:
-    """Try a test that measures a share, a pace or a delay in real time up to three times. A stall
-    of the machine is likely to affect one try, but an error of the code affects all."""
+    """Try a test up to three times, because it measures in real time. A stall of the machine
+    affects one try, but an error of the code affects all."""
 
     @functools.wraps(test)
     def tried(*args: _P.args, **kwargs: _P.kwargs) -> None:
@@ -135,7 +135,7 @@ def measured(test: Callable[_P, None]) -> Callable[_P, None]:
 
 
 def jump(seconds: float) -> None:
-    """Advance the running event loop's clock, so that timers up to then are due at once."""
+    """Advance the running event loop's clock. Timers of the skipped time are due at once."""
     loop = asyncio.get_running_loop()
     clock = loop.time
     loop.time = lambda: clock() + seconds  # type: ignore[method-assign]

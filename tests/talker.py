@@ -43,7 +43,7 @@ class Talker:
                 raise SystemExit(f"no context: {code}")
 
     def answer(self, words: Sequence[str]) -> str:
-        """Execute a command, which is the method of the same name."""
+        """Execute a command by the method of its name, such as `_alloc`."""
         return str(getattr(self, f"_{words[0]}")(*words[1:]))
 
     def _keep(self, code: int, address: ctypes.c_uint64) -> str:

@@ -1,4 +1,4 @@
-"""Functions, files and tests that documents name must exist."""
+"""Documents name only functions, files and tests that exist."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_file_of_tests_that_documents_the_charges_exists() -> None:
 
 
 def test_each_call_that_is_charged_is_a_hook() -> None:
-    """Calls for the host's memory are the only ones in these rows that are not hooked."""
+    """In the tables of docs/memory.md, only calls that allocate host memory may lack a hook."""
     hooks = (ROOT / "shim/src/loader/hooks.def").read_text()
     rows = (ROOT / "docs/memory.md").read_text().splitlines()
     paths = [row.split("|")[1] for row in rows if row.startswith("| ")]

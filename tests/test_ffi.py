@@ -1,4 +1,4 @@
-"""gpuslice.ffi: the committed modules match the `.h` files, and its calls are those of libc."""
+"""gpuslice.ffi: the committed modules match the `.h` files, and libc's calls report errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/operations.md matches the code: metrics, checks of the doctor, reasons, pages."""
+"""docs/operations.md matches the code: metrics, the doctor's checks, and reasons of refusals."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A process that may not pause is ended where the library would pause, and at no other place.
+"""pauses.py ends a process where the library would pause, and at no other place.
 
-With a filter that matches nothing, tests/shim/region/test_killpoints.py would pass by mistake.
+Otherwise tests/shim/region/test_killpoints.py, which relies on pauses.py, might pass by mistake.
 """
 
 from __future__ import annotations

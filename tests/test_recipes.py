@@ -1,4 +1,4 @@
-"""CONTRIBUTING's recipes, followed in a copy: the change applies, its checks pass, and it works."""
+"""CONTRIBUTING's recipes work: in a copy of the tree, each change applies and passes its checks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ RECIPES = {
 }
 
 
-@pytest.mark.cluster  # Helm renders the chart
+@pytest.mark.cluster  # for Helm
 @pytest.mark.parametrize("title", RECIPES)
 def test_a_recipe_works(title: str, tmp_path: Path) -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()

@@ -1,4 +1,4 @@
-"""docs/scheduling.md matches the code, in its tables and in its example."""
+"""The tables and the example in docs/scheduling.md match the code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT = (ROOT / "docs/scheduling.md").read_text()
 
 
 def block(name: str) -> str:
-    """Return the fenced block that follows the comment of that name."""
+    """Return the code block that follows the comment `<!-- name -->` in the document."""
     return re.split(r"```\w*\n", TEXT[TEXT.index(f"<!-- {name} -->") :])[1].partition("```")[0]
 
 

@@ -1,5 +1,5 @@
-"""The tree keeps its limits of size, and docs/size.md states them. No folder contains more source
-files than ADR 45 allows."""
+"""The tree keeps the limits of size that docs/size.md states, and ADR 45's limit of source files in
+one folder."""
 
 from __future__ import annotations
 

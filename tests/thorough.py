@@ -1,7 +1,7 @@
-"""Tests that only `make test-all` runs, by pattern of their id, with the reason.
+"""Patterns of the ids of tests that only `make test-all` runs, with the reason.
 
-Most repeat a shorter test of `make test`, at length or with another build, and the reason names
-that test. The others, for example the wheel or the wait for a deadline, have no shorter form.
+Most repeat a test of `make test` for longer or with another build, and their reason names that
+test. The others, for example the wheel's, have no shorter form.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ WHOLE: Final = {
     "tests/e2e/test_install.py::test_the_documents_pod_runs_after_helm_install",
     "tests/e2e/test_install.py::test_strict_mode_limits_a_container_and_uninstall_leaves_nothing",
 }
-"""Tests of tests/e2e in `make test`: to a working limit, and from a bare to a clean cluster."""
+"""The tests of tests/e2e that `make test` runs too."""
 
 
 def is_thorough(identity: str) -> bool:

@@ -1,6 +1,6 @@
 """Programs that are not shipped: setup, lint, and builds of the programs that the lab runs.
 
-It imports only the contract of this repository. lab, bench, tests and the Makefile use it.
+They import only gpuslice.contract. lab, bench, tests and the Makefile use them.
 """
 
 import sys

@@ -121,8 +121,8 @@ def build(
     """Move what the body builds to `final`, unless the body raises. Raise ProgramsError.
 
     The body lets Go build programs as dependencies of a new module. Therefore a program can get
-    newer modules than its own go.mod names, and one whose go.mod excludes or replaces modules can
-    be built without its repository.
+    newer modules than its own go.mod names. A program whose go.mod excludes or replaces modules
+    can be built without its repository.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(final.parent).free
@@ -138,7 +138,7 @@ def build(
         module.mkdir()
         go = _go(environ, building / "go")
         caches = {}
-        if go.is_relative_to(building):  # fetched for this build only, as are its modules
+        if go.is_relative_to(building):  # a fetched Go and its modules are temporary
             places = {"GOMODCACHE": building / "modules", "GOCACHE": building / "objects"}
             caches = {name: str(place) for name, place in places.items()}
         env = {**caches, **_GO_PREFERENCE, **environ, **_GO_ENVIRONMENT, "GOBIN": str(whole)}

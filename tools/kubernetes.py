@@ -165,7 +165,7 @@ def write_module(under_way: Build) -> None:
 
     Kubernetes' own go.mod requires its libraries at v0.0.0 and replaces them by directories that
     its published module lacks. These libraries are published separately, as v0.MINOR.PATCH. Helm
-    requires some modules in newer versions, which are replaced by those of Kubernetes' release."""
+    requires newer versions of some modules. The versions of Kubernetes' release replace them."""
     download = under_way.output("mod", "download", "-json", f"{_MODULE}@v{VERSION}")
     described = re.search(r'"GoMod": "([^"]+)"', download)
     if described is None:
@@ -192,8 +192,8 @@ def write_module(under_way: Build) -> None:
 @dataclass(frozen=True, slots=True)
 class _Set:
     """Programs that are built together. version: matches the version of a usable program on PATH;
-    None to not search PATH, where other programs have these names. free_bytes_wanted: disk space
-    for modules, Go's build cache and the programs, measured, with a margin."""
+    None: do not search PATH, because other programs have these names. free_bytes_wanted: measured
+    disk space for modules, Go's build cache and the programs, with a margin."""
 
     title: str
     directory: str

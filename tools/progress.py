@@ -1,7 +1,7 @@
 """Shows the progress of timed steps. It uses only the standard library, because setup runs it.
 
 A terminal gets one line per step, which is updated while the step runs. A log gets a line at the
-end of each step, and one every 15 s before that.
+end of each step, and every 15 s while the step runs.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pathlib import Path
 def scratch(parent: Path, prefix: str) -> Iterator[Path]:
     """Yield a new directory in `parent`, and remove it afterwards. Move results out of it."""
     parent.mkdir(parents=True, exist_ok=True)
-    all_locked = _lock(parent)  # keeps others from removing ours before it is locked
+    all_locked = _lock(parent)  # protects `ours` until it is locked
     try:
         for path in parent.glob(f"{prefix}*"):
             try:

@@ -57,13 +57,13 @@ _AS_ROOT: Final = {"runc", "busybox-static", "util-linux", "iproute2", "openssl"
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What to install. extras: pyproject's optional dependencies. targets: CMake's; () for all."""
+    """What to install. extras: pyproject's optional dependencies. targets: CMake's; (): all."""
 
     extras: tuple[str, ...] = ("lab", "dev", "fuzz")
     targets: tuple[str, ...] = ()
     without: frozenset[str] = frozenset()
     nvidia: bool = False
-    """NVIDIA's programs that describe GPUs to a container runtime."""
+    """Whether to install NVIDIA's programs that describe GPUs to a container runtime."""
     kubernetes: bool = False
 
 
@@ -125,7 +125,7 @@ def _requirements(extras: Sequence[str]) -> list[str]:
 
 
 def _made_from(extras: Sequence[str]) -> set[str]:
-    """Return texts on what an environment is made from. One made from more texts serves as well."""
+    """Return the inputs of an environment as texts. An environment with more inputs also serves."""
     return {f"{sys.version} in {ROOT}".replace("\n", " "), *_requirements(extras)}
 
 
@@ -147,8 +147,8 @@ def virtual_environment(extras: Sequence[str]) -> None:
         shown.result = f"{len(requirements)} named in pyproject.toml"
         _run([*pip, "uv"])
         try:
-            _run([*uv, *requirements])  # uv needs a tenth of pip's time
-        except SetupError:  # perhaps only pip is configured to reach an index
+            _run([*uv, *requirements])  # uv takes a tenth of pip's time
+        except SetupError:  # pip may have an index in its configuration
             _run([*pip, *requirements])
     site = next((VENV / "lib").glob("python3*/site-packages"))
     (site / "gpuslice-checkout.pth").write_text(f"{ROOT}\n")

@@ -1,7 +1,7 @@
 """Writes docs/size.md, a table of the lines of each part of this tree and of their limits.
 
 Recorded data (folders named `recorded`, traces, pictures) and generated protobuf modules are left
-out. Each part has a limit for now, and may have a second one for after the planned work.
+out. Each part has a limit. It may have a second limit, for the time after the planned work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DOCUMENT: Final = ROOT / "docs" / "size.md"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the tree. pattern: matches its paths' start. later: the second limit, or 0."""
+    """A part of the tree. pattern: matches the paths' start. later: the second limit; 0: none."""
 
     name: str
     pattern: str

@@ -1,5 +1,5 @@
-"""GPUs for replays and benchmarks: a simulated one, on which contexts and code take as much memory
-as in the recordings, and those of drivers that return at once."""
+"""GPUs for replays and benchmarks: a simulated GPU, on which contexts and code take as much memory
+as in the recordings, and the GPUs of drivers that return at once."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MODULE_BYTES: Final = 2 * 2**20
 
 BUILD: Final = ROOT / "build" / "dev"
 LIBRARY: Final = BUILD / "lib" / "libvgpu.so"
-# Kernels take no time, so that each event is complete when it was in the recording. The newest
-# architecture is simulated, because it allows kernels the most shared memory.
+# Kernels take no time. So each CUDA event that a call found complete in the recording is complete
+# in the replay. The newest architecture allows kernels the most shared memory.
 _CONFIG: Final = f"""
 driver_version = "580.65.06"
 cuda_version = 13000

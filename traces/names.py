@@ -30,7 +30,7 @@ class Names:
         """Record that a call returned the value. size_bytes: the memory's size; 0 for a handle."""
         made = _Made(slot, size_bytes)
         if size_bytes:
-            # Forget freed addresses inside this memory: they now belong to it.
+            # Forget freed addresses inside this memory: the addresses now belong to it.
             first = bisect_right(self._addresses, value)
             last = bisect_left(self._addresses, value + size_bytes)
             for address in self._addresses[first:last]:

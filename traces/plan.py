@@ -1,10 +1,10 @@
 """Orders the processes of one recording, and splits their calls into runs.
 
 A run is a sequence of calls of one thread. The runs of all threads and processes are replayed one
-after the other. A checkpoint is a run without calls, at which no process calls the driver. There is
-one at marks, before every call that was refused memory, and at the end of every process. If a
-process ends with the release of a primary context, its last checkpoint is before that, because NVML
-does not list a process without a context.
+after the other. A checkpoint is a run without calls, at which no process calls the driver. It is
+made at marks, before every call that was refused memory, and at the end of every process. If a
+process ends with the release of a primary context, its last checkpoint is before the release. After
+it, NVML would not list the process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Process:
     marks: list[tuple[int, str]] = field(default_factory=list)
     """For each mark, the number of steps before it, and its text."""
     modules: dict[int, int] = field(default_factory=dict)
-    """The number of modules with code on the GPU, by the index of a checkpoint's run."""
+    """For the index of each checkpoint's run, the number of modules with code on the GPU."""
     skipped: Counter[str] = field(default_factory=Counter)
     image: bytes = b""
 

@@ -61,7 +61,7 @@ class Checkpoint:
 
     @property
     def error_bytes(self) -> int:
-        """The larger of two errors: between held and charged bytes, or overhead beyond the code."""
+        """The larger of |held - charged| bytes and the overhead that exceeds the code's bytes."""
         return max(abs(self.held_bytes - self.charged_bytes), self.overhead_bytes - self.code_bytes)
 
 
@@ -104,7 +104,7 @@ class Replay:
     def __init__(
         self, recording: Recording, scripts: Path, directory: Path, limit_bytes: int, watch: Watch
     ) -> None:
-        """scripts: where `load` wrote. directory: gets the grant. watch: reads the GPU's NVML."""
+        """scripts: `load`'s directory. directory: gets the grant. watch: reads NVML's figures."""
         self._recording = recording
         self._scripts = scripts
         self._grant = directory / "grant"

@@ -67,7 +67,7 @@ PARAMETERS_OF_KERNELS: Final = {
 MOVE_BYTES: Final = ("cuMemset", "cuMemcpy")
 MOST_MOVED_BYTES: Final = 64 * 2**10
 MOST_HOST_BYTES: Final = 2**30
-"""The longest memory set or copy, and the most host memory of the replay. They are shortened,
+"""The longest memory set or copy, and the most host memory of the replay. Longer ones are cut,
 because contents of memory are not replayed."""
 
 SIZE_OF_GPU: Final = {"cuMemGetInfo_v2", "cuDeviceTotalMem_v2"}

@@ -32,9 +32,9 @@ class Kind(enum.IntEnum):
     SLOT = 1
     """A value that an earlier call returned, plus an offset."""
     DATA = 2
-    """The address of the script's data at an offset."""
+    """The address of the script's data, plus an offset."""
     CELL = 3
-    """The address of a variable, which is set to this value before the call."""
+    """The address of a variable, which is set to `value` before the call."""
     BUFFER = 4
     """The address of a buffer that replaces the program's host memory."""
     IMAGE = 5
@@ -52,7 +52,7 @@ class Action(enum.IntEnum):
     EQUAL = 2
     EQUAL_SLOT = 3
     EQUAL_SIZE = 4
-    """Compare it, with the tolerance `offset`, if the limit is the recorded GPU's size."""
+    """Compare the value if the limit is the recorded GPU's size. `offset` is the tolerance."""
 
 
 class Argument(NamedTuple):
@@ -62,7 +62,7 @@ class Argument(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A value that the driver writes into the CELL of an argument."""
+    """What the replay does with a value that the driver wrote to the variable of a CELL."""
 
     action: Action
     argument: int

@@ -1,4 +1,4 @@
-"""The token of each parameter of the driver's entries: how a trace has the parameter's values.
+"""The token of each parameter of the driver's entries: how the parameter's values are recorded.
 
 The prototypes are those of simgpu/src/abi/cuda.def. A token defines what the recorder (c/record.c)
 writes before a call and after it.
@@ -68,8 +68,8 @@ _HANDLES: Final = {
     "CUstream",
 }
 _BY_VALUE: Final = ("CUipcMemHandle", "CUipcEventHandle", "CUmemLocation")
-"""Structs that are passed by value. Entries with one cannot be recorded, because the recorder
-passes each parameter on as one word."""
+"""Structs that are passed by value. Entries with such a parameter cannot be recorded,
+because the recorder passes each parameter on as one word."""
 _SPECIAL: Final[Mapping[str, Mapping[str, str]]] = {
     "cuThreadExchangeStreamCaptureMode": {"a": "=n4"},
     "cuGraphGetNodes": {"b": "?", "c": "=u8"},

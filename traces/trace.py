@@ -66,7 +66,7 @@ class Words(NamedTuple):
 
     @property
     def numbers(self) -> Iterator[str]:
-        """The arguments before the call that are decimal numbers."""
+        """The decimal arguments, as they were before the call."""
         return (text for text in self.before.values() if text.isdecimal())
 
 

@@ -216,8 +216,8 @@ class Translator:
 
 
 def _width(token: str) -> int:
-    """Return the bytes of a value with this token, for example 4 for `>u4`. The value of an
-    attribute has 4 if the trace has it as a decimal number."""
+    """Return the size in bytes of a value with this token, for example 4 for `>u4`. An
+    attribute's value that the trace has as a decimal number has 4 bytes."""
     return int(token[-1]) if token[-1].isdecimal() else 4
 
 

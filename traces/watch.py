@@ -36,8 +36,8 @@ class MemoryUse:
 
 
 class Watch:
-    """Reads NVML's figures of one GPU in a child process without the library. The child ends with
-    the `with` block, or with this process."""
+    """Reads NVML's figures of one GPU in a child process without the library. The child ends at
+    the end of the `with` block, or when this process ends."""
 
     def __init__(self, uuid: str, environment: Mapping[str, str]) -> None:
         command, pipe = [sys.executable, "-m", "traces.watch", uuid], subprocess.PIPE

@@ -157,7 +157,7 @@ static void measure(const char *name, void (*call)(void), long passes, long call
 	printf("%s %.3f %.3f\n", name, best_ns, calibration_ns);
 }
 
-/* Measures with no live allocations, and with `live_count` of them. */
+/* Measures with no live allocations, and with `live_count` live allocations. */
 static void measure_memory(const char *name, const struct memory *kind, long passes, long calls)
 {
 	char live[64];

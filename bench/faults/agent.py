@@ -1,9 +1,9 @@
 """The node agent with an injected fault: `python -m bench.faults.agent FILE [--naive] FLAGS`.
 
 It runs the agent's program with its FLAGS, and wraps the handler of requests and the socket. FILE
-has the fault and the request, such as `hang CreateContainer`, and may change at any time. If it is
-empty or absent, no fault is injected. --naive is the control, an agent as others might write it: it
-does not validate, has no failure policy and no deadline, and ignores devices of the container.
+has the fault and the request, such as `hang CreateContainer`, and may change at any time. If FILE
+is empty or absent, no fault is injected. --naive is the control, an agent without measures against
+its own failure. It has no validation, failure policy or deadline, and ignores containers' devices.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Handler:
 
 
 class Socket(socket.socket):
-    """The connection's socket. It can cut off an answer's end, or kill the process after it."""
+    """The connection's socket. It can cut an answer short, or kill the agent after an answer."""
 
     def __init__(self, whole: socket.socket, handler: Handler) -> None:
         super().__init__(fileno=whole.detach())

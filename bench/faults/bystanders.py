@@ -2,8 +2,8 @@
 
 This is measured on every containerd. In each round, the agent ends or hangs, and then containers
 without a share are created, one after the other. The agent is the real program, but it does not run
-in a container. If it did, the runtime would first report that container's exit to plugins, which is
-one of the situations. The exit status is 1 if more containers fail than NRI's version makes
+in a container. If it did, the runtime would first report that container's exit to plugins. One
+situation simulates this. The exit status is 1 if more containers fail than NRI's version makes
 unavoidable.
 """
 
@@ -100,7 +100,7 @@ class Beside:
         self.pod = self._lab.cri.run_pod("next")
 
     def kill_then_exit(self) -> None:
-        """Kill the agent. A container exits before the next, as the agent's own container would."""
+        """Kill the agent. Before the next container, another exits, as the agent's own would."""
         one = self.pod.run("agents-own", _PLAIN)
         self.kill()
         one.stop()

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Event(Enum):
-    """The requests that the agent gets while a runtime creates and starts a container, in order."""
+    """The requests that the agent gets for a container's creation and start, in order."""
 
     CREATE = "CreateContainer"
     VALIDATE = "ValidateContainerAdjustment"
@@ -14,7 +14,7 @@ class Event(Enum):
 
 
 class Strike(Enum):
-    """The injected behaviour of the agent. The value is the word for it in agent.py's FILE."""
+    """A fault of the agent. Its value is the fault's word in the FILE that agent.py reads."""
 
     HANG = "hang"
     """The whole agent stands still until the file changes."""

@@ -1,6 +1,6 @@
-"""Determines the outcome of one container, and of all containers of a cell.
+"""Determines what a fault did to one container, and to all containers of a cell of the matrix.
 
-It is determined from the result of a probe in the container, or from the runtime's error text.
+A container's outcome follows from a probe in the container, or from the runtime's error text.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def inside(devices: Sequence[str], seen: Mapping[str, Any], limit_bytes: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """All containers of one fault on one runtime.
+    """A cell of the matrix: the containers of one fault on one runtime.
 
-    outcomes: of containers created during the fault. after: of those created after it, until one is
-    limited. If the last one is not, the node did not recover in time.
+    outcomes: those of containers created during the fault. after: those of containers created after
+    the fault, until one was limited. If the last is not LIMITED, the node did not recover in time.
     """
 
     outcomes: Sequence[Outcome]

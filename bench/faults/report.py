@@ -22,7 +22,7 @@ from tools.programs import Release
 _HEAD: Final = """\
 # The fault matrix, {date}
 
-Containers that ran unprotected: in which a process could open the GPU with no limit in force.
+A container is unprotected if a process in it could open the GPU with no limit in force.
 Pods, runtimes and the agent are real, the GPU is simulated. {runc}, kernel {kernel}.
 `{command}` made this table. Each cell has the number of containers that ran unprotected, and the
 outcomes of those created during the fault, with one that ran before it. The number includes

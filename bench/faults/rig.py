@@ -40,10 +40,10 @@ validating plugins receive these twice in one message, which has a maximum size 
 
 
 class Rig:
-    """One containerd with an agent, which the lab must not have yet. probe: cuda-probe's path.
+    """One containerd with an agent, which this starts in the lab. probe: cuda-probe's path.
 
-    naive: run the control, in which the runtime injects the GPU by CDI, as for a device plugin, the
-    pod requires no plugin, and the agent takes no measure against its own failure.
+    naive: run the control. Then the runtime injects the GPU by CDI, as for a device plugin. Pods
+    require no plugin, and the agent takes no measure against its own failure.
     """
 
     def __init__(self, lab: Lab, *, naive: bool = False, probe: str = "cuda-probe") -> None:
@@ -74,7 +74,7 @@ class Rig:
             spec.unlink()
 
     def perform(self, injection: Injection) -> Cell:
-        """Inject the fault, and return its cell. A container that runs before it is in the cell."""
+        """Inject the fault, and return its cell, with one container that ran before the fault."""
         outcomes: list[Outcome] = []
         after = self._heal()
         validates = self._lab.release.has_validator and not self._naive
@@ -131,7 +131,7 @@ class Rig:
         return [first, self.make(meanwhile=kill)]
 
     def agent_restarted(self) -> list[Outcome]:
-        """Create containers while the agent restarts. Another is created before, started after."""
+        """Create containers while the agent restarts, and restart it between creation and start."""
 
         def restart() -> None:
             self._lab.stop_agent()
@@ -155,8 +155,8 @@ class Rig:
         return [first, *registering, self.make(meanwhile=restart)]
 
     def large_answer(self) -> list[Outcome]:
-        """Give the GPU's CDI spec so many mounts that the agent's answer has 3 MB. NRI messages may
-        have 4 MiB, and must be split into frames in a certain way, or the connection is closed."""
+        """Give the GPU's CDI spec so many mounts that the agent's answer has 3 MB. NRI allows
+        4 MiB. The runtime closes the connection if an answer is split wrongly into frames."""
         (spec,) = (self._lab.sim_dir / "cdi").iterdir()
         before = spec.read_bytes()
         document = json.loads(before)

@@ -19,14 +19,14 @@ class Dialect:
     """One system's names.
 
     name: the dialect's name in the scheduler's option --dialects. switch: the chart value that
-    turns the dialect on, for refusals. scheduler_name: the schedulerName of the system's pods; "":
-    they set none, and admission sets ours. resources, annotations: the keys of requests.
-    container_annotation: prefix and suffixes of a pod annotation with the container's name between
-    them. hints: annotations that only refine a request. node_resources: resources that the agent
-    reports in the node's status. webhook_environment: variables that the system's webhooks or users
-    set on pods. environment: variables that our agent sets in containers with a share, in addition
-    to its own. written_annotations: annotations that our scheduler writes in addition to its own.
-    own_scheduler: label values and image names that identify pods of the system's own scheduler.
+    turns the dialect on. scheduler_name: the schedulerName of its pods, or "" if admission sets
+    ours. resources, annotations: the keys of requests. container_annotation: prefix and suffixes
+    around a container's name in an annotation's key. hints: annotations that only refine a request.
+    node_resources: resources that the agent reports in the node's status. webhook_environment:
+    variables that the system's webhooks or users set on pods. environment: variables that our agent
+    sets in containers with a share, in addition to its own. written_annotations: annotations that
+    our scheduler writes in addition to its own. own_scheduler: label values and image names that
+    identify pods of the system's own scheduler.
     """
 
     name: str

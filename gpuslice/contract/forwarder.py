@@ -20,7 +20,7 @@ class ForwarderError(Exception):
 
 
 def fill(template: bytes, soname: str, library: str, driver: str) -> bytes:
-    """Return the forwarder for the driver library `soname`; `library`, `driver`: absolute paths."""
+    """Return the forwarder for the driver library `soname`. library, driver: absolute paths."""
     for name, text in (("soname", soname), ("library", library), ("driver", driver)):
         template = _replace(template, b"@" + name.encode() + b"@", text.encode())
     return template

@@ -1,4 +1,4 @@
-"""The file `grant`: a container's limits. The agent writes it in place, tenants read it.
+"""The file `grant`: a container's limits. The agent overwrites it in parts, tenants read it.
 
 The file has two copies, COPY_STRIDE bytes apart, each with its own checksum and sequence number.
 Readers use the valid copy with the highest number. A writer replaces the older copy: content and
@@ -31,7 +31,7 @@ GPU: Final = Struct(
     "One GPU of a grant.",
     (
         Field("char", "uuid", "GPU-xxxxxxxx-xxxx-..., NUL-padded", UUID_CHARS),
-        Field("uint64_t", "limit_bytes", "memory, enforced"),
+        Field("uint64_t", "limit_bytes", "limit of memory"),
         Field("uint32_t", "core_percent", "share of the GPU's time, 0 to 100"),
         Field("uint32_t", "minor", "the GPU's number on the host, for people"),
         Field("uint64_t", "reserved_times", "zero", 2),
@@ -51,7 +51,7 @@ HEAD: Final = Struct(
         Field("uint64_t", "magic", "VGPU_GRANT_MAGIC"),
         Field("uint32_t", "version", "VGPU_GRANT_VERSION"),
         Field("uint32_t", "gpu_count", "1 to VGPU_MAX_GPUS"),
-        Field("uint64_t", "grant_id", "same in the region that belongs to it"),
+        Field("uint64_t", "grant_id", "equal to the grant_id of the grant's region"),
         Field("uint64_t", "reserved", "zero", 4),
     ),
 )
@@ -79,7 +79,7 @@ class Gpu:
     context_bytes: int = 0
     """Bytes charged for each CUDA context, code excluded. 0: unknown."""
     overhead_bytes: int = 0
-    """The last measured overhead: bytes beyond the region's charge. They lower the limit."""
+    """The last measured overhead, in bytes, by which readers lower the limit."""
     code_bytes: int = 0
     """Bytes charged with a process's first context for code that is not measured yet."""
     managed_free: bool = False

@@ -65,7 +65,7 @@ class Document:
 
 def encode(grants: Grants, environment: Environment | None = None, visible: str = "uuid") -> str:
     """Return the annotation's text, with sorted keys and no spaces. Equal grants give equal bytes.
-    visible: "index"; or "uuid", the default, for which no key is written."""
+    visible: "index" or "uuid". The default "uuid" is not written."""
     containers = {
         name: [
             {"id": gpu.id, "minor": gpu.minor, "memory": gpu.memory_bytes, "core": gpu.core_percent}

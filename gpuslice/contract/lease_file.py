@@ -2,7 +2,7 @@
 
     header | one pair of records for each GPU of the grant, in the grant's order
 
-The arbiter writes the file in place, tenants read it. A new record replaces the older one of its
+The arbiter overwrites it in parts, tenants read it. A new record replaces the older one of its
 pair: content and checksum are written first, the sequence number last. A writer killed at any step
 leaves the newer record intact. To wait for a change, a reader waits by futex (on its read-only
 mapping) on the low word of the sequence number of the record that will be written next.
@@ -56,9 +56,9 @@ RECORD: Final = Struct(
         Field("uint64_t", "written_ns", "CLOCK_MONOTONIC; void after VGPU_LEASE_STALE_NS"),
         Field("uint64_t", "start_ns", "CLOCK_MONOTONIC; start and end 0: no window yet"),
         Field("uint64_t", "end_ns", "CLOCK_MONOTONIC"),
-        Field("uint32_t", "share_ppm", "own part of each cycle where the record is void"),
-        Field("uint32_t", "offset_ppm", "start of that part in the cycle"),
-        Field("uint32_t", "contended", "1: other containers wait; keep little work in flight"),
+        Field("uint32_t", "share_ppm", "length of the container's own part of each cycle"),
+        Field("uint32_t", "offset_ppm", "start of the container's own part in the cycle"),
+        Field("uint32_t", "contended", "1: other containers wait, so keep little work in flight"),
         Field("uint32_t", "reserved_pad", "zero"),
         Field("uint64_t", "idle_ns", "time of contended windows without work of the container"),
         Field("uint32_t", "reserved_checksum_pad", "zero"),
@@ -110,7 +110,7 @@ def check_launches(launches_checked: bool) -> Write:
 
 
 def update(gpu: int, sequence: int, lease: Lease) -> Sequence[Write]:
-    """Return the writes for the GPU's next record. sequence: one more than the last record's."""
+    """Return the writes for the GPU's next record. sequence: that of the last record, plus 1."""
     body = RECORD.pack_in_order(sequence, *_in_order(lease), 0)[:-4]
     record = body + binascii.crc32(body).to_bytes(4, "little")
     base = record_offset(gpu, sequence)
@@ -118,7 +118,7 @@ def update(gpu: int, sequence: int, lease: Lease) -> Sequence[Write]:
 
 
 def launches_are_checked(data: bytes) -> bool:
-    """Return whether launches are checked. data: the file's start; if too short, they are not."""
+    """Return whether launches are checked. data: the file's start. False if it is too short."""
     return data[_LAUNCHES_CHECKED_OFFSET : _LAUNCHES_CHECKED_OFFSET + 4] not in (b"", bytes(4))
 
 
@@ -131,7 +131,7 @@ assert record_offset(names.MAX_GPUS, 0) <= FILE_BYTES, "the records of all GPUs 
 
 
 def decode(data: bytes, gpu: int) -> tuple[int, Lease] | None:
-    """Return the number and the lease of the GPU's newest valid record; None if none is valid."""
+    """Return sequence number and lease of the GPU's newest valid record; None if none is valid."""
     valid = []
     for parity in (0, 1):
         at = record_offset(gpu, parity)

@@ -1,9 +1,9 @@
-"""The library as a file: the machine that it is built for, and the contract that it implements.
+"""The library as a file: the machine that it is built for, and its contract.
 
-An ELF note of the owner `gpuslice` states the library's contract, so that a reader need not load
-the file; `readelf -p .note.gpuslice` prints it. The text lists the versions of the files that the
-agent and the library share. A library fits an agent of the same contract. HAMi's library has no
-note. Pure: parses bytes that an operator supplies. Malformed data raises LibraryFileError.
+A contract is a text with the versions of the files that the agent and the library share. A library
+fits an agent of the same contract. An ELF note of the owner `gpuslice` contains the contract, so
+that a reader need not load the library; `readelf -p .note.gpuslice` prints it. HAMi's library has
+no such note. Pure: parses bytes that an operator supplies. Malformed data raises LibraryFileError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MACHINES: Final = {"x86_64": 62, "aarch64": 183}
 
 ELF_HEADER: Final = struct.Struct("<4sBBB9xHHIQQQIHHHHHH")
 ELF_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
-"""Layout of a program header. Both layouts are those of 64-bit ELF."""
+"""Layout of a program header of 64-bit ELF."""
 ELF_WIDE: Final = 2
 ELF_LITTLE: Final = 1
 
@@ -37,12 +37,12 @@ _ALIGNMENT: Final = 4
 
 
 class LibraryFileError(Exception):
-    """The file is unfit; the text says what it must be."""
+    """The file is not a usable library. The text states what the file must be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A parsed library. machine: an ELF number of MACHINES. contract: None if it is not ours."""
+    """A parsed library. machine: its ELF machine number. contract: None without our note."""
 
     machine: int
     contract: str | None
@@ -71,8 +71,8 @@ def parse(data: bytes) -> Library:
 
 
 def check(data: bytes, machine: str, contract: str | None = CONTRACT) -> None:
-    """Raise LibraryFileError unless the data is a library for this machine and contract. machine:
-    as uname reports it. contract: None accepts any, and libraries without one."""
+    """Raise LibraryFileError unless the data is a library for `machine` (a name of uname) with this
+    contract. contract: None accepts every library, also one without a contract."""
     parsed = parse(data)
     if parsed.machine != MACHINES.get(machine):
         built_for = {number: name for name, number in MACHINES.items()}.get(parsed.machine)

@@ -4,9 +4,9 @@ No driver call reports the overhead. It is the memory that NVML reports for the 
 processes, less the charge in their region. The node agent and `python -m shim run` sample both
 values and write the overhead into the grant, where it lowers the limit.
 
-Pure. The overhead is the minimum of the last WINDOW samples. So memory does not count that the
-driver frees a little later, or an allocation that only one of the two values includes yet. A wrong
-result is too small, which favours the container.
+Pure. The overhead is the minimum of the last WINDOW samples. Memory that the driver frees a little
+later therefore does not count. Neither does an allocation that only one of the two values includes
+yet. A wrong result is too small, which favours the container.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Overhead:
         """Add a sample. Return the overhead in bytes, or None if there are not WINDOW samples yet.
 
         held_bytes: sum of NVML's values for the processes. If a process exports memory and another
-        imports it, both NVML and the region count it once. charged_bytes: the region's counter,
-        read before the NVML query and again after it; the larger value.
+        imports it, both NVML and the region count it once. charged_bytes: the region's counter, the
+        larger of its values before and after the NVML query.
         """
         self._samples.append(max(0, held_bytes - charged_bytes))
         return min(self._samples) if len(self._samples) == WINDOW else None

@@ -1,4 +1,4 @@
-"""The annotations by which a pod with a grant requires the node agent (NRI's default validator).
+"""The annotations that make NRI's default validator require the agent for a pod with a grant.
 
 Pure. The scheduler writes them in the Binding, in the same write as the allocation, so that they
 overwrite the pod author's values. The validator reads the container's scope, then the pod's, then

@@ -28,9 +28,9 @@ class Use:
     core_percent: int = 100
     """The container's share in percent; 0 and 100: no cap."""
     turn_idle_ns: int = 0
-    """Time, since the arbiter started, of the container's windows in which none of its work ran."""
+    """Unused time of the container's windows, summed since the arbiter started."""
     checked: bool = True
-    """Whether its launches are checked. The library counts `work` only then."""
+    """Whether the container's launches are checked. Otherwise the library does not count `work`."""
 
 
 class Account:
@@ -42,7 +42,7 @@ class Account:
         self._files = ExitStack()
         self._region = self._grant = self._lease = -1
         self._gpus: Sequence[grant_file.Gpu] | None = None
-        # The bytes read last, and their parsed values. Most containers' files change rarely.
+        # The bytes read last, and their parsed values, reused for equal bytes.
         self._grant_seen: tuple[bytes, grant_file.Grant] | None = None
         self._uses_seen: tuple[bytes, Sequence[region_file.GpuUse]] = b"", ()
         self._compute_seen: tuple[object, Mapping[str, Use]] = None, {}
@@ -65,7 +65,7 @@ class Account:
         return descriptor
 
     def gpus(self) -> Sequence[grant_file.Gpu]:
-        """Return the grant's GPUs. They are read once after each `with`."""
+        """Return the grant's GPUs. They are read once in each `with` block."""
         if self._gpus is None:
             self._gpus = self._read_grant()[1].gpus
         return self._gpus
@@ -161,7 +161,7 @@ class Measured:
         self, uuid: str, usage: Usage, pids: Collection[int], charged_bytes: int
     ) -> int | None:
         """Return the bytes that NVML reports for these processes. None: NVML has no value for the
-        GPU or for one of them, or they have a charge but NVML has never listed any of them yet."""
+        GPU or for a process, or the processes have a charge but NVML has not listed any yet."""
         listed = usage.get(uuid)
         if listed is None:
             return None

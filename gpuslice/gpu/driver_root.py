@@ -115,7 +115,7 @@ def locate(host: Path) -> Path | None:
 
 
 def ready(text: str) -> str:
-    """Return the driver root named by the text of the validator's file; "": none. Pure."""
+    """Return the driver root in the validator's file, or "". text: the file's content. Pure."""
     for line in text.splitlines():
         name, _, value = line.strip().partition("=")
         root = value.strip("\"'")

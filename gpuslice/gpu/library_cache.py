@@ -36,7 +36,7 @@ def find(cache: bytes, soname: str) -> Iterator[str]:
     if magic != _MAGIC or len(cache) < start + _HEADER.size + count * _ENTRY.size:
         return
     wanted = soname.encode()
-    if wanted + b"\0" not in cache:  # saves the loop, which takes milliseconds
+    if wanted + b"\0" not in cache:  # skip the loop below, which takes milliseconds
         return
     for index in range(count):
         at = start + _HEADER.size + index * _ENTRY.size
@@ -46,7 +46,7 @@ def find(cache: bytes, soname: str) -> Iterator[str]:
 
 
 def _start(cache: bytes) -> int:
-    """Return the offset of the current format. In older caches it follows the old format."""
+    """Return where the table of the current format starts: after one of the old format, if any."""
     if not cache.startswith(_OLD_MAGIC) or len(cache) < _OLD_HEADER.size:
         return 0
     _, count = _OLD_HEADER.unpack_from(cache)

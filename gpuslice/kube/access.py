@@ -26,7 +26,7 @@ SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Directory in which the kubelet writes and refreshes a pod's token."""
 
 _UNUSABLE: Final = (yaml.YAMLError, OSError, AttributeError, LookupError, TypeError, ValueError)
-"""Exceptions that the `kubernetes` package raises for malformed files, beside ConfigException."""
+"""Exceptions of the `kubernetes` package for malformed files, in addition to ConfigException."""
 
 
 class AccessError(RuntimeError):
@@ -35,7 +35,7 @@ class AccessError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach the API server. A text is "" if absent. changed: each file's modification time;
+    """How to reach the API server. An absent text is "". changed: each file's modification time;
     therefore two loads are equal only if no file was replaced."""
 
     server: str

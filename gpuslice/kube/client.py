@@ -79,7 +79,7 @@ class Kube:
         self._watch_idle_s = watch_idle_s
         self._clock = clock
         self.problem = ""
-        """Why the credentials could not be read again. Until they can, the last ones are used."""
+        """Why the credentials could not be read again. The last ones remain in use."""
         self._session: aiohttp.ClientSession | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._use(access)
@@ -109,7 +109,7 @@ class Kube:
     async def list(
         self, path: str, *, only: str = "", page: int = PAGE, **query: object
     ) -> AsyncGenerator[tuple[Sequence[Json], str], None]:
-        """Yield each page as its objects and the list's resourceVersion, equal for all pages.
+        """Yield each page: its objects, and the resourceVersion of the whole list.
 
         The list is as recent as the API server's store. Raises KubeError, also between pages: 410
         if the server no longer keeps the list's version. The caller must then start again.

@@ -27,7 +27,7 @@ UNLISTED: Final = "has not been listed yet"
 _FIRST_S: Final = 0.1
 _LONGEST_S: Final = 10.0
 _PROGRESS_S: Final = 1.0
-"""Least duration of a watch that counts as progress without events. After less, the backoff
+"""Least duration of a watch without events that counts as progress. After less, the backoff
 continues. A watch with events, such as one that the server closed because the client is slow, is
 resumed at once."""
 _WATCH_S: Final = 300
@@ -42,13 +42,13 @@ class Sink(Protocol):
     """Receiver of events. The methods are called on the event loop and must not block or raise."""
 
     def observed(self, raw: Json) -> str:
-        """Note the object's current state. Return its key, or "" for an irrelevant object."""
+        """Record the object's current state. Return its key, or "" for an irrelevant object."""
 
     def deleted(self, raw: Json) -> None:
-        """Note that the object was deleted. raw: its last state."""
+        """Record that the object was deleted. raw: its last state."""
 
     def listed(self, keys: set[str]) -> None:
-        """Note the end of a list. keys: all existing objects; `observed` has received each."""
+        """Record the end of a list. keys: all existing objects; `observed` has received each."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Backoff:
 
 @dataclass(eq=False)
 class Reflector:
-    """Reflector of one kind. path: of the list's URL. only, page, query: as in Kube.list."""
+    """Reflector of one kind. path: the list's path. only, page, query: see Kube.list."""
 
     kube: Kube
     path: str
@@ -82,7 +82,7 @@ class Reflector:
     problem: str = UNLISTED
     """Why the current state is unknown; "" if it is known."""
     listing: bool = False
-    """Whether the sink is receiving a list now, whose order is not chronological."""
+    """Whether the sink is receiving a list, which is not in chronological order."""
     lists: int = 0
     received_s: float | None = None
     """When the API server last sent anything; None: never."""

@@ -52,7 +52,7 @@ def gpus(text: str) -> list[int]:
         if matched is None:
             raise CommandError(f"--gpus: invalid value {text!r}: {_FORM}")
         try:
-            # larger counts are cut to one above the limit, which is refused below
+            # A larger count becomes MAX_GPUS + 1, so that the list of sizes stays short.
             count = min(int(matched[1] or 1), config.MAX_GPUS + 1)
             sizes += [config.parse_bytes(matched[2], "--gpus")] * count
         except config.ConfigError as error:
@@ -105,7 +105,7 @@ def up(directory: ClusterDirectory, asked: Wanted) -> None:
 
 
 def _other(status: ClusterStatus, asked: Wanted) -> str:
-    """Return how the cluster differs from the request; "" if it matches every requested field."""
+    """Return how the running cluster differs from `asked`; "" if every requested field matches."""
     served, on = status.state["served"], status.state["dialects"]
     if asked.gpus and list(asked.gpus) != status.state["gpus"]:
         return f"GPUs ({_of(status)})"

@@ -1,4 +1,4 @@
-"""An asynchronous client of the lab's API server for bulk operations. Single ones use kubectl."""
+"""An asynchronous client of the lab's API server, for bulk operations. kubectl does the others."""
 
 from __future__ import annotations
 

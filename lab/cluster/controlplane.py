@@ -2,8 +2,8 @@
 
 The programs end when their owner ends or is killed. Only `stop` removes the directory. By default
 there is no controller-manager and no kubelet. So no default service accounts are made, no taints
-are set or removed, and the admission plugins that need these are off. A cluster that has these
-components (running.py) passes another `Serving`.
+are set or removed, and the admission plugins that need accounts or taints are off. A cluster with
+controller-manager and kubelet (running.py) passes another `Serving`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Serving:
 
 _ALONE: Final = Serving()
 _FREE_PORTS: Final = range(20000, 32000)
-"""Ports that Linux does not use for outgoing connections, because they are below that range."""
+"""Ports below the range from which Linux takes ports for outgoing connections."""
 
 
 class ControlPlaneError(RuntimeError):
@@ -85,7 +85,7 @@ class ControlPlane(Running):
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._write_credentials()
         self._start_etcd()
-        # Another process may take the port between our check and the API server's bind.
+        # Another process may take the port after this check and before the API server does.
         for left in reversed(range(5)):
             try:
                 self.server = self._start_apiserver(free_port())
@@ -130,8 +130,8 @@ class ControlPlane(Running):
     ) -> Process:
         """Start a kube-scheduler with the configuration `config`; None: the default one.
 
-        kubeconfig: its user's; by default system:kube-scheduler's. name: the first part of its
-        log's name. hostname: see Process; its identity in the Lease begins with the host name.
+        kubeconfig: its user is kube-scheduler's; None: system:kube-scheduler. name: the first part
+        of the log's name. hostname: see Process; the identity in the Lease begins with this name.
         kube-scheduler reads a copy of `config` that includes the kubeconfig.
         """
         written: dict[str, Any] = {
@@ -213,7 +213,7 @@ class ControlPlane(Running):
         self.kubectl("delete", "--raw", path)
 
     def remove_namespace(self, name: str) -> None:
-        """Delete the namespace with its pods. The lab finalises it: no controller-manager runs."""
+        """Delete the namespace with its pods. This finalises it, as a controller-manager would."""
         self.remove_pods(name)
         self.kubectl("delete", "namespace", name, "--wait=false")
         live = json.loads(self.kubectl("get", "namespace", name, "-o", "json"))

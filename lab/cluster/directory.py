@@ -103,8 +103,8 @@ class ClusterDirectory:
 
     @contextmanager
     def changing(self, make: bool = True) -> Iterator[None]:
-        """Hold the lock under which one process at a time starts or ends a cluster here. make: make
-        a missing directory. Raises DirectoryError, also for foreign content."""
+        """Hold the lock under which one process at a time starts or ends a cluster here. make:
+        whether to make a missing directory. Raises DirectoryError, also for foreign content."""
         while True:
             if make:
                 try:
@@ -172,7 +172,7 @@ class ClusterDirectory:
             return False
 
     def _known(self) -> list[Path]:
-        """Return the entries that a cluster has made, by exact names; no links, not the marker."""
+        """Return what a cluster has made here, by exact names. Ignores links and the marker."""
         found = []
         for entry in os.scandir(self.path):
             is_lab = entry.is_dir(follow_symlinks=False) and _LAB.fullmatch(entry.name)
@@ -262,8 +262,8 @@ class ClusterDirectory:
         self._remove_known()
 
     def remove(self) -> None:
-        """Remove the directory and its known content. None of its processes may run. Raises
-        DirectoryError."""
+        """Remove the directory and its known content. Call this after the cluster's processes have
+        ended. Raises DirectoryError."""
         self._remove_known()
         try:
             if self._is_marked():
@@ -286,7 +286,7 @@ class ClusterDirectory:
             raise DirectoryError(f"{', '.join(left)} in {self.path} cannot be removed")
 
     def left(self, status: ClusterStatus) -> list[str]:
-        """List what remains of the cluster with that earlier status, after its end."""
+        """List what remains after the cluster's end. status: the cluster's last status."""
         mounts = Path("/proc/self/mounts").read_text().splitlines()
         left = [
             *(f"process {pid}" for pid in self._processes()),

@@ -27,7 +27,7 @@ from lab.cluster.fleet_objects import Gpu, Node, device_json, lease_json, node_j
 RENEW_S: Final = 10.0
 """Interval between two renewals of an agent's Lease."""
 _TOGETHER_S: Final = 0.25
-"""Renewals due within this interval are sent together. One by one they take 25 % more CPU."""
+"""Renewals due within this interval are sent together. Sent separately, they take 25 % more CPU."""
 _NODES: Final = "/api/v1/nodes"
 _DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
 _LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
@@ -49,7 +49,7 @@ async def create(kube: Kube, node: Node) -> str:
 
 
 class Fleet(Running):
-    """The nodes exist at the control plane for the duration of the context."""
+    """A context manager: the nodes exist at the control plane until its exit."""
 
     def __init__(self, plane: ControlPlane, nodes: Iterable[Node]) -> None:
         self.nodes: dict[str, Node] = {node.name: node for node in nodes}
@@ -127,7 +127,7 @@ class Fleet(Running):
         await self._kube.patch(path, body, timeout_s=TIMEOUT_S)
 
     async def _keep_renewing(self, name: str, first_s: float) -> None:
-        """Renew the Lease until the node is removed. While the API server is down, this fails."""
+        """Renew the Lease until the node is removed. Ignore errors of the API server."""
         await asyncio.sleep(first_s)
         while name in self._uids:
             with suppress(KubeError):

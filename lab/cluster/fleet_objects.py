@@ -15,7 +15,7 @@ from gpuslice.contract import names
 Json = dict[str, Any]
 
 _SHARERS: Final = 100
-"""The shares of one GPU that Koordinator counts in a node's total of `gpu.shared`."""
+"""The number that Koordinator adds for each GPU to a node's total of `gpu.shared`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A fleet of equal nodes."""
+    """The number of nodes in a fleet, and their properties, which are equal."""
 
     nodes: int
     gpus: int = 8

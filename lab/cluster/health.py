@@ -17,7 +17,7 @@ from lab.node import network
 
 
 def problems(state: Mapping[str, Any]) -> Iterator[str]:
-    """Problems that the owner's table and the cluster itself show."""
+    """Yield the problems that the owner's table of parts and the cluster itself show."""
     for name, part in state["parts"].items():
         pid = part["pid"]
         if pid is None or not Path(f"/proc/{pid}").exists():

@@ -26,12 +26,12 @@ class InstallationError(RuntimeError):
 
 
 class Installation(Running):
-    """A context manager: both programs run until its exit.
+    """A context manager: extender and kube-scheduler run until its exit.
 
-    configuration: kube-scheduler's, as in the chart; the extender's address is added. module: the
-    extender's program. arguments: further arguments of the extender. options: further options of
-    kube-scheduler. hostname: of both programs; "" is this host's name. Replicas need different host
-    names, because kube-scheduler's identity in the Lease begins with it.
+    configuration: kube-scheduler's configuration from the chart; the extender's address is added.
+    module: the extender's Python module. arguments: more arguments of the extender. options: more
+    options of kube-scheduler. hostname: the host name that both see; "" is this host's. Replicas
+    need different host names, with which kube-scheduler's identity in the Lease begins.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The lab's kubelet, which makes the lab's containerd and namespaces a node of a cluster.
 
 Its files, logs, mounts, cgroups and addresses belong to the lab. kubelet has no option for some
-paths and kernel settings. Mounts in the lab's mount namespace cover these, so those of this machine
-are unchanged. This module starts and stops the program. It does not handle pods.
+paths and kernel settings. Mounts in the lab's mount namespace cover them, so this machine's own
+stay unchanged. This module starts and stops the program. It does not handle pods.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lab.node.network import Link
 from tools.kubernetes import Kubernetes
 
 PORT: Final = 10250
-"""Kubelet's default port. The node has its own address in its own network namespace."""
+"""Kubelet's default port, which is free because the node has a network namespace."""
 _KERNEL: Final[Mapping[str, int]] = {
     "vm/overcommit_memory": 1,
     "vm/panic_on_oom": 0,
@@ -32,7 +32,7 @@ _KERNEL: Final[Mapping[str, int]] = {
     "kernel/keys/root_maxkeys": 1_000_000,
     "kernel/keys/root_maxbytes": 25_000_000,
 }
-"""Kernel settings that kubelet requires. Files with these values cover those of this machine."""
+"""Kernel settings that kubelet requires. Files with these values cover this machine's files."""
 
 
 def configuration(

@@ -40,13 +40,13 @@ def named(kind: str, name: str) -> Json:
 
 
 def serving(served: Sequence[str], *options: str) -> list[Json]:
-    """The objects of an installation that serves these schedulerNames. Raises chart.ChartError."""
+    """Return the chart's objects for these schedulerNames, without hooks. Raises ChartError."""
     rendered = chart.render(f"--set=schedulerNames={{{','.join(served)}}}", "--no-hooks", *options)
     return [each for each in yaml.safe_load_all(rendered) if each]
 
 
 def in_force(given: Iterable[Json]) -> list[Json]:
-    """Return the objects with every policy denying, as when the scheduler is available."""
+    """Return the objects with the action Deny in each policy's binding, as if the scheduler ran."""
     changed = copy.deepcopy(list(given))
     for each in changed:
         if names.LABEL_ADMISSION in each["metadata"].get("labels", {}):

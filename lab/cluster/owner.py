@@ -106,7 +106,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def _wait_for_starter(has_ended: threading.Event) -> None:
-    """Wait for `let_go` or the starter's end. After its end, make this process terminate."""
+    """Wait for `let_go` or the starter's end. At the starter's end, end this process."""
     output = b""
     while more := os.read(sys.stdin.fileno(), len(_LET_GO)):
         output += more

@@ -50,7 +50,7 @@ class ProductError(RuntimeError):
 def run_helm(
     kubeconfig: Path, directory: Path, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run Helm in gpuslice's namespace. directory: the lab's; Helm's own files are below it."""
+    """Run Helm in gpuslice's namespace. directory: the lab's, which gets Helm's own files."""
     environ = network.unproxied(os.environ)
     environ |= {"KUBECONFIG": str(kubeconfig), "HOME": str(directory / "helm")}
     command = [str(kubernetes.ensure_helm()), *arguments, f"--namespace={names.NAMESPACE}"]
@@ -120,7 +120,7 @@ def _switches(dialects: Sequence[str]) -> Mapping[str, Any]:
 
 @dataclass(slots=True)
 class Product:
-    """gpuslice on a cluster. cluster: its directory. directory: the lab's, for Helm's files."""
+    """gpuslice on a cluster. cluster: the cluster's directory. directory: as in run_helm."""
 
     plane: ControlPlane
     cluster: Path

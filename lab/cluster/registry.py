@@ -26,8 +26,8 @@ _BLOB: Final = "blobs/sha256/"
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers containerd. digests: by full name of the image. media_types: by digest. blobs: file
-    descriptor, offset and size, by digest."""
+    """Answers containerd. digests: images' digests by name. media_types: by digest. blobs: each
+    blob's file descriptor, offset and size, by digest."""
 
     protocol_version = "HTTP/1.1"
     digests: ClassVar[dict[str, str]]

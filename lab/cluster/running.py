@@ -76,8 +76,8 @@ FAILURES: Final = (
 
 @dataclass(slots=True)
 class Part:
-    """One program. pid: returns its process ID while it runs. start: starts it; None: kubelet
-    starts it."""
+    """One program. pid: returns its process ID, or None if it does not run. start: starts the
+    program; None: kubelet does."""
 
     name: str
     pid: Callable[[], int | None]
@@ -88,10 +88,10 @@ class Part:
 
 
 class Cluster(Running):
-    """Everything runs until the block ends. Then nothing of it is left on the machine.
+    """A context manager: all parts run until its exit, which leaves nothing on the machine.
 
-    parent: the cluster's directory, in which the lab's directory is made. The environment of every
-    process in it has this path. It must be short (see namespace.py).
+    parent: the cluster's directory, in which the lab's directory is made. Every process of the
+    cluster has this path in its environment. The path must be short (see namespace.py).
     """
 
     def __init__(self, wanted: Wanted, parent: Path) -> None:
@@ -172,7 +172,7 @@ class Cluster(Running):
         return shown
 
     def _table(self) -> list[Part]:
-        """Return the parts. None depends on a later one, so restarts follow this order."""
+        """Return the parts in the order of restarts: no part depends on a later one."""
         lab, plane = self.lab, self.plane
         return [
             Part("simulated GPUs", lambda: lab.gpus_pid, lab.start_gpus),

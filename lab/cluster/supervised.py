@@ -1,8 +1,8 @@
 """A program that ends with its owner at the latest; needs no root and no namespace.
 
 The kernel kills the program when the thread that started it exits (PR_SET_PDEATHSIG). That thread
-exits with the owner, whatever signal ends it. A program here must start no others, because the
-kernel would not kill those.
+exits with the owner, whatever signal ends it. A program here must start no child process,
+because the kernel would not kill the child.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _END_S: Final = 30.0
 _STARTER: Final = ThreadPoolExecutor(1)
 """The one thread that starts all programs. The caller's own thread may exit before the owner."""
 _UNLESS_ORPHANED: Final = 'test "$PPID" = "$0" && exec "$@"'
-"""Exits if the owner ended before setpriv ran, because the kernel does not report that."""
+"""Starts no program if the owner ended before setpriv ran, which PR_SET_PDEATHSIG misses."""
 
 
 class Process:

@@ -31,7 +31,7 @@ from tools.building import ProgramsError
 from tools.progress import step
 
 _MODULES: Final = ("tools.kubernetes", "tools.images")
-"""Modules that build what is missing, while the report of one node runs."""
+"""Modules that build what is missing, while `make demo-node`'s report is printed."""
 DIRECTORY: Final = "/tmp/gpuslice-demo"
 DOCUMENT: Final = seed.ROOT / "docs" / "demo.md"
 _BEGIN, _END = "<!-- demo:begin -->", "<!-- demo:end -->"

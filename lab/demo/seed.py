@@ -22,7 +22,7 @@ _PERCENT: Final = 50
 
 
 def shown(gpu: str) -> str:
-    """Return the document's annotation with the GPU's ID, which the document lacks."""
+    """Return the document's annotation, and in it the ID `gpu`, which the document lacks."""
     return (
         '{"gpu":[{"minor":1,"resources":{"koordinator.sh/gpu-core":"50","koordinator.sh/gpu-memory"'
         f':"11520Mi","koordinator.sh/gpu-memory-ratio":"50"}},"id":"{gpu}"}}]}}'

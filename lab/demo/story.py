@@ -25,7 +25,7 @@ FIRST: Final = seed.NAME
 SECOND: Final = "second"
 THIRD: Final = "third"
 TURNS: Final = {"thirty": 30, "seventy": 70}
-"""Pods that share a GPU's time, and each one's percentage of it."""
+"""Pods that share a GPU's time, and each pod's percentage of the time."""
 LAST: Final = "seventy"
 """The pod that still runs at the end."""
 _FULL: Final = "full"
@@ -213,7 +213,7 @@ class _Scene:
         )
 
     def _compete(self, show: Callable[[Bars], None], tries: int) -> dict[str, float]:
-        """Run cuda-load in all pods for the `tries`th time. Return each one's work in percent."""
+        """Run cuda-load in all pods for the `tries`th time. Return each pod's work in percent."""
 
         def ended(logs: str) -> bool:
             latest = {pod: (_seconds(logs, pod) or [(0.0, 0.0)])[-1][1] for pod in TURNS}

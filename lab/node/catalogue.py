@@ -39,7 +39,7 @@ _STAND_INS: Final[Mapping[str, Sequence[str]]] = {
 _HAMI_IMAGE: Final = "docker.m.daocloud.io/projecthami/hami:v2.4.0"
 """A stand-in for HAMi's image, with the one file that Koordinator's document takes from it."""
 PRELOAD_IMAGE: Final = "docker.io/local/own-preload:1"
-"""The tools, with a file /etc/ld.so.preload. The next image has Nix's preload file instead."""
+"""An image with a file /etc/ld.so.preload. The next image has Nix's preload file instead."""
 NIX_PRELOAD_IMAGE: Final = "docker.io/local/own-nix-preload:1"
 LINKED_PRELOAD_IMAGE: Final = "docker.io/local/linked-preload:1"
 """An image whose /etc/ld.so.preload is a symbolic link."""
@@ -49,10 +49,10 @@ LINKED_VOLUME: Final = "/volumes/deep/grant"
 ENVIRON_IMAGE: Final = "docker.io/local/environ:1"
 """An image with the environment variables of NVIDIA's CUDA images."""
 TWICE_IMAGE: Final = "docker.io/local/twice:1"
-"""An image that sets one of these variables twice."""
+"""An image that sets one of NVIDIA's variables twice."""
 FILE_IN_PLACE_IMAGE: Final = "docker.io/local/file-in-place:1"
-"""An image with a file at our directory's path. The next image has a directory at the path of the
-preload file."""
+"""An image with a file at the path of gpuslice's directory. The next image has a directory at the
+path of the preload file."""
 DIRECTORY_IN_PLACE_IMAGE: Final = "docker.io/local/directory-in-place:1"
 NO_ETC_IMAGE: Final = "docker.io/local/no-etc:1"
 """An image with a shell and tools, but no directory /etc."""
@@ -85,7 +85,7 @@ _GROUP: Final = b"root:x:0:\nnogroup:x:65534:\n"
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Images that are built on demand. extra: files for each (path inside: file here, mode)."""
+    """Images that are built on demand. extra: added files (path inside: file here, mode)."""
 
     extra: Mapping[str, tuple[Path, int]]
 
@@ -207,7 +207,7 @@ class Catalogue:
 
 
 def kube_scheduler(program: Path, version: str) -> Image:
-    """Return the image of kube-scheduler with Kubernetes' own name for it, as the chart has it."""
+    """Return the image of kube-scheduler under Kubernetes' own name, which the chart uses."""
     layer = Layer()
     layer.add_file(program, "/usr/local/bin/kube-scheduler", 0o755)
     return Image(f"registry.k8s.io/kube-scheduler:v{version}", [layer], environ=[f"PATH={_PATH}"])

@@ -1,4 +1,4 @@
-"""Control groups: those of a lab, which all have one name, and a memory group such as a pod has.
+"""Control groups: the groups of a lab, which have one name, and a memory group as of a pod.
 
 The kernel charges a memory group for its processes' memory, for kernel memory that they use, and
 for the tmpfs files that they write. A file stays charged after its writer has exited. Both cgroup
@@ -25,7 +25,7 @@ _V1: Final = ROOT / "memory"
 def named(name: str) -> list[Path]:
     """Return the groups of that name in every hierarchy."""
     tops = [ROOT, *(path for path in ROOT.iterdir() if path.is_dir())]
-    # Under cgroup v1, runc makes groups below its own group, in hierarchies where it has one.
+    # Under cgroup v1, runc makes groups below the group in which runc itself runs.
     own = {line.split(":", 2)[2].lstrip("/") for line in _OWN.read_text().splitlines()}
     found = {top / inner / name for top in tops for inner in own | {""}}
     return [group for group in found if group.is_dir()]
@@ -93,7 +93,7 @@ class MemoryGroup:
         return sum(_fields(group / name)["oom_kill"] for group in (self.path, *below))
 
     def remove(self) -> None:
-        """Kill the processes that are left in the group. Remove it with the groups below it.
+        """Kill the processes that are left in the group. Remove the group and those below it.
 
         A killed program's children end after it. Raises TimeoutError if a process remains after
         REMOVE_TIMEOUT_S.

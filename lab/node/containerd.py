@@ -1,7 +1,7 @@
 """The lab's own containerd, on private paths or on a simulated host (host.py).
 
-This module starts and stops the daemon; its configuration is in containerd_config.py. It knows
-neither pods (cri.py) nor our agent.
+This module starts and stops the daemon; its configuration is in containerd_config.py. It does
+not handle pods (cri.py) or the node agent.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Containerd:
     def start(self) -> None:
         """Return when containerd answers. Raises ContainerdError."""
         command: list[str | Path] = [self._programs["containerd"], "--config", self.paths.config]
-        # containerd looks for the shim on PATH, where ours must precede any other.
+        # containerd looks for the shim on PATH, where the lab's shim must precede any other.
         environ = {"PATH": f"{self._programs.directory}:{_PATH}"}
         with self.paths.log.open("a") as log:
             self.process = self._namespace.start(command, log, subprocess.STDOUT, environ)

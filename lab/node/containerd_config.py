@@ -19,18 +19,18 @@ PAUSE_IMAGE: Final = "docker.io/local/pause:1"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options that a node's operator may set. validator: NRI's own one, which is off by default.
+    """Options of a node's operator. validator: enable NRI's default validator (default: off).
 
-    default_runtime: the handler of NVIDIA's runtime, to be the host's default (host.py installs
-    it); "": runc is the default.
+    default_runtime: the handler of NVIDIA's runtime (installed by host.py), which becomes the
+    default runtime; "": runc is the default.
     """
 
     validator: bool = True
     request_timeout_s: int = 2
-    """How long a plugin may take for an answer. The value is containerd's default."""
+    """How many seconds a plugin may take for an answer; containerd's default."""
     required_plugins: Sequence[str] = ()
     """Plugins that the validator requires of every container. The annotation `toleration` of a pod
-    exempts it."""
+    exempts its containers."""
     toleration: str = ""
     default_runtime: str = ""
 
@@ -55,8 +55,8 @@ temp = "{directory}/root/tmp"
   path = "{directory}/opt"
 """
 
-# runc may lack the right to lower oom_score_adj. The handler kata also runs runc, but has a
-# sandboxed runtime's name. Before a container runs, only that name tells its kind.
+# runc may lack the right to lower oom_score_adj. The handler kata runs runc, too, under the
+# name of a sandboxed runtime. Before a container runs, only the name shows the runtime's kind.
 _CRI: Final = """\
 [plugins.'{cri}']
   restrict_oom_score_adj = true

@@ -65,15 +65,15 @@ class Process:
     cdi: Sequence[str] = ()
     """Names of CDI devices, as one of the kubelet's device plugins would add them."""
     target: str = ""
-    """ID of a container to join in its PID namespace, as by `kubectl debug --target`; or none."""
+    """ID of the container whose PID namespace to join, as by `kubectl debug --target`; "": none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
     """Unusual properties of a pod's sandbox.
 
-    pid: whose PID namespace its containers use: their own, the pod's, or the host's. uid: the UID
-    of a pod that had a sandbox before; by default a new UID.
+    pid: whether containers use their own PID namespaces, the pod's, or the host's. uid: the UID of
+    a pod that had a sandbox before; "": a new UID.
     """
 
     uid: str = ""
@@ -109,7 +109,7 @@ class Cri:
         self._channel.close()
 
     def call(self, method: str, request: Message, reply: type[Reply], wait: bool = False) -> Reply:
-        """Call the runtime. wait: while it restarts, repeat the call, up to the call's deadline.
+        """Call the runtime. wait: repeat the call while the runtime restarts, up to the deadline.
 
         A restarted runtime answers "not initialized yet" until it has loaded its containers.
         """

@@ -26,7 +26,7 @@ _UNSHARE: Final = (
 _FIRST: Final = """\
 set -e
 mkdir "$0/root"
-# An overlay cannot lie on an overlay (a CI machine that is a container): use memory there.
+# In a container this may be an overlay, on which no overlay can lie: use memory then.
 case $(stat --file-system --format=%T "$0/root") in
 overlay*) mount -t tmpfs gpuslice-lab "$0/root" ;;
 esac

@@ -32,7 +32,7 @@ _BELOW_DEV: Final = ("pts", "shm", "mqueue")
 RUNTIME: Final = Path("/usr/bin/nvidia-container-runtime")
 RUNTIME_CONFIG: Final = Path("/etc/nvidia-container-runtime/config.toml")
 
-# GPU Operator's toolkit also installs a wrapper script. SIMGPU_DIR is for the simulated driver.
+# GPU Operator installs such a script, too. The simulated driver reads SIMGPU_DIR.
 _WRAPPER: Final = """\
 #!/bin/sh
 SIMGPU_DIR={sim_dir} exec {program}.real "$@"

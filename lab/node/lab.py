@@ -63,12 +63,12 @@ FAILURES: Final = (LabError, CriError, ContainerdError, NamespaceError, Programs
 
 
 class Lab:
-    """Everything runs until the block ends; then nothing of it is left on the machine.
+    """A context manager: all parts run until its exit, which leaves nothing on the machine.
 
     memory_bytes: the size of each GPU. files: added to every image (path inside: file here, mode).
-    release, options: containerd's release and configuration. load: import the catalogue's images at
-    the start; otherwise there are none until `load` is called. on_host: the namespace is a
-    simulated host of that kind with its own network (host.py). parent: see Namespace.
+    release, options: containerd's release and configuration. load: whether to import the images at
+    the start; if not, `load` imports them. on_host: simulate a host, of this kind (host.py) or of
+    the standard kind (True), with its own network. parent: see Namespace.
     """
 
     def __init__(
@@ -175,8 +175,8 @@ class Lab:
         return {names.ANNOTATION_DEVICE_ALLOCATED: written}
 
     def share(self, containers: Mapping[str, Sequence[Share]]) -> dict[str, str]:
-        """Return all annotations that the scheduler writes with the Binding. containers: each one's
-        shares."""
+        """Return all annotations that the scheduler writes with the Binding. containers: the shares
+        of each container."""
         granted = {
             name: [
                 grants.GpuGrant(self.gpus[index].uuid, self.gpus[index].minor, size, core)
@@ -243,7 +243,7 @@ class Lab:
         """Start the agent. Return when it is ready. Raises LabError.
 
         cdi_dir: directory of CDI specs; by default the simulated driver's. options: the agent's.
-        program: the module to run, and its arguments before the agent's. limiter: a command that
+        program: the module to run, and its arguments before `options`. limiter: a command that
         runs the agent with limits.
         """
         ready = self.times_ready()
@@ -322,7 +322,7 @@ class Lab:
         return {"SIMGPU_DIR": str(self.sim_dir), "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu")}
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Poll. The longer `condition` takes, the longer the pause after it, so that a condition
+        """Poll `condition`. The longer it takes, the longer is the pause after it. So a condition
         that starts pods does not keep the processors busy."""
         deadline = time.monotonic() + _WAIT_S
         asked_s = time.monotonic()

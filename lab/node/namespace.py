@@ -35,7 +35,7 @@ class Namespace:
     """Mount and PID namespaces with a directory. After `close` all three are gone.
 
     own_network: add a network namespace, which `link` connects with this machine. parent: where the
-    directory is made. The lab's cgroup has the directory's name, so each leads to the other.
+    directory is made. The lab's cgroup has the directory's name.
     """
 
     link: Link | None = None
@@ -169,8 +169,8 @@ class Inside:
     def signal(self, number: int) -> None:
         """Send a signal to the process itself, because nsenter forwards no signals.
 
-        When its child stops, nsenter stops itself and does not see the child's exit. So SIGCONT is
-        also sent to nsenter.
+        When the process stops, nsenter stops itself and does not see the process's exit. So nsenter
+        gets SIGCONT, too.
         """
         for pid in children(self.entering.pid):
             with suppress(ProcessLookupError):  # the process has exited

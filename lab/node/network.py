@@ -31,7 +31,7 @@ class NetworkError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link. number: part of its names and addresses."""
+    """One link. number: distinguishes its names and addresses from other links'."""
 
     number: int
 
@@ -55,7 +55,7 @@ class Link:
 
 
 def connect(pid: int, inside: Run) -> Link:
-    """Link this machine to the network namespace of process `pid`. inside: runs a command in it.
+    """Link this machine to the network namespace of process `pid`. inside: runs a command there.
 
     Raises NetworkError.
     """
@@ -101,7 +101,7 @@ def is_there(interface: str) -> bool:
 
 
 def unproxied(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without proxies, for programs that reach only the lab's addresses."""
+    """Return `environ` without proxies, for programs that reach only the lab's addresses."""
     return {name: value for name, value in environ.items() if name.lower() not in _PROXIES}
 
 

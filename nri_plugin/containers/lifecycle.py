@@ -79,8 +79,8 @@ class Lifecycle:
         _LOG.info(Line("synchronized", containers=len(running)))
 
     async def _collect(self) -> None:
-        """Remove releases that no container mounts any more, then pause. The job has no deadline,
-        because after a timeout the next job would wait behind the hanging one."""
+        """Remove releases that no container mounts any more, then pause. A deadline would not help,
+        because a job that hangs blocks the worker even after its timeout."""
         await self.worker.run(
             partial(self.node.collect_releases, self._parts.files.mounted), deadline_s=None
         )
@@ -94,7 +94,7 @@ class Lifecycle:
             container = Container(one.id, one.name, mounts=one.mounts)
             try:
                 plan = await self._plan_in_place(container, one.key)
-            except (TimeoutError, Refused) as error:  # only logged: the limit may be in place
+            except (TimeoutError, Refused) as error:  # not known whether the limit is in force
                 problem = str(error) or "timeout"
                 _warn("limit not checked", one.pod, container, problem=problem)
                 continue
@@ -207,8 +207,8 @@ class Lifecycle:
     def starts(
         self, pod: Pod, container: Container, key: str | None
     ) -> Coroutine[Any, Any, None] | None:
-        """Check a created container before it runs. None: there is nothing to wait for. key: the
-        key of the files that the container has mounted."""
+        """Return the checks of a created container before it runs. None: it needs no check that
+        waits. key: the key of the files that the container has mounted."""
         answered = self.records.starts(container.id)
         if not self._parts.claims.has_shares(pod):
             return None
@@ -249,8 +249,8 @@ class Lifecycle:
         self.verifier.begin(Started(pod, container.name, container.id, plan, view.waits_in))
 
     async def _start_without_share(self, pod: Pod, container: Container, must_have: bool) -> None:
-        """Check a container that its pod's grant does not name. An event reports if this container
-        can undo the limits of the pod's other containers."""
+        """Check a container that its pod's grant does not name. If it can undo the limits of the
+        pod's other containers, write an event."""
         if must_have and self.gets_gpu(pod, container.name):
             raise refused(Reason.NOT_ADJUSTED)
         try:
@@ -275,7 +275,6 @@ class Lifecycle:
     def _notify(
         self, pod: Pod, container: Container, reason: str, text: str, warning: bool = True
     ) -> None:
-        """Add an event for the pod's author."""
         text = f'container "{container.name}"{text}'
         self._parts.notices.add(Notice(pod, container.name, reason, text, warning=warning))
 

@@ -22,8 +22,8 @@ from nri_plugin.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """files: only one worker thread uses it. bound_pods: the node's pods, as the API server reports
-    them. claims: the source of containers' claims. notices: events that are not yet written."""
+    """files: the run directory, used by one worker thread only. bound_pods: the API server's pods
+    of this node. claims: the source of containers' claims. notices: events to write."""
 
     settings: Settings
     inventory: Inventory

@@ -163,7 +163,7 @@ def device_plugins(facts: Facts) -> Answer:
     theirs = [name for name in sockets if "nvidia" in name.lower() or "gpu" in name.lower()]
     ours = {names.RESOURCE_NVIDIA_GPU} if agents and not theirs else set()
     uuids = tuple(gpu.uuid for gpu in facts.gpus)
-    # Time slices and MPS shares append a suffix to the UUID.
+    # The device ID of a time slice or an MPS share is the UUID with a suffix.
     offering = [
         resource
         for resource, ids in seen.registered.items()
@@ -270,7 +270,7 @@ def security_modules(facts: Facts) -> Answer:
 
 
 def dialects(facts: Facts) -> Answer:
-    """Report the dialects that are on. Never fails: the scheduler refuses pods of others."""
+    """Report the dialects that are on. The scheduler refuses pods of other dialects."""
     on = ", ".join(each.name for each in facts.settings.dialects)
     return ok(f"{on}; the node reports {', '.join(facts.settings.node_resources)}")
 

@@ -2,7 +2,7 @@
 
 The doctor does not connect to the socket, because an idle client delays the registration of every
 plugin by five seconds. The kernel's list of sockets identifies the listening process. The process's
-program reports its version and configuration by read-only commands, run below the process's root.
+program reports its version and configuration by read-only commands, run in the process's root.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def inspect_socket(path: Path, root: Path = Path("/")) -> Socket:
 def inspect_runtime(
     sockets: Sequence[Path], config: Path | None, root: Path = Path("/")
 ) -> Runtime:
-    """Return the facts about the container runtime, which listens at one of the sockets (while NRI
-    is off, not at NRI's). config: its configuration file; None: the file that its command line
+    """Return the facts about the container runtime. sockets: NRI's, then containerd's own, because
+    NRI may be off. config: the configuration file; None: the file that the runtime's command line
     names, or the default. root: as for `inspect_socket`."""
     process = next(filter(None, (listener(each, root) for each in sockets)), None)
     if process is None:
@@ -94,7 +94,7 @@ def inode(socket: Path, root: Path = Path("/")) -> str | None:
     """Return the inode number of the listening socket with this path, from the kernel's lists.
 
     socket, root: as for `inspect_socket`. The lists' paths are relative to the host's root. Reads
-    the list of our network namespace and, if visible, that of the host's first process.
+    the list of our network namespace and, if visible, of the host's first process.
     """
     wanted = os.path.realpath(socket)
     for table in ("/proc/net/unix", "/proc/1/net/unix"):
@@ -156,7 +156,7 @@ class CommandError(Exception):
 
 
 def run(process: Process, *arguments: str) -> str:
-    """Run the process's own program below the process's root; return the standard output."""
+    """Run the process's program in the process's root directory; return the standard output."""
     root, program = f"/proc/{process.pid}/root", f"/proc/{process.pid}/exe"
     command: Sequence[str] = [process.argv[0], *arguments]  # a multi-call binary needs its argv[0]
     executable: str | None = program

@@ -59,8 +59,8 @@ class Socket:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The program that listens at the socket. A value is None if it is not known; `problem` states
-    the cause. config: the complete configuration, parsed from TOML, with defaults."""
+    """The runtime, which listens at the socket. An unknown value is None; `problem` states why.
+    config: the complete configuration, parsed from TOML, with defaults."""
 
     name: str | None = None
     version: str | None = None
@@ -69,7 +69,7 @@ class Runtime:
     problem: str | None = None
 
     def section(self, *plugins: str) -> Mapping[str, Any]:
-        """Return the configuration's table of the first listed plugin that has one; else {}."""
+        """Return the table of the first of these containerd plugins that is configured; else {}."""
         known = (self.config or {}).get("plugins", {})
         return next((known[each] for each in plugins if each in known), {})
 
@@ -85,7 +85,7 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class NvidiaRuntime:
-    """What NVIDIA's runtime accepts. toolkit: None if `file` does not exist or is unreadable."""
+    """NVIDIA's runtime, from its configuration `file`. toolkit: None if it cannot be read."""
 
     toolkit: Toolkit | None = None
     file: str = "/etc/nvidia-container-runtime/config.toml"
@@ -96,8 +96,8 @@ class NvidiaRuntime:
 class DevicePlugins:
     """Other device plugins that allocate GPUs, from the kubelet's directories.
 
-    registered: device ids by resource. allocated: (pod uid, container, resource). signs: programs
-    that run now, found as the agent finds them. operator: files of GPU Operator are on the node.
+    registered: device ids by resource. allocated: (pod uid, container, resource). signs: evidence
+    of running programs (host/device_plugins.py). operator: GPU Operator has files on the node.
     """
 
     registered: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class DevChar:
-    """nodes: paths of the driver's device nodes. lacking: those without a link in /dev/char."""
+    """The driver's device nodes, by path. lacking: those without a link in /dev/char."""
 
     nodes: Sequence[str] = ()
     lacking: Sequence[str] = ()
@@ -151,7 +151,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts. missing: by GPU UUID, programs of the CDI device's hooks that the host lacks."""
+    """All facts. missing: GPU UUID -> programs that its CDI hooks need and the host lacks."""
 
     settings: Settings
     root: bool
@@ -172,17 +172,14 @@ class Facts:
     failed_gpus: Sequence[Gpu] = ()
     """GPUs that NVML lists but that cannot be shared."""
     driver: str = ""
-    """The driver's version."""
     driver_root: str = "/"
     """The host's path of the directory of the driver's files."""
     dev_char: DevChar = DevChar()
     selinux: bool = False
-    """Whether SELinux is enforcing."""
     apparmor: bool = False
-    """Whether AppArmor is enabled."""
     platform: str = ""
     """The node's platform, if it configures containerd in its own way (platform.py); else ""."""
     links: Mapping[str, str] = field(default_factory=dict)
-    """Directories that containerd's configuration names -> the same with all links resolved."""
+    """Directories that containerd's configuration names -> their paths with all links resolved."""
     state_seen: bool = True
     """False in a pod that sees no containers of Kubernetes in containerd's state directory."""

@@ -106,8 +106,8 @@ def collect(
 
 
 def links(settings: Settings, runtime: Runtime) -> Mapping[str, str]:
-    """Return the directories that containerd's configuration names, each with its path after links
-    are resolved: in a pod the agent resolves links in its own settings in the same way."""
+    """Map each directory that containerd's configuration names to its path with all links resolved.
+    The agent's settings have resolved paths, and a check compares the two."""
     directories = [
         *runtime.cri.get("cdi_spec_dirs", ()),
         (runtime.config or {}).get("state") or "/",
@@ -201,7 +201,6 @@ def _kernel() -> Kernel:
 
 
 def _agent(settings: Settings) -> Agent:
-    """Query the agent's /readyz."""
     address = settings.http
     if address is None:
         return Agent(None, problem="its endpoint is off")

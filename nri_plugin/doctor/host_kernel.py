@@ -45,7 +45,6 @@ def _nodes(directory: Path) -> Iterator[tuple[str, str]]:
 
 
 def apparmor(root: Path) -> bool:
-    """Return whether AppArmor is enabled."""
     with contextlib.suppress(OSError):
         enabled = (root / "sys/module/apparmor/parameters/enabled").read_text()
         return enabled.strip() == _ENABLED
@@ -54,14 +53,14 @@ def apparmor(root: Path) -> bool:
 
 def propagates(mounts: str, path: Path) -> bool:
     """Return whether a mount made at `path` in this container reaches the host. mounts: the text of
-    /proc/self/mountinfo. Later mounts hide earlier ones, so the last line that fits counts."""
+    /proc/self/mountinfo. Later mounts hide earlier ones: the last above `path` counts."""
     lines = [line for line in mountinfo.parse(mounts) if path.is_relative_to(line.point)]
     return bool(lines) and lines[-1].shared
 
 
 def agent_arguments(proc: Path = Path("/proc")) -> Sequence[str]:
-    """Return the arguments of the agent that runs in this process's mount namespace, which shows
-    that both are in the same container; empty if none runs."""
+    """Return the arguments of the agent that runs in this process's container; empty if none runs
+    there. Processes with the same mount namespace are in the same container."""
     for process in sorted(proc.glob("[0-9]*")):
         with contextlib.suppress(OSError):
             _, *words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")

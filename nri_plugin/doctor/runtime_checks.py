@@ -120,7 +120,7 @@ def cdi(facts: Facts) -> Answer:
             f"CDI is off in {runtime.config_file}", _lines(runtime, table, "enable_cdi = true")
         )
     directories = runtime.cri.get("cdi_spec_dirs")
-    # containerd must read the directories of the GPUs' CDI devices and that of generated specs.
+    # containerd must read the directories of all specs of GPUs, and of generated specs.
     files = (posixpath.dirname(device.file) for device in facts.specs.devices.values())
     ours = {settings.on_host(each) for each in (settings.generated_cdi_dir, *files)}
     if directories is not None and not {_followed(facts, each) for each in directories} >= ours:
@@ -133,7 +133,7 @@ def cdi(facts: Facts) -> Answer:
 
 
 def _followed(facts: Facts, path: object) -> str:
-    """Resolve links in a path of containerd's configuration, as the agent does in its settings."""
+    """Resolve links in a path of containerd's configuration. The agent's settings have no links."""
     return facts.links.get(str(path), str(path))
 
 
@@ -157,7 +157,7 @@ def _lines(runtime: Runtime, table: str, *settings: str) -> str:
 
 
 def _at_least(runtime: Runtime, first: Version) -> bool:
-    """Return whether the runtime's version is at least `first`. An unknown one counts as new."""
+    """Return whether the runtime's version is at least `first`. True if it is unknown."""
     version = runtimes.parse(runtime.version or "")
     return version is None or version >= first
 
@@ -168,7 +168,6 @@ def _has_hooks(facts: Facts, uuid: str) -> bool:
 
 
 def handlers(runtime: Runtime) -> Mapping[str, Mapping[str, Any]]:
-    """Return containerd's runtime handlers by name."""
     tables = runtime.cri.get("containerd", {}).get("runtimes", {})
     return tables if isinstance(tables, Mapping) else {}
 

@@ -2,9 +2,10 @@
 
 A node has one arbiter. The agent starts it after it has acquired the run directory's lock. When an
 arbiter exits, the agent starts another, with backoff. The arbiter's standard input is a pipe that
-only the agent holds, so the arbiter exits whenever the agent ends. It writes a heartbeat to its
-standard output, and is killed if the heartbeat stops. While no arbiter runs, each container uses
-its own part of each cycle (lease_file.py), so readiness and answers do not depend on the arbiter.
+only the agent holds, so the arbiter exits whenever the agent ends. The arbiter writes a heartbeat
+to its standard output, and is killed if the heartbeat stops. While no arbiter runs, each container
+uses its own part of each cycle (lease_file.py), so readiness and answers do not depend on the
+arbiter.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ _BEATS: Final = 64
 
 @dataclass
 class ArbiterProcess:
-    """The arbiter's process. leave_s: time to exit after its input is closed; then it is killed.
+    """The arbiter's process. leave_s: time from closing its input until it is killed.
 
-    start_s: time to the first heartbeat, after which the child is killed. It is long, because
-    Python may start slowly under the pod's CPU limit. heartbeat_timeout_s: the same between two
-    heartbeats. first_retry_s, last_retry_s: shortest and longest pause before the next start. After
-    an arbiter that ran for `last_retry_s` the shortest applies. now: monotonic clock in seconds.
+    start_s: maximum wait for the first heartbeat. It is long, because Python may start slowly under
+    the pod's CPU limit. heartbeat_timeout_s: maximum wait for each later heartbeat. first_retry_s,
+    last_retry_s: shortest and longest pause before the next start. After an arbiter that ran for
+    `last_retry_s` the pause is the shortest. now: monotonic clock in seconds.
     """
 
     run_dir: Path
@@ -96,8 +97,8 @@ class ArbiterProcess:
         return cause(status, last)
 
     async def _follow_heartbeat(self, child: Process) -> float:
-        """Read heartbeats. If they stop, kill the child and return the seconds without one. Return
-        0 if the child closes its output, which it does at its exit."""
+        """Read heartbeats. If they stop, kill the child and return the seconds without a heartbeat.
+        Return 0 if the child closes its output, which it does at its exit."""
         assert child.stdout is not None
         waiting_s, misses = self.start_s / 2, 0
         # If this process was stopped, a timeout may expire although the pipe contains heartbeats.

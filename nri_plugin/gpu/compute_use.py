@@ -2,7 +2,7 @@
 
 The input is the compute records of regions and the leases, which measuring.py reads, and NVML's
 utilization of processes. The library writes the records while it checks launches. The tenant can
-write them too, so an increase is limited to the time between two reads. A container's first reading
+write them too. Therefore the time between two reads limits an increase. A container's first reading
 is only a baseline, because the container may have run before this agent started.
 """
 
@@ -29,7 +29,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 _SECOND_NS: Final = 1_000_000_000
 _WAITING_THREADS_MAX: Final = 4096
-"""Maximum number of waiting threads. It limits the waiting time that one reading can add."""
+"""Assumed maximum of a container's waiting threads. It limits the time that a reading can add."""
 _WINDOWS_S: Final = (1, 10)
 _READINGS_MAX: Final = 1 + max(_WINDOWS_S)
 """Number of readings kept per container. There is one reading per second."""
@@ -67,7 +67,7 @@ class _Series:
                 child = self._metric.labels(*labels)
                 self._children[labels] = child.inc if isinstance(child, Counter) else child.set
             elif not value and labels in self._zeros:
-                continue  # zero again, as for most containers
+                continue  # unchanged: most containers stay at zero
             self._children[labels](value)
             (self._zeros.discard if value else self._zeros.add)(labels)
 
@@ -89,7 +89,7 @@ class ComputeUse:
         self._unsupported: set[str] = set()
 
     def add(self, holds: Iterable[Hold], readings: Mapping[str, Reading]) -> None:
-        """Add readings, by key of the grant's files. Those that could not be read are missing."""
+        """Add readings, by key of the grant's files. Readings that failed are missing."""
         by_key = {hold.key: hold for hold in holds}
         known = (self._readings.keys() | readings.keys()) & by_key.keys()
         self._readings = {
@@ -121,8 +121,8 @@ class ComputeUse:
     def utilization(
         self, holds: Iterable[Hold], utilized: Utilization, pids: Mapping[str, Collection[int]]
     ) -> None:
-        """Update the metric of NVML's utilization. pids: processes by key. `utilized` and `pids`
-        are empty if NVML did not answer."""
+        """Update the metric of NVML's utilization. pids: processes by key of the grant's files.
+        `utilized` and `pids` are empty if NVML did not answer."""
         ratios = {}
         for key, hold in {hold.key: hold for hold in holds}.items():
             kept = self._readings.get(key)

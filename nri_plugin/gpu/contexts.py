@@ -33,7 +33,7 @@ _LOOK_S: Final = 1.0
 @dataclass
 class Contexts:
     """Measures contexts. A product is tried at most once per `min_interval_s`, each time on another
-    GPU. deadline_s: for one measurement. now: a monotonic clock in seconds."""
+    GPU. deadline_s: of one measurement. now: a monotonic clock in seconds."""
 
     environment: Mapping[str, str]
     inventory: Inventory

@@ -19,8 +19,8 @@ _DOMAIN_DIGITS: Final = 4
 
 
 def describe(handle: object) -> tuple[dict[str, Any], bool]:
-    """Return the fields of model.Gpu, with `recovery` where the driver supports it; and whether
-    values are missing that a new nvmlInit may return. Raises pynvml.NVMLError without a UUID."""
+    """Return the fields of model.Gpu, with `recovery` where the driver supports it; and whether a
+    new nvmlInit may return missing values. Raises pynvml.NVMLError if NVML returns no UUID."""
     gpu: dict[str, Any] = {
         "uuid": pynvml.nvmlDeviceGetUUID(handle),
         "minor": pynvml.nvmlDeviceGetMinorNumber(handle),
@@ -57,8 +57,8 @@ def pci_address(bus_id: str | bytes) -> str:
 
 
 def place(bus_id: str | bytes, sysfs: Path = _SYSFS) -> Mapping[str, Any]:
-    """Return the position of the GPU with NVML's bus id. numa: its NUMA node; None if the board has
-    one node or does not report nodes. root: its PCI root, for example pci0000:3a."""
+    """Return the GPU's NUMA node as `numa`, None if the board has only one or reports none, and its
+    PCI root as `root`, for example pci0000:3a. bus_id: as NVML writes it."""
     try:
         device = (sysfs / "bus/pci/devices" / pci_address(bus_id)).resolve(strict=True)
         numa = int((device / "numa_node").read_text())

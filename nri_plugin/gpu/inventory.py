@@ -1,8 +1,8 @@
-"""The GPUs of this node, queried from NVML's process, each under its own deadline.
+"""The GPUs of this node, as the child nvml.py describes them, each under its own deadline.
 
-A GPU that does not answer is unhealthy, and the others stay in use. Two cases are exceptions: NVML
-as a whole does not answer, or a GPU has not answered yet since the process started. Then the last
-known state applies, also after a restart of the agent (record.py). Unknown GPUs are not offered.
+A GPU that does not answer is unhealthy, and the others stay in use. The last known state applies,
+also after a restart of the agent (record.py), while NVML as a whole does not answer, or while a GPU
+has not given its first answer to a new child. Unknown GPUs are not offered.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _XIDS: Final[Mapping[int, str]] = {
 }
 """XID errors after which a GPU needs a reset, from NVIDIA's catalog. Programs cause most of the
 omitted ones. Also omitted: 63 reports a remapped row, 94 an error that ended one program, 154 a
-change of the recovery action, which drivers with that field send."""
+change of the recovery action, which `_condition` reads directly."""
 
 
 def pace_s(took_s: float, shortest_s: float, longest_s: float) -> float:
@@ -118,7 +118,7 @@ class Inventory:
                     await asyncio.shield(self._refreshing)
 
     def with_problems(self, problems: Mapping[str, str]) -> Sequence[Gpu]:
-        """Return all known GPUs. problems: by UUID, for GPUs that have no problem of their own."""
+        """Return all known GPUs. problems: by UUID, for GPUs without another problem."""
         return [
             replace(gpu, problem=gpu.problem or problems.get(gpu.uuid, "")) for gpu in self.seen
         ]
@@ -153,7 +153,7 @@ class Inventory:
 
     async def _links(self, answers: Answers) -> Sequence[str]:
         """Return each GPU's NVLink group, by index. While a GPU does not answer, return the last
-        known groups, because the query needs all GPUs."""
+        known groups, because the query LINKS needs all GPUs."""
         links = answers.head.get("links")
         if links is None and not answers.late and not answers.starting:
             links = (await self.nvml.ask(LINKS)).lines.get(BOARD, {}).get("links")
@@ -222,8 +222,8 @@ def _condition(recovery: int | None, xid: int | None) -> str:
     """Return why a GPU that answers must not be used; "" if no reason is known.
 
     recovery: the action that the GPU needs now, as the driver reports it; None before release 570,
-    which does not report actions. With None, an XID error counts until the driver is loaded again,
-    because NVML reports failures but not recoveries.
+    which does not report actions. With None, an XID error counts until the driver is loaded again.
+    The driver reports an XID once, and does not report that the GPU works again.
     """
     if recovery is not None:
         action = _RECOVERY_ACTIONS.get(recovery, f"recovery action {recovery}")

@@ -49,7 +49,8 @@ GPUs are missing if its files cannot be read."""
 @dataclass(eq=False)
 class Measuring:
     """root: the run directory. holds: returns the running containers' ledger holds. nvml: shared
-    with the inventory. deadline_s: for reading files. now: a monotonic clock in seconds."""
+    with the inventory. deadline_s: limits the reading of files. now: a monotonic clock in seconds.
+    """
 
     root: Path
     holds: Callable[[], Iterable[Hold]]
@@ -73,7 +74,6 @@ class Measuring:
         self.metrics.sample_age.set_function(lambda: self.now() - self._sampled_s)
 
     async def run(self) -> None:
-        """Take samples until cancelled."""
         while True:
             await self.sample()
             await asyncio.sleep(self.pause_s)
@@ -158,15 +158,15 @@ def _by_gpu(answers: Answers) -> tuple[Usage, Utilization]:
 
 @dataclass(eq=False)
 class _Sample:
-    """One sample's blocking work on files. keys: of grants, by container ID. measured: by key."""
+    """One sample's blocking work on files. keys: container ID -> key of the grant's files."""
 
     proc: Path
     keys: Mapping[str, str]
     measured: Mapping[str, tuple[Account, Measured]]
     readings: dict[str, Reading] = field(default_factory=dict)
-    """The use of compute by key."""
+    """The use of compute by key of the grant's files."""
     pids: Mapping[str, set[int]] = field(default_factory=dict)
-    """The processes that NVML lists in each key's containers."""
+    """The processes that NVML lists, by key of their container's files."""
     _files: ExitStack = field(default_factory=ExitStack)
     _begun: dict[str, Sequence[int]] = field(default_factory=dict)
 
@@ -196,7 +196,7 @@ class _Sample:
         self._files.close()
 
     def _pids(self, usage: Usage) -> Mapping[str, set[int]]:
-        """Return the processes that NVML lists, by the key of their container."""
+        """Return the processes that NVML lists, by key of their container's files."""
         pids: dict[str, set[int]] = defaultdict(set)
         for pid in {pid for listed in usage.values() if listed for pid in listed}:
             try:

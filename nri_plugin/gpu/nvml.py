@@ -5,7 +5,7 @@ with lines of JSON that repeat the number: one line at once, and one for each GP
 own thread, because a call may hang in the driver. NVML stays initialized, for two reasons: a query
 then neither starts a process nor wakes a GPU, and the driver reports XID errors to this process.
 The program exits if NVML fails as a whole, because only a new process loads the driver's library
-again. nvmlInit does not attach GPUs: a GPU's thread attaches it by getting its first handle.
+again. nvmlInit attaches no GPU. Each GPU's thread attaches the GPU by getting its first handle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EVENTS_MAX: Final = 1000
 
 class Asked:
     """A thread that answers queries one after the other. If several queries of one kind wait, only
-    the latest is answered. jobs: by kind; each returns an answer. answer: writes an answer."""
+    the latest is answered. jobs: kind -> function that returns the answer. answer: writes it."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Asked:
 
 
 class OneGpu:
-    """One GPU's queries. Only the GPU's own thread calls them, or another while it is idle."""
+    """One GPU's queries. Only the GPU's own thread calls them, except while this thread is idle."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -138,7 +138,7 @@ class Gpus:
         self._find()
 
     def ask(self, kind: str, number: int) -> None:
-        """Answer for NVML as a whole. Make each GPU's thread answer for its GPU."""
+        """Write the answer for NVML as a whole. Make each GPU's thread write its GPU's answer."""
         if kind == GPUS:
             self._initialize_again()
         head = {
@@ -169,7 +169,7 @@ class Gpus:
 
     def _initialize_again(self) -> None:
         """Initialize NVML again if a GPU's values are missing. Otherwise NVML would not find a GPU
-        that reappeared. All threads must be idle, because none may be in the driver meanwhile."""
+        that reappeared. Not done while a thread is busy, because it may be calling the driver."""
         all_asked = [*self._threads, self._board]
         if not any(gpu.incomplete for gpu in self._gpus) or not all(a.idle for a in all_asked):
             return
@@ -188,8 +188,9 @@ class Gpus:
 
 
 def links(gpus: int, linked: Iterable[tuple[int, int]]) -> Sequence[str]:
-    """Return each GPU's group name. GPUs that NVLink connects, directly or through other GPUs, form
-    a group. A GPU without NVLink has "". gpus: their number. linked: pairs of indexes."""
+    """Return each GPU's group name, "" without NVLink. GPUs that NVLink connects, directly or
+    through other GPUs, form a group. gpus: number of GPUs. linked: the indexes of each connected
+    pair."""
     group = list(range(gpus))
     for one, other in linked:
         old, new = max(group[one], group[other]), min(group[one], group[other])

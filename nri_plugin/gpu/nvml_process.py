@@ -1,10 +1,9 @@
 """Runs the process that queries NVML (nvml.py), for both the inventory and the measurements.
 
-Each query goes to all GPUs at once, and a line of answer comes from each GPU. A GPU that does not
-answer within the deadline is late. Later queries do not wait for a late GPU until it answers again.
-A new process's first answers may take long, because without persistence mode the driver attaches
-each GPU anew. The process is killed only if no GPU answers. The next process starts after the
-killed one has exited.
+Each query goes to all GPUs at once, and each GPU answers with a line. A GPU that does not answer
+within the deadline is late. Later queries do not wait for a late GPU until it answers again. A new
+process's first answers may take long, because without persistence mode the driver attaches each GPU
+anew. The process is killed only if no GPU answers.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The answers to one query. head: about NVML as a whole. lines: of GPUs, by NVML's index. late:
-    why a GPU did not answer. starting: the same for GPUs that may still give their first answer."""
+    """The answers to one query. head: the line about NVML as a whole. lines: GPUs' answers by
+    index. late: why a GPU did not answer. starting: why a GPU's first answer is not due yet."""
 
     head: Line
     lines: Mapping[int, Line]
@@ -61,8 +60,8 @@ class _Request:
 class _Running:
     """One process. answered: whether it has ever answered. heard: GPUs that have ever answered.
     heard_s: when any GPU answered last. late: GPUs that missed a deadline and have not answered
-    since. slow: GPUs that missed a deadline and have not answered a query GPUS in time since. Only
-    GPUS, which decides about the GPUs' health, waits for them."""
+    since; no query waits for them. slow: GPUs that missed a deadline and have not answered a GPUS
+    query in time since; only a GPUS query waits for them, because it decides about health."""
 
     def __init__(self, process: Process, now_s: float) -> None:
         self.process = process
@@ -82,9 +81,9 @@ class _EndedError(ChildError):
 
 @dataclass(eq=False)
 class NvmlProcess:
-    """The caller's side of the process. deadline_s: for each query. first_s: for a new process's
-    first answers. pause_s: from a process's failure to the next start. now: a monotonic clock in
-    seconds. timeout: asyncio.timeout, except in tests."""
+    """Starts the process, and sends queries to it. deadline_s: of each query. first_s: time for a
+    new process's first answers. pause_s: time from a process's failure to the next start. now: a
+    monotonic clock in seconds. timeout: asyncio.timeout, except in tests."""
 
     environment: Mapping[str, str]
     deadline_s: float = DEADLINE_S
@@ -105,7 +104,7 @@ class NvmlProcess:
 
     @property
     def silent(self) -> bool:
-        """Return whether a GPU did not answer the last query in time."""
+        """Whether any GPU is slow, as _Running defines it."""
         return self._running is not None and bool(self._running.slow)
 
     async def ask(self, kind: str) -> Answers:
@@ -222,7 +221,7 @@ class NvmlProcess:
         self._fail(running, problem)
 
     def _take(self, running: _Running, line: bytes) -> None:
-        """Pass one line to its request. Raises ValueError for a line of another form."""
+        """Pass one line to its request. Raises ValueError for an invalid line."""
         answer = json.loads(line)
         if not isinstance(answer, dict) or not isinstance(answer.get("request"), int):
             raise ValueError(repr(line[:80]))

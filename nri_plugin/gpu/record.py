@@ -1,4 +1,4 @@
-"""A file in the run directory with what the agent knows of the GPUs, for after its restart.
+"""A file in the run directory, by which a restarted agent knows the GPUs.
 
 The file has the GPUs that NVML listed last, their XID errors, and the sizes of contexts by driver
 version and product. GPUs and errors are valid until the driver is loaded again. Sizes stay valid.

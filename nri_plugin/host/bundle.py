@@ -1,7 +1,7 @@
 """Reads a created container's OCI bundle (config.json); lists capabilities that endanger limits.
 
 The bundle is what the runtime will run: image, pod, and all NRI plugins' adjustments. A dangerous
-capability lets a process remove its own limits, or those of other processes that it sees.
+capability lets a process remove its own limits, or the limits of processes that it sees.
 Blocks: run it in a thread.
 Source: containerd's bundle layout, and the OCI runtime specification (process).
 """
@@ -49,8 +49,8 @@ only where the host's processes are visible: within the pod, root can do as much
 @dataclass(frozen=True, slots=True)
 class Config:
     """What a bundle configures. capabilities: all that a process in the container can get, without
-    CAP_. sees_others: the container has no PID namespace of its own: it uses the pod's, the host's
-    or another container's. selinux_label: its processes' label; "": none. sources: of its mounts.
+    CAP_. sees_others: the container shares the PID namespace of its pod, of the host or of another
+    container. selinux_label: its processes' label; "": none. sources: its mounts' host paths.
     """
 
     process: entrypoint.Process
@@ -110,7 +110,7 @@ def config(bundle: Path) -> Config:
 
 
 def _held(sets: dict[str, Any]) -> AbstractSet[str]:
-    """Return the union of all sets. A setuid program can get even those of the bounding set."""
+    """Return the capabilities of all sets. A setuid program can get all of the bounding set."""
     return frozenset(plain(name) for names in sets.values() for name in names or ())
 
 

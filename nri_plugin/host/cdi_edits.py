@@ -48,8 +48,8 @@ def parse(parent: Object, status: Stat) -> tuple[Edits, AbstractSet[int]]:
 
 def opened(edits: Edits, gids: AbstractSet[int]) -> Edits:
     """Give all users the rights that these groups have on the device nodes, because NRI cannot add
-    groups to processes. The result is the same: the container has its own nodes, and each of its
-    processes would be in the groups."""
+    groups to processes. The result is the same as with the groups: the device nodes are the
+    container's own, and each of its processes would be in the groups."""
     return replace(
         edits,
         devices=tuple(
@@ -87,8 +87,8 @@ def _devices(nodes: Iterator[Object], status: Stat) -> Iterator[Device]:
 
 
 def _numbers(path: str, status: Stat) -> tuple[str, int, int]:
-    """Return type, major and minor of the host's node. nvidia-ctk may write only its path, and the
-    driver's numbers may change at each boot."""
+    """Return type, major and minor of the host's device node. A spec of nvidia-ctk may have only
+    the path, and the driver's numbers may change at each boot."""
     node = _found(status, path)
     kind = "c" if stat.S_ISCHR(node.st_mode) else "b" if stat.S_ISBLK(node.st_mode) else None
     if kind is None:

@@ -1,10 +1,10 @@
 """Generates a CDI spec with nvidia-ctk for the GPUs that have no usable spec.
 
 nvidia-ctk runs in a child under a deadline. Of its output only the missing GPUs' devices are kept,
-named by UUID, in one file that is replaced atomically. The file is in a directory that only this
-agent reads, so that only our adjustment can inject the GPU. Where pods may hold whole GPUs, the
-file must be in a directory that the runtime reads. The spec then has everything of a whole GPU, and
-the agent removes what a share must not have when it injects the spec.
+named by UUID, in one file that is replaced atomically. Usually only this agent reads the file's
+directory. Then only our adjustment can inject the GPU. With --whole-gpus the file is in a directory
+that the runtime reads. The spec then has everything of a whole GPU, and the agent removes what a
+share must not have when it injects the spec.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _LOG: Final = logging.getLogger(__name__)
 
 FILE: Final = "gpuslice-generated.json"
 OPTIONS: Final = ("cdi", "generate", "--format=json", "--device-name-strategy=uuid")
-"""Options of nvidia-ctk. It writes to standard output, and would by default name GPUs by index."""
+"""Options of nvidia-ctk, which writes to standard output. By default it names GPUs by index."""
 
 
 @dataclass
 class Generator:
     """Generates `directory`/FILE, with at most one attempt per `min_interval_s`.
 
-    command: nvidia-ctk, after a prefix if this host needs one. deadline_s: for nvidia-ctk, which
-    may delay the agent's start. now: a monotonic clock in seconds. `options`, `present`, `write`,
+    command: nvidia-ctk, after a prefix if this host needs one. deadline_s: of nvidia-ctk, which may
+    delay the agent's start. now: a monotonic clock in seconds. `options`, `present`, `write`,
     `discard` and `withdraw_duplicates` block: run them in a worker thread.
     """
 
@@ -66,7 +66,7 @@ class Generator:
 
     def options(self, programs: Path) -> Sequence[str]:
         """Return the options that the driver root requires, besides OPTIONS. programs: directory
-        for a copy of the program of the spec's hooks (DriverRoot.hook). Raises OSError."""
+        into which DriverRoot.hook copies the hooks' program. Raises OSError."""
         below_mount = self.root.mount != Path("/")
         return self.root.options(self.root.hook(self.command, programs)) if below_mount else ()
 
@@ -79,7 +79,7 @@ class Generator:
         """Return the text of a spec for these GPUs, as far as nvidia-ctk describes them; None if it
         describes none. `problem` then lists what is missing.
 
-        before: commands to run first. Only a failure of the last one is a problem.
+        before: commands to run first. Only a failure of the last command is a problem.
         """
         self._generated_at = self.now()
         unprepared = await self._prepare(before)
@@ -96,8 +96,8 @@ class Generator:
         return text
 
     async def _prepare(self, commands: Sequence[Sequence[str]]) -> str:
-        """Run the commands. Return why the last one failed; "" if it succeeded. Earlier failures
-        do not count: a module may be loaded although modprobe does not find it."""
+        """Run the commands. Return why the last command failed; "" if it succeeded. Earlier
+        failures do not count: a module may be loaded although modprobe does not find it."""
         failed = ""
         for command in commands:
             try:

@@ -1,10 +1,10 @@
 """Reads CDI specs of this node's GPUs into plain values, and again when a file changes.
 
 A device with unusable content gets a problem, and the policy refuses only containers that request
-the device. An unreadable file becomes a problem of the whole result. A device overrides one of the
-same name in an earlier directory, unless only the earlier one is usable. A device that is defined
-twice in one directory is unusable. If several kinds have a usable device of one name, the first of
-these kinds counts.
+the device. An unreadable file becomes a problem of the whole result. A device overrides a device of
+the same name in an earlier directory, unless only the earlier device is usable. A device that is
+defined twice in one directory is unusable. If several kinds have a usable device of one name, the
+first of these kinds counts.
 Source: github.com/cncf-tags/container-device-interface SPEC.md, versions 0.3 to 1.x.
 """
 
@@ -35,9 +35,9 @@ SUFFIXES: Final = (".json", ".yaml", ".yml")
 
 
 class Reader:
-    """The specs of some directories. They are needed for each container with a grant, while the
-    runtime waits. So they are cached until a spec changes, or a directory of the driver's files or
-    device nodes. Only one thread may use a Reader.
+    """The specs of some directories. Each container with a grant needs them while the runtime
+    waits. Therefore the specs are cached until a spec changes, or a directory of the files that the
+    specs name. Only one thread may use a Reader.
     """
 
     def __init__(
@@ -62,8 +62,9 @@ class Reader:
         return self._specs
 
     def _record_status(self, path: str) -> os.stat_result:
-        """Return the file's status, and record its directory's. Files that are added or removed
-        change the directory, so a later check queries one directory instead of many files."""
+        """Return the file's status, and record its directory's status. Added and removed files
+        change the directory. So a later check queries one directory, not all files.
+        """
         place = posixpath.dirname(path)
         if place not in self._host:
             self._host[place] = _seen(self._status, place)
@@ -205,7 +206,7 @@ def _try_edits(
     parent: cdi_edits.Object, status: Stat
 ) -> tuple[Edits, AbstractSet[int], str | None]:
     """Return the edits and groups, or why they are unusable. No error is raised, so that a broken
-    device does not affect the others."""
+    device does not affect other devices."""
     try:
         return *cdi_edits.parse(parent, status), None
     except SpecError as error:

@@ -30,8 +30,8 @@ _UNREADABLE: Final = (
 def by_name(
     directories: Iterable[Path], wanted: Sequence[str], status: Stat = os.stat
 ) -> AbstractSet[str]:
-    """Return which of the `wanted` CDI names inject a GPU. One definition with a GPU is enough.
-    Raises Refused if the agent lacks memory or descriptors (a shortage)."""
+    """Return which of the `wanted` CDI names inject a GPU. If a name has several definitions, one
+    with a GPU is enough. Raises Refused if the agent lacks memory or descriptors (a shortage)."""
     documents = list(_documents(directories)) if wanted else []
     return frozenset(name for name in wanted if _brings(name, documents, status))
 

@@ -2,8 +2,8 @@
 
 A node image may run such a program outside of a pod: then the cgroup of the listening process names
 a systemd unit. A DRA driver also leaves a CDI spec for each claim that it has prepared. The record
-lists the devices that each container was assigned. The kubelet writes it before it starts a
-container, but does not update it when a pod ends. Blocks: run it in a thread.
+lists the devices that each container was assigned. The kubelet writes the record before it starts a
+container, and does not update it when a pod ends. Blocks: run it in a thread.
 Source: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager, NVIDIA's k8s-device-plugin (its socket is
 `nvidia-`, the resource's name and `.sock`), Google's (`nvidiaGPU-` and a time; its IDs name a GPU
 by its device node), NVIDIA's DRA driver (cmd/gpu-kubelet-plugin/cdi.go).
@@ -29,7 +29,7 @@ from nri_plugin.policy.other_plugins import Sign
 RECORD: Final = "kubelet_internal_checkpoint"
 KUBELETS_OWN: Final = "kubelet.sock"
 DRA_DRIVER: Final = "gpu.nvidia.com"
-"""NVIDIA's DRA driver for GPUs. The other one, compute-domain.nvidia.com, allocates no GPU."""
+"""NVIDIA's DRA driver for GPUs. Its other driver, compute-domain.nvidia.com, allocates no GPU."""
 _CLAIM: Final = f"k8s.{DRA_DRIVER}-claim_"
 _REGISTRY: Final = "plugins_registry"
 _NVIDIAS: Final = "nvidia"
@@ -115,7 +115,8 @@ def _ids(listed: Sequence[object] | None) -> Sequence[str]:
 
 
 def _entry(raw: Mapping[str, Any]) -> Entry:
-    """Convert an entry. The kubelet lists a container's IDs by NUMA node ("-1": unknown)."""
+    """Convert an entry of the record. The kubelet lists a container's IDs by NUMA node ("-1":
+    unknown)."""
     by_numa = raw.get("DeviceIDs") or {}
     ids = [each for listed in by_numa.values() for each in _ids(listed)]
     return Entry(

@@ -31,9 +31,10 @@ KUBELETS: Final = (
 def containerd_state(view: HostView) -> Path:
     """Return the host's path of the state directory of the kubelet's containerd.
 
-    It is the directory in which a container of Kubernetes was last created or removed (in a pod, at
-    least our own). Docker's containerd has none, and an earlier installation's do not change. If
-    there are none at all, return the first directory that exists."""
+    It is the directory in which a container of Kubernetes was last created or removed, for example
+    the agent's own. Docker's containerd has no such containers. In an earlier installation's
+    directory they no longer change. If no directory has any, return the first that exists.
+    """
     seen = {state: view.seen(state) for state in bundle.STATES}
     changed_s = {state: bundle.changed_s(path) for state, path in seen.items()}
     with_pods = [(time_s, state) for state, time_s in changed_s.items() if time_s is not None]

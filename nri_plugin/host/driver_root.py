@@ -73,7 +73,7 @@ class DriverRoot:
     @property
     def dev_root(self) -> Path:
         """Return the directory whose dev/ has the driver's device nodes. A driver container may
-        have its own nodes, or use the host's."""
+        have its own device nodes, or use the host's."""
         own_nodes = (self.mount / "dev/nvidiactl").exists()
         return self.mount if own_nodes or self.host == _ROOT else self.root
 
@@ -85,9 +85,9 @@ class DriverRoot:
 
     def node_commands(self, ctk: Sequence[str]) -> Sequence[Sequence[str]]:
         """Return the commands that load the driver's modules and create the control device nodes,
-        as NVIDIA's unit nvidia-cdi-refresh.service does. Return none if all nodes exist, or if
-        nvidia-ctk does not. modprobe runs separately, because nvidia-ctk would load the modules by
-        a chroot program, which the agent's image lacks.
+        as NVIDIA's unit nvidia-cdi-refresh.service does. Return no commands if all these nodes
+        exist, or if nvidia-ctk is not installed. modprobe runs separately, because nvidia-ctk would
+        load the modules by a chroot program, which the agent's image lacks.
         """
         nodes = (self.dev_root / node[1:] for node in CONTROL_NODES)
         if all(node.exists() for node in nodes) or shutil.which(ctk[0]) is None:
@@ -103,8 +103,8 @@ class DriverRoot:
 
         The agent's own program is copied into `directory`, which has the same path on the host. It
         is preferred because a toolkit of the host may be older than our nvidia-ctk, and then lacks
-        hooks. If our program does not run on the host, because of an old libc, the host's is used.
-        Raises OSError and StoreError.
+        hooks. If our program does not run on the host, because of an old libc, the host's program
+        is used. Raises OSError and StoreError.
         """
         ours = shutil.which("nvidia-cdi-hook") or shutil.which(command[0])
         if ours:
@@ -151,7 +151,7 @@ class DriverRoot:
         return changed
 
     def _translate_argument(self, argument: Any) -> Any:
-        """Convert the paths in a hook's argument. The value of --link is two: TARGET::LINK."""
+        """Convert the paths in a hook's argument. The value of --link has two: TARGET::LINK."""
         if not isinstance(argument, str):
             return argument
         return "::".join(map(self.on_host, argument.split("::", 1)))
@@ -159,8 +159,9 @@ class DriverRoot:
 
 def find(host: Path, chosen: Path | None, earlier: DriverRoot | None = None) -> DriverRoot:
     """Return the current driver root. host: path at which the agent sees the host's root directory.
-    chosen: the operator's choice; without one the root is searched for. If the search finds no
-    driver, for example while a driver container restarts, return `earlier`; without it, /."""
+    chosen: the operator's choice; None: search for the driver. If none is found, for example while
+    a driver container restarts, return the root of `earlier`, or / without `earlier`.
+    """
     root = chosen or locate(host) or (earlier.host if earlier else _ROOT)
     try:
         return DriverRoot(root, resolve(host, str(root)), host)

@@ -66,7 +66,7 @@ def out_of_reach(root: int, process: Process, machine: int, forwarded: bool) -> 
     """Return why no limit can be enforced in the entry point; "" if one can.
 
     root: descriptor of the process's root directory. machine: an ELF number of MACHINES. forwarded:
-    strict mode. In a program that cannot be found or read no limit can be enforced.
+    strict mode is on. In a program that cannot be found or read no limit can be enforced.
     """
     if not process.args:
         return "no command is given"

@@ -46,7 +46,7 @@ _MAX_INODES: Final = 256
 _PAGE: Final = 4096
 _SLACK_BYTES: Final = 128 * _PAGE
 """Additional size of each tmpfs, for its metadata and three files of each container that shares it.
-A tenant can extend its region by at most this."""
+A tenant can extend its region by at most this size."""
 _PLAN: Final = "plan.json"
 _LABELLED: Final = "selinux-label"
 """Name of a temporary directory of `label`. A sweep removes it after a kill of the agent."""
@@ -243,7 +243,6 @@ def _plan(container: str) -> str:
 
 
 def _size_bytes(gpu_count: int) -> int:
-    """Return the size of a grant's tmpfs for this number of GPUs."""
     fixed = (region_file.Geometry(gpu_count).file_bytes, grant_file.FILE_BYTES)
     files = (*fixed, lease_file.FILE_BYTES, *(len(_PRELOAD) for _ in names.CONTAINER_PRELOADS))
     return sum(-(-size // _PAGE) for size in files) * _PAGE + _SLACK_BYTES

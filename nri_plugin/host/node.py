@@ -69,7 +69,7 @@ class Node:
         self.default_runtime: str | None = None
         """The OCI runtime's program for pods without a RuntimeClass; None: not known yet."""
         self.toolkit = Toolkit()
-        """What the default runtime accepts, if it is NVIDIA's."""
+        """The requests for GPUs that the default runtime accepts, if it is NVIDIA's."""
         self.unprotected = ""
         """Why containers without a share get GPUs without a limit; "": no cause is known."""
         self.selinux = ""
@@ -102,8 +102,8 @@ class Node:
         return ours and self._looked and self.conflict is None
 
     def note_default_runtime(self, sandbox_ids: Sequence[str]) -> None:
-        """Determine the default runtime. sandbox_ids: of pods without a RuntimeClass; the newest
-        counts. Runs in the worker."""
+        """Determine the default runtime. sandbox_ids: sandboxes of pods without a RuntimeClass; the
+        newest counts. Runs in the worker."""
         state, host = self._settings.containerd_state, self._settings.host_root
         program = nvidia_runtime.default(state, sandbox_ids)
         if program is None:
@@ -158,8 +158,8 @@ class Node:
             return plugin, dra, str(error)
 
     def check_assignments(self, shares: Sequence[Share]) -> None:
-        """Raise Refused if the kubelet has assigned one of these GPUs as a whole to a pod. It
-        records an assignment before it starts the container. Runs in the worker."""
+        """Raise Refused if the kubelet has assigned one of these GPUs as a whole to a pod. The
+        kubelet records an assignment before the container starts. Runs in the worker."""
         if self._settings.whole_gpus:
             return
         existing = self._existing_uids

@@ -1,6 +1,6 @@
 """Detects NVIDIA's container runtime, and what its configuration accepts.
 
-Where NVIDIA's is containerd's default runtime, an image with NVIDIA_VISIBLE_DEVICES=all gets all
+Where NVIDIA's runtime is containerd's default, an image with NVIDIA_VISIBLE_DEVICES=all gets all
 GPUs without limits, and NRI does not show this. containerd writes the path of the OCI runtime's
 program into each sandbox's bundle. Blocks, except `runs`, which reads a small file on a tmpfs.
 Source: containerd's cmd/containerd-shim-runc-v2/runc (WriteRuntime), NVIDIA's container toolkit
@@ -29,7 +29,7 @@ OTHER_VARIABLES: Final = "swarm-resource"
 
 def default(containerd_state: Path, sandbox_ids: Iterable[str]) -> str | None:
     """Return the program of containerd's default runtime; None if no sandbox shows it. sandbox_ids:
-    of pods with the default runtime handler. The newest sandbox counts, because the default may
+    sandboxes with the default runtime handler. The newest sandbox counts, because the default may
     have changed since older ones started."""
     programs = [_program(containerd_state, each) for each in sandbox_ids]
     newest = max(filter(None, programs), default=None)
@@ -47,8 +47,8 @@ def is_nvidias(program: str) -> bool:
 
 
 def toolkit(program: str, host: Path) -> Toolkit:
-    """Return what the runtime accepts: the defaults if its configuration cannot be read. host: path
-    at which this process sees the host's root directory."""
+    """Return which requests the runtime accepts: the defaults if its configuration is unreadable.
+    host: path at which this process sees the host's root directory."""
     try:
         return read(_file(program, host))
     except (OSError, ValueError):
@@ -56,7 +56,7 @@ def toolkit(program: str, host: Path) -> Toolkit:
 
 
 def read(file: Path) -> Toolkit:
-    """Return what a configuration accepts. Raises OSError and ValueError."""
+    """Return which requests for GPUs a configuration accepts. Raises OSError and ValueError."""
     config = tomllib.loads(file.read_text())
     return Toolkit(
         bool(config.get(ACCEPT_VARIABLES, True)),
@@ -86,6 +86,6 @@ def _program(containerd_state: Path, sandbox_id: str) -> tuple[int, str] | None:
 
 
 def _file(program: str, host: Path) -> Path:
-    """Return the configuration's path. GPU Operator's toolkit has it next to the program."""
+    """Return the configuration file. GPU Operator's toolkit has it below its own directory."""
     beside = host / program.rpartition("/")[0].lstrip("/") / ".config" / _CONFIG
     return beside if os.path.isfile(beside) else host / "etc" / _CONFIG

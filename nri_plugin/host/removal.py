@@ -41,8 +41,8 @@ _STAYS: Final = "stays: a container has it mounted"
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What containers have mounted. paths: of mounted files and directories. Those that the kernel
-    reports begin at the root of their file system. devices: MAJOR:MINOR of grants' tmpfs."""
+    """What containers have mounted. paths: mounted files and directories, from bundles as host
+    paths, from the kernel as paths in their file system. devices: MAJOR:MINOR of grants' tmpfs."""
 
     paths: AbstractSet[str]
     devices: AbstractSet[str]
@@ -50,7 +50,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """done: called with a path, and "removed" or why it stays. dry_run: change nothing."""
+    """Removes gpuslice's files. done: called with each path, and "removed" or why it stays."""
 
     settings: Settings
     done: Callable[[Path, str], None]
@@ -86,7 +86,7 @@ class Removal:
     def _specs(self) -> None:
         private = self.settings.run_dir / ".cdi"
         specs = (each / cdi_generator.FILE for each in (*self.settings.cdi_dirs, private))
-        # The runtime runs the programs of specs' hooks only while it creates a container.
+        # No container uses these files after its creation. Therefore they are always removed.
         programs = (self.settings.store_dir / each for each in driver_root.COPIED)
         for path in (*specs, *programs):
             if path.exists():
@@ -112,8 +112,8 @@ class Removal:
         if contract is None:
             self.done(path, "stays: it is not gpuslice's library")
             return
-        # Koordinator's and HAMi's containers mount the copy. The kernel reports the path from the
-        # root of the copy's file system.
+        # Koordinator's and HAMi's containers mount the copy. The kernel reports only the end of the
+        # path, from the root of the copy's file system.
         end = f"/{names.FILE_LIBRARY}"
         mounted = any(str(path).endswith(each) and each.endswith(end) for each in used)
         self._remove(path, os.unlink, stays=mounted)
@@ -173,6 +173,6 @@ def used_by_containers(containerd_state: Path, proc: Path = _PROC) -> Used:
 
 
 def _partial(directory: Path, *prefixes: str) -> Iterable[str]:
-    """Yield the names of files that a killed writer left: those with one of the prefixes."""
+    """Yield the names of files that a killed writer left. They have one of the prefixes."""
     if directory.is_dir():
         yield from (each.name for each in directory.iterdir() if each.name.startswith(prefixes))

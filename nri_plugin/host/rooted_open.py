@@ -66,7 +66,7 @@ def read_all(looked_at: int, at_most: int) -> bytes:
 
 
 def name_of(looked_at: int) -> str:
-    """Return a looked-up file's own name, which may differ from that of a link to the file."""
+    """Return a looked-up file's own name. A link to the file may have another name."""
     return os.path.basename(os.readlink(f"/proc/self/fd/{looked_at}"))
 
 

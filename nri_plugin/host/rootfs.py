@@ -32,7 +32,7 @@ from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refused, raise_shortage, refused
 
 _OPEN: Final = os.O_PATH | os.O_DIRECTORY
-"""Flags that follow links: /proc/PID/root is one. The other opened paths are the runtime's own."""
+"""Flags for directories of the kernel and the runtime. They follow links like /proc/PID/root."""
 _LOOK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY: Final = _LOOK | os.O_DIRECTORY
 
@@ -66,9 +66,9 @@ class Proof(Enum):
 class Inspector:
     """Inspects this host's containers, whose IDs name their bundles.
 
-    driver_seen: returns the path at which this process sees the driver's file of a host path
-    (DriverRoot.seen). policy: SELinux's. forwarded: the driver's libraries are forwarders, as in
-    strict mode. allowed: capabilities that the operator allows although they endanger the limit.
+    driver_seen: the method DriverRoot.seen. policy: SELinux's policy. forwarded: the driver's
+    libraries are forwarders, as in strict mode. allowed: capabilities that the operator allows
+    although they endanger the limit.
     """
 
     containerd_state: Path
@@ -177,7 +177,7 @@ class Inspector:
         return bundle.loosening(config.capabilities, host_pid, self.allowed)
 
     def _check_volumes(self, process: Path, plan: ContainerPlan) -> None:
-        """Raise Refused if a mount that is not the plan's shows the process the host's grants."""
+        """Raise Refused if a mount outside the plan exposes grants, the library or NRI's socket."""
         here = _mounts(Path("/proc/self"))
         places = (self.run_dir, self.store_dir, self.nri_socket)
         limits = (mountinfo.location_of(here, os.path.realpath(each)) for each in places)
@@ -214,7 +214,7 @@ def _own_preload(root: int, place: str) -> Sequence[bytes]:
 
 
 def _init(place: Path) -> Path:
-    """Return the /proc directory of the container's first process, which runc's shim records."""
+    """Return the /proc directory of the container's first process. runc's shim records its PID."""
     try:
         return bundle.init(place)
     except FileNotFoundError as error:

@@ -1,9 +1,10 @@
 """SELinux: the label of the agent's files, and whether containers may use files with a label.
 
 A container that may not read /etc/ld.so.preload runs without its limit. So the agent mounts its
-file systems with a label that containers may use. Policies differ, so the agent also asks the
-kernel whether a container may. (Bottlerocket's policy lets containers use all files in memory.)
-containerd writes a container's label into its bundle; without one it is unconfined. Blocks.
+file systems with a label that containers may use. Policies differ (Bottlerocket's lets containers
+use all files in memory). Therefore the agent also asks the kernel whether a container may use the
+files. containerd writes a container's label into its bundle. A container without a label is
+unconfined. Blocks.
 Source: containerd's internal/cri/server (sandbox_run_linux.go); Linux, security/selinux/hooks.c
 (the option `context`) and selinuxfs.c (`access`, `class`).
 """
@@ -52,7 +53,6 @@ def enforcing(host: Path) -> bool:
 
 
 def label_of(path: str | Path) -> str:
-    """Return a file's label. Raises OSError."""
     return os.getxattr(path, _XATTR).rstrip(b"\0").decode(errors="replace")
 
 
@@ -116,7 +116,7 @@ def problem(
     policy: Policy,
 ) -> str | None:
     """Return why containers of these sandboxes cannot have shares; "" if they can; None if no
-    sandbox has a label, as that of a privileged pod.
+    sandbox has a label. For example, a privileged pod's sandbox has none.
 
     files_label: returns the label that a container's new files get, or raises OSError.
     """

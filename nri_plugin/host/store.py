@@ -33,7 +33,7 @@ def keep_mounted(directory: Path) -> None:
     try:
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with opened(directory.parent, os.O_RDONLY | os.O_DIRECTORY) as parent:
-            fcntl.flock(parent, fcntl.LOCK_EX)  # another agent may do the same now
+            fcntl.flock(parent, fcntl.LOCK_EX)  # another agent may be mounting the store
             directory.mkdir(mode=0o755, exist_ok=True)
             if not os.path.ismount(directory):
                 tmpfs.mount(directory, _BYTES, _INODES, _SOURCE)
@@ -63,8 +63,8 @@ class Store:
         return self._own
 
     def directory(self) -> Path:
-        """Return the mounted store's directory, for other programs of ours. Raises StoreError if it
-        cannot be mounted."""
+        """Return the mounted store's directory, in which a caller may put another program. Raises
+        StoreError if it cannot be mounted."""
         self.prepare(self.root)
         return self.root
 

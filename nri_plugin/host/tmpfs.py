@@ -41,9 +41,9 @@ def mount(
     label: str | None = None,
     call: Callable[[Path, str, str], None] = _mount,
 ) -> None:
-    """Mount a new tmpfs over the directory `path`. source: its name in mount tables; the default
-    identifies grants. label: of the files; "": the kernel's choice; None: selinux.label(). Raises
-    OSError."""
+    """Mount a new tmpfs over the directory `path`. source: the tmpfs' name in mount tables; the
+    default identifies grants. label: the SELinux label of the files; "": the policy's default;
+    None: selinux.label(). Raises OSError."""
     options = f"mode={_MODE},size={size_bytes},nr_inodes={inodes}"
     wanted = selinux.label() if label is None else label
     if wanted:

@@ -1,11 +1,11 @@
 """Inspects containers in threads: before their programs start, and again once these run.
 
 The inspection before the start (rootfs.py) can refuse the container. Hooks of the runtime may run
-later, so the container is verified again. NRI cannot undo a start: the verification only reports.
-Containers that already run at Synchronize are verified too. Verifications run one after another,
-each in a thread and under a deadline. One that hangs reports nothing about its container, and does
-not delay the others. One that fails because the agent has no descriptors left is repeated. No
-answer to the runtime waits for a verification.
+later. Therefore the container is verified again. NRI cannot undo a start: the verification only
+reports. Containers that already run at Synchronize are verified too. Verifications run one after
+another, each in a thread and under a deadline. A verification that hangs reports nothing about its
+container, and does not delay the others. A verification that fails because the agent has no
+descriptors left is repeated. No answer to the runtime waits for a verification.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from nri_plugin.threads import ThreadPool
 _LOG: Final = logging.getLogger(__name__)
 
 _PAUSES_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8)
-"""Delay before each check. A start that takes longer than their sum has failed."""
+"""Delays before the checks whether the program runs. A start that exceeds their sum has failed."""
 _VERIFIED_AT_ONCE: Final = 64
 _VERIFIED_OF_A_POD: Final = 4
 _INSPECTED_AT_ONCE: Final = 256
 """Maximum number of inspections at a time: more than the pods of a node (by default 110)."""
 _INSPECTED_OF_A_POD: Final = 1
-"""Maximum number of inspections of one pod: the kubelet starts its containers one after the other.
-While an inspection hangs, retries for its pod therefore fail at once."""
+"""Maximum number of inspections of one pod at a time: the kubelet starts a pod's containers one by
+one. While an inspection hangs, retries for the pod fail at once."""
 _PAUSE_BETWEEN_S: Final = 0.01
 """Pause between two verifications, in which other requests are answered. Synchronize may report 200
 containers."""
@@ -59,7 +59,7 @@ class Started:
 
 
 class Verifier:
-    """Runs an Inspector in threads. driver_seen: as in rootfs.Inspector. notices: for events."""
+    """Runs an Inspector in threads. driver_seen: DriverRoot.seen. notices: receives events."""
 
     def __init__(
         self,

@@ -111,7 +111,7 @@ class Cluster:
             pods = reflectors["pods"]
             self._verification.check(pods.synced and not pods.problem)
             inventory, holds = self._parts.inventory, self._parts.ledger.holds()
-            # Before NVML's first answer a GPU that is not seen need not have failed.
+            # Before NVML's first answer a working GPU may not be in inventory.seen.
             if inventory.seen or inventory.problem is None:
                 for notice in totals.failed_gpu_notices(holds, inventory.seen):
                     self._parts.notices.add(notice)

@@ -49,8 +49,8 @@ _FIELDS: Final = re.compile(r"f:devices|f:(koordinator|volcano)\.sh/gpu")
 
 
 class InventoryPublisher:
-    """modes: receives the excluded GPUs and other plugins of the Node object. now: a monotonic
-    clock in seconds. The attributes `node` and `device` receive the watched objects."""
+    """modes: where `run` records which GPUs the Node excludes, and other device plugins. now: a
+    monotonic clock in seconds. The attributes `node` and `device` receive the watched objects."""
 
     def __init__(
         self, kube: Kube, parts: Parts, modes: GpuModes, now: Callable[[], float] = time.monotonic
@@ -239,7 +239,7 @@ class Contest:
         self._now = now
         self._taken_back: deque[float] = deque(maxlen=CONTEST_WRITES)
         self._wanted: object = None
-        """The value of the last accepted write. None: there is none, or its revert is counted."""
+        """The value of the last accepted write. None: no write, or one whose revert is counted."""
         self._version = ""
         self._paused_until = self._over_at = now()
 

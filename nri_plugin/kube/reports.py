@@ -4,8 +4,8 @@ The Lease states the same readiness as /readyz. It is renewed every ten seconds,
 the readiness changes. The scheduler excludes a node whose Lease is not ready or has expired.
 
 An Event tells a pod's author of a container's problem, and what to do. If the API server does not
-have the pod, the Event is about the node. Its name is a hash of its subject and cause. Therefore a
-restarted agent does not write the same Event again. Failed writes are logged and retried.
+have the pod, the Event is about the node. An Event's name is a hash of its subject and cause.
+Therefore a restarted agent does not repeat it. Failed writes are logged and retried.
 """
 
 from __future__ import annotations
@@ -106,7 +106,6 @@ class Events:
         self._failed = parts.metrics.api_writes.labels("event", "failed")
 
     async def run(self) -> None:
-        """Write pending notices until cancelled."""
         while True:
             notice = self._notices.first()
             if notice is None:

@@ -55,8 +55,8 @@ class Verification:
         self._clock = clock
         self._watching = False
         self._absent_since_s: dict[str, float] = {}
-        """The time at which each container's pod was first missed, by container ID. A change of
-        `_watching` resets these times."""
+        """The time since which the watch has not reported a container's pod, by container ID. A
+        change of `_watching` resets these times."""
         self._late = False
 
     def check(self, watching: bool) -> None:
@@ -119,7 +119,7 @@ class Verification:
         self._report(_POD_NOT_FOUND, names.EVENT_GRANT_UNCONFIRMED, hold, text, _NO_POD)
 
     def _report(self, message: str, reason: str, hold: Hold, text: str, problem: str) -> None:
-        """Report a container once, in the log and in an event. The event is the node's if the API
+        """Report a container once, in the log and in an event. The event is for the node if the API
         server does not have the pod."""
         of_node = reason == names.EVENT_GRANT_UNCONFIRMED
         action = "Start" if of_node else "Run"

@@ -1,8 +1,8 @@
 """The kubelet's device plugin API for whole GPUs: serves the kubelet's calls, and registers.
 
 whole_gpus.py lists the GPUs and decides about allocations, on the event loop. After the plugin has
-registered, the kubelet connects to its socket and receives the device lists in one stream. When
-this stream ends, the kubelet drops the registration. A starting kubelet removes all sockets.
+registered, the kubelet connects to the plugin's socket and receives the device lists in one stream.
+When this stream ends, the kubelet drops the registration. A starting kubelet removes all sockets.
 Source: k8s.io/kubernetes/pkg/kubelet/cm/devicemanager/plugin/v1beta1.
 """
 
@@ -155,8 +155,8 @@ class DevicePlugin:
         response = api.AllocateResponse()
         for each in request.container_requests:
             response.container_responses.add(
-                # An image may set this variable to `all`. NVIDIA's runtime, where it is the
-                # default, would then inject every GPU.
+                # Override this variable, which an image may set to `all`. NVIDIA's runtime, where
+                # it is the default, would then inject every GPU.
                 envs={names.ENV_VISIBLE_DEVICES: names.VISIBLE_DEVICES_NONE},
                 cdi_devices=[
                     api.CDIDevice(name=f"{names.CDI_KIND}={uuid}") for uuid in each.devices_ids

@@ -4,9 +4,9 @@ This module keeps the plugin registered, its list of GPUs current, and the holds
 kubelet's assignments. It runs on the event loop, where shares are entered in the ledger. Therefore
 a share and an allocation of the same GPU cannot both succeed. gpu_modes.py has the rules.
 
-The kubelet's PodResources API omits init containers. After a restart of the kubelet it lists no pod
-until the API server has answered the kubelet. The kubelet's record on disk has all of these pods,
-but also pods that no longer exist.
+The kubelet's PodResources API omits init containers. After a restart of the kubelet this API lists
+no pod until the API server has answered the kubelet. The kubelet's record on disk has all of these
+pods, but also pods that no longer exist.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _AGAIN_S: Final = 5.0
 """Least time between two registrations with the same kubelet."""
 _RECOVERY_S: Final = 5.0
 _LATE_S: Final = 10.0
-"""Time after which the agent logs that it is not registered, because shares are not known."""
+"""Time without known shares after which the agent logs that it is therefore not registered."""
 POD_RESOURCES: Final = "pod-resources/kubelet.sock"
 _LIST: Final = "/v1.PodResourcesLister/List"
 _ANSWER_S: Final = 5.0
@@ -115,8 +115,8 @@ class WholeGpus:
         self._metrics.whole_gpus.set(len(self._modes.held))
 
     def _knows_shares(self) -> bool:
-        """Whether all granted shares are known. A new agent does not know them yet, and must not
-        register, because the kubelet could allocate a GPU with shares."""
+        """Whether all granted shares are known. A new agent does not know the shares yet. If it
+        registered then, the kubelet could allocate a GPU with shares."""
         problem = ""
         if not self._parts.ledger.is_complete:
             problem = "the container runtime has not listed its containers yet"

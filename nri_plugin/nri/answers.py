@@ -140,7 +140,7 @@ class Answers:
             timer.cancel()
             self._tasks.discard(task)
             cancelled = asyncio.CancelledError("cancelled by itself")
-            # asyncio logs a warning about an exception that is never retrieved.
+            # Always retrieve the task's exception. Otherwise asyncio would log a warning.
             error = cancelled if task.cancelled() else task.exception()
             if task not in self.unanswered:
                 return

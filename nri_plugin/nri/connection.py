@@ -56,9 +56,9 @@ async def serve(
 
     Returns when the runtime ended the connection, or when `leaving` is set and the requests
     received until then are answered. Otherwise raises an NriError (see protocol/errors.py) or the
-    socket's OSError. In every case the socket is closed before, and the handlers' tasks are
-    cancelled, with CLOSING_TIMEOUT_S to end. The caller should reconnect with backoff and jitter.
-    on_ready: called once, after Synchronize was answered. on_decision: called after every answer.
+    socket's OSError. Before that it closes the socket and cancels the handlers' tasks, each within
+    CLOSING_TIMEOUT_S. The caller should reconnect with backoff and jitter. on_ready: called once,
+    after Synchronize was answered. on_decision: called after every answer.
     """
     session = Session(
         name=name,
@@ -155,7 +155,7 @@ class _Connection(asyncio.Protocol):
 
     async def until_left(self, leaving: asyncio.Event) -> None:
         """Wait until the session is over. After `leaving` is set, also return once all requests are
-        answered and none has arrived for QUIET_S."""
+        answered and no request has arrived for QUIET_S."""
         first = asyncio.FIRST_COMPLETED
         signal = asyncio.create_task(leaving.wait(), name="leaving")
         either: set[asyncio.Future[Any]] = {self._over, signal}

@@ -113,7 +113,7 @@ class Service:
         return None if plan is None else translate.reply(plan)
 
     def _without_claim(self, pod: nri.PodSandbox, message: nri.Container) -> Reply:
-        """Prevent that NVIDIA's runtime injects GPUs, or count that the container keeps them."""
+        """Hide the GPUs that NVIDIA's runtime would give, or count a container that keeps them."""
         gpus = self._from_nvidias_runtime(pod.id, message, lambda: translate.pod(pod))
         if gpus is Gpus.UNLIMITED:
             self._parts.metrics.unlimited.labels("nvidia_runtime").inc()
@@ -170,7 +170,7 @@ class Service:
         return self._check_plugins(adjusted, cdi_names)
 
     def _count_foreign(self, request: nri.ValidateContainerAdjustmentRequest) -> None:
-        """Count a container without a share that gets a GPU from another plugin. It is allowed."""
+        """Count a container without a share that gets another plugin's GPU. This is allowed."""
         adjust = request.adjust
         if not (adjust.linux.devices or adjust.cdi_devices or adjust.mounts or adjust.env):
             return
@@ -180,7 +180,7 @@ class Service:
             self._parts.metrics.unlimited.labels("nri_plugin").inc()
 
     async def _check_plugins(self, adjusted: Merged, cdi_names: Sequence[str]) -> None:
-        """Find on the host which CDI names of other plugins inject a GPU. Refuse such a name."""
+        """Refuse the container if the host's spec of another plugin's CDI name injects a GPU."""
         host = await in_time(
             "resolve the CDI names of other plugins", self.node.resolve_cdi_names(cdi_names)
         )

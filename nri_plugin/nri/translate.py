@@ -52,7 +52,7 @@ def _cdi_names(message: nri.Container) -> Iterator[str]:
 
 
 def _is_everything(rule: nri.LinuxDeviceCgroup) -> bool:
-    """Whether this is the rule that the runtime gives only to privileged containers."""
+    """Whether the rule allows all devices. Only privileged containers get it from the runtime."""
     narrowed = rule.type not in ("", "a") or rule.HasField("major") or rule.HasField("minor")
     return rule.allow and not narrowed
 
@@ -173,8 +173,8 @@ def reply(plan: ContainerPlan) -> nri.CreateContainerResponse:
 
 @lru_cache(maxsize=1024)
 def _mount(mount: Mount) -> nri.Mount:
-    """Convert a mount. The result is cached, because all containers have the driver's mounts, and
-    must not be changed."""
+    """Convert a mount. The result is cached, because all containers have the driver's mounts. The
+    caller must not change it."""
     return nri.Mount(
         destination=mount.destination, source=mount.source, type=mount.type, options=mount.options
     )

@@ -4,7 +4,7 @@ A pod without a grant and without an allocation is not changed. In a pod with a 
 that the grant does not name starts without a GPU, even if a GPU has failed. An inconsistent grant
 refuses the containers that it names. An unreadable grant refuses all of the pod's containers,
 because it does not show which of them have a share. An unreadable allocation refuses only the
-containers of a pod that requests a share by the label or a grant. Otherwise it grants no GPU.
+containers of a pod that requests a share by the label or a grant. In other pods it grants no GPU.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from nri_plugin.policy.model import Claim, Gpu, Pod, Share
 from nri_plugin.policy.refusals import Reason, Refused, refused
 
 _DEFAULT_CORE_PERCENT: Final = 100
-"""The percent where an entry has no gpu-core. Koordinator omits gpu-core if a pod requests only
-memory. The compute of such a pod is not limited."""
+"""The percent of compute of an entry without gpu-core. Koordinator omits gpu-core if a pod requests
+only memory. The compute of such a pod is not limited."""
 
 _VARIABLES: Final = tuple(name for each in dialects.DIALECTS for name in each.environment)
 _VARIABLES_TEXT: Final = ", ".join(_VARIABLES)
@@ -64,7 +64,7 @@ def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
 
 
 def gpus(annotations: Mapping[str, str]) -> Sequence[allocation.DeviceEntry]:
-    """Return the GPUs of a pod's allocation. An unreadable annotation has none."""
+    """Return the GPUs of a pod's allocation, or none if the annotation is unreadable."""
     text = annotations.get(names.ANNOTATION_DEVICE_ALLOCATED)
     try:
         return _allocation(text).gpus if text is not None else ()
@@ -181,8 +181,8 @@ _granted: Final = lru_cache(maxsize=256)(grants.parse)
 def _resolve(
     entries: Iterable[tuple[int, allocation.DeviceEntry]], gpus: Sequence[Gpu]
 ) -> Sequence[Share]:
-    """Convert entries of an allocation, with their positions, to exact bytes and percent of this
-    node's GPUs."""
+    """Convert entries of an allocation to exact bytes and percent of this node's GPUs. entries:
+    pairs of the position in the annotation and the entry."""
     shares: list[Share] = []
     for index, entry in entries:
         where = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {names.DEVICE_TYPE_GPU}[{index}]"
@@ -231,8 +231,8 @@ def _core(where: str, entry: allocation.DeviceEntry) -> int:
 def _shares(name: str, listed: Sequence[grants.GpuGrant], pool: Sequence[Share]) -> Sequence[Share]:
     """Convert a container's grant to shares. Raises Refused if it exceeds the pod's allocation.
 
-    The sum over all containers may exceed it, because an init container ends before the next
-    container starts. The ledger checks the containers that run at the same time.
+    The sum over all containers may exceed the allocation, because an init container ends before the
+    next container starts. The ledger checks the containers that run at the same time.
     """
     by_uuid = {share.uuid: share for share in pool}
     for index, gpu in enumerate(listed):

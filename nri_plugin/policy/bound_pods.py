@@ -40,8 +40,8 @@ _DIFFERS: Final = "annotation {key} differs there" + RESCHEDULE
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A pod of the cache. place: its position in binding order (batch, time, UID). foreign: the
-    evidence that no scheduler wrote its grant, if any."""
+    """A pod of the cache. place: sorts pods in binding order (batch, time, UID). foreign: the
+    evidence that no scheduler wrote the pod's grant, if any."""
 
     bound: Bound
     place: tuple[int, str, str]
@@ -108,8 +108,8 @@ class BoundPods:
         return total
 
     def granted(self, listed: Iterable[Entry]) -> AbstractSet[str]:
-        """Return the GPUs of which a pod was granted a share. listed: the Device's GPUs, by which a
-        GPU is found that an older Koordinator identifies only by its minor."""
+        """Return the GPUs of which a pod was granted a share. listed: the Device's GPUs, which give
+        the UUID where an older Koordinator wrote only the minor."""
         by_minor = {entry.gpu.minor: entry.gpu.uuid for entry in listed}
         entries = (entry for known in self._pods.values() for entry in known.gpus)
         return frozenset({each.id or by_minor.get(each.minor, "") for each in entries} - {""})
@@ -174,7 +174,7 @@ class BoundPods:
         return refusals
 
     def mismatch(self, hold: Hold, gpus: Sequence[Gpu]) -> Refusal | None:
-        """Return why the pod's grant does not allow the hold. None: it does, or is unknown."""
+        """Return why the pod's grant forbids the hold. None: the grant allows it, or is unknown."""
         known = self._pods.get(hold.pod_uid)
         if known is None:
             return None
@@ -185,7 +185,7 @@ class BoundPods:
             pod = replace(known.bound.pod, labels=hold.pod.labels)
             granted = annotation_claims.claim(pod, hold.container, gpus)
         except Refused as refused:
-            # These reasons do not mean that the grant is invalid: the GPU may have failed.
+            # A failed GPU may be the cause, and the grant may be valid.
             if refused.refusal.reason in INVENTORY_DEPENDENT:
                 return _unnamed(hold, annotation_claims.gpus(pod.annotations))
             return refuse(Reason.GRANT_UNCONFIRMED, problem=refused.refusal.text)
@@ -211,8 +211,8 @@ def _since(bound: Bound, hold: Hold) -> Refusal | None:
 
 
 def _unnamed(hold: Hold, entries: Sequence[allocation.DeviceEntry]) -> Refusal | None:
-    """Return a refusal if the container has a GPU that its pod's allocation does not name. A failed
-    GPU is still named there."""
+    """Return a refusal if the container has a GPU that its pod's allocation does not name. The
+    allocation still names a failed GPU."""
     ids = {entry.id for entry in entries}
     others = [uuid for uuid in hold.parts if uuid not in ids]
     if not others or None in ids:
@@ -243,7 +243,6 @@ def _foreign(bound: Bound, before: Bound | None) -> Refusal | None:
 
 
 def _granted(annotations: Mapping[str, str]) -> bool:
-    """Whether the annotations grant a share of a GPU."""
     return names.ANNOTATION_GRANTS in annotations or bool(annotation_claims.gpus(annotations))
 
 

@@ -81,7 +81,7 @@ def _has_gpu(container: Container) -> bool:
 
 def _manages_gpus(container: Container, kubelet_dirs: Collection[str]) -> bool:
     """Whether the container mounts directories of the kubelet, as device plugins and exporters do.
-    Mounts from the kubelet's directory `pods` do not count, because it has all pods' volumes."""
+    Mounts from the kubelet's directory `pods`, which has all pods' volumes, do not count."""
     return any(
         is_below(f"{source}/", kubelet) and not is_below(source, f"{kubelet}/{_PODS}")
         for source in (normal(m.source) for m in container.mounts if m.source.startswith("/"))

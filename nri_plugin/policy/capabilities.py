@@ -52,8 +52,8 @@ memory that a variable of the container names, instead of the grant."""
 
 @dataclass(frozen=True, slots=True)
 class DriverCapabilities:
-    """given: the capabilities that the container gets. cut: those that it requested and does not
-    get, including unknown names."""
+    """given: the capabilities that the container gets. cut: the capabilities that it requested and
+    does not get, including unknown names."""
 
     given: AbstractSet[str]
     cut: Sequence[str]

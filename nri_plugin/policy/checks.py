@@ -1,9 +1,9 @@
 """The checks of a container whose share is known, in the order in which they refuse it.
 
 Pure. `CHECKS` has the order, and each check raises Refused. docs/architecture.md lists what refuses
-a container before and after these checks. A limit depends on our mounts. They cannot enforce it if
-the container runs on another kernel, may use every device, has a GPU already, preloads libraries
-before ours, or has a volume with the host's grant files.
+a container before and after these checks. A limit depends on our mounts. Our mounts cannot enforce
+the limit if the container runs on another kernel, may use every device, has a GPU already, preloads
+libraries before ours, or has a volume with the host's grant files.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from nri_plugin.policy.places import Destinations, is_below, normal, with_parent
 from nri_plugin.policy.refusals import Reason, refused
 
 _AUDIT: Final = "LD_AUDIT"
-"""The libraries that this variable names load first, and glibc calls them for every other one."""
+"""A variable that names libraries. They load first. glibc calls them at each later load."""
 
 _PRELOAD: Final = "LD_PRELOAD"
-"""The libraries that this variable names load before ours, which /etc/ld.so.preload names."""
+"""A variable that names libraries. They load before ours, which /etc/ld.so.preload names."""
 _NEVER_FIRST: Final = ("libc.so", "libdl.so", "libcuda.so", "libnvidia-ml.so")
 """Names of libraries. If one loads first, programs call the driver and bypass our library."""
 

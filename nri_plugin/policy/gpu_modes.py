@@ -1,9 +1,9 @@
 """The mode of each GPU of this node: shared, whole or excluded.
 
-Pure: times are arguments. It is used only on the event loop. Therefore a GPU goes either to a share
-or to an `allocate`, whichever comes first. A whole GPU is held from the kubelet's Allocate call,
-which names no pod, until the kubelet no longer lists the GPU for a pod. After a restart the holds
-are read from the kubelet.
+Pure: times are arguments. This module is used only on the event loop. Therefore a GPU goes either
+to a share or to an `allocate`, whichever comes first. A whole GPU is held from the kubelet's
+Allocate call, which names no pod, until the kubelet no longer lists the GPU for a pod. After a
+restart the holds are read from the kubelet.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class GpuModes:
 
     @property
     def pods(self) -> AbstractSet[str]:
-        """Return the pods that hold a GPU whole: NAMESPACE/NAME of those that the kubelet reports,
-        and the UIDs of those in its record."""
+        """Return the pods that hold a GPU whole: NAMESPACE/NAME of pods that the kubelet reports,
+        and UIDs of pods in its record."""
         pods = {hold.pod for hold in self._holds.values()} - {""}
         return pods.union(*(hold.recorded for hold in self._holds.values()))
 

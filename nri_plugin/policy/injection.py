@@ -95,7 +95,7 @@ def _forwarded(
     """Return the CDI specs' mounts without the driver's libraries, and the forwarders' mounts.
 
     A forwarder is mounted at each path of a driver library. The library itself is mounted where the
-    forwarder loads it from. It is the file with the longest name, because the others are links.
+    forwarder loads it from. The longest path is the library's file. The other paths are links.
     """
     destinations: dict[str, list[Mount]] = {soname: [] for soname in files}
     for mount in mounts:

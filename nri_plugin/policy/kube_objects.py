@@ -36,9 +36,10 @@ _NO_NAMESPACE: Final = "default"
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What the agent reads of its Node. isolates: it has the label for isolation. plugin_gpus:
-    allocatable GPUs of device plugins, by resource. operator: NVIDIA's GPU Operator manages the
-    node. written: resources of the capacity that an agent wrote, by managedFields."""
+    """What the agent reads of its Node. isolates: the Node has the label for isolation.
+    plugin_gpus: allocatable GPUs of device plugins, by resource. operator: NVIDIA's GPU Operator
+    manages the node. written: resources of the capacity that an agent wrote, as managedFields says.
+    """
 
     uid: str
     isolates: bool
@@ -143,7 +144,7 @@ def bound(raw: Json) -> Bound:
 
 def _requested(spec: Json) -> Mapping[str, int]:
     """Return a pod's requests by resource, as the kubelet counts them: the sum of its containers
-    and sidecars, or an init container plus the sidecars before it, if that is more."""
+    and sidecars. If an init container plus the sidecars before it is more, that counts instead."""
     lasting = dict.fromkeys(NODE_RESOURCES, 0)
     peak = dict.fromkeys(NODE_RESOURCES, 0)
     # An init container with restartPolicy Always is a sidecar, which runs as long as its pod.

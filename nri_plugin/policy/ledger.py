@@ -1,4 +1,4 @@
-"""The ledger: the share of each GPU that each container holds, and whether a new one fits.
+"""The ledger: the share of each GPU that each container holds, and whether a new share fits.
 
 Pure. Any user with write access to pods can write annotations. Therefore the ledger ensures that
 neither a GPU nor a pod's allocation is granted twice at the same time. Each init container may have
@@ -86,7 +86,7 @@ class Ledger:
     def take(
         self, wanted: Hold, gpus: Iterable[Gpu], allocated: Mapping[str, Part]
     ) -> Refusal | None:
-        """Enter `wanted` if its GPUs and its pod's allocation (`allocated`) have room for it.
+        """Enter `wanted` if its GPUs and its pod's allocation (`allocated`) have enough left.
         Otherwise change nothing, and return the reason. Idempotent."""
         others = [other for other in self._holds.values() if not _succeeds(wanted, other)]
         grants = {other.key: other for other in others}
@@ -129,7 +129,7 @@ class Ledger:
 
 
 def _succeeds(wanted: Hold, other: Hold) -> bool:
-    """Whether `wanted` replaces `other`: the same container, or an earlier one of its name."""
+    """Whether `wanted` replaces `other`: the same container, or an exited one of the same name."""
     same_name = wanted.container == other.container and _of_one_pod(wanted, other)
     return wanted.container_id == other.container_id or same_name
 

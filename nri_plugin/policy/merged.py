@@ -16,7 +16,7 @@ from nri_plugin.policy.model import Device, Hook, Mount
 from nri_plugin.policy.places import normal
 
 Owned = Mapping[str, str]
-"""The owner of each key. An owner is a plugin's index and name, for example `50-gpuslice`."""
+"""Key of a part -> the part's owner: a plugin's index and name, for example `50-gpuslice`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class ForeignGpu:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What the host shows about other plugins' adjustments. cdi_gpus: their CDI names that inject a
-    GPU. majors: the major numbers of the driver's device nodes."""
+    """What the host shows about other plugins' adjustments. cdi_gpus: other plugins' CDI names that
+    inject a GPU. majors: the major numbers of the driver's device nodes."""
 
     cdi_gpus: AbstractSet[str] = frozenset()
     majors: AbstractSet[int] = frozenset()
@@ -82,7 +82,7 @@ def host_names(merged: Merged) -> Sequence[str] | None:
 
 
 def foreign_gpu(merged: Merged, host: Host = Host()) -> ForeignGpu | None:
-    """Return the first GPU that another plugin injects, or None."""
+    """Return the first part by which another plugin injects a GPU, or None."""
     gpus = (ForeignGpu(owner, what) for owner, what in _gpus(merged, host))
     return next((gpu for gpu in gpus if gpu.plugin != merged.me), None)
 
@@ -111,6 +111,6 @@ def _gpus(merged: Merged, host: Host) -> Iterator[tuple[str, str]]:
 
 def _opens_gpus(rule: CgroupRule, majors: AbstractSet[int]) -> bool:
     """Whether a rule allows reading or writing GPUs. A rule that only allows mknod (m) does not
-    count, because the runtime adds one to every container."""
+    count, because the runtime adds such a rule to every container."""
     opens = not rule.access or not {"r", "w"}.isdisjoint(rule.access)
     return opens and rule.type in ("", "a", "c") and (rule.major is None or rule.major in majors)

@@ -1,6 +1,6 @@
 """The node agent's data types: pod, container, GPU, share, claim, CDI device.
 
-The policy uses these values instead of NRI's messages. Therefore it can be tested without a
+The policy uses these values instead of NRI's messages. Therefore the policy can be tested without a
 runtime. Only translate.py converts NRI's protobuf messages to these types and back.
 """
 
@@ -44,9 +44,9 @@ class Mount(NamedTuple):
 class Gpu:
     """A physical GPU of this node, as NVML reports it.
 
-    memory_bytes: allocatable memory. reserved_bytes: memory that the driver reserves in addition.
-    numa: its NUMA node, None if not known. root: its PCI root, "" if not known. link: equal for
-    GPUs that NVLink connects, else "". problem: why it cannot be used. memory_bytes may then be 0.
+    memory_bytes: allocatable memory, 0 if it cannot be read. reserved_bytes: memory that the driver
+    reserves in addition. numa: the NUMA node, None if not known. root: the PCI root, "" if not
+    known. link: equal for GPUs that NVLink connects, else "". problem: why the GPU cannot be used.
     bus_id: its PCI address, for example 0000:3b:00.0. index: its number in nvidia-smi. model: the
     product's name in NVML. bus_id and model are "" if not known.
     """

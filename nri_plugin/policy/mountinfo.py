@@ -44,7 +44,7 @@ class Line:
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What containers must not reach, None if not known. run_dir: the grants' directory. store: the
-    library's. socket: NRI's socket. A program that connects to it can undo any adjustment."""
+    library's directory. socket: NRI's socket, through which a program can undo any adjustment."""
 
     run_dir: Location | None
     store: Location | None

@@ -1,8 +1,8 @@
 """Pending Events for pod authors, at most one per container and cause.
 
-Modules on the event loop add notices. reports.py writes them if there is an API server. The key of
-a written notice is kept while its pod has a running container. Otherwise a fault that the agent
-detects again and again, for example of a driver, would be written each time.
+Modules on the event loop add notices. reports.py writes them if there is an API server. A written
+notice is remembered while its pod has a running container. Otherwise a fault that the agent detects
+repeatedly, for example of a driver, would be written each time.
 """
 
 from __future__ import annotations

@@ -40,9 +40,10 @@ _READ: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """The requests for GPUs that NVIDIA's runtime accepts, with its defaults. of_unprivileged:
-    variables of unprivileged containers. Those of privileged containers are always accepted.
-    of_mounts: volume mounts. other_variables: variables that override NVIDIA_VISIBLE_DEVICES."""
+    """Which requests for GPUs NVIDIA's runtime accepts, with its defaults. of_unprivileged:
+    variables of unprivileged containers count. Those of privileged containers always count.
+    of_mounts: mounts of volumes count. other_variables: variables that override
+    NVIDIA_VISIBLE_DEVICES."""
 
     of_unprivileged: bool = True
     of_mounts: bool = False

@@ -55,9 +55,9 @@ class Running:
     nodes: Sequence[str] = ()
     """The container's device nodes of NVIDIA's driver."""
     mounts: Sequence[Mount] = ()
-    """The container's mounts. Empty unless it runs."""
+    """The container's mounts. Empty unless the container runs."""
     missed: bool = False
-    """NVIDIA's runtime gave the container GPUs. An agent would have prevented this."""
+    """Whether NVIDIA's runtime gave the container GPUs that a running agent would have hidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +111,22 @@ def survey(
 
 
 def _unadjusted(one: Running, claim: Claim) -> Hold:
-    """Return the hold of a container without files. If the pod's containers share a grant, it has
-    the key of that grant."""
+    """Return the hold of a container without files. If the pod's containers share a grant, the hold
+    has that grant's key."""
     key = f"{POD_KEY_PREFIX}{one.pod.uid}" if claim.shared else one.id
     hold = ledger.hold(one.id, key, claim.shared, one.pod, one.name, claim.shares)
     return replace(hold, adjusted=False)
 
 
 def _place(one: Running) -> tuple[str, str]:
-    """Return the pod and the name. Of containers that are equal in both, only one can run. A killed
-    runtime may still list a container that it had not started, although the kubelet has created
-    another container of that name."""
+    """Return the pod's UID and the container's name. Of containers with equal results only one can
+    run. A killed runtime may still list a container that it had not started, although the kubelet
+    has created another container of that name."""
     return one.pod.uid, one.name
 
 
 def _claim_of(one: Running, gpus: Sequence[Gpu], claims: ClaimSource) -> Claim | None:
-    """Return the claim, which is empty for a pod without one. None: it cannot be fulfilled."""
+    """Return the claim, without shares if the pod has none. None: the claim cannot be fulfilled."""
     try:
         return claims.claim(one.pod, one.name, gpus) or Claim()
     except Refused:

@@ -20,7 +20,7 @@ from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.notices import Notice
 
 PERCENT: Final = 100
-"""Capacity of one GPU in each percentage resource. It is also the most shares of one GPU."""
+"""Capacity of one GPU in each percentage resource, and the maximum number of its shares."""
 
 GONE: Final = "NVML does not list it"
 """The problem of a GPU that no longer exists."""

@@ -72,12 +72,12 @@ STATE_CHANGES: Final[Mapping[int, EventMaker]] = {
     nri.START_CONTAINER: _of_container(session_events.StartContainer),
     nri.REMOVE_CONTAINER: _of_container(session_events.RemoveContainer),
 }
-"""The subscribed events that NRI 0.11 and earlier send by the method StateChange. All versions have
-own methods for the other subscribed events."""
+"""The subscribed events that NRI 0.11 and earlier send by the method StateChange. In all versions
+each other subscribed event has its own method."""
 
 
 def known_events(runtime: session_events.RuntimeInfo) -> EventMask:
-    """Return the events that this runtime knows. It rejects a plugin that subscribes to others."""
+    """Return the events that this runtime knows. It rejects subscriptions to other events."""
     nri_version = runtimes.nri_of(runtime)
     if nri_version is not None and nri_version >= runtimes.VALIDATION:
         return session_events.EVENTS_SINCE_0_10

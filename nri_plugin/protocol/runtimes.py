@@ -63,12 +63,12 @@ RELEASES: Final[Sequence[Release]] = (
 takes precedence over this table."""
 
 SERVED: Final = "containerd"
-"""The only runtime that the agent serves. The agent must read the runtime's bundles."""
+"""The only runtime that the agent serves, because the agent reads containerd's bundles."""
 
 
 def nri_of(runtime: RuntimeInfo) -> Version | None:
-    """Return the NRI version that the runtime reports, or else the one of its release. None: the
-    release is not known."""
+    """Return the NRI version that the runtime reports, or else the version of its release. None:
+    the release is not known."""
     reported = parse(runtime.nri_version)
     if reported is not None:
         return reported

@@ -40,7 +40,7 @@ annotation, and fail. We always send this policy. Runtimes before NRI 0.12.4 ign
 
 class State(enum.Enum):
     """The session's progress. The reply to RegisterPlugin is not a state, because it may arrive in
-    any of them."""
+    any state."""
 
     UNCONFIGURED = enum.auto()
     CONFIGURED = enum.auto()
@@ -110,7 +110,7 @@ class Session:
         self._registered = False
         self._runtime: session_events.RuntimeInfo | None = None
         self.refusal: str | None = None
-        """Why the session refused this runtime. None: it did not, or Configure has not arrived."""
+        """Why the session refused this runtime. None: not refused, or Configure has not arrived."""
         self._open: dict[int, type[Message]] = {}
         """The response's type for each request that the caller must still answer."""
         self._pods: list[nri.PodSandbox] = []
@@ -187,8 +187,8 @@ class Session:
         return b"".join(frames)
 
     def respond(self, request_id: int, reply: Message | None = None) -> bool:
-        """Answer a Request with success. reply: None for an empty one. Return False if it exceeds
-        ttrpc's limit. Then an error is sent instead, and the request fails."""
+        """Answer a Request with success. reply: None for an empty reply. If it exceeds ttrpc's
+        limit, send an error, which fails the request, and return False."""
         due = self._open.get(request_id)
         if due is not None and reply is not None and not isinstance(reply, due):
             raise LocalProtocolError(f"a {type(reply).__name__} where a {due.__name__} is due")
@@ -199,8 +199,8 @@ class Session:
         """Answer a Request with an error, which fails it. A failed Synchronize ends the session."""
         due = self._close_request(request_id, Input.NOT_ADOPTED)
         if due is nri.ValidateContainerAdjustmentResponse:
-            # A validator rejects a container in its reply. An error status would mean that the
-            # plugin is broken.
+            # A validator states its rejection in a reply. The runtime takes an error status for a
+            # broken plugin.
             verdict = nri.ValidateContainerAdjustmentResponse(
                 reject=True, reason=ttrpc.sendable(text)
             )

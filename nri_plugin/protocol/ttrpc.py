@@ -25,7 +25,8 @@ RESPONSE: Final = 2
 MAX_STREAM: Final = (1 << 32) - 1
 
 MAX_PENDING: Final = 64
-"""Limit of open calls. A runtime's locks allow one call, and one validation per container."""
+"""Limit of open calls. A runtime's locks allow one call at a time, and one validation per
+container."""
 STATUS_LIMIT_BYTES: Final = 16 << 10
 """Limit of an error's text, which the runtime repeats in its log and in the pod's events."""
 
@@ -79,7 +80,7 @@ class FrameParser:
         self._skipped = Frame(0, 0, None)
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Return the messages that `data` completes. It may be split anywhere."""
+        """Return the messages that `data` completes. `data` may begin and end anywhere."""
         frames = []
         buffer, at = self._buffer, 0
         buffer += data

@@ -38,7 +38,7 @@ class Columns:
         self.partitioned: Bools = self._node(fleet.partitioned)
 
     def nodes(self) -> Bools:
-        """[R]: nodes that accept the pod, if enough of their GPUs fit."""
+        """[R]: nodes that accept the pod, apart from the capacity of their GPUs."""
         open_to_us: Bools = self.blocked_by == _FITS
         if self.request.isolation:
             open_to_us &= self.isolates
@@ -50,8 +50,8 @@ class Columns:
         return there if self._selected is None else there & self._selected
 
     def fitting(self, container: ContainerRequest) -> Bools:
-        """[G, R]: GPUs on which the container fits, without the pod's others. These are usable ones
-        only: an unusable GPU has no free byte, and each container requests at least one."""
+        """[G, R]: GPUs on which this container fits if it is the pod's only one. All are usable: an
+        unusable GPU has no free byte, and a container requests at least one."""
         memory, core = self.ok(container)
         memory &= core
         if self._selected is not None:
@@ -59,7 +59,7 @@ class Columns:
         return memory
 
     def enough(self, gpus: Bools, wanted: int) -> Bools:
-        """[R]: nodes where one part of the request's scope has at least `wanted` of these GPUs."""
+        """[R]: nodes of which one part (see `parts`) has at least `wanted` of these GPUs."""
         scope = self.request.scope
         if scope in _GROUP_COLUMN:
             group = self.gpu(_GROUP_COLUMN[scope])
@@ -72,8 +72,8 @@ class Columns:
         return ~_fewer(gpus, wanted)
 
     def parts(self) -> Sequence[Bools | None]:
-        """Return the parts of the nodes as masks [G, R]. All GPUs of a pod must lie in one part.
-        None: the part is the whole node."""
+        """Return the parts of the nodes as masks [G, R]. The request's scope determines the parts.
+        All GPUs of a pod must be in one part. None: the whole node."""
         scope = self.request.scope
         if scope is Scope.NODE:
             return (None,)
@@ -84,7 +84,7 @@ class Columns:
         return [group == one for one in range(int(group.max(initial=NO_GROUP)) + 1)]
 
     def reasons(self, container: ContainerRequest) -> Reasons:
-        """[R]: why this container, without the pod's others, does not fit; FITS where it does."""
+        """[R]: why this container does not fit, even as the pod's only one. FITS if it fits."""
         wanted = container.gpus
         total, usable = self.gpu("total_bytes"), self.gpu("usable")
         memory, core = self.ok(container)

@@ -1,4 +1,4 @@
-"""Feasibility: which nodes fit a request, in one pass over the columns.
+"""Feasibility: which nodes fit a request, in one pass over the columns. Shapes: see columns.py.
 
 If one container requests GPUs, comparing columns decides. If several do, the columns rule nodes
 out, and a greedy pass (`scheduler.core.together`) decides about the rest. All nodes refused for one
@@ -21,7 +21,7 @@ from scheduler.core.request import WHOLE_PERCENT, Request
 from scheduler.core.together import together
 
 MAX_CELLS: Final = 25_600
-"""The product of containers and nodes that the greedy pass processes in some 20 ms."""
+"""Containers times nodes that the greedy pass processes in some 20 ms."""
 _GIB: Final = 2**30
 _MIB: Final = 2**20
 _TENTHS: Final = 10
@@ -58,8 +58,8 @@ def max_rows(request: Request) -> int:
 
 
 def _against(fleet: Fleet, request: Request, rows: Rows) -> Reasons:
-    """uint8[R]: the first reason against each of these nodes. FITS where each container fits alone,
-    but not all containers together."""
+    """uint8[R]: why each node does not fit. FITS means that each container fits if it is the pod's
+    only one, and `fit` replaces FITS by TOGETHER."""
     columns = Columns(fleet, request, rows, gather=True)
     reason = np.zeros(len(rows), np.uint8)
     for container in request.containers:

@@ -39,7 +39,7 @@ NO_CORE: Final = -1
 """The value of `core_percent` in `Allocations` for a share that requests no core."""
 IN_USE: Final = 0.5
 FULL: Final = 0.4
-"""Weights in the binpack score, which is at most 1: whether a GPU is in use, and its fullness."""
+"""Weights in the binpack score of a GPU that is in use (IN_USE) and of its fullness (FULL)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +225,8 @@ class Fleet:
     # --- GPUs
 
     def set_gpus(self, row: int, gpus: Sequence[Gpu]) -> None:
-        """Replace the node's GPUs by at most MAX_GPUS with distinct UUIDs. What pods hold of the
-        node is cleared, so the caller must call `take` again."""
+        """Replace the node's GPUs. gpus: at most MAX_GPUS, with distinct UUIDs. What pods hold of
+        the node is cleared, so the caller must call `take` again."""
         assert len(gpus) <= names.MAX_GPUS
         self._changed()
         if len(gpus) > self.usable.shape[1]:
@@ -266,7 +266,7 @@ class Fleet:
         self._change("reserved", row, amount, sign)
 
     def fits(self, row: int, amount: GpuAmount) -> bool:
-        """Return whether the amount fits on the GPU beside everything used and reserved."""
+        """Return whether the amount fits on the GPU in addition to what is used and reserved."""
         index = (row, amount.slot)
         if amount.memory_bytes > self.free_bytes[index]:
             return False
@@ -277,8 +277,8 @@ class Fleet:
     def selected(
         self, selector: Sequence[Requirement], column: Callable[[str], NDArray[Any]]
     ) -> Bools:
-        """Return which GPUs match the whole selector. column: returns the named column, or a part
-        of it. The result has the same shape."""
+        """Return which GPUs match the whole selector. column: a function that returns the named
+        column, or a part of it. The result has the shape of these columns."""
         of_sets = tuple(line for line in selector if line.attribute is not Attribute.UUID)
         matched: Bools = self._labels.selected(of_sets)[column("label_set")]
         for line in selector:
@@ -295,15 +295,15 @@ class Fleet:
         core_percent: NDArray[np.int32],
     ) -> Fleet:
         """Return a copy without reservations and without these allocations. Each argument has one
-        value per allocation. Use the copy before this fleet changes: they share other columns."""
+        value per allocation. It shares the other columns, so use it before this fleet changes."""
         made = copy.copy(self)
         for name in _HELD["reserved"]:
             setattr(made, name, np.zeros_like(getattr(self, name)))
         amounts = (memory_bytes, np.maximum(core_percent, 0), core_percent == NO_CORE)
         for name, amount in zip(_HELD["used"], amounts, strict=True):
             left = getattr(self, name).copy(order="F")
-            # `subtract.at` counts an index as often as it occurs: a GPU may have several of the
-            # allocations. It needs one index per GPU, hence the flat view of the column.
+            # A GPU may have several of the allocations: `subtract.at` subtracts for each occurrence
+            # of an index. It needs one index per GPU, hence the flat view of the column.
             flat = left.reshape(-1, order="F")
             np.subtract.at(flat, slots * len(left) + rows, amount.astype(left.dtype))
             setattr(made, name, left)

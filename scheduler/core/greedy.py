@@ -16,7 +16,7 @@ from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Policy, Requ
 @dataclass(slots=True)
 class Slot:
     """A GPU during the search. held_bytes[t], held_core[t]: what the pod's containers hold of it at
-    moment t of the pod's life. capped: whether these request core; None while there are none."""
+    moment t of the pod's life. capped: whether these shares request core; None without any."""
 
     index: int
     groups: tuple[int, int, int]
@@ -69,8 +69,8 @@ class Slot:
 
 
 def unused_near(slots: Sequence[Slot]) -> Mapping[int, tuple[int, ...]]:
-    """Return by slot index how many unused GPUs the slot's NVLink group, PCIe root and NUMA node
-    have. Binpack prefers the fewest, to keep wholly unused groups for pods of several GPUs."""
+    """Count, for each slot index, the unused GPUs in the slot's NVLink group, PCIe root and NUMA
+    node. Binpack prefers the fewest, to keep wholly unused groups for pods of several GPUs."""
     unused = Counter(
         (level, group)
         for slot in slots
@@ -96,7 +96,7 @@ def place_greedily(request: Request, policy: Policy, slots: Sequence[Slot]) -> b
 
 
 def _chosen(fitting: Sequence[Slot], wanted: int, policy: Policy) -> Sequence[Slot]:
-    """Return `wanted` of the fitting slots, which are sorted by rank, near to each other."""
+    """Return `wanted` fitting slots that are near to each other. fitting: sorted by rank."""
     if wanted > 1 and policy is not Policy.FIRST:
         for level in range(3):
             near = _nearest(fitting, level, wanted)
@@ -106,7 +106,7 @@ def _chosen(fitting: Sequence[Slot], wanted: int, policy: Policy) -> Sequence[Sl
 
 
 def _nearest(fitting: Sequence[Slot], level: int, wanted: int) -> Sequence[Slot] | None:
-    """Return the fitting slots of the smallest group at this level that has enough of them."""
+    """Return the fitting slots of the smallest sufficient group. level: index in `groups`."""
     groups: dict[int, list[Slot]] = {}
     for slot in fitting:
         if slot.groups[level] != NO_GROUP:

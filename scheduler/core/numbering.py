@@ -48,4 +48,4 @@ class Numbering(ABC, Generic[_Value]):
 
     @abstractmethod
     def _add(self, number: int) -> None:
-        """Update what depends on numbers, after this number got a new value."""
+        """Update the data of the subclass, after this number got a new value."""

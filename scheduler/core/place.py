@@ -53,7 +53,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most that a pod's containers hold of one GPU at any moment. The pod always holds it.
+    """The most that a pod's containers hold of one GPU at any moment. It is allocated all the time.
     memory_percent: the requested part of the GPU, rounded down, at most 100. core_percent: None if
     no share of the pod on this GPU requests core."""
 

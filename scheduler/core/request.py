@@ -173,7 +173,7 @@ class Request:
         return self._peak(lambda each: each.bytes_of(total_bytes)), core
 
     def _peak(self, amount: Callable[[ContainerRequest], int]) -> int:
-        """Return the maximum over the moments of the sum of the running containers' amounts."""
+        """Sum the amounts of the containers that run at each moment. Return the largest sum."""
         sums = [0] * self.moment_count
         for container, moments in zip(self.containers, self.moments, strict=True):
             for moment in moments:
@@ -204,7 +204,7 @@ def moments_of(containers: Sequence[ContainerRequest]) -> Sequence[tuple[int, ..
 def largest_first(request: Request, largest_bytes: int) -> list[int]:
     """Return the containers' indices, the largest first: by number of GPUs, then by share of one.
 
-    largest_bytes: the size of the largest GPU of the node, by which bytes become a ratio.
+    largest_bytes: the size of the node's largest GPU. Bytes are compared as a ratio of this size.
     """
 
     def size_rank(number: int) -> tuple[int, float, int]:

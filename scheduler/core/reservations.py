@@ -25,10 +25,10 @@ class Kind(Enum):
 
     RANKED = 2.0
     """`prioritize` ranked the node first. kube-scheduler sends the next pod's `filter` before this
-    pod's `bind`, and would choose the same GPU for both. The time exceeds that from prioritize to
-    bind, unless another plugin delays the pod."""
+    pod's `bind`, and would choose the same GPU for both. 2 s exceed the time from prioritize to
+    bind unless another plugin delays the pod."""
     NOMINATED = 30.0
-    """The pod was requeued with this node nominated. The time exceeds kube-scheduler's backoff."""
+    """The pod was requeued with this node nominated. 30 s exceed kube-scheduler's backoff."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Reservations:
         self, owner: str, request: Request, placement: Placement, kind: Kind, now_s: float
     ) -> None:
         """Add a reservation, and end the owner's earlier one. `place` must have found the placement
-        with all that is used and reserved."""
+        in the current fleet."""
         self.end(owner)
         self._enter(Reservation(owner, request, placement, kind, now_s + kind.value, ()))
 
@@ -87,7 +87,7 @@ class Reservations:
 
     @contextmanager
     def changing(self, node: str) -> Iterator[None]:
-        """Enclose a change of the node. Afterwards, its reservations that no longer fit end."""
+        """Enclose a change of the node. Afterwards, end its reservations that no longer fit."""
         there = [each for each in self._by_owner.values() if each.placement.node == node]
         for each in there:
             self.end(each.owner)

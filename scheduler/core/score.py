@@ -1,4 +1,4 @@
-"""Scores feasible nodes, in one pass over the columns.
+"""Scores feasible nodes, in one pass over the columns. Shapes: see columns.py.
 
 A container's score depends on the GPUs that `place` would choose for it alone. To keep whole GPUs
 and nodes free, `binpack` prefers a node where these GPUs are in use, then where they become

@@ -1,7 +1,7 @@
 """Decides which nodes fit a pod of several containers, by one greedy pass over all nodes at once.
 
 A node's result does not depend on the other nodes, so `assignment` finds the same GPUs for one
-node. The pass is not exhaustive: it may fail although some combination fits.
+node. The pass is not exhaustive: it may miss a combination that fits. Shapes: see columns.py.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def assignment(fleet: Fleet, request: Request, row: int) -> Mapping[int, Sequenc
 def _orders(
     fleet: Fleet, request: Request, rows: Rows
 ) -> Iterator[tuple[Sequence[int], NDArray[np.intp]]]:
-    """Yield each order of the containers, the largest first, with the indices in `rows` of the
-    nodes that have it. It differs by node: the size of a node's GPUs relates bytes to percent."""
+    """Yield each order of the containers, the largest first, with the indices in `rows` of its
+    nodes. The order differs by node, see `largest_first`."""
     largest, which = np.unique(fleet.total_bytes[rows].max(axis=1), return_inverse=True)
     sizes_of: dict[tuple[int, ...], list[int]] = {}
     for number, largest_bytes in enumerate(largest.tolist()):

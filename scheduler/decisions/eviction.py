@@ -23,7 +23,7 @@ class Eviction:
         self._found: list[Entries] = []
 
     def add(self, victims: Mapping[str, Sequence[str]]) -> None:
-        """Add victims, as UIDs of pods by node. A pod that holds nothing there frees nothing."""
+        """Add victims, as UIDs of pods by node. A pod without a share on that node is ignored."""
         rows = self._fleet.rows_of(victims)
         per_node = np.fromiter(map(len, victims.values()), np.intp, len(rows))
         entries, per_pod = self._allocations.find(chain.from_iterable(victims.values()))

@@ -1,8 +1,8 @@
 """Finds refused pods that fit since capacity was freed, and that kube-scheduler has not retried.
 
-Pods whose requests have the same shape share an entry, for which nodes are searched once. Each pod
-keeps its candidates, the nodes that kube-scheduler sent for it. Capacity of other nodes does not
-count for the pod. Entries are searched in turn, each only on nodes that changed since its last
+Pods whose requests have the same shape share an `_Entry`, for which nodes are searched once. Each
+pod keeps its candidates, the nodes that kube-scheduler sent for it. Capacity of other nodes does
+not count for the pod. Entries are searched in turn, each only on nodes that changed since its last
 search. `verbs` and `cache` add and remove pods. `requeuer` calls `work`, and requeues the pods that
 `due` returns. See docs/adr/0025.
 """
@@ -104,8 +104,8 @@ class Unschedulable:
             del self._entries[shape]
 
     def work(self, now_s: float, is_over: Callable[[], bool]) -> bool:
-        """Search for one entry after the other until `is_over`. Return whether all entries have had
-        their turn. Call it about once a second."""
+        """Search for one entry after the other until `is_over`. Return whether the round over all
+        entries is complete. Call it about once a second."""
         if not self._turns:
             self._turns.extend(self._entries)
         while self._turns:

@@ -26,7 +26,7 @@ from scheduler.kubernetes.requests import Pending
 MIN_SAMPLE: Final = 100
 """The least number of nodes that kube-scheduler samples."""
 _SLACK: Final = 0.9
-"""A factor for the expected size of a sample: kube-scheduler may know a few nodes less."""
+"""A factor for the expected size of a sample: kube-scheduler may know fewer nodes than we."""
 _MAX_PODS: Final = 1024
 _MAX_CONSTRAINTS: Final = 64
 """The most keys of `_accepted`. Each value takes one byte per node."""
@@ -94,7 +94,7 @@ class Sampling:
             pod.refused.add(node)
             reservations.end(uid)
             node = ""
-        # A node is still reserved here if kube-scheduler dropped its nomination: nominate it again.
+        # If `node` is still reserved, kube-scheduler dropped its nomination: nominate it again.
         samples = 1 + len(fleet) // len(rows)
         if not node and len(pod.refused) < samples:
             node = self._nominate(pending, request, rows, policy)

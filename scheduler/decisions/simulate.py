@@ -43,7 +43,7 @@ class SimulationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node that fits. score: 0 to 1. containers: the shares that they would get there."""
+    """A node that fits. score: 0 to 1. containers: the shares that each would get on the node."""
 
     node: str
     score: float

@@ -126,7 +126,7 @@ class Verbs:
         yield b"}}"
 
     def pending_pod(self, uid: str) -> Pending | None:
-        """Return the pod as last sent with a verb. Return None if that was never or long ago."""
+        """Return the pod as last sent with a verb; None if it was never sent or is dropped."""
         return self._recent.get(uid)
 
     def policy(self, pending: Pending) -> Policy:
@@ -149,8 +149,8 @@ class Verbs:
             del self._recent[next(iter(self._recent))]
 
     def _enough(self, pending: Pending, names: Sequence[str], eviction: Eviction) -> Container[str]:
-        """Return the named nodes on which the pod fits after the eviction: none if the pod is
-        refused or has a nominated node, and only the node where GPUs are already held for it."""
+        """Return the named nodes on which the pod fits after the eviction. It fits on none if it is
+        refused or has a nominated node. If GPUs are already held for it, only their node counts."""
         if pending.refusal or self._state.reservations.nominated_node(pending.uid):
             return ()
         if pending.request is None:

@@ -59,7 +59,7 @@ _FLOAT_OF_GO: Final = re.compile(
     rf"|0x_?({_H}([.]({_H})?)?|[.]{_H})p[+-]?0*[0-9]{{1,2}})",
     re.IGNORECASE,
 )
-"""What Go's ParseFloat reads, except infinity: also NaN, hexadecimal numbers and underscores."""
+"""What Go's ParseFloat reads, except infinity. It includes NaN, hexadecimals and underscores."""
 _MAX_CHARS: Final = 64
 _OF_CONTAINER: Final = re.compile(
     rf"{re.escape(KAI_CONTAINER_PREFIX)}(.+)"
@@ -134,7 +134,7 @@ def _number(
     written: Mapping[str, str], key: str, most: int, refusal: str, must_be: str
 ) -> int | None:
     """Return the positive number in the annotation. refusal: KAI's text if it is not one. must_be:
-    what to require of a number above `most`."""
+    the error's text for a number above `most`."""
     text = written.get(key)
     if text is None:
         return None

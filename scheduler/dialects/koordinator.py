@@ -63,7 +63,7 @@ def correct_name(resource: str) -> str:
 
 def read(pod: PodFields) -> Reading | None:
     """Read the pod's request. Source: koordinator pkg/scheduler/plugins/deviceshare (utils.go,
-    devicehandler_gpu.go), and its webhook for requests that fit only after its changes."""
+    devicehandler_gpu.go), and its webhook, which changes some requests before they are placed."""
     requests = [
         _container_request(container, asked)
         for container in pod.containers

@@ -25,7 +25,7 @@ from scheduler.core.request import (
 
 Json = Mapping[str, Any]
 Writer = Callable[[Placement, Sequence[Gpu], int], "Outputs"]
-"""Called with the placement, the node's GPUs and the nanoseconds since the epoch."""
+"""A function of the placement, the node's GPUs and the nanoseconds since the epoch."""
 
 FOREIGN: Final = frozenset((*names.RESOURCES_WHOLE, *names.RESOURCES_KOORDINATOR_ONLY))
 """Resources that another component allocates, unless the pod's dialect defines them."""
@@ -36,8 +36,8 @@ _CUT: Final = " ... "
 
 
 class RequestError(ValueError):
-    """The request is invalid on any node. A long text is shortened in the middle, which has a value
-    that the pod's author wrote."""
+    """The request is invalid on any node. A long text is shortened in the middle, where it quotes
+    the pod's author."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_REFUSAL:
@@ -102,7 +102,7 @@ class Container:
 
 
 class Bound(NamedTuple):
-    """most: the largest amount of a resource. allowed: the allowed amounts, for errors."""
+    """most: the largest amount of a resource. allowed: the error's text on the allowed amounts."""
 
     most: int
     allowed: str
@@ -161,7 +161,7 @@ class Reading:
     """A pod's request. containers: at least one.
 
     foreign: names of resources that this dialect does not allocate. A pod with a share must not
-    request them. notices: texts for an Event. outputs: called once, for what the Binding adds.
+    request them. notices: texts for an Event. outputs: returns what the Binding adds; called once.
     """
 
     containers: Sequence[ContainerRequest]

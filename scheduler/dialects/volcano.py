@@ -45,7 +45,7 @@ _BOUNDS: Final[Mapping[str, Bound]] = {
     VOLCANO_VGPU_CORES: PERCENT,
 }
 _ALONE: Final = frozenset({VOLCANO_MEMORY, VOLCANO_NUMBER})
-"""Each of these is a kind of request of its own. The other resources together are the kind vgpu."""
+"""Resources that each form a kind of request. All other resources together are the kind vgpu."""
 _VGPU: Final = ""
 
 
@@ -65,8 +65,8 @@ def read(pod: PodFields) -> Reading | None:
 
 
 def _amounts(container: Container) -> Mapping[str, int]:
-    """Return the container's amounts. Refuse vgpu amounts without a number of GPUs, for which
-    Volcano gives no GPU. Memory is an exception, because it implies one GPU."""
+    """Return the container's amounts. Refuse vgpu amounts without a number of GPUs, because Volcano
+    would then give no GPU. Memory without a number is accepted: it means one GPU."""
     amounts = container.amounts(container.limits, _BOUNDS)
     vgpu = [name for name in amounts if name not in _ALONE]
     if vgpu and VOLCANO_VGPU_NUMBER not in amounts:

@@ -27,7 +27,7 @@ _NODE_END: Final = re.compile(rb'\],"NumPDBViolations":\d+\},(?=")')
 """The bytes that Go writes between the victims of two nodes. A JSON string cannot contain them,
 because its quotes are escaped."""
 PART_BYTES: Final = 128 << 10
-"""The least bytes of a part, which is some 2,000 victims. A part has all victims of its nodes."""
+"""Least size of a part: some 2,000 victims. A part has all victims of each of its nodes."""
 
 
 class ArgumentsError(Exception):

@@ -34,7 +34,7 @@ class HeldGpu:
 class Unreadable:
     """What a bound pod holds if its annotations do not show it: possibly any GPU of its node.
 
-    requested: what its containers request; None if unreadable, so it may hold all of any GPU.
+    requested: what its containers request. None if unreadable: it may then hold all of any GPU.
     """
 
     requested: Request | None

@@ -23,7 +23,7 @@ _AMOUNTS: Final = ("capacity", "allocatable")
 
 
 def status_patch(node: Json) -> Json | None:
-    """Return the patch of nodes/status that removes the agents' totals, or None without any."""
+    """Return the patch of nodes/status that removes the agents' resources; None if none exist."""
     writers = {kind: fields.writers(node, "status", kind) for kind in _AMOUNTS}
     ours = {
         key
@@ -41,7 +41,7 @@ def status_patch(node: Json) -> Json | None:
 
 
 def metadata_patch(node: Json) -> Json | None:
-    """Return the patch that removes the agents' labels and annotations, or None without any."""
+    """Return the patch that removes the agents' labels and annotations; None if none exist."""
     removed: dict[str, Json] = {}
     for kind in ("labels", "annotations"):
         there = at(at(node, "metadata"), kind)

@@ -184,8 +184,8 @@ class Pending:
     """A pod to be placed. version: its resourceVersion when it was read. profile: its
     schedulerName. prefers: whether it has preferences among nodes. request: None for a pod without
     a share, and for a refused pod. refusal: why the request is refused; "" if it is not. priority:
-    its place in kube-scheduler's queue. constraints: equal for pods with equal node selectors and
-    tolerations. nominated: status.nominatedNodeName, or "". requeued_at: the annotation, or "".
+    its priority in kube-scheduler's queue. constraints: equal for pods with equal node selectors
+    and tolerations. nominated: status.nominatedNodeName, or "". requeued_at: the annotation, or "".
     outputs, notices: see `Reading`."""
 
     uid: str

@@ -1,7 +1,7 @@
 """Reads Kubernetes objects: nodes, inventories, and what pods hold.
 
-Unreadable parts, which other programs may write, are left out and reported. If it is unreadable
-what a pod holds, the pod counts as holding the most that it may hold.
+Unreadable parts, which other programs may write, are left out and reported. If a pod's holdings are
+unreadable, the pod counts as holding the most that it may hold.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _held(raw: Json) -> tuple[Held, str]:
             return tuple(_held_gpu(entry) for entry in allocated), problem
         except allocation.AllocationError as error:
             problem = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}: {error}"
-    # A pod of another scheduler, if it has no allocation, counts only with Koordinator's keys.
+    # If another scheduler bound the pod without an allocation, only Koordinator's keys count.
     is_ours = at(raw, "spec").get("schedulerName") == names.SCHEDULER_NAME
     readers = READERS if problem or is_ours else {KOORDINATOR: READERS[KOORDINATOR]}
     held: Held
@@ -90,7 +90,7 @@ def _held(raw: Json) -> tuple[Held, str]:
 
 
 def _read_allocation(text: str | None) -> tuple[Sequence[allocation.DeviceEntry], str]:
-    """Return the GPUs of the allocation, which are none if it is absent, and its problem."""
+    """Return the GPUs that the allocation lists (none if it is absent), and its problem."""
     try:
         return () if text is None else allocation.decode(text).gpus, ""
     except allocation.AllocationError as error:
@@ -236,7 +236,7 @@ def _gpu(entry: Json) -> Gpu | str:
 
 
 def _invalid(field: str, value: object, allowed: str) -> str:
-    """Return an error in Kubernetes' form, with the value as the object has it."""
+    """Return an error in Kubernetes' form that quotes the object's value."""
     if value is None:
         return f"{field}: required value: must be {allowed}"
     return f"{field}: invalid value {json.dumps(value)}: must be {allowed}"

@@ -1,5 +1,5 @@
 """The arbiter: leases each GPU's time to the containers that share it, one after the other.
 
-It is a process of its own (`python -m shim arbiter`). If it ends, the containers continue: each one
-uses its own part of each cycle.
+The arbiter is a process of its own (`python -m shim arbiter`). If that process ends, the containers
+continue, and each uses its own part of each cycle.
 """

@@ -2,9 +2,9 @@
 
 nri_plugin/gpu/arbiter_process.py does the same for the node agent.
 
-A thread reads the child's heartbeat. It kills a child without a heartbeat. When a child exits, it
-starts the next one, with backoff. The children read one pipe as standard input. The pipe ends with
-this process, and then the child ends too.
+A thread reads the child's heartbeat, and kills a child that sends none. When a child exits, the
+thread starts the next one, with backoff. The children's standard input is a pipe. When this process
+ends, the pipe closes, and therefore the child ends too.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _POLL_S: Final = 4 * names.HEARTBEAT_S
 _START_POLLS: Final = 15
 """Polls that may pass before the first heartbeat, because Python may start slowly."""
 _MISSED_POLLS: Final = 2
-"""Polls without a heartbeat before the child is killed. The first one may be wrong: after a halt of
-the machine its timeout expires before the child has written again."""
+"""Polls without a heartbeat before the child is killed. One such poll proves nothing: after a halt
+of the machine the poll times out before the child has written again."""
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 5.0
 
 
 @contextmanager
 def arbiting(parent: Path, prefix: str) -> Iterator[None]:
-    """Keep an arbiter for the directories below `parent` that begin with `prefix`."""
+    """Keep an arbiter running for the directories in `parent` whose names begin with `prefix`."""
     stdin, hold = os.pipe()
     ended = threading.Event()
     command = (*_COMMAND, "--prefix", prefix, str(parent))

@@ -1,5 +1,5 @@
-"""The command `python -m shim arbiter`. It imports neither NVML nor a driver, because it runs on
-each node in the memory of the agent's pod."""
+"""The command `python -m shim arbiter`. It imports neither NVML nor a driver, because the arbiter's
+memory on each node counts against the agent's pod."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _report(text: str) -> None:
 
 
 class _Heartbeat:
-    """Writes heartbeats to standard output, and never blocks if the reader is stopped."""
+    """Writes heartbeats to standard output, without blocking if the reader is stopped."""
 
     def __init__(self) -> None:
         os.set_blocking(sys.stdout.fileno(), False)

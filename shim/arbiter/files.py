@@ -1,10 +1,9 @@
 """The files of the containers that the arbiter serves: grants, regions and leases.
 
 Regions are read by pread, because a tenant can truncate its region. Grants and leases are mapped,
-because no tenant of a node can truncate them. Reading and writing them each cycle takes one system
-call: the one that wakes the threads that wait for a lease. The directories of `shim run` are in a
-directory that any user may write. So only regular files of this user are served, and opening a file
-never blocks.
+because no tenant of a node can truncate them. So the only system call for a new lease is the one
+that wakes the threads that wait for it. The directories of `shim run` are in a directory that any
+user may write. So only regular files of this user are served, and opening a file never blocks.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _FUTEX_WAKE: Final = ffi.cast("int", 1)
 _ALL: Final = ffi.cast("int", 2**31 - 1)
 _NONE: Final = ffi.NULL, ffi.NULL, ffi.cast("int", 0)
-"""Arguments of the system call that FUTEX_WAKE does not read."""
+"""The arguments of the system call futex that FUTEX_WAKE does not read."""
 _RECORD_BYTES: Final = region_file.COMPUTE.size
 
 
 class Container:
-    """One directory with a grant. The constructor raises OSError if a file is missing, and
+    """One container's directory. The constructor raises OSError if a file is missing, and
     ValueError if the grant or the lease file is not valid."""
 
     def __init__(self, directory: Path) -> None:
@@ -69,16 +68,16 @@ class Container:
         self._activities = [(b"", region_file.Compute())] * count
 
     def close(self) -> None:
-        """Close the files. The container's tenants keep their own part of each cycle."""
+        """Close the files. The container then uses its own part of each cycle."""
         self._grant.close()
         ffi.release(self._words)
         self._lease.close()
         os.close(self._region)
 
     def is_in(self, directory: Path) -> bool:
-        """Return whether the directory still holds the same grant. A directory that was removed and
-        made again has a grant file with another inode number, because a mapped file keeps its
-        number."""
+        """Return whether the directory still holds the same grant. If the directory was removed and
+        made again, its grant file has another inode number: the number of a mapped file is not
+        reused."""
         try:
             there = os.stat(directory / names.FILE_GRANT, follow_symlinks=False)
         except OSError:
@@ -98,14 +97,15 @@ class Container:
         return True
 
     def shares(self) -> Mapping[str, tuple[int, Share]]:
-        """Return the shares by GPU UUID: the GPU's index in the grant, and the share."""
+        """Return, for each GPU's UUID, the GPU's index in the grant and the container's share."""
         return {
             gpu.uuid: (index, Share(gpu.core_percent, gpu.core_forced))
             for index, gpu in enumerate(self.gpus)
         }
 
     def activity(self, gpu: int) -> region_file.Compute:
-        """Return the activity of its processes on that GPU; none if the region is truncated."""
+        """Return the work of the container's processes on that GPU; none if the region is
+        truncated."""
         record = os.pread(self._region, _RECORD_BYTES, self._activity_offsets[gpu])
         if record != self._activities[gpu][0]:
             self._activities[gpu] = record, region_file.compute(record)

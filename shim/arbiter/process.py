@@ -20,18 +20,18 @@ from shim.arbiter.turns import IDLE_NS, Share, Turns
 _SCAN_NS: Final = CYCLE_NS // 2
 """The interval of checks for new or removed containers and changed grants."""
 _RESTING_SCAN_NS: Final = 180_000_000
-"""The same interval while no GPU has work. The containers' activity is then read as often."""
+"""The same interval while no GPU has work."""
 _EMPTY_SCAN_NS: Final = 2 * CYCLE_NS
 _SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _SHORTAGE_NS: Final = 1_000_000_000
-"""The pause before the next try to open containers, after one failed for lack of descriptors."""
+"""The pause before the next listing, if file descriptors did not suffice for all containers."""
 _PRIORITY: Final = 10
 _TAKE_OVER_S: Final = 0.1
 
 
 class Arbiter:
-    """All GPUs of the containers below `parent`. It has no clock: `step` gets the time. report:
-    called when descriptors do not suffice for all containers, and again when they do."""
+    """The turns on all GPUs of the containers below `parent`. `step` gets the time as an argument.
+    report: called with a text when file descriptors begin or cease to be too few."""
 
     def __init__(
         self, parent: Path, prefix: str = "", report: Callable[[str], None] = lambda _: None
@@ -43,13 +43,13 @@ class Arbiter:
         self._containers: dict[Path, Container] = {}
         self._gpus: dict[str, Turns] = {}
         self._due_ns: dict[str, int] = {}
-        """For each GPU, by UUID: when its turns must be stepped next."""
+        """When each GPU's turns must be stepped next, by the GPU's UUID."""
         self._members: dict[str, dict[str, tuple[Container, int]]] = {}
         self._scan_ns = 0
         self._changed_ns = self._listed_ns = -1
         self._missing = False
         self._list_ns = 0
-        """The earliest time of the next listing, after a shortage of descriptors."""
+        """The earliest time of the next listing, after a shortage of file descriptors."""
 
     def close(self) -> None:
         for container in self._containers.values():
@@ -57,7 +57,7 @@ class Arbiter:
         self._containers.clear()
 
     def step(self, now_ns: int) -> int:
-        """Do what is due. Return when to call again (CLOCK_MONOTONIC nanoseconds)."""
+        """Do what is due at `now_ns` (CLOCK_MONOTONIC). Return the time of the next call."""
         if now_ns >= self._scan_ns:
             self._scan(now_ns)
             self._scan_ns = now_ns + self._pause_ns(now_ns)
@@ -79,11 +79,11 @@ class Arbiter:
         return _RESTING_SCAN_NS if rest else _SCAN_NS
 
     def _scan(self, now_ns: int) -> None:
-        """Find new and removed containers, by the directory's entries, and changed grants."""
+        """Find new and removed containers in the directory, and read changed grants again."""
         changed = False
         before_ns, self._changed_ns = self._changed_ns, self.parent.stat().st_mtime_ns
         if now_ns >= self._list_ns and (self._changed_ns != self._listed_ns or self._missing):
-            # List again next time: a later change may have the same timestamp, to some ms.
+            # Timestamps are coarse, so a later change may have the same one. List again next time.
             self._listed_ns = self._changed_ns if self._changed_ns == before_ns else -1
             changed = self._list(now_ns)
         for container in self._containers.values():
@@ -107,7 +107,8 @@ class Arbiter:
         for directory in new if short is None else ():
             try:
                 self._containers[directory] = Container(directory)
-            except (OSError, ValueError) as error:  # being made or removed, or of an older agent
+            except (OSError, ValueError) as error:
+                # The directory is being made or removed, or an older agent made it.
                 self._missing = True
                 if isinstance(error, OSError) and error.errno in _SHORTAGES:
                     short = error
@@ -148,7 +149,7 @@ def _activity(container: Container, gpu: int, now_ns: int) -> Compute:
         seen = container.activity(gpu)
         awaited = seen.busy_until_ns > now_ns or seen.waiting_since_ns
         if awaited and now_ns > seen.launched_ns + IDLE_NS and not container.has_processes():
-            # A killed process leaves its prediction and its wait, but its work ended with it.
+            # Killed processes have left both values in the region, but their work has ended.
             return replace(seen, busy_until_ns=seen.launched_ns, waiting_since_ns=0)
     except OSError:
         return Compute()
@@ -161,11 +162,11 @@ def run(
     """Serve until `leaving()` is true.
 
     While another arbiter of this user serves the directory, wait to take over. The lock is an
-    abstract socket: it leaves no file and ends with the process. Any program of the network
-    namespace can bind that name first. Then all arbiters wait, and containers use their own parts
-    of each cycle. Shares are for programs that cooperate (docs/security.md).
+    abstract socket: it leaves no file and ends with the process. Any other program of the network
+    namespace can bind the socket's name first. Then all arbiters wait, and containers use their own
+    parts of each cycle. Shares are for programs that cooperate (docs/security.md).
 
-    alive: called several times a second with whether this arbiter serves the directory.
+    alive: called several times a second. Its argument is whether this arbiter serves the directory.
     """
     there = arbiter.parent.stat()
     name = f"\0gpuslice-arbiter-{os.getuid()}-{there.st_dev}-{there.st_ino}"

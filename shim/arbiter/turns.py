@@ -4,11 +4,12 @@ One container at a time may submit work, in a window. The window's length is the
 of a cycle of 100 ms. A turn ends when the submitted work is almost done, at most one cycle after
 the window. GPU time beyond the container's credit is debt, which makes its next windows shorter or
 fewer. A container without work gives up its turn, and the rest of the turn is divided among the
-others by their shares. A container that alone has work gets all of the GPU, or its share if forced.
+others by their shares. If only one container has work, it gets the whole GPU, or its share if
+forced.
 
-Invariants: at most one container has an open window. The exception: while no container launches,
-each has an open window, so that the first launch need not wait. Over time a container uses its
-share of the cycles in which it has work, to within one launch and one window.
+Invariants: while any container has work, at most one has an open window. While none has, all
+windows are open, so that the first launch need not wait. Over time a container uses its share of
+the cycles in which it has work, to within one launch and one window.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _MS: Final = 1_000_000
 IDLE_NS: Final = 10 * _MS
 """A container gives up its turn after this time without a launch and without work in flight."""
 _INACTIVE_AFTER_NS: Final = CYCLE_NS
-"""A container that has not tried to launch for this long has no work. A launch that waits is tried
-at least twice in this time."""
+"""A container that has not tried to launch for this long has no work. A waiting launch is tried at
+least twice in this time."""
 _LOOK_NS: Final = 5 * _MS
 """The poll interval while several containers have work."""
 _ALONE_LOOK_NS: Final = 10 * _MS
@@ -34,19 +35,21 @@ _IDLE_LOOK_NS: Final = 50 * _MS
 _RESTING_LOOK_NS: Final = 180 * _MS
 _RESTS_AFTER_NS: Final = 1_000 * _MS
 _RESTING_AHEAD_NS: Final = 400 * _MS
-"""While no container has work, leases are written less often. So the time in them is set this far
-ahead. If the arbiter ends, such a lease still becomes void within a second."""
+"""While no container has work, leases are written less often. A lease's `written_ns` is then set
+this far ahead, so that the lease stays valid until the next one. If the arbiter ends, it still
+becomes void within a second."""
 _LEAST_PAUSE_NS: Final = 100_000
 _DRAIN_LOOK_NS: Final = 200_000
 _ANNOUNCE_NS: Final = 2 * _MS
-"""The next window is written this long before it begins, so that a late arbiter costs no time."""
+"""The next window is written this long before it begins, so that the GPU need not wait for a late
+arbiter."""
 _OVERLAP_NS: Final = 2 * _MS
-"""If work lasts beyond its window, the next window begins this long before the predicted end of
-that work. Predictions err by about as much, and the GPU would be idle if the work ended early."""
+"""If work lasts beyond its window, the next window begins this long before the work's predicted
+end. Otherwise the GPU would be idle if the work ended earlier than predicted."""
 _IN_FLIGHT_NS: Final = 3 * _MS
-"""If a turn's work was done less than this before the turn's end, the whole turn was used."""
+"""Work that ended less than this before its window's end counts as having used the whole window."""
 _COUNTED_NS: Final = 5 * _MS
-"""A thread that waits for its work counts it in the region within this time after its end."""
+"""A thread that waits for work adds its duration in the region at most this long after its end."""
 _LEAST_WINDOW_NS: Final = 2 * _MS
 _DEBT_MOST_NS: Final = 10_000 * _MS
 _BEAT_NS: Final = 2 * CYCLE_NS
@@ -61,7 +64,7 @@ class Share:
 
     core_percent: int
     forced: bool = False
-    """The share is a cap also while the GPU is otherwise idle."""
+    """Whether the share is a cap also while no other container uses the GPU."""
 
     @property
     def capped(self) -> bool:
@@ -72,24 +75,24 @@ class Share:
 class _Member:
     share: Share
     part_ppm: int = 0
-    """The container's part of a cycle while all containers have work."""
+    """The container's part of a cycle while all containers have work, in millionths."""
     offset_ppm: int = 0
     seen: Compute = field(default_factory=Compute)
     credit_ns: int = 0
     paid_until_ns: int = 0
-    """The instant up to which credit has been added. Only a forced share uses it."""
+    """The time up to which credit has been added. Only used for a forced share."""
     worked_ns: int = 0
     """When the container last had work."""
     idle_after_ns: int = -1
-    """The time of its latest launch before a turn that it did not use. It has no work since."""
+    """The latest launch before the container gave up a turn. It has no work until a later one."""
     charged_until_ns: int = 0
-    """The end of its latest turn. 0: it had none."""
+    """The end of the container's latest turn. 0: there was none."""
     turn_ns: int = 0
-    """The total length of the latest turns whose work is not counted yet."""
+    """The total length of the turns for which `settle` has not counted the idle time yet."""
     busy_before_ns: int = 0
-    """The work that was counted before these turns."""
+    """The container's `seen.busy_ns` before these turns."""
     idle_ns: int = 0
-    """The total time of its turns in which none of its work ran."""
+    """The total time of the container's turns in which none of its work ran."""
     lease: Lease = field(default_factory=lambda: Lease(0))
 
     @property
@@ -102,8 +105,8 @@ class _Member:
         return self.share.forced and self.share.capped
 
     def settle(self, now_ns: int, after_ns: int) -> None:
-        """Count the idle time of the latest turns if they ended more than `after_ns` ago. It is at
-        most the turns' length, whatever the tenant writes."""
+        """Count the idle time of the latest turns if they ended more than `after_ns` ago. The idle
+        time is at most the turns' length, whatever the tenant writes into its region."""
         if now_ns > self.charged_until_ns + after_ns:
             busy_ns = max(self.seen.busy_ns - self.busy_before_ns, 0)
             self.idle_ns += max(self.turn_ns - busy_ns, 0)
@@ -146,9 +149,9 @@ class Turns:
 
     @property
     def launches_checked(self) -> bool:
-        """Whether any container of the GPU has a cap. Then all launches are checked, even those of
-        a container alone: the next container must wait for the work that it has in flight. Without
-        a cap the driver's own time slices divide the GPU."""
+        """Whether any container of the GPU has a cap. If so, all launches are checked, even while
+        only one container has work: its work in flight must be known when another begins. If none
+        has a cap, the driver's own time slices divide the GPU."""
         return any(member.share.capped for member in self._members.values())
 
     def rests(self, now_ns: int) -> bool:
@@ -186,13 +189,13 @@ class Turns:
         return self._beats(now_ns, leases), max(again_ns, now_ns + _LEAST_PAUSE_NS)
 
     def _begin_work(self, member: _Member, now_ns: int) -> None:
-        """Give a container that had no work for a cycle one window's credit, less its debt."""
+        """Give one window's credit, less the debt, to a container that had no work for a cycle."""
         member.credit_ns = min(member.credit_ns, 0) + member.window_ns
         member.paid_until_ns = now_ns
 
     def _end_turn(self, now_ns: int, working: Sequence[str]) -> int:
-        """End the holder's turn if it is over, or if its end is known. Otherwise return when to
-        look again."""
+        """End the turn of the holder, the container whose window is open. If the end of the turn is
+        not known yet, return when to call again."""
         assert self._holder is not None
         member = self._members[self._holder]
         lease, busy_until_ns = member.lease, member.seen.busy_until_ns
@@ -219,7 +222,7 @@ class Turns:
             due_ns = max(busy_until_ns - overlap_ns, now_ns + _DRAIN_LOOK_NS)
             return min(due_ns, now_ns + 5 * _DRAIN_LOOK_NS)
         else:
-            # The arbiter may be late: containers have then used their own parts of the cycles.
+            # If the arbiter was late, the containers have used their own parts of the cycles since.
             end_ns = min(now_ns, lease.end_ns + CYCLE_NS)
             least_ns = max(lease.end_ns - _IN_FLIGHT_NS, lease.start_ns)
             used_ns = max(least_ns, min(busy_until_ns, end_ns)) - lease.start_ns
@@ -231,7 +234,8 @@ class Turns:
         return 0
 
     def _charge(self, holder: _Member, used_ns: int, end_ns: int) -> None:
-        """Deduct a turn. While earlier work still ran, each of both containers had half the GPU."""
+        """Deduct the turn from the holder's credit. While another container's earlier work still
+        ran, half of the time is deducted from that one's credit instead."""
         start_ns = holder.lease.start_ns
         for member in self._members.values():
             overlap_ns = min(member.seen.busy_until_ns, end_ns) - max(
@@ -250,7 +254,7 @@ class Turns:
         member.credit_ns = max(member.credit_ns - used_ns, -_DEBT_MOST_NS)
 
     def _next_turn(self, now_ns: int, working: Sequence[str], leases: dict[str, Lease]) -> int:
-        """Choose the next holder, or open the GPU to all if none has work."""
+        """Choose the container that gets the next turn, or let all launch if none has work."""
         order = [key for key in self._order if key in working]
         if not order:
             return self._open(now_ns, self._order, leases)
@@ -278,8 +282,8 @@ class Turns:
         return None
 
     def _after_round(self, order: Sequence[str]) -> str | None:
-        """Add credit by rounds until a container that is not forced may have a turn, and return its
-        key. Return None if all shares are forced."""
+        """Add rounds of credit until a container whose share is not forced may have a turn, and
+        return the container's key. Return None if all shares are forced."""
         free = [self._members[key] for key in order if not self._members[key].forced]
         if not free:
             return None
@@ -310,8 +314,8 @@ class Turns:
         return now_ns + min(*waits, _IDLE_LOOK_NS)
 
     def _open(self, now_ns: int, keys: Sequence[str], leases: dict[str, Lease]) -> int:
-        """Let these containers launch at will, because no other one has work. Forced ones still
-        wait for their turns."""
+        """Open windows for these containers, because no other one has work. Containers with forced
+        shares still wait for their turns."""
         ahead_ns, look_ns = 0, _IDLE_LOOK_NS
         if self.rests(now_ns):
             ahead_ns, look_ns = _RESTING_AHEAD_NS, _RESTING_LOOK_NS
@@ -328,14 +332,14 @@ class Turns:
         return now_ns + (_ALONE_LOOK_NS if len(keys) == 1 else look_ns)
 
     def _grant(self, key: str, written_ns: int, window: tuple[int, int], contended: bool) -> Lease:
-        """Return a new lease. window: its begin and its end, in nanoseconds."""
+        """Return a new lease. window: the begin and the end of its window, in nanoseconds."""
         member = self._members[key]
         part = (member.part_ppm, member.offset_ppm)
         member.lease = Lease(written_ns, *window, *part, contended, member.idle_ns)
         return member.lease
 
     def _close(self, now_ns: int, keys: Sequence[str]) -> dict[str, Lease]:
-        """End the windows that last beyond `now_ns`."""
+        """End these containers' windows at `now_ns`, unless they end before."""
         leases: dict[str, Lease] = {}
         for key in keys:
             if self._members[key].lease.end_ns > now_ns:
@@ -343,7 +347,7 @@ class Turns:
         return leases
 
     def _beats(self, now_ns: int, leases: dict[str, Lease]) -> dict[str, Lease]:
-        """Write leases again that are old, so that their readers see that the arbiter runs."""
+        """Renew old leases, so that their readers see that the arbiter runs."""
         for key, member in self._members.items():
             lease = member.lease
             if key not in leases and now_ns >= lease.written_ns + _BEAT_NS:
@@ -354,8 +358,8 @@ class Turns:
 
 def _plausible(seen: Compute, now_ns: int) -> Compute:
     """Correct the predicted end of a container's work. A killed process leaves its prediction in
-    the region, so predictions are limited; a running process soon writes a new one. If a call waits
-    longer than predicted, its work is assumed to continue."""
+    the region, so predictions are limited; a running process soon writes a new one. If a program
+    still waits for work after its predicted end, the work is assumed to continue."""
     busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MOST_NS)
     if now_ns - _PREDICTED_MOST_NS < seen.waiting_since_ns and busy_until_ns < now_ns:
         busy_until_ns = now_ns + _ANNOUNCE_NS + 2 * _DRAIN_LOOK_NS

@@ -7,9 +7,9 @@
  * in clusters of two blocks), runtime (the driver calls of NVIDIA's runtime for a launch) or copy.
  *
  * It prints "ready" at the start. Once a second and at the end it prints the seconds since the
- * start, the finished launches, and their work in percent of the time. On a real GPU this is
- * inexact: there a kernel runs a number of loops, not a given time. Last come the times between
- * launches; "best" is the least mean between two marks.
+ * start, the finished launches, and their work in percent of the time. On a real GPU the
+ * percentage is inexact, because a kernel runs loops instead of a given time. The last line has the
+ * times between launches: "best" is the least mean between two events (marks, see below).
  */
 #include <dlfcn.h>
 #include <stdint.h>

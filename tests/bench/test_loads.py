@@ -10,7 +10,7 @@ _STEPS = "launch to launch: best {0}00.0 ns, p50 {0}.0 us, p99 {0}0.0 us, longes
 
 
 def test_work_of_several_processes_is_added_up() -> None:
-    """Each line counts in the second that it reports, although cuda-load prints it later."""
+    """cuda-load prints a line late. Its work counts in the second that the line reports."""
     outputs = []
     for number, late_s in ((1, 0.02), (2, 0.4)):
         lines = [

@@ -26,8 +26,8 @@ def container(
     security: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Json:
-    """host: from the path in the container to the host's path, after which `:ro` and a mount
-    propagation may follow. add: the added capabilities."""
+    """Return a container. host: the host's path for each path in the container, optionally with
+    `:ro` and a mount propagation appended. add: the capabilities that the container adds."""
     host = host or {}
     mounts: list[Json] = []
     for inside, written in host.items():

@@ -1,7 +1,4 @@
-"""Runs the API server's pods on the lab's containerd as a kubelet would.
-
-Also reads the runtime's specification of each container.
-"""
+"""Runs the API server's pods on the lab's containerd, and reads their containers' OCI specs."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from nri_plugin.host import bundle
 from tests.node.kubelet import Json, process, security
 
 _REAL: Final = ("/", "/proc", "/sys", "/dev")
-"""The lab mounts these of the machine. Every other path is a directory of the lab's own."""
+"""Host paths that are this machine's in the lab, too. The lab has its own directory for others."""
 
 
 @dataclass(frozen=True)

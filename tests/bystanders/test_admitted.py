@@ -118,7 +118,8 @@ def test_koordinators_resource_definition_is_unchanged(server: Server) -> None:
 
 @pytest.mark.parametrize("what", KOORDINATORS_PODS)
 def test_koordinators_pods_are_admitted(server: Server, what: str) -> None:
-    """Workloads with such pods as templates are admitted. So is a pod that names its node."""
+    """The API server also admits workloads whose template is such a pod of Koordinator, and a
+    pod of Koordinator that names its node."""
     annotations = {names.ANNOTATION_JOINT_ALLOCATE: '{"deviceTypes":["gpu","rdma"]}'}
     raw = koordinators(KOORDINATORS_PODS[what], annotations=annotations)
     raw["spec"]["nodeName"] = NODE
@@ -134,7 +135,7 @@ def test_koordinators_pods_are_admitted(server: Server, what: str) -> None:
 def test_koordinators_scheduler_writes_its_own_allocations(
     server: Server, allocated: str, status: str
 ) -> None:
-    """Koordinator's PreBind patches the pod before the Binding. The pod stays changeable."""
+    """Koordinator's PreBind patches the pod before the Binding. Later changes are accepted, too."""
     raw = koordinators(asking(HALF), name="koordinators")
     with existing(server, raw):
         at = f"{_PODS}/koordinators{status}"

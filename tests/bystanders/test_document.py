@@ -16,7 +16,7 @@ def test_each_pod_has_a_row_and_each_row_a_pod() -> None:
 
 
 def test_the_counts_of_failures_follow_from_each_releases_nri() -> None:
-    """The counts follow from what `python -m bench.faults.bystanders` knows of each release."""
+    """bench.faults.bystanders computes the documented counts from each release's properties."""
     heads = " | ".join(["the agent", *(each.title for each in RELEASES.values())])
     found = {row[0]: row[1:] for row in table_below(DOCUMENT.read_text(), heads)}
     assert found.keys() == SITUATIONS.keys()

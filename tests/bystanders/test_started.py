@@ -22,14 +22,13 @@ pytestmark = [pytest.mark.node, pytest.mark.cluster]
 
 
 def _nothing(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
-    """Change nothing, as the second NRI plugin."""
+    """Leave the adjustment as it is. This is the hook of a second NRI plugin."""
 
 
 @dataclass
 class Story:
-    """log: the agent's log. seen: three entries by row of the table, for the phases before the
-    agent runs, beside it, and after its exit. An entry is the runtime's specification or an
-    error."""
+    """log: the agent's log. seen: by row of the table, the runtime's specification or an error
+    before the agent runs, while it runs, and after its exit."""
 
     seen: dict[str, list[object]] = field(default_factory=lambda: defaultdict(list))
     log: str = ""
@@ -45,7 +44,7 @@ def bare_lab(build_dir: object) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def story(bare_lab: Lab, bystanders: dict[str, Json]) -> Iterator[Story]:
-    """Start every pod before, beside and after the agent. Pods that run end with the lab."""
+    """Start every pod once before the agent runs, once beside it, and once after its exit."""
     lab, story = bare_lab, Story()
     there: list[tuple[str, Running]] = []
     with plugin(lab, _nothing):

@@ -270,8 +270,8 @@ _GPU_NODES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 _PAUSED: Final = {
     "container-toolkit": "paused-for-driver-upgrade",
-    # These are the labels that mig-parted v0.11.0 to v0.15.0 pauses (pkg/mig/reconfigure). A label
-    # that is `false` stays so.
+    # mig-parted v0.11.0 to v0.15.0 sets these labels to this value during a change of MIG
+    # (pkg/mig/reconfigure), except labels that are `false`.
     **dict.fromkeys(
         ("client", "dcgm", "dcgm-exporter", "gpu-feature-discovery", "nvsm"),
         "paused-for-mig-change",

@@ -34,8 +34,8 @@ def arguments(plugin: str, *options: str) -> Sequence[Json]:
 
 
 def test_resources_of_other_dialects_are_left_to_the_extender() -> None:
-    """The extender refuses resources of a dialect that is off. kube-scheduler itself counts
-    nvidia.com/gpu where HAMi's dialect is off, because device plugins offer it then."""
+    """The extender refuses resources of a dialect that is off. While HAMi's dialect is off, device
+    plugins may offer nvidia.com/gpu. Therefore kube-scheduler itself counts nvidia.com/gpu then."""
 
     def ignored(*options: str) -> list[set[str]]:
         found = arguments("NodeResourcesFit", *options)
@@ -62,7 +62,7 @@ def test_every_node_is_a_candidate_for_preemption() -> None:
 
 
 def test_packing_outranks_stock_scores_and_what_the_pod_prefers_outranks_packing() -> None:
-    """kube-scheduler's plugins score 0 to 100. It multiplies an extender's 0 to 10 by 10."""
+    """Plugins score 0 to 100. kube-scheduler multiplies an extender's score of 0 to 10 by 10."""
     whole = configuration()
     (profile,), (extender,) = whole["profiles"], whole["extenders"]
     weights = {each["name"]: each["weight"] for each in profile["plugins"]["multiPoint"]["enabled"]}

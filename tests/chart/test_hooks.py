@@ -1,4 +1,4 @@
-"""What every pod of the chart has, in Helm's hooks too, and the rights of every account."""
+"""Properties of every pod of the chart, also in Helm's hooks, and the rights of every account."""
 
 from __future__ import annotations
 

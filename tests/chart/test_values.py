@@ -138,7 +138,7 @@ SWITCHES: Final[dict[str, Json]] = {
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_dialect_that_is_on_is_served(name: str) -> None:
-    """The dialect has a schedulerName beside gpuslice's own, except HAMi's."""
+    """Each dialect except HAMi's adds a schedulerName to gpuslice's own."""
     (dialect,) = (each for each in DIALECTS if each.name == name)
     rendered = objects(SWITCHES[name])
     config = one(rendered, "ConfigMap", "gpuslice-kube-scheduler")["data"]["kube-scheduler.yaml"]
@@ -157,8 +157,8 @@ _OF_TENANTS: Final = ("allocations", "dialects", "environment", "requests", "sch
 
 @pytest.mark.parametrize(("action", "suffix"), [("Deny", ""), ("Warn", "-warn")])
 def test_admission_can_be_decided_by_the_operator(action: str, suffix: str) -> None:
-    """A fixed action gives the scheduler no right to change a binding. A change from Auto to Warn
-    deletes the bindings that may deny by then."""
+    """The scheduler may not change a binding with a fixed action. Warn's bindings have other names.
+    Therefore a change from Auto to Warn deletes those that the scheduler has set to Deny."""
     rendered = objects({"admission": {"action": action}})
     bindings = {
         each["metadata"]["name"]: each["spec"]["validationActions"]

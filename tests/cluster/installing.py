@@ -1,5 +1,4 @@
-"""Applies the manifests, and waits until the API server enforces the policies, or no longer
-does."""
+"""Applies the manifests, and waits until the API server has begun or ceased to enforce them."""
 
 from __future__ import annotations
 

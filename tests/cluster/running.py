@@ -81,9 +81,9 @@ def running(
     elects: bool = True,
     module: str = "scheduler",
 ) -> Installation:
-    """Run an installation during the block. hostname: the pod's host name. elects: False for a
-    second installation, which leads without an election because the manifests' rights are for one
-    Lease. lease_s: the duration of kube-scheduler's Lease. module: the extender's module."""
+    """Run an installation during the block. hostname: the pod's host name. elects: whether
+    kube-scheduler elects a leader; a second installation does not, because the manifests' rights
+    allow only one Lease. lease_s: the Lease's duration. module: the extender's Python module."""
     written = configuration(served, lease_s)
     if not elects:
         written["leaderElection"] = {"leaderElect": False}
@@ -102,9 +102,9 @@ def leader(first: Installation, second: Installation) -> tuple[Installation, Ins
 
 
 def keeps(replica: Installation, container: str) -> bool:
-    """Return whether the kubelet would let this container of the Deployment run. The container's
-    liveness probe, from the rendered chart, is sent to the replica's processes. The result is False
-    after `failureThreshold` failures, which follow each other without pauses."""
+    """Return whether the kubelet would let this container of the Deployment run. Send the chart's
+    liveness probe of the container to the replica, and again at once if it fails. Return False if
+    it fails `failureThreshold` times."""
     pod = named("Deployment", names.SCHEDULER_NAME)["spec"]["template"]["spec"]
     (only,) = (each for each in pod["containers"] if each["name"] == container)
     probe, numbers = only["livenessProbe"], {p["name"]: p["containerPort"] for p in only["ports"]}

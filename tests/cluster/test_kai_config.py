@@ -36,7 +36,8 @@ def run(control_plane: ControlPlane) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def part(tmp_path: Path) -> str:
-    """Return a chart of this part alone, because the whole chart needs nodes to be uninstalled."""
+    """Return a chart of only the templates for KAI's object. Uninstalling the whole chart would
+    need nodes, which this cluster lacks."""
     directory = tmp_path / "chart"
     for each in _PARTS:
         (directory / each).parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ def run_job(plane: ControlPlane, hooks: str, account: Path) -> None:
 def test_the_guides_query(
     control_plane: ControlPlane, run: Callable[..., str], part: str, tmp_path: Path
 ) -> None:
-    """The definition remains after the test, but no object of it."""
+    """The query works after installation, upgrades and removal of the chart."""
     run("install", _RELEASE, part, _ON, "--no-hooks")
     run_job(control_plane, run("get", "hooks", _RELEASE), tmp_path / "account")
     assert gpu_sharing(control_plane) == "true"

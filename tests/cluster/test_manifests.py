@@ -80,7 +80,7 @@ def test_the_denied_variables_are_those_of_the_tests() -> None:
     variables = policies()["gpuslice-environment"]["variables"]
     (found,) = (each["expression"] for each in variables if each["name"] == "found")
     texts = {text for text in re.findall(r"'([^']*)'", found) if text.isupper()}
-    # One text in capital letters is no variable's name, but a part of a message.
+    # One of the texts in capital letters is no variable's name, but a part of an error message.
     denied = {re.sub(r"_\d+$", "_", name) for name in DENIED}
     assert {text for text in texts if text.isidentifier()} == denied
 
@@ -118,9 +118,9 @@ def test_the_schedulers_deployment_matches_the_other_manifests() -> None:
         assert container["livenessProbe"] and container["readinessProbe"]
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
     theirs, ours = (container["livenessProbe"] for container in (first, second))
-    # Both probes ask the extender. If the extender does not start, kube-scheduler is restarted and
-    # stops leading. kube-scheduler's probe may fail more often, so that a restart of the extender
-    # alone does not restart it.
+    # The probes of both containers ask the extender. If the extender does not start, the kubelet
+    # also restarts kube-scheduler, which then stops leading. kube-scheduler's probe may fail more
+    # often, so that the kubelet first restarts only the extender.
     assert theirs["httpGet"] == {"path": ours["httpGet"]["path"], "port": port["containerPort"]}
     assert theirs["failureThreshold"] > ours["failureThreshold"]
     budget = named("PodDisruptionBudget", names.SCHEDULER_NAME)["spec"]

@@ -49,7 +49,8 @@ def test_the_api_server_accepts_what_helm_installs(
 
 
 def _of_chart(kind: str, name: str) -> Json:
-    """Return the object's pod spec, less what the test's namespace lacks."""
+    """Return the object's pod spec without priority class and service account, which the test's
+    namespace lacks."""
     spec = named(kind, name)["spec"]["template"]["spec"]
     return {k: v for k, v in spec.items() if not k.startswith(("priority", "serviceAccount"))}
 
@@ -177,7 +178,8 @@ def test_a_name_or_dialect_whose_own_scheduler_runs_here_is_not_served(
 def test_what_the_scheduler_put_in_force_stays_in_an_upgrade_and_a_rollback(
     installed: ControlPlane,
 ) -> None:
-    """An upgrade keeps the Deny that Helm finds. A rollback adds Audit, as install.yaml does."""
+    """Helm finds the binding's Deny, and an upgrade keeps it. A rollback, like a second apply of
+    install.yaml, adds Audit to it."""
     rendered = chart.render(*_CONNECTED, f"--kubeconfig={installed.kubeconfig()}")
     found = [e for e in yaml.safe_load_all(rendered) if e and e["kind"] == manifests.BINDING]
     actions = {each["metadata"]["name"]: each["spec"]["validationActions"] for each in found}

@@ -1,7 +1,7 @@
 """The scheduler's account has kube-scheduler's rights and its own, and no others.
 
-Rights of Kubernetes' kube-scheduler that it does without are listed here by reason. Then operations
-are performed that need the rights.
+A table lists the rights of Kubernetes' kube-scheduler that this account lacks, with the reasons.
+The other tests perform operations that need rights.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NOT_OURS: Final[dict[str, set[Right]]] = {
     "no API server of ours has it": _rights("extensions", "replicasets", *_READ),
     "a claim is read whole": _rights("resource.k8s.io", "resourceclaims/status", *_READ),
 }
-"""By reason, rights of Kubernetes' kube-scheduler that gpuslice's scheduler does without."""
+"""Rights of Kubernetes' kube-scheduler that gpuslice's scheduler lacks, by the reason for it."""
 
 
 def _of(server: Server, *roles: str) -> set[Right]:
@@ -129,7 +129,8 @@ def test_a_volume_that_waits_for_its_first_consumer_gets_the_node(
 def test_devices_that_a_driver_publishes_are_allocated_to_pods_under_our_name(
     server: Server, node: str, make: Make
 ) -> None:
-    """A pod requests a device by a claim, or by a resource for which a claim is made."""
+    """A pod requests a device by a ResourceClaim, or by an extended resource. For the extended
+    resource kube-scheduler makes a ResourceClaim."""
     make(f"{_DEVICES}/deviceclasses", "c", spec={"extendedResourceName": "example.org/dev"})
     published = {
         "driver": "driver.example.org",

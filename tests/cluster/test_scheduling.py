@@ -69,7 +69,7 @@ def test_the_fuller_gpu_is_taken_unless_a_pod_asks_to_be_spread(
     installed: ControlPlane, place: Place
 ) -> None:
     """One step of the extender's score outweighs LeastAllocated and BalancedAllocation together.
-    The default spreading, which would avoid this node with more of the Service's pods, is off."""
+    kube-scheduler's default spreading of a Service's pods over the nodes is off."""
     constraint = {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",

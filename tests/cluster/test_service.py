@@ -1,5 +1,4 @@
-"""The scheduler as installed, with the stock kube-scheduler and the manifests' rights: binding,
-takeover, and observability."""
+"""The scheduler as installed: binding, takeover, and observability."""
 
 from __future__ import annotations
 
@@ -64,7 +63,7 @@ def pods(plane: ControlPlane) -> Iterator[_Pods]:
 
 
 def _assumed(replica: Installation) -> dict[str, bool]:
-    """Return for each pod that holds a share whether its Binding is only assumed."""
+    """Return for each pod that holds a share whether its Binding is assumed, not yet observed."""
     nodes = json.loads(replica.ask("/debug/fleet")[1])["nodes"]
     holders = (each for node in nodes for gpu in node["gpus"] for each in gpu["holders"])
     return {each["pod"].removeprefix("default/"): each["assumed"] for each in holders}
@@ -98,8 +97,8 @@ def test_a_pod_is_bound_with_its_gpu_by_one_write_and_one_event(
 
 
 def _have_the_format_of_go(log: str) -> None:
-    """Check what the extender relies on: it splits a call at `_BETWEEN`, and decodes a pod once for
-    `filter` and `prioritize`, because both calls contain the same bytes."""
+    """Check the bytes of kube-scheduler's calls. The extender splits a call at `_BETWEEN`. It
+    decodes a pod once, because `filter` and `prioritize` send the same bytes of the pod."""
     lines = [line.partition(" ") for line in log.splitlines()]
     calls = {verb: [call for of, _, call in lines if of == verb] for verb in _RECORDED}
     for call in (each for verb in _RECORDED for each in calls[verb]):
@@ -124,10 +123,10 @@ def test_after_a_compaction_the_extender_relists_without_deleted_pods(
         lists = _value(one, metric)
         assert lists is not None
         with one.extender.frozen():
-            plane.restart_apiserver()  # afterwards no event is on its way to the extender
+            plane.restart_apiserver()  # this ends the extender's watches, so it gets no event
             pods.delete(slow, "--force", "--grace-period=0")
             _compact(plane)
-            plane.restart_apiserver()  # the restart discards the history in its watch cache
+            plane.restart_apiserver()  # this discards the events in the server's watch cache
         until(lambda: _assumed(one) == {after: False}, "the deleted pod holds nothing")
         until(lambda: (_value(one, metric) or 0) > lists, "the pods are listed again")
 
@@ -197,7 +196,7 @@ def test_an_agent_that_is_ready_again_has_the_waiting_pod_tried(
 def test_the_extender_beside_the_leading_kube_scheduler_binds(
     plane: ControlPlane, pods: _Pods
 ) -> None:
-    """The leader's kube-scheduler is killed twice, then its extender. Then both are stopped."""
+    """The leader's kube-scheduler is killed twice, its extender once. Then both are stopped."""
     with replica(plane, "a") as first, replica(plane, "b") as second:
         pods.create_bound()
         holder, other = leader(first, second)

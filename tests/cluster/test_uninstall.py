@@ -1,5 +1,4 @@
-"""`python -m scheduler uninstall` on a real API server: what it removes, in which order, and what
-stays."""
+"""`python -m scheduler uninstall` on a real API server: what it removes, and in which order."""
 
 from __future__ import annotations
 
@@ -97,7 +96,7 @@ class Cluster:
         return [{key: value for key, value in each.items() if key != "cpu"} for each in both]
 
     def _node(self, name: str, by: str) -> None:
-        # A kubelet sets this label. The API server records no field managers of an empty object.
+        # A kubelet sets this label. Without any field the object would have no managedFields.
         labels = {"kubernetes.io/hostname": name}
         self._post(_NODES, name, "kubelet", metadata={"name": name, "labels": labels})
         self.patch(f"{name}/status", "kubelet", status=_of_node({"cpu": "4"}))
@@ -235,7 +234,7 @@ def test_a_lost_node_delays_nothing(cluster: Cluster) -> None:
 
 
 def test_a_node_that_is_not_reached_is_reported(cluster: Cluster) -> None:
-    """No kubelet runs the pod. So it has no log and never becomes ready."""
+    """No kubelet runs the uninstaller's pod. So the pod has no log and never becomes ready."""
     cluster.daemon_set(names.UNINSTALLER)
     done = uninstall(cluster, "--nodes", "--timeout=1")
     assert (done.exit_code, done.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""A shared library without code, which reports a contract."""
+"""A shared library without code, whose ELF note states a version of the contract."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def library(
     machine: str = os.uname().machine,
     content: bytes = b"",
 ) -> bytes:
-    """Return an ELF file: a header, one segment with the contract's note, then `content`. contract:
-    None leaves the note out."""
+    """Return an ELF file: a header, one segment with the ELF note, then `content`. contract: the
+    note's text, or None for no note."""
     owner, text = b"gpuslice\0\0\0\0", (contract or "").encode() + b"\0"
     note = struct.pack("<III", 9, len(text), 1) + owner + text.ljust(-(-len(text) // 4) * 4, b"\0")
     note = note if contract is not None else b""

@@ -98,7 +98,7 @@ def test_a_reader_never_sees_a_new_sequence_before_its_content(writes: Sequence[
 
 
 def _resealed(data: bytes, offset: int, value: int, end: int) -> bytes:
-    """Return the file with another number at `offset`, and with the matching checksum at `end`."""
+    """Return the file with the number `value` at `offset`, and a matching checksum at `end`."""
     changed = bytearray(data)
     struct.pack_into("<I", changed, offset, value)
     struct.pack_into("<I", changed, end, binascii.crc32(changed[:end]))

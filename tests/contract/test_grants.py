@@ -22,7 +22,7 @@ def test_text() -> None:
     assert encode(GRANTS) == document()
     assert decode(document()) == GRANTS
     assert parse(document()) == Document(GRANTS)
-    # This text has no optional keys, which earlier releases' agents could not read.
+    # The default text has no optional keys, because agents of earlier releases cannot read them.
     assert encode(GRANTS, {}, "uuid") == document()
 
 
@@ -64,6 +64,7 @@ MALFORMED = [
     (changed("50", "101"), f"{AT}[0].core: invalid value 101"),
     (changed("50", "true"), f"{AT}[0].core: invalid value True"),
     (changed('"minor":0', '"minor":-1'), f"{AT}[0].minor: invalid value -1"),
+    (document(more=',"visible":null'), "visible: invalid value None: must be index"),
     (document(more=',"visible":"uuid"'), "visible: invalid value 'uuid': must be index"),
     *((document(more=f',"env":{text}'), reason) for text, reason in VARIABLES.items()),
 ]

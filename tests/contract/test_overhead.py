@@ -27,7 +27,8 @@ def test_what_nothing_explains_is_overhead() -> None:
 @pytest.mark.parametrize("importers", [1, 3])
 @pytest.mark.parametrize("exported_bytes", [256 * MIB, 8 * GIB])
 def test_shared_memory_hides_nothing_of_the_drivers(exported_bytes: int, importers: int) -> None:
-    """NVML on an H200 lists no memory for an import. The region counts the export once."""
+    """A process exports memory and others import it. On an H200 NVML lists that memory for the
+    exporter alone, and the region counts it once."""
     context_bytes, own_bytes = 518 * MIB, 2 * GIB
     charged_bytes = exported_bytes + (1 + importers) * (context_bytes + CODE_BYTES)
     held_bytes = exported_bytes + (1 + importers) * context_bytes + own_bytes

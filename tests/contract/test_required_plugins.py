@@ -25,7 +25,8 @@ def legal(key: str) -> bool:
 
 
 def required_by(written: Mapping[str, str], container: str) -> Sequence[str]:
-    """Return what the runtime's validator requires. Only the first scope present counts."""
+    """Return the plugins that the runtime's validator requires for the container. Only the first
+    annotation that exists counts: the container's, the pod's, then the one without a scope."""
     scopes = (f"{BARE}/container.{container}", f"{BARE}/pod", BARE)
     found = [json.loads(written[key]) for key in scopes if key in written]
     return found[0] if found else ()

@@ -60,7 +60,7 @@ def waits(whole: Whole, pod: str) -> str:
 
 
 def logs(whole: Whole, pod: str, container: str, namespace: str = "default") -> str:
-    """Return the container's output once it has ended a line. The container may have exited."""
+    """Return the container's output once it ends with a complete line."""
 
     def read() -> str:
         return whole.try_kubectl("logs", f"-n={namespace}", pod, f"--container={container}").stdout

@@ -65,7 +65,7 @@ def test_the_pod_of_a_kai_users_notes_runs_to_its_end_with_2000_mib(empty: Whole
 
 @pytest.fixture
 def unchanged_host() -> Iterator[None]:
-    """Remove what HAMi's DaemonSet makes, because the lab shares it with the machine."""
+    """Remove the directories that HAMi's DaemonSet makes. The lab shares them with this machine."""
     made = [each for each in (Path("/usl"), Path("/tmp/vgpulock")) if not each.exists()]
     yield
     for each in made:

@@ -34,7 +34,7 @@ _GPU_MIB = 11178
 _MORE_THAN_HALF_MIB = 6000
 _PAIRS = 500
 _AT_ONCE = _GPUS // 2
-"""Pairs that exist at once. A pair's second pod does not fit on the GPU of the first."""
+"""Pairs that exist at once. Each pair needs two GPUs, because its pods do not fit on one."""
 _SCRIPT = "env; nvidia-smi --query-gpu=uuid --format=csv,noheader; cuda-probe"
 
 

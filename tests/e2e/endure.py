@@ -44,7 +44,7 @@ _PACE_S: Final = (0.3, 1.5)
 _KILL_AFTER_S: Final = (1.0, 8.0)
 """The time between the recovery of one component and the kill of the next."""
 _SPREAD: Final = 0.7
-"""The least number of pods in the crowd, as a fraction of the maximum."""
+"""The minimum number of pods at a time, as a fraction of the maximum."""
 _CALM_EVERY_KILLS: Final = 10
 _BACK_S: Final = 90.0
 _CLEAN_S: Final = 240.0
@@ -53,14 +53,14 @@ _OF_CONTAINERD: Final = re.compile(
     r"|unix socket: \S+/s/\w+"
     r"|mount: /run/netns/cni-\S+ \(nsfs.*)"
 )
-"""Remains that a killed containerd may leave: shims without a container, their sockets and network
-namespaces. containerd had not recorded the shim yet, so no program will ever remove it. A container
-that remained in a shim would appear as a process of another name."""
+"""Shims without a container, with their sockets and network namespaces. A containerd that is killed
+before it has recorded a shim leaves them for ever. A shim that still has a container is no such
+remainder: the container's process has another name."""
 _MIDDLE_S: Final = (15.0, 40.0)
 
 
 class Endurance:
-    """A cluster and a crowd of pods in it while faults are injected. most: pods at a time."""
+    """A cluster, and its pods while faults are injected. most: the maximum of pods at a time."""
 
     def __init__(self, whole: Whole, chance: random.Random, most: int) -> None:
         self._whole = whole

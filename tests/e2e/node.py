@@ -43,8 +43,8 @@ _ANSWER_S: Final = 10.0
 
 
 class Node:
-    """A node whose present state is the reference, and on which only gpuslice's pods run. A first
-    pod is run before, because it leaves, for example, a bridge and cgroups on the node."""
+    """A node on which only gpuslice's pods run. Its state at the construction is the reference. A
+    pod is run before, because the node's first pod leaves, for example, a bridge and cgroups."""
 
     def __init__(self, whole: Whole) -> None:
         self._whole = whole
@@ -63,7 +63,7 @@ class Node:
         return [*shims, *(each for each in groups if "/pod" in each.split("kubepods")[-1])]
 
     def left(self) -> Sequence[str]:
-        """Return what is new on the node since the reference, and figures that are not zero."""
+        """Return what is new on the node since the reference, and grants and GPUs still in use."""
         now = self._look()
         more = (
             f"+ {kind}: {each}"
@@ -77,7 +77,7 @@ class Node:
         return Path(f"/proc/{self._whole.pid('containerd')}")
 
     def _look(self) -> Mapping[str, Counter[str]]:
-        """Return lines that describe what is on the node, counted, by kind."""
+        """Return the node's processes, files and so on as lines of text, counted, by kind."""
         proc = self._proc
         regions = proc / "root" / "run" / names.PLUGIN_NAME
         given = self._lab / "kubelet" / "addresses" / "pods"
@@ -136,7 +136,7 @@ def _processes(proc: Path) -> Iterator[str]:
 
 
 def _namespaces(proc: Path) -> Iterator[str]:
-    """Yield each namespace of the node's processes once, and those that only a file keeps alive."""
+    """Yield each namespace of the node's processes once, and the network namespaces with names."""
     found = set()
     for entry in _pids(proc):
         for kind in _NAMESPACES:
@@ -158,7 +158,7 @@ def _interfaces(proc: Path) -> Iterator[str]:
 
 
 def _sockets(proc: Path) -> Iterator[str]:
-    """Yield the sockets with a name, in the file system or abstract."""
+    """Yield the addresses of bound Unix sockets: paths, and abstract names."""
     for line in (proc / "net" / "unix").read_text().splitlines()[1:]:
         yield from line.split(maxsplit=7)[7:]
 
@@ -180,7 +180,7 @@ _SYSTEM: Final = f"--namespace={names.NAMESPACE}"
 
 
 def files(whole: Whole) -> Sequence[str]:
-    """Return the node's files that appeared since the lab made it, without those of pods."""
+    """Return the files that were written on the node since the lab made it, without pods' files."""
     layers = Path(whole.state["directory"]) / "root"
     found = []
     for layer in layers.glob("layer-of-*"):
@@ -192,7 +192,7 @@ def files(whole: Whole) -> Sequence[str]:
 
 
 def _is_gone(directory: str, name: str) -> bool:
-    """Return whether the file is an overlay's mark for a deleted file."""
+    """Return whether the file is a character device, by which overlayfs marks a deleted file."""
     return stat.S_ISCHR(os.lstat(os.path.join(directory, name)).st_mode)
 
 
@@ -201,8 +201,8 @@ def new_files(whole: Whole, before: Sequence[str]) -> Sequence[str]:
 
 
 def is_clean(whole: Whole, before: Sequence[str], of_hooks: bool = True) -> None:
-    """Check that the node has nothing of gpuslice, and the cluster still defines Device objects.
-    of_hooks: also check for what only the chart's hooks remove."""
+    """Check that the node has nothing of gpuslice, and that the Device CRD still exists.
+    of_hooks: whether to also check what only the chart's hooks remove."""
 
     def named(kinds: str, *options: str) -> str:
         return whole.kubectl("get", kinds, *options, "--output=name")

@@ -46,7 +46,7 @@ def test_a_second_up_finds_it_and_other_gpus_are_refused(whole: Whole) -> None:
 
 
 def test_the_machine_keeps_its_own(whole: Whole) -> None:
-    """The cluster's kubelet has kernel settings, directories and interfaces of its own."""
+    """The cluster does not change the machine's kernel settings, directories and interfaces."""
     listed = subprocess.check_output(["ip", "-br", "link"], text=True).splitlines()
     assert sum(line.startswith(whole.state["interface"]) for line in listed) == 1
     assert not any(line.startswith("pods") for line in listed)
@@ -76,7 +76,7 @@ def test_a_component_that_hangs_is_reported(whole: Whole, part: str) -> None:
 
 
 def test_after_kills_and_hangs_pods_run_and_limits_hold(whole: Whole) -> None:
-    # A kubelet does not know its pods yet when it has just started.
+    # A kubelet that has just started does not know the node's pods yet.
     until(lambda: whole.answers("full"), "kubelet knows its pods")
     for name, memory in (("full", "23040"), ("half", "11520")):
         assert whole.gpu(name, "memory.total") == memory

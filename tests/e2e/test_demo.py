@@ -49,7 +49,7 @@ def _run(directory: ClusterDirectory, *options: str) -> str:
 
 
 def _from_its_second_chapter(text: str) -> Sequence[str]:
-    """Return the output from the second chapter to the end, without times and measured shares."""
+    """Return the demo's output from chapter 2 to the end, without times and measured shares."""
     lines = text[text.index("\n2  ") : text.index(" all passed.")].splitlines()
     return [re.sub(r" +\([\d.]+ [s%]\)$", "", line.rstrip()) for line in lines]
 

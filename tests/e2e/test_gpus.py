@@ -52,7 +52,7 @@ def _device(whole: Whole) -> list[dict[str, Any]]:
 
 
 def _healthy(whole: Whole) -> set[str]:
-    """Return the GPUs that take shares. A GPU that a pod holds whole takes none."""
+    """Return the GPUs that accept shares. A GPU that a pod holds whole accepts none."""
     return {each["id"] for each in _device(whole) if each["health"]}
 
 
@@ -73,7 +73,7 @@ def test_a_whole_gpu_beside_a_shared_one(whole: Whole) -> None:
 
 
 def test_a_whole_gpu_gets_no_share_and_no_other_pod(whole: Whole) -> None:
-    """Two pods wait, and each gets the GPU of a pod that is deleted."""
+    """Two pods wait. Each gets the GPU once the pod that holds the whole GPU is deleted."""
     whole.run_pod("other-half", HALF)
     assert whole.gpu("other-half", "uuid") == whole.gpu("half", "uuid")
     whole.make_pod("late", HALF)
@@ -104,7 +104,7 @@ def test_a_failed_gpu_counts_while_a_pod_has_a_share_of_it(whole: Whole) -> None
 
 @pytest.mark.parametrize("part", ["kubelet", "gpuslice node agent", "containerd"])
 def test_a_component_that_restarts_ends_no_pod(whole: Whole, part: str) -> None:
-    """A kubelet that starts admits all pods again, including those with a failed GPU."""
+    """A restarted kubelet admits all pods of its node again, also those whose GPU has failed."""
     whole.restart(part)
     until(lambda: whole.answers("good") and whole.answers("late"), "kubelet knows the pods")
     assert (whole.restarts("good"), whole.restarts("late")) == (0, 0)

@@ -59,7 +59,7 @@ def before(whole: Whole) -> Sequence[str]:
 @pytest.mark.parametrize(
     ("wrong", "options"),
     [
-        # The hooks would need the missing images. Nothing has run that they would clean up.
+        # The chart's hooks need the missing images, and have nothing to clean up here.
         (_NO_IMAGES, ("--no-hooks",)),
         (("--set=containerd.nriSocket=/run/no/nri.sock",), ()),
     ],
@@ -79,7 +79,7 @@ def test_an_installation_that_fails_leaves_pods_as_they_were(
     whole.run_pod("meanwhile")
     whole.kubectl("delete", "pod", "meanwhile")
     time.sleep(_SETTLED_S)  # a working scheduler would have changed the policies by now
-    # A pod for default-scheduler, which a working installation refuses.
+    # A pod that requests a share and names default-scheduler: a working installation refuses it.
     asked = {"resources": {"limits": {names.RESOURCE_GPU: 50}}}
     container = {"name": "asked", "image": "busybox", **asked}
     overrides = json.dumps({"spec": {"containers": [container]}})
@@ -181,7 +181,7 @@ def test_strict_mode_limits_a_container_and_uninstall_leaves_nothing(
 
 
 def _load(whole: Whole, name: str) -> None:
-    """Run a pod with half a GPU that continually asks the driver for its memory."""
+    """Run a pod with half a GPU. The pod repeatedly prints the GPU memory that it sees."""
     whole.run_pod(name, {names.RESOURCE_GPU: 50}, command=_PROBE)
 
 

@@ -27,8 +27,8 @@ Done = subprocess.CompletedProcess[str]
 
 
 class Whole:
-    """A cluster, which the caller starts and ends. gpus: as for the command. bare: without
-    gpuslice. dialects: those that are on besides Koordinator's."""
+    """A cluster, which the test starts and ends. gpus: the argument of --gpus. bare: whether to
+    leave out gpuslice. dialects: the dialects that are switched on besides Koordinator's."""
 
     def __init__(self, gpus: str, bare: bool = False, dialects: Sequence[str] = ()) -> None:
         self.directory = Path(f"/tmp/gs-{secrets.token_hex(4)}")
@@ -56,7 +56,7 @@ class Whole:
 
     @property
     def root(self) -> Path:
-        """The node's root directory, as seen from outside."""
+        """The node's root directory, as a path on this machine."""
         return Path(f"/proc/{self.pid('containerd')}/root")
 
     def pid(self, part: str) -> int:
@@ -151,7 +151,7 @@ class Whole:
         return json.loads(self.kubectl("get", "pod", name, "-o", "json"))
 
     def restarts(self, name: str) -> int:
-        """Return the restarts of the pod's only container, which must be ready."""
+        """Return how often the pod's only container was restarted. It must be ready."""
         (status,) = self.pod(name)["status"]["containerStatuses"]
         assert status["ready"]
         return int(status["restartCount"])
@@ -162,7 +162,7 @@ class Whole:
         return self.inside(name, f"nvidia-smi {options}").strip()
 
     def until_back(self, part: str, before: int, within_s: float = 120.0) -> None:
-        """Wait until the part runs as another process than `before`."""
+        """Wait until the part of the cluster runs with another PID than `before`."""
 
         def is_back() -> bool:
             return self.state["parts"][part]["pid"] not in (before, None)
@@ -185,7 +185,7 @@ class Whole:
 
 
 def allocatable(whole: Whole, resource: str) -> str:
-    """Return the node's allocatable amount of the resource, or "" if it has none."""
+    """Return the node's allocatable amount of the resource, or "" if the node has none."""
     path = f"jsonpath={{.status.allocatable.{resource.replace('.', chr(92) + '.')}}}"
     return whole.kubectl("get", "node", whole.state["node"], "-o", path)
 

@@ -25,9 +25,9 @@ from tests.support import ROOT
 
 WORK: Final = ROOT / "build" / "fuzz"
 _MEMORY_DIR: Final = Path("/dev/shm")
-"""The directory for files that targets write. libFuzzer ends a process without cleaning up."""
+"""A directory in memory for files that targets write, because libFuzzer exits without cleanup."""
 _HANG_S: Final = 20
-"""Timeout of one input, on a machine that runs other programs too. Inputs take microseconds."""
+"""Timeout of one input. An input takes microseconds, but other programs may delay it."""
 _MEMORY_MB: Final = 1024
 """Memory limit of one run, including all inputs that libFuzzer keeps."""
 _TAIL_LINES: Final = 30

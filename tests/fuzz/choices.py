@@ -1,6 +1,6 @@
-"""Decisions read from fuzz input. A byte string describes one scenario, and mutates well.
+"""Decisions read from fuzz input: each byte string describes one scenario.
 
-Reading past the end gives zeros. So every input is complete, and a shorter one is simpler.
+Reading past the end gives zeros. So every input is valid, and a shorter input is simpler.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Choices:
         return self.take(self.byte())
 
     def text(self) -> str:
-        """Return any text that JSON can carry, lone surrogates included."""
+        """Return a text, which may contain lone surrogates, as JSON may."""
         return self.blob().decode("utf-8", "surrogateescape")
 
 
 def cut(data: bytes, choices: Choices) -> Iterator[bytes]:
-    """Yield `data` in up to eight pieces, cut at places that `choices` determines."""
+    """Yield `data` in up to eight pieces. `choices` determines where to cut."""
     places = {choices.whole(2) % (len(data) + 1) for _ in range(choices.byte() % 8)}
     for begin, end in itertools.pairwise(sorted({0, len(data), *places})):
         yield data[begin:end]

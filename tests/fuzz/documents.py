@@ -1,4 +1,4 @@
-"""Texts from users and other programs: the two annotations, whole pods, CDI specs.
+"""Targets that parse texts of users and programs: allocations, grants, whole pods, CDI specs.
 
 Documented exceptions are AllocationError and GrantsError. The policy and the CDI reader raise
 nothing, but report unusable input. Invariants: a parsed value can be written and parsed again. The
@@ -58,7 +58,7 @@ _NEST_MOST: Final = 4000
 
 
 def document(choices: Choices, depth: int = 0) -> Any:
-    """Return a JSON value that contains words which the readers know."""
+    """Return a JSON value that contains keys and values which the parsers know."""
     match choices.byte() % (10 if depth < 8 else 6):
         case 0:
             return choices.one_of((None, True, False))
@@ -91,7 +91,7 @@ _NESTED: Final = (
 
 
 def _json(data: bytes) -> str:
-    """Return the input as text, or JSON that it describes, or JSON that is nested too deeply."""
+    """Return the input itself, a JSON text made from the input, or JSON that is deeply nested."""
     choices = Choices(data)
     match choices.byte() % 4:
         case 0:
@@ -208,7 +208,7 @@ def _sendables(choices: Choices) -> list[str]:
 
 
 def _sendable(text: str) -> str:
-    """Return the text as valid UTF-8, which protobuf and the runtime require of strings."""
+    """Return the text with lone surrogates replaced, because protobuf's strings are UTF-8."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,8 +1,8 @@
-"""Files: the grant and region of a container after a tenant changed them, ld.so.cache of a driver
-root, and an image's entry point.
+"""Targets that parse files: a container's grant and region after a tenant changed them, a driver
+root's ld.so.cache, and the program that an image starts.
 
-The documented exception is RegionError. Invariants: updating a grant file of any content leaves the
-written values in it. Of a program, no more is read than its headers need.
+The documented exception is RegionError. Invariants: after an update, a grant file has the written
+values, whatever it contained. The parser of a program reads only the program's headers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WRITTEN: Final = grant_file.Grant(7, (grant_file.Gpu("GPU-7", 1 << 30, 50, 0),)
 
 @cache
 def _region(gpu_count: int) -> bytes:
-    """Return the part of a new region that readers of the counters read."""
+    """Return a new region's bytes before its slots, which readers of the counters read."""
     return region_file.fresh(gpu_count, 7)[: region_file.Geometry(gpu_count).slots_offset]
 
 
@@ -81,7 +81,7 @@ def _copy(choices: Choices) -> bytes:
 
 
 def library_caches(data: bytes) -> None:
-    """Parse the bytes as they are, and again behind a header that the parser accepts."""
+    """Parse the bytes as a cache file, and then as the contents after a valid header."""
     count = data[0] if data else 0
     header = b"glibc-ld.so.cache1.1" + struct.pack("<II5I", count, len(data), 0, 0, 0, 0, 0)
     for file in (data, header + data):

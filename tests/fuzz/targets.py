@@ -14,8 +14,8 @@ _CORPUS: Final = Path(__file__).parent / "corpus"
 
 
 def archive(target: str) -> Path:
-    """Return the target's archive: inputs that once broke an invariant, and inputs that reach much
-    of the parser's code."""
+    """Return the path of the target's corpus. Its inputs once broke an invariant, or reach much of
+    the parser's code."""
     return _CORPUS / f"{target}.zip"
 
 
@@ -26,8 +26,8 @@ def corpus(target: str) -> Sequence[bytes]:
 
 @dataclass(frozen=True)
 class Target:
-    """run: the function, which raises if an invariant is broken. words: texts that are frequent in
-    the format, for libFuzzer's dictionary."""
+    """run: the function that parses an input and raises if an invariant is broken. words: frequent
+    texts of the format, for libFuzzer's dictionary."""
 
     about: str
     run: Callable[[bytes], None]

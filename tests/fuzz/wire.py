@@ -1,7 +1,7 @@
-"""Bytes of a runtime: the mux, both sides of ttrpc, and the whole dialogue of NRI.
+"""Targets that parse a runtime's bytes: the mux, both sides of ttrpc, and a whole NRI session.
 
 The documented exception is RemoteProtocolError for bytes outside the protocol. Invariants: the cuts
-of a stream never matter. A parser buffers no more than its limit. Every request is answered.
+of a stream do not change the result. A parser's buffer has a limit. Every request is answered.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def demultiplexer(data: bytes) -> None:
     alone = mux.Demultiplexer().feed(mux.frames(connection, message))
     assert b"".join(piece for _, piece in alone) == message
     stream = choices.rest()
-    # Whole or in pieces, the stream breaks at the same byte, so equal bytes were received before.
+    # The result is the same whether the stream arrives whole or in pieces.
     assert _received([stream]) == _received(cut(stream, Choices(data)))
 
 
 def _received(pieces: Iterable[bytes]) -> list[tuple[int, bytes]] | None:
-    """Return the runs of bytes of one connection, or None if the stream broke."""
+    """Return pairs (connection, its consecutive bytes), or None if the stream was invalid."""
     parser = mux.Demultiplexer()
     received: list[tuple[int, bytes]] = []
     try:
@@ -63,7 +63,7 @@ def calls(data: bytes) -> None:
     open_calls: list[int] = []
     answered = 0
     for piece in cut(stream, Choices(data)):
-        # No input breaks a server's stream.
+        # The server raises for no input.
         open_calls += [call.stream for call in server.receive_data(piece)]
         while kinds & 2 and open_calls:
             server.reply(open_calls.pop(0), b"x")

@@ -1,5 +1,5 @@
-"""The rows of the library's matrix on a real GPU: `make gpu`.
+"""Tests of the library on a real GPU: `make gpu`. Most are rows of the matrix in test_matrix.py.
 
-They are skipped unless GPUSLICE_GPU has the GPU's number in NVML. They do not depend on the
-simulated GPU, but test_machinery.py runs them on one, as if it were real.
+The tests are skipped unless GPUSLICE_GPU is the GPU's index in NVML. test_machinery.py runs them on
+a simulated GPU as if it were real.
 """

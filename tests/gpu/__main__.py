@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _frameworks() -> Iterator[str]:
-    """Return the frameworks of this machine, and the skipped ones."""
+    """Yield a line for each framework: its version, or why its tests are skipped."""
     for framework in FRAMEWORKS:
         version = framework.version()
         found = f"{version} ({framework.python})" if version else f"skipped: {framework.missing}"

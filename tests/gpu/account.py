@@ -1,8 +1,8 @@
-"""Compares, in a program under the library, the GPU's use and the container's charge.
+"""Compares the GPU's use and the container's charge in a program under the library.
 
-Both count from when the account was opened. A process without the library reads the GPU's use from
-NVML. The charge must be exact. The use may differ by two blocks or 2 %, because the driver takes
-memory by itself. Rows fail where other programs use the GPU.
+Both figures are relative to the construction of `Account`. A process without the library reads the
+GPU's use from NVML. The charge must be exact. The use may differ by two blocks or 2 %, because the
+driver also allocates for itself. The tests fail if another program uses the GPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Account:
         return self._watch.sample().used_bytes
 
     def held_by(self, pid: int) -> int:
-        """Return NVML's figure for a process."""
+        """Return the bytes that NVML reports for the process."""
         return self._watch.sample().of([pid])
 
     def charged(self) -> int:
@@ -47,11 +47,11 @@ class Account:
         return self._status().gpu.limit_bytes - self.charged()
 
     def took(self, expected_bytes: int) -> None:
-        """Check that exactly this much is charged, and that the GPU's use has grown by as much."""
+        """Check that exactly these bytes are charged, and that the GPU's use has grown by them."""
         assert self.agrees("") == expected_bytes, (self.agrees(""), expected_bytes)
 
     def agrees(self, about: str) -> int:
-        """Return the charge once the GPU agrees. If `about` is given, print both for the table."""
+        """Wait until charge and use agree. Return the charge. Print both if `about` names them."""
         deadline = time.monotonic() + _SETTLED_S
         while True:
             held = self.held() - self._held_before

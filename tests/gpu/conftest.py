@@ -22,7 +22,7 @@ _OURS = ("CUDA_DEVICE_", "GPUSLICE_", "LD_PRELOAD")
 
 @dataclass(frozen=True)
 class GpuHost(Host):
-    """This machine with its own driver, found as programs find it, and one of its GPUs."""
+    """This machine as a host: programs find its own driver, and see the GPU `uuid`."""
 
     driver_dir: Path = Path()
     uuid: str = ""
@@ -90,7 +90,7 @@ def gpu(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> Gpu:
-    """A GPU on which a program may take 1 GiB beyond its context."""
+    """This machine's GPU, with a limit of 1 GiB plus the cost of a context."""
     make_grant(tmp_path / "grant", this_gpu, GIB + this_gpu.context_bytes)
     host = GpuHost(build_dir / "lib" / "libvgpu.so", uuid=this_gpu.uuid)
     return Gpu(host, this_gpu, tmp_path / "grant", record_property)

@@ -155,7 +155,7 @@ class Framework:
 
     @property
     def missing(self) -> str:
-        """Return what to do where no interpreter has the module."""
+        """Return the text that tells a user how to name an interpreter with the module."""
         return f"{self.python} has no {self.module}; {self.variable}=PYTHON names one that has it"
 
 
@@ -172,4 +172,4 @@ FRAMEWORKS: Final = (
     Framework("cupy", "cupy", "GPUSLICE_CUPY", 4 * GIB, _CUPY),
     Framework("vllm", "vllm", "GPUSLICE_VLLM", 8 * GIB, _VLLM),
 )
-"""The first framework is in this checkout's own environment, to show that the tests work."""
+"""The first one is no framework. This checkout's environment has it, so some test always runs."""

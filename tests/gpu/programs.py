@@ -1,5 +1,5 @@
-"""The prelude of the GPU rows' programs. It is that of tests/shim, but an account (account.py)
-replaces the figures that only a simulated GPU reports."""
+"""The code with which programs of the GPU tests begin. It is that of tests/shim, except that an
+account (account.py) replaces the figures that only a simulated GPU reports."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ LOOPS_PER_MS = int(1_000_000 / ms(first, second))
 ASSUMED = {
     "pending launches": """
 most = 0
-for _ in range(3):  # one of the samples includes a stall of the machine
+for _ in range(3):  # the machine may stall during a sample
     launch(500 * LOOPS_PER_MS)
     begun = time.monotonic()
     for count in range(1, 100_000):
@@ -167,7 +167,7 @@ def _through_the_runtime(seconds: int) -> Command:
 def _shares(
     gpu: Gpu, directory: Path, load: Load, percents: Sequence[int], *options: str
 ) -> Sequence[float]:
-    """Return each program's work, in percent of a program's that runs alone without a limit."""
+    """Return each program's work, in percent of the work that it does alone without a limit."""
 
     def start(command: Command, environment: Mapping[str, str]) -> Popen[str]:
         return Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)

@@ -51,7 +51,7 @@ class Tenant(Talk):
         self._directory, self._limit_bytes = directory, limit_bytes
 
     def reach(self, phase: str) -> Mapping[str, Any]:
-        """Return the program's report when it has reached that phase."""
+        """Wait until the program has reached the phase, and return its report."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith('{"phase"'):
@@ -71,7 +71,7 @@ class Tenant(Talk):
         assert self._process.wait() == 0
 
     def assert_charged(self, watch: Watch, record: Record, about: str) -> None:
-        """Check that NVML's figure, plus an allowance for code, is charged and within the limit."""
+        """Check that the charge is NVML's figure plus at most CODE_BYTES, and within the limit."""
         own = psutil.Process(self.pid)
         (status,) = region.status(self._directory)
         figures = {
@@ -119,7 +119,7 @@ def test_a_framework_gets_its_limit_and_no_more(
     record_property: Record,
     how: str,
 ) -> None:
-    """`together`: all programs begin each phase, and so create contexts, at the same time."""
+    """how: if `together`, two programs begin each phase at the same time."""
     host = GpuHost(build_dir / "lib" / "libvgpu.so", uuid=this_gpu.uuid)
     with Watch(this_gpu.uuid, machine()) as watch, ExitStack() as stack:
         tenants = [

@@ -1,7 +1,7 @@
-"""The rows that a simulated GPU cannot decide, and some that hold on both, on this machine's GPU.
+"""Rows of the matrix (test_matrix.py) on this machine's GPU. Some cannot be tested in simulation.
 
-Each is a program under a limit of 1 GiB and a context. The names begin with `test_gpu_`, so these
-tests do not count as the rows' own tests, which run on every machine.
+Each test runs a program whose limit is 1 GiB plus a context. The names begin with `test_gpu_`,
+because each row must also have a test `test_row_NN_...` that runs on every machine.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ for width, height, element in ((1, 100_000, 4), (4096, 4096, 16), (5000, 3001, 8
     took(0)
 assert d.cuMemAllocPitch(100, 100, 0)[0] == INVALID
 """,
-    # The charge is the full size at creation. The GPU itself allocates a page at its first use.
+    # Managed memory is charged at its creation. The GPU allocates each page at the first use.
     "11 managed": BEGIN
     + """
 address = must(d.cuMemAllocManaged(256 * MIB, 1))
@@ -118,7 +118,7 @@ for each in range(got):
     unmap(at + each * 200 * MIB, 200 * MIB)
 took(0)
 """,
-    # Neither the charge nor NVML counts the memory for the importer. The overhead relies on that.
+    # The overhead is correct only if neither NVML nor the library counts memory for its importer.
     "13 exported and imported": ON_PHYSICAL
     + f"IMPORTER = {_IMPORTER!r}\n"
     + """
@@ -246,7 +246,7 @@ assert by_cuda()[1] == charged()
 
 
 def test_gpu_row_30_only_own_processes_are_listed(gpu: Gpu) -> None:
-    """A process outside the container uses the GPU, and is not visible from inside."""
+    """A process outside the container uses the GPU, and the container's NVML does not list it."""
     neighbour = talking(TALKER, gpu.host.environment(preload=False))
     with neighbour as theirs, _talkers(gpu, 1) as [ours]:
         said = gpu.python(

@@ -63,7 +63,7 @@ def lines(*events: dict[str, Any]) -> bytes:
 
 
 def certificate_for(directory: Path, host: str) -> tuple[Path, ssl.SSLContext]:
-    """Make a certificate for the address and for api.example, and the server's context."""
+    """Return the file of a new certificate for `host` and api.example, and a TLS context of it."""
     made, key = directory / "certificate", directory / "key"
     make_certificate(made, key, "/CN=api", f"subjectAltName=DNS:api.example,IP:{host}")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -38,7 +38,7 @@ def test_logfmt_and_json() -> None:
     said = json.loads(written(Line("decision", n=3, text="a b"), Format.JSON))
     assert said == {**head, "msg": "decision", "n": 3, "text": "a b"}
     assert str(Line("bound", node="n 1")) == 'bound node="n 1"'
-    # a record of another library
+    # Other libraries log plain texts with %-arguments.
     assert 'msg="it\'s 3 now"' in written("it's %d now", Format.LOGFMT, 3)
 
 

@@ -1,6 +1,6 @@
 """`make cluster`: its GPUs, dialects and directory, the process that holds it, and its removal.
 
-A supervised program ends with its owner at the latest.
+A supervised program ends when its owner process ends, or before.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ FOREIGN = {
 def test_names_like_a_clusters_do_not_make_it_one(
     directory: ClusterDirectory, name: str, marked: bool
 ) -> None:
-    """Only a directory with our marker is a cluster's. Its content is matched by whole names."""
+    """Only a directory with our marker is a cluster's. In it only files of known names are ours."""
     if marked:
         with directory.changing():
             pass

@@ -1,5 +1,4 @@
-"""The README's excerpt of docs/demo.md, the demo's variants of the document's pod, and its
-interrupt."""
+"""`make demo`: the README's excerpt of docs/demo.md, variants of the pod, and interruption."""
 
 from __future__ import annotations
 

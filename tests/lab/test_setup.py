@@ -38,7 +38,8 @@ def test_without_root_setup_names_the_packages_to_install(
 def test_another_requirement_makes_the_environment_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An environment with additional packages is valid. The demo's is not valid for tests."""
+    """An environment with additional packages is valid. The demo's environment lacks packages of
+    the tests, and is not valid for them."""
     text = (setup.ROOT / "pyproject.toml").read_text()
     monkeypatch.setattr(setup, "ROOT", tmp_path)
     (tmp_path / "pyproject.toml").write_text(text)

@@ -50,7 +50,7 @@ class Books:
 
     @property
     def fitting(self) -> set[str]:
-        """UIDs of the pending pods that fit on some node, each pod considered alone."""
+        """The UIDs of the pending pods that would fit on some node if only that pod were added."""
         nodes: dict[str, list[Gpu]] = defaultdict(list)
         for gpu in self.gpus.values():
             nodes[gpu.node].append(gpu)

@@ -1,8 +1,7 @@
-"""A crowd: pods that are created and deleted on a whole cluster, and check their limits
-continuously.
+"""A crowd: pods that come and go on a whole cluster, and check their limits continuously.
 
-This adds to the checks of every load (generator.py). Every pod that fits must run. The containers
-report their limits in their logs, which are read until the pod is deleted (inside.py).
+A crowd makes the checks of every load (generator.py) and two more. Every pod that fits must run.
+The limits that containers report in their logs (inside.py) must be right.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Json = dict[str, Any]
 @dataclass
 class _Tenant:
     """fits_s: when the pod got a node or first fitted on one, None before. ran_s: when all its
-    containers were first seen running. looks: the last check read, by container."""
+    containers were first seen running. looks: number of the last check read, by container."""
 
     kind: str
     made_s: float
@@ -106,7 +105,7 @@ class Crowd(Load):
     # --- checks
 
     async def look(self) -> Sequence[str]:
-        """Check the API server's objects. Return the pods that fit and do not run."""
+        """Check the API server's objects. Return the names of pods that fit but do not run."""
         begun_s = time.monotonic()
         made = await self.account()
         for name, tenant in list(self._there.items()):

@@ -25,7 +25,7 @@ DEVICES: Final = "/apis/scheduling.koordinator.sh/v1alpha1/devices"
 
 
 class LoadError(AssertionError):
-    """The accounts are wrong, a pod that fits waits for too long, or a limit is not right."""
+    """A GPU's sums are wrong, a pod that fits waits for too long, or a limit is not right."""
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Load:
         self.figures.kills[what] += 1
 
     def waited_s(self, since_s: float) -> float:
-        """Return how long a fitting pod has waited since that time or the last kill."""
+        """Return how long a pod that fits since `since_s` has waited. A kill restarts its wait."""
         return time.monotonic() - max(since_s, self._last_kill_s)
 
     def wait_ended(self, since_s: float) -> None:

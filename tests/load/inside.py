@@ -81,8 +81,8 @@ def verdict(line: str, share: Share | None, granted: Sequence[str], size: Size) 
 
 
 def is_short(line: str, share: Share, size: Size) -> bool:
-    """Return whether the GPU had less free memory than the limit leaves, by at least a block. The
-    reason is memory of a deleted pod that the driver has not freed yet."""
+    """Return whether the GPU lacked more than a block of the free memory that the limit promises.
+    The reason is memory of a deleted pod that the driver has not freed yet."""
     matched = _LINE.fullmatch(line)
     left = size.gpu_bytes * share.memory_percent // 100 - size.context_bytes
     return matched is not None and int(json.loads(matched[6])["free"]) < left - _BLOCK_BYTES

@@ -16,7 +16,8 @@ from tests.requests.pods import Json
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """containers: each one's request. storm, crowd: pods of this kind per hundred of the load."""
+    """A kind of pods. containers: the request of each container. storm, crowd: how many of a
+    hundred pods of that load are of this kind."""
 
     containers: Sequence[Share | None]
     storm: int = 0

@@ -33,8 +33,8 @@ _PAGE: Final = 20_000
 
 
 class Storm(Load):
-    """strict: each pod must be bound within `timeout_s`. Otherwise `timeout_s` starts again
-    whenever a pod is bound, for busy machines."""
+    """strict: each fitting pod must be bound within `timeout_s`. A storm that is not strict suits
+    busy machines: `timeout_s` starts again whenever any pod is bound."""
 
     mix = "storm"
     timeout_s = 30.0
@@ -112,9 +112,9 @@ class Storm(Load):
 class Disturbance:
     """extender_kills: how often the extender is killed, each time within `kill_after_s` after it
     was ready. apiserver_freezes: how often kube-apiserver is stopped (SIGSTOP), each time for a
-    random part of `frozen_for_s`. A long stop costs kube-scheduler its Lease.
-    kube_scheduler_every_s: 0 for no kills. lasts_s: the least duration. second: another
-    installation runs. lease_s: the duration of kube-scheduler's Lease."""
+    random time within `frozen_for_s`. After a long stop kube-scheduler loses its Lease.
+    kube_scheduler_every_s: interval of its kills, 0 for none. lasts_s: the storm's least duration.
+    second: a second installation also runs. lease_s: the duration of kube-scheduler's Lease."""
 
     about: str
     extender_kills: int = 0
@@ -166,7 +166,7 @@ async def pass_over(
         await storm.come(_CHANGED)
         await until_calm(f"{_CHANGED} have gone, {_CHANGED} have come")
         storm.figures.took_s = time.monotonic() - begun_s
-        # This counts only what the extender that now runs has requeued.
+        # The metric has only the requeued pods since the extender's last start.
         metric = r"^gpuslice_scheduler_requeued_pods_total{.*} (\S+)"
         found = re.findall(metric, installation.ask("/metrics")[1], re.MULTILINE)
         storm.figures.requeued = int(sum(map(float, found)))

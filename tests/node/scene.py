@@ -1,5 +1,4 @@
-"""What node tests share: the lab, pods with a share, what their programs see, and a second NRI
-plugin."""
+"""Shared by node tests: the lab, pods with a share, what programs see, a second NRI plugin."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ QUARTER, HALF, WHOLE = 10 * GIB, 20 * GIB, 40 * GIB
 CONTEXT = 300 << 20
 """The size of a context on the simulated host: simgpu/default.toml."""
 FLOOR = CONTEXT + CODE_BYTES
-"""The charge of a process with a context."""
+"""The charge of a process that has a context and has allocated nothing."""
 PROBE = "/opt/test/probe"
 LINKED_PROBE = "/opt/test/probe-linked"
 SETUID_PROBE = "/opt/test/probe-setuid"
@@ -119,8 +118,8 @@ class Taken:
         return (self.init, self.total, self.filled, self.more) == (0, limit_bytes, 0, 2)
 
     def held_to(self, limit_bytes: int) -> bool:
-        """Return whether `limited_to` holds, and the context and the allowance for code were the
-        only charge before the allocation, whatever else is on the GPU."""
+        """Return whether `limited_to` is true, and the free memory before the allocation was the
+        limit without FLOOR, whatever other containers use."""
         return self.limited_to(limit_bytes) and self.free == limit_bytes - FLOOR
 
     def escaped_to(self, gpu_bytes: int) -> bool:

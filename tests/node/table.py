@@ -1,6 +1,6 @@
 """The tables of faults and of containers in docs/failures.md.
 
-In a row's third cell text between backquotes appears literally. "..." stands for any text.
+A row's third cell has between backquotes the literal text of a message. "..." is any text.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ DOCUMENT: Final = ROOT / "docs/failures.md"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """sees: what the pod's author sees, or the report, or "" for nothing. test: its test at the
-    lowest tier that shows the behaviour, with the case in brackets if there are several."""
+    """sees: what the pod's author sees, or the agent's report, or "" for nothing. test: the test of
+    the row that needs the least set-up, with the case in brackets if it has several."""
 
     sees: str
     test: str
 
     def matches(self, text: str) -> bool:
-        """Return whether the text has all literal parts of the row, and the row has any."""
+        """Return whether the text has all literal parts of the row. False if the row has none."""
         fragments = re.findall("`([^`]+)`", self.sees)
         patterns = [re.escape(each).replace(r"\.\.\.", ".*") for each in fragments]
         return bool(patterns) and all(re.search(each, text) for each in patterns)

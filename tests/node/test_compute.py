@@ -35,7 +35,8 @@ def arbiter(lab: Lab) -> int:
 
 
 def on_host(lab: Lab, key: str, name: str) -> Path:
-    """Return the path of a file in a container's directory, through the agent's mounts."""
+    """Return the path of a file in a container's run directory, as the agent's mount namespace
+    shows it."""
     return Path(f"/proc/{lab.agent_pid}/root{lab.run_dir}/{key}/{name}")
 
 
@@ -78,9 +79,9 @@ def test_an_agent_that_is_killed_leaves_no_arbiter(lab: Lab) -> None:
 
 @contextlib.contextmanager
 def loads_get_their_shares(lab: Lab) -> Iterator[str]:
-    """Run loads in two containers, of 30 and 70 percent. Each must get its share of the ten seconds
-    around the block to within 15 points, because other tests run beside it. `python -m bench core`
-    allows 10 points, on a machine of its own."""
+    """Run a load in each of two containers, with 30 and 70 percent. For ten seconds, in which the
+    block runs, each must get its share to within 15 points, because other tests also run.
+    `python -m bench core` allows 10 points, on a machine that runs nothing else."""
     with (
         granted(lab, core=30, name="small") as small,
         granted(lab, core=70, name="large") as large,
@@ -134,7 +135,7 @@ def test_a_long_kernel_is_reported(lab: Lab) -> None:
 
 
 def figures_agree(lab: Lab, pod: str, share: float) -> None:
-    """Expect this share from the library and from NVML, after some seconds of load."""
+    """Wait until the library's and NVML's metrics of the container both show this share."""
 
     def read(name: str, window: str = "") -> float:
         labels = {"namespace": "default", "pod": pod, "container": "main"}

@@ -90,8 +90,8 @@ def test_the_doctor_finds_no_problem_on_a_healthy_node(patient: Patient) -> None
 
 
 def test_the_doctor_changes_nothing(patient: Patient) -> None:
-    """The agent's session, files and log stay as they were. Lines of its watch are left out,
-    because a busy machine may make the agent late, and then ready again."""
+    """The doctor changes no session, file or log of the agent. Log lines of the agent's watch do
+    not count: on a busy machine the agent may be late, and then reports that it is ready again."""
     lab = patient.lab
 
     def state() -> object:
@@ -133,7 +133,7 @@ BROKEN: Mapping[str, tuple[Callable[[Patient], object], str, str, str, str]] = {
         *("agent", "warn", "it does not respond", "start it"),
     ),
 }
-"""One fault for each way of inspection. tests/nri_plugin/doctor has every finding."""
+"""One fault for each kind of thing that the doctor inspects, with the finding that it causes."""
 
 
 @pytest.mark.parametrize("broken", BROKEN)

@@ -1,8 +1,8 @@
 """The fault matrix's column of the default containerd (`make faults` has all columns).
 
-For each cell several containers with a grant are created while the agent or the runtime fails.
-bench.faults runs the agent's own program with a fault in it. No container may run without its
-limit.
+For each row of the matrix the test creates several containers with a grant while the agent or the
+runtime fails. bench.faults injects the fault into the agent's program. No container may run without
+its limit.
 """
 
 from __future__ import annotations

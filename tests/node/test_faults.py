@@ -30,7 +30,7 @@ pytestmark = pytest.mark.node
 
 
 def take_the_variable_over(container: nri.Container, adjustment: nri.ContainerAdjustment) -> None:
-    """Claim the agent's variable, with its value unchanged."""
+    """Set NVIDIA_VISIBLE_DEVICES again, which the agent has set, to the same value."""
     for line in container.env:
         key, _, value = line.partition("=")
         if key == names.ENV_VISIBLE_DEVICES:
@@ -68,8 +68,8 @@ def test_without_the_agent_there_is_no_gpu(bare_lab: Lab) -> None:
 
 
 def test_a_container_that_starts_while_the_agent_is_away_has_its_limit(lab: Lab) -> None:
-    """The adjustment has put the limit in place. Only the check at the start is missing, which
-    would have kept the image's own preload."""
+    """The adjustment at the creation has put the limit in place. Only the agent's check at the
+    start is missing. It would have added the image's own libraries to the preload file."""
     with lab.pod("made", one(lab)) as pod:
         container = pod.create("main", Process(PRELOAD_IMAGE))
         lab.stop_agent()

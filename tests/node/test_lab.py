@@ -1,7 +1,4 @@
-"""The lab itself: pods run without a GPU in them, and nothing outlasts the lab's owner.
-
-Also the demos of one node.
-"""
+"""The lab itself, whose pods see no GPU and end with the lab's owner. The demos of one node."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def test_variables_that_name_gpus(lab: Lab) -> None:
 
 
 def test_an_init_container(lab: Lab) -> None:
-    """The runtime knows no later container yet. The init container may have the whole allocation,
-    as Kubernetes counts. After its exit it holds nothing, although the kubelet keeps it."""
+    """An init container may have the pod's whole allocation, because it ends before the main
+    containers start. After its exit it holds nothing, although the kubelet keeps it."""
     whole = [(0, HALF, 50)]
     written = {**lab.share({"init": whole, "main": whole}), **lab.allocated(whole)}
     with lab.pod("granted", written) as pod:

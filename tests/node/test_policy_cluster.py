@@ -1,6 +1,6 @@
 """The policy's rows about the API server's answers, with a real API server and a real containerd.
 
-tests/cluster/agent has the grants that the agent finds wrong, without a containerd.
+tests/cluster/agent tests wrong grants, without a containerd.
 """
 
 from __future__ import annotations

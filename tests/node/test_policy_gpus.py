@@ -74,8 +74,8 @@ def test_a_gpu_of_another_nri_plugin(lab: Lab) -> None:
 
 
 def _is_limited(lab: Lab, gpu: int) -> bool:
-    """Return whether a share of this GPU is limited. An agent that is not ready assumes the
-    context's size instead of measuring it."""
+    """Return whether a share of this GPU starts and sees its limit. The context's size does not
+    matter: an agent that is not ready assumes the size instead of measuring it."""
     try:
         with granted(lab, gpu=gpu) as container:
             return probe(container).limited_to(HALF)

@@ -93,8 +93,8 @@ def test_a_static_entry_point(lab: Lab) -> None:
 
 
 def test_a_volume_of_the_hosts_limits(lab: Lab, tmp_path: Path) -> None:
-    """A container with a grant is refused, also where only the kernel follows a link to the limits.
-    A container without a grant starts."""
+    """A container with a grant is refused if a volume shows the run directory, also through a
+    link. A container without a grant starts."""
     (tmp_path / "link").symlink_to(lab.directory)
     behind_it = tmp_path / "link" / lab.run_dir.relative_to(lab.directory)
     whole = Process(PYTHON_IMAGE, mounts={"/host": lab.directory})

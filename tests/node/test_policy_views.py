@@ -86,14 +86,14 @@ def _runc_maps_mounts() -> bool:
 
 
 def test_a_user_namespace(lab: Lab) -> None:
-    """An older runc refuses the container itself. Then nothing of the agent's is left."""
+    """A runc that cannot map mounts refuses the container. Then the agent's files are removed."""
     for name in ("static", "loopback"):
         program = lab.directory / "cni/bin" / name
         program.write_text(_NETWORK)
         program.chmod(0o755)
     network = {"cniVersion": "1.0.0", "name": "static", "plugins": [{"type": "static"}]}
     (lab.directory / "cni/conf/10-static.conflist").write_text(json.dumps(network))
-    # The pod's root is an unprivileged user on the host, and must reach its root file system below.
+    # The pod's root user is unprivileged on the host. Its root file system is in this directory.
     lab.directory.chmod(0o711)
     with lab.pod("mapped", one(lab), of=Sandbox(user_namespace=True)) as pod:
         if _runc_maps_mounts():

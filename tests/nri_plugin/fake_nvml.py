@@ -1,8 +1,8 @@
-"""NVML's process with the answers of a test: `python fake_nvml.py ANSWERS`, JSON or a file of it.
+"""Stands for NVML's process: `python fake_nvml.py ANSWERS`, a JSON object or a file of one.
 
-    gpus         for each index the fields of model.Gpu, "recovery", and "xids" (pairs of UUID and
+    gpus         a list of GPUs: the fields of model.Gpu, "recovery", and "xids" (pairs of UUID and
                  number); or only "error"; or "silent", for a GPU that does not answer
-    driver, links, head_xids
+    driver, links, head_xids   values of the answer's first line
     memory, utilization   by UUID, as gpu/processes.py has them
     exit         the process ends with this text
     hang         the process does not answer

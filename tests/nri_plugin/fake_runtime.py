@@ -26,7 +26,7 @@ from tests.nri_plugin.fake_trunk import MESSAGE_BYTES, PLUGIN, RUNTIME, Dropped,
 
 M = TypeVar("M", bound=Message)
 Created = nri.CreateContainerResponse | None
-"""None: the container was created without the plugin."""
+"""The plugin's answer to a creation, or None if the container was created without the plugin."""
 SYNC_CHUNK_OBJECTS = 8
 _PATIENCE_S = 120.0
 
@@ -160,9 +160,9 @@ class FakeRuntime:
     def claim(
         self, request: nri.ValidateContainerAdjustmentRequest, plugin: str | None = None
     ) -> None:
-        """Record an owner for every part of the adjustment that has none, as result.go does. Each
-        key has one owner. Hooks list all owners, with commas between them. plugin: the owner, by
-        default the plugin at the other end."""
+        """Record `plugin` as the owner of every part of the adjustment without an owner, as
+        result.go does. Hooks list all their owners, with commas between them. plugin: None for the
+        plugin at the other end."""
         plugin = plugin or f"{self.registration.plugin_idx}-{self.registration.plugin_name}"
         owners, adjust = request.owners.owners[request.container.id], request.adjust
         for field, keys in (
@@ -203,8 +203,7 @@ class FakeRuntime:
         return bool(self.events & (1 << (event - 1))) and (or_dropped or self.dropped is None)
 
     async def _request(self, method: str, request: Message, response: type[M]) -> M | None:
-        """Call a method. Return None if the answer is lost, or fail if the failure policy says
-        so."""
+        """Call a method. If the answer is lost, return None or fail, as the failure policy says."""
         try:
             return await self.call(method, request, response)
         except Dropped as error:

@@ -84,7 +84,7 @@ class Trunk:
         self._writer.write(data)
 
     def stop_reading(self) -> None:
-        """Stop reading. The plugin's writes stay in the socket."""
+        """Stop reading, so that the plugin's writes fill the socket."""
         self._pump.cancel()
 
     def break_off(self, why: str) -> None:

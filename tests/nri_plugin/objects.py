@@ -56,7 +56,7 @@ def planned(
 def pod(
     number: int = 0, labels: dict[str, str] | None = None, **annotations: str
 ) -> nri.PodSandbox:
-    """Return a pod. annotations: the texts of `allocated` and `grants`."""
+    """Return a pod. annotations: allocated=TEXT, grants=TEXT, or none."""
     keys = {"allocated": names.ANNOTATION_DEVICE_ALLOCATED, "grants": names.ANNOTATION_GRANTS}
     return nri.PodSandbox(
         id=f"sandbox-{number}",

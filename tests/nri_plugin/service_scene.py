@@ -1,7 +1,4 @@
-"""A node's directories, the agent's service, and a runtime that calls it over a real socket.
-
-The runtime, and the child that reports the GPUs, are stand-ins.
-"""
+"""A node's directories, the agent's service, and stand-ins for the runtime and NVML's process."""
 
 from __future__ import annotations
 
@@ -89,7 +86,7 @@ class Host:
         )
 
     def parts(self, gpus: str = GPUS) -> Parts:
-        """Return the agent's parts. A context takes 300 MiB. gpus: the answers of fake_nvml.py."""
+        """Return the agent's parts. A CUDA context takes 300 MiB. gpus: fake_nvml.py's argument."""
         now = asyncio.get_running_loop().time
         nvml = (*fake_nvml.PROGRAM, gpus)
         self.inventory = inventory = Inventory(
@@ -118,7 +115,8 @@ async def serving(
     nri_version: tuple[int, int, int] = (0, 12, 5),
     settled: bool = True,
 ) -> AsyncIterator[FakeRuntime]:
-    """Serve a runtime during the block. settled: wait for the work that follows Synchronize."""
+    """Connect `handler` with a runtime during the block. settled: first wait for the work that
+    follows Synchronize."""
     theirs, ours = await connected_pair()
     runtime = FakeRuntime(*theirs, nri_version=nri_version)
     task = asyncio.create_task(connection.serve(ours, handler.handle, name="gpuslice", index="50"))
@@ -135,7 +133,7 @@ async def serving(
 
 
 def sandbox(state: Path, name: str, program: str, **process: str) -> Path:
-    """Make a sandbox as containerd does. Return the file with its OCI runtime's program."""
+    """Make a sandbox as containerd does. Return the file that names its OCI runtime's program."""
     made = bundle.directory(state, name)
     made.mkdir(parents=True)
     (made / "config.json").write_text(json.dumps({"process": {"cwd": "/", **process}}))
@@ -144,7 +142,7 @@ def sandbox(state: Path, name: str, program: str, **process: str) -> Path:
 
 
 def as_made(of: nri.Container, reply: nri.CreateContainerResponse | None) -> nri.Container:
-    """Return the container as the runtime describes it with our adjustment in its spec."""
+    """Return the container as the runtime describes it once the reply's mounts are added."""
     made = nri.Container()
     made.CopyFrom(of)
     if reply is not None:

@@ -126,7 +126,8 @@ async def test_a_runtime_too_old_is_named_in_log_and_readiness(
 
 @pytest.mark.node
 def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
-    """The agent prints its ready line twice. It and a second agent, which waits, exit cleanly."""
+    """The agent prints its ready line after each registration. Meanwhile a second agent waits. Both
+    agents exit without an error."""
     command: list[str | Path] = [sys.executable, "-m", "nri_plugin", "--http", "off"]
     command += ["--library", host.library, "--cdi-dir", host.cdi, "--run-dir", host.run]
     command += ["--nri-socket", host.socket, "--containerd-state", host.run.parent]
@@ -174,7 +175,7 @@ def test_the_agent_reconnects_after_the_runtime_restarts(host: Host) -> None:
 async def test_a_part_of_the_agent_that_fails_is_logged_and_started_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each part has a bug of its own, because nothing outside makes it fail."""
+    """The test makes each part raise an exception once."""
     starts: list[str] = []
 
     def fails_once(part: str) -> Callable[..., Awaitable[None]]:
@@ -222,11 +223,30 @@ def test_contexts_are_made_on_gpus_that_nothing_uses(tmp_path: Path) -> None:
     assert agent.unused_gpus(node, parts) == []
 
 
+async def test_the_agent_measures_contexts_on_unused_gpus_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[object] = []
+    unused = [Gpu("GPU-3", 3, 8)]
+
+    async def measure(_: Contexts, gpus: object) -> None:
+        measured.append(gpus)
+
+    monkeypatch.setattr(Contexts, "measure", measure)
+    monkeypatch.setattr(agent, "unused_gpus", lambda *_: unused)
+    leaving = asyncio.Event()
+    serving = asyncio.create_task(agent.run(_settings(tmp_path), print, leaving, "test"))
+    await until_async(lambda: measured)
+    leaving.set()
+    await serving
+    assert measured[0] is unused
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
 async def test_the_run_directory_is_secured_before_the_agent_connects(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An existing directory belongs to another user, then has the mode that a kubelet gives it."""
+    """The directory belongs to another user, then to root with the mode that a kubelet gives it."""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     run_dir.chmod(0o755)

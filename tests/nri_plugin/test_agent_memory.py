@@ -134,7 +134,7 @@ async def test_the_charts_limit_holds_and_the_agent_comes_back(host: Host, tmp_p
             assert node.most_bytes > _CONTEXT_BYTES
             for _ in range(CONTAINERS):
                 await node.create(runtime)
-            await asyncio.sleep(3)  # time for a sample of all containers
+            await asyncio.sleep(3)  # meanwhile the agent measures all containers
         async with node.agent() as runtime:
             await node.create(runtime)
         assert group.killed == 0

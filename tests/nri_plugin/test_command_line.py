@@ -53,7 +53,7 @@ def test_defaults() -> None:
         ("--run-dir", "/r/", "run_dir", Path("/r")),
         ("--containerd-state", "/c", "containerd_state", Path("/c")),
         ("--cdi-dir", "/a:/b", "cdi_dirs", [*CDI, Path("/a"), Path("/b")]),
-        # it now precedes the other directory
+        # /etc/cdi moves to the end of the list, where it outranks the other directory.
         ("--cdi-dir", "/etc/cdi", "cdi_dirs", [CDI[1], CDI[0]]),
         ("--cdi-kind", f"a.b/gpu:{SECOND}", "cdi_kinds", ("a.b/gpu", SECOND, FIRST)),
         ("--index", "07", "index", "07"),
@@ -74,7 +74,7 @@ def test_defaults() -> None:
         ("--unenforceable", "refuse", "refuse_unenforceable", True),
         ("--runtime-handler", "a:kata", "runtime_handlers", (*HANDLERS, "a", "kata")),
         ("--allow-capability", "CAP_SYS_ADMIN:sys_module", "allowed_capabilities", ADMIN),
-        # Other programs see generated specs only if the runtime has to see them.
+        # With whole GPUs the runtime reads generated specs, so they are in one of its directories.
         ("--whole-gpus", "any", "generated_cdi_dir", CDI[1]),
     ],
 )

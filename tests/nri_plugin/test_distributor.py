@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -11,17 +12,18 @@ from pathlib import Path
 import pytest
 
 from gpuslice.contract import names
-from gpuslice.contract.library_file import LibraryFileError
+from gpuslice.contract.library_file import MACHINES, LibraryFileError
 from gpuslice.gpu.driver_root import HostView
 from nri_plugin.distributor import Copy, Origin, read
 from tests.contract.libraries import library
 from tests.support import ROOT
 
 NEW, HAMI = library(content=b"new"), library(None)
+ELSEWHERE = next(name for name in MACHINES if name != os.uname().machine)
 
 
 def test_the_copy_is_restored_where_it_differs(tmp_path: Path) -> None:
-    """Other projects' distributors overwrite it. On RHEL CoreOS /usr/local is a link."""
+    """Other projects' distributors overwrite the copy. /usr/local is a link on RHEL CoreOS."""
     (tmp_path / "usr").mkdir()
     (tmp_path / "var/usrlocal").mkdir(parents=True)
     (tmp_path / "usr/local").symlink_to("/var/usrlocal")
@@ -53,6 +55,7 @@ def test_a_host_that_does_not_allow_it_is_one_line(
     ("data", "why"),
     [
         (b"#!/bin/sh\n", "a shared library"),
+        (library(machine=ELSEWHERE), f"not for {ELSEWHERE}"),
         (HAMI, "must be gpuslice's library; for HAMi's set --source hami"),
     ],
 )

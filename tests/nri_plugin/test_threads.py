@@ -1,7 +1,4 @@
-"""Work in threads beside the event loop: its order, late results, and jobs that never return.
-
-Also tasks that end.
-"""
+"""Work in threads beside the event loop, also jobs that never return, and tasks that end."""
 
 from __future__ import annotations
 
@@ -32,6 +29,15 @@ async def test_what_is_posted_or_late_keeps_its_place() -> None:
     gate.set()
     await last
     assert order == [1, 2, 3]
+
+
+async def test_the_exception_of_a_job_is_raised() -> None:
+    def fail() -> None:
+        raise KeyError("any bug")
+
+    for running in (Worker("w").run(fail, 5), ThreadPool("c", 1, 1).run(fail, 5, "one")):
+        with pytest.raises(KeyError):
+            await running
 
 
 async def test_an_owners_jobs_that_hang_keep_its_places_and_no_others() -> None:

@@ -22,7 +22,7 @@ from tests.support import ROOT, until
 
 @pytest.mark.node
 def test_it_removes_and_prints_what_no_container_uses(tmp_path: Path) -> None:
-    """The program with --stay waits until the agent has ended, and is ready after a pass."""
+    """The program with --stay waits for the agent's end, makes one pass, and then is ready."""
     root, out = tmp_path / "host", tmp_path / "out"
     run_dir, done, bundle = root / "run", root / "done", directory(root / "state", "c")
     command = [sys.executable, "-m", "nri_plugin", "uninstall", f"--run-dir={run_dir}"]

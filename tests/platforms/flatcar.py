@@ -18,7 +18,7 @@ from tests.platforms.platform import (
 
 
 def _config(default: str, runtimes: Table) -> Table:
-    """Return what the platform's file and the sysext's file have in common."""
+    """Return what both files of containerd's configuration have: Flatcar's and the extension's."""
     return {"version": 2, "plugins": {OLD_CRI: cri(runtimes, default, enable_selinux=True)}}
 
 
@@ -59,4 +59,4 @@ WITH_SYSEXTS: Final = replace(
     driver=Driver("/usr/lib64"),
     toolkit=Toolkit(spec="/run/cdi/nvidia.yaml", runtime=_RUNTIME),
 )
-"""The driver and NVIDIA's runtime come as sysexts, whose files are in /usr."""
+"""A node whose driver and NVIDIA runtime are systemd extension images, with files in /usr."""

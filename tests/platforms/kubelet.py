@@ -52,7 +52,7 @@ class Started:
 
 
 def start(namespace: Namespace, cri: Cri, template: Json, images: Mapping[str, str]) -> Started:
-    """Start the pod of a DaemonSet's template. images: the lab's image for the name of an image.
+    """Start the pod of a DaemonSet's template. images: the lab's image by the name in the template.
 
     Raises FailedMount, and CriError if the runtime refuses.
     """

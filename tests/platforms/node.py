@@ -109,7 +109,7 @@ class Node:
         self._agent = self._start_pod(template)
 
     def distribute(self) -> str:
-        """Run the distributor's pod until its log says what becomes of the copy. Return the log."""
+        """Run the distributor's pod until it logs whether it copied the library. Return the log."""
         started = self._start_pod(self._template(_DISTRIBUTOR))
         try:
             until(lambda: "copy of the library" in started.log("distributor"), "it says so")
@@ -223,7 +223,7 @@ class Node:
     # --- a share --------------------------------------------------------------------------------
 
     def sees_gpus(self) -> bool:
-        """Return whether a container without a share has a GPU if its variable names all GPUs."""
+        """Return whether a container without a share gets a GPU by NVIDIA_VISIBLE_DEVICES=all."""
         process = Process(BUSYBOX_IMAGE, environ={names.ENV_VISIBLE_DEVICES: "all"})
         with self.lab.pod("bystander") as pod:
             container = pod.run("main", process)

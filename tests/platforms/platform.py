@@ -22,7 +22,7 @@ DRIVER: Final = "580.65.06"
 
 
 def runtime(program: str = "", systemd: bool = True) -> Table:
-    """Return containerd's table of a runtime: runc, or this program in its place."""
+    """Return containerd's table of an OCI runtime. program: "" for runc."""
     options: dict[str, Any] = {"BinaryName": program} if program else {}
     options |= {"SystemdCgroup": True} if systemd else {}
     return {"runtime_type": "io.containerd.runc.v2", **({"options": options} if options else {})}
@@ -36,9 +36,9 @@ def cri(runtimes: Table, default: str = "", **more: Any) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """libraries: their directory. links: links in it, with their targets. programs: the directory
-    of nvidia-smi. searched: further directories for ldconfig, which writes its cache only if there
-    are any. drm: nvidia-drm is loaded. sockets: those of the driver's services."""
+    """The driver's files. libraries: directory of its libraries. links: links in that directory,
+    with their targets. programs: directory of nvidia-smi. searched: further directories for
+    ldconfig. drm: nvidia-drm is loaded. sockets: sockets of the driver's services."""
 
     libraries: str = "/usr/lib/x86_64-linux-gnu"
     links: Mapping[str, str] = field(default_factory=dict)
@@ -64,10 +64,10 @@ FABRICMANAGER: Final = "/run/nvidia-fabricmanager/socket"
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """NVIDIA's container toolkit, of the release in the agent's image. spec: the CDI spec that
-    exists when the node is up. recorded: a file of tests/nri_plugin/cdi/recorded, which nvidia-ctk
-    of another release wrote on such a node. Without it the node's nvidia-ctk writes the spec with
-    `options`. runtime: NVIDIA's runtime, where containerd runs it."""
+    """NVIDIA's container toolkit, of the release in the agent's image. spec: path of the CDI spec.
+    recorded: the file of tests/nri_plugin/cdi/recorded that is the spec's content, or "" if the
+    node's nvidia-ctk writes the spec, with `options`. runtime: path of NVIDIA's runtime, or "" if
+    containerd does not run it."""
 
     programs: str = "/usr/bin"
     spec: str = ""
@@ -84,7 +84,7 @@ class Toolkit:
 
 @dataclass(frozen=True, slots=True)
 class Containerd:
-    """containerd's configuration, also for the lab's own. imported: files that it imports."""
+    """The configuration of the platform's and the lab's containerd. imported: files it imports."""
 
     config: Table = field(default_factory=lambda: {"version": 3})
     file: str = "/etc/containerd/config.toml"
@@ -97,8 +97,8 @@ class Containerd:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A device plugin. socket: its name in the kubelet's directory. service: its systemd unit, or
-    "" for a pod. off: the words of /readyz that advise how to turn off a plugin that listens."""
+    """A device plugin. socket: its socket in the kubelet's directory. service: its systemd unit, or
+    "" if it runs in a pod. off: the advice in /readyz how to turn the plugin off."""
 
     socket: str
     off: str
@@ -107,8 +107,8 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What makes a node ready that is not ready by itself. words: for the table. because: words of
-    /readyz before the change. advice: the doctor's words before the change."""
+    """A change that makes the node ready. words: its description in the document's table. because:
+    part of the text of /readyz before the change. advice: part of the doctor's text before it."""
 
     words: str
     because: str
@@ -142,12 +142,12 @@ class Platform:
     read_only: Sequence[str] = ()
     noexec: Sequence[str] = ()
     plugin: Plugin | None = None
-    """The platform's own device plugin, which is kept off the node."""
+    """The platform's own device plugin, which the administrator keeps off the node."""
     selinux: str = ""
     """The SELinux policy that is enforced, where containerd labels containers (selinux.py)."""
     no_cdi_directory: bool = False
     """/etc/cdi does not exist, and cannot be made."""
     change: Change | None = None
-    """None: the node is ready without a change."""
+    """What an administrator must change, or None if the node is ready without a change."""
     nri_on: str = "in /etc/containerd/config.toml, then restart containerd:"
     """Words of the doctor's advice while NRI is off."""

@@ -30,7 +30,7 @@ _XATTR: Final = "security.selinux"
 _DENIED: Final = {CONTAINERS: ("tmpfs_t", "var_run_t"), BOTTLEROCKET: ("secret_t",)}
 """Types of files that containers may not use."""
 _MEMORY: Final = {CONTAINERS: "tmpfs_t", BOTTLEROCKET: "any_t"}
-"""The type of a file in memory that has no label of its own."""
+"""The SELinux type of a tmpfs' file that has no label of its own."""
 _CONTEXT: Final = re.compile(rb',context="([^"]*)"')
 _INODES: Final = re.compile(rb"(?<=nr_inodes=)[0-9]+")
 _ALL: Final = "ffffffff"
@@ -75,7 +75,7 @@ _CLASSES: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
 
 
 class _Kernel:
-    """Replaces libc's mount and umount2. mount stores the label of a tmpfs as its attribute."""
+    """Replaces libc's mount and umount2. mount stores a tmpfs' label as an extended attribute."""
 
     def __init__(self, libc: Any, ffi: Any, policy: str) -> None:
         self._libc, self._ffi, self._policy = libc, ffi, policy
@@ -97,7 +97,7 @@ class _Kernel:
 
 
 def _label(path: str | Path, policy: str) -> str:
-    """Return the label of the file, or of the nearest directory with one, or a default."""
+    """Return the label of the file, of the nearest directory that has a label, or a default."""
     place = Path(os.path.realpath(path))
     for each in (place, *place.parents):
         try:

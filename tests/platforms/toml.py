@@ -8,7 +8,7 @@ from typing import Any
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge tables key by key. Of two other values the one from `above` counts."""
+    """Merge tables key by key. `above` determines a key's value, unless both values are tables."""
     result = dict(below)
     for key, value in above.items():
         beside = result.get(key)

@@ -116,7 +116,7 @@ class Tree:
         """Make the host. Raises NamespaceError."""
         directory = namespace.directory
         if "/" in self.platform.read_only:
-            # Mounts of their own keep /tmp and the lab's files writable.
+            # Without mounts of their own, /tmp and the lab's files would become read-only, too.
             _shell(
                 namespace,
                 f"umount {directory}/run; mount --bind /tmp /tmp",
@@ -160,8 +160,8 @@ class Tree:
 
 
 def containerd_table(described: Containerd) -> dict[str, Any]:
-    """Return the platform's configuration with the lab's changes: the pause image is here, because
-    no registry has it, and systemd makes no cgroups."""
+    """Return the platform's configuration with two changes. It names the lab's pause image, because
+    no registry is reachable. systemd makes no cgroups, because it does not run."""
     theirs = dict(described.config)
     runtimes = _runtimes(theirs)
     cgroups: dict[str, Any] = {
@@ -253,7 +253,8 @@ def _install(namespace: Namespace, inside: str, root: Path, build: Path, driver:
 def start_driver_container(namespace: Namespace, build: Path, driver: Driver) -> None:
     """Add what GPU Operator's driver container and validator leave once the driver is loaded."""
     root = namespace.directory / "driver-container"
-    # The container has a file system of its own. What is unmounted there stays mounted in /dev.
+    # The container has its own root file system. Its /dev is a slave of the host's: what the
+    # container unmounts stays mounted on the host.
     _shell(
         namespace,
         f"mkdir -p {root} {CONTAINER}; mount -t tmpfs -o mode=755 driver {root}",

@@ -1,2 +1,1 @@
-"""One table of pods that request shares in any dialect, for the tests of the reader and of
-admission."""
+"""The table of pods that request shares, for the tests of the reader and of admission."""

@@ -44,7 +44,7 @@ def _refused(says: str, annotations: Mapping[str, str], *containers: Json, whole
 
 
 def _values(key: str, says: str, texts: Sequence[str], **beside: str) -> list[Row]:
-    """Return a refused row for each value of the annotation. says: with {} for the value."""
+    """Return a refused row for each value of the annotation. says: the text, {} for the value."""
     return [_refused(says.format(text), {**beside, key: text}) for text in texts]
 
 

@@ -41,7 +41,7 @@ def of_volcano(*containers: Json, **metadata: Any) -> Json:
 
 def of_kai(annotations: Mapping[str, str], *containers: Json, whole: str = "") -> Json:
     """Return a pod of KAI's, by default with the init container `first` and the containers `main`
-    and `second`. whole: the container with a limit of nvidia.com/gpu."""
+    and `second`. whole: name of the container that limits nvidia.com/gpu to 1."""
 
     def made(name: str, **more: Any) -> Json:
         limits = {"limits": {names.RESOURCE_NVIDIA_GPU: 1}} if name == whole else {}

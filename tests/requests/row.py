@@ -10,9 +10,9 @@ from tests.requests.pods import Json, asking
 
 
 class Row(NamedTuple):
-    """says: the refusal, by the reader and by admission. For an accepted pod the request as `shown`
-    has it, or "" for none. policy: the policy that refuses, or "" if none does. The API server
-    itself refuses unreadable amounts."""
+    """says: the error text of the reader and of admission. For an accepted pod: the result of
+    `shown`, or "" for no request. policy: the policy that refuses, or "" if no policy does. The API
+    server itself refuses unreadable amounts."""
 
     pod: Json
     says: str

@@ -141,7 +141,7 @@ HAMIS_REFUSED: Final = [
 HAMIS: Final = [
     granted({GPU: "2", GPUMEM: "8k", CORES: "30"}, "2 x 30% core, 8000 MiB"),
     granted({GPU: 1, PERCENT: 50, CORES: 50}, "50% core, 1/2"),
-    # MiB count before percent, unlike in Volcano's dialect
+    # An amount in MiB outranks one in percent, unlike in Volcano's dialect.
     granted({GPU: 1, PERCENT: 50, GPUMEM: 3000}, "3000 MiB"),
     granted({GPU: 2}, "2 x 100% core, 1"),  # two whole GPUs
     granted({GPU: 1, PERCENT: 100}, "100% core, 1"),

@@ -39,7 +39,7 @@ def arguments(pod: Mapping[str, Any], names: Sequence[str]) -> bytes:
 
 
 def preemption(pod: Mapping[str, Any], victims: Mapping[str, Sequence[str]]) -> bytes:
-    """Return ExtenderPreemptionArgs. victims: their UIDs by node."""
+    """Return ExtenderPreemptionArgs. victims: the UIDs of the pods to evict, by node."""
     return dumps({"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": metas(victims)})
 
 
@@ -58,7 +58,7 @@ def binding(pod: Mapping[str, Any], node_name: str) -> bytes:
 
 
 def pod(uid: str = "u-1", *containers: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
-    """Return a pod of version 1. The default is one container that requests half a GPU."""
+    """Return a pod with resourceVersion 1. By default, its container requests half a GPU."""
     asking = containers or (objects.container("main", core=50, ratio=50),)
     made = objects.pod(*asking, uid=uid, **fields)
     made["metadata"]["resourceVersion"] = "1"
@@ -90,7 +90,7 @@ def add_node(to: State, name: str, *gpus: Mapping[str, Any]) -> None:
 
 
 def placed(on: State, raw: Mapping[str, Any], name: str) -> Placement:
-    """Return where the pod would be placed on the node."""
+    """Return the pod's placement on the node, without holding its GPUs."""
     asked = request(raw)
     assert asked is not None
     found = place(on.fleet, asked, on.fleet.row_of(name))

@@ -6,8 +6,8 @@ import asyncio
 
 
 class ManualLeaseGuard:
-    """open_for: the number of checks after which the guard closes, or None for no limit. `admit`
-    waits for `resumed` if that is set."""
+    """The guard closes after `open_for` checks, if this is not None. If `resumed` is not None,
+    `admit` waits for this event."""
 
     is_open = True
     open_for: int | None = None

@@ -50,7 +50,7 @@ def pod(
 
 
 def node(name: str, uid: str = "", isolates: bool = True, **annotations: str) -> dict[str, Any]:
-    """Return a node. annotations: cordoned_gpus, excluded_gpus."""
+    """Return a node. annotations: cordoned_gpus sets gpuslice.io/cordoned-gpus, and so on."""
     label = {names.LABEL_ISOLATION_PROVIDER: "HAMi-core"} if isolates else {}
     written = {f"gpuslice.io/{key.replace('_', '-')}": text for key, text in annotations.items()}
     metadata = {"name": name, "uid": uid or f"uid-{name}"}
@@ -65,7 +65,7 @@ def gpu(
     root: str = "pci0000:00",
     **fields: object,
 ) -> dict[str, Any]:
-    """Return a GPU of a Device. fields: health, labels."""
+    """Return a GPU of a Device. fields: values of `health` and `labels` other than the default."""
     amounts = resources(core="100", memory=memory, ratio="100")
     topology = {"socketID": -1, "nodeID": numa, "pcieID": root}
     identity = {"type": "gpu", "id": uuid, "minor": minor, "health": True, "labels": None}

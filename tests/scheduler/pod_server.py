@@ -35,9 +35,9 @@ Misfortune = Fate | int
 
 
 class PodServer:
-    """Serves the pods by name, in namespace default. posts, gets: outcomes of the next calls in
-    order, after which calls succeed. slow_s: the duration of a Binding. asked: set by a GET. sent:
-    set by a POST. bindings: all that were received, applied or not."""
+    """Serves pods by name, in namespace default. The next calls have the outcomes in `posts` and
+    `gets`, and later calls succeed. A Binding takes `slow_s`. A GET sets `asked`, and a POST sets
+    `sent`. `bindings` has all received Bindings, applied or not."""
 
     slow_s = 0.0
     seen_gets = most_under_way = _under_way = 0
@@ -58,7 +58,7 @@ class PodServer:
             yield access
 
     def touch(self, name: str) -> None:
-        """Change a field of the pod that the scheduler does not read."""
+        """Give the pod a new resourceVersion, as if another program had changed the pod."""
         self._version += 1
         self.pods[name]["metadata"]["resourceVersion"] = str(self._version)
 

@@ -42,7 +42,7 @@ LONGEST_S = 120.0
 
 
 class Store:
-    """An API server's pods, and a delayed watch of them in order. Requests take a random time."""
+    """An API server. Requests take a random time. The watch reports changes late, but in order."""
 
     def __init__(self, chance: random.Random, state: State) -> None:
         self.chance = chance
@@ -125,7 +125,7 @@ class Store:
             report(pod)
 
     def over(self) -> list[str]:
-        """Return the GPUs whose allocations, by the pods' annotations, exceed their capacity."""
+        """Return the overcommitted GPUs, computed from the grants of the bound pods."""
         held = Counter[str]()
         for pod in self.pods.values():
             text = pod["metadata"]["annotations"].get(words.ANNOTATION_GRANTS)
@@ -141,8 +141,8 @@ def _copy(pod: Pod) -> Pod:
 
 
 async def _place(store: Store, verbs: Verbs, binder: Binder, uid: str) -> None:
-    """Make a scheduling attempt as kube-scheduler, whose version of the pod may be old. Sometimes
-    write a failure into the pod."""
+    """Make a scheduling attempt, sometimes with an older version of the pod. If it fails, sometimes
+    change the pod, as kube-scheduler does when it records the failure."""
     chance, views = store.chance, store.views[uid]
     raw = views[-1] if chance.random() < 0.7 else chance.choice(views[-3:])
     if raw["spec"].get("nodeName"):

@@ -46,7 +46,7 @@ class Server:
         }
         self.watches: dict[str, list[list[dict[str, Any]] | int]] = {}
         self.versions: list[str] = []
-        """The versions from which the pods were watched. Each list adds ""."""
+        """The resourceVersion of each watch of pods, and "" for each list of pods."""
         self.refused = ""
         """The path that the server refuses."""
 
@@ -136,7 +136,7 @@ async def test_a_watch_resumes_at_its_last_version() -> None:
 
 @pytest.mark.parametrize("code", [410, 500, 504])
 async def test_after_an_uncertain_watch_all_objects_are_relisted(code: int) -> None:
-    """The list may contain both pods for a moment. Then too little is free, but never too much."""
+    """During the relist, the state may contain both pods. So too little capacity seems free."""
     server = Server(bound("u-1"))
     server.watches[PODS] = [code, []]
     async with running(server) as (cache, state):
@@ -159,7 +159,7 @@ async def test_a_list_that_fails_is_reported_and_retried() -> None:
 
 @pytest.mark.parametrize(("later_s", "expired"), [(39.0, False), (41.0, True), (-3600.0, False)])
 async def test_an_agents_first_lease_has_the_agents_time(later_s: float, expired: bool) -> None:
-    """Only the agent's own time tells a restarted process whether the Lease has expired."""
+    """A restarted extender can detect an expired Lease only by the time that the agent wrote."""
     async with running(Server(), wall=lambda: RENEWED_S + later_s) as (cache, state):
         await cache.wait_synced()
         blocked_by = state.fleet.blocked_by[state.fleet.row_of("n1")]

@@ -116,8 +116,8 @@ async def test_a_pod_goes_through_the_verbs_to_its_gpu(client: Client) -> None:
 async def test_before_it_may_answer_each_verb_returns_an_error(
     client: Client, synced: bool, verbs: tuple[str, ...], said: dict[str, str]
 ) -> None:
-    """kube-scheduler would read an empty success as "no node fits" or "all fit". It does not read
-    an error from the body of an answer to preempt."""
+    """kube-scheduler would read an empty success as "no node fits" or "all fit". The body of an
+    answer to preempt cannot report an error, so the answer has status 503."""
     client.is_synced, client.guard.is_open = synced, False
     for verb in verbs:
         body = {"bind": BIND, "preempt": PREEMPT}.get(verb, FILTER)

@@ -21,11 +21,11 @@ from tests.scheduler.virtual_time import now
 OURS, OTHER = "pod-a_1", "pod-b_1"
 WINDOW_S = MIN_LEASE_S - 2 * POST_S - 0.5
 LONG_AGO_S = -1000.0
-"""A time before any test begins. The wall clock is the loop's clock here."""
+"""A time before any test begins. In these tests, the loop's clock is also the wall clock."""
 
 
 class Scene:
-    """The right of pod-a to bind. list_s: the duration of a list of all objects."""
+    """The `Leadership` of pod-a's extender. list_s: how long a list of all objects takes."""
 
     def __init__(self) -> None:
         self.lists = 0
@@ -52,7 +52,7 @@ class Scene:
         return now() - begun_s
 
     async def leads(self, **lease: float) -> float:
-        """Return the seconds until the process may write, without the duration of its list."""
+        """Return the seconds until pod-a may write, less the duration of its list."""
         return await self.renewed_until(self.leadership.may_write, OURS, **lease) - self.list_s
 
     async def acquires(self, duration_s: float = 15.0) -> float:
@@ -125,7 +125,8 @@ async def test_it_waits_until_another_holders_writes_end(scene: Scene, duration_
 
 @pytest.mark.parametrize("before", ["expired", "released", "just started"])
 async def test_it_waits_for_what_was_sent_before(scene: Scene, before: str) -> None:
-    """The other writer was halted, released the Lease, or was an earlier process of the pod."""
+    """A Binding of the former writer may still arrive. That writer was halted, released the Lease,
+    or was an earlier process of the same pod."""
     if before == "just started":
         took_s = await scene.leads()
     else:
@@ -174,7 +175,7 @@ async def test_calls_beside_another_holder_are_of_a_second_installation(scene: S
     await scene.leads()
 
     async def is_reported(times: int, called: bool = True) -> bool:
-        """Let the other pod renew the Lease this often, 5 s apart, with a call each time."""
+        """Let the other pod renew the Lease every 5 s. If `called`, pod-a is called each time."""
         for _ in range(times):
             scene.see(OTHER)
             if called:

@@ -1,4 +1,4 @@
-"""Random runs of two pods in virtual time. No write of one pod arrives after the other's list.
+"""Random runs of two pods in virtual time. Once one pod lists, no write of the other may arrive.
 
 Each pod has a kube-scheduler that elects a leader by client-go's rules, and an extender whose watch
 may lag or list again. Pods are killed, drained and started. An extender may be halted between its
@@ -25,8 +25,8 @@ LEASE_S, RENEW_DEADLINE_S, RETRY_S = 15.0, 10.0, 2.0
 
 @dataclass
 class Cluster:
-    """A cluster of two pods. lists: when each writer began the list before its first write. landed:
-    the time and the writer of each write."""
+    """A cluster of two pods. lists: for each writer, when the list before its first write began.
+    landed: the time and the writer of each write that the API server applied."""
 
     chance: random.Random
     has_policy: bool
@@ -48,7 +48,7 @@ class Cluster:
         """Send a write, which spends some seconds on its way, and some at the server."""
         await self.up_to(POST_S)
         if self.has_policy and self.chance.random() < 0.2:
-            await self.up_to(60)  # a halt also stops the client's timer
+            await self.up_to(60)  # a halted process does not time out
         if not self.has_policy or self.lease.holder == writer:
             await self.up_to(POST_S)
             self.landed.append((now(), writer))

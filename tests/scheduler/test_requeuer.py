@@ -17,8 +17,8 @@ from tests.scheduler import calls
 
 
 class Recording(Sampling):
-    """An API server that records patches, and answers each with the next status, or 200 if there is
-    none."""
+    """A `Sampling` that is also the API server. It records each patch, and refuses it with the next
+    of `statuses`, if one is left."""
 
     def __init__(self, *statuses: int) -> None:
         super().__init__(calls.state())
@@ -49,7 +49,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def writes(*statuses: int, nominated: str | None = "n1") -> Recording:
-    """Return the writes for one pod, after they have ended."""
+    """Requeue one pod, and return the recorded patches."""
     found, queue = Recording(*statuses), Unschedulable(calls.state())
     missed: asyncio.Queue[Requeue] = asyncio.Queue()
     kube: Any = found

@@ -1,4 +1,4 @@
-"""The prelude of these tests' programs, which use NVIDIA's own Python bindings."""
+"""The code with which Python programs of these tests begin. It uses NVIDIA's Python bindings."""
 
 from __future__ import annotations
 
@@ -29,4 +29,4 @@ for line in sys.stdin:
     exec(line)
     print("done", flush=True)
 """
-"""The end of a program that executes each line which a test sends."""
+"""The last part of a program. It executes each line that the test sends."""

@@ -34,12 +34,12 @@ NULL_GPU = "GPU-6e756c6c-0000-4000-8000-000000000000"
 PLAIN = (ROOT / "tests" / "plain_host.toml").read_text()
 CONTEXT_BYTES = 300 * MIB
 AS_ON_A_GPU = 'context_overhead = "300Mi"\nmodule_overhead = "2Mi"\ngranule = "2Mi"\n'
-"""The memory that the driver of `gpu_host` takes. A context takes CONTEXT_BYTES."""
+"""How much memory the driver of `gpu_host` takes. A context takes CONTEXT_BYTES."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """Runs programs as on a node: the driver on the library path, the library preloaded."""
+    """Runs programs as on a node: LD_LIBRARY_PATH has the driver, and libvgpu.so is preloaded."""
 
     library: Path
     driver_dir: Path
@@ -81,7 +81,7 @@ class Host:
     def serving(
         self, program: str, grant_dir: Path | None = None, *, preload: bool = True
     ) -> AbstractContextManager[Talk]:
-        """Start a Python program in a process that then executes the lines which the test sends."""
+        """Start a Python program that afterwards executes the lines that the test sends."""
         command = [sys.executable, "-c", program + SERVE_COMMANDS]
         return talking(command, self.environment(grant_dir, preload=preload))
 
@@ -105,7 +105,7 @@ class Grants:
     def make(
         self, *limits: int, core_percent: int = 100, created_ns: int = 0, **fields: Any
     ) -> Path:
-        """Make a grant. fields: further fields of each grant_file.Gpu."""
+        """Make a grant, and return its directory. fields: other fields of each grant_file.Gpu."""
         directory = self.parent / f"grant{self.made}"
         self.made += 1
         directory.mkdir()
@@ -130,7 +130,7 @@ def null_grant(directory: Path, limit_bytes: int = GIB) -> Path:
 
 
 def taken(host: Host) -> int:
-    """Return how much of the first GPU's memory all processes use together."""
+    """Return how many bytes of the first GPU all processes use together."""
     assert host.sim_dir is not None
     with closing(Peer(host.sim_dir / "gpus" / "0.sock")) as peer:
         return GPUS[0][1] - peer.free_bytes()
@@ -157,14 +157,14 @@ def nothing_reported() -> Iterator[None]:
 
 @pytest.fixture
 def grants(request: pytest.FixtureRequest, tmp_path: Path) -> Grants:
-    """Grants for the test's host, with its cost of a context."""
+    """Grants in which a context costs as much as on the test's host."""
     as_on_a_gpu = {"gpu_host", "slow_host"} & {*request.fixturenames}
     return Grants(tmp_path, CONTEXT_BYTES if as_on_a_gpu else 0)
 
 
 Limited = Callable[..., Callable[[str], "subprocess.CompletedProcess[str]"]]
-"""`limited(GIB)("program")` runs a Python program in a process of its own. BEGIN of the test's
-module precedes the program, and the arguments make its grant."""
+"""`limited(GIB)("program")` runs a Python program under a grant of 1 GiB. The test module's BEGIN
+precedes the program. `limited` has the arguments of `Grants.make`."""
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def null_host(build_dir: Path, library: Path) -> Host:
 def host(
     build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Host]:
-    """The simulated driver with a daemon that has GPUS."""
+    """The simulated driver, with a daemon that simulates GPUS."""
     with simulated(build_dir, library, tmp_path_factory.mktemp("host")) as host:
         yield host
 
@@ -223,7 +223,7 @@ def slow_host(build_dir: Path, library: Path, tmp_path: Path) -> Iterator[Host]:
 
 
 def gpu_table(minor: int, uuid: str, size_bytes: int, **more: object) -> str:
-    """Return a GPU's table in the description of a simulated host."""
+    """Return the `[[gpu]]` table of a simulated host's description."""
     keys = {"pci_bus": minor + 1, **more}
     return (
         f'[[gpu]]\nname = "NVIDIA SimGPU"\nuuid = "{uuid}"\nminor = {minor}\n'
@@ -251,7 +251,7 @@ def simulated(
 
 @pytest.fixture
 def box(build_dir: Path, tmp_path: Path) -> Box:
-    """A grant of one GPU with its region, and the library's core without hooks. No process runs."""
+    """A grant of one GPU, its region, and a program with the library's core but no hooks."""
     made = Box(tmp_path, build_dir / "bin" / "vgpu-core-test")
     made.write()
     return made

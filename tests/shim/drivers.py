@@ -1,4 +1,4 @@
-"""Programs and small drivers, built from C text. A driver is a libcuda.so.1 of a few functions."""
+"""Builds programs and small drivers from C. A small driver is a libcuda.so.1 with few functions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Preludes of programs that run in a process of their own. They compare the container's charge with
-the simulated GPU's memory in use."""
+"""Beginnings of test programs. Their functions compare the container's charge with the simulated
+GPU's memory in use."""
 
 from __future__ import annotations
 

@@ -67,14 +67,14 @@ def test_the_library_for_aarch64_needs_libc_2_17_and_nothing_else(library: Path)
     "command", [["vgpu-entries-test"], ["vgpu-counter-test", "4", "5000"]], ids=["entries", "words"]
 )
 def test_a_part_on_aarch64(tmp_path: Path, command: list[str]) -> None:
-    """The parts are the loader's entries, with registers, stack and return address as in dlsym.S,
-    and the counter's words in parallel. The processor guarantees that a word changes as a whole."""
+    """The parts are dlsym.S, and the counter's words used in parallel. On aarch64 too, the
+    processor changes a word of 16 bytes as a whole."""
     name, *arguments = command
     subprocess.run([_program(tmp_path, name), *arguments], check=True)
 
 
 def test_stopped_and_killed_at_the_counters_steps_on_aarch64(tmp_path: Path) -> None:
-    """A process is killed between publishing and counting an operation. Threads run first."""
+    """First, threads run. Then a process is stopped and killed at each of the steps below."""
     emulated = Box(tmp_path, _program(tmp_path, "vgpu-core-test"))
     emulated.write()
     assert emulated.run("threads", "8", "500", "1") == ["0"]

@@ -70,7 +70,7 @@ def test_run_limits_every_gpu_it_names(shim: Shim, arguments: str, totals: list[
     ids=["measured", "said", "nothing"],
 )
 def test_run_limits_what_the_command_starts(shim: Shim, options: list[str], taken_mib: int) -> None:
-    """A context and its code are charged as `run` measured them, or as its options say."""
+    """A context and its code are charged the bytes that `run` measured, or those of its options."""
     program = f"""{CUDA}
 free = GIB - {taken_mib} * MIB
 assert must(d.cuMemGetInfo()) == (free, GIB)
@@ -128,7 +128,7 @@ def test_run_without_a_driver_is_an_error(shim: Shim, tmp_path: Path) -> None:
     ids=str,
 )
 def test_run_ends_as_its_command_ends(shim: Shim, command: list[str], status: int) -> None:
-    """`run` resets signals that Python ignores, or `yes | head` would report a broken pipe."""
+    """`run` resets the signals that Python ignores. Otherwise `yes | head` would print an error."""
     done = shim("run", "--memory", "1GiB", "--", *command, status=status)
     assert done.stdout == ""
     assert status in (126, 127) or done.stderr == ""
@@ -176,7 +176,7 @@ def test_show_prints_what_is_used(shim: Shim, gpu_host: Host, grants: Grants) ->
 
 
 def test_show_distinguishes_exited_processes(shim: Shim, gpu_host: Host, grants: Grants) -> None:
-    """The container has no process left to refund the charge, and `show` only reads."""
+    """Exited processes' charges remain, because no other process runs and `show` only reads."""
     directory = grants.make(GIB)
     with gpu_host.talker(directory) as exited:
         assert exited.ask(f"alloc {20 * MIB}") == "0 0"

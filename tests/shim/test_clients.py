@@ -1,4 +1,4 @@
-"""Unmodified third-party clients, up to their limit: each gets its own out-of-memory error."""
+"""Unmodified third-party programs reach their limit, and report it by their usual error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ with pytest.raises(CudaAPIError) as refused:
     while len(held) < 64:
         held.append(cuda.device_array(64 * MIB, np.uint8))
 assert refused.value.code == 2
-# After the refusal numba frees the other arrays of that launch.
+# At the refusal, numba frees the arrays of the first launch. So one more array may fit.
 assert 0 <= len(held) - free // (64 * MIB) <= 1, (len(held), free)
 held.clear()
 launch()

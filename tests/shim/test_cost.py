@@ -1,4 +1,4 @@
-"""The library's cost, in facts that hold on a busy machine. `python -m bench shim` has times."""
+"""The library's cost, in figures that hold on a busy machine. `python -m bench shim` has times."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_row_34_programs_without_cuda(
 
 
 def test_row_34_nothing_large_is_mapped(library: Path, directory: Path) -> None:
-    """Only the library is mapped, without grant and region. That is less than a megabyte."""
+    """A program without CUDA maps only the library, and neither grant nor region."""
 
     def maps(environment: dict[str, str]) -> tuple[int, str]:
         """Return the mappings' total size, and the list of mappings."""
@@ -133,7 +133,7 @@ def counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _more_calls(host: Host, counter: Path, program: str, grant: Path) -> int:
-    """Return how many system calls 290 more rounds make, beyond those without the library."""
+    """Return how many more system calls 290 rounds make with the library than without it."""
     command = [str(counter), sys.executable, "-c", program]
     many, few, bare_many, bare_few = (
         int(host.run([*command, rounds], grant, preload=preload).stdout)
@@ -154,15 +154,14 @@ def test_row_36_the_hot_path_makes_no_system_call(
 def test_row_36_launches_first_launches_and_graphs_make_no_system_call(
     host: Host, grants: Grants, counter: Path
 ) -> None:
-    """Kernels' attributes and updates of graphs need no system call either. The driver itself makes
-    one now and then."""
+    """The allowance is for the driver, which makes a system call now and then."""
     assert _more_calls(host, counter, _TRAINS, grants.make(2 * GIB)) < 10
 
 
 def test_row_37_a_start_costs_a_bounded_number_of_system_calls(
     null_host: Host, tmp_path: Path, counter: Path, directory: Path
 ) -> None:
-    """Each slot that was ever taken is checked once, whatever other processes do."""
+    """A starting process checks each slot once, even if other processes start meanwhile."""
     source = "int cuInit(unsigned int);\nint main(void) { return cuInit(0); }\n"
     driver = (f"-L{null_host.driver_dir}", "-l:libcuda.so.1")
     program = build(tmp_path / "program", source, *driver)
@@ -176,7 +175,7 @@ def test_row_37_a_start_costs_a_bounded_number_of_system_calls(
 def test_row_37_three_hundred_at_once_all_start(
     null_host: Host, build_dir: Path, directory: Path
 ) -> None:
-    """All attach, allocate and stay until the last has. Then the region charges none of them."""
+    """All processes allocate, and stay until the last one has. After their exit, the use is 0."""
     environment = null_host.environment(directory)
     starts.many(build_dir / "bin" / "bench-cuda-start", environment, 300)
     box = Box(directory, build_dir / "bin" / "vgpu-core-test")

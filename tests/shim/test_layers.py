@@ -1,6 +1,6 @@
-"""A folder of C may include only folders that precede it in the table of its README. (vgpu/region.h
-is the header of region/.) A header can hide a call to a later folder, so the calls between compiled
-files must not form a circle."""
+"""A folder of C may include only headers of folders that precede it in its README's table.
+(vgpu/region.h is the header of region/.) Calls could still go to later folders, so the calls
+between compiled files must not form a circle."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ import pytest
 from tests.support import ROOT, run
 
 _TABLES: Final = ("loader/hooks", "loader/resolve", "entry/resolve")
-"""Tables that contain functions of all folders."""
+"""Files that refer to functions of all folders in tables. Their uses are not counted."""
 _OF_A_CONTEXT: Final = ("memory", "module", "graph", "context")
-"""In the simulated driver, a context ends what it owns, and each of these folders uses contexts."""
+"""simgpu's folders that call each other: a context's end frees what these folders allocate."""
 _OF_LIBC: Final = {"dlopen", "dlmopen", "dlsym", "dlvsym"}
 
 
 @pytest.mark.parametrize(
     ("source", "allowed"),
-    # error.c contains the texts for the results in vgpu/region.h.
+    # error.c has a text for each result code of vgpu/region.h.
     [("shim/src", {"os/error.c includes region/"}), ("simgpu/src", set())],
 )
 def test_no_file_includes_a_folder_above_its_own(source: str, allowed: set[str]) -> None:
@@ -54,7 +54,7 @@ def test_no_file_calls_a_file_that_calls_it(part: str) -> None:
         compiled_file = compiled["command"].split(" -o ")[1].split()[0]
         listed = run("nm", compiled_file, cwd=compiled["directory"], check=True).stdout
         for kind, symbol in re.findall(r"^[\da-f ]+ ([A-Z]) (\S+)$", listed, re.MULTILINE):
-            # The null driver defines the same names as simgpu. libc's dlsym is not the library's.
+            # The null driver defines the same names as simgpu. Calls of dlsym go to libc's.
             name = f"null {symbol}" if folder == "null" else symbol
             if kind != "U":
                 defined[node].add(name)

@@ -1,8 +1,5 @@
-"""The behaviours required of the library. Each has tests, named by its number.
-
-The rows are those of the test matrix for which the library was designed: test_row_NN_SLUG tests row
-NN. Each row must have a test, and each such test must have a row.
-"""
+"""The matrix: the behaviours required of the library, as numbered rows. test_row_NN_SLUG tests row
+NN. Each row must have such a test, and each such test must have a row."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Processes as in containers: many, forking, executing, with the library twice, with reused pids.
-Each test is one row of the matrix, through the driver's calls or the core alone."""
+"""Processes as in containers: many, forking, executing, with the library twice, with reused PIDs.
+Each test is one row of the matrix (test_matrix.py)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _free(talk: Talk) -> int:
 
 
 def _allocates(talk: Talk, size: int) -> bool:
-    """Allocate. Return whether the memory sufficed."""
+    """Allocate. Return False if the process is out of memory."""
     code = talk.ask(f"alloc {size}").split()[0]
     assert code in ("0", "2")
     return code == "0"
@@ -36,7 +36,7 @@ def _allocates(talk: Talk, size: int) -> bool:
 def test_row_19_a_killed_holders_memory_is_there_for_the_next(
     slow_host: Host, grants: Grants
 ) -> None:
-    """The GPU frees the memory a while after the exit. The next allocation waits for that."""
+    """The GPU frees a killed process's memory late. The next allocation waits until then."""
     directory = grants.make(GIB)
     with slow_host.talker(directory) as survivor, slow_host.talker(directory) as holder:
         free_bytes = _free(survivor)
@@ -106,7 +106,7 @@ def test_a_limit_below_what_is_used_takes_nothing_and_gives_nothing(
 def test_row_47_the_library_is_replaced_while_in_use(
     null_host: Host, tmp_path: Path, rebuilt: bool
 ) -> None:
-    """The new file is the same, or has the same code in another file, as another release may."""
+    """The library's file is replaced by a copy, or by a file with other bytes but the same code."""
     grant, path, fresh = null_grant(tmp_path), tmp_path / "libvgpu.so", tmp_path / "new.so"
     for copy in (path, fresh):
         shutil.copy(null_host.library, copy)

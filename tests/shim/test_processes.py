@@ -1,6 +1,6 @@
-"""Races, kills, threads and forks of a program linked with -lcuda never exceed the limit.
+"""A program linked with -lcuda never exceeds the limit by races, kills, threads or forks.
 
-The program uses the null driver. Its processes count their memory themselves.
+The program uses the null driver. Its processes themselves count the memory that they hold.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def program(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_row_18_of_processes_that_race_for_the_last_block_one_wins(
     null_host: Host, program: Path, tmp_path: Path, processes: int
 ) -> None:
-    """Each racer's driver has a different latency, up to a millisecond. Without the library, each
-    racer gets the block."""
+    """The driver's latency differs between the racers, by up to a millisecond. Without the library,
+    each racer gets the block."""
     rounds = _ROUNDS if _WHOLE_RACE else min(_ROUNDS, 4000 // processes)
     race, grant = (str(program), "race", str(processes)), null_grant(tmp_path)
     assert null_host.run([*race, str(rounds)], grant).stdout == f"0 {rounds} 0 {GIB}\n"
@@ -50,8 +50,8 @@ def test_row_18_of_processes_that_race_for_the_last_block_one_wins(
 def test_one_attach_finds_everything_returned_after(
     null_host: Host, program: Path, tmp_path: Path, command: list[str]
 ) -> None:
-    """Another thread allocates during the forks. A child lacks that thread, and continues whatever
-    lock the thread held."""
+    """Another thread allocates during the forks. A child lacks that thread, but must not wait for
+    a lock that the thread held."""
     grant = null_grant(tmp_path)
     null_host.run([program, *command], grant)
     null_host.run([program, "threads", "1"], grant)
@@ -84,8 +84,7 @@ def test_threads_that_start_cuda_at_once_share_one_slot(
 def test_row_06_sixteen_threads_leave_nothing_and_are_never_charged_past_the_limit(
     null_host: Host, program: Path, tmp_path: Path, limit: int, operations: int, most: int
 ) -> None:
-    """They allocate at the limit: only small allocations, or fewer blocks than all threads could
-    use."""
+    """All allocations fit under the first limit. The second has fewer blocks than threads."""
     grant = null_grant(tmp_path, limit)
     with subprocess.Popen(
         [program, "storm", "16", str(operations), str(most)],
@@ -95,7 +94,7 @@ def test_row_06_sixteen_threads_leave_nothing_and_are_never_charged_past_the_lim
     ) as running:
         while running.poll() is None:
             assert used(grant) <= limit
-            time.sleep(0.0005)  # leave the processors to the threads
+            time.sleep(0.0005)  # let the threads run
         assert running.stdout is not None
         before, after, made, refused = map(int, running.stdout.read().split())
     assert (running.returncode, before, after) == (0, limit, limit)

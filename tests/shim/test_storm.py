@@ -1,6 +1,6 @@
-"""Several threads allocate memory in every way at once, under ASan with UBSan, and under TSan. The
-region's figures must equal the GPU's memory in use: with allocations left, without any, while
-contexts and code are created and destroyed, and at the end."""
+"""Threads allocate memory in every way at once, under ASan with UBSan, and under TSan. The charge
+must equal the GPU's memory in use: while allocations exist, after all are freed, after contexts and
+code were created and destroyed, and when no context is left."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Parts of the library, each tested by a program in C (tests/shim/c) that states what it compares:
-against oracles, from many threads, and across fork. They run under sanitizers too."""
+"""Parts of the library, each tested by a program in C. The programs' files in tests/shim/c describe
+the tests. Most also run under sanitizers."""
 
 from __future__ import annotations
 
@@ -51,9 +51,8 @@ _CHARGE = "charge/test_physical charge/test_arrays charge/test_graphs charge/tes
 @pytest.mark.shipped
 @pytest.mark.parametrize("preset", ["asan", "tsan"])
 def test_rows_over_a_watched_build(preset: str) -> None:
-    """`make sanitize` tests all rows. The rows here cover most tables: every GPU with a limit,
-    processes that fork or lose their slot, physical memory, arrays, graphs, and memory shared by
-    two processes."""
+    """`make sanitize` tests all rows of the matrix. The rows here cover most of the library: limits
+    of all GPUs, forks, lost slots, physical memory, arrays, graphs, and shared memory."""
     files = [f"tests/shim/{name}.py" for name in f"{_REGION} {_CHARGE}".split()]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", *files, "-k", _ROWS],

@@ -1,4 +1,4 @@
-"""Memory and processes as programs see them through NVML: the limit, and only the container's."""
+"""NVML reports the limit as a GPU's memory, and lists only the container's processes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ for name, size in (("", 16), ("_v2", 24), ("_v3", 24)):
 
 
 def test_a_process_of_another_namespace_is_left_out(host: Host, grants: Grants) -> None:
-    """Containers of one pod may share a grant: their memory counts, their pids are not listed."""
+    """Containers may share a grant. All their memory is charged to it, but NVML lists only the
+    processes of the caller's PID namespace."""
     directory = grants.make(2 * GIB)
     look = f"""{NVML}
 print(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu(0)))

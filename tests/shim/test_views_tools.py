@@ -48,7 +48,7 @@ def _numbers(text: str) -> tuple[int, int]:
 
 
 def test_row_29_every_view_agrees(host: Host, grants: Grants, build_dir: Path) -> None:
-    """NVML's two versions, nvidia-smi, gpustat and nvitop agree, and so does CUDA."""
+    """Both versions of NVML's function, nvidia-smi, gpustat, nvitop and CUDA show equal figures."""
     directory = grants.make(3 * GIB)
     smi = build_dir / "bin" / "nvidia-smi"
     query: list[str | Path] = [
@@ -81,7 +81,7 @@ def test_row_29_every_view_agrees(host: Host, grants: Grants, build_dir: Path) -
 def test_row_28_no_argument_crashes_and_nothing_underflows(
     host: Host, grants: Grants, build_dir: Path
 ) -> None:
-    """NULL reaches the driver. A use above a lowered limit is shown as full, and not wrapped."""
+    """NULL arguments reach the driver. A use beyond a lowered limit is shown as the whole limit."""
     directory = grants.make(2 * GIB)
     without = f"""{CUDA}
 import ctypes
@@ -106,7 +106,7 @@ assert library.cuMemGetInfo(None, None) in (0, 1)
 
 
 def test_row_28_a_null_argument_shows_no_more_than_the_limit(library: Path, tmp_path: Path) -> None:
-    """The test's driver accepts a null argument."""
+    """This test's driver accepts NULL as the address of the free or the total memory."""
     host = Host(library, build_driver(tmp_path, DRIVERS / "musl_driver.c").parent)
     region.create(tmp_path, [grant_file.Gpu(f"GPU-{'aa' * 16}", GIB, 100, 0)])
     host.python(
@@ -127,7 +127,7 @@ for given in ((1, 1), (1, 0), (0, 1), (0, 0)):
 
 
 def test_free_is_never_more_than_the_gpu_has(host: Host, grants: Grants) -> None:
-    """A neighbour holds memory that the limit would still allow on GPU 0, which has 4 GiB."""
+    """GPU 0 has 4 GiB. A neighbour holds 3 GiB, so only 1 GiB is free below the limit of 3 GiB."""
     program = f"""{CUDA}{NVML}
 free, total = must(d.cuMemGetInfo())
 assert total == 3 * GIB and 0 < free <= GIB, free

@@ -36,7 +36,7 @@ def sim_dir() -> Iterator[Path]:
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    """A host with two GPUs of 40 GiB, whose clients need no C code."""
+    """A host with two GPUs of 40 GiB, for clients in Python. It has no driver libraries."""
     with _up() as made:
         yield made
 
@@ -56,6 +56,6 @@ def _idle_host(build_dir: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def idle_host(_idle_host: Host) -> Iterator[Host]:
-    """A driver_host for tests that leave the GPUs unchanged. A test's clients end with the test."""
+    """A host like `driver_host` that tests share. It has no clients at a test's beginning."""
     yield _idle_host
     _idle_host.send_clients_away()

@@ -1,4 +1,4 @@
-"""A simulated host for one test, which is removed without a trace when the test ends."""
+"""A simulated host for one test. At the test's end, nothing of the host remains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def simgpu(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def start(directory: Path, *options: str | Path) -> subprocess.Popen[bytes]:
-    """Start the daemon that `python -m simgpu up` starts, without a process for the command."""
+    """Start the daemon as `python -m simgpu up` does, and return its process."""
     state_dir = StateDir.at(directory)
     state_dir.create()
     command = [sys.executable, "-m", "simgpu", "up", "--foreground", "--dir", directory, *options]
@@ -57,7 +57,7 @@ class Host:
         self._daemon = start(self.directory, "--config", PLAIN, *self.options)
 
     def down(self) -> None:
-        """Stop the host. Asserts that the daemon's log has no traceback."""
+        """Stop the host, and assert that the daemon's log has no traceback."""
         self.send_clients_away()
         log = self.directory / "log"
         said = log.read_text() if log.exists() else ""
@@ -79,7 +79,7 @@ class Host:
         return self.directory / "gpus" / f"{minor}.sock"
 
     def connect(self, minor: int, role: Role = Role.CUDA) -> Peer:
-        """Connect from the test's own process. The connection is closed when the host is down."""
+        """Connect to a GPU from the test's own process. `down` closes the connection."""
         peer = Peer(self.socket(minor), role)
         self._peers.append(peer)
         return peer
@@ -89,7 +89,7 @@ class Host:
         assert done.returncode == 0, done.stderr
 
     def peer(self, *commands: str, gpu: int = 0) -> tuple[subprocess.Popen[str], list[str]]:
-        """Start a process with a context that executes `commands`. Return it with its output."""
+        """Start peer.py with `commands`. Return the process, and its output once all are done."""
         command = [sys.executable, "-m", "tests.simgpu.peer", str(self.socket(gpu)), *commands]
         child = subprocess.Popen(
             command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE

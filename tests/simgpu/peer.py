@@ -18,7 +18,7 @@ from simgpu.wire import Op, Request, Role, Status
 
 
 class Peer:
-    """One connection, after its hello."""
+    """A connection to a GPU. The constructor sends the hello."""
 
     def __init__(self, path: Path, role: Role = Role.CUDA) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -53,7 +53,7 @@ class Peer:
         return free
 
     def processes(self) -> dict[int, int]:
-        """Return the bytes of each pid."""
+        """Return the bytes that each process holds, by PID."""
         status, payload = self.call(Op.PROCESSES)
         assert status is Status.OK, status
         return {pid: used for used, pid, _ in wire.STRUCTS["sim_process"].iter_unpack(payload)}

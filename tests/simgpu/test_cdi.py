@@ -21,7 +21,7 @@ def driver_in(directory: Path) -> cdi.Driver:
 
 
 def mounts(*places: tuple[Path, str], options: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return edits that mount each place of this machine at a path in the container."""
+    """Return CDI edits that mount each place, a (path of this machine, container path)."""
     shared = ["bind", "ro", "nosuid", "nodev", *options]
     made = [{"hostPath": str(host), "containerPath": at, "options": shared} for host, at in places]
     return {"containerEdits": {"mounts": made}}

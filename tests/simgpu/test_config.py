@@ -1,4 +1,4 @@
-"""The description of the host: its values, and its error messages."""
+"""The file that describes a simulated host: its values, and error messages about them."""
 
 from __future__ import annotations
 

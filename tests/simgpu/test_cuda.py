@@ -38,7 +38,7 @@ def test_without_gpus(build_dir: Path, tmp_path: Path) -> None:
 
 
 def lose(host: Host, end: Callable[[], None]) -> None:
-    """Run a program that waits for a kernel of an hour, and lose its GPU meanwhile."""
+    """Run a program that waits for a kernel of an hour. Meanwhile let `end` fail its GPU."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.simgpu.programs.cuda_programs", "lose_the_gpu"],
         cwd=ROOT,

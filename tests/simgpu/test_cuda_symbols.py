@@ -39,7 +39,7 @@ def ask(cuda: ctypes.CDLL, base: str, version: int, flags: int) -> tuple[int, in
 
 
 def test_every_row_of_both_lists(library: Path) -> None:
-    """Every row's symbol is exported and found at its version. No other symbol is exported."""
+    """Each listed symbol is exported, and found from its version on. No other is exported."""
     rows: set[tuple[str, str, int, int]] = set()
     for kind, symbol, base, since, rest in re.findall(
         r"^(\w+)\((\w+), (\w+), (\d+)(.*)\)$",
@@ -75,7 +75,7 @@ print([name for name in {names} if getattr(cuda, name)() != {NOT_SUPPORTED}])
 
 
 def test_loads_in_old_images(library: Path) -> None:
-    """The library needs only a container's own glibc, as of 2012 or later."""
+    """The library needs only the container's glibc, and this may be as old as 2012."""
     read = run("objdump", "-p", "-T", library, check=True).stdout
     versions = {tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([\d.]+)", read)}
     assert max(versions) <= (2, 17)

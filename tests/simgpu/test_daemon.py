@@ -21,7 +21,7 @@ TOTAL = 40 * GIB
 
 
 def test_a_killed_process_gives_everything_back(host: Host) -> None:
-    """This also holds if a child that the process forked is alive and keeps the socket open."""
+    """Its memory is freed even if a child of the process is alive and keeps the socket open."""
     watcher = host.connect(0, Role.NVML)
     child, lines = host.peer(f"alloc={GIB}", f"alloc={GIB}", "fork")
     assert watcher.free_bytes() == TOTAL - 2 * GIB

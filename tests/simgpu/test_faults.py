@@ -1,4 +1,4 @@
-"""Faults by a call's name: counted down, delayed, and only where they were armed."""
+"""Faults that are set for a driver function: a number of failures, or a delay, on one GPU."""
 
 from __future__ import annotations
 

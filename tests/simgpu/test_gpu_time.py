@@ -1,4 +1,4 @@
-"""The GPUs' engine: contexts take turns, and work is done when its time has passed."""
+"""The time of a simulated GPU: contexts run in turn, and work is done after its duration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Load:
         assert self.child.stdout.readline() == "ready\n"
 
     def done(self) -> int:
-        """Wait for its end, and return the number of kernels."""
+        """Wait until the process ends, and return the number of its kernels."""
         out, _ = self.child.communicate()
         assert self.child.returncode == 0
         ((launches, _),) = load_output.totals(out)
@@ -76,7 +76,7 @@ def test_gpu_time(driver_host: Host, name: str) -> None:
 @pytest.mark.parametrize("other_ns", [MS, 10_000], ids=["alike", "shorter"])
 @measured
 def test_two_processes_have_half_of_the_gpu_each(driver_host: Host, other_ns: int) -> None:
-    """The lengths of their kernels do not matter. NVML shows the halves."""
+    """The durations of the processes' kernels may differ. NVML also reports 50 percent for each."""
     with loads(driver_host, (MS, 3), (other_ns, 3)) as (one, two):
         time.sleep(1.8)
         out = driver_host.python(
@@ -97,14 +97,14 @@ def test_two_processes_have_half_of_the_gpu_each(driver_host: Host, other_ns: in
 
 @measured
 def test_short_kernels_are_done_at_the_gpus_pace(driver_host: Host) -> None:
-    """The GPU does 200,000 such kernels a second, and launching is fast enough for that."""
+    """The GPU does 200,000 kernels of 5 us a second, and a program launches them as fast."""
     with loads(driver_host, (5_000, 2)) as (one,):
         assert 200_000 < one.done() <= 400_000
 
 
 @measured
 def test_killed_processes_delay_no_other(driver_host: Host) -> None:
-    """Processes are killed during submissions, many times. Their work ends with them."""
+    """Many processes are killed while they submit work. Their work ends when they do."""
     choice = random.Random(1)
     with loads(driver_host, (MS, 6), (5_000, 6)) as (one, two):
         for _ in range(40):
@@ -129,7 +129,7 @@ def test_a_lock_whose_holder_exited_is_free(driver_host: Host) -> None:
             shared = shared_type.from_buffer(mmap.mmap(descriptor, board.SHARED_BYTES))
             submitted = -1
             while shared.channels[0].submitted != submitted:
-                # A thread that held the lock until now may clear it once.
+                # Repeat this, because a thread that had the lock may clear the value once.
                 shared.board.lock = connection
                 submitted = shared.channels[0].submitted
                 time.sleep(0.2)

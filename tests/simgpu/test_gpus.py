@@ -1,4 +1,4 @@
-"""The GPUs' core: memory pool, ownership, channels. The tests pass the time as a number."""
+"""The simulated GPU without a daemon: memory, owners, channels. Tests pass the present time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simgpu.gpus import SECOND_NS, Gpu, GpuError
 from simgpu.wire import Status
 from tests.simgpu.host import PLAIN
 
-# A GPU with small figures and the usual rules.
+# A GPU of only 1 MiB.
 HOST = replace(config.load(PLAIN), granule_bytes=512).with_gpus([1 << 20])
 TOTAL = 1 << 20
 
@@ -22,7 +22,7 @@ def gpu_of(**changes: object) -> Gpu:
 
 
 def shared_gpu(**changes: object) -> tuple[Gpu, Any]:
-    """Return the GPU, and the memory that it shares with the programs."""
+    """Return a GPU, and the memory through which programs submit work to it."""
     host = replace(HOST, **changes)  # type: ignore[arg-type]
     memory = bytearray(board.SHARED_BYTES)
     gpu = Gpu(host, host.gpus[0], board.Board(host, memory))
@@ -34,7 +34,8 @@ def refused(status: Status) -> pytest.RaisesExc[GpuError]:
 
 
 def test_nvml_lists_what_a_process_has() -> None:
-    """NVML lists contexts, code and allocations, and shared memory for its first process only."""
+    """A process's figure includes its contexts, code and allocations. Memory that processes share
+    counts for the first of them only."""
     gpu = gpu_of(context_overhead_bytes=1024)
     one, two = gpu.join(11), gpu.join(22)
     contexts = [gpu.context_create(client)[0] for client in (one, two)]

@@ -79,7 +79,7 @@ def test_a_gpu_describes_itself(idle_host: Host) -> None:
 
 
 def test_queries_about_processes_list_those_of_the_whole_host(driver_host: Host) -> None:
-    """The list has all of the host's processes. A library in front must hide other containers'."""
+    """As on a real host, the list has all processes. libvgpu.so hides those of other containers."""
     details = "nvmlDeviceGetRunningProcessDetailList(h, nvmlProcessDetailList_v1, 0)"
     loads = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo")
     bar1 = "nvmlDeviceGetBAR1MemoryInfo(h).bar1Used"
@@ -155,7 +155,7 @@ out = [*ask(), lib.nvmlShutdown(), lib.nvmlInit_v2(), lib.nvmlInit(), lib.nvmlSh
 
 
 def test_one_socket_one_gpu(driver_host: Host, tmp_path: Path) -> None:
-    """The only injected GPU has index 0 and keeps its minor number, as in a container."""
+    """As in a container, the only injected GPU has index 0, and keeps its minor number."""
     (tmp_path / "gpus").mkdir()
     (tmp_path / "gpus/1.sock").symlink_to(driver_host.socket(1))
     (tmp_path / "gpus/stale.sock").touch()
@@ -204,7 +204,7 @@ out = field(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION), field(NVML_FI_DEV_RESET_STATUS
 
 
 def test_a_gpu_that_does_not_answer_delays_no_call_about_another(driver_host: Host) -> None:
-    """The other GPU is set to answer after an hour, so it does not answer during the test."""
+    """The other GPU is set to answer only after an hour."""
     driver_host.fault("latency", "MEMORY_INFO", str(3600 * 10**9), gpu=1)
     program = """
 import threading
@@ -223,7 +223,7 @@ os._exit(0)
 
 
 def test_a_fork_child_uses_connections_of_its_own(idle_host: Host) -> None:
-    """Parent and child query at once. Over one connection they would read each other's answers."""
+    """Parent and child query at once. On one connection, they would read each other's answers."""
     out = evaluate(
         idle_host,
         """

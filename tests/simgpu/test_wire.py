@@ -1,4 +1,4 @@
-"""headers.py reads headers as a compiler does. wire.py's reader accepts bytes in any chunks."""
+"""headers.py lays structures out as a C compiler does. wire.py reads messages in any chunks."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from traces.watch import Watch
 Gpu: TypeAlias = Mapping[str, str]
 """The environment of programs on the simulated GPU."""
 GPU_BYTES: Final = 17 * GIB
-"""More memory than two recorded GPUs have, so that the library refuses, and not the simulation."""
+"""More memory than two recorded GPUs have. So the library refuses calls, and not the driver."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Loaded:
 
 @pytest.fixture(scope="session")
 def loaded(build_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Loaded]:
-    """A function that returns the recording with a letter, and reads each only once."""
+    """A function that returns the recording with the given letter. It reads each only once."""
     known: dict[str, Loaded] = {}
 
     def get(letter: str) -> Loaded:

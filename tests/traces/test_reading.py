@@ -1,4 +1,4 @@
-"""Traces are read and translated: the file format, and the meaning of handles and addresses."""
+"""How traces are read, and how their handles and addresses are translated for a replay."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_another_line_is_an_error_that_names_it(tmp_path: Path, line: str) -> No
 
 
 def test_each_call_of_the_recordings_is_replayed() -> None:
-    """Calls of an entry that the simulated driver lacks are left out."""
+    """A replay leaves out only calls of functions that the simulated driver lacks."""
     skipped: Counter[str] = Counter()
     for path in DATA.glob("[a-c,e-h]-*"):
         (process,) = plan([read(path)], Path("image"))

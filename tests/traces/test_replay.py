@@ -23,7 +23,7 @@ from traces.trace import LETTERS, files, words
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 MOST_CHARGE_ERROR_BYTES: Final = 2 * MIB
 POOL_CHUNK_BYTES: Final = 32 * MIB
-"""The least that a pool takes, even for a smaller call that is refused."""
+"""The least memory that a pool allocates at a time, even for a smaller call."""
 NOT_SIMULATED: Final = {"cuLogsRegisterCallback"}
 Loader = Callable[[str], Loaded]
 
@@ -54,7 +54,7 @@ def test_every_call_has_its_recorded_result(
 def test_with_a_smaller_limit_up_to_the_first_refusal(
     loaded: Loader, gpu: Gpu, tmp_path: Path, letter: str
 ) -> None:
-    """Programs that used up the recorded GPU are refused earlier, where a call does not fit."""
+    """Programs that used up the recorded GPU are refused at an earlier call here."""
     it = loaded(letter)
     limit_bytes = it.recording.memory_bytes * 3 // 4
     outcome = it.replayed(tmp_path, gpu, share=0.75)
@@ -71,7 +71,7 @@ def test_with_a_smaller_limit_up_to_the_first_refusal(
 def test_two_beside_each_other_on_one_gpu(
     loaded: Loader, gpu: Gpu, tmp_path: Path, pair: tuple[str, str]
 ) -> None:
-    """Each replay has a grant, and is not refused because of the other's memory."""
+    """Each replay has its own grant. The other replay's memory causes no refusal."""
     with ThreadPoolExecutor() as both:
         running = [both.submit(loaded(each).replayed, tmp_path / each, gpu) for each in pair]
     for letter, each in zip(pair, running, strict=True):

@@ -41,8 +41,8 @@ _LIBRARY: Final = re.compile(r"usr/lib(64)?/([^/]*/)?[^/]*\.so[^/]*$")
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """An unpacked system. wanted: names of the requested packages. root: the directory with the
-    files of these and of their dependencies. packages: "NAME VERSION" of each with a file there."""
+    """Unpacked packages. wanted: the names of the requested ones. root: the directory with their
+    files and those of their dependencies. packages: "NAME VERSION" of each that has a file."""
 
     machine: str
     wanted: Sequence[str]

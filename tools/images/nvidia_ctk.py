@@ -25,7 +25,7 @@ _GOARCH: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program of the module. static: linked without shared libraries, to run with any glibc."""
+    """A program of the module. static: whether to link statically, to run with any glibc."""
 
     name: str
     version: str = "1.20.1"

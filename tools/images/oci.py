@@ -33,7 +33,7 @@ _MEDIA: Final = "application/vnd.oci.image.{}"
 
 
 class ImageError(RuntimeError):
-    """An image cannot be built, for example because a file is missing. The text names it."""
+    """An image cannot be built, for example because a file is missing. The text has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Entry:
 class Layer:
     """A layer's entries by path, without a leading slash. Packing adds their parent directories.
 
-    dated: whether files keep their times, for Python, which compares them with its compiled files.
+    dated: whether files keep their times, which Python compares with those in its compiled files.
     """
 
     entries: dict[str, Entry] = field(default_factory=dict)

@@ -42,7 +42,7 @@ _ETC: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A built archive. digest: that of the manifest. size_bytes: that of the unpacked layers."""
+    """A built archive. digest: the manifest's digest. size_bytes: the unpacked layers' size."""
 
     path: Path
     name: str

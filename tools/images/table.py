@@ -16,7 +16,7 @@ FILE: Final = ROOT / "manifests" / "images" / "images.toml"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One image. libraries, programs: the path in the image, by path in the wheel or by name."""
+    """One image. libraries: paths in the image by path in the wheel. programs: the same by name."""
 
     name: str
     title: str

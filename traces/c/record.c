@@ -35,7 +35,7 @@ enum { NOT_FOUND = 500 };
 struct row {
 	const char *name;
 	word_function *own, *real;
-	char *tokens; /* those of the parameters, each after a blank; NULL: not recorded */
+	char *tokens; /* of the parameters, each after a blank; NULL: entry not recorded */
 	uint64_t unwritten;
 };
 
@@ -158,7 +158,7 @@ static uint64_t begin_call(void)
 	return number;
 }
 
-/* Replaces a function of the driver that is returned to the program by the recorder's function. */
+/* Replaces a function that the driver returns to the program by the recorder's function. */
 static void stand_in(void **function)
 {
 	for (size_t i = 0; function && *function && i < ROWS; i++)

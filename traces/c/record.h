@@ -17,7 +17,7 @@ struct text {
 /* Appends to the text. What does not fit into LINE_BYTES is left out. */
 __attribute__((format(printf, 2, 3))) void add(struct text *text, const char *format, ...);
 
-/* Add the arguments before the call, and the values that the driver wrote to them. */
+/* Add the arguments before the call, and after it the values that the driver wrote. */
 void add_arguments(struct text *text, const char *tokens, const uint64_t *words);
 void add_written(struct text *text, const char *tokens, const uint64_t *words);
 

@@ -54,7 +54,7 @@ static void add_value(struct text *text, const char *token, const unsigned char 
 }
 
 /* Returns the token of the attribute's value. token: `a:b:MASK`. The values of attributes whose bit
- * is in the mask have four bytes, others eight. */
+ * is in MASK have four bytes, others eight. */
 static const char *attribute_token(const char *token, uint64_t attribute)
 {
 	uint64_t mask = strtoull(strrchr(token, ':') + 1, NULL, 16);

@@ -13,8 +13,8 @@
  *   refused STEP                             waits likewise, then ends (with --other-size only)
  *
  * --cost measures each run, or the steps from FIRST to LAST, with recorded_driver.c as the driver.
- * The first time is that of calls as programs make them. The second one is that of the same calls
- * directly in the driver. The process waits for no other process, and at no checkpoint.
+ * The first time is for calls as programs make them. The second time is for the same calls directly
+ * in the driver. The process waits for no other process, and at no checkpoint.
  *
  *   run RUN NANOSECONDS NANOSECONDS
  *   part NANOSECONDS NANOSECONDS             the shortest of PASSES

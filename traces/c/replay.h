@@ -24,9 +24,9 @@ struct replay {
 	uint32_t run_count, entry_count;
 	char *data, *buffer;
 	uint64_t *slots;
-	word_function **functions, **direct; /* as programs find them; those of the driver itself */
+	word_function **functions, **direct; /* what programs find; the driver's own functions */
 	const struct recorded_entry **recorded;
-	struct recorded_answer *answer; /* in recorded_driver.c; a dummy for another driver */
+	struct recorded_answer *answer; /* recorded_driver.c's; for another driver a dummy */
 	bool is_other_size;
 };
 
@@ -42,8 +42,8 @@ void load(const char *path);
 void resolve(void);
 
 /*
- * Makes the call of a step by these functions, and compares the outcome with the recording. Returns
- * false if the call was refused memory, but not in the recording.
+ * Calls the step's entry in `functions`, and compares the outcome with the recording. Returns false
+ * if the call was refused memory, but not in the recording.
  */
 bool make(uint32_t step, word_function *const *functions);
 

@@ -26,7 +26,7 @@ static uint64_t timed(uint32_t first, uint32_t last, word_function *const *funct
 	return now_ns() - from_ns;
 }
 
-/* Such a step is not measured, because the library waits in it for memory that may be freed. */
+/* A refused step is not measured: in it, the library waits for memory that may be freed. */
 static bool is_refused(uint32_t step)
 {
 	return replay.operations[replay.steps[step]].result == OUT_OF_MEMORY;

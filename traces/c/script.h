@@ -29,7 +29,7 @@ struct script_entry {
 struct script_operation {
 	uint32_t entry;
 	int32_t result;
-	uint32_t argument, written, patch; /* indices of the operation's first rows */
+	uint32_t argument, written, patch; /* first row of the operation in each table */
 	uint8_t arguments, writtens, patches, is_compared;
 };
 
@@ -60,13 +60,13 @@ _Static_assert(sizeof(struct script) == 128 && sizeof(struct script_entry) == 24
 		   sizeof(struct script_run) == 20,
 	       "as script.py packs them");
 
-/* A function of recorded_driver.c, by the entry's name. */
+/* An entry's name, and its function in recorded_driver.c. */
 struct recorded_entry {
 	const char *name;
 	word_function *function;
 };
 
-/* What recorded_driver.c returns for calls of that entry. */
+/* What recorded_driver.c answers to the next call of `entry`. */
 struct recorded_answer {
 	const struct recorded_entry *entry;
 	const struct script_operation *operation;

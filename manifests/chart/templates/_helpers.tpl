@@ -298,7 +298,7 @@ pkg/mig/reconfigure) sets the others whose component is deployed. */}}
 
 {{/* The affinity of the agent and the distributor to nodes with a label of gpuslice.gpuLabels. The pods
 leave a node that GPU Operator pauses, because a process that uses NVML keeps the driver loaded.
-Arguments: the component's affinity, whose parts take precedence, and whether its pods leave. */}}
+Arguments: the component's affinity, whose parts take precedence, and whether its pods leave paused nodes. */}}
 {{- define "gpuslice.gpuNodes" -}}
 {{- $pauses := list -}}
 {{- range $component, $value := include "gpuslice.pauses" . | fromJson -}}

@@ -1,10 +1,10 @@
 /*
  * The few types and codes of the CUDA driver API that the library uses.
  *
- * They are facts about NVIDIA's ABI, from cuda.h of CUDA 13.0 and its cudaTypedefs.h. Drivers also
- * export the API of 2009, which has sizes and device pointers of 32 bits: its entries have no
- * suffix, beside those that end in _v2. The library does not hook that API's memory calls, copies
- * and launches.
+ * They are facts about NVIDIA's ABI, from cuda.h and cudaTypedefs.h of CUDA 13.0. Drivers also
+ * export the API of 2009, with sizes and device pointers of 32 bits: those functions lack the
+ * suffix _v2 of their successors. The library does not hook that API's memory calls, copies and
+ * launches.
  */
 #pragma once
 
@@ -80,7 +80,7 @@ typedef struct {
 
 enum {
 	CU_MEM_LOCATION_TYPE_DEVICE = 1,
-	CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6, /* device: the id's lowest byte */
+	CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6, /* id & 0xff is the device */
 };
 
 enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
@@ -149,7 +149,7 @@ enum {
 	CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
 };
 
-/* Flags of cuGetProcAddress: the kind of default stream that the caller was compiled for. */
+/* Flags of cuGetProcAddress: the kind of default stream for which the program was compiled. */
 enum {
 	CU_GET_PROC_ADDRESS_DEFAULT = 0,
 	CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1,

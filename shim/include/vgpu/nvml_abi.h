@@ -1,6 +1,4 @@
-/*
- * The few types and codes of NVML that the library uses, from nvml.h of driver 580.
- */
+/* The few types and codes of NVML that the library uses, from nvml.h of driver 580. */
 #pragma once
 
 typedef int nvmlReturn_t; /* an enum in nvml.h, passed as an int */
@@ -11,7 +9,7 @@ typedef struct {
 } nvmlMemory_t;
 
 typedef struct {
-	unsigned int version;				/* input: size | version number << 24 */
+	unsigned int version; /* set by the caller: size of the structure | version number << 24 */
 	unsigned long long total, reserved, free, used; /* bytes */
 } nvmlMemory_v2_t;
 
@@ -24,7 +22,7 @@ typedef struct {
 	unsigned long long usedGpuMemory; /* bytes */
 } nvmlProcessInfo_v1_t;
 
-typedef struct { /* of the functions that end in _v2 and _v3 */
+typedef struct { /* used by the functions that end in _v2 and _v3 */
 	unsigned int pid;
 	unsigned long long usedGpuMemory; /* bytes */
 	unsigned int gpuInstanceId, computeInstanceId;

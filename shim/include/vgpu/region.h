@@ -1,9 +1,9 @@
 /*
  * The grant and the region as one process sees them: attach, reserve, refund.
  *
- * This interface handles files, slots and counters, and is independent of CUDA. No function exits,
- * blocks without a bound, starts a thread or handles a signal. All may be called by any thread. A
- * fork child begins detached and attaches again.
+ * These functions do not depend on CUDA. None of them exits, blocks without a bound, starts a
+ * thread or handles a signal. Any thread may call them. A fork child begins unattached, and
+ * attaches anew.
  */
 #pragma once
 
@@ -23,16 +23,15 @@ enum vgpu_result {
 	VGPU_REGION_READONLY,
 	VGPU_NO_SLOT,		 /* all VGPU_MAX_SLOTS belong to live processes */
 	VGPU_SYSTEM,		 /* a system call failed; see the error's errno */
-	VGPU_ENVIRONMENT_MEMORY, /* a variable that limits memory has no valid value */
+	VGPU_ENVIRONMENT_MEMORY, /* the value of a variable that limits memory is not valid */
 	VGPU_ENVIRONMENT_CORE,
 	VGPU_ENVIRONMENT_CONTEXT,
 	VGPU_ENVIRONMENT_GPU, /* a variable's name does not end in a GPU's number */
-	VGPU_CACHE_INVALID, /* the object that CUDA_DEVICE_MEMORY_SHARED_CACHE names is not a region
-			     */
-	VGPU_CACHE_UNUSABLE, /* the region cannot be created or opened */
+	VGPU_CACHE_INVALID,   /* CUDA_DEVICE_MEMORY_SHARED_CACHE names no region */
+	VGPU_CACHE_UNUSABLE,  /* the region cannot be created or opened */
 };
 
-/* What failed, where and why. The functions that have such a parameter fill it in. */
+/* What failed, where and why. */
 struct vgpu_error {
 	enum vgpu_result result;
 	int os_errno;
@@ -46,43 +45,41 @@ enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, in
 /* Write what failed, where and why to `out`, as one line without newline. Return `out`. */
 const char *vgpu_error_text(const struct vgpu_error *error, char *out, uint64_t out_bytes);
 
-/* Print on stderr why the GPU is refused, and the remedy. Each process prints one such line at
- * most, and none if LIBCUDA_LOG_LEVEL is 0. */
+/* Print on stderr why the process may not use the GPU, and the remedy. Each process prints at most
+ * one such line, and none if LIBCUDA_LOG_LEVEL is 0. */
 void vgpu_error_print(const struct vgpu_error *error);
 
-/*
- * Attach this process: find the source of its limits (a directory or the environment), validate the
+/* Attach this process: find the source of its limits (a directory or the environment), validate the
  * grant and the region, reclaim slots of exited processes, and take a slot. Later calls change
- * nothing. VGPU_UNMANAGED: no limit is set.
- */
+ * nothing. VGPU_UNMANAGED: no limit is set. */
 enum vgpu_result vgpu_attach(struct vgpu_error *error);
 
 /* Read the grant without attaching, for a process that only queries, such as nvidia-smi. */
 enum vgpu_result vgpu_peek(struct vgpu_error *error);
 
-/*
- * The index of a GPU by the 16 bytes of its UUID. Call it after vgpu_attach or vgpu_peek returned
+/* The index of a GPU by the 16 bytes of its UUID. Call it after vgpu_attach or vgpu_peek returned
  * VGPU_OK. `number` is the GPU's position in the container, in PCI order. It is used only if the
- * limits are from the environment and no list of UUIDs is set.
- */
+ * limits are from the environment and no list of UUIDs is set. */
 int vgpu_gpu_of_uuid(const uint8_t uuid[16], int number);
 
-/* True if the limits are from the environment, which numbers GPUs; a grant names their UUIDs. */
+/* True if the limits are from the environment. Its variables number the GPUs, whereas a grant names
+ * UUIDs. */
 bool vgpu_limits_are_numbered(void);
 
-/* Returned in place of an index. UNMANAGED: no limit applies to the process or to this GPU.
- * NOT_GRANTED: the container may not use the GPU. */
+/* Values in place of a GPU's index. VGPU_GPU_UNMANAGED: no limit applies to the process or to this
+ * GPU. VGPU_GPU_NOT_GRANTED: the container may not use the GPU. */
 enum { VGPU_GPU_UNMANAGED = -2, VGPU_GPU_NOT_GRANTED = -1 };
 
-/* The newest limit, which can change at any time, and what the container uses of it. The use is the
- * charges of its processes and the measured overhead. */
+/* The container's present limit, and its use: the charges of its processes and the measured
+ * overhead. */
 uint64_t vgpu_limit_bytes(int gpu);
 uint64_t vgpu_used_bytes(int gpu);
 
 /* Share of the GPU's time, in percent; 0 and 100: no cap. */
 uint32_t vgpu_core_percent(int gpu);
 
-/* The charge of a context. A process's `first` one on a GPU includes an allowance for code. */
+/* The charge of a context. `first`: include the charge for code, for the process's first context on
+ * the GPU. */
 uint64_t vgpu_context_bytes(int gpu, bool first);
 
 /* True if managed memory is charged like other memory. */
@@ -94,14 +91,14 @@ struct vgpu_holder {
 	uint64_t bytes;
 };
 
-/* Set *cursor to 0, then call until false. Processes of other PID namespaces are left out. */
+/* Iterate over the holders of a GPU's memory. Set *cursor to 0 first. False: there are no more.
+ * Processes of other PID namespaces are left out. */
 bool vgpu_next_holder(int gpu, uint32_t *cursor, struct vgpu_holder *holder);
 
-/*
- * Reserve before the driver call. Refund if the call failed, or after memory was freed.
- * VGPU_OVER_LIMIT changes only the statistics. Before it is returned, a search for exited processes
- * begins and ends. One may begin each millisecond, so a refusal can take a millisecond or two.
- */
+/* Reserve before the driver call. Refund if the call failed, or after memory was freed. The result
+ * VGPU_OVER_LIMIT means that nothing is reserved. Before it refuses bytes that would fit an empty
+ * container, the function searches for exited processes. A process begins at most one search per
+ * millisecond, so a refusal can take a millisecond or two. */
 enum vgpu_result vgpu_reserve(int gpu, uint64_t bytes);
 void vgpu_refund(int gpu, uint64_t bytes);
 
@@ -111,12 +108,10 @@ bool vgpu_fits(int gpu, uint64_t bytes);
 /* Whether `bytes` fit the limit of an empty container. */
 bool vgpu_may_ever_fit(int gpu, uint64_t bytes);
 
-/*
- * For a call that may take up to VGPU_CHUNK_BYTES, but mostly takes none. Far below the limit the
- * call is announced in the process's slot, which saves two updates of the counter. Reservations
- * near the limit leave capacity for announced calls. A process has one such call at a time. NULL:
- * reserve instead. After the call, charge what it took, and then call vgpu_growing_end.
- */
+/* Announce a driver call that may take up to VGPU_CHUNK_BYTES, but mostly takes none. An
+ * announcement in the process's slot needs no update of the counter. Reservations near the limit
+ * leave capacity for announced calls. NULL: reserve instead, for example because the use is near
+ * the limit. After the driver call charge what it took, and then call vgpu_growing_end. */
 #define VGPU_CHUNK_BYTES (UINT64_C(32) << 20)
 uint64_t *vgpu_growing_begin(int gpu);
 void vgpu_growing_end(uint64_t *growing);
@@ -124,9 +119,8 @@ void vgpu_growing_end(uint64_t *growing);
 /* Charge memory that is in use already, regardless of the limit. */
 enum vgpu_result vgpu_charge(int gpu, uint64_t bytes);
 
-/*
- * When a process that held memory of the GPU last exited, by CLOCK_MONOTONIC. In a new region that
- * may be a process of the previous container. 0: unknown. The GPU may hold the bytes longer,
- * because the kernel may release the process's lock before the driver's teardown.
- */
+/* The last exit of a process that held memory of the GPU, by CLOCK_MONOTONIC. In a new region it is
+ * the time of the region's creation, because processes of the previous container may have exited
+ * just before. 0: unknown. The memory may be in use for longer, because the kernel may release a
+ * process's lock before the driver frees the memory. */
 uint64_t vgpu_last_exit_ns(int gpu);

@@ -13,10 +13,10 @@
 #include "region/shared.h"
 #include "vgpu/region.h"
 
-/* After this time an exited process is assumed to hold nothing. A 100 GB server with thousands of
- * mappings takes seconds. */
+/* After this time an exited process is assumed to hold nothing. The driver needs seconds to free
+ * 100 GB in thousands of mappings. */
 #define TEARDOWN_NS    UINT64_C(30000000000)
-#define STILL_NS       UINT64_C(5000000000) /* free memory has not grown: all is freed */
+#define STILL_NS       UINT64_C(5000000000) /* longest wait without growth of free memory */
 #define FIRST_PAUSE_NS 1000000		    /* doubled each time, up to 64 times as long */
 #define MOST_DOUBLINGS 6
 
@@ -49,7 +49,7 @@ CUresult vgpu_defer_to_driver(struct vgpu_reservation *reservation, CUresult res
 	return result;
 }
 
-/* During the creation of a context none is current, so this query can fail. */
+/* Whether free memory has grown, or cannot be queried (while a context is created). */
 static bool has_grown(struct vgpu_teardown *teardown)
 {
 	size_t free_bytes = 0, total_bytes;
@@ -64,7 +64,7 @@ static bool has_grown(struct vgpu_teardown *teardown)
 
 bool vgpu_await_teardown(const struct vgpu_reservation *reservation, struct vgpu_teardown *teardown)
 {
-	/* For each GPU: the exit whose memory was waited for until the timeout. No later call waits
+	/* For each GPU, the exit for which a call has already waited in full. No later call waits
 	 * for the same exit. */
 	static uint64_t done_ns[VGPU_ENVIRONMENT_MAX_GPUS];
 	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << teardown->pauses};

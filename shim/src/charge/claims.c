@@ -1,8 +1,8 @@
 /*
- * See claims.h. Claims are in one hash table, by kind and key. Claims of a list, which are being
- * made or were taken out, are linked to each other and invisible to other threads. The operations
- * that scan all claims are rare: retaining a handle by address, unbinding, and the end of an array.
- * No thread holds the table's lock while it refunds a charge.
+ * See claims.h. Claims are in one hash table, by kind and key. A thread that makes or ends claims
+ * keeps them in a list outside of the table, where no other thread finds them. The operations that
+ * scan all claims are rare: retaining a handle by address, unbinding, and the end of an array. No
+ * thread holds the table's lock while it refunds a charge.
  */
 #include "charge/claims.h"
 
@@ -15,7 +15,7 @@ enum { BUCKET_BITS = 14, ANY_DEVICE = VGPU_MULTICAST };
 
 struct claim {
 	struct vgpu_claim_to to;
-	uint32_t next;	 /* in the hash bucket, in a list, or in the list of free ones */
+	uint32_t next; /* next claim in the hash bucket, in a list, or in the list of free claims */
 	uint32_t memory; /* 0: free */
 	bool in_bucket;
 };
@@ -26,12 +26,13 @@ struct memory {
 	uint32_t next_free;
 };
 
-/* The numbers of claims and memories begin at 1. `used`: the highest ones so far. */
+/* The numbers of claims and memories begin at 1. claims_used and memories_used are the highest
+ * numbers given so far. claims_free and memories_free begin the lists of free ones. */
 struct table {
 	struct vgpu_fork_wiped wiped;
 	struct vgpu_lock lock;
 	uint32_t claims_used, claims_free, memories_used, memories_free;
-	uint32_t kinds[VGPU_CLAIM_KINDS]; /* claims in the hash table */
+	uint32_t kinds[VGPU_CLAIM_KINDS]; /* number of claims of each kind in the hash table */
 	uint32_t bucket[1 << BUCKET_BITS];
 	struct claim claim[VGPU_CLAIMS];
 	struct memory memory[VGPU_CLAIMS];
@@ -40,7 +41,7 @@ struct table {
 static const struct vgpu_physical nothing = {.charge = {.place = {.gpu = VGPU_GPU_UNMANAGED}}};
 
 static struct vgpu_fork_wiped *pages;
-bool vgpu_any_view; /* there has been a view */
+bool vgpu_any_view; /* whether there has been a view */
 
 /* The locked table. NULL: nothing was ever claimed, or the lock is not available. */
 static struct table *enter(void)
@@ -95,7 +96,7 @@ static void take_from_bucket(struct table *t, uint32_t number, uint32_t *list)
 	t->kinds[claim->to.kind]--;
 }
 
-/* Put a new claim on the memory at the head of the list. False: the table is full. */
+/* Make a claim on the memory, and put it at the head of the list. False: the table is full. */
 static bool add(struct table *t, uint32_t memory, uint32_t *list)
 {
 	uint32_t number = t->claims_free;
@@ -112,8 +113,8 @@ static bool add(struct table *t, uint32_t memory, uint32_t *list)
 	return true;
 }
 
-/* The condition for claims of a kind. Mappings and bindings must be within a range. Others must be
- * of an owner or, if that is 0, of a context. */
+/* Which claims to take. Mappings and bindings must be within `extent` bytes from `key`. Claims of
+ * other kinds must be of `owner`. If that is 0, they must be of the context in `extent`. */
 struct wanted {
 	enum vgpu_claim_kind kind;
 	uint64_t key, extent, owner;
@@ -155,8 +156,9 @@ static uint32_t take_all(struct wanted wanted)
 	return list;
 }
 
-/* Drop one claim. If it was the last one of its memory, free the memory's entry and return it: the
- * caller ends its charge. If that is a multicast object, what was bound to it becomes `orphans`. */
+/* Drop one claim. If the memory has no other claim, free the memory's entry and return its content,
+ * whose charge the caller ends. If the entry is a multicast object, add its bindings to
+ * `orphans`. */
 static struct vgpu_physical drop(struct table *t, uint32_t number, uint32_t *orphans)
 {
 	uint32_t memory = t->claim[number].memory;
@@ -175,7 +177,7 @@ static struct vgpu_physical drop(struct table *t, uint32_t number, uint32_t *orp
 	return ended;
 }
 
-/* Take the lock for one claim at a time, and release it before waiting for the region. */
+/* Drop the claims of a list, without the table's lock during refunds. */
 static void drop_list(uint32_t list)
 {
 	struct vgpu_physical ended;
@@ -271,7 +273,7 @@ bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list)
 	return fits;
 }
 
-/* The memory's entry stays in place, because of this thread's claim on it. */
+/* No other thread frees the memory's entry, because this thread has a claim on it. */
 struct vgpu_physical vgpu_claimed_physical(uint32_t claim)
 {
 	struct table *t = claim ? enter() : NULL;
@@ -344,8 +346,8 @@ uint32_t vgpu_take_claim(enum vgpu_claim_kind kind, uint64_t key)
 	return list;
 }
 
-/* Find the mappings one after the other by their addresses. If a part of the range has none that is
- * known, scan all mappings. */
+/* Find the mappings one after the other by their addresses. If no known mapping begins at the next
+ * address, scan all mappings for the rest of the range. */
 uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes)
 {
 	struct wanted rest = {.kind = VGPU_CLAIM_MAPPING, .key = address, .extent = bytes};
@@ -358,7 +360,7 @@ uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes)
 		uint64_t extent = t->claim[number].to.extent;
 
 		if (extent > rest.extent || !extent)
-			break; /* the driver does not unmap part of a mapping */
+			break; /* the driver refuses to unmap part of a mapping */
 		take_from_bucket(t, number, &list);
 		rest.key += extent;
 		rest.extent -= extent;

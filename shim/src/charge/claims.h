@@ -1,17 +1,18 @@
 /*
  * Physical memory, and the claims that keep it allocated.
  *
- * A claim is a handle, a mapping, a binding to a multicast object, or a tile of an array. For
- * memory of other interfaces it is the import, or a view mapped from the import. A memory stays
- * charged until its last claim ends.
+ * Each of these is a claim on a memory: a handle, a mapping, a binding to a multicast object, a
+ * tile of an array, an import from another interface, and a view mapped from such an import. A
+ * memory stays charged until its last claim ends.
  *
- * A claim is made before the driver call, and kept or dropped after it. To release one, it is taken
- * out before the driver call and settled after it. So memory that the driver holds is always
- * charged, whatever other threads do meanwhile. A handle or address that the driver gives out again
- * is a new claim. These functions make no driver calls. A fork child starts with none.
+ * A claim is made before the driver call, and kept or dropped after the call. To end a claim, take
+ * it out of the table before the driver call, and settle it after the call. So memory that the
+ * driver holds is always charged, whatever other threads do meanwhile. These functions make no
+ * driver calls. A fork child starts without claims.
  *
- * Claims and memories are numbers, and 0 means none. The table has VGPU_CLAIMS entries for each.
- * When it is full no claim can be made, and the wrappers return CUDA_ERROR_OUT_OF_MEMORY.
+ * Claims and memories are identified by numbers, and 0 means none. The table has VGPU_CLAIMS
+ * entries for each. When it is full no claim can be made, and the wrappers return
+ * CUDA_ERROR_OUT_OF_MEMORY.
  */
 #pragma once
 
@@ -23,44 +24,44 @@
 
 enum { VGPU_CLAIMS = 1 << 18 };
 
-/* Stands in place of a device for a multicast object, which takes no memory. */
+/* In the field `device`: the entry is a multicast object, which takes no memory itself. */
 enum { VGPU_MULTICAST = -1 };
 
 /* The charge for one physical memory. */
 struct vgpu_physical {
-	struct vgpu_reservation charge; /* of this process; 0 bytes if shared or foreign */
+	struct vgpu_reservation charge; /* this process's charge; 0 bytes if shared or foreign */
 	CUdevice device;		/* the driver's ordinal, or VGPU_MULTICAST */
 	vgpu_hold hold;			/* the shared slot that is charged instead; 0: none */
-	uint64_t key;			/* by which importers find the shared slot */
+	uint64_t key;			/* the key by which importers find the shared slot */
 	bool foreign; /* imported from outside the container: each mapping is charged */
 };
 
 enum vgpu_claim_kind {
 	VGPU_CLAIM_HANDLE = 1, /* key: the handle; one claim per reference */
 	VGPU_CLAIM_MAPPING,    /* key: the address; extent: bytes */
-	VGPU_CLAIM_BINDING,    /* owner: a multicast object; key: offset in it; extent: bytes */
-	VGPU_CLAIM_TILE,       /* owner: an array; key: part of it; extent: its context */
-	VGPU_CLAIM_EXTERNAL,   /* key: the import's handle; extent: its context */
-	VGPU_CLAIM_VIEW,       /* key: address or mipmap; extent: its context */
+	VGPU_CLAIM_BINDING,    /* owner: a multicast object; key: offset in that; extent: bytes */
+	VGPU_CLAIM_TILE, /* owner: an array; key: hash of the part; extent: the array's context */
+	VGPU_CLAIM_EXTERNAL, /* key: the import's handle; extent: the import's context */
+	VGPU_CLAIM_VIEW,     /* key: the view's address or mipmap; extent: the view's context */
 	VGPU_CLAIM_KINDS,
 };
 
 struct vgpu_claim_to {
 	enum vgpu_claim_kind kind;
-	bool one_of_several; /* else older claims of the same key are dropped */
+	bool one_of_several; /* false: drop older claims of the same key */
 	uint64_t key, extent, owner;
 };
 
-/* Enter a new memory with one claim on it. 0: the table is full, and nothing changed. */
+/* Enter a new memory, and return a claim on it. 0: the table is full, and nothing changed. */
 uint32_t vgpu_claim_new(const struct vgpu_physical *memory);
 
-/* The same, after reserving `bytes`. Returns what vgpu_reserve_at returns (admission.h). */
+/* Reserve `bytes`, and then enter a new memory. CUDA_ERROR_OUT_OF_MEMORY: either failed. */
 CUresult vgpu_claim_reserved(struct vgpu_place place, uint64_t bytes, struct vgpu_physical *memory,
 			     uint32_t *claim);
 
-/* Make one more claim on the memory of a known handle or import, or a list of claims: one for each
- * memory mapped in the range. False: the table is full. A claim of 0: the memory is unknown, and
- * only the driver is to be called. */
+/* Make one more claim on the memory of a known handle or import, or on each memory that is mapped
+ * in the range. False: the table is full. If the claim or list is 0, the memory is unknown, and the
+ * wrapper only calls the driver. */
 bool vgpu_claim_known(enum vgpu_claim_kind kind, uint64_t key, uint32_t *claim);
 bool vgpu_claim_range(uint64_t address, uint64_t bytes, uint32_t *list);
 static inline bool vgpu_claim_handle(uint64_t handle, uint32_t *claim)
@@ -68,20 +69,21 @@ static inline bool vgpu_claim_handle(uint64_t handle, uint32_t *claim)
 	return vgpu_claim_known(VGPU_CLAIM_HANDLE, handle, claim);
 }
 
-/* The properties of the memory that the claim is on. */
+/* The charge and the properties of the memory that is claimed. */
 struct vgpu_physical vgpu_claimed_physical(uint32_t claim);
 
-/* From now on charge the memory to that shared slot, and not to this process. False: another thread
- * has shared it already. */
+/* Note that the memory is charged to that shared slot, and no longer to this process. False:
+ * another thread has shared the memory already. */
 bool vgpu_claimed_share(uint32_t claim, vgpu_hold hold, uint64_t key);
 
-/* After the driver call: CUDA_SUCCESS keeps all claims of the list as `to`, any other code drops
- * them. If `to` is a binding, its owner is known to be a multicast object from now on. */
+/* Call it after the driver call. On CUDA_SUCCESS all claims of the list are kept, with the kind and
+ * key in `to`. On any other result they are dropped. If `to` is a binding, note that its owner is a
+ * multicast object. */
 void vgpu_claim_end(uint32_t list, CUresult driver_result, struct vgpu_claim_to to);
 
-/* Take claims out of the table, as a list. These are: one of that kind and key; the mappings within
- * a range; the bindings within a part of a multicast object to memory of one device; the tiles of
- * an array; a view of an import. The last costs nearly nothing where no view was ever made. */
+/* Take claims out of the table, and return them as a list. vgpu_take_bindings takes the bindings of
+ * one device's memory in a part of a multicast object. vgpu_take_view costs nearly nothing if the
+ * process never made a view. */
 uint32_t vgpu_take_claim(enum vgpu_claim_kind kind, uint64_t key);
 uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes);
 uint32_t vgpu_take_bindings(uint64_t multicast, CUdevice device, uint64_t offset, uint64_t bytes);
@@ -98,8 +100,9 @@ static inline uint32_t vgpu_take_view(uint64_t key)
 		   : 0;
 }
 
-/* After the driver call: CUDA_SUCCESS ends the listed claims, any other code restores them. */
+/* Call it after the driver call. CUDA_SUCCESS ends the listed claims, any other result restores
+ * them. */
 void vgpu_settle_claims(uint32_t list, CUresult driver_result);
 
-/* The context has ended: end the claims of its tiles, imports and views. */
+/* End the claims of a context's tiles, imports and views, after the context has ended. */
 void vgpu_claims_end_context(uint32_t context);

@@ -24,7 +24,7 @@ CUresult vgpu_context_reserve(struct vgpu_place place, struct vgpu_reservation *
 	return vgpu_reserve_at(place, place.gpu >= 0 ? cost_bytes(place.gpu) : 0, out);
 }
 
-/* If the ledger has no space, the context stays charged until the process ends. */
+/* Charge a new context. If the ledger has no space, the charge stays until the process ends. */
 static void charge(struct vgpu_place place, struct vgpu_reservation *reservation, uint64_t bytes)
 {
 	struct vgpu_reservation met = {place, bytes};

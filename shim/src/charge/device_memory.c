@@ -1,8 +1,6 @@
-/*
- * See device_memory.h. The process has one block size, which the driver reports at first use. If
- * the driver reports none, it is 2 MiB. Blocks smaller than SHARED_BYTES hold one allocation each,
- * as on the simulated GPU in tests. No block is larger than blocks.h has units for.
- */
+/* See device_memory.h. The process has one block size, which the driver reports at first use. If
+ * the driver reports none, it is 2 MiB. In blocks smaller than SHARED_BYTES, as on the simulated
+ * GPU in tests, allocations are charged separately. */
 #include "charge/device_memory.h"
 
 #include "charge/place.h"
@@ -14,17 +12,17 @@
 #define LARGEST_BYTES  ((uint64_t)VGPU_BLOCK_UNITS * VGPU_BLOCK_UNIT_BYTES)
 #define SHARED_BYTES   (UINT64_C(64) << 10)
 #define SMALLEST_BYTES 512
-/* If at least this much is left below the limit, a small allocation is made without reserving. */
+/* If at least this much more fits the limit, a small allocation is made without reserving. */
 #define FAR_BYTES (UINT64_C(256) << 20)
 
-/* The size in a charge that vgpu_take_memory took out: one of several allocations in a block. */
+/* Value of `bytes` in a charge of vgpu_take_memory: the allocation lies in a shared block. */
 #define IN_BLOCK UINT64_MAX
 
 enum { MINIMUM = 0, PINNED = 1 };
 
 static bool known_size;
 
-/* Errors such as CUDA_ERROR_NOT_INITIALIZED may be gone at the next call, so query again then. */
+/* After errors that may pass, such as CUDA_ERROR_NOT_INITIALIZED, the next call queries again. */
 static void query_block_size(void)
 {
 	const CUmemAllocationProp prop = {.type = PINNED,
@@ -52,7 +50,7 @@ uint64_t vgpu_whole_blocks(int gpu, uint64_t size_bytes)
 	if (gpu >= 0 && !__atomic_load_n(&known_size, __ATOMIC_ACQUIRE))
 		query_block_size();
 	mask = block_bytes() - 1;
-	/* The size rounds up beyond the address space, so it fits no limit. */
+	/* A size that cannot be rounded up fits no limit. */
 	return size_bytes > UINT64_MAX - mask ? UINT64_MAX : (size_bytes + mask) & ~mask;
 }
 
@@ -103,7 +101,7 @@ static CUresult keep_own(struct vgpu_reservation *reservation, uint64_t address,
 	return vgpu_commit(reservation, VGPU_KIND_MEMORY, address);
 }
 
-/* Keep an allocation in a block that is new to the process, without a reservation for it. */
+/* Keep an allocation that was made without a reservation, in a block that is new to the process. */
 static CUresult keep_at_the_edge(struct vgpu_reservation *reservation, uint64_t address,
 				 uint64_t size_bytes)
 {
@@ -176,7 +174,7 @@ struct vgpu_memory_view vgpu_view_of(int gpu, uint64_t total_bytes, uint64_t fre
 	uint64_t left_bytes = used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
 	view.total_bytes = min_bytes(limit_bytes, total_bytes);
 	view.used_bytes = min_bytes(used_bytes, view.total_bytes);
-	/* Drivers allocate whole blocks, so less than one is not free. */
+	/* Drivers allocate whole blocks, so a rest smaller than a block is not free. */
 	view.free_bytes = min_bytes(left_bytes & ~(block_bytes() - 1), free_bytes);
 	return view;
 }

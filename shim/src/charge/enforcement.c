@@ -1,5 +1,5 @@
 /*
- * The first relevant driver call attaches the process. Loading the library does not.
+ * The first driver call that uses the GPU attaches the process. Loading the library does not.
  *
  * If a limit is set but the grant or the region is unusable, cuInit is refused, and so the process
  * cannot use any GPU. The program keeps running. A program that never calls CUDA is unaffected.
@@ -10,7 +10,7 @@
 
 #include "vgpu/region.h"
 
-/* Cached once it is known that no limit is set. Other results may change. */
+/* Set once it is known that no limit is set. No other result is cached, because it may change. */
 static bool unmanaged;
 
 static enum vgpu_enforcement evaluate(enum vgpu_result (*enter)(struct vgpu_error *))
@@ -33,7 +33,7 @@ static enum vgpu_enforcement evaluate(enum vgpu_result (*enter)(struct vgpu_erro
 
 enum vgpu_enforcement vgpu_enforcement_begin(void)
 {
-	/* Every allocation calls this: once attached, it needs no stack space for an error. */
+	/* For an attached process this is fast, because no error is on the stack. */
 	return !__atomic_load_n(&unmanaged, __ATOMIC_RELAXED) && vgpu_attach(NULL) == VGPU_OK
 		   ? VGPU_ENFORCEMENT_ACTIVE
 		   : evaluate(vgpu_attach);

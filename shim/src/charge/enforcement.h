@@ -1,5 +1,4 @@
-/* Whether limits are enforced in this process, and whether it may use the GPU. Hooks learn about
- * the grant only here. */
+/* Whether limits are enforced in this process, and whether the process may use the GPU. */
 #pragma once
 
 enum vgpu_enforcement {
@@ -8,8 +7,8 @@ enum vgpu_enforcement {
 	VGPU_ENFORCEMENT_FAILED, /* a limit cannot be enforced; a line on stderr says why */
 };
 
-/* For calls that use the GPU. The first call attaches the process. */
+/* Called by hooks that use the GPU. The first call attaches the process. */
 enum vgpu_enforcement vgpu_enforcement_begin(void);
 
-/* For calls that only query. Does not attach, and takes no slot. */
+/* Called by hooks that only query. It does not attach the process, and takes no slot. */
 enum vgpu_enforcement vgpu_enforcement_peek(void);

@@ -11,7 +11,7 @@
 #include "os/text.h"
 #include "region/process.h"
 
-/* A key is a file offset with this bit set. Ordinary locks of files lie below it. */
+/* A key is a file offset with this bit set. The offsets of other locks are lower. */
 #define KEY_MARK      (UINT64_C(1) << 62)
 #define KEY_MULTICAST (UINT64_C(1) << 61)
 #define KEY_BITS      (KEY_MULTICAST - 1)
@@ -28,8 +28,8 @@ static uint64_t marked(uint64_t hash, bool multicast)
 	return (hash & KEY_BITS) | KEY_MARK | (multicast ? KEY_MULTICAST : 0);
 }
 
-/* No two processes of a PID namespace share start time, number and count. The clock distinguishes
- * namespaces. */
+/* The key is a hash of the process's pid and start time, a count and the clock. The clock
+ * distinguishes equal pids of different PID namespaces. */
 uint64_t vgpu_export_key_new(bool multicast)
 {
 	static uint64_t count;
@@ -64,7 +64,7 @@ bool vgpu_export_key_write(int fd, uint64_t key)
 	return syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0;
 }
 
-/* The first number in the text that is a key, between white space. */
+/* The first word of the text that is a number with the key's bit. */
 static uint64_t key_in(const char *text)
 {
 	static const char blanks[] = " \t\n";

@@ -1,10 +1,11 @@
 /*
- * See generations.h. A hash table of context handles: a handle may occupy any of WAYS entries. Each
- * entry has a word, its meaning. The word is unique, because a generation's number is given once,
- * and it is 0 while the entry changes. So a reader needs no lock: if it reads the same word before
- * and after the handle, the two belong together. Writers take the lock.
+ * See generations.h. The file has a hash table of context handles: a handle may occupy any of WAYS
+ * entries. The field `meaning` of an entry is the generation and the GPU. It is 0 while the entry
+ * changes, and never has the same value again, because a generation's number is given once. So a
+ * reader needs no lock: if it reads the same `meaning` before and after `context`, the two belong
+ * together. Writers take the lock.
  *
- * If existing contexts occupy all WAYS entries of a handle, its context gets the number 0. What is
+ * If other contexts occupy all WAYS entries of a handle, its context gets generation 0. What is
  * allocated in it stays charged until it is freed or the process ends.
  */
 #include "charge/generations.h"
@@ -19,7 +20,7 @@ enum { HANDLE_BITS = 10, HANDLES = 1 << HANDLE_BITS, WAYS = 16 };
 struct handle {
 	uint64_t meaning; /* generation << 32 | GPU; 0: none */
 	CUcontext context;
-	uint32_t serial; /* a number given once to each write of an entry */
+	uint32_t serial; /* each write of an entry has its own number */
 	uint64_t driver_id;
 };
 
@@ -87,7 +88,7 @@ uint32_t vgpu_generations_serial(void)
 	return table ? __atomic_load_n(&table->serials, __ATOMIC_ACQUIRE) : 0;
 }
 
-/* The handle's own entry, or else a free one. The caller holds the lock. */
+/* The handle's own entry, or else a free one, or else NULL. The caller holds the lock. */
 static struct handle *entry_for(struct table *table, CUcontext context)
 {
 	struct handle *found = NULL;

@@ -1,10 +1,10 @@
 /*
- * Generations of contexts. A generation is the number that a context's charges carry, from the
- * context's first call until the driver has ended it. A handle may name one generation after
- * another, and a generation may have several handles.
+ * Generations of contexts. A generation is a number for one context, from its first use until the
+ * driver has ended it. The context's charges carry the number. The driver may reuse a handle for a
+ * new context, and a context may have several handles.
  *
- * place.c enters a context at its first use. The wrappers that begin and end contexts report those
- * events. These functions make no driver call, and take no other lock while they hold theirs.
+ * place.c and the wrappers of context calls report when contexts begin and end. These functions
+ * make no driver call, and take no other lock while they hold the table's.
  */
 #pragma once
 
@@ -14,35 +14,33 @@
 #include "ledger/charge.h"
 #include "vgpu/cuda_abi.h"
 
-/* The place of a context whose generation is known. Takes no lock. */
+/* Find the place of a context, without a lock. False: the context's generation is not known. */
 bool vgpu_generation_known(CUcontext context, struct vgpu_place *place);
 
-/* The latest serial number. A generation that is entered later has a larger one. */
+/* The latest serial number. A handle that is entered later has a larger one. */
 uint32_t vgpu_generations_serial(void);
 
-/* The generation of a context, with the driver's own number. */
+/* The generation of a context, and the driver's own number of the context. */
 struct vgpu_generation {
 	uint32_t id;	    /* 0: unknown */
-	uint64_t driver_id; /* cuCtxGetId; 0: the driver has none */
+	uint64_t driver_id; /* result of cuCtxGetId; 0: the driver has no such number */
 };
 struct vgpu_generation vgpu_generation_of(CUcontext context);
 
-/*
- * Assign a generation to the context, which lies on place->gpu. A known generation is kept if the
- * driver's number is the same. Where the driver has no number, it is kept if it was entered after
- * `serial`. True: the generation is new. `*replaced` is then the ended one that the handle named
- * before.
- */
+/* Assign a generation to the context, which lies on place->gpu. The handle's known generation is
+ * kept if the driver's number of the context is the same, or if the driver has no numbers and the
+ * handle was entered after `serial`. True: the generation is new. `*replaced` is then the ended
+ * generation that the handle named before, or 0. */
 bool vgpu_generation_begin(CUcontext context, uint64_t driver_id, uint32_t serial,
 			   struct vgpu_place *place, uint32_t *replaced);
 
-/* The driver has ended that generation. Remove those of its handles that still name it. */
+/* Remove the generation's handles, after the driver has ended its context. */
 void vgpu_generation_ended(uint32_t generation);
 
-/* True until that generation has ended. Always true for 0, which has no end of its own. */
+/* True until that generation has ended. Always true for 0, memory of no known context. */
 bool vgpu_generation_is_current(uint32_t generation);
 
-/* Add a further handle of the context at `place`, or remove that handle alone. */
+/* Add a further handle of the context at `place`, or remove only that handle. */
 void vgpu_generation_join(CUcontext context, struct vgpu_place place);
 void vgpu_generation_part(CUcontext context);
 

@@ -1,4 +1,4 @@
-/* See meter_table.h. This file finds and adds meters. */
+/* See meter_table.h. */
 #include "charge/meter_table.h"
 
 #include "charge/place.h"
@@ -12,8 +12,8 @@ enum {
 struct table {
 	struct vgpu_fork_wiped wiped;
 	struct vgpu_lock lock;			     /* of adding */
-	uint32_t top;				     /* all meters in use are below it */
-	uint16_t current[VGPU_ENVIRONMENT_MAX_GPUS]; /* index + 1 of the GPU's current pool; 0:
+	uint32_t top;				     /* every meter in use has a lower index */
+	uint16_t current[VGPU_ENVIRONMENT_MAX_GPUS]; /* meter of the GPU's current pool, plus 1; 0:
 							query the driver */
 	struct vgpu_meter meters[VGPU_METERS];
 };
@@ -64,7 +64,8 @@ bool vgpu_meter_outlives(CUmemoryPool handle)
 	return handle && search((uint64_t)(uintptr_t)handle, VGPU_METER_DESTROYED);
 }
 
-/* False: the meter is in use, or a thread has not left it yet. */
+/* Use a free meter for that pool or GPU. False: the meter is in use, or a thread has not left it
+ * yet. */
 static bool begin(struct vgpu_meter *meter, enum vgpu_meter_state state, uint64_t pool, int gpu,
 		  CUdevice device)
 {
@@ -86,7 +87,7 @@ static bool begin(struct vgpu_meter *meter, enum vgpu_meter_state state, uint64_
 	return is_free;
 }
 
-/* The known meter, or else a new one. NULL: the table is full. */
+/* The pool's or GPU's meter, or else a new one. NULL: the table is full. */
 static struct vgpu_meter *find_or_add(enum vgpu_meter_state state, uint64_t pool, int gpu,
 				      CUdevice device)
 {

@@ -12,17 +12,17 @@
 #include "vgpu/region.h"
 
 enum {
-	MOST_LOOKS = 8, /* tries, while other threads read too */
+	MOST_LOOKS = 8, /* readings to try while other threads read the figure too */
 	PAUSE_NS = 1000000,
-	MOST_PAUSES = 2500, /* waiting for other threads' calls, each with a chunk reserved */
+	MOST_PAUSES = 2500, /* how often to wait for other threads' calls */
 };
 
 uint32_t vgpu_meters_live;
 
-/* True once a pool has grown by more than one large request: pools then grow by whole chunks. */
+/* True once a request for more than a chunk has made a pool grow by more than was reserved. The
+ * driver's pools then grow by whole chunks. */
 static bool whole_chunks;
 
-/* The caller holds the meter's lock. */
 void vgpu_meter_set_held(struct vgpu_meter *meter, uint64_t bytes)
 {
 	bool before = meter->held_bytes, after = bytes;
@@ -56,8 +56,8 @@ bool vgpu_meter_enter(struct vgpu_meter *meter, uint64_t bytes)
 	return there;
 }
 
-/* The caller holds the meter's lock. True: the caller must destroy the pool with the driver,
- * because the program destroyed it, it is empty, and no other thread uses it or can find it. */
+/* Leave the meter. The caller holds its lock. True: the caller must destroy the pool with the
+ * driver, because the program destroyed it, it is empty, and no other thread uses it. */
 static bool go_out(struct vgpu_meter *meter)
 {
 	if (--meter->users || meter->held_bytes || vgpu_meter_state(meter) != VGPU_METER_DESTROYED)
@@ -66,11 +66,9 @@ static bool go_out(struct vgpu_meter *meter)
 	return true;
 }
 
-/*
- * The amount to charge: the driver's figure, and what other calls in progress may add. The figure
- * may already include part of those calls, and how much is unknown. So the charge is not raised for
- * them while it already covers the figure.
- */
+/* The amount to charge: the driver's figure, and what other calls in progress may still add. The
+ * figure may already include an unknown part of those calls. So their reservations are added only
+ * up to the present charge. */
 static uint64_t wanted_bytes(const struct vgpu_meter *meter)
 {
 	uint64_t covered_bytes =
@@ -84,8 +82,8 @@ struct reading {
 	bool known;
 };
 
-/* Read the driver's figure again until no other thread has read it meanwhile. Then the meter is
- * locked. */
+/* Read the driver's figure and lock the meter. Read again if another thread has read the figure
+ * meanwhile. */
 static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 {
 	for (int looks = 1;; looks++) {
@@ -97,7 +95,7 @@ static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 			return false;
 		if (!reading->known || before == meter->readings)
 			return true;
-		if (looks == MOST_LOOKS) { /* of two figures the larger is safe */
+		if (looks == MOST_LOOKS) { /* the larger of two figures is safe */
 			reading->bytes +=
 			    meter->latest_bytes - least(reading->bytes, meter->latest_bytes);
 			return true;
@@ -106,7 +104,7 @@ static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 	}
 }
 
-/* What to do after the meter's lock is released: driver calls and updates of the counter. */
+/* Do what must wait until the meter's lock is released: driver calls and updates of the counter. */
 static void follow(int gpu, CUmemoryPool destroyed, bool graphs_shrank, int64_t delta_bytes)
 {
 	if (graphs_shrank)
@@ -152,7 +150,6 @@ static bool settle(struct vgpu_meter *meter, uint64_t done_bytes, int64_t *delta
 	return reading.known;
 }
 
-/* Charge the driver's current figure, and leave. Returns the change in bytes. */
 int64_t vgpu_meter_leave(struct vgpu_meter *meter)
 {
 	int64_t delta_bytes;
@@ -167,7 +164,8 @@ void vgpu_meter_read(struct vgpu_meter *meter)
 		(void)vgpu_meter_leave(meter);
 }
 
-/* A captured call takes no memory: it becomes a node of a graph. */
+/* True if calls in the stream are captured. Such a call takes no memory, but becomes a node of a
+ * graph. */
 static bool is_capturing(CUstream stream)
 {
 	int status = 0;
@@ -184,8 +182,8 @@ static bool try_reserve(struct vgpu_reservation *reservation, uint64_t bytes)
 	return false;
 }
 
-/* Reserve the bytes by which the call may grow the pool, even if the pool's unused memory may serve
- * it. Graphs grow by exactly the size that they request. */
+/* Reserve the bytes by which the call may grow the pool, although the pool's unused memory may
+ * suffice. Graphs grow by exactly the size that they request. */
 static bool reserve_growth(struct vgpu_growth *growth, uint64_t bytes)
 {
 	uint64_t chunks_bytes =
@@ -203,8 +201,9 @@ static bool reserve_growth(struct vgpu_growth *growth, uint64_t bytes)
 	       try_reserve(&growth->reservation, bytes);
 }
 
-/* Announce the call instead of reserving, because a pool's own memory serves most calls. If the
- * driver's figure then grows by more than fits, the call is undone. */
+/* Announce the call instead of reserving (vgpu_growing_begin), because a pool's unused memory
+ * suffices for most calls. If the pool grows by more than fits the limit, the wrapper undoes the
+ * call. */
 static bool may_grow(struct vgpu_growth *growth, uint64_t bytes)
 {
 	if (bytes > VGPU_CHUNK_BYTES || vgpu_meter_state(growth->meter) != VGPU_METER_POOL)
@@ -213,7 +212,7 @@ static bool may_grow(struct vgpu_growth *growth, uint64_t bytes)
 	return growth->growing;
 }
 
-/* True if calls are in progress on that GPU. Each may return a chunk when it ends. */
+/* True if any call on that GPU is in progress. Its end may return the chunk that it reserved. */
 static bool any_pending(int gpu)
 {
 	struct vgpu_meter *meter;
@@ -226,8 +225,8 @@ static bool any_pending(int gpu)
 	return false;
 }
 
-/* Try again before a refusal: first release what pools hold unused, then wait for what other
- * threads' calls return. */
+/* Try again before a refusal. First make the driver release what pools hold unused. Then wait for
+ * other threads' calls, whose end may return reserved chunks. */
 static bool reserve_at_last(struct vgpu_growth *growth, uint64_t bytes)
 {
 	const struct timespec pause = {.tv_nsec = PAUSE_NS};

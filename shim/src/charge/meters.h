@@ -1,15 +1,15 @@
 /*
- * Meters: memory whose amount the driver reports only after it took it.
+ * Meters, for memory whose amount is known only after the driver has taken it.
  *
- * A pool takes memory of the GPU in chunks of its own size, and releases them at its own
- * discretion. So do the graphs of a device. A meter represents one pool or one device's graphs: it
- * can query the reserved amount, and knows how much is charged. A call that may take more reserves
- * its maximum, and after the call the charge is set to the driver's figure. Calls that may release
- * memory read the meters again. No context owns this memory. No lock is held during a driver call,
- * so of two readings the one that began later counts.
+ * The driver takes memory for a pool in chunks, and decides when to release them. It treats the
+ * graphs of a device likewise. A meter represents one pool or one device's graphs. It has the
+ * amount that is charged for them. A call that may take memory reserves the most that it can take.
+ * After the call the charge is set to the driver's figure. After a call that may release memory,
+ * the meters are read again. No context owns this memory. No lock is held during a driver call, so
+ * of two readings the one that began later counts.
  *
- * The table is bounded. When it is full, no further pool can be created or imported. A fork child
- * begins with an empty table.
+ * When the table of meters is full, no further pool can be created or imported. A fork child begins
+ * with an empty table.
  */
 #pragma once
 
@@ -23,22 +23,21 @@
 struct vgpu_growth {
 	struct vgpu_meter *meter;
 	struct vgpu_reservation reservation;
-	uint64_t *growing; /* the announcement, if nothing is reserved */
+	uint64_t *growing; /* the announcement (vgpu_growing_begin), or NULL */
 };
 
-/*
- * Before the call: reserve or announce the growth by `bytes`, which is 0 for a call that takes
+/* Reserve or announce growth by `bytes` before a driver call. `bytes` is 0 for a call that takes
  * nothing new. `capturing` is the call's stream (vgpu_own_stream). After CUDA_SUCCESS
- * vgpu_growth_end must follow. CUDA_ERROR_OUT_OF_MEMORY: it does not fit.
- */
+ * vgpu_growth_end must follow. CUDA_ERROR_OUT_OF_MEMORY: the growth does not fit. */
 CUresult vgpu_growth_begin(struct vgpu_meter *meter, uint64_t bytes, CUstream capturing,
 			   struct vgpu_growth *out);
-/* After the call, whatever its result: charge what the meter grew by. False: the growth exceeds the
- * reservation and does not fit, or is unknown. It stays charged until the caller has undone the
- * call. */
+/* Charge the actual growth after the driver call, whatever the call's result. False: the use now
+ * exceeds the limit, or the growth is unknown. The growth stays charged until the caller has undone
+ * the call. */
 bool vgpu_growth_end(struct vgpu_growth *growth);
 
-/* Read all meters and refund what the driver has released. This costs little if all are empty. */
+/* Read all meters and refund what the driver has released. vgpu_meters_read costs little if all are
+ * empty. */
 extern uint32_t vgpu_meters_live;
 void vgpu_meters_read_all(bool those_that_hold);
 static inline void vgpu_meters_read(void)
@@ -47,28 +46,28 @@ static inline void vgpu_meters_read(void)
 		vgpu_meters_read_all(true);
 }
 
-/* A call may have taken from a pool that became current while it ran: read all meters. False: the
- * charge now exceeds the limit. */
+/* Read all meters, because a call may have taken from a pool that became current during the call.
+ * False: the charge now exceeds the limit. */
 bool vgpu_meters_moved(int gpu);
 
-/* Before a refusal: make the driver release what this process's pools and graphs on the GPU, or one
- * meter alone, hold unused. True if anything was released. */
+/* Make the driver release what is unused, before a refusal: of one meter, or of this process's
+ * pools and graphs on the GPU. True if anything was released. */
 bool vgpu_meters_trim(int gpu);
 bool vgpu_meter_trim(struct vgpu_meter *meter);
 
-/* The driver's cuDeviceGraphMemTrim. Later launches must reserve again what it released. */
+/* Call cuDeviceGraphMemTrim. Later launches must reserve again what the call released. */
 CUresult vgpu_trim_graphs(CUdevice device, int gpu);
 
 /* Set what is charged for the meter. The caller holds the meter's lock. */
 void vgpu_meter_set_held(struct vgpu_meter *meter, uint64_t bytes);
 
-/* Enter the meter before the driver is called for it, and leave it after. While any thread is
- * inside, the driver keeps the pool. `bytes` are reserved for the call, and count as held from now
- * on. False: the pool does not exist. Leaving charges the driver's current figure, and returns the
- * change in bytes. vgpu_meter_read enters and leaves. */
+/* Enter the meter before a driver call on its pool, and leave it after the call. Until all threads
+ * have left, the driver keeps the pool. `bytes` are the call's reservation, which the meter's
+ * charge includes from now on. False: the pool does not exist. vgpu_meter_leave charges the
+ * driver's current figure, and returns the change in bytes. vgpu_meter_read enters and leaves. */
 bool vgpu_meter_enter(struct vgpu_meter *meter, uint64_t bytes);
 int64_t vgpu_meter_leave(struct vgpu_meter *meter);
 void vgpu_meter_read(struct vgpu_meter *meter);
 
-/* Make the driver release what is unused. The calling thread has entered the meter. */
+/* Make the driver release the pool's unused memory. The calling thread has entered the meter. */
 void vgpu_meter_trimmed(const struct vgpu_meter *meter);

@@ -1,5 +1,4 @@
-/* See place.h. The driver reports the current context, generations.c knows its generation, and the
- * UUID identifies its GPU. */
+/* See place.h. The driver reports the current context and its GPU's UUID. */
 #include "charge/place.h"
 
 #include "charge/contexts.h"
@@ -10,7 +9,7 @@
 
 enum { CACHED_DEVICES = 64, POINTER_DEVICE_ORDINAL = 9 };
 
-/* The bus address as one number in PCI order. Parts that are unknown are 0. */
+/* The device's PCI address, as a number by which devices are ordered. Unknown parts are 0. */
 static uint64_t bus_address(CUdevice device)
 {
 	static const int attributes[] = {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
@@ -39,7 +38,7 @@ static int number_of(CUdevice device)
 	return before;
 }
 
-/* For a MIG instance cuDeviceGetUuid_v2 returns the instance's UUID, cuDeviceGetUuid its GPU's. */
+/* For a MIG instance cuDeviceGetUuid_v2 returns the instance's UUID, cuDeviceGetUuid the GPU's. */
 static int find_gpu(CUdevice device)
 {
 	CUuuid uuid;
@@ -52,7 +51,7 @@ static int find_gpu(CUdevice device)
 	return gpu;
 }
 
-/* A device keeps its GPU until the process ends, so it is cached as GPU + 1. 0: unknown. */
+/* The GPU's index in the grant. It cannot change, so it is cached, plus 1; 0 means unknown. */
 static int gpu_of_device(CUdevice device)
 {
 	static uint8_t cache[CACHED_DEVICES];
@@ -78,7 +77,7 @@ void vgpu_register_devices(void)
 		(void)gpu_of_device(device);
 }
 
-/* False: the caller must return `result`. */
+/* False: no limit applies to the process, or limits failed. The caller then returns `*result`. */
 static bool is_managed(struct vgpu_place *place, CUresult *result)
 {
 	enum vgpu_enforcement enforcement = vgpu_enforcement_begin();
@@ -89,7 +88,7 @@ static bool is_managed(struct vgpu_place *place, CUresult *result)
 	return enforcement == VGPU_ENFORCEMENT_ACTIVE;
 }
 
-/* Before CUDA 13 a driver reports only the current context's device, so make it current. */
+/* Drivers before CUDA 13 report only the current context's device, so make it current. */
 static CUresult device_of(CUcontext context, CUdevice *device)
 {
 	CUcontext current, popped;
@@ -108,7 +107,8 @@ static CUresult device_of(CUcontext context, CUdevice *device)
 	return result;
 }
 
-/* Look in the table, then ask the driver, which reports an error for what is no context. */
+/* Find the context in the table, or else query the driver, which reports an error for an invalid
+ * handle. */
 static CUresult find(CUcontext context, struct vgpu_place *place)
 {
 	CUdevice device;
@@ -200,7 +200,7 @@ CUresult vgpu_place_of_pool(const CUmemPoolProps *properties, struct vgpu_place 
 	if (properties->allocation_type != MANAGED || is_on_device(&properties->location)) {
 		result = vgpu_place_of_location(&properties->location, place, &device);
 	} else {
-		(void)real_cuCtxGetDevice(&device); /* without a context it is the first device */
+		(void)real_cuCtxGetDevice(&device); /* if no context is current, `device` stays 0 */
 		result = vgpu_place_of_device(device, place);
 	}
 	if (properties->allocation_type == MANAGED && place->gpu >= 0 &&

@@ -19,7 +19,8 @@ void vgpu_refund_begin(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *ch
 	VGPU_AT(FREE_TAKEN);
 }
 
-/* If another call has entered the key meanwhile, the driver had freed the memory: refund it. */
+/* Enter the charge again after a failed free. If another call has entered the key meanwhile, the
+ * driver had freed the memory, so refund the charge instead. */
 static void put_back(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge)
 {
 	enum vgpu_ledger_put put = vgpu_ledger_put(kind, key, *charge, NULL);
@@ -43,9 +44,8 @@ void vgpu_refund_end(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge
 		VGPU_AT(FREE_REFUNDED);
 		return;
 	}
-	/* The driver may refuse a free that comes too late, because the context's end has freed the
-	 * memory or is doing so. If the charge cannot be entered again, it lasts until the process
-	 * ends. */
+	/* The driver may refuse the free because the context has ended, and its memory with it. If
+	 * the ledger has no space for the charge, the charge stays until the process ends. */
 	if (driver_result == CUDA_SUCCESS || !vgpu_generation_is_current(charge->context))
 		vgpu_refund_removed(charge);
 	else
@@ -74,11 +74,9 @@ static bool begin_destruction(struct vgpu_meter *meter, CUmemoryPool pool)
 	return first;
 }
 
-/*
- * After a pool is destroyed the driver keeps it while its memory is in use, and its handle can no
- * longer be queried. So a pool in use is destroyed with the driver only when it is empty. The
- * program sees only that its GPU's current pool is the default one again.
- */
+/* The driver keeps a destroyed pool while its memory is in use, but then no longer reports the
+ * pool's size. So the library destroys a pool with the driver only when the pool is empty. Until
+ * then the program sees only that its GPU's current pool is the default one again. */
 CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
 {
 	uint64_t keep_bytes = 0;

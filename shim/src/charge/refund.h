@@ -1,20 +1,20 @@
-/* Refunds, when memory is freed, a pool is destroyed, or a device is reset. */
+/* Refunds after memory is freed, a pool is destroyed, or a device is reset. */
 #pragma once
 
 #include "charge/admission.h"
 #include "charge/meters.h"
 
-/*
- * "begin" takes the charge out of the ledger before the driver frees, because the driver may give
- * the key to another thread at once. "end" refunds it after the call, because until then the GPU's
- * memory is held. If the key is unknown, "end" ignores the charge, and only the driver is called.
- */
+/* vgpu_refund_begin takes the charge out of the ledger before the driver frees the memory, because
+ * the driver may give the same address to another thread at once. vgpu_refund_end refunds the
+ * charge after the call, because until then the GPU's memory is in use. For an unknown key neither
+ * does anything. */
 void vgpu_refund_begin(enum vgpu_kind kind, uint64_t key, struct vgpu_charge *charge);
 void vgpu_refund_end(enum vgpu_kind kind, uint64_t key, const struct vgpu_charge *charge,
 		     CUresult driver_result);
 
-/* The program destroyed the pool: destroy it now, or once nothing of it is in use. */
+/* Destroy a pool for the program: now, or once none of its memory is in use. */
 CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool);
 
-/* The driver has reset the device: all its pools are gone, including those the program made. */
+/* Forget the device's pools, including those that the program made, after the driver has reset the
+ * device. */
 void vgpu_meters_forget(CUdevice device);

@@ -12,13 +12,13 @@ int vgpu_current_find(void)
 	struct vgpu_place place;
 
 	if (vgpu_place_current(&place) != CUDA_SUCCESS)
-		return -1; /* without a context: do not cache, unhooked calls may create one */
+		return -1; /* not cached, because an unhooked call may make a context current */
 	vgpu_current = place.gpu >= 0 ? place.gpu + 1 : -1;
 	return place.gpu >= 0 ? place.gpu : -1;
 }
 
-/* A driver without this query has no captures. On any other error the launch is not delayed,
- * because the driver will refuse it. */
+/* A driver that lacks the query has no captures. After any other error the launch counts as
+ * captured and does not wait, because the driver will refuse it. */
 bool vgpu_is_captured_on(CUstream stream)
 {
 	int status = 0, mode = vgpu_capture_mode_relax();

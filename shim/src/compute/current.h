@@ -1,7 +1,6 @@
-/*
- * The GPU of the calling thread's current context. It is cached in thread-local storage, so that a
- * launch needs no driver call. Each hooked call that changes the current context clears the cache.
- */
+/* The GPU of the calling thread's current context. It is cached in thread-local storage, so that a
+ * launch needs no driver call. Each hooked call that changes the current context clears the
+ * cache. */
 #pragma once
 
 #include <stdbool.h>
@@ -23,11 +22,12 @@ static inline int vgpu_current_gpu(void)
 	return __builtin_expect(vgpu_current != 0, 1) ? vgpu_current - 1 : vgpu_current_find();
 }
 
-/* The number of open captures in the process. The wrappers that begin and end captures count. */
+/* The number of open captures in the process, counted by the wrappers that begin and end
+ * captures. */
 extern int vgpu_open_captures;
 
 /* True if work submitted to the stream is recorded instead of executed. While no capture is open,
- * this costs one load. */
+ * the test costs one load from memory. */
 bool vgpu_is_captured_on(CUstream stream);
 
 static inline bool vgpu_is_captured(CUstream stream)

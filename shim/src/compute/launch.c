@@ -8,15 +8,15 @@
 #include "region/process.h"
 #include "vgpu/region.h"
 
-#define POLL_MOST_NS UINT64_C(100000)	  /* between polls of markers */
+#define POLL_MOST_NS UINT64_C(100000)	  /* longest time between polls of markers */
 #define PUBLISH_NS   UINT64_C(200000)	  /* smaller changes are not written to the region */
-#define LONG_NS	     UINT64_C(1000000000) /* longer work is noted in the region */
+#define LONG_NS	     UINT64_C(1000000000) /* longer unfinished work is noted in the region */
 
-#define SPARE_NS 50000u /* work a thread may submit without a check */
+#define SPARE_NS 50000u /* most work that a thread may submit without a check */
 
 #define BLOCKED_NS UINT64_C(20000)
 
-/* How often to poll while a call waits for the first launch of a kind. */
+/* The shortest and the longest pause between polls for the end of a kind's first launch. */
 #define FIRST_POLL_NS	   UINT64_C(20000)
 #define FIRST_POLL_MOST_NS UINT64_C(1000000)
 
@@ -25,19 +25,17 @@ enum { MARKERS_AT_ONCE = 8, SPARE_LAUNCHES = 16 };
 /* The state of one GPU in this process. */
 static struct gpu {
 	struct vgpu_lock lock;
-	struct vgpu_lock poll_lock; /* held by the one thread that polls; taken before `lock` */
+	struct vgpu_lock poll_lock; /* held by the thread that polls markers; taken before `lock` */
 	struct vgpu_submitted_work work;
 	struct vgpu_lease lease;
-	uint64_t published_ns; /* the busy_until_ns that it last wrote */
-	uint64_t busy_ns;      /* the part of work.busy_ns that the region has */
+	uint64_t published_ns; /* the busy_until_ns that this process last wrote into the region */
+	uint64_t busy_ns;      /* the part of work.busy_ns that was added to the region */
 } gpus[VGPU_ENVIRONMENT_MAX_GPUS];
 
-/*
- * The launches that this thread has submitted without a check since its last check. Each costs a
- * few nanoseconds, and they are so few that they may be accounted late. The next check enters them.
- */
+/* The unchecked launches of this thread since its last check. They cost only a few nanoseconds
+ * each. The next check adds them to the submitted work. */
 static __thread struct {
-	int gpu_after; /* index in the grant + 1; 0: no launches are allowed */
+	int gpu_after; /* the GPU's index in the grant + 1; 0: the next launch must be checked */
 	CUstream stream;
 	uint32_t count, spent_ns;
 	uint8_t kinds[SPARE_LAUNCHES];
@@ -55,7 +53,8 @@ static bool spare_admits(int gpu, CUstream stream, uint8_t kind)
 	return true;
 }
 
-/* The caller holds the GPU's lock. */
+/* Add this thread's unchecked launches to the GPU's submitted work. The caller holds the GPU's
+ * lock. */
 static void enter_spare(struct vgpu_submitted_work *work, int gpu, uint64_t now_ns)
 {
 	if (spare.gpu_after == gpu + 1)
@@ -66,7 +65,8 @@ static void enter_spare(struct vgpu_submitted_work *work, int gpu, uint64_t now_
 	spare.count = spare.spent_ns = 0;
 }
 
-/* If the thread's launches without a check were on another GPU, enter them there. */
+/* Add the thread's unchecked launches to the submitted work of another GPU, if they were on that
+ * one. */
 static void enter_other_spare(int gpu, uint64_t now_ns)
 {
 	int other = spare.gpu_after - 1;
@@ -85,7 +85,8 @@ static struct vgpu_region_compute *record_of(int gpu)
 	return process && vgpu_is_mapped(process) ? vgpu_view_compute(&process->view, gpu) : NULL;
 }
 
-/* Count work of the container's processes that ran at the same time only once. */
+/* Add finished work to the region. Periods in which several of the container's processes had work
+ * are counted only once. */
 static void count_work(struct gpu *of, struct vgpu_region_compute *record)
 {
 	uint64_t work_ns = of->work.busy_ns - of->busy_ns, end_ns = of->work.finished_ns;
@@ -102,8 +103,9 @@ static void count_work(struct gpu *of, struct vgpu_region_compute *record)
 	__atomic_add_fetch(&record->busy_ns, work_ns, __ATOMIC_RELAXED);
 }
 
-/* The container is busy until the last of its processes is. Each process may make that instant
- * later, and may make it earlier only if it wrote the current value itself. */
+/* Write the process's work into the region. The field busy_until_ns is the latest end of work of
+ * any process of the container. So each process may raise the value, but may lower only a value
+ * that it wrote itself. */
 static void publish(struct gpu *of, struct vgpu_region_compute *record, uint64_t now_ns)
 {
 	uint64_t free_ns = vgpu_work_free_ns(&of->work, now_ns);
@@ -138,7 +140,7 @@ static vgpu_event oldest_event(struct gpu *of)
 	return event;
 }
 
-/* End the oldest marker if its work is done. False: it is not. */
+/* End the oldest marker if its work is done. False: the work is unfinished. */
 static bool end_marker(struct gpu *of, vgpu_event event, bool exactly)
 {
 	bool ended = event != VGPU_EVENT_LOST && vgpu_event_is_reached(event);
@@ -147,7 +149,7 @@ static bool end_marker(struct gpu *of, vgpu_event event, bool exactly)
 		return false;
 	if (event == VGPU_EVENT_LOST)
 		ended = vgpu_work_lost(&of->work, vgpu_now_ns());
-	else if (ended) /* if more work follows, the end was some time ago */
+	else if (ended) /* `exactly` is false if the GPU already does later work */
 		vgpu_work_finished(&of->work, vgpu_now_ns(),
 				   exactly && of->work.count == 1 && !of->work.open.kind_count);
 	else
@@ -156,8 +158,9 @@ static bool end_marker(struct gpu *of, vgpu_event event, bool exactly)
 	return ended;
 }
 
-/* Called without the GPU's lock, because it calls the driver. One thread at a time: another thread
- * could otherwise end the marker during the query, and reuse its event for a later launch. */
+/* End up to `most` finished markers. The caller does not hold the GPU's lock, because the function
+ * calls the driver. Only one thread polls: otherwise another thread could end the marker during the
+ * query, and reuse the marker's event for a later launch. */
 static void poll_markers(struct gpu *of, int most, bool exactly)
 {
 	vgpu_event event;
@@ -169,7 +172,8 @@ static void poll_markers(struct gpu *of, int most, bool exactly)
 	vgpu_unlock(&of->poll_lock);
 }
 
-/* Admit the launch if possible. True: it is admitted and entered. The caller holds the lock. */
+/* Admit the launch if possible, and add it to the submitted work. The caller holds the GPU's
+ * lock. */
 static bool enter(struct vgpu_launch *launch, struct gpu *of,
 		  const struct vgpu_waiting_launch *waiting, uint64_t now_ns, uint64_t *again_ns)
 {
@@ -190,7 +194,7 @@ static bool enter(struct vgpu_launch *launch, struct gpu *of,
 	return true;
 }
 
-/* Take the GPU's lock, and poll the markers before that if a poll is due. True: it is taken. */
+/* Poll the markers if a poll is due, and take the GPU's lock. False: the lock is not available. */
 static bool lock_after_poll(struct gpu *of, uint64_t now_ns)
 {
 	if (!vgpu_lock(&of->lock))
@@ -202,7 +206,8 @@ static bool lock_after_poll(struct gpu *of, uint64_t now_ns)
 	return vgpu_lock(&of->lock);
 }
 
-/* Try once to admit the launch. False: `lease` forbids it, so try again at `*again_ns`. */
+/* Try once to admit the launch. False: `lease` or the work in flight forbids it; try again at
+ * `*again_ns`. */
 static bool try(struct vgpu_launch *launch, const struct vgpu_waiting_launch *waiting,
 		uint64_t now_ns, uint64_t *again_ns, struct vgpu_lease *lease)
 {
@@ -212,7 +217,7 @@ static bool try(struct vgpu_launch *launch, const struct vgpu_waiting_launch *wa
 
 	enter_other_spare(launch->gpu, now_ns);
 	if (!lock_after_poll(of, now_ns)) {
-		launch->gpu = -1; /* signal handler during a launch: no check */
+		launch->gpu = -1; /* a signal handler interrupted a launch, so do not check */
 		return true;
 	}
 	entered = enter(launch, of, waiting, now_ns, again_ns);
@@ -268,8 +273,8 @@ void vgpu_launch_mark(struct vgpu_launch *launch)
 	vgpu_work_marked(&gpus[launch->gpu].work, launch->slot, vgpu_event_record(launch->stream));
 }
 
-/* True if the oldest marker was submitted before `from_ns`, to the stream, and has an event.
- * `first`: it must also be of a first launch of its kind. */
+/* True if the oldest marker has an event, and its launches were submitted to the stream before
+ * `from_ns`. If `first` is set, one of them must also be the first of its kind. */
 static bool awaits(struct gpu *of, uint64_t from_ns, bool first, uint64_t stream)
 {
 	const struct vgpu_marker *oldest;
@@ -296,8 +301,9 @@ static void poll_oldest(int gpu)
 	vgpu_unlock(&gpus[gpu].lock);
 }
 
-/* Note in the region that a thread waits: of several threads the latest wait counts. Enter this
- * thread's launches without a check now, because its next check may be late. */
+/* Note in the region since when a thread waits; a later wait of another thread replaces the time.
+ * Add this thread's unchecked launches to the submitted work, because the thread's next check may
+ * be late. */
 static void begin_wait(int gpu, uint64_t now_ns)
 {
 	struct gpu *of = &gpus[gpu];
@@ -363,7 +369,7 @@ void vgpu_launches_wait_ended(uint64_t since_ns, CUstream stream, bool all, bool
 					    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 	if (!done || !vgpu_launches_are_checked())
 		return;
-	/* After a call that returned at once, the work has ended at an unknown earlier time. */
+	/* If the call returned at once, its work had ended at an unknown earlier time. */
 	blocked = since_ns && vgpu_now_ns() > since_ns + BLOCKED_NS;
 	poll_markers(of, VGPU_WORK_MARKERS, blocked);
 	if (!vgpu_lock(&of->lock))

@@ -7,8 +7,8 @@
  *	vgpu_launch_end(&launch);
  *
  * No lock is held between begin and end. Work that is recorded by a capture does not wait and is
- * not charged. A wait ends after at most VGPU_LONGEST_WAIT_NS, whatever the leases say. Where no
- * container has a cap, a launch costs one load.
+ * not measured. A wait ends after at most VGPU_LONGEST_WAIT_NS, whatever the leases say. If no
+ * container of the GPU has a cap, the check is one load from memory.
  */
 #pragma once
 
@@ -22,7 +22,7 @@
 
 struct vgpu_launch {
 	int gpu;  /* negative: the launch is not checked */
-	int slot; /* of the marker to record after the launch */
+	int slot; /* the marker to record after the launch, or VGPU_NO_MARKER */
 	CUstream stream;
 };
 
@@ -44,16 +44,14 @@ static inline void vgpu_launch_end(struct vgpu_launch *launch)
 		vgpu_launch_mark(launch);
 }
 
-/*
- * The program begins to wait for the stream, or for all streams of the current context. Pass the
- * result to vgpu_launches_wait_ended. The driver's wait may be long, and perhaps no other thread
- * polls markers. So if the launch is the first of its kind, its end is polled for here, for at most
- * a second: after that it is known to be long.
- */
+/* Call it before the program waits for the stream, or for all streams of the current context. Pass
+ * the result to vgpu_launches_wait_ended. During the driver's wait perhaps no thread polls markers.
+ * So if the awaited launch is the first of its kind, poll here for its end, to learn its cost, for
+ * at most a second. */
 uint64_t vgpu_launches_wait_begins(CUstream stream, bool all);
 
-/* The wait has returned. `done`: all work that it waited for is done. */
+/* Call it after the wait. `done`: all work for which the program waited is done. */
 void vgpu_launches_wait_ended(uint64_t since_ns, CUstream stream, bool all, bool done);
 
-/* The program has queried its work and found it unfinished. */
+/* Call it when a query of the program has found work unfinished. */
 void vgpu_launches_continue(void);

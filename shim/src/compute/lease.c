@@ -4,7 +4,8 @@
 
 #include "os/crc32.h"
 
-/* While its window is closed, a container reads its lease again after this time at the latest. */
+/* A container whose lease has no coming window reads the lease again after this time at the
+ * latest. */
 #define LOOK_AGAIN_NS UINT64_C(20000000)
 
 static bool read_one(const volatile struct vgpu_lease_record *from, struct vgpu_lease_record *to)
@@ -35,7 +36,8 @@ bool vgpu_lease_read(const volatile struct vgpu_lease_record *pair, struct vgpu_
 	return true;
 }
 
-/* Cycles begin at multiples of their length on the host's clock, alike for all containers. */
+/* The container's own part of the cycle. For all containers, cycles begin at multiples of their
+ * length on the host's clock. */
 static struct vgpu_turn own_turn(const struct vgpu_lease *lease, uint64_t now_ns)
 {
 	uint64_t cycle_ns = now_ns - now_ns % VGPU_LEASE_CYCLE_NS;

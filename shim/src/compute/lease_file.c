@@ -14,12 +14,12 @@
 #include "region/process.h"
 #include "vgpu/region.h"
 
-/* A waiter tries again at least this often, so that the arbiter sees that it waits. */
+/* A waiting launch is tried again at least this often, so that the arbiter sees that it waits. */
 #define LONGEST_SLEEP_NS UINT64_C(40000000)
 
 static const volatile uint32_t yes = 1, no;
 
-/* Launches are checked until the first one has read the lease file. */
+/* 1 until the process's first launch has read the lease file. */
 const volatile uint32_t *vgpu_launches_checked_word = &yes;
 static const char *mapping; /* NULL: there is no file */
 
@@ -97,7 +97,8 @@ void vgpu_lease_file_find(void)
 	vgpu_unlock(&lock);
 }
 
-/* Without an arbiter, own parts may overlap. The region's inode number spreads their starts. */
+/* Where the own part of the cycle begins, if no arbiter has assigned it. The region's inode number
+ * spreads the containers' parts, which may overlap all the same. */
 static uint32_t offset_ppm(uint32_t share_ppm)
 {
 	const struct vgpu_process *process = vgpu_process();
@@ -146,8 +147,8 @@ void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t now_ns, u
 		return;
 	}
 	pause = (struct timespec){0, (long)pause_ns};
-	/* The arbiter writes the two records in turn. The one that it writes next now has a
-	 * sequence number that is two lower than the one it will get. */
+	/* The arbiter writes the two records alternately. The one that it writes next now has the
+	 * number `sequence - 1`. Sleep until that number changes. */
 	next = &records(gpu)[(lease->sequence + 1) % 2];
 	syscall(SYS_futex, &next->sequence, FUTEX_WAIT,
 		(uint32_t)(lease->sequence ? lease->sequence - 1 : 0), &pause, NULL, 0);

@@ -2,7 +2,7 @@
  * The lease file of this process's grant, mapped for reading (see contract/lease_file.py).
  *
  * There is no file if the limits are from the environment, or the agent has no arbiter. The
- * container then has its own part of each cycle, according to its share.
+ * container then uses a part of each cycle whose length is its share.
  */
 #pragma once
 
@@ -12,10 +12,10 @@
 #include "compute/lease.h"
 #include "loader/launches_checked.h"
 
-/* Find the file, at the process's first launch. From then on vgpu_launches_are_checked is exact. */
+/* Map the file at the process's first launch. Until then vgpu_launches_are_checked is true. */
 void vgpu_lease_file_find(void);
 
-/* Replace `*lease`, the last lease read of the GPU, if there is a newer one. */
+/* Replace `*lease`, the lease last read for the GPU, if there is a newer one. */
 void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease);
 
 /* Sleep until `until_ns`, or until the arbiter writes a newer lease. May end early. */

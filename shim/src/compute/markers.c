@@ -9,7 +9,7 @@
 enum { EVENTS = 256, DISABLE_TIMING = 2 };
 
 struct event {
-	CUevent handle; /* NULL: no event was created here yet */
+	CUevent handle; /* NULL: no event was created for this entry yet */
 	uint32_t generation;
 	bool used;
 };
@@ -17,8 +17,8 @@ struct event {
 static struct vgpu_lock lock;
 static struct event events[EVENTS];
 
-/* Take a free event of the context's generation, or else an entry for a new one. NULL: all are in
- * use. */
+/* Take the entry of a free event of the context's generation, or else an entry for a new event.
+ * NULL: all are in use. */
 static struct event *take(uint32_t generation)
 {
 	struct event *found = NULL;

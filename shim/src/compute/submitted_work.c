@@ -1,20 +1,20 @@
 #include "compute/submitted_work.h"
 
-#define MARK_NS	       UINT64_C(1000000) /* a marker after this much work */
-#define POLL_NS	       UINT64_C(200000)	 /* least interval of polls while waiting */
+#define MARK_NS	       UINT64_C(1000000) /* record a marker after this much predicted work */
+#define POLL_NS	       UINT64_C(200000)	 /* shortest interval of polls while a launch waits */
 #define POLL_MOST_NS   UINT64_C(1000000)
-#define PROBE_POLL_NS  UINT64_C(20000)	  /* of first launches, mostly short ones */
-#define AHEAD_NS       UINT64_C(3000000)  /* work in flight while others wait */
-#define AHEAD_ALONE_NS UINT64_C(20000000) /* work in flight while none waits */
-#define OVERDUE_NS     UINT64_C(500000)	  /* overdue work may take that much longer */
-#define UNKNOWN_NS     20000		  /* assumed cost of a kind's first launch */
+#define PROBE_POLL_NS  UINT64_C(20000) /* interval of polls for the end of a kind's first launch */
+#define AHEAD_NS       UINT64_C(3000000)  /* most work in flight while other containers wait */
+#define AHEAD_ALONE_NS UINT64_C(20000000) /* most work in flight while no other container waits */
+#define OVERDUE_NS     UINT64_C(500000)	  /* overdue work is predicted to take this much longer */
+#define UNKNOWN_NS     20000		  /* assumed cost of a launch of an unknown kind */
 #define COST_MOST_NS   UINT64_C(4000000000)
 #define REMARK_NS      UINT64_C(50000000) /* longest time between two markers */
 
 /* Work that is overdue by this much may depend on later launches of this process. So a launch that
- * has waited as long is submitted in any window. */
+ * has waited for this time too is submitted whenever the window is open. */
 #define STUCK_NS VGPU_LEASE_CYCLE_NS
-/* Work that is overdue by more than this may never end: launches no longer wait for it. */
+/* Work that is overdue by more than this may never end, so launches no longer wait for it. */
 #define ENDLESS_NS UINT64_C(1000000000)
 
 /* Limit of the debt from work that ran beyond the container's own windows. */
@@ -62,7 +62,8 @@ static uint64_t due_ns(const struct vgpu_submitted_work *work, const struct vgpu
 	return later(work->finished_ns, oldest->from_ns) + predicted_ns(work, oldest);
 }
 
-/* A marker's work begins after the previous one's, but not before it is submitted. */
+/* Predict the end of all submitted work. A marker's work begins after the previous marker's, but
+ * not before its submission. */
 static void predict(struct vgpu_submitted_work *work)
 {
 	uint64_t at_ns = work->finished_ns;
@@ -92,8 +93,7 @@ uint64_t vgpu_work_free_ns(const struct vgpu_submitted_work *work, uint64_t now_
 	return work->free_ns + late_ns + (late_ns ? OVERDUE_NS : 0);
 }
 
-/* When to poll the marker again. That is well before it is due, because predictions may be wrong.
- */
+/* When to poll the marker again: well before its predicted end, which may be wrong. */
 static uint64_t poll_ns(const struct vgpu_submitted_work *work, const struct vgpu_marker *oldest,
 			uint64_t now_ns)
 {
@@ -104,8 +104,8 @@ static uint64_t poll_ns(const struct vgpu_submitted_work *work, const struct vgp
 						   : pause_ns);
 }
 
-/* True if the own window is open. Work that ran beyond an own window shortens the next ones: they
- * open later. */
+/* True if the own window is open: the container's own part of the cycle. If work ran beyond an own
+ * window, the next ones open later by that time. */
 static bool own_window_is_open(struct vgpu_submitted_work *work, const struct vgpu_turn *turn,
 			       uint64_t now_ns, uint64_t *again_ns)
 {
@@ -151,7 +151,7 @@ bool vgpu_work_admits(struct vgpu_submitted_work *work, const struct vgpu_turn *
 	if (!turn->open)
 		return false;
 	if (!turn->own || !turn->contended)
-		work->own_end_ns = work->overrun_ns = 0; /* the arbiter charges leased time */
+		work->own_end_ns = work->overrun_ns = 0; /* the arbiter accounts for leased time */
 	else
 		opens = own_window_is_open(work, turn, now_ns, again_ns);
 	if (is_stuck(overdue_ns(work, now_ns), beyond(now_ns, waiting->since_ns)))
@@ -203,7 +203,7 @@ static void enter(struct vgpu_marker *open, uint64_t now_ns, uint8_t kind, uint6
 	while (i < open->kind_count && open->kinds[i] != kind)
 		i++;
 	if (i == VGPU_WORK_KINDS)
-		return; /* its cost is not estimated, but its time is measured */
+		return; /* the marker has no place for the kind, but measures its time */
 	if (i == open->kind_count)
 		open->kinds[open->kind_count++] = kind;
 	open->launches[i]++;
@@ -211,7 +211,8 @@ static void enter(struct vgpu_marker *open, uint64_t now_ns, uint8_t kind, uint6
 
 void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t now_ns, uint8_t kind, uint64_t stream)
 {
-	/* The GPU has been idle since: end the open marker's work before the idle time. */
+	/* The work of the open marker ended long ago, and the GPU was idle since: end the marker at
+	 * that time. */
 	if (!work->count && work->open.kind_count && now_ns > work->free_ns + MARK_NS)
 		end_open(work, predicted_ns(work, &work->open), work->free_ns);
 	enter(&work->open, now_ns, kind, stream);
@@ -304,8 +305,8 @@ bool vgpu_work_lost(struct vgpu_submitted_work *work, uint64_t now_ns)
 
 	if (end_ns > now_ns)
 		return false;
-	/* Assume a cost for each kind that had none: without events, other launches wait only for
-	 * the first one of a kind. */
+	/* Assume a cost for each unknown kind. Otherwise each launch of such a kind would wait like
+	 * a first one, because without events no cost is measured. */
 	for (uint32_t i = 0; i < oldest->kind_count; i++)
 		if (is_first(work, oldest->kinds[i]))
 			__atomic_store_n(&work->cost_ns[oldest->kinds[i]], UNKNOWN_NS,

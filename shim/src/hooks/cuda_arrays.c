@@ -2,11 +2,12 @@
  * Wrappers of arrays.
  *
  * An array is charged the size that the driver reports for its description. The driver reports a
- * size only for arrays with deferred mapping, which have no memory themselves. So such an array is
- * created, queried and destroyed first. If the driver cannot create it (before CUDA 11.6, or for
- * some shapes), the size of the elements is charged. An array is charged whole blocks of its own,
- * although a driver may let small arrays share a block. Sparse and deferred arrays cost nothing:
- * what is mapped to them is charged by its own claims.
+ * size only for arrays with deferred mapping, which have no memory themselves. So the library first
+ * creates such an array of the same description, queries its size, and destroys it. If the driver
+ * cannot create it (before CUDA 11.6, or for some shapes), the size of the elements is charged. An
+ * array is charged whole blocks, although a driver may let small arrays share a block. Sparse and
+ * deferred arrays cost nothing. The memory that a program maps to them is charged by itself
+ * (cuda_tiles.c).
  */
 #include "charge/claims.h"
 #include "charge/device_memory.h"
@@ -17,8 +18,7 @@
 
 enum { MOST_ELEMENT_BYTES = 16 };
 
-/* The size that the driver reports, or 0 if it reports none. `levels` is 0 for an array outside of
- * a mipmap. */
+/* The size that the driver reports, or 0 if it reports none. `levels` is 0 for a single array. */
 static uint64_t reported_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels,
 			       CUdevice device)
 {
@@ -67,8 +67,8 @@ static uint64_t times(uint64_t bytes, uint64_t count)
 	return __builtin_mul_overflow(bytes, count ? count : 1, &product) ? UINT64_MAX : product;
 }
 
-/* The levels of a mipmap halve in each dimension, so together they are smaller than twice the
- * first. */
+/* Each level of a mipmap is at most half as large as the level before. So all levels together are
+ * smaller than twice the first. */
 static uint64_t bytes_of_elements(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels)
 {
 	uint64_t bytes = times(channel_bytes(array->format), array->channels);
@@ -108,8 +108,8 @@ static CUresult destroy_mipmap(uint64_t mipmap)
 	return real_cuMipmappedArrayDestroy((CUmipmappedArray)(uintptr_t)mipmap);
 }
 
-/* Finish after the driver's call, where `out` is the program's pointer. If nothing was reserved for
- * a created array, because the driver should have refused it, destroy it. */
+/* Charge the array `made`, and return it in `*out`. If nothing was reserved for it, because the
+ * driver should have refused it (vgpu_defer_to_driver), destroy it. */
 static CUresult keep(const struct vgpu_reservation *reservation, CUresult result,
 		     enum vgpu_kind kind, void *made, void **out, CUresult (*undo)(uint64_t key))
 {
@@ -128,7 +128,8 @@ static CUresult keep(const struct vgpu_reservation *reservation, CUresult result
 	return result;
 }
 
-/* A mipmap may be a view of imported memory. Then the view's claim has the charge. */
+/* Destroy an array or a mipmap. If a mipmap is a view of imported memory, the view's claim has the
+ * charge. */
 static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint64_t key))
 {
 	struct vgpu_charge charge;
@@ -143,8 +144,8 @@ static CUresult end(enum vgpu_kind kind, uint64_t key, CUresult (*destroy)(uint6
 	return result;
 }
 
-/* `depth` and `flags` are fields of the description. The two-dimensional one lacks them. `into` is
- * the program's pointer if the driver alone is called. */
+/* Define a wrapper. depth_ and flags_ are 0 for the two-dimensional description, which lacks them.
+ * `args` names `into`, where the driver writes the array. */
 #define CREATING(symbol, type, kind, destroy, params, args, depth_, flags_, levels_)               \
 	CUresult symbol params                                                                     \
 	{                                                                                          \

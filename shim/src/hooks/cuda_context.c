@@ -1,11 +1,11 @@
 /*
  * Wrappers of the calls that create contexts, and of those that end them with all their memory.
  *
- * A context is reserved before it is created, so that one that does not fit never reaches the GPU.
- * A generation lasts until the driver has ended its context. Most releases and detachments do not
- * end it, and the driver may refuse to end it while other threads allocate. No lock is held during
- * these calls. The driver's own number of the context shows whether another thread has created a
- * new one under the same handle (generations.h).
+ * A context's memory is reserved before the context is created, so that only contexts that fit
+ * reach the GPU. A generation lasts until the driver has ended its context. Most releases and
+ * detachments do not end the context, and the driver may refuse to end it while other threads
+ * allocate. No lock is held during these calls. If another thread has meanwhile created a new
+ * context under the same handle, the driver's own number of the context shows it (generations.h).
  */
 #include <stdbool.h>
 
@@ -25,7 +25,8 @@ enum { PRIMARIES = 64 };
 /* The handles of the devices' primary contexts, which never change. NULL: not seen yet. */
 static CUcontext primaries[PRIMARIES];
 
-/* Reserve. For a call that cannot succeed nothing is reserved: the driver refuses it. */
+/* Reserve for a new context. If `out` is NULL, nothing is reserved, because the driver will refuse
+ * the call. */
 static CUresult begin(struct vgpu_reservation *reservation, const void *out, CUdevice device)
 {
 	struct vgpu_place place = {VGPU_GPU_UNMANAGED, 0};
@@ -37,8 +38,8 @@ static CUresult begin(struct vgpu_reservation *reservation, const void *out, CUd
 	return vgpu_context_reserve(place, reservation);
 }
 
-/* Finish after the driver's call. A created context is a new generation, even if its handle named
- * another one before. */
+/* Charge a created context, and return it in `*out`. The context gets a new generation, even if its
+ * handle named another context before. */
 static CUresult finish(struct vgpu_reservation *reservation, CUresult result, CUcontext made,
 		       uint32_t serial, CUcontext *out)
 {
@@ -54,8 +55,8 @@ static CUresult finish(struct vgpu_reservation *reservation, CUresult result, CU
 	return CUDA_SUCCESS;
 }
 
-/* The context does not fit. If `flags` has unknown bits, let the driver report that error instead.
- */
+/* Return the error of a context that does not fit. If `flags` has unknown bits, return the driver's
+ * error instead. */
 static CUresult refused(CUresult ours, unsigned int flags, CUdevice device)
 {
 	CUcontext given;
@@ -70,8 +71,8 @@ static CUresult refused(CUresult ours, unsigned int flags, CUdevice device)
 	return ours;
 }
 
-/* `context` is the program's pointer, written only when the context is certain to remain. `into` is
- * the driver's. */
+/* Define a wrapper. The driver writes the context to `into`, and the wrapper writes the program's
+ * pointer `context` only if the call succeeds. */
 #define CREATING(symbol, params, args)                                                             \
 	CUresult symbol params                                                                     \
 	{                                                                                          \
@@ -98,7 +99,7 @@ CREATING(cuCtxCreate_v4,
 	 (CUcontext * context, void *parameters, unsigned int flags, CUdevice device),
 	 (into, parameters, flags, device))
 
-/* True only if the primary context certainly does not exist. A driver may not report it. */
+/* True only if the driver reports that the primary context does not exist. */
 static bool is_inactive(CUdevice device)
 {
 	unsigned int flags;
@@ -113,7 +114,8 @@ static void note_primary(CUdevice device, CUcontext context)
 		__atomic_store_n(&primaries[device], context, __ATOMIC_RELAXED);
 }
 
-/* Retain a context that exists. It may have ended and begun again since it was seen. */
+/* Retain a primary context that exists. It may be a new one of the same handle, so enter it
+ * again. */
 static CUresult retain_active(CUcontext *context, CUdevice device)
 {
 	struct vgpu_place place;
@@ -149,8 +151,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 	return result;
 }
 
-/* The handle of the primary context, if it exists. The program may have got it without a hooked
- * call. The retain and the release here cancel out. */
+/* The handle of the primary context, or NULL if there is none. The program may have retained it
+ * without a hooked call. So retain the context to learn its handle, and release it at once. */
 static CUcontext find_primary(CUdevice device)
 {
 	CUcontext context = NULL;
@@ -175,7 +177,8 @@ CUdevice vgpu_device_of_primary(uint32_t generation)
 	return -1;
 }
 
-/* Whether the release ended the generation. Another thread may have begun the next one since. */
+/* Whether a release ended the context of the generation. Another thread may have created a new
+ * context since. */
 static bool has_ended(CUdevice device, CUcontext context, const struct vgpu_generation *generation)
 {
 	uint64_t now_id;
@@ -209,7 +212,6 @@ static CUresult reset(CUdevice device, CUresult (*driver_reset)(CUdevice device)
 	return result;
 }
 
-/* NULL has no generation, and the driver refuses it. */
 static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext context))
 {
 	struct vgpu_generation generation = vgpu_generation_of(context);
@@ -220,7 +222,7 @@ static CUresult destroy(CUcontext context, CUresult (*driver_destroy)(CUcontext 
 	return result;
 }
 
-/* Define each wrapper by one of the three functions above, with the driver's own function. */
+/* Define a wrapper by one of the functions above: `by` is release, reset or destroy. */
 #define ENDING(symbol, by, type)                                                                   \
 	CUresult symbol(type ending)                                                               \
 	{                                                                                          \

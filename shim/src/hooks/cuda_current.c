@@ -17,8 +17,8 @@ CHANGING(cuCtxPushCurrent_v2, CUcontext)
 CHANGING(cuCtxPopCurrent, CUcontext *)
 CHANGING(cuCtxPopCurrent_v2, CUcontext *)
 
-/* The capture was counted before the driver's call, so that no launch of another thread is missed.
- * Undo that if the call failed. */
+/* Captures are counted before the driver's call, so that another thread's launch sees the capture
+ * at once. If the call failed, correct the count. */
 static CUresult begun(CUresult result)
 {
 	if (result != CUDA_SUCCESS)
@@ -41,14 +41,14 @@ static void end_capture(void)
 		__atomic_add_fetch(&vgpu_open_captures, 1, __ATOMIC_RELAXED);
 }
 
-/* End a capture. An invalid capture ends too, with an error. One that another thread must end does
- * not end here. If a capture's stream is destroyed, the capture stays counted: then launches cost a
- * query. */
+/* End a capture. A call that reports an invalid capture ends it too. A call from a wrong thread
+ * does not. If a program destroys the stream of a capture, the capture stays counted, and later
+ * launches cost a query of the driver. */
 CUresult on_cuStreamEndCapture(enum vgpu_function real, CUstream stream, CUgraph *graph)
 {
 	CUresult result = as_cuStreamEndCapture(real, stream, graph);
 
-	/* UNMATCHED: the stream has only joined the capture, which continues. */
+	/* UNMATCHED: another stream began the capture, and the capture continues. */
 	if (result == CUDA_SUCCESS || (result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
 				       result <= CUDA_ERROR_STREAM_CAPTURE_IMPLICIT &&
 				       result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED))

@@ -1,8 +1,8 @@
 /*
- * Wrappers of memory imported from other interfaces (Vulkan, OpenGL, Direct3D, NvSciBuf). It is
- * charged the size that the program declares, until the import has been destroyed and all views
- * mapped from it have been freed. The import and each view is a claim. cuMemFree and
- * cuMipmappedArrayDestroy end the claims of views.
+ * Wrappers of memory imported from other interfaces (Vulkan, OpenGL, Direct3D, NvSciBuf). An import
+ * is charged the size that the program declares, until the program has destroyed the import and
+ * freed all views that were mapped from it. The import and each view are claims (claims.h).
+ * cuMemFree and cuMipmappedArrayDestroy end the claims of views.
  */
 #include <stdbool.h>
 

@@ -1,8 +1,8 @@
 /*
- * Wrappers of executable graphs. When a graph is launched or uploaded, it takes memory for its
- * allocation nodes, and that cannot be undone. So the sum of those sizes is computed when the graph
- * is instantiated, and reserved before a launch. A graph that allocates nothing costs one table
- * lookup, and is never refused.
+ * Wrappers of executable graphs. A launch or upload takes memory for the graph's allocation nodes,
+ * and cannot be undone. So the sum of the nodes' sizes is computed when the graph is instantiated,
+ * and reserved before each launch. If a graph has no such nodes, a launch costs one table lookup,
+ * and is never refused.
  */
 #include <sys/mman.h>
 
@@ -17,7 +17,7 @@
 enum {
 	NODE_CHILD = 4,
 	NODE_ALLOC = 10,
-	DEEPEST_CHILD = 32, /* deeper nodes are charged only after the launch */
+	DEEPEST_CHILD = 32, /* nodes in deeper child graphs are charged only after the launch */
 	FLAG_UPLOAD = 2,
 };
 
@@ -77,8 +77,8 @@ static struct vgpu_graph_needs needs_of(CUgraph graph)
 	return needs;
 }
 
-/* Enter the created graph `made`. If it allocates but the table is full, destroy it and do not
- * return it. */
+/* Enter the new graph `made`, and return it in `*exec`. If it allocates but the table is full,
+ * destroy it. */
 static CUresult enter(CUresult result, CUgraphExec made, CUgraphExec *exec,
 		      const struct vgpu_graph_needs *needs)
 {
@@ -111,7 +111,7 @@ INSTANTIATING(cuGraphInstantiate_v2,
 INSTANTIATING(cuGraphInstantiateWithFlags,
 	      (CUgraphExec * exec, CUgraph graph, unsigned long long flags), (into, graph, flags))
 
-/* The growth that one call may cause in the meters of its graph's GPUs. */
+/* The growth of graph memory that one call may cause, for each GPU of the graph. */
 struct growths {
 	struct vgpu_growth of[VGPU_ENVIRONMENT_MAX_GPUS];
 	int count;
@@ -145,8 +145,8 @@ static CUresult begin_growths(struct growths *growths, const struct vgpu_graph_n
 	return result;
 }
 
-/* `result = call`, for an executable graph that allocates. It is refused if its nodes' memory does
- * not fit. */
+/* `result = call`, for an executable graph that allocates. If the memory of its nodes does not fit,
+ * `result` is an error, and the call is not made. */
 #define CALL_ALLOCATING(result, needs, capturing, call)                                            \
 	do {                                                                                       \
 		struct growths growths_;                                                           \
@@ -172,7 +172,7 @@ static CUresult submit(CUresult (*driver)(enum vgpu_function, CUgraphExec, CUstr
 	return result;
 }
 
-/* Wait for the container's window before reserving memory. */
+/* The wait for the container's window comes before the reservation of memory. */
 CUresult on_cuGraphLaunch(enum vgpu_function real, CUgraphExec exec, CUstream stream)
 {
 	CUstream own = vgpu_own_stream(stream, real == VGPU_ID_cuGraphLaunch_ptsz);

@@ -1,7 +1,6 @@
-/*
- * Green contexts are further handles of a device's primary context, which each one retains. What is
- * allocated in a green context belongs to the primary one, and remains when the green one ends.
- */
+/* Wrappers of green contexts. A green context is a further handle of the device's primary context,
+ * which it retains. Memory that is allocated in a green context belongs to the primary context, and
+ * remains when the green context ends. */
 #include <stddef.h>
 
 #include "charge/contexts.h"
@@ -9,7 +8,8 @@
 #include "charge/place.h"
 #include "loader/hooks.h"
 
-/* Retain the primary context during the call, so that it is charged before the green one exists. */
+/* Retain the primary context during the call, so that it is charged before the green context
+ * exists. */
 CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, unsigned int flags)
 {
 	struct vgpu_place place;
@@ -29,7 +29,8 @@ CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, u
 	return result;
 }
 
-/* Retain the primary context here too, so that its last release is always made by this library. */
+/* Retain the primary context during the call, so that its last release is one that this library
+ * makes and sees. */
 CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
 	CUcontext context = NULL, primary;
@@ -42,7 +43,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
 		device = vgpu_device_of_primary(place.context);
 	if (device < 0 || cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS)
 		return real_cuGreenCtxDestroy(green);
-	/* Before the call, because the driver may give the handle to a new context at once. */
+	/* Remove the handle before the call, because the driver may reuse it at once. */
 	vgpu_generation_part(context);
 	result = real_cuGreenCtxDestroy(green);
 	if (result != CUDA_SUCCESS)

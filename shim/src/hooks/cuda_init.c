@@ -15,9 +15,8 @@ CUresult cuInit(unsigned int flags)
 	result = real_cuInit(flags);
 	if (result != CUDA_SUCCESS)
 		return result;
-	/* If the driver's library were unloaded, it could leave the GPU's memory allocated. A
-	 * library loaded in its place would give out the same handles again, which would be
-	 * mistaken for the old ones. */
+	/* Do not let the program unload the driver's library. It could leave GPU memory allocated.
+	 * Another copy, loaded later, would give out the same handles for other objects. */
 	if (enforcement == VGPU_ENFORCEMENT_ACTIVE &&
 	    !__atomic_exchange_n(&kept, true, __ATOMIC_RELAXED))
 		vgpu_loader_keep(vgpu_real_pointer(VGPU_ID_cuInit));

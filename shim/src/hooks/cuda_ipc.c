@@ -1,10 +1,12 @@
 /*
  * Wrappers of the calls by which processes share device memory. The memory is charged once, however
- * many of the container's processes hold it (shared.h). Memory that no process of the container
- * exports is charged to each process that opens it. Events have no memory, and no hooks.
+ * many of the container's processes hold it (shared.h). Memory from a process outside of the
+ * container is charged to each process that opens it. Events take no memory, so their calls have no
+ * hooks.
  *
- * The driver counts openings of a handle, each of which returns the same address. Each opening has
- * a key of its own: the address plus the opening's number. No other memory can begin there.
+ * The driver returns the same address for each opening of a handle, and counts the openings. In the
+ * ledger the key of an opening is the address plus the opening's number. No other memory has that
+ * key, because addresses are multiples of ADDRESS_STEP.
  */
 #include "charge/admission.h"
 #include "charge/device_memory.h"
@@ -17,7 +19,7 @@
 #include "region/shared.h"
 #include "vgpu/region.h"
 
-enum { ADDRESS_STEP = 512 }; /* the driver's alignment: the number of keys per address */
+enum { ADDRESS_STEP = 512 }; /* the driver's alignment, and so the most openings per address */
 
 static uint64_t key_of(const CUipcMemHandle *handle)
 {
@@ -37,10 +39,10 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr dptr)
 	return result;
 }
 
-/* Held from the choice of an opening's number until the ledger has it or has lost it. */
+/* Held while an opening's number is chosen and entered in the ledger, or removed from it. */
 static struct vgpu_lock numbering;
 
-/* The number of openings of the address in the ledger. */
+/* How many openings of the address are in the ledger. */
 static uint64_t openings(CUdeviceptr dptr)
 {
 	uint64_t count = 0;
@@ -50,8 +52,8 @@ static uint64_t openings(CUdeviceptr dptr)
 	return count;
 }
 
-/* Reserve for memory that no process of the container shares: the first opening is charged to this
- * process, on the memory's GPU. */
+/* Reserve for memory from outside of the container. Its first opening is charged to this process,
+ * on the memory's GPU. */
 static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
 			     struct vgpu_reservation *reservation)
 {
@@ -64,8 +66,8 @@ static CUresult reserve_ours(struct vgpu_place current, CUdeviceptr dptr,
 	return vgpu_reserve_at(current, vgpu_whole_blocks(current.gpu, size_bytes), reservation);
 }
 
-/* Enter an opening. Only the first one is charged `ours`. CUDA_ERROR_NOT_READY: it is the first
- * one, and nothing is reserved for it. */
+/* Enter an opening of `dptr`. Only an address's first opening is charged, with `ours`.
+ * CUDA_ERROR_NOT_READY: this is the first opening, and nothing is reserved for it. */
 static CUresult write_down(const struct vgpu_reservation *ours, bool reserved, CUdeviceptr dptr,
 			   vgpu_hold hold)
 {
@@ -87,7 +89,7 @@ static CUresult write_down(const struct vgpu_reservation *ours, bool reserved, C
 	return result;
 }
 
-/* The driver has opened `dptr`. If the opening cannot be charged or entered, close it again. */
+/* Charge and enter an opening of `dptr`. If that is not possible, close the opening. */
 static CUresult keep(struct vgpu_place place, CUdeviceptr dptr, vgpu_hold hold)
 {
 	struct vgpu_reservation ours = {.place = place};
@@ -113,7 +115,7 @@ static CUresult open_handle(CUresult (*driver_open)(CUdeviceptr *, CUipcMemHandl
 	vgpu_hold hold;
 	CUresult result = vgpu_place_current(&place);
 
-	/* Before cuInit the driver refuses every opening, but checks the flags first. */
+	/* Before cuInit call the driver for its error code: it checks the flags first. */
 	if (result == CUDA_ERROR_NOT_INITIALIZED ||
 	    (result == CUDA_SUCCESS && place.gpu == VGPU_GPU_UNMANAGED))
 		return driver_open(dptr, handle, flags);
@@ -145,7 +147,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *dptr, CUipcMemHandle handle, unsigne
 	return open_handle(real_cuIpcOpenMemHandle_v2, dptr, handle, flags);
 }
 
-/* Take out the latest opening, because the first one has the charge. */
+/* Take out the address's latest opening, because the first opening has the charge. */
 static uint64_t take_latest(CUdeviceptr dptr, struct vgpu_charge *charge)
 {
 	bool alone = vgpu_lock(&numbering);

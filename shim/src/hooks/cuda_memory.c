@@ -1,5 +1,4 @@
-/* Wrappers of the driver's memory calls. The driver checks arguments and reports errors. Only
- * amounts are adjusted. */
+/* Wrappers of the driver's calls that allocate, free and report memory. */
 #include "charge/admission.h"
 #include "charge/claims.h"
 #include "charge/device_memory.h"
@@ -11,7 +10,7 @@
 
 enum { PITCH_BYTES = 512, ATTACH_GLOBAL = 1, ATTACH_HOST = 2 };
 
-/* The allocation is refused, but the driver does not free it: charge it until the process ends. */
+/* Charge a refused allocation that the driver failed to free, until the process ends. */
 static void keep_lost(const struct vgpu_reservation *reservation, uint64_t size_bytes)
 {
 	uint64_t bytes = vgpu_whole_blocks(reservation->place.gpu, size_bytes);
@@ -20,7 +19,8 @@ static void keep_lost(const struct vgpu_reservation *reservation, uint64_t size_
 		(void)vgpu_charge(reservation->place.gpu, bytes - reservation->bytes);
 }
 
-/* Finish after the driver's call. `out` is the program's pointer. */
+/* Charge what the driver allocated at `address`, and return the address in `*out`. If it does not
+ * fit, free it. */
 static CUresult keep(struct vgpu_reservation *reservation, CUresult result, uint64_t address,
 		     uint64_t size_bytes, CUdeviceptr *out)
 {
@@ -73,7 +73,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int fl
 	if (!dptr || !size_bytes || managed_is_free())
 		return real_cuMemAllocManaged(dptr, size_bytes, flags);
 	result = vgpu_reserve_memory(size_bytes, &reservation);
-	/* Before cuInit the driver refuses every allocation, but checks the flags first. */
+	/* Before cuInit call the driver for its error code: it checks the flags first. */
 	if (result == CUDA_ERROR_NOT_INITIALIZED)
 		return real_cuMemAllocManaged(dptr, size_bytes, flags);
 	if (flags != ATTACH_GLOBAL && flags != ATTACH_HOST)
@@ -84,7 +84,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t size_bytes, unsigned int fl
 	return keep(&reservation, result, given, size_bytes, dptr);
 }
 
-/* Reserve for rows of the greatest pitch of any driver. The driver returns the actual pitch. */
+/* Reserve for rows of the largest pitch that any driver chooses. */
 static CUresult reserve_pitched(uint64_t width_bytes, uint64_t rows, unsigned int element_bytes,
 				struct vgpu_reservation *reservation)
 {
@@ -152,8 +152,8 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 	return CUDA_SUCCESS;
 }
 
-/* Some drivers accept NULL for one pointer. The limit then applies to the other figure alone. The
- * figures shown never exceed the driver's. */
+/* Some drivers accept NULL for one of the pointers. Then the limit is applied to the other figure
+ * only. No figure shown exceeds the driver's. */
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
 	size_t free_reported = 0, total_reported = 0;

@@ -1,5 +1,5 @@
-/* Wrappers of multicast objects. Their own memory is negligible, but they hold the memory bound to
- * them: it stays charged until it is unbound or the object is released. */
+/* Wrappers of multicast objects. Their own memory is negligible. Memory that is bound to an object
+ * stays charged until it is unbound or the object is released. */
 #include "charge/claims.h"
 #include "loader/hooks.h"
 
@@ -19,7 +19,8 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
 	return result;
 }
 
-/* Claim the memory to bind, found by its handle or its address, before the driver's call. */
+/* Define a wrapper of a call that binds memory. `claim` claims the memory before the driver's
+ * call. */
 #define HOOK(symbol, library, params, args)
 #define CUDA_BINDING_HOOK(symbol, base, first, last, claim, params, args)                          \
 	CUresult symbol params                                                                     \

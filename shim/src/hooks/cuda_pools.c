@@ -1,7 +1,6 @@
-/*
- * Wrappers of stream-ordered memory. A pool's memory is charged by the pool's meter, which
- * cuMemFreeAsync does not change. cuMemFreeAsync may free other memory too, which is refunded here.
- */
+/* Wrappers of stream-ordered memory. A pool's memory is charged by the pool's meter (meters.h).
+ * cuMemFreeAsync returns memory to the pool, and so changes no charge. It may also free memory of
+ * cuMemAlloc, which is refunded. */
 #include "charge/device_memory.h"
 #include "charge/export_key.h"
 #include "charge/meters.h"
@@ -13,7 +12,7 @@
 
 enum { PINNED = 1, FIRST_REAL_STREAM = 3 };
 
-/* The current context is that of stream 0 and of the two named default streams. */
+/* Stream 0 and the two named default streams belong to the current context. */
 static CUresult place_of_stream(CUstream stream, struct vgpu_place *place)
 {
 	CUcontext context;
@@ -24,7 +23,7 @@ static CUresult place_of_stream(CUstream stream, struct vgpu_place *place)
 	return vgpu_place_current(place);
 }
 
-/* One allocation. `named`: from `pool`, else from the GPU's current pool. */
+/* One allocation: from `pool` if `named` is set, otherwise from the GPU's current pool. */
 struct request {
 	enum vgpu_function twin;
 	CUdeviceptr *address;
@@ -43,7 +42,7 @@ static CUresult take(const struct request *request, CUdeviceptr *address)
 					request->stream);
 }
 
-/* The stream that the call means: for a _ptsz twin, 0 is the calling thread's default stream. */
+/* The stream that the call means (vgpu_own_stream). */
 static CUstream own_stream(const struct request *request)
 {
 	bool per_thread = request->twin == VGPU_ID_cuMemAllocAsync_ptsz ||
@@ -52,7 +51,7 @@ static CUstream own_stream(const struct request *request)
 	return vgpu_own_stream(request->stream, per_thread);
 }
 
-/* Free at once, because no work has used the memory yet. */
+/* Free without a stream, because no work has used the memory yet. */
 static CUresult undo(struct vgpu_meter *meter, CUdeviceptr given)
 {
 	if (real_cuMemFree_v2(given) == CUDA_SUCCESS)
@@ -60,7 +59,7 @@ static CUresult undo(struct vgpu_meter *meter, CUdeviceptr given)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Write the program's pointer only if the call succeeds. */
+/* Allocate, and write the program's pointer only if the memory fits. */
 static CUresult allocate(struct vgpu_meter *meter, const struct request *request)
 {
 	struct vgpu_growth growth;
@@ -82,7 +81,7 @@ static CUresult allocate(struct vgpu_meter *meter, const struct request *request
 	return result;
 }
 
-/* Another thread may have made another pool current meanwhile. Then the memory may be from that
+/* If another thread changes the current pool during the call, the memory may be from either
  * pool. */
 static CUresult allocate_from_current(int gpu, const struct request *request)
 {
@@ -111,7 +110,8 @@ CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t s
 					       : allocate_from_current(place.gpu, &request);
 }
 
-/* A pool without a meter is some device's default pool, or else the stream determines the GPU. */
+/* The place of a pool without a meter. If it is no device's default pool, the stream determines
+ * it. */
 static CUresult place_of_pool(CUmemoryPool pool, CUstream stream, struct vgpu_place *place)
 {
 	CUmemoryPool other;
@@ -161,7 +161,8 @@ CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream s
 	return result;
 }
 
-/* Enter a new pool. If the table is full, destroy it and do not return it. */
+/* Add a meter for a new pool, and return the pool in `*out`. If the table is full, destroy the
+ * pool. */
 static CUresult enter(CUmemoryPool pool, int gpu, CUmemoryPool *out)
 {
 	if (!vgpu_meter_add(pool, gpu)) {
@@ -187,8 +188,8 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 	return result;
 }
 
-/* An imported pool allocates nothing. cuMemPoolImportPointer imports the exporter's allocations one
- * by one. */
+/* An imported pool itself is not charged. cuMemPoolImportPointer imports the exporter's allocations
+ * one by one. */
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type,
 					    unsigned long long flags)
 {
@@ -199,8 +200,8 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, in
 	return result == CUDA_SUCCESS ? enter(given, VGPU_GPU_UNMANAGED, pool) : result;
 }
 
-/* Charge an imported allocation like other memory. The exporter's pool is charged for it too, which
- * is too much but never too little. */
+/* Charge an imported allocation like other memory. It is charged twice, because the exporter's pool
+ * includes it too. */
 static CUresult charge_import(CUdeviceptr dptr)
 {
 	struct vgpu_reservation needs;
@@ -257,7 +258,7 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 	return result;
 }
 
-/* A pool may be unknown because the driver made it. The queried location determines its GPU. */
+/* Add a meter for a pool that the driver made. The queried location determines the pool's GPU. */
 static void first_use(CUmemoryPool pool, const CUmemLocation *location, int type)
 {
 	const CUmemPoolProps properties = {.allocation_type = type, .location = *location};
@@ -281,7 +282,7 @@ static void first_use(CUmemoryPool pool, const CUmemLocation *location, int type
 RETURNING_POOL(cuMemGetDefaultMemPool)
 RETURNING_POOL(cuMemGetMemPool)
 
-/* A device has a second current pool for managed memory. cuMemAllocAsync does not use it. */
+/* cuMemAllocAsync does not use a device's current pool for managed memory. */
 CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
 {
 	struct vgpu_place place = {.gpu = VGPU_GPU_UNMANAGED};

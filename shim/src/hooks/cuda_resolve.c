@@ -1,11 +1,12 @@
 /*
- * cuGetProcAddress: the driver is called with the caller's version and flags. If it returns the
- * function of a hook, the caller gets the wrapper.
+ * Wrapper of cuGetProcAddress. It calls the driver with the program's version and flags. If the
+ * driver returns a function that has a hook, the program gets the hook's wrapper.
  *
- * A pointer that the driver exports under a hook's name is that hook's function. Drivers may also
- * return inner functions that they do not export. Then hooks.def determines which symbol the name
- * means for that version and default stream. In versions newer than hooks.def a name may have a new
- * meaning. So the driver is queried again with the newest version that hooks.def knows.
+ * If the driver exports the returned pointer under a hook's name, it is that hook's function.
+ * Drivers may also return inner functions that they do not export. Then hooks.def tells which
+ * symbol the name means for that version and default stream. In versions newer than hooks.def a
+ * name may mean another function. So the driver is queried again with the newest version that
+ * hooks.def knows, and the hook applies only if the pointer is the same.
  */
 #include <limits.h>
 #include <stdbool.h>
@@ -24,7 +25,7 @@ enum {
 	    CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM,
 };
 
-/* Per-thread default streams exist since CUDA 7. */
+/* The first version of a _ptsz or _ptds symbol: per-thread default streams exist since CUDA 7. */
 #define FIRST_OF_TWIN(first) ((first) < 7000 ? 7000 : (first))
 
 static const struct meaning {
@@ -73,7 +74,7 @@ static bool means(const struct meaning *meaning, int version, uint64_t flags, co
 	if (version > newest)
 		version = newest;
 	last = meaning->last == LATEST ? version : meaning->last;
-	if (flags == BOTH_STREAMS) /* both flags: the thread's own stream */
+	if (flags == BOTH_STREAMS) /* both flags mean the per-thread default stream */
 		flags = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 	if (flags > BOTH_STREAMS || !(meaning->flags & 1u << flags) || version < meaning->first ||
 	    version > last)

@@ -1,13 +1,13 @@
-/* Wrappers of the calls at which the driver releases what pools and graphs no longer use: on
- * request of the program, or because it has seen that work is complete. */
+/* Wrappers of the calls in which the driver may release unused memory of pools and graphs. Some
+ * request it. In the others the driver sees that work is complete. */
 #include <stdbool.h>
 
 #include "charge/meters.h"
 #include "compute/launch.h"
 #include "loader/hooks.h"
 
-/* Read the meters, because the driver may have released memory, even in a call that it refused. It
- * has not if it reported unfinished work. */
+/* Read the meters, because the driver may have released memory, even in a call that failed. If the
+ * call reports unfinished work, nothing was released. */
 static CUresult after(CUresult result)
 {
 	if (result == CUDA_ERROR_NOT_READY)
@@ -28,14 +28,15 @@ RELEASING(cuMemPoolSetAttribute, (CUmemoryPool pool, int attribute, void *value)
 	  (pool, attribute, value))
 RELEASING(cuEventQuery, (CUevent event), (event))
 
-/* The call waited until its work was done, and therefore that work ended just now. */
+/* Finish a call that waited for work: the work ended just now. */
 static CUresult waited(CUresult result, uint64_t since_ns, CUstream stream, bool all)
 {
 	vgpu_launches_wait_ended(since_ns, stream, all, result == CUDA_SUCCESS);
 	return after(result);
 }
 
-/* The event's stream is unknown here, so only the markers show which work has ended. */
+/* The event's stream is unknown, so `unknown` matches no stream. Only markers show which work has
+ * ended. */
 CUresult cuEventSynchronize(CUevent event)
 {
 	CUstream unknown = (CUstream)&cuEventSynchronize;

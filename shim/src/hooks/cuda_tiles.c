@@ -1,8 +1,8 @@
 /*
  * Wrapper of the call that maps physical memory to parts of sparse and deferred arrays. The memory
- * is held until that part is mapped again or unmapped, or the array ends. A part is identified by
- * its exact description. If it is unmapped by another description, it stays charged until the array
- * ends.
+ * is charged until the part is mapped again or unmapped, or the array ends. A part is identified by
+ * its exact description. If a program unmaps a part by another description, the memory stays
+ * charged until the array ends.
  */
 #include "charge/claims.h"
 #include "charge/place.h"
@@ -16,7 +16,8 @@ static uint64_t mixed(uint64_t hash, uint64_t word)
 	return hash ^ hash >> 29;
 }
 
-/* In the description of a miptail, padding follows the layer, and is not part of the key. */
+/* The key of a part: a hash of its description. In a miptail's description padding follows the
+ * layer, and must not change the key. */
 static uint64_t key_of(const CUarrayMapInfo *info)
 {
 	bool tail = info->subresource_type == SUBRESOURCE_MIPTAIL;

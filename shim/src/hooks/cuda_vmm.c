@@ -1,9 +1,9 @@
 /*
  * Wrappers of the calls for physical memory. Memory from cuMemCreate is charged to the requested
  * GPU until this process no longer holds it (claims.h). Exported memory is charged to a shared slot
- * of the container, which the exporter and all importers hold (shared.h), and importers are not
- * charged. Other imported memory comes from outside the container: each of its mappings is charged.
- * Reserved addresses and host memory cost nothing.
+ * of the container (shared.h). The exporter and all importers hold the slot, and importers are not
+ * charged themselves. If imported memory comes from outside the container, each of its mappings is
+ * charged. Reserved addresses and host memory cost nothing.
  */
 #include "charge/claims.h"
 #include "charge/device_memory.h"
@@ -17,14 +17,15 @@
 enum { MINIMUM = 0 }; /* CU_MEM_ALLOC_GRANULARITY_ */
 enum { HANDLE_TYPE_FABRIC = 8, FABRIC_HANDLE_BYTES = 64 };
 
-/* Each call that returns the same handle adds a claim, because each needs its own release. */
+/* The claim of a handle that the driver may have returned before. Each call that returns it adds a
+ * claim, because each needs its own release. */
 static struct vgpu_claim_to by_handle(uint64_t handle)
 {
 	return (struct vgpu_claim_to){VGPU_CLAIM_HANDLE, true, .key = handle};
 }
 
-/* The memory does not fit. If the arguments are malformed, let the driver report that instead. It
- * does so before it allocates. */
+/* Return the error of memory that does not fit. If the arguments are malformed, return the driver's
+ * error instead. */
 static CUresult refuse(uint64_t size_bytes, const CUmemAllocationProp *prop,
 		       unsigned long long flags)
 {
@@ -92,11 +93,11 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 	return result;
 }
 
-/* Join the shared slot of memory that the container has exported, before the driver's call. So the
- * memory stays charged if the exporter exits meanwhile. */
+/* An import of a handle. If a process of the container exported it, the shared slot is joined
+ * before the driver's call, so that the memory stays charged if the exporter exits meanwhile. */
 struct import {
 	uint64_t key;
-	vgpu_hold hold; /* 0: no process of the container has exported it */
+	vgpu_hold hold; /* 0: no process of the container has exported the memory */
 	struct vgpu_shared_charge charge;
 };
 
@@ -119,7 +120,8 @@ static struct import join_exporter(const void *shareable, int type)
 	return import;
 }
 
-/* Find how to charge an imported handle. False: unknown, so nothing is charged. */
+/* Find how to charge an imported handle. False: nothing is to be charged, or `*result` is an
+ * error. */
 static bool is_known(CUmemGenericAllocationHandle handle, const struct import *import,
 		     struct vgpu_physical *memory, CUresult *result)
 {
@@ -143,7 +145,8 @@ static bool is_known(CUmemGenericAllocationHandle handle, const struct import *i
 	return place.gpu >= 0;
 }
 
-/* If the driver returns a handle that is known already, it is one more reference to the memory. */
+/* Claim an imported handle. If the handle is known already, the import is one more reference to the
+ * same memory. */
 static CUresult claim_import(CUmemGenericAllocationHandle handle, struct import *import)
 {
 	struct vgpu_physical memory;
@@ -186,7 +189,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	return result;
 }
 
-/* Charge a mapping of memory from outside the container, because only its mappings are charged. */
+/* Claim and charge one mapping of memory from outside the container. */
 static CUresult claim_foreign(const struct vgpu_physical *memory, uint64_t size_bytes,
 			      uint32_t *claim)
 {
@@ -239,8 +242,8 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size_bytes)
 	return result;
 }
 
-/* Move the charge to a shared slot, unless it has moved already. Return the key by which importers
- * find the slot. 0: the charge stays with this process. */
+/* Move the memory's charge to a shared slot, unless it is there already. Return the key by which
+ * importers find the slot. 0: the charge stays with this process. */
 static uint64_t share(uint32_t claim, uint64_t key)
 {
 	struct vgpu_physical memory = vgpu_claimed_physical(claim);

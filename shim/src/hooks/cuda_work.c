@@ -1,8 +1,5 @@
-/*
- * Wrappers of work on the GPU (kernels, copies, sets). Each waits for the container's window.
- * hooks.def lists them. A copy that returns when it is done also shows that earlier work of its
- * stream is done.
- */
+/* Wrappers of work on the GPU (kernels, copies, sets). Each waits for the container's window.
+ * hooks.def lists them. When a synchronous copy returns, earlier work of its stream is done too. */
 #include "compute/launch.h"
 #include "loader/hooks.h"
 
@@ -29,7 +26,7 @@
 		WORKING(symbol, vgpu_own_stream(stream, real == VGPU_ID_##symbol##_ptsz),          \
 			&on_##symbol, size, args)                                                  \
 	}
-/* A set returns before it is done. */
+/* A set returns before it is done, so its return tells nothing of earlier work. */
 #define CUDA_SET_HOOK(symbol, base, first, last, size, params, args)                               \
 	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params)                            \
 	{                                                                                          \
@@ -53,7 +50,7 @@
 	}
 #include "loader/hooks.def"
 
-/* It launches on several GPUs, but waits only for the window on the current one. */
+/* The call launches on several GPUs, but waits only for the window on the current GPU. */
 CUresult cuLaunchCooperativeKernelMultiDevice(void *launches, unsigned int count,
 					      unsigned int flags)
 {

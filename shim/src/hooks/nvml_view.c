@@ -1,14 +1,14 @@
 /*
  * NVML's queries of memory and processes.
  *
- * Memory is reported with the limit applied. Programs such as nvidia-smi only query: they take no
- * slot, and need no cuInit. A GPU outside the grant shows no memory.
+ * Memory is reported with the limit applied. A GPU outside the grant shows no memory. Programs that
+ * only query, such as nvidia-smi, take no slot, and need no cuInit.
  *
- * Lists of processes are made from the region: they have the container's own processes, by their
- * own pids. The driver's lists name the host's processes, among them those of other tenants, and
- * never reach the program. The driver is called with space for no process, so that the program
- * still gets the driver's argument checks and error codes. What only the driver knows of processes
- * (graphics, their part of the engines) is reported as empty. Other queries are not changed.
+ * Lists of processes are made from the region. They have the container's own processes, by the pids
+ * in the container. The driver's lists have the host's pids and other tenants' processes, and never
+ * reach the program. The driver is still called, with space for no process, so that the program
+ * gets the driver's error codes. Lists that only the driver can make (graphics processes,
+ * utilization) are reported as empty. Other queries are not changed.
  */
 #include "charge/admission.h"
 #include "charge/device_memory.h"
@@ -26,7 +26,7 @@ static int gpu_named(nvmlDevice_t device)
 	if (real_nvmlDeviceGetUUID(device, text, sizeof(text)) != NVML_SUCCESS ||
 	    !vgpu_uuid_parse(text, sizeof(text), uuid))
 		return VGPU_GPU_NOT_GRANTED;
-	(void)real_nvmlDeviceGetIndex(device, &number); /* in PCI order */
+	(void)real_nvmlDeviceGetIndex(device, &number); /* indexes are in PCI order */
 	return vgpu_gpu_of_uuid(uuid, (int)number);
 }
 
@@ -42,9 +42,9 @@ static int gpu_of(nvmlDevice_t device)
 	return gpu;
 }
 
-/* Find the GPU of a device, and what to report. VGPU_ENFORCEMENT_NONE: the driver's own figures.
- * VGPU_ENFORCEMENT_FAILED: NVML_ERROR_NO_PERMISSION. VGPU_ENFORCEMENT_ACTIVE: those of *gpu, which
- * is an index in the grant or VGPU_GPU_NOT_GRANTED. */
+/* Find the GPU of a device, and what to report. VGPU_ENFORCEMENT_NONE: report the driver's figures.
+ * VGPU_ENFORCEMENT_FAILED: report NVML_ERROR_NO_PERMISSION. VGPU_ENFORCEMENT_ACTIVE: report for
+ * `*gpu`, an index in the grant or VGPU_GPU_NOT_GRANTED. */
 static enum vgpu_enforcement look_up(nvmlDevice_t device, int *gpu)
 {
 	enum vgpu_enforcement enforcement = vgpu_enforcement_peek();
@@ -53,7 +53,8 @@ static enum vgpu_enforcement look_up(nvmlDevice_t device, int *gpu)
 	return *gpu == VGPU_GPU_UNMANAGED ? VGPU_ENFORCEMENT_NONE : enforcement;
 }
 
-/* Apply the limit to the driver's figures. False: no limit applies, and they are unchanged. */
+/* Apply the limit to the driver's figures in `view`. False: no limit applies, and nothing is
+ * changed. */
 static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_t *result)
 {
 	int gpu;
@@ -86,11 +87,10 @@ static bool look(nvmlDevice_t device, struct vgpu_memory_view *view, nvmlReturn_
 
 SHOWING(nvmlDeviceGetMemoryInfo, nvmlMemory_t, )
 SHOWING(nvmlDeviceGetMemoryInfo_v2, nvmlMemory_v2_t, .version = memory->version, )
-/* Protected memory is reported as the GPU's whole memory: the limit does not distinguish it. */
+/* The limit does not distinguish protected memory from other memory, so report the same figures. */
 SHOWING(nvmlDeviceGetConfComputeProtectedMemoryUsage, nvmlMemory_t, )
 
-/* The BAR1 window is the whole GPU's, but this container has at most its own memory mapped there.
- */
+/* All containers share the GPU's BAR1 window. Report at most the container's own memory as used. */
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *bar1)
 {
 	nvmlReturn_t result = real_nvmlDeviceGetBAR1MemoryInfo(device, bar1);
@@ -154,7 +154,7 @@ static nvmlReturn_t refuse(unsigned int *count)
 	return NVML_ERROR_NO_PERMISSION;
 }
 
-/* For rows that only the driver has, under the host's pids: report none. */
+/* In place of look_up for a list that only the driver can make: report an empty list. */
 static enum vgpu_enforcement hide(nvmlDevice_t device, int *gpu)
 {
 	(void)device;
@@ -207,8 +207,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 	return list(gpu, &out->numProcArrayEntries, out->procArray, put_detail);
 }
 
-/* Report that nothing is found. Only the driver has these rows, under the host's pids. It writes
- * them into `unseen`. */
+/* Report NVML_ERROR_NOT_FOUND for a list that only the driver can make. The driver writes into
+ * `unseen`, which the program does not get. */
 #define NOT_FOUND(name, params, args, out, type, begin, unseen_args)                               \
 	nvmlReturn_t name params                                                                   \
 	{                                                                                          \

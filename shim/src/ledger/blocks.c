@@ -1,4 +1,4 @@
-/* See blocks.h. The bits of a removed block are kept for the next one. */
+/* See blocks.h. The memory of a removed block's bits is reused. */
 #include "ledger/blocks.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static void give_bits(struct vgpu_shard *shard, struct vgpu_bits *bits)
 	shard->spare = bits;
 }
 
-/* Return bits that are all zero, or NULL. */
+/* Return bits for a block, all zero, or NULL. */
 static struct vgpu_bits *take_bits(struct vgpu_shard *shard)
 {
 	struct vgpu_bits *bits = shard->spare;
@@ -49,7 +49,7 @@ static void count_block(int gpu, uint32_t change)
 	__atomic_fetch_add(vgpu_ledger_blocks(gpu), change, __ATOMIC_RELAXED);
 }
 
-/* Remove the bits of a block without allocations: they are all zero. */
+/* Release the bits of a block without allocations, which are all zero. */
 static void close_empty(struct vgpu_shard *shard, const struct vgpu_entry *entry)
 {
 	count_block(entry->gpu, UINT32_MAX);
@@ -82,8 +82,8 @@ static enum vgpu_block enter_locked(struct vgpu_shard *shard, uint64_t block, un
 	struct vgpu_bits *bits;
 
 	if (entry && is_of(entry, owner)) {
-		/* If the bit is set already, the driver freed that allocation without a hooked
-		 * call. */
+		/* If the bit is set already, the driver freed an earlier allocation there without a
+		 * hooked call. */
 		entry->live += !get_bit(entry->bits, unit);
 		if (!get_bit(entry->bits, unit))
 			flip_bit(entry->bits, unit);
@@ -156,7 +156,7 @@ bool vgpu_block_release(uint64_t block, unsigned int unit, const struct vgpu_cha
 	if (!shard)
 		return false;
 	entry = vgpu_shard_find(shard, VGPU_KIND_BLOCK, block);
-	/* If the block is another owner's or gone, it was forgotten and refunded meanwhile. */
+	/* If the entry is gone or has another owner, the block was refunded meanwhile. */
 	if (entry && is_of(entry, owner)) {
 		if (!freed && !get_bit(entry->bits, unit))
 			flip_bit(entry->bits, unit);

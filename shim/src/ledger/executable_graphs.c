@@ -1,5 +1,5 @@
-/* See executable_graphs.h. Open addressing over one array. When an entry is removed its gap is
- * closed, so that the search at the launch of an unknown graph stays short. */
+/* See executable_graphs.h. The table is one array with open addressing. When an entry is removed,
+ * later entries close the gap, so that the search for an unknown graph stays short. */
 #include "ledger/executable_graphs.h"
 
 #include "os/fork_wiped.h"
@@ -11,7 +11,8 @@ _Static_assert(VGPU_EXECUTABLE_GRAPHS == 1 << 11, "the bits of a hash");
 struct entry {
 	uint64_t exec;
 	struct vgpu_graph_needs bounds;
-	uint32_t launched[VGPU_ENVIRONMENT_MAX_GPUS]; /* 1 + trim count before the launch */
+	uint32_t launched[VGPU_ENVIRONMENT_MAX_GPUS]; /* count of the GPU's trims before the latest
+							 launch, plus 1; 0: not launched */
 };
 
 static struct table {
@@ -21,7 +22,7 @@ static struct table {
 	struct entry entries[VGPU_EXECUTABLE_GRAPHS];
 } *shared;
 
-static uint32_t live; /* number of entries, a fork parent's included */
+static uint32_t live; /* number of entries, including those of a parent before fork */
 
 static struct table *table(void)
 {
@@ -36,7 +37,7 @@ static struct table *enter(void)
 	return t && vgpu_lock(&t->lock) ? t : NULL;
 }
 
-/* The same, but NULL if there is no entry. */
+/* Like enter, but NULL also if there is no entry. */
 static struct table *enter_used(void)
 {
 	return __atomic_load_n(&live, __ATOMIC_RELAXED) ? enter() : NULL;
@@ -47,8 +48,8 @@ static uint32_t hash_position(uint64_t exec)
 	return (uint32_t)((exec * UINT64_C(0x9e3779b97f4a7c15)) >> 53);
 }
 
-/* The executable graph's entry, or else a free one if `to_put`, or NULL. The caller holds the lock.
- */
+/* The executable graph's entry. If it has none, a free entry if `to_put` is set, otherwise NULL.
+ * The caller holds the lock. */
 static struct entry *find(struct table *t, uint64_t exec, bool to_put)
 {
 	for (uint32_t step = 0; step < VGPU_EXECUTABLE_GRAPHS; step++) {
@@ -63,8 +64,8 @@ static struct entry *find(struct table *t, uint64_t exec, bool to_put)
 	return NULL;
 }
 
-/* Remove an entry and move later ones up, so that each is still found. The caller holds the lock.
- */
+/* Remove an entry, and move later entries up, so that all are still found. The caller holds the
+ * lock. */
 static void remove_at(struct table *t, uint32_t hole)
 {
 	for (uint32_t step = 1; step < VGPU_EXECUTABLE_GRAPHS; step++) {
@@ -136,7 +137,8 @@ bool vgpu_executable_graphs_find(uint64_t exec, struct vgpu_graph_needs *bounds)
 	return entry;
 }
 
-/* If the lock is not available, the counts stay 0, which a trim makes outdated. */
+/* Without the lock, `bounds` keeps its counts of 0. The graph is then treated as trimmed if the GPU
+ * was ever trimmed, so its next launch is charged again. */
 void vgpu_executable_graphs_count_trims(struct vgpu_graph_needs *bounds)
 {
 	struct table *t = enter();

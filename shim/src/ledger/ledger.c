@@ -81,7 +81,8 @@ void vgpu_ledger_forget(uint32_t context, uint64_t bytes[VGPU_ENVIRONMENT_MAX_GP
 	for (unsigned int i = 0; context && (shard = vgpu_shard_number(i)); i++) {
 		for (uint64_t at = 0; at < shard->capacity; at++) {
 			struct vgpu_entry *entry = &shard->entries[at];
-			/* Check again: removing an entry moves another one into its place. */
+			/* Look at the same place again, because the removal moves another entry
+			 * into it. */
 			while (entry->kind && entry->context == context)
 				forget_entry(shard, entry, &bytes[entry->gpu], let_go);
 		}

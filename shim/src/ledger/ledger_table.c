@@ -1,8 +1,6 @@
-/*
- * See ledger_table.h. The whole table is in anonymous pages that the kernel wipes in a fork child
+/* See ledger_table.h. The whole table is in anonymous pages that the kernel wipes in a fork child
  * (fork_wiped.h). Wiped pages are an empty ledger with free locks. If the kernel cannot wipe pages,
- * a child makes its own table, which has no pointer to its parent's pages.
- */
+ * a child makes its own table, which has no pointer to its parent's pages. */
 #include "ledger/ledger_table.h"
 
 #include <string.h>
@@ -37,7 +35,8 @@ uint32_t *vgpu_ledger_blocks(int gpu)
 	return table && gpu >= 0 ? &table->blocks[gpu] : NULL;
 }
 
-/* Addresses differ in their middle bits. Multiplying spreads those to the top. */
+/* A hash of the key. Addresses differ in their middle bits, which the multiplication spreads to the
+ * top. */
 static uint64_t spread(enum vgpu_kind kind, uint64_t key)
 {
 	return (key + ((uint64_t)kind << 56)) * UINT64_C(0x9e3779b97f4a7c15);
@@ -56,7 +55,8 @@ struct vgpu_shard *vgpu_shard_enter(enum vgpu_kind kind, uint64_t key, bool make
 	if (!table)
 		return NULL;
 	shard = &table->shards[spread(kind, key) >> (64 - SHARD_BITS)];
-	/* The lock is not needed: an entry that may be looked for was entered before the call. */
+	/* The count is read without the lock, because an entry that a caller may look for was
+	 * entered before the call. */
 	if (!make && !__atomic_load_n(&shard->count, __ATOMIC_RELAXED))
 		return NULL;
 	return vgpu_lock(&shard->lock) ? shard : NULL;
@@ -71,7 +71,7 @@ struct vgpu_shard *vgpu_shard_number(unsigned int number)
 	return vgpu_lock(&table->shards[number].lock) ? &table->shards[number] : NULL;
 }
 
-/* There is always a free entry at which a search ends. */
+/* The search always ends, because an entry is always free. */
 struct vgpu_entry *vgpu_shard_find(const struct vgpu_shard *shard, enum vgpu_kind kind,
 				   uint64_t key)
 {
@@ -110,7 +110,7 @@ bool vgpu_shard_grow(struct vgpu_shard *shard)
 	return true;
 }
 
-/* Close the gap: move up the entries behind it that could not be found across it. */
+/* Remove an entry, and close the gap: move up later entries that a search would no longer find. */
 void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry)
 {
 	uint64_t mask = shard->capacity - 1;

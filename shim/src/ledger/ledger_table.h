@@ -1,10 +1,10 @@
 /*
- * The ledger's table, for the files that keep entries in it: ledger.c (one charge per key) and
- * blocks.c (per key one block of device memory that many allocations share).
+ * The ledger's table. ledger.c keeps one charge per key in it. blocks.c keeps one block of device
+ * memory per key, which many allocations share.
  *
  * The table consists of shards with one lock each. A shard uses open addressing with linear
- * probing. A removed entry leaves no tombstone, because the entries behind it move up. So the
- * ledger stays fast in a long process.
+ * probing. When an entry is removed, later entries move up. So searches stay short in a process
+ * that runs for long.
  */
 #pragma once
 
@@ -34,15 +34,17 @@ struct vgpu_entry {
 
 struct vgpu_shard {
 	struct vgpu_lock lock;
-	uint32_t count;	   /* also read without the lock */
+	uint32_t count;	   /* number of entries; also read without the lock */
 	uint64_t capacity; /* a power of two, or 0 */
 	struct vgpu_entry *entries;
-	struct vgpu_bits *spare; /* list of free zeroed bits, linked by their first words */
+	struct vgpu_bits *spare; /* list of free bits, all zero but the links in the first words */
 } __attribute__((aligned(64)));
 
-/* The key's shard, locked. NULL: there is none and `make` is false, or it is not available. */
+/* The key's shard, locked. NULL: the shard is empty and `make` is false, or no lock or memory is
+ * available. */
 struct vgpu_shard *vgpu_shard_enter(enum vgpu_kind kind, uint64_t key, bool make);
-/* The shard of that number, locked. NULL: there is none, or nothing was ever entered. */
+/* The shard of that number, locked. NULL: there is no such shard, or no table, or the lock is not
+ * available. */
 struct vgpu_shard *vgpu_shard_number(unsigned int number);
 static inline void vgpu_shard_leave(struct vgpu_shard *shard)
 {
@@ -52,7 +54,7 @@ static inline void vgpu_shard_leave(struct vgpu_shard *shard)
 /* Make space for one more entry. False: no memory. */
 bool vgpu_shard_grow(struct vgpu_shard *shard);
 
-/* The key's entry, or a free one to enter it in. NULL: the shard has no space at all yet. */
+/* The key's entry, or else a free one for the key. NULL: the shard has no entries allocated yet. */
 struct vgpu_entry *vgpu_shard_find(const struct vgpu_shard *shard, enum vgpu_kind kind,
 				   uint64_t key);
 
@@ -65,7 +67,7 @@ static inline void vgpu_shard_set(struct vgpu_shard *shard, struct vgpu_entry *a
 
 void vgpu_shard_remove(struct vgpu_shard *shard, struct vgpu_entry *entry);
 
-/* The number of blocks that are entered for a GPU. */
+/* A pointer to the count of a GPU's blocks in the ledger. */
 uint32_t *vgpu_ledger_blocks(int gpu);
 
 /* Release the bits of a block. The caller then removes its entry. */

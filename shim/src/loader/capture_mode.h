@@ -1,5 +1,5 @@
-/* The library's own driver calls must not invalidate a capture that a thread has begun in global
- * mode. So the calling thread makes them in relaxed mode. */
+/* Relaxed capture mode, for the library's own driver calls. Otherwise some of these calls would
+ * invalidate a capture that a thread has begun in global mode. */
 #pragma once
 
 #include "loader/hooks.h"

@@ -2,11 +2,11 @@
  * dlsym, dlvsym, dlopen and dlmopen as the program sees them.
  *
  * libc's own functions determine their caller from the return address (for RTLD_NEXT, RTLD_DEFAULT,
- * RPATH and the namespace). So they must be reached as if called directly: by a jump with unchanged
- * registers and stack, which C cannot express.
+ * RPATH and the namespace). So the program's call must reach them by a jump with unchanged registers
+ * and stack, which C cannot express.
  *
- * lookup: TARGET(handle, name) returns the address to jump to. If it is NULL, the library returns
- * the result of ANSWER(handle, name, [version,] caller).
+ * lookup: TARGET(handle, name) returns the address to jump to. If the address is NULL, the program
+ * gets the result of ANSWER(handle, name, [version,] caller).
  *
  * opening: TARGET(struct vgpu_registers *) returns the address to jump to, and may change the
  * arguments.

@@ -1,10 +1,10 @@
 /*
  * What dlsym and dlvsym return for the names of hooks.
  *
- * The real lookup is made first. If it finds the driver's own function, the caller gets the
- * wrapper. If it finds this library's export, the caller gets what it would have got without the
- * library. That is usual in a search of the whole process, because the library is preloaded. Any
- * other result, for example a private library's function of the same name, is returned as it is.
+ * The real lookup is made first. If it finds this library's export (usual in a search of the whole
+ * process, because the library is preloaded), the search goes on behind this library. If either
+ * search finds the driver's own function, the program gets the wrapper instead. Any other function,
+ * for example a private library's of the same name, is returned as it is.
  */
 #include <dlfcn.h>
 #include <limits.h>
@@ -24,7 +24,8 @@ typedef void *dlsym_function(void *handle, const char *name);
 typedef void *dlvsym_function(void *handle, const char *name, const char *version);
 typedef char *dlerror_function(void);
 
-/* The address for dlsym.S to jump to. NULL: the library itself must answer for that name. */
+/* The address to which dlsym.S jumps. NULL: dlsym.S calls vgpu_dlsym or vgpu_dlvsym for that
+ * name. */
 static void *target(enum vgpu_loader_function function, const char *name)
 {
 	bool ours = vgpu_hook_named(name) >= 0 || vgpu_loader_named(name) >= 0;
@@ -44,21 +45,23 @@ void *vgpu_dlvsym_target(void *handle, const char *name)
 	return target(VGPU_LOADER_DLVSYM, name);
 }
 
-/* Call the real dlsym with this library as its caller: RTLD_NEXT then searches behind it. */
+/* Call the real dlsym. Its caller is this library, so RTLD_NEXT searches behind this library. */
 static void *ask(void *handle, const char *name)
 {
 	dlsym_function *real = (dlsym_function *)vgpu_loader(VGPU_LOADER_DLSYM);
 	void *found = real ? real(handle, name) : NULL;
 
-	__asm__ volatile("" : : "r"(found)); /* a tail call would present another caller */
+	__asm__ volatile(
+	    ""
+	    :
+	    : "r"(found)); /* prevents a tail call, in which dlsym would see another caller */
 	return found;
 }
 
-/*
- * RTLD_NEXT relative to `caller`. The library is loaded with the program, so a lookup behind it has
- * the right scope. Two cases need a search of the list of objects: a definition between the caller
- * and the library, and a caller behind the library that would find itself.
- */
+/* The result of RTLD_NEXT for `caller`, mostly by a lookup behind this library. Because the library
+ * is loaded with the program, that has the right scope. Two cases need a search of the list of
+ * objects: a definition between the caller and this library, and a caller behind this library,
+ * which could find itself. */
 static void *next_of(const void *caller, const char *name)
 {
 	struct vgpu_object from, us, at;
@@ -75,11 +78,9 @@ static void *next_of(const void *caller, const char *name)
 	return vgpu_definition_in(name, from.order + 1, INT_MAX);
 }
 
-/*
- * The result of RTLD_DEFAULT, which found this library first. It is the next definition behind this
- * library. If there is none, it is the caller's own or the driver's, because a caller that was
- * loaded with RTLD_LOCAL sees the driver in its own scope.
- */
+/* The result of RTLD_DEFAULT, if that found this library first: the next definition behind this
+ * library. If there is none, the caller was loaded with RTLD_LOCAL, and its own scope has the
+ * driver. Then the result is the caller's own definition or the driver's. */
 static void *default_of(const void *caller, const char *name, enum vgpu_function hook)
 {
 	struct vgpu_object from;
@@ -97,11 +98,9 @@ static void *default_of(const void *caller, const char *name, enum vgpu_function
 	return found;
 }
 
-/*
- * For a handle in which this library comes first. It is the whole program's handle, where the
- * search continues behind the library, or a forwarder's, which depends on this library and then the
- * driver.
- */
+/* The next definition for a handle that found this library first. If the handle is a forwarder's,
+ * that is the driver's function, because a forwarder loads this library and then the driver. If it
+ * is the whole program's, the search continues behind this library. */
 static void *behind_us(void *handle, const char *name, enum vgpu_function hook)
 {
 	void *found = NULL;
@@ -111,17 +110,15 @@ static void *behind_us(void *handle, const char *name, enum vgpu_function hook)
 	return found ? found : ask(RTLD_NEXT, name);
 }
 
-/*
- * A caller that gets libc's own dlsym bypasses the hooks. It would get it by a handle of libc, by a
- * version that this library lacks, or by RTLD_NEXT. So return this library's entry instead, even to
- * a library that wraps dlsym: the chain of wrappers still ends at libc's own.
- */
+/* A program with libc's own dlsym would bypass the hooks. A lookup with a handle of libc, with a
+ * version that this library lacks, or with RTLD_NEXT finds libc's own. Return this library's entry
+ * instead, even to a library that wraps dlsym. The chain of wrappers still ends at libc's own. */
 static void *loader_answer(void *handle, enum vgpu_loader_function function, void *found)
 {
 	void *own = vgpu_loader(function);
 
 	if (!found && handle == RTLD_NEXT)
-		found = own; /* in the caller's own scope libc is last */
+		found = own; /* the caller's own scope ends with libc */
 	return found && found == own ? vgpu_loader_entry(function) : found;
 }
 
@@ -145,7 +142,7 @@ void *vgpu_dlsym(void *handle, const char *name, const void *caller)
 	return answer(handle, name, found, caller);
 }
 
-/* Drivers give their symbols no versions, so the search behind this library ignores `version`. */
+/* A search behind this library ignores `version`, because drivers' symbols have no versions. */
 void *vgpu_dlvsym(void *handle, const char *name, const char *version, const void *caller)
 {
 	dlvsym_function *real = (dlvsym_function *)vgpu_loader(VGPU_LOADER_DLVSYM);

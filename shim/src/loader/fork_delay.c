@@ -9,16 +9,17 @@
 
 #define PAUSE_NS   50000
 #define PAUSES	   20000
-#define MOST_FORKS 16 /* forks that a reader waits for at most */
+#define MOST_FORKS 16 /* most forks for which a reader waits */
 
-/* pthread_atfork calls this function, but is itself in no shared library. Registering for the whole
- * process is right, because this library is never unloaded. musl lacks it. */
+/* libc's function behind pthread_atfork, which itself is in no shared library. The owner NULL means
+ * the whole process, because this library is never unloaded. musl lacks the function. */
 int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *owner)
     __attribute__((weak));
 
 static uint32_t inside, forking; /* inside: number of threads that read the list */
-static __thread uint32_t depth;	 /* of this thread */
-static __thread bool prepared;	 /* before_fork has run; not if registered during a fork */
+static __thread uint32_t depth;	 /* number of nested begins of this thread */
+static __thread bool
+    prepared; /* before_fork has run; false if a fork was under way at the registration */
 
 static bool await(const uint32_t *count, uint32_t wanted)
 {
@@ -32,9 +33,9 @@ static bool await(const uint32_t *count, uint32_t wanted)
 	return false;
 }
 
-/* This thread counts as inside until fork is over, because other fork handlers may look up names. A
- * signal handler may fork while its own thread is inside. That thread then continues in the child.
- */
+/* Wait until no other thread reads the list. The forking thread counts as a reader until fork is
+ * over, because other fork handlers may look up names. If a signal handler forks, its thread may be
+ * a reader already, and goes on reading in the child. */
 static void before_fork(void)
 {
 	__atomic_add_fetch(&forking, 1, __ATOMIC_SEQ_CST);

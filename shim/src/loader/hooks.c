@@ -1,5 +1,6 @@
-/* The exported functions of each pair of twins. They call their common function, and tell it which
- * one the program called. Where launches are not checked, work goes to the driver directly. */
+/* The exported functions of each pair of twins (hooks.def). Each calls the pair's common function
+ * with the id of the twin that the program called. If launches are not checked, functions that
+ * submit work call the driver directly. */
 #include "loader/hooks.h"
 #include "loader/launches_checked.h"
 

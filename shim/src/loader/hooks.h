@@ -1,10 +1,10 @@
 /*
- * hooks.def, expanded: an id, a prototype and a typed caller for each function.
+ * An id, a prototype and a typed caller for each function in hooks.def.
  *
  * Wrappers have the driver's own names. `real_NAME(...)` calls the driver, or returns its library's
- * "not found" code if the driver is not loaded or lacks the function. The wrapper of two stream
- * twins is `on_NAME(real, ...)`. `as_NAME(real, ...)` calls the twin that the program called.
- * hooks.c has the exported pair.
+ * "not found" code if the driver is not loaded or lacks the function. Two stream twins share the
+ * wrapper `on_NAME(real, ...)`, where `real` is the id of the twin that the program called.
+ * `as_NAME(real, ...)` calls the driver's function of that twin.
  */
 #pragma once
 
@@ -45,10 +45,10 @@ enum vgpu_function {
 	CUresult on_##symbol(enum vgpu_function real, VGPU_BARE params);
 #include "loader/hooks.def"
 
-/* The driver's functions as last read. NULL: not looked for yet, or missing. */
+/* The driver's functions. NULL: not looked for yet, or missing. */
 extern void *vgpu_real[VGPU_FUNCTION_COUNT];
 
-/* Look again for a function that is NULL in vgpu_real. */
+/* Look again for a driver's function that is NULL in vgpu_real. */
 void *vgpu_real_find(enum vgpu_function function);
 
 static inline void *vgpu_real_pointer(enum vgpu_function function)
@@ -67,8 +67,8 @@ static inline void *vgpu_real_pointer(enum vgpu_function function)
 #define REAL(symbol, library, params, args) HOOK(symbol, library, params, args)
 #include "loader/hooks.def"
 
-/* The stream that a call means. In a call of a twin, 0 means the calling thread's default stream.
- */
+/* The stream that a call means. In a _ptsz or _ptds twin, 0 means the calling thread's default
+ * stream. */
 static inline CUstream vgpu_own_stream(CUstream stream, bool of_twin)
 {
 	return of_twin && !stream ? (CUstream)2 /* CU_STREAM_PER_THREAD */ : stream;

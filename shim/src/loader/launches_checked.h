@@ -1,5 +1,5 @@
 /*
- * Whether launches must be checked. A launch that is not limited makes only this test.
+ * Whether launches must be checked (compute/launch.h). If not, a launch costs only this test.
  *
  * compute/lease_file.c sets the pointer. It may point into a file that the arbiter writes.
  */

@@ -1,9 +1,9 @@
 /*
- * Locates the loader's functions, and opens libraries.
+ * Locates the dynamic loader's functions, and corrects the arguments of dlopen and dlmopen.
  *
- * A library opened with RTLD_DEEPBIND would search itself and its dependencies before this library,
- * even for dlsym. So that flag is removed. A driver library requested for another namespace
- * (dlmopen) is opened in the program's namespace instead, because the other one lacks this library.
+ * A library opened with RTLD_DEEPBIND would find the driver's functions, and even dlsym, in its own
+ * dependencies before this library. So that flag is removed. dlmopen opens a driver's library in
+ * the program's namespace, because this library is in no other namespace.
  */
 #include "loader/loader.h"
 
@@ -26,7 +26,7 @@ void *vgpu_dlmopen_target(struct vgpu_registers *call);
 
 static const struct {
 	const char *name;
-	void *entry; /* the library's */
+	void *entry; /* this library's replacement */
 } FUNCTIONS[VGPU_LOADER_COUNT] = {
     [VGPU_LOADER_DLSYM] = {"dlsym", (void *)dlsym},
     [VGPU_LOADER_DLVSYM] = {"dlvsym", (void *)dlvsym},
@@ -35,11 +35,9 @@ static const struct {
     [VGPU_LOADER_DLERROR] = {"dlerror", NULL},
 };
 
-/*
- * Find libc's own function. Since glibc 2.34, and in musl, it is in libc, which may lack a soname
- * in musl. In older glibc it is in libdl. If libdl is not loaded yet, no caller has a handle to
- * search.
- */
+/* Find libc's own function. In glibc since 2.34 and in musl it is in libc, and musl's libc may have
+ * no soname. In older glibc it is in libdl. If libdl is not loaded, no program can call the
+ * function. */
 static void *libcs_own(const char *name)
 {
 	struct vgpu_object object;
@@ -53,11 +51,9 @@ static void *libcs_own(const char *name)
 	return own;
 }
 
-/*
- * If a library behind this one wraps dlopen, call it as it would be called without this one. One
- * that wraps dlsym is skipped, because its "real" dlsym may be the result of a lookup through this
- * library.
- */
+/* The real function. If a library behind this one wraps dlopen or dlmopen, return its wrapper. A
+ * wrapper of dlsym is skipped: it may have looked up its "real" dlsym through this library, and the
+ * two would call each other. */
 static void *find(enum vgpu_loader_function function)
 {
 	struct vgpu_object us;
@@ -108,7 +104,7 @@ void *vgpu_loader_target(enum vgpu_loader_function function)
 	return real ? real : (void *)no_answer;
 }
 
-/* Open the object once more, by the loader's name for it, and never close it. */
+/* Open the object once more, by the loader's name for it, because RTLD_NODELETE keeps it loaded. */
 void vgpu_loader_keep(const void *address)
 {
 	void *(*open)(const char *path, int mode) =

@@ -7,13 +7,11 @@
 #include "loader/fork_delay.h"
 #include "os/text.h"
 
-static const char self = 0; /* any address of this library */
+static const char self = 0; /* its address is in this library */
 
-/*
- * glibc has replaced the offsets in an object's dynamic section by pointers. musl has not, nor has
- * any libc those of the vDSO. So an address inside the object is a pointer, any other value an
- * offset.
- */
+/* A value in an object's dynamic section is a pointer in glibc, and an offset in musl and in the
+ * vDSO. So a value that is an address inside the object is a pointer, and any other value is an
+ * offset. */
 static const void *dynamic_pointer(const struct vgpu_object *object, uintptr_t value)
 {
 	bool relocated = value >= object->low && value < object->high;
@@ -71,13 +69,13 @@ static bool contains(const struct vgpu_object *object, const void *address)
 	return (uintptr_t)address >= object->low && (uintptr_t)address < object->high;
 }
 
-/* What to search for. Each condition that is set must hold. */
+/* A search for an object. Each condition that is set must hold. */
 struct query {
 	const char *soname;
 	const void *address;
 	const char *definition;
 	int first, end;
-	int order; /* position of the current object */
+	int order; /* position of the object that is looked at */
 	struct vgpu_object *found;
 	void *function;
 };
@@ -107,8 +105,8 @@ static int match(struct dl_phdr_info *info, size_t bytes, void *data)
 
 typedef int iterate_function(int (*)(struct dl_phdr_info *, size_t, void *), void *);
 
-/* The list of loaded objects, as the debugger's interface has it. Its first objects, loaded with
- * the program, do not change. */
+/* The list of loaded objects that the loader keeps for debuggers. The objects at its head, loaded
+ * with the program, do not change. */
 static const struct link_map *first_loaded(void)
 {
 	const ElfW(Phdr) *segments = (const ElfW(Phdr) *)getauxval(AT_PHDR);
@@ -135,7 +133,7 @@ bool vgpu_object_is_program(const void *handle)
 	return handle && handle == first_loaded();
 }
 
-/* Read an object from that list, which lacks the object's end. */
+/* Read an object of the debuggers' list. The list does not have the object's end. */
 static bool read_mapped(const struct link_map *map, struct vgpu_object *out)
 {
 	*out = (struct vgpu_object){.base = map->l_addr,
@@ -146,8 +144,8 @@ static bool read_mapped(const struct link_map *map, struct vgpu_object *out)
 	return map->l_ld && read_dynamic(out, map->l_ld);
 }
 
-/* glibc's own dl_iterate_phdr. A sanitizer's version may precede it, which cannot be called while
- * it resolves its own functions by this library's dlsym. */
+/* glibc's own dl_iterate_phdr. A sanitizer may interpose the function. The sanitizer's version
+ * cannot be called while the sanitizer looks up functions by this library's dlsym. */
 static iterate_function *iterate(void)
 {
 	static iterate_function *found;

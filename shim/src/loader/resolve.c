@@ -1,8 +1,8 @@
 /*
  * The table of the driver's functions, found by soname among the loaded objects.
  *
- * A program may load the driver at any time, unload it, and load it elsewhere. Then its functions
- * must be looked up again. All such lookups are made here, so that no stale pointer is called.
+ * A program may load the driver at any time, unload it, and load it again at another address. After
+ * each change this file looks up the driver's functions again, so that no stale pointer is called.
  */
 #include "loader/resolve.h"
 
@@ -18,15 +18,16 @@ _Static_assert(2 * VGPU_HOOK_COUNT < NAME_SLOTS, "names.h");
 void *vgpu_real[VGPU_FUNCTION_COUNT];
 static uintptr_t
     real_base[VGPU_LIBRARY_COUNT]; /* load bias of the object that vgpu_real was read from */
-/* The numbers of loads and unloads at the latest search. UINT64_MAX: none yet (musl counts from 0).
- */
+/* The numbers of loads and unloads at the latest search. UINT64_MAX, and not 0, means no search
+ * yet, because musl counts from 0. */
 static struct vgpu_object_changes seen[VGPU_LIBRARY_COUNT] = {
     [VGPU_LIBRARY_cuda] = {UINT64_MAX, UINT64_MAX},
     [VGPU_LIBRARY_nvml] = {UINT64_MAX, UINT64_MAX},
 };
 
-/* How to recognize the driver among the loaded objects: a forwarder with the same soname does not
- * define `first`. `unhooked` is a function that every driver has and that is not hooked. */
+/* How to recognize the driver among the loaded objects: by its soname and the function `first`,
+ * which a forwarder of the same soname lacks. `unhooked` is a function that every driver has and
+ * that is not hooked. */
 static const struct {
 	const char *soname, *first, *unhooked;
 } LIBRARIES[VGPU_LIBRARY_COUNT] = {
@@ -78,8 +79,8 @@ static void read_functions(enum vgpu_library library, const struct vgpu_object *
 	}
 }
 
-/* After a load, search for the driver again. After an unload, read its functions again too: another
- * driver may now lie at the same address. */
+/* After a load, search for the driver again. After an unload, read the driver's functions again
+ * too, because another copy may now be at the same address. */
 static void refresh_unchanged(struct vgpu_object_changes now, void *data)
 {
 	enum vgpu_library library = *(enum vgpu_library *)data;
@@ -99,7 +100,8 @@ static void refresh_unchanged(struct vgpu_object_changes now, void *data)
 	__atomic_store_n(&seen[library].loads, now.loads, __ATOMIC_RELAXED);
 }
 
-/* Refreshing threads run one at a time, so none overwrites a later result with an earlier one. */
+/* vgpu_objects_while_unchanged lets one thread run at a time, so no thread overwrites a later
+ * result with an earlier one. */
 uintptr_t vgpu_refresh(enum vgpu_library library)
 {
 	vgpu_objects_while_unchanged(refresh_unchanged, &library);
@@ -127,7 +129,7 @@ struct answer {
 	enum vgpu_function hook;
 };
 
-/* Runs while nothing can be unloaded, because an unloaded object's names cannot be read. */
+/* No object may be unloaded meanwhile, because an unloaded object's names cannot be read. */
 static void substitute_unchanged(struct vgpu_object_changes now, void *data)
 {
 	struct answer *answer = data;

@@ -1,4 +1,5 @@
-/* CRC-32 by half bytes. Its table of 64 bytes is fast enough for the few kilobytes at attach. */
+/* CRC-32 by half bytes. A table of 64 bytes is fast enough for the few kilobytes that are
+ * checked. */
 #include "os/crc32.h"
 
 uint32_t vgpu_crc32(const void *data, size_t bytes)

@@ -1,4 +1,4 @@
-/* Messages for limits that cannot be enforced: a table with one line per result. */
+/* The error messages for limits that cannot be enforced, one for each vgpu_result. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -66,8 +66,8 @@ enum vgpu_result vgpu_fail(struct vgpu_error *error, enum vgpu_result result, in
 	return result;
 }
 
-/* Write the line with one write(2), and only if stderr is ready: a full pipe would block the
- * program, and a closed one would kill it by SIGPIPE. */
+/* Write the line with one write(2), and only if stderr is ready. Otherwise a full pipe would block
+ * the program, and a closed pipe would kill it by SIGPIPE. */
 void vgpu_error_print(const struct vgpu_error *error)
 {
 	static int printed;

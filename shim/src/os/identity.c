@@ -37,11 +37,8 @@ static uint64_t start_ticks(const char *proc)
 	return ticks;
 }
 
-/*
- * NSpid lists the pids of this process: in the namespace of this /proc, and in each namespace
- * nested in that, down to the process's own. A single number means that this /proc is of its own
- * namespace.
- */
+/* The line NSpid lists the pids of this process, from the PID namespace of this /proc down to the
+ * process's own. If there is only one pid, this /proc is of the process's own namespace. */
 static bool proc_is_ours(uint32_t pid)
 {
 	char text[4096];
@@ -95,12 +92,13 @@ enum vgpu_presence vgpu_identity_presence(const struct vgpu_identity *self,
 	start = start_ticks(name);
 	if (start)
 		return start == other->start_ticks ? VGPU_PRESENT : VGPU_GONE;
-	/* The process has exited, is hidden (hidepid), or no descriptor was free: a signal can
-	 * tell. */
+	/* Either the process has exited, or it is hidden (hidepid), or no descriptor was free. A
+	 * signal tells whether it has exited. */
 	return vgpu_identity_pid_is_free(other) ? VGPU_GONE : VGPU_PRESENT;
 }
 
-/* "address perms offset device inode path"; `file` points at "device inode ". */
+/* A line of maps is "address perms offset device inode path". `file` points at its "device
+ * inode". */
 struct maps_line {
 	uint64_t start;
 	uint64_t offset;
@@ -131,14 +129,14 @@ static bool parse(const char *text, struct maps_line *line)
 
 enum { FOUND, NOT_FOUND, EMPTY, UNREADABLE };
 
-/* The mapping to find: the one at `start`. If start is 0, the one of `file` at `offset`. */
+/* The mapping to find: at the address `start`, or if `start` is 0, of `file` at `offset`. */
 struct wanted {
 	uint64_t start;
 	uint64_t offset;
 	char file[64];
 };
 
-/* True if the line is the wanted mapping. If it is found by `start`, note its file. */
+/* True if the line is the wanted mapping. If it is wanted by `start`, also note its file. */
 static bool is_wanted(const struct maps_line *line, struct wanted *wanted)
 {
 	if (!wanted->start)
@@ -153,7 +151,8 @@ static bool is_wanted(const struct maps_line *line, struct wanted *wanted)
 	return true;
 }
 
-/* Long lines may be cut, because the needed fields precede the path. */
+/* Search a file `maps`. Lines that do not fit the buffer are cut, which loses only the path's
+ * end. */
 static int search(const char *path, struct wanted *wanted)
 {
 	char text[4096 + 1];
@@ -191,8 +190,8 @@ static int search(const char *path, struct wanted *wanted)
 	return got < 0 ? UNREADABLE : any ? NOT_FOUND : EMPTY;
 }
 
-/* The first thread's maps are empty if it has ended while others run, so read those of each thread.
- */
+/* Search the maps of each thread, because those of the first thread are empty if it has ended
+ * before other threads. */
 static int search_threads(uint32_t pid, struct wanted *wanted)
 {
 	char path[64], entries[2048];
@@ -226,7 +225,8 @@ bool vgpu_identity_maps(const struct vgpu_identity *other, const void *ours, uin
 	char path[64];
 	int found;
 
-	/* Read the device from maps, because stat() shows another one on overlay and btrfs. */
+	/* Read the file's device from maps, because on overlayfs and btrfs stat() returns
+	 * another. */
 	if (search("/proc/thread-self/maps", &wanted) != FOUND || !wanted.file[0])
 		return true;
 	wanted.start = 0;

@@ -9,11 +9,11 @@
 #define SPINS_PER_YIELD	 64
 #define YIELDS_PER_CHECK 64
 #define PAUSE_NS	 50000
-#define MOST_PAUSES	 10000 /* if the thread holds another lock: 0.5 s or more */
+#define MOST_PAUSES	 10000 /* limit for a thread that holds another lock: at least 0.5 s */
 
 __thread uint32_t vgpu_locks_held;
 
-/* Leave the core's pipeline to its sibling thread. */
+/* Let the core's other hardware thread run for a moment. */
 static inline void wait_a_little(void)
 {
 #if defined(__x86_64__)
@@ -23,7 +23,8 @@ static inline void wait_a_little(void)
 #endif
 }
 
-/* Signal 0 is never delivered; it only tests whether the thread still exists in this process. */
+/* Take the lock if its holder has ended. Signal 0 is never delivered, and only tests whether the
+ * thread exists in this process. */
 static bool take_from_exited(struct vgpu_lock *lock)
 {
 	uint32_t holder = __atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED);
@@ -46,7 +47,7 @@ bool vgpu_lock_wait(struct vgpu_lock *lock)
 	uint32_t pauses = 0;
 
 	if (__atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED) == vgpu_thread_id())
-		return false; /* a signal handler interrupted the holder */
+		return false; /* a signal handler runs in the holder's thread */
 	for (uint32_t spins = 0; !vgpu_lock_take(lock, 0); spins++) {
 		if (spins % SPINS_PER_YIELD != SPINS_PER_YIELD - 1)
 			wait_a_little();
@@ -57,8 +58,9 @@ bool vgpu_lock_wait(struct vgpu_lock *lock)
 		else if (vgpu_locks_held && pauses++ == MOST_PAUSES)
 			return false;
 		else
-			syscall(SYS_nanosleep, &pause,
-				NULL); /* sched_yield runs no thread of lower priority */
+			syscall(
+			    SYS_nanosleep, &pause,
+			    NULL); /* because sched_yield lets no thread of lower priority run */
 	}
 	return true;
 }

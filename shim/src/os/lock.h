@@ -1,16 +1,14 @@
 /*
  * A lock between the threads of one process, in a page that is zeroed in a fork child.
  *
- * A signal handler may call the driver, and so this library, while its own thread holds a lock. It
- * must not wait for that thread. So locking returns false if the lock is not available, and the
- * caller then leaves a charge too high rather than too low. It also returns false to a thread that
- * holds another lock and has waited long, because two such threads could wait for each other
- * forever.
+ * A signal handler may call the driver, and so this library, while its own thread holds the lock,
+ * for which it must not wait. In that case locking fails. Locking also fails if the thread holds
+ * another lock and has waited long, because two such threads could wait for each other forever. If
+ * locking fails, the caller leaves a charge too high rather than too low.
  *
- * There is no futex and no pthread here: a waiter spins, yields, and sometimes tests whether the
- * holder still exists. So a thread that ended, or the copy of its lock in a fork child, blocks no
- * other thread. Therefore the guarded data must be valid even when half updated, as the counter is
- * by design.
+ * A waiter spins, yields, and sometimes tests whether the holder still exists. If not, because the
+ * holder has ended or was not copied by a fork, the waiter takes the lock. Therefore the guarded
+ * data must be usable even when half updated, as the counter is by design.
  */
 #pragma once
 
@@ -19,7 +17,7 @@
 
 #include "os/process_start.h"
 
-/* thread number of the holder; 0: free */
+/* holder_tid is the thread number of the holder; 0: free */
 struct vgpu_lock {
 	uint32_t holder_tid;
 };
@@ -35,7 +33,7 @@ extern __thread uint32_t vgpu_locks_held; /* number of locks that this thread ho
 bool vgpu_lock_wait(struct vgpu_lock *lock);
 bool vgpu_trylock(struct vgpu_lock *lock);
 
-/* False: not available (see above). */
+/* False: the lock is not available. */
 __attribute__((warn_unused_result)) static inline bool vgpu_lock(struct vgpu_lock *lock)
 {
 	if (__builtin_expect(!vgpu_lock_take(lock, 0), 0) && !vgpu_lock_wait(lock))

@@ -1,4 +1,5 @@
-/* The note by which the file states its contract without being loaded: contract/library_file.py. */
+/* An ELF note in libvgpu.so with the versions of the files that it shares with the agent.
+ * gpuslice/contract/library_file.py reads the note from the file. */
 #include "vgpu/contract.h"
 
 /* The layout of an ELF note. Owner and text are padded to 4 bytes. */

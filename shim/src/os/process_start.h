@@ -1,9 +1,9 @@
 /*
- * The process generation, and the calling thread's number in it. Each child, by fork or raw clone,
- * begins a new generation. Its first thread inherits thread-local values of its parent, so those
- * carry the generation.
+ * The start time of this process's state, and the calling thread's number. A child, by fork or raw
+ * clone, inherits thread-local values of its parent. So the thread's number is stored with the
+ * start time, which is another one in the child.
  *
- * Every lock uses this, so the usual case is inline.
+ * Every lock uses these functions, so the usual case is inline.
  */
 #pragma once
 
@@ -12,7 +12,8 @@
 
 #include "os/fork_wiped.h"
 
-/* The page that a child finds empty. It has this start and the state of region/process.h. */
+/* The size of the page that a child finds empty. struct vgpu_process (region/process.h) is in
+ * it. */
 enum { VGPU_PROCESS_BYTES = 4096 };
 
 /* The first member of the page. */
@@ -22,7 +23,7 @@ struct vgpu_process_start {
 };
 
 struct vgpu_thread {
-	uint64_t process_start_ns; /* the generation of `id` */
+	uint64_t process_start_ns; /* the start time of the process in which `id` is valid */
 	uint32_t id;
 };
 
@@ -33,7 +34,7 @@ uint64_t vgpu_now_ns(void); /* CLOCK_MONOTONIC */
 struct vgpu_process_start *vgpu_process_start_record(void);
 uint32_t vgpu_thread_begin(void);
 
-/* NULL if the kernel provides no page. */
+/* The page, or NULL if the kernel provides none. */
 static inline struct vgpu_process_start *vgpu_process_start(void)
 {
 	struct vgpu_process_start *start =

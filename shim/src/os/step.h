@@ -1,5 +1,5 @@
 /*
- * Test points: names for the points between two steps of the protocol.
+ * Test points: named places between two steps of a protocol.
  *
  * In the product they compile to nothing. In the test build (VGPU_STEPS) each point calls
  * vgpu_step(), which the test program defines.

@@ -1,11 +1,11 @@
-/* String functions without libc. A lookup may be made while a sanitizer's runtime, which interposes
- * libc's strcmp, still resolves its own functions. */
+/* String functions without libc, for lookups of names. A sanitizer's runtime interposes libc's
+ * strcmp, and may make such a lookup before its strcmp works. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The rest of `text` behind `start`. NULL: it does not begin with `start`. */
+/* The rest of `text` behind `start`. NULL: `text` does not begin with `start`. */
 static inline const char *vgpu_text_after(const char *text, const char *start)
 {
 	for (; *start; text++, start++)
@@ -29,9 +29,9 @@ static inline int vgpu_text_digit(char c)
 	return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Read the number at `*text`, in base 10 or 16, and advance `*text` past it. False: there is none,
- * or it is above `most`. strtoull is not used, because newer headers bind it to a symbol that older
- * C libraries lack. */
+/* Read the number at `*text`, in base 10 or 16, and advance `*text` past it. False: there is no
+ * number, or it is above `most`. strtoull is not used, because newer headers bind it to a symbol
+ * that older C libraries lack. */
 static inline bool vgpu_text_number(const char **text, int base, uint64_t most, uint64_t *number)
 {
 	const char *at = *text;

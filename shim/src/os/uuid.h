@@ -4,6 +4,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The text is "GPU-" or "MIG-" and 32 hexadecimal digits, with dashes anywhere between. At most
- * `capacity` characters are read. For any other text the result is false, and `uuid` all zero. */
+/* Convert "GPU-" or "MIG-" and 32 hexadecimal digits, with dashes anywhere between. At most
+ * `capacity` characters are read. For any other text return false, and set `uuid` to zeros. */
 bool vgpu_uuid_parse(const char *text, uint32_t capacity, uint8_t uuid[16]);

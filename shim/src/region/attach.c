@@ -1,12 +1,12 @@
 /*
  * Attaching: connects the grant, the region, a slot and this process, under the setup lock.
  *
- * No descriptor stays open. A lock belongs to an open file description, and a mapping keeps the
- * description that it was made from. So the slot's lock is held by the anchor: a page mapped
- * without access, which no child by fork or clone inherits. The lock lasts exactly as long as this
- * address space, and ends with exec and exit. Programs may close, reuse or pass on any descriptors.
- * (On overlayfs a mapping belongs to the layer below, and the lock ends with the descriptor. There
- * the anchor is looked for in /proc's maps: its offset names the slot.) Two copies of the library
+ * A process holds its slot's lock without an open descriptor, because programs may close or reuse
+ * any descriptor. The lock belongs to an open file description, which a mapping keeps open. That
+ * mapping is the anchor: a page without access, which no child by fork or clone inherits. So the
+ * lock lasts exactly as long as this address space, and ends with exec and exit. On overlayfs a
+ * mapping belongs to the layer below, and the lock ends with the descriptor. There other processes
+ * look for the anchor in /proc/PID/maps, where its offset names the slot. Two copies of the library
  * in one process hold two slots.
  */
 #include <errno.h>

@@ -10,11 +10,9 @@ _Static_assert(sizeof(struct vgpu_region_header) % 16 == 0, "words are aligned")
 _Static_assert(sizeof(struct vgpu_region_slot) % 16 == 0, "words are aligned");
 _Static_assert(sizeof(struct vgpu_region_slot_gpu) % 16 == 0, "words are aligned");
 
-/*
- * A 16-byte word as two halves. Whenever the low half changes, the high half changes too, to a
- * value that it never had before. Exception: an operation published again after a refusal keeps its
- * number. No operation of that number has been swapped into the counter by then.
- */
+/* A 16-byte word as two halves. Whenever the low half changes, the high half changes too, to a
+ * value that it never had before. The exception is an operation that is published after a refusal:
+ * it has the refused one's number, which has never been swapped into the counter. */
 struct word {
 	uint64_t low;
 	uint64_t high;
@@ -25,7 +23,8 @@ static uint64_t load(const uint64_t *from)
 	return __atomic_load_n(from, __ATOMIC_ACQUIRE);
 }
 
-/* Only a swap loads 16 bytes at once. Here two equal reads of the high half confirm the pair. */
+/* No instruction but the swap loads 16 bytes at once. So read the high half twice: if both values
+ * are equal, the halves belong together. */
 static struct word load_word(const uint64_t *from)
 {
 	struct word word;
@@ -39,11 +38,9 @@ static struct word load_word(const uint64_t *from)
 
 #if defined(__aarch64__)
 
-/*
- * Use the pair of exclusive instructions, which every such processor has. Compilers would turn the
- * builtin into a call of their own library. A pair that is read but not written back may be torn.
- * So a difference proves only that another writer was there, and callers conclude no more.
- */
+/* Use the exclusive instructions, which every aarch64 processor has. Compilers would turn the
+ * builtin into a call of their own library. Unless the store succeeds, the two loaded halves may be
+ * of different values. So false means only that another process has written the word. */
 static bool swap_word(uint64_t *at, struct word from, struct word to)
 {
 	struct word seen;
@@ -69,11 +66,8 @@ static bool swap_word(uint64_t *at, struct word from, struct word to)
 
 #else
 
-/*
- * Use the instruction itself. For the builtin, ThreadSanitizer uses a process-local lock and two
- * plain stores: other processes do not observe the lock, and could read half a word between the
- * stores.
- */
+/* Use the instruction itself. ThreadSanitizer replaces the builtin by a process-local lock and two
+ * plain stores, between which other processes could read half a word. */
 static bool swap_word(uint64_t *at, struct word from, struct word to)
 {
 	bool swapped;
@@ -93,11 +87,9 @@ static uint64_t tag_of(uint32_t slot, uint64_t sequence)
 	return (uint64_t)slot << VGPU_TAG_SLOT_SHIFT | (sequence & SEQUENCE_MASK);
 }
 
-/*
- * Complete the operation that the counter's tag names, by updating the slot's charge. No process
- * replaces the tag before that. So in the whole region at most one operation is in the counter but
- * not yet in its slot.
- */
+/* Complete the operation that the counter's tag names, by updating its slot's charge. Every process
+ * does this before it replaces the tag. So for each GPU at most one operation is in the counter but
+ * not yet in its slot. */
 static void help(const struct vgpu_view *view, int gpu, uint64_t tag)
 {
 	uint32_t slot = (uint32_t)(tag >> VGPU_TAG_SLOT_SHIFT) & (VGPU_MAX_SLOTS - 1);
@@ -136,7 +128,7 @@ static bool owns(const struct vgpu_view *view, const struct vgpu_owner *owner)
 	return load(&vgpu_view_slot(view, owner->slot)->generation) == owner->generation;
 }
 
-/* A tenant can write any values into its region. The result may be wrong, but never wraps. */
+/* A tenant can write any values into its region. Then the result is wrong, but does not wrap. */
 static uint64_t minus(uint64_t used_bytes, uint64_t bytes)
 {
 	return used_bytes > bytes ? used_bytes - bytes : 0;
@@ -158,8 +150,8 @@ enum vgpu_applied vgpu_counter_change(const struct vgpu_view *view, int gpu,
 		bytes = held.low;
 	}
 	operation = (struct word){adding ? bytes : 0 - bytes, held.high + 1};
-	/* Read this before checking the owner: if the slot has another owner, its operation is not
-	 * replaced. */
+	/* Read `former` before checking the owner. If another process takes the slot after the
+	 * check, the swap fails. So that process's operation is not replaced. */
 	former = load_word(published);
 	if (!owns(view, owner))
 		return VGPU_LOST;
@@ -169,8 +161,8 @@ enum vgpu_applied vgpu_counter_change(const struct vgpu_view *view, int gpu,
 	VGPU_AT(APPLY_PUBLISHED);
 	do {
 		from = load_counter(view, gpu);
-		/* Read this after the counter: it shows whether another process dropped the charge
-		 * before. */
+		/* Read the sequence after the counter: it shows whether another process has dropped
+		 * this slot's charge. */
 		if (load(&entry->sequence) != held.high)
 			return VGPU_LOST;
 		if (adding && (bytes > limit_bytes || from.low > limit_bytes - bytes)) {
@@ -197,8 +189,8 @@ uint64_t vgpu_counter_drop(const struct vgpu_view *view, int gpu, const struct v
 	do {
 		from = load_counter(view, gpu);
 		held = load_word(&entry->bytes);
-		/* Check the owner after reading the charge: a new owner takes the next generation
-		 * before its first operation. */
+		/* Check the owner after reading the charge. A new owner takes its generation before
+		 * its first operation, so the charge read is not the new owner's. */
 		if (!owns(view, owner) || (held.low == 0 && !even_empty))
 			return 0;
 		VGPU_AT(DROP_READ);

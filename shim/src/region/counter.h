@@ -1,9 +1,9 @@
 /*
- * The counter's protocol on a mapped region: apply an operation, or drop an exited process's
- * charge.
+ * The protocol of a GPU's counter in a mapped region: add to a charge, subtract from it, or drop an
+ * exited process's charge.
  *
- * It uses only words of the region, and no files, processes, locks or system calls. A process may
- * exit after any instruction here. The next process completes or discards its operation.
+ * The protocol uses only words of the region, without locks or system calls. If a process exits
+ * within an operation, after any instruction, the next process completes or discards the operation.
  * docs/adr/0002 has the proof.
  */
 #pragma once
@@ -13,7 +13,7 @@
 
 #include "vgpu/contract.h"
 
-/* A mapped region whose geometry has been checked. */
+/* A mapped region whose layout has been checked. */
 struct vgpu_view {
 	char *base;
 	uint64_t slots_offset;
@@ -23,8 +23,9 @@ struct vgpu_view {
 
 enum vgpu_applied {
 	VGPU_APPLIED,
-	VGPU_REFUSED, /* over the limit; nothing changed */
-	VGPU_LOST     /* another process took the slot: it assumed that this one exited */
+	VGPU_REFUSED, /* over the limit; no charge changed */
+	VGPU_LOST     /* another process assumed that this one had exited, and took the slot or its
+			 charge */
 };
 
 struct vgpu_owner {
@@ -58,22 +59,18 @@ static inline struct vgpu_region_slot_gpu *vgpu_view_slot_gpu(const struct vgpu_
 	return (struct vgpu_region_slot_gpu *)(vgpu_view_slot(view, slot) + 1) + gpu;
 }
 
-/*
- * Add bytes to the charge of `owner`, unless the GPU would then hold more than limit_bytes. Or
- * subtract bytes: if the owner holds less, that is counted, and only what it holds is subtracted.
- * The caller holds a lock, so a slot has one operation at a time on a GPU.
- */
+/* Add bytes to the charge of `owner`, unless the container's charge on the GPU would then exceed
+ * limit_bytes. Or subtract bytes, but at most the owner's charge; any excess is counted in the
+ * statistics. The caller holds a lock, so that a slot has one operation at a time on a GPU. */
 enum vgpu_applied vgpu_counter_change(const struct vgpu_view *view, int gpu,
 				      const struct vgpu_owner *owner, bool adding, uint64_t bytes,
 				      uint64_t limit_bytes);
 
-/*
- * Drop the whole charge of an exited process's slot, if the slot still has this generation. Several
+/* Drop the whole charge of an exited process's slot, if the slot still has this generation. Several
  * processes may do so at once, without a lock. Returns the bytes that this call dropped.
- * even_empty: for a slot that is about to be taken. It gets a new sequence number even if nothing
- * is charged: if the last owner is still running, an operation that it has published is then never
- * counted.
- */
+ * even_empty: give the slot a new sequence number even if nothing is charged, because the slot is
+ * about to be taken. If the last owner still runs, its published operation is then never
+ * counted. */
 uint64_t vgpu_counter_drop(const struct vgpu_view *view, int gpu, const struct vgpu_owner *owner,
 			   bool even_empty);
 

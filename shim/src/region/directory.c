@@ -9,7 +9,7 @@
 #include "os/file.h"
 #include "os/lock.h"
 
-/* Decided once. A fork child inherits the decision. */
+/* The source of the limits. It is decided once, and fork children inherit the decision. */
 static struct {
 	struct vgpu_lock lock;
 	enum { UNDECIDED, NONE, FOUND, ENVIRONMENT } state;

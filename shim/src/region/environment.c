@@ -8,8 +8,8 @@
 #include "os/uuid.h"
 #include "region/counter.h"
 
-#define SHOWN_CHARS 40 /* shown of a refused value */
-#define NAME_CHARS  80 /* shown of its variable's name */
+#define SHOWN_CHARS 40 /* longest part of a refused value in the error */
+#define NAME_CHARS  80 /* longest part of the variable's name in the error */
 
 static unsigned int shift_of(char unit)
 {
@@ -25,8 +25,8 @@ static unsigned int shift_of(char unit)
 	}
 }
 
-/* Read a whole decimal number, with at most one of k, m, g (1024-based, either case) behind it.
- * Other text is refused, whereas HAMi's own parser reads "1GB" as one byte and "-1" as no limit. */
+/* Read a decimal number with an optional unit k, m or g (1024-based, either case). Any other text
+ * is refused, whereas HAMi's own parser reads "1GB" as one byte and "-1" as no limit. */
 static bool read_bytes(const char *text, uint64_t *bytes)
 {
 	unsigned int shift;
@@ -54,7 +54,7 @@ static bool read_percent(const char *text, uint64_t *percent)
 	return vgpu_text_number(&text, 10, 100, percent) && !*text;
 }
 
-/* A kind of variable: NAME_N has the value for GPU N, NAME that for all other GPUs. */
+/* Variables of one kind: NAME_N has the value for GPU N, and NAME the value for all other GPUs. */
 struct family {
 	const char *name;
 	enum vgpu_result refusal;
@@ -68,7 +68,7 @@ static const struct family CORE = {VGPU_ENV_CORE_LIMIT, VGPU_ENVIRONMENT_CORE, r
 
 enum { EVERY_GPU = -1, NO_GPU = -2, NOT_OF_THE_FAMILY = -3 };
 
-/* The GPU that "NAME=" or "NAME_7=" means. NO_GPU: the number is not valid, a user error. */
+/* The GPU that "NAME=" or "NAME_7=" means. NO_GPU: the variable's number is not valid. */
 static int gpu_meant(const char *variable, const char *name, const char **value)
 {
 	size_t length = strlen(name);
@@ -90,7 +90,8 @@ static int gpu_meant(const char *variable, const char *name, const char **value)
 	return (int)gpu;
 }
 
-/* Name the variable and what is invalid. Other characters could break the line, so replace them. */
+/* Name the variable and its invalid value in the error. Characters that could break the line are
+ * replaced. */
 static enum vgpu_result refuse(struct vgpu_error *error, enum vgpu_result result,
 			       const char *variable)
 {
@@ -157,7 +158,8 @@ static enum vgpu_result read_limits(char *const *variables, struct vgpu_environm
 	return result != VGPU_OK || any ? result : vgpu_fail(error, VGPU_UNMANAGED, 0, "");
 }
 
-/* Read the list of UUIDs. A list with anything else, such as "all" or a number, counts as empty. */
+/* Read the list of UUIDs. A list that contains another word, such as "all" or a number, counts as
+ * empty. */
 static void read_list(const char *list, struct vgpu_environment *out)
 {
 	int count = 0;

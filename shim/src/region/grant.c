@@ -21,7 +21,7 @@ _Static_assert(VGPU_GRANT_CHECKSUM_OFFSET ==
 	       "the checksum follows the GPUs");
 _Static_assert(COPY_BYTES <= VGPU_GRANT_COPY_STRIDE, "a copy fits its stride");
 
-/* A private copy of the file's content, so that what is used is what was verified. */
+/* A private copy of the file's content, because the file may change after the check of a copy. */
 union copy {
 	struct {
 		struct vgpu_grant_head head;
@@ -31,8 +31,9 @@ union copy {
 	char bytes[COPY_BYTES];
 };
 
-/* The identity is set once, before `loaded`. Limits change one by one, and are read without the
- * lock. Limits from the environment have no mapping: a GPU is added at its first use. */
+/* The last valid content. All fields but the limits are set once, before `loaded`. The fields of
+ * the limits are read without the lock. Without a mapping the limits are from the environment, and
+ * each GPU is added at its first use. */
 static struct {
 	struct vgpu_lock lock;
 	bool loaded;
@@ -165,7 +166,7 @@ static enum vgpu_result load_locked(const char *path, int *os_errno)
 	}
 	grant.id = copy.is.head.grant_id;
 	grant.gpu_count = (int)copy.is.head.gpu_count;
-	/* A malformed UUID is all zeros, which is no GPU's UUID. */
+	/* A malformed UUID becomes all zeros, which is no GPU's UUID. */
 	for (int gpu = 0; gpu < grant.gpu_count; gpu++)
 		(void)vgpu_uuid_parse(copy.is.gpus[gpu].uuid, VGPU_GRANT_UUID_CHARS,
 				      grant.uuids[gpu]);
@@ -211,8 +212,8 @@ void vgpu_grant_add(int gpu, const uint8_t uuid[16], const struct vgpu_grant_lim
 	vgpu_unlock(&grant.lock);
 }
 
-/* If another thread has the lock, continue with slightly older limits. This is not part of
- * refresh(), because its large stack frame would slow down the hot path. */
+/* Take the limits of the newest copy. If another thread has the lock, continue with slightly older
+ * limits. In refresh() this code's large stack frame would slow down the hot path. */
 __attribute__((noinline)) static void read_again(void)
 {
 	uint64_t seen[COPIES];

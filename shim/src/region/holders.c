@@ -1,5 +1,5 @@
-/* Lists the container's processes that hold memory, from the region's slots, by their pids in this
- * process's PID namespace. A process of another PID namespace has no pid here, and is left out. */
+/* Lists the container's processes that hold memory, from the region's slots. Processes of other PID
+ * namespaces are left out, because they have no pid in this process's namespace. */
 #include "region/mapping.h"
 
 #include <stddef.h>
@@ -12,8 +12,8 @@ static bool is_own(const struct vgpu_process *process, uint32_t number, uint64_t
 	       process->owner.generation == generation;
 }
 
-/* Read the slot between two reads of its generation, so that all data is of one owner. False: there
- * is no process to list. */
+/* Read one slot. The generation is read before and after, so that all data is of one owner. False:
+ * the slot has no process to list. */
 static bool name_holder(const struct vgpu_process *process, int gpu, uint32_t number,
 			struct vgpu_holder *holder)
 {

@@ -1,9 +1,9 @@
 /*
  * The state of this process: one page that the kernel zeroes in every child.
  *
- * A fork child must never refund its parent's charge, and raw clone() runs no atfork handlers. So
- * all state of being attached is in a MADV_WIPEONFORK page. Before Linux 4.14 a pid in it is
- * compared.
+ * A child must never refund its parent's charge. atfork handlers do not suffice, because raw
+ * clone() runs none. So the state is in a page with MADV_WIPEONFORK. Linux before 4.14 lacks that,
+ * so the page's pid is compared.
  */
 #pragma once
 
@@ -16,11 +16,11 @@
 #include "os/process_start.h"
 #include "region/counter.h"
 
-/* Has a cache line of its own, so that threads on different GPUs do not share one. */
+/* One GPU's state, on a cache line of its own, because different threads use different GPUs. */
 struct vgpu_process_gpu {
 	struct vgpu_lock lock;
-	uint64_t held_bytes; /* reserved by this process, in case the slot is lost */
-	int64_t late_bytes;  /* deferred changes, for the lock's next holder to apply */
+	uint64_t held_bytes; /* the process's charge, for a new slot if this one is lost */
+	int64_t late_bytes;  /* changes that the lock's next holder must apply */
 } __attribute__((aligned(64)));
 
 struct vgpu_process {
@@ -43,7 +43,7 @@ struct vgpu_process {
 _Static_assert(offsetof(struct vgpu_process, start) == 0, "one page is both");
 _Static_assert(sizeof(struct vgpu_process) <= VGPU_PROCESS_BYTES, "the page has all of it");
 
-/* NULL if the kernel provides no page. */
+/* The state of this process, or NULL if the kernel provides no page. */
 static inline struct vgpu_process *vgpu_process(void)
 {
 	return (struct vgpu_process *)vgpu_process_start();

@@ -78,7 +78,8 @@ enum vgpu_result vgpu_region_open(const char *path, uint64_t grant_id, int gpu_c
 	return VGPU_REGION_INVALID;
 }
 
-/* Without this, writing to a hole of the mapped file would be SIGBUS if the disk is full. */
+/* Allocate the whole file. Otherwise writing to a hole of the mapping would raise SIGBUS if the
+ * disk is full. */
 static bool fill_holes(int fd, uint64_t bytes, int *os_errno)
 {
 	struct vgpu_file file;
@@ -100,8 +101,8 @@ enum vgpu_result vgpu_region_map(int fd, int gpu_count, struct vgpu_view *view, 
 		*os_errno = errno;
 		return VGPU_SYSTEM;
 	}
-	/* A child that has not attached must not map it: identity.c would see an attached process.
-	 */
+	/* No child inherits the mapping, by which identity.c would take the child for an attached
+	 * process. */
 	madvise(view->base, file_bytes(view), MADV_DONTFORK);
 	return VGPU_OK;
 }
@@ -142,7 +143,7 @@ enum vgpu_result vgpu_region_make(const char *path, int *os_errno)
 		*os_errno = errno;
 		return VGPU_CACHE_UNUSABLE;
 	}
-	/* link() instead of rename() keeps a file that exists. */
+	/* Unlike rename(), link() does not replace an existing file. */
 	made = fill(fd, os_errno);
 	if (made && syscall(SYS_linkat, AT_FDCWD, draft, AT_FDCWD, path, 0) != 0) {
 		*os_errno = errno;

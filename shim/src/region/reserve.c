@@ -1,8 +1,8 @@
 /*
- * Reserves, refunds, and reports limits and use: the part of region.h that is called often.
+ * Reserves, refunds, and reports limits and use. These functions of region.h are called often.
  *
- * It works under one GPU's lock, with a slot that attach.c took. Before it refuses or reports, it
- * searches for exited processes.
+ * A change of a charge holds the GPU's lock, and uses the slot that attach.c took. Before a refusal
+ * or a report, exited processes are searched for.
  */
 #include <stdbool.h>
 #include <sys/syscall.h>
@@ -17,11 +17,11 @@
 #define REAP_PERIOD_NS UINT64_C(1000000)
 #define REPORT_REST    20 /* searches for reports take at most 1/20 of the time */
 #define REAP_PAUSE_NS  (REAP_PERIOD_NS / 4)
-#define REAP_PAUSES    400 /* longer than a scan of all slots takes */
+#define REAP_PAUSES    400 /* together longer than a search of all slots takes */
 
-/* Without a descriptor no lock can be tested. Then only processes whose pid is free count as
- * exited. Their charges are dropped now, but their slots are freed later by a process with a
- * descriptor. */
+/* If the region's file cannot be opened, no lock can be tested. Then only processes whose pid is
+ * free count as exited. Their charges are dropped now. Their slots are freed later, by a process
+ * that can open the file. */
 static void reap_exited(struct vgpu_process *process, enum vgpu_search search)
 {
 	struct vgpu_owner self = {UINT32_MAX, 0};
@@ -34,8 +34,8 @@ static void reap_exited(struct vgpu_process *process, enum vgpu_search search)
 	vgpu_close(&slots);
 }
 
-/* Search for exited processes. False: a thread of this process began a search just now, so do not
- * search. */
+/* Search for exited processes. False: not searched, because a thread of this process began a search
+ * less than REAP_PERIOD_NS ago. */
 static bool reap(struct vgpu_process *process, enum vgpu_search search)
 {
 	uint64_t now_ns = vgpu_now_ns();
@@ -51,7 +51,7 @@ static bool reap(struct vgpu_process *process, enum vgpu_search search)
 	return true;
 }
 
-/* Search less often if that takes long: with very many processes reports may be some ms old. */
+/* Search less often if searches take long. With very many processes a report may be some ms old. */
 static void reap_for_report(struct vgpu_process *process)
 {
 	uint64_t since_ns = vgpu_now_ns() - __atomic_load_n(&process->reaped_ns, __ATOMIC_RELAXED);
@@ -102,8 +102,8 @@ int vgpu_gpu_of_uuid(const uint8_t uuid[16], int number)
 		return gpu;
 	if (gpu < 0)
 		gpu = vgpu_limits_register(uuid, number);
-	/* If only a share of compute is set, memory is counted all the same, with a limit beyond
-	 * any GPU. */
+	/* If the environment limits only compute, memory is counted all the same, with a limit
+	 * beyond any GPU's size. */
 	if (gpu >= 0 && vgpu_grant_read(gpu, limit_bytes) == VGPU_NO_LIMIT &&
 	    vgpu_core_percent(gpu) % 100 == 0)
 		return VGPU_GPU_UNMANAGED;
@@ -150,11 +150,12 @@ enum change {
 };
 
 /*
- * Calls that may grow a pool, each announced by a word in its process's slot. Such a call sets the
- * word and then reads the counter. A reservation updates the counter and then reads these words, if
- * they can matter. So at least one of two concurrent calls observes the other. Therefore the charge
- * and what may be taken never exceed the limit together. Only processes in the first GROWING_SLOTS
- * slots may announce calls, and only while there is space for all of them.
+ * Announced calls may grow a pool. An announcement sets the word `growing` in the process's slot,
+ * and then reads the counter. A reservation near the limit updates the counter, and then reads
+ * these words. So of a concurrent announcement and reservation at least one observes the other.
+ * Therefore the charge and the announced calls together never exceed the limit. Only processes in
+ * the first GROWING_SLOTS slots may announce calls, and only while a chunk for each of these slots
+ * fits the limit.
  */
 enum { GROWING_SLOTS = 64 };
 #define GROWING_MOST_BYTES (GROWING_SLOTS * VGPU_CHUNK_BYTES)
@@ -164,7 +165,7 @@ static uint64_t *growing_of(const struct vgpu_process *process, uint32_t slot, i
 	return &vgpu_view_slot_gpu(&process->view, slot, gpu)->growing;
 }
 
-/* True if so many bytes fit beside the charge. */
+/* True if `bytes` more fit the limit. */
 static bool leaves(const struct vgpu_process *process, int gpu, uint64_t chargeable_bytes,
 		   uint64_t bytes)
 {
@@ -216,7 +217,8 @@ static bool leaves_growth(const struct vgpu_process *process, int gpu)
 	return leaves(process, gpu, chargeable_bytes, growing_bytes);
 }
 
-/* The caller holds the GPU's lock. VGPU_LOST: attach again, and then retry. */
+/* Change the process's charge. The caller holds the GPU's lock. VGPU_LOST: attach again and
+ * retry. */
 static enum vgpu_applied apply_locked(struct vgpu_process *process, int gpu, enum change change,
 				      uint64_t bytes)
 {
@@ -256,11 +258,11 @@ static void apply_late(struct vgpu_process *process, int gpu)
 		__atomic_fetch_add(late, bytes, __ATOMIC_RELAXED);
 }
 
-/* A slot may be lost and replaced once or twice. If that happens more often, the region is broken.
- */
+/* A process may lose its slot once or twice. If it loses one more often, the region is broken. */
 #define TRIES 3
 
-/* If the lock is not available, a reservation is refused. Other changes are left to its holder. */
+/* If the GPU's lock is not available, a reservation is refused. Any other change is left to the
+ * lock's holder. */
 static enum vgpu_result change_attached(struct vgpu_process *process, int gpu, enum change change,
 					uint64_t bytes)
 {

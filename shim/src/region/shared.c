@@ -1,9 +1,9 @@
 /*
  * See shared.h. Every function here is called rarely, and takes the process's setup lock.
  *
- * A process may join a slot while its last holder ends, and no lock orders the two. The joiner
+ * A process may join a slot while another reclaims it after its last holder has ended. The joiner
  * locks the slot and then reads the key. The reclaimer (slots.c) removes the key and then tests the
- * lock. So one of them observes the other: either the slot remains, or the joiner finds no key. A
+ * lock. So at least one observes the other: either the slot remains, or the joiner finds no key. A
  * removed key is not restored. Later importers are charged themselves, which is never too little.
  */
 #include "region/shared.h"
@@ -16,7 +16,7 @@
 #include "region/slot_lock.h"
 
 struct hold {
-	void *anchor; /* NULL: this process does not hold the slot */
+	void *anchor; /* the page that keeps the slot's lock; NULL: not held */
 	uint64_t generation;
 	uint32_t count;
 };
@@ -33,8 +33,8 @@ static struct holds *get_holds(void)
 	return vgpu_fork_wiped_pages(&the_holds, sizeof(struct holds));
 }
 
-/* Lock this process's region against attaching. If it returns true, call `end`. If slots->fd is
- * negative, there is no descriptor, and holds can only be released. */
+/* Take the setup lock, which `end` releases, and open the region's file. False: nothing is to be
+ * done. If slots->fd is negative, the file cannot be opened, and holds can only be released. */
 static bool begin(struct vgpu_process **process, struct vgpu_slots *slots)
 {
 	*process = vgpu_process();
@@ -65,8 +65,8 @@ static bool enter(const struct vgpu_slots *slots, const struct vgpu_owner *owner
 static bool export_locked(struct vgpu_process *process, const struct vgpu_slots *slots,
 			  struct vgpu_shared_charge charge, uint64_t key, struct vgpu_owner *owner)
 {
-	/* On overlayfs a mapping keeps no lock, so the slot would be reclaimed while its holder
-	 * runs. */
+	/* If the process's own lock is missing, the region is on overlayfs, where a mapping keeps
+	 * no lock. There the shared slot would be reclaimed while its holder runs. */
 	if (slots->fd < 0 || !process->attached ||
 	    !vgpu_slot_is_locked(slots->fd, process->owner.slot) ||
 	    !vgpu_slots_claim(slots, owner, VGPU_SLOT_SHARED))
@@ -103,7 +103,7 @@ vgpu_hold vgpu_shared_export(struct vgpu_shared_charge charge, uint64_t key)
 	return owner.slot + 1;
 }
 
-/* The charge of a shared slot. 0 bytes for a memory that costs nothing. */
+/* The charge of a shared slot, which may be 0 bytes. */
 static struct vgpu_shared_charge charge_of(const struct vgpu_view *view, uint32_t slot)
 {
 	struct vgpu_shared_charge charge = {0};

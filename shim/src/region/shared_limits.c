@@ -18,7 +18,8 @@
 
 _Static_assert(VGPU_ENVIRONMENT_MAX_GPUS >= VGPU_MAX_GPUS, "a grant's GPUs fit");
 
-/* The lock ends with the descriptor. False: another process held it for a second. */
+/* Lock the limits until the descriptor is closed. False: another process held the lock for a
+ * second. */
 static bool lock_limits(int fd)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_start = (off_t)VGPU_LOCK_LIMITS, .l_len = 1};
@@ -45,8 +46,8 @@ static bool no_process_runs(const struct vgpu_view *view)
 	return true;
 }
 
-/* If no process runs, limits of exited processes no longer apply. The entries remain, because
- * processes that only queried still use their numbers. */
+/* If no process holds a slot, end the limits that exited processes set. The GPUs' entries remain,
+ * because processes that only query, without a slot, still use the entries' indexes. */
 static void forget_limits(struct vgpu_process *process)
 {
 	struct vgpu_slots slots;
@@ -77,7 +78,8 @@ static enum vgpu_result why_not(enum vgpu_result result)
 	}
 }
 
-/* In a setuid program, make no file at a path that a variable names: the caller has chosen it. */
+/* In a setuid program, make no file at a path from a variable, because the unprivileged user chose
+ * the path. */
 static enum vgpu_result make(const char *path, int *os_errno)
 {
 	if (!getauxval(AT_SECURE) || strcmp(path, VGPU_SHARED_CACHE_PATH) == 0)
@@ -108,7 +110,7 @@ enum vgpu_result vgpu_limits_poll(struct vgpu_process *process, struct vgpu_erro
 	return VGPU_OK;
 }
 
-/* The GPU's entry, or else the first free one. The caller holds the lock. */
+/* The GPU's entry, or else the first free one. The caller holds the lock of the limits. */
 static int entry_of(const struct vgpu_view *view, const uint8_t uuid[16])
 {
 	int gpu = 0;

@@ -1,11 +1,11 @@
 /*
  * Limits from the environment, shared by the processes of a container.
  *
- * The region, at the path CUDA_DEVICE_MEMORY_SHARED_CACHE, has an entry for each GPU that a process
- * has used. Its limit is from that process's environment. It applies to all processes until none of
- * them exists any more. The next process then sets its own limit. A process that uses the GPU keeps
- * the limit that it found. This serves programs that cooperate, and does not enforce: a user that
- * can set a variable can also start a program without it.
+ * CUDA_DEVICE_MEMORY_SHARED_CACHE is the region's path. The region has an entry for each GPU that a
+ * process has used. The first process that uses a GPU sets the entry's limit from its environment.
+ * The limit applies to all processes until none is left. The next process then sets its own limit.
+ * These limits serve programs that cooperate: a user that sets a variable can also start a program
+ * without it.
  */
 #pragma once
 
@@ -15,5 +15,6 @@
 /* Make the region if there is none, and map it. The caller holds `setup`. */
 enum vgpu_result vgpu_limits_poll(struct vgpu_process *process, struct vgpu_error *error);
 
-/* Enter a GPU at its first use. Return its index. -1: not listed, no free entry, no descriptor. */
+/* Enter a GPU at its first use, and return its index. -1: the GPU is not listed, no entry is free,
+ * or the region's file cannot be opened. */
 int vgpu_limits_register(const uint8_t uuid[16], int number);

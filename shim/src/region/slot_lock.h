@@ -1,7 +1,8 @@
 /*
- * The LIVE lock of a slot: an open file description's lock of one byte beyond the file's end.
+ * The lock of a slot: an open file description's lock of one byte beyond the file's end.
  *
- * A process locks its own slot exclusively. Holders of a shared slot share its lock. No call waits.
+ * A process locks its own slot exclusively. The holders of a shared slot share its lock. No call
+ * waits.
  */
 #pragma once
 
@@ -23,7 +24,8 @@ static inline struct flock vgpu_slot_byte(uint32_t slot, short type)
 	};
 }
 
-/* Set the lock to F_WRLCK, F_RDLCK or F_UNLCK. A change from exclusive to shared never frees it. */
+/* Set the lock to F_WRLCK, F_RDLCK or F_UNLCK. While the lock changes from exclusive to shared, it
+ * is never free. */
 static inline bool vgpu_slot_lock(int fd, uint32_t slot, short type)
 {
 	struct flock lock = vgpu_slot_byte(slot, type);

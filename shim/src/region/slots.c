@@ -9,9 +9,9 @@
 #include "region/process.h"
 #include "region/slot_lock.h"
 
-/* If more slots than this were ever in use, a process that begins searches only this many, and the
- * next one continues behind them. A process that is about to refuse or report searches all slots.
- */
+/* A process that attaches searches about this many slots for exited processes. The next process
+ * that attaches continues behind them. A process that is about to refuse or report searches all
+ * slots. */
 #define SLOTS_PER_START 64
 
 void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *owner)
@@ -22,11 +22,9 @@ void vgpu_slots_drop(const struct vgpu_slots *slots, const struct vgpu_owner *ow
 					 vgpu_now_ns(), __ATOMIC_RELAXED);
 }
 
-/*
- * The caller holds the slot's lock. If the last owner still runs, the new generation shows it that
- * it has lost the slot. start_ticks is cleared so that only the lock decides if the next owner
- * exits before it has written its identity.
- */
+/* Free a slot that the caller has locked. By the new generation the last owner, if it still runs,
+ * sees that it has lost the slot. start_ticks is cleared because the next owner may exit before it
+ * has written its identity. Then only the lock tells whether that owner exists. */
 static void free_locked(struct vgpu_region_slot *slot, const struct vgpu_owner *owner)
 {
 	if (vgpu_slot_generation(slot) != owner->generation ||
@@ -48,12 +46,10 @@ struct vgpu_identity vgpu_slots_holder(const struct vgpu_region_slot *slot)
 	};
 }
 
-/*
- * The lock is tested first, because it is nearly always right. It may be held too long, by a raw
- * clone's child that inherited a description. So a free pid counts as exited (and in a thorough
- * search a reused one). It may be missing although the holder runs, on overlayfs. So the anchor is
- * searched for, which exec ends.
- */
+/* Whether the slot's holder has exited. The lock may be held after the exit, because a raw clone's
+ * child inherited the open file description. So a free pid, or in a thorough search a reused pid,
+ * means that the holder has exited. The lock may be free although the holder runs, because on
+ * overlayfs a mapping keeps no lock. So the holder's anchor (attach.c) is looked for. */
 static bool has_exited(const struct vgpu_slots *slots, uint32_t number, enum vgpu_search search)
 {
 	const struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
@@ -79,11 +75,10 @@ void vgpu_slots_free(const struct vgpu_slots *slots, const struct vgpu_owner *ow
 	(void)vgpu_slot_lock(slots->fd, owner->slot, F_UNLCK);
 }
 
-/*
- * True if no process can join the shared slot, which had no holder. First remove the key, so that
- * none finds it now. One that found it before has its lock by now (shared.c). The kernel's lock
- * on the list of locks orders the two: if the joiner's lock is not visible, the joiner sees no key.
- */
+/* True if no process can join the shared slot, which had no holder. Remove the key first, so that
+ * no process finds the slot any more. A joiner that found the key before has locked the slot
+ * (shared.c). The kernel orders the two: if the joiner's lock is not visible here, the joiner sees
+ * no key. */
 static bool no_process_joins(const struct vgpu_slots *slots, uint32_t number, uint64_t key)
 {
 	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
@@ -116,22 +111,23 @@ void vgpu_slots_reap_one(const struct vgpu_slots *slots, const struct vgpu_owner
 		reap(slots, owner, VGPU_SEARCH_QUICK);
 }
 
-/* Search until `end`, or the first slot that was never taken. True: it ended at such a slot. */
+/* Reclaim slots of exited processes, from `begin` to `end` or to the first slot that was never
+ * taken. True: the search ended at such a slot. */
 static bool reap_range(const struct vgpu_slots *slots, const struct vgpu_owner *except,
 		       uint32_t begin, uint32_t end, enum vgpu_search search)
 {
 	for (uint32_t number = begin; number < end; number++) {
 		struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, number);
-		/* Read before has_exited and compared after it, so that its result is about this
-		 * holder. */
+		/* The generation is read before has_exited and compared after it, so that the
+		 * result is about this holder. */
 		struct vgpu_owner owner = {number, vgpu_slot_generation(slot)};
 
 		if (owner.generation == 0)
 			return true;
 		if (except && except->slot == number && except->generation == owner.generation)
 			continue;
-		/* A free slot may be charged, if its last owner still ran and was in the middle of
-		 * an operation. */
+		/* A free slot may be charged, if its last owner was still running and within an
+		 * operation when the slot was freed. */
 		if (vgpu_slot_state(slot) == VGPU_SLOT_FREE)
 			vgpu_slots_drop(slots, &owner);
 		else
@@ -175,11 +171,9 @@ void vgpu_slots_reap_at_start(const struct vgpu_slots *slots)
 	(void)reap_range(slots, NULL, 0, SLOTS_PER_START, VGPU_SEARCH_QUICK);
 }
 
-/*
- * Scans end at the first slot that was never taken. A process that skips such a slot, because
- * another one is just taking it, marks it as taken. So if the other process exits, scans still
- * reach the slots above.
- */
+/* Searches end at the first slot that was never taken. A process skips such a slot if another
+ * process is just taking it. It then marks the slot as taken. So if the other process exits,
+ * searches still reach the slots above. */
 static void mark_passed_over(struct vgpu_region_slot *slot)
 {
 	uint64_t never = 0;
@@ -189,8 +183,9 @@ static void mark_passed_over(struct vgpu_region_slot *slot)
 					    __ATOMIC_RELAXED);
 }
 
-/* The generation is written last. No scan can have seen it while the slot was free, because marking
- * adds 1 and taking adds 2. So a swap of a slow reaper fails. */
+/* Take a slot that the caller has locked. The generation is written last. No search has seen the
+ * new value before, because taking adds 2, and mark_passed_over only 1. So a slow reclaimer, which
+ * compares the generation, does not drop the new owner's charge. */
 static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner, uint32_t state)
 {
 	static const struct vgpu_identity none;

@@ -20,7 +20,7 @@ typedef enum {
 
 typedef int CUdevice;
 typedef uint64_t CUdeviceptr;
-typedef uint32_t CUdeviceptr_v1; /* the interface before CUDA 3.2 */
+typedef uint32_t CUdeviceptr_v1; /* addresses before CUDA 3.2 */
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
@@ -82,7 +82,7 @@ typedef struct {
 typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 
-/* Only multiprocessors are simulated, of several kinds of resources. */
+/* CUDA has several kinds of resources. Only multiprocessors are simulated. */
 typedef struct {
 	int type;
 	unsigned char padding[92];

@@ -1,10 +1,10 @@
 /*
  * Prototypes of every simulated driver function, expanded from cuda.def.
  *
- * Every file that defines one includes this, so a signature that differs from the list does not
- * compile. Inside the library, function NAME is linked as sim_NAME. The exported NAME is in entry.c
- * and applies injected faults first. So calls within the library meet no faults, and a library that
- * interposes NAME does not see them.
+ * Every file that defines such a function includes this header. So a signature that differs from
+ * cuda.def does not compile. Inside the library, function NAME is linked as sim_NAME. The exported
+ * NAME is in entry.c and applies injected faults first. So faults do not affect calls within the
+ * library, and a library that interposes NAME does not see these calls.
  */
 #ifndef SIMGPU_CUDA_ENTRY_H
 #define SIMGPU_CUDA_ENTRY_H

@@ -1,6 +1,6 @@
 /*
- * Declares the exported functions, for files that define them or return their addresses. A NAME of
- * cuda.def is exported_NAME here. Functions of cuda_unsupported.def read no arguments.
+ * Declares the exported functions, for files that define them or return their addresses. NAME of
+ * cuda.def is declared as exported_NAME. Functions of cuda_unsupported.def read no arguments.
  */
 #ifndef SIMGPU_CUDA_EXPORT_H
 #define SIMGPU_CUDA_EXPORT_H

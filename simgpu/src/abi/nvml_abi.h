@@ -130,7 +130,7 @@ typedef struct {
 	nvmlProcessUtilizationInfo_v1_t *procUtilArray;
 } nvmlProcessesUtilizationInfo_v1_t;
 
-/* Declares an exported function and begins its definition, so no header needs its prototype. */
+/* Declares an exported function, then begins its definition. No header has its prototype. */
 #define NVML_API(name, ...)                                                                        \
 	nvmlReturn_t name(__VA_ARGS__);                                                            \
 	__attribute__((visibility("default"))) nvmlReturn_t name(__VA_ARGS__)

@@ -1,6 +1,6 @@
 /*
- * The ranges in use are in a list by address. A tree finds one by an address. A new range is in the
- * first large enough gap after the latest one. A `compact` arena searches from its beginning.
+ * The ranges in use are in a list by address. A tree finds the range at an address. A new range
+ * gets the first large enough gap after the latest range, or in a `compact` arena the first of all.
  */
 #define _GNU_SOURCE
 #include "base/arena.h"
@@ -10,7 +10,7 @@
 
 #define UNIT_BYTES (2ull << 20) /* unit of allocations larger than half a unit */
 
-/* A range with the bytes it occupies. The list is a circle that begins and ends at arena->ends. */
+/* A range, and the bytes it occupies. The list is a circle that begins and ends at arena->ends. */
 struct place {
 	struct range range;
 	uint64_t bytes;
@@ -22,7 +22,7 @@ static uint64_t round_up(uint64_t value, uint64_t unit)
 	return (value + unit - 1) & ~(unit - 1);
 }
 
-/* Ranges that overlap are equal. */
+/* Orders ranges by address. Overlapping ranges compare as equal. */
 static int compare(const void *left, const void *right)
 {
 	const struct place *a = left, *b = right;

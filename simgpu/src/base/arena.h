@@ -26,11 +26,11 @@ static inline void *must(void *memory)
 struct range {
 	uint64_t base;
 	uint64_t bytes;		    /* as requested */
-	uint64_t id;		    /* the daemon's */
+	uint64_t id;		    /* the daemon's id of the memory */
 	uint64_t context;	    /* serial of the owning context; 0: none */
-	struct graph_memory *graph; /* the graph memory that it belongs to, or NULL */
-	struct chunk *chunk;	    /* the pool's chunk that it is or is part of, or NULL */
-	struct shared_block *block; /* the shared block that it is or is part of, or NULL */
+	struct graph_memory *graph; /* the graph memory with this range, or NULL */
+	struct chunk *chunk;	    /* the pool's chunk that is or has this range, or NULL */
+	struct shared_block *block; /* the shared block that is or has this range, or NULL */
 	bool imported; /* not to be freed by the program: imported, or a module's variables */
 	bool managed;  /* has the same address on host and device */
 	bool leaving;  /* freed in a stream, but still allocated (leaving.h) */
@@ -42,7 +42,7 @@ struct shared_block;
 
 struct arena {
 	uint64_t base;	      /* 0: no addresses are reserved yet */
-	struct place *ends;   /* is before the first range and after the last one */
+	struct place *ends;   /* the list's head: before the first range and after the last */
 	struct place *latest; /* where the search for the next gap begins */
 	void *tree;
 	bool compact;

@@ -1,8 +1,8 @@
 /*
  * Queries of a GPU that need no context.
  *
- * Identity and size come from the daemon's description of the GPU. The attributes are a data-centre
- * GPU's of that generation. Attributes of features that are not simulated report them as missing,
+ * Identity and size come from the daemon's description of the GPU. The attributes are those of a
+ * data-centre GPU of the same generation. Features that are not simulated are reported as missing,
  * so programs do without them.
  */
 #include "base/driver.h"
@@ -33,7 +33,7 @@ CUresult device_alive(struct sim_link *link)
 	return sim_link_alive(link) ? CUDA_SUCCESS : driver_result(SIM_GPU_LOST);
 }
 
-/* Makes the checks of most queries. It keeps no lock, because devices never change after cuInit. */
+/* Checks a query's arguments. Returns without the lock: after cuInit, devices never change. */
 static CUresult ask(CUdevice ordinal, const void *answer, struct device **device)
 {
 	TRY(driver_enter());

@@ -53,7 +53,7 @@ struct object {
 void *object_new(enum object_kind kind, size_t bytes);
 /* Returns the object of that kind that `handle` names, or NULL if there is none. */
 void *object_get(const void *handle, enum object_kind kind);
-/* Returns true if `handle` may have named an object of that kind, which no longer exists. */
+/* Returns true if `handle` may have named an object of that kind that no longer exists. */
 bool object_was(const void *handle, enum object_kind kind);
 void *object_handle(const void *object);
 void object_free(void *object);
@@ -89,11 +89,11 @@ struct extra {
 struct context {
 	struct object object;
 	struct device *device;
-	uint64_t id; /* the daemon's */
+	uint64_t id; /* the daemon's id of the context */
 	uint32_t channel;
 	unsigned int api_version;
 	unsigned int attached; /* calls of cuCtxAttach minus cuCtxDetach */
-	unsigned int retained; /* retains of a primary context; a reset keeps them */
+	unsigned int retained; /* how often a primary context is retained; a reset keeps this */
 	bool primary, alive;
 	struct stream legacy;
 	struct shared_block *blocks; /* blocks for its small allocations */
@@ -120,7 +120,7 @@ struct device {
 	struct arena low;   /* addresses for the 32-bit interface before CUDA 3.2 */
 	struct pool *default_pool, *current_pool; /* NULL before the first use */
 	struct graph_pool {
-		struct graph_block *unused; /* free for the next graph */
+		struct graph_block *unused; /* blocks that the next graph can use */
 		uint64_t used_bytes, reserved_bytes;
 	} graphs;
 };
@@ -186,7 +186,7 @@ CUresult device_take(struct device *device, uint64_t context, uint64_t bytes, ui
 CUresult device_give_back(struct device *device, uint64_t id);
 CUresult device_export(struct device *device, uint64_t id, uint64_t *token);
 CUresult device_import(struct device *device, uint64_t context, uint64_t token, uint64_t *id);
-/* Makes the memory exist also while any process has `fd` open. This has no effect if the daemon
+/* Keeps the memory allocated while any process has `fd` open. This has no effect if the daemon
  * cannot see this process. */
 CUresult device_keep(struct device *device, uint64_t id, int fd);
 
@@ -197,12 +197,12 @@ static inline void *grow(void *rows, size_t count, size_t row_bytes)
 				   : must(realloc(rows, (count ? 2 * count : 1) * row_bytes));
 }
 
-/* CLOCK_MONOTONIC. */
+/* Returns the time of CLOCK_MONOTONIC. */
 uint64_t now_ns(void);
-/* Sleeps until that instant. The caller does not hold the lock. */
+/* Sleeps until `instant_ns` of CLOCK_MONOTONIC. The caller does not hold the lock. */
 void wait_until_ns(uint64_t instant_ns);
 
-/* Finds the calling thread's current context. It is an error if this has been destroyed. */
+/* Finds the calling thread's current context. Fails if this context has been destroyed. */
 CUresult context_current(struct context **context);
 CUresult context_get(CUcontext handle, struct context **context);
 /* Takes the lock and finds the context of `handle`; NULL: the current one. */
@@ -211,7 +211,7 @@ bool context_flags_are_good(unsigned int flags);
 CUresult context_open(struct device *device, struct context *context);
 /* Destroys the context's objects and memory, but not the object of the context itself. */
 CUresult context_close(struct context *context);
-/* Waits for all work of the context. The caller holds the lock, which is released. */
+/* Waits for all work of the context. The caller holds the lock, and this releases it. */
 CUresult context_drain(struct context *context);
 /* Returns CUDA_SUCCESS if the GPU still answers. */
 CUresult device_alive(struct sim_link *link);
@@ -227,12 +227,12 @@ CUresult stream_enter(CUstream handle, struct stream **stream);
 CUresult stream_pending(CUstream handle, struct mark *pending, struct device **device);
 /* Returns a number that no other stream of the process has. */
 uint64_t stream_serial(const struct stream *stream);
-/* Returns the mark of all that work must wait for if it is submitted to the stream now. */
+/* Returns the mark that work submitted to the stream now must wait for. */
 struct mark stream_ready(const struct stream *stream);
 /* Makes the stream's later work wait for `mark`, too. */
 void stream_raise(struct stream *stream, const struct mark *mark);
 /*
- * Submits an item that occupies the GPU for that long. Returns CUDA_ERROR_NOT_READY if the
+ * Submits an item that occupies the GPU for `duration_ns`. Returns CUDA_ERROR_NOT_READY if the
  * context's channel is full; space is free once `*room` is reached.
  */
 CUresult stream_occupy(struct stream *stream, uint64_t duration_ns, struct mark *room);

@@ -1,5 +1,5 @@
 /*
- * Marks: how far the GPUs must come until a stream's work so far, an event or a free is reached.
+ * A mark states how far the GPUs must come until a stream's work, an event or a free is reached.
  *
  * A mark has one position in each channel that it depends on. A channel runs its items in order, so
  * a position includes all earlier items. The caller holds the lock, unless stated otherwise.
@@ -24,22 +24,22 @@ struct mark {
 	uint64_t not_before_ns; /* the mark is not reached before that instant either */
 };
 
-/* Makes `mark` depend on `other`, too. A position without space becomes its predicted instant. */
+/* Makes `mark` depend on `other`, too. If it is full, stores a position's predicted instant. */
 void mark_add(struct mark *mark, const struct mark *other);
 /* Makes `mark` also depend on that item. */
 void mark_add_position(struct mark *mark, struct position position);
 
 /*
- * Whether the mark was reached when the engines were last advanced, and when it was. Both only read
- * memory and need no lock. The instant is known for the latest SIM_HISTORY items of a channel.
+ * Whether the mark was reached when the engines were last advanced, and when it was reached. They
+ * only read memory, without the lock. The instant is known for a channel's latest SIM_HISTORY
+ * items.
  */
 bool mark_seen(const struct mark *mark);
 uint64_t mark_reached_ns(const struct mark *mark);
 
 /* Advances the engine of each GPU that this process has used. */
 void marks_look(void);
-/* Advances the engines of the mark's GPUs if needed, and returns whether it is reached. Needs no
- * lock. */
+/* Advances the engines of its GPUs if needed. Returns whether it is reached. Needs no lock. */
 bool mark_is_reached(const struct mark *mark);
 
 /* Predicts when the mark will be reached if no more work is submitted; 0: it is reached. It ignores

@@ -11,9 +11,9 @@
 
 #include <stdint.h>
 
-#define SIM_CHANNELS  256  /* contexts of a GPU */
-#define SIM_PENDING   1024 /* a context's unfinished items: as in a real channel */
-#define SIM_HISTORY   4096 /* latest items whose end is still known */
+#define SIM_CHANNELS  256  /* the most contexts on a GPU */
+#define SIM_PENDING   1024 /* the most unfinished items of a context, as in a real channel */
+#define SIM_HISTORY   4096 /* the latest items of a context, whose end is still known */
 #define SIM_BUCKETS   64
 #define SIM_BUCKET_NS 16777216 /* 64 buckets are slightly more than a second */
 
@@ -45,7 +45,7 @@ struct sim_channel {
 struct sim_board {
 	uint32_t armed;	  /* faults of driver functions; if 0, no client needs to send SIM_FAULT */
 	uint32_t lost;	  /* the GPU has fallen off the bus, or the daemon has exited */
-	uint32_t lock;	  /* 0, or the holder's connection, with or without SIM_LOCK_WAITERS */
+	uint32_t lock;	  /* 0: free; else the holder's connection, with SIM_LOCK_WAITERS or not */
 	uint32_t current; /* the channel that runs on the GPU */
 	uint32_t recovery_action; /* for NVML: nvmlDeviceGpuRecoveryAction_t */
 	uint32_t reserved;

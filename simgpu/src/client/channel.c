@@ -29,7 +29,7 @@ static bool try_lock(uint32_t *word, uint32_t taken)
 }
 
 /*
- * The word names the connection that holds the lock, and no thread as in a robust mutex: threads in
+ * The lock's word names the connection that holds it. It names no thread, because threads in
  * different PID namespaces can have equal numbers. The daemon clears an exited holder's word but
  * wakes no process, so each wait has a timeout. Returns false if the daemon has exited.
  */

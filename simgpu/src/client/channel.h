@@ -11,21 +11,21 @@
 
 enum sim_submitted { SIM_SUBMITTED, SIM_CHANNEL_FULL, SIM_NO_CHANNEL };
 
-/* Submits an item. SIM_NO_CHANNEL: the GPU is lost, or the context has ended. */
+/* Submits an item. Returns SIM_NO_CHANNEL if the GPU is lost or the context has ended. */
 enum sim_submitted sim_submit(struct sim_link *link, uint32_t channel, uint64_t duration_ns,
 			      uint64_t earliest_ns, uint64_t *number);
 
 /* Advances the engine to the present instant. */
 void sim_look(struct sim_link *link);
 
-/* Whether the item was done when the engine was last advanced, and when. Both only read memory. */
+/* Whether the item was done when the engine last advanced, and when. Both only read memory. */
 bool sim_is_done(const struct sim_link *link, uint32_t channel, uint64_t number);
 uint64_t sim_done_ns(const struct sim_link *link, uint32_t channel, uint64_t number);
 
 /* Advances the engine. Predicts when the item will be done if no work is added; 0: it is done. */
 uint64_t sim_predict_ns(struct sim_link *link, uint32_t channel, uint64_t number);
 
-/* The item of a full channel that must be done before another can be submitted. */
+/* Returns the item of a full channel that must be done before another can be submitted. */
 uint64_t sim_oldest_item(const struct sim_link *link, uint32_t channel);
 
 #endif

@@ -231,7 +231,7 @@ static int by_bus(const void *left, const void *right)
 	return (first > second) - (first < second);
 }
 
-/* A container sees the firmware files of all GPUs. It may use those whose device nodes it has. */
+/* A container sees all GPUs' firmware files. It may use the GPUs whose device nodes it has. */
 static bool has_node(const char *file)
 {
 	char node[32];
@@ -311,8 +311,8 @@ int sim_links_open(struct sim_link **links, int cap, enum sim_role role)
 void sim_links_close(struct sim_link **links, int count)
 {
 	for (int i = 0; i < count; i++) {
-		/* A child that closes its copy ends nothing, because the parent still holds the
-		 * connection. The copied mutex may be locked by a thread that the child lacks. */
+		/* If a child closes its copy, the parent's connection stays open. The child does
+		 * not destroy the copied mutex, which a thread of the parent may have locked. */
 		close(links[i]->fd);
 		unmap_shared(links[i]);
 		if (sim_link_mine(links[i]))

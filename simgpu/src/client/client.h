@@ -19,9 +19,9 @@ struct sim_link;
 
 /*
  * Connects to every reachable GPU, in the order of their PCI addresses. GPUs are the *.sock files
- * of $SIMGPU_DIR/gpus if SIMGPU_DIR is set, else of /dev/simgpu. If the latter has none, they are
- * the files gsp_simgpuN.bin of the driver's firmware, which NVIDIA's toolkit gives to each
- * container, but only if /dev/nvidiaN exists. Returns how many links are stored in `links`.
+ * of $SIMGPU_DIR/gpus if SIMGPU_DIR is set, else of /dev/simgpu. If /dev/simgpu has none, a GPU is
+ * a file gsp_simgpuN.bin of the driver's firmware for which /dev/nvidiaN exists. (NVIDIA's toolkit
+ * gives all firmware files to each container.) Returns how many links are stored in `links`.
  */
 int sim_links_open(struct sim_link **links, int cap, enum sim_role role);
 

@@ -66,7 +66,7 @@ static void complete(struct sim_channel *channel, uint64_t number)
 	__atomic_store_n(&channel->completed, number, __ATOMIC_RELEASE);
 }
 
-/* Whether the channel's first item may begin. If not yet, lowers `*earliest_ns` to its instant. */
+/* Whether the channel's first item may begin. If not, lowers `*earliest_ns` to its beginning. */
 static bool is_ready(struct sim_shared *shared, uint32_t index, uint64_t at_ns,
 		     uint64_t *earliest_ns)
 {

@@ -20,6 +20,7 @@
 #define SIM_BUS_WIDTH_BITS   5120
 #define SIM_POWER_LIMIT_MW   400000
 
+/* Operations: the request's payload -> the reply's payload; - is none. */
 enum sim_op {
 	SIM_HELLO = 1,		 /* sim_hello -> sim_gpu, with a descriptor (board.h) */
 	SIM_CONTEXT_CREATE,	 /* - -> sim_context */
@@ -30,10 +31,10 @@ enum sim_op {
 	SIM_PROCESSES,		 /* - -> array of sim_process */
 	SIM_UTILIZATION,	 /* - -> sim_utilization */
 	SIM_PROCESS_UTILIZATION, /* - -> array of sim_process_utilization */
-	SIM_MEMORY_EXPORT,	 /* sim_id -> sim_id, which is the memory's token */
+	SIM_MEMORY_EXPORT,	 /* sim_id -> sim_id with the memory's token */
 	SIM_MEMORY_IMPORT, /* sim_import -> sim_imported; valid while any client has the memory */
 	SIM_FAULT,	   /* sim_call_name -> sim_fault: what must happen to the call */
-	SIM_MEMORY_KEEP,   /* sim_keep -> -; the memory also exists while the lock does */
+	SIM_MEMORY_KEEP,   /* sim_keep -> -; the memory also exists while its file is locked */
 };
 
 enum sim_status {
@@ -73,7 +74,7 @@ struct sim_gpu {
 	uint32_t minor;		      /* the GPU's number on the host */
 	uint32_t pci_domain, pci_bus; /* the GPU is device 0 on this bus */
 	uint32_t capability_major, multiprocessors;
-	uint8_t mig_uuid[16]; /* of the MIG instance, which has the whole GPU; zeros: no MIG */
+	uint8_t mig_uuid[16]; /* the only MIG instance's, which has the whole GPU; zeros: no MIG */
 	uint32_t connection;  /* this connection's number, never 0 */
 	uint32_t reserved;
 };
@@ -94,7 +95,7 @@ struct sim_alloc {
 };
 
 struct sim_import {
-	uint64_t context; /* as in sim_alloc */
+	uint64_t context; /* as in struct sim_alloc */
 	uint64_t token;	  /* a process's reply to SIM_MEMORY_EXPORT on this GPU */
 };
 
@@ -129,12 +130,12 @@ struct sim_fault {
 };
 
 struct sim_utilization {
-	uint32_t gpu_percent, memory_percent; /* both of the last second */
+	uint32_t gpu_percent, memory_percent; /* averages of the last second */
 };
 
 struct sim_process_utilization {
 	uint32_t pid;
-	uint32_t gpu_percent; /* of the last second */
+	uint32_t gpu_percent; /* average of the last second */
 };
 
 #endif

@@ -194,7 +194,7 @@ CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int count, unsigned int 
 	return cuCtxCreate_v4(out, &(struct parameters){affinity, count, NULL}, flags, ordinal);
 }
 
-/* Finds a context that the program made. A primary context may not be destroyed this way. */
+/* Finds a context that the program made. Fails for a primary context. */
 static CUresult enter_own(CUcontext handle, struct context **context)
 {
 	TRY(driver_enter());

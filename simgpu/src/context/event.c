@@ -1,5 +1,5 @@
 /*
- * Events: how far the GPUs must come until an event is reached, and the instant when it was.
+ * Events: how far the GPUs must come until an event is reached, and when it was reached.
  */
 #include "base/driver.h"
 #include "memory/pool.h"
@@ -11,11 +11,11 @@ struct event {
 	bool recorded;
 	struct mark mark;     /* what the latest record waits for */
 	uint64_t reached_ns;  /* 0: not known to be reached */
-	CUstream captured_on; /* stream of the capture that recorded it, which may be over */
+	CUstream captured_on; /* the stream whose capture recorded the event */
 	struct capture *capture;
 };
 
-/* Returns true while the capture that recorded it continues. Streams' handles are never reused. */
+/* Returns true while the event's capture continues. Streams' handles are never reused. */
 static bool is_captured(const struct event *event)
 {
 	const struct stream *stream =
@@ -112,7 +112,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 
 CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream, unsigned int flags)
 {
-	/* The only flag is for external events and only matters in a capture. */
+	/* The only flag, for external events in a capture, is not simulated. */
 	if (!driver_is_up())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (flags)

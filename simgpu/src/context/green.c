@@ -1,6 +1,6 @@
 /*
- * Green contexts: further handles of a device's primary context. Each handle retains it. They take
- * no further GPU memory and partition no multiprocessors: each descriptor stands for all of them.
+ * Green contexts: further handles of a device's primary context. Each handle retains the context.
+ * They take no GPU memory. Each has all multiprocessors, because these are not partitioned.
  */
 #include "base/driver.h"
 

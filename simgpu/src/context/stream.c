@@ -57,7 +57,7 @@ CUresult stream_get(CUstream handle, struct stream **out)
 	return *out ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* The legacy stream has no serial, so its context's is used. */
+/* The legacy stream has no serial, so its context's serial is used. */
 uint64_t stream_serial(const struct stream *stream)
 {
 	return stream->object.serial ? stream->object.serial : stream->context->object.serial;

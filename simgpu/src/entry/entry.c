@@ -26,7 +26,7 @@
 #define ARGS_6 (a, b, c, d, e, f)
 #define ARGS_7 (a, b, c, d, e, f, g)
 #define ARGS_8 (a, b, c, d, e, f, g, h)
-/* "(void)" has no arguments: only PROBE_void expands, because a parenthesis follows it. */
+/* ARGS(void) is (), because PROBE_void() expands. PROBE_ before another type does not. */
 #define PROBE_void() ~, NONE
 #define LIST_NONE(...) ()
 #define LIST_SOME(...) JOIN(ARGS_, COUNT(__VA_ARGS__))

@@ -1,6 +1,6 @@
 /*
- * One generation of the driver, SIMGPU_GENERATION. UNSEEN_GENERATION is later than any real one. It
- * adds what today's libraries do not know: a new name, and a new function for an old name.
+ * One generation of the driver, SIMGPU_GENERATION. UNSEEN_GENERATION is a future driver.
+ * It adds what today's libraries do not know: a new name, and a new function for an old name.
  */
 #include "abi/cuda_abi.h"
 #include "entry/resolve.h"

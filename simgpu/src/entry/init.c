@@ -14,7 +14,7 @@ static int hex_digit(char digit)
 	return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-/* Whether `text` is the beginning of the UUID, as CUDA_VISIBLE_DEVICES may name a GPU. */
+/* Whether the UUID begins with `text`, because CUDA_VISIBLE_DEVICES may shorten UUIDs. */
 static bool uuid_begins(const uint8_t *uuid, const char *text, size_t length)
 {
 	size_t nibble = 0;
@@ -32,7 +32,7 @@ static bool uuid_begins(const uint8_t *uuid, const char *text, size_t length)
 	return nibble > 0;
 }
 
-/* Index of the link that an entry of CUDA_VISIBLE_DEVICES names, or -1 for none or several. */
+/* Finds the link that an entry of CUDA_VISIBLE_DEVICES names. Returns -1 for none or several. */
 static int link_named(struct sim_link **links, int count, const char *text, size_t length)
 {
 	int found = -1;

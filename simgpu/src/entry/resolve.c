@@ -5,7 +5,7 @@
  * than the driver's gets the newest entry. If a name does not exist, or not in that version, the
  * result is CUDA_SUCCESS, a NULL pointer and the reason in the status. The function before CUDA 12
  * has no status: it returns CUDA_ERROR_NOT_FOUND and does not set the pointer. With the flag for
- * per-thread streams, a name that has such a twin means only the twin.
+ * per-thread streams, a name with a per-thread twin means only the twin.
  */
 #include "entry/resolve.h"
 #include "abi/cuda_entry.h"
@@ -29,8 +29,8 @@ static const struct row rows[] = {
 };
 
 /*
- * Returns the latest row for that version and that kind of stream 0. A name without rows for a
- * per-thread stream has only one kind.
+ * Returns the latest row for that version and that kind of stream 0. The kind does not matter for
+ * a name without a per-thread row.
  */
 static const struct row *find(const char *base, int version, bool per_thread, bool *known)
 {

@@ -10,7 +10,7 @@
 
 #include "module/module.h"
 
-/* What a stream executes and a node of a graph records. */
+/* One operation, which a stream executes or a graph's node records. */
 struct work {
 	CUfunction function;  /* a function or kernel, whose code is loaded; NULL: a copy or fill */
 	uint64_t duration_ns; /* CODE_UNSTATED: the default duration */
@@ -29,7 +29,7 @@ struct graph_memory {
 	unsigned int users;
 	struct device *device;
 	struct range *range;
-	struct graph_block *block; /* NULL: it has no GPU memory */
+	struct graph_block *block; /* NULL: the node has no GPU memory now */
 	bool live;		   /* allocated by a launch and not freed */
 	bool freed_inside;	   /* freed by a node of its own graph */
 	bool wanted;		   /* a launch is about to use the memory */
@@ -49,16 +49,16 @@ struct graph {
 	struct object object;
 	struct node **nodes; /* in the order in which they were added, so dependencies come first */
 	size_t count;
-	bool owned;	   /* by a parent graph's node: the program may not destroy it */
-	struct exec *exec; /* a graph with memory has at most one */
+	bool owned;	   /* a parent graph's node owns it, so the program may not destroy it */
+	struct exec *exec; /* a graph with memory has at most one executable graph */
 };
 
 struct exec {
 	struct object object;
-	struct graph *source; /* NULL if it no longer exists */
+	struct graph *source; /* NULL if the graph no longer exists */
 	struct step {
 		int type;
-		CUgraphNode node; /* the node in the graph */
+		CUgraphNode node; /* the node of `source` */
 		struct work work;
 		struct graph_memory *memory;
 	} *steps;
@@ -88,8 +88,7 @@ struct graph_memory *graph_memory_new(struct device *device, uint64_t bytes);
 void graph_memory_release(struct graph_memory *memory);
 /* Frees an allocation once `ready` is reached. Returns false if no launch allocated it. */
 bool graph_memory_free(struct graph_memory *memory, const struct mark *ready);
-/* Gives GPU memory to the exec's allocations, except those that have it. Called without the
- * lock. */
+/* Gives GPU memory to the exec's allocations that have none. Called without the lock. */
 CUresult graph_memory_back(CUgraphExec handle);
 /* Takes blocks that the device's graphs do not use, and adds them to `gone`. */
 void graph_memory_trim(struct device *device, struct graph_block **gone);
@@ -98,7 +97,7 @@ void graph_memory_forget(struct device *device, struct graph_block **gone);
 /* Returns the blocks to the GPU. Called without the lock. */
 void graph_blocks_give_back(struct graph_block *gone);
 
-/* launch.c: describes a kernel with these parameters. Called with the lock. */
+/* launch.c: returns the work of a kernel node. Called with the lock. */
 struct work kernel_work(const CUDA_KERNEL_NODE_PARAMS *kernel);
 
 /* capture.c */

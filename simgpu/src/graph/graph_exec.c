@@ -127,7 +127,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
 	return driver_leave(CUDA_SUCCESS);
 }
 
-/* Frees what an earlier launch left allocated, or fails. The caller holds the lock. */
+/* Frees what an earlier launch left allocated. Fails without the flag for this. Needs the lock. */
 static CUresult free_leftovers(struct exec *exec)
 {
 	for (size_t i = 0; i < exec->count; i++) {

@@ -29,7 +29,7 @@ struct graph_memory *graph_memory_new(struct device *device, uint64_t bytes)
 	return memory;
 }
 
-/* Returns the block to the device's unused ones, which any graph may use. */
+/* Returns the block to the device's unused blocks, which any graph may use. */
 static void unback(struct graph_memory *memory)
 {
 	struct graph_block *block = memory->block;
@@ -90,7 +90,7 @@ static struct graph_block *take_unused(struct device *device, uint64_t bytes)
 	return block;
 }
 
-/* Serves allocations from unused blocks. Returns the first one for which none is left. */
+/* Serves allocations from unused blocks. Returns the first that gets no block, or NULL. */
 static struct graph_memory *first_without(struct exec *exec)
 {
 	for (size_t i = 0; i < exec->count; i++) {
@@ -124,7 +124,7 @@ static CUresult allocate_or_trim(struct device *device, uint64_t bytes, uint64_t
 	return device_take(device, 0, bytes, id);
 }
 
-/* Marks memory that a launch is about to use, so that trimming keeps it. */
+/* Marks memory that a launch is about to use, so that no trim frees it. */
 static void set_wanted(struct exec *exec, bool wanted)
 {
 	for (size_t i = 0; exec && i < exec->count; i++)
@@ -132,7 +132,7 @@ static void set_wanted(struct exec *exec, bool wanted)
 			exec->steps[i].memory->wanted = wanted;
 }
 
-/* Adds a block to the unused ones. The caller holds the lock, which is released meanwhile. */
+/* Adds an unused block. The caller holds the lock, which is released during the request. */
 static CUresult reserve(struct device *device, uint64_t bytes)
 {
 	struct graph_block *block = must(calloc(1, sizeof(*block)));

@@ -1,8 +1,8 @@
 /*
  * Device memory: the daemon decides and counts, the arena provides the addresses.
  *
- * The lock is not held during a request to the daemon, so that threads are served in order.
- * Afterwards, objects must be looked up again.
+ * The lock is not held during a request to the daemon. Therefore objects must be looked up again
+ * after the request.
  */
 #include "graph/graph.h"
 #include "memory/pool.h"
@@ -41,7 +41,7 @@ struct wish {
 	bool low, managed;
 };
 
-/* Takes the lock and finds the request's context. Fails if another one now has its handle. */
+/* Takes the lock and finds the request's context. Fails if another context has its handle now. */
 static CUresult enter_again(const struct wish *wish, struct context **context)
 {
 	CUresult result;
@@ -94,7 +94,7 @@ static enum block_kind kind_of(const struct wish *wish)
 	return wish->low ? BLOCK_LOW : BLOCK_PLAIN;
 }
 
-/* Allocates in the context's blocks. If they are full, adds a block, unless another thread has. */
+/* Allocates in the context's blocks. If they are full, adds a block, unless another thread did. */
 static CUresult allocate_shared(const struct wish *wish, CUdeviceptr *out)
 {
 	uint64_t block_bytes = wish->device->gpu->granule_bytes, id;
@@ -198,7 +198,7 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *out, unsigned int *pitch, unsigned int 
 	return CUDA_SUCCESS;
 }
 
-/* Frees the address before the caller frees the bytes. Another thread may reuse the address. */
+/* Frees the address, which another thread may reuse before the caller has freed the bytes. */
 uint64_t memory_end(struct device *device, struct range *range)
 {
 	uint64_t address = range->base, id;

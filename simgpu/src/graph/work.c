@@ -1,4 +1,4 @@
-/* Work on its way to a stream, or to the graph that captures it. */
+/* Submits work to a stream, or records it in the graph that captures the stream. */
 #include "graph/graph.h"
 #include "module/module.h"
 

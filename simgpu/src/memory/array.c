@@ -10,7 +10,7 @@ static bool without_memory(const CUDA_ARRAY3D_DESCRIPTOR *desc)
 	return desc->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
 }
 
-/* Makes the object after its memory was allocated, or fails without a trace. */
+/* Makes the object of an array whose memory is allocated. Fails if its context has ended. */
 static CUresult place(CUcontext context_handle, uint64_t context_id, struct array *made,
 		      enum object_kind kind, void **handle)
 {

@@ -10,7 +10,7 @@
 #include "memory/vmm.h"
 
 #define ARRAY_LEVELS   18
-#define LINE_BYTES     512   /* unit of a row's bytes, and alignment */
+#define LINE_BYTES     512   /* rows have a multiple of these bytes; an array's alignment */
 #define ARRAY_TILE_CAP 65536 /* bytes of a sparse array's tile */
 
 struct array_layout {
@@ -31,7 +31,7 @@ struct tile;
 struct array {
 	struct object object; /* OBJECT_ARRAY or OBJECT_MIPMAP */
 	struct context *context;
-	uint64_t id; /* the daemon's; 0: no memory of its own */
+	uint64_t id; /* the daemon's id of the memory; 0: it has no memory of its own */
 	CUDA_ARRAY3D_DESCRIPTOR desc;
 	struct array_layout layout;
 	struct array *mipmap;		    /* the mipmap of a level's array, else NULL */
@@ -45,7 +45,7 @@ CUresult array_make(const CUDA_ARRAY3D_DESCRIPTOR *desc, unsigned int levels, en
 		    struct physical *external, void **handle);
 void tiles_forget(struct array *array);
 void arrays_forget(struct context *context);
-/* Ends the context's imports of other interfaces' memory, and buffers in them. */
+/* Ends the context's imports of other interfaces' memory, and the buffers in the imports. */
 void externals_forget(struct context *context);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * Memory of other interfaces (such as Vulkan). None is simulated, so a descriptor from
- * cuMemExportToShareableHandle stands for it. The import holds the physical memory that the
- * descriptor names, until the import is destroyed. A mapping holds the memory until it is freed.
- * Both end with the context in which they were made.
+ * Memory of other interfaces, such as Vulkan. These are not simulated, so programs import a
+ * descriptor from cuMemExportToShareableHandle instead. The import holds the descriptor's physical
+ * memory until the import is destroyed. A mapping holds the memory until the mapping is freed. Both
+ * end with the context in which they were made.
  */
 #include "memory/array.h"
 
@@ -15,7 +15,7 @@ struct external {
 	uint64_t bytes;
 };
 
-/* If it succeeds, the driver owns the descriptor, as a real one does. */
+/* If the import succeeds, the driver owns the descriptor, as a real driver does. */
 CUresult cuImportExternalMemory(CUexternalMemory *out, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *desc)
 {
 	struct external *external;

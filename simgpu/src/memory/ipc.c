@@ -18,7 +18,7 @@
 struct handle {
 	uint64_t magic;
 	uint8_t uuid[16];
-	uint64_t exporter; /* random number of a process */
+	uint64_t exporter; /* random number of the exporting process */
 	uint64_t token, bytes;
 	uint64_t reserved[2];
 };
@@ -52,7 +52,7 @@ static struct range *range_of(const struct opening *opening, struct device **dev
 	return range && range->id == opening->id && range->imported ? range : NULL;
 }
 
-/* Returns a free element. */
+/* Returns a free element of `openings`. */
 static struct opening *free_place(void)
 {
 	struct device *device;

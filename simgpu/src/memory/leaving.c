@@ -21,7 +21,7 @@ void leaving_add(struct device *device, struct range *range, const struct mark *
 	all = leaving;
 }
 
-/* Ends a freed range, with the lock. Stores the id of memory to free; 0: its block remains. */
+/* Ends one freed range. Stores the id of memory to free, or 0 if the range's block remains. */
 static bool take_one(const struct device *device, uint64_t *id)
 {
 	for (struct leaving **link = &all; *link; link = &(*link)->next) {

@@ -14,7 +14,7 @@
 /* Frees the range at some time after `ready` is reached. Called with the lock. */
 void leaving_add(struct device *device, struct range *range, const struct mark *ready);
 
-/* Frees what can be freed. Returns true if that was something. Called without the lock. */
+/* Frees all ranges that it can. Returns true if it freed any. Called without the lock. */
 bool leaving_go(struct device *device);
 
 /* Forgets the context's ranges, whose memory is already freed. Called with the lock. */

@@ -168,7 +168,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return physical_leave(CUDA_SUCCESS);
 }
 
-/* Returns the handle that mapped the memory, even if it was released since. */
+/* Returns the handle that mapped the memory, even if the program has released the handle. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
 {
 	struct mapping *mapping;

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Each attribute: number, name, bytes and value of the answer. */
+/* X(number, name, bytes, value): an attribute, and the size and value of its answer. */
 #define ATTRIBUTES(X)                                                                              \
 	X(1, CONTEXT, 8, (uintptr_t)place->context)                                                \
 	X(2, MEMORY_TYPE, 4, place->host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE)              \
@@ -29,7 +29,7 @@ enum {
 #define X(number, name, bytes, value) ATTRIBUTE_##name = number,
 	ATTRIBUTES(X)
 #undef X
-	    ATTRIBUTE_LAST_KNOWN = 21, /* the last ones are not simulated */
+	    ATTRIBUTE_LAST_KNOWN = 21, /* attributes 18 to 21 are not simulated */
 };
 
 static const unsigned char value_bytes[ATTRIBUTE_LAST_KNOWN + 1] = {

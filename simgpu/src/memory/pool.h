@@ -1,8 +1,8 @@
 /*
  * Memory pools: reserved from the GPU in chunks, and allocated in pieces.
  *
- * A pool keeps freed memory. Therefore the GPU allocates whole chunks (32 MiB, or the size of a
- * larger allocation). An unused chunk is returned at a synchronisation if the pool exceeds its
+ * A pool keeps freed memory. It takes whole chunks from the GPU (32 MiB, or the size of a larger
+ * allocation). An unused chunk is returned at a synchronisation if the pool exceeds its
  * release threshold, or when the pool is trimmed. A piece that is freed in a stream is free once
  * the stream reaches the free operation. Only chunks_give_back calls the daemon, and runs without
  * the lock.
@@ -22,11 +22,11 @@ struct pool {
 	struct device *device;
 	struct chunk *chunks;
 	bool is_default, imported, destroyed;
-	int reuse[3]; /* stored, by attribute, and without effect */
+	int reuse[3]; /* values of three attributes, stored without effect */
 	int handle_types;
 	uint64_t threshold_bytes, max_bytes; /* 0: no maximum */
 	uint64_t reserved_bytes, reserved_high_bytes, used_bytes, used_high_bytes;
-	uint64_t origin; /* identifies an exported pool; imports have the exporter's */
+	uint64_t origin; /* number of an exported pool and its imports */
 };
 
 /* Takes a piece for work in the stream with that serial. Returns 0 if no chunk has space. */
@@ -35,12 +35,12 @@ uint64_t pool_take(struct pool *pool, uint64_t bytes, uint64_t stream);
 bool pool_grow(struct pool *pool, uint64_t bytes, uint64_t id);
 /* Takes another process's piece, at its offset in the chunk that was added last. */
 uint64_t pool_take_at(struct pool *pool, uint64_t offset, uint64_t bytes);
-/* Returns the size of a new chunk for an allocation that fits in no other. */
+/* Returns the size of a new chunk for an allocation that fits in no existing chunk. */
 uint64_t pool_growth_bytes(uint64_t bytes);
 
 /* Returns the allocation that contains `address`, with its requested size, or NULL. */
 struct range *chunk_find(struct chunk *chunk, uint64_t address);
-/* Stores the address's offset and the chunk's size. Returns the daemon's id of the chunk. */
+/* Stores the offset in the chunk and the chunk's size. Returns the daemon's id of the chunk. */
 uint64_t chunk_place(const struct chunk *chunk, uint64_t address, uint64_t *offset,
 		     uint64_t *bytes);
 struct pool *chunk_pool(struct chunk *chunk);
@@ -60,7 +60,7 @@ void pools_forget(struct device *device, struct chunk **gone);
 /* Makes a pool in device memory with default attributes. */
 struct pool *pool_new(struct device *device);
 struct pool *pool_default(struct device *device);
-/* Finds the pool after driver_enter. If this fails, it has called driver_leave. */
+/* Calls driver_enter and finds the pool. Calls driver_leave if that fails. */
 CUresult pool_enter(CUmemoryPool handle, struct pool **pool);
 
 #endif

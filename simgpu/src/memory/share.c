@@ -44,7 +44,7 @@ static int open_again(int fd)
 /* Called without the lock; `memory` must be pinned. */
 static CUresult export_file(struct physical *memory, const struct share *share, int *out)
 {
-	/* Only one byte is locked, because programs may lock others. */
+	/* Only one byte is locked, because programs may lock other bytes. */
 	struct flock first = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_len = 1};
 	CUresult result = CUDA_ERROR_OPERATING_SYSTEM;
 	int fd;

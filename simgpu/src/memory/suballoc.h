@@ -1,8 +1,8 @@
 /*
  * Small allocations in blocks that their context owns, as a GPU's driver places them.
  *
- * A block is the GPU's unit of allocation, 2 MiB. Allocations of up to half a block share one with
- * others of the context. Each takes the first gap, in multiples of 512 bytes. The caller locks.
+ * A block is the GPU's unit of allocation, 2 MiB. A context's allocations of up to half a
+ * block share blocks. Each takes the first gap, in multiples of 512 bytes. The caller locks.
  */
 #ifndef SIMGPU_SUBALLOC_H
 #define SIMGPU_SUBALLOC_H
@@ -20,14 +20,14 @@ bool suballoc_applies(const struct device *device, uint64_t bytes);
 /* Allocates in the context's blocks. Returns the address, or 0 if none has space. */
 uint64_t suballoc_take(struct context *context, enum block_kind kind, uint64_t bytes);
 
-/* Makes a block of `range`, which is a block's size. */
+/* Adds a block, which consists of `range`, to the context's blocks. */
 void suballoc_add(struct context *context, enum block_kind kind, struct range *range);
 
 /* Returns the allocation in the block that contains `address`, or NULL. */
 struct range *suballoc_find(const struct shared_block *block, uint64_t address);
 
-/* Ends the allocation at `address`. Returns true if it was the block's last. Then the caller frees
- * `*range`, which is the block's. */
+/* Ends the allocation at `address`. Returns true if the block has no other allocation. Then the
+ * caller frees `*range`, the range of the block. */
 bool suballoc_give(struct shared_block *block, uint64_t address, struct range **range);
 
 /* Forgets the blocks of an ended context. The arena's owner frees their ranges. */

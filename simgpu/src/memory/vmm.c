@@ -14,8 +14,8 @@
 
 struct reservation {
 	uint64_t base, bytes;
-	uint64_t raw_base, raw_bytes; /* including bytes lost to alignment */
-	const struct context *buffer; /* the context, if made by buffer_map */
+	uint64_t raw_base, raw_bytes; /* the same with the bytes lost to alignment */
+	const struct context *buffer; /* the context of a buffer_map; else NULL */
 	struct reservation *next;
 };
 
@@ -228,7 +228,7 @@ CUresult buffer_map(struct context *context, struct physical *memory, uint64_t o
 	*address = reserved->base + offset - first;
 	result = map(&wanted);
 	if (result != CUDA_SUCCESS)
-		unreserve(&reservations); /* the new one is the first */
+		unreserve(&reservations); /* the new reservation is the first */
 	return result;
 }
 

@@ -25,14 +25,14 @@ static inline uint64_t vmm_granule(void)
 struct physical {
 	struct object object;
 	struct device *device; /* NULL for host memory and multicast objects */
-	uint64_t id;	       /* the daemon's, if `device` is set */
+	uint64_t id;	       /* the daemon's id, if `device` is set */
 	uint64_t bytes;
 	CUmemAllocationProp prop;
 	unsigned int handles, pins;
 	bool multicast;
 	CUmulticastObjectProp multicast_prop;
 	uint64_t devices; /* ordinals added to a multicast object, as bits */
-	int fd;		  /* file for other processes; -1: none */
+	int fd;		  /* the file that represents it in other processes; -1: none */
 	struct physical *next_freed;
 };
 
@@ -44,7 +44,7 @@ struct physical *physical_new(uint64_t bytes);
 void physical_pin(struct physical *memory);
 void physical_unpin(struct physical *memory);
 void physical_release(struct physical *memory);
-/* Releases the lock, then frees memory at the daemon whose last handle and pin have ended. */
+/* Releases the lock. Then frees, at the daemon, memory that has no handle and no pin left. */
 CUresult physical_leave(CUresult result);
 /* Like physical_leave, but keeps the lock. */
 void physical_delete_released(void);
@@ -54,7 +54,7 @@ CUresult location_device(const CUmemLocation *location, struct device **device);
 bool location_is_host(const CUmemLocation *location);
 
 struct mapping {
-	struct range range; /* has no context; its id is the daemon's */
+	struct range range; /* without a context; `id` is that of `memory` */
 	struct physical *memory;
 	uint64_t writable; /* ordinals of devices that may write, as bits */
 };
@@ -69,7 +69,7 @@ bool vmm_accessible(uint64_t address, uint64_t bytes);
 /* Reserves addresses and maps a piece of the memory there. Every device may access it. */
 CUresult buffer_map(struct context *context, struct physical *memory, uint64_t offset,
 		    uint64_t bytes, uint64_t *address);
-/* Undoes buffer_map. Returns false if `address` is not from it. */
+/* Undoes buffer_map. Returns false if buffer_map did not return `address`. */
 bool buffer_unmap(uint64_t address);
 void buffers_forget(const struct context *context);
 

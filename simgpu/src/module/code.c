@@ -20,7 +20,7 @@ static void add_entry(struct code *code, struct code_entry entry, const char *na
 	code->entries[code->entry_count++] = entry;
 }
 
-/* The row is copied, because compilers may place tables at odd addresses. */
+/* Returns a copy, because the section table in the image may be unaligned. */
 static Elf64_Shdr section(const char *image, const Elf64_Ehdr *head, unsigned int index)
 {
 	Elf64_Shdr row;
@@ -108,7 +108,7 @@ static size_t next_word(const char **at, struct code *code, struct code_entry *n
 	return length;
 }
 
-/* Reads PTX text: its entries, with what the comments before each one state. */
+/* Reads PTX text: its entries, and the values in the comments before each entry. */
 static bool read_text(const char *at, struct code *code)
 {
 	struct code_entry next = unstated;

@@ -1,5 +1,5 @@
 /*
- * Queries and settings of a function before it is launched. Local memory is all that it uses.
+ * Queries and settings of a function. The only memory that a function uses is local memory.
  */
 #include "module/module.h"
 

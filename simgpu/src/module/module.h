@@ -41,14 +41,14 @@ struct function *functions_find(struct function **functions, const struct code *
 /* Returns the function or kernel with that handle, or NULL. */
 struct function *function_get(const void *handle);
 
-/* Makes a module of `code` in the context. It takes its own reference to the code. */
+/* Makes a module of `code` in the context. The module has its own reference to the code. */
 struct module *module_new(struct context *context, struct code *code);
 void module_free(struct module *module);
 /* Loads the code, and returns the address and size of its variables. */
 CUresult module_variable(struct module *module, CUdeviceptr *address, size_t *bytes);
 /* Returns the library's module in a context. Makes it if there is none. */
 struct module *library_module(struct library *library, struct context *context);
-/* Removes a module that ends from the library. */
+/* Removes an ending module from the library. */
 void library_forget(struct library *library, const struct module *module);
 
 /* Loads a module's code onto the GPU, if it is not loaded. */

@@ -27,7 +27,7 @@ static struct {
 } device;
 
 static __thread CUcontext current;
-/* The addresses of these are the handles of the only context and of all events. */
+/* The only context's handle is the address of `primary`, each event's that of `some_event`. */
 static char primary, some_event;
 
 static uint64_t number(const char *name, uint64_t otherwise)

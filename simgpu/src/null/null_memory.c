@@ -1,4 +1,4 @@
-/* See null_memory.h. There is one lock, so a single-threaded program makes no system call. */
+/* See null_memory.h. One lock guards all. Without contention it needs no system call. */
 #define _GNU_SOURCE
 #include "null/null_memory.h"
 
@@ -10,7 +10,7 @@ enum {
 	GRANULE_SHIFT = 9,
 	BLOCK_SHIFT = 21,
 	SIZE_COUNT = BLOCK_SHIFT - GRANULE_SHIFT, /* 512 bytes to 1 MiB, by powers of two */
-	WORDS = 64,				  /* 64-bit words with a bit per place */
+	WORDS = 64,				  /* words of a block's bitmap of places */
 	MAX_BLOCKS = 1 << 20,
 	MAX_LARGE = 1 << 16,
 };
@@ -19,19 +19,19 @@ enum {
 #define LARGE_ADDRESS	 (UINT64_C(1) << 44)
 #define POOL_PIECE_BYTES (UINT64_C(32) << 20)
 
-/* Free numbers: first those that were freed, the latest first, then those never used. */
+/* Numbers of blocks or large allocations. Freed ones are reused first, the latest first. */
 struct numbers {
 	uint32_t top;	/* latest freed number + 1; 0: none */
 	uint32_t fresh; /* the first number that was never used */
 	uint32_t count;
-	uint32_t *below; /* by freed number: the previously freed one, + 1 */
+	uint32_t *below; /* for each freed number: the number freed before it, + 1 */
 };
 
 struct block {
 	uint64_t words_with_places; /* bit n: word n of `places` is not 0 */
 	uint64_t places[WORDS];	    /* bit n: place n is free */
 	uint32_t live;
-	uint8_t size; /* a place has 512 << size bytes */
+	uint8_t size; /* each place (small allocation) has 512 << size bytes */
 	uint8_t heap;
 	bool taken;
 };
@@ -45,11 +45,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	uint64_t total_bytes, used_bytes;
 	uint64_t pool_reserved_bytes, pool_block_bytes;
-	int large_shift; /* distance of large addresses, as a shift */
+	int large_shift; /* large addresses are 1 << large_shift apart */
 	struct numbers block_numbers, large_numbers;
 	struct block *blocks;
 	struct large *large;
-	uint32_t current[NULL_HEAP_COUNT][SIZE_COUNT]; /* block being filled, + 1; 0: none */
+	uint32_t current[NULL_HEAP_COUNT][SIZE_COUNT]; /* the block being filled + 1; 0: none */
 } memory;
 
 /* Returns zeroed memory. The kernel provides each page at its first use. */
@@ -287,7 +287,7 @@ void null_pool_trim(uint64_t keep_bytes)
 	pthread_mutex_unlock(&lock);
 }
 
-/* A child starts with empty memory. At the fork, another thread may have held the lock. */
+/* A child starts with empty memory, and a new lock: the old one may be locked for ever. */
 static void begin_in_child(void)
 {
 	(void)null_memory_begin(memory.total_bytes);

@@ -27,7 +27,7 @@ bool null_memory_give(uint64_t address);
 
 uint64_t null_memory_used_bytes(void);
 
-/* Returns the pool's bytes of the GPU. */
+/* Returns how many bytes of the GPU the pool has reserved. */
 uint64_t null_pool_reserved_bytes(void);
 
 /* Returns the pool's unused bytes to the GPU, but keeps at least keep_bytes. */

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Init, shutdown and a fork child's first call hold it for writing, queries for reading. */
+/* Init, shutdown and a fork child's first call hold the lock for writing, queries for reading. */
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static bool forks_watched;
 static unsigned int init_count;

@@ -26,7 +26,7 @@ nvmlReturn_t nvml_enter(nvmlDevice_t device);
 nvmlReturn_t nvml_enter_any(void);
 void nvml_leave(void);
 
-/* Both must be called between nvml_enter and nvml_leave. */
+/* Call these two functions between nvml_enter and nvml_leave. */
 int nvml_gpu_count(void);
 nvmlDevice_t nvml_gpu(int index);
 

@@ -1,4 +1,4 @@
-/* The functions of NVML. nvidia_smi.c fills this: see smi.h. */
+/* NVML's functions. nvidia_smi.c fills this struct: see smi.h. */
 #include "smi/smi.h"
 
 struct smi_nvml nvml;

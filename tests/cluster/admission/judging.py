@@ -42,9 +42,9 @@ def verdict(raw: Json, enabled: Enabled = DEFAULT) -> str:
 def agreed(
     server: Server, make: Callable[[random.Random], Json], seed: int, count: int, enabled: Enabled
 ) -> tuple[int, int, int]:
-    """Check that the API server and the scheduler agree on each of `count` random pods, unless the
-    API server refuses without a policy. Return how many both accept, how many both refuse, and how
-    many with the same text. Texts may differ where a pod has several errors."""
+    """Check that the policies and the scheduler agree on each of `count` random pods. Pods that the
+    API server itself refuses do not count. Return how many pods both accept, how many both refuse,
+    and how many both refuse with the same text. Texts may differ if a pod has several errors."""
     chance, accepted, refused, same = random.Random(seed), 0, 0, 0
     for _ in range(count):
         raw = make(chance)

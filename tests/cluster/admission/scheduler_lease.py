@@ -33,8 +33,7 @@ def holder(server: Server) -> str:
 
 
 def writer(server: Server) -> str:
-    """Return the Lease's holder, after setting one where it is missing. The API server accepts
-    Bindings of this writer only."""
+    """Return the Lease's holder, whose Bindings the API server accepts. Set one if none exists."""
     if not (found := holder(server)):
         write(server, found := "tests_1", acquireTime=now())
     return found

@@ -227,7 +227,8 @@ def test_another_scheduler_binds_a_pod_without_a_share(server: Server, pending: 
 
 
 def test_a_request_cannot_be_changed_through_the_pods_status(server: Server, pending: Json) -> None:
-    """No policy checks values in the status. So a request must be changed in the pod itself."""
+    """pods/status must not change labels and annotations of a request, because the policies check
+    their values only in the pod itself."""
     path = at(pending["metadata"]["name"])
     label, policy = names.LABEL_ISOLATION_PROVIDER, names.ANNOTATION_POLICY
 

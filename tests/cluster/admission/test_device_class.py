@@ -41,7 +41,7 @@ def _feature_gates(rendered: list[Json]) -> list[str]:
 def test_a_device_class_for_nvidias_gpus_stops_no_share(
     installed: ControlPlane, server: Server
 ) -> None:
-    """kube-scheduler with the feature gate would require a DRA device of that class on the node."""
+    """The gate DRAExtendedResource would make kube-scheduler require a DRA device of the class."""
     rendered = objects({}, _ON)
     data = one(rendered, "ConfigMap", manifests.CONFIG_MAP)["data"]
     runs: dict[str, Any] = {
@@ -65,10 +65,10 @@ def test_a_device_class_for_nvidias_gpus_stops_no_share(
 @pytest.mark.parametrize(
     ("tag", "dialect", "is_set"),
     [
-        ("v1.33.9", True, False),  # this release does not know the feature gate
+        ("v1.33.9", True, False),  # kube-scheduler 1.33 does not know the feature gate
         ("v1.34.0", True, True),
         ("v1.36.3", True, True),
-        ("v1.37.0", True, False),  # this release may refuse to turn the gate off
+        ("v1.37.0", True, False),  # a later kube-scheduler may not allow the gate to be off
         ("v1.36.3", False, False),
     ],
 )

@@ -53,7 +53,7 @@ def plane(installed: ControlPlane) -> Iterator[ControlPlane]:
 def test_a_pod_is_warned_of_until_an_agent_and_the_scheduler_are_ready(
     plane: ControlPlane, server: Server
 ) -> None:
-    """The scheduler enforces once its kube-scheduler runs and an agent exists."""
+    """The scheduler sets the binding to Deny once its kube-scheduler runs and an agent exists."""
 
     def invalid() -> Answer:
         return tried(server, pod(asking({names.RESOURCE_GPU: 150})))

@@ -157,7 +157,8 @@ def test_a_binding_of_a_former_holder_is_refused(installed: ControlPlane, server
 
         scheduler_lease.write(scheduler, "us_7")
         try:
-            # Dry runs bind nothing. The policy allows a Binding until the server sees the Lease.
+            # The policy accepts any writer until the API server's cache has the Lease. A dry run
+            # shows whether it has, without binding the pod.
             until(lambda: bind("us_6", DRY).policy == "gpuslice-writer", "the server has the Lease")
             assert bind("us_6").text == (
                 "metadata.annotations[gpuslice.io/writer]: invalid value 'us_6': must be 'us_7',"

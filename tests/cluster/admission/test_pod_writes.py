@@ -66,7 +66,8 @@ def test_a_requeued_pod_has_the_node_nominated(scene: Scene) -> None:
 
 
 def test_another_pod_and_a_bound_pod_are_neither_requeued_nor_bound(scene: Scene) -> None:
-    """`fieldValidation=Ignore` is safe, because the Binding has no unknown field."""
+    """The strict API server also finds no unknown field in the scheduler's Binding. So the
+    scheduler may send Bindings with `fieldValidation=Ignore`."""
     seen = pending(scene.read())
     another = replace(seen, uid="6e1a4e1c-0000-4000-8000-000000000000")
     assert scene.requeue(another, "n1").status == 422

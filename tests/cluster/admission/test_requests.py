@@ -1,7 +1,4 @@
-"""The real API server, as installed by default, judges requests as the scheduler does.
-
-test_rows.py has the table of pods.
-"""
+"""The real API server, as installed by default, judges requests as the scheduler does."""
 
 from __future__ import annotations
 
@@ -63,9 +60,9 @@ _REFUSED: Final = (
 
 @pytest.mark.parametrize("kind", workloads(pod()))
 def test_a_template_is_judged_as_its_pods(server: Server, kind: str) -> None:
-    """The check spares the workload's pods a later, unnoticed refusal. A copied pod may keep its
-    grants, a template may not. Annotations of the workload itself are ignored. A template's
-    overhead is judged, too. In a pod the API server itself refuses it in GPUs."""
+    """A workload is refused if its pods would be. A template may have no grants, although a copied
+    pod may. A template may have no overhead in GPUs, which the API server itself refuses in pods.
+    The policies ignore annotations of the workload itself."""
     for raw in (_LABELLED, pod(scheduler=STOCK)):
         path, workload = workloads(raw)[kind]
         workload["metadata"]["annotations"] = _GRANTED
@@ -98,7 +95,7 @@ def test_hints_that_the_policy_cannot_parse_are_refused_by_the_scheduler(server:
 
 
 def test_the_label_and_the_annotation_are_judged_where_they_change(server: Server) -> None:
-    """Objects that existed before remain changeable; a pod's resources cannot change at all."""
+    """A patch is refused if it makes the pod's label or annotation invalid, and else accepted."""
     with server.made(PODS, pod(asking(HALF), name="changing")) as path:
         for what, value in (
             ("labels", {names.LABEL_ISOLATION_PROVIDER: "mps"}),

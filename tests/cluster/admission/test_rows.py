@@ -1,7 +1,4 @@
-"""The API server with all dialects on judges the table of pods as the scheduler does.
-
-Its refusals have the scheduler's words.
-"""
+"""The API server with all dialects on judges the table of pods as the scheduler does."""
 
 from __future__ import annotations
 
@@ -187,7 +184,7 @@ def test_a_pod_of_kai_with_forty_containers_is_within_the_budget(server: Server)
 
 
 def test_a_pod_of_32_containers_is_within_the_budget(server: Server) -> None:
-    """The error is in the last container."""
+    """A policy's expressions have a cost budget. It suffices for an error in the last container."""
     share = {SHARED: 1, CORE: 2, RATIO: 2}
     inits = [asking(dict(share), f"i{n}", env=_ENV, init=True) for n in range(16)]
     mains = [asking(dict(share), f"c{n}", env=_ENV) for n in range(16)]
@@ -291,7 +288,7 @@ def test_other_variables_and_variables_of_other_dialects_are_refused(
 def test_what_the_scheduler_writes_for_their_programs(
     installed: ControlPlane, server: Server, raw: Json, key: str
 ) -> None:
-    """A template or a copied pod may have the annotation. After the Binding it cannot change."""
+    """A new pod may have the annotation. The Binding replaces it. Later changes are refused."""
     raw["metadata"].setdefault("annotations", {})[key] = "old"
     with server.made(PODS, raw) as path, Server(installed, "scheduler") as scheduler:
         assert scheduler.ask("POST", f"{path}/binding", binding("p", "n", {key: "new"})).done

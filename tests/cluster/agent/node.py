@@ -34,7 +34,7 @@ class Node:
         self._server = server
 
     def make(self) -> None:
-        # A kubelet sets this label. The API server records no field managers of an empty object.
+        # A kubelet sets this label. Without any field the object would have no managedFields.
         labels = {"kubernetes.io/hostname": self.name}
         self._server.make("/api/v1/nodes", {"metadata": {"name": self.name, "labels": labels}})
 
@@ -84,14 +84,14 @@ class Pods:
         self._scheduler = scheduler
 
     def bind(self, node: Node, uuid: str, minor: int, memory_bytes: int) -> str:
-        """Bind a new pod with an allocation of that GPU, and return the pod's path."""
+        """Bind a new pod to the node with an allocation of this GPU. Return the pod's path."""
         path, written = self.make(), allocated(uuid, minor, memory_bytes)
         writer = scheduler_lease.writer(self._server)
         self.bound(path, node, {**written, names.ANNOTATION_WRITER: writer})
         return path
 
     def make(self, node: str = "", annotations: Mapping[str, str] | None = None) -> str:
-        """Create a pod that requests a share, on that node if one is given. Return its path."""
+        """Create a pod that requests a share, and return its path. node: "" for an unbound pod."""
         name = f"p-{secrets.token_hex(4)}"
         asked = pod(asking(HALF), name=name, annotations=dict(annotations or {}))
         if node:

@@ -1,4 +1,4 @@
-"""The agent within the limit of open files that its pod has."""
+"""The agent keeps within its pod's limit of open files."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def _limited_agent(files: str) -> Iterator[tuple[Lab, list[str]]]:
 
 
 def test_a_low_soft_limit_of_open_files_is_raised() -> None:
-    """containerd 2 and systemd set a low soft limit. This test has a lower one and few
-    containers."""
+    """containerd 2 and systemd set a low soft limit. The test's is lower, for few containers."""
     with _limited_agent("100:4096") as (lab, failures):
         assert failures == []
 

@@ -21,7 +21,7 @@ SIZE = 4 * GIB
 
 
 def late(lab: Lab, duration_ns: int) -> None:
-    """Delay GPU 0's answers to one of NVML's calls by this duration."""
+    """Let NVML's query of the memory of GPU 0 take this time."""
     command: list[str | Path] = [sys.executable, "-m", "simgpu", "fault", "--dir", lab.sim_dir]
     command += ["--gpu", "0", "latency", "MEMORY_INFO", str(duration_ns)]
     done = lab.namespace.run(command)

@@ -1,5 +1,4 @@
-"""A host with NVIDIA's container toolkit: its real programs describe the GPUs, and runc runs their
-hooks."""
+"""NVIDIA's real container toolkit describes the GPUs of a host, and runc runs its hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node starts again without the agent. Its containerd has no validator, which is the default."""
+"""A node reboots without the agent. By default, as here, NRI's validator is off in containerd."""
 
 from __future__ import annotations
 

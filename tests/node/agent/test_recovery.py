@@ -29,7 +29,8 @@ def expect_full(lab: Lab, holder: str = "default/fifth-4/main") -> None:
 
 
 def expect_free(lab: Lab, memory: int = HALF) -> None:
-    """Expect that the memory is free now, or once the runtime has reported the exit."""
+    """Expect that a new container gets this memory, at the latest when the runtime has reported the
+    exit of the container that held it."""
 
     def fits() -> bool:
         try:
@@ -51,7 +52,7 @@ def fifths(lab: Lab) -> Iterator[list[Container]]:
 
 
 def test_a_gpu_that_is_all_granted_refuses_more(lab: Lab, fifths: list[Container]) -> None:
-    """The GPU stays full after the agent was killed, alone and together with containerd."""
+    """The GPU stays full after a kill of the agent, and after one of the agent and containerd."""
     expect_full(lab, f"default/fifth-4/main {FIFTH}")
     lab.stop_agent(signal.SIGKILL)
     lab.start_agent()

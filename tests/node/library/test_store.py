@@ -1,5 +1,4 @@
-"""When an agent of another release starts, new containers mount its library, and running ones keep
-theirs."""
+"""An agent of another release: new containers mount its library, running ones keep theirs."""
 
 from __future__ import annotations
 
@@ -46,14 +45,15 @@ def releases(lab: Lab) -> set[str]:
 
 
 def mounted(container: Container) -> str:
-    """Return the SHA-256 in the store's path of the library that the container mounts."""
+    """Return the SHA-256 of the library that the container mounts: its directory in the store."""
     lines = container.exec(["cat", "/proc/self/mountinfo"]).out.splitlines()
     (root,) = [line.split()[3] for line in lines if line.split()[4] == names.CONTAINER_LIBRARY]
     return Path(root).parent.name
 
 
 def held(container: Container) -> str:
-    """Return the library's mappings in the program of `hold_all`. Fail if it has ended."""
+    """Return the lines of the library in /proc/PID/maps of the process that `hold_all` started.
+    Fail if that process has ended."""
     script = f"kill -0 $(cat /tmp/pid) && grep {names.FILE_LIBRARY} /proc/$(cat /tmp/pid)/maps"
     done = container.exec(["sh", "-c", script])
     assert done.code == 0, done

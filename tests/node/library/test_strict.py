@@ -49,7 +49,7 @@ def container(strict_lab: Lab, request: pytest.FixtureRequest) -> Iterator[tuple
 
 
 def _says(container: Container, *command: str) -> str:
-    # For a new link-map namespace the loader must be on the library path.
+    # dlmopen finds the loader for a new link-map namespace only on the library path.
     done = container.exec(["env", "LD_LIBRARY_PATH=/lib64", _PROGRAM, *command])
     assert done.code == 0, done
     return done.out
@@ -73,8 +73,8 @@ def test_every_way_to_the_driver_meets_the_limit(
 def test_a_preload_of_libc_or_the_driver_that_a_program_sets(
     container: tuple[Container, bool], preload: str
 ) -> None:
-    """A preload that a program sets comes before our library. If the program finds the driver
-    through it, only forwarders limit the program."""
+    """The loader searches a preload that a program sets before our library. If the program finds
+    the driver's functions through its own preload, only forwarders limit the program."""
     inside, strict = container
     given = ["env", "LD_LIBRARY_PATH=/lib64", f"LD_PRELOAD={preload}"]
     past = PROBE if preload == "libc.so.6" else LINKED_PROBE

@@ -45,10 +45,10 @@ _COVERED: Final = ("/etc", "/run", "/usr", "/var")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """libraries, programs: directories below the driver root. searched: ldconfig searches
-    `libraries`. root: the driver root on the host. in_pod: nvidia-ctk runs as in the agent's pod,
-    with the driver root at MOUNT. Otherwise it runs as the host's systemd unit, with `options`:
-    NVIDIA's nvidia-cdi-refresh.service has none. drm: nvidia-drm is loaded."""
+    """libraries, programs: directories below the driver root. searched: whether ldconfig searches
+    `libraries`. root: the driver root on the host. in_pod: whether nvidia-ctk runs as in the
+    agent's pod, with the driver root at MOUNT. Otherwise it runs as a systemd unit of the host.
+    options: those of the unit's command, none in NVIDIA's. drm: whether nvidia-drm is loaded."""
 
     libraries: str = _DEBIAN
     programs: str = "usr/bin"

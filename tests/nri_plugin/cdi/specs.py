@@ -24,7 +24,7 @@ NUMBERS: Mapping[str, tuple[int, int]] = {
 
 
 def spec(*devices: Mapping[str, Any], **fields: Any) -> str:
-    """Return a spec of these devices. A device without edits gets those of a GPU."""
+    """Return a CDI spec of these devices. A device without edits gets a GPU's device nodes."""
     whole = [{"containerEdits": {"deviceNodes": NODES}, **device} for device in devices]
     return json.dumps({"cdiVersion": "0.6.0", "kind": names.CDI_KIND, "devices": whole, **fields})
 
@@ -46,7 +46,7 @@ def hook(name: str, args: Sequence[object] = ()) -> Edits:
 
 
 def status(path: str) -> os.stat_result:
-    """Return the status of a path on a host with these files and device nodes."""
+    """Return the status of a path on a host that has the files and device nodes named below."""
     if path in {"/dev/plain", "/a", LIBCUDA}:
         return os.stat_result([stat.S_IFREG | 0o644] + [0] * 9)
     if path not in NUMBERS:

@@ -84,8 +84,8 @@ def test_wsl_has_one_device_node(tmp_path: Path) -> None:
 def test_a_group_of_the_container_is_that_of_all_its_users(
     gids: list[int], mode: int, given: int, tmp_path: Path
 ) -> None:
-    """NRI cannot give a group to a process. Therefore a node's mode gives the group's rights to all
-    users, in the container alone."""
+    """A CDI spec can add a device node's group to the container's processes. NRI cannot. Therefore
+    the device node's mode in the container gives the group's rights to all users."""
     own = {"deviceNodes": [{**NODES[0], "fileMode": mode | stat.S_IFCHR, "gid": 44}, *CONTROL]}
     groups = {"additionalGids": gids}
     for text in (gpu({**own, **groups}), gpu(own, containerEdits=groups)):

@@ -127,7 +127,7 @@ def test_a_broken_file_is_named_and_hurts_no_other(
     assert list(specs.devices) == ["G"]
     (said,) = specs.problems
     assert said.startswith(f"{broken}: ") and problem in said
-    # A repeated reading gives the same text, because each changed text is logged and written.
+    # A second reading must give the same text, because the agent logs each change of the text.
     assert cdi_reader.load([tmp_path]).problems == (said,)
 
 

@@ -131,7 +131,7 @@ async def test_an_event_names_the_driver_capabilities_that_are_cut(host: Host) -
 
 
 async def test_a_container_with_another_plugins_gpu_does_not_start(host: Host) -> None:
-    """NRI before 0.10 shows other plugins' adjustments only in the resulting container."""
+    """NRI before 0.10 shows the agent other plugins' adjustments only in the created container."""
     of = pod(allocated=HALF)
     async with serving(host.service()) as runtime:
         made = as_made(container(), await runtime.create(of, container()))
@@ -141,7 +141,7 @@ async def test_a_container_with_another_plugins_gpu_does_not_start(host: Host) -
 
 
 async def test_rdma_alone_waits_for_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The container waits neither at its creation, whatever its CDI devices, nor at its start."""
+    """A container with only RDMA and CDI devices waits for no work of the agent's thread."""
     of, made = pod(labels={}, allocated='{"rdma":[{"minor":0}]}'), container()
     made.cdi_devices.add(name="example.com/nic=0")
     hangs = threading.Event()
@@ -179,7 +179,7 @@ async def test_a_share_of_another_plugins_gpu_is_refused(host: Host, tmp_path: P
 async def test_a_share_is_refused_where_selinux_hides_the_files_of_its_limit(
     host: Host, listed: bool
 ) -> None:
-    """containerd labels the sandbox. The agent's files have no label on this machine."""
+    """containerd has given the sandbox an SELinux label. The agent's files have none here."""
     of = pod(allocated=HALF)
     label = "system_u:system_r:container_t:s0"
     sandbox(host.settings.containerd_state, of.id, "runc", selinuxLabel=label)
@@ -202,8 +202,8 @@ def _asks(value: str) -> nri.Container:
 async def _at_nvidias_default(
     host: Host, looked: bool = True, unknown: str = ""
 ) -> AsyncIterator[tuple[Service, FakeRuntime]]:
-    """Yield an agent on a node whose default runtime is NVIDIA's. looked: the agent has looked for
-    other device plugins. unknown: why it does not know which GPUs are held."""
+    """Yield an agent on a node whose default runtime is NVIDIA's. looked: whether the agent has
+    looked for other device plugins. unknown: why the agent does not know which GPUs are held."""
     handler = host.service()
     sandbox(host.settings.containerd_state, "sandbox-0", NVIDIA)
     if looked:
@@ -238,7 +238,7 @@ async def test_nvidias_default_runtime_gives_no_gpus_without_a_share(host: Host)
 
 @pytest.mark.parametrize("looked", [True, False])
 async def test_while_held_gpus_are_not_known_nothing_is_changed(host: Host, looked: bool) -> None:
-    """The kubelet may have given this pod a GPU, or another device plugin may serve it."""
+    """The kubelet may have given this pod a GPU, or another device plugin may serve the pod."""
     why = "the kubelet's record cannot be read"
     async with _at_nvidias_default(host, looked, why) as (_, runtime):
         assert await runtime.create(pod(labels={}), _asks("all")) == UNCHANGED
@@ -255,7 +255,8 @@ async def test_while_held_gpus_are_not_known_nothing_is_changed(host: Host, look
     ],
 )
 async def test_a_grants_variables(host: Host, default: str, handler: str, visible: str) -> None:
-    """NVIDIA's runtime would inject a named GPU again, and read an index as NVML's."""
+    """NVIDIA's runtime would inject a GPU that NVIDIA_VISIBLE_DEVICES names, and would read the
+    grant's index as NVML's index. Therefore a container that it runs gets `void`."""
     granted = {"main": [GpuGrant(UUID, 0, 5 << 30, 20)]}
     variables = {"main": {"VOLCANO_GPU_ALLOCATED": "5120"}}
     of = pod(allocated=HALF, grants=grants.encode(granted, variables, "index"))
@@ -263,7 +264,7 @@ async def test_a_grants_variables(host: Host, default: str, handler: str, visibl
     if default:
         sandbox(state, of.id, default)
     async with serving(host.service()) as runtime:
-        if handler:  # the sandbox of another pod shows the default
+        if handler:  # the agent learns the node's default runtime from another pod's sandbox
             sandbox(state, "sandbox-1", default)
             await runtime.create(pod(1, {}), container(1, sandbox=1))
         given = env(await runtime.create(of, container()))

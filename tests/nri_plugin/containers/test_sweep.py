@@ -47,7 +47,7 @@ def test_unused_files_are_removed(run: RunDirectory, caplog: pytest.LogCaptureFi
 def test_a_container_beside_hundreds_of_unused_ones_waits_for_one_removal(
     run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two unused keys come into use before their turn. Their directories stay."""
+    """During the sweep two directories, one of them new, come into use. Both directories stay."""
     caplog.set_level(logging.INFO)
     for number in range(300):
         (run.root / f"c{number:03}").mkdir(parents=True)

@@ -1,5 +1,4 @@
-"""The doctor's findings from recorded facts. tests/node/test_doctor.py inspects a real
-containerd."""
+"""The doctor's findings from recorded facts."""
 
 from __future__ import annotations
 
@@ -90,7 +89,8 @@ CDI_ON = "[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = true"
 
 @dataclass(frozen=True)
 class Row:
-    """The finding that these changes to a whole node cause. found, do: parts of its texts."""
+    """The finding that these changes to a whole node cause. found: a part of the finding's text.
+    do: a part of its remedy."""
 
     level: Level
     found: str

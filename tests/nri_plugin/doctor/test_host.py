@@ -14,7 +14,8 @@ import pytest
 
 from nri_plugin.doctor import host, host_kernel
 from nri_plugin.doctor.facts import DevChar, DevicePlugins, Runtime
-from nri_plugin.host import bundle
+from nri_plugin.gpu.inventory import Inventory
+from nri_plugin.host import bundle, cdi_reader
 from nri_plugin.host.driver_root import WITHOUT_MOUNT, DriverRoot
 from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import CdiDevice, Edits, Hook, HookStage, Specs
@@ -30,7 +31,7 @@ RECORD = {"Data": {"PodDeviceEntries": [ENTRY], "RegisteredDevices": REGISTERED}
 
 
 def below(directory: Path) -> Settings:
-    """Return settings with the kubelet's directories below this one, and without a CDI spec."""
+    """Return settings whose directories of the kubelet and of CDI specs are in `directory`."""
     plugins = directory / "device-plugins"
     return replace(
         WHOLE.settings, kubelet_dir=directory, device_plugin_dir=plugins, cdi_dirs=[directory]
@@ -111,6 +112,18 @@ def test_the_programs_of_hooks_are_looked_for_under_the_hosts_root(tmp_path: Pat
     assert host.missing(GPU, Specs(), drivers) == ()
 
 
+def test_the_missing_programs_of_each_gpu_are_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inventory = Inventory({})
+    inventory.seen = [GPU]
+    monkeypatch.setattr(host, "_inventory", lambda _: inventory)
+    monkeypatch.setattr(cdi_reader, "load", lambda *_: WHOLE.specs)
+    settings = replace(below(tmp_path), host_root=tmp_path)
+    found = host.collect(settings, None, None, tmp_path / "nvidia.toml")
+    assert found.missing == {"GPU-a": ["/usr/bin/nvidia-cdi-hook"]}
+
+
 def test_containerds_directories_lie_where_the_hosts_links_lead(tmp_path: Path) -> None:
     """The agent's own paths are already resolved in a pod: it uses /run/cdi for /var/run/cdi."""
     (tmp_path / "var").mkdir()
@@ -126,7 +139,7 @@ def test_containerds_directories_lie_where_the_hosts_links_lead(tmp_path: Path) 
 @pytest.mark.parametrize("place", ["etc/nvidia.toml", str(OPERATORS_CONFIG)[1:], "elsewhere"])
 @pytest.mark.parametrize("text", ['swarm-resource = "X"\n', "a = \n"])
 def test_nvidias_configuration(tmp_path: Path, place: str, text: str) -> None:
-    """The file is the one that is given, or GPU Operator's."""
+    """The doctor reads GPU Operator's file if it exists, else the given file."""
     put(tmp_path / place, text)
     found = host.read_nvidia_runtime(tmp_path, Path("/etc/nvidia.toml"))
     is_there, is_valid = place != "elsewhere", "swarm" in text

@@ -93,7 +93,7 @@ def listening(tmp_path: Path) -> Iterator[Path]:
         server.setblocking(False)
         yield tmp_path / "nri.sock"
         with pytest.raises(BlockingIOError):
-            server.accept()  # the inspection has not connected
+            server.accept()  # fails, because the inspection has not connected
 
 
 def test_a_listener_is_found_without_connecting(listening: Path) -> None:

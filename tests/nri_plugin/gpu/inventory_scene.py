@@ -37,8 +37,9 @@ class Deadlines:
     async def after(
         self, query: Coroutine[Any, Any, _T], *heard: int, listed: bool = False, after_s: float = 0
     ) -> _T:
-        """Return the result of a query whose deadline expires after these GPUs have answered.
-        listed: NVML must also have listed the GPUs. after_s: how far NVML's clock then advances."""
+        """Let the query's deadline expire once these GPUs have answered, and return the result.
+        listed: wait also until NVML has listed the GPUs. after_s: seconds by which the clock of
+        `nvml` advances before the deadline expires."""
         asked = asyncio.create_task(query)
         await until_async(lambda: self._has_heard({*heard}, listed))
         assert not asked.done()
@@ -81,7 +82,8 @@ class Scene:
         self.answers.write_text(json.dumps({"gpus": gpus, **more}))
 
     async def ask(self, *gpus: dict[str, Any], **more: object) -> Sequence[Gpu]:
-        """Query after the interval, with these answers or the last. Return the healthy GPUs."""
+        """Query after the interval, with these answers or the previous ones if none are given.
+        Return the healthy GPUs."""
         if gpus or more:
             self.give(*gpus, **more)
         self.clock.seconds += 5
@@ -89,7 +91,7 @@ class Scene:
         return [*self.inventory.gpus]
 
     async def late(self, *heard: int, after_s: float = 0) -> Sequence[Gpu]:
-        """Query. The deadline expires after these GPUs' answers. Return the healthy GPUs."""
+        """Query. The deadline expires once GPUs `heard` have answered. Return the healthy GPUs."""
         self.clock.seconds += 5
         await self.deadlines.after(self.inventory.refresh(), *heard, after_s=after_s)
         return [*self.inventory.gpus]

@@ -83,7 +83,7 @@ def gone(number: int) -> None:
 
 
 def pause_until_it_beats(file: Path) -> None:
-    """Wait for heartbeats while the event loop stands still and reads none of them."""
+    """Block the agent's event loop until the child has sent heartbeats, which nothing reads."""
     until(file.exists, "a heartbeat")
     before = file.stat().st_size
     until(lambda: file.stat().st_size > before + 1, "heartbeats")

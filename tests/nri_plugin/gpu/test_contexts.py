@@ -1,5 +1,4 @@
-"""The size of a context, from children that a test writes, and from the real child over a simulated
-driver."""
+"""The size of a context, from stand-ins for the child and from the real one over simgpu."""
 
 from __future__ import annotations
 

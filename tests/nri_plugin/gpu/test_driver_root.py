@@ -1,4 +1,4 @@
-"""The driver's root and libraries: where they are found, and how they are used below a mount."""
+"""The search for the driver root and the driver's libraries, on the host and below a mount."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def place(root: Path, below: str, name: str = driver_root.NVML) -> Path:
 async def test_a_driver_installed_later_is_found(
     sim: Host, build_dir: Path, tmp_path: Path, chosen: list[str]
 ) -> None:
-    """The driver appears below the root that the operator chose, or below the one that is found."""
+    """The driver appears late, below the root that the operator chose or one that is searched."""
     host = tmp_path / "host"
     mount = host / "run/nvidia/driver"
     mount.mkdir(parents=True)
@@ -89,7 +89,7 @@ def test_links_stay_below_the_root(tmp_path: Path) -> None:
 
 
 def test_on_the_host_the_loader_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No program other than the agent and its children sets these variables."""
+    """The loader finds the driver if the agent's variables are not set, or the driver root is /."""
     assert driver_root.seen_root() is None
     monkeypatch.setenv(driver_root.VARIABLE, "/")
     assert driver_root.seen_root() is None

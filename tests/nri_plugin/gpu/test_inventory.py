@@ -120,7 +120,7 @@ async def test_a_cancelled_caller_leaves_the_query_to_the_next(s: Scene) -> None
 
 
 async def test_gpus_are_connected_as_the_board_answers(s: Scene) -> None:
-    """The query of the links is about all GPUs. So it is only made once each GPU has answered."""
+    """One query reads the links between all GPUs. It is not made while a GPU's answer is late."""
     links = ["nvlink-0", "nvlink-0"]
     await s.ask(ONE, TWO, links=None, measured_links=links)
     assert [gpu.link for gpu in s.inventory.seen] == links
@@ -142,7 +142,8 @@ async def test_an_xid_counts_until_the_driver_is_loaded_again(
     tmp_path: Path, from_head: bool
 ) -> None:
     """The driver reports an error once, and never its end. An error that a program caused is
-    ignored. from_head: the answer's first line has the error, because no thread serves the GPU."""
+    ignored. from_head: the first line of the answer has the error, not the GPU's line. NVML's
+    process does so for a GPU that no thread queries."""
     xids = [["GPU-1", 31], ["GPU-1", 79], ["GPU-1", 95]]
     record = Record(tmp_path, "boot 1")
     record.begin()
@@ -160,10 +161,11 @@ async def test_an_xid_counts_until_the_driver_is_loaded_again(
 
 
 @pytest.mark.parametrize(
-    ("action", "problem"), [(1, "reset the GPU"), (4, "drain and reset"), (99, "action 99")]
+    ("action", "problem"),
+    [(1, "reset the GPU"), (2, "reboot the node"), (4, "drain and reset"), (99, "action 99")],
 )
 async def test_an_action_of_the_driver_is_a_problem(s: Scene, action: int, problem: str) -> None:
-    """The driver's field outranks all XID errors where it exists."""
+    """A recovery action outranks all XID errors. Older drivers report no recovery actions."""
     await s.ask({**ONE, "recovery": action, "xids": [["GPU-1", 48]]})
     assert problem in s.inventory.seen[0].problem
     assert await s.ask({**ONE, "recovery": 0}) == [GPU_1]

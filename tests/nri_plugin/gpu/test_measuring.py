@@ -1,7 +1,6 @@
-"""What the agent measures of containers: the driver's memory beyond their charge, and their
-compute.
+"""The agent's measurements of containers: the driver's memory beyond their charge, and compute.
 
-The last test has NVML's real child, and a real program under the library.
+The last test has NVML's real process, and a real program under the library.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ async def test_a_container_s_processes_are_summed_and_the_rest_is_written(node: 
 async def test_processes_that_nvml_does_not_list_have_no_figure(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """MPS hides processes. A process that NVML listed and lists no more has exited."""
+    """NVML does not list processes that MPS hides. A listed process that vanishes has exited."""
     node.one()
     await node.sample()
     node.nvml({11: None})
@@ -198,7 +197,7 @@ async def test_a_grant_that_cannot_be_read_is_passed_over(node: Node) -> None:
 
 
 async def test_another_grant_gets_nothing_of_a_sample_under_way(node: Node) -> None:
-    """The container is removed, and another one created, during the NVML query."""
+    """During the NVML query the container is removed, and another one gets the same directory."""
     node.one()
     await node.sample(2)
     await node.agent.nvml.close()
@@ -347,5 +346,5 @@ def test_the_overhead_of_real_programs_is_measured(gpu_host: Host, tmp_path: Pat
     with gpu_host.serving(CODE + work, tmp_path / "c1") as program:
         node.process("c1", program.pid)
         asyncio.run(measure())
-    # The grant has no context size. Therefore the context is overhead here.
+    # The grant states no context size. So the context is not charged, and counts as overhead.
     assert node.overhead() == CONTEXT_BYTES + 80 * MIB

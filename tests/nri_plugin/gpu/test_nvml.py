@@ -26,7 +26,7 @@ NOT_SUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 @dataclass(eq=False)
 class OneGpu:
-    """A GPU that is its own NVML handle. recovery: None if the driver has no such field."""
+    """A GPU, and its NVML handle. recovery: the recovery action, or None if the driver has none."""
 
     minor: int
     uuid: str
@@ -128,7 +128,7 @@ def test_xid_errors_since_the_last_look(process: Nvml) -> None:
     first, second = process.one, process.other
     assert [line["xids"] for line in process.ask()[1]] == [[], []]
     first.xids, second.xids = [13, 48], [79]
-    second.lost = True  # the GPU fell off the bus, but the event still has its name
+    second.lost = True  # the GPU fell off the bus, but the XID event still has its UUID
     lines = process.ask()[1]
     assert lines[0]["xids"] == [["GPU-0", 13], ["GPU-0", 48]]
     assert lines[1]["xids"] == [["GPU-1", 79]] and "error" in lines[1]
@@ -164,8 +164,13 @@ def test_nvml_is_initialised_again_only_while_a_gpu_does_not_answer(process: Nvm
     assert process.init.call_count == 4
 
 
+def test_a_thread_without_a_query_is_idle(process: Nvml) -> None:
+    """NVML is initialized again only if all threads are idle, also those never asked."""
+    assert all(each.idle for each in (*process.gpus._threads, process.gpus._board))
+
+
 def test_memory_that_nvml_does_not_have(process: Nvml) -> None:
-    """GB10 and Jetson use the host's memory. NVML is not initialized again because of them."""
+    """GB10 and Jetson use the host's memory. This error does not make the process restart NVML."""
     process.other.unified = True
     for _ in range(3):
         gpu = process.ask()[1][1]["gpu"]
@@ -189,7 +194,7 @@ def test_memory_that_waits_for_repair(process: Nvml, rows: tuple[int, ...], prob
 
 
 def test_the_child_imports_little() -> None:
-    """The child runs on every node. asyncio and the agent's modules would more than double it."""
+    """The child runs on every node. With asyncio and such it would be more than twice as large."""
     program = "import sys, nri_plugin.gpu.nvml; print(*sys.modules)"
     found = subprocess.check_output([sys.executable, "-c", program], text=True)
     modules = {name.partition(".")[0] for name in found.split()}
@@ -210,6 +215,7 @@ def test_clients_of_mps_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("00000000:3B:00.0", (1, "pci0000:3a")),
         (b"00000000:3B:00.0", (1, "pci0000:3a")),
+        ("00000000:04:00.0", (0, "pci0000:3a")),
         ("00010000:01:00.0", (None, "pci0000:3a")),
         ("00000000:05:00.0", (None, "")),
         ("00000000:FF:00.0", (None, "")),
@@ -220,7 +226,8 @@ def test_clients_of_mps_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_place(tmp_path: Path, bus_id: str | bytes, found: tuple[int | None, str]) -> None:
     links = tmp_path / "bus/pci/devices"
     links.mkdir(parents=True)
-    for name, numa in (("0000:3b:00.0", "1\n"), ("10000:01:00.0", "-1\n"), ("0000:05:00.0", "x")):
+    numas = {"0000:3b:00.0": "1\n", "0000:04:00.0": "0\n", "10000:01:00.0": "-1\n"}
+    for name, numa in {**numas, "0000:05:00.0": "x"}.items():
         device = tmp_path / "devices/pci0000:3a/0000:3a:00.0" / name
         device.mkdir(parents=True)
         (device / "numa_node").write_text(numa)

@@ -36,14 +36,14 @@ async def test_a_gpu_that_does_not_answer_is_unhealthy_until_it_does(s: Scene) -
     assert await s.late(0) == [GPU_1]
     assert s.inventory.problem is None
     assert s.inventory.seen[1].problem == "NVML did not answer for it in 60 s"
-    assert await s.ask() == [GPU_1]  # no query waits for the late GPU again
+    assert await s.ask() == [GPU_1]  # this query does not wait for the late GPU
     s.give(ONE, TWO)
     await s.caught_up()
     assert await s.ask() == [GPU_1, GPU_2]
 
 
 async def test_measurements_do_not_wait_for_a_gpu_that_was_slow(s: Scene) -> None:
-    """The GPU takes part again once it has answered a query of its health in time."""
+    """Measurements leave out a slow GPU until it has answered a query of its health in time."""
     await s.ask(ONE, TWO)
     s.give(ONE, SILENT)
     answers = await s.deadlines.after(s.nvml.ask(PROCESSES), 0)
@@ -95,7 +95,7 @@ async def test_a_driver_that_starts_slowly_is_not_started_again(
 
 
 async def test_a_process_in_which_no_gpu_answers_is_replaced(s: Scene) -> None:
-    """NVML still lists the GPUs. The agent waits as long as for a new process's answers."""
+    """NVML still lists the GPUs. The agent replaces the process after FIRST_S without answers."""
     await s.ask(ONE, TWO)
     s.give({**ONE, "silent": True}, SILENT)
     running = s.nvml._running
@@ -108,7 +108,8 @@ async def test_a_process_in_which_no_gpu_answers_is_replaced(s: Scene) -> None:
 
 
 async def test_after_a_restart_the_last_known_gpus_serve(tmp_path: Path) -> None:
-    """The recorded GPUs serve while NVML does not answer, and a silent GPU for FIRST_S."""
+    """The recorded GPUs serve while NVML does not answer. If NVML answers for other GPUs only, a
+    recorded GPU serves for FIRST_S."""
     record = Record(tmp_path, "boot")
     record.begin()
     async with scene(tmp_path, ONE, {**TWO, "problem": "MIG mode"}, record=record) as s:
@@ -136,7 +137,7 @@ async def test_a_child_that_hangs_is_killed_and_waited_for(s: Scene) -> None:
     lingering = s.nvml.child.lingering
     assert lingering is not None
     assert await lingering.wait() == -signal.SIGKILL
-    # The agent cannot distinguish this process from a child that no signal reaches.
+    # This process stands for a killed child that still hangs in the driver.
     sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "input()", stdin=-1)
     s.nvml.child.lingering = sleeper
     await s.ask()

@@ -1,4 +1,4 @@
-"""A process that is killed, or gets an error, at one of its changes of the file system."""
+"""Kills a process, or lets a call fail in it, at the test's choice of file system changes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DONE, REPORTED, NOT_INTERRUPTED, FAILED_OTHERWISE = range(4)
 
 
 def interrupted(work: Callable[[], object], number: int, error: int = 0) -> int:
-    """Do the work in a child process, and return how it ended. The `number`-th change fails with
-    this error, or kills the process half-way through a write if there is no error."""
+    """Do the work in a child process, and return its exit code. Its `number`-th change of the file
+    system fails with `error`. If `error` is 0, the process is killed, half-way through a write."""
     pid = os.fork()
     if pid == 0:
         code = FAILED_OTHERWISE

@@ -85,7 +85,9 @@ def test_a_plugin_that_listens_is_a_sign(
     ("place", "is_sign"),
     [
         ("plugins/gpu.nvidia.com/dra.sock", True),
-        # the driver's name with rolling updates
+        # With rolling updates the DRA driver's sockets have the UID of the driver's pod in their
+        # names.
+        ("plugins/gpu.nvidia.com/dra-0f0f.sock", True),
         ("plugins_registry/gpu.nvidia.com-0f0f-reg.sock", True),
         ("plugins_registry/compute-domain.nvidia.com-reg.sock", False),
         ("plugins/compute-domain.nvidia.com/dra.sock", False),

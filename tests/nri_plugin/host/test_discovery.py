@@ -41,8 +41,8 @@ CONTAINERS = Path("/run/nvidia/driver")
 def test_the_state_directory_is_that_of_the_kubelets_containerd(
     tmp_path: Path, docker: int | None, k3s: int | None, chosen: Path
 ) -> None:
-    """docker, k3s: when the last container changed, in seconds. 0: the directory has no containers
-    of Kubernetes. None: the directory does not exist."""
+    """docker, k3s: the time in seconds of the last change of containers in Docker's or k3s' state
+    directory; 0 if it has no containers of Kubernetes, None if it does not exist."""
     for state, changed_s in ((DOCKERS, docker), (K3S, k3s)):
         place = tmp_path / state.relative_to("/")
         if changed_s is not None:
@@ -141,7 +141,8 @@ def test_what_a_spec_must_not_hold_stays_for_its_reader() -> None:
 
 
 def test_files_are_looked_up_below_the_mount(tmp_path: Path) -> None:
-    """A pod's own /dev has only the nodes that existed when the pod was created."""
+    """The agent looks for device nodes below the mount of the driver root. The /dev of its own pod
+    lacks device nodes that were made after the pod."""
     mount = tmp_path / "driver-root"
     real = put(mount / "dev/real")
     (mount / "dev/nvidia0").symlink_to("/dev/real")
@@ -178,7 +179,7 @@ def test_hooks_run_a_program_of_the_host(tmp_path: Path) -> None:
     container.hook([str(ours)], programs)
     assert (programs / "nvidia-ctk").read_text() == ours.read_text()
 
-    # The directory of the host's root has no libraries, so that our program cannot run.
+    # In the host's root our program cannot run, because that root has no libraries here.
     root = DriverRoot(Path("/"), mount, mount)
     put(mount / "etc/os-release")
     assert root.hook([str(ours)], programs) == ""

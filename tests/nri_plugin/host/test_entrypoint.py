@@ -26,7 +26,7 @@ LOAD, INTERPRETER = 1, 3
 def program(
     interpreter: bytes | None = None, loads: int = 1, width: int = 2, order: int = 1, **of: int
 ) -> bytes:
-    """Return an ELF with complete headers and without code. of: other fields of its header."""
+    """Return an ELF file with complete headers and without code. of: machine, entry_bytes."""
     kinds = [LOAD] * loads + [INTERPRETER] * (interpreter is not None)
     text, at = interpreter or b"", 64 + 56 * len(kinds)
     machine, entry_bytes = of.get("machine", HERE), of.get("entry_bytes", 56)
@@ -239,7 +239,7 @@ def test_a_kernel_without_openat2(root: Root, name: str, monkeypatch: pytest.Mon
 
 
 def test_a_directory_that_is_moved_under_the_look_leads_nowhere_else(root: Root) -> None:
-    """The result is the program inside or an error, while a directory is moved about."""
+    """The search finds the container's program or fails, while a directory on the path moves."""
     (root.path / "deep/er").mkdir(parents=True)
     child = os.fork()
     if child == 0:

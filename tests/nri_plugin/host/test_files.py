@@ -1,7 +1,4 @@
-"""The run directory on a real kernel: mounts, modes, and a kill at each step.
-
-Also containers whose files another release of the agent wrote.
-"""
+"""The run directory on a real kernel: mounts, modes, kills, and files of other releases."""
 
 from __future__ import annotations
 
@@ -79,8 +76,8 @@ def test_the_files_that_are_written_and_their_modes(run: RunDirectory) -> None:
 def test_a_grant_has_what_a_process_is_charged_at_once(
     run: RunDirectory, percents: Sequence[int], is_capped: bool
 ) -> None:
-    """Launches are checked from the start where a share is capped. The compute limit stays forced
-    after a measurement is written into the grant."""
+    """The first lease of a capped share makes processes check launches. `core_forced` stays in the
+    grant after a measurement is written."""
     run = replace(run, core_forced=True, code_bytes=1 << 20, managed_free=True)
     shares = [Share(f"GPU-{n}", n, 1, each) for n, each in enumerate(percents)]
     run.apply(planned("c1", shares), {"GPU-1": 300 << 20})
@@ -183,7 +180,8 @@ def test_only_complete_grants_are_returned(run: RunDirectory) -> None:
 
 
 def test_the_stored_plans_of_all_containers_or_of_none(run: RunDirectory) -> None:
-    """A mounted release must not be removed. A torn plan hides which releases are mounted."""
+    """The stored plans tell which releases are mounted. If a plan cannot be read, any release may
+    be mounted, and the agent removes none."""
     releases = [f"/store/{number}/libvgpu.so" for number in range(3)]
     one = planned("c1", SHARES, library=releases[0])
     two = [planned("pod-u", SHARES, True, f"{n}", library=releases[n]) for n in (1, 2)]
@@ -214,7 +212,7 @@ def test_a_failed_preparation_leaves_no_files(run: RunDirectory) -> None:
 
 
 def test_killed_at_each_step(run: RunDirectory) -> None:
-    """Afterwards a removal deletes the rest, or another attempt finishes the work."""
+    """A removal after the kill deletes what was made, or a second attempt finishes the work."""
 
     def prepare() -> None:
         RunDirectory(run.root, lambda: 1, run.now_ns).apply(SHARED)
@@ -248,7 +246,7 @@ VERSIONS = {
 
 
 def make_neighbours(path: Path, step: int) -> bytes:
-    """Change the file's version to that of another release, and return its bytes."""
+    """Add `step` to the layout version in the file, and return the file's bytes."""
     data = bytearray(path.read_bytes())
     head, version = VERSIONS[path.name]
     for base in (0, grant_file.COPY_STRIDE) if path.name == "grant" else (0,):

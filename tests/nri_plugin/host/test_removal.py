@@ -161,7 +161,7 @@ def test_a_process_that_ends_while_it_is_read_is_passed_over(tmp_path: Path) -> 
     (process / "ns").mkdir(parents=True)
     (process / "root").symlink_to("/")
     (process / "ns/mnt").symlink_to("mnt:[1]")
-    # For a process that has ended, the kernel answers EINVAL.
+    # The kernel answers EINVAL to a read of an ended process's mountinfo.
     (process / "mountinfo").symlink_to(f"/proc/{pid}/mountinfo")
     try:
         assert used_by_containers(tmp_path / "containerd", tmp_path).paths == set()

@@ -140,7 +140,7 @@ def test_what_the_images_own_preload_names_is_found(bundle: Bundle) -> None:
 
 
 def test_the_entry_point_is_what_the_runtime_will_start(bundle: Bundle, tmp_path: Path) -> None:
-    """Volumes count: here a volume has a static program under the name of a dynamic one."""
+    """A volume hides the image's dynamic program by a static program of the same name."""
     for directory in (tmp_path / "volume", bundle.root / "volume"):
         directory.mkdir()
     shutil.copy("/bin/busybox", tmp_path / "volume/busybox")
@@ -200,7 +200,8 @@ def test_an_image_in_the_way_is_refused(bundle: Bundle) -> None:
 
 
 def test_a_volume_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_path: Path) -> None:
-    """The image's link turns a harmless mount point into ours. Deeper ones are mounted later."""
+    """The volume's mount point is a link in the image to /etc. The volume is mounted after our
+    /etc/ld.so.preload, because its path is deeper, and hides the preload file."""
     (bundle.root / "a/b/c").mkdir(parents=True)
     (bundle.root / "a/b/c/d").symlink_to("/etc")
     (tmp_path / "volume").mkdir()
@@ -217,7 +218,8 @@ def forwarder(bundle: Bundle, tmp_path: Path) -> Path:
 
 
 def test_a_forwarder_is_where_a_program_would_find_it(bundle: Bundle, forwarder: Path) -> None:
-    """The image has a link at the driver's path. The link stays, and leads to the forwarder."""
+    """The image has a link at the driver's path. runc mounts the forwarder on the link's target, so
+    that the link leads to the forwarder."""
     (bundle.root / "usr/lib").mkdir(parents=True)
     (bundle.root / "lib").symlink_to("usr/lib")
     (bundle.root / "usr/lib/libcuda.so.1").symlink_to("/lib/libcuda.so.580")
@@ -234,7 +236,8 @@ def test_a_forwarder_that_is_not_in_its_place(bundle: Bundle) -> None:
 
 
 def test_a_driver_that_a_pod_has_elsewhere_than_the_host(bundle: Bundle, tmp_path: Path) -> None:
-    """Strict mode mounts the driver's own files by their path on the host, which a pod lacks."""
+    """The plan names the driver's file by its path on the host. The agent's pod sees that file
+    elsewhere, below its mount of the driver root."""
     library = put(tmp_path / "driver-root/lib/libcuda.so.1", "driver")
     root = DriverRoot(Path("/no/such/root"), tmp_path / "driver-root")
     bundle.inspector = replace(bundle.inspector, driver_seen=root.seen)
@@ -249,7 +252,8 @@ def test_a_driver_that_a_pod_has_elsewhere_than_the_host(bundle: Bundle, tmp_pat
 
 @pytest.mark.parametrize("place", ["run", "store", "run/other"])
 def test_a_volume_that_shows_others_limits(bundle: Bundle, tmp_path: Path, place: str) -> None:
-    """Only the kernel follows the link. Later mounts there may appear in the container."""
+    """A link in the volume's host path, which only the kernel follows, leads to the run directory,
+    the store or another container's files."""
     bundle.files.apply(planned("other", SHARES))
     (tmp_path / "link").symlink_to(tmp_path)
     bundle.create(volume("/volume", tmp_path / "link" / place, "rw"))
@@ -276,7 +280,7 @@ def test_a_strong_container_without_a_share_beside_one(bundle: Bundle) -> None:
 def test_a_label_that_may_not_use_our_files(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The policy must allow what a process does with each file. `Kernel` is a stand-in."""
+    """SELinux's policy must let the container's label use each file of the limit as needed."""
     bundle.create()
     bundle.configure(process={"selinuxLabel": SUBJECT})
     kernel = Kernel(tmp_path / "host", {LABEL: ALL, OF_TMPFS: bits("open", "read", "getattr")})

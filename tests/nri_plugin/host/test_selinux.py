@@ -1,7 +1,4 @@
-"""SELinux: the label of our files, and whether the policy lets containers use them.
-
-A directory has the kernel's files here, and a function gives its answers.
-"""
+"""SELinux: the label of our files, and whether the policy lets containers use them."""
 
 from __future__ import annotations
 
@@ -114,7 +111,8 @@ def test_an_answer_that_cannot_be_had_is_an_objection(tmp_path: Path, answer: st
 def test_the_label_of_a_sandbox_decides_for_the_node(
     tmp_path: Path, process: Mapping[str, str], target: str, found: str | None
 ) -> None:
-    """found: None where the sandbox has no label, which says nothing about other sandboxes."""
+    """found: a part of the problem's text, "" for no problem, or None if the sandbox has no label
+    and therefore decides nothing."""
     kernel = Kernel(tmp_path / "host", {OF_TMPFS: 0, LABEL: ALL})
     sandbox(tmp_path, "sandbox", "runc", **process)
     of = (tmp_path, ["gone", "sandbox"], lambda: target, kernel.policy)

@@ -1,4 +1,4 @@
-"""The store has each library by its hash, complete or not at all, and overwrites no file."""
+"""The store names each library by its hash, has only complete files, and overwrites no file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Final
+from unittest.mock import Mock
 
 import pytest
 
@@ -45,7 +46,7 @@ def publish(library: Path, store: Path) -> Path:
 
 
 def test_a_release_that_no_container_and_no_agent_uses_is_removed(
-    library: Path, tmp_path: Path
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "store"
     old, used = (publish(_written(library, b"\x7fELF " + n), directory) for n in (b"0", b"used"))
@@ -64,6 +65,9 @@ def test_a_release_that_no_container_and_no_agent_uses_is_removed(
     kept = {"notes", ".lock", used.parent.name, *(path.parent.name for path in own)}
     assert {*os.listdir(directory)} == kept
     assert not store.collect(lambda: mounts)
+    with monkeypatch.context() as broken:
+        broken.setattr(releases, "remove", Mock(side_effect=OSError))
+        assert not store.collect(tuple)
     assert store.collect(tuple) == [used.parent.name]
     assert all(path.is_file() for path in own)
 
@@ -189,7 +193,7 @@ def test_interrupted_at_each_call(error: int, end: int, before: bytes | None, sh
 
 @pytest.mark.node
 def test_the_store_is_one_file_system_that_allows_execution(library: Path, tmp_path: Path) -> None:
-    """The run directory forbids execution. Another agent keeps the file system as it is."""
+    """The run directory forbids execution. A second agent does not mount the store again."""
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     tmpfs.mount(run_dir, 1 << 20, 100)

@@ -38,7 +38,7 @@ def prove(bundle: Bundle, waits_in: Identity | None = None) -> Proof:
 
 
 def put_over(bundle: Bundle, place: str) -> None:
-    """Mount a file here, as a hook of the runtime might after the check at the start."""
+    """Mount /dev/null on `place`, as a runtime's hook might do after the check at the start."""
     enter = ["nsenter", f"--target={(bundle.path / 'init.pid').read_text()}", "--mount"]
     subprocess.run([*enter, "/bin/busybox", "mount", "-o", "bind", "/dev/null", place], check=True)
 
@@ -69,7 +69,7 @@ def test_a_file_that_was_put_over_ours_since(bundle: Bundle, place: str) -> None
 
 
 def test_without_descriptors_a_limit_is_not_judged(bundle: Bundle) -> None:
-    """Each inspection reports missing descriptors, and no finding about the file."""
+    """Each inspection reports that the agent has no free descriptors, and no fault of the limit."""
     bundle.create()
     for look in (
         *(bundle.examine, partial(prove, bundle), partial(bundle.files.plan, bundle.id, "main")),
@@ -123,7 +123,7 @@ class Desk:
         deadline_s: float = 60,
         do: Callable[[Verifier], object] = lambda _: None,
     ) -> list[str]:
-        """Verify the container. Return the log. do: called once the verification has begun."""
+        """Verify the container, and return the log. do: a call after the verification has begun."""
 
         async def work() -> None:
             desk = verifier_at(self.bundle.state, deadline_s, self.metrics)

@@ -45,7 +45,8 @@ CAT = "import sys; print(open(sys.argv[1]).read())"
 
 
 def spec(*uuids: str, source: str = "/dev/zero", broken: str = "") -> str:
-    """Return a spec. source: of a mount. broken: the GPU whose device node does not exist."""
+    """Return a CDI spec with one mount per GPU. source: the mount's host path. broken: the UUID of
+    the GPU whose device node does not exist, or ""."""
     gone, mount = (
         ({**NODES[0], "hostPath": "/dev/nvidia-gone"}, *CONTROL),
         specs.mount(source, "/x"),
@@ -80,7 +81,7 @@ class Host:
         return self.settings.generated_cdi_dir / FILE
 
     def generates(self, text: str, min_interval_s: float = 30) -> Node:
-        """Return a node on which no spec describes the GPUs, and nvidia-ctk prints this one."""
+        """Return a node without a CDI spec of the GPUs, whose nvidia-ctk prints `text`."""
         self.spec.unlink()
         self.ctk.write_text(text)
         node = self.node()
@@ -158,7 +159,7 @@ def test_which_gpus_of_a_node_are_ours(host: Host, tmp_path: Path) -> None:
     host.spec.write_text(spec(UUID, OTHER))
     node = host.node(device_plugin_dir=tmp_path)
     assert not node.is_ours, "other programs have not been looked for"
-    # A GPU that another plugin assigned to a pod is whole until the pod has ended.
+    # A GPU that another device plugin assigned to a pod has mode WHOLE until the pod has ended.
     for assigned, mode in (({"uid-1": [UUID]}, Mode.WHOLE), ({}, Mode.SHARED)):
         write(tmp_path, assigned, "nvidia.com/gpu")
         assert host.lacks(node) == []

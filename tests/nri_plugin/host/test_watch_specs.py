@@ -133,7 +133,8 @@ def test_a_generated_spec_is_renewed_when_a_file_of_it_vanishes(host: Host, tmp_
 
 
 def test_missing_control_nodes_are_made_before_a_spec(host: Host, tmp_path: Path) -> None:
-    """The agent reports nodes that cannot be made, with the remedy."""
+    """Control nodes are device nodes of the driver that no GPU owns, such as /dev/nvidia-uvm. The
+    agent reports those that it cannot make, with the remedy."""
     calls, module = tmp_path / "calls", tmp_path / "module"
     host.script.write_text(
         "import os, sys\n"

@@ -1,4 +1,4 @@
-"""A second program writes the same fields: when the agent yields, and which program it names."""
+"""Another program writes the agent's fields: when the agent yields, and what it reports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def publisher(
 
 
 class Fought(Contest):
-    """A contest whose clock the test sets."""
+    """The agent's Contest for a field with another program, with a clock that the test sets."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -72,14 +72,14 @@ def test_a_field_in_a_lasting_contest_is_left_to_the_other_client() -> None:
     assert not contest.lasts
     contest.fight(1, CONTEST_WRITES + 1)
     contest.clock.seconds += CONTEST_S
-    contest.fight(1, 2)  # the contest continues with a write and one more revert
+    contest.fight(1, 2)  # the agent writes, the other program reverts once: the contest lasts
     contest.clock.seconds += CONTEST_S - 2
     assert contest.lasts
 
 
 def test_what_is_a_contest_and_what_is_none() -> None:
-    """These are no contest: a kubelet's writes at its starts, other values, late events, and one
-    revert, however often the agent's own write then fails."""
+    """Rare overwrites, as by a kubelet that starts, are no contest. Nor are new values, events that
+    arrive late, or one overwrite after which all writes of the agent fail."""
     contest = Fought()
     longest_s = CONTEST_S / (CONTEST_WRITES - 1)
     assert all(contest.fight(longest_s + 1, 50))
@@ -120,7 +120,8 @@ async def test_the_device_is_written_as_the_api_server_stores_it(stores_conditio
 
 
 async def test_writes_that_the_api_server_rejects_are_no_contest() -> None:
-    """The node changes meanwhile, because other programs such as the kubelet write it."""
+    """The node's resourceVersion changes although each write of the agent fails, because other
+    programs such as the kubelet write the node."""
     asked, clock = list[str](), Clock()
     status = {"capacity": {names.RESOURCE_CORE: "100"}}
 
@@ -151,7 +152,8 @@ def test_the_other_writer_has_a_name() -> None:
 
 
 def test_a_node_of_another_device_plugin_is_not_ours() -> None:
-    """An agent with a device plugin takes the resource on the node for its own."""
+    """The node offers nvidia.com/gpu. An agent that serves a device plugin (--whole-gpus) takes the
+    resource for its own. Any other agent reports a conflict."""
     raw = {
         "metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "true"}},
         "status": {"allocatable": {"nvidia.com/gpu": "8"}},

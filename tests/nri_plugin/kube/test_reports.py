@@ -21,7 +21,7 @@ def notice(number: int, text: str = "static") -> Notice:
 
 
 def test_each_notice_is_reported_once() -> None:
-    """A failing driver affects every share of its node, and each round finds it again."""
+    """A failing driver affects every share of its node, and each round of checks finds that."""
     live = {str(number) for number in range(1000)}
     notices = Notices(lambda: live)
     assert notices.first() is None
@@ -48,8 +48,8 @@ def test_few_notices_of_deleted_pods_are_kept() -> None:
 
 
 class Server:
-    """An API server that refuses patches with these statuses in turn, then accepts. It refuses to
-    create an object that it has."""
+    """An API server that refuses the first patches with these statuses, one each, and accepts later
+    ones. It refuses to create an object that exists."""
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = [*statuses]

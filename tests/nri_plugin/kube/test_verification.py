@@ -99,7 +99,7 @@ def test_grants_without_an_api_server_are_reported_after_a_while(
         bench.check(later_s=WITHIN_S, watching=False)
     (note,) = bench.readiness.notes
     assert "team/pod-0/main, " in note and note.endswith(", and 2 more")
-    # for other reasons: no session, no inspection of the node
+    # The agent is not ready only because it has no session and has not inspected the node.
     assert bench.readiness.problems
     assert len(caplog.records) == 1
     for number in range(6):

@@ -37,8 +37,8 @@ class FakeKubelet:
             each.mkdir(parents=True)
         self.registered: list[plugins.RegisterRequest] = []
         self.devices: dict[str, plugins.Device] = {}
-        self.assigned: dict[str, str] = {}  # in memory: the pod by UUID
-        self.recorded: dict[str, list[str]] = {}  # in the record: UUIDs by the pod's UID
+        self.assigned: dict[str, str] = {}  # the pod by its GPU's UUID, in the kubelet's memory
+        self.recorded: dict[str, list[str]] = {}  # GPUs by the pod's UID, in the kubelet's file
         self.knows_pods = True
         self._servers: list[Any] = []
         self._streams: set[asyncio.Task[None]] = set()

@@ -64,7 +64,7 @@ class Agent:
         return self.ledger.take(hold(container, gpu, core_percent), GPUS, whole_pod) is None
 
     def reported(self, uid: str) -> None:
-        """Let the API server have a pod of this UID on this node."""
+        """Report a pod of this UID on this node to the agent, as the API server would."""
         self.bound.put(Bound(Pod(uid, "default", uid), "", False, {}), False)
 
 
@@ -122,8 +122,8 @@ async def test_a_pod_holds_a_gpu_to_its_end(kubelet: FakeKubelet, agent: Agent) 
 
 
 async def test_a_kubelet_that_lost_the_plugin_gets_it(kubelet: FakeKubelet, agent: Agent) -> None:
-    """A kubelet that has just restarted knows no pod, but the holds stay. The plugin also registers
-    again when its socket vanishes."""
+    """The plugin registers again when the kubelet restarts and when its socket vanishes. The
+    restarted kubelet lists no pods yet, but the agent keeps their GPUs."""
     agent.reported("uid-1")
     (uuid,) = await kubelet.admit("default/whole", uid="uid-1")
     await until_async(lambda: "default/whole" in agent.modes.pods)
@@ -139,7 +139,8 @@ async def test_a_kubelet_that_lost_the_plugin_gets_it(kubelet: FakeKubelet, agen
 
 
 async def test_init_containers_hold_gpus_over_a_restart(kubelet: FakeKubelet, agent: Agent) -> None:
-    """Only the kubelet's record lists them. The API server's pods show whether it is stale."""
+    """Only the kubelet's record lists the GPUs of init containers. An entry of the record is stale
+    if the API server has no such pod."""
     for number in range(3):
         kubelet.record(f"uid-{number}", [f"GPU-{number}"])
     second = Agent(kubelet, kubeconfig="cluster")
@@ -158,7 +159,8 @@ async def test_init_containers_hold_gpus_over_a_restart(kubelet: FakeKubelet, ag
 
 
 async def test_beside_another_plugin_the_stream_stays(kubelet: FakeKubelet, agent: Agent) -> None:
-    """When a stream ends, the kubelet drops the newest plugin, which may be the other one."""
+    """When a plugin's stream ends, the kubelet drops the plugin that registered last for the
+    resource. That may be the other plugin. Therefore the agent keeps its stream open."""
     with socket.socket(socket.AF_UNIX) as theirs:
         theirs.bind(str(kubelet.plugins / "nvidia-gpu.sock"))
         theirs.listen()
@@ -174,8 +176,8 @@ async def test_beside_another_plugin_the_stream_stays(kubelet: FakeKubelet, agen
 async def test_each_gpu_goes_whole_to_a_pod_or_to_shares(
     kubelet: FakeKubelet, agent: Agent
 ) -> None:
-    """A pod requests each GPU whole, and two shares request parts, one without a compute limit. The
-    kubelet calls by gRPC and the runtime by its socket, both on one event loop."""
+    """A pod requests a whole GPU while two containers request shares of that GPU, one of them
+    without a compute limit. Either the pod or both containers succeed."""
     won: list[tuple[str, str]] = []
 
     async def share(gpu: Gpu, core_percent: int, after_s: float) -> None:
@@ -190,14 +192,14 @@ async def test_each_gpu_goes_whole_to_a_pod_or_to_shares(
 
     seen, longest_s = set(), 0.006
     for _ in range(40):
-        # An Allocate arrives later than a share's call of the same time, because gRPC takes longer.
+        # An Allocate takes longer to arrive than a share's call. So shares start at random delays.
         both = [(gpu, core_percent) for gpu in GPUS for core_percent in (10, 0)]
         calls = [share(*each, random.uniform(0, longest_s)) for each in both]
         calls += [whole(gpu) for gpu in GPUS]
         await asyncio.gather(*random.sample(calls, len(calls)))
         wholes = sum(what == "whole" for _, what in won)
         factor = 2 if wholes == 0 else 0.5 if wholes == len(GPUS) else 1
-        # compensate for a busy machine, which delays one side
+        # Adapt the delays to the machine, so that neither side always wins.
         longest_s = min(longest_s * factor, 0.2)
         for gpu in GPUS:
             winners = tuple(sorted(what for uuid, what in won if uuid == gpu.uuid))

@@ -51,8 +51,9 @@ def later(result: Reply | BaseException = None) -> Hook:
 
 
 class Rig:
-    """A runtime, and the plugin at the other end of the socket. asked: the handler's requests, with
-    container IDs. hooks: answers by method. Other answers are empty, and given later."""
+    """A runtime, and the plugin at the other end of the socket. asked: method and container ID of
+    each request that the handler got. hooks: the handler's answer by method; to other methods it
+    gives an empty answer in a task of its own."""
 
     def __init__(self, runtime: FakeRuntime, theirs: socket.socket) -> None:
         self.runtime = runtime
@@ -87,7 +88,8 @@ class Rig:
     async def fails(
         self, match: str, operation: Coroutine[Any, Any, None] | None = None
     ) -> RequestFailed:
-        """Expect that a creation or this operation fails so, and that the plugin stays."""
+        """Expect that the operation (by default a creation) fails with a text that matches, and
+        that the plugin stays connected."""
         with pytest.raises(RequestFailed, match=match) as failed:
             await (operation or self.create())
         assert self.runtime.dropped is None
@@ -117,7 +119,7 @@ async def forever() -> None:
 
 
 async def deaf() -> None:
-    """Delay the handler's own cancellation."""
+    """Wait until cancelled. Then continue for 50 ms, and fail with another error."""
     try:
         await forever()
     except asyncio.CancelledError:

@@ -61,8 +61,8 @@ async def test_a_containers_lifecycle_in_every_version(
 
 @pytest.mark.parametrize("answer", [at_once, later])
 async def test_a_creation_whose_request_has_ended_is_not_begun(answer: Callable[[], Hook]) -> None:
-    """A process that hung reads requests that the runtime sent before it dropped the plugin. Stop
-    and remove events still count."""
+    """An agent that hung reads requests that the runtime sent before it dropped the agent. It
+    ignores the creations among them, but handles stop and remove events."""
     async with session() as r:
         r.hooks = dict.fromkeys((CREATE, "StopContainer"), answer())
         message = nri.CreateContainerRequest(pod=pod(), container=container(1))

@@ -1,7 +1,4 @@
-"""Creations that the agent refuses: the text, and that nothing of them is left.
-
-Also the checks after a creation, at validation and at the start.
-"""
+"""Creations that the agent refuses, also at validation or start. Nothing of them is left."""
 
 from __future__ import annotations
 
@@ -63,7 +60,7 @@ async def test_refusals_name_pod_container_field_and_value(host: Host) -> None:
         )
         labels = {scene.LABEL: "x" * 9999}
         assert len(await refused(runtime, pod(labels=labels, allocated=HALF), container())) == 2000
-        # The next container is not affected.
+        # The next valid creation succeeds.
         assert await runtime.create(SHARE, container()) is not None
 
 
@@ -91,7 +88,7 @@ async def test_gpus_that_are_not_known(host: Host) -> None:
 async def test_a_creation_that_another_plugin_refused_after_the_agent_holds_nothing(
     host: Host,
 ) -> None:
-    """The runtime undoes the creation, and reports a container without our mounts."""
+    """The runtime undoes the creation. Its events describe the container without our mounts."""
     of, what = pod(1, allocated=WHOLE), container(1, sandbox=1)
     async with serving(host.service()) as runtime:
         assert await runtime.create(of, what)
@@ -102,7 +99,8 @@ async def test_a_creation_that_another_plugin_refused_after_the_agent_holds_noth
 
 
 async def test_a_step_that_is_late_is_refused_by_its_name(host: Host) -> None:
-    """The hold ends, and files that are made too late are removed."""
+    """The refusal names the step that took too long. The ledger drops the hold, and the agent
+    removes files that are made after the refusal."""
     free = threading.Event()
     handler = host.service()
     async with serving(handler) as runtime:

@@ -1,7 +1,4 @@
-"""A session from the plugin's registration to its end.
-
-The runtime ends it, or garbage does, or the plugin, which first answers.
-"""
+"""Sessions, which end by the runtime, by invalid bytes, or by the plugin after its answers."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ from tests.support import jump
 
 
 class Slow:
-    """A hook that has begun, and that the test ends."""
+    """A handler's hook that runs until the test sets `may_end`, even if it is cancelled."""
 
     def __init__(self, reply: Reply = None) -> None:
         self.begun, self.may_end, self.cancelled = (asyncio.Event() for _ in range(3))
@@ -127,7 +124,7 @@ async def test_garbage_ends_the_connection_and_not_the_process() -> None:
 async def test_a_handler_that_cannot_be_cancelled_does_not_hold_the_end_up(
     leaving: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The runtime closes the connection, or the plugin stops after the request's timeout."""
+    """The session ends by the plugin (`leaving`), or because the runtime closes the connection."""
     monkeypatch.setattr("nri_plugin.nri.connection.CLOSING_TIMEOUT_S", 0.05)
     async with session() as r:
         r.hooks["CreateContainer"] = slow = Slow()
@@ -167,7 +164,7 @@ async def test_a_stopping_plugin_answers_open_requests_first(
             for _ in range(10):
                 await asyncio.sleep(0)
         assert not r.plugin.done()
-        # Requests that arrive meanwhile are answered, too. Here that is the validation.
+        # The plugin also answers requests that arrive while it stops, here the validation.
         slow.may_end.set()
         assert await creating == ADJUSTED
         assert not r.plugin.done()

@@ -81,7 +81,8 @@ async def test_the_answer_does_not_wait_for_the_verification_of_its_containers(
 
 
 async def test_a_container_in_creation_keeps_its_hold_for_one_synchronize(host: Host) -> None:
-    """The creation is answered, but the runtime made its list before the answer."""
+    """The runtime may have made its list before the agent answered the creation. So a container
+    loses its hold only when a second list lacks it."""
     handler = host.service()
     async with serving(handler) as runtime:
         await runtime.create(pod(0, allocated=WHOLE), container(0))
@@ -111,8 +112,8 @@ async def test_synchronize_removes_orphans_and_records_users(host: Host) -> None
 
 
 async def test_a_container_that_was_never_created_loses_its_files_and_its_hold(host: Host) -> None:
-    """containerd was killed. A container that had not started is then neither in its list nor in a
-    removal event, unlike the others."""
+    """containerd was killed before it created a container. It does not list that container, and
+    sends no removal event of it."""
     host.settings = replace(host.settings, making_s=0.05)
     called = ("main", "listed", "started")
     share = [GpuGrant(UUID, 0, 5 << 30, 10)]
@@ -136,7 +137,8 @@ async def test_a_container_that_was_never_created_loses_its_files_and_its_hold(h
 async def test_gpus_of_nvidias_default_runtime_from_before_the_agent_are_counted(
     host: Host, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A container of the agent's time has `void`. One of a RuntimeClass keeps its GPUs."""
+    """The agent reports a container that NVIDIA's runtime gave GPUs by default. It does not report
+    containers whose variable is `void` or whose pod names a RuntimeClass."""
     pods = [pod(number, labels={}) for number in range(3)]
     pods[2].runtime_handler = "nvidia"
     for each in pods:
@@ -172,7 +174,7 @@ async def test_a_container_made_without_the_agent_keeps_its_pods_allocation(
         assert notice is not None
         assert (notice.pod.uid, notice.reason) == ("uid-0", names.EVENT_WITHOUT_GPU)
         assert "delete the pod to recreate it" in notice.text
-        # A container that the kubelet starts in its place is adjusted and holds the same share.
+        # The kubelet starts another container instead, which is adjusted and holds the same share.
         made = as_made(container(2), await runtime.create(of, container(2)))
         assert [hold.adjusted for hold in handler.records.ledger.holds()] == [True]
         await runtime.notify("RemoveContainer", of, made)

@@ -61,7 +61,8 @@ def pod(
     uid: str = "0f0f-11",
     **containers: Sequence[GpuGrant],
 ) -> Pod:
-    """Return a pod with these entries and containers. allocated, granted: texts in their place."""
+    """Return a pod. entries: of its allocation. containers: grants by name. allocated, granted: the
+    annotations' texts, if entries or containers are not given."""
     if entries is not None:
         allocated = allocation.encode(Allocation({"gpu": entries}))
     if containers:

@@ -35,7 +35,7 @@ OWNERS = Owners(
 WHOLE = Merged(
     ME, PLAN.env, PLAN.mounts, (GPU._replace(file_mode=None),), PLAN.hooks, owners=OWNERS
 )
-"""The adjustment after the merge, with the agent as its only author and owner."""
+"""The adjustment that the runtime merged from all plugins. Here all of it is the agent's."""
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
@@ -56,6 +56,7 @@ AT_VALIDATION: Final[Mapping[str, Merged]] = {
     f"environment {VISIBLE} is 'all' instead of 'GPU-1'": replace(
         WHOLE, env=(*PLAN.env, (VISIBLE, "all"))
     ),
+    f"environment {VISIBLE} is None": replace(WHOLE, env=()),
     f"environment {VISIBLE} was set by 60-other": of_another("env", VISIBLE),
     f"environment {VISIBLE} was set by no plugin": owners(env={}),
     "mount /etc/ld.so.preload was removed": mounts(rest=REST),
@@ -80,7 +81,7 @@ def test_what_another_plugin_changed(text: str, found: Merged) -> None:
 
 
 def test_what_another_plugin_may_add() -> None:
-    """Another plugin may add a variable, a mount, and a mount over the visible library."""
+    """Another plugin may add variables and mounts, even over the library's path for HAMi users."""
     more = mounts(Mount("/tools", "/opt/tools"), Mount("/usr/local/vgpu", "/x"))
     for found in (WHOLE, replace(more, env=(*WHOLE.env, ("X", "1")))):
         assert not list(differences.in_adjustment(PLAN, found))

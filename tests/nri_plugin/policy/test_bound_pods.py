@@ -75,7 +75,7 @@ asks = st.lists(
 def test_pods_fit_in_the_order_of_binding(
     requested: Sequence[tuple[int, int, int | None]], data: st.DataObject
 ) -> None:
-    """The first `listed` pods come by a list, which has the times of binding."""
+    """The first `listed` pods come in a list, in any order. The others come as later events."""
     listed = data.draw(st.integers(0, len(requested)))
     pods = [
         bound(f"{number}", gib * GIB, gpu, core, f"2026-01-01T00:00:{number:02}Z")
@@ -239,7 +239,7 @@ HOLDS: Mapping[str, tuple[Bound | None, Pod, Share, int, str | None]] = {
 def test_a_hold_is_compared_with_its_grant(
     known: Bound | None, pod: Pod, share: Share, gpus: int, text: str | None
 ) -> None:
-    """gpus: how many GPUs NVML lists. A hold of a GPU that it does not list is no mismatch."""
+    """gpus: how many GPUs NVML lists."""
     bounds = put(*[known] if known else [])
     found = bounds.mismatch(hold(pod, share), GPUS[:gpus])
     if text is None:

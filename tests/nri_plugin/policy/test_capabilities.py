@@ -102,8 +102,8 @@ def test_what_loosens_is_named_unless_it_is_allowed(name: str, host_pid: bool) -
 
 
 def test_common_capabilities_do_not_loosen_the_limit() -> None:
-    """containerd's default set and the most common additions do not. SYS_PTRACE does not either,
-    where the host's processes are not visible."""
+    """containerd's default set and the most common additions loosen no limit. SYS_PTRACE does only
+    where the host's processes are visible."""
     text = (
         "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP"
         " NET_BIND_SERVICE SYS_CHROOT KILL AUDIT_WRITE IPC_LOCK NET_ADMIN SYS_NICE BPF PERFMON"

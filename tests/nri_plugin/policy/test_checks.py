@@ -13,7 +13,8 @@ from gpuslice.contract import grants, names
 from nri_plugin.policy import annotation_claims, checks
 from nri_plugin.policy.model import Container, Device, Edits, Mount, Paths, Pod, Specs
 from nri_plugin.policy.plan import ContainerPlan
-from nri_plugin.policy.refusals import Reason
+from nri_plugin.policy.refusals import Reason, Refusal
+from tests.nri_plugin import objects
 from tests.nri_plugin.policy import plan_scene as scene
 from tests.nri_plugin.policy.plan_scene import HALF, MAIN, SIDE, A, B, decide, entry, grant, pod
 from tests.support import GIB
@@ -258,6 +259,9 @@ def test_containers_with_a_share_of_a_failed_gpu_are_refused() -> None:
     of = pod(entries, main=[grant(A)], side=[grant(failed)])
     assert isinstance(decide(of), ContainerPlan)
     scene.refused(Reason.GPU_UNKNOWN, of, SIDE)
+    gpus = (A, replace(failed, problem="fell off the bus"))
+    refusal = objects.decide(of, SIDE, gpus, scene.SPECS, scene.PATHS)
+    assert isinstance(refusal, Refusal) and refusal.reason is Reason.GPU_UNHEALTHY
 
 
 @given(st.text())

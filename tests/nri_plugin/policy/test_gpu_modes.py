@@ -77,7 +77,7 @@ def test_what_is_not_allocated() -> None:
 
 
 def test_a_hold_ends_when_the_kubelet_assigns_the_gpu_no_more() -> None:
-    """A held GPU stays available. Otherwise the kubelet, restarted, would reject its pod."""
+    """A held GPU is reported as healthy. Otherwise a restarted kubelet would reject its pod."""
     modes = known()
     assert modes.allocate(["GPU-0", "GPU-1"], GPUS, NONE, 0) == ""
     modes.excluded = frozenset({"GPU-0"})
@@ -95,7 +95,8 @@ def test_a_hold_ends_when_the_kubelet_assigns_the_gpu_no_more() -> None:
 
 
 def test_the_record_of_a_pod_that_exists_holds_its_gpu() -> None:
-    """PodResources lists no init container. At its start the agent knows none of the pods."""
+    """PodResources does not list GPUs of init containers. At its start the agent knows no pods.
+    Therefore each GPU in the kubelet's record is held until its pod is known to be gone."""
     modes, record = GpuModes(ANY), {"GPU-0": {"uid-1"}}
     assert objection(modes, "GPU-0")[0] is Reason.GPU_MODE_UNKNOWN
     modes.assigned(Assigned({}, record), None, 0)
@@ -166,7 +167,7 @@ def unit(name: str) -> Sign:
     ],
 )
 def test_the_advice_exists_on_the_platform(sign: Sign, operator: bool, do: str) -> None:
-    """GPU Operator's labels keep off only what GPU Operator runs."""
+    """The advice names a label only if GPU Operator runs the program that the label turns off."""
     text = conflict([sign], "node-1", operator)
     assert text.startswith(f"another program allocates this node's GPUs ({sign.text})")
     assert do in text and text.endswith("or keep gpuslice off it by nodeSelector")
@@ -199,7 +200,7 @@ class Node:
                 self.whole.pop(gpu.uuid, None)
             case "list":
                 self.list()
-            case "agent":  # it restarts, and knows only the lists of the runtime and the kubelet
+            case "agent":  # the agent restarts, and knows only the kubelet's and runtime's lists
                 self.modes = GpuModes(ANY)
                 assert self.modes.objection([gpu.uuid]) is not None
                 self.list()
@@ -234,7 +235,7 @@ ALL = "012345678"
 
 
 def test_gpus_near_each_other_are_preferred() -> None:
-    """A digit is a GPU's number. The board has no GPU 9."""
+    """Each digit of a text stands for a GPU. GPU 9 is not on this node."""
     for available, must, size, expected in (
         (ALL, "", 2, "01"),
         (ALL, "5", 2, "45"),

@@ -1,5 +1,4 @@
-"""The scheduler can read what the agent writes about a node. The agent's own input may be
-anything."""
+"""The scheduler can read what the agent writes about a node. The agent reads any input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live containers never hold more than the GPU has, or their pod's allocation, in any order."""
+"""Live containers hold at most the GPU and their pod's allocation, in any order of events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def shared(identity: str, memory: int, name: str = "main", uid: str = "uid") -> 
 
 
 def total(holds: Iterable[Hold]) -> Mapping[str, Part]:
-    """Return the sum for each GPU. Holds of one key count once."""
+    """Return each GPU's sum. Containers that share a grant have one key, and count once."""
     found: dict[str, Part] = {}
     for held in {one.key: one for one in holds}.values():
         for uuid, part in held.parts.items():
@@ -50,7 +50,7 @@ def taken(*holds: Hold, allocated: Mapping[str, Part] = WHOLE) -> Ledger:
 
 
 def full(ledger: Ledger, wanted: Hold, allocated: Mapping[str, Part] = WHOLE) -> str:
-    """Return the text with which this hold is refused."""
+    """Return the text with which the ledger refuses `wanted`."""
     short = take(ledger, wanted, allocated)
     assert short is not None
     assert short.reason is (Reason.GPU_FULL if allocated is WHOLE else Reason.ALLOCATION_FULL)
@@ -121,7 +121,7 @@ def exceeds(found: Mapping[str, Part], most: Mapping[str, Part]) -> bool:
 
 
 class Node(RuleBasedStateMachine):
-    """Containers beside the ledger. Removals may be lost, and the agent may be killed."""
+    """A node's containers and the agent's ledger. Removal events may be lost, the agent killed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,12 +147,12 @@ class Node(RuleBasedStateMachine):
         shares = [Share(A.uuid, 0, memory, core)]
         if both:
             shares.append(Share(B.uuid, 1, memory % 7 + 1, core))
-        # A pod keeps its kind, and the grant of a shared pod never changes.
+        # The containers of pod z share one grant, which never changes.
         if uid == "z":
             shares, key = [Share(A.uuid, 0, 30, 30)], "pod-z"
         allocated = ALLOCATED[uid]
         if exceeds(parts(shares), allocated):
-            return  # the policy refuses this, whatever else runs
+            return  # the policy refuses a share beyond the allocation before it asks the ledger
         wanted = hold(identity, key, uid == "z", Pod(uid, "team", uid), name, shares)
         others = [held for held in self.alive() if (held.pod_uid, held.container) != (uid, name)]
         of_pod = [held for held in others if held.pod_uid == uid]

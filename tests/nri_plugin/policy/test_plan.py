@@ -1,7 +1,4 @@
-"""What a container gets is never more than the GPU, for any input.
-
-Also the plan in its file.
-"""
+"""The plan gives a container no more than the GPU has, for any input. A plan is kept in a file."""
 
 from __future__ import annotations
 
@@ -101,7 +98,7 @@ def test_the_environment_counts_gpus_as_the_driver_does() -> None:
 
 @pytest.mark.parametrize("name", ["fetch", "main"])
 def test_an_init_container_may_have_all_that_a_main_one_has(name: str) -> None:
-    """The two never run at once. The ledger counts the containers that do."""
+    """An init container and a main one never run at once. The ledger counts running containers."""
     all_of_it = [grant(A, 20 * GIB, 0)]
     decision = adjusted(pod([HALF], fetch=all_of_it, main=all_of_it), replace(MAIN, name=name))
     assert decision.shares == (Share(A.uuid, 0, 20 * GIB, 0),)

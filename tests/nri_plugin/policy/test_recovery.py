@@ -45,7 +45,7 @@ def test_without_files_the_hold_is_that_of_the_annotation() -> None:
 
 
 def test_a_shared_grant_without_a_cap_holds_no_compute() -> None:
-    """The driver, and so the GPUs, may come late."""
+    """This is also true before the driver is loaded, while the agent knows no GPU."""
     for of, percent in (
         (pod([entry(memory=400)]), 0),
         (pod([entry(None, memory=400)]), 0),
@@ -94,13 +94,14 @@ def test_a_gpu_of_another_plugin_is_reported() -> None:
     agent = replace(theirs, pod=replace(ABSENT, namespace=names.NAMESPACE))
     for ours in (agent, replace(MAIN, nodes=theirs.nodes)):
         assert look(ours).strays == []
-    # Our device plugin assigned the GPU. For an init container the record has only the UID.
+    # The agent's own device plugin assigned the GPU to this pod: by name, or for an init container
+    # by UID, because the kubelet's record has no names.
     for whole in ("team/web", ABSENT.uid):
         assert survey([theirs], {}, [], annotation_claims, {whole}).strays == []
 
 
 def test_gpus_of_nvidias_runtime_are_reported() -> None:
-    """The container was created without the agent. It may be a sidecar beside a share, too."""
+    """NVIDIA's runtime created the container without the agent, in a pod with or without shares."""
     for of in (ABSENT, MAIN.pod):
         missed = Running("c1", "sidecar", of, None, missed=True)
         assert look(missed).strays == [(Stray.NVIDIA_RUNTIME, missed)]

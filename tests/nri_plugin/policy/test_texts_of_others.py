@@ -1,5 +1,4 @@
-"""Texts of other programs, parsed as their readers do: the kernel's mountinfo, glibc's preload
-lists."""
+"""The parsers of the kernel's mountinfo, and of preload lists as glibc reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's totals: the rules, for any GPUs, pods and earlier states."""
+"""A node's totals follow their rules for any GPUs, pods and earlier states."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_gpus_of_the_device_and_their_totals(
     healthy = {gpu.uuid: gpu.memory_bytes for gpu in seen if not gpu.problem}
     stay = granted | {gpu.uuid for gpu in seen}
     known = Counter({each.gpu.uuid: each.gpu.memory_bytes for each in before})
-    known |= {gpu.uuid: gpu.memory_bytes for gpu in held_gpus}  # the larger size of each GPU
+    known |= {gpu.uuid: gpu.memory_bytes for gpu in held_gpus}  # union: the larger size
     sizes = {uuid: size for uuid, size in known.items() if uuid in stay} | healthy
     found = sorted((each.gpu.uuid, each.gpu.memory_bytes, each.healthy) for each in listed)
     assert found == sorted((uuid, size, uuid in healthy) for uuid, size in sizes.items())
@@ -72,7 +72,7 @@ def test_the_gpus_of_the_device_and_their_totals(
 
 
 def test_the_totals_of_volcanos_guide() -> None:
-    """Each GPU counts with its own size in whole MiB. Volcano uses the first GPU's for all."""
+    """The total is the sum of each GPU's whole MiB. Volcano multiplies the first GPU's size."""
     sizes = [11178 << 20] * 7 + [(11178 << 20) + 4095]
     listed = [Entry(Gpu(f"GPU-{n}", n, size), healthy=True) for n, size in enumerate(sizes)]
     found = totals(listed, frozenset(), {}, VOLCANO.node_resources)
@@ -85,6 +85,8 @@ def test_a_removed_gpu_takes_no_place_in_the_list() -> None:
     absent = [Gpu("GPU-a", 0, GIB), Gpu("GPU-b", 1, GIB)]
     listed = entries(here, (), {"GPU-a", "GPU-b"}, absent)
     assert [entry.gpu.uuid for entry in listed] == ["GPU-a", *(gpu.uuid for gpu in here)]
+    here.append(Gpu("GPU-x", 99, GIB))
+    assert [entry.gpu for entry in entries(here, (), {"GPU-a", "GPU-b"}, absent)] == here
 
 
 def hold(key: str, *shares: Share) -> Hold:

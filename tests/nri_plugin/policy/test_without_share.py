@@ -1,5 +1,4 @@
-"""Containers without a share stay unchanged, start without a GPU, or keep GPUs of NVIDIA's
-runtime."""
+"""Containers without a share stay unchanged, get no GPU, or keep the GPU of NVIDIA's runtime."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""nri_plugin.protocol.runtimes and nri_versions: the refused runtimes, and the supported events.
-
-The document has the same table of runtimes. No method is missing.
-"""
+"""nri_plugin.protocol.runtimes and nri_versions: refused runtimes, and each version's events."""
 
 from __future__ import annotations
 

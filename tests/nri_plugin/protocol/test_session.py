@@ -1,7 +1,4 @@
-"""nri_plugin.protocol.session: from the registration through recorded dialogues to its answers.
-
-Also messages that are malformed or out of turn.
-"""
+"""nri_plugin.protocol.session: recorded dialogues, and messages malformed or out of order."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ EMPTY = ttrpc_pb2.Response()
 
 
 class Wire:
-    """A session, with the runtime's end of its connection as plain calls."""
+    """A session of the plugin, and methods that act as the runtime at the other end."""
 
     def __init__(self, wanted: EventMask = SERVED_EVENTS) -> None:
         self.session = Session(name="gpuslice", index="50", wanted=wanted)
@@ -51,7 +48,7 @@ class Wire:
         return self.session.receive_data(mux.frames(mux.PLUGIN, header + data))
 
     def replies(self) -> list[tuple[int, ttrpc_pb2.Response]]:
-        """Return the session's replies to the runtime's calls: each stream and response."""
+        """Return the session's replies to the runtime's calls: pairs of stream ID and response."""
         pieces = mux.Demultiplexer().feed(self.session.data_to_send())
         sent = b"".join(piece for connection, piece in pieces if connection == mux.PLUGIN)
         found = []
@@ -68,7 +65,7 @@ class Wire:
         return response
 
     def reach(self, state: State) -> Wire:
-        """Take the runtime's usual steps until the session is in this state."""
+        """Send the runtime's usual messages until the session is in this state."""
         if state is not State.UNCONFIGURED:
             self.session.receive_data(REGISTER_OK)
             request = nri.ConfigureRequest(runtime_name="containerd", runtime_version="v2.4.2")
@@ -117,7 +114,7 @@ def test_a_recorded_handshake_in_every_cut(cut: int, order: int) -> None:
 @pytest.mark.parametrize("cut", CUTS)
 @pytest.mark.parametrize("version", DIALOGUES)
 def test_a_recorded_lifecycle_in_every_cut(version: str, cut: int) -> None:
-    """Each NRI version notifies in its own style. The events are the same."""
+    """NRI versions report events by different calls. The session makes the same events of them."""
     session = Wire().session
     received: list[session_events.Event] = []
     for frame in vectors.split_frames(DIALOGUES[version]):

@@ -1,7 +1,4 @@
-"""nri_plugin.protocol.mux and ttrpc: sizes, and each rule violated once.
-
-test_session.py feeds recorded bytes in pieces.
-"""
+"""nri_plugin.protocol.mux and ttrpc: limits of sizes, and one violation of each rule."""
 
 from __future__ import annotations
 
@@ -73,6 +70,16 @@ def statuses(server: ttrpc.Server) -> list[tuple[int, int, str]]:
         status = ttrpc_pb2.Response.FromString(message[10:]).status
         found.append((stream, status.code, status.message))
     return found
+
+
+def test_a_call_is_answered_once() -> None:
+    server = ttrpc.Server()
+    server.receive_data(request(1) + request(3))
+    assert server.reply(3, b"") and server.reply(1, b"")
+    with pytest.raises(LocalProtocolError, match="answered twice"):
+        server.reply(1, b"")
+    with pytest.raises(LocalProtocolError, match="answered twice"):
+        server.fail(3, Code.UNKNOWN, "")
 
 
 BAD, LONG = Code.INVALID_ARGUMENT, header(LIMIT + 1, 7, 1) + bytes(LIMIT + 1)

@@ -1,9 +1,9 @@
 """Bytes recorded from real sockets, and the helpers that cut them.
 
 The CONTAINERD recordings were made between containerd 2.4.2 (NRI 0.12.3) and this package.
-DIALOGUES has all that the adaptation of each NRI version wrote after the answer to the
-registration. One pod and one container are synchronised. Then a container is created, validated,
-started, stopped and removed.
+DIALOGUES has the bytes that the runtime's side (package adaptation) of each NRI version wrote after
+the answer to the registration. It synchronised one pod and one container. Then it created,
+validated, started, stopped and removed a container.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def fed(feed: Callable[[bytes], list[T]], data: bytes, cut: int) -> list[T]:
 
 
 def split_frames(data: bytes) -> Iterator[bytes]:
-    """Yield a recording's mux frames. The runtime sends each after the answer to the last."""
+    """Yield a recording's mux frames. The runtime sent each after the previous answer."""
     while data:
         end = 8 + int.from_bytes(data[4:8])
         yield data[:end]

@@ -1,4 +1,4 @@
-"""Short timeouts, and a binder."""
+"""Fixtures of the binder's tests: short timeouts, and a `Scene`."""
 
 from __future__ import annotations
 

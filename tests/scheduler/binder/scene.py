@@ -33,7 +33,7 @@ class Scene:
         self.binder = Binder(self.state, kube, self.guard, self.verbs, *clocks)
 
     def ask(self, raw: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Call filter for the pod. raw: the pod as kube-scheduler knows it."""
+        """Call filter with the pod and all nodes. raw: the pod as kube-scheduler sends it."""
         among = [name for name in self.state.fleet.names if name]
         return calls.filtered(self.verbs, raw or calls.pod(), among)
 
@@ -60,7 +60,7 @@ class Scene:
         await self.binder.check_overdue()
 
     def watch(self, uid: str = "u-1") -> None:
-        """Let the watch deliver the pod as it is now."""
+        """Let the watch deliver the server's present version of the pod."""
         self.state.observe_pod(translate.pod(self.server.pods[f"pod-{uid}"]))
 
     @property
@@ -68,7 +68,7 @@ class Scene:
         return len(self.server.bindings)
 
     def held(self, node: str = "n0") -> int:
-        """Return the percent of the node's GPU that is held."""
+        """Return the percent of compute that pods hold of the node's GPU."""
         return int(self.state.fleet.used_core[self.state.fleet.row_of(node), 0])
 
 

@@ -39,7 +39,7 @@ async def test_repeated_bind_calls_bind_once(scene: Scene) -> None:
 
 
 async def test_nothing_is_sent_for_a_bind_whose_time_is_over(scene: Scene) -> None:
-    """The second bind waits behind the first one of its pod, until its call has timed out."""
+    """The second bind waits for the pod's first bind. Meanwhile kube-scheduler's call times out."""
     first = await scene.begun(Fate.HANG)
     second = asyncio.create_task(scene.bind(node="n1"))
     await asyncio.sleep(0)
@@ -107,7 +107,7 @@ async def test_a_pod_without_a_share_is_bound_plainly() -> None:
 
 @pytest.mark.parametrize("fate", [Fate.HANG, Fate.RESET, 500, 503, 404])
 async def test_a_pod_that_cannot_be_read_is_not_bound(fate: Misfortune, scene: Scene) -> None:
-    scene.server.gets = [fate, fate] if fate is Fate.RESET else [fate]  # aiohttp repeats a GET once
+    scene.server.gets = [fate, fate] if fate is Fate.RESET else [fate]  # aiohttp retries resets
     assert await scene.bind() != ""
     assert (scene.sent, scene.held()) == (0, 0)
     assert await scene.bind() == ""

@@ -36,7 +36,7 @@ async def test_a_bind_without_an_api_server_holds_nothing() -> None:
 
 @pytest.mark.parametrize(("node", "said"), [("n0", ""), ("n1", "the pod is bound to n1")])
 async def test_a_pod_that_another_scheduler_bound_first(node: str, said: str, scene: Scene) -> None:
-    """The reservation of a pod that is bound to the reserved node stays until the watch reports
+    """If the other scheduler chose the reserved node, the reservation stays until the watch reports
     what the pod holds."""
     scene.ask()
     scene.server.pods["pod-u-1"]["spec"]["nodeName"] = node

@@ -30,7 +30,7 @@ REACHED = frozenset(Reason) - {
     Reason.AGENT_MISSING,
     Reason.LEASES_LOST,
 }
-"""Reasons that random fleets produce. Those left out take the same path as one of these."""
+"""Reasons that random fleets must produce. The core treats the others as it treats BLOCKED_BY."""
 TOTALS = (100, 101, 997, 1000, 1600)
 RATIOS = tuple(map(Fraction, ("1/2", "33/100", "1/8", "1/3", "0.333", "0.57", "0.29", "0.999")))
 PHASES = (Phase.MAIN, Phase.MAIN, Phase.INIT, Phase.SIDECAR)
@@ -62,7 +62,7 @@ def node(chance: random.Random, name: str) -> Node:
 
 
 def held(chance: random.Random, gpu: Gpu) -> Held:
-    """Return the GPU with random shares. A few do not fit, because other writers may overcommit."""
+    """Return the GPU with random shares. A few overcommit it, as another scheduler may."""
     there = Held(gpu)
     for _ in range(chance.choice((0, 0, 1, 2, 3))):
         size = chance.randint(1, gpu.total_bytes)
@@ -112,7 +112,7 @@ def container(chance: random.Random, number: int) -> ContainerRequest:
 
 
 def ratio(chance: random.Random) -> Fraction:
-    """Return a whole GPU, a ratio that is not a whole percent, or a whole percent."""
+    """Return 1 for a whole GPU, an element of RATIOS, or a whole percent."""
     percent = ratio_of_percent(chance.randint(1, 100))
     return chance.choice((Fraction(1), chance.choice(RATIOS), percent))
 
@@ -145,8 +145,8 @@ def large_node(chance: random.Random, name: str) -> Node:
 
 
 def tight_request(chance: random.Random, on: Node) -> Request:
-    """Return a request that cuts the node's free capacity into pieces, some of them for two GPUs.
-    It fits in hardly more than one way, unless some of its containers run at different times."""
+    """Return a request that needs most of the node's free capacity. Some containers need two GPUs.
+    There is hardly more than one solution, unless containers run at different times."""
     total = on.gpus[0].gpu.total_bytes
     left = [
         [100 - -(-held.used_bytes * 100 // total), held.most_core - held.used_core]

@@ -17,7 +17,7 @@ from scheduler.core.request import ContainerRequest, Phase, Policy, Request, Sco
 
 @dataclass
 class Held:
-    """A GPU, and the shares that pods hold of it as (bytes, core or None)."""
+    """A GPU and the shares that pods hold. A share is (bytes, percent of core or None)."""
 
     gpu: Gpu
     shares: list[tuple[int, int | None]] = field(default_factory=list)
@@ -64,8 +64,8 @@ def size_of(container: ContainerRequest, gpu: Gpu) -> int:
 
 
 def live_sets(containers: Sequence[ContainerRequest]) -> Iterator[list[int]]:
-    """Yield the indices of the containers that run at the same time, for each moment of the pod's
-    life."""
+    """Yield sets of containers that run at the same time, as indices: one set for each init
+    container, and one for the main containers."""
     numbered = list(enumerate(containers))
     for number, container in numbered:
         if container.phase is Phase.INIT:
@@ -77,7 +77,7 @@ def live_sets(containers: Sequence[ContainerRequest]) -> Iterator[list[int]]:
 def holds(
     containers: Sequence[ContainerRequest], on: Sequence[int], gpu: Gpu
 ) -> tuple[int, int | None]:
-    """Return the most that the containers with the indices `on` hold of the GPU at any moment."""
+    """Return the peak, as bytes and core, that the containers with the indices `on` hold."""
     size, core = 0, 0
     for alive in live_sets(containers):
         here = [containers[number] for number in alive if number in on]
@@ -87,7 +87,7 @@ def holds(
 
 
 def fits_together(held: Held, containers: Sequence[ContainerRequest], on: Sequence[int]) -> bool:
-    """Return whether these containers fit on the GPU: all of them request core, or none does."""
+    """Return whether the containers fit on the GPU together. Either all request core, or none."""
     if len({containers[number].core_percent is None for number in on}) > 1:
         return False
     size, core = holds(containers, on, held.gpu)
@@ -104,14 +104,14 @@ def good_gpus(node: Node, request: Request) -> list[int]:
 
 
 def part_of(gpu: Gpu, scope: Scope) -> object:
-    """Return the GPU's part of the node by scope, such as its NUMA node, or None if unknown."""
+    """Return the GPU's NUMA node, PCIe root, UUID or node, by scope, or None if unknown."""
     by_scope = {Scope.NUMA_NODE: gpu.numa, Scope.PCIE: gpu.root, Scope.DEVICE: gpu.uuid}
     return by_scope.get(scope, "node")
 
 
 def is_allowed(node: Node, request: Request, chosen: Slots) -> bool:
-    """Return whether the chosen GPUs, by container, are distinct, usable and in one part of the
-    scope, and whether the containers on each GPU fit."""
+    """Return whether the choice is valid. Each container's GPUs must be distinct and usable. All
+    chosen GPUs must be in one part of the scope, and the containers on each must fit."""
     good = set(good_gpus(node, request))
     for container, slots in zip(request.containers, chosen, strict=True):
         if len(set(slots)) != container.gpus or not set(slots) <= good:
@@ -125,7 +125,7 @@ def is_allowed(node: Node, request: Request, chosen: Slots) -> bool:
 
 
 def greedy(node: Node, request: Request) -> bool:
-    """Place the largest container first, on the fullest GPU that fits. Return whether all fit."""
+    """Place containers from the largest, each on the fullest GPU with room. Return if all fit."""
     parts: dict[object, list[int]] = {}
     for slot in good_gpus(node, request):
         parts.setdefault(part_of(node.gpus[slot].gpu, request.scope), []).append(slot)
@@ -216,7 +216,7 @@ def first_choice(node: Node, request: Request, policy: Policy) -> int:
     unused = [node.gpus[slot].gpu for slot in good if not node.gpus[slot].shares]
 
     def near(gpu: Gpu) -> list[int]:
-        """Return how many unused GPUs have the same link, the same root, and the same NUMA node."""
+        """Return how many unused GPUs have the GPU's link, its root, and its NUMA node."""
         others = [(other.link, other.root, other.numa) for other in unused]
         mine = (gpu.link, gpu.root, gpu.numa)
         return [

@@ -36,7 +36,7 @@ def fits(fleet: Fleet, request: Request, *names: str) -> list[bool]:
 
 @pytest.mark.parametrize("totals", [[LARGE], [997, LARGE, MAX_BYTES]], ids=len)
 def test_a_ratio_fits_to_the_byte(totals: list[int]) -> None:
-    """GPUs have one or several sizes, up to the largest. Products of long ratios exceed int64."""
+    """The product of a large GPU's bytes and a ratio of 18 digits exceeds int64."""
     chance = random.Random(len(totals))
     ratios = [*map(Fraction, ("0.125", "0.1", "0.57", "1/3", "1e-18", "0.999999999999999999"))]
     ratios += [Fraction(chance.randint(1, 10**18), 10**18) for _ in range(20)]
@@ -66,8 +66,8 @@ def labelled(name: str, total: int, *labels: Mapping[str, str]) -> list[Gpu]:
 
 
 def test_sizes_and_label_sets_of_replaced_gpus_are_reused() -> None:
-    """The labels of each GPU include a serial number, so replaced GPUs bring new sets of labels.
-    Results for a selector are cached meanwhile."""
+    """Each replaced GPU brings a new set of labels, because labels include a serial number. Old
+    sets are dropped, and results that are cached for a selector stay correct."""
     fleet, half = add(Fleet(), "b", of=labelled("b", 7, {})), Fraction(1, 2)
     for total in range(3000, 1000, -100):
         model = ("A100", "T4")[total // 100 % 2]
@@ -93,7 +93,7 @@ def of_fleet(fleet: Fleet, request: Request) -> dict[Reason, str]:
 
 
 def said(request: Request, *left: int, core: int = 0) -> dict[Reason, str]:
-    """Return the reasons for nodes of one GPU with these free bytes and this much core held."""
+    """Return the reasons for nodes of one GPU. left: each GPU's free bytes. core: held percent."""
     made = Fleet()
     for number, free in enumerate(left):
         add(made, f"n{number}", [(TOTAL - free, core)], of=[Gpu(f"GPU-{number}", 0, TOTAL)])

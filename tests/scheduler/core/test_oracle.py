@@ -65,9 +65,9 @@ def test_fit_and_place_agree_with_plain_loops(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_place_succeeds_where_fit_does_by_every_policy(seed: int) -> None:
-    """`fit` searches all nodes at once, and `place` one. Each request has many containers. On GPUs
-    of several sizes, bytes and percent order GPUs differently. The rules of a policy alone may fail
-    to find a place."""
+    """`fit` searches all nodes at once, and `place` searches one node. Requests have many
+    containers. On GPUs of several sizes, the order by bytes differs from the order by percent. The
+    rules of a policy alone may find no place where one exists."""
     chance = random.Random(seed)
     for _ in range(60):
         nodes = fleets.large_nodes(chance)

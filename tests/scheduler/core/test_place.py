@@ -65,16 +65,16 @@ TWO_ROOTS = [Gpu(f"GPU-{n}", n, 1000, root=root) for n, root in enumerate("bbbaa
 @pytest.mark.parametrize(
     ("of", "used", "request_", "expected"),
     [
-        # The GPUs share a link, else a root, else a NUMA node, else nothing.
+        # GPUs with the same link are preferred, then the same PCIe root, then the same NUMA node.
         (TOPOLOGY, (), one(10, count=2), [0, 3]),
         (TOPOLOGY, (0,), one(10, count=2), [2, 3]),
         (TOPOLOGY, (0, 2), one(10, count=2), [3, 4]),
         (TOPOLOGY, (0, 2, 4), one(10, count=2), [1, 5]),
         (TOPOLOGY, (), one(10, count=3), [2, 3, 4]),
         (TOPOLOGY, (0, 1), one(10, count=4), [2, 3, 4, 5]),
-        # The group with the fewest GPUs to spare is chosen.
+        # Of several roots with enough GPUs, the one with the fewest GPUs is chosen.
         (TWO_ROOTS, (), one(10, count=2, policy=Policy.SPREAD), [3, 4]),
-        # Binpack prefers the root and NUMA node that have GPUs in use.
+        # Binpack prefers a root, and then a NUMA node, that already has GPUs in use.
         (EIGHT, (4,), one(100, 100), [5]),
         (EIGHT, (4,), one(100, 100, count=2), [6, 7]),
         (EIGHT, (4, 5), one(100, 100), [6]),
@@ -138,8 +138,8 @@ def test_first_takes_the_lowest_minor(
 
 
 def test_containers_that_fit_only_in_another_way_are_refused() -> None:
-    """50 + 30 and 40 + 30 would fit. But the largest container is placed first, on the fullest GPU
-    on which it fits. Containers with more GPUs count as larger than those with a larger share."""
+    """50 + 30 and 40 + 30 percent would fit. But containers are placed in order of size, each on
+    the fullest GPU on which it fits. One with more GPUs precedes one with a larger share."""
     node = fleet([(200, 1)], [(300, 1)])
     assert minors(node, several(*map(share, "abcd", (50, 40, 30, 30)))) is Reason.TOGETHER
     less = several(*map(share, "abcd", (50, 40, 30, 20)))
@@ -154,7 +154,7 @@ def test_containers_that_fit_only_in_another_way_are_refused() -> None:
     [
         (share("a", 33), None, (658, 66)),
         (share("a", 33), 329, (658, 65)),
-        (share("a", 33, phase=Phase.INIT), 1, (329, 33)),  # 329 bytes are 32.998 percent
+        (share("a", 33, phase=Phase.INIT), 1, (329, 33)),  # 329 of 997 bytes are 32.998 %
     ],
 )
 def test_peaks_have_the_requested_percent_or_a_floor(

@@ -60,7 +60,7 @@ def test_a_node_ranks_by_the_gpus_that_the_policy_takes(
     ids=["both are empty", "the large one is in use"],
 )
 def test_the_better_fit_after_gpus_in_use(used: list[Held], expected: list[str]) -> None:
-    """Binpack keeps whole GPUs free, across nodes as on one node."""
+    """Binpack prefers a GPU in use to an unused GPU, also on another node."""
     fleet = add(Fleet(), "large", used, of=[Gpu("GPU-large", 0, 8000)])
     add(fleet, "small", [], of=[Gpu("GPU-small", 0, 1000)])
     assert order(fleet, SIZE) == expected

@@ -1,4 +1,4 @@
-"""The fleet without the victims of a preemption: all removed at once, and one by one."""
+"""Whether victims of a preemption are removed at once or one by one, the same fleet remains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.scheduler import calls
 from tests.scheduler.core import fleets
 
 _LEFT_OUT = {"version", "freed_version", "added"}
-"""Columns that count changes, and do not describe the fleet's contents."""
+"""Columns that only count changes of the fleet. The comparison leaves them out."""
 _EXPECTED = ("expected-0", "expected-1", "expected-2")
 """The UIDs of the pods that have reservations."""
 
@@ -58,7 +58,7 @@ def used(chance: random.Random) -> tuple[State, list[str]]:
 
 
 def victims_of(chance: random.Random, state: State, uids: list[str]) -> Mapping[str, list[str]]:
-    """Return victims by node: pods of the node and of others, unknown ones, and some twice."""
+    """Return victims by node. Some are pods of another node, unknown, or listed twice."""
     victims: dict[str, list[str]] = {}
     for name in (*state.fleet.names[1:], "unknown"):
         there = [uid for uid in uids if state.node_of(uid) == name]
@@ -101,7 +101,7 @@ def test_releasing_all_victims_at_once_is_releasing_one_by_one(seed: int) -> Non
 
 
 def test_the_state_may_change_between_the_parts() -> None:
-    """A victim that is gone by then is not released again. The pod in its place stays."""
+    """A victim that is deleted before `remaining` is not released twice. A new pod there stays."""
     state = calls.state(nodes=2, gpus=1)
     first, second = (state.fleet.gpus[state.fleet.row_of(name)][0] for name in ("n0", "n1"))
     hold(state, "gone", "n0", (first, 1000, 10))

@@ -43,7 +43,7 @@ def made() -> tuple[State, Sequence[oracle.Node]]:
 
 def asking(chance: random.Random, uid: str) -> dict[str, Any]:
     """Return a valid pod of a random dialect, with up to three containers of equal requests: main,
-    init and sidecar containers. A pod of KAI has one container, as its annotations name one."""
+    init and sidecar containers. A pod of KAI has one, because its annotations name only one."""
     raw = deepcopy(chance.choice(PODS))
     raw["metadata"] |= {"uid": uid, "name": uid}
     spec = raw["spec"]
@@ -87,7 +87,7 @@ def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) 
     assert isinstance(found, Placement) == (said is Reason.FITS), (node, request)
     if isinstance(found, Placement):
         state.assume(uid, Assumed(found, {}, 0.0))
-        if len(shares) % 5:  # otherwise the watch has not reported the pod yet
+        if len(shares) % 5:  # otherwise the watch reports the pod later
             added = binding.annotations_of(found, read.outputs(found, fleet.gpus[row], 1))
             pod["metadata"].setdefault("annotations", {}).update(added)
             pod["spec"]["nodeName"] = node.name
@@ -105,7 +105,7 @@ def _bind(state: State, node: oracle.Node, pod: dict[str, Any], shares: Shares) 
 
 
 def _compare(state: State, nodes: Sequence[oracle.Node]) -> None:
-    """Compare each GPU with the sums of the plain loop, and check that they fit on the GPU."""
+    """Compare each GPU's use with the plain loop's sums. Check that it is at most the capacity."""
     assert not state.problems()
     for node in nodes:
         row = state.fleet.row_of(node.name)

@@ -19,7 +19,7 @@ SMALL = objects.container("main", core=1, ratio=1)
 
 
 class Refusing:
-    """Nodes of one GPU each, held by the pods `on-n0`, ..., and a pod `waits` that was refused."""
+    """Nodes with one GPU each, and the refused pod `waits`. Pod `on-n0` holds the GPU of n0."""
 
     def __init__(self, nodes: int = 1) -> None:
         self.state = calls.state(nodes=nodes, gpus=1)
@@ -46,7 +46,7 @@ class Refusing:
         return calls.due(self.queue, self.now_s)
 
     def overdue(self, after_s: float = TIMEOUT_S) -> list[str]:
-        """Examine the queue now and after a delay. Return the UIDs to requeue the second time."""
+        """Examine the queue now and `after_s` later. Return the UIDs to requeue the second time."""
         self.look()
         self.now_s += after_s
         return self.look()
@@ -87,7 +87,7 @@ def test_a_pod_that_kube_scheduler_has_retried_is_not_requeued(refusing: Refusin
 
 
 def test_capacity_that_is_only_reserved_for_another_pod_is_free(refusing: Refusing) -> None:
-    """A reservation does not hold back other pods, so its end need not requeue any."""
+    """A pod may use capacity that is reserved for another pod, so it is requeued at once."""
     refusing.free()
     other = arguments(calls.pod("expected", WHOLE), names(1))
     refusing.verbs.filter(other)
@@ -121,7 +121,7 @@ def test_pods_of_high_priority_are_requeued_first_in_small_batches(refusing: Ref
 
 
 def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
-    """Many requests that never fit, and constant changes of capacity, must not delay the others."""
+    """Neither many requests that never fit nor constant changes of capacity delay other pods."""
     for number in range(300):
         never = objects.container("main", core=100, memory=f"{100 + number}Gi")
         refusing.ask(f"big-{number}", never)
@@ -136,7 +136,7 @@ def test_entries_take_turns_and_none_is_left_out(refusing: Refusing) -> None:
 
 
 def test_free_capacity_on_nodes_that_are_no_candidates_requeues_no_pod() -> None:
-    """The pod was filtered with n0 only, which is full. The other node has capacity and changes."""
+    """kube-scheduler sent only n0 for the pod, and n0 is full. n1 has free capacity and changes."""
     refusing = Refusing(nodes=2)
     refusing.free("n1")
     for _ in range(30):
@@ -147,7 +147,7 @@ def test_free_capacity_on_nodes_that_are_no_candidates_requeues_no_pod() -> None
 
 
 def test_a_turn_examines_a_part_of_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examination of a pod with many containers must not block the event loop for long."""
+    """Each pass examines only some nodes, in order not to block the event loop for long."""
     monkeypatch.setattr(requeue, "max_rows", lambda request: 2)
     state = calls.state(nodes=5, gpus=1)
     for name in names(4):
@@ -159,7 +159,7 @@ def test_a_turn_examines_a_part_of_the_nodes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_pods_that_no_longer_fit_leave_the_event_loop_free(refusing: Refusing) -> None:
-    """Capacity was freed for many pods, and is taken again before they are requeued."""
+    """Capacity is freed for many pods, and taken again. A call of `due` drops one of these pods."""
     refusing.ask_many()
     refusing.free()
     for _ in range(2):

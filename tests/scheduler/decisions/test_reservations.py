@@ -1,4 +1,4 @@
-"""Reservations: the next pod is ranked beside them, and no pod is refused because of them."""
+"""Reservations lower a node's score for other pods, but no pod is refused because of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Scene:
         return asyncio.run(self.binder.bind(wanted)).error
 
     def percent(self, column: str) -> tuple[int, int]:
-        """Return the column's values for the GPUs of both nodes."""
+        """Return the column's value for each node's GPU."""
         rows = self.state.fleet.rows_of(BOTH)
         first, second = getattr(self.state.fleet, column)[rows, 0].tolist()
         return first, second
@@ -70,7 +70,7 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Scene:
-    """A scene in which the pod `a` is ranked on n0."""
+    """A scene in which the pod `a` has a reservation on n0."""
     scene = Scene()
     scene.ranked("a", ["n0"])
     return scene
@@ -78,7 +78,7 @@ def scene() -> Scene:
 
 @pytest.mark.parametrize("ranks", [True, False], ids=["ranked", "a single feasible node"])
 def test_the_next_pod_is_placed_beside_one_that_is_not_bound_yet(ranks: bool) -> None:
-    """kube-scheduler sends no prioritize for a single feasible node."""
+    """If only one node is feasible, kube-scheduler does not call prioritize."""
     scene = Scene()
     tried = scene.ranked if ranks else scene.named
     tried("a", ["n0"])
@@ -88,6 +88,13 @@ def test_the_next_pod_is_placed_beside_one_that_is_not_bound_yet(ranks: bool) ->
     assert scene.used == (100, 100)
 
 
+def test_the_node_of_the_best_score_is_reserved() -> None:
+    scene = Scene()
+    calls.hold(scene.state, "other", "n1", 0, 10)
+    scene.ranked("a", of=SMALL)
+    assert scene.reserved == (0, 30)
+
+
 def test_a_reservation_refuses_no_pod_and_stays(scene: Scene) -> None:
     scene.ranked("b", ["n1"])
     assert scene.named("c") == BOTH
@@ -95,7 +102,7 @@ def test_a_reservation_refuses_no_pod_and_stays(scene: Scene) -> None:
 
 
 def test_a_pod_that_fits_nowhere_takes_no_reservation_from_others(scene: Scene) -> None:
-    """Meanwhile a pod that never fits is retried, and a preemption is simulated."""
+    """Neither retries of a pod that never fits nor a simulated preemption end reservations."""
     for _ in range(3):
         assert scene.named("big", of=objects.container("main", gpu=1600)) == []
     assert list(calls.preempted(scene.verbs, calls.pod("high", WHOLE), {"n0": []})) == ["n0"]

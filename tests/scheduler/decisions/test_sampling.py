@@ -43,7 +43,7 @@ class Scene:
         return calls.filtered(self.verbs, raw, sent)["NodeNames"]
 
     def due(self) -> list[str | None]:
-        """Write what is due, and return the nominations."""
+        """Take the pending writes to pods, and return the nodes that they nominate."""
         nominated = [each.nominated for each in self.missed]
         self.missed.clear()
         self.writes += bool(nominated)
@@ -77,7 +77,7 @@ def test_until_kube_scheduler_has_received_the_write_nothing_more_is_written(sce
 
 
 def test_a_nomination_that_kube_scheduler_removed_is_written_again(scene: Scene) -> None:
-    """kube-scheduler removes a nomination that it received during the attempt before."""
+    """kube-scheduler removes a nomination that it receives during an attempt for the pod."""
     scene.ask()
     (node,) = scene.due()
     for _ in range(5):

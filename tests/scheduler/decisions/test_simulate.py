@@ -44,7 +44,7 @@ HALF = asking(ratio=50, core=50)
 
 
 def simulated(raw: Mapping[str, Any], *more: Json, now: datetime | None = None) -> Account:
-    """Simulate a pod on the fleet. more: further objects of the cluster."""
+    """Simulate a pod on FLEET. more: objects that are added to FLEET."""
     now_s = None if now is None else now.timestamp()
     return simulate.simulate(simulate.fleet([*FLEET, *more], now_s), raw)
 
@@ -134,7 +134,8 @@ Ask = Callable[..., commands.Done]
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    """The command with the pods on stdin and the fleet in a file. written: the file's bytes."""
+    """A function that runs `simulate` with pods on stdin and a fleet in a file. written: the file's
+    bytes instead of a fleet."""
 
     def run(
         *arguments: str,

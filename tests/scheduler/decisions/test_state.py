@@ -70,7 +70,7 @@ def holding(
 
 
 def used(state: State) -> dict[str, tuple[int, int, int]]:
-    """Return, for each GPU, the GiB and percent in use, and the number of shares without core."""
+    """Return for each GPU its GiB and percent in use, and how many shares request no core."""
     fleet, row = state.fleet, state.fleet.row_of("n1")
     columns = fleet.used_bytes // GIB, fleet.used_core, fleet.uncapped_shares
     return {
@@ -164,8 +164,8 @@ def test_a_vanished_gpu_keeps_its_allocation_and_is_reported() -> None:
 
 
 def test_a_node_replaced_under_its_name() -> None:
-    """The old node's inventory is not used for the new node. Its pods still hold the GPUs that they
-    name."""
+    """The old node's inventory does not apply to the new node. The old node's pods still hold the
+    GPUs in their allocations."""
     state = made()
     state.observe_pod(holding("u"))
     observe_node(state, node("n1", "another"))
@@ -222,7 +222,7 @@ def test_foreign_grants_over_the_gpu_leave_none_free_and_are_reported() -> None:
 
 @pytest.mark.parametrize("what", ["cordoned", "excluded"])
 def test_a_cordoned_or_excluded_gpu_keeps_its_shares_alone(what: str) -> None:
-    """GPUs named by index or by a misspelt UUID still take new shares, and are reported."""
+    """An index or a misspelt UUID in the annotation has no effect, and is reported."""
     state, raw, held = made(gpu("GPU-a", 0)), node("n1"), {"GPU-a": (12, 50, 0)}
     key, annotations = f"gpuslice.io/{what}-gpus", raw["metadata"]["annotations"]
     state.observe_pod(holding("u"))

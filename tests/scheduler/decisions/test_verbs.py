@@ -62,6 +62,7 @@ REQUIRED: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {}
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, 100),
         ({"affinity": None, "topologySpreadConstraints": None}, MAX_NODES),
         ({"affinity": {"nodeAffinity": REQUIRED}}, MAX_NODES),
+        ({"affinity": {"podAffinity": None}}, MAX_NODES),
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, MAX_NODES),
     ],
 )
@@ -121,8 +122,8 @@ def test_the_fuller_gpu_scores_more_and_spread_has_it_the_other_way() -> None:
 
 
 def test_gpus_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
-    """The outcome of the pod's Binding is unknown, and the last free capacity is reserved for it.
-    It fits on other nodes too once the reserved node is unusable."""
+    """The outcome of the pod's Binding to n1 is unknown. While n1 is a usable candidate, the pod
+    fits on no other node."""
     state, raw = calls.state(nodes=2, gpus=1), calls.pod("u-1", WHOLE)
     state.assume("u-1", Assumed(placed(state, raw, "n1"), {}, 30.0))
     verbs = Verbs(state)
@@ -144,7 +145,7 @@ def test_a_pod_that_is_bound_is_an_error() -> None:
 
 
 def full() -> State:
-    """Return a state in which pods hold 60 and 40 percent of each GPU of n0, and all GPUs of n1."""
+    """Return a state with full GPUs: of two pods (60 and 40 percent) on n0, and of one on n1."""
     state = calls.state()
     for minor in range(2):
         for percent, name in ((60, "n0"), (40, "n0"), (100, "n1")):
@@ -162,7 +163,7 @@ BOTH_40, A_100 = {"n0": ["40-0", "40-1"]}, {"n1": ["100-0"]}
 
 
 def test_victims_are_preempted_where_the_pod_fits_without_them() -> None:
-    """Victims without a GPU stay in the answer: the node may lack, for example, processors."""
+    """Victims without a GPU stay in the answer, because the node may lack, for example, CPUs."""
     busy, both_100 = {"n0": ["busy"]}, {"n1": ["100-0", "100-1"]}
     for state, victims, container, kept in (
         (full(), {**BOTH_40, **A_100}, HALF, A_100),
@@ -181,7 +182,7 @@ def test_the_answer_to_preempt_has_the_format_of_go() -> None:
 
 
 def test_a_pod_that_has_gpus_preempts_on_their_node_alone() -> None:
-    """The pod's Binding may have succeeded, so no other node helps."""
+    """The pod's Binding may have succeeded, so evictions on other nodes would not help."""
     state, victims = calls.state(gpus=1), {"n0": ["busy"], "n1": ["busier"]}
     state.assume("high", Assumed(placed(state, calls.pod("high", HALF), "n0"), {}, 9.0))
     assert preempted(state, victims) == calls.metas({"n0": ["busy"]})

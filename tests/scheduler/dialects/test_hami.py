@@ -18,7 +18,7 @@ NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-schedule
 
 
 def reading(annotations: dict[str, str], **asked: int) -> Reading:
-    """Return the reading of a pod that requests one GPU and the amounts `asked`."""
+    """Read a pod that requests one GPU, and the amounts `asked` of HAMi's other resources."""
     limits: dict[str, object] = {GPU: 1, **{f"nvidia.com/{key}": n for key, n in asked.items()}}
     main = Container("main", Phase.MAIN, 0, limits, limits)
     found = read(PodFields("", annotations, {}, {}, [main]))
@@ -91,7 +91,7 @@ def test_a_low_priority_is_accepted_and_has_no_effect() -> None:
 
 @pytest.mark.parametrize("key", [USE_TYPE, NO_USE_TYPE, USE_UUID, NO_USE_UUID])
 def test_a_list_has_a_limit(key: str) -> None:
-    """Each filter call hashes each UUID, and compares it with each GPU of the cluster."""
+    """Long lists are slow, because filter compares each UUID with each GPU of the cluster."""
     assert reading({key: ",".join(["GPU-1"] * 1000)})
     with pytest.raises(RequestError) as refused:
         reading({key: ",".join(["GPU-1"] * 1001)})

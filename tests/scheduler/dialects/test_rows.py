@@ -1,4 +1,4 @@
-"""The table of pods, for the scheduler: the texts of its refusals, and the Binding's grants."""
+"""The scheduler's refusals and grants for the pods in the tables of tests/requests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_reader_requests_and_the_binding_grants(row: Row) -> None:
     ids=lambda each: each if isinstance(each, str) else identity(each),
 )
 def test_a_dialect_that_is_off_is_refused_with_its_switch(row: Row, dialect: str) -> None:
-    """The value does not matter. A row of whole GPUs is skipped: a device plugin grants them."""
+    """Values do not matter. A row with 17 whole GPUs is skipped: a device plugin grants them."""
     if row.says.startswith(f"container main: {names.RESOURCE_NVIDIA_GPU}: invalid value 17"):
         return
     with pytest.raises(RequestError, match=f"must be absent, as the dialect {dialect} is off; set"):

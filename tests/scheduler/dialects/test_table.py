@@ -1,4 +1,4 @@
-"""The dialect that a pod uses, and a dialect of a few lines, from filter to bind."""
+"""How a pod's dialect is found. A dialect of a few lines works from filter to bind."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_chart_has_the_value_that_turns_a_dialect_on(dialect: Dialect) -> No
 
 
 def read_toy(pod: PodFields) -> Reading | None:
-    """Read a dialect in which an annotation gives the first container's GPU in eighths."""
+    """Read a dialect whose annotation requests eighths of a GPU for the first container."""
     text = pod.annotations.get(EIGHTHS)
     if text is None:
         return None
@@ -105,7 +105,7 @@ async def test_a_dialect_is_a_table_and_a_reader(at: Scene) -> None:
 
 
 async def test_a_binding_sent_again_is_the_same(monkeypatch: pytest.MonkeyPatch, at: Scene) -> None:
-    """The API server may have applied the first Binding's annotations."""
+    """The API server may have applied the first Binding, so the second has equal annotations."""
     monkeypatch.setattr("scheduler.binder.WORK_S", 0.0)
     at.server.posts.append(Fate.STORE_TIMES_OUT)
     at.ask(eighths())
@@ -186,7 +186,7 @@ CHOICES = "binpack, spread"
     ],
 )
 def test_a_long_value_is_cut(dialect: str, key: str, value: str, begins: str, ends: str) -> None:
-    """A value may have 256 KiB, and the extender repeats a refusal for each candidate node."""
+    """An annotation may have 256 KiB, and a refusal is sent once for each candidate node."""
     refusal = annotated(dialect, key, value).refusal
     assert len(refusal) <= MAX_REFUSAL
     assert refusal.startswith(f"metadata.annotations[{key}]: {begins}") and refusal.endswith(ends)

@@ -20,7 +20,7 @@ Limits = Mapping[str, Any]
 
 
 def read(*mains: Limits, inits: Sequence[Limits] = ()) -> Reading:
-    """Read a pod of Volcano. Names of limits are given without Volcano's prefix."""
+    """Read a pod of Volcano. The keys of limits lack the prefix volcano.sh/."""
     containers: list[Container] = []
     for phase, all_limits in ((Phase.INIT, inits), (Phase.MAIN, mains)):
         for order, limits in enumerate(all_limits):
@@ -47,7 +47,7 @@ def gpus_with(*held_mib: int) -> Fleet:
 
 
 def test_all_containers_share_the_lowest_gpu_that_fits() -> None:
-    """Binpack would choose GPU 2. As in share_test.go, an overcommitted GPU is not offered."""
+    """Binpack would choose GPU 2. No overcommitted GPU is used, as in Volcano's share_test.go."""
     pod = ({"gpu-memory": 3000}, {"gpu-memory": 1000})
     assert read(*pod).policy is Policy.FIRST
     assert minors(gpus_with(8000, 0, 7000), *pod) == {"m0": [1], "m1": [1]}
@@ -68,7 +68,7 @@ def test_vgpus_are_packed() -> None:
 
 
 def test_the_outputs_of_the_guide() -> None:
-    """Volcano gives the first GPU's MiB as every GPU's total (issue 4713). We give its own."""
+    """Volcano gives GPU 0's MiB as each GPU's total (Volcano's issue 4713). gpuslice does not."""
     gpus = [Gpu("GPU-0", 0, 1000 * MIB), Gpu("GPU-1", 1, GPU_BYTES + 5)]
     pod: dict[str, Any] = {"inits": [{"gpu-memory": 512}]}
     node = one_node.fleet([(1000 * MIB, None)], [], of=gpus)

@@ -18,7 +18,7 @@ POD = calls.dumps(calls.pod()).decode()
 
 
 def test_a_call_gives_the_pod_and_the_names_in_their_order() -> None:
-    """Members in another order and with blanks are accepted too."""
+    """JSON members in another order, and whitespace between them, are accepted too."""
     raw = calls.pod("u-7")
     blanks = json.dumps({"NodeNames": ["n1", "n0"], "Pod": raw}, indent=1).encode()
     for body in (calls.arguments(raw, ["n1", "n0"]), blanks):
@@ -44,7 +44,7 @@ def test_what_a_pods_author_writes_is_never_taken_for_the_list(text: str) -> Non
 
 
 def test_a_list_within_the_pod_is_not_the_list() -> None:
-    """Go never writes this order of members. The result is an error, and never the wrong list."""
+    """The call's list precedes a pod with a member NodeNames. Go never writes such a call."""
     raw = {**calls.pod(), "Nodes": None, "NodeNames": ["evil"]}
     with pytest.raises(ArgumentsError):
         Reader().arguments(calls.dumps({"NodeNames": MANY, "Pod": raw}))
@@ -91,7 +91,7 @@ def test_a_binding_with_a_missing_field_is_refused(key: str, value: object) -> N
 
 
 def test_victims_are_read_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part is a whole number of nodes. The names of nodes do not affect the cuts."""
+    """A part has all victims of some nodes. No text in a node's name affects the division."""
     wanted = {f"n{n}": [f"{n}-{k}" for k in range(n % 5)] for n in range(300)}
     strange = '"],"NumPDBViolations":0},"'
     wanted[strange] = [strange]
@@ -114,6 +114,7 @@ def test_victims_are_read_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPat
         ("null", "nodeCacheCapable: true"),
         ("[]", "nodeCacheCapable: true"),
         ('{"n0":null}', "each with a list of Pods"),
+        ('{"n0":{}}', "each with a list of Pods"),
         ('{"n0":{"Pods":null}}', "each with a list of Pods"),
         ('{"n0":{"Pods":["a"]}}', "a UID each"),
         ('{"n0":{"Pods":[{}]}}', "a UID each"),
@@ -121,7 +122,7 @@ def test_victims_are_read_in_parts_of_bounded_size(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_what_is_no_question_about_victims_is_refused(found: str, problem: str) -> None:
-    """The call around the victims is as Go writes it."""
+    """Only the victims' part of the call is malformed."""
     members = f'"NodeNameToVictims":null,"NodeNameToMetaVictims":{found}'
     with pytest.raises(ArgumentsError, match=problem):
         list(Reader().preemption(f'{{"Pod":{POD},{members}}}'.encode())[1])

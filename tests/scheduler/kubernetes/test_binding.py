@@ -21,8 +21,8 @@ PLACEMENT = Placement(
 
 
 def test_the_annotations_of_a_placement() -> None:
-    """The allocation has the pod's peak on each GPU, and no core if none is requested. The grants
-    have each container's share. Each container with a grant requires the agent."""
+    """The allocation has the pod's peak on each GPU. Core is absent if none is requested. The
+    grants have each container's share. The runtime starts these containers only with the agent."""
     written = dict(binding.annotations_of(PLACEMENT))
     assert written.pop(names.ANNOTATION_DEVICE_ALLOCATED) == (
         '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"40",'

@@ -61,7 +61,7 @@ def test_the_label_of_isolation_is_read_in_any_case() -> None:
 
 
 def test_two_containers_of_one_name_are_refused() -> None:
-    """Grants are keyed by name. The API server refuses such a pod, but a file may contain one."""
+    """The API server refuses such a pod too, but `simulate` may read one from a file."""
     assert "invalid value main, main: must be unique" in refused(pod(HALF, HALF))
 
 

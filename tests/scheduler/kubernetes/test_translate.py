@@ -99,15 +99,17 @@ def test_what_cannot_be_read_at_all_may_be_any_gpu(annotations: dict[str, str]) 
 
 
 def test_a_bound_pods_old_names_are_read() -> None:
-    """Koordinator's scheduler bound this pod. An unbound pod with these names is refused."""
+    """Koordinator's scheduler binds pods with old resource names. Such unbound pods are refused."""
     old = {"kubernetes.io/gpu-core": 50, "kubernetes.io/gpu-memory-ratio": 50}
-    asking = {"name": "main", "resources": {"limits": old, "requests": old}}
-    assert held(bound({ALLOCATED: "{"}, asking))[0] == Unreadable(requests.request(pod(HALF)))
+    new = {key.replace("kubernetes.io", "koordinator.sh"): value for key, value in old.items()}
+    for limits in (old, {**new, **dict.fromkeys(old, 60)}):  # the new name has precedence
+        asking = {"name": "main", "resources": {"limits": limits, "requests": limits}}
+        assert held(bound({ALLOCATED: "{"}, asking))[0] == Unreadable(requests.request(pod(HALF)))
 
 
 @pytest.mark.parametrize("annotations", [{}, {ALLOCATED: '{"rdma":[]}'}])
 def test_bound_by_hand_without_an_allocation(annotations: dict[str, str]) -> None:
-    """The node agent injects no GPU, so the pod holds none."""
+    """The node agent injects no GPU without an allocation, so the pod holds none."""
     assert held(bound(annotations)) == ((), NO_GPU)
     assert held(bound(annotations, NOT_READ))[1]
     assert held(bound(annotations, {"name": "main"})) == ((), "")

@@ -1,5 +1,5 @@
 /*
- * The claims alone, under sanitizers too. Prints nothing and exits 0 if all tests pass.
+ * Tests of charge/claims.h without the rest of the library. Exits 0 if all tests pass.
  *
  *	vgpu-claims-test threads | full | fork | shared
  */
@@ -13,7 +13,7 @@ enum { THREADS = 8, ROUNDS = 4000, SLOTS = 16, BYTES = 2 << 20 };
 
 static uint64_t charged_bytes, left;
 
-/* Replaces admission.c and shared.c. */
+/* The following functions replace those of admission.c and shared.c. */
 CUresult vgpu_reserve_at(struct vgpu_place place, uint64_t bytes, struct vgpu_reservation *out)
 {
 	*out = (struct vgpu_reservation){place, bytes};
@@ -78,7 +78,7 @@ static void *work(void *number)
 		uint64_t which = next_random(&state) % SLOTS, what = next_random(&state) % 4;
 		uint64_t handle, address;
 
-		if (round >= ROUNDS) { /* finally, drop what each slot holds */
+		if (round >= ROUNDS) { /* finally, drop each slot's memory */
 			which = round - ROUNDS;
 			what = 3;
 		}
@@ -117,7 +117,7 @@ static void test_threads(void)
 	MUST(charged_bytes == 0);
 }
 
-/* When the table is full, further memory is not charged, and existing claims are not lost. */
+/* When the table of claims is full, new memory is not charged, and existing claims stay. */
 static void test_full(void)
 {
 	uint64_t made = 0;
@@ -151,14 +151,14 @@ static void test_fork(void)
 	MUST(forget_handle(5) == 1 && charged_bytes == 0);
 }
 
-/* Shared memory is charged in its shared slot, and the last claim leaves that slot once. */
+/* Shared memory is charged in a shared slot. When its last claim ends, that slot is left once. */
 static void test_shared(void)
 {
 	uint32_t claim;
 
 	MUST(make(5) && vgpu_claim_handle(5, &claim) && claim);
 	MUST(vgpu_claimed_share(claim, 3, 77));
-	charged_bytes -= BYTES; /* the charge has moved to the shared slot */
+	charged_bytes -= BYTES; /* the shared slot is charged instead */
 	MUST(!vgpu_claimed_share(claim, 4, 78));
 	MUST(vgpu_claimed_physical(claim).hold == 3 && vgpu_claimed_physical(claim).key == 77);
 	vgpu_claim_end(claim, 1, (struct vgpu_claim_to){0});

@@ -1,11 +1,10 @@
 /*
- * A GPU, containers and programs in virtual time, around the library's real limiter
- * (submitted_work.c, lease.c). tests/shim/compute/model.py drives it together with the real
- * arbiter.
+ * A model of a GPU, containers and programs in virtual time. The limiter (submitted_work.c,
+ * lease.c) is the library's. tests/shim/compute/model.py runs the model and the real arbiter.
  *
- * Assumptions about a GPU: one context runs at a time, in time slices, round robin. A context's
- * work runs in the order of submission. A context has at most 1,024 pending launches. An event is
- * done when the work before it is. A program has one thread that launches as fast as it can, or
+ * Assumptions: the GPU's contexts run one at a time, in time slices, round robin. A context's work
+ * runs in the order of submission. A context has at most 1,024 pending launches. An event is done
+ * when the work before it is done. A program has one thread, which launches as fast as it can or
  * waits after each launch. The kernel wakes a sleeping thread up to `wake_ns` late.
  */
 #include <stdbool.h>
@@ -27,22 +26,22 @@ enum {
 };
 
 #define NEVER	     UINT64_MAX
-#define POLL_MOST_NS UINT64_C(100000) /* the longest time between two polls of markers */
+#define POLL_MOST_NS UINT64_C(100000) /* the longest time between two queries of events */
 
 struct program {
 	int container;
 	uint64_t kernel_ns[4];
 	uint32_t kernel_count, next_kernel;
 	bool waits_each;  /* waits for the GPU after each launch */
-	uint64_t wake_ns; /* when the thread runs next. NEVER: it waits for the GPU */
+	uint64_t wake_ns; /* when the thread runs next, or NEVER while it waits for the GPU */
 	bool throttled;	  /* a launch waits for a window */
 	struct vgpu_submitted_work work;
 	uint64_t item_ns[RING];
 	uint64_t submitted, finished; /* items */
-	uint64_t left_ns;	      /* work left of the oldest item */
+	uint64_t left_ns;	      /* remaining work of the oldest item */
 	uint64_t done_ns;	      /* work done */
 	uint64_t throttled_from_ns;
-	uint64_t busy_ns; /* the part of work.busy_ns that the container has counted */
+	uint64_t busy_ns; /* how much of work.busy_ns its container has counted */
 };
 
 struct container {

@@ -138,8 +138,8 @@ static void do_end_main(void)
 	pthread_exit(NULL);
 }
 
-/* Map the page that holds the lock (no access, shared) again, through another file description.
- * On overlayfs too, a mapping remains without its lock. */
+/* Lose the lock of this process's slot, as on overlayfs: map the locked page (no access, shared)
+ * again, through a file description without the lock. */
 static void do_drop_lock(char *out)
 {
 	char line[LINE_BYTES];
@@ -183,7 +183,7 @@ static vgpu_hold keep(vgpu_hold hold)
 	return hold;
 }
 
-/* Join, and print the hold, the GPU and the bytes. */
+/* Join the shared memory of the key, and print the hold, the GPU and the bytes. */
 static void do_join(const char *rest, char *out)
 {
 	struct vgpu_shared_charge charge = {0};
@@ -260,7 +260,7 @@ static int run_shell(void)
 	char line[LINE_BYTES], out[LINE_BYTES];
 	size_t have = 0;
 
-	/* Read byte by byte: later input is for a program started by exec. */
+	/* Read byte by byte, because a program started by exec reads the later input. */
 	while (have < sizeof(line) && read(0, line + have, 1) == 1) {
 		if (line[have] != '\n') {
 			have++;
@@ -294,8 +294,8 @@ static void *reserve_and_refund(void *number)
 	return NULL;
 }
 
-/* threads COUNT ROUNDS GPUS: use every GPU from all threads, for the sanitizers, and print what
- * is left on each. */
+/* `threads COUNT ROUNDS GPUS` reserves and refunds on every GPU from all threads, for the
+ * sanitizers, and prints the remaining charge of each GPU. */
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";

@@ -21,6 +21,6 @@ int main(int argc, char **argv)
 		stops++;
 		ptrace(PTRACE_SYSCALL, pid, NULL, NULL);
 	}
-	printf("%ld\n", stops / 2); /* each system call stops at its beginning and at its end */
+	printf("%ld\n", stops / 2); /* each system call stops the program twice */
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }

@@ -1,7 +1,7 @@
 /*
- * The counter's words under true parallelism in one process. Each thread has a slot of its own, as
- * a process has, and takes no lock. The use never exceeds the limit, each slot has what its owner
- * counts, and at the end the use is 0.
+ * Uses the counter's words from parallel threads of one process. Each thread has a slot of its own,
+ * as a process has, and takes no lock. The use must never exceed the limit. Each slot must have the
+ * bytes that its thread holds. At the end, the use must be 0.
  *
  * usage: vgpu-counter-test THREADS ROUNDS
  */

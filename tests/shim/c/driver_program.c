@@ -60,7 +60,7 @@ static void barrier(uint64_t processes)
 	await(&arena->arrived, (ticket + processes - 1) / processes * processes);
 }
 
-/* Allocate, and add to the processes' own count, which is thus at most what the driver holds. */
+/* Allocate, then add to the count of all processes. So the count never exceeds the driver's use. */
 static int allocate(unsigned long long *address, size_t bytes)
 {
 	int code = cuMemAlloc_v2(address, bytes);

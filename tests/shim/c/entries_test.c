@@ -1,6 +1,6 @@
 /*
- * dlsym.S alone: its use of registers, stack and return address, on every architecture that it
- * supports. This file defines the functions that it calls. Exit status 0 if all tests pass.
+ * Tests dlsym.S's use of registers, stack and return address on every supported architecture. This
+ * file defines the functions that dlsym.S calls. Exits 0 if all tests pass.
  */
 #include "test.h"
 
@@ -90,7 +90,7 @@ void *vgpu_dlmopen_target(struct vgpu_registers *call)
 	return target((const char *)call->second);
 }
 
-/* Whether the call's return address lies shortly behind the beginning of `function`. */
+/* Return whether the call's return address lies in `function`, that is near its beginning. */
 static int came_from(const void *function)
 {
 	uintptr_t start = (uintptr_t)function, at = (uintptr_t)got.caller;

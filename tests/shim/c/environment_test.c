@@ -1,7 +1,7 @@
 /*
- * The parser of HAMi-core's variables alone. Each line on stdin is an environment, with its
- * variables separated by 0x1f. Each line of output has the result and, if that is OK or UNMANAGED,
- * the parsed values. The parser gets a buffer of exactly the bytes that it may read.
+ * Runs the parser of HAMi-core's variables. Each line on stdin is an environment, with its
+ * variables separated by 0x1f. Each line of output has the result. If the result is OK or
+ * UNMANAGED, the parsed values follow. The parser's buffer is exactly as long as its input.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
- * The check before launches alone: launch.c and submitted_work.c with a clock, events and a lease
- * that the test controls. Prints nothing and exits 0 if all tests pass.
+ * Tests of the check before launches: launch.c and submitted_work.c with a clock, events and a
+ * lease that the test controls. Exits 0 if all tests pass.
  *
  *	vgpu-launch-test lost | locked | two-gpus | reused | waited
  */
@@ -17,10 +17,10 @@ static vgpu_event next_event = 1;
 static bool reached;
 static void (*during_query)(void);
 
-static struct vgpu_process process = {.start = {.ns = 1}}; /* it has no region */
+static struct vgpu_process process = {.start = {.ns = 1}}; /* without a region */
 static const volatile uint32_t launches_checked = 1;
 
-/* Replaces process.c, lease_file.c, current.c and markers.c. */
+/* What follows replaces process.c, lease_file.c, current.c and markers.c. */
 struct vgpu_process_start *vgpu_process_start_page = &process.start;
 __thread struct vgpu_thread vgpu_thread;
 const volatile uint32_t *vgpu_launches_checked_word = &launches_checked;
@@ -111,7 +111,7 @@ static uint32_t cost_ns(int gpu)
 	return gpus[gpu].work.cost_ns[vgpu_work_kind(KERNEL, 1)];
 }
 
-/* Let the GPU finish its work after this time. */
+/* Let `work_ns` pass. Then the events of all submitted work are done. */
 static void finish(int gpu, uint64_t work_ns)
 {
 	now_ns += work_ns;
@@ -120,7 +120,7 @@ static void finish(int gpu, uint64_t work_ns)
 	reached = false;
 }
 
-/* A marker whose event cannot be recorded ends at its predicted time, and not earlier. */
+/* If a marker's event cannot be recorded, the marker ends at its predicted time, not earlier. */
 static void test_lost(void)
 {
 	next_event = VGPU_EVENT_LOST;
@@ -170,14 +170,14 @@ static void test_two_gpus(void)
 	MUST(entered(1) == LAUNCHES / 2);
 }
 
-/* Another thread sees that the marker is done, and its event is used for a later launch. */
+/* As another thread: find that the marker is done, and use its event for a later launch. */
 static void reuse(void)
 {
 	finish(0, 1000);
 	launch_on(0, OTHER_KERNEL);
 }
 
-/* If an event is reused during a query, the query ends no other marker. */
+/* An event is reused while it is queried. The query must not end the marker that now uses it. */
 static void test_reused(void)
 {
 	launch_on(0, KERNEL);
@@ -186,7 +186,7 @@ static void test_reused(void)
 	MUST(gpus[0].work.count == 1);
 }
 
-/* The time that a call waits is divided among all markers. */
+/* When a call has waited for the GPU, the time of the wait is divided among all markers. */
 static void test_waited(void)
 {
 	enum { COST_NS = 50000, ROUNDS = 10, LAUNCHES = 107 };

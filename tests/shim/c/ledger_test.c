@@ -1,6 +1,6 @@
 /*
- * The ledger alone, under sanitizers too: against a naive oracle, from many threads and across
- * fork. Prints nothing and exits 0 if all tests pass.
+ * Tests of the ledger without the rest of the library: compared with a naive oracle, from many
+ * threads, and across fork. Exits 0 if all tests pass.
  *
  *	vgpu-ledger-test oracle SEED | blocks SEED | threads | fork
  */
@@ -43,7 +43,7 @@ static void test_oracle(void)
 	enum { ADDRESSES = 3000, STEPS = 200000, ENDS = 2 };
 	static struct vgpu_charge oracle[ADDRESSES]; /* an entry of 0 bytes is absent */
 	static uint64_t bytes[VGPU_ENVIRONMENT_MAX_GPUS], expected[VGPU_ENVIRONMENT_MAX_GPUS];
-	/* Distances of real allocators, and one that a poor hash maps to few places. */
+	/* Distances between addresses. A poor hash maps the last one's addresses to few places. */
 	static const uint64_t strides[] = {512, 1 << 21, UINT64_C(1) << 30, UINT64_C(1) << 40};
 	uint64_t state = seed ? seed : 1, count = 0, stride = strides[seed % 4];
 
@@ -53,8 +53,8 @@ static void test_oracle(void)
 		struct vgpu_charge *held = &oracle[which];
 		bool known = held->bytes;
 
-		/* Phases that mostly add alternate with those that mostly take: the tables grow,
-		 * then empty. */
+		/* Phases that mostly add alternate with phases that mostly take, so the tables
+		 * grow and then empty. */
 		if (next_random(&state) % 100 < (step / 50000 % 2 ? 30u : 70u)) {
 			struct vgpu_charge charge = {next_random(&state) | 1, (int)(which % 16),
 						     which % 3, 0};
@@ -86,13 +86,13 @@ static void test_oracle(void)
 	MUST(entries() == 0);
 }
 
-/* Three owners enter, take and release in any order. The driver refuses some frees. */
+/* Allocations of three GPUs enter blocks and are freed in any order. Some frees are refused. */
 static void test_blocks(void)
 {
 	enum { BLOCKS = 300, STEPS = 300000, PLACES = 16 };
 	static struct {
 		struct vgpu_charge owner;
-		bool here[PLACES]; /* the places in use */
+		bool here[PLACES]; /* whether the place is in use */
 		int live;
 	} oracle[BLOCKS], *block;
 	static uint64_t bytes[VGPU_ENVIRONMENT_MAX_GPUS];
@@ -106,7 +106,8 @@ static void test_blocks(void)
 		struct vgpu_charge owner = {.gpu = (int)(number % 3),
 					    .context = 1 + (next_random(&state) % 100 == 0)};
 		bool ours, enters = next_random(&state) % 100 < (step / 60000 % 2 ? 35u : 65u);
-		bool rare = next_random(&state) % 8 == 0; /* enter if known, or fail the free */
+		/* One in 8 steps enters only a known block, or its free is refused. */
+		bool rare = next_random(&state) % 8 == 0;
 
 		block = &oracle[number];
 		ours = block->live && block->owner.context == owner.context;
@@ -147,7 +148,7 @@ static void test_blocks(void)
 
 enum { THREADS = 8, PER_THREAD = 20000 };
 
-/* Each thread has addresses of its own, and must find its entries whatever other threads do. */
+/* Each thread uses its own addresses. Other threads must not affect the entries that it finds. */
 static void *churn(void *number)
 {
 	uint64_t base = (uint64_t)(uintptr_t)number * PER_THREAD + 1;

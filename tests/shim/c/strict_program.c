@@ -1,11 +1,11 @@
 /*
- * Opens the driver in the way that its argument names, allocates 128 MiB and then 1 GiB, and asks
- * for the free memory. Prints the three result codes, and the total in MiB.
+ * Opens the driver in the way that the first argument names, allocates 128 MiB and then 1 GiB, and
+ * queries the free and total memory. Prints the three result codes, and the total in MiB.
  *
  *	strict-program name | path FILE | deep FILE | apart FILE | default
  *
- * FILE is libcuda's path. A build with LINKED is linked with libcuda, and knows the way `linked`
- * too.
+ * FILE is libcuda's path. A program built with -DLINKED is linked with libcuda, and also has the
+ * way `linked`.
  */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Common to the test programs. */
+/* Helpers of the test programs. */
 #pragma once
 
 #include <pthread.h>

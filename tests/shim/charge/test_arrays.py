@@ -84,7 +84,7 @@ refused(d.cuArrayDestroy(array), 0, d.CUresult.CUDA_ERROR_INVALID_HANDLE)
 
 _PROGRAMS = {
     "where the driver does not say the bytes of the elements are charged": """
-# Drivers before CUDA 11.6 refuse these queries. A mipmap is then charged at most double.
+# Drivers before CUDA 11.6 refuse these queries. A mipmap's charge is then up to twice its size.
 for call in ("cuArrayGetMemoryRequirements", "cuMipmappedArrayGetMemoryRequirements"):
     fail(call, 801, 10)
 array = must(d.cuArray3DCreate(shape(4096, 4096, channels=4)))
@@ -148,7 +148,7 @@ os.fstat(last_fd), os.close(last_fd)
 after(release(handle), 0)
 """,
     "what is mapped of external memory keeps its charge": """
-# Destroying the import frees no memory while a buffer or an image of the import exists.
+# Destroying an import frees no memory while a buffer or an image of the import is mapped.
 memory = imported()
 first, second, picture = must(buffer(memory)), must(buffer(memory, BLOCK)), must(image(memory))
 refused(buffer(memory, 4 * BLOCK), 4 * BLOCK, INVALID)

@@ -1,5 +1,5 @@
-"""Memory is charged until its context ends, as long as the GPU holds it. This is tested for each
-way to end a context, for calls that end none, and while other threads use the context."""
+"""Memory that the GPU frees when its context ends is refunded. The tests end contexts in each way,
+make calls that end none, and use a context in other threads meanwhile."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ for call in 3 * ["Release"] + 3 * ["Release_v2"] + 3 * ["Reset"] + 3 * ["Reset_v
     after(use(0), CONTEXT)
 """,
     "a context that a call does not end stays one for all threads": """
-# These calls end no context. Memory allocated during such a call shares blocks with other memory.
+# These calls end no context. So an allocation during such a call shares a block as usual.
 def refuse(call):
     fail(call, 999)
 def attach(call):
@@ -105,7 +105,7 @@ exact(CONTEXT + 512 * MIB)
 after(d.cuDevicePrimaryCtxReset(0), 0)
 """,
     "a release that is not the last leaves blocks to the holders": """
-# An allocation during the driver call belongs to the same generation of the context.
+# The release does not end the context, so an allocation during this driver call may share a block.
 use(0)
 kept = after(d.cuMemAlloc(1024), CONTEXT + BLOCK)
 with during("cuDevicePrimaryCtxRelease_v2", 0):
@@ -121,7 +121,7 @@ with during("cuDevicePrimaryCtxRetain", ctypes.byref(ctypes.c_void_p()), 0):
 exact(CONTEXT)
 """,
     "a free that comes too late for its context leaves no charge": """
-# The context ends and frees the memory first, so the driver then refuses the free.
+# The context ends during the free and frees the memory, so the driver refuses the free.
 context = create()
 address = ctypes.c_uint64(int(inside(context, 64 * MIB)))
 with during("cuMemFree_v2", address, code=1):
@@ -137,7 +137,7 @@ with during("cuCtxDestroy_v2", handle(context)):
 exact(CONTEXT)
 """,
     "a free that is refused when its address was given again": """
-# Another thread freed the memory first. Only the address's new allocation is charged.
+# Another thread has freed the memory and allocated at its address. Only the latter is charged.
 address = again = must(d.cuMemAlloc(64 * MIB))
 def allocate_again():
     global again
@@ -159,11 +159,11 @@ after(d.cuMemFree(again), CONTEXT)
 
 @pytest.mark.parametrize("name", _PROGRAMS)
 def test_what_ends_with_a_context_is_refunded(gpu_limited: Limited, name: str) -> None:
-    """Only the memory that ends with the context is refunded."""
+    """Memory that outlives its context stays charged."""
     gpu_limited(2 * GIB)(_PROGRAMS[name])
 
 
-# The program opens the driver itself, as a plug-in would. Only such a driver can be closed again.
+# The program opens the driver by dlopen, because a driver linked to a program cannot be closed.
 _CLOSES = f"""{WATCH}
 import _ctypes, ctypes
 MIB = 2**20
@@ -200,5 +200,5 @@ for left in (300, 0):
 
 
 def test_what_a_closed_driver_left_on_the_gpu_stays_charged(gpu_host: Host, grants: Grants) -> None:
-    """The library keeps a driver loaded under a limit, however often a program closes it."""
+    """Under a limit, the library keeps the driver loaded even if the program closes it."""
     gpu_host.python(_CLOSES, grants.make(500 * MIB))

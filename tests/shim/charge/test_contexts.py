@@ -1,5 +1,5 @@
-"""Contexts are charged before they are created, with the grant's figure, whatever other programs
-do. A green context is another handle of the primary one, which keeps its allocations."""
+"""A context is charged the grant's figure before its creation, whatever other programs do. A green
+context is another handle of the primary context, which keeps the green context's allocations."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ for call, arguments in (
 def test_a_context_that_came_by_a_call_without_a_hook_is_charged_when_it_is_met(
     gpu_host: Host, gpu_limited: Limited
 ) -> None:
-    """The context is charged even beyond the limit, because it is on the GPU already."""
+    """The next hook that finds the context charges it, even beyond the limit."""
     table = run("nm", "-D", gpu_host.driver_dir / "libcuda.so.1", check=True).stdout
     (offset,) = (row.split()[0] for row in table.splitlines() if row.endswith("PrimaryCtxRetain"))
     gpu_limited(CONTEXT_BYTES - MIB)(f"""

@@ -44,7 +44,7 @@ after(d.cuMemFree(large), BLOCK)
 after(d.cuMemFree(first), 0)
 """,
     "at the edge a block that is paid for is filled": """
-# No further block fits under the limit. Allocations within the last block cost nothing.
+# No further block fits under the limit. Allocations within an already charged block still fit.
 most = must(d.cuMemAlloc(6 * MIB))
 small = [after(d.cuMemAlloc(MIB), 8 * MIB), must(d.cuMemAlloc(MIB // 2))]
 small += [must(d.cuMemAlloc(512)) for _ in range(MIB // 2 // 512)]
@@ -207,7 +207,7 @@ def test_what_exited_processes_hold_for_longer_is_refused_after_one_wait(
 def test_a_new_container_waits_for_the_memory_of_the_one_before_it(
     build_dir: Path, library: Path, tmp_path: Path
 ) -> None:
-    """A crashed server may be restarted while the GPU still holds its memory."""
+    """A crashed server may be restarted while the GPU still holds the crashed process's memory."""
     with simulated(build_dir, library, tmp_path, "teardown_delay_s = 3\n") as host:
         grants = Grants(tmp_path)
         host.python(_FILL, grants.make(4 * GIB))

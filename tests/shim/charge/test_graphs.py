@@ -1,4 +1,4 @@
-"""Memory of graphs under the library: a launch reserves it first, and is charged exactly."""
+"""Memory of graphs: a launch reserves the memory before the driver call, and is charged exactly."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ assert launch(other) == OK, "the first one's is idle"
 assert charged() == held() - begun <= GIB
 """,
     "replays go on at the limit": """
-# The graph can be launched while it still runs, when no memory can be freed.
+# A graph that still runs can be launched again, although the limit leaves no free memory.
 PTX = b".version 8.0\\n.target sm_80\\n.address_size 64\\n// simgpu: duration_ns=300000000\\n" \\
       b".visible .entry slow() { ret; }\\n"
 kernel = must(d.cuModuleGetFunction(must(d.cuModuleLoadData(PTX)), b"slow"))
@@ -102,7 +102,7 @@ for gpu in (0, 1):
 same(0); same(0, 1, begun1)
 """,
     "a capture is neither charged nor disturbed": f"""{SLOW}
-# A captured allocation takes no memory. Another thread's refusal does not affect the capture.
+# A captured allocation takes no memory. A refusal in another thread does not end the capture.
 GLOBAL = d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
 stream = must(d.cuStreamCreate(1))
 keep(default, 2**64 - 1)
@@ -133,7 +133,7 @@ assert launch(executable) == OK
 same(GIB)
 """,
     "a graph that is not given leaves the handle as it was": """
-# The driver had created the graph, but the library's table of graphs with allocations was full.
+# The driver creates the graph. The library destroys it, because its table of graphs is full.
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")
 graph = scratch(MIB)

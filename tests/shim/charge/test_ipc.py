@@ -43,7 +43,7 @@ def test_row_16_ipc_memory_is_charged_once(host: Host, grants: Grants) -> None:
             (first, f"open {handle}", "0 0", SIZE),
             (second, f"open {handle} v1", "0 0", SIZE),
             (first, "close 0", "0", SIZE),
-            # the second still holds the memory, and so does the GPU
+            # the second importer holds the memory, although the exporter frees it
             (exporter, "free 0", "0", SIZE),
             (second, "close 0", "0", 0),
         ):
@@ -83,7 +83,7 @@ def test_a_refused_opening_holds_nothing(host: Host, grants: Grants) -> None:
 def test_memory_that_two_threads_open_at_once_is_held_until_both_have_closed_it(
     host: Host, grants: Grants
 ) -> None:
-    """The first thread is still querying the memory's size when the second opens it."""
+    """The second thread opens the memory while the library queries its size for the first."""
     with _talkers(host, grants.make(GIB)) as (exporter,):
         handle = _exported(exporter)
         host.python(
@@ -108,7 +108,7 @@ for left in ({SIZE}, {SIZE}, 0):
 
 
 def test_memory_that_shares_a_block_is_never_charged_too_little(host: Host, grants: Grants) -> None:
-    """Each importer is charged for the whole exported block, which is deliberately too much."""
+    """The importer is charged for the whole block of the exported memory, which may be too much."""
     directory = grants.make(GIB)
     with _talkers(host, directory, directory) as (exporter, importer):
         before = used(directory)

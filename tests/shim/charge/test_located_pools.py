@@ -1,4 +1,4 @@
-"""Initial pools of a location (CUDA 13) are charged to the GPU on which they lie, if any.
+"""In CUDA 13, each location has initial memory pools. Those of a GPU are charged to that GPU.
 
 Uses tests/shim/c/drivers/located_pools_driver.c, whose first GPU is always current.
 """

@@ -1,9 +1,9 @@
 """Tenants on one GPU, for a minute: no neighbour changes another's charge.
 
-Three setups run at once, each on its own simulated GPU of 80 GiB: beside a neighbour that allocates
-and frees 1 GiB repeatedly, beside one that fills its half and stays, and two equal tenants that
-start together. A tenant loads code throughout, like a server that receives inputs of new shapes.
-`python -m shim run` limits and measures each of them.
+Three setups run at once, each on its own simulated GPU of 80 GiB. In the first, the neighbour
+allocates and frees 1 GiB repeatedly. In the second, the neighbour fills its half of the GPU. In the
+third, two equal tenants start together. Tenants load code throughout, like a server with inputs of
+new shapes. `python -m shim run` limits and measures each program.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ last_load = time.monotonic()
 while abs(used() - true_bytes()) > {_TOLERANCE_BYTES} and time.monotonic() < last_load + 30:
     time.sleep(0.05)
 within_s = time.monotonic() - last_load
-# Finally, the rest of the limit can be allocated.
+# Finally, allocate the rest of the limit.
 filled = 0
 while d.cuMemAlloc(64 * MIB)[0] == OK:
     filled += 64 * MIB
@@ -118,7 +118,7 @@ _SETUPS: Final = {
     "a neighbour that fills 36 GiB": (36 * GIB, _FILLING),
     "two that start together, each 90 % of half the GPU": (36 * GIB, _TENANT),
 }
-"""The bytes that the tenant keeps allocated, and the neighbour's program."""
+"""For each setup, the bytes that the tenant keeps allocated, and the neighbour's program."""
 
 
 class Outcome(NamedTuple):
@@ -184,8 +184,8 @@ def outcomes(
 
 @pytest.mark.parametrize("name", _SETUPS)
 def test_no_neighbour_changes_a_tenants_charge(outcomes: Mapping[str, Outcome], name: str) -> None:
-    """No call is refused below the limit less the floor. The charge beyond allocations is the
-    driver's. No program exceeds its limit by more than it loads until the next measurement."""
+    """No call is refused below the limit less the floor. The charge beyond allocations is that of
+    the driver's memory. A program exceeds its limit at most by code loaded since a measurement."""
     outcome = outcomes[name]
     for report in outcome.reports:
         assert report["refused"] == [] and report["loads"] > _SECONDS, report

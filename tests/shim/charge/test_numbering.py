@@ -61,7 +61,7 @@ def _lines(kind: str, uuids: Sequence[str]) -> list[str]:
 def test_row_27_the_limit_follows_the_physical_gpu(
     three: Host, tmp_path: Path, order: str, gpus: Sequence[str]
 ) -> None:
-    """CUDA's GPUs are permuted and selected by index. NVML's order stays, before and after CUDA."""
+    """CUDA's variables permute and select GPUs. They do not change NVML's order."""
     limits = enumerate(LIMIT.items())
     region.create(tmp_path, [grant_file.Gpu(*limit, 100, minor) for minor, limit in limits])
     variables = {"CUDA_DEVICE_ORDER": order} if order else {}
@@ -119,7 +119,7 @@ def mig(build_dir: Path, library: Path, tmp_path_factory: pytest.TempPathFactory
 def test_row_27_a_mig_instance_has_the_limit_of_the_grant(
     mig: Host, tmp_path: Path, named: str, visible: str | None
 ) -> None:
-    """A grant may name the instance or its GPU, whose instances then share the limit."""
+    """A grant may name a MIG instance or a GPU. A GPU's instances share the GPU's limit."""
     region.create(tmp_path, [grant_file.Gpu(named, 512 * MIB, 100, 0)])
     variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
     done = mig.python(_SHOW_MIG, tmp_path, variables=variables)

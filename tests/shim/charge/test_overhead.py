@@ -70,7 +70,7 @@ def test_code_is_never_refused(gpu_host: Host, grants: Grants) -> None:
 def test_the_overhead_is_the_drivers_memory_after_three_samples(
     gpu_host: Host, grants: Grants
 ) -> None:
-    """A context is charged what the grant says. Code beyond its allowance is overhead."""
+    """A context's charge includes the grant's `code_bytes`. Code beyond that is overhead."""
     directory = grants.make(2 * GIB, code_bytes=64 * MIB)
     measurement = Measurement(directory, lambda: _ask(gpu_host))
 

@@ -107,7 +107,7 @@ def test_a_program_is_charged_its_physical_memory(limited: Limited, name: str) -
 
 @pytest.mark.parametrize("seed", range(4))
 def test_row_13_any_order_of_calls(limited: Limited, seed: int) -> None:
-    """Random calls are compared with a model, which charges objects with handles or mappings."""
+    """Random calls agree with a model: memory is charged while it has a handle or a mapping."""
     limited(GIB // 4)(f"""
 random.seed({seed})
 SPACE = 96

@@ -1,4 +1,4 @@
-"""Stream-ordered memory under the library is charged what its pools reserve, and no more."""
+"""Stream-ordered memory is charged as many bytes as its pools reserve, and no more."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ after(drop_now(full), 0)
 refused(d.cuMemAllocAsync(GIB + 1, 0), 0)
 """,
     "a chunk that does not fit is not taken": """
-# The request fits, but not a whole chunk, which the pool may take for it. The library cannot know
-# whether the pool has a large enough piece, so it refuses until the pool can release a chunk.
+# 10 MiB fit under the limit, but the pool may take a whole chunk for them, which does not fit. The
+# library cannot know whether the pool has a large enough piece. So it refuses the allocation.
 first = after(d.cuMemAllocAsync(20 * MIB, 0), CHUNK)
 refused(d.cuMemAllocAsync(20 * MIB, 0), CHUNK)
 assert reserved(default) == CHUNK
@@ -139,7 +139,7 @@ after(sync(), 0)
 after(d.cuMemAllocAsync(MIB, 0), CHUNK)
 """,
     "what a pool gives while another is made current is charged": """
-# While the slow driver allocates, another thread makes another pool current.
+# While the driver allocates, another thread makes another pool the current pool.
 must(d.cuMemAllocAsync(MIB, 0))
 def change():
     time.sleep(0.1)
@@ -152,7 +152,7 @@ same(CHUNK + GIB // 2)
 after(d.cuMemAllocAsync(MIB, 0), 2 * CHUNK + GIB // 2)
 """,
     "what a pool holds in pieces is no reason to ask for more": """
-# Half of the pool is unused, but no piece is large enough. The GPU frees nothing meanwhile.
+# Half of the pool is unused, but no piece is large enough. The pool must not grow, even briefly.
 pool = new_pool()
 keep(pool, 2**40)
 pieces = [must(d.cuMemAllocFromPoolAsync(16 * MIB, pool, 0)) for _ in range(14)]
@@ -170,7 +170,7 @@ assert most[0] == 224 * MIB, most[0] / MIB
 after(d.cuMemAllocFromPoolAsync(16 * MIB, pool, 0), 224 * MIB)
 """,
     "threads that wait for a pool do not refuse one another": """
-# The pool's memory suffices for all four, and one further chunk fits.
+# The pool has enough memory for all four threads. Only one further chunk fits under the limit.
 must(d.cuMemAllocAsync(MIB, 0))
 must(d.cuMemAlloc(GIB - 2 * CHUNK))
 codes, together = [], threading.Barrier(4)
@@ -184,7 +184,7 @@ assert codes == [OK] * 4, codes
 same(GIB - CHUNK)
 """,
     "managed and local pools are device memory": """
-# Memory in a part of a device is that device's. Managed memory may move to the device.
+# Memory in a part of a GPU is charged to the GPU. So is managed memory, which may move to the GPU.
 L, T = d.CUmemLocationType, d.CUmemAllocationType
 part, managed, both = properties(0), properties(0), properties(0)
 part.location.type = L.CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN

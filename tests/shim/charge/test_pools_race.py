@@ -1,4 +1,4 @@
-"""Processes that take stream-ordered memory at once: within the limit, and not all refused."""
+"""Processes allocate stream-ordered memory at once. The limit holds, and not all are refused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def fill(limit):
 def test_processes_that_are_stopped_in_a_call_leave_the_rest_and_no_more(
     host: Host, grants: Grants, limit_bytes: int
 ) -> None:
-    """A pool grew for each stopped process. No other process gets that memory, reserved or not."""
+    """The pool of each stopped process has grown. No other process gets that memory, even where the
+    library had not reserved it."""
     directory = grants.make(limit_bytes)
     with ExitStack() as stack:
         takers = [stack.enter_context(host.serving(POOLS, directory)) for _ in range(_STOPPED)]

@@ -1,4 +1,4 @@
-"""A refused call has no effect but its code. If two reasons apply, the code is the driver's."""
+"""A refused call only returns a code: the driver's, if the driver would refuse the call too."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ _MALFORMED = {
 def test_what_is_malformed_is_refused_by_the_drivers_own_code_at_the_limit_too(
     gpu_host: Host, grants: Grants
 ) -> None:
-    """The library returns the bare driver's codes. Code 2, out of memory, is the driver's."""
+    """The library returns the same code as the driver alone, and leaves results untouched."""
     ask = f"print(json.dumps(answers({_MALFORMED})))\n"
     fill = f"must(d.cuMemAlloc({GIB - 300 * MIB}))\n"
     bare = json.loads(gpu_host.python(BEGIN + ask, grants.make(GIB), preload=False).stdout)
@@ -126,8 +126,8 @@ def test_what_is_malformed_is_refused_by_the_drivers_own_code_at_the_limit_too(
 
 
 def test_what_is_given_all_the_same_is_undone(gpu_limited: Limited) -> None:
-    """A later driver may accept a malformed call, and the limit then holds for the call too. What
-    the driver refuses to free stays charged until the process ends."""
+    """A later driver may accept a call that we take for malformed. If its memory exceeds the limit,
+    the library frees it. Memory that the driver refuses to free stays charged."""
     gpu_limited(GIB)(f"""
 must(d.cuMemAlloc(1024))
 must(d.cuMemAlloc({GIB} - charged()))

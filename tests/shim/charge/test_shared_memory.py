@@ -1,5 +1,5 @@
 """Physical memory that processes share by descriptors is charged once in a container, while any
-process holds it. Memory from outside the container is charged by what is mapped."""
+process holds it. Of memory from another container, the mapped bytes are charged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ at = reserve(2 * SIZE)
 
 @contextmanager
 def _programs(host: Host, *directories: Path) -> Iterator[Sequence[Talk]]:
-    """Start a program under each grant. The first has memory that it can give to the others."""
+    """Start a program under each grant. The first exports memory and can give it to the others."""
     with ExitStack() as stack:
         first, *others = [
             stack.enter_context(host.serving(_PROGRAM, directory)) for directory in directories

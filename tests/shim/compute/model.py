@@ -31,7 +31,7 @@ def _library() -> Any:
 
 @dataclass(frozen=True)
 class Program:
-    """A process that launches forever. kernels_us: the durations of its kernels, in turn."""
+    """A process that launches forever. kernels_us: its kernels' durations, which it repeats."""
 
     kernels_us: Sequence[float] = (50,)
     waits_each: bool = False
@@ -46,8 +46,8 @@ class Container:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Each container's part of the GPU's time, over the whole run and in windows of a second.
-    turns_idle: the idle time that the arbiter counted for all containers."""
+    """Percentages of the GPU's time: each container's over the whole run (`share`) and in each
+    second (`windows`), the idle time, and the idle time by the arbiter's count (`turns_idle`)."""
 
     share: Mapping[str, float]
     windows: Mapping[str, Sequence[float]]
@@ -60,8 +60,8 @@ class Outcome:
 
 @dataclass
 class Model:
-    """A GPU with containers on it. arbiter_late_us: the most by which a step of the arbiter is
-    late. arbiter: whether it runs. Without it, each container uses its own part of each cycle."""
+    """A GPU with containers. arbiter: whether the arbiter runs. Without the arbiter, each container
+    uses its own part of each cycle. arbiter_late_us: the maximum delay of an arbiter's step."""
 
     containers: Mapping[str, Container]
     limited: bool = True
@@ -120,7 +120,7 @@ class Model:
                 )
 
     def _write_own_parts(self) -> None:
-        """Write each container's own part of the cycle, as an arbiter does that then stops."""
+        """Write each container's own part of the cycle into its lease, as the arbiter does."""
         offset = 0
         for key, part in parts_ppm(self.shares).items():
             self._write({key: lease_file.Lease(1, 0, 0, part, offset)})
@@ -138,7 +138,7 @@ class Model:
         """Let virtual time pass."""
         end_ns = self.now_ns + int(seconds * 1e9)
         while self.now_ns < end_ns:
-            # An arbiter that was stopped makes its next step late.
+            # If the arbiter was stopped, its next step is overdue and made now.
             step_ns = max(self._arbiter_ns, self.now_ns)
             self.now_ns = min(end_ns, step_ns) if self.arbiter else end_ns
             self._c.model_run(self._model, self.now_ns)
@@ -161,7 +161,7 @@ class Model:
         return sum(self._read(each)[0] for each in self.programs[key])
 
     def share_of(self, key: str, seconds: float) -> float:
-        """Let the seconds pass. Return the container's part of the GPU's time, in percent."""
+        """Run for the seconds. Return the container's part of the GPU's time, in percent."""
         before_ns = self.done_ns(key)
         self.run(seconds)
         return (self.done_ns(key) - before_ns) / seconds / 1e7
@@ -171,7 +171,7 @@ class Model:
         return self._read(0)[1], sum(each.idle_ns for each in self.turns._members.values())
 
     def measure(self, seconds: int = 10, settle_s: float = 1.0) -> Outcome:
-        """Return what each container gets in `seconds`, which begin after `settle_s`."""
+        """Run for `settle_s`, then measure for `seconds`. Return the outcome of the latter."""
         self.run(settle_s)
         idle_ns = self._idle_ns()
         marks: dict[str, list[int]] = {key: [self.done_ns(key)] for key in self.containers}

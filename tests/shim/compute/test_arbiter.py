@@ -1,4 +1,4 @@
-"""The arbiter with real files: which containers it serves, and when it sees changes."""
+"""The arbiter with real files: which containers it serves, and how soon it notices changes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make(directory: Path, *percents: int, forced: bool = True) -> Path:
 
 
 def lease(directory: Path, gpu: int = 0) -> lease_file.Lease:
-    """Return the lease in the file, or one without a share if none is written yet."""
+    """Return the GPU's lease in the file, or a lease without a share if the file has none."""
     found = lease_file.decode((directory / names.FILE_LEASE).read_bytes(), gpu)
     return found[1] if found else lease_file.Lease(0, share_ppm=0)
 
@@ -46,7 +46,7 @@ def launches_are_checked(directory: Path) -> bool:
 
 
 def write(directory: Path, **fields: int) -> None:
-    """Write into the first GPU's record of work, as the library does, or as a tenant may."""
+    """Write fields of the first GPU's `region_file.COMPUTE`, as the library or a tenant may."""
     record = region_file.Geometry(1).compute_offset(0)
     for field, value in fields.items():
         offset = record + region_file.COMPUTE.offset(field)
@@ -54,7 +54,7 @@ def write(directory: Path, **fields: int) -> None:
 
 
 class Steps:
-    """The arbiter in virtual time, which makes steps as often as it requests."""
+    """The arbiter in virtual time. `run` makes each step at the time that the arbiter requests."""
 
     def __init__(self, parent: Path, report: Callable[[str], None] = lambda _: None) -> None:
         self.arbiter = Arbiter(parent, report=report)
@@ -112,7 +112,7 @@ def test_a_container_made_again_under_one_name_is_served(tmp_path: Path, at_ms: 
 
 @pytest.mark.parametrize(("works", "seen_ms"), [(True, 50), (False, 180)])
 def test_a_changed_share_is_seen_soon(tmp_path: Path, works: bool, seen_ms: int) -> None:
-    """Launches are no longer checked once a cap ends, and are checked again once one begins."""
+    """Launches are unchecked once the container's cap is removed, and checked once it is back."""
     directory = make(tmp_path / "a", 30)
     steps = Steps(tmp_path)
     steps.run(150)
@@ -129,7 +129,7 @@ def test_a_changed_share_is_seen_soon(tmp_path: Path, works: bool, seen_ms: int)
 
 
 def test_each_gpu_of_a_container_has_its_own_share(tmp_path: Path) -> None:
-    """Sums above 100 percent are scaled on each GPU. A share of 0 gets a part of the rest."""
+    """Shares are scaled to 100 percent of each GPU. Containers with a share of 0 get the rest."""
     both = make(tmp_path / "both", 80, 70, forced=False)
     small = make(tmp_path / "small", 20, forced=False)
     rest = make(tmp_path / "rest", 0, 0, forced=False)
@@ -165,7 +165,7 @@ def test_a_container_that_overwrote_its_header_is_served(tmp_path: Path) -> None
 
 
 def test_a_work_counter_that_jumps_and_falls_is_no_idle_time(tmp_path: Path) -> None:
-    """A tenant writes the counter. The idle time is still at most the length of the turns."""
+    """A tenant writes false values into its counter. Its idle time is at most its windows' time."""
     one, other = (make(tmp_path / name, 50, forced=False) for name in "ab")
     steps = Steps(tmp_path)
     begun_ns = steps.now_ns
@@ -196,7 +196,7 @@ def test_of_two_arbiters_one_waits_and_takes_over(tmp_path: Path) -> None:
 
 
 def test_the_agents_own_directories_are_no_containers(tmp_path: Path) -> None:
-    """The arbiter would try in each cycle to open a directory that is not a container."""
+    """The agent's own directories lie beside the containers'. The arbiter must not open them."""
     for name in (".store", "container"):
         (tmp_path / name).mkdir()
     assert [path.name for path in directories(tmp_path, "")] == ["container"]

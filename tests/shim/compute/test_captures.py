@@ -1,5 +1,5 @@
-"""The launches that are counted as work, by GPU and stream. A capture's launches are not counted.
-Others count on the current GPU, also in a thread's own default stream."""
+"""Launches in a capture are not counted as work. All others are counted on the current GPU, also in
+a per-thread default stream."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def launch_and_fill():
     launch()
     ok(driver.cuMemsetD8Async(memory, 0, 256 << 10, 0))
 for submit in (launch, launch_and_fill):
-    submit()  # the first launch of a kind has an event, and the next one has none
+    submit()  # only the first launch of each kind is followed by an event
     ok(driver.cuStreamSynchronize(0))
     before_ns = work().busy_ns
     submit()

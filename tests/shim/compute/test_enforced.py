@@ -28,7 +28,7 @@ LOAD = ROOT / "build/dev/bin/cuda-load"
 
 
 def percent(process: subprocess.Popen[str]) -> float:
-    """Return the work that a load got done, in percent of its time."""
+    """Return how much of the load's running time the GPU worked for it, in percent."""
     out, _ = process.communicate(timeout=200)
     assert process.returncode == 0
     ((_, worked),) = totals(out)
@@ -37,14 +37,14 @@ def percent(process: subprocess.Popen[str]) -> float:
 
 @measured
 def test_a_forced_share_is_a_cap(start: Start) -> None:
-    """test_entries.py tests every kind of launch."""
+    """Only kernel launches are tested here. test_entries.py tests every kind of launch."""
     capped = start(["--core", "30", "--core-policy", "force"], LOAD, "4", "200")
     assert 20 <= percent(capped) <= 36
 
 
 @measured
 def test_hamis_variable_is_a_cap(gpu_host: Host, tmp_path: Path) -> None:
-    """A container without a grant and an arbiter uses its own part of each cycle."""
+    """A container without a grant has no arbiter, so it uses its own part of each cycle."""
     cache = {names.ENV_SHARED_CACHE: str(tmp_path / "cache")}
     share = {names.ENV_CORE_LIMIT: "30", names.ENV_CONTEXT: "300m"}
     done = gpu_host.run([LOAD, "4", "200"], variables={**cache, **share})
@@ -61,7 +61,7 @@ def test_two_programs_divide_the_gpu_by_their_shares(start: Start) -> None:
 
 
 def arbiter_of(process: subprocess.Popen[str], but: int = 0) -> psutil.Process:
-    """Return the arbiter that a `shim run` started, unless it is the process `but`."""
+    """Wait until the `shim run` process has an arbiter other than PID `but`, and return it."""
     found: list[psutil.Process] = []
 
     def is_there() -> bool:
@@ -77,9 +77,9 @@ def arbiter_of(process: subprocess.Popen[str], but: int = 0) -> psutil.Process:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @measured
 def test_a_lost_arbiter_costs_little(start: Start, number: signal.Signals) -> None:
-    """Both programs' arbiters are lost. Each program uses its own part of each cycle, until its
-    parent has started another arbiter. The least share is low because a busy machine launches late.
-    A program that was blocked until its end would get a quarter of its percentage."""
+    """Both programs lose their arbiter. Until `shim run` has started another, each program uses its
+    own part of each cycle. The lower bound is low, because a busy machine launches late. A program
+    that stays blocked after the loss would get a quarter of its percentage."""
     limits = 30, 70
     programs = [start(["--core", str(limit)], LOAD, "9", "500") for limit in limits]
     lost = [arbiter_of(program) for program in programs]
@@ -112,9 +112,9 @@ os._exit(0)
 
 
 def test_a_kernel_without_an_end_holds_no_later_launch_back(start: Start) -> None:
-    """The kernel may wait for the later launch, which is submitted after a few cycles at most."""
+    """The kernel may wait for work of a later launch. So that launch waits a few cycles at most."""
     command = (sys.executable, "-c", WAITING_FOR_LATER)
     process = start(["--core", "50", "--core-policy", "force"], *command)
     out, _ = process.communicate(timeout=200)
-    # Far less than the kernel's 60 seconds, and than the 30 after which a launch stops waiting.
+    # The kernel takes 60 s. Any launch stops waiting after 30 s.
     assert float(out) < 20

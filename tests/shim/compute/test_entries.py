@@ -19,7 +19,7 @@ pytestmark = pytest.mark.sim
 
 STREAM = re.compile(r"_pt[sd][sz]$")
 WORK = re.compile(r"cuLaunch|cuMem(cpy|set)")
-"""The functions that submit work, even without a variant for per-thread default streams."""
+"""Functions that submit work even if they have no variant for per-thread default streams."""
 PROGRAM = """
 import ctypes, os, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -31,7 +31,7 @@ region = os.open({region!r}, os.O_RDONLY)
 for name in {names!r}:
     time.sleep(0.0005)
     before = os.pread(region, 8, {offset})
-    for _ in range(20):  # one of 16 launches is checked
+    for _ in range(20):  # the library checks one of 16 launches
         getattr(cuda, name)(*[ctypes.c_void_p(0)] * 12)
     if os.pread(region, 8, {offset}) == before:
         print(name)
@@ -44,8 +44,8 @@ def exceptions() -> list[str]:
 
 
 def taking_a_stream(driver: Path) -> list[str]:
-    """Return variants for per-thread streams, their bases, and other functions that submit work,
-    but none of 2009 with 32-bit addresses."""
+    """Return variants for per-thread default streams, the functions with such variants, and other
+    functions that submit work, except those of 2009 that have 32-bit addresses."""
     found = set(exports(driver).values())
     of_2009 = {name for name in found if f"{name}_v2" in found}
     twins = {name for name in found if STREAM.search(name)}

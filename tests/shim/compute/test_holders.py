@@ -1,5 +1,5 @@
-"""The container that has the window, in real time: it ends, it forks, or it waits for a kernel on
-another GPU, where another container has the window."""
+"""In real time, the container with the window is killed, forks, or waits for a kernel on another
+GPU, where another container has the window."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.simgpu.programs.gpu_time import *
 TIMED = f"""{PREPARED}
 begin()
 function = kernel()
-while True:  # the pipe has room for all its lines
+while True:  # the pipe can hold all lines
     busy(function, 10 * MS)
     ok(driver.cuCtxSynchronize())
     print(time.monotonic_ns(), flush=True)
@@ -31,7 +31,7 @@ while True:  # the pipe has room for all its lines
 BLOCKED = f"""{PREPARED}
 begin()
 function = kernel()
-for _ in range(3):  # the library learns the kernel's duration from these
+for _ in range(3):  # the library measures the kernel's duration
     busy(function, 400 * MS)
     ok(driver.cuCtxSynchronize())
 busy(function, 400 * MS)
@@ -42,8 +42,8 @@ time.sleep(60)
 
 @measured
 def test_the_window_of_a_holder_killed_in_a_long_kernel_passes_on(start: Start) -> None:
-    """The window passes on within a cycle, although the kernel would outlast it by more. After the
-    kill, no process of that container uses the GPU."""
+    """The other container gets the window within a cycle, although the kernel would run longer.
+    After the kill, no process of the killed container uses the GPU."""
     other = start(["--core", "50"], sys.executable, "-c", TIMED)
     shell = ("/bin/sh", "-c", '"$0" -c "$1" blocked; sleep 5', sys.executable, BLOCKED)
     holder = start(["--core", "50"], *shell)
@@ -84,7 +84,7 @@ if len(sys.argv) < 2:
 
 
 def test_a_holder_forks_and_executes_while_it_launches(start: Start) -> None:
-    """The children exit or execute a program. Then the holder executes itself, and launches."""
+    """The children exit or execute a program. Then the holder executes a program that launches."""
     start(["--core", "50"], sys.executable, "-c", TIMED)
     holder = start(["--core", "50"], sys.executable, "-c", FORKING)
     out, _ = holder.communicate(timeout=200)
@@ -106,7 +106,7 @@ for number in (1, 2):
     begun[gpu] = number
     behind = 0
     while begun[1 - gpu] < number:
-        if behind < 500:  # a channel holds 1,024 launches
+        if behind < 500:  # fewer than the 1,024 of a channel
             busy(function, MS)
             behind += 1
     ok(driver.cuCtxDestroy(context))
@@ -116,9 +116,9 @@ for number in (1, 2):
 def test_kernels_of_two_jobs_that_wait_for_each_other_across_gpus(
     start: Start, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Each job has a process on each of two GPUs. As in a collective, a process's kernel runs until
-    the job's other process has begun. (Then it destroys its context.) More work is launched behind
-    the kernel. Each job gets the window of another GPU first."""
+    """Each of two jobs has a process on each of two GPUs, and first gets the window of another GPU
+    than the other job. As in a collective, a process's kernel runs until the job's other process
+    has begun. Meanwhile the process launches more work, and then destroys its context."""
     jobs = []
     for first in (0, 1):
         path = tmp_path_factory.mktemp("job") / "begun"

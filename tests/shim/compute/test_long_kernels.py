@@ -31,7 +31,7 @@ def wait_for_the_event():
 
 @pytest.fixture
 def grant(grants: Grants) -> Path:
-    """A grant of 99 percent, with which launches are checked."""
+    """A grant of 99 percent. At 100 percent, launches would not be checked."""
     return grants.make(GIB, GIB, core_percent=99)
 
 

@@ -39,7 +39,7 @@ def pair(a: int, b: int, one: Program = SMALL, other: Program = SMALL) -> Mappin
     ("processes", "kernel_us"), [*product([1], KERNELS_US), *product([2, 8], [50, 500, 5_000])]
 )
 def test_a_forced_share_holds_for_every_cap(processes: int, kernel_us: int) -> None:
-    """The processes of a container have one share together."""
+    """A container's processes together get the container's share."""
     outcomes = {cap: measured(forced(cap, *[Program((kernel_us,))] * processes)) for cap in CAPS}
     errors = [abs(outcome.share["a"] - cap) for cap, outcome in outcomes.items()]
     assert mean(errors) <= 1 and (processes > 1 or max(errors) <= 1.5)
@@ -92,7 +92,7 @@ def test_the_arbiter_counts_the_time_that_hand_over_takes(
     program: Program, late: dict[str, int]
 ) -> None:
     """These programs always have work, so the GPU is idle only between windows. A thread that wakes
-    late sees the end of its work late, and counts the idle time before as work."""
+    late notices the end of its work late, and counts the idle time until then as work."""
     outcome = measured(pair(30, 70, program, program), **late)
     assert outcome.turns_idle <= 1.1 * outcome.idle + 0.2
     if program is SMALL or "wake_us" not in late:
@@ -101,7 +101,7 @@ def test_the_arbiter_counts_the_time_that_hand_over_takes(
 
 @pytest.mark.parametrize("program", [BIG, MIXED], ids=["big", "mixed"])
 def test_hand_over_to_waiting_programs_takes_little(program: Program) -> None:
-    """A window begins just before the work of the previous window is done."""
+    """Each window begins just before the previous window's work is done, so the GPU is busy."""
     assert measured(pair(30, 70, program, program), wake_us=200).idle <= 0.3
 
 
@@ -113,7 +113,7 @@ def test_a_forced_share_leaves_the_rest_idle() -> None:
 
 @pytest.mark.parametrize("kernel_us", KERNELS_US)
 def test_a_container_that_begins_gets_its_share_at_once(kernel_us: int) -> None:
-    """The first container was alone, and its program launches as far ahead as the driver allows."""
+    """The first container was alone, so its program has as many pending launches as possible."""
     model = Model({"a": Container(20, (Program((kernel_us,)),))})
     model.run(2)
     assert model.share_of("a", 1) >= 98
@@ -124,8 +124,8 @@ def test_a_container_that_begins_gets_its_share_at_once(kernel_us: int) -> None:
 
 @pytest.mark.parametrize("at_s", [1.013, 1.045, 1.081])
 def test_the_window_of_a_killed_container_passes_on_within_one_cycle(at_s: float) -> None:
-    """The killed container's work ends at once, so only the arbiter's next scan delays the other
-    container. A container alone has the whole GPU."""
+    """The killed container's work ends at once. The other container gets the whole GPU as soon as
+    the arbiter's next scan finds the killed container gone."""
     model = Model(pair(50, 50))
     model.run(at_s)
     model.kill("b")
@@ -146,14 +146,14 @@ def test_without_an_arbiter_each_has_its_own_part_of_the_cycle(shares: tuple[int
     wanted = dict(zip("ab", shares, strict=True))
     outcome = measured(pair(*shares, SMALL, Program((500,))), arbiter=False)
     assert outcome.error(wanted) <= 1
-    # A kernel that outlasts its container's part runs beside the next container's, and both lose.
+    # A kernel that outlasts its part of the cycle runs beside the next container's. Both lose time.
     outcome = measured(pair(*shares, BIG, SMALL), arbiter=False)
     assert outcome.error(wanted) <= 15
     assert all(outcome.share[key] <= 2 * wanted[key] for key in wanted)
 
 
 def of_any_ten_seconds(model: Model, silent_s: float) -> Sequence[Mapping[str, float]]:
-    """Return the shares in each period of ten seconds that overlaps the arbiter's stop."""
+    """Stop the arbiter for `silent_s`. Return the shares in each ten seconds around the stop."""
     done_ns = []
     for seconds, runs in ((9.8, True), (silent_s, False), (9.8, True)):
         model.arbiter = runs
@@ -171,8 +171,8 @@ def of_any_ten_seconds(model: Model, silent_s: float) -> Sequence[Mapping[str, f
 def test_an_arbiter_that_stops_and_continues_costs_little(
     shares: tuple[int, int], silent_s: float
 ) -> None:
-    """The arbiter's watcher would kill it after four seconds. Until then, each container uses its
-    own part of the cycle. That work is not counted as debt, whichever container had the window."""
+    """The parent kills an arbiter that has stopped for four seconds. Until then, each container
+    uses its own part of the cycle. This work does not become debt."""
     wanted = dict(zip("ab", shares, strict=True))
     for programs in ((SMALL, SMALL), (BIG, SMALL), (SMALL, BIG)):
         for phase_s in (0, 0.04, 0.08):
@@ -184,8 +184,8 @@ def test_an_arbiter_that_stops_and_continues_costs_little(
 
 
 def test_an_arbiter_that_stops_leaves_no_debt_of_leased_time() -> None:
-    """The containers began without an arbiter. Work under a lease is not charged to their own
-    parts."""
+    """The arbiter starts late and stops again. Work in windows is not counted against the own parts
+    that containers use after the stop."""
     model = Model(pair(30, 70), arbiter=False)
     for runs, seconds in ((False, 1), (True, 3), (False, 0.6)):
         model.arbiter = runs

@@ -1,4 +1,4 @@
-"""The arbiter's turns as a step function: parts of a cycle, and invariants for any activity."""
+"""The arbiter's `Turns`: parts of a cycle, and invariants for any activity of containers."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ U64 = st.integers(0, 2**64 - 1) | st.sampled_from([0, START, 2**64 - 1])
 
 
 def turns_of(*shares: Share) -> Turns:
-    """Return turns of as many of the containers a, b, c and d as there are shares."""
+    """Return the `Turns` of containers a, b, c, ... with these shares."""
     turns = Turns()
     turns.set_shares(dict(zip("abcd", shares, strict=False)))
     return turns
 
 
 class Player:
-    """A container that acts at random. It launches or not, and its work ends some time later, or
-    its tenant writes any values into the region."""
+    """A container that acts at random: it launches work that ends later, does nothing, or writes
+    arbitrary values into its region."""
 
     def __init__(self, draw: st.DataObject) -> None:
         self._draw = draw
@@ -101,7 +101,7 @@ def test_whatever_containers_do_at_most_one_has_a_contended_turn(
 
 
 def test_every_lease_is_written_again_while_nothing_happens() -> None:
-    """Leases are written often enough for readers, and no more: there may be many containers."""
+    """Each lease is renewed before it expires, but not more often, because there may be many."""
     turns = turns_of(Share(30), Share(70))
     written: Counter[str] = Counter()
     last: dict[str, Lease] = {}
@@ -119,7 +119,7 @@ def test_every_lease_is_written_again_while_nothing_happens() -> None:
 
 
 def test_the_idle_time_of_turns_is_in_the_lease() -> None:
-    """`a` works for 45 and 50 ms in two windows of 50 ms, and `b` during all of its windows."""
+    """Windows take 50 ms. `a` works for 45 ms of its first window. All other windows are full."""
     turns = turns_of(Share(50), Share(50))
     leases = {key: Lease(0) for key in "ab"}
     busy_ns = {"a": [0, 45, 45, 95], "b": [0, 0, 50, 50]}
@@ -137,7 +137,7 @@ def test_the_idle_time_of_turns_is_in_the_lease() -> None:
 
 
 def test_work_that_a_call_waits_for_beyond_its_prediction_is_in_flight() -> None:
-    """`a` has 10 percent, and waits 60 ms for its first launch, which was predicted as 1 us."""
+    """`a` has 10 percent. A call waits 60 ms for `a`'s first launch, predicted to take 1 us."""
     turns = turns_of(Share(10), Share(90))
     leases = {key: Lease(0) for key in "ab"}
     open_ns = dict.fromkeys("ab", 0)

@@ -13,7 +13,7 @@ from tests.support import run
 
 Look = Callable[..., Sequence[str]]
 LIMITED = "0 2 0 1024"
-"""What c/strict_program.c prints under a limit of 1 GiB."""
+"""The output of c/strict_program.c under a limit of 1 GiB."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def private(build_dir: Path) -> Path:
 
 @pytest.fixture
 def look(build_dir: Path, tmp_path: Path, driver: Path, private: Path) -> Look:
-    """Return the answers to lookups. In these, {driver}, {private} and {tmp} stand for paths."""
+    """A function that runs vgpu-dlsym-test. {driver}, {private} and {tmp} in lookups are paths."""
 
     def answers(lookups: str, *preload: Path) -> Sequence[str]:
         words = lookups.format(driver=driver, private=private, tmp=tmp_path).split()

@@ -1,9 +1,9 @@
-"""A program: prints cuGetProcAddress's answers for every name, version and flag, one per line.
+"""`every_symbol.py LIST` prints cuGetProcAddress's answers for every name in the file LIST, version
+and flag.
 
-The command is `every_symbol.py LIST`, where LIST has `base` lines.
-
-A line is: entry base version flags code status answer. The answer is the wrapper's name, the offset
-in the driver, or null.
+A line is: entry base version flags code status answer. The entry is v1 or v2, for cuGetProcAddress
+and cuGetProcAddress_v2. The base is the name. The answer is the wrapper's name, the offset in the
+driver, or null.
 """
 
 from __future__ import annotations

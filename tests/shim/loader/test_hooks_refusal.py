@@ -1,4 +1,4 @@
-"""An unusable grant or region gives no GPU and one line, and the program continues."""
+"""With an unusable grant or region, a program gets no GPU and one error line, and continues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sim
 
 @pytest.fixture
 def torn(grants: Grants) -> Path:
-    """A grant whose file is unreadable."""
+    """The directory of a grant whose file has invalid content."""
     directory = grants.make(GIB)
     grant = directory / names.FILE_GRANT
     grant.write_bytes(b"x" * grant.stat().st_size)
@@ -45,7 +45,7 @@ print(pynvml.nvmlDeviceGetName(gpu(0)))
 
 
 def test_the_error_line_neither_ends_nor_blocks_the_program(host: Host, torn: Path) -> None:
-    """stderr is closed, has no reader (SIGPIPE), or is full."""
+    """stderr is closed, is a pipe without a reader, or is a full pipe."""
     done = host.python(
         """
 import ctypes, os, signal
@@ -78,7 +78,7 @@ print("alive")
     assert (done.stdout, done.stderr) == ("alive\n", "")
 
 
-# $1: the grant's directory. $2: another directory.
+# $1 is the grant's directory, and $2 another directory.
 _FILL_THE_DISK = """
 mount -t tmpfs -o size=256k none "$2" && head -c 128 "$1/region" > "$2/region" &&
 truncate -s $(stat -c %s "$1/region") "$2/region" &&
@@ -119,8 +119,8 @@ def test_row_25_a_region_that_cannot_be_used_is_no_gpu_and_the_program_runs(
 def test_row_25_a_region_truncated_while_in_use_ends_its_process_before_it_gets_more(
     host: Host, grants: Grants
 ) -> None:
-    """Only the container's own processes can truncate the region. They end by SIGBUS at their next
-    allocation. No process gets more than the limit, and one that starts later gets no GPU."""
+    """Only the container's own processes can truncate the region. Afterwards, its processes end by
+    SIGBUS at their next allocation. A process that starts later gets no GPU."""
     directory = grants.make(GIB)
     program = f"""
 import ctypes, os

@@ -1,4 +1,4 @@
-"""The file libvgpu.so: its exports, its dependencies, and where it loads and is found."""
+"""The file libvgpu.so: its exports, its dependencies, and programs that load it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_row_35_exports_are_the_hooks_and_the_lookups(library: Path) -> None:
 
 @pytest.mark.shipped
 def test_row_35_needs_libc_alone(library: Path) -> None:
-    """The functions of libc that the library uses are old, and none affects the process."""
+    """The library uses only old functions of libc, and none that changes the process's state."""
     dynamic = run("readelf", "-dW", library, check=True).stdout
     assert re.findall(r"\(NEEDED\).*\[(.+)\]", dynamic) == ["libc.so.6"]
     assert "(VERDEF)" not in dynamic
-    # No code of the library runs at load time. The only entry is the compiler's own start file.
+    # No code of the library runs at load time. The array's only entry is the compiler's own.
     assert re.findall(r"\(INIT_ARRAYSZ\)\s+(\d+)", dynamic) == ["8"]
     undefined = {name for kind, name in _dynamic_symbols(library) if kind in "Uw"}
     versions = re.findall(r"@GLIBC_(\d+)\.(\d+)", " ".join(undefined))
@@ -65,7 +65,7 @@ def test_links_and_runs_against_the_glibc_of_2012(library: Path, tmp_path: Path)
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-gnu.2.17"]
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(tmp_path / "zig")}
     run(*compiler, source, library, "-o", program, env=environment, check=True)
-    # No driver is loaded. The wrapper reports that it found none, and the program continues.
+    # The wrapper of cuInit finds no driver and returns code 500. The program continues.
     done = Host(library, library.parent).run([program], preload=False)
     assert (done.stdout, done.stderr) == ("500", "")
 

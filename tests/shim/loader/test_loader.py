@@ -1,4 +1,4 @@
-"""How libraries are opened under the library, and other interposers of the loader."""
+"""Programs that open libraries under libvgpu.so, also beside other preloaded libraries."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_row_32_lookups_found_in_libc_itself_are_ours(
 
 
 def _assert_limited(null_host: Host, directory: Path, preload: Sequence[Path], *flags: str) -> None:
-    """Build the program with the flags, and check that it is limited behind these preloads."""
+    """Build strict_program.c with the flags. Check that it is limited with these preloads."""
     region.create(directory, [grant_file.Gpu(NULL_GPU, GIB, 100, 0)])
     program = build(directory / "program", SOURCES / "strict_program.c", *flags)
     variables = {"LD_PRELOAD": " ".join(map(str, preload)), "ASAN_OPTIONS": "detect_leaks=0"}
@@ -115,7 +115,7 @@ _OTHERS = {
 def test_row_32_other_preloads_are_transparent(
     other: str, ours_first: bool, library: Path, null_host: Host, tmp_path: Path
 ) -> None:
-    """The other library stands before or behind ours. The limit holds, and no function recurses."""
+    """LD_PRELOAD has another library before or after ours. The limit holds. No call recurses."""
     source = "#include <dlfcn.h>\n#include <stddef.h>\n" + _OTHERS[other]
     built = build(tmp_path / "other.so", source)
     _assert_limited(null_host, tmp_path, [library, built] if ours_first else [built, library])
@@ -142,10 +142,8 @@ def test_row_32_sanitizers_of_the_program(
 
 
 def test_row_32_a_statically_linked_cuda_runtime(host: Host, tmp_path: Path) -> None:
-    """The real libcudart_static.a calls the library's cuInit, which refuses an unusable grant.
-
-    It cannot proceed on a simulated driver, which lacks NVIDIA's private tables.
-    """
+    """The real libcudart_static.a calls the library's cuInit, which refuses an unusable grant. Its
+    later calls are not tested, because simgpu lacks the tables of cuGetExportTable."""
     archives = list(Path(os.environ.get("VIRTUAL_ENV", ROOT / ".venv")).rglob("libcudart_static.a"))
     if not archives:
         pytest.skip("no libcudart_static.a in the environment")

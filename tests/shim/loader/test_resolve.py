@@ -1,7 +1,7 @@
-"""dlsym and dlvsym under the library give the bare program's results, except for driver functions.
+"""dlsym and dlvsym give the same results with and without the library, except for driver functions.
 
-The same program runs without the library for comparison. Where it got the driver's function it must
-now get the wrapper, and otherwise exactly what it got before.
+Each program runs without the library and with it. Where the first run found a driver function, the
+second must find its wrapper. All other results must be equal.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _as_ours(lines: Sequence[str]) -> Sequence[str]:
     return [re.sub(r"libcuda\.so\.[0-9.]+$", "libvgpu.so", line) for line in lines]
 
 
-# Each entry is what a program does. EVERY_WAY is all lookups, made twice with equal results.
+# The steps of programs. EVERY_WAY stands for all lookups, twice. Both times have equal results.
 _HISTORIES = {
     "no driver": "EVERY_WAY",
     "driver loaded for all": "global:{driver} handle:cuMemAlloc_v2 vhandle:cuMemAlloc_v2 EVERY_WAY",
@@ -39,7 +39,7 @@ _HISTORIES = {
     " global:{private} handle:cuMemAlloc_v2 call:cuMemAlloc_v2 private_default EVERY_WAY",
     "driver, then private": "global:{driver} global:{private} handle:cuMemAlloc_v2"
     " private_next private_next private_default EVERY_WAY",
-    # Code at the driver's old address must not be called, because another library may be there now.
+    # After the driver is unloaded, another library may be loaded at its address.
     "driver unloaded and loaded again": "open:{driver} call:cuMemAlloc_v2 close open:{private}"
     " open:{driver} call:cuMemAlloc_v2 close default:cuInit open:{driver} call:cuMemAlloc_v2 close",
 }
@@ -47,7 +47,7 @@ _VERSIONED = "open:{tmp}/libcuda.so.580.65.06 handle:cuMemAlloc_v2 handle:cuMemF
 _HISTORIES_SHIPPED = {
     "driver by its absolute versioned path": _VERSIONED,
     "driver by its path beside the usual one": f"open:{{driver}} {_VERSIONED}",
-    # A library that is opened with RTLD_DEEPBIND would find libc's dlsym first.
+    # A library opened with RTLD_DEEPBIND finds libc's dlsym before ours.
     "private opened deep": "deep:{private} private_driver:{driver}",
     "driver opened deep": "deep:{driver} handle:cuMemAlloc_v2",
 }
@@ -75,8 +75,8 @@ def test_row_32_answers_are_what_they_would_be_without_us(
 def test_row_32_a_second_interposer_keeps_its_place(
     first: str, look: Look, library: Path, private: Path
 ) -> None:
-    """The interposer stands before or behind the library. Its next definition is the driver's, for
-    which it gets the wrapper."""
+    """LD_PRELOAD has the interposer before or after the library. The interposer looks up the next
+    definition, which is the driver's, and gets its wrapper."""
     order = [library, private] if first == "library" else [private, library]
     lookups = "global:{driver} open:{private} private_next private_next handle:cuMemAlloc_v2"
     assert look(lookups, *order) == _as_ours(look(lookups, private))
@@ -85,7 +85,7 @@ def test_row_32_a_second_interposer_keeps_its_place(
 def test_a_driver_loaded_for_one_library_alone_is_found_by_default(
     look: Look, library: Path
 ) -> None:
-    """Our export is found first, so the lookup succeeds although the driver is loaded locally."""
+    """The driver is opened with RTLD_LOCAL, but the library exports the name, so it is found."""
     answers = look("open:{driver} default:cuMemAlloc_v2 error", library)
     assert answers == ["default:cuMemAlloc_v2 libvgpu.so", "error no"]
 
@@ -118,7 +118,7 @@ _INCLUDES = """
 #include <unistd.h>
 """
 _TURMOIL = {
-    # If a thread looks a name up during a fork, the child inherits libc's list lock as taken.
+    # If another thread looks a name up during a fork, the child inherits libc's list lock as held.
     "forks of a thread that looks up": """
 static void *look(void *driver) { for (;;) dlsym(driver, "cuMemAlloc_v2"); return NULL; }
 static int ended_badly(pid_t child)

@@ -132,7 +132,7 @@ int main(int argc, char **argv)
 def test_a_storm_of_handlers_that_call_cuda_hangs_nowhere(
     library: Path, tmp_path: Path, threads: list[str]
 ) -> None:
-    """Each call returns its usual code or out of memory, and the charge is never too small."""
+    """Each call returns its usual code or out of memory. The charge covers all allocations."""
     driver = build_driver(tmp_path, _DRIVER)
     program = build(tmp_path / "storm", _STORM, f"-L{tmp_path}", "-l:libcuda.so.1")
     region.create(tmp_path, [grant_file.Gpu(f"GPU-{'aa' * 16}", GIB, 100, 0)])

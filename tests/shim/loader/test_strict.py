@@ -31,7 +31,7 @@ Command = Sequence[str | Path]
 
 
 def _forwarded(host: Host, build_dir: Path, directory: Path) -> Host:
-    """Return the host with forwarders in the directory, in place of both driver libraries."""
+    """Return the host with forwarders in `directory` in place of its two driver libraries."""
     template = (build_dir / "lib" / forwarder.TEMPLATE).read_bytes()
     directory.mkdir()
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
@@ -47,7 +47,7 @@ def strict(host: Host, build_dir: Path, tmp_path: Path) -> Host:
 
 @pytest.fixture(params=["name", "default", "path", "deep", "apart", "linked"])
 def command(request: pytest.FixtureRequest, host: Host, strict: Host, tmp_path: Path) -> Command:
-    """A program for a way to open the driver. It is linked with the driver only for `linked`."""
+    """The command of a program that opens the driver or, for `linked`, is linked with it."""
     linked = ["-DLINKED", f"-L{host.driver_dir}", "-l:libcuda.so.1"]
     flags = linked if request.param == "linked" else []
     program = build(tmp_path / "program", _PROGRAM, *flags)
@@ -62,8 +62,8 @@ def _said(host: Host, command: Command, grant: Path | None) -> tuple[str, str]:
 def test_a_program_meets_one_limit_by_preload_and_forwarder(
     command: Command, host: Host, strict: Host, grants: Grants
 ) -> None:
-    """Preload and forwarder load the library once, so the program is charged once."""
-    # without a grant, the program sees no limit
+    """With both a preload and a forwarder, the library is loaded once and charges once."""
+    # without a grant, no limit applies
     assert _said(strict, command, None) == (_UNLIMITED, "")
     grant = grants.make(GIB, GIB)
     charges = set()
@@ -87,7 +87,7 @@ def test_a_program_meets_one_limit_by_preload_and_forwarder(
 
 @pytest.mark.parametrize("strict_mode", [True, False], ids=["strict", "plain"])
 def test_shim_run_strict(host: Host, strict_mode: bool, tmp_path: Path) -> None:
-    """A library that depends on the driver is opened in a linker namespace without the preload."""
+    """A plug-in opened in a linker namespace of its own is limited only by a forwarder."""
     driver = [f"-L{host.driver_dir}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
     plugin = build(tmp_path / "plugin.so", "", *driver)
     program = build(tmp_path / "program", _PROGRAM)

@@ -48,7 +48,7 @@ _STEPS = {"absent": None, "failing": "(void)0", "slow": "usleep(1000000)"}
 def test_row_44_limits_need_no_nvml(
     host: Host, grants: Grants, tmp_path: Path, step: str | None, by: str
 ) -> None:
-    """step: what each function of NVML does first, or None where no NVML exists."""
+    """step: the C code with which each function of NVML begins, or None if there is no NVML."""
     drivers = tmp_path / "drivers"
     drivers.mkdir()
     shutil.copy(host.driver_dir / "libcuda.so.1", drivers)
@@ -67,7 +67,7 @@ def test_row_44_limits_need_no_nvml(
     assert (done.stdout, done.stderr) == (answers, ""), done
 
 
-# A container's root without a runtime: the machine's directories, but its own /etc and /dev.
+# Make a container's root: the machine's directories, but another /etc and /dev.
 _CONTAINER = """
 set -e
 root=$1 grant=$2 driver=$3 gpus=$4; shift 4
@@ -110,7 +110,7 @@ _SESSIONS = {
 }
 
 
-@pytest.mark.shipped  # with no environment, a sanitizer lacks its options and its runtime
+@pytest.mark.shipped  # a sanitizer needs variables
 @pytest.mark.parametrize("command", _SESSIONS.values(), ids=_SESSIONS)
 def test_row_46_any_environment_has_the_limit(
     host: Host, grants: Grants, tmp_path: Path, command: list[str]

@@ -1,7 +1,6 @@
-"""Symbols of every generation of the driver: a program finds its function, or that function's
-wrapper.
+"""Lookups of symbols in each generation of the driver, with and without the library.
 
-The bare driver's answers name the symbol for each name, version and flag. Under the library the
+Without the library, cuGetProcAddress finds a symbol for each name, version and flag. With it, the
 code and the status must be the same. The answer must be the wrapper if the symbol is a hook, and
 otherwise the driver's function.
 """
@@ -33,7 +32,7 @@ def _over(generation: int, build_dir: Path, library: Path) -> Host:
 
 @pytest.fixture(params=[11040, 13000, 14000])
 def over(request: pytest.FixtureRequest, build_dir: Path, library: Path) -> Host:
-    """A host with the driver of one generation, for each generation."""
+    """A host with the driver of one generation. Tests run once for each generation."""
     return _over(request.param, build_dir, library)
 
 
@@ -105,7 +104,7 @@ def test_row_33_the_limit_holds_over_every_generation(
 def test_row_33_a_wrapper_of_what_the_driver_lacks_returns_not_found(
     build_dir: Path, library: Path, tmp_path: Path
 ) -> None:
-    """A program that was linked with a newer driver finds the library's export first."""
+    """A program that was linked with a newer driver finds the library's wrapper in any case."""
     source = (
         "#include <stdio.h>\nint cuMemAllocAsync(void *, unsigned long, void *);\n"
         'int main(void) { printf("%d", cuMemAllocAsync(0, 1, 0)); return 0; }\n'

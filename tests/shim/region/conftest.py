@@ -1,4 +1,4 @@
-"""Programs with HAMi-core's variables: the memory that each GPU then reports, or a refusal."""
+"""Helpers that run programs with HAMi-core's variables, and return GPUs' memory or the refusal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import ctypes
 driver, size = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
 """
 INIT = DRIVER + "print(driver.cuInit(0))\n"
-# Print cuInit's result and each GPU's total, in CUDA's order here and in NVML's order below.
+# LOOK prints cuInit's result and each GPU's total memory. LOOK_NVML prints the totals of NVML.
 LOOK = f"""{INIT}
 def total(ordinal):
     assert driver.cuDeviceTotalMem_v2(ctypes.byref(size), ordinal) == 0
@@ -41,7 +41,7 @@ class Container:
         self.host, self.cache, self.grant = host, directory / "cache", grant
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the host's environment with these variables. Contexts cost nothing."""
+        """Return the host's environment with these variables, and 0 as a context's cost."""
         mine = {CACHE: str(self.cache), names.ENV_CONTEXT: "0"}
         return {**self.host.environment(self.grant), **mine, **variables}
 
@@ -56,7 +56,7 @@ class Container:
         return [int(number) for number in lines[-1].split()]
 
     def refusal(self, variables: Mapping[str, str]) -> str:
-        """Return the line printed where cuInit is refused and the program continues."""
+        """Return the error line. Check that cuInit is refused and that the program continues."""
         done = self.run(INIT + 'print("alive")', variables)
         assert done.stdout == "800\nalive\n", done
         assert done.stderr.count("\n") == 1

@@ -40,14 +40,14 @@ class Slot:
 
 @dataclass(frozen=True)
 class Box:
-    """A container's directory, as the node agent makes it, and the program that runs with it."""
+    """A container's directory as the node agent makes it, and the path of vgpu-core-test."""
 
     directory: Path
     program: Path
     gpu_count: int = 1
 
     def of_gpus(self, gpu_count: int) -> Box:
-        """Return a box with the same directory, and with new files for that many GPUs."""
+        """Replace the directory's files by new files for that many GPUs, and return the box."""
         box = replace(self, gpu_count=gpu_count)
         box.write()
         return box
@@ -73,7 +73,7 @@ class Box:
         self.region.write_bytes(region_file.fresh(self.gpu_count, GRANT_ID))
 
     def set_limit(self, limit_bytes: int, writes: int = 2, grant_id: int = GRANT_ID) -> None:
-        """Update the grant in place. `writes` of 1: as if killed after the first of two."""
+        """Update the grant's file. If `writes` is 1, omit the second of the two writes."""
         update = grant_file.update(self.grant.read_bytes(), self.grant_of(limit_bytes, grant_id))
         for write in update[:writes]:
             patch(self.grant, write.offset, write.data)
@@ -125,15 +125,15 @@ class Box:
 
     @contextmanager
     def holding(self, held_bytes: int, shared_by: int = 0) -> Iterator[Shell]:
-        """Start a process that reserves this, and shares it under the key `shared_by`."""
+        """Start a process that reserves the bytes and, if `shared_by` is set, shares them by it."""
         with self.shell() as holder:
             assert holder.ask(f"reserve 0 {held_bytes}") == "OK"
             assert not shared_by or holder.ask(f"share 0 {held_bytes} {shared_by}") != "0"
             yield holder
 
     def used_seen_afresh(self, gpu: int = 0) -> int:
-        """Return the use that a new process reports. It searches for exited processes, but takes no
-        slot."""
+        """Return the use that a new process reports, after it has searched for exited processes. It
+        takes no slot."""
         with self.shell() as newcomer:
             assert newcomer.ask("peek") == "OK"
             return int(newcomer.ask(f"used {gpu}"))
@@ -153,13 +153,13 @@ class Shell(Talk):
         self.children: list[int] = []
 
     def child(self, command: str) -> str:
-        """Return the answer of the child of `fork ...` or `clone ...`. Kill it at the end."""
+        """Execute `fork ...` or `clone ...`. Return the child's answer. `shell` kills the child."""
         pid, _, said = self.ask(command).partition(" ")
         self.children.append(int(pid))
         return said
 
     def stops_at(self, step: str, passage: int, *script: str) -> bool:
-        """Run the commands. Return whether the process stopped at that passage."""
+        """Run the commands. Return whether the process stopped at the passage of the step."""
         assert self.ask(f"stop {step} {passage}") == "OK"
         return any(self.stops(command) for command in script)
 

@@ -167,7 +167,7 @@ class Protocol:
 
 
 class Kept(NamedTuple):
-    """What a finished process has counted as held, in which slot. -1: in none."""
+    """The bytes that a finished process holds, and its slot. The slot is -1 if it has none."""
 
     slot: int
     held_bytes: int
@@ -179,7 +179,7 @@ NOTHING = Kept(-1, 0)
 def owner(
     rules: Protocol, slot: int, generation: int, deltas: tuple[int, ...], limit: int
 ) -> Steps:
-    """Charge and refund the deltas, but refund nothing that was not charged before."""
+    """Charge each positive delta and refund each negative one, unless it exceeds the charge."""
     held_bytes = number = 0
     while number < len(deltas):
         delta = deltas[number]

@@ -1,4 +1,4 @@
-"""Every interleaving of a few processes' atomic actions, with an exit possible before each of them.
+"""Every interleaving of a few processes' atomic actions. A process may exit before each action.
 
 Searches all reachable states breadth-first, and reports the first invalid one. In an invalid state,
 the use exceeds the limit, a charge is lost or counted twice, or a process does not end while all
@@ -32,7 +32,7 @@ from tests.shim.region.counter_model import (
 EXITED: Hashable = "exited"
 LARGE_LIMIT = 9
 LONGEST_ALONE = 200
-"""More actions than any process needs when only it runs."""
+"""A number of actions within which any process ends if no other process runs."""
 WORDS = ("held", "published", "generation", "free", "lock")
 _SHARED = frozenset(("self", "rules", "__class__"))
 
@@ -43,9 +43,9 @@ Memory = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Scenario:
-    """Processes, numbered from 1. `owners`: the processes that have the slots, from slot 0 on.
-    `unlocked`: those without their slot's lock, as on overlayfs. Others can take an unlocked
-    process for exited, and its next operation finds that its charge was dropped."""
+    """Processes, numbered from 1. `owners` lists the process of each slot, from slot 0 on.
+    `unlocked` lists the processes without their slot's lock, as on overlayfs. Other processes may
+    drop the charge of an unlocked process as if it had exited."""
 
     processes: tuple[Process, ...]
     owners: tuple[int, ...] = (1,)
@@ -96,7 +96,7 @@ def _where(steps: Any) -> list[Hashable]:
 
 
 class _Processes:
-    """The next action of each process, which is computed once per state and answer."""
+    """The next action of each process. Each is computed once per process's state and answer."""
 
     def __init__(self, rules: Protocol, starts: tuple[Process, ...]) -> None:
         self._rules, self._starts = rules, starts
@@ -154,7 +154,7 @@ class _Exploration:
         return memory
 
     def _check(self, memory: Memory) -> None:
-        """The use must equal the sum of the slots and of at most one pending operation."""
+        """Check that the use equals the sum of the slots and of at most one pending operation."""
         used_bytes, tag = memory[0]
         held = self._held(memory)
         pending = 0
@@ -167,7 +167,7 @@ class _Exploration:
             raise Wrong(f"{used_bytes} used, {held} held, {pending} pending")
 
     def _goes_on_alone(self, memory: Memory, key: Hashable) -> None:
-        """The process must end when only it runs, wherever the others have stopped."""
+        """Check that the process ends if no other process runs from this state on."""
         path = []
         while key not in self._processes.ends and (memory, key) not in self._alone:
             path.append((memory, key))
@@ -178,10 +178,10 @@ class _Exploration:
         self._alone.update(path)
 
     def _close(self, memory: Memory, keys: tuple[Hashable, ...]) -> None:
-        """All have ended. After a search for exited processes, the charge equals what is held.
+        """Check that, after a search for exited processes, the charge equals what is held.
 
-        A process taken for exited may have counted its last operation in a slot already freed. That
-        stays charged until the next process takes the slot.
+        All processes have ended. An unlocked process may have counted its last operation in a slot
+        that was already freed. This charge stays until the next process takes the slot.
         """
         closer = len(keys) + 1
         for slot in self._slots:
@@ -226,5 +226,5 @@ class _Exploration:
 
 
 def explore(rules: Protocol, scenario: Scenario) -> int:
-    """Return the number of states. Raises Wrong at the first invalid state."""
+    """Search all reachable states, and return their number. Raises Wrong at an invalid state."""
     return _Exploration(rules, scenario).run()

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.sim
 
 @pytest.mark.parametrize("preset", ["asan", "tsan"])
 def test_threads_reserve_and_refund(tmp_path: Path, preset: str) -> None:
-    """The threads run first with a fixed limit, and then while the limit changes. Each refusal then
-    searches for exited processes, of which there is one."""
+    """The threads first run with a fixed limit. Then they run while the limit changes, and each
+    refusal searches for exited processes. One such process exists."""
     sanitized = Box(tmp_path, build(preset) / "bin" / "vgpu-core-test").of_gpus(2)
     assert sanitized.run("threads", "8", "3000", "2") == ["0", "0"]
     with sanitized.holding(1000):
@@ -32,7 +32,7 @@ def test_threads_reserve_and_refund(tmp_path: Path, preset: str) -> None:
 
 
 def test_no_sanitizer_stands_in_for_the_swap_of_a_word() -> None:
-    """ThreadSanitizer would swap by a lock and two stores: others could read half a word."""
+    """ThreadSanitizer's 16-byte swap is a lock and two stores. Others could read half a word."""
     program = build("tsan") / "bin" / "vgpu-mixed-storm"
     wanted = subprocess.run(["nm", "-u", program], capture_output=True, text=True, check=True)
     assert "__tsan_atomic64" in wanted.stdout

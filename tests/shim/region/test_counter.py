@@ -20,18 +20,18 @@ SCRIPT = (
     f"reserve 0 {LIMIT_BYTES}",
     "reserve 0 50",
 )
-"""The subject's commands. Where an exited process has left a charge, they pass every step."""
+"""Commands for the process under test. They pass every step if an exited process left a charge."""
 
 
 def _stop_once(box: Box, step: str, passage: int) -> bool:
-    """Stop one subject at that passage. Return whether it passes the step that often."""
+    """Stop the process under test at the passage. Return False if it does not pass that often."""
     box.write()
     with box.holding(500) as bystander, box.holding(3000) as victim, box.shell() as subject:
         assert bystander.ask("share 0 200 99") != "0"
         victim.kill()
         if not subject.stops_at(step, passage, *SCRIPT):
             return False
-        # The subject is stopped and keeps its memory, while all other processes continue.
+        # The stopped process keeps its memory, and all other processes continue.
         with box.holding(600000) as newcomer:
             for shell, held_bytes in ((bystander, 70000), (newcomer, 600000)):
                 assert shell.ask(f"reserve 0 {held_bytes}") == "OK"
@@ -83,7 +83,7 @@ def test_gpus_are_counted_apart_and_unknown_ones_refused(box: Box) -> None:
 
 
 def test_a_zeroed_counter_is_wrong_but_never_wraps(box: Box) -> None:
-    """A tenant that zeroes its own counter makes the use wrong, but no process gets stuck."""
+    """If a tenant zeroes its own counter, the use is wrong, but calls still work."""
     with box.holding(5000) as shell:
         patch(box.region, region_file.Geometry(1).gpu_offset(0), bytes(8))
         shell.ask("refund 0 5000")

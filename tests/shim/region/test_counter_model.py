@@ -1,5 +1,5 @@
-"""The counter's protocol holds in every interleaving of a few processes that may exit anywhere. The
-model matches the C code, and fails if any of its rules is removed."""
+"""The model of the counter's protocol is correct in every interleaving of a few processes that may
+exit anywhere. It matches the C code, and is incorrect if any of its rules is removed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ MUTANTS = {
     "a slot is freed without its lock": (_LOCKS, "if False:", _SLOW, "[0] charged, [1] held"),
     "a taken slot keeps its charge": (_DROPS, "()", _TAKEN, "[2] charged, [0] held"),
 }
-"""A rule's text in Protocol, a text without the rule, the scenario that fails, and its error."""
+"""A rule's source text in Protocol, its replacement, the scenario that fails, and the error."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

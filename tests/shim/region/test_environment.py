@@ -84,7 +84,7 @@ for ordinal in range({names.ENVIRONMENT_MAX_GPUS}):
 
 
 def test_row_03_more_than_sixteen_gpus(build_dir: Path, library: Path, tmp_path: Path) -> None:
-    """Variables may limit twice as many GPUs as a grant."""
+    """HAMi-core's variables may limit 32 GPUs, twice as many as a grant."""
     places = range(names.ENVIRONMENT_MAX_GPUS)
     limits = [place + 64 for place in places]
     variables = {f"{MEMORY}_{gpu}": f"{limit}m" for gpu, limit in enumerate(limits)}

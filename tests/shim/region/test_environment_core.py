@@ -1,4 +1,4 @@
-"""Limits from the environment without hooks: the parser against an oracle, killed processes."""
+"""Limits from environment variables, without hooks: the parser, and charges of killed processes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _percent(text: str) -> int | None:
 
 
 def _family(environment: dict[str, str], name: str, none: int) -> list[int] | str:
-    """Return the limits of all 32 GPUs, or the refusal that names the first invalid variable."""
+    """Return the limits of all 32 GPUs, or the refusal of the first invalid variable."""
     read, refusal = (_bytes, _MEMORY) if "MEMORY" in name else (_percent, _CORE)
     common, own = none, {}
     for variable, text in environment.items():

@@ -1,4 +1,4 @@
-"""The file in which processes without a grant share a limit of the environment."""
+"""The region of processes that have no grant, but a limit from environment variables."""
 
 from __future__ import annotations
 
@@ -79,10 +79,8 @@ def test_a_full_disk_refuses_at_the_start_and_keeps_no_half_of_a_file(
 def test_a_setuid_program_creates_no_file_at_its_users_path(
     null_host: Host, tmp_path: Path
 ) -> None:
-    """A root-owned file, writable by all, at a path of the user's choice would make the user root.
-
-    If the container's file exists already, the program shares it.
-    """
+    """Otherwise a user could make root create a file, writable by all, at any path. The program
+    shares a file of the container that exists already."""
     cache = tmp_path / "cache"
     source = """
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-"""The grant as the library reads it: the newest valid copy, changes at run time, damage."""
+"""The library reads the grant: the newest valid copy, changes at run time, and damaged files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_of_two_copies_one_is_enough(box: Box, torn: int, limit: int) -> None:
 
 
 def test_without_descriptors_it_is_the_descriptors_that_are_named(box: Box) -> None:
-    """The error names the descriptors and not the grant, and the process may try again."""
+    """A process without free descriptors gets an error that says so, and may try again."""
     with box.shell() as shell:
         assert shell.ask("used 0") == "0", "it has started"
         there = len(os.listdir(f"/proc/{shell.pid}/fd"))
@@ -60,7 +60,7 @@ def test_a_writer_killed_between_its_two_writes_leaves_the_old_limit(
 def test_a_grant_damaged_while_running_leaves_the_last_good_one_in_force(
     box: Box, running: Shell
 ) -> None:
-    """The newest copy is damaged first. The library must not return to the older, larger limit."""
+    """First the newest copy is damaged. The older copy's limit is larger and must not return."""
     box.set_limit(9000)
     assert running.ask("limit 0") == "9000"
     for copy in (SECOND, 0):

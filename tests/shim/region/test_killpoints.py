@@ -1,8 +1,7 @@
 """A process is stopped, and then killed, between any two steps of a driver call's accounting.
 
-test_counter.py has the steps within the counter, the slots and the shared slots. These are the
-steps around them: reserved, called, entered, taken, freed, refunded, exported, opened. The charge
-is compared with the GPU's own figure.
+test_counter.py tests the steps within the counter, the slots and the shared slots. The steps here
+are those around them, from the reservation to the refund. The charge must equal the GPU's use.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ PATHS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ),
     ),
 }
-"""For each path, the steps, a program, and the program's lines that pass the steps."""
+"""For each kind of call: its steps, a program's beginning, and its lines that pass the steps."""
 ON_PATHS = [(path, step) for path, (steps, _, _) in PATHS.items() for step in steps.split()]
 ALL_STEPS = re.findall(r"STEP\((\w+)\)", (ROOT / "shim/src/os/hook_steps.def").read_text())
 STEPS = [step for step in ALL_STEPS if step not in {step for _, step in ON_PATHS}]
@@ -80,15 +79,15 @@ STEPS = [step for step in ALL_STEPS if step not in {step for _, step in ON_PATHS
 
 @pytest.fixture(scope="session")
 def steps_library(build_dir: Path) -> Path:
-    """The library with test points. With GPUSLICE_PRESET, it is built with that sanitizer."""
+    """The library, built so that it can stop at steps. GPUSLICE_PRESET may add a sanitizer."""
     build = ["cmake", "--build", str(build_dir), "--target", "vgpu-steps", "--parallel", "2"]
     subprocess.run(build, check=True, capture_output=True)
     return build_dir / "lib" / "tests" / "libvgpu-steps.so"
 
 
 def _others_go_on(host: Host, directory: Path, bystander: Talk) -> None:
-    """An existing process and a new one allocate and free. They must not wait (pauses.py), so only
-    the machine's speed determines the duration."""
+    """Let an existing process and a new one allocate and free, although another is stopped. They
+    must not wait for that process (see pauses.py)."""
     assert bystander.ask(f"alloc {20 * MIB}") == "0 1"
     assert bystander.ask("free 1") == "0"
     with host.talker(directory, UNPAUSING) as newcomer:
@@ -107,7 +106,7 @@ def _nothing_is_left(host: Host, directory: Path, judge: Talk, bystander: Talk) 
 
 
 def _stop_once(host: Host, steps_library: Path, directory: Path, step: str, passage: int) -> bool:
-    """Stop and kill a process at that passage. Return False if the script has fewer."""
+    """Stop and kill a process at the passage. Return False if it does not pass that often."""
     with host.talker(directory, UNPAUSING) as bystander:
         assert bystander.ask(f"alloc {50 * MIB}") == "0 0"
         code, handle = bystander.ask("export 0").split()
@@ -130,8 +129,8 @@ def _stop_once(host: Host, steps_library: Path, directory: Path, step: str, pass
 def test_row_21_killed_at_any_step_of_a_call(
     host: Host, grants: Grants, steps_library: Path, step: str
 ) -> None:
-    """Each passage uses a new grant. After a kill, the refusal of the second allocation would first
-    wait for 5 s."""
+    """Each passage uses a new grant. With the former grant, a refused allocation would first wait
+    5 s for the killed process's memory."""
     for passage in range(1, PASSAGES + 1):
         stopped = _stop_once(host, steps_library, grants.make(64 * GIB), step, passage)
         assert stopped or passage > 1, f"the script never passes {step}"
@@ -141,7 +140,7 @@ def test_row_21_killed_at_any_step_of_a_call(
 def test_row_21_killed_on_any_path(
     gpu_host: Host, grants: Grants, steps_library: Path, path: str, step: str
 ) -> None:
-    """A stopped process has no more than is charged. A killed process leaves nothing."""
+    """A stopped process uses no more memory than is charged. A killed one leaves no charge."""
     directory = grants.make(64 * GIB)
     _, begin, lines = PATHS[path]
     stopping = replace(gpu_host, library=steps_library)

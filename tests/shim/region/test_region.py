@@ -1,4 +1,4 @@
-"""Attaching: which directory is used, and files that are missing, damaged or of another grant."""
+"""A process attaches to its region: which directory it uses, and which files it refuses."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def test_a_fork_child_holds_nothing_of_its_parent(box: Box) -> None:
 def test_a_process_that_joins_before_the_slot_is_reclaimed_keeps_the_charge(
     box: Box, step: str, passage: int, left: int
 ) -> None:
-    """The reaper found no holder, and stops. It passes the step for the exporter's slot first, and
-    then for the shared slot. A process that joins while the latter is reclaimed finds nothing."""
+    """The reaper stops at a step, for the exporter's slot or for the shared slot. A process may
+    join and keep the charge until the reaper reclaims the shared slot."""
     with (
         box.holding(SHARED, shared_by=KEY) as exporter,
         box.shell() as reaper,
@@ -101,7 +101,7 @@ def test_where_half_of_all_slots_are_taken_nothing_is_shared(box: Box) -> None:
 
 
 def test_where_a_mapping_keeps_no_lock_nothing_is_shared(box: Box) -> None:
-    """A mapping on overlayfs has no lock. Its holder would be reclaimed while it runs."""
+    """A mapping on overlayfs has no lock. Other processes would take its holder for exited."""
     with box.holding(SHARED) as exporter:
         assert exporter.ask("drop-lock") == "OK"
         assert exporter.ask(f"share 0 {SHARED} {KEY}") == "0"

@@ -87,7 +87,7 @@ def test_a_process_runs_on_without_its_descriptors_or_its_main_thread(
 
 def test_no_descriptor_stays_open(box: Box) -> None:
     with box.shell() as holder:
-        holder.ask("used 0")  # by now the loader has closed its files
+        holder.ask("used 0")  # load all libraries first
         before = os.listdir(f"/proc/{holder.pid}/fd")
         holder.ask(f"reserve 0 {HELD}")
         assert os.listdir(f"/proc/{holder.pid}/fd") == before
@@ -95,8 +95,8 @@ def test_no_descriptor_stays_open(box: Box) -> None:
 
 @pytest.mark.parametrize("look", ["attach", "peek"])
 def test_exec_ends_the_former_charge(box: Box, look: str) -> None:
-    """A program that only reads the region maps it too, like a holder. But no slot is its own, so
-    it does not keep the former charge alive."""
+    """The executed program keeps the PID, and maps the region too. The former charge is dropped
+    even if the new program only reads the region."""
     with box.holding(HELD) as holder:
         holder.send(f"exec {box.program} shell")
         assert holder.ask(look) == "OK"
@@ -116,7 +116,7 @@ def test_a_thread_that_ends_inside_a_reservation_wedges_no_other(box: Box, step:
 
 
 def test_a_process_without_descriptors_takes_none_for_exited(box: Box) -> None:
-    """The process can open the region, but then has no descriptor for /proc."""
+    """The process can open the region, but has no descriptor to read other processes' /proc."""
     with box.holding(HELD) as holder, box.shell() as poor:
         assert poor.ask("attach") == "OK"
         there = len(os.listdir(f"/proc/{poor.pid}/fd"))
@@ -129,7 +129,7 @@ def test_a_process_without_descriptors_takes_none_for_exited(box: Box) -> None:
 
 
 def test_a_process_whose_maps_may_not_be_read_counts_as_running(box: Box) -> None:
-    """A process without capabilities cannot read the maps, as if they were another user's."""
+    """A process without capabilities cannot read the holder's /proc/PID/maps."""
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root, to give capabilities up (setpriv)")
     with box.holding(HELD) as holder, box.shell("setpriv", "--bounding-set=-all") as stranger:
@@ -141,8 +141,8 @@ def test_a_process_whose_maps_may_not_be_read_counts_as_running(box: Box) -> Non
 
 
 def test_a_process_counted_as_exited_takes_a_new_slot_with_its_charge(box: Box) -> None:
-    """A running process without its lock and start time appears exited. It detects that its slot
-    was freed, and attaches again."""
+    """A running process appears exited if its slot lacks the lock and the start time. The process
+    detects that its slot was freed, and attaches again."""
     with box.holding(HELD) as holder, box.shell() as neighbour:
         neighbour.ask("attach")
         assert holder.ask("drop-lock") == "OK"
@@ -158,7 +158,7 @@ def test_a_process_counted_as_exited_takes_a_new_slot_with_its_charge(box: Box) 
 
 
 def test_a_process_whose_charge_was_dropped_charges_it_again(box: Box) -> None:
-    """A pid with another start time is another process. The holder then charges again."""
+    """The holder's start time is changed, so others take it for exited and drop its charge."""
     with box.holding(HELD) as holder:
         start = box.slots()[0].start_ticks
         assert holder.ask("drop-lock") == "OK"
@@ -175,7 +175,7 @@ def test_a_process_whose_charge_was_dropped_charges_it_again(box: Box) -> None:
 def test_of_two_processes_that_claim_a_slot_neither_counts_for_the_other(
     box: Box, step: str, passage: int
 ) -> None:
-    """The holder is taken for exited before its first charge. The heir's has the same number."""
+    """The heir takes the holder's slot. Both processes' first operations have the same number."""
     with box.shell() as holder, box.shell() as heir, box.shell() as neighbour:
         assert holder.ask("attach") == "OK"
         assert holder.ask("drop-lock") == "OK"
@@ -197,7 +197,7 @@ def test_of_two_processes_that_claim_a_slot_neither_counts_for_the_other(
     "step", ["REAP_VERDICT", "COUNTER_READ", "COUNTER_HELPED", "DROP_READ", "DROP_SWAPPED"]
 )
 def test_a_verdict_is_about_one_holder_not_about_the_next(box: Box, step: str) -> None:
-    """Another process reclaims the slot first, and a running process takes it."""
+    """A process that found an exited holder stops. Meanwhile another process takes that slot."""
     with box.holding(HELD) as victim, box.shell() as dawdler, box.shell() as heir:
         victim.kill()
         assert dawdler.stops_at(step, 1, "attach")
@@ -208,7 +208,7 @@ def test_a_verdict_is_about_one_holder_not_about_the_next(box: Box, step: str) -
 
 
 def test_a_refusal_counts_no_process_that_exited_after_the_last_search(box: Box) -> None:
-    """A search is made at most once a millisecond, but a refusal relies on one after the exit."""
+    """Searches are at least a millisecond apart, except that a refusal follows a new search."""
     with box.shell() as survivor:
         survivor.ask("attach")
         for _ in range(20):
@@ -219,7 +219,8 @@ def test_a_refusal_counts_no_process_that_exited_after_the_last_search(box: Box)
 
 
 def test_an_exit_is_visible_to_processes_that_did_not_detect_it(box: Box) -> None:
-    """A process that the driver refuses then waits, whichever process dropped the charge."""
+    """A process whose allocation the driver refuses waits if any process has dropped an exited
+    process's charge just before."""
     minute_ns = 60 * 10**9
     two = box.of_gpus(2)
     with two.shell() as newcomer, two.shell() as looker, two.shell() as victim:
@@ -235,7 +236,7 @@ def test_an_exit_is_visible_to_processes_that_did_not_detect_it(box: Box) -> Non
 
 @pytest.mark.parametrize("step", ["CLAIM_LOCKED", "CLAIM_LIVE", "CLAIM_NAMED"])
 def test_a_claim_cut_short_hides_no_slot_above_it(box: Box, step: str) -> None:
-    """Searches end at the first slot that was never taken. A half-taken slot counts as taken."""
+    """A search ends at the first slot never taken. A claim that was begun counts as taken."""
     with box.shell() as first, box.shell() as second:
         assert first.stops_at(step, 1, "attach")
         assert second.ask(f"reserve 0 {HELD}") == "OK"
@@ -254,13 +255,13 @@ def nested() -> list[str]:
 
 
 def _end(shell: Shell, box: Box, slot: int) -> None:
-    """Kill the shell, and wait until the kernel has released the lock of the process in it."""
+    """Kill the shell, and wait until the kernel has released the lock of the slot."""
     shell.kill()
     until(lambda: not _locked(box, slot), "the lock's end")
 
 
 def test_a_proc_of_another_namespace_is_ignored(box: Box, nested: list[str]) -> None:
-    """PID 1 of a namespace that sees the host's /proc must not be taken for the host's PID 1."""
+    """PID 1 of a PID namespace may see the host's /proc. There, PID 1 is another process."""
     prefix = [word for word in nested if word != "--mount-proc"]
     with box.shell(*prefix) as inside:
         assert inside.ask(f"reserve 0 {HELD}") == "OK"
@@ -271,7 +272,7 @@ def test_a_proc_of_another_namespace_is_ignored(box: Box, nested: list[str]) -> 
 
 
 def test_row_22_pid_1_of_two_containers_that_share_a_file(box: Box, nested: list[str]) -> None:
-    """Processes of two namespaces have the same pid. The end of one leaves the other's charge."""
+    """Two processes have the same PID in their namespaces. One's exit leaves the other's charge."""
     with box.shell(*nested) as first, box.shell(*nested) as second:
         assert first.ask(f"reserve 0 {HELD}") == "OK"
         assert second.ask("reserve 0 500") == "OK"

@@ -1,11 +1,11 @@
-"""Asks a libcuda or a libnvidia-ml without a GPU.
+"""Records what a libcuda or a libnvidia-ml returns on a machine without a GPU.
 
     python -m tests.simgpu.driver.ask cuda|nvml < NAMES
 
 The program loads the library that LD_LIBRARY_PATH finds, calls it, and prints a JSON document.
-NAMES are more names for cuGetProcAddress, one per line. Each function is called twice: with zeros,
-and with pointers to zeroed memory at fixed addresses. A child process makes calls until one ends
-it.
+NAMES are additional names for cuGetProcAddress, one per line. Each function is called twice: with
+zeros, and with pointers to zeroed memory at fixed addresses. A child process makes the calls. If a
+call crashes, another child makes the rest.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _UNTOUCHED: Final = 0x5A5A5A5A
 _DEADLINE_S: Final = 20
 _MAP_FIXED_NOREPLACE: Final = 0x100000
 _ENTRY: Final = re.compile(r"(cu(?!dbg)|nvml(?!ErrorString$))")
-"""Excluded: nvmlErrorString and cudbg* (the debugger's symbols, mostly data) return no code."""
+"""Functions that return a code. nvmlErrorString and the debugger's symbols cudbg* do not."""
 _NOT_FOUND: Final = "0/2/null"
 
 
 def _exports(library: str) -> list[str]:
-    """Return the library's functions that return a code, without the symbols' versions."""
+    """Return the names of the library's functions that return a code."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     paths = [Path(line.split(maxsplit=5)[-1]) for line in maps]
     file = next(path for path in paths if path.name.startswith(library))
@@ -107,8 +107,8 @@ def _calls(library: ctypes.CDLL, names: Sequence[str]) -> dict[str, str]:
 
 
 def _row(base: str, answers: Sequence[str]) -> str:
-    """Return pairs `version answer`, with the first version of each run of equal answers. If the
-    name is not found before a version and means itself from then on, return only that version."""
+    """Return pairs `version answer`, one for each version at which the answer changes. If the only
+    change is that the symbol `base` is found, return only its version."""
     runs = groupby(zip(VERSIONS, answers, strict=True), key=lambda pair: pair[1])
     row = " ".join(f"{next(run)[0]} {answer}" for answer, run in runs)
     itself = re.fullmatch(rf"0 {_NOT_FOUND} (\d+) {base}", row)
@@ -116,12 +116,12 @@ def _row(base: str, answers: Sequence[str]) -> str:
 
 
 def _resolved(library: ctypes.CDLL, names: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """Return what cuGetProcAddress answers at each version, by name and flags. Names that are never
-    found, and flags with the same answers as others (1 as 0, 2 as 0, 3 as 2), are left out."""
+    """Return cuGetProcAddress's answers at all versions, by name and flags. Leave out names that
+    are never found. Leave out flags 1 and 2 where they equal 0, and flags 3 where they equal 2."""
     symbols = {ctypes.cast(getattr(library, each), ctypes.c_void_p).value: each for each in known}
 
     def answer(name: str, version: int, flags: int) -> str:
-        """Return the symbol, or code/pointer if the call fails or finds no known symbol."""
+        """Return the found symbol, or `code/pointer` if none of the known symbols was found."""
         found = ctypes.c_void_p(_UNTOUCHED)
         where = ctypes.byref(found), version, ctypes.c_uint64(flags)
         code = library.cuGetProcAddress(name.encode(), *where)
@@ -161,7 +161,7 @@ def ask_cuda(more_names: Sequence[str]) -> Any:
 
 
 def ask_nvml() -> Any:
-    """Ask libnvidia-ml. Of the codes with the text for unknown codes, only -1 is included."""
+    """Return libnvidia-ml's error texts and its answers. -1 stands for all codes without a text."""
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     nvml.nvmlErrorString.restype = ctypes.c_char_p
     texts = {str(code): str(nvml.nvmlErrorString(code).decode()) for code in _NVML_ERRORS}

@@ -1,7 +1,7 @@
-"""simgpu gives the answers of NVIDIA's driver 470, recorded without a GPU.
+"""simgpu gives the answers of NVIDIA's driver 470, which were recorded without a GPU.
 
-A line of recorded.tsv is: library, question, name, the driver's CUDA version, answer. ask.py asks
-the questions.
+ask.py records the answers. A line of recorded.tsv is: library, question, name, the driver's CUDA
+version, answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHECKED_FIRST = (
 KNOWN = {
     # NVIDIA's driver checks some arguments before it finds that cuInit was not called.
     "cuda": re.compile(rf"({_CHECKED_FIRST}) (zeros|pointers)"),
-    # All generations have the libnvidia-ml of driver 580.
+    # simgpu's libnvidia-ml is as of driver 580 in all generations.
     "nvml": re.compile(r"errors 2[1-9]"),
 }
 """The questions, by library, to which simgpu and the recorded driver answer differently."""
@@ -48,8 +48,8 @@ def _recorded(library: str) -> Answers:
 
 
 def _ask(library: str, directory: Path, variables: Mapping[str, str] = {}) -> Any:
-    """Ask the library in the directory about all names in simgpu's lists, with ask.py. There is no
-    GPU, because no daemon has this SIMGPU_DIR."""
+    """Run ask.py on the library in the directory, with all names in simgpu's lists. There is no
+    GPU, because no daemon serves this SIMGPU_DIR."""
     lists = (ROOT / "simgpu/src/abi" / name for name in ("cuda.def", "cuda_unsupported.def"))
     text = "".join(path.read_text() for path in lists)
     rows = re.findall(r"^[A-Z_]+\((\w+), (\w+), \d", text, flags=re.MULTILINE)
@@ -64,7 +64,7 @@ def _ask(library: str, directory: Path, variables: Mapping[str, str] = {}) -> An
 
 
 def _row(rows: Mapping[str, str], name: str) -> str:
-    """Return a row, or in its place the row of similar flags or of an unknown code or name."""
+    """Return the row of the name. If ask.py left the row out, return the one that it equals."""
     if name in rows:
         return rows[name]
     base, _, flags = name.partition(" flags=")
@@ -74,7 +74,7 @@ def _row(rows: Mapping[str, str], name: str) -> str:
 
 
 def _differences(real: Answers, asked: Answers) -> Iterator[tuple[str, str, str]]:
-    """Yield question, recorded and given answer that differ. A recorded crash matches any."""
+    """Yield (question, recorded, simgpu's) where answers differ. A recorded crash equals any."""
     for name in sorted(real["calls"].keys() & asked["calls"].keys()):
         both = (answers["calls"][name].split(" ", 1) for answers in (real, asked))
         for how, theirs, ours in zip(("zeros", "pointers"), *both, strict=True):
@@ -100,7 +100,7 @@ def test_a_library_answers_as_the_driver_did(library: str, name: str, build_dir:
 
 
 def test_the_library_in_front_of_it_answers_alike(build_dir: Path, tmp_path: Path) -> None:
-    """libvgpu.so changes neither the function of a name, nor a code before cuInit."""
+    """libvgpu.so changes neither the names that are found nor codes before cuInit."""
     limited = {
         "LD_PRELOAD": str(build_dir / "lib" / "libvgpu.so"),
         "CUDA_DEVICE_MEMORY_LIMIT": "1g",
@@ -110,7 +110,7 @@ def test_the_library_in_front_of_it_answers_alike(build_dir: Path, tmp_path: Pat
 
 
 def test_no_call_before_cuinit_crashes(build_dir: Path) -> None:
-    """No driver of this generation was recorded."""
+    """The newest generation is only tested for crashes, because no driver of it was recorded."""
     calls = _ask("cuda", build_dir / "lib" / "simgpu")["calls"]
     assert len(calls) > 350
     assert {name: said for name, said in calls.items() if "SIG" in said} == {}

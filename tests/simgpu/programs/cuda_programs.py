@@ -58,7 +58,7 @@ def devices() -> None:
 
 
 def visible_devices() -> None:
-    """argv: the last digits of the UUIDs that CUDA_VISIBLE_DEVICES leaves visible, or "none"."""
+    """The argument has the last digits of the UUIDs of the visible GPUs, or is "none"."""
     wanted = sys.argv[2]
     if wanted == "none":
         assert driver.cuInit(0)[0] is R.CUDA_ERROR_NO_DEVICE

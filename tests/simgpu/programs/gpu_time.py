@@ -43,7 +43,7 @@ def elapsed_ms(first: Any, second: Any) -> float:
 
 
 def events_have_exact_instants() -> None:
-    """No other program uses the GPU. An event's time stays known, whatever is submitted later."""
+    """No other program uses the GPU. Later submissions do not change the time of an event."""
     begin()
     function, stream = kernel(), ok(driver.cuStreamCreate(1))
     events = [ok(driver.cuEventCreate(0)) for _ in range(4)]

@@ -43,9 +43,9 @@ spec:
 {{- end }}
 
 {{/* The bindings of a policy that can refuse a tenant's object. Arguments: the root, the policy's name, and
-optionally further matchResources. Auto: one binding has Audit, which the extender later changes to Deny.
-Server-side apply merges validationActions: a rollback to Audit keeps Deny. Warn together with Deny would
-be invalid, so a second binding warns until then. */}}
+optionally further matchResources. With action Auto there are two bindings: one with Audit, which the
+extender later changes to Deny, and one with Warn until then. A rollback by server-side apply keeps Deny
+beside the chart's action. Deny with Audit is valid, Deny with Warn is not. */}}
 {{- define "gpuslice.tenantBindings" -}}
 {{- $policy := index . 1 -}}
 {{- $action := (first .).Values.admission.action -}}

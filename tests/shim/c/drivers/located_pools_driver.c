@@ -1,6 +1,6 @@
 /*
- * A driver as of CUDA 13 with two GPUs, of which the first is current. Each GPU has two initial
- * pools, pinned and managed, and the host has three. A pool takes what is requested and keeps it.
+ * A CUDA 13 driver with two GPUs, of which the first is current. Each GPU has two initial pools,
+ * pinned and managed, and the host has three. A pool never releases memory.
  */
 #define GPUS 2
 #include "small_driver.h"

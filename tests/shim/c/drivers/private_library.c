@@ -1,6 +1,6 @@
 /*
- * A third-party library that exports a function with a driver's name, as profilers do, and looks up
- * the next definition of it.
+ * A third-party library that exports a function with the name of a driver's function, as profilers
+ * do. It also looks up the next definition of that function.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -12,7 +12,7 @@ int cuMemAlloc_v2(unsigned long long *dptr, size_t bytes)
 	return 4242;
 }
 
-/* This must not be a tail call, because dlsym would then see another caller. */
+/* `volatile` prevents a tail call of dlsym. dlsym identifies its caller by the return address. */
 static void *look(void *volatile handle)
 {
 	void *volatile found = dlsym(handle, "cuMemAlloc_v2");

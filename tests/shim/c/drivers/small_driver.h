@@ -1,7 +1,7 @@
 /*
- * Shared by small drivers as of CUDA 13. There are GPUS GPUs. All bytes of the first one's UUID are
- * 0xaa, of the second one's 0xbb, and so on. A current context lies on the first GPU. There is none
- * at first, unless the driver sets one.
+ * The common part of small CUDA 13 drivers. The macro GPUS is the number of GPUs. All bytes of the
+ * first GPU's UUID are 0xaa, of the second GPU's UUID 0xbb, and so on. `current` is the context of
+ * all threads, on the first GPU.
  */
 #pragma once
 

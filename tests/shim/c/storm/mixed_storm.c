@@ -1,13 +1,13 @@
 /*
- * Threads that allocate memory in every way there is (mixed_storm_paths.c) and free what any of
- * them allocated, at the limit. The wrappers are linked in, so that sanitizers see them. Meanwhile
- * another process shares its memory with them, and fork children find no driver.
+ * At the limit, threads allocate memory in every way (mixed_storm_paths.c) and free memory that any
+ * of them allocated. The wrappers are linked in, so that sanitizers see them. Meanwhile another
+ * process shares its memory with the threads, and fork children find no driver.
  *
  *	vgpu-mixed-storm OPERATIONS
  *
- * Prints "live" while allocations are left, and "freed" when there are none. Prints "mixed" after
- * the same with contexts and code that come and go. (These are measured, hence inexact while others
- * allocate.) Prints "gone" when no context is left. After each word it waits for a line.
+ * Prints "live" while allocations exist, and "freed" when all are freed. Then the threads also
+ * create and destroy contexts and code, whose memory is measured and hence inexact meanwhile.
+ * Prints "mixed" after that, and "gone" when no context is left. Waits for a line after each word.
  */
 #include "mixed_storm.h"
 
@@ -42,7 +42,7 @@ static void say_and_wait(const char *what)
 	MUST(fgets(answer, sizeof(answer), stdin));
 }
 
-/* Share memory with the other process until it closes the pipe `until`. */
+/* The peer process: share memory until the other process closes the pipe `until`. */
 static void be_peer(int answers, int until)
 {
 	CUdeviceptr memory[PEER_HANDLES];
@@ -89,7 +89,7 @@ static void await_end(pid_t child)
 	MUST(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* A fork child has no driver. Its calls report that, whatever locks the parent's threads held. */
+/* A fork child has no driver. Its calls must return even if the parent's threads held locks. */
 static void fork_in_the_middle(void)
 {
 	CUdeviceptr address;
@@ -109,7 +109,7 @@ static void end(struct thing *thing)
 	free(thing);
 }
 
-/* Free what is in a random place, or allocate into it if it is empty. */
+/* Free the allocation in a random place, or make one if the place is empty. */
 static void step(void)
 {
 	struct thing **place = &things[below(THINGS)];

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #define OK(call) MUST((call) == CUDA_SUCCESS)
-/* True if the call succeeded, false if it ran out of memory, which is allowed at the limit. */
+/* True if the call succeeded. False if it returned out of memory, as it may at the limit. */
 #define FITS(call) fits((call), __FILE__, __LINE__)
 
 enum { PEER_HANDLES = 8 };
@@ -43,7 +43,7 @@ bool make_linear(struct thing *thing);
 void end_linear(const struct thing *thing);
 bool make_array(struct thing *thing);
 
-/* Make queries of all kinds, which change nothing. */
+/* Make queries of all kinds. They must not change the charge. */
 void look(void);
 
 /* Create and destroy contexts and code, with their memory. */

@@ -36,7 +36,7 @@ void look(void)
 	MUST(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, rows) == NVML_SUCCESS);
 }
 
-/* Load and run code, which the library does not refuse at the limit. */
+/* Load and run code. The library refuses no code, even at the limit. */
 static void run_code(CUstream on)
 {
 	CUfunction function;
@@ -50,7 +50,7 @@ static void run_code(CUstream on)
 	OK(cuModuleUnload(module));
 }
 
-/* Memory that was allocated in a green context remains after the green context ends. */
+/* Allocate in a green context, and free after the green context has ended. */
 static void live_in_green(void)
 {
 	struct thing left[4] = {0};

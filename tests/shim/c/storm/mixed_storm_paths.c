@@ -1,9 +1,8 @@
 /*
  * Every way to allocate memory of a GPU (see mixed_storm.c).
  *
- * An object of physical memory is a mapping, a multicast object or an import by another interface.
- * Each is the only holder of its memory here, because an import beside its exporter would be
- * charged twice.
+ * Physical memory is held by a mapping, a multicast object or an import by another interface. It
+ * has only one holder here, because memory of an importer and an exporter would be charged twice.
  */
 #include "mixed_storm.h"
 
@@ -67,7 +66,7 @@ MAKE(opened, cuIpcOpenMemHandle_v2(&thing->address, peer_handles[below(PEER_HAND
 END(opened, cuIpcCloseMemHandle(thing->address))
 END(array, cuArrayDestroy(thing->array))
 END(mipmap, cuMipmappedArrayDestroy(thing->mipmap))
-/* The memory is freed at once, or when the stream reaches the free. */
+/* Free the memory at once, or when the stream reaches the free. */
 END(plain, below(4) ? cuMemFree_v2(thing->address) : cuMemFreeAsync(thing->address, stream))
 
 static void end_ordered(const struct thing *thing)
@@ -161,7 +160,7 @@ static bool create(struct thing *thing, CUmemGenericAllocationHandle *handle)
 	return FITS(cuMemCreate(handle, thing->bytes, &wanted, 0));
 }
 
-/* Export the memory to a descriptor and import it as a second handle, then release that. */
+/* Export the memory to a descriptor, import it as a second handle, and release this handle. */
 static bool pass_on(CUmemGenericAllocationHandle handle)
 {
 	CUmemGenericAllocationHandle imported;
@@ -177,7 +176,7 @@ static bool pass_on(CUmemGenericAllocationHandle handle)
 	return passed;
 }
 
-/* Afterwards, the mapping is the only holder of the memory. */
+/* Make physical memory whose only holder is a mapping. */
 static bool make_physical(struct thing *thing)
 {
 	const CUmemAccessDesc access = {GPU, CU_MEM_ACCESS_READWRITE};
@@ -206,7 +205,7 @@ static void end_physical(const struct thing *thing)
 	OK(cuMemAddressFree(thing->address, thing->bytes));
 }
 
-/* The multicast object is not mapped, and the memory's handle is released. */
+/* Make physical memory whose only holder is a multicast object, which is not mapped. */
 static bool make_multicast(struct thing *thing)
 {
 	CUmulticastObjectProp wanted = {.numDevices = 1};
@@ -225,7 +224,7 @@ static bool make_multicast(struct thing *thing)
 	return bound;
 }
 
-/* The memory is unbound first, or ends with its object. */
+/* Unbind the memory before the release of the multicast object, or only release the object. */
 static void end_multicast(const struct thing *thing)
 {
 	if (below(2))
