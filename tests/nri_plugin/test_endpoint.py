@@ -72,9 +72,12 @@ def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Served]:
 def test_ready_and_not_ready(served: Served) -> None:
     readiness = served.readiness
     readiness.session, readiness.node = "nothing listens", ("no GPU", "no library")
+    settings = replace(WHOLE.settings, http=served.address)
+    assert host._agent(settings) == Agent(False, "nothing listens; no GPU; no library")
     assert served.get("/readyz?verbose") == (503, "nothing listens\nno GPU\nno library\n")
     assert served.get("/healthz") == (200, "ok\n")
     readiness.session, readiness.node = None, ()
+    assert host._agent(settings) == Agent(True, "ok")
     assert served.get("/readyz") == (200, "ok\n")
     readiness.grants = ("a grant is not confirmed",)
     assert served.get("/readyz") == (200, "ok\na grant is not confirmed\n")
@@ -82,17 +85,6 @@ def test_ready_and_not_ready(served: Served) -> None:
     served.clock.seconds += 60
     for page in ("/healthz", "/readyz"):
         assert served.get(page) == (503, "the agent's event loop has not run for 60 s\n")
-
-
-def test_the_doctor_reads_whether_the_agent_is_ready(served: Served) -> None:
-    settings = replace(WHOLE.settings, http=served.address)
-    served.readiness.session, served.readiness.node = "nothing listens", ("no GPU",)
-    assert host._agent(settings) == Agent(False, "nothing listens; no GPU")
-    served.readiness.session, served.readiness.node = None, ()
-    assert host._agent(settings) == Agent(True, "ok")
-    served.endpoint.close()
-    answer = host._agent(settings)
-    assert answer.ready is None and answer.problem
 
 
 def test_metrics_and_other_requests(served: Served) -> None:
