@@ -24,7 +24,7 @@ from typing import Any, Final
 from bench.scheduling import cpu_s
 from bench.scheduling.caller import Caller, pod
 from bench.scheduling.fleets import ASKED, Size
-from scheduler.decisions.sampling import MIN_SAMPLE
+from scheduler.decisions.sampling import sample_size
 
 VERBS: Final = ("filter", "prioritize", "bind")
 _CHUNKS: Final = 32
@@ -130,9 +130,8 @@ def bind(caller: Caller, asked: PodCalls, node: str) -> tuple[bool, float]:
 
 
 def _ready(size: Size, first: int, count: int) -> Iterator[PodCalls]:
-    sample = max(MIN_SAMPLE, size.nodes * max(5, 50 - size.nodes // 125) // 100)
     chance = random.Random(first)
-    listed = orders(chance.sample(size.shape.node_names(), sample), chance)
+    listed = orders(chance.sample(size.shape.node_names(), sample_size(size.nodes)), chance)
     for number, names in zip(range(first, first + count), listed, strict=False):
         yield PodCalls.of(pod(number, (ASKED,)), names)
 

@@ -176,10 +176,6 @@ class Fleet:
         """Return the rows of the named nodes, [R]; NO_ROW for an unknown name."""
         return np.fromiter(map(self._row_of.get, node_names, repeat(NO_ROW)), np.intp)
 
-    def every_row(self) -> Rows:
-        """Return all row numbers, even of unused rows, on which nothing fits."""
-        return np.arange(len(self.names))
-
     def all_rows(self) -> Rows:
         """Return the rows of existing nodes, in the order of their names."""
         return np.array([self._row_of[name] for name in sorted(self._row_of)], np.intp)

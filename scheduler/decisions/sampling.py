@@ -23,7 +23,7 @@ from scheduler.core.score import best, score
 from scheduler.decisions.state import State
 from scheduler.kubernetes.requests import Pending
 
-MIN_SAMPLE: Final = 100
+_MIN_SAMPLE: Final = 100
 """The least number of nodes that kube-scheduler samples."""
 _SLACK: Final = 0.9
 """A factor for the expected size of a sample: kube-scheduler may know fewer nodes than we."""
@@ -136,12 +136,16 @@ class Sampling:
         return placed.node
 
 
-def _is_sample(fleet: Fleet, sent: int) -> bool:
-    """Return whether kube-scheduler may have sent only a sample. It stops its search at a number of
-    nodes that depends on the fleet's size. sent: how many nodes it sent."""
-    nodes = len(fleet)
+def sample_size(nodes: int) -> int:
+    """Return at how many feasible nodes of a fleet kube-scheduler stops its search."""
     percent = max(5, 50 - nodes // 125)
-    return _SLACK * max(MIN_SAMPLE, nodes * percent // 100) <= sent < nodes
+    return max(_MIN_SAMPLE, nodes * percent // 100)
+
+
+def _is_sample(fleet: Fleet, sent: int) -> bool:
+    """Return whether kube-scheduler may have sent only a sample. sent: how many nodes it sent."""
+    nodes = len(fleet)
+    return _SLACK * sample_size(nodes) <= sent < nodes
 
 
 def _drop_oldest(entries: dict[Any, Any], most: int) -> None:
