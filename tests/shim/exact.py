@@ -8,7 +8,7 @@ from typing import Final
 from tests.shim.clients import CUDA
 
 WATCH: Final = """
-import json, os, socket
+import atexit, functools, json, os, socket
 from pathlib import Path
 from shim import region
 def control(**request):
@@ -17,8 +17,10 @@ def control(**request):
         daemon.sendall(json.dumps(request).encode() + bytes([10]))
         return json.loads(daemon.makefile().readline())
 def fail(call, code, count=1):
-    "The driver fails the next calls of that function."
-    assert control(op="fail", gpu=0, call=call, code=code, count=count)["ok"]
+    "The driver fails the next calls of that function, until the program ends."
+    fault = functools.partial(control, op="fail", gpu=0, call=call, code=code)
+    atexit.register(fault, count=0)
+    assert fault(count=count)["ok"]
 def held(gpu=0):
     "What the gpu has given up, of all processes."
     return control(op="status")["gpus"][gpu]["used_bytes"]
