@@ -79,8 +79,8 @@ class Endpoint:
         await runner.setup()
         try:
             await _listen(runner, address)
-            host, port = runner.addresses[0][:2]
-            served(f"{host}:{port}")
+            host, port, *_ = runner.addresses[0]
+            served(joined(host, port))
             await asyncio.Event().wait()
         finally:
             await runner.cleanup()
@@ -159,6 +159,11 @@ def is_local(remote: str | None) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
+
+
+def joined(host: str, port: int) -> str:
+    """Return HOST:PORT, with the brackets of an IPv6 address in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _listen(runner: web.AppRunner, address: Address) -> None:

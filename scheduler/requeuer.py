@@ -68,13 +68,14 @@ class Requeuer:
             if self._queue.work(now_s, self._until(now_s + SLICE_S)):
                 break
             await asyncio.sleep(_PAUSE_S)
+        error: KubeError | None = None
         for pending in self._queue.due(self._until(self._clock() + SLICE_S)):
-            error = await self._write(pending, {"metadata": _seen(pending)}, "capacity")
-            if error is None:
-                continue
-            if error.status not in _NOT_THERE:
-                return  # writes for other pods would fail as well
-            self._queue.remove(pending.uid)
+            if error is None or error.status in _NOT_THERE:
+                error = await self._write(pending, {"metadata": _seen(pending)}, "capacity")
+            if error is not None and error.status in _NOT_THERE:
+                self._queue.remove(pending.uid)
+            elif error is not None:  # writes for the other pods would fail as well
+                self._queue.again(pending.uid)
 
     async def _requeue_missed(self, due: Requeue) -> None:
         await asyncio.sleep(_SETTLE_S)

@@ -25,7 +25,7 @@ from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Requeue, Sampling
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
-from scheduler.endpoint import Address, Endpoint
+from scheduler.endpoint import Address, Endpoint, joined
 from scheduler.events import Events
 from scheduler.extender import Extender
 from scheduler.leadership import Leadership, boot_clock
@@ -111,8 +111,8 @@ class _Service:
 
     async def run(self, leaving: asyncio.Event, announce: Callable[[str], None]) -> None:
         serving = await self._extender.serve(*self._settings.listen)
-        host, port = serving.addresses[0][:2]
-        announce(f"extender: http://{host}:{port}")
+        host, port, *_ = serving.addresses[0]
+        announce(f"extender: http://{joined(host, port)}")
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [

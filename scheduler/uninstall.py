@@ -241,7 +241,7 @@ def _complete(daemon_set: Json) -> bool:
     """Return whether the DaemonSet's pod is ready on each node."""
     status, metadata = at(daemon_set, "status"), at(daemon_set, "metadata")
     is_current = status.get("observedGeneration") == metadata.get("generation")
-    return is_current and status.get("numberReady", 0) >= status.get("desiredNumberScheduled", 0)
+    return is_current and status.get("numberReady") == status.get("desiredNumberScheduled")
 
 
 def _is_ready(raw: Json, unknown: bool = False) -> bool:

@@ -6,13 +6,17 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
+import dataclasses
 import functools
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, ParamSpec
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -148,3 +152,14 @@ class Clock:
 
     def __call__(self) -> float:
         return self.seconds
+
+
+def dataclasses_of(package: ModuleType) -> Sequence[Any]:
+    """Return the dataclasses that the package's modules define."""
+    names = (each.name for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
+    modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+    classes = {
+        each for module in modules for each in vars(module).values() if isinstance(each, type)
+    }
+    own = {each for each in classes if each.__module__.startswith(package.__name__)}
+    return [each for each in own if dataclasses.is_dataclass(each)]

@@ -6,7 +6,7 @@ gone. A caller that keeps an entry compares `written` to learn whether it was re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, repeat
 from typing import Any, Final
 
@@ -19,13 +19,13 @@ Entries = NDArray[np.intp]
 """Indices of entries in the columns."""
 
 _UNUSED: Final = np.iinfo(np.int64).max
-_COLUMNS: Final[Sequence[tuple[str, Any, int]]] = (
-    ("row", np.intp, 0),
-    ("slot", np.intp, 0),
-    ("memory_bytes", np.int64, 0),
-    ("core_percent", np.int32, 0),
-    ("written", np.int64, _UNUSED),
-)
+_COLUMNS: Final[Mapping[str, Any]] = {
+    "row": np.intp,
+    "slot": np.intp,
+    "memory_bytes": np.int64,
+    "core_percent": np.int32,
+    "written": np.int64,
+}
 _SIZE: Final = 64
 
 
@@ -35,7 +35,7 @@ class Allocations:
     slot: Rows
     memory_bytes: NDArray[np.int64]
     core_percent: NDArray[np.int32]  # NO_CORE: the share requests no core
-    written: NDArray[np.int64]  # `changes` when the entry was put; _UNUSED for an unused entry
+    written: NDArray[np.int64]  # `changes` when the entry was put; _UNUSED once its pod is gone
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[int, ...]] = {}
@@ -84,10 +84,10 @@ class Allocations:
 
     def _grow(self, size: int) -> None:
         had = 0
-        for name, dtype, nothing in _COLUMNS:
-            new = np.full(size, nothing, dtype)
+        for name, dtype in _COLUMNS.items():
+            new = np.zeros(size, dtype)
             if (old := getattr(self, name, None)) is not None:
                 had = len(old)
                 new[:had] = old
             setattr(self, name, new)
-        self._unused.extend(range(size - 1, had - 1, -1))
+        self._unused.extend(range(had, size))

@@ -160,7 +160,7 @@ class Fleet:
         self._unused: list[int] = []
         self.changes = 0
         """The number of changes so far that affect feasibility or ranking."""
-        self._grow(max(nodes, 1), gpus)
+        self._grow(nodes, gpus)
 
     # --- nodes
 
@@ -203,12 +203,9 @@ class Fleet:
         self.set_gpus(row, ())
         self.names[row] = ""
         self.blocked_by[row] = Reason.NODE_UNKNOWN
-        self.isolates[row] = self.partitioned[row] = False
         heapq.heappush(self._unused, row)
 
-    def set_node(
-        self, row: int, blocked_by: Reason, isolates: bool, partitioned: bool = False
-    ) -> None:
+    def set_node(self, row: int, blocked_by: Reason, isolates: bool, partitioned: bool) -> None:
         self._changed()
         self.blocked_by[row] = blocked_by
         self.isolates[row], self.partitioned[row] = isolates, partitioned
@@ -257,8 +254,8 @@ class Fleet:
         """Add the amount to what pods hold of the GPU. sign: -1 to subtract it."""
         self._change("used", row, amount, sign)
 
-    def reserve(self, row: int, amount: GpuAmount, sign: int = 1) -> None:
-        """Add the amount to what is reserved of the GPU. sign: -1 to subtract it."""
+    def reserve(self, row: int, amount: GpuAmount, sign: int) -> None:
+        """Add the amount to what is reserved of the GPU. sign: 1, or -1 to subtract it."""
         self._change("reserved", row, amount, sign)
 
     def fits(self, row: int, amount: GpuAmount) -> bool:

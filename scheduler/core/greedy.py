@@ -55,17 +55,17 @@ class Slot:
 
     def rank(
         self, container: ContainerRequest, policy: Policy, unused_near: tuple[int, ...]
-    ) -> tuple[bool, float, tuple[int, ...], int]:
+    ) -> tuple[float, ...]:
         """Return the sort key of the GPU, where the least is the best. unused_near: the slot's
         value in the result of the function `unused_near`."""
-        size, core = container.bytes_of(self.total_bytes), container.core_percent or 0
-        memory = (max(self.held_bytes) + size) / self.total_bytes
-        full = self.fullness + (memory + (max(self.held_core) + core) / WHOLE_PERCENT) / 2
         if policy is Policy.FIRST:
-            return (False, 0, (), self.index)
+            return (self.index,)
+        memory = (max(self.held_bytes) + container.bytes_of(self.total_bytes)) / self.total_bytes
+        # Without the container's core, which adds the same to every GPU.
+        full = self.fullness + (memory + max(self.held_core) / WHOLE_PERCENT) / 2
         if policy is Policy.SPREAD:
-            return (False, full, (), self.index)
-        return (not (self.is_open or self.containers), -full, unused_near, self.index)
+            return (full, self.index)
+        return (not (self.is_open or self.containers), -full, *unused_near, self.index)
 
 
 def unused_near(slots: Sequence[Slot]) -> Mapping[int, tuple[int, ...]]:

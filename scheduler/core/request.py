@@ -141,10 +141,10 @@ class Request:
     selector: Sequence[Requirement] = ()
     scope: Scope = Scope.NODE
     isolation: bool = False
-    moments: Sequence[tuple[int, ...]] = field(init=False, compare=False)
+    moments: Sequence[tuple[int, ...]] = field(init=False)
     """The moments at which each container runs; see `moments_of`."""
-    shape: Shape = field(init=False, compare=False)
-    whole_gpus: int = field(init=False, compare=False)
+    shape: Shape = field(init=False)
+    whole_gpus: int = field(init=False)
     """The largest number of whole GPUs that the pod holds at any moment."""
 
     def __post_init__(self) -> None:

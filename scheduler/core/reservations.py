@@ -102,9 +102,6 @@ class Reservations:
         """Remove all reservations from the fleet until the exit. Yield which of the rows `among`
         have reservations. The enclosed code must not await, nor change the fleet."""
         there = list(self._by_owner.values())
-        if not there:
-            yield among[:0]
-            return
         rows = np.unique(self._fleet.rows_of([each.placement.node for each in there]))
         for each in there:
             self._count(each, -1)

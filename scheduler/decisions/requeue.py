@@ -130,6 +130,11 @@ class Unschedulable:
             pod.since = self._state.fleet.changes
         return due
 
+    def again(self, uid: str) -> None:
+        """Search for the pod again, because it could not be requeued."""
+        if uid in self._shape_of:
+            self._pod(uid).since = self._entries[self._shape_of[uid]].seen = 0
+
     def _pod(self, uid: str) -> _Pod:
         return self._entries[self._shape_of[uid]].pods[uid]
 

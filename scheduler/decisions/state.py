@@ -264,7 +264,7 @@ class State:
         """Add the holding to the fleet, and end the pod's reservation. If the holding is not the
         reserved placement, other reservations on the node end where they no longer fit."""
         reserved = self.reservations.end(uid)
-        if reserved is not None and holding.assumed and reserved is holding.assumed.placement:
+        if holding.assumed and reserved is holding.assumed.placement:
             self._enter(uid)
             return
         with self.reservations.changing(holding.node):

@@ -126,9 +126,8 @@ def _gpus(asked: Mapping[str, int]) -> int:
     decides, as in Koordinator's webhook: 200 percent of core needs two GPUs."""
     if _SHARED in asked:
         return asked[_SHARED]
-    percent = asked.get(_GPU) or asked.get(_RATIO) or asked.get(_CORE) or 0
-    whole = percent > WHOLE_PERCENT and percent % WHOLE_PERCENT == 0
-    return percent // WHOLE_PERCENT if whole else 1
+    percent = asked.get(_GPU) or asked.get(_RATIO) or asked.get(_CORE) or WHOLE_PERCENT
+    return percent // WHOLE_PERCENT if percent % WHOLE_PERCENT == 0 else 1
 
 
 def _percent(field: str, total: int, gpus: int, even: bool) -> int:

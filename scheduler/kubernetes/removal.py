@@ -77,7 +77,7 @@ def device_patch(device: Json) -> Json | None:
     return {"metadata": _version(device), "spec": {"devices": others}} if others else None
 
 
-def deletion(raw: Json, policy: str = "Background") -> Json:
+def deletion(raw: Json, policy: str) -> Json:
     """Return options of a deletion that fails if another object has the name by then."""
     metadata = at(raw, "metadata")
     return {"propagationPolicy": policy, "preconditions": {"uid": metadata.get("uid")}}

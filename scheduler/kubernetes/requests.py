@@ -56,8 +56,8 @@ class ParsedRequest(NamedTuple):
     """A pod's request. outputs, notices: see `Reading`."""
 
     request: Request
-    outputs: Writer = no_outputs
-    notices: Sequence[str] = ()
+    outputs: Writer
+    notices: Sequence[str]
 
 
 def request(pod: Json, enabled: Enabled = DEFAULT) -> Request | None:
@@ -193,15 +193,15 @@ class Pending:
     profile: str
     prefers: bool
     request: Request | None
-    refusal: str = ""
-    namespace: str = ""
-    name: str = ""
-    priority: int = 0
-    constraints: int = 0
-    nominated: str = ""
-    requeued_at: str = ""
-    outputs: Writer = no_outputs
-    notices: Sequence[str] = ()
+    refusal: str
+    namespace: str
+    name: str
+    priority: int
+    constraints: int
+    nominated: str
+    requeued_at: str
+    outputs: Writer
+    notices: Sequence[str]
 
     @property
     def pod_key(self) -> str:

@@ -130,6 +130,7 @@ GRANTED: Final = [
     granted({G: 50}, "50% core, 1/2"),
     granted({G: 100}, "100% core, 1"),
     granted({G: 200}, "2 x 100% core, 1"),
+    granted({G: 1600}, "16 x 100% core, 1"),
     granted({RATIO: 50}, "1/2"),
     granted({RATIO: 200}, "2 x 1"),
     granted({CORE: 50, RATIO: 50}, "50% core, 1/2"),

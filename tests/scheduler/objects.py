@@ -102,3 +102,20 @@ def allocated(*entries: tuple[str | None, int, Mapping[str, object]]) -> str:
         for uuid, minor, held in entries
     ]
     return json.dumps({"gpu": listed})
+
+
+def written(name: str, *fields: tuple[str, object, str]) -> dict[str, Any]:
+    """Return an object. Each field is (path, value, writers); blanks separate keys and writers."""
+    entries: list[object] = []
+    identity = {"name": name, "uid": f"uid-{name}", "resourceVersion": "7"}
+    raw: dict[str, Any] = {"metadata": {**identity, "managedFields": entries}}
+    for path, value, writers in fields:
+        *above, last = path.split()
+        place, owned = raw, {f"f:{last}": dict[str, Any]()}
+        for key in above:
+            place = place.setdefault(key, {})
+        for key in reversed(above):
+            owned = {f"f:{key}": owned}
+        place[last] = value
+        entries += [{"manager": by, "fieldsV1": owned} for by in writers.split()]
+    return raw

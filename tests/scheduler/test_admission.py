@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Final
 
 import pytest
@@ -20,38 +21,44 @@ def binding(name: str, labels: object, actions: object) -> dict[str, Any]:
 
 
 class Server:
-    """An API server that refuses to change the policy binding gpuslice-a."""
+    """An API server that refuses to change gpuslice-a, and has no gpuslice-c-warn."""
 
-    def __init__(self) -> None:
+    def __init__(self, status: int = 403) -> None:
         self.changed: list[str] = []
+        self._refused = {"gpuslice-a": status, "gpuslice-c-warn": 404}
 
     async def patch(self, path: str, body: Any, *, timeout_s: float = 0.0) -> Any:
         name = path.rpartition("/")[2]
-        if name == "gpuslice-a":
-            raise KubeError(403, "Forbidden", f"cannot patch {name}")
+        if name in self._refused:
+            raise KubeError(self._refused[name], "Refused", f"cannot patch {name}")
         self.changed.append(name)
         return binding(name, AUTO, body["spec"]["validationActions"])
 
 
-async def test_a_binding_that_cannot_be_changed_does_not_keep_others_from_refusing() -> None:
-    server = Server()
+@pytest.mark.parametrize("status", [403, 404, 409])
+async def test_a_binding_that_cannot_be_changed_keeps_no_other_from_refusing(status: int) -> None:
+    server = Server(status)
     admission = Admission(server, lambda: True, Metrics())  # type: ignore[arg-type]
     for name in ("gpuslice-a", "gpuslice-b", "gpuslice-c"):
         admission.observed(binding(name, AUTO, ["Audit"]))
-    with pytest.raises(KubeError, match="cannot patch gpuslice-a"):
+    with pytest.raises(KubeError, match="gpuslice-a") if status == 403 else nullcontext():
         await admission._enforce()
-    assert server.changed[:2] == ["gpuslice-b", "gpuslice-c"]
+    assert server.changed == ["gpuslice-b", "gpuslice-c", "gpuslice-b-warn"]
 
 
 async def test_a_binding_that_no_longer_exists_is_not_changed() -> None:
-    server = Server()
-    admission = Admission(server, lambda: True, Metrics())  # type: ignore[arg-type]
-    for name in ("gpuslice-b", "gpuslice-c", "gpuslice-d"):
-        admission.observed(binding(name, AUTO, ["Audit"]))
+    server, ready = Server(), set[str]()
+    admission = Admission(server, lambda: bool(ready), Metrics())  # type: ignore[arg-type]
+    actions = {"b": ["Audit"], "c": ["Audit"], "d": ["Audit"], "e": ["Deny"], "f": None}
+    for name, those in actions.items():
+        admission.observed(binding(f"gpuslice-{name}", AUTO, those))
     admission.deleted(binding("gpuslice-c", AUTO, ["Audit"]))
     admission.listed({"gpuslice-b"})
     await admission._enforce()
-    assert {name.removesuffix("-warn") for name in server.changed} == {"gpuslice-b"}
+    assert server.changed == [], "the installation does not work yet"
+    ready.add("now")
+    await admission._enforce()
+    assert server.changed == ["gpuslice-b", "gpuslice-b-warn", "gpuslice-e-warn"]
 
 
 def test_one_that_refuses_nothing_is_changed_by_its_version() -> None:

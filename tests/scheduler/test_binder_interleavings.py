@@ -28,7 +28,8 @@ from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.arguments import BindingArguments
-from tests.scheduler import calls, objects, virtual_time
+from tests import virtual_time
+from tests.scheduler import calls, objects
 from tests.scheduler.lease_guards import ManualLeaseGuard
 from tests.scheduler.pod_server import bind
 
@@ -225,7 +226,7 @@ async def _settle(store: Store, state: State, binder: Binder) -> None:
     fresh = calls.state(NODES, GPUS)
     for pod in store.pods.values():
         fresh.observe_pod(translate.pod(pod))
-    assert not binder._jobs
+    assert not binder._jobs and not binder._sent
     assert state.overdue(1e9) == []
     assert not len(state.reservations)
     assert not state.fleet.reserved_bytes.any() and not state.fleet.reserved_core.any()

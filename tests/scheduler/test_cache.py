@@ -20,7 +20,7 @@ from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
 from scheduler.kubernetes.facts import SchedulerLease
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
-from tests.scheduler import calls, objects
+from tests.scheduler import objects
 from tests.scheduler.objects import RENEWED_S, allocated, container, lease, pod
 from tests.support import until_async
 
@@ -96,17 +96,18 @@ async def test_the_cache_is_complete_once_it_is_synced() -> None:
         assert set(cache.lists().values()) == {1}
 
 
-def refused(uid: str) -> dict[str, Any]:
+def refused(uid: str, reason: str = "Unschedulable") -> dict[str, Any]:
     """Return a pod that kube-scheduler found unschedulable."""
     raw = pod(ASKS, uid=uid)
     raw["spec"]["schedulerName"] = names.SCHEDULER_NAME
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason}
     raw["status"]["conditions"] = [condition]
     return raw
 
 
 async def test_restored_pods_leave_the_queue_when_they_are_bound_or_deleted() -> None:
-    server, state = Server(refused("a"), refused("b"), refused("c"), pod(uid="new")), State()
+    waiting = refused("a"), refused("b"), refused("c"), refused("gated", "SchedulingGated")
+    server, state = Server(*waiting, pod(uid="new")), State()
     queue = Unschedulable(state)
     gone, ours = event("DELETED", refused("a"), "11"), event("MODIFIED", bound("b"), "12")
     server.watches[PODS] = [[gone, ours]]
@@ -116,12 +117,17 @@ async def test_restored_pods_leave_the_queue_when_they_are_bound_or_deleted() ->
         assert len(queue) == 1
 
 
-def test_a_broken_watch_of_leases_is_the_reason_where_leases_seem_expired() -> None:
-    state, now_s = calls.state(nodes=1), names.AGENT_LEASE_EXPIRED_AFTER_S + 1
-    for lost in (True, False, True):
-        state.tick(now_s, leases_lost=lost)
-        expected = Reason.LEASES_LOST if lost else Reason.AGENT_LEASE_EXPIRED
-        assert state.fleet.blocked_by[state.fleet.row_of("n0")] == expected
+async def test_a_broken_watch_of_leases_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.cache._TICK_S", 0.01)
+    server = Server()
+    async with running(server, wall=lambda: RENEWED_S + 41.0) as (cache, state):
+        await cache.wait_synced()
+        server.refused = LEASES
+        relist = asyncio.create_task(cache.relist())
+        await until_async(lambda: Reason.LEASES_LOST in state.fleet.blocked_by)
+        server.refused = ""
+        await until_async(lambda: Reason.AGENT_LEASE_EXPIRED in state.fleet.blocked_by)
+        await relist
 
 
 async def test_a_watch_resumes_at_its_last_version() -> None:
@@ -173,8 +179,8 @@ def test_kube_schedulers_lease_is_reported_and_so_is_its_absence() -> None:
     raw = {"metadata": metadata, "spec": {"holderIdentity": "a_1"}}
     key, agent = leases.observed(raw), leases.observed(lease("n0"))
     leases.listed({key, agent})
-    assert seen == [SchedulerLease("a_1")]
     leases.deleted(lease("n0"))
+    assert seen == [SchedulerLease("a_1")]
     leases.deleted(raw)
     assert seen[1:] == [None]
     leases.listed({agent})

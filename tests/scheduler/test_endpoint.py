@@ -15,7 +15,7 @@ from gpuslice.contract import names
 from scheduler import endpoint as pages
 from scheduler.decisions.simulate import fleet, simulate
 from scheduler.decisions.state import State
-from scheduler.endpoint import PAGES, Address, Endpoint, is_local
+from scheduler.endpoint import PAGES, Address, Endpoint, is_local, joined
 from scheduler.kubernetes import translate
 from scheduler.metrics import Metrics
 from tests.scheduler.objects import Gi, container, device, gpu, node, pod
@@ -171,7 +171,9 @@ async def test_the_fleet_is_for_the_pod_itself_alone(monkeypatch: pytest.MonkeyP
     assert {each: is_local(each) for each in local} == local
 
 
-async def test_an_address_that_is_taken_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_that_is_taken_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("scheduler.endpoint._RETRY_S", 0.05)
     taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = taken.sockets[0].getsockname()[1]
@@ -179,6 +181,11 @@ async def test_an_address_that_is_taken_is_tried_again(monkeypatch: pytest.Monke
         waiting = asyncio.create_task(get("/livez"))
         await asyncio.sleep(0.2)
         assert not waiting.done()
+        assert caplog.text.count("endpoint not served") == 1
         taken.close()
         await taken.wait_closed()
         assert await waiting == (200, "ok\n")
+
+
+def test_the_address_of_a_url() -> None:
+    assert (joined("::1", 80), joined("10.0.0.1", 80)) == ("[::1]:80", "10.0.0.1:80")

@@ -16,8 +16,8 @@ import pytest
 
 from scheduler.kubernetes.facts import SchedulerLease
 from scheduler.leadership import POST_S, Leadership
-from tests.scheduler import virtual_time
-from tests.scheduler.virtual_time import now
+from tests import virtual_time
+from tests.virtual_time import now
 
 LASTS_S = 600.0
 LEASE_S, RENEW_DEADLINE_S, RETRY_S = 15.0, 10.0, 2.0

@@ -11,8 +11,9 @@ from gpuslice.kube.errors import KubeError
 from scheduler import requeuer
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Requeue, Sampling
-from scheduler.kubernetes.requests import pending
+from scheduler.kubernetes.requests import Pending, pending
 from scheduler.metrics import Metrics
+from tests import virtual_time
 from tests.scheduler import calls
 
 
@@ -43,9 +44,8 @@ class Recording(Sampling):
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_SETTLE_S", "_RETRY_S"):
-        monkeypatch.setattr(requeuer, name, 0)
+def loop_factory() -> type[virtual_time.Loop]:
+    return virtual_time.Loop
 
 
 async def writes(*statuses: int, nominated: str | None = "n1") -> Recording:
@@ -56,8 +56,7 @@ async def writes(*statuses: int, nominated: str | None = "n1") -> Recording:
     made = requeuer.Requeuer(queue, found, kube, found.metrics, lambda: 0.0)
     running = asyncio.create_task(made.run(missed))
     missed.put_nowait(Requeue(pending(calls.pod("a")), nominated))
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await asyncio.sleep(60)
     running.cancel()
     await asyncio.wait([running])
     return found
@@ -84,3 +83,32 @@ async def test_a_write_that_fails_is_repeated() -> None:
 async def test_a_pod_that_is_gone_bound_or_replaced_is_left_alone(status: int) -> None:
     found = await writes(status)
     assert (len(found.patches), found.failures) == (1, ["a"])
+
+
+class Due(Unschedulable):
+    """A queue in which two pods are due."""
+
+    def __init__(self) -> None:
+        super().__init__(calls.state())
+        self.called: list[str] = []
+
+    def due(self, is_over: object = None) -> list[Pending]:
+        return [pending(calls.pod("a")), pending(calls.pod("a"))]
+
+    def remove(self, uid: str) -> None:
+        self.called.append("remove")
+
+    def again(self, uid: str) -> None:
+        self.called.append("again")
+
+
+@pytest.mark.parametrize(
+    ("status", "patches", "called"), [(500, 1, ["again", "again"]), (404, 2, ["remove"])]
+)
+async def test_pods_that_are_due_stay_so_after_a_failure(
+    status: int, patches: int, called: list[str]
+) -> None:
+    kube: Any = Recording(status)
+    queue = Due()
+    await requeuer.Requeuer(queue, kube, kube, kube.metrics, lambda: 0.0).requeue_due()
+    assert (len(kube.patches), queue.called) == (patches, called)

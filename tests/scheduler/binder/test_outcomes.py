@@ -47,12 +47,15 @@ async def test_a_pod_that_another_scheduler_bound_first(node: str, said: str, sc
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_pod_whose_request_changed_since_filter_is_tried_again(scene: Scene) -> None:
+@pytest.mark.parametrize(("key", "held"), [(words.ANNOTATION_POLICY, 0), ("other", 50)])
+async def test_a_changed_pod_is_tried_again(key: str, held: int, scene: Scene) -> None:
     scene.ask()
-    scene.server.pods["pod-u-1"]["metadata"]["annotations"] = {words.ANNOTATION_POLICY: "spread"}
+    scene.server.pods["pod-u-1"]["metadata"]["annotations"] = {key: "spread"}
     scene.server.touch("pod-u-1")
-    assert await scene.bind() == "the pod was changed meanwhile"
-    assert scene.held() == 0
+    scene.guard.open_for = 2
+    assert await scene.bind() == ("" if held else "the pod was changed meanwhile")
+    versions = [each["metadata"]["resourceVersion"] for each in scene.server.bindings]
+    assert (versions, scene.held()) == (["1", "101"] if held else ["1"], held)
 
 
 async def test_a_pod_that_is_being_deleted_is_not_bound(scene: Scene) -> None:
@@ -118,7 +121,7 @@ async def test_a_caller_that_disconnects_does_not_end_the_binding(scene: Scene) 
     await asyncio.wait([caller])
     assert len(scene.binder._jobs) == 1
     assert "not confirmed" in await scene.bind()
-    assert scene.server.seen_gets == 1
+    assert (scene.sent, scene.server.seen_gets) == (1, 1)
 
 
 @pytest.mark.usefixtures("patient")
@@ -136,6 +139,18 @@ async def test_what_is_bound_is_held_until_the_watch_sees_it(scene: Scene) -> No
     scene.watch()
     await scene.check_overdue(2e6)
     assert (scene.held(), scene.server.seen_gets) == (50, 1)
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_bind_during_a_check_is_made_after_it(late: bool, scene: Scene) -> None:
+    assert "not confirmed" in await scene.attempt(Fate.RESET)
+    scene.server.asked.clear()
+    check = asyncio.create_task(scene.check_overdue())
+    await scene.server.asked.wait()
+    binding = asyncio.create_task(scene.bind())
+    await asyncio.sleep(0)
+    scene.now_s += late
+    assert ("took too long" in await binding, scene.sent, check.done()) == (late, 2 - late, True)
 
 
 async def test_without_answers_one_pod_is_read_and_all_reservations_stay() -> None:

@@ -26,7 +26,7 @@ def fleet(*held: Sequence[Held], of: Sequence[Gpu] | None = None) -> Fleet:
 def add(made: Fleet, name: str, *held: Sequence[Held], of: Sequence[Gpu] | None = None) -> Fleet:
     row = made.add(name)
     made.set_gpus(row, of if of is not None else gpus(len(held)))
-    made.set_node(row, Reason.FITS, True)
+    made.set_node(row, Reason.FITS, True, False)
     for slot, shares in enumerate(held):
         for size, core in shares:
             made.take(row, GpuAmount(slot, size, core))

@@ -49,6 +49,18 @@ def test_a_ratio_fits_to_the_byte(totals: list[int]) -> None:
             assert fits(fleet, asking(ratio)) == [not spare] * len(totals), ratio
 
 
+@pytest.mark.parametrize("memory_bytes", [None, 1])
+@pytest.mark.parametrize("ratio", [None, Fraction(), Fraction(1), Fraction(101, 100)])
+def test_a_container_requests_either_bytes_or_a_ratio_over_0_up_to_1(
+    memory_bytes: int | None, ratio: Fraction | None
+) -> None:
+    if (memory_bytes, ratio) in ((1, None), (None, 1)):
+        ContainerRequest("main", memory_bytes=memory_bytes, memory_ratio=ratio)
+    else:
+        with pytest.raises(ValueError, match="memory_ratio: "):
+            ContainerRequest("main", memory_bytes=memory_bytes, memory_ratio=ratio)
+
+
 def test_more_containers_are_examined_on_fewer_nodes_at_once() -> None:
     several = [ContainerRequest(f"c{n}", order=n, memory_bytes=1) for n in range(17)]
     assert [max_rows(asking(1)), max_rows(Request(several))] == [MAX_CELLS, MAX_CELLS // 17]
@@ -106,9 +118,11 @@ def said(request: Request, *left: int, core: int = 0) -> dict[Reason, str]:
         (20 * Gi, 15 * Gi // 2, "7.5 GiB of the 20 GiB"),
         (20 * Gi, 20 * Gi - 1, "19.9 GiB of the 20 GiB"),
         (20 * Gi + 1, 20 * Gi, "20 GiB of the 20.1 GiB"),
+        (2 * Gi, Gi, "1 GiB of the 2 GiB"),
         (Gi, 100 * Mi, "100 MiB of the 1024 MiB"),
         (Mi, 0, "0 MiB of the 1 MiB"),
         (Fraction(1, 2), 6 * Gi, "25 of the 50 percent"),
+        (Fraction(1, 2), 6 * Gi - 1, "24 of the 50 percent"),
         (Fraction(1, 8), 3 * Gi - 1, "12.4 of the 12.5 percent"),
     ],
 )

@@ -108,13 +108,54 @@ def test_a_required_scope_is_the_whole_pods(
     assert minors(full(1, 3, of=TOPOLOGY), request) == found
 
 
-@pytest.mark.parametrize(("policy", "expected"), [(Policy.BINPACK, 4), (Policy.SPREAD, 0)])
+@pytest.mark.parametrize(("policy", "expected"), [(Policy.BINPACK, 2), (Policy.SPREAD, 0)])
 def test_the_policy_chooses_among_groups_within_the_scope(policy: Policy, expected: int) -> None:
-    node = fleet([], [], [(500, 1)], [(500, 1)], [(500, 1)], [], of=TOPOLOGY)
-    assert minors(node, one(20, scope=Scope.PCIE, policy=policy)) == {"main": [expected]}
+    node = fleet([], [], [(900, 90)], [(900, 90)], [(500, 1)], [], of=TOPOLOGY)
+    assert minors(node, one(10, scope=Scope.PCIE, policy=policy)) == {"main": [expected]}
+
+
+@pytest.mark.parametrize(
+    ("request_", "found"),
+    [
+        (one(100), {"main": [0]}),
+        (one(99, count=2), {"main": [0, 1]}),
+        (one(100, count=2), Reason.PARTITIONED),
+        (several(*map(share, "ab", (100, 100))), Reason.PARTITIONED),
+        (several(share("a", 100, phase=Phase.INIT), share("b", 100)), {"a": [0], "b": [0]}),
+    ],
+)
+def test_a_partitioned_node_takes_one_whole_gpu_per_pod(
+    request_: Request, found: dict[str, list[int]] | Reason
+) -> None:
+    node = fleet([], [])
+    node.set_node(node.row_of("n1"), Reason.FITS, False, True)
+    assert minors(node, request_) == found
 
 
 # --- several containers
+
+
+@pytest.mark.parametrize(
+    ("held", "policy", "containers", "found"),
+    [
+        # The fullness of a GPU includes the containers that are placed before.
+        ((600, 0), Policy.BINPACK, (share("a", 70), share("b", 10)), [1, 1]),
+        ((100, 850), Policy.BINPACK, (share("a", 20), share("b", 10)), [0, 1]),
+        ((0, 104), Policy.SPREAD, (share("a", 10), share("b", 10)), [0, 0]),
+        # The larger share of memory and core comes first.
+        ((0, 0), Policy.FIRST, (share("a", 50), share("b", 50, 1)), [1, 0]),
+        # The policy's choice for b would leave no GPU for a.
+        ((450, 0), Policy.SPREAD, (share("a", 60, 1), share("b", 50, 50)), [1, 0]),
+    ],
+)
+def test_two_containers_are_placed_one_after_the_other(
+    held: tuple[int, int],
+    policy: Policy,
+    containers: tuple[ContainerRequest, ...],
+    found: list[int],
+) -> None:
+    node, (a, b) = fleet(*([(size, 0)] for size in held)), found
+    assert minors(node, several(*containers, policy=policy)) == {"a": [a], "b": [b]}
 
 
 @pytest.mark.parametrize(
@@ -146,6 +187,7 @@ def test_containers_that_fit_only_in_another_way_are_refused() -> None:
     assert minors(node, less) == {"a": [1], "b": [0], "c": [0], "d": [1]}
     two = several(share("a", 60), share("b", 40, count=2))
     assert minors(node, two) is Reason.TOGETHER
+    assert minors(node, one(75, count=2)) is Reason.GPUS
     assert minors(fleet([], [(300, 1)]), two) == {"a": [0], "b": [0, 1]}
 
 

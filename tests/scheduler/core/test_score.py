@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -64,6 +65,28 @@ def test_the_better_fit_after_gpus_in_use(used: list[Held], expected: list[str])
     fleet = add(Fleet(), "large", used, of=[Gpu("GPU-large", 0, 8000)])
     add(fleet, "small", [], of=[Gpu("GPU-small", 0, 1000)])
     assert order(fleet, SIZE) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "totals", "policy", "expected"),
+    [
+        (HALF, (1000, 1000), Policy.BINPACK, 0.5 + 0.4 * 0.7 + 0.005),
+        (HALF, (1000, 1000), Policy.SPREAD, 0.9 * 0.5 + 0.095),
+        (TENTH, (1000, 1000), Policy.BINPACK, 0.5 + 0.4 * 0.25 + 0.005),
+        (SIZE, (2000, 2000), Policy.BINPACK, 0.5 + 0.4 * 0.65 + 0.00375),
+        (SIZE, (2000, 5000), Policy.SPREAD, 0.9 * 0.65 + 0.09625),
+        (replace(TENTH, gpus=2), (1000, 1000), Policy.BINPACK, 0.5 * (0.25 + 0.4 * 0.15 + 0.005)),
+    ],
+)
+def test_a_score_weighs_the_gpus_in_use_their_fullness_and_the_nodes(
+    asked: ContainerRequest, totals: tuple[int, int], policy: Policy, expected: float
+) -> None:
+    """`gpuslice simulate` prints the score of a node. Here 200 bytes and 20 percent are held of
+    the first of two GPUs, and a node of the fleet may have four."""
+    of = [Gpu(f"GPU-{minor}", minor, total) for minor, total in enumerate(totals)]
+    fleet = add(Fleet(gpus=4), "n1", [(200, 20)], [], of=of)
+    found = score(fleet, Request([asked], policy), fleet.all_rows())
+    assert found == pytest.approx(expected)
 
 
 def test_several_gpus_are_better_the_nearer_they_lie() -> None:

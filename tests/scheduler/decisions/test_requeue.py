@@ -80,6 +80,14 @@ def test_a_pod_is_requeued_once_for_free_capacity(refusing: Refusing) -> None:
     assert refusing.overdue() == ["waits"]
 
 
+def test_a_pod_whose_write_failed_is_returned_again(refusing: Refusing) -> None:
+    refusing.free()
+    assert refusing.overdue() == ["waits"] and refusing.overdue() == []
+    refusing.queue.again("waits")
+    refusing.queue.again("gone")
+    assert refusing.overdue() == ["waits"]
+
+
 def test_a_pod_that_kube_scheduler_has_retried_is_not_requeued(refusing: Refusing) -> None:
     refusing.free()
     refusing.ask("waits")
@@ -97,17 +105,22 @@ def test_capacity_that_is_only_reserved_for_another_pod_is_free(refusing: Refusi
 
 def test_an_agent_that_is_ready_again_requeues_a_pod(refusing: Refusing) -> None:
     refusing.free()
-    unready, ready = (agent_lease(objects.lease("n0", ready=said)) for said in ("no", "true"))
-    assert unready is not None and ready is not None
+    said = (1, "no"), (2, "true"), (3, "true")
+    unready, ready, renewed = (agent_lease(objects.lease("n0", *each)) for each in said)
+    assert unready is not None and ready is not None and renewed is not None
     refusing.state.observe_lease(unready, 1.0)
     refusing.ask("waits")
     assert refusing.overdue(after_s=100.0) == []
     refusing.state.observe_lease(ready, 2.0)
     assert refusing.overdue() == ["waits"]
+    refusing.state.observe_lease(renewed, 3.0)
+    assert refusing.overdue() == [], "a renewal frees no capacity"
 
 
-def test_a_new_node_requeues_a_pod(refusing: Refusing) -> None:
-    add_node(refusing.state, "n1", objects.gpu("GPU-n1-0", 0))
+@pytest.mark.parametrize("nodes", [1, 7])
+def test_a_new_node_requeues_a_pod(nodes: int) -> None:
+    refusing = Refusing(nodes)
+    add_node(refusing.state, "new", objects.gpu("GPU-new", 0))
     assert refusing.overdue() == ["waits"]
 
 

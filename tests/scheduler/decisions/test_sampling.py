@@ -9,7 +9,7 @@ import pytest
 
 from gpuslice.contract import names as words
 from scheduler.decisions.requeue import TIMEOUT_S, Unschedulable
-from scheduler.decisions.sampling import Requeue, Sampling
+from scheduler.decisions.sampling import Requeue, Sampling, sample_size
 from scheduler.decisions.verbs import Verbs
 from tests.scheduler import calls, objects
 
@@ -56,6 +56,12 @@ class Scene:
 @pytest.fixture
 def scene() -> Scene:
     return Scene()
+
+
+def test_the_size_of_a_sample_is_kube_schedulers() -> None:
+    """Source: numFeasibleNodesToFind in pkg/scheduler/schedule_one.go of Kubernetes."""
+    sizes = {100: 100, 200: 100, 250: 120, 1000: 420, 5000: 500, 9000: 450}
+    assert {nodes: sample_size(nodes) for nodes in sizes} == sizes
 
 
 def test_the_node_outside_of_the_sample_is_nominated_and_its_gpu_reserved(scene: Scene) -> None:
@@ -144,9 +150,9 @@ def test_only_a_pod_that_may_preempt_is_requeued_if_it_fits_nowhere() -> None:
     scene.ask()
     assert scene.due() == []
     for _ in range(3):
-        scene.ask(uid="urgent", priority=5)
+        scene.ask(uid="urgent", priority=1)
         assert scene.due() == [None]
-    scene.ask(uid="urgent", priority=5)
+    scene.ask(uid="urgent", priority=1)
     assert scene.due() == [], "kube-scheduler has seen all nodes"
 
 

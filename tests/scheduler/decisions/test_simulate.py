@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from gpuslice.contract import names
+from gpuslice.contract.dialects import DIALECTS
 from scheduler.core.request import Policy
 from scheduler.decisions import simulate
 from scheduler.decisions.simulate import Account, SimulationError
@@ -74,6 +75,7 @@ def test_pods_that_are_bound_hold_what_they_have() -> None:
 @pytest.mark.parametrize(
     ("now", "expired"),
     [
+        (datetime(2026, 1, 1, 0, 0, 44, tzinfo=UTC), ["n3"]),
         (datetime(2026, 1, 1, 0, 0, 45, tzinfo=UTC), ["n2", "n3"]),
         (datetime(2025, 12, 31, tzinfo=UTC), ["n3"]),
         (datetime(2026, 1, 1, 0, 5, tzinfo=UTC), ["n1", "n2", "n3"]),
@@ -106,7 +108,8 @@ def test_a_workload_is_simulated_by_its_template(owner: str) -> None:
 def test_lists_are_what_is_in_them() -> None:
     asked = pod(container("main"))
     listed, typed = {"kind": "List", "items": FLEET}, {"kind": "PodList", "items": [asked]}
-    assert list(simulate.objects([listed, None, typed])) == [*FLEET, kind("Pod", asked)]
+    no_list, expected = {"kind": "AllowList"}, [*FLEET, kind("Pod", asked)]
+    assert list(simulate.objects([listed, None, typed, no_list])) == [*expected, no_list]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +127,17 @@ def test_unusable_objects_are_refused(
 ) -> None:
     with pytest.raises(SimulationError, match=text):
         list(read([raw]))
+
+
+def test_bytes_are_shown_in_the_largest_unit() -> None:
+    sizes = {2**20 - 1: "1048575 B", 2**20: "1 MiB", 2**30 - 2**20: "1023 MiB", 2**30: "1 GiB"}
+    assert {amount: simulate.size(amount) for amount in sizes} == sizes
+
+
+def test_of_more_than_ten_nodes_the_others_are_counted() -> None:
+    ten = ", ".join(f"n{number}" for number in range(10))
+    for count, more in ((10, ""), (11, " and 1 more")):
+        assert simulate.names_shown([f"n{n}" for n in range(count)][::-1]) == ten + more
 
 
 # --- the command
@@ -169,6 +183,9 @@ def test_json_is_for_programs(ask: Ask) -> None:
     assert first["node"] == second["node"] == "n10"
     share = {"container": "main", "minor": 0, "uuid": "GPU-d", "memory_bytes": 4 << 30}
     assert first["candidates"][0]["containers"] == [{**share, "core_percent": 50}]
+    for raw, shares_and_placed in ((asking(), (False, True)), (asking(gpu=150), (True, False))):
+        (only,) = json.loads(ask("--json", pods=[raw]).stdout)
+        assert (only["requests_share"], only["placed"]) == shares_and_placed
 
 
 def test_where_no_node_fits_the_exit_status_is_1(ask: Ask) -> None:
@@ -187,9 +204,10 @@ def test_where_no_node_fits_the_exit_status_is_1(ask: Ask) -> None:
 
 def test_many_candidates_are_cut_and_counted_and_without_a_terminal_no_name_is(ask: Ask) -> None:
     uuid = "GPU-0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f{:x}"
-    fleet = [each for n in range(14) for each in a_node(f"{n:040}", gpu(uuid.format(n), 0))]
+    fleet = [each for n in range(11) for each in a_node(f"{n:040}", gpu(uuid.format(n), 0))]
     done = ask(fleet=fleet)
-    assert "and 4 more" in done.stdout
+    assert "and 1 more" in done.stdout
+    assert "more" not in ask(fleet=fleet[2:]).stdout
     (row,) = [line for line in done.stdout.splitlines() if uuid.format(0) in line]
     assert row.split()[-2:] == ["50", "%"]
 
@@ -204,12 +222,13 @@ def test_a_file_that_cannot_be_read_is_named(ask: Ask, tmp_path: Path, written: 
 def test_without_a_fleet_the_exit_status_is_2(ask: Ask) -> None:
     for done in (ask("--fleet", "/none"), commands.run("simulate", "-f", "-", given="kind: Pod")):
         assert (done.exit_code, done.stderr[:10]) == (2, "simulate: ")
+    assert "required: -f/--file" in commands.run("simulate", "--from-cluster").stderr
 
 
 def test_pods_of_other_dialects_are_placed_where_these_are_on(ask: Ask) -> None:
     raw = kind("Pod", pod({"name": "main", "resources": {"limits": {"volcano.sh/gpu-memory": 1}}}))
     raw["spec"]["schedulerName"] = "volcano"
-    done = ask("--dialects", "koordinator,volcano", pods=[raw])
+    done = ask("--dialects", ",".join(each.name for each in DIALECTS), pods=[raw])
     assert done.exit_code == 0, done.stdout
     off = ask(pods=[raw])
     assert off.exit_code == 1

@@ -161,6 +161,8 @@ def test_a_vanished_gpu_keeps_its_allocation_and_is_reported() -> None:
     state.observe_pod(holding("u", None, 1, ratio=50))
     assert used(state) == {"GPU-a": (0, 0, 0), "GPU-b": (12, 0, 1)}
     assert texts(state) == []
+    state.observe_pod(holding("u", None, 1, "n2", ratio=50))
+    assert used(state) == NONE
 
 
 def test_a_node_replaced_under_its_name() -> None:
@@ -215,6 +217,11 @@ def test_foreign_grants_over_the_gpu_leave_none_free_and_are_reported() -> None:
     state.remove_pod("u-1")
     assert texts(state) == []
     assert int(fleet.free_bytes[row, 0]) == 4 * GIB
+    state.observe_pod(holding("u-3", memory="1Gi", core=20))
+    assert texts(state) == []
+    state.observe_pod(holding("u-4", memory="1Gi"))
+    (text,) = texts(state)
+    assert text.endswith("bytes, 100 of 99 percent of core"), "u-4 needs a percent of core too"
 
 
 # --- GPUs that take no share, and nodes without an inventory or an agent
@@ -272,14 +279,14 @@ def test_a_lease_that_has_not_changed_expires_and_its_age_before_we_began_counts
     assert state.tick(last_s) == []
     observe_lease(state, lease("n1", 1), last_s + 0.1)
     assert (state.tick(last_s + 0.1), state.tick(last_s + 0.2)) == (["n1"], [])
-    assert reason(state) is Reason.AGENT_LEASE_EXPIRED
+    assert (reason(state), state.agents.has_ready) == (Reason.AGENT_LEASE_EXPIRED, False)
     state.remove_lease("n1")
     observe_lease(state, lease("n1", 1), last_s + 1.0, age_s=40.1)
     for _ in range(2):
         assert reason(state) is Reason.AGENT_LEASE_EXPIRED
         observe_lease(state, lease("n1", 1), last_s + 2.0)
     observe_lease(state, lease("n1", 2), last_s + 3.0)
-    assert reason(state) is Reason.FITS
+    assert (reason(state), state.agents.has_ready) == (Reason.FITS, True)
 
 
 # --- events in any order

@@ -60,10 +60,10 @@ REQUIRED: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {}
     [
         *(({"affinity": {f"{of}Affinity": PREFERRED}}, 100) for of in ("node", "pod", "podAnti")),
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, 100),
-        ({"affinity": None, "topologySpreadConstraints": None}, MAX_NODES),
-        ({"affinity": {"nodeAffinity": REQUIRED}}, MAX_NODES),
-        ({"affinity": {"podAffinity": None}}, MAX_NODES),
-        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, MAX_NODES),
+        ({"affinity": None, "topologySpreadConstraints": None}, 32),
+        ({"affinity": {"nodeAffinity": REQUIRED}}, 32),
+        ({"affinity": {"podAffinity": None}}, 32),
+        ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, 32),
     ],
 )
 def test_all_nodes_are_named_for_a_pod_with_preferences(spec: dict[str, Any], named: int) -> None:

@@ -58,6 +58,6 @@ def test_a_dialect_that_is_off_is_refused_with_its_switch(row: Row, dialect: str
         requests.request(row.pod)
 
 
-@pytest.mark.parametrize("row", kai_rows.NOTHING, ids=identity)
+@pytest.mark.parametrize("row", [*kai_rows.NOTHING, kai_rows.UNKNOWN[0]], ids=identity)
 def test_while_the_dialect_is_off_a_pod_without_a_share_is_accepted(row: Row) -> None:
     assert requests.request(row.pod) is None

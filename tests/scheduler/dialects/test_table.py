@@ -101,7 +101,7 @@ async def test_a_dialect_is_a_table_and_a_reader(at: Scene) -> None:
     assert (granted.environment, granted.by_index) == ({"main": {"TOY_EIGHTHS": "1"}}, True)
     noticed = {each.uid: each.notices for each in at.binder.take_notices()}
     assert noticed == {uid: [NOTICE] for uid in UIDS[:8]}
-    assert at.binder.take_notices() == []
+    assert (await at.bind("u-0"), at.binder.take_notices()) == ("", [])
 
 
 async def test_a_binding_sent_again_is_the_same(monkeypatch: pytest.MonkeyPatch, at: Scene) -> None:
@@ -191,3 +191,4 @@ def test_a_long_value_is_cut(dialect: str, key: str, value: str, begins: str, en
     assert len(refusal) <= MAX_REFUSAL
     assert refusal.startswith(f"metadata.annotations[{key}]: {begins}") and refusal.endswith(ends)
     assert annotated("koordinator", HINT, "{}".ljust(16384)).refusal == ""
+    assert [len(str(RequestError("x" * length))) for length in (1024, 1025)] == [1024, 1023]

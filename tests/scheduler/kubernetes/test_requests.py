@@ -65,6 +65,13 @@ def test_two_containers_of_one_name_are_refused() -> None:
     assert "invalid value main, main: must be unique" in refused(pod(HALF, HALF))
 
 
+def test_a_share_in_the_pods_overhead_is_refused() -> None:
+    raw = pod(HALF)
+    raw["spec"]["overhead"] = {"cpu": "1", names.RESOURCE_CORE: "5"}
+    text = f"spec.overhead[{names.RESOURCE_CORE}]: invalid value 5: must be absent"
+    assert refused(raw).startswith(text)
+
+
 def test_the_hints_scope() -> None:
     scopes = {"Device": Scope.DEVICE, "PCIe": Scope.PCIE, "NUMANode": Scope.NUMA_NODE}
     for text, scope in {**scopes, "Node": Scope.NODE, "": Scope.NODE}.items():
@@ -112,6 +119,7 @@ def _expression(**fields: object) -> dict[str, Any]:
         ({"selector": {"matchExpressions": {"a": 1}}}, "matchExpressions: must be a list"),
         ({"selector": {"matchExpressions": [1]}}, "[0]: must be an object, not int"),
         (_expression(), "[0].key: invalid value None"),
+        (_expression(key=""), "[0].key: invalid value ''"),
         (
             _expression(key="a", operator="Gt"),
             "[0].operator: invalid value 'Gt': must be one of In, NotIn, Exists, DoesNotExist",
@@ -134,7 +142,7 @@ def test_hints_that_are_not_honoured_are_refused_by_name(hint: object, text: str
 @pytest.mark.parametrize(
     ("written", "text"),
     [
-        ("{", "invalid value '{': must be JSON: Expecting"),
+        ("{".ljust(40), f"invalid value '{'{'.ljust(40)}': must be JSON: Expecting"),
         ("[" * 16_000, f"invalid value '{'[' * 40}...': must be JSON: "),
         ("[]", "must be an object, not list"),
         ('{"rdma":{"selector":{}}}', "invalid value rdma: must be one of gpu"),

@@ -122,6 +122,14 @@ def test_an_allocation_on_a_pod_that_is_not_bound_is_nothing() -> None:
     assert (facts.uid, facts.namespace, facts.name) == ("u-1", "default", "pod-u-1")
 
 
+def test_a_bound_pods_mark_changes_with_what_it_holds() -> None:
+    pods = [bound({}), pod(HALF, node="n2"), bound({}, phase="Failed"), bound({ALLOCATED: "{"})]
+    marks = [translate.mark(raw) for raw in [*pods, bound({}, labels={"a": "b"})]]
+    assert len({translate.UNBOUND, *marks}) == 1 + len(marks)
+    assert translate.mark(bound({})) == marks[0]
+    assert translate.mark(pod(HALF)) == translate.UNBOUND
+
+
 @pytest.mark.parametrize(
     ("annotations", "limits", "scheduler", "problem"),
     [
@@ -164,14 +172,14 @@ def test_an_inventory() -> None:
     link = {"gpuslice.io/link": "x"}
     deprecated = {"resources": {"kubernetes.io/gpu-memory": "24Gi"}}
     facts = read(
-        gpu("GPU-b", 1, "80Gi", numa=1, root="pci0000:80", labels=link),
+        gpu("GPU-b", 1, "80Gi", root="pci0000:80", labels=link),
         gpu("GPU-a", 0, numa=-1, root="") | deprecated,
         {"type": "rdma", "id": "0000:1f:00.0", "minor": 0},
     )
     assert (facts.name, facts.node_uid, facts.readable, facts.problems) == ("n1", "uid-1", True, ())
     first, second = facts.gpus
     assert first == Gpu("GPU-a", 0, 24 * GIB)
-    assert second == Gpu("GPU-b", 1, 80 * GIB, True, 1, "pci0000:80", "x", link)
+    assert second == Gpu("GPU-b", 1, 80 * GIB, True, 0, "pci0000:80", "x", link)
 
 
 @pytest.mark.parametrize("health", [False, None, "true"])
@@ -188,6 +196,7 @@ def test_a_gpu_that_is_not_reported_as_healthy_is_not_usable(health: object) -> 
         ({"minor": None}, "minor: required value: must be a whole number from 0"),
         ({"minor": True}, "minor: invalid value true"),
         ({"minor": -1}, "minor: invalid value -1"),
+        ({"minor": 2**31}, "minor: invalid value 2147483648"),
         ({"resources": None}, "resources.koordinator.sh/gpu-memory: required value: must be a"),
         ({"resources": {"koordinator.sh/gpu-memory": "99"}}, 'value "99": must be a quantity from'),
         ({"resources": {"koordinator.sh/gpu-memory": "1Ei"}}, 'invalid value "1Ei": must be a'),
@@ -203,6 +212,7 @@ def test_a_gpu_that_cannot_be_read_is_left_out(change: dict[str, object], text: 
 
 
 def test_more_gpus_than_a_node_can_have() -> None:
+    assert read(*(gpu(f"GPU-{n}", n) for n in range(16))).problems == ()
     facts = read(*(gpu(f"GPU-{n}", n) for n in range(18)))
     assert [each.minor for each in facts.gpus] == list(range(16))
     assert facts.problems == ("Device: 18 GPUs; those behind the first 16 are left out",)
