@@ -52,8 +52,8 @@ class Child:
             raise self.late() from error
         finally:
             self.leave(child)
-        if child.returncode != 0:
-            raise ChildError(cause(child.returncode or 0, stderr))
+        if child.returncode:
+            raise ChildError(cause(child.returncode, stderr))
         return reply
 
     async def start(self, stdin: int) -> asyncio.subprocess.Process:

@@ -91,9 +91,9 @@ def parse(
     if a value is invalid."""
     lists: dict[str, object] = {}
     for action in known._actions:
-        variable = variable_of(action)
-        text = environment.get(variable, "") if variable is not None else ""
-        if not text:
+        variable = _ENVIRONMENT_PREFIX + action.dest.upper()
+        text = environment.get(variable, "")
+        if not text or action.dest == "help":
             continue
         try:
             value = _from_text(action, text)
@@ -140,13 +140,6 @@ def settings_of(options: argparse.Namespace, environment: Mapping[str, str]) -> 
 def _extended(defaults: Sequence[Path], added: Sequence[Path]) -> Sequence[Path]:
     """Append the operator's paths to the defaults, which always stay included."""
     return (*(path for path in defaults if path not in added), *dict.fromkeys(added))
-
-
-def variable_of(action: argparse.Action) -> str | None:
-    """Return the environment variable of a flag. None: the argument has no variable (--help)."""
-    if action.dest in {argparse.SUPPRESS, "help"} or not action.option_strings:
-        return None
-    return _ENVIRONMENT_PREFIX + action.dest.upper()
 
 
 def _from_text(action: argparse.Action, text: str) -> object:

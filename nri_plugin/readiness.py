@@ -84,8 +84,6 @@ class Watchdog:
 
     def close(self) -> None:
         faulthandler.cancel_dump_traceback_later()
-        if self._out != _STDERR:
-            os.close(self._out)
 
 
 def _open_stderr() -> int:

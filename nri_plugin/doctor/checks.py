@@ -175,7 +175,7 @@ def device_plugins(facts: Facts) -> Answer:
         for pod, container, resource in seen.allocated
         if resource not in ours and (resource.startswith(_OURS) or resource in offering)
     ]
-    node = facts.settings.node_name or "NODE"
+    node = facts.settings.node_name
     do = other_plugins.advice(seen.signs or [Sign("a device plugin")], node, seen.operator)
     dra = next((sign.text for sign in seen.signs if sign.is_dra), "")
     if dra:

@@ -167,7 +167,6 @@ def run(process: Process, *arguments: str) -> str:
             command,
             executable=executable,
             capture_output=True,
-            text=True,
             errors="replace",
             timeout=_COMMAND_S,
             check=False,

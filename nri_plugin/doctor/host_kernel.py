@@ -64,7 +64,7 @@ def agent_arguments(proc: Path = Path("/proc")) -> Sequence[str]:
     for process in sorted(proc.glob("[0-9]*")):
         with contextlib.suppress(OSError):
             _, *words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            is_agent = words[:2] == ["-m", "nri_plugin"] and words[2:3] != [""]
+            is_agent = words[:2] == ["-m", "nri_plugin"]
             is_command = not "".join(words[2:3]).startswith("-")
             own = os.readlink(process / "ns/mnt") == os.readlink(proc / "self/ns/mnt")
             if is_agent and not is_command and own:

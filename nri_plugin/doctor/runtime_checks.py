@@ -12,7 +12,7 @@ from nri_plugin.host import bundle
 from nri_plugin.protocol import runtimes
 from nri_plugin.protocol.runtimes import Version
 
-_TESTED: Final = ((1, 7), (2, 2), (2, 3), (2, 4))
+_TESTED_SINCE: Final[Version] = (2, 2, 0)
 _NRI_ON_BY_DEFAULT: Final[Version] = (2, 0, 0)
 _VALIDATOR_SINCE: Final[Version] = (2, 2, 0)
 _NRI_TABLE: Final = "[plugins.'io.containerd.nri.v1.nri']"
@@ -54,7 +54,7 @@ def version(facts: Facts) -> Answer:
             f"{reported}: the agent does not serve it: {why}",
             "upgrade to containerd 2.2 or later, or to 1.7.26 or later of 1.7",
         )
-    if version[:2] not in _TESTED and version < (2, 4, 0):
+    if version[:2] != (1, 7) and version < _TESTED_SINCE:
         return warn(f"{reported}: not tested", "upgrade to containerd 2.2 or later")
     return ok(reported)
 

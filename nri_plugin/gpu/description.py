@@ -60,7 +60,7 @@ def place(bus_id: str | bytes, sysfs: Path = _SYSFS) -> Mapping[str, Any]:
     """Return the GPU's NUMA node as `numa`, None if the board has only one or reports none, and its
     PCI root as `root`, for example pci0000:3a. bus_id: as NVML writes it."""
     try:
-        device = (sysfs / "bus/pci/devices" / pci_address(bus_id)).resolve(strict=True)
+        device = (sysfs / "bus/pci/devices" / pci_address(bus_id)).resolve()
         numa = int((device / "numa_node").read_text())
     except (OSError, ValueError):
         return {"numa": None, "root": ""}

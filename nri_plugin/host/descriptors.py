@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def opened(path: str | os.PathLike[str], flags: int, mode: int = 0o600) -> Iterator[int]:
+def opened(path: str | os.PathLike[str], flags: int) -> Iterator[int]:
     """Yield a descriptor from os.open. It is closed after the block, and on exec."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, mode)
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     try:
         yield descriptor
     finally:

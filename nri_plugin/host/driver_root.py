@@ -154,7 +154,7 @@ class DriverRoot:
         """Convert the paths in a hook's argument. The value of --link has two: TARGET::LINK."""
         if not isinstance(argument, str):
             return argument
-        return "::".join(map(self.on_host, argument.split("::", 1)))
+        return "::".join(map(self.on_host, argument.split("::")))
 
 
 def find(host: Path, chosen: Path | None, earlier: DriverRoot | None = None) -> DriverRoot:

@@ -197,13 +197,13 @@ class RunDirectory:
 
     def _empty_directory(self, path: Path) -> None:
         try:
-            os.mkdir(path, 0o755)
+            path.mkdir()
             return
         except FileExistsError:
             tmpfs.clear(path)
         except (FileNotFoundError, NotADirectoryError):
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.mkdir(mode=0o755)
+        path.mkdir()
 
     def _fill(self, path: Path, plan: ContainerPlan, context_bytes: Mapping[str, int]) -> None:
         grant_id, count = self.new_grant_id(), len(plan.shares)
@@ -263,7 +263,7 @@ def _write_own(path: Path, plan: ContainerPlan) -> None:
     own = {name: _PRELOAD for name in plan.preloads.values()} if plan.shared else {}
     own[_plan(plan.container) if plan.shared else _PLAN] = plans.encode(plan)
     for name, data in own.items():
-        with opened(path / name, os.O_WRONLY | os.O_CREAT, 0o444) as descriptor:
+        with opened(path / name, os.O_WRONLY | os.O_CREAT) as descriptor:
             write(descriptor, data)
             os.ftruncate(descriptor, len(data))
             os.fchmod(descriptor, 0o444)

@@ -22,7 +22,6 @@ FILE: Final = ".lock"
 _POLL_S: Final = 0.1
 _HOLDER_CHARS_MAX: Final = 200
 _MODE: Final = 0o700
-_OTHERS: Final = 0o077
 
 
 class Lock:
@@ -76,7 +75,7 @@ def _secure(run_dir: Path) -> str | None:
     """Close the directory to other users, because its regions are writable by all. The kubelet, if
     it creates the directory (hostPath DirectoryOrCreate), leaves it open. Return the problem that
     remains, or None."""
-    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    run_dir.mkdir(parents=True, exist_ok=True)
     with opened(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid():
@@ -84,6 +83,5 @@ def _secure(run_dir: Path) -> str | None:
                 f"{run_dir}: invalid owner, user {status.st_uid}: must be user {os.geteuid()};"
                 " remove the directory, or set --run-dir to another directory"
             )
-        if status.st_mode & _OTHERS:
-            os.fchmod(descriptor, _MODE)
+        os.fchmod(descriptor, _MODE)
     return None

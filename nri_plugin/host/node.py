@@ -185,7 +185,7 @@ class Node:
     def with_gpu(self, cdi_names: Sequence[str]) -> AbstractSet[str]:
         """Return which of these CDI names inject a GPU. Runs in the worker."""
         directories, status = self._settings.cdi_dirs, self.driver_root.stat
-        return cdi_vendor.by_name(directories, cdi_names, status) if cdi_names else frozenset()
+        return cdi_vendor.by_name(directories, cdi_names, status)
 
     def to_generate(self, specs: Specs) -> AbstractSet[str]:
         """Return the GPUs for which a CDI spec must be generated, because they have no usable one.

@@ -66,7 +66,7 @@ def replace(path: Path, data: bytes, mode: int = _MODE) -> None:
             os.rename(aside, path)
         except OSError:
             with suppress(OSError):
-                aside.unlink(missing_ok=True)
+                aside.unlink()
             raise
         sync(path.parent)
         written = path.read_bytes()

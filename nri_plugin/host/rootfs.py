@@ -77,8 +77,8 @@ class Inspector:
     nri_socket: Path
     driver_seen: Callable[[str], Path]
     policy: selinux.Policy
-    forwarded: bool = False
-    allowed: AbstractSet[str] = frozenset()
+    forwarded: bool
+    allowed: AbstractSet[str]
 
     def examine(self, container_id: str, plan: ContainerPlan) -> Examination:
         """Raise Refused unless the container will see the files of its plan."""

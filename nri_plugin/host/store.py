@@ -34,7 +34,7 @@ def keep_mounted(directory: Path) -> None:
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with opened(directory.parent, os.O_RDONLY | os.O_DIRECTORY) as parent:
             fcntl.flock(parent, fcntl.LOCK_EX)  # another agent may be mounting the store
-            directory.mkdir(mode=0o755, exist_ok=True)
+            directory.mkdir(exist_ok=True)
             if not os.path.ismount(directory):
                 tmpfs.mount(directory, _BYTES, _INODES, _SOURCE)
     except OSError as error:

@@ -55,7 +55,7 @@ class BoundPods:
     def __init__(self) -> None:
         self.listed = False
         """Whether the watch has listed the pods once."""
-        self._version = 0  # increases when a pod or its allocation changes
+        self._version = 0  # increases when a pod comes, ends or becomes foreign
         self._pods: dict[str, _Known] = {}
         self._batch = 0
         self._listing = False
@@ -78,7 +78,7 @@ class BoundPods:
         foreign = foreign or _foreign(bound, before.bound if before else None)
         now = _Known(bound, place, annotation_claims.gpus(bound.pod.annotations), foreign)
         self._pods[uid] = now
-        if before is None or before.bound.pod != bound.pod or before.foreign != foreign:
+        if before is None or before.foreign != foreign:
             self._version += 1
 
     def deleted(self, uid: str) -> None:

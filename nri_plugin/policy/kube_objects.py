@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from gpuslice.contract import names, quantity
@@ -46,9 +46,9 @@ class NodeFacts:
     excluded: AbstractSet[str]
     capacity: Mapping[str, int]
     allocatable: Mapping[str, int]
-    plugin_gpus: Mapping[str, str] = field(default_factory=dict)
-    operator: bool = False
-    written: AbstractSet[str] = frozenset()
+    plugin_gpus: Mapping[str, str]
+    operator: bool
+    written: AbstractSet[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Line:
     writable: bool
     type: str
     source: str
-    shared: bool = False
+    shared: bool
 
 
 @dataclass(frozen=True, slots=True)

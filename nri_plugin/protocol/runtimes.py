@@ -15,14 +15,8 @@ from nri_plugin.protocol.session_events import RuntimeInfo
 
 Version = tuple[int, int, int]
 
-CHUNKS: Final[Version] = (0, 7, 0)
-"""The first NRI version that splits a large Synchronize, and reports the runtime's timeouts."""
 VALIDATION: Final[Version] = (0, 10, 0)
 """The first NRI version in which plugins can validate adjustments, and pods can require plugins."""
-METHODS: Final[Version] = (0, 12, 0)
-"""The first NRI version that has a method for each event, and reports its own version."""
-FAILURE_POLICY: Final[Version] = (0, 12, 4)
-"""The first NRI version in which a plugin can demand that requests without an answer fail."""
 
 
 @dataclass(frozen=True, slots=True)

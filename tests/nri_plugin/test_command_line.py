@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields, replace
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -9,11 +10,12 @@ from types import ModuleType
 import pytest
 
 from gpuslice.contract import names
-from gpuslice.contract.dialects import KOORDINATOR, VOLCANO
+from gpuslice.contract.dialects import DIALECTS, KOORDINATOR, VOLCANO
 from gpuslice.contract.overhead import CODE_BYTES
 from nri_plugin import command_line, uninstall
 from nri_plugin.doctor import command as doctor
 from nri_plugin.policy.capabilities import ALWAYS, CAPABILITIES
+from nri_plugin.policy.gpu_modes import Offer
 from nri_plugin.settings import Settings
 
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -43,6 +45,8 @@ def test_defaults() -> None:
     assert (given.driver_capabilities, given.runtime_handlers) == (ALWAYS, HANDLERS)
     assert not (given.verbose or given.strict or given.whole_gpus or given.allowed_capabilities)
     assert not (given.core_forced or given.managed_free or given.refuse_unenforceable)
+    required = [getattr(given, each.name) for each in fields(Settings) if each.default is MISSING]
+    assert replace(given, http=None, node_name="", dialects=(KOORDINATOR,)) == Settings(*required)
 
 
 @pytest.mark.parametrize(
@@ -58,16 +62,18 @@ def test_defaults() -> None:
         ("--cdi-kind", f"a.b/gpu:{SECOND}", "cdi_kinds", ("a.b/gpu", SECOND, FIRST)),
         ("--index", "07", "index", "07"),
         ("--strict", "true", "strict", True),
-        ("--verbose", "true", "verbose", True),
+        ("--verbose", "1", "verbose", True),
         ("--log-format", "json", "log_format", "json"),
         ("--http", "off", "http", None),
         ("--http", "unix:/a/b", "http", Path("/a/b")),
         ("--http", "0.0.0.0:0", "http", ("0.0.0.0", 0)),
-        ("--http", "[::1]:9", "http", ("::1", 9)),
+        ("--http", "[::1]:65535", "http", ("::1", 65535)),
         ("--driver-capabilities", "", "driver_capabilities", ALWAYS),
         ("--driver-capabilities", "video, ngx", "driver_capabilities", ALWAYS | {"video", "ngx"}),
         ("--driver-capabilities", "all", "driver_capabilities", set(CAPABILITIES)),
         ("--dialects", "kai,volcano", "node_resources", [*VOLCANO.node_resources]),
+        ("--dialects", "koordinator,kai,volcano,hami", "dialects", [*DIALECTS]),
+        ("--code-bytes", "64Gi", "code_bytes", 64 << 30),
         ("--core-policy", "force", "core_forced", True),
         ("--nvidia-ctk", "off", "nvidia_ctk", ()),
         ("--nvidia-ctk", "chroot /host x", "nvidia_ctk", ("chroot", "/host", "x")),
@@ -76,6 +82,7 @@ def test_defaults() -> None:
         ("--allow-capability", "CAP_SYS_ADMIN:sys_module", "allowed_capabilities", ADMIN),
         # With whole GPUs the runtime reads generated specs, so they are in one of its directories.
         ("--whole-gpus", "any", "generated_cdi_dir", CDI[1]),
+        ("--whole-gpus", "0, GPU-1f", "whole_gpus", Offer(reserved=frozenset({"0", "GPU-1f"}))),
     ],
 )
 def test_a_setting_comes_from_its_flag_or_its_variable(
@@ -92,6 +99,8 @@ def test_a_flag_takes_precedence_over_the_environment() -> None:
     variables = {"CDI_DIR": "/a", "INDEX": "07"}
     given = chosen("--index", "08", **variables)
     assert (given.index, tuple(given.cdi_dirs)) == ("08", (*CDI, Path("/a")))
+    given = chosen("--core-policy", "force", STRICT="false", VERBOSE="0", CORE_POLICY="default")
+    assert given.core_forced and not (given.strict or given.verbose)
     given = chosen("--cdi-dir", "/b", **variables)
     assert (given.index, tuple(given.cdi_dirs)) == ("07", (*CDI, Path("/b")))
 
@@ -119,6 +128,9 @@ def test_the_help_of_a_command_lists_the_settings_that_it_uses(command: ModuleTy
         ("--cdi-kind gpu", "invalid value 'gpu': must be VENDOR/CLASS"),
         ("--cdi-kind management.nvidia.com/gpu", "must be a kind for tenants"),
         ("--http here", "invalid value 'here': must be HOST:PORT, unix:PATH"),
+        ("--http host:65536", "invalid value 'host:65536': must be HOST:PORT, unix:PATH"),
+        ("--whole-gpus 0,any", "'0,any': must be off, any, or indexes and UUIDs of GPUs"),
+        (f"--code-bytes {(64 << 30) + 1}", "must be 0 to 64Gi"),
         ("--allow-capability CHOWN", "CHOWN"),
         ("INDEX=7", "environment GPUSLICE_AGENT_INDEX: invalid value '7': must be two digits"),
         ("STRICT=maybe", "GPUSLICE_AGENT_STRICT: invalid value 'maybe': must be true"),
@@ -140,3 +152,4 @@ def test_help_has_examples_and_defaults() -> None:
     for word in ("examples:", "doctor", "GPUSLICE_AGENT_RUN_DIR", "--cdi-dir", "hostPID"):
         assert word in said
     assert "default: /run/gpuslice" in said
+    assert "and any of video, graphics, display, ngx, compat32, or all" in said

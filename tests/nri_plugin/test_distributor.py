@@ -14,7 +14,7 @@ import pytest
 from gpuslice.contract import names
 from gpuslice.contract.library_file import MACHINES, LibraryFileError
 from gpuslice.gpu.driver_root import HostView
-from nri_plugin.distributor import Copy, Origin, read
+from nri_plugin.distributor import Copy, Origin, main, read
 from tests.contract.libraries import library
 from tests.support import ROOT
 
@@ -79,4 +79,16 @@ def test_the_program_ends_when_it_is_told_to(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.stderr.read().endswith("msg=stopped\n")
     assert process.returncode == 0
-    assert (tmp_path / names.HOST_LIBRARY[1:]).read_bytes() == HAMI
+    copy = tmp_path / names.HOST_LIBRARY[1:]
+    assert (copy.read_bytes(), copy.parent.stat().st_mode & 0o777) == (HAMI, 0o755)
+
+
+def test_the_copy_is_checked_until_a_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "l.so").write_bytes(NEW)
+    signals = [None, None, signal.SIGTERM]
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    monkeypatch.setattr(signal, "sigtimedwait", lambda *_: signals.pop(0))
+    assert main([f"--library={tmp_path / 'l.so'}", f"--host-root={tmp_path}"]) == 0
+    assert not signals

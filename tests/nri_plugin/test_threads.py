@@ -41,26 +41,27 @@ async def test_the_exception_of_a_job_is_raised() -> None:
 
 
 async def test_an_owners_jobs_that_hang_keep_its_places_and_no_others() -> None:
-    crew, gate = ThreadPool("c", 3, 2), threading.Event()
-    stuck = [asyncio.create_task(crew.run(gate.wait, 60, "one")) for _ in range(2)]
-    await asyncio.sleep(0)
-    with pytest.raises(TimeoutError):
-        await crew.run(lambda: True, 60, "one")
-    assert await crew.run(lambda: True, 60, "another")
-    stuck.append(asyncio.create_task(crew.run(gate.wait, 60, "another")))
-    await asyncio.sleep(0)
-    with pytest.raises(TimeoutError):
-        await crew.run(lambda: True, 60, "a third")
-    gate.set()
-    assert await asyncio.gather(*stuck) == [True] * 3
-    assert await crew.run(lambda: True, 60, "one")
+    crew = ThreadPool("c", 3, 2)
+    for _ in range(2):
+        gate = threading.Event()
+        stuck = [asyncio.create_task(crew.run(gate.wait, 60, "one")) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            await crew.run(lambda: True, 60, "one")
+        assert await crew.run(lambda: True, 60, "another")
+        stuck.append(asyncio.create_task(crew.run(gate.wait, 60, "another")))
+        await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            await crew.run(lambda: True, 60, "a third")
+        gate.set()
+        assert await asyncio.gather(*stuck) == [True] * 3
 
 
 HANGS = """
 import asyncio, threading
-from nri_plugin.threads import Worker
+from nri_plugin.threads import ThreadPool, Worker
 async def main():
-    await Worker('w').run(threading.Event().wait, 0.01)
+    await {}
 try:
     asyncio.run(main())
 except TimeoutError:
@@ -68,16 +69,19 @@ except TimeoutError:
 """
 
 
-def test_a_hanging_job_does_not_keep_the_process() -> None:
-    assert subprocess.check_output([sys.executable, "-c", HANGS], text=True) == "ended\n"
+@pytest.mark.parametrize("threads", ["Worker('w').run(", "ThreadPool('p', 1, 1).run(owner='a', "])
+def test_a_hanging_job_does_not_keep_the_process(threads: str) -> None:
+    program = HANGS.format(f"{threads}job=threading.Event().wait, deadline_s=0.01)")
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "ended\n"
 
 
-@pytest.mark.parametrize("took_s", [0, 1])
+@pytest.mark.parametrize("took_s", [0, 0.004])
 async def test_a_task_that_ends_is_started_again(
     took_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The task fails four times, the last time after it ran for `took_s`. Then it returns."""
     starts, clock = 0, Clock()
+    clock.seconds = 0.0
 
     async def work() -> None:
         nonlocal starts
@@ -88,7 +92,7 @@ async def test_a_task_that_ends_is_started_again(
             raise KeyError("any bug")
 
     task = asyncio.create_task(
-        supervised("part", work, first_pause_s=0.001, longest_pause_s=0.002, now=clock)
+        supervised("part", work, first_pause_s=0.001, longest_pause_s=0.004, now=clock)
     )
     await until_async(lambda: starts > 6)
     task.cancel()
@@ -96,5 +100,5 @@ async def test_a_task_that_ends_is_started_again(
     assert task.cancelled()
     lines = [text for text in caplog.messages if "task=part" in text]
     pauses = [line.rpartition("again_in_s=")[2].split()[0] for line in lines]
-    assert pauses == ["0.001", "0.002", "0.002", "0.001" if took_s else "0.002"]
+    assert pauses == ["0.001", "0.002", "0.004", "0.001" if took_s else "0.004"]
     assert "KeyError" in caplog.text

@@ -41,6 +41,7 @@ def test_broken_edits_make_their_device_unusable(case: str, tmp_path: Path) -> N
 
 DISPENSABLE: Mapping[str, Edits] = {
     "a node of graphics": node("/dev/dri/card0"),
+    "a node whose major number is not known": node("/dev/nvidia-x", type="c", minor=1),
     "a node that is none": node("/dev/nvidia-fs0", hostPath="/etc/passwd"),
     "a program": mount("/gone", "/usr/bin/nvidia-smi"),
     "a path of no file": mount("/a\0b", "/etc/x"),

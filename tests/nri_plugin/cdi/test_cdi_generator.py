@@ -64,7 +64,7 @@ def over(command: Sequence[str], directory: Path, clock: Clock) -> Generator:
 
 
 def test_what_is_written_is_read_like_any_spec(tmp_path: Path) -> None:
-    directory, printed = tmp_path / ".cdi", document(UUID, "all")
+    directory, printed = tmp_path / "run/.cdi", document(UUID, "all")
     script = f"import sys; print({printed!r} if sys.argv[1:] == {[*OPTIONS]} else '')"
     generator = over((sys.executable, "-c", script), directory, Clock())
     assert not generator.discard()
@@ -73,9 +73,10 @@ def test_what_is_written_is_read_like_any_spec(tmp_path: Path) -> None:
     for _ in range(2):
         generator.write(text)
     assert os.listdir(directory) == [FILE]
-    assert (directory / FILE).stat().st_mode & 0o777 == 0o644
+    assert [f.stat().st_mode & 0o777 for f in (directory, directory / FILE)] == [0o755, 0o644]
     device = cdi_reader.load([directory]).devices[UUID]
     assert [each.destination for each in device.own.mounts] == [f"/{UUID}"]
+    assert not generator.withdraw_duplicates()
     assert generator.discard()
     assert not cdi_reader.load([directory]).devices
 
@@ -92,7 +93,7 @@ def test_a_failure_of_nvidia_ctk_is_reported_once(
 ) -> None:
     clock = Clock()
     generator = over(command, tmp_path, clock)
-    for _ in range(2):
+    for _ in range(3):
         assert generator.due
         assert asyncio.run(generator.generate([UUID])) is None
         clock.seconds += 29.9

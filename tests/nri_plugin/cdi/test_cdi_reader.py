@@ -105,7 +105,7 @@ BROKEN = [
     ("json", spec(cdiVersion="2.0.0"), "cdiVersion: invalid value '2.0.0'"),
     ("json", spec(cdiVersion=None), "cdiVersion: invalid value None: must be a string"),
     ("json", spec(devices={}), "devices: invalid type dict: must be a list"),
-    ("json", spec({}), "devices[0].name: invalid value None"),
+    ("json", spec({"name": ""}), "devices[0].name: invalid value ''"),
     ("json", "\xff", "codec can't decode"),
     # PyYAML raises an IndexError, KeyError or OverflowError for these.
     ("yaml", "kind: !!int ''\n", "must be YAML: "),
@@ -132,13 +132,18 @@ def test_a_broken_file_is_named_and_hurts_no_other(
 
 
 def test_files_that_are_no_specs(tmp_path: Path) -> None:
-    put(tmp_path / "net.json", json.dumps({"cdiVersion": "9", "kind": "x.com/nic"}))
+    readable = json.dumps({"cdiVersion": "9", "kind": "x.com/nic"})
+    put(tmp_path / "net.json", readable)
     readme = put(tmp_path / "README", "not a spec")
     assert cdi_reader.load([tmp_path, tmp_path / "absent"]) == Specs()
-    put(tmp_path / "b.json", " " * (5 << 20))
+    put(tmp_path / "a.json", readable.ljust(4 << 20))
+    put(tmp_path / "b.json", readable.ljust((4 << 20) + 1))
     (tmp_path / "c.json").symlink_to("nowhere")
     (tmp_path / "d.json").mkdir()
-    assert len(cdi_reader.load([tmp_path]).problems) == 3
+    for key in ("bb", "bbb"):  # with its aliases expanded, the first is as long as a spec may be
+        put(tmp_path / f"{key}.yaml", f"a: &a {'x' * 1398098}\n{key}: [*a, *a]\n")
+    problems = cdi_reader.load([tmp_path]).problems
+    assert [Path(each.partition(": ")[0]).stem for each in problems] == ["b", "bbb", "c", "d"]
     assert cdi_reader.load([readme]).problems == (f"{readme}: Not a directory",)
 
 

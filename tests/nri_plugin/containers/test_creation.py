@@ -8,11 +8,14 @@ import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
 from gpuslice.contract import grant_file, grants, names
 from gpuslice.contract.grants import GpuGrant
+from nri_plugin.host.rootfs import Examination
+from nri_plugin.host.verifier import Verifier
 from nri_plugin.messages import nri_pb2 as nri
 from nri_plugin.nri.service import Service
 from nri_plugin.policy import kube_objects
@@ -134,13 +137,40 @@ async def test_a_container_with_another_plugins_gpu_does_not_start(host: Host) -
     """NRI before 0.10 shows the agent other plugins' adjustments only in the created container."""
     of = pod(allocated=HALF)
     async with serving(host.service()) as runtime:
+        given = container()
+        given.cdi_devices.add(name=f"{names.CDI_KIND}={UUID}")
+        assert f"(CDI device {names.CDI_KIND}={UUID})" in await refused(runtime, of, given)
         made = as_made(container(), await runtime.create(of, container()))
+        made.linux.devices.add(path="/dev/fuse", type="c", major=10, minor=229)
         made.linux.devices.add(path="/dev/nvidia7", type="c", major=195, minor=7)
         with pytest.raises(RequestFailed, match="injected a GPU by device /dev/nvidia7"):
             await runtime.notify("StartContainer", of, made)
 
 
-async def test_rdma_alone_waits_for_nothing(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_can_evade_a_limit_is_reported_or_refused(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreached = Examination({}, "it is static", (0, 0))
+    monkeypatch.setattr(Verifier, "examine", AsyncMock(return_value=unreached))
+    monkeypatch.setattr(Verifier, "strong_beside", AsyncMock(return_value="SYS_ADMIN"))
+    of, handler = pod(allocated=HALF, grants=GRANTS), host.service()
+    notices = handler._parts.notices
+    async with serving(handler) as runtime:
+        made = as_made(container(), await runtime.create(of, container()))
+        problems = {"may not reach it: it is static": made, "SYS_ADMIN": container(1, "sidecar")}
+        for problem, what in problems.items():
+            await runtime.notify("StartContainer", of, what)
+            notice = notices.first()
+            assert notice is not None and notice.warning and problem in notice.text
+            notices.done(notice)
+        handler.lifecycle._settings = replace(host.settings, refuse_unenforceable=True)
+        with pytest.raises(RequestFailed, match="it is static"):
+            await runtime.notify("StartContainer", of, made)
+
+
+async def test_rdma_alone_waits_for_nothing(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A container with only RDMA and CDI devices waits for no work of the agent's thread."""
     of, made = pod(labels={}, allocated='{"rdma":[{"minor":0}]}'), container()
     made.cdi_devices.add(name="example.com/nic=0")
@@ -153,6 +183,7 @@ async def test_rdma_alone_waits_for_nothing(host: Host, monkeypatch: pytest.Monk
         await runtime.notify("StartContainer", of, made)
         hangs.set()
         await stuck
+    assert caplog.messages == []
 
 
 async def test_a_share_of_another_plugins_gpu_is_refused(host: Host, tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ def test_unused_files_are_removed(run: RunDirectory, caplog: pytest.LogCaptureFi
     (run.root / "empty").mkdir()
     (run.root / "link").symlink_to("/")
     lock, foreign = put(run.root / ".lock"), put(run.root / "foreign/file", "another program's")
+    caplog.set_level(logging.INFO)
     sweep(run, "c1", "unconfirmed")
-    assert run.keys() == {"c1", "foreign"}
+    assert run.keys() == {"c1", "foreign"} and "removed=3 stay=1" in caplog.text
     assert lock.exists() and foreign.read_text() == "another program's"
     assert caplog.text.count("unused directory remains until the next sweep") == 1, "a link is none"
     foreign.unlink()

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.doctor import facts
+from nri_plugin.doctor import facts, host, host_kernel
 from nri_plugin.doctor.checks import CHECKS, examine
-from nri_plugin.doctor.command import as_json, as_text
+from nri_plugin.doctor.command import as_json, as_text, main
 from nri_plugin.doctor.facts import DevChar, DevicePlugins, Finding, Level, Runtime, Socket
 from nri_plugin.host.nvidia_runtime import OPERATORS_CONFIG
 from nri_plugin.policy.model import CdiDevice, Edits, Gpu, Mount, Specs
@@ -79,7 +79,7 @@ ELSEWHERE = chosen("--whole-gpus", "any", "--cdi-dir", "/x")
 BY_LINKS = runtime(cri={"cdi_spec_dirs": ["/links", "/etc/cdi"]})
 ANY_OF = {"nvidia.com/gpu": ["GPU-a"]}
 ALLOCATED = [("uid", "main", "nvidia.com/gpu")]
-OURS, NVIDIAS = "device-plugins/gpuslice-gpu.sock", "device-plugins/nvidia-gpu.sock"
+OURS, NVIDIAS = "device-plugins/gpuslice-gpu.sock", "device-plugins/nvidia-mig.sock"
 AT_GKE = Sign("a device plugin listens on nvidia-gpu.sock", is_gke=True)
 OF_GOOGLE = plugins({"nvidia.com/gke": ["GPU-a"]}, signs=[AT_GKE])
 DRA = plugins(problem="torn", signs=[Sign("NVIDIA's DRA driver listens on x.sock", is_dra=True)])
@@ -89,7 +89,7 @@ CDI_ON = "[plugins.'io.containerd.cri.v1.runtime']\n  enable_cdi = true"
 
 @dataclass(frozen=True)
 class Row:
-    """The finding that these changes to a whole node cause. found: a part of the finding's text.
+    """The finding that these changes to a whole node cause. found: a part of the doctor's output.
     do: a part of its remedy."""
 
     level: Level
@@ -113,6 +113,7 @@ ROWS: Mapping[str, Sequence[Row]] = {
     "runtime": [
         fails("does not serve it: its NRI (0.6.1)", runtime("v1.7.25"), "upgrade"),
         passes("containerd v1.7.26", runtime("v1.7.26")),
+        passes("containerd v2.2.0", runtime("v2.2.0")),
         warns("not tested", runtime("v2.1.9"), "2.2 or later"),
         passes("v2.9.0", runtime("v2.9.0")),
         fails("crio 1.34.0: the agent does not", runtime("1.34.0", "crio"), "containerd"),
@@ -133,8 +134,9 @@ ROWS: Mapping[str, Sequence[Row]] = {
         fails("stays in its pod", run_dir(propagates=False), "mountPropagation: Bidirectional"),
         fails("user 0, mode 755: must be the agent's user and mode 700", OPEN, "chmod 700"),
         warns("not on a tmpfs", run_dir(tmpfs=False), "/run"),
-        fails("0 KiB", run_dir(free=1000), "free space"),
-        fails("3 inodes", run_dir(inodes=3), "free space"),
+        fails("8191 KiB", run_dir(free=(8 << 20) - 1), "free space"),
+        fails("999 inodes", run_dir(inodes=999), "free space"),
+        passes("8 MiB", run_dir(free=8 << 20, inodes=1000)),
         fails("no", {"run_dir": facts.RunDir(True, 0, 0, "no")}, "--run-dir"),
     ],
     "dev-char": [
@@ -148,6 +150,7 @@ ROWS: Mapping[str, Sequence[Row]] = {
         warns("container_file_t:s0; whether the policy", SELINUX | UNWELL, "the agent's /readyz"),
         passes("does not label containers", SELINUX | runtime(cri={"enable_selinux": False})),
         passes("default profile allows", {"apparmor": True}),
+        passes("neither SELinux", {}),
     ],
     "dialects": [passes("koordinator, volcano; the", chosen("--dialects=koordinator,volcano"))],
     "driver": [
@@ -160,21 +163,21 @@ ROWS: Mapping[str, Sequence[Row]] = {
     "nri": [
         fails("NRI is off in", runtime(disable=True), "disable = f"),
         fails("NRI is off", bare("v1.7.30"), "disable = fal"),
-        passes("NRI is on", bare("v2.3.0")),
+        passes("NRI is on", bare("v2.0.0")),
         fails("no plugin connect", runtime(disable_connections=True), "disable_connections ="),
         warns("not known: gone", UNKNOWN, "root"),
     ],
     "validator": [
         warns("validator is off", runtime(validator={}), "enable = true"),
-        warns("has no validator", runtime("v1.7.30"), "upgrade to containerd 2.2"),
+        warns("has no validator", runtime("v2.1.9"), "upgrade to containerd 2.2"),
         warns("not known: gone", UNKNOWN, "root"),
         fails("rejects OCI", runtime(validator=REJECTS), "reject_oci_hook_adjustment ="),
-        passes("is on", runtime(validator=REJECTS) | WITHOUT_HOOKS),
+        passes("is on", runtime("v2.2.0", validator=REJECTS) | WITHOUT_HOOKS),
         warns("annotation free", runtime(validator=TOLERATES), "forbid"),
     ],
     "containerd-cdi": [
         passes("not used", {}),
-        passes("applies CDI", WHOLE_GPUS | runtime("v2.0.3")),
+        passes("applies CDI", WHOLE_GPUS | runtime("v2.0.0")),
         fails("CDI is off", WHOLE_GPUS | runtime("v1.7.30", old=True), "enable_cdi = true"),
         passes("that the kubelet names", WHOLE_GPUS | OLD_WITH_CDI),
         fails(
@@ -203,7 +206,7 @@ ROWS: Mapping[str, Sequence[Row]] = {
     "nvidia-runtime": [
         warns("where its image sets", nvidias(), f"--set {ENVVAR}=false"),
         warns(
-            "a pod gets GPUs without a limit by its own NVIDIA_VISIBLE_DEVICES",
+            "a pod gets GPUs without a limit by its own NVIDIA_VISIBLE_DEVICES, where its",
             nvidias(Toolkit(), str(OPERATORS_CONFIG)),
             f"{OF_OPERATOR}=false; or its cdi.enabled: true",
         ),
@@ -214,7 +217,7 @@ ROWS: Mapping[str, Sequence[Row]] = {
         ),
         warns("whose RuntimeClass has the handler gpu", BY_CLASS, f"{ENVVAR}=false"),
         passes("runtime ignores", nvidias(REFUSES)),
-        warns("a pod gets GPUs without a limit by a volume mount", BY_MOUNTS, f"{MOUNTS}=false"),
+        warns("gets GPUs without a limit by a volume mount\n", BY_MOUNTS, f"{MOUNTS}=false"),
         warns("RuntimeClass has the handler unknown", UNKNOWN | ACCEPTS, "=false"),
         warns("neither", UNKNOWN, "hostPID"),
     ],
@@ -227,20 +230,20 @@ ROWS: Mapping[str, Sequence[Row]] = {
     ],
     "device-plugins": [
         fails("offers nvidia.com/gpu", plugins(ANY_OF), KEEP_OFF),
-        fails("offers example.com/x", plugins({"example.com/x": ["GPU-a::3"]}), KEEP_OFF),
+        fails("x/y; container c of", plugins({"x/y": ["GPU-a::3"]}, [("u", "c", "x/y")]), KEEP_OFF),
         passes("no other", plugins({"nvidia.com/gpu": []})),
-        passes("no other", plugins({"intel.com/x": ["1"]})),
+        passes("no other", plugins({"intel.com/x": ["1"]}, sockets=["plugins_registry/csi.sock"])),
         fails("container main of pod uid got a GPU", plugins(allocated=ALLOCATED), KEEP_OFF),
-        warns("nvidia-gpu.sock", plugins(sockets=[NVIDIAS]), KEEP_OFF),
+        warns("nvidia-mig.sock", plugins(sockets=[NVIDIAS]), KEEP_OFF),
         passes("agent offers nvidia", WHOLE_GPUS | plugins(ANY_OF, ALLOCATED, [OURS])),
         fails(
             "offers nvidia.com/gpu",
             WHOLE_GPUS | plugins(ANY_OF, ALLOCATED, [OURS, NVIDIAS], operator=True),
-            "nvidia.com/gpu.deploy.device-plugin=false",
+            "label node node-1 nvidia.com/gpu.deploy.device-plugin=false",
         ),
         fails("nvidia.com/gke", OF_GOOGLE, "make the GKE node pool with the label"),
         warns("torn", plugins(problem="torn"), "kubectl"),
-        warns("nvidia-gpu.sock; torn", plugins(sockets=[NVIDIAS], problem="torn"), KEEP_OFF),
+        warns("nvidia-mig.sock; torn", plugins(sockets=[NVIDIAS], problem="torn"), KEEP_OFF),
         fails(
             "DRA driver listens on x.sock: which GPUs its claims hold", DRA, "plugin off this node"
         ),
@@ -265,7 +268,7 @@ def test_a_healthy_node_has_no_findings() -> None:
 def test_each_problem_is_reported_with_a_remedy(check: str, row: Row) -> None:
     (finding,) = (each for each in examine(replace(WHOLE, **row.changes)) if each.check == check)
     assert finding.level is row.level
-    assert row.found in finding.found and row.do in finding.do
+    assert row.found in as_text([finding]) and row.do in finding.do
     assert bool(finding.do) is (row.level is not Level.OK)
 
 
@@ -285,3 +288,13 @@ def test_text_and_json() -> None:
     assert said["ok"] is False
     assert said["checks"][0] == {"check": "a", "level": "ok", "found": "well", "do": ""}
     assert json.loads(as_json(findings[:1]))["ok"] is True
+
+
+def test_a_command_without_settings_takes_those_of_the_agent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {"07": [replace(WHOLE, root=False), WHOLE]}
+    monkeypatch.setattr(host, "collect", lambda settings, *_: found[settings.index].pop())
+    monkeypatch.setattr(host_kernel, "agent_arguments", lambda: ["--library=/l", "--index=07"])
+    assert (main([], {}), main(["--json"], {})) == (0, 1)
+    assert '\n{"ok": false' in capsys.readouterr().out

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -70,16 +71,17 @@ def test_a_pid_namespace_of_its_own_is_found(monkeypatch: pytest.MonkeyPatch) ->
     command = ["unshare", "--pid", "--fork", sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
     assert done.stdout == "False\n", done.stderr
-    ours = os.stat("/proc/self/ns/pid").st_ino
-    monkeypatch.setattr(host, "_HOSTS_PID_NAMESPACE", ours)
-    assert host._kernel().host_pids
+    hosts = SimpleNamespace(st_ino=0xEFFFFFFC)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", {"/proc/self/ns/pid": hosts}.__getitem__)
+        assert host._kernel().host_pids
 
 
 def test_a_state_directory_that_the_pod_does_not_see_is_found(tmp_path: Path) -> None:
     settings = replace(below(tmp_path), host_root=tmp_path, containerd_state=tmp_path / "state")
     for is_seen in (False, True):
         found = host.collect(settings, None, None, tmp_path / "nvidia.toml")
-        assert found.state_seen is is_seen
+        assert (found.state_seen, found.root) == (is_seen, os.geteuid() == 0)
         bundle.directory(settings.containerd_state, "any").parent.mkdir(parents=True, exist_ok=True)
 
 
@@ -104,12 +106,24 @@ def test_the_programs_of_hooks_are_looked_for_under_the_hosts_root(tmp_path: Pat
     """A pod mounts the host's root at another path. Links resolve relative to that root."""
     (tmp_path / "lib").symlink_to("/usr")
     put(tmp_path / "usr/nvidia-cdi-hook")
-    names = ("/lib/nvidia-cdi-hook", "/lib/gone", "/usr/gone")
+    (tmp_path / "self").symlink_to("/self")
+    names = ("/lib/nvidia-cdi-hook", "/lib/gone", "/self/hook", "/usr/gone")
     hooks = tuple(Hook(HookStage.CREATE_CONTAINER, name) for name in names)
     specs = Specs({"GPU-a": CdiDevice("GPU-a", "/x", Edits(hooks=hooks))})
     drivers = DriverRoot(Path("/"), tmp_path, tmp_path)
-    assert host.missing(GPU, specs, drivers) == ["/lib/gone", "/usr/gone"]
+    assert host.missing(GPU, specs, drivers) == [*names[1:]]
     assert host.missing(GPU, Specs(), drivers) == ()
+
+
+def test_the_run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path("/")
+    tmpfs = [host._run_dir(Path(place), root).tmpfs for place in ("/dev/shm/absent", "/proc")]
+    assert tmpfs == [True, False]
+    for mode, open_to in ((0o700, ""), (0o710, f"user {os.geteuid()}, mode 710")):
+        tmp_path.chmod(mode)
+        assert host._run_dir(tmp_path, root).open_to == open_to
+    monkeypatch.setattr(host_kernel, "propagates", lambda mounts, _: mounts != "")
+    assert all(host._run_dir(tmp_path, each).propagates for each in (root, tmp_path))
 
 
 def test_the_missing_programs_of_each_gpu_are_collected(
@@ -201,7 +215,7 @@ def test_the_flags_of_the_agent_in_this_pod(tmp_path: Path) -> None:
     process("10", 1, "-m", "nri_plugin", "--library", "/elsewhere")
     process("11", 2, "-m", "nri_plugin", "distribute", "--library", "/l")
     process("12", 2, "-m", "nri_plugin")
-    process("13", 2)
+    process("13", 2, "-m", "http.server", "--directory", "/d")
     assert host_kernel.agent_arguments(tmp_path) == ()
     process("14", 2, "-m", "nri_plugin", "--library", "/l", "--strict")
     assert list(host_kernel.agent_arguments(tmp_path)) == ["--library", "/l", "--strict"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -89,9 +90,9 @@ def test_the_doctor_prints_the_platforms_way(name: str, change: dict[str, Any], 
 
 @pytest.fixture
 def listening(tmp_path: Path) -> Iterator[Path]:
-    with host_files.listening(tmp_path / "nri.sock") as server:
+    with host_files.listening(tmp_path / "the nri.sock") as server:
         server.setblocking(False)
-        yield tmp_path / "nri.sock"
+        yield tmp_path / "the nri.sock"
         with pytest.raises(BlockingIOError):
             server.accept()  # fails, because the inspection has not connected
 
@@ -102,22 +103,26 @@ def test_a_listener_is_found_without_connecting(listening: Path) -> None:
     by_a_link.symlink_to(listening.parent)
     for path in (listening, by_a_link / listening.name):
         assert containerd.inspect_socket(path) == Socket(True, True)
-    found = containerd.inspect_runtime([Path("/absent"), listening], None)
+    in_pod = listening.parent / "host"
+    assert containerd.inode(put(in_pod / listening.relative_to("/")), in_pod) is not None
+    found = containerd.inspect_runtime([Path("/absent"), listening], Path("/c.toml"))
     assert found.version == ".".join(map(str, sys.version_info[:3]))
     assert "python" in (found.name or "")
     assert found.problem == f"the configuration of {found.name} is not examined"
-    assert found.config is None
+    assert (found.config, found.config_file) == (None, "/c.toml")
 
 
 def test_where_nothing_listens_the_file_is_read(tmp_path: Path) -> None:
     path, config = tmp_path / "nri.sock", tmp_path / "config.toml"
-    assert containerd.inspect_socket(path) == Socket(False, False)
+    with host_files.bound(path):
+        assert containerd.inspect_socket(path) == Socket(True, False)
+    assert containerd.inspect_socket(config) == Socket(False, False)
     assert containerd.inspect_runtime([path], config).config is None
     config.write_text("version = 3\n")
     found = containerd.inspect_runtime([path], config)
     assert found.config == {"version": 3}
     assert found.problem == f"no process is seen that listens at {path}"
-    assert containerd.inspect_socket(config).problem == f"{config} is not a socket"
+    assert containerd.inspect_socket(config) == Socket(True, False, f"{config} is not a socket")
     assert containerd.inspect_socket(config / "below").problem is not None
 
 
@@ -133,3 +138,14 @@ def test_where_nothing_listens_the_file_is_read(tmp_path: Path) -> None:
 )
 def test_the_configuration_that_a_command_line_names(words: str, file: str) -> None:
     assert containerd.config_of(["containerd", *words.split()]) == file
+
+
+def test_the_runtimes_program_runs_by_the_name_that_it_was_started_by(tmp_path: Path) -> None:
+    """A multi-call binary such as that of k3s needs it."""
+    (tmp_path / "k3s").symlink_to(sys.executable)
+    process = containerd.Process(os.getpid(), [str(tmp_path / "k3s")])
+    program = "import sys; print(sys.orig_argv[0])"
+    assert containerd.run(process, "-Sc", program) == f"{tmp_path}/k3s\n"
+    for said, problem in (("'usage:\\nno such flag'", "no such flag"), ("3", "no message")):
+        with pytest.raises(containerd.CommandError, match=f"^{problem}$"):
+            containerd.run(process, "-Sc", f"import sys; sys.exit({said})")

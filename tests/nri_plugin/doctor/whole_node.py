@@ -37,7 +37,7 @@ def config(
 
 
 def chosen(*options: str) -> dict[str, Any]:
-    return {"settings": from_arguments(["--library", "/lib.so", *options], {})}
+    return {"settings": from_arguments(["--library=/l", "--node-name=node-1", *options], {})}
 
 
 WHOLE = facts.Facts(

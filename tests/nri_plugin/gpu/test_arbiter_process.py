@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.contract import names
 from nri_plugin.gpu.arbiter_process import ArbiterProcess
 from nri_plugin.metrics import Metrics
 from tests.support import jump, until, until_async
@@ -24,7 +25,7 @@ while not select.select([0], [], [], 0.05)[0]:
     open(sys.argv[1] + "/beats", "a").write("s")
 """
 SERVES = "import sys; os.write(1, b's'); sys.stdin.read()"
-FAILS = "import sys; sys.exit('no GPU\\nOSError: no space')"
+FAILS = f"import sys; sys.exit('{names.ARBITER_REPORTS}no GPU\\nOSError: no space')"
 IGNORES_EOF = "import time; time.sleep(600)"
 
 
@@ -103,6 +104,7 @@ async def test_an_arbiter_without_heartbeats_is_killed_and_replaced(
 ) -> None:
     async with node.running(program):
         first = await node.serving()
+        assert os.getsid(first) == first, "no signal of the agent's terminal reaches it"
         if sent is not None:
             os.kill(first, sent)
         while node.starts < 2:
@@ -138,6 +140,8 @@ async def test_each_failure_doubles_the_pause(node: Node, served_s: int, pauses:
     node.arbiter.now = lambda: float(next(seconds))
     async with node.running(FAILS):
         await until_async(lambda: node.starts >= 4)
+    reports = {text for text in node.log.messages if text.startswith("arbiter reports")}
+    assert reports == {'arbiter reports problem="no GPU"'}
     said = node.exits()[:3]
     assert ["OSError: no space" in text for text in said] == [True] * 3
     assert [text.rpartition("again_in_s=")[2] for text in said] == pauses

@@ -127,8 +127,8 @@ def test_a_reading_that_failed_is_made_up_for(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("counts", "idle_s"),
-    [((0, S // 10, 3600 * S, S // 2), 1.6), ((5 * S, 6 * S, S // 2, S), 2)],
-    ids=["more than time", "another arbiter"],
+    [((0, S // 10, 3600 * S, S // 2), 1.6), ((5 * S, 6 * S, S // 2, S), 2), ((5 * S, 5 * S), 0)],
+    ids=["more than time", "another arbiter", "none"],
 )
 def test_turns_are_idle_for_the_time_at_most(
     node: Node, counts: Sequence[int], idle_s: float

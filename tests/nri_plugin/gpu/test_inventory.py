@@ -76,9 +76,20 @@ async def test_a_querys_duration_is_recorded_also_if_it_fails(s: Scene) -> None:
     assert gpus.problem and gpus.took_s >= 1
 
 
+async def test_a_change_is_logged_once(s: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for gpus in ((ONE,), (ONE, {"error": "lost"}), ({**ONE, "problem": "MIG mode"},)):
+        for _ in range(3):
+            await s.ask(*gpus)
+    changed, unhealthy = "GPU inventory changed gpus", "GPU unhealthy "
+    expected = [changed, changed, f"{unhealthy}problem", changed, f"{unhealthy}uuid"]
+    assert [text.partition("=")[0] for text in caplog.messages] == expected
+
+
 SCRIPTS = {
     "import sys; sys.exit('first\\nNVML: Not Loaded')": "NVML: Not Loaded",
-    "import os; os.abort()": "killed by signal 6",
+    "import os; os.write(2, b'bad'); os.abort()": "killed by signal 6: bad",
+    "": "exited with status 0 and no message",
     "print('no gpus today')": "unreadable answer",
     "print(5)": "unreadable answer",
     """print('{"request": 1, "count": "many"}')""": "unreadable answer",
@@ -160,10 +171,10 @@ async def test_an_xid_counts_until_the_driver_is_loaded_again(
             assert bool(await s.ask()) is healthy
 
 
-@pytest.mark.parametrize(
-    ("action", "problem"),
-    [(1, "reset the GPU"), (2, "reboot the node"), (4, "drain and reset"), (99, "action 99")],
-)
+ACTIONS = "reset the GPU", "reboot the node", "P2P", "drain and reset", "IMEX", "bus", "the system"
+
+
+@pytest.mark.parametrize(("action", "problem"), [*enumerate(ACTIONS, 1), (99, "action 99")])
 async def test_an_action_of_the_driver_is_a_problem(s: Scene, action: int, problem: str) -> None:
     """A recovery action outranks all XID errors. Older drivers report no recovery actions."""
     await s.ask({**ONE, "recovery": action, "xids": [["GPU-1", 48]]})

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import cycle
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,7 +54,7 @@ class Nvml:
             "nvmlDeviceGetName": Mock(return_value="NVIDIA H100 80GB HBM3"),
             "nvmlDeviceGetMinorNumber": attrgetter("minor"),
             "nvmlDeviceGetMemoryInfo": self._memory,
-            "nvmlDeviceGetMigMode": Mock(side_effect=NOT_SUPPORTED),
+            "nvmlDeviceGetMigMode": Mock(side_effect=cycle([NOT_SUPPORTED, (0, 1)])),
             "nvmlDeviceGetRemappedRows": attrgetter("remapped"),
             "nvmlDeviceGetPciInfo": Mock(return_value=SimpleNamespace(busId="00000000:3B:00.0")),
             "nvmlDeviceGetP2PStatus": Mock(side_effect=NOT_SUPPORTED),
@@ -75,6 +76,12 @@ class Nvml:
         self._until_idle()
         head, *lines = sorted(self._lines, key=lambda line: int(line.get("index", -1)))
         return head, lines
+
+    def links(self) -> list[str]:
+        self._lines.clear()
+        self.gpus.ask("links", 1)
+        until(lambda: len(self._lines) == 2, "the board answers")
+        return [str(link) for link in self._lines[1]["links"]]
 
     def _until_idle(self) -> None:
         until(lambda: all(each.idle for each in self.gpus._threads), "the threads are idle")
@@ -162,6 +169,18 @@ def test_nvml_is_initialised_again_only_while_a_gpu_does_not_answer(process: Nvm
     hangs.set()
     process.ask()
     assert process.init.call_count == 4
+
+
+def test_gpus_that_nvlink_connects_are_linked(
+    process: Nvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some drivers do not support the query. A lost GPU is linked to none."""
+    assert process.links() == ["", ""]
+    connected = [pynvml.NVML_P2P_STATUS_NOT_SUPPORTED, *[pynvml.NVML_P2P_STATUS_OK] * 2]
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetP2PStatus", Mock(side_effect=connected))
+    assert [process.links() for _ in range(2)] == [["", ""], ["nvlink-0", "nvlink-0"]]
+    process.one.lost = True
+    assert process.links() == ["", ""]
 
 
 def test_a_thread_without_a_query_is_idle(process: Nvml) -> None:

@@ -36,6 +36,7 @@ async def test_a_gpu_that_does_not_answer_is_unhealthy_until_it_does(s: Scene) -
     assert await s.late(0) == [GPU_1]
     assert s.inventory.problem is None
     assert s.inventory.seen[1].problem == "NVML did not answer for it in 60 s"
+    assert s.inventory.with_problems({"GPU-2": "no CDI spec"}) == [*s.inventory.seen]
     assert await s.ask() == [GPU_1]  # this query does not wait for the late GPU
     s.give(ONE, TWO)
     await s.caught_up()
@@ -99,7 +100,7 @@ async def test_a_process_in_which_no_gpu_answers_is_replaced(s: Scene) -> None:
     await s.ask(ONE, TWO)
     s.give({**ONE, "silent": True}, SILENT)
     running = s.nvml._running
-    s.clock.seconds += 119
+    s.clock.seconds += 115
     await s.deadlines.after(s.inventory.refresh(), listed=True)
     assert s.nvml._running is running
     await s.ask()

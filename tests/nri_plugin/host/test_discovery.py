@@ -131,6 +131,13 @@ def test_a_generated_spec_names_the_hosts_files(host: str) -> None:
     assert (problem, json.loads(text)) == ("", json.loads(wanted))
 
 
+def test_a_program_of_the_container_keeps_its_path() -> None:
+    """runc executes a startContainer hook in the container, where the paths are the container's."""
+    hook = {"hookName": "startContainer", "path": "/driver-root/x", "args": ["/driver-root/a"]}
+    spec = {"containerEdits": {"hooks": [hook]}, "devices": []}
+    assert DriverRoot(Path("/"), Path("/driver-root")).translate(spec) == spec
+
+
 def test_what_a_spec_must_not_hold_stays_for_its_reader() -> None:
     nodes = [{}, {"path": "/driver-root/a"}]
     edits = {"mounts": [None], "hooks": 7, "deviceNodes": nodes}
@@ -148,6 +155,7 @@ def test_files_are_looked_up_below_the_mount(tmp_path: Path) -> None:
     (mount / "dev/nvidia0").symlink_to("/dev/real")
     root = DriverRoot(CONTAINERS, mount)
     assert root.seen(f"{CONTAINERS}/dev/nvidia0") == real
+    assert DriverRoot(CONTAINERS, mount, tmp_path).seen("/driver-root/dev/real") == real
     assert root.stat(f"{CONTAINERS}/dev/nvidia0").st_ino == real.stat().st_ino
     with pytest.raises(FileNotFoundError):
         root.stat(f"{CONTAINERS}/dev/nvidiactl")
@@ -178,6 +186,8 @@ def test_hooks_run_a_program_of_the_host(tmp_path: Path) -> None:
     ours.write_text("#!/bin/sh\n# newer\n")
     container.hook([str(ours)], programs)
     assert (programs / "nvidia-ctk").read_text() == ours.read_text()
+    ours.write_text("of another machine")
+    assert container.hook([str(ours)], programs) != f"{programs}/nvidia-ctk"
 
     # In the host's root our program cannot run, because that root has no libraries here.
     root = DriverRoot(Path("/"), mount, mount)

@@ -53,11 +53,13 @@ class Counting:
 DYNAMIC, STATIC = program(GLIBC.encode() + b"\0"), program()
 FILES: dict[str, tuple[bytes, Program | Script | None]] = {
     "dynamic": (DYNAMIC, Program(True, HERE, GLIBC)),
-    "behind many segments": (program(b"/x\0", loads=60), Program(True, HERE, "/x")),
+    "behind many segments": (program(b"/x\0", loads=127), Program(True, HERE, "/x")),
     "static": (STATIC, Program(True, HERE, None)),
     "of 32 bits": (program(width=1, machine=3), Program(False, 3, None)),
     "of the other byte order": (program(order=2), Program(False, HERE, None)),
     "of another machine": (program(machine=183), Program(True, 183, None)),
+    "a header alone": (STATIC[:64], Program(True, HERE, None)),
+    "a table that is cut off": (STATIC[:119], Program(True, HERE, None)),
     "strange segments": (program(entry_bytes=57), None),
     "too many segments": (program(loads=129), None),
     "cut off": (STATIC[:63], None),
@@ -67,6 +69,7 @@ FILES: dict[str, tuple[bytes, Program | Script | None]] = {
     "a script without an interpreter": (b"#! \n/bin/sh", None),
     "a script without an end": (b"#!/bin/sh", Script("/bin/sh")),
     "a script written on Windows": (b"#!/bin/sh\r\n", Script("/bin/sh\r")),
+    "a script whose first line the kernel cuts off": (b"#!/" * 99, Script(("#!/" * 99)[2:256])),
     "empty": (b"", None),
     "text": (b"hello world", None),
 }
@@ -150,7 +153,7 @@ class Root:
             place.chmod(0o755)
         for name, target in LINKS.items():
             (path / name[1:]).symlink_to(target)
-        (path / "a/dynamic").chmod(0o644)
+        (path / "a/dynamic").chmod(0o666)
         (path / "b/dynamic").mkdir(parents=True)
         os.mkfifo(path / "fifo")
         (path / "hole").touch()

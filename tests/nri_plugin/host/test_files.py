@@ -33,7 +33,7 @@ OURS = "/.gpuslice/libvgpu.so\n"
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[RunDirectory]:
-    run = RunDirectory(tmp_path / "run", lambda: GRANT_ID, lambda: MADE_NS)
+    run = RunDirectory(tmp_path / "state/run", lambda: GRANT_ID, lambda: MADE_NS)
     yield run
     clear(run)
     assert not run.root.exists() or not os.listdir(run.root)
@@ -54,7 +54,6 @@ def test_the_files_that_are_written_and_their_modes(run: RunDirectory) -> None:
     directory = run.root / "c1"
     assert os.path.ismount(directory)
     assert (mode(run.root), mode(directory)) == (0o700, 0o755)
-    assert sorted(os.listdir(directory / "driver")) == ["libcuda.so.1", "libnvidia-ml.so.1"]
     assert (directory / "preload").read_text() == OURS
     assert (directory / "libvgpu.so").read_bytes() == b""
     gpus = (
@@ -67,8 +66,9 @@ def test_the_files_that_are_written_and_their_modes(run: RunDirectory) -> None:
     # The file's blocks are allocated, so that a full file system never breaks a process's store.
     assert (directory / "region").stat().st_blocks * 512 >= len(region)
     assert (directory / "lease").read_bytes() == lease_file.fresh(2, launches_checked=True)
-    readable = ("grant", "lease", "libvgpu.so", "plan.json", "preload", "preload-nix")
-    modes = {name: mode(directory / name) for name in os.listdir(directory)}
+    drivers = ("driver/libcuda.so.1", "driver/libnvidia-ml.so.1")
+    readable = (*drivers, "grant", "lease", "libvgpu.so", "plan.json", "preload", "preload-nix")
+    modes = {str(each.relative_to(directory)): mode(each) for each in directory.rglob("*")}
     assert modes == {"driver": 0o755, "region": 0o666, **dict.fromkeys(readable, 0o444)}
 
 

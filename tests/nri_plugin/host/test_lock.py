@@ -23,7 +23,7 @@ sys.stdin.read()
 
 
 def test_the_second_agent_names_the_first_and_takes_over_when_it_is_killed(tmp_path: Path) -> None:
-    run_dir, said, pipe = tmp_path / "run", list[str](), subprocess.PIPE
+    run_dir, said, pipe = tmp_path / "state/run", list[str](), subprocess.PIPE
     lock = Lock(run_dir, "pid=new")
     command = [sys.executable, "-c", HOLD, str(run_dir)]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as old:

@@ -116,7 +116,8 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_all_that_no_container_uses_is_removed(node: Node) -> None:
     before = node.there()
-    tried = node.uninstall(dry_run=True)
+    with releases.locked(node.store):
+        tried = node.uninstall(dry_run=True)
     assert node.there() == before
     assert set(tried.values()) == {"removed (dry run)"}
     done = node.uninstall()

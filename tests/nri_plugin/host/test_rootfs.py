@@ -20,6 +20,7 @@ from nri_plugin.host.driver_root import DriverRoot
 from nri_plugin.host.files import RunDirectory
 from nri_plugin.host.rootfs import Examination, Inspector
 from nri_plugin.host.selinux import LABEL
+from nri_plugin.policy import preload_list
 from nri_plugin.policy.model import Mount, Share
 from nri_plugin.policy.refusals import Reason, Refused
 from tests.nri_plugin.host.test_selinux import ALL, OF_TMPFS, SUBJECT, Kernel, bits
@@ -51,7 +52,9 @@ class Bundle:
         self.files.apply(self.plan)
         self.mounts = self.plan.mounts[:PROTECTIVE]
         policy = selinux.Policy(Path("/"))
-        self.inspector = Inspector(self.state, run, store, socket, Path, policy)
+        self.inspector = Inspector(
+            self.state, run, store, socket, Path, policy, forwarded=False, allowed=frozenset()
+        )
         self.capabilities: dict[str, list[str]] = {}
         self.host_pid = False
         self._runc = ["runc", "--root", str(tmp_path / "runc")]
@@ -59,13 +62,13 @@ class Bundle:
     def must_see(self, path: str, source: Path) -> None:
         self.plan = replace(self.plan, files={**self.plan.files, path: str(source)})
 
-    def create(self, *more: Mount, entry: str = "/bin/busybox") -> None:
+    def create(self, *more: Mount, entry: str = "busybox") -> None:
         basic = [Mount("/proc", "proc", (), "proc"), Mount("/dev", "tmpfs", (), "tmpfs")]
         kinds = ("pid", "mount", "ipc", "uts")[1 if self.host_pid else 0 :]
-        process = {"cwd": "/", "args": [entry, "sleep", "60"], "user": {"uid": 0}}
+        process = {"cwd": "/", "args": [entry, "sleep", "60"], "env": ["PATH=/bin"]}
         config = {
             "ociVersion": "1.0.2",
-            "process": {**process, "capabilities": self.capabilities},
+            "process": {**process, "user": {"uid": 0}, "capabilities": self.capabilities},
             "root": {"path": "rootfs"},
             "mounts": [mount._asdict() for mount in (*basic, *self.mounts, *more)],
             "linux": {
@@ -134,7 +137,8 @@ def test_what_the_images_own_preload_names_is_found(bundle: Bundle) -> None:
     for place in names.CONTAINER_PRELOADS:
         file = bundle.root / place[1:]
         assert file.exists(), "the runtime makes the mount points that the image lacks"
-        file.write_text("/lib/jemalloc.so # fast\n/lib/other.so")
+        text = "/lib/jemalloc.so # fast\n/lib/other.so\n"
+        file.write_text(text.ljust(preload_list.MAX_BYTES))
         assert bundle.examine().preloads == {place: (b"/lib/jemalloc.so", b"/lib/other.so")}
         file.write_text("")
 
@@ -150,11 +154,15 @@ def test_the_entry_point_is_what_the_runtime_will_start(bundle: Bundle, tmp_path
 
 def test_a_bundle_that_cannot_be_read_is_refused(bundle: Bundle) -> None:
     bundle.create()
+    whole = (file := bundle.path / "config.json").read_text()
     for config in ("{", "[]", '{"process": {"env": [1]}}'):
-        file = put(bundle.path / "config.json", config)
+        file.write_text(config)
         expect_refusal(bundle, Reason.ROOTFS_UNKNOWN)
-    os.truncate(file, 1 << 40)
-    expect_refusal(bundle, Reason.ROOTFS_UNKNOWN, "config.json has more than 16777216 bytes")
+    file.write_text(whole.ljust(16 << 20))
+    bundle.examine()
+    for size in ((16 << 20) + 1, 1 << 40):
+        os.truncate(file, size)
+        expect_refusal(bundle, Reason.ROOTFS_UNKNOWN, "config.json has more than 16777216 bytes")
 
 
 def test_a_runtime_that_runs_containers_in_a_sandbox(bundle: Bundle) -> None:
@@ -195,8 +203,11 @@ def test_an_image_in_the_way_is_refused(bundle: Bundle) -> None:
     nix.unlink()
     ours.rename(bundle.root / "elsewhere")
     ours.symlink_to("elsewhere")
-    linked = "image path /.gpuslice: invalid value (a symbolic link)"
-    expect_refusal(bundle, Reason.IMAGE_PATH, linked)
+    linked = "image path {}: invalid value (a symbolic link)"
+    expect_refusal(bundle, Reason.IMAGE_PATH, linked.format("/.gpuslice"))
+    (bundle.root / "etc").rename(bundle.root / "config")
+    (bundle.root / "etc").symlink_to("config")
+    expect_refusal(bundle, Reason.IMAGE_PATH, linked.format("/etc"))
 
 
 def test_a_volume_that_a_link_of_the_image_leads_over_ours(bundle: Bundle, tmp_path: Path) -> None:

@@ -83,12 +83,18 @@ def test_what_the_policy_does_not_enforce_is_no_objection(tmp_path: Path) -> Non
     assert kernel.policy.objection(SUBJECT, LABEL, EXECUTE) == "", "`map` is of Linux 4.13"
     assert kernel.policy.objection(SUBJECT, OF_TMPFS, READ)
     assert kernel.policy.objection("", OF_TMPFS, READ) == "", "the process is not confined"
-    kernel.flags = 1
+    kernel.flags = 0x11
     assert kernel.policy.objection(SUBJECT, OF_TMPFS, READ) == "", "its domain is permissive"
     kernel.flags = 0
     kernel.enforces("0")
     assert kernel.policy.objection(SUBJECT, OF_TMPFS, READ) == ""
     assert Policy(tmp_path / "no").objection(SUBJECT, OF_TMPFS, READ) == "", "no SELinux at all"
+
+
+def test_the_answer_is_read_from_its_start(tmp_path: Path) -> None:
+    """The question overwrites the start of a plain file, which is then read as the answer."""
+    put(Kernel(tmp_path, {}).files / "access", "______ ffffffff 7 0")
+    assert Policy(tmp_path).objection(f"{ALL:x}", "t", EXECUTE) == ""
 
 
 @pytest.mark.parametrize("answer", [None, "", "ff", "x ff 0 ff 7 0"])

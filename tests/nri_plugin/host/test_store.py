@@ -104,7 +104,9 @@ def test_forwarders_are_published_for_both_libraries(library: Path, tmp_path: Pa
         filled = [each.decode() for each in data.removeprefix(b"\x7fELF ").split(b"\0") if each]
         assert filled == [soname, "/.gpuslice/libvgpu.so", f"/.gpuslice/driver/{soname}"]
         assert (path.name, len(data)) == (soname, len(TEMPLATE))
-    assert store.forwarders() == published
+    assert store.forwarders() is published
+    path.unlink()
+    assert store.forwarders() == published and path.is_file()
 
 
 OLD: Final = built(content=b"old" * 1000)
@@ -158,7 +160,9 @@ def test_what_another_program_changes_is_replaced(change: str, which: str, tmp_p
         assert os.pread(mapped.fileno(), 1 << 20, 0) == seen
     assert release.read_bytes() == copy(store).read_bytes() == NEW
     assert os.listdir(release.parent) == ["libvgpu.so"]
-    assert not path.is_symlink() and path.stat().st_mode & 0o777 == 0o755
+    assert not path.is_symlink()
+    paths = (path, path.parent, store, store / releases.LOCK)
+    assert [each.stat().st_mode & 0o777 for each in paths] == [0o755, 0o755, 0o755, 0o600]
 
 
 @pytest.fixture
@@ -195,9 +199,11 @@ def test_interrupted_at_each_call(error: int, end: int, before: bytes | None, sh
 def test_the_store_is_one_file_system_that_allows_execution(library: Path, tmp_path: Path) -> None:
     """The run directory forbids execution. A second agent does not mount the store again."""
     run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    tmpfs.mount(run_dir, 1 << 20, 100)
     directory = run_dir / names.DIR_STORE
+    keep_mounted(directory)
+    assert run_dir.stat().st_mode & 0o777 == 0o700
+    tmpfs.clear(directory)
+    tmpfs.mount(run_dir, 1 << 20, 100)
     try:
         subprocess.run(["mount", "-o", "remount,noexec", run_dir], check=True)
         with ThreadPoolExecutor(8) as threads:

@@ -27,15 +27,16 @@ from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Ledger, hold
 from nri_plugin.policy.model import Pod, Share, Specs
 from nri_plugin.policy.nvidia import CONTROL_NODES
+from nri_plugin.protocol.session_events import RuntimeInfo
 from nri_plugin.readiness import Readiness
 from nri_plugin.threads import Worker
 from tests.nri_plugin import fake_nvml
 from tests.nri_plugin.cdi import specs
 from tests.nri_plugin.cdi_nodes import CONTROL, NODES
-from tests.nri_plugin.host.test_device_plugins import write
+from tests.nri_plugin.host.test_device_plugins import NVIDIA, write
 from tests.nri_plugin.host_files import bound, put
 from tests.nri_plugin.objects import plain_store
-from tests.nri_plugin.service_scene import UUID
+from tests.nri_plugin.service_scene import UUID, sandbox
 from tests.support import until_async
 
 GPU = {"uuid": UUID, "minor": 0, "memory_bytes": 1 << 30}
@@ -196,8 +197,11 @@ def test_unknown_gpus_are_queried_again(host: Host) -> None:
     assert host.lacks(node) == ["the driver lists no GPU on this node"]
     host.show({**GPU, "problem": "GPU is lost"})
     assert host.lacks(node) == [f"no GPU of this node can be shared: {UUID}: GPU is lost"]
-    host.show(GPU)
-    assert host.lacks(node) == []
+    for _ in range(2):
+        host.show(GPU)
+        assert host.lacks(node) == []
+        host.gpus.write_text("x")
+        asyncio.run(ask(node))
 
 
 def test_files_that_hang_are_a_problem(host: Host) -> None:
@@ -242,13 +246,47 @@ def test_a_missing_directory_is_a_reason_with_the_hosts_path(host: Host, tmp_pat
     """The reason is reported beside all others until the directory exists."""
     root, state = tmp_path / "host", tmp_path / "host/run/other/containerd"
     (root / "proc").mkdir(parents=True)
-    host.library.unlink()
-    node = host.node(host_root=root, containerd_state=state)
+    node = host.node(host_root=root, containerd_state=state, library=root / "libvgpu.so")
     missing, library = host.lacks(node)[:2]
     assert missing.startswith("/run/other/containerd does not exist: ")
-    assert "the library is missing" in library
+    assert library == "the library is missing: /libvgpu.so: No such file or directory"
     state.mkdir(parents=True)
     assert "the library is missing" in host.lacks(node)[0]
+
+
+def test_a_default_runtime_that_gives_gpus_is_a_problem(host: Host, tmp_path: Path) -> None:
+    put(tmp_path / "etc/nvidia-container-runtime/config.toml", 'swarm-resource = "ANY"\n')
+    node = host.node(host_root=tmp_path)
+    for number, (program, is_problem) in enumerate(((NVIDIA, True), ("/usr/bin/runc", False))):
+        sandbox(tmp_path, str(number), program)
+        node.note_default_runtime([str(number)])
+        assert (node.default_runtime, bool(node.unprotected)) == (program, is_problem)
+
+
+async def test_the_watch_inspects_at_intervals_and_for_another_runtime(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An inspection lasts one beat here. A GPU's problem is logged once."""
+    beats, inspected, node = list[None](), list[int](), host.node()
+
+    async def look(_: Node) -> watch.NodeProblems:
+        inspected.append(len(beats))
+        return watch.NodeProblems((), {UUID: "no CDI device"})
+
+    def beat() -> None:
+        beats.append(None)
+        if len(beats) == 8:
+            node.runtime = RuntimeInfo("containerd", "2.1.0", "", 2000)
+        if len(beats) == 14:
+            watching.cancel()
+
+    readiness = Readiness(lambda: 0.0, beat)
+    monkeypatch.setattr(watch, "BEAT_S", 0)
+    monkeypatch.setattr(watch, "inspect", look)
+    watching = asyncio.create_task(watch.watch(node, Ledger(), readiness, Metrics()))
+    await asyncio.wait([watching])
+    assert (inspected, list(readiness.unusable)) == ([1, 6, 8, 11], [UUID])
+    assert caplog.text.count("GPU cannot be injected into containers") == 1
 
 
 async def test_the_watch_reports_a_library_that_is_lost_and_restored(
@@ -261,8 +299,8 @@ async def test_the_watch_reports_a_library_that_is_lost_and_restored(
     whole = host.library.read_bytes()
     host.library.unlink()
 
-    def value(name: str) -> float | None:
-        return metrics.registry.get_sample_value(name)
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(name, labels)
 
     pod, shares = Pod("uid", "team", "train"), [Share("GPU-0", 0, 1, 1)]
     ledger.adopt([hold(f"c{n}", f"c{n}", False, pod, f"{n}", shares) for n in range(2)], ())
@@ -275,5 +313,6 @@ async def test_the_watch_reports_a_library_that_is_lost_and_restored(
     await asyncio.wait([watching])
     await node.inventory.close()
     assert (value("gpuslice_gpus"), value("gpuslice_containers_with_grant")) == (1, 2)
+    assert node.library and value("gpuslice_library", sha256=node.library.parent.name) == 1
     assert caplog.messages[-1] == "ready"
     assert any(line.startswith("not ready") for line in caplog.messages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -9,7 +10,6 @@ from aiohttp import web
 
 from gpuslice.contract import names
 from gpuslice.kube.client import Kube
-from gpuslice.kube.errors import KubeError
 from nri_plugin.kube.inventory_publisher import (
     CONTEST_S,
     CONTEST_WRITES,
@@ -22,15 +22,17 @@ from nri_plugin.policy.gpu_modes import GpuModes, Mode, Offer
 from nri_plugin.policy.model import Gpu
 from nri_plugin.policy.totals import Entry
 from nri_plugin.readiness import Readiness
-from tests.kube.api_server import client_of, json, refuse
+from tests.kube.api_server import client_of, json
+from tests.nri_plugin.kube.test_reports import Server, during
 from tests.nri_plugin.objects import parts, settings
 from tests.support import Clock
+from tests.virtual_time import Loop, now
 
 GPU = Gpu("GPU-0", 0, 1 << 30)
 
 
 def publisher(
-    kube: Kube, clock: Clock | None = None, modes: GpuModes | None = None
+    kube: Kube, clock: Callable[[], float] | None = None, modes: GpuModes | None = None
 ) -> InventoryPublisher:
     clock = clock or Clock()
     agent = parts(settings(node_name="node-1"), readiness=Readiness(clock))
@@ -63,7 +65,7 @@ class Fought(Contest):
 def test_a_field_in_a_lasting_contest_is_left_to_the_other_client() -> None:
     contest = Fought()
     assert not contest.lasts
-    assert contest.fight(1, CONTEST_WRITES + 2) == [True] * CONTEST_WRITES + [False] * 2
+    assert contest.fight(1, CONTEST_WRITES + 2) == [True] * 5 + [False] * 2
     assert contest.lasts
     contest.clock.seconds += CONTEST_S
     assert contest.may_write("80Gi", "x"), "it is tried again"
@@ -114,31 +116,46 @@ async def test_the_device_is_written_as_the_api_server_stores_it(stores_conditio
         agent.node.observed({"metadata": {"name": "node-1", "uid": "u"}})
         for gpus in ((), (GPU,), (), (GPU,)):
             inventory.seen = gpus
-            await agent._mend()
+            assert await agent._mend() is bool(gpus or asked)
             agent.device.raw = {**stored}
     assert asked == [("POST", True), ("PATCH", False), ("PATCH", stores_conditions)]
 
 
-async def test_writes_that_the_api_server_rejects_are_no_contest() -> None:
+@pytest.mark.usefixtures("loop_factory")
+@pytest.mark.parametrize("loop_factory", [Loop])
+@pytest.mark.parametrize(("status", "pause_s"), [(409, 0.5), (500, 5.0)])
+async def test_writes_that_the_api_server_rejects_are_no_contest(
+    status: int, pause_s: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The node's resourceVersion changes although each write of the agent fails, because other
     programs such as the kubelet write the node."""
-    asked, clock = list[str](), Clock()
-    status = {"capacity": {names.RESOURCE_CORE: "100"}}
+    server = Server(*[status] * 100)
+    agent = publisher(cast(Kube, server), now)
+    monkeypatch.setattr(agent, "_query_gpus", lambda: None)
 
-    async def answer(request: web.Request) -> web.Response:
-        asked.append(f"{request.method} {request.path}")
-        return refuse(500, "InternalError")
+    def known() -> bool:
+        of_node = {"capacity": {names.RESOURCE_CORE: "100"}}
+        agent.node.raw = {"metadata": {"resourceVersion": str(now())}, "status": of_node}
+        return now() >= 3
 
-    async with client_of(answer) as kube:
-        agent = publisher(kube, clock)
-        for number in range(2 * CONTEST_WRITES):
-            clock.seconds += 1
-            metadata = {"name": "node-1", "resourceVersion": str(number)}
-            agent.node.observed({"metadata": metadata, "status": status})
-            with pytest.raises(KubeError):
-                await agent._mend()
-    assert asked == ["PATCH /api/v1/nodes/node-1/status"] * 2 * CONTEST_WRITES
+    await during(100, agent.run(known))
+    body = {"status": {"capacity": {names.RESOURCE_CORE: "0"}}}
+    assert server.sent[:10] == [(3 + n * (pause_s + 1), "patch status 0", body) for n in range(10)]
+    assert ["not published" in each for each in caplog.messages] == [True]
     assert agent._contest() is None
+
+
+async def test_the_node_of_a_ready_agent_gets_the_label_for_isolation() -> None:
+    server, label = Server(), kube_objects.isolates()
+    agent = publisher(cast(Kube, server))
+    readiness = agent._parts.readiness
+    for readiness.node, labels in (("no",), {}), ((), label["metadata"]["labels"]), ((), {}):
+        readiness.session = None
+        agent.node.observed({"metadata": {"name": "node-1", "uid": "u", "labels": labels}})
+        assert await agent._mend() is (labels == {} and not readiness.problems)
+    assert (agent.node_uid, [body for *_, body in server.sent]) == ("u", [label])
+    agent.node.listed(set())
+    assert not await agent._mend(), "there is no node"
 
 
 def test_the_other_writer_has_a_name() -> None:

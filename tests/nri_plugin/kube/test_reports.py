@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, cast
 
 import pytest
 
+from gpuslice.contract import names
 from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from nri_plugin.containers.parts import Parts
-from nri_plugin.kube.reports import STOPPED, Events, Heartbeat
+from nri_plugin.kube.reports import Events, Heartbeat
 from nri_plugin.policy.model import Pod
 from nri_plugin.policy.notices import Notice, Notices
 from tests.nri_plugin.objects import parts, settings
+from tests.virtual_time import Loop, now
 
 
 def notice(number: int, text: str = "static") -> Notice:
@@ -53,11 +58,11 @@ class Server:
 
     def __init__(self, *statuses: int) -> None:
         self.statuses = [*statuses]
-        self.calls: list[str] = []
+        self.sent: list[tuple[float, str, Any]] = []
         self.made: set[str] = set()
 
-    async def patch(self, path: str, body: object, timeout_s: float, verb: str = "patch") -> None:
-        self.calls.append(f"{verb} {path.rpartition('/')[2]} {timeout_s}")
+    async def patch(self, path: str, body: Any, timeout_s: float = 0, verb: str = "patch") -> None:
+        self.sent.append((now(), f"{verb} {path.rpartition('/')[2]} {timeout_s}", body))
         if self.statuses:
             raise KubeError(self.statuses.pop(0), "Refused", "")
 
@@ -67,6 +72,17 @@ class Server:
         if name in self.made:
             raise KubeError(409, "Refused", "")
         self.made.add(name)
+
+
+async def during(seconds: float, work: Coroutine[Any, Any, None]) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work
+
+
+@pytest.fixture(autouse=True)
+def loop_factory() -> type[Loop]:
+    return Loop
 
 
 @pytest.fixture
@@ -83,28 +99,32 @@ async def test_the_event_of_another_start_is_not_written_again(agent: Parts) -> 
 
 
 async def test_what_the_server_may_accept_later_is_tried_again(agent: Parts) -> None:
-    events = Events(cast(Kube, Server(403, 429, 503)), agent, lambda: "")
-    assert [await events.write(notice(1)) for _ in range(3)] == [True, False, False]
+    server = Server(401, 429, 500, 400)
+    assert all(agent.notices.add(notice(number)) for number in range(2))
+    await during(25, Events(cast(Kube, server), agent, lambda: "").run())
+    assert [at_s for at_s, *_ in server.sent] == [0, 5, 10, 15, 15]
 
 
 async def test_an_absent_lease_is_created(agent: Parts) -> None:
     server = Server(404)
     await Heartbeat(cast(Kube, server), agent, lambda: "uid-1").mark_stopped()
     (name,) = server.made
-    assert server.calls == [f"patch {name} 1.5", "post leases 1.5"]
+    assert [what for _, what, _ in server.sent] == [f"patch {name} 1.5", "post leases 1.5"]
 
 
-async def test_a_failure_and_its_end_are_logged_once(
+async def test_the_lease_is_renewed_regularly_and_when_the_readiness_changes(
     agent: Parts, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
+    agent.readiness.session, agent.readiness.node = None, ()
+    asyncio.get_running_loop().call_later(17.1, setattr, agent.readiness, "session", "x" * 501)
     server = Server(500, 500, 503)
-    heartbeat = Heartbeat(cast(Kube, server), agent, lambda: "uid-1")
-    for _ in range(5):
-        await heartbeat._write(STOPPED, 5.0)
-    assert not server.made
+    await during(28, Heartbeat(cast(Kube, server), agent, lambda: "uid-1").run())
+    assert [at_s for at_s, *_ in server.sent] == [0, 2, 4, 6, 16, 17.25, 27.25]
+    said = [lease["metadata"]["annotations"][names.ANNOTATION_READY] for *_, lease in server.sent]
+    assert said == ["true"] * 5 + ["x" * 500] * 2
     first, again = caplog.messages
     assert "Lease not renewed" in first and "Lease renewed again" in again
     writes = agent.metrics.api_writes
-    assert writes.labels("lease", "written")._value.get() == 2
+    assert writes.labels("lease", "written")._value.get() == 4
     assert writes.labels("lease", "failed")._value.get() == 3

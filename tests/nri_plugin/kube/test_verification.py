@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from gpuslice.contract import names
-from nri_plugin.kube.cluster import _Pods
+from gpuslice.kube.reflector import UNLISTED
+from nri_plugin.kube.cluster import Cluster, _Pods
 from nri_plugin.kube.verification import ABSENT_S, WITHIN_S, GrantState, Verification
 from nri_plugin.policy import ledger
 from nri_plugin.policy.bound_pods import BoundPods
+from nri_plugin.policy.gpu_modes import GpuModes, Offer
 from nri_plugin.policy.ledger import Hold
 from nri_plugin.policy.model import Share
 from nri_plugin.readiness import Readiness
+from tests.nri_plugin.kube.test_reports import during
 from tests.nri_plugin.objects import parts, settings
 from tests.nri_plugin.policy.test_bound_pods import GPUS, bound
 from tests.support import GIB, Clock
@@ -76,11 +79,11 @@ def test_each_grant_has_its_state_and_is_reported_once(
         }
     reasons = []
     while (notice := bench.notices.first()) is not None:
-        reasons.append((notice.pod.uid, notice.reason, notice.of_node))
+        reasons.append((notice.pod.uid, notice.reason, notice.of_node, notice.action))
         bench.notices.done(notice)
         text = notice.text
-    refused = [(uid, names.EVENT_GRANT_REFUSED, False) for uid in ("greedy", "forged")]
-    assert reasons == [*refused, ("absent", names.EVENT_GRANT_UNCONFIRMED, True)]
+    refused = [(uid, names.EVENT_GRANT_REFUSED, False, "Run") for uid in ("greedy", "forged")]
+    assert reasons == [*refused, ("absent", names.EVENT_GRANT_UNCONFIRMED, True, "Start")]
     assert "team/pod-absent/main (pod UID absent)" in text and "no such pod" in text
     assert len(caplog.records) == 3
     bench.holds.clear()
@@ -95,7 +98,7 @@ def test_grants_without_an_api_server_are_reported_after_a_while(
         bench.runs(f"{number}")
     assert bench.check(watching=False) == {GrantState.UNKNOWN: 6}
     assert not bench.readiness.notes
-    for _ in range(2):
+    for _ in range(3):
         bench.check(later_s=WITHIN_S, watching=False)
     (note,) = bench.readiness.notes
     assert "team/pod-0/main, " in note and note.endswith(", and 2 more")
@@ -118,5 +121,32 @@ def test_a_pod_is_not_absent_while_the_api_server_does_not_answer(bench: Bench) 
     for watching in (True, False, True):
         bench.check(watching=watching)
         assert bench.check(later_s=ABSENT_S - 1, watching=watching) == {GrantState.UNKNOWN: 1}
-        assert bool(bench.readiness.notes) is not watching
+        assert [each.endswith("/main") for each in bench.readiness.notes] == [True] * (not watching)
     assert bench.check(later_s=1) == {GrantState.POD_NOT_FOUND: 1}
+
+
+async def test_the_state_of_the_watches_is_reported(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod whose GPU is gone gets an event, but not before NVML's first answer."""
+    caplog.set_level(logging.INFO)
+    bench.runs("a")
+    bench.check()
+    cluster, metric, found = Cluster(bench.agent, GpuModes(Offer())), bench.agent.metrics.api_up, []
+    monkeypatch.setattr(Verification, "check", lambda _, watching: found.append(watching))
+    for synced, problems, gpus in (
+        (False, {"pods": UNLISTED}, ()),
+        (True, {"pods": ""}, GPUS[1:]),
+        (True, {"pods": "refused"}, GPUS),
+        (True, {"pods": "refused"}, GPUS),
+        (True, {"pods": "", "Device": "gone"}, GPUS),
+        (True, {"pods": "", "Device": ""}, GPUS),
+    ):
+        bench.agent.inventory.seen = gpus
+        watches = {n: SimpleNamespace(synced=synced, problem=text) for n, text in problems.items()}
+        await during(0, cluster._observe(cast(Any, watches)))
+        found += [metric._value.get(), bench.notices.first() is not None]
+    up, refused, gone = (True, 1, True), (False, 0, True), (True, 0, True)
+    assert found == [False, 0, False, *up, *refused, *refused, *gone, *up]
+    first, second, third = caplog.messages
+    assert "pods: refused" in first and "Device: gone" in second and "reachable again" in third

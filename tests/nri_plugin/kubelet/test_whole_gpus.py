@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
@@ -18,6 +19,7 @@ import uvloop
 from gpuslice.contract import names
 from nri_plugin.command_line import from_arguments
 from nri_plugin.host import device_plugins
+from nri_plugin.kubelet import whole_gpus
 from nri_plugin.kubelet.whole_gpus import WholeGpus
 from nri_plugin.messages import deviceplugin_pb2 as api
 from nri_plugin.policy import gpu_modes, ledger
@@ -26,7 +28,7 @@ from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.model import Gpu, Pod, Share
 from tests.nri_plugin.kubelet.fake_kubelet import FakeKubelet
 from tests.nri_plugin.objects import parts
-from tests.support import GIB, until_async
+from tests.support import GIB, Clock, until_async
 
 GPUS = [Gpu(f"GPU-{n}", n, 8 * GIB, numa=n // 2, link=f"nvlink-{n // 2}") for n in range(4)]
 
@@ -99,6 +101,7 @@ async def refused(admission: Awaitable[object]) -> str:
 async def test_a_pod_holds_a_gpu_to_its_end(kubelet: FakeKubelet, agent: Agent) -> None:
     (request,) = kubelet.registered
     assert (request.version, request.resource_name) == ("v1beta1", "nvidia.com/gpu")
+    assert request.options.get_preferred_allocation_available
     assert kubelet.health() == dict.fromkeys((gpu.uuid for gpu in GPUS), True)
     numa = {uuid: [n.ID for n in each.topology.nodes] for uuid, each in kubelet.devices.items()}
     assert numa == {"GPU-0": [0], "GPU-1": [0], "GPU-2": [1], "GPU-3": [1]}
@@ -136,6 +139,22 @@ async def test_a_kubelet_that_lost_the_plugin_gets_it(kubelet: FakeKubelet, agen
     assert not agent.share("late", GPUS[int(uuid[-1])])
     (kubelet.plugins / names.DEVICE_PLUGIN_SOCKET).unlink()
     await until_async(lambda: len(kubelet.registered) == 3)
+
+
+async def test_registrations_with_one_kubelet_are_apart(
+    kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The agent registers with another kubelet at once."""
+    clock, register = Clock(), AsyncMock(side_effect=OSError("no"))
+    monkeypatch.setattr(whole_gpus, "time", Mock(monotonic=clock))
+    agent = Agent(kubelet)
+    monkeypatch.setattr(agent.whole._plugin, "register", register)
+    for later_s, version, registered in ((0, 1, 1), (4, 1, 1), (0, 2, 2), (4, 2, 2), (1, 2, 3)):
+        clock.seconds += later_s
+        monkeypatch.setattr(whole_gpus, "version", Mock(return_value=version))
+        await agent.whole._stay_registered()
+        assert register.await_count == registered
+    assert caplog.text.count("not registered with the kubelet: no") == 1
 
 
 async def test_init_containers_hold_gpus_over_a_restart(kubelet: FakeKubelet, agent: Agent) -> None:

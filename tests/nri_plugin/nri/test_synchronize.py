@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -80,6 +81,19 @@ async def test_the_answer_does_not_wait_for_the_verification_of_its_containers(
     assert "pod=train-7" in only_line(caplog, "whose grant is missing")
 
 
+async def test_a_plan_that_cannot_be_read_in_time_is_logged(
+    host: Host, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunDirectory, "plan", Mock(side_effect=TimeoutError))
+    handler, listed = host.service(), [container(0, "beside"), container(1)]
+    for number, place in enumerate(("/data", "/.gpuslice")):
+        listed[number].state = nri.CONTAINER_RUNNING
+        listed[number].mounts.add(destination=place, source=str(host.run / "c1"))
+    async with serving(handler, [pod()], listed):
+        await handler.lifecycle.settled()
+    assert "problem=timeout" in only_line(caplog, "limit not checked")
+
+
 async def test_a_container_in_creation_keeps_its_hold_for_one_synchronize(host: Host) -> None:
     """The runtime may have made its list before the agent answered the creation. So a container
     loses its hold only when a second list lacks it."""
@@ -95,7 +109,9 @@ async def test_a_container_in_creation_keeps_its_hold_for_one_synchronize(host: 
 
 async def test_synchronize_removes_orphans_and_records_users(host: Host) -> None:
     of, owned = pod(allocated=HALF), pod(1, allocated=HALF, grants=scene.GRANTS)
+    (release := host.store / ("0" * 64)).mkdir(parents=True)
     async with serving(host.service()) as runtime:
+        await until_async(lambda: not release.exists())
         shared = as_made(container(0), await runtime.create(of, container(0)))
         lone = as_made(container(1, sandbox=1), await runtime.create(owned, container(1)))
         await runtime.create(owned, container(2))

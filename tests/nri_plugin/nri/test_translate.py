@@ -41,6 +41,8 @@ def test_pods_and_containers() -> None:
     container.mounts.add(destination="/d", source="/s", type="bind", options=["ro"])
     mount = Mount("/d", "/s", ("ro",), "bind")
     assert translate.container(container) == Container("i", "c", ("A=1", "A=2"), (mount,))
+    container.state = nri.CONTAINER_CREATED
+    assert translate.running(container, None, RUN).waiting
 
 
 @pytest.mark.parametrize("stage", HookStage)

@@ -153,7 +153,7 @@ def test_changes_that_bring_no_gpu_are_accepted() -> None:
     harmless = Merged(
         ME,
         env=((VISIBLE, "none"), ("NVIDIA_DRIVER_CAPABILITIES", "all")),
-        mounts=(Mount("/dev/nvidium/x", "/x"), Mount("/mnt", "/dev/shm")),
+        mounts=(Mount("/dev/nvidium/x", "/x"), Mount("/mnt/nvidia", "/dev/shm")),
         devices=(Device("/dev/fuse", "c", 10, 229),),
         cdi_names=("vendor.com/net=0",),
     )
@@ -174,6 +174,7 @@ EDITS: Mapping[str, tuple[Any, bool]] = {
     "a node under another name": (node("/dev/x", hostPath="/dev/nvidia0"), True),
     "the driver's number": (node("/dev/x", major=195), True),
     "the number of a node of the host's": (node("/dev/host0"), True),
+    "the number of a node of the host's, not in the spec": (node("/dev/host0", major=0), True),
     "a mount of a node": (mount("/dev/nvidia0", "/x"), True),
     "the driver's library": (mount("/x/libcuda.so.580.1", "/usr/lib/libcuda.so.1"), True),
     "a request": ({"env": ["NVIDIA_VISIBLE_DEVICES=all"]}, True),
@@ -189,7 +190,7 @@ EDITS: Mapping[str, tuple[Any, bool]] = {
 def test_a_cdi_name_brings_a_gpu(tmp_path: Path, vendor: str, edits: Any, brings: bool) -> None:
     name = f"{vendor}/net=0"
     write(tmp_path, f"{vendor}/net", edits)
-    assert cdi_vendor.by_name([tmp_path], [name], status) == ({name} if brings else set())
+    assert cdi_vendor.by_name([tmp_path], [name, "b/x=0"], status) == ({name} if brings else set())
 
 
 def test_a_cdi_name_counts_if_one_of_its_specs_has_a_gpu(tmp_path: Path) -> None:
@@ -200,6 +201,9 @@ def test_a_cdi_name_counts_if_one_of_its_specs_has_a_gpu(tmp_path: Path) -> None
     write(tmp_path, "acme.com/net", NET, NODE)
     for directories in (places, places[::-1], [tmp_path]):
         assert cdi_vendor.by_name(directories, ["acme.com/net=0"], status) == {"acme.com/net=0"}
+    write(places[0], "nvidia.com/net", NET)
+    put(places[1] / "spec.json", (OF_KIND + "[7]}") % "nvidia.com/net")
+    assert cdi_vendor.by_name(places, ["nvidia.com/net=0"], status), "one of them is unreadable"
 
 
 OF_KIND = '{"kind": "%s", "devices": '

@@ -108,12 +108,17 @@ def test_the_order_of_binding_follows_the_watch_and_not_the_clock() -> None:
     assert over(bounds) == {"a"}
     put(bound("d", 3 * GIB, scheduled="2024-01-01T00:00:00Z"), listing=True, into=bounds)
     assert over(bounds) == {"a", "c"}
+    bounds.keep({"a", "b", "c", "d"})
+    put(bound("e", 3 * GIB, scheduled="2023-01-01T00:00:00Z"), listing=True, into=bounds)
+    assert over(bounds) == {"a", "c", "e"}
 
 
 def test_of_pods_bound_in_one_second_the_running_one_stays() -> None:
     bounds = put(bound("a", 5 * GIB), bound("b", 5 * GIB), listing=True)
     assert over(bounds) == {"b"}
     assert over(bounds, "b") == {"a"}
+    put(bound("b", 6 * GIB), into=bounds)
+    assert over(bounds, "b") == set(), "a changed allocation takes no capacity"
 
 
 def test_the_totals_of_requests_and_the_gpus_of_all_bound_pods() -> None:
@@ -123,9 +128,9 @@ def test_the_totals_of_requests_and_the_gpus_of_all_bound_pods() -> None:
     bounds = put(*pods, listing=True)
     assert bounds.requested() == {names.RESOURCE_MEMORY: 5 * GIB}
     assert bounds.granted([Entry(Gpu("GPU-9", 1, GIB), True)]) == {"GPU-0", "GPU-1", "GPU-9"}
-    assert over(bounds) == set()
+    assert over(bounds) == set() and not bounds.listed
     bounds.keep({"b"})
-    assert bounds.granted([]) == {"GPU-1"}
+    assert bounds.granted([]) == {"GPU-1"} and bounds.listed
     assert bounds.requested() == {names.RESOURCE_MEMORY: GIB}
 
 
@@ -172,7 +177,7 @@ def test_a_grant_that_no_scheduler_wrote_stays_foreign_until_deletion(
     assert bounds.objection(order[-1].pod, GPUS, NO_PODS) == found
     assert bounds.mismatch(hold(order[-1].pod), GPUS) == found
     put(bound("b0", 4 * GIB), bound("b1", 4 * GIB), into=bounds)
-    assert over(bounds) == set(), "it does not count in the order"
+    assert (over(bounds), {*bounds.allocated()}) == (set(), {"b0", "b1"}), "it does not count"
     bounds.deleted("a")
     assert bounds.foreign() == {}
 

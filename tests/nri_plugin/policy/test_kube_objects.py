@@ -15,6 +15,7 @@ from nri_plugin.policy import kube_objects
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.kube_objects import Bound
 from nri_plugin.policy.model import Gpu, Pod
+from nri_plugin.policy.notices import Notice
 from nri_plugin.policy.totals import Entry, totals
 from scheduler.core.fleet import Gpu as SchedulersGpu
 from scheduler.kubernetes import translate
@@ -102,7 +103,7 @@ def test_the_gpus_of_another_device_plugin() -> None:
     theirs = {"nvidia.com/gpu": "8", "nvidia.com/gpu.shared": "32", "nvidia.com/mig-1g.10gb": "7"}
     others = {"nvidia.com/mig-2g.20gb": "0", "nvidia.com/hostdev": "2", "koordinator.sh/gpu": "100"}
     read = kube_objects.node({"status": {"allocatable": theirs | others}})
-    assert read.plugin_gpus == theirs and not read.operator
+    assert read.plugin_gpus == theirs and not read.operator and not read.isolates
     label = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "true"}}}
     assert kube_objects.node(label).operator
 
@@ -142,20 +143,32 @@ def test_a_capacity_that_was_patched_needs_no_patch(
         assert {key: here.get(key, 0) for key in NODE_RESOURCES} == dict(wanted)
 
 
+def test_totals_of_an_agent_that_are_off_now_are_removed() -> None:
+    ours, theirs = names.RESOURCE_CORE, names.RESOURCE_MEMORY
+    fields = [
+        {"manager": manager, "fieldsV1": {"f:status": {"f:capacity": {f"f:{key}": {}}}}}
+        for manager, key in ((names.AGENT, ours), ("another", theirs))
+    ]
+    status = {"capacity": {ours: "1", theirs: "1"}}
+    facts = kube_objects.node({"metadata": {"managedFields": fields}, "status": status})
+    assert kube_objects.capacity({}, facts) == {"status": {"capacity": {ours: None}}}
+
+
 def container(core: int, **more: object) -> Json:
     return {"resources": {"requests": {names.RESOURCE_CORE: str(core)}}, **more}
 
 
 def test_a_pods_requests_are_counted_as_the_kubelet_does() -> None:
-    sidecar, shared = container(20, restartPolicy="Always"), container(30)
-    shared["resources"]["requests"][names.RESOURCE_SHARED] = "1"
+    sidecar, *shared = container(20, restartPolicy="Always"), container(30), container(10)
+    for each in shared:
+        each["resources"]["requests"][names.RESOURCE_SHARED] = "1"
     spec = {
         "initContainers": [container(70), sidecar, container(60)],
-        "containers": [shared, container(10)],
+        "containers": shared,
         "overhead": {names.RESOURCE_CORE: "5", "cpu": "1"},
     }
     found = kube_objects.bound({"spec": spec})
-    assert found.requested == {names.RESOURCE_CORE: 85, names.RESOURCE_SHARED: 1}
+    assert found.requested == {names.RESOURCE_CORE: 85, names.RESOURCE_SHARED: 2}
     assert kube_objects.bound({"spec": spec, "status": {"phase": "Failed"}}).requested == {}
     limits = {"containers": [{"resources": {"limits": {names.RESOURCE_CORE: 40}}}]}
     assert kube_objects.bound({"spec": limits}).requested == {names.RESOURCE_CORE: 40}
@@ -179,6 +192,24 @@ def test_a_bound_pod_has_the_fields_of_its_grant_alone() -> None:
     assert "" < found.scheduled < kube_objects.bound(untimed).scheduled
     another = kube_objects.bound({"metadata": {"annotations": {"a": "b"}}})
     assert (another.is_ours, another.writer) == (False, "")
+
+
+def test_an_event_is_about_a_pod_or_the_node() -> None:
+    cause = Pod("u", "team", "train"), "main", "GpuFailed", ""
+    for notice, kind, namespace, severity in (
+        (Notice(*cause), "Pod", "team", "Warning"),
+        (Notice(*cause, of_node=True, warning=False), "Node", "default", "Normal"),
+    ):
+        event = kube_objects.event(notice, "x" * 2000, "n" * 200, "uid-1", "e", "now")
+        found = event["regarding"]["kind"], event["metadata"]["namespace"], event["type"]
+        assert (*found, "related" in event) == (kind, namespace, severity, kind == "Node")
+        assert (len(event["note"]), len(event["reportingInstance"])) == (1000, 128)
+
+
+def test_a_lease_is_its_nodes_once_the_node_is_known() -> None:
+    unowned, owned = (kube_objects.lease("n", uid, "now", "true")["metadata"] for uid in ("", "u"))
+    assert "ownerReferences" not in unowned
+    assert [owner["uid"] for owner in owned["ownerReferences"]] == ["u"]
 
 
 WORDS = (

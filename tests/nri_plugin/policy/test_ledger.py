@@ -76,7 +76,7 @@ def test_the_hold_of_a_container_in_creation_outlives_a_list_without_it() -> Non
     zero, *others = [own(str(number), 10, uid=str(number)) for number in range(4)]
     ledger = taken(zero, *others)
     ledger.adopt([zero], {"1", "2"})
-    assert {held.container_id for held in ledger.holds()} == {"0", "1", "2"}
+    assert ledger.is_complete and {held.container_id for held in ledger.holds()} == {*"012"}
 
 
 def test_the_refusal_names_the_largest_holders() -> None:
@@ -85,6 +85,9 @@ def test_the_refusal_names_the_largest_holders() -> None:
     assert "6 bytes of memory requested, 5 of 100 free" in text
     assert "granted: team/pod-of-0/main 10, team/pod-of-2/main 10" in text
     assert text.endswith("team/pod-of-5/main 9, and 2 more")
+    ledger.drop("9")
+    ledger.drop("7")
+    assert full(ledger, own("x", 24, uid="x")).endswith("team/pod-of-5/main 9"), "all are named"
 
 
 def test_a_pods_running_containers_do_not_exceed_its_allocation() -> None:
@@ -103,6 +106,7 @@ def test_a_pods_running_containers_do_not_exceed_its_allocation() -> None:
 
 def test_holds_that_the_model_does_not_make() -> None:
     ledger = taken(shared("1", 50), shared("2", 1, "side"))
+    assert not ledger.is_complete, "the runtime has not listed its containers"
     assert total(ledger.holds())[A.uuid].memory_bytes == 50, "the grant in force counts"
     ledger.adopt([own("1", 80, uid=""), own("2", 80, uid="")], ())
     assert "-60 of 100 free" in full(ledger, own("3", 1, uid="")), "what runs is adopted"

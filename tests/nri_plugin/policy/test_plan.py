@@ -83,6 +83,8 @@ def test_without_grants_the_pods_containers_share_one_directory() -> None:
     assert env["CUDA_DEVICE_MEMORY_LIMIT_1"] == str(3 * GIB)
     assert [d.path for d in decision.devices] == ["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"]
     assert adjusted(pod([replace(OTHER, id=None)])).shares == (second,), "by its minor alone"
+    of = pod([replace(HALF, id=None)], main=[grant(A, GIB)])
+    assert adjusted(of).shares == (Share(A.uuid, 0, GIB, 50),)
     assert adjusted(pod([entry(memory=7, ratio=50)])).shares[0].memory_bytes == 7
 
 

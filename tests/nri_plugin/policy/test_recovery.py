@@ -81,7 +81,7 @@ def test_a_granted_container_without_adjustment_is_reported() -> None:
     missed, unreadable = replace(MAIN, key=None), replace(UNREADABLE, key=None)
     assert look(missed).strays == [(Stray.NOT_ADJUSTED, missed)]
     (held,) = look(missed).holds
-    assert (held.adjusted, held.parts) == (False, {A.uuid: Part(300, 40)}), "it is not free"
+    assert (held.adjusted, held.key, held.parts) == (False, "c1", {A.uuid: Part(300, 40)})
     assert look(unreadable).strays == [(Stray.NOT_ADJUSTED, unreadable)]
     assert look(unreadable).holds == []
     for without in (replace(missed, name="sidecar"), replace(missed, pod=ABSENT)):

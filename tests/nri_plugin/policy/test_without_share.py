@@ -52,6 +52,7 @@ def test_which_pods_may_claim_a_gpu() -> None:
     assert not annotation_claims.may_claim({"app": "web"}, {"a": "b"})
     for of in (pod(), pod([HALF], labels={}), pod(granted="", labels={})):
         assert annotation_claims.may_claim(of.labels, of.annotations)
+    assert annotation_claims.has_shares(pod(granted="")), "unreadable"
 
 
 HOST_VOLUMES = (Mount("/host", "/"), Mount("/x", "/run/gpuslice"))

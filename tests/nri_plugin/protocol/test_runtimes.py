@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+import grpc
 import pytest
 
 from nri_plugin.messages import nri_pb2 as nri
@@ -14,6 +15,7 @@ from nri_plugin.protocol.session_events import (
     EVENTS_BEFORE_0_10,
     EVENTS_SINCE_0_10,
     SERVED_EVENTS,
+    Code,
     EventMask,
     RuntimeInfo,
 )
@@ -66,7 +68,7 @@ def test_the_table_ascends() -> None:
 
 
 def _row(release: Release) -> str:
-    since = (runtimes.CHUNKS, runtimes.VALIDATION, runtimes.METHODS, runtimes.FAILURE_POLICY)
+    since = ((0, 7, 0), runtimes.VALIDATION, (0, 12, 0), (0, 12, 4))
     cells = [
         f"{runtimes.SERVED} {runtimes.text(release.since)}",
         runtimes.text(release.nri),
@@ -115,6 +117,11 @@ def test_every_event_has_its_bit() -> None:
         assert bit == 1 << (number - 1)
         assert bit.name == nri.Event.Name(nri.Event.ValueType(number))
     assert sum(EventMask) == EVENTS_SINCE_0_10
+
+
+def test_every_status_code_is_grpcs() -> None:
+    for code in Code:
+        assert grpc.StatusCode[code.name].value[0] == code
 
 
 def test_every_served_event_has_a_method_and_every_method_its_empty_reply() -> None:
