@@ -56,7 +56,7 @@ lint: base  ## words, ruff, mypy --strict, import contracts, clang-format
 
 PYTEST := $(VENV)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder
 
-test: setup  ## lint, then the tests: 12 minutes on two cores (root, else without containers and clusters)
+test: setup  ## lint, then the tests: 9 minutes on two cores (root, else without containers and clusters)
 	@$(VENV)/python -m tools.lint
 	@$(PYTEST) -m 'not thorough' --durations 20 $(ARGS)
 

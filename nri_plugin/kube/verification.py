@@ -27,7 +27,7 @@ WITHIN_S: Final = 2.0
 ABSENT_S: Final = 60.0
 """Time after which a container's pod that the watch does not report counts as not found. The watch
 reports a new pod within seconds. The containers of a pod that was deleted by force stop earlier."""
-_NAMED_AT_MOST: Final = 4
+_NAMED_MAX: Final = 4
 _POD_NOT_FOUND: Final = (
     "container whose pod the API server does not have: find the component that created it"
 )
@@ -101,7 +101,7 @@ class Verification:
         return GrantState.CONFIRMED if refusal is None else GrantState.MISMATCH
 
     def _log_unknown(self, late: Sequence[Hold]) -> None:
-        keys = [hold.container_key for hold in late[:_NAMED_AT_MOST]]
+        keys = [hold.container_key for hold in late[:_NAMED_MAX]]
         more = [f"and {len(late) - len(keys)} more"] if len(late) > len(keys) else []
         text = f"grants that the API server has not confirmed: {', '.join(keys + more)}"
         self._parts.readiness.grants = (text,) if late else ()

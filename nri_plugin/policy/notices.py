@@ -20,9 +20,9 @@ _MAX: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An Event to write. reason: an EVENT_ constant of contract/names.py. of_node: the Event is for
-    the node, because the API server does not have the pod. action: what the container was doing.
-    warning: the Event's type is Warning, else Normal."""
+    """An Event to write. reason: an EVENT_ constant of gpuslice.contract.names. of_node: the Event
+    is for the node, because the API server does not have the pod. action: what the container was
+    doing. warning: the Event's type is Warning, else Normal."""
 
     pod: Pod
     container: str

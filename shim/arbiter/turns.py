@@ -38,7 +38,7 @@ _RESTING_AHEAD_NS: Final = 400 * _MS
 """While no container has work, leases are written less often. A lease's `written_ns` is then set
 this far ahead, so that the lease stays valid until the next one. If the arbiter ends, it still
 becomes void within a second."""
-_LEAST_PAUSE_NS: Final = 100_000
+_MIN_PAUSE_NS: Final = 100_000
 _DRAIN_LOOK_NS: Final = 200_000
 _ANNOUNCE_NS: Final = 2 * _MS
 """The next window is written this long before it begins, so that the GPU need not wait for a late
@@ -50,12 +50,12 @@ _IN_FLIGHT_NS: Final = 3 * _MS
 """Work that ended less than this before its window's end counts as having used the whole window."""
 _COUNTED_NS: Final = 5 * _MS
 """A thread that waits for work adds its duration in the region at most this long after its end."""
-_LEAST_WINDOW_NS: Final = 2 * _MS
-_DEBT_MOST_NS: Final = 10_000 * _MS
+_MIN_WINDOW_NS: Final = 2 * _MS
+_DEBT_MAX_NS: Final = 10_000 * _MS
 _BEAT_NS: Final = 2 * CYCLE_NS
 """A lease is written again after this time, so that containers see that the arbiter runs."""
-_PREDICTED_MOST_NS: Final = 1_000 * _MS
-_UNCAPPED_LEAST_PPM: Final = 50_000
+_PREDICTED_MAX_NS: Final = 1_000 * _MS
+_UNCAPPED_MIN_PPM: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +183,10 @@ class Turns:
         else:
             again_ns = self._end_turn(now_ns, working)
             if again_ns:
-                return self._beats(now_ns, leases), max(again_ns, now_ns + _LEAST_PAUSE_NS)
+                return self._beats(now_ns, leases), max(again_ns, now_ns + _MIN_PAUSE_NS)
         self._pay_forced(now_ns)
         again_ns = self._next_turn(now_ns, working, leases)
-        return self._beats(now_ns, leases), max(again_ns, now_ns + _LEAST_PAUSE_NS)
+        return self._beats(now_ns, leases), max(again_ns, now_ns + _MIN_PAUSE_NS)
 
     def _begin_work(self, member: _Member, now_ns: int) -> None:
         """Give one window's credit, less the debt, to a container that had no work for a cycle."""
@@ -251,7 +251,7 @@ class Turns:
 
     @staticmethod
     def _pay(member: _Member, used_ns: int) -> None:
-        member.credit_ns = max(member.credit_ns - used_ns, -_DEBT_MOST_NS)
+        member.credit_ns = max(member.credit_ns - used_ns, -_DEBT_MAX_NS)
 
     def _next_turn(self, now_ns: int, working: Sequence[str], leases: dict[str, Lease]) -> int:
         """Choose the container that gets the next turn, or let all launch if none has work."""
@@ -276,7 +276,7 @@ class Turns:
     def _with_credit(self, order: Sequence[str]) -> str | None:
         for key in order:
             member = self._members[key]
-            least_ns = member.window_ns if member.forced else _LEAST_WINDOW_NS
+            least_ns = member.window_ns if member.forced else _MIN_WINDOW_NS
             if member.credit_ns >= min(least_ns, member.window_ns):
                 return key
         return None
@@ -289,7 +289,7 @@ class Turns:
             return None
         total_ppm = sum(self._members[key].part_ppm for key in order)
         rounds = min(
-            -((member.credit_ns - _LEAST_WINDOW_NS) // (CYCLE_NS * member.part_ppm // total_ppm))
+            -((member.credit_ns - _MIN_WINDOW_NS) // (CYCLE_NS * member.part_ppm // total_ppm))
             for member in free
         )
         for member in free:
@@ -360,8 +360,8 @@ def _plausible(seen: Compute, now_ns: int) -> Compute:
     """Correct the predicted end of a container's work. A killed process leaves its prediction in
     the region, so predictions are limited; a running process soon writes a new one. If a program
     still waits for work after its predicted end, the work is assumed to continue."""
-    busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MOST_NS)
-    if now_ns - _PREDICTED_MOST_NS < seen.waiting_since_ns and busy_until_ns < now_ns:
+    busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MAX_NS)
+    if now_ns - _PREDICTED_MAX_NS < seen.waiting_since_ns and busy_until_ns < now_ns:
         busy_until_ns = now_ns + _ANNOUNCE_NS + 2 * _DRAIN_LOOK_NS
     return (
         seen if busy_until_ns == seen.busy_until_ns else replace(seen, busy_until_ns=busy_until_ns)
@@ -374,7 +374,7 @@ def parts_ppm(shares: Mapping[str, Share]) -> Mapping[str, int]:
     parts are scaled down."""
     uncapped = sum(not share.capped for share in shares.values())
     rest = WHOLE_PPM - sum(share.core_percent * 10_000 for share in shares.values() if share.capped)
-    each = max(rest // uncapped, _UNCAPPED_LEAST_PPM) if uncapped else 0
+    each = max(rest // uncapped, _UNCAPPED_MIN_PPM) if uncapped else 0
     parts = {
         key: share.core_percent * 10_000 if share.capped else each for key, share in shares.items()
     }

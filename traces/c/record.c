@@ -2,9 +2,9 @@
  * The recorder. It passes a program's calls to the driver, and writes a line for each call
  * (data/README.md).
  *
- * A forwarder (contract/forwarder.py) with the driver's soname needs this library and then the
- * driver. Therefore a program finds these entries first, and other names in the driver. Only data
- * about calls is written: no code, no contents of memory, no strings.
+ * A forwarder (gpuslice/contract/forwarder.py) with the driver's soname needs this library and then
+ * the driver. Therefore a program finds these entries first, and other names in the driver. Only
+ * data about calls is written: no code, no contents of memory, no strings.
  *
  * Environment:
  *   GPUSLICE_TRACE_DRIVER    the path of the driver's libcuda.so.1

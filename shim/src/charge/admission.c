@@ -18,7 +18,7 @@
 #define TEARDOWN_NS    UINT64_C(30000000000)
 #define STILL_NS       UINT64_C(5000000000) /* longest wait without growth of free memory */
 #define FIRST_PAUSE_NS 1000000		    /* doubled each time, up to 64 times as long */
-#define MOST_DOUBLINGS 6
+#define MAX_DOUBLINGS  6
 
 bool (*vgpu_reclaim)(int gpu);
 
@@ -86,7 +86,7 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, struct vgpu
 		__atomic_store_n(&done_ns[gpu], exit_ns, __ATOMIC_RELAXED);
 		return false;
 	}
-	if (teardown->pauses < MOST_DOUBLINGS)
+	if (teardown->pauses < MAX_DOUBLINGS)
 		teardown->pauses++;
 	syscall(SYS_nanosleep, &pause, NULL);
 	return true;

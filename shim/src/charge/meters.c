@@ -12,9 +12,9 @@
 #include "vgpu/region.h"
 
 enum {
-	MOST_LOOKS = 8, /* readings to try while other threads read the figure too */
+	MAX_LOOKS = 8, /* readings to try while other threads read the figure too */
 	PAUSE_NS = 1000000,
-	MOST_PAUSES = 2500, /* how often to wait for other threads' calls */
+	MAX_PAUSES = 2500, /* how often to wait for other threads' calls */
 };
 
 uint32_t vgpu_meters_live;
@@ -95,7 +95,7 @@ static bool look_and_lock(struct vgpu_meter *meter, struct reading *reading)
 			return false;
 		if (!reading->known || before == meter->readings)
 			return true;
-		if (looks == MOST_LOOKS) { /* the larger of two figures is safe */
+		if (looks == MAX_LOOKS) { /* the larger of two figures is safe */
 			reading->bytes +=
 			    meter->latest_bytes - least(reading->bytes, meter->latest_bytes);
 			return true;
@@ -236,7 +236,7 @@ static bool reserve_at_last(struct vgpu_growth *growth, uint64_t bytes)
 		return false;
 	if (vgpu_meters_trim(gpu) && reserve_growth(growth, bytes))
 		return true;
-	for (int pauses = 0; pauses < MOST_PAUSES && any_pending(gpu); pauses++) {
+	for (int pauses = 0; pauses < MAX_PAUSES && any_pending(gpu); pauses++) {
 		syscall(SYS_nanosleep, &pause, NULL);
 		if (reserve_growth(growth, bytes))
 			return true;

@@ -8,17 +8,17 @@
 #include "region/process.h"
 #include "vgpu/region.h"
 
-#define POLL_MOST_NS UINT64_C(100000)	  /* longest time between polls of markers */
-#define PUBLISH_NS   UINT64_C(200000)	  /* smaller changes are not written to the region */
-#define LONG_NS	     UINT64_C(1000000000) /* longer unfinished work is noted in the region */
+#define POLL_MAX_NS UINT64_C(100000)	 /* longest time between polls of markers */
+#define PUBLISH_NS  UINT64_C(200000)	 /* smaller changes are not written to the region */
+#define LONG_NS	    UINT64_C(1000000000) /* longer unfinished work is noted in the region */
 
 #define SPARE_NS 50000u /* most work that a thread may submit without a check */
 
 #define BLOCKED_NS UINT64_C(20000)
 
 /* The shortest and the longest pause between polls for the end of a kind's first launch. */
-#define FIRST_POLL_NS	   UINT64_C(20000)
-#define FIRST_POLL_MOST_NS UINT64_C(1000000)
+#define FIRST_POLL_NS	  UINT64_C(20000)
+#define FIRST_POLL_MAX_NS UINT64_C(1000000)
 
 enum { MARKERS_AT_ONCE = 8, SPARE_LAUNCHES = 16 };
 
@@ -199,7 +199,7 @@ static bool lock_after_poll(struct gpu *of, uint64_t now_ns)
 {
 	if (!vgpu_lock(&of->lock))
 		return false;
-	if (!of->work.count || now_ns <= of->work.polled_ns + POLL_MOST_NS)
+	if (!of->work.count || now_ns <= of->work.polled_ns + POLL_MAX_NS)
 		return true;
 	vgpu_unlock(&of->lock);
 	poll_markers(of, MARKERS_AT_ONCE, false);
@@ -336,7 +336,7 @@ uint64_t vgpu_launches_wait_begins(CUstream stream, bool all)
 	       awaits(&gpus[gpu], since_ns, true, of_stream)) {
 		poll_oldest(gpu);
 		pause_ns = (now_ns - since_ns) / 16 + FIRST_POLL_NS;
-		vgpu_pause(pause_ns < FIRST_POLL_MOST_NS ? pause_ns : FIRST_POLL_MOST_NS);
+		vgpu_pause(pause_ns < FIRST_POLL_MAX_NS ? pause_ns : FIRST_POLL_MAX_NS);
 		now_ns = vgpu_now_ns();
 	}
 	if (now_ns > since_ns + LONG_NS)

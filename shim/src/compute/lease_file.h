@@ -1,5 +1,5 @@
 /*
- * The lease file of this process's grant, mapped for reading (see contract/lease_file.py).
+ * The lease file of this process's grant, mapped for reading (see gpuslice/contract/lease_file.py).
  *
  * There is no file if the limits are from the environment, or the agent has no arbiter. The
  * container then uses a part of each cycle whose length is its share.

@@ -2,13 +2,13 @@
 
 #define MARK_NS	       UINT64_C(1000000) /* record a marker after this much predicted work */
 #define POLL_NS	       UINT64_C(200000)	 /* shortest interval of polls while a launch waits */
-#define POLL_MOST_NS   UINT64_C(1000000)
+#define POLL_MAX_NS    UINT64_C(1000000)
 #define PROBE_POLL_NS  UINT64_C(20000) /* interval of polls for the end of a kind's first launch */
 #define AHEAD_NS       UINT64_C(3000000)  /* most work in flight while other containers wait */
 #define AHEAD_ALONE_NS UINT64_C(20000000) /* most work in flight while no other container waits */
 #define OVERDUE_NS     UINT64_C(500000)	  /* overdue work is predicted to take this much longer */
 #define UNKNOWN_NS     20000		  /* assumed cost of a launch of an unknown kind */
-#define COST_MOST_NS   UINT64_C(4000000000)
+#define COST_MAX_NS    UINT64_C(4000000000)
 #define REMARK_NS      UINT64_C(50000000) /* longest time between two markers */
 
 /* Work that is overdue by this much may depend on later launches of this process. So a launch that
@@ -18,7 +18,7 @@
 #define ENDLESS_NS UINT64_C(1000000000)
 
 /* Limit of the debt from work that ran beyond the container's own windows. */
-#define OVERRUN_MOST_NS ENDLESS_NS
+#define OVERRUN_MAX_NS ENDLESS_NS
 
 static uint64_t later(uint64_t a, uint64_t b)
 {
@@ -99,9 +99,9 @@ static uint64_t poll_ns(const struct vgpu_submitted_work *work, const struct vgp
 {
 	uint64_t pause_ns = beyond(due_ns(work, oldest), now_ns) / 4;
 
-	return now_ns + (pause_ns < POLL_NS	   ? POLL_NS
-			 : pause_ns > POLL_MOST_NS ? POLL_MOST_NS
-						   : pause_ns);
+	return now_ns + (pause_ns < POLL_NS	  ? POLL_NS
+			 : pause_ns > POLL_MAX_NS ? POLL_MAX_NS
+						  : pause_ns);
 }
 
 /* True if the own window is open: the container's own part of the cycle. If work ran beyond an own
@@ -118,8 +118,8 @@ static bool own_window_is_open(struct vgpu_submitted_work *work, const struct vg
 		work->overrun_ns =
 		    beyond(work->overrun_ns, windows * window_ns) +
 		    beyond(free_ns < turn->start_ns ? free_ns : turn->start_ns, work->own_end_ns);
-		if (work->overrun_ns > OVERRUN_MOST_NS)
-			work->overrun_ns = OVERRUN_MOST_NS;
+		if (work->overrun_ns > OVERRUN_MAX_NS)
+			work->overrun_ns = OVERRUN_MAX_NS;
 	}
 	work->own_end_ns = turn->until_ns;
 	*again_ns = turn->start_ns + work->overrun_ns;
@@ -268,9 +268,9 @@ static void update_costs(struct vgpu_submitted_work *work, const struct vgpu_mar
 			new_ns = (new_ns + *cost_ns) / 2;
 		/* atomic, because launch.c reads it without the lock */
 		__atomic_store_n(cost_ns,
-				 new_ns < 1		 ? 1
-				 : new_ns > COST_MOST_NS ? (uint32_t)COST_MOST_NS
-							 : (uint32_t)new_ns,
+				 new_ns < 1		? 1
+				 : new_ns > COST_MAX_NS ? (uint32_t)COST_MAX_NS
+							: (uint32_t)new_ns,
 				 __ATOMIC_RELAXED);
 	}
 }

@@ -16,7 +16,7 @@
 #include "loader/hooks.h"
 #include "vgpu/region.h"
 
-enum { MOST_ELEMENT_BYTES = 16 };
+enum { MAX_ELEMENT_BYTES = 16 };
 
 /* The size that the driver reports, or 0 if it reports none. `levels` is 0 for a single array. */
 static uint64_t reported_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int levels,
@@ -56,7 +56,7 @@ static uint64_t channel_bytes(int format)
 	case 0x20:
 		return 4;
 	default:
-		return MOST_ELEMENT_BYTES;
+		return MAX_ELEMENT_BYTES;
 	}
 }
 

@@ -7,9 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PAUSE_NS   50000
-#define PAUSES	   20000
-#define MOST_FORKS 16 /* most forks for which a reader waits */
+#define PAUSE_NS  50000
+#define PAUSES	  20000
+#define MAX_FORKS 16 /* most forks for which a reader waits */
 
 /* libc's function behind pthread_atfork, which itself is in no shared library. The owner NULL means
  * the whole process, because this library is never unloaded. musl lacks the function. */
@@ -78,11 +78,11 @@ void vgpu_fork_delay_begin(void)
 	register_once();
 	for (int forks = 0;; forks++) {
 		__atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
-		if (!__atomic_load_n(&forking, __ATOMIC_SEQ_CST) || forks == MOST_FORKS)
+		if (!__atomic_load_n(&forking, __ATOMIC_SEQ_CST) || forks == MAX_FORKS)
 			return;
 		__atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
 		if (!await(&forking, 0))
-			forks = MOST_FORKS - 1;
+			forks = MAX_FORKS - 1;
 	}
 }
 

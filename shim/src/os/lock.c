@@ -9,7 +9,7 @@
 #define SPINS_PER_YIELD	 64
 #define YIELDS_PER_CHECK 64
 #define PAUSE_NS	 50000
-#define MOST_PAUSES	 10000 /* limit for a thread that holds another lock: at least 0.5 s */
+#define MAX_PAUSES	 10000 /* limit for a thread that holds another lock: at least 0.5 s */
 
 __thread uint32_t vgpu_locks_held;
 
@@ -55,7 +55,7 @@ bool vgpu_lock_wait(struct vgpu_lock *lock)
 			syscall(SYS_sched_yield);
 		else if (take_from_exited(lock))
 			return true;
-		else if (vgpu_locks_held && pauses++ == MOST_PAUSES)
+		else if (vgpu_locks_held && pauses++ == MAX_PAUSES)
 			return false;
 		else
 			syscall(

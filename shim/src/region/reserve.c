@@ -158,7 +158,7 @@ enum change {
  * fits the limit.
  */
 enum { GROWING_SLOTS = 64 };
-#define GROWING_MOST_BYTES (GROWING_SLOTS * VGPU_CHUNK_BYTES)
+#define GROWING_MAX_BYTES (GROWING_SLOTS * VGPU_CHUNK_BYTES)
 
 static uint64_t *growing_of(const struct vgpu_process *process, uint32_t slot, int gpu)
 {
@@ -180,7 +180,7 @@ uint64_t *vgpu_growing_begin(int gpu)
 	uint64_t chargeable_bytes = vgpu_grant_read(gpu, chargeable_bytes), *growing;
 
 	if (!process || !vgpu_is_attached(process) || process->owner.slot >= GROWING_SLOTS ||
-	    !leaves(process, gpu, chargeable_bytes, GROWING_MOST_BYTES))
+	    !leaves(process, gpu, chargeable_bytes, GROWING_MAX_BYTES))
 		return NULL;
 	growing = growing_of(process, process->owner.slot, gpu);
 	if (__atomic_exchange_n(growing, 1, __ATOMIC_SEQ_CST))
@@ -188,7 +188,7 @@ uint64_t *vgpu_growing_begin(int gpu)
 #ifndef __x86_64__
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
-	if (leaves(process, gpu, chargeable_bytes, GROWING_MOST_BYTES))
+	if (leaves(process, gpu, chargeable_bytes, GROWING_MAX_BYTES))
 		return growing;
 	vgpu_growing_end(growing);
 	return NULL;
@@ -203,7 +203,7 @@ static bool leaves_growth(const struct vgpu_process *process, int gpu)
 {
 	uint64_t chargeable_bytes = vgpu_grant_read(gpu, chargeable_bytes), growing_bytes = 0;
 
-	if (leaves(process, gpu, chargeable_bytes, GROWING_MOST_BYTES))
+	if (leaves(process, gpu, chargeable_bytes, GROWING_MAX_BYTES))
 		return true;
 	for (uint32_t slot = 0; slot < GROWING_SLOTS; slot++) {
 		const struct vgpu_region_slot *holder = vgpu_view_slot(&process->view, slot);

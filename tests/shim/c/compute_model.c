@@ -25,8 +25,8 @@ enum {
 	RING = 4096,
 };
 
-#define NEVER	     UINT64_MAX
-#define POLL_MOST_NS UINT64_C(100000) /* the longest time between two queries of events */
+#define NEVER	    UINT64_MAX
+#define POLL_MAX_NS UINT64_C(100000) /* the longest time between two queries of events */
 
 struct program {
 	int container;
@@ -262,7 +262,7 @@ static bool gate_admits(struct model *model, struct program *program, uint8_t ki
 	if (!is_checked(model, program))
 		return true;
 	container->launched_ns = model->now_ns;
-	if (model->now_ns >= program->work.polled_ns + POLL_MOST_NS || program->throttled)
+	if (model->now_ns >= program->work.polled_ns + POLL_MAX_NS || program->throttled)
 		poll_markers(model, program, false);
 	admits = vgpu_work_admits(&program->work, &turn, model->now_ns, &waiting, again_ns);
 	slot = admits ? VGPU_NO_MARKER : vgpu_work_paused(&program->work, &turn, model->now_ns);
