@@ -40,7 +40,7 @@ _LOST_BYTES: Final = 3
 _serve: Final = connection.serve
 
 
-class Struck(RuntimeError):
+class InjectedFault(RuntimeError):
     """The unexpected exception of the fault ERROR."""
 
 
@@ -77,7 +77,7 @@ class Handler:
             case Strike.CRASH:
                 os.kill(os.getpid(), signal.SIGKILL)
             case Strike.ERROR:
-                raise Struck(f"a fault at {event.value}")
+                raise InjectedFault(f"a fault at {event.value}")
             case Strike.SLOW:
                 await asyncio.sleep(3600.0)
             case strike:

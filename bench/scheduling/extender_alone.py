@@ -22,7 +22,7 @@ from scheduler.extender import Extender
 from scheduler.metrics import Metrics
 
 
-class _Yes:
+class _AcceptingClient:
     """Replaces the API server and the LeaseGuard, and accepts every write at once."""
 
     writer = "bench"
@@ -49,7 +49,7 @@ class _Yes:
 
 
 async def main(size: fleets.Size) -> None:
-    state, yes = fleets.filled(size), _Yes()
+    state, yes = fleets.filled(size), _AcceptingClient()
     verbs = Verbs(state)
     binder = Binder(state, yes, yes, verbs)
     extender = Extender(verbs, binder, yes, lambda: True, Metrics())

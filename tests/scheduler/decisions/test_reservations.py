@@ -22,7 +22,7 @@ SMALL = objects.container("main", core=30, ratio=30)
 BOTH = ["n0", "n1"]
 
 
-class _Yes:
+class _AcceptingClient:
     """An API server that accepts every Binding and has no pods."""
 
     async def get(self, path: str, *, timeout_s: float = 0.0) -> Any:
@@ -38,7 +38,9 @@ class Scene:
     def __init__(self) -> None:
         self.state = calls.state(nodes=2, gpus=1)
         self.verbs = Verbs(self.state)
-        self.binder = Binder(self.state, _Yes(), ManualLeaseGuard(), self.verbs, lambda: 0.0)
+        self.binder = Binder(
+            self.state, _AcceptingClient(), ManualLeaseGuard(), self.verbs, lambda: 0.0
+        )
 
     def named(self, uid: str, among: Sequence[str] = BOTH, of: dict[str, Any] = WHOLE) -> list[str]:
         found = calls.filtered(self.verbs, calls.pod(uid, of), among)["NodeNames"]
