@@ -24,6 +24,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from gpuslice.kube.addresses import host_port
 from gpuslice.kube.log_lines import Line
 from nri_plugin.metrics import Metrics
 from nri_plugin.readiness import Readiness
@@ -126,8 +127,7 @@ def _verdict(problems: Sequence[str], notes: Sequence[str] = ()) -> tuple[HTTPSt
 def _written(address: Address) -> str:
     if isinstance(address, Path):
         return f"unix:{address}"
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return host_port(*address)
 
 
 def _listener(address: Address) -> socket.socket:

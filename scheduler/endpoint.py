@@ -18,6 +18,7 @@ import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from gpuslice.kube.addresses import host_port
 from gpuslice.kube.log_lines import Line
 from scheduler.core.reasons import Reason
 from scheduler.core.request import WHOLE_PERCENT
@@ -80,7 +81,7 @@ class Endpoint:
         try:
             await _listen(runner, address)
             host, port, *_ = runner.addresses[0]
-            served(joined(host, port))
+            served(host_port(host, port))
             await asyncio.Event().wait()
         finally:
             await runner.cleanup()
@@ -159,11 +160,6 @@ def is_local(remote: str | None) -> bool:
         return False
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback
-
-
-def joined(host: str, port: int) -> str:
-    """Return HOST:PORT, with the brackets of an IPv6 address in a URL."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _listen(runner: web.AppRunner, address: Address) -> None:

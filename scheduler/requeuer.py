@@ -68,14 +68,16 @@ class Requeuer:
             if self._queue.work(now_s, self._until(now_s + SLICE_S)):
                 break
             await asyncio.sleep(_PAUSE_S)
-        error: KubeError | None = None
-        for pending in self._queue.due(self._until(self._clock() + SLICE_S)):
-            if error is None or error.status in _NOT_THERE:
-                error = await self._write(pending, {"metadata": _seen(pending)}, "capacity")
-            if error is not None and error.status in _NOT_THERE:
+        due = iter(self._queue.due(self._until(self._clock() + SLICE_S)))
+        for pending in due:
+            error = await self._write(pending, {"metadata": _seen(pending)}, "capacity")
+            if error is None:
+                continue
+            if error.status in _NOT_THERE:
                 self._queue.remove(pending.uid)
-            elif error is not None:  # writes for the other pods would fail as well
-                self._queue.again(pending.uid)
+                continue
+            for each in (pending, *due):  # writes for the other pods would fail as well
+                self._queue.again(each.uid)
 
     async def _requeue_missed(self, due: Requeue) -> None:
         await asyncio.sleep(_SETTLE_S)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpuslice.contract.dialects import DIALECTS, KOORDINATOR
+from gpuslice.kube.addresses import host_port
 from gpuslice.kube.client import Kube
 from gpuslice.kube.log_lines import Format, Line
 from scheduler.admission import Admission
@@ -25,7 +26,7 @@ from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Requeue, Sampling
 from scheduler.decisions.state import State
 from scheduler.decisions.verbs import Verbs
-from scheduler.endpoint import Address, Endpoint, joined
+from scheduler.endpoint import Address, Endpoint
 from scheduler.events import Events
 from scheduler.extender import Extender
 from scheduler.leadership import Leadership, boot_clock
@@ -112,7 +113,7 @@ class _Service:
     async def run(self, leaving: asyncio.Event, announce: Callable[[str], None]) -> None:
         serving = await self._extender.serve(*self._settings.listen)
         host, port, *_ = serving.addresses[0]
-        announce(f"extender: http://{joined(host, port)}")
+        announce(f"extender: http://{host_port(host, port)}")
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [

@@ -19,6 +19,8 @@ from urllib.request import proxy_bypass
 
 import yaml
 
+from gpuslice.kube.addresses import host_port
+
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
@@ -85,7 +87,7 @@ def _as_pod(environ: Mapping[str, str], service_account: Path) -> Access:
     except (OSError, ValueError) as error:
         raise AccessError(f"service account: {error}") from error
     return Access(
-        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        server=f"https://{host_port(host, port)}",
         authorization=f"Bearer {token}",
         ca_file=str(ca_file),
         changed=changed,

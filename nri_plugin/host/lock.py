@@ -75,7 +75,7 @@ def _secure(run_dir: Path) -> str | None:
     """Close the directory to other users, because its regions are writable by all. The kubelet, if
     it creates the directory (hostPath DirectoryOrCreate), leaves it open. Return the problem that
     remains, or None."""
-    run_dir.mkdir(parents=True, exist_ok=True)
+    run_dir.mkdir(mode=_MODE, parents=True, exist_ok=True)
     with opened(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
         status = os.fstat(descriptor)
         if status.st_uid != os.geteuid():

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from gpuslice.kube import access
 from gpuslice.kube.access import Access, AccessError
+from gpuslice.kube.addresses import host_port
 from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from tests.kube.api_server import certificate_for, refuse, serving
@@ -207,3 +208,7 @@ def test_only_a_kubeconfig_needs_the_kubernetes_package(
     assert access.load("", IN_POD, account).authorization == "Bearer one"
     with pytest.raises(AccessError, match=r"kubeconfig .*: the Python package kubernetes"):
         access.load(kubeconfig(account), {})
+
+
+def test_the_address_of_a_url() -> None:
+    assert (host_port("::1", 80), host_port("10.0.0.1", 80)) == ("[::1]:80", "10.0.0.1:80")

@@ -15,7 +15,7 @@ from gpuslice.contract import names
 from scheduler import endpoint as pages
 from scheduler.decisions.simulate import fleet, simulate
 from scheduler.decisions.state import State
-from scheduler.endpoint import PAGES, Address, Endpoint, is_local, joined
+from scheduler.endpoint import PAGES, Address, Endpoint, is_local
 from scheduler.kubernetes import translate
 from scheduler.metrics import Metrics
 from tests.scheduler.objects import Gi, container, device, gpu, node, pod
@@ -185,7 +185,3 @@ async def test_an_address_that_is_taken_is_tried_again(
         taken.close()
         await taken.wait_closed()
         assert await waiting == (200, "ok\n")
-
-
-def test_the_address_of_a_url() -> None:
-    assert (joined("::1", 80), joined("10.0.0.1", 80)) == ("[::1]:80", "10.0.0.1:80")
