@@ -1,7 +1,7 @@
 """Writes docs/size.md, a table of the lines of each part of this tree and of their limits.
 
 Recorded data (folders named `recorded`, traces, pictures) and generated protobuf modules are left
-out. Each part has a limit. It may have a second limit, for the time after the planned work.
+out. Each part has a limit.
 """
 
 from __future__ import annotations
@@ -20,30 +20,25 @@ DOCUMENT: Final = ROOT / "docs" / "size.md"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the tree. pattern: matches the paths' start. later: the second limit; 0: none."""
+    """A part of the tree. pattern: matches the paths' start."""
 
     name: str
     pattern: str
     limit: int
-    later: int = 0
 
 
 PARTS: Final = (
-    Part(
-        "product with manifests",
-        r"(gpuslice|nri_plugin|scheduler|shim|manifests)/",
-        *(46_500, 53_500),
-    ),
+    Part("product with manifests", r"(gpuslice|nri_plugin|scheduler|shim|manifests)/", 53_500),
     Part("of it `scheduler/`", r"scheduler/", 8_200),
-    Part("tests", r"tests/", 53_000, 60_500),
-    Part("simgpu", r"simgpu/", 15_000, 16_000),
-    Part("lab, tools, bench, traces", r"(lab|tools|bench|traces)/", 15_500, 17_000),
+    Part("tests", r"tests/", 60_500),
+    Part("simgpu", r"simgpu/", 16_000),
+    Part("lab, tools, bench, traces", r"(lab|tools|bench|traces)/", 17_000),
     Part(
         "documents",
         r"(docs/|README\.md|CONTRIBUTING\.md|SECURITY\.md|CHANGELOG\.md|CODE_OF_CONDUCT\.md)",
-        *(4_500, 5_700),
+        5_700,
     ),
-    Part("all", r"", 135_300, 153_500),
+    Part("all", r"", 153_500),
 )
 _LEFT_OUT: Final = re.compile(
     r"\.(gz|tar|bin|zst|png|svg|ico|woff2?)$|recorded[^/]*\.tsv$|_pb2(_grpc)?\.pyi?$|_ffi\.py$|traces/data/"
@@ -53,11 +48,10 @@ _HEAD: Final = """\
 # Size
 
 `python -m tools.size` writes this table: the lines of tracked files. Recorded data (folders named
-`recorded`, traces, pictures) and generated protobuf modules are left out. The first limit holds
-now, the second one after the planned work.
+`recorded`, traces, pictures) and generated protobuf modules are left out.
 
-| part | lines | limit | later |
-|---|---|---|---|
+| part | lines | limit |
+|---|---|---|
 """
 
 
@@ -76,8 +70,7 @@ def lines(part: Part, by_path: Mapping[str, int]) -> int:
 
 
 def row(part: Part, count: int) -> str:
-    later = f"{part.later:,}" if part.later else ""
-    return f"| {part.name} | {count:,} | {part.limit:,} | {later} |\n"
+    return f"| {part.name} | {count:,} | {part.limit:,} |\n"
 
 
 def main() -> int:
