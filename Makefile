@@ -73,7 +73,7 @@ endure: setup  ## half an hour of pod churn on a whole cluster, with components 
 storm: setup  ## 1,000 pods at once on a real kube-scheduler, with components killed: 20 minutes (ARGS=--help)
 	@$(VENV)/python -m tests.cluster $(ARGS)
 
-gpu: base  ## the library's rows and PyTorch, CuPy, vLLM on this machine's GPU (ARGS=--list)
+gpu: base  ## three minutes of rows and measurements on this machine's GPU (ARGS=--list, --help)
 	@$(VENV)/python -m tests.gpu $(ARGS)
 
 sanitize: base  ## the rows of the library's matrix with ASan and UBSan, then with TSan

@@ -28,14 +28,15 @@ from traces.host import granted
 
 _AN_HOUR_NS: Final = 3_600_000_000_000
 _CHECKED: Final = "launch_checked"
+_WAITED: Final = "each launch waited for"
 
 _MODES: Final = {
     "graphs of 20 kernels": Load(0, 200, "graph"),
     "cooperative launches": Load(0, 200, "cooperative"),
-    "launches with three attributes, in clusters": Load(0, 200, "cluster", blocks=2),
-    "each launch waited for": Load(0, 200, "wait"),
-    "grids of a million blocks": Load(0, 200, blocks=1_000_000),
-    "8 streams": Load(0, 50, streams=8),
+    "launches with three attributes, in clusters": Load(0, 200, "cluster", "--blocks 2"),
+    _WAITED: Load(0, 200, options="--step 1"),
+    "grids of a million blocks": Load(0, 200, options="--blocks 1000000"),
+    "8 streams": Load(0, 50, options="--streams 8"),
     "8 processes": Load(0, 200, processes=8),
 }
 _SMALL: Final = Load(0, 20)
@@ -45,6 +46,8 @@ _LOADS: Final = {
     "graphs": Load(0, 20, "graph"),
     "4 processes": Load(0, 100, processes=4),
     "copies": Load(0, COPY_US, "copy"),
+    "small kernels of 15 kinds": Load(0, 5, options="--to-us 35 --kinds 15"),
+    "150 kinds, kernels of 20 ms beside": Load(0, 20, options="--kinds 150 --beside 20000"),
 }
 _RUNTIME: Final = Load(0, 20, "runtime")
 _STOP: Final = "arbiters stop for 3.9 s"
@@ -96,7 +99,7 @@ class _Table(Result):
         """Add a row for one container with a forced share: its share, and its launches' added wait.
         The launch rate of a program that waits for each launch varies with the machine. Therefore
         such a program is measured without a limit both before and after."""
-        waits = load.mode == "wait"
+        waits = name == _WAITED
         alone = host.alone(load, seconds) if waits else host.alone(load)
         got = host.run([replace(load, forced=True)], seconds)[0]
         after = host.alone(load, seconds, again=True) if waits else alone

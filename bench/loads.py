@@ -47,14 +47,14 @@ class Load:
     percent: int
     kernel_us: float
     mode: str = "launch"
-    streams: int = 1
+    options: str = ""
+    """More options of cuda-load: see its --help."""
     processes: int = 1
-    blocks: int = 1
     forced: bool = False
 
     @property
     def arguments(self) -> Sequence[str]:
-        return (str(self._kernel_us), self.mode, str(self.streams), str(self.blocks))
+        return (str(self._kernel_us), "--mode", self.mode, *self.options.split())
 
     @property
     def _kernel_us(self) -> float:
@@ -80,14 +80,17 @@ class Load:
 class MeasuredWork:
     """The measured work of a container's processes. seconds: the work in each second, in percent of
     the second. share: the same for the whole time. best_us, p50_us, p99_us: the time from one
-    launch to the next. best_us is the least mean of some launches in a row. p50_us and p99_us are
-    those of the process with the longest waits."""
+    launch to the next. best_us is the least mean of some launches in a row. step_p50_us and
+    step_p99_us: the times of steps; 0 without steps. Quantiles are those of the process with the
+    longest times."""
 
     seconds: Sequence[float]
     share: float
     best_us: float
     p50_us: float
     p99_us: float
+    step_p50_us: float
+    step_p99_us: float
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class Started:
         if self.process.wait() not in (0, -signal.SIGKILL):
             raise RuntimeError(f"a container of cuda-load ended with {self.process.returncode}")
         deadline = time.monotonic() + _ENDS_S
-        while not all(load_output.steps(file.read_text()) for file in self.files):
+        while not all(load_output.between_launches(file.read_text()) for file in self.files):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"cuda-load has not ended after {_ENDS_S} s")
             time.sleep(0.1)
@@ -124,9 +127,11 @@ def _together(outputs: Sequence[str], seconds: int) -> MeasuredWork:
         for number, _, percent in kept:
             parts[number - _SKIPPED_S - 1] += percent
         share += sum(took * each for _, took, each in kept) / sum(took for _, took, _ in kept)
-    steps = [step for output in outputs for step in load_output.steps(output)]
-    best, p50, p99 = zip(*steps, strict=True)
-    return MeasuredWork(parts, share, min(best), max(p50), max(p99))
+    times = [each for output in outputs for each in load_output.between_launches(output)]
+    best, p50, p99 = zip(*times, strict=True)
+    steps = [each for output in outputs for each in load_output.steps(output)] or [(0, 0.0, 0.0)]
+    _, step_p50, step_p99 = zip(*steps, strict=True)
+    return MeasuredWork(parts, share, min(best), max(p50), max(p99), max(step_p50), max(step_p99))
 
 
 class Host:

@@ -49,7 +49,7 @@ class Board:
         for index in range(CHANNELS):
             channel = self._shared.channels[index]
             # A channel is free once the engine has dropped its ended context's items.
-            if index not in self._used and channel.completed == channel.submitted:
+            if index not in self._used and channel.completed[:] == channel.submitted[:]:
                 ctypes.memset(channel.busy, 0, ctypes.sizeof(channel.busy))
                 channel.ended_ns = 0
                 self._used.add(index)

@@ -56,12 +56,15 @@ HANDLERS: Final[Mapping[Role, Mapping[Op, _Handler]]] = {
 }
 
 
-def role_of(request: Request) -> Role:
+def role_of(request: Request, now_ns: int) -> Role:
+    """Return a client's role from its hello. Raises WireError if the client cannot be served."""
     if request.op is not Op.HELLO:
         raise WireError(f"{request.op.name} before HELLO")
-    protocol, role = request.fields
+    protocol, role, client_ns = request.fields
     if protocol != wire.PROTOCOL:
         raise WireError(f"protocol {protocol}, this daemon speaks {wire.PROTOCOL}")
+    if client_ns > now_ns:
+        raise WireError(f"now_ns: invalid value {client_ns}: must be at most {now_ns}")
     try:
         return Role(role)
     except ValueError:

@@ -183,7 +183,7 @@ class Seat:
             while data := await reader.read(wire.HEAD_BYTES + wire.PAYLOAD_BYTES):
                 for request in requests.feed(data):
                     if role is None:
-                        role = role_of(request)
+                        role = role_of(request, time.monotonic_ns())
                         if writer.transport.is_closing():
                             return
                         if role is Role.CUDA:

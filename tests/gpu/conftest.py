@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +18,8 @@ from tests.gpu import facts
 from tests.shim.conftest import GIB, Host
 
 VARIABLE = "GPUSLICE_GPU"
+UNTIL = "GPUSLICE_GPU_UNTIL"
+"""An instant of time.monotonic(). Tests that would begin later are skipped."""
 _MOST_BYTES = 3 * GIB
 _OURS = ("CUDA_DEVICE_", "GPUSLICE_", "LD_PRELOAD")
 
@@ -53,8 +57,10 @@ class Gpu:
         return done
 
     def note(self, said: str) -> None:
+        """Print the lines of FIGURE, and add them to the table."""
         for line in said.splitlines():
             if line.startswith("FIGURE "):
+                sys.stdout.write(f"\n    {line.removeprefix('FIGURE ')}")
                 self.record("figure", line.removeprefix("FIGURE "))
 
 
@@ -67,6 +73,12 @@ def make_grant(directory: Path, gpu: facts.Facts, limit_bytes: int, code_bytes: 
 def machine() -> Mapping[str, str]:
     """The environment, without variables that would change the library's limits."""
     return {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
+
+
+@pytest.fixture(autouse=True)
+def _budget() -> None:
+    if time.monotonic() > float(os.environ.get(UNTIL, "inf")):
+        pytest.skip("the time of make gpu is spent; a named part has no budget: ARGS=PART")
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from tests.gpu.conftest import VARIABLE
 from tests.shim.conftest import AS_ON_A_GPU, GIB, GPUS, gpu_table, simulated
 from tests.support import run
 
-pytestmark = [pytest.mark.sim, pytest.mark.shipped]
+pytestmark = [pytest.mark.sim, pytest.mark.shipped, pytest.mark.timeout(600)]
 
 
 def test_the_rows_run_on_the_gpu_that_the_machine_reports(build_dir: Path, tmp_path: Path) -> None:
@@ -29,8 +29,8 @@ def test_the_rows_run_on_the_gpu_that_the_machine_reports(build_dir: Path, tmp_p
             "SIMGPU_DIR": str(host.sim_dir),
             "PATH": f"{build_dir / 'bin'}:{os.environ['PATH']}",
         }
-        # Shares need a quiet machine. `python -m bench core` measures them on a simulated GPU.
-        options = ("--gpu", "1", "--results", tmp_path, "-q", "-k", "not compute_shares")
+        # Shares and pairs need a quiet machine. `python -m bench core` measures simulated ones.
+        options = ("calls", "model", "rows", "frameworks", "--gpu", "1", "--results", tmp_path)
         done = run(sys.executable, "-m", "tests.gpu", *options, env=own)
     assert done.returncode == 0, done.stdout
     (table,) = tmp_path.glob("gpu-*.md")

@@ -129,7 +129,7 @@ def test_a_long_kernel_is_reported(lab: Lab) -> None:
     counted = "gpuslice_long_kernel_containers_total"
     before = sample(lab, counted)
     with granted(lab, core=30) as container:
-        assert container.exec([LOAD, "1", "1500000", "wait"]).code == 0
+        assert container.exec([LOAD, "1", "1500000", "--step", "1"]).code == 0
         lab.wait_until(lambda: sample(lab, counted) == before + 1, "the kernel to be counted")
         assert said(lab, names.EVENT_LIMIT_NOT_ENFORCEABLE, container)
 

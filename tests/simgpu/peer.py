@@ -25,7 +25,7 @@ class Peer:
         self.socket.settimeout(30)
         try:
             self.socket.connect(str(path))
-            status, self.gpu = self.call(Op.HELLO, wire.PROTOCOL, role)
+            status, self.gpu = self.call(Op.HELLO, wire.PROTOCOL, role, 0)
             assert status is Status.OK
         except BaseException:
             self.close()

@@ -15,7 +15,7 @@ from tests.support import ROOT
 pytestmark = pytest.mark.sim
 
 
-@pytest.mark.parametrize("name", ["devices", "fill_the_gpu", "contexts"])
+@pytest.mark.parametrize("name", ["devices", "fill_the_gpu", "contexts", "green_streams"])
 def test_cuda_bindings(driver_host: Host, name: str) -> None:
     driver_host.program("cuda_programs", name)
 

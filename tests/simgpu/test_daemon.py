@@ -42,8 +42,9 @@ HOSTILE = {
     "payload short": struct.pack("<II", Op.HELLO, 8) + b"\x01",
     "payload of another size": struct.pack("<II", Op.HELLO, 0),
     "no greeting": struct.pack("<II", Op.MEMORY_INFO, 0),
-    "protocol of the future": wire.Request(Op.HELLO, (wire.PROTOCOL + 1, Role.CUDA)).encode(),
-    "role unknown": wire.Request(Op.HELLO, (wire.PROTOCOL, 9)).encode(),
+    "protocol of the future": wire.Request(Op.HELLO, (wire.PROTOCOL + 1, Role.CUDA, 0)).encode(),
+    "role unknown": wire.Request(Op.HELLO, (wire.PROTOCOL, 9, 0)).encode(),
+    "clock ahead": wire.Request(Op.HELLO, (wire.PROTOCOL, Role.CUDA, 2**63)).encode(),
     "http": b"GET / HTTP/1.1\r\n\r\n",
     "noise": bytes(range(256)) * 512,
 }

@@ -64,11 +64,15 @@ def loads(host: Host, *what: tuple[int, float]) -> Iterator[list[Load]]:
     "name",
     [
         "events_have_exact_instants",
-        "a_full_channel_makes_a_launch_wait",
+        "streams_run_at_the_same_time",
+        "a_stream_waits_for_an_event_of_another",
+        "the_legacy_stream_waits_for_blocking_streams",
+        "a_full_queue_makes_a_launch_wait",
         "a_kernel_takes_its_argument",
         "an_ended_contexts_work_is_dropped",
     ],
 )
+@measured
 def test_gpu_time(driver_host: Host, name: str) -> None:
     driver_host.program("gpu_time", name)
 
@@ -121,16 +125,16 @@ def test_a_lock_whose_holder_exited_is_free(driver_host: Host) -> None:
     with loads(driver_host, (1000, 6)) as (one,):
         with socket.socket(socket.AF_UNIX) as holder:
             holder.connect(str(driver_host.socket(0)))
-            holder.sendall(Request(Op.HELLO, (wire.PROTOCOL, Role.NVML)).encode())
+            holder.sendall(Request(Op.HELLO, (wire.PROTOCOL, Role.NVML, 0)).encode())
             head, shared_type = wire.STRUCTS["sim_gpu"], board.STRUCTS["sim_shared"]
             data, rights, _, _ = holder.recvmsg(wire.HEAD_BYTES + head.size, socket.CMSG_SPACE(4))
             (descriptor,) = array.array("i", rights[0][2])
             connection = head.unpack(data[wire.HEAD_BYTES :])[-2]
             shared = shared_type.from_buffer(mmap.mmap(descriptor, board.SHARED_BYTES))
             submitted = -1
-            while shared.channels[0].submitted != submitted:
+            while sum(shared.channels[0].submitted) != submitted:
                 # Repeat this, because a thread that had the lock may clear the value once.
                 shared.board.lock = connection
-                submitted = shared.channels[0].submitted
+                submitted = sum(shared.channels[0].submitted)
                 time.sleep(0.2)
         assert one.done() > 0

@@ -80,11 +80,11 @@ def test_a_channel_is_given_again_once_its_work_is_dropped() -> None:
     one, two = gpu.join(1), gpu.join(2)
     (context, first), (_, second), (_, third) = (gpu.context_create(one) for _ in range(3))
     assert (first, second, third) == (0, 1, 2)
-    shared.channels[first].submitted = 1
+    shared.channels[first].submitted[1] = 1
     gpu.context_destroy(one, context, 7)
     assert shared.channels[first].ended_ns == 7
     assert gpu.context_create(two)[1] == 3
-    shared.channels[first].completed = 1
+    shared.channels[first].completed[1] = 1
     assert gpu.context_create(two)[1] == 0
     assert shared.channels[first].ended_ns == 0
     gpu.leave(one, 9)

@@ -12,7 +12,7 @@ from simgpu import board, headers, wire
 from simgpu.wire import Op, Reader, Request, Role, Status
 
 REQUESTS = [
-    Request(Op.HELLO, (1, 2)),
+    Request(Op.HELLO, (1, 2, 3)),
     Request(Op.CONTEXT_CREATE, ()),
     Request(Op.MEMORY_ALLOC, (7, 2**40)),
     Request(Op.MEMORY_IMPORT, (7, 0)),

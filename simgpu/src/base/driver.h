@@ -68,6 +68,8 @@ struct stream {
 	struct context *context;
 	struct mark done; /* reached when all work submitted so far is done */
 	unsigned int flags;
+	unsigned int queue;	 /* of its context's; the legacy stream has 0 */
+	uint64_t green;		 /* serial of its green context; 0: none */
 	uint64_t owner_thread;	 /* the thread whose default stream it is; else 0 */
 	struct capture *capture; /* NULL: submitted work is executed, and not recorded */
 };
@@ -96,6 +98,7 @@ struct context {
 	unsigned int retained; /* how often a primary context is retained; a reset keeps this */
 	bool primary, alive;
 	struct stream legacy;
+	unsigned int streams;	     /* how many were made */
 	struct shared_block *blocks; /* blocks for its small allocations */
 	struct mark blocking_done, all_done;
 	uint64_t limits[SIM_CONTEXT_LIMITS];
@@ -207,6 +210,8 @@ CUresult context_current(struct context **context);
 CUresult context_get(CUcontext handle, struct context **context);
 /* Takes the lock and finds the context of `handle`; NULL: the current one. */
 CUresult context_enter(CUcontext handle, struct context **context);
+/* Returns the serial of the calling thread's current green context; 0: none. */
+uint64_t green_current(void);
 bool context_flags_are_good(unsigned int flags);
 CUresult context_open(struct device *device, struct context *context);
 /* Destroys the context's objects and memory, but not the object of the context itself. */
@@ -218,6 +223,10 @@ CUresult device_alive(struct sim_link *link);
 
 /* Finds the stream that `handle` means to the calling thread with its current context. */
 CUresult stream_get(CUstream handle, struct stream **stream);
+/* Makes a stream of the context, and of a green context (its serial; 0: none). */
+struct stream *stream_new(struct context *context, unsigned int flags, uint64_t green);
+/* Returns the serial of the stream's green context. A default stream is that of the current one. */
+uint64_t stream_green(const struct stream *stream);
 /* Like stream_get, but calls driver_enter first, and driver_leave if it fails. */
 CUresult stream_enter(CUstream handle, struct stream **stream);
 /*
@@ -233,7 +242,7 @@ struct mark stream_ready(const struct stream *stream);
 void stream_raise(struct stream *stream, const struct mark *mark);
 /*
  * Submits an item that occupies the GPU for `duration_ns`. Returns CUDA_ERROR_NOT_READY if the
- * context's channel is full; space is free once `*room` is reached.
+ * stream's queue is full; space is free once `*room` is reached.
  */
 CUresult stream_occupy(struct stream *stream, uint64_t duration_ns, struct mark *room);
 void streams_forget(struct context *context);

@@ -14,12 +14,17 @@ static struct sim_link *link_of(const struct position *position)
 
 static bool is_done(const struct position *position)
 {
-	return sim_is_done(link_of(position), position->channel, position->number);
+	return sim_is_done(link_of(position), position->queue, position->number);
 }
 
-static bool is_same_channel(const struct position *a, const struct position *b)
+static bool is_same_queue(const struct position *a, const struct position *b)
 {
-	return a->channel == b->channel && a->device == b->device;
+	return a->queue == b->queue && a->device == b->device;
+}
+
+static bool is_same_context(const struct position *a, const struct position *b)
+{
+	return a->queue / SIM_QUEUES == b->queue / SIM_QUEUES && a->device == b->device;
 }
 
 static void raise_to(uint64_t *value, uint64_t at_least)
@@ -40,13 +45,13 @@ static void drop_done(struct mark *mark)
 
 static uint64_t predict_ns(const struct position *position)
 {
-	return sim_predict_ns(link_of(position), position->channel, position->number);
+	return sim_predict_ns(link_of(position), position->queue, position->number);
 }
 
 void mark_add_position(struct mark *mark, struct position position)
 {
 	for (unsigned int i = 0; i < mark->count; i++) {
-		if (is_same_channel(&mark->at[i], &position)) {
+		if (is_same_queue(&mark->at[i], &position)) {
 			raise_to(&mark->at[i].number, position.number);
 			return;
 		}
@@ -86,8 +91,8 @@ uint64_t mark_reached_ns(const struct mark *mark)
 	uint64_t reached_ns = mark->not_before_ns;
 
 	for (unsigned int i = 0; i < mark->count; i++)
-		raise_to(&reached_ns, sim_done_ns(link_of(&mark->at[i]), mark->at[i].channel,
-						  mark->at[i].number));
+		raise_to(&reached_ns,
+			 sim_done_ns(link_of(&mark->at[i]), mark->at[i].queue, mark->at[i].number));
 	return reached_ns;
 }
 
@@ -111,11 +116,18 @@ uint64_t mark_predict_ns(const struct mark *mark, const struct position *own)
 	uint64_t until_ns = 0;
 
 	for (unsigned int i = 0; i < mark->count; i++)
-		if (!(own && is_same_channel(&mark->at[i], own)) && !is_done(&mark->at[i]))
+		if (!(own && is_same_context(&mark->at[i], own)) && !is_done(&mark->at[i]))
 			raise_to(&until_ns, predict_ns(&mark->at[i]));
 	if (mark->not_before_ns && mark->not_before_ns > now_ns())
 		raise_to(&until_ns, mark->not_before_ns);
 	return until_ns;
+}
+
+void mark_items(const struct mark *mark, const struct position *own, uint64_t items[])
+{
+	for (unsigned int i = 0; i < mark->count; i++)
+		if (is_same_context(&mark->at[i], own))
+			items[mark->at[i].queue % SIM_QUEUES] = mark->at[i].number;
 }
 
 static bool is_alive(const struct mark *mark)

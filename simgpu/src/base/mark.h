@@ -1,8 +1,8 @@
 /*
  * A mark states how far the GPUs must come until a stream's work, an event or a free is reached.
  *
- * A mark has one position in each channel that it depends on. A channel runs its items in order, so
- * a position includes all earlier items. The caller holds the lock, unless stated otherwise.
+ * A mark has one position in each queue that it depends on. A queue runs its items in order, so a
+ * position includes all earlier items. The caller holds the lock, unless stated otherwise.
  */
 #ifndef SIMGPU_MARK_H
 #define SIMGPU_MARK_H
@@ -10,11 +10,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define MARK_POSITIONS 8
+#define MARK_POSITIONS 16 /* two contexts' queues */
 
 struct position {
 	uint16_t device; /* ordinal */
-	uint16_t channel;
+	uint16_t queue;	 /* number of the queue on the device: client/channel.h */
 	uint64_t number; /* the number of an item */
 };
 
@@ -31,7 +31,7 @@ void mark_add_position(struct mark *mark, struct position position);
 
 /*
  * Whether the mark was reached when the engines were last advanced, and when it was reached. They
- * only read memory, without the lock. The instant is known for a channel's latest SIM_HISTORY
+ * only read memory, without the lock. The instant is known for a queue's latest SIM_HISTORY
  * items.
  */
 bool mark_seen(const struct mark *mark);
@@ -43,8 +43,11 @@ void marks_look(void);
 bool mark_is_reached(const struct mark *mark);
 
 /* Predicts when the mark will be reached if no more work is submitted; 0: it is reached. It ignores
- * positions in the channel of `own`, and needs no lock. */
+ * positions in the context of `own`, and needs no lock. */
 uint64_t mark_predict_ns(const struct mark *mark, const struct position *own);
+
+/* Stores the mark's latest item of each queue of the context of `own`; 0: none. */
+void mark_items(const struct mark *mark, const struct position *own, uint64_t items[]);
 
 /* Sleeps until the mark is reached or its GPUs are lost. The caller does not hold the lock. */
 void mark_wait(const struct mark *mark);

@@ -12,8 +12,9 @@
 #include <stdint.h>
 
 #define SIM_CHANNELS  256  /* the most contexts on a GPU */
-#define SIM_PENDING   1024 /* the most unfinished items of a context, as in a real channel */
-#define SIM_HISTORY   4096 /* the latest items of a context, whose end is still known */
+#define SIM_QUEUES    8	   /* of a context: CUDA_DEVICE_MAX_CONNECTIONS of a real driver */
+#define SIM_PENDING   1024 /* the most unfinished items of a queue, as in a real channel */
+#define SIM_HISTORY   4096 /* the latest items of a queue, whose end is still known */
 #define SIM_BUCKETS   64
 #define SIM_BUCKET_NS 16777216 /* 64 buckets are slightly more than a second */
 
@@ -23,23 +24,28 @@ struct sim_busy {
 	uint32_t busy_ns;
 };
 
+/* Instants on the context's own clock, `ran_ns`. An item also begins no earlier than an instant. */
 struct sim_item {
-	uint64_t duration_ns;
-	uint64_t earliest_ns; /* earliest instant at which the item may begin */
-	uint64_t total_ns;    /* duration of this item and all before it */
+	uint64_t start_ns, end_ns;
+	uint64_t earliest_ns;
+};
+
+struct sim_queue {
+	struct sim_item items[SIM_PENDING]; /* by number */
+	uint64_t finished_ns[SIM_HISTORY];  /* by number */
 };
 
 /*
- * A context's submitted items, in order. They are numbered from 1. When another context uses the
- * channel, the numbers continue, so each number of the ended context remains completed.
+ * A context's submitted items, in queues. A queue's items run in order and are numbered from 1.
+ * When another context uses the channel, the numbers continue, so each number of the ended context
+ * remains completed.
  */
 struct sim_channel {
 	uint64_t ended_ns; /* when its context ended; 0: not yet */
-	uint64_t submitted, completed;
-	uint64_t progress_ns; /* how long its first unfinished item has run */
+	uint64_t ran_ns;   /* the context's clock, which runs while an item of the context runs */
+	uint64_t submitted[SIM_QUEUES], completed[SIM_QUEUES];
 	struct sim_busy busy[SIM_BUCKETS];
-	struct sim_item items[SIM_PENDING]; /* by number */
-	uint64_t finished_ns[SIM_HISTORY];  /* by number */
+	struct sim_queue queues[SIM_QUEUES];
 };
 
 struct sim_board {

@@ -74,31 +74,37 @@ static void unlock(struct sim_shared *shared)
 		syscall(SYS_futex, word, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-/* Only a system call shows whether the daemon runs. One per SIM_PENDING items suffices. */
-static bool accepts(const struct sim_link *link, const struct sim_shared *shared, uint32_t channel)
+static const struct sim_channel *channel_of(const struct sim_shared *shared, uint32_t queue)
 {
-	if (shared->channels[channel].submitted % SIM_PENDING == 0)
+	return &shared->channels[queue / SIM_QUEUES];
+}
+
+/* Only a system call shows whether the daemon runs. One per SIM_PENDING items suffices. */
+static bool accepts(const struct sim_link *link, const struct sim_shared *shared, uint32_t queue)
+{
+	if (channel_of(shared, queue)->submitted[queue % SIM_QUEUES] % SIM_PENDING == 0)
 		return sim_link_alive(link);
 	return !__atomic_load_n(&shared->board.lost, __ATOMIC_RELAXED);
 }
 
-enum sim_submitted sim_submit(struct sim_link *link, uint32_t channel, uint64_t duration_ns,
-			      uint64_t earliest_ns, uint64_t *number)
+enum sim_submitted sim_submit(struct sim_link *link, uint32_t queue, uint64_t duration_ns,
+			      uint64_t earliest_ns, const uint64_t after[SIM_QUEUES],
+			      uint64_t *number)
 {
 	struct sim_shared *shared = lock(link);
 	bool open;
 
 	if (!shared)
 		return SIM_NO_CHANNEL;
-	open = accepts(link, shared, channel) && !shared->channels[channel].ended_ns;
+	open = accepts(link, shared, queue) && !channel_of(shared, queue)->ended_ns;
 	if (open) {
 		engine_advance(shared, now_ns());
-		*number = engine_submit(shared, channel, duration_ns, earliest_ns);
+		*number = engine_submit(shared, queue, duration_ns, earliest_ns, after);
 	}
 	unlock(shared);
 	if (!open)
 		return SIM_NO_CHANNEL;
-	return *number ? SIM_SUBMITTED : SIM_CHANNEL_FULL;
+	return *number ? SIM_SUBMITTED : SIM_QUEUE_FULL;
 }
 
 void sim_look(struct sim_link *link)
@@ -111,22 +117,27 @@ void sim_look(struct sim_link *link)
 	unlock(shared);
 }
 
-bool sim_is_done(const struct sim_link *link, uint32_t channel, uint64_t number)
+static uint64_t completed(const struct sim_shared *shared, uint32_t queue)
 {
-	const struct sim_shared *shared = sim_link_shared(link);
-
-	return __atomic_load_n(&shared->channels[channel].completed, __ATOMIC_ACQUIRE) >= number;
+	return __atomic_load_n(&channel_of(shared, queue)->completed[queue % SIM_QUEUES],
+			       __ATOMIC_ACQUIRE);
 }
 
-uint64_t sim_done_ns(const struct sim_link *link, uint32_t channel, uint64_t number)
+bool sim_is_done(const struct sim_link *link, uint32_t queue, uint64_t number)
 {
-	const struct sim_shared *shared = sim_link_shared(link);
-
-	return __atomic_load_n(&shared->channels[channel].finished_ns[number % SIM_HISTORY],
-			       __ATOMIC_RELAXED);
+	return completed(sim_link_shared(link), queue) >= number;
 }
 
-uint64_t sim_predict_ns(struct sim_link *link, uint32_t channel, uint64_t number)
+uint64_t sim_done_ns(const struct sim_link *link, uint32_t queue, uint64_t number)
+{
+	const struct sim_channel *channel = channel_of(sim_link_shared(link), queue);
+
+	return __atomic_load_n(
+	    &channel->queues[queue % SIM_QUEUES].finished_ns[number % SIM_HISTORY],
+	    __ATOMIC_RELAXED);
+}
+
+uint64_t sim_predict_ns(struct sim_link *link, uint32_t queue, uint64_t number)
 {
 	struct sim_shared *shared = lock(link);
 	uint64_t done_ns = 0;
@@ -134,15 +145,13 @@ uint64_t sim_predict_ns(struct sim_link *link, uint32_t channel, uint64_t number
 	if (!shared)
 		return 0;
 	engine_advance(shared, now_ns());
-	if (shared->channels[channel].completed < number)
-		done_ns = engine_predict_ns(shared, channel, number);
+	if (completed(shared, queue) < number)
+		done_ns = engine_predict_ns(shared, queue, number);
 	unlock(shared);
 	return done_ns;
 }
 
-uint64_t sim_oldest_item(const struct sim_link *link, uint32_t channel)
+uint64_t sim_oldest_item(const struct sim_link *link, uint32_t queue)
 {
-	const struct sim_shared *shared = sim_link_shared(link);
-
-	return __atomic_load_n(&shared->channels[channel].completed, __ATOMIC_RELAXED) + 1;
+	return completed(sim_link_shared(link), queue) + 1;
 }

@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SIM_DEVICE_DIR	  "/dev/simgpu"
@@ -180,9 +181,12 @@ static void unmap_shared(struct sim_link *link)
 static bool greet(struct sim_link *link, enum sim_role role)
 {
 	struct sim_hello hello = {.protocol = SIM_PROTOCOL, .role = role};
+	struct timespec now;
 	struct sim_reply head;
 	int descriptor;
 
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	hello.now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	if (!send_request(link->fd, SIM_HELLO, &hello, sizeof(hello)) ||
 	    !recv_descriptor(link->fd, (char *)&head, &descriptor))
 		return false;

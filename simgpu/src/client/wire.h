@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#define SIM_PROTOCOL	  5
+#define SIM_PROTOCOL	  6
 #define SIM_PAYLOAD_BYTES 65536 /* largest payload of a message */
 
 /* These values are the same for every simulated GPU. */
@@ -58,9 +58,12 @@ struct sim_reply {
 
 enum sim_role { SIM_ROLE_CUDA = 1, SIM_ROLE_NVML = 2 };
 
+/* The daemon refuses a clock ahead of its own: an engine's time would stop for all other clients.
+ */
 struct sim_hello {
 	uint32_t protocol;
 	uint32_t role;
+	uint64_t now_ns; /* CLOCK_MONOTONIC of the client, which may be in a time namespace */
 };
 
 struct sim_gpu {

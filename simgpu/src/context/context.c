@@ -37,6 +37,14 @@ CUresult context_current(struct context **out)
 	return context_get(stack.depth ? stack.context[stack.depth - 1] : NULL, out);
 }
 
+uint64_t green_current(void)
+{
+	struct object *view =
+	    stack.depth ? object_get(stack.context[stack.depth - 1], OBJECT_GREEN_VIEW) : NULL;
+
+	return view ? view->serial : 0;
+}
+
 CUresult context_enter(CUcontext handle, struct context **context)
 {
 	CUresult result;

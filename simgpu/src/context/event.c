@@ -7,6 +7,7 @@
 struct event {
 	struct object object;
 	struct context *context;
+	uint64_t green; /* serial of its green context; 0: none */
 	unsigned int flags;
 	bool recorded;
 	struct mark mark;     /* what the latest record waits for */
@@ -73,6 +74,7 @@ CUresult cuEventCreate(CUevent *out, unsigned int flags)
 		return driver_leave(CUDA_ERROR_INVALID_VALUE);
 	event = object_new(OBJECT_EVENT, sizeof(*event));
 	event->context = context;
+	event->green = green_current();
 	event->flags = flags;
 	*out = object_handle(event);
 	return driver_leave(CUDA_SUCCESS);
@@ -95,7 +97,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
 
 	TRY(enter(handle, &event));
 	TRY_LOCKED(stream_get(stream_handle, &stream));
-	if (stream->context != event->context)
+	if (stream->context != event->context || stream_green(stream) != event->green)
 		return driver_leave(CUDA_ERROR_INVALID_HANDLE);
 	event->capture = stream->capture;
 	event->captured_on = stream_handle;

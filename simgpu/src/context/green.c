@@ -1,5 +1,6 @@
 /*
  * Green contexts: further handles of a device's primary context. Each handle retains the context.
+ * An event of one cannot be recorded in a stream of another, or of the primary context itself.
  * They take no GPU memory. Each has all multiprocessors, because these are not partitioned.
  */
 #include "base/driver.h"
@@ -82,5 +83,19 @@ CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx handle)
 	if (!out || !green)
 		return driver_leave(out ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE);
 	*out = object_handle(green->view);
+	return driver_leave(CUDA_SUCCESS);
+}
+
+CUresult cuGreenCtxStreamCreate(CUstream *out, CUgreenCtx handle, unsigned int flags, int priority)
+{
+	struct green *green;
+
+	(void)priority;
+	TRY(driver_enter());
+	green = object_get(handle, OBJECT_GREEN);
+	if (!out || !green || flags != CU_STREAM_NON_BLOCKING)
+		return driver_leave(out && !green ? CUDA_ERROR_INVALID_CONTEXT
+						  : CUDA_ERROR_INVALID_VALUE);
+	*out = object_handle(stream_new(green->view->primary, flags, green->view->object.serial));
 	return driver_leave(CUDA_SUCCESS);
 }

@@ -1,9 +1,10 @@
 /*
  * Streams: how far the GPUs must come until submitted work is done.
  *
- * A context's work is in one channel, in the order of submission. So a stream is a mark that only
- * moves forward. A copy moves its data when it is submitted. As kernels compute nothing, programs
- * cannot observe this. A blocking stream and the legacy stream wait for each other.
+ * Streams run at the same time. A stream's work is in one queue of its context, and streams beyond
+ * SIM_QUEUES share queues, as in a real driver. A stream is a mark that only moves forward. A copy
+ * moves its data when it is submitted. As kernels compute nothing, programs cannot observe this. A
+ * blocking stream and the legacy stream wait for each other.
  */
 #include "client/channel.h"
 #include "graph/graph.h"
@@ -20,12 +21,14 @@ bool stream_per_thread(bool enable)
 	return before;
 }
 
-static struct stream *add(struct context *context, unsigned int flags)
+struct stream *stream_new(struct context *context, unsigned int flags, uint64_t green)
 {
 	struct stream *stream = object_new(OBJECT_STREAM, sizeof(*stream));
 
 	stream->context = context;
 	stream->flags = flags;
+	stream->green = green;
+	stream->queue = ++context->streams % SIM_QUEUES;
 	return stream;
 }
 
@@ -39,7 +42,7 @@ static struct stream *own_stream(struct context *context)
 	while ((stream = object_next(OBJECT_STREAM, &at)))
 		if (stream->context == context && stream->owner_thread == thread)
 			return stream;
-	stream = add(context, 0);
+	stream = stream_new(context, 0, 0);
 	stream->owner_thread = thread;
 	return stream;
 }
@@ -63,6 +66,13 @@ uint64_t stream_serial(const struct stream *stream)
 	return stream->object.serial ? stream->object.serial : stream->context->object.serial;
 }
 
+uint64_t stream_green(const struct stream *stream)
+{
+	bool is_default = stream == &stream->context->legacy || stream->owner_thread;
+
+	return is_default ? green_current() : stream->green;
+}
+
 struct mark stream_ready(const struct stream *stream)
 {
 	const struct context *context = stream->context;
@@ -84,7 +94,7 @@ void stream_raise(struct stream *stream, const struct mark *mark)
 		mark_add(&stream->context->blocking_done, mark);
 }
 
-/* An item may wait for work in other channels. It begins no earlier than the predicted end of that
+/* An item may wait for work of other contexts. It begins no earlier than the predicted end of that
  * work. */
 CUresult stream_occupy(struct stream *stream, uint64_t duration_ns, struct mark *room)
 {
@@ -92,14 +102,15 @@ CUresult stream_occupy(struct stream *stream, uint64_t duration_ns, struct mark 
 	struct sim_link *link = context->device->link;
 	struct mark ready = stream_ready(stream);
 	struct position item = {.device = (uint16_t)context->device->ordinal,
-				.channel = (uint16_t)context->channel};
-	uint64_t earliest_ns = mark_predict_ns(&ready, &item);
+				.queue = (uint16_t)(context->channel * SIM_QUEUES + stream->queue)};
+	uint64_t earliest_ns = mark_predict_ns(&ready, &item), after[SIM_QUEUES] = {0};
 
-	switch (sim_submit(link, item.channel, duration_ns, earliest_ns, &item.number)) {
+	mark_items(&ready, &item, after);
+	switch (sim_submit(link, item.queue, duration_ns, earliest_ns, after, &item.number)) {
 	case SIM_NO_CHANNEL:
 		return driver_result(SIM_GPU_LOST);
-	case SIM_CHANNEL_FULL:
-		item.number = sim_oldest_item(link, item.channel);
+	case SIM_QUEUE_FULL:
+		item.number = sim_oldest_item(link, item.queue);
 		*room = (struct mark){.count = 1, .at = {item}};
 		return CUDA_ERROR_NOT_READY;
 	default:
@@ -139,7 +150,7 @@ CUresult cuStreamCreateWithPriority(CUstream *out, unsigned int flags, int prior
 	if (!out || flags & ~(unsigned int)CU_STREAM_NON_BLOCKING)
 		return CUDA_ERROR_INVALID_VALUE;
 	TRY(context_enter(NULL, &context));
-	*out = object_handle(add(context, flags));
+	*out = object_handle(stream_new(context, flags, green_current()));
 	return driver_leave(CUDA_SUCCESS);
 }
 

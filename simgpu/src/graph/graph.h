@@ -70,7 +70,7 @@ struct exec {
 /* work.c */
 /*
  * Submits the work to the stream, or if the stream captures, records it in a node of that type.
- * Called without the lock. Waits while the context's channel is full.
+ * Called without the lock. Waits while the stream's queue is full.
  */
 CUresult work_submit(const struct work *work, int node_type, CUstream stream);
 

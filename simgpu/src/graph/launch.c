@@ -55,7 +55,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction handle, unsigned int grid_x, unsig
 			      shared_bytes, stream, parameters, NULL);
 }
 
-/* Attributes have no effect, because the GPU runs kernels in one order. */
+/* Attributes have no effect, because a stream runs its kernels in order. */
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction handle, void **parameters,
 			  void **extra)
 {

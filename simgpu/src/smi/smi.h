@@ -64,7 +64,7 @@ extern struct smi_nvml nvml;
 
 static inline unsigned long long smi_mib(unsigned long long bytes)
 {
-	return bytes >> 20;
+	return (bytes + (1 << 19)) >> 20;
 }
 
 /* Each function returns the program's exit status. */

@@ -57,6 +57,32 @@ def devices() -> None:
         assert ok(driver.cuDeviceTotalMem(device)) == 40 * GIB
 
 
+def green_streams() -> None:
+    """An event is recorded only in a stream of the green or other context that it was made in."""
+    primary = begin()
+    kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+    described = ok(
+        driver.cuDevResourceGenerateDesc([ok(driver.cuDeviceGetDevResource(0, kind))], 1)
+    )
+    green = ok(driver.cuGreenCtxCreate(described, 0, 1))
+    stream, plain = ok(driver.cuGreenCtxStreamCreate(green, 1, 0)), ok(driver.cuStreamCreate(1))
+    outside = ok(driver.cuEventCreate(0))
+    ok(driver.cuMemsetD8Async(ok(driver.cuMemAlloc(BLOCK)), 1, BLOCK, stream))
+    ok(driver.cuCtxSetCurrent(ok(driver.cuCtxFromGreenCtx(green))))
+    inside, made_inside = ok(driver.cuEventCreate(0)), ok(driver.cuStreamCreate(1))
+    for event, good, bad in (
+        (inside, (stream, made_inside, 0), (plain,)),
+        (outside, (plain,), (stream, made_inside, 0)),
+    ):
+        for each in good:
+            ok(driver.cuEventRecord(event, each))
+        for each in bad:
+            assert driver.cuEventRecord(event, each)[0] is R.CUDA_ERROR_INVALID_HANDLE
+    ok(driver.cuCtxSetCurrent(primary))
+    ok(driver.cuEventRecord(outside, 0))
+    ok(driver.cuStreamSynchronize(stream))
+
+
 def visible_devices() -> None:
     """The argument has the last digits of the UUIDs of the visible GPUs, or is "none"."""
     wanted = sys.argv[2]

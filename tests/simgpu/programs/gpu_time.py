@@ -63,7 +63,57 @@ def events_have_exact_instants() -> None:
     assert abs(elapsed_ms(events[0], events[3]) - 60) < 0.001
 
 
-def a_full_channel_makes_a_launch_wait() -> None:
+def streams_run_at_the_same_time() -> None:
+    """Work of 8 streams ends together. Streams beyond share queues."""
+    begin()
+    function, streams = kernel(), [ok(driver.cuStreamCreate(1)) for _ in range(9)]
+    first, events = ok(driver.cuEventCreate(0)), [ok(driver.cuEventCreate(0)) for _ in streams]
+    ok(driver.cuEventRecord(first, streams[0]))
+    for stream, event in zip(streams, events, strict=True):
+        for _ in range(2):
+            busy(function, 200 * MS, stream)
+        ok(driver.cuEventRecord(event, stream))
+    ok(driver.cuCtxSynchronize())
+    took_ms = [elapsed_ms(first, event) for event in events]
+    assert all(400 <= each < 600 for each in took_ms[:8]), took_ms
+    assert 800 <= took_ms[8] < 1000, took_ms
+
+
+def a_stream_waits_for_an_event_of_another() -> None:
+    """The wait is exact, and other streams go on meanwhile."""
+    begin()
+    function, (slow, fast, free) = kernel(), [ok(driver.cuStreamCreate(1)) for _ in range(3)]
+    slow_done, fast_done, free_done = (ok(driver.cuEventCreate(0)) for _ in range(3))
+    busy(function, 300 * MS, slow)
+    ok(driver.cuEventRecord(slow_done, slow))
+    ok(driver.cuStreamWaitEvent(fast, slow_done, 0))
+    busy(function, 50 * MS, fast)
+    ok(driver.cuEventRecord(fast_done, fast))
+    busy(function, 100 * MS, free)
+    ok(driver.cuEventRecord(free_done, free))
+    ok(driver.cuStreamSynchronize(free))
+    ok(driver.cuCtxSynchronize())
+    assert abs(elapsed_ms(slow_done, fast_done) - 50) < 0.001
+    assert elapsed_ms(free_done, slow_done) > 0
+
+
+def the_legacy_stream_waits_for_blocking_streams() -> None:
+    """Blocking streams and the legacy stream wait for each other, and others do not."""
+    begin()
+    function = kernel()
+    blocking, other = ok(driver.cuStreamCreate(0)), ok(driver.cuStreamCreate(1))
+    streams = (blocking, 0, blocking, other)
+    events = [ok(driver.cuEventCreate(0)) for _ in streams]
+    for stream, event in zip(streams, events, strict=True):
+        busy(function, 200 * MS, stream)
+        ok(driver.cuEventRecord(event, stream))
+    ok(driver.cuCtxSynchronize())
+    for first, second in itertools.pairwise(events[:3]):
+        assert abs(elapsed_ms(first, second) - 200) < 0.001
+    assert elapsed_ms(events[3], events[1]) > 0
+
+
+def a_full_queue_makes_a_launch_wait() -> None:
     """1,024 launches return at once. The next one returns when the first kernel is done."""
     begin()
     function, began_s = kernel(), time.monotonic()
