@@ -213,7 +213,7 @@ class Host:
             "TMPDIR": str(self._runs),
         }
         if limited:
-            policy = "force" if load.forced else "default"
+            policy = "capped" if load.forced else "fair"
             options = ["--memory", "8GiB", "--context-bytes", "300MiB", "--gpu", "0"]
             options += ["--core", str(load.percent), "--core-policy", policy]
             shell = [sys.executable, "-m", "shim", "run", *options, "--", *shell]

@@ -82,7 +82,6 @@ class _Agent:
         files = RunDirectory(
             settings.run_dir,
             lambda: random.SystemRandom().randrange(1, 1 << 64),
-            core_forced=settings.core_forced,
             code_bytes=settings.code_bytes,
             managed_free=settings.managed_free,
         )

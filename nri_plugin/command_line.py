@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuslice.contract import names
+from gpuslice.contract.grant_file import Policy
 from gpuslice.gpu import driver_root
 from gpuslice.gpu.driver_root import HostView
 from nri_plugin.flags import FLAGS
@@ -123,7 +124,7 @@ def settings_of(options: argparse.Namespace, environment: Mapping[str, str]) -> 
         "cdi_kinds": tuple(dict.fromkeys((*options.cdi_kind, *names.CDI_KINDS))),
         "cdi_dirs": [*map(view.seen, _extended(discovery.CDI_DIRS, options.cdi_dir or ()))],
         "containerd_state": view.seen(options.containerd_state or discovery.containerd_state(view)),
-        "core_forced": options.core_policy == "force",
+        "core_policy": Policy(options.core_policy),
         "device_plugin_dir": view.seen(discovery.DEVICE_PLUGINS),
         "environment": {**environment, **roots},
         "kubeconfig": str(options.kubeconfig or ""),

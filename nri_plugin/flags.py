@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from gpuslice.contract import names, quantity
 from gpuslice.contract.dialects import DIALECTS, KOORDINATOR, Dialect
+from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.overhead import CODE_BYTES
 from gpuslice.gpu import driver_root
 from gpuslice.kube.log_lines import Format
@@ -232,10 +233,11 @@ FLAGS: Final[Mapping[str, _Flag]] = {
         "free",
     ),
     "--core-policy": _choice(
-        "force: a container's share of compute is a cap also while no other container uses the GPU"
-        " (default: an idle GPU is free for all)",
-        "default",
-        "force",
+        "how containers share a GPU's time, unless their pod's annotation"
+        f" {names.ANNOTATION_COMPUTE} says otherwise: fair (each gets its share, and what others"
+        " leave), capped (its share and no more), turns (exclusive windows), background (only what"
+        " others leave)",
+        *Policy,
     ),
     "--nvidia-ctk": _value(
         "command that generates CDI specs for GPUs without a usable one; off: no spec is generated",

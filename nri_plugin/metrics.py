@@ -154,6 +154,12 @@ class Metrics:
             "Requested share of the GPU's time; no series without a cap.",
             *_CONTAINER,
         )
+        self.policies = self._gauge(
+            "gpuslice_container_gpu_policy_info",
+            "Compute policy: fair, capped, turns or background. The value is always 1.",
+            *_CONTAINER,
+            "policy",
+        )
         self.nvml_utilization = self._gauge(
             "gpuslice_container_gpu_nvml_utilization_ratio",
             "Part of NVML's last sample period in which kernels of the container ran.",

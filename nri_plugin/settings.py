@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gpuslice.contract import names
 from gpuslice.contract.dialects import KOORDINATOR, Dialect
+from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.overhead import CODE_BYTES
 from gpuslice.gpu.driver_root import HostView
 from gpuslice.kube.log_lines import Format
@@ -56,7 +57,7 @@ class Settings:
     device_plugin_dir: Path = Path("/var/lib/kubelet/device-plugins")
     code_bytes: int = CODE_BYTES
     managed_free: bool = False
-    core_forced: bool = False
+    core_policy: Policy = Policy.FAIR
     dialects: Sequence[Dialect] = (KOORDINATOR,)
     kubeconfig: str = ""
     node_name: str = ""

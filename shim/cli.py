@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuslice.contract import grant_file, names, overhead, quantity
+from gpuslice.contract.grant_file import Policy
 from shim import gpus, launch, library, measurement, region, show
 from shim.arbiter import child, command
 from shim.show import size_text
@@ -28,8 +29,12 @@ _RUN_HELP: Final = """Run CMD so that it, and all that it starts, sees and gets 
 each GPU. GPUs that --gpu leaves out have no memory at all. The exit status is CMD's; 128 + N
 where signal N ended it.
 
---core is the program's share of the GPU's time beside other programs of `run` on the same GPU;
-alone it has all of it, unless --core-policy is force."""
+--core is the program's share of the GPU's time beside other programs of `run` on the same GPU.
+--core-policy says how it shares that time:
+  fair        it gets its share, and also the time that the others leave (default)
+  capped      it gets its share and no more, also while no other program uses the GPU
+  turns       it submits work only while no other program does: exact times, longer waits
+  background  it has no share, and submits work only while no other program has work"""
 
 
 class UsageError(Exception):
@@ -64,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="run a command under a limit",
-        usage="%(prog)s --memory SIZE [--core PERCENT] [--core-policy default|force]"
+        usage="%(prog)s --memory SIZE [--core PERCENT] [--core-policy fair|capped|turns|background]"
         " [--gpu UUID|INDEX]..."
         " [--context-bytes SIZE] [--code-bytes SIZE] [--managed-memory charged|free] [--strict]"
         " -- CMD [ARG]...",
@@ -96,9 +101,9 @@ def _add_options(run: argparse.ArgumentParser) -> None:
     run.add_argument("--core", default="100", metavar="PERCENT", help="1 to 100 (default: 100)")
     run.add_argument(
         "--core-policy",
-        choices=("default", "force"),
-        default="default",
-        help="force: the share is a cap also while no other program uses the GPU",
+        choices=[*Policy],
+        default=Policy.FAIR,
+        help="how the program shares the GPU's time; see above (default: fair)",
     )
     run.add_argument(
         "--gpu",
@@ -160,28 +165,28 @@ def _run(options: argparse.Namespace) -> int:
             context_bytes=_context_bytes(options.context_bytes, gpu),
             code_bytes=_size("--code-bytes", options.code_bytes, gpu),
             managed_free=options.managed_memory == "free",
-            core_forced=options.core_policy == "force",
+            policy=Policy(options.core_policy),
         )
         for gpu, limit_bytes in zip(chosen, limits, strict=True)
     ]
-    parent = region.parent(os.environ)
+    parent, limited = region.parent(os.environ), any(gpu.core_limited for gpu in granted)
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as directory:
         region.create(Path(directory), granted)
         environment = _environment(os.environ, preload, directory)
         if options.strict:
             environment = _with_forwarders(environment, Path(directory), Path(preload))
         try:
-            with measurement.measuring(Path(directory)), _arbiting(Path(directory), core_percent):
+            with measurement.measuring(Path(directory)), _arbiting(Path(directory), limited):
                 return launch.run(options.command, environment)
         except OSError as error:
             sys.stderr.write(f"gpuslice: {options.command[0]}: {error.strerror}\n")
             return 127 if isinstance(error, FileNotFoundError) else 126
 
 
-def _arbiting(directory: Path, core_percent: int) -> AbstractContextManager[None]:
-    """Run an arbiter for all programs of this user. `run` without a cap starts none: the arbiter
-    that a program with a cap has started serves it too."""
-    return nullcontext() if core_percent == 100 else child.arbiting(directory.parent, _PREFIX)
+def _arbiting(directory: Path, limited: bool) -> AbstractContextManager[None]:
+    """Run an arbiter for all programs of this user. `run` without a limit of compute starts none:
+    the arbiter that a program with such a limit has started serves it too."""
+    return child.arbiting(directory.parent, _PREFIX) if limited else nullcontext()
 
 
 def _environment(outer: Mapping[str, str], preload: str, directory: str) -> Mapping[str, str]:

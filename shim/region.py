@@ -82,7 +82,7 @@ def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | No
         names.FILE_REGION: region_file.fresh(len(gpus), grant_id, created_ns),
         names.FILE_GRANT: grant_file.fresh(grant_file.Grant(grant_id, gpus)),
         names.FILE_LEASE: lease_file.fresh(
-            len(gpus), launches_checked=any(gpu.core_capped for gpu in gpus)
+            len(gpus), launches_checked=any(gpu.core_limited for gpu in gpus)
         ),
     }
     for name, content in contents.items():

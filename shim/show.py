@@ -23,11 +23,11 @@ ABOUT: Final = "a grant's limits, their use, and the processes that use them"
 _DESCRIPTION: Final = (
     f"Print {ABOUT}. USED counts against the limit; MEASURED is the part of it that the driver"
     " holds beside what processes are charged, as NVML last showed it (0B too where it has no"
-    " figure for them, as under MPS). CORE is the share of the GPU's time, forced: also while"
-    " the GPU is otherwise idle. BUSY is the time of finished work, THROTTLED the time that"
-    " launches waited for their window, summed over threads, IDLE the time of the container's"
-    " windows in which no work of it ran; they count only where launches are checked: a"
-    " container of the GPU has a cap."
+    " figure for them, as under MPS). CORE is the share of the GPU's time, and POLICY the policy"
+    " by which it is shared, as in `run --help`. BUSY is the time of finished work, THROTTLED the"
+    " time that launches waited for their window, summed over threads, IDLE the time of the"
+    " container's windows in which no work of it ran; they count only where launches are checked:"
+    " a container of the GPU has a limit of compute."
 )
 _WINDOWS_S: Final = (1, 10)
 _SECOND_NS: Final = 1_000_000_000
@@ -86,7 +86,8 @@ def _shares(kept: Sequence[tuple[int, Sequence[GpuStatus]]], gpu: int) -> str:
 
 def _print(entries: Sequence[GpuStatus], heading: str, busy: Sequence[str]) -> None:
     """Print the table. heading: the column heading of `busy`."""
-    headings = ("GPU", "USED", "MEASURED", "LIMIT", "CORE", heading, "THROTTLED", "IDLE", "REFUSED")
+    limits = ("GPU", "USED", "MEASURED", "LIMIT", "CORE", "POLICY")
+    headings = (*limits, heading, "THROTTLED", "IDLE", "REFUSED")
     rows = [headings]
     for entry, busy_text in zip(entries, busy, strict=True):
         use, gpu = entry.use, entry.gpu
@@ -97,7 +98,8 @@ def _print(entries: Sequence[GpuStatus], heading: str, busy: Sequence[str]) -> N
                 size_text(entry.used_bytes),
                 size_text(gpu.overhead_bytes),
                 size_text(gpu.limit_bytes),
-                f"{gpu.core_percent or 100}%{' forced' if gpu.core_forced else ''}",
+                f"{gpu.core_percent or 100}%",
+                gpu.policy,
                 busy_text,
                 _seconds(entry.work.throttled_ns),
                 _seconds(entry.turn_idle_ns),

@@ -15,6 +15,7 @@ import binascii
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Final
 
 from gpuslice.contract import names
@@ -38,7 +39,7 @@ GPU: Final = Struct(
         Field("uint64_t", "context_bytes", "charged for each context; 0: unknown"),
         Field("uint64_t", "overhead_bytes", "measured: held by the driver, and not in the region"),
         Field("uint64_t", "code_bytes", "charged with a process's first context, for its code"),
-        Field("uint32_t", "flags", "VGPU_GRANT_MANAGED_FREE, VGPU_GRANT_CORE_FORCED"),
+        Field("uint32_t", "flags", "VGPU_GRANT_MANAGED_FREE, at most one VGPU_GRANT_CORE_"),
         Field("uint32_t", "reserved_pad", "zero"),
         Field("uint64_t", "reserved", "zero", 2),
     ),
@@ -58,7 +59,9 @@ HEAD: Final = Struct(
 FLAG_MANAGED_FREE: Final = 1
 """Managed memory (cuMemAllocManaged) is not charged. It may then exceed the GPU's memory."""
 FLAG_CORE_FORCED: Final = 2
-"""The share of compute is a cap also while no other container uses the GPU."""
+FLAG_CORE_TURNS: Final = 4
+FLAG_CORE_BACKGROUND: Final = 8
+"""The flags of compute policies. A grant without one of them is FAIR."""
 CHECKSUM_OFFSET: Final = HEAD.size + names.MAX_GPUS * GPU.size
 """Offset of the CRC-32 (IEEE) of all earlier bytes of the copy, sequence number included."""
 
@@ -66,6 +69,28 @@ CHECKSUM_OFFSET: Final = HEAD.size + names.MAX_GPUS * GPU.size
 def is_cap(core_percent: int) -> bool:
     """Return whether the percentage limits compute: 0 and 100 mean no cap."""
     return 0 < core_percent < 100
+
+
+class Policy(StrEnum):
+    """How a container shares a GPU's time with other containers. No policy changes a limit of
+    memory."""
+
+    FAIR = "fair"
+    """It gets its share, and also the time that the others leave."""
+    CAPPED = "capped"
+    """It gets its share and no more, also on an otherwise idle GPU."""
+    TURNS = "turns"
+    """It submits work only in windows in which no other container does."""
+    BACKGROUND = "background"
+    """It submits work only while no other container of the GPU has work."""
+
+
+POLICIES_TEXT: Final = "fair, capped, turns or background"
+_POLICY_FLAGS: Final = {
+    Policy.CAPPED: FLAG_CORE_FORCED,
+    Policy.TURNS: FLAG_CORE_TURNS,
+    Policy.BACKGROUND: FLAG_CORE_BACKGROUND,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +109,14 @@ class Gpu:
     """Bytes charged with a process's first context for code that is not measured yet."""
     managed_free: bool = False
     """Managed memory is not charged."""
-    core_forced: bool = False
-    """core_percent is a cap also while the GPU is otherwise idle."""
+    policy: Policy = Policy.FAIR
 
     @property
-    def core_capped(self) -> bool:
-        """Whether compute is limited."""
-        return is_cap(self.core_percent)
+    def core_limited(self) -> bool:
+        """Whether the container has to wait for windows, so that its launches must be checked."""
+        return is_cap(self.core_percent) or self.policy in (Policy.TURNS, Policy.BACKGROUND)
 
 
-_FLAGS: Final = {"managed_free": FLAG_MANAGED_FREE, "core_forced": FLAG_CORE_FORCED}
 _GPU_FIELDS: Final = tuple(field.name for field in fields(Gpu))
 
 
@@ -136,7 +159,9 @@ def decode(data: bytes) -> Grant | None:
             Gpu(
                 uuid,
                 managed_free=bool(flags & FLAG_MANAGED_FREE),
-                core_forced=bool(flags & FLAG_CORE_FORCED),
+                policy=next(
+                    (each for each, bit in _POLICY_FLAGS.items() if flags & bit), Policy.FAIR
+                ),
                 **numbers,
             )
         )
@@ -162,7 +187,8 @@ def _encode_copy(grant: Grant, sequence: int) -> bytes:
                 f"uuid: invalid value {gpu.uuid!r}: must have 1 to {UUID_CHARS - 1} characters"
             )
         values = {name: getattr(gpu, name) for name in _GPU_FIELDS} | {"uuid": uuid}
-        values["flags"] = sum(bit for field, bit in _FLAGS.items() if values.pop(field))
+        managed_free = FLAG_MANAGED_FREE if values.pop("managed_free") else 0
+        values["flags"] = managed_free | _POLICY_FLAGS.get(values.pop("policy"), 0)
         body += GPU.pack(values)
     body = body.ljust(CHECKSUM_OFFSET, b"\0")
     return body + struct.pack("<I", binascii.crc32(body))

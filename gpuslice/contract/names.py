@@ -48,6 +48,11 @@ RESOURCES_KOORDINATOR_ONLY: Final = (
 ANNOTATION_POLICY: Final = "gpuslice.io/policy"
 """Pod annotation: the placement policy of the pod's shares, `binpack` or `spread`."""
 
+ANNOTATION_COMPUTE: Final = "gpuslice.io/compute"
+"""Pod annotation: the compute policy of the pod's shares, a grant_file.Policy."""
+ANNOTATION_COMPUTE_PREFIX: Final = f"{ANNOTATION_COMPUTE}."
+"""Prefix of the annotation for one container, whose name follows. It overrides the pod's."""
+
 ANNOTATION_ALLOCATE_HINT: Final = "scheduling.koordinator.sh/device-allocate-hint"
 """Pod annotation: which GPUs are acceptable (Koordinator's JSON)."""
 ANNOTATION_JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"

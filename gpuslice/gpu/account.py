@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuslice.contract import grant_file, lease_file, names, region_file
+from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.overhead import Overhead
 from gpuslice.gpu.answers import Usage
 
@@ -31,6 +32,7 @@ class Use:
     """Unused time of the container's windows, summed since the arbiter started."""
     checked: bool = True
     """Whether the container's launches are checked. Otherwise the library does not count `work`."""
+    policy: Policy = Policy.FAIR
 
 
 class Account:
@@ -99,7 +101,7 @@ class Account:
                 newest = lease_file.decode(lease, index)
                 idle_ns = newest[1].idle_ns if newest else 0
                 work = region_file.compute(record)
-                uses[gpu.uuid] = Use(work, gpu.core_percent, idle_ns, checked)
+                uses[gpu.uuid] = Use(work, gpu.core_percent, idle_ns, checked, gpu.policy)
             self._compute_seen = seen, uses
         return self._compute_seen[1]
 

@@ -194,7 +194,8 @@ class Lifecycle:
         self.node.check_assignments(claim.shares)
         handlers, container = self._settings.runtime_handlers, self._with_gpus_only(container)
         specs, paths = self.node.inspect_host()
-        plan = plans.with_share(Request(pod, container, claim, key, specs, paths, handlers))
+        request = Request(pod, container, claim, key, specs, paths, handlers)
+        plan = plans.with_share(request, self._settings.core_policy)
         self._parts.files.apply(plan, context_bytes)
         return plan
 

@@ -82,6 +82,7 @@ class ComputeUse:
         ]
         self._share = _Series(metrics.share)
         self._requested = _Series(metrics.requested)
+        self._policies = _Series(metrics.policies)
         self._utilized = _Series(metrics.nvml_utilization)
         self._notices = notices
         self._readings: dict[str, deque[Reading]] = {}
@@ -96,7 +97,7 @@ class ComputeUse:
             key: self._readings.get(key, deque(maxlen=_READINGS_MAX)) for key in known
         }
         increases: dict[tuple[str, ...], tuple[float, ...]] = {}
-        share, requested = {}, {}
+        share, requested, policies = {}, {}, {}
         for key, kept in self._readings.items():
             before = kept[-1] if kept else readings[key]
             now = readings.get(key, before)
@@ -108,6 +109,7 @@ class ComputeUse:
                 if use.checked and len(kept) > 1:
                     for window_s in _WINDOWS_S:
                         share[*labels, f"{window_s}s"] = share_over(window_s, kept, uuid)
+                policies[*labels, use.policy.value] = 1.0
                 if is_cap(use.core_percent):
                     requested[labels] = use.core_percent / 100
                 if 0 < use.work.unfinished_since_ns < now.at_ns - _SECOND_NS:
@@ -116,6 +118,7 @@ class ComputeUse:
             series.update({labels: each[index] for labels, each in increases.items()})
         self._share.update(share)
         self._requested.update(requested)
+        self._policies.update(policies)
         self._reported &= by_key.keys()
 
     def utilization(

@@ -55,12 +55,11 @@ _LABELLED: Final = "selinux-label"
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
     """The run directory. new_grant_id: the only source of randomness. now_ns: CLOCK_MONOTONIC.
-    core_forced, code_bytes, managed_free: attributes of new grants, as in grant_file.Gpu."""
+    code_bytes, managed_free: attributes of new grants, as in grant_file.Gpu."""
 
     root: Path
     new_grant_id: Callable[[], int]
     now_ns: Callable[[], int] = time.monotonic_ns
-    core_forced: bool = False
     code_bytes: int = CODE_BYTES
     managed_free: bool = False
 
@@ -218,19 +217,19 @@ class RunDirectory:
                 context_bytes=context_bytes.get(share.uuid, names.CONTEXT_BYTES_ASSUMED),
                 code_bytes=self.code_bytes,
                 managed_free=self.managed_free,
-                core_forced=self.core_forced,
+                policy=plan.policy,
             )
             for share in plan.shares
         )
         grant = grant_file.fresh(grant_file.Grant(grant_id, gpus))
-        capped = any(gpu.core_capped for gpu in gpus)
+        limited = any(gpu.core_limited for gpu in gpus)
         region = region_file.header(count, grant_id, self.now_ns())
         for name, mode, data in (
             *((name, 0o444, _PRELOAD) for name in names.CONTAINER_PRELOADS.values()),
             (names.FILE_LIBRARY, 0o444, b""),
             *((f"{names.DIR_DRIVER}/{soname}", 0o444, b"") for soname in names.DRIVER_SONAMES),
             (names.FILE_REGION, 0o666, region),
-            (names.FILE_LEASE, 0o444, lease_file.fresh(count, launches_checked=capped)),
+            (names.FILE_LEASE, 0o444, lease_file.fresh(count, launches_checked=limited)),
         ):
             size = region_file.Geometry(count).file_bytes if name == names.FILE_REGION else 0
             _write(f"{path}/{name}", mode, data, size)

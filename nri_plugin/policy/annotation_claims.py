@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 from gpuslice.contract import allocation, dialects, grants, names, quantity
+from gpuslice.contract.grant_file import Policy
 from nri_plugin.policy.model import Claim, Gpu, Pod, Share
 from nri_plugin.policy.refusals import Reason, Refused, refused
 
@@ -60,7 +61,8 @@ def claim(pod: Pod, container_name: str, gpus: Sequence[Gpu]) -> Claim | None:
         warning = _LABEL_ALONE if _has_label(pod) else _unreadable(pod)
         return Claim(warning=warning) if warning else None
     pool = _resolve(enumerate(_sharable(pod, entries)), gpus)
-    return Claim(pool, shared=True, allocated=pool)
+    policy = _compute_policy(pod, names.ANNOTATION_COMPUTE)
+    return Claim(pool, shared=True, allocated=pool, policy=policy)
 
 
 def gpus(annotations: Mapping[str, str]) -> Sequence[allocation.DeviceEntry]:
@@ -99,7 +101,21 @@ def _of_container(pod: Pod, name: str, granted: grants.Document, gpus: Sequence[
     )
     pool = _resolve(used, gpus)
     shares, env = _shares(name, listed, pool), tuple(variables.items())
-    return Claim(shares, allocated=pool, env=env, by_index=granted.by_index)
+    keys = f"{names.ANNOTATION_COMPUTE_PREFIX}{name}", names.ANNOTATION_COMPUTE
+    policy = _compute_policy(pod, *keys)
+    return Claim(shares, allocated=pool, env=env, by_index=granted.by_index, policy=policy)
+
+
+def _compute_policy(pod: Pod, *keys: str) -> Policy | None:
+    """Return the policy of the first of these annotations that the pod has. None: it has none."""
+    for key in keys:
+        text = pod.annotations.get(key)
+        if text is None:
+            continue
+        if text not in {*Policy}:
+            raise refused(Reason.COMPUTE_POLICY_INVALID, key=key, value=text)
+        return Policy(text)
+    return None
 
 
 def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:

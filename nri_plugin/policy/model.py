@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from gpuslice.contract import names
+from gpuslice.contract.grant_file import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,8 @@ class Claim:
     shared: the pod's containers share one grant. allocated: the pod's allocation of these GPUs,
     which its running containers together must not exceed. warning: why the container has no GPU,
     although it appears to expect one. env: further variables for its programs. by_index: its
-    programs expect minors in NVIDIA_VISIBLE_DEVICES instead of UUIDs.
+    programs expect minors in NVIDIA_VISIBLE_DEVICES instead of UUIDs. policy: its compute policy.
+    None: the node's default.
     """
 
     shares: Sequence[Share] = ()
@@ -98,6 +100,7 @@ class Claim:
     warning: str = ""
     env: Sequence[tuple[str, str]] = ()
     by_index: bool = False
+    policy: Policy | None = None
 
 
 class ClaimSource(Protocol):

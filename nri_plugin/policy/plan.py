@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gpuslice.contract import names
+from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.quantity import format_binary
 from nri_plugin.policy import checks
 from nri_plugin.policy.checks import Request
@@ -38,6 +39,7 @@ class ContainerPlan:
     shared: all containers of the pod use the directory. files: the host's files on which the limit
     depends, by the path at which the container must have them. cut: driver capabilities that were
     requested and not given. warning: why a container has no GPU, though it appears to expect one.
+    policy: the compute policy of its shares.
     """
 
     env: Sequence[tuple[str, str]] = ()
@@ -51,6 +53,7 @@ class ContainerPlan:
     hooks: Sequence[Hook] = ()
     cut: Sequence[str] = ()
     warning: str = ""
+    policy: Policy = Policy.FAIR
 
     @property
     def preloads(self) -> Mapping[str, str]:
@@ -64,8 +67,8 @@ class ContainerPlan:
 
     @property
     def log_fields(self) -> Mapping[str, str]:
-        """Return fields of a log line: UUID:MEMORY:PERCENT of each GPU, the beginning of the
-        library's hash, and the key. Empty for a container without a share."""
+        """Return fields of a log line: UUID:MEMORY:PERCENT of each GPU, the compute policy, the
+        beginning of the library's hash, and the key. Empty for a container without a share."""
         if self.key is None:
             return {}
         gpus = (
@@ -73,7 +76,8 @@ class ContainerPlan:
             for share in self.shares
         )
         release = posixpath.basename(posixpath.dirname(self.files[names.CONTAINER_LIBRARY]))
-        return {"gpus": ",".join(gpus), "library": release[:_HASH_SHOWN], "key": self.key}
+        shown = {"gpus": ",".join(gpus), "policy": self.policy.value}
+        return {**shown, "library": release[:_HASH_SHOWN], "key": self.key}
 
 
 def grant_key(pod: Pod, container: Container, shared: bool) -> str:
@@ -85,8 +89,9 @@ def grant_key(pod: Pod, container: Container, shared: bool) -> str:
     return POD_KEY_PREFIX + pod.uid if shared else container.id
 
 
-def with_share(request: Request) -> ContainerPlan:
-    """Make the plan of a container with a share, after all checks. Raises Refused."""
+def with_share(request: Request, default: Policy = Policy.FAIR) -> ContainerPlan:
+    """Make the plan of a container with a share, after all checks. Raises Refused. default: the
+    node's compute policy."""
     for check in checks.CHECKS:
         check(request)
     gpus, ours = request.gpus, request.mounts
@@ -104,6 +109,7 @@ def with_share(request: Request) -> ContainerPlan:
         devices=gpus.edits.devices,
         hooks=gpus.edits.hooks,
         cut=request.driver.cut,
+        policy=request.claim.policy or default,
     )
 
 

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final
 
 from gpuslice.contract import names
+from gpuslice.contract.grant_file import POLICIES_TEXT
 
 _ALLOCATION: Final = f"annotation {names.ANNOTATION_DEVICE_ALLOCATED}"
 _GRANTS: Final = f"annotation {names.ANNOTATION_GRANTS}"
@@ -57,6 +58,11 @@ class Reason(Enum):
     )
     CORE_OUT_OF_RANGE = (
         "{where}: invalid value {value} percent of core: must be 0 to 100" + RESCHEDULE
+    )
+    COMPUTE_POLICY_INVALID = (
+        "metadata.annotations[{key}]: invalid value {value!r}: must be "
+        + POLICIES_TEXT
+        + "; recreate the pod"
     )
     GRANT_NOT_ALLOCATED = (
         _GRANTS

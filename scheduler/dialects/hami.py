@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from gpuslice.contract import dialects, names
+from gpuslice.contract import dialects, grant_file, names
 from scheduler.core.request import (
     WHOLE_PERCENT,
     Attribute,
@@ -28,6 +28,7 @@ from scheduler.dialects.reading import (
     Bound,
     Container,
     Json,
+    Outputs,
     PodFields,
     Reading,
     RequestError,
@@ -50,23 +51,29 @@ _BOUNDS: Final[Mapping[str, Bound]] = {
 }
 _VENDOR: Final = "nvidia-"
 """The prefix of models' names in HAMi, where it is in upper case."""
+_MAX_NAMED: Final = 63 - len("compute.")
+"""The length of the longest container name that fits into ANNOTATION_COMPUTE_PREFIX's keys."""
 _MAX_NAMES: Final = 1000
 """The most names in a list. Each UUID is compared with every GPU of the cluster."""
 
 
 def read(pod: PodFields) -> Reading | None:
-    requests, notices = [], []
+    requests, notices, written_policies = [], [], {}
     for container in pod.containers:
         # HAMi reads the limit. The API server requires request and limit to be equal.
         written = {**container.requests, **container.limits}
         amounts = container.amounts(written, _BOUNDS)
         if amounts:
             requests.append(_container_request(container, amounts, written))
-        if _PRIORITY in amounts:
-            notices.append(
-                f"{container.field(_PRIORITY)}: 1 has no effect: containers of a GPU run in turn,"
-                f" by their {_CORES}"
-            )
+        key = f"{names.ANNOTATION_COMPUTE_PREFIX}{container.name}"
+        if _PRIORITY in amounts and key not in pod.annotations:
+            if len(container.name) > _MAX_NAMED:
+                notices.append(
+                    f"{container.field(_PRIORITY)}: 1 has no effect: the container's name has more"
+                    f" than {_MAX_NAMED} characters; use {annotation(names.ANNOTATION_COMPUTE)}"
+                )
+            else:
+                written_policies[key] = grant_file.Policy.BACKGROUND.value
     if not requests:
         return None
     for container in pod.containers:
@@ -85,7 +92,12 @@ def read(pod: PodFields) -> Reading | None:
         )
     selector = tuple(_selector(pod.annotations))
     return Reading(
-        requests, of_gpus or of_nodes, selector, foreign=FOREIGN - {_GPU}, notices=notices
+        requests,
+        of_gpus or of_nodes,
+        selector,
+        foreign=FOREIGN - {_GPU},
+        notices=notices,
+        outputs=lambda placement, gpus, now_ns: Outputs(annotations=written_policies),
     )
 
 

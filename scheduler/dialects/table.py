@@ -11,10 +11,18 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from gpuslice.contract import names, quantity
+from gpuslice.contract import grant_file, names, quantity
 from gpuslice.contract.dialects import DIALECTS, HAMI, KAI, KOORDINATOR, VOLCANO, Dialect
 from scheduler.dialects import hami, kai, koordinator, volcano
-from scheduler.dialects.reading import PodFields, Reader, Reading, RequestError, policy
+from scheduler.dialects.reading import (
+    PodFields,
+    Reader,
+    Reading,
+    RequestError,
+    annotation,
+    invalid,
+    policy,
+)
 
 Enabled = frozenset[str] | None
 """The names of the dialects that are on. None: all, to read a pod that any scheduler has bound."""
@@ -55,6 +63,7 @@ def read(
         reading = reader(pod) if _is_on(dialect, enabled) else None
         if reading is None:
             continue
+        _check_compute_policies(pod)
         return _with_policy(reading, pod, [*reading.notices, *_unread(dialect, pod, readers)])
     return None
 
@@ -69,6 +78,21 @@ def _with_policy(reading: Reading, pod: PodFields, notices: Sequence[str]) -> Re
             f" pod's dialect chooses {its.value}",
         ]
     return replace(reading, policy=its or ours, notices=notices)
+
+
+def _check_compute_policies(pod: PodFields) -> None:
+    """Refuse a compute policy that the node agent would refuse, or of a container that the pod does
+    not have."""
+    containers = {container.name for container in pod.containers}
+    for key, text in pod.annotations.items():
+        name = key.removeprefix(names.ANNOTATION_COMPUTE_PREFIX)
+        if key != names.ANNOTATION_COMPUTE and name == key:
+            continue
+        if text not in {*grant_file.Policy}:
+            raise invalid(annotation(key), repr(text), grant_file.POLICIES_TEXT)
+        if name not in {names.ANNOTATION_COMPUTE, *containers}:
+            must_be = f"must be absent, as the pod has no container {name}"
+            raise RequestError(f"{annotation(key)}: {must_be}")
 
 
 def _unread(used: Dialect, pod: PodFields, readers: Iterable[Dialect]) -> Iterator[str]:

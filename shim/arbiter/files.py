@@ -99,7 +99,7 @@ class Container:
     def shares(self) -> Mapping[str, tuple[int, Share]]:
         """Return, for each GPU's UUID, the GPU's index in the grant and the container's share."""
         return {
-            gpu.uuid: (index, Share(gpu.core_percent, gpu.core_forced))
+            gpu.uuid: (index, Share(gpu.core_percent, gpu.policy))
             for index, gpu in enumerate(self.gpus)
         }
 

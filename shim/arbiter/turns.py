@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gpuslice.contract.grant_file import is_cap
+from gpuslice.contract.grant_file import Policy, is_cap
 from gpuslice.contract.lease_file import CYCLE_NS, WHOLE_PPM, Lease
 from gpuslice.contract.region_file import Compute
 
@@ -63,8 +63,12 @@ class Share:
     """A container's share of the GPU's time. A core_percent of 0 or 100 means no cap."""
 
     core_percent: int
-    forced: bool = False
-    """Whether the share is a cap also while no other container uses the GPU."""
+    policy: Policy = Policy.FAIR
+
+    @property
+    def forced(self) -> bool:
+        """Whether the share is a cap also while no other container uses the GPU."""
+        return self.policy is Policy.CAPPED
 
     @property
     def capped(self) -> bool:

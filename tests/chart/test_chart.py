@@ -211,7 +211,8 @@ def test_all_values_of_the_agent_become_flags() -> None:
     assert operator.cdi_dirs[-1] == Path("/host/run/cdi-of-ours")
     assert operator.kubelet_dir == Path("/host/data/kubelet")
     for pool, container, settings in zip(pools, containers, (plain, operator), strict=True):
-        assert settings.core_forced and settings.managed_free and settings.refuse_unenforceable
+        assert settings.managed_free and settings.refuse_unenforceable
+        assert settings.core_policy == "capped"
         assert settings.code_bytes == 128 << 20
         assert settings.index == "60", "extraArgs come last"
         assert settings.allowed_capabilities == {"SYS_PTRACE"}

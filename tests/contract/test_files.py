@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.contract import grant_file, lease_file, names, region_file
-from gpuslice.contract.grant_file import Gpu, Grant
+from gpuslice.contract.grant_file import Gpu, Grant, Policy
 from gpuslice.contract.layout import Write
 from gpuslice.contract.lease_file import Lease
 from tests.support import ROOT
@@ -30,6 +30,8 @@ gpus = st.builds(
     st.integers(0, 2**32 - 1),
     longs,
     longs,
+    managed_free=st.booleans(),
+    policy=st.sampled_from(Policy),
 )
 grants = st.builds(Grant, longs, st.lists(gpus, min_size=1, max_size=16).map(tuple))
 parts = st.integers(0, lease_file.WHOLE_PPM)
@@ -89,6 +91,23 @@ def test_a_grant_of_an_older_writer_has_no_size_of_contexts() -> None:
     for data, context_bytes in ((said, 5), (DATA, 0)):
         read = grant_file.decode(data)
         assert read is not None and read.gpus[0].context_bytes == context_bytes
+
+
+@pytest.mark.parametrize(
+    ("policy", "flags", "limited"),
+    [
+        (Policy.FAIR, 0, False),
+        (Policy.CAPPED, 2, False),
+        (Policy.TURNS, 4, True),
+        (Policy.BACKGROUND, 8, True),
+    ],
+)
+def test_a_policy_is_one_flag(policy: Policy, flags: int, limited: bool) -> None:
+    """Older writers know the flags 0 and 2 only."""
+    gpu = Gpu("GPU-a", 1, 100, 3, policy=policy)
+    at = grant_file.HEAD.size + grant_file.GPU.offset("flags")
+    assert grant_file.fresh(Grant(1, (gpu,)))[at : at + 4] == bytes([flags, 0, 0, 0])
+    assert gpu.core_limited is limited and Gpu("GPU-a", 1, 99, 3, policy=policy).core_limited
 
 
 @pytest.mark.parametrize("writes", [grant_file.update(DATA, GRANT), lease_file.update(3, 7, LEASE)])

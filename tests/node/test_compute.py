@@ -156,11 +156,11 @@ def figures_agree(lab: Lab, pod: str, share: float) -> None:
 
 
 def test_a_share_is_forced_if_the_operator_configures_it(lab: Lab) -> None:
-    with agent_with(lab, "--core-policy", "force"):
+    with agent_with(lab, "--core-policy", "capped"):
         with granted(lab, core=30, name="forced") as container:
             data = on_host(lab, container.id, names.FILE_GRANT).read_bytes()
             grant = grant_file.decode(data)
-            assert grant is not None and grant.gpus[0].core_forced
+            assert grant is not None and grant.gpus[0].policy is grant_file.Policy.CAPPED
             assert container.exec(["sh", "-c", f"{LOAD} 90 1000 >/dev/null 2>&1 &"]).code == 0
             figures_agree(lab, "forced", 0.3)
         lab.wait_until(lambda: f"\n{SERIES}" not in get(lab, "/metrics")[1], "its series to vanish")

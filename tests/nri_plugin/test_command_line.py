@@ -11,6 +11,7 @@ import pytest
 
 from gpuslice.contract import names
 from gpuslice.contract.dialects import DIALECTS, KOORDINATOR, VOLCANO
+from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.overhead import CODE_BYTES
 from nri_plugin import command_line, uninstall
 from nri_plugin.doctor import command as doctor
@@ -44,7 +45,7 @@ def test_defaults() -> None:
     assert (given.cdi_kinds, given.code_bytes) == (names.CDI_KINDS, CODE_BYTES)
     assert (given.driver_capabilities, given.runtime_handlers) == (ALWAYS, HANDLERS)
     assert not (given.verbose or given.strict or given.whole_gpus or given.allowed_capabilities)
-    assert not (given.core_forced or given.managed_free or given.refuse_unenforceable)
+    assert not (given.managed_free or given.refuse_unenforceable)
     required = [getattr(given, each.name) for each in fields(Settings) if each.default is MISSING]
     assert replace(given, http=None, node_name="", dialects=(KOORDINATOR,)) == Settings(*required)
 
@@ -74,7 +75,7 @@ def test_defaults() -> None:
         ("--dialects", "kai,volcano", "node_resources", [*VOLCANO.node_resources]),
         ("--dialects", "koordinator,kai,volcano,hami", "dialects", [*DIALECTS]),
         ("--code-bytes", "64Gi", "code_bytes", 64 << 30),
-        ("--core-policy", "force", "core_forced", True),
+        ("--core-policy", "turns", "core_policy", Policy.TURNS),
         ("--nvidia-ctk", "off", "nvidia_ctk", ()),
         ("--nvidia-ctk", "chroot /host x", "nvidia_ctk", ("chroot", "/host", "x")),
         ("--unenforceable", "refuse", "refuse_unenforceable", True),
@@ -99,8 +100,8 @@ def test_a_flag_takes_precedence_over_the_environment() -> None:
     variables = {"CDI_DIR": "/a", "INDEX": "07"}
     given = chosen("--index", "08", **variables)
     assert (given.index, tuple(given.cdi_dirs)) == ("08", (*CDI, Path("/a")))
-    given = chosen("--core-policy", "force", STRICT="false", VERBOSE="0", CORE_POLICY="default")
-    assert given.core_forced and not (given.strict or given.verbose)
+    given = chosen("--core-policy", "capped", STRICT="false", VERBOSE="0", CORE_POLICY="fair")
+    assert given.core_policy is Policy.CAPPED and not (given.strict or given.verbose)
     given = chosen("--cdi-dir", "/b", **variables)
     assert (given.index, tuple(given.cdi_dirs)) == ("07", (*CDI, Path("/b")))
 
@@ -134,7 +135,7 @@ def test_the_help_of_a_command_lists_the_settings_that_it_uses(command: ModuleTy
         ("--allow-capability CHOWN", "CHOWN"),
         ("INDEX=7", "environment GPUSLICE_AGENT_INDEX: invalid value '7': must be two digits"),
         ("STRICT=maybe", "GPUSLICE_AGENT_STRICT: invalid value 'maybe': must be true"),
-        ("CORE_POLICY=fair", "GPUSLICE_AGENT_CORE_POLICY: invalid value 'fair': must be one of"),
+        ("CORE_POLICY=force", "GPUSLICE_AGENT_CORE_POLICY: invalid value 'force': must be one of"),
         ("LOG_FORMAT=xml", "GPUSLICE_AGENT_LOG_FORMAT: 'xml'"),
         ("CDI_DIR=/a:b", "GPUSLICE_AGENT_CDI_DIR: invalid value 'b': must be an absolute"),
         ("LIBRARY=", "required: --library"),

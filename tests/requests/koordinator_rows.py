@@ -67,6 +67,20 @@ _DETAILS: Final[list[tuple[Asked, Json, str]]] = [
         f"annotations[{names.ANNOTATION_POLICY}]: invalid value 'Spread': must be {_POLICIES}",
     ),
     *(
+        (
+            HALF,
+            {"annotations": {key: "Fair"}},
+            f"annotations[{key}]: invalid value 'Fair': must be fair, capped, turns or background",
+        )
+        for key in (names.ANNOTATION_COMPUTE, f"{names.ANNOTATION_COMPUTE_PREFIX}main")
+    ),
+    (
+        HALF,
+        {"annotations": {f"{names.ANNOTATION_COMPUTE_PREFIX}second": "turns"}},
+        f"annotations[{names.ANNOTATION_COMPUTE_PREFIX}second]: must be absent, as the pod has no"
+        " container second",
+    ),
+    *(
         (HALF, {"annotations": {key: "{}"}}, f"annotations[{key}]: {_INSTEAD}")
         for key in (names.ANNOTATION_JOINT_ALLOCATE, names.ANNOTATION_PARTITION_SPEC)
     ),
@@ -161,8 +175,16 @@ GRANTED: Final = [
             *(_scope(f'"{scope}"') for scope in ("NUMANode", "Device", "PCIe", "Node", "")),
             hint('{"requiredTopologyScope": "Socket", "requiredTopologyScope": "Node"}'),
             {names.ANNOTATION_ALLOCATE_HINT: "{}"},
+            {names.ANNOTATION_COMPUTE: "capped"},
             {dialects.KAI_FRACTION: "all", dialects.KAI_MEMORY: "16Gi", "mps": "true"},
         )
+    ),
+    Row(
+        pod(
+            *(asking(HALF), container("second")),
+            annotations={f"{names.ANNOTATION_COMPUTE_PREFIX}second": "turns"},
+        ),
+        "main: 50% core, 1/2",
     ),
     *(
         Row(pod(asking(asked)), "")

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuslice.contract import grant_file, lease_file, names, region_file
+from gpuslice.contract.grant_file import Policy
 from shim import region
 from tests.shim.clients import CUDA, NVML
 from tests.shim.conftest import GIB, GPUS, MIB, Grants, Host
@@ -111,6 +112,17 @@ def test_run_names_the_invalid_argument_and_starts_nothing(
     assert all(word in done.stderr for word in words), done
 
 
+def test_run_writes_the_policy_into_the_grant(shim: Shim) -> None:
+    program = """
+import os, pathlib
+from gpuslice.contract import grant_file
+data = pathlib.Path(os.environ["GPUSLICE_DIR"], "grant").read_bytes()
+print([gpu.policy.value for gpu in grant_file.decode(data).gpus])
+"""
+    options = ["--memory", "1GiB", "--core-policy", "background"]
+    assert shim("run", *options, *_python(program)).stdout == "['background', 'background']\n"
+
+
 def test_run_without_a_driver_is_an_error(shim: Shim, tmp_path: Path) -> None:
     done = shim("run", "--memory", "1GiB", "--", "true", status=2, SIMGPU_DIR=str(tmp_path))
     assert "no NVIDIA driver answers" in done.stderr
@@ -167,10 +179,12 @@ def test_show_prints_what_is_used(shim: Shim, gpu_host: Host, grants: Grants) ->
     program = CUDA + "must(d.cuMemAlloc(MIB)); d.cuMemAlloc(GIB)"
     with gpu_host.serving(program, directory) as running:
         rows = [line.split() for line in shim("show", directory).stdout.splitlines()]
+    limits = ["GPU", "USED", "MEASURED", "LIMIT", "CORE", "POLICY"]
+    unused = ["100%", "fair", "0.0s", "0.0s", "0.0s"]
     assert rows == [
-        ["GPU", "USED", "MEASURED", "LIMIT", "CORE", "BUSY", "THROTTLED", "IDLE", "REFUSED"],
-        [GPUS[0][0], "302MiB", "0B", "1GiB", "100%", "0.0s", "0.0s", "0.0s", "1,", "last", "1GiB"],
-        [GPUS[1][0], "0B", "0B", "512MiB", "100%", "0.0s", "0.0s", "0.0s", "0"],
+        [*limits, "BUSY", "THROTTLED", "IDLE", "REFUSED"],
+        [GPUS[0][0], "302MiB", "0B", "1GiB", *unused, "1,", "last", "1GiB"],
+        [GPUS[1][0], "0B", "0B", "512MiB", *unused, "0"],
         ["slot", "0:", "process", str(running.pid) + ":", "302MiB", "0B"],
     ]
 
@@ -201,7 +215,7 @@ def worked(directory: Path, busy_ns: int) -> None:
 @pytest.fixture
 def forced(tmp_path: Path) -> Path:
     """A grant of 30 percent of a GPU's time as a cap."""
-    region.create(tmp_path, [grant_file.Gpu(GPUS[0][0], 11156 * MIB, 30, 0, core_forced=True)])
+    region.create(tmp_path, [grant_file.Gpu(GPUS[0][0], 11156 * MIB, 30, 0, policy=Policy.CAPPED)])
     worked(tmp_path, 1_000_000_000)
     for write in lease_file.update(0, 1, lease_file.Lease(1, idle_ns=320_000_000)):
         patch(tmp_path / names.FILE_LEASE, write.offset, write.data)
@@ -210,14 +224,14 @@ def forced(tmp_path: Path) -> Path:
 
 def test_show_prints_the_use_of_compute(shim: Shim, forced: Path) -> None:
     row = shim("show", forced).stdout.splitlines()[1].split()
-    assert row[3:] == ["10.89GiB", "30%", "forced", "1.0s", "2.0s", "0.3s", "0"]
+    assert row[3:] == ["10.89GiB", "30%", "capped", "1.0s", "2.0s", "0.3s", "0"]
 
 
 def test_show_watches_until_it_is_interrupted(forced: Path) -> None:
     command = [sys.executable, "-m", "shim", "show", "--watch", str(forced)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
-        assert running.stdout.readline().split()[5] == "1s/10s"
+        assert running.stdout.readline().split()[6] == "1s/10s"
         row = running.stdout.readline()
         assert row.split()[6:] == ["0%/0%", "2.0s", "0.3s", "0"]
         assert len(row) <= 120

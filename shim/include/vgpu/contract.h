@@ -32,6 +32,8 @@
 #define VGPU_GRANT_UUID_CHARS 48
 #define VGPU_GRANT_MANAGED_FREE 1
 #define VGPU_GRANT_CORE_FORCED 2
+#define VGPU_GRANT_CORE_TURNS 4
+#define VGPU_GRANT_CORE_BACKGROUND 8
 #define VGPU_LEASE_MAGIC 0x657361656c737067
 #define VGPU_LEASE_VERSION 1
 #define VGPU_LEASE_FILE_BYTES 4096
@@ -75,7 +77,7 @@ struct vgpu_grant_gpu {
 	uint64_t context_bytes; /* charged for each context; 0: unknown */
 	uint64_t overhead_bytes; /* measured: held by the driver, and not in the region */
 	uint64_t code_bytes; /* charged with a process's first context, for its code */
-	uint32_t flags; /* VGPU_GRANT_MANAGED_FREE, VGPU_GRANT_CORE_FORCED */
+	uint32_t flags; /* VGPU_GRANT_MANAGED_FREE, at most one VGPU_GRANT_CORE_ */
 	uint32_t reserved_pad; /* zero */
 	uint64_t reserved[2]; /* zero */
 };

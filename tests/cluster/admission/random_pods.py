@@ -38,6 +38,7 @@ _OTHERS: Final[dict[str, Values]] = {
 _VALUES: Final[dict[str, Values]] = {
     names.LABEL_ISOLATION_PROVIDER: (names.ISOLATION_PROVIDER, "HAMi-core", "mps", ""),
     names.ANNOTATION_POLICY: ("binpack", "spread", "Spread", ""),
+    names.ANNOTATION_COMPUTE: ("fair", "background", "Fair", ""),
 }
 _UNSUPPORTED: Final = (names.ANNOTATION_JOINT_ALLOCATE, names.ANNOTATION_PARTITION_SPEC)
 
@@ -51,7 +52,7 @@ def any_of_koordinator(chance: random.Random) -> Json:
         always = {"restartPolicy": "Always"} if chance.random() < 0.5 else {}
         containers.append({**_any_container("i0", chance), "init": True, **always})
     labels = drawn(names.LABEL_ISOLATION_PROVIDER, 0.2)
-    annotations = drawn(names.ANNOTATION_POLICY, 0.2)
+    annotations = drawn(names.ANNOTATION_POLICY, 0.2) | drawn(names.ANNOTATION_COMPUTE, 0.1)
     if chance.random() < 0.1:
         annotations[chance.choice(_UNSUPPORTED)] = chance.choice(("{}", ""))
     return pod(*containers, labels=labels, annotations=annotations)

@@ -241,7 +241,8 @@ def test_a_request_cannot_be_changed_through_the_pods_status(server: Server, pen
 
     for key in (
         *(policy, names.ANNOTATION_ALLOCATE_HINT, names.ANNOTATION_JOINT_ALLOCATE),
-        names.ANNOTATION_PARTITION_SPEC,
+        *(names.ANNOTATION_PARTITION_SPEC, names.ANNOTATION_COMPUTE),
+        f"{names.ANNOTATION_COMPUTE_PREFIX}main",
     ):
         refuses("annotations", key, "junk")
     refuses("labels", label, "mps")

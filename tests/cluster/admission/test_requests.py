@@ -100,6 +100,8 @@ def test_the_label_and_the_annotation_are_judged_where_they_change(server: Serve
         for what, value in (
             ("labels", {names.LABEL_ISOLATION_PROVIDER: "mps"}),
             ("annotations", {names.ANNOTATION_POLICY: "Spread"}),
+            ("annotations", {names.ANNOTATION_COMPUTE: "Fair"}),
+            ("annotations", {f"{names.ANNOTATION_COMPUTE_PREFIX}other": "fair"}),
             ("annotations", {names.ANNOTATION_PARTITION_SPEC: ""}),
             ("annotations", hint('{"requiredTopologyScope": "Socket"}')),
         ):

@@ -31,5 +31,5 @@ def test_a_share_that_started_before_the_agent_keeps_its_allocation(test_program
             assert probe(container).limited_to(MOST)
         adjusted = r".*request=CreateContainer outcome=adjusted .* pod=second .*"
         (line,) = re.findall(adjusted, lab.agent_log.read_text())
-        assert f" gpus={lab.gpus[0].uuid}:79Gi:100 library=" in line
+        assert f" gpus={lab.gpus[0].uuid}:79Gi:100 policy=fair library=" in line
         assert line.endswith(f"key={container.id}")

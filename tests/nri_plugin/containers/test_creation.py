@@ -75,7 +75,7 @@ async def test_a_grant_becomes_files_mounts_and_the_gpu(host: Host) -> None:
         gpu = grant_file.Gpu(UUID, 5 << 30, 20, 0, context_bytes=512 << 20, code_bytes=64 << 20)
         assert read_grant(host, "c0") == grant_file.Grant(7, (gpu,))
         release = places["/.gpuslice/libvgpu.so"].split("/")[-2]
-        given = {"gpus": f"{UUID}:5Gi:20", "library": release[:8], "key": "c0"}
+        given = {"gpus": f"{UUID}:5Gi:20", "policy": "fair", "library": release[:8], "key": "c0"}
         assert handler.granted("c0") == given
         await runtime.notify("RemoveContainer", of, as_made(container(), reply))
         assert host.keys() == set() and handler.granted("c0") == {}

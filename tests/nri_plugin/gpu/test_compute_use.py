@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpuslice.contract import names
+from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.region_file import Compute
 from gpuslice.gpu.account import Use
 from nri_plugin.gpu.compute_use import ComputeUse, Reading
@@ -85,8 +86,10 @@ def test_shares_of_the_last_second_and_of_the_last_ten(node: Node) -> None:
 @pytest.mark.parametrize(("percent", "ratio"), [(30, 0.3), (100, None), (0, None)])
 def test_a_request_is_what_the_grant_has(node: Node, percent: int, ratio: float | None) -> None:
     node.read(10, c1=Use(Compute(), 50))
-    node.read(11, c1=Use(Compute(), percent))
+    node.read(11, c1=Use(Compute(), percent, policy=Policy.BACKGROUND))
     assert node.of("c1", "request_ratio") == ratio
+    assert node.of("c1", "policy_info", policy="background") == 1
+    assert node.of("c1", "policy_info", policy="fair") is None
 
 
 def test_without_checked_launches_no_share_is_measured(node: Node) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuslice.contract import grant_file, lease_file, names, region_file
+from gpuslice.contract.grant_file import Policy
 from gpuslice.gpu.account import Account
 from nri_plugin.host import tmpfs
 from nri_plugin.host.files import RunDirectory
@@ -76,19 +77,21 @@ def test_the_files_that_are_written_and_their_modes(run: RunDirectory) -> None:
 def test_a_grant_has_what_a_process_is_charged_at_once(
     run: RunDirectory, percents: Sequence[int], is_capped: bool
 ) -> None:
-    """The first lease of a capped share makes processes check launches. `core_forced` stays in the
+    """The first lease of a capped share makes processes check launches. The policy stays in the
     grant after a measurement is written."""
-    run = replace(run, core_forced=True, code_bytes=1 << 20, managed_free=True)
+    run = replace(run, code_bytes=1 << 20, managed_free=True)
     shares = [Share(f"GPU-{n}", n, 1, each) for n, each in enumerate(percents)]
-    run.apply(planned("c1", shares), {"GPU-1": 300 << 20})
+    plan = replace(planned("c1", shares), policy=Policy.CAPPED)
+    run.apply(plan, {"GPU-1": 300 << 20})
     with Account(run.root / "c1") as account:
         account.write_overheads({"GPU-1": 70 << 20})
+        assert account.compute()["GPU-1"].policy is Policy.CAPPED
     assert [
-        (gpu.context_bytes, gpu.code_bytes, gpu.managed_free, gpu.core_forced, gpu.overhead_bytes)
+        (gpu.context_bytes, gpu.code_bytes, gpu.managed_free, gpu.policy, gpu.overhead_bytes)
         for gpu in read_grant(run.root / "c1").gpus
     ] == [
-        (names.CONTEXT_BYTES_ASSUMED, 1 << 20, True, True, 0),
-        (300 << 20, 1 << 20, True, True, 70 << 20),
+        (names.CONTEXT_BYTES_ASSUMED, 1 << 20, True, Policy.CAPPED, 0),
+        (300 << 20, 1 << 20, True, Policy.CAPPED, 70 << 20),
     ]
     lease = lease_file.fresh(2, launches_checked=is_capped)
     assert (run.root / "c1/lease").read_bytes() == lease

@@ -53,11 +53,11 @@ def test_a_refusal_is_counted_by_its_reason_and_written(caplog: pytest.LogCaptur
 
 def test_an_adjustment_is_written_with_what_it_gave(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    given = {"c1": {"gpus": "GPU-a:20Gi:50,GPU-b:512Mi:100", "library": "40223d11", "key": "c1"}}
+    given = {"c1": {"gpus": "GPU-a:20Gi:50,GPU-b:512Mi:100", "policy": "fair", "key": "c1"}}
     observer = Observer(Metrics(), Watched().readiness, given.__getitem__)
     observer.decided(Decision("CreateContainer", Outcome.ADJUSTED, 0.001, {"container_id": "c1"}))
     observer.decided(Decision("CreateContainer", Outcome.REFUSED, 0.001, {"container_id": "c2"}))
-    assert "gpus=GPU-a:20Gi:50,GPU-b:512Mi:100 library=40223d11 key=c1" in caplog.messages[0]
+    assert "gpus=GPU-a:20Gi:50,GPU-b:512Mi:100 policy=fair key=c1" in caplog.messages[0]
     assert "gpus=" not in caplog.messages[1]
     observer.decided(Decision("StartContainer", Outcome.PASSED, 0.0001))
     assert len(caplog.messages) == 2, "what is routine is not written"

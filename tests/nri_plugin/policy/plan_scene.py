@@ -72,6 +72,14 @@ def pod(
     return Pod(uid, "team", "train", labels, annotations)
 
 
+def computing(of: Pod, **policies: str) -> Pod:
+    """Return the pod with its compute policy (`pod`), and those of containers by their names."""
+    keys = {each: f"{names.ANNOTATION_COMPUTE_PREFIX}{each}" for each in policies}
+    keys["pod"] = names.ANNOTATION_COMPUTE
+    written = {keys[each]: text for each, text in policies.items()}
+    return replace(of, annotations={**of.annotations, **written})
+
+
 def grant(gpu: Gpu, memory: int = 1, core: int = 50) -> GpuGrant:
     return GpuGrant(gpu.uuid, gpu.minor, memory, core)
 

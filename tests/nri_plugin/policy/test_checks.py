@@ -117,6 +117,17 @@ CASES: Final = {
         f"core: invalid value 51: must be at most 50, the pod's allocation of {A.uuid}",
         pod([HALF], main=[grant(A, core=51)]),
     ),
+    "a compute policy": Case(
+        Reason.COMPUTE_POLICY_INVALID,
+        "metadata.annotations[gpuslice.io/compute]: invalid value 'force': must be fair, capped,"
+        " turns or background",
+        scene.computing(pod([HALF]), pod="force"),
+    ),
+    "a container's compute policy": Case(
+        Reason.COMPUTE_POLICY_INVALID,
+        "metadata.annotations[gpuslice.io/compute.main]: invalid value '': must be",
+        scene.computing(pod([HALF], main=OF_A), main="", pod="fair"),
+    ),
     "a pod UID that is a path": Case(NAME, "'../x'", pod([HALF], uid="../x")),
     "a pod without UID": Case(NAME, "pod uid: invalid value ''", pod([HALF], uid="")),
     "a container name that is a path": Case(NAME, "'../x'", container=replace(MAIN, name="../x")),

@@ -12,12 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuslice.contract import names
+from gpuslice.contract.grant_file import Policy
+from nri_plugin.policy import annotation_claims
 from nri_plugin.policy import plan as plans
-from nri_plugin.policy.model import Container, Device, Edits, Mount, Share, Specs
+from nri_plugin.policy.checks import Request
+from nri_plugin.policy.model import Container, Device, Edits, Mount, Pod, Share, Specs
 from nri_plugin.policy.plan import ContainerPlan
 from nri_plugin.policy.refusals import Reason, Refusal
 from tests.nri_plugin.policy import plan_scene as scene
-from tests.nri_plugin.policy.plan_scene import HALF, MAIN, OTHER, A, B, adjusted, entry, grant, pod
+from tests.nri_plugin.policy.plan_scene import (
+    HALF,
+    MAIN,
+    OTHER,
+    A,
+    B,
+    adjusted,
+    computing,
+    entry,
+    grant,
+    pod,
+)
 from tests.support import GIB
 
 RUN, STORE = "/run/gpuslice", scene.STORE
@@ -96,6 +110,29 @@ def test_the_environment_counts_gpus_as_the_driver_does() -> None:
     for number, (memory_bytes, core) in enumerate(((GIB, "5"), (2 * GIB, "7"))):
         assert env[f"CUDA_DEVICE_MEMORY_LIMIT_{number}"] == str(memory_bytes)
         assert env[f"CUDA_DEVICE_SM_LIMIT_{number}"] == core
+
+
+@pytest.mark.parametrize(
+    ("of", "policy"),
+    [
+        (pod([HALF], main=[grant(A)]), Policy.CAPPED),
+        (computing(pod([HALF], main=[grant(A)]), pod="turns", side="fair"), Policy.TURNS),
+        (computing(pod([HALF], main=[grant(A)]), pod="fast", main="background"), Policy.BACKGROUND),
+        (computing(pod([HALF]), pod="fair", main="turns"), Policy.FAIR),
+    ],
+    ids=["the node's", "the pod's", "the container's", "the pod's in a shared grant"],
+)
+def test_the_compute_policy(of: Pod, policy: Policy) -> None:
+    claim = annotation_claims.claim(of, "main", (A, B))
+    assert claim is not None
+    request = Request(of, MAIN, claim, "key", scene.SPECS, scene.PATHS)
+    plan = plans.with_share(request, default=Policy.CAPPED)
+    assert (plan.policy, plan.log_fields["policy"]) == (policy, policy.value)
+
+
+def test_a_container_without_a_share_may_have_any_annotation() -> None:
+    for of in (pod(labels={}), pod([HALF], other=[grant(A)])):
+        assert not isinstance(scene.decide(computing(of, pod="x", main="y")), Refusal)
 
 
 @pytest.mark.parametrize("name", ["fetch", "main"])

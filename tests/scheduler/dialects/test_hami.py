@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from scheduler.core.place import Placement
 from scheduler.core.request import Phase, Policy, Scope
 from scheduler.dialects.hami import read
 from scheduler.dialects.reading import Container, PodFields, Reading, RequestError
 from scheduler.kubernetes import requests
 from tests.requests.pods import asking, pod
 
-GPU, CORES = "nvidia.com/gpu", "nvidia.com/gpucores"
-PRIORITY = "nvidia.com/priority"
+GPU, PRIORITY = "nvidia.com/gpu", "nvidia.com/priority"
 USE_TYPE, NO_USE_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
 USE_UUID, NO_USE_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 NODE_POLICY, GPU_POLICY = "hami.io/node-scheduler-policy", "hami.io/gpu-scheduler-policy"
@@ -81,12 +81,29 @@ def test_one_policy_ranks_nodes_and_gpus() -> None:
     ]
 
 
-def test_a_low_priority_is_accepted_and_has_no_effect() -> None:
-    assert reading({}, priority=0).notices == []
-    assert reading({}, priority=1).notices == [
-        f"container main: {PRIORITY}: 1 has no effect: containers of a GPU run in turn, by their"
-        f" {CORES}"
+def test_a_low_priority_is_the_background_policy() -> None:
+    """The annotation of the container precedes its priority."""
+    key = "gpuslice.io/compute.main"
+    for annotated, priority, written in (
+        ({}, 0, {}),
+        ({}, 1, {key: "background"}),
+        ({"gpuslice.io/compute": "turns"}, 1, {key: "background"}),
+        ({key: "fair"}, 1, {}),
+    ):
+        found = reading(annotated, priority=priority)
+        assert found.notices == []
+        assert found.outputs(Placement("", (), ()), (), 0).annotations == written
+
+
+def test_a_low_priority_of_a_long_name_has_no_effect() -> None:
+    """The name does not fit into the key of an annotation."""
+    name = "x" * 56
+    found = requests.pending(pod(asking({GPU: 1, PRIORITY: 1}, name)), frozenset({"hami"}))
+    assert found.notices == [
+        f"container {name}: {PRIORITY}: 1 has no effect: the container's name has more than 55"
+        " characters; use metadata.annotations[gpuslice.io/compute]"
     ]
+    assert found.outputs(Placement("", (), ()), (), 0).annotations == {}
 
 
 @pytest.mark.parametrize("key", [USE_TYPE, NO_USE_TYPE, USE_UUID, NO_USE_UUID])

@@ -141,6 +141,7 @@ def test_our_own_policy_is_read_in_every_dialect(dialect: str) -> None:
     found = annotated(dialect, names.ANNOTATION_POLICY, "spread").request
     assert found is not None and found.policy is Policy.SPREAD
     assert "'Spread': must be" in annotated(dialect, names.ANNOTATION_POLICY, "Spread").refusal
+    assert "'Fair': must be" in annotated(dialect, names.ANNOTATION_COMPUTE, "Fair").refusal
 
 
 def test_the_dialects_own_policy_precedes_ours_with_a_notice() -> None:

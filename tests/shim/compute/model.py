@@ -14,6 +14,7 @@ from typing import Any, Final
 from cffi import FFI
 
 from gpuslice.contract import lease_file, region_file
+from gpuslice.contract.grant_file import Policy
 from shim.arbiter.turns import Share, Turns, parts_ppm
 from tests.support import ROOT
 
@@ -92,7 +93,9 @@ class Model:
         for key, container in containers.items():
             self.numbers[key] = len(self.numbers)
             self.programs[key] = [self._add(key, each) for each in container.programs]
-            self.shares[key] = Share(container.core_percent, container.forced)
+            self.shares[key] = Share(
+                container.core_percent, Policy.CAPPED if container.forced else Policy.FAIR
+            )
         self._share()
 
     def change(self, percents: Mapping[str, int]) -> None:

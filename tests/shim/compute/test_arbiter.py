@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuslice.contract import grant_file, lease_file, names, region_file
+from gpuslice.contract.grant_file import Policy
 from shim import region
 from shim.arbiter.files import directories
 from shim.arbiter.process import Arbiter
@@ -27,7 +28,9 @@ UUIDS = ("GPU-a", "GPU-b")
 def make(directory: Path, *percents: int, forced: bool = True) -> Path:
     directory.mkdir()
     gpus = [
-        grant_file.Gpu(uuid, 1 << 30, percent, minor, core_forced=forced)
+        grant_file.Gpu(
+            uuid, 1 << 30, percent, minor, policy=Policy.CAPPED if forced else Policy.FAIR
+        )
         for minor, (uuid, percent) in enumerate(zip(UUIDS, percents, strict=False))
     ]
     region.create(directory, gpus)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.contract import lease_file
+from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.lease_file import CYCLE_NS, STALE_NS, WHOLE_PPM, Lease
 from gpuslice.contract.region_file import Compute
 from shim.arbiter.turns import Share, Turns, parts_ppm
@@ -173,7 +174,7 @@ def test_a_container_that_leaves_and_returns_has_no_old_turn() -> None:
     [
         ([Share(100)], False),
         ([Share(30)], True),
-        ([Share(100, forced=True)], False),
+        ([Share(100, Policy.CAPPED)], False),
         ([Share(30), Share(100)], True),
         ([Share(100), Share(0)], False),
     ],
