@@ -12,13 +12,12 @@ import os
 import secrets
 import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gpuslice.contract import grant_file, lease_file, names, region_file
-from gpuslice.contract.layout import whole
 
 _TMPFS: Final = Path("/dev/shm")
 _FLOCK: Final = "hhqqi4x"
@@ -53,7 +52,7 @@ class Holder:
     pid: int
     pid_namespace: int
     bytes: Sequence[int]
-    """The bytes that the holder has on each GPU of the grant."""
+    """The bytes that the holder has on each GPU of the grant, without a float."""
     ended: bool
     """Whether the slot's lock is free. The container's next search then drops the slot's charge."""
 
@@ -93,14 +92,13 @@ def create(directory: Path, gpus: Sequence[grant_file.Gpu], created_ns: int | No
 
 def holders(directory: Path) -> Sequence[Holder]:
     """Return every slot in use, lowest first. Raises RegionDirectoryError as `status` does."""
-    geometry = region_file.Geometry(len(status(directory)))
     path = directory / names.FILE_REGION
-    end_of_slots = geometry.compute_offset(0)
-    data = _read(path, end_of_slots)
-    if len(data) < end_of_slots:
-        raise RegionDirectoryError(f"{path}: truncated: {len(data)} bytes")
+    data = _read(path, region_file.Geometry(len(status(directory))).compute_offset(0))
     with path.open("rb") as file:
-        return tuple(_holders(data, geometry, file.fileno()))
+        try:
+            return tuple(_holder(slot, file.fileno()) for slot in region_file.slots(data))
+        except region_file.RegionError as error:
+            raise RegionDirectoryError(f"{path}: {error}") from error
 
 
 def is_locked(descriptor: int, slot: int, count: int = 1) -> bool:
@@ -112,21 +110,10 @@ def is_locked(descriptor: int, slot: int, count: int = 1) -> bool:
     return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
 
 
-def _holders(data: bytes, geometry: region_file.Geometry, descriptor: int) -> Iterator[Holder]:
-    for number in range(names.MAX_SLOTS):
-        at = geometry.slots_offset + number * geometry.slot_stride
-        slot = {name: whole(value) for name, value in region_file.SLOT.unpack(data, at).items()}
-        if not slot["generation"]:
-            break  # this slot and all above were never taken
-        if slot["state"] not in (region_file.SLOT_LIVE, region_file.SLOT_SHARED):
-            continue
-        first, each = at + region_file.SLOT.size, region_file.SLOT_GPU
-        charges = [
-            whole(each.unpack(data, first + gpu * each.size)["bytes"])
-            for gpu in range(geometry.gpu_count)
-        ]
-        ended = not is_locked(descriptor, number)
-        yield Holder(number, slot["pid"], slot["pid_namespace"], charges, ended)
+def _holder(slot: region_file.Slot, descriptor: int) -> Holder:
+    held = [max(0, a - b) for a, b in zip(slot.bytes, slot.float_bytes, strict=True)]
+    ended = not is_locked(descriptor, slot.number)
+    return Holder(slot.number, slot.pid, slot.pid_namespace, held, ended)
 
 
 def status(directory: Path) -> Sequence[GpuStatus]:

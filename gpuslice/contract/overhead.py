@@ -31,8 +31,8 @@ class Overhead:
         """Add a sample. Return the overhead in bytes, or None if there are not WINDOW samples yet.
 
         held_bytes: sum of NVML's values for the processes. If a process exports memory and another
-        imports it, both NVML and the region count it once. charged_bytes: the region's counter, the
-        larger of its values before and after the NVML query.
+        imports it, both NVML and the region count it once. charged_bytes: the region's counter
+        without the floats, the larger of its values before and after the NVML query.
         """
         self._samples.append(max(0, held_bytes - charged_bytes))
         return min(self._samples) if len(self._samples) == WINDOW else None

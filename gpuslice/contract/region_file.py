@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import binascii
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -121,7 +121,7 @@ SLOT_GPU: Final = Struct(
         Field("int64_t", "delta_bytes", "published: what the operation adds"),
         Field("uint64_t", "delta_sequence", "published: its sequence number"),
         Field("uint64_t", "reserved", "written by older libraries, never read"),
-        Field("uint64_t", "growing", "1: a driver call in progress may add memory not yet charged"),
+        Field("uint64_t", "float_bytes", "charged but not in use (docs/adr/0063); 0 or 1: none"),
     ),
 )
 GPU_NEW: Final = 0
@@ -171,6 +171,18 @@ class GpuUse:
     used_bytes: int
     refused_count: int
     last_refused_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot in use. `bytes` and `float_bytes` have a value for each GPU."""
+
+    number: int
+    state: int
+    pid: int
+    pid_namespace: int
+    bytes: Sequence[int]
+    float_bytes: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +246,27 @@ def uses(data: bytes) -> Sequence[GpuUse]:
         raise RegionError("truncated GPU records")
     gpus = (GPU.unpack(data, shape.gpu_offset(i)) for i in range(shape.gpu_count))
     return tuple(GpuUse(**{name: whole(gpu[name]) for name in _USES}) for gpu in gpus)
+
+
+def slots(data: bytes) -> Iterator[Slot]:
+    """Yield the slots in use, lowest first. data: the file up to the end of the slots, read by
+    pread. Raises RegionError as `geometry` does."""
+    shape = geometry(data)
+    if len(data) < shape.compute_offset(0):
+        raise RegionError(f"truncated: {len(data)} bytes")
+    for number in range(names.MAX_SLOTS):
+        at = shape.slots_offset + number * shape.slot_stride
+        slot = {name: whole(value) for name, value in SLOT.unpack(data, at).items()}
+        if not slot["generation"]:
+            return  # this slot and all above were never taken
+        if slot["state"] not in (SLOT_LIVE, SLOT_SHARED):
+            continue
+        first = at + SLOT.size
+        gpus = [SLOT_GPU.unpack(data, first + i * SLOT_GPU.size) for i in range(shape.gpu_count)]
+        charges = [whole(gpu["bytes"]) for gpu in gpus]
+        # Older libraries wrote 0 or 1 for another purpose.
+        floats = [value if (value := whole(gpu["float_bytes"])) > 1 else 0 for gpu in gpus]
+        yield Slot(number, slot["state"], slot["pid"], slot["pid_namespace"], charges, floats)
 
 
 def _header(data: bytes) -> Mapping[str, int | bytes]:

@@ -46,7 +46,7 @@ class Account:
         self._gpus: Sequence[grant_file.Gpu] | None = None
         # The bytes read last, and their parsed values, reused for equal bytes.
         self._grant_seen: tuple[bytes, grant_file.Grant] | None = None
-        self._uses_seen: tuple[bytes, Sequence[region_file.GpuUse]] = b"", ()
+        self._charged_seen: tuple[bytes, Sequence[int]] = b"", ()
         self._compute_seen: tuple[object, Mapping[str, Use]] = None, {}
 
     def __enter__(self) -> Account:
@@ -73,15 +73,24 @@ class Account:
         return self._gpus
 
     def charged_bytes(self) -> Sequence[int]:
-        """Return the region's current charge on each GPU of the grant."""
+        """Return what the region charges on each GPU of the grant, without the floats.
+
+        The float of an exited process counts until its slot is freed, as its charge does.
+        """
         count = len(self.gpus())
-        data = os.pread(self._region, region_file.Geometry(count).slots_offset, 0)
-        if data != self._uses_seen[0]:
-            self._uses_seen = data, region_file.uses(data)
-        uses = self._uses_seen[1]
-        if len(uses) != count:
-            raise RegionError(f"{len(uses)} GPUs, the grant has {count}")
-        return [use.used_bytes for use in uses]
+        data = os.pread(self._region, region_file.Geometry(count).compute_offset(0), 0)
+        if data != self._charged_seen[0]:
+            charged = [use.used_bytes for use in region_file.uses(data)]
+            for slot in region_file.slots(data):
+                if slot.state == region_file.SLOT_LIVE:
+                    charged = [
+                        max(0, a - b) for a, b in zip(charged, slot.float_bytes, strict=True)
+                    ]
+            self._charged_seen = data, charged
+        charged_bytes = self._charged_seen[1]
+        if len(charged_bytes) != count:
+            raise RegionError(f"{len(charged_bytes)} GPUs, the grant has {count}")
+        return charged_bytes
 
     def compute(self) -> Mapping[str, Use]:
         """Return the use of each GPU by its UUID. A truncated region counts as no work. Returns

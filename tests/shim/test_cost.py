@@ -18,7 +18,7 @@ from tests.shim.conftest import GIB, MIB, Grants, Host, null_grant
 from tests.shim.drivers import SOURCES, build
 from tests.shim.exact import CODE
 from tests.shim.region.core import Box
-from tests.support import run
+from tests.support import ROOT, run
 
 pytestmark = [pytest.mark.sim, pytest.mark.shipped]
 
@@ -156,6 +156,77 @@ def test_row_36_launches_first_launches_and_graphs_make_no_system_call(
 ) -> None:
     """The allowance is for the driver, which makes a system call now and then."""
     assert _more_calls(host, counter, _TRAINS, grants.make(2 * GIB)) < 10
+
+
+_COUNTED_DRIVER = """
+#define PLAIN __attribute__((no_instrument_function))
+static unsigned long long calls;
+PLAIN unsigned long long driver_calls(void) { return calls; }
+PLAIN void __cyg_profile_func_enter(void *function, void *caller) { calls++; }
+PLAIN void __cyg_profile_func_exit(void *function, void *caller) {}
+"""
+_CALLS = {
+    "pair": "pair()",
+    "report": "info()",
+    "synchronization": 'call("cuStreamSynchronize", None)',
+    "query": 'call("cuEventQuery", ctypes.c_void_p(1))',
+}
+_COUNTS = """
+import ctypes
+cuda, byref, size = ctypes.CDLL("libcuda.so.1"), ctypes.byref, ctypes.c_size_t
+cuda.driver_calls.restype = ctypes.c_uint64
+def call(name, *arguments):
+    assert cuda[name](*arguments) == 0, name
+address, kept, free, total = ctypes.c_uint64(), ctypes.c_uint64(), size(), size()
+def pair():
+    call("cuMemAllocAsync", byref(address), size(4096), None)
+    call("cuMemFreeAsync", address, None)
+def info():
+    call("cuMemGetInfo_v2", byref(free), byref(total))
+assert cuda.cuMemGetInfo_v2(byref(free), byref(total)) != 0, "no context is current"
+context = ctypes.c_void_p()
+call("cuInit", 0)
+call("cuDevicePrimaryCtxRetain", byref(context), 0)
+call("cuCtxSetCurrent", context)
+call("cuMemAllocAsync", byref(kept), size(4096), None)
+for _ in range(100):
+    pair()
+before = cuda.driver_calls()
+for _ in range(640):
+    CALL
+print(cuda.driver_calls() - before)
+call("cuCtxSetCurrent", None)
+assert cuda.cuMemGetInfo_v2(byref(free), byref(total)) == 201
+"""
+
+
+@pytest.fixture(scope="module")
+def counted_host(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Host:
+    """The null driver, which here counts the functions that run in it."""
+    directory = tmp_path_factory.mktemp("counted")
+    source = ROOT / "simgpu" / "src"
+    parts = [source / "null" / f"null_{part}.c" for part in ("driver", "memory", "pool")]
+    flags = [f"-I{source}", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1"]
+    driver = build(
+        directory / "driver.so",
+        _COUNTED_DRIVER,
+        "-x", "c", "-finstrument-functions", *parts, *flags,
+    )  # fmt: skip
+    driver.rename(directory / "libcuda.so.1")
+    return Host(library, directory)
+
+
+@pytest.mark.parametrize("name", _CALLS)
+def test_pool_calls_and_reports_make_no_driver_call_of_the_library(
+    counted_host: Host, directory: Path, name: str
+) -> None:
+    """One reading in 63 calls is allowed. It runs four functions of the null driver."""
+    program = _COUNTS.replace("CALL", _CALLS[name])
+    ours, bare = (
+        int(counted_host.python(program, directory, preload=preload).stdout)
+        for preload in (True, False)
+    )
+    assert ours - bare <= 11 * 4, (ours, bare)
 
 
 def test_row_37_a_start_costs_a_bounded_number_of_system_calls(

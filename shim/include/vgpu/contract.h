@@ -164,7 +164,7 @@ struct vgpu_region_slot_gpu {
 	int64_t delta_bytes; /* published: what the operation adds */
 	uint64_t delta_sequence; /* published: its sequence number */
 	uint64_t reserved; /* written by older libraries, never read */
-	uint64_t growing; /* 1: a driver call in progress may add memory not yet charged */
+	uint64_t float_bytes; /* charged but not in use (docs/adr/0063); 0 or 1: none */
 };
 _Static_assert(sizeof(struct vgpu_region_slot_gpu) == 48, "vgpu_region_slot_gpu");
 

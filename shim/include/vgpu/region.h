@@ -70,8 +70,8 @@ bool vgpu_limits_are_numbered(void);
  * GPU. VGPU_GPU_NOT_GRANTED: the container may not use the GPU. */
 enum { VGPU_GPU_UNMANAGED = -2, VGPU_GPU_NOT_GRANTED = -1 };
 
-/* The container's present limit, and its use: the charges of its processes and the measured
- * overhead. */
+/* The container's present limit, and its use: the charges of its processes without this process's
+ * float, and the measured overhead. */
 uint64_t vgpu_limit_bytes(int gpu);
 uint64_t vgpu_used_bytes(int gpu);
 
@@ -85,7 +85,8 @@ uint64_t vgpu_context_bytes(int gpu, bool first);
 /* True if managed memory is charged like other memory. */
 bool vgpu_managed_is_charged(int gpu);
 
-/* A process that holds memory of a GPU, by its pid in the caller's PID namespace. */
+/* A process that holds memory of a GPU, by its pid in the caller's PID namespace. `bytes` has no
+ * float. */
 struct vgpu_holder {
 	uint32_t pid;
 	uint64_t bytes;
@@ -108,16 +109,12 @@ bool vgpu_fits(int gpu, uint64_t bytes);
 /* Whether `bytes` fit the limit of an empty container. */
 bool vgpu_may_ever_fit(int gpu, uint64_t bytes);
 
-/* Announce a driver call that may take up to VGPU_CHUNK_BYTES, but mostly takes none. An
- * announcement in the process's slot needs no update of the counter. Reservations near the limit
- * leave capacity for announced calls. NULL: reserve instead, for example because the use is near
- * the limit. After the driver call charge what it took, and then call vgpu_growing_end. */
-#define VGPU_CHUNK_BYTES (UINT64_C(32) << 20)
-uint64_t *vgpu_growing_begin(int gpu);
-void vgpu_growing_end(uint64_t *growing);
-
 /* Charge memory that is in use already, regardless of the limit. */
 enum vgpu_result vgpu_charge(int gpu, uint64_t bytes);
+
+/* State how much of this process's charge is its float, which is charged but not in use
+ * (docs/adr/0063). State it before the float is charged, and state 0 after it has been refunded. */
+void vgpu_set_float(int gpu, uint64_t bytes);
 
 /* The last exit of a process that held memory of the GPU, by CLOCK_MONOTONIC. In a new region it is
  * the time of the region's creation, because processes of the previous container may have exited

@@ -146,13 +146,14 @@ CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before
 {
 	int gpu = reservation->place.gpu;
 	uint64_t charged_bytes = before_bytes + reservation->bytes;
+	struct vgpu_reservation excess;
 
 	if (gpu < 0 || charged_bytes == after_bytes)
 		return CUDA_SUCCESS;
 	if (charged_bytes > after_bytes)
 		vgpu_refund(gpu, charged_bytes - after_bytes);
-	else if (vgpu_reserve(gpu, after_bytes - charged_bytes) != VGPU_OK)
-		return CUDA_ERROR_OUT_OF_MEMORY;
+	else
+		return vgpu_reserve_at(reservation->place, after_bytes - charged_bytes, &excess);
 	return CUDA_SUCCESS;
 }
 

@@ -4,7 +4,6 @@
 #include "charge/device_memory.h"
 
 #include "charge/place.h"
-
 #include "ledger/blocks.h"
 #include "loader/hooks.h"
 #include "vgpu/region.h"

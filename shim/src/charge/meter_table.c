@@ -1,6 +1,7 @@
 /* See meter_table.h. */
 #include "charge/meter_table.h"
 
+#include "charge/meters.h"
 #include "charge/place.h"
 
 enum { DEVICES = 64 };
@@ -11,10 +12,11 @@ enum {
 
 struct table {
 	struct vgpu_fork_wiped wiped;
-	struct vgpu_lock lock;			     /* of adding */
-	uint32_t top;				     /* every meter in use has a lower index */
-	uint16_t current[VGPU_ENVIRONMENT_MAX_GPUS]; /* meter of the GPU's current pool, plus 1; 0:
-							query the driver */
+	struct vgpu_lock lock;			      /* of adding */
+	uint32_t top;				      /* every meter in use has a lower index */
+	uint16_t current[VGPU_ENVIRONMENT_MAX_GPUS];  /* meter of the GPU's current pool, plus 1; 0:
+							 query the driver */
+	uint16_t floating[VGPU_ENVIRONMENT_MAX_GPUS]; /* meter with the float, likewise */
 	struct vgpu_meter meters[VGPU_METERS];
 };
 
@@ -80,6 +82,8 @@ static bool begin(struct vgpu_meter *meter, enum vgpu_meter_state state, uint64_
 		__atomic_store_n(&meter->held_bytes, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&meter->pending_bytes, 0, __ATOMIC_RELAXED);
 		meter->latest_bytes = 0;
+		meter->read_bytes = meter->begun_bytes; /* which only grows */
+		__atomic_store_n(&meter->wait_calls, VGPU_FLOAT_WAIT_CALLS, __ATOMIC_RELAXED);
 		__atomic_store_n(&meter->pool, pool, __ATOMIC_RELEASE);
 		__atomic_store_n(&meter->state, state, __ATOMIC_RELEASE);
 	}
@@ -152,6 +156,26 @@ void vgpu_meter_current_changed(int gpu)
 
 	if (t)
 		__atomic_store_n(&t->current[gpu], 0, __ATOMIC_RELEASE);
+}
+
+bool vgpu_meter_take_float(const struct vgpu_meter *meter)
+{
+	struct table *t = get_table();
+	uint16_t owner = 0, own = (uint16_t)(meter - t->meters + 1);
+
+	if (__atomic_compare_exchange_n(&t->floating[meter->gpu], &owner, own, false,
+					__ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+		vgpu_set_float(meter->gpu, VGPU_FLOAT_BYTES);
+		return true;
+	}
+	__atomic_store_n(&t->meters[owner - 1].wait_calls, VGPU_FLOAT_WAIT_CALLS, __ATOMIC_RELAXED);
+	return false;
+}
+
+void vgpu_meter_drop_float(int gpu)
+{
+	vgpu_set_float(gpu, 0);
+	__atomic_store_n(&get_table()->floating[gpu], 0, __ATOMIC_RELEASE);
 }
 
 struct vgpu_meter *vgpu_meter_graphs(int gpu)

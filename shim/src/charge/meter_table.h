@@ -11,7 +11,7 @@
 #include "os/lock.h"
 #include "vgpu/region.h"
 
-enum { VGPU_METERS = 1024 };
+enum { VGPU_METERS = 1024, VGPU_FLOAT_WAIT_CALLS = 64 };
 
 enum vgpu_meter_state {
 	VGPU_METER_NONE,
@@ -27,10 +27,14 @@ struct vgpu_meter {
 	int32_t gpu;
 	CUdevice device;     /* only of a meter of graphs */
 	uint32_t users;	     /* number of threads between vgpu_meter_enter and vgpu_meter_leave */
-	uint64_t held_bytes; /* what is charged for the meter */
+	uint64_t held_bytes; /* what is charged for the meter, with the float */
 	uint64_t pending_bytes; /* what calls in progress have reserved */
 	uint64_t latest_bytes;	/* the driver's figure at the last reading */
 	uint64_t readings;	/* number of readings so far */
+	/* The float (meters.h), and the sizes of the requests that it has covered so far: of all,
+	 * of those that have ended, and of those that a reading certainly includes. */
+	uint64_t float_bytes, begun_bytes, ended_bytes, read_bytes;
+	uint32_t wait_calls; /* calls until the pool may have the float */
 };
 
 static inline uint32_t vgpu_meter_state(const struct vgpu_meter *meter)
@@ -55,6 +59,11 @@ struct vgpu_meter *vgpu_meter_add(CUmemoryPool pool, int gpu);
 struct vgpu_meter *vgpu_meter_current(int gpu);
 /* Call it when the current pool may have changed. The next use then queries the driver. */
 void vgpu_meter_current_changed(int gpu);
+/* Let the meter have its GPU's float, before it is charged. The caller holds the meter's lock.
+ * False: another meter has it. That meter will give it up soon. */
+bool vgpu_meter_take_float(const struct vgpu_meter *meter);
+/* Let other meters have the GPU's float, which its meter has given up and refunded. */
+void vgpu_meter_drop_float(int gpu);
 /* The meter of the graph memory of a GPU, or NULL. */
 struct vgpu_meter *vgpu_meter_graphs(int gpu);
 

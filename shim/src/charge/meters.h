@@ -8,6 +8,10 @@
  * the meters are read again. No context owns this memory. No lock is held during a driver call, so
  * of two readings the one that began later counts.
  *
+ * Far from the limit a pool that is used often has the GPU's float, VGPU_FLOAT_BYTES that are
+ * charged beyond the driver's figure (docs/adr/0063). The float covers small requests, which then
+ * need neither a reservation nor a reading.
+ *
  * When the table of meters is full, no further pool can be created or imported. A fork child begins
  * with an empty table.
  */
@@ -23,11 +27,14 @@
 struct vgpu_growth {
 	struct vgpu_meter *meter;
 	struct vgpu_reservation reservation;
-	uint64_t *growing; /* the announcement (vgpu_growing_begin), or NULL */
+	uint64_t covered_bytes; /* what the float covers of the request; 0: nothing */
 };
 
-/* Reserve or announce growth by `bytes` before a driver call. `bytes` is 0 for a call that takes
- * nothing new. `capturing` is the call's stream (vgpu_own_stream). After CUDA_SUCCESS
+#define VGPU_CHUNK_BYTES (UINT64_C(32) << 20)
+#define VGPU_FLOAT_BYTES (2 * VGPU_CHUNK_BYTES)
+
+/* Cover or reserve growth by a request of `bytes` before a driver call. `bytes` is 0 for a call
+ * that takes nothing new. `capturing` is the call's stream (vgpu_own_stream). After CUDA_SUCCESS
  * vgpu_growth_end must follow. CUDA_ERROR_OUT_OF_MEMORY: the growth does not fit. */
 CUresult vgpu_growth_begin(struct vgpu_meter *meter, uint64_t bytes, CUstream capturing,
 			   struct vgpu_growth *out);
@@ -36,22 +43,19 @@ CUresult vgpu_growth_begin(struct vgpu_meter *meter, uint64_t bytes, CUstream ca
  * the call. */
 bool vgpu_growth_end(struct vgpu_growth *growth);
 
-/* Read all meters and refund what the driver has released. vgpu_meters_read costs little if all are
- * empty. */
-extern uint32_t vgpu_meters_live;
-void vgpu_meters_read_all(bool those_that_hold);
-static inline void vgpu_meters_read(void)
-{
-	if (__atomic_load_n(&vgpu_meters_live, __ATOMIC_RELAXED))
-		vgpu_meters_read_all(true);
-}
+/* Read the meters that hold memory, and refund what the driver has released: before a report, and
+ * after a call in which the driver may have noticed the end of work. Up to 64 calls in a row for
+ * the same `handle` do nothing unless a request or a free (vgpu_meters_changed) has changed a pool.
+ * NULL: always read. */
+void vgpu_meters_changed(void);
+void vgpu_meters_read(const void *handle);
 
 /* Read all meters, because a call may have taken from a pool that became current during the call.
  * False: the charge now exceeds the limit. */
 bool vgpu_meters_moved(int gpu);
 
 /* Make the driver release what is unused, before a refusal: of one meter, or of this process's
- * pools and graphs on the GPU. True if anything was released. */
+ * pools and graphs on the GPU. The float is given up too. True if anything was released. */
 bool vgpu_meters_trim(int gpu);
 bool vgpu_meter_trim(struct vgpu_meter *meter);
 
@@ -63,9 +67,10 @@ void vgpu_meter_set_held(struct vgpu_meter *meter, uint64_t bytes);
 
 /* Enter the meter before a driver call on its pool, and leave it after the call. Until all threads
  * have left, the driver keeps the pool. `bytes` are the call's reservation, which the meter's
- * charge includes from now on. False: the pool does not exist. vgpu_meter_leave charges the
- * driver's current figure, and returns the change in bytes. vgpu_meter_read enters and leaves. */
-bool vgpu_meter_enter(struct vgpu_meter *meter, uint64_t bytes);
+ * charge includes from now on. `covered_bytes` are what the float must cover instead. False: the
+ * pool does not exist, or its float has no room. vgpu_meter_leave charges the driver's current
+ * figure, and returns the change in bytes. vgpu_meter_read enters and leaves. */
+bool vgpu_meter_enter(struct vgpu_meter *meter, uint64_t bytes, uint64_t covered_bytes);
 int64_t vgpu_meter_leave(struct vgpu_meter *meter);
 void vgpu_meter_read(struct vgpu_meter *meter);
 

@@ -107,6 +107,29 @@ static CUresult device_of(CUcontext context, CUdevice *device)
 	return result;
 }
 
+/* What vgpu_place_only returns: the GPU's index, plus 1. 0: not known, UINT32_MAX: several GPUs. */
+static uint32_t only;
+
+static void learn_only(const struct vgpu_place *place)
+{
+	int count = 0;
+
+	if (real_cuDeviceGetCount(&count) == CUDA_SUCCESS)
+		__atomic_store_n(
+		    &only, count == 1 && place->gpu >= 0 ? (uint32_t)place->gpu + 1 : UINT32_MAX,
+		    __ATOMIC_RELAXED);
+}
+
+bool vgpu_place_only(struct vgpu_place *place)
+{
+	uint32_t gpu = __atomic_load_n(&only, __ATOMIC_RELAXED);
+
+	if (!gpu || gpu == UINT32_MAX || vgpu_enforcement_begin() != VGPU_ENFORCEMENT_ACTIVE)
+		return false;
+	*place = (struct vgpu_place){(int)gpu - 1, 0};
+	return true;
+}
+
 /* Find the context in the table, or else query the driver, which reports an error for an invalid
  * handle. */
 static CUresult find(CUcontext context, struct vgpu_place *place)
@@ -114,8 +137,11 @@ static CUresult find(CUcontext context, struct vgpu_place *place)
 	CUdevice device;
 	CUresult result;
 
-	if (context && vgpu_generation_known(context, place))
+	if (context && vgpu_generation_known(context, place)) {
+		if (!__atomic_load_n(&only, __ATOMIC_RELAXED))
+			learn_only(place);
 		return CUDA_SUCCESS;
+	}
 	result = device_of(context, &device);
 	if (result != CUDA_SUCCESS)
 		return result;

@@ -22,6 +22,11 @@ CUresult vgpu_place_of_context(CUcontext context, struct vgpu_place *place);
 CUresult vgpu_place_of_device(CUdevice device, struct vgpu_place *place);
 CUresult vgpu_place_of_address(CUdeviceptr address, struct vgpu_place *place);
 
+/* The place of every stream and context, if the program sees one GPU, without a driver call. False:
+ * it sees several, or has not used the GPU yet. place->context is 0. A context that the program
+ * made without a hooked call is charged at the first call of another function here. */
+bool vgpu_place_only(struct vgpu_place *place);
+
 /* The place of a location. The GPU is VGPU_GPU_UNMANAGED if the location is no device, or a device
  * that the driver does not know and will refuse. */
 CUresult vgpu_place_of_location(const CUmemLocation *location, struct vgpu_place *place,

@@ -86,7 +86,7 @@ CUresult vgpu_meter_destroy(struct vgpu_meter *meter, CUmemoryPool pool)
 	if (vgpu_meter_gpu(meter) >= 0 &&
 	    is_default(vgpu_meter_gpu(meter), pool, &device, &fallback))
 		return real_cuMemPoolDestroy(pool);
-	if (!vgpu_meter_enter(meter, 0))
+	if (!vgpu_meter_enter(meter, 0, 0))
 		return CUDA_ERROR_INVALID_VALUE;
 	if (!begin_destruction(meter, pool)) { /* another thread was first */
 		(void)vgpu_meter_leave(meter);
@@ -109,6 +109,7 @@ void vgpu_meters_forget(CUdevice device)
 	struct vgpu_place place;
 	uint64_t held_bytes;
 	uint32_t at = 0;
+	bool gave_float;
 
 	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS || place.gpu < 0)
 		return;
@@ -123,9 +124,13 @@ void vgpu_meters_forget(CUdevice device)
 			continue;
 		held_bytes = meter->held_bytes;
 		vgpu_meter_set_held(meter, 0);
+		gave_float = meter->float_bytes;
+		__atomic_store_n(&meter->float_bytes, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&meter->state, VGPU_METER_NONE, __ATOMIC_RELEASE);
 		vgpu_unlock(&meter->lock);
 		vgpu_refund(place.gpu, held_bytes);
+		if (gave_float)
+			vgpu_meter_drop_float(place.gpu);
 	}
 	vgpu_meter_current_changed(place.gpu);
 }

@@ -220,7 +220,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
 
 	if (result != CUDA_SUCCESS && known)
 		vgpu_executable_graphs_put((uintptr_t)exec, &needs);
-	vgpu_meters_read();
+	vgpu_meters_read(NULL);
 	return result;
 }
 
@@ -232,6 +232,6 @@ CUresult cuDeviceGraphMemTrim(CUdevice device)
 	if (vgpu_place_of_device(device, &place) != CUDA_SUCCESS || place.gpu < 0)
 		return real_cuDeviceGraphMemTrim(device);
 	result = vgpu_trim_graphs(device, place.gpu);
-	vgpu_meters_read();
+	vgpu_meters_read(NULL);
 	return result;
 }

@@ -132,7 +132,9 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 	vgpu_refund_end(VGPU_KIND_MEMORY, address, &charge, result);
 	if (view)
 		vgpu_settle_claims(view, result);
-	vgpu_meters_read(); /* the memory may belong to a pool */
+	if (charge.gpu < 0 && !view) /* the memory may belong to a pool */
+		vgpu_meters_changed();
+	vgpu_meters_read(&cuMemFree_v2);
 	return result;
 }
 
@@ -141,11 +143,11 @@ static CUresult view_current(uint64_t *free_bytes, uint64_t *total_bytes)
 {
 	struct vgpu_memory_view view;
 	struct vgpu_place place;
-	CUresult result = vgpu_place_current(&place);
+	CUresult result = vgpu_place_only(&place) ? CUDA_SUCCESS : vgpu_place_current(&place);
 
 	if (result != CUDA_SUCCESS || place.gpu == VGPU_GPU_UNMANAGED)
 		return result;
-	vgpu_meters_read();
+	vgpu_meters_read(&cuMemGetInfo_v2);
 	view = vgpu_view_of(place.gpu, *total_bytes, *free_bytes);
 	*free_bytes = view.free_bytes;
 	*total_bytes = view.total_bytes;

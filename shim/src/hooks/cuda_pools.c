@@ -68,9 +68,7 @@ static CUresult allocate(struct vgpu_meter *meter, const struct request *request
 
 	if (!meter)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result =
-	    vgpu_growth_begin(meter, vgpu_whole_blocks(vgpu_meter_gpu(meter), request->size_bytes),
-			      own_stream(request), &growth);
+	result = vgpu_growth_begin(meter, request->size_bytes, own_stream(request), &growth);
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(result, &growth.reservation, take(request, &given));
@@ -102,7 +100,7 @@ CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t s
 	struct vgpu_place place = {.gpu = VGPU_GPU_UNMANAGED};
 	CUresult result = CUDA_SUCCESS;
 
-	if (dptr && size_bytes)
+	if (dptr && size_bytes && !vgpu_place_only(&place))
 		result = place_of_stream(stream, &place);
 	if (result != CUDA_SUCCESS)
 		return result;
@@ -157,6 +155,7 @@ CUresult on_cuMemFreeAsync(enum vgpu_function real, CUdeviceptr dptr, CUstream s
 
 	vgpu_refund_begin(VGPU_KIND_MEMORY, dptr, &charge);
 	result = as_cuMemFreeAsync(real, dptr, stream);
+	vgpu_meters_changed();
 	vgpu_refund_end(VGPU_KIND_MEMORY, dptr, &charge, result);
 	return result;
 }

@@ -8,31 +8,35 @@
 
 /* Read the meters, because the driver may have released memory, even in a call that failed. If the
  * call reports unfinished work, nothing was released. */
-static CUresult after(CUresult result)
+static CUresult after(CUresult result, const void *handle)
 {
 	if (result == CUDA_ERROR_NOT_READY)
 		vgpu_launches_continue();
 	else
-		vgpu_meters_read();
+		vgpu_meters_read(handle);
 	return result;
 }
 
-#define RELEASING(symbol, params, args)                                                            \
+#define RELEASING(symbol, params, args, handle)                                                    \
 	CUresult symbol params                                                                     \
 	{                                                                                          \
-		return after(real_##symbol args);                                                  \
+		return after(real_##symbol args, handle);                                          \
 	}
 
-RELEASING(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes), (pool, keep_bytes))
+RELEASING(cuMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes), (pool, keep_bytes), NULL)
 RELEASING(cuMemPoolSetAttribute, (CUmemoryPool pool, int attribute, void *value),
-	  (pool, attribute, value))
-RELEASING(cuEventQuery, (CUevent event), (event))
+	  (pool, attribute, value), NULL)
+RELEASING(cuEventQuery, (CUevent event), (event), event)
+
+/* The stream of value 0 has a handle too. */
+#define HANDLE_OF(own) ((own) ? (const void *)(own) : (const void *)&after)
 
 /* Finish a call that waited for work: the work ended just now. */
-static CUresult waited(CUresult result, uint64_t since_ns, CUstream stream, bool all)
+static CUresult waited(CUresult result, uint64_t since_ns, CUstream stream, bool all,
+		       const void *handle)
 {
 	vgpu_launches_wait_ended(since_ns, stream, all, result == CUDA_SUCCESS);
-	return after(result);
+	return after(result, handle);
 }
 
 /* The event's stream is unknown, so `unknown` matches no stream. Only markers show which work has
@@ -43,7 +47,7 @@ CUresult cuEventSynchronize(CUevent event)
 	uint64_t since_ns = vgpu_launches_wait_begins(unknown, false);
 	CUresult result = real_cuEventSynchronize(event);
 
-	return waited(result, since_ns, unknown, false);
+	return waited(result, since_ns, unknown, false, event);
 }
 
 CUresult cuCtxSynchronize(void)
@@ -51,7 +55,7 @@ CUresult cuCtxSynchronize(void)
 	uint64_t since_ns = vgpu_launches_wait_begins(NULL, true);
 	CUresult result = real_cuCtxSynchronize();
 
-	return waited(result, since_ns, NULL, true);
+	return waited(result, since_ns, NULL, true, &waited);
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext context)
@@ -59,7 +63,7 @@ CUresult cuCtxSynchronize_v2(CUcontext context)
 	uint64_t since_ns = vgpu_launches_wait_begins(NULL, context == NULL);
 	CUresult result = real_cuCtxSynchronize_v2(context);
 
-	return waited(result, since_ns, NULL, context == NULL);
+	return waited(result, since_ns, NULL, context == NULL, &waited);
 }
 
 CUresult on_cuStreamSynchronize(enum vgpu_function real, CUstream stream)
@@ -68,10 +72,12 @@ CUresult on_cuStreamSynchronize(enum vgpu_function real, CUstream stream)
 	uint64_t since_ns = vgpu_launches_wait_begins(own, false);
 	CUresult result = as_cuStreamSynchronize(real, stream);
 
-	return waited(result, since_ns, own, false);
+	return waited(result, since_ns, own, false, HANDLE_OF(own));
 }
 
 CUresult on_cuStreamQuery(enum vgpu_function real, CUstream stream)
 {
-	return after(as_cuStreamQuery(real, stream));
+	CUstream own = vgpu_own_stream(stream, real == VGPU_ID_cuStreamQuery_ptsz);
+
+	return after(as_cuStreamQuery(real, stream), HANDLE_OF(own));
 }

@@ -20,10 +20,13 @@ static bool name_holder(const struct vgpu_process *process, int gpu, uint32_t nu
 	const struct vgpu_region_slot *slot = vgpu_view_slot(&process->view, number);
 	uint64_t generation = vgpu_slot_generation(slot);
 	struct vgpu_identity identity = vgpu_slots_holder(slot);
+	uint64_t float_bytes =
+	    __atomic_load_n(vgpu_view_float(&process->view, number, gpu), __ATOMIC_RELAXED);
 
 	if (vgpu_slot_state(slot) != VGPU_SLOT_LIVE)
 		return false;
 	holder->bytes = vgpu_counter_charged_bytes(&process->view, gpu, number);
+	holder->bytes -= holder->bytes < float_bytes ? holder->bytes : float_bytes;
 	holder->pid = identity.pid;
 	if (!holder->bytes)
 		return false;

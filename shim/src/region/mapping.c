@@ -53,12 +53,33 @@ void vgpu_close(const struct vgpu_slots *slots)
 		syscall(SYS_close, slots->fd);
 }
 
+/*
+ * The agent subtracts a container's charge, without the floats in its slots, from what NVML reports
+ * for its processes. The rest is its overhead. If a float is missing there, the overhead is too
+ * low, and the container could take that much more than its limit. So a slot states a float before
+ * the float is charged, and until after it is refunded. If the process stops between, the overhead
+ * is too high by the float. If it exits, its slot has both the charge and the float, and both end
+ * when another process frees the slot. A process that has lost its slot states the float in its new
+ * one before it charges there what it holds.
+ */
+static void state_float(const struct vgpu_process *process, int gpu)
+{
+	uint64_t *stated = vgpu_view_float(&process->view, process->owner.slot, gpu);
+	uint64_t bytes = __atomic_load_n(&process->gpus[gpu].float_bytes, __ATOMIC_ACQUIRE);
+
+	if (__builtin_expect(__atomic_load_n(stated, __ATOMIC_RELAXED) != bytes, 0) &&
+	    vgpu_slot_generation(vgpu_view_slot(&process->view, process->owner.slot)) ==
+		process->owner.generation)
+		__atomic_store_n(stated, bytes, __ATOMIC_RELEASE);
+}
+
 void vgpu_recharge(struct vgpu_process *process, int gpu)
 {
 	uint64_t held_bytes = process->gpus[gpu].held_bytes;
 	uint64_t charged_bytes =
 	    vgpu_counter_charged_bytes(&process->view, gpu, process->owner.slot);
 
+	state_float(process, gpu);
 	if (held_bytes > charged_bytes)
 		vgpu_counter_change(&process->view, gpu, &process->owner, true,
 				    held_bytes - charged_bytes, VGPU_NO_LIMIT);

@@ -40,8 +40,9 @@ void vgpu_close(const struct vgpu_slots *slots);
  */
 enum vgpu_result vgpu_attach_again(struct vgpu_process *process);
 
-/* Charge what this process holds to its new slot, after another process took the old one. The limit
- * is not checked again. The caller holds the GPU's lock, or the slot is not in use yet. */
+/* State the float in this process's slot. Charge what the process holds to its new slot, after
+ * another process took the old one. The limit is not checked again. The caller holds the GPU's
+ * lock, or the slot is not in use yet. */
 void vgpu_recharge(struct vgpu_process *process, int gpu);
 
 /* Map the anchor of a slot that is locked by `fd` (attach.c). The lock lasts until the page is

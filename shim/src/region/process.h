@@ -19,8 +19,9 @@
 /* One GPU's state, on a cache line of its own, because different threads use different GPUs. */
 struct vgpu_process_gpu {
 	struct vgpu_lock lock;
-	uint64_t held_bytes; /* the process's charge, for a new slot if this one is lost */
-	int64_t late_bytes;  /* changes that the lock's next holder must apply */
+	uint64_t held_bytes;  /* the process's charge, for a new slot if this one is lost */
+	uint64_t float_bytes; /* of the charge; written without the lock (vgpu_set_float) */
+	int64_t late_bytes;   /* changes that the lock's next holder must apply */
 } __attribute__((aligned(64)));
 
 struct vgpu_process {

@@ -133,14 +133,17 @@ bool vgpu_managed_is_charged(int gpu)
 uint64_t vgpu_used_bytes(int gpu)
 {
 	struct vgpu_process *process = vgpu_process_with(gpu);
-	uint64_t held_bytes;
+	uint64_t held_bytes, float_bytes, charged_bytes;
 
 	if (!process)
 		return 0;
 	held_bytes = __atomic_load_n(&process->gpus[gpu].held_bytes, __ATOMIC_RELAXED);
 	if (vgpu_counter_used_bytes(&process->view, gpu) != held_bytes)
 		reap_for_report(process);
-	return vgpu_counter_used_bytes(&process->view, gpu) + vgpu_grant_read(gpu, overhead_bytes);
+	float_bytes = __atomic_load_n(&process->gpus[gpu].float_bytes, __ATOMIC_RELAXED);
+	charged_bytes = vgpu_counter_used_bytes(&process->view, gpu);
+	return charged_bytes - (charged_bytes < float_bytes ? charged_bytes : float_bytes) +
+	       vgpu_grant_read(gpu, overhead_bytes);
 }
 
 enum change {
@@ -149,100 +152,33 @@ enum change {
 	TAKE_OFF,
 };
 
-/*
- * Announced calls may grow a pool. An announcement sets the word `growing` in the process's slot,
- * and then reads the counter. A reservation near the limit updates the counter, and then reads
- * these words. So of a concurrent announcement and reservation at least one observes the other.
- * Therefore the charge and the announced calls together never exceed the limit. Only processes in
- * the first GROWING_SLOTS slots may announce calls, and only while a chunk for each of these slots
- * fits the limit.
- */
-enum { GROWING_SLOTS = 64 };
-#define GROWING_MAX_BYTES (GROWING_SLOTS * VGPU_CHUNK_BYTES)
-
-static uint64_t *growing_of(const struct vgpu_process *process, uint32_t slot, int gpu)
-{
-	return &vgpu_view_slot_gpu(&process->view, slot, gpu)->growing;
-}
-
-/* True if `bytes` more fit the limit. */
-static bool leaves(const struct vgpu_process *process, int gpu, uint64_t chargeable_bytes,
-		   uint64_t bytes)
-{
-	uint64_t used_bytes = vgpu_counter_used_bytes(&process->view, gpu);
-
-	return used_bytes <= chargeable_bytes && bytes <= chargeable_bytes - used_bytes;
-}
-
-uint64_t *vgpu_growing_begin(int gpu)
-{
-	struct vgpu_process *process = vgpu_process_with(gpu);
-	uint64_t chargeable_bytes = vgpu_grant_read(gpu, chargeable_bytes), *growing;
-
-	if (!process || !vgpu_is_attached(process) || process->owner.slot >= GROWING_SLOTS ||
-	    !leaves(process, gpu, chargeable_bytes, GROWING_MAX_BYTES))
-		return NULL;
-	growing = growing_of(process, process->owner.slot, gpu);
-	if (__atomic_exchange_n(growing, 1, __ATOMIC_SEQ_CST))
-		return NULL;
-#ifndef __x86_64__
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-#endif
-	if (leaves(process, gpu, chargeable_bytes, GROWING_MAX_BYTES))
-		return growing;
-	vgpu_growing_end(growing);
-	return NULL;
-}
-
-void vgpu_growing_end(uint64_t *growing)
-{
-	__atomic_store_n(growing, 0, __ATOMIC_RELEASE);
-}
-
-static bool leaves_growth(const struct vgpu_process *process, int gpu)
-{
-	uint64_t chargeable_bytes = vgpu_grant_read(gpu, chargeable_bytes), growing_bytes = 0;
-
-	if (leaves(process, gpu, chargeable_bytes, GROWING_MAX_BYTES))
-		return true;
-	for (uint32_t slot = 0; slot < GROWING_SLOTS; slot++) {
-		const struct vgpu_region_slot *holder = vgpu_view_slot(&process->view, slot);
-
-		if (!vgpu_slot_generation(holder))
-			break;
-		if (vgpu_slot_state(holder) == VGPU_SLOT_LIVE &&
-		    __atomic_load_n(growing_of(process, slot, gpu), __ATOMIC_SEQ_CST))
-			growing_bytes += VGPU_CHUNK_BYTES;
-	}
-	return leaves(process, gpu, chargeable_bytes, growing_bytes);
-}
-
-/* Change the process's charge. The caller holds the GPU's lock. VGPU_LOST: attach again and
- * retry. */
+/* Change the process's charge. The caller holds the GPU's lock. A refund may overtake the charge of
+ * the same memory by another thread, so what exceeds the charge is left for later. VGPU_LOST:
+ * attach again and retry. */
 static enum vgpu_applied apply_locked(struct vgpu_process *process, int gpu, enum change change,
 				      uint64_t bytes)
 {
-	uint64_t held_bytes = process->gpus[gpu].held_bytes, limit_bytes;
+	struct vgpu_process_gpu *own = &process->gpus[gpu];
+	uint64_t limit_bytes =
+	    change == ADD ? vgpu_grant_read(gpu, chargeable_bytes) : VGPU_NO_LIMIT;
+	uint64_t rest_bytes = 0;
 	enum vgpu_applied applied;
 
 	if (!process->attached)
 		return VGPU_LOST;
 	vgpu_recharge(process, gpu);
-	limit_bytes = change == ADD ? vgpu_grant_read(gpu, chargeable_bytes) : VGPU_NO_LIMIT;
+	if (change == TAKE_OFF && bytes > own->held_bytes)
+		rest_bytes = bytes - own->held_bytes;
+	bytes -= rest_bytes;
 	applied = vgpu_counter_change(&process->view, gpu, &process->owner, change != TAKE_OFF,
 				      bytes, limit_bytes);
 	if (applied != VGPU_APPLIED)
 		return applied;
-	if (change == ADD && !leaves_growth(process, gpu))
-		return vgpu_counter_change(&process->view, gpu, &process->owner, false, bytes,
-					   VGPU_NO_LIMIT) == VGPU_APPLIED
-			   ? VGPU_REFUSED
-			   : VGPU_LOST;
-	if (change != TAKE_OFF)
-		held_bytes += bytes;
-	else
-		held_bytes -= held_bytes < bytes ? held_bytes : bytes;
-	__atomic_store_n(&process->gpus[gpu].held_bytes, held_bytes, __ATOMIC_RELAXED);
+	__atomic_store_n(&own->held_bytes,
+			 own->held_bytes + (change == TAKE_OFF ? 0 - bytes : bytes),
+			 __ATOMIC_RELAXED);
+	if (rest_bytes)
+		__atomic_fetch_sub(&own->late_bytes, (int64_t)rest_bytes, __ATOMIC_RELAXED);
 	return applied;
 }
 
@@ -298,11 +234,28 @@ static enum vgpu_result change_attached(struct vgpu_process *process, int gpu, e
 	return VGPU_SYSTEM;
 }
 
-bool vgpu_fits(int gpu, uint64_t bytes)
+/* If the GPU's lock is not available, the next change states the float. */
+void vgpu_set_float(int gpu, uint64_t bytes)
 {
 	struct vgpu_process *process = vgpu_process_with(gpu);
 
-	return process && leaves(process, gpu, vgpu_grant_read(gpu, chargeable_bytes), bytes);
+	if (!process)
+		return;
+	__atomic_store_n(&process->gpus[gpu].float_bytes, bytes, __ATOMIC_RELEASE);
+	if (!vgpu_lock(&process->gpus[gpu].lock))
+		return;
+	if (process->attached)
+		vgpu_recharge(process, gpu);
+	vgpu_unlock(&process->gpus[gpu].lock);
+}
+
+bool vgpu_fits(int gpu, uint64_t bytes)
+{
+	struct vgpu_process *process = vgpu_process_with(gpu);
+	uint64_t chargeable_bytes = vgpu_grant_read(gpu, chargeable_bytes), used_bytes;
+
+	used_bytes = process ? vgpu_counter_used_bytes(&process->view, gpu) : UINT64_MAX;
+	return used_bytes <= chargeable_bytes && bytes <= chargeable_bytes - used_bytes;
 }
 
 bool vgpu_may_ever_fit(int gpu, uint64_t bytes)

@@ -191,13 +191,9 @@ static void take_locked(const struct vgpu_slots *slots, struct vgpu_owner *owner
 	static const struct vgpu_identity none;
 	const struct vgpu_identity *identity = state == VGPU_SLOT_LIVE ? slots->self : &none;
 	struct vgpu_region_slot *slot = vgpu_view_slot(slots->view, owner->slot);
-	struct vgpu_region_slot_gpu *entry;
 
-	for (int gpu = 0; gpu < slots->view->gpu_count; gpu++) {
+	for (int gpu = 0; gpu < slots->view->gpu_count; gpu++)
 		vgpu_counter_drop(slots->view, gpu, owner, true);
-		entry = vgpu_view_slot_gpu(slots->view, owner->slot, gpu);
-		__atomic_store_n(&entry->growing, 0, __ATOMIC_RELAXED);
-	}
 	__atomic_store_n(&slot->state, state, __ATOMIC_RELEASE);
 	VGPU_AT(CLAIM_LIVE);
 	__atomic_store_n(&slot->pid, identity->pid, __ATOMIC_RELAXED);

@@ -99,6 +99,14 @@ class Node:
         packed = region_file.COMPUTE.pack(asdict(work))
         self._write(key, Geometry(1).compute_offset(0), packed)
 
+    def slot(self, key: str, number: int, state: int, float_bytes: int) -> None:
+        geometry = Geometry(1)
+        slot = {"pid": 1, "start_ticks": 0, "pid_namespace": 0, "generation": 2, "shared_key": 0}
+        of_gpu = {"bytes": 0, "sequence": 0, "delta_bytes": 0, "delta_sequence": 0}
+        packed = region_file.SLOT.pack({"state": state, **slot})
+        packed += region_file.SLOT_GPU.pack({**of_gpu, "float_bytes": float_bytes})
+        self._write(key, geometry.slots_offset + number * geometry.slot_stride, packed)
+
     def _write(self, key: str, offset: int, data: bytes) -> None:
         with (self.root / key / names.FILE_REGION).open("r+b") as file:
             file.seek(offset)
@@ -148,6 +156,24 @@ async def test_a_container_s_processes_are_summed_and_the_rest_is_written(node: 
     assert (node.overhead(), node.overhead("shared")) == (200, 50)
     assert node.metric("gpuslice_overhead_bytes", uuid=GPU) == 250
     assert node.not_measured == 0
+
+
+async def test_a_float_in_the_charge_hides_no_overhead(node: Node) -> None:
+    node.add("c1", 500 + 128 * MIB)
+    for number, (state, float_bytes) in enumerate(
+        (
+            (region_file.SLOT_LIVE, 64 * MIB),
+            (region_file.SLOT_FREE, 64 * MIB),
+            (region_file.SLOT_LIVE, 1),  # by an older library
+            (region_file.SLOT_SHARED, 64 * MIB),
+            (region_file.SLOT_LIVE, 64 * MIB),
+        )
+    ):
+        node.slot("c1", number, state, float_bytes)
+    node.process("c1", 11)
+    node.nvml({11: 700})
+    await node.sample()
+    assert node.overhead() == 200
 
 
 async def test_processes_that_nvml_does_not_list_have_no_figure(

@@ -12,8 +12,9 @@ from gpuslice.gpu import answers
 from gpuslice.gpu.account import Account
 from shim import region
 from shim.measurement import Measurement
+from tests.shim.clients import NVML
 from tests.shim.conftest import CONTEXT_BYTES, GIB, GPUS, MIB, Grants, Host
-from tests.shim.exact import CODE, GRAPHS
+from tests.shim.exact import CODE, GRAPHS, POOLS
 
 pytestmark = pytest.mark.sim
 
@@ -24,12 +25,20 @@ from gpuslice.gpu import processes
 pynvml.nvmlInit()
 print(json.dumps(processes.query()))
 """
+_LIST = f"""{NVML}
+for each in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu(0)):
+    print(each.pid, each.usedGpuMemory)
+"""
 
 
 def _ask(host: Host) -> answers.Usage:
     """Return NVML's figures, queried in a process of its own, as the node agent does."""
     found = json.loads(host.python(_ASK, preload=False).stdout)
     return {uuid: answers.by_pid(of_gpu) for uuid, of_gpu in found.items()}
+
+
+def _held_bytes(host: Host, pid: int) -> int | None:
+    return (_ask(host)[_UUID] or {})[pid]
 
 
 def _say(directory: Path, overhead_bytes: int) -> None:
@@ -85,6 +94,27 @@ def test_the_overhead_is_the_drivers_memory_after_three_samples(
         assert region.status(directory)[0].used_bytes == CONTEXT_BYTES + 726 * MIB
         program.do("assert must(d.cuMemGetInfo())[0] == 2 * GIB - 1026 * MIB")
     assert measured_mib() == [0, 0, 0], "what has exited holds nothing"
+
+
+def test_a_float_hides_no_overhead(gpu_host: Host, grants: Grants) -> None:
+    """A process with a float fills to the limit, and then holds no more than that."""
+    directory = grants.make(3 * GIB)
+    measurement = Measurement(directory, lambda: _ask(gpu_host))
+    with gpu_host.serving(POOLS + CODE, directory) as program:
+        program.do("assert run(entry(load(100))) == OK; keep(default, 2**64 - 1)")
+        program.do("must(d.cuMemAllocAsync(MIB, 0))")
+        program.do("for _ in range(70): drop(must(d.cuMemAllocAsync(MIB, 0)))")
+        program.do("sync()")
+        overheads = [measurement.sample()[_UUID] for _ in range(WINDOW)]
+        held_bytes = CONTEXT_BYTES + 132 * MIB
+        assert _held_bytes(gpu_host, program.pid) == held_bytes and overheads[-1] == 100 * MIB
+        assert region.status(directory)[0].used_bytes == held_bytes + 64 * MIB
+        assert region.holders(directory)[0].bytes[0] == held_bytes - 100 * MIB
+        listed = gpu_host.python(_LIST, directory).stdout
+        assert listed == f"{program.pid} {held_bytes - 100 * MIB}\n"
+        program.do("must(d.cuMemAlloc(must(d.cuMemGetInfo())[0]))")
+        assert _held_bytes(gpu_host, program.pid) == 3 * GIB
+        assert [measurement.sample()[_UUID] for _ in range(WINDOW)] == [100 * MIB] * WINDOW
 
 
 def test_managed_memory_may_exceed_the_limit_where_the_grant_allows_it(

@@ -92,6 +92,18 @@ same(0)
 assert cuda.cuMemAllocAsync_ptsz(None, size(1), None) == 1
 assert cuda.cuMemAllocFromPoolAsync_ptsz(ctypes.byref(address), size(1), None, None) == 1
 """,
+    "memory is refunded at the synchronization that returns it": """
+# The first synchronization is of another stream, and comes before the free is done.
+PTX = b".version 8.0\\n.target sm_80\\n.address_size 64\\n// simgpu: duration_ns=300000000\\n" \\
+      b".visible .entry slow() { ret; }\\n"
+kernel = must(d.cuModuleGetFunction(must(d.cuModuleLoadData(PTX)), b"slow"))
+busy, idle = (must(d.cuStreamCreate(1)) for _ in range(2))
+address = must(d.cuMemAllocAsync(100 * MIB, busy))
+must(d.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, busy, 0, 0))
+must(d.cuMemFreeAsync(address, busy))
+after(d.cuStreamSynchronize(idle), 100 * MIB)
+after(d.cuStreamSynchronize(busy), 0)
+""",
     "what the driver refuses is not charged": """
 fail("cuMemAllocAsync", 999)
 refused(d.cuMemAllocAsync(100 * MIB, 0), 0, R.CUDA_ERROR_UNKNOWN)
@@ -117,6 +129,11 @@ after(drop_now(address), 0)
 use(1)
 begun1 = held(1) - charged(1)
 use(0)
+near = after(d.cuMemAllocAsync(MIB, 0), CHUNK)
+use(1)
+drop_now(after(d.cuMemAllocAsync(MIB, 0), CHUNK, 1, begun1))
+use(0)
+drop_now(near)
 far = must(d.cuDeviceGetDefaultMemPool(1))
 after(d.cuMemAllocFromPoolAsync(256 * MIB, far, 0), 256 * MIB, 1, begun1)
 refused(d.cuMemAllocFromPoolAsync(1, far, 0), 0)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.gpu.account import Account
 from tests.shim.conftest import GIB, MIB, Grants, Host, taken, used
 from tests.shim.exact import GRAPHS, PHYSICAL, POOLS
 from tests.support import ROOT, until
@@ -155,3 +156,27 @@ def test_row_21_killed_on_any_path(
             assert charged >= held, (charged, held)
             subject.kill()
         _nothing_is_left(gpu_host, directory, bystander, bystander)
+
+
+@pytest.mark.parametrize(
+    ("calls", "step", "line"),
+    [
+        (62, "APPLY_DONE 2", "must(d.cuMemAllocAsync(MIB, 0))"),
+        (63, "APPLY_OWNED 2", "must(d.cuMemAlloc(3 * GIB - 340 * MIB))"),
+    ],
+    ids=["charged", "not refunded yet"],
+)
+def test_a_process_that_stops_with_a_float_in_its_charge_states_it(
+    gpu_host: Host, grants: Grants, steps_library: Path, calls: int, step: str, line: str
+) -> None:
+    """Otherwise the agent would take the float for the driver's memory, and measure too little."""
+    directory = grants.make(3 * GIB)
+    with replace(gpu_host, library=steps_library).serving(POOLS, directory) as subject:
+        subject.do("keep(default, 2**64 - 1); must(d.cuMemAllocAsync(MIB, 0))")
+        subject.do(f"for _ in range({calls}): drop(must(d.cuMemAllocAsync(MIB, 0)))")
+        subject.do(f"os.environ['VGPU_TEST_STOP'] = '{step}'")
+        assert subject.stops(line)
+        with Account(directory) as account:
+            (charged_bytes,) = account.charged_bytes()
+        assert charged_bytes + 64 * MIB == used(directory) == taken(gpu_host) + 64 * MIB
+        subject.kill()
