@@ -20,7 +20,8 @@ _CLAIMS = ["claims threads", "claims full", "claims fork", "claims shared"]
 _SEEDED = [f"ledger {what} {seed}" for what in ("oracle", "blocks") for seed in range(8)]
 _LEDGER = ["ledger threads", "ledger fork"]
 _LAUNCH = [f"launch {what}" for what in ("lost", "locked", "two-gpus", "reused", "waited")]
-_RUNS = [*_CLAIMS, *_SEEDED, *_LEDGER, *_LAUNCH, "counter 8 50000", "entries"]
+_MARKERS = [f"markers {what}" for what in ("current", "green", "modes", "destroyed")]
+_RUNS = [*_CLAIMS, *_SEEDED, *_LEDGER, *_LAUNCH, *_MARKERS, "counter 8 50000", "entries"]
 _SANITIZED = [*_CLAIMS, "ledger oracle 1", "ledger blocks 1", *_LEDGER]
 
 

@@ -3,8 +3,7 @@
  *
  * They are facts about NVIDIA's ABI, from cuda.h and cudaTypedefs.h of CUDA 13.0. Drivers also
  * export the API of 2009, with sizes and device pointers of 32 bits: those functions lack the
- * suffix _v2 of their successors. The library does not hook that API's memory calls, copies and
- * launches.
+ * suffix _v2 of their successors. The library hooks only that API's allocations.
  */
 #pragma once
 

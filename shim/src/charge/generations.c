@@ -1,9 +1,13 @@
 /*
  * See generations.h. The file has a hash table of context handles: a handle may occupy any of WAYS
  * entries. The field `meaning` of an entry is the generation and the GPU. It is 0 while the entry
- * changes, and never has the same value again, because a generation's number is given once. So a
- * reader needs no lock: if it reads the same `meaning` before and after `context`, the two belong
+ * changes, and does not have the same value again soon, because a generation has its own number. So
+ * a reader needs no lock: if it reads the same `meaning` before and after `context`, the two belong
  * together. Writers take the lock.
+ *
+ * The low bits of a generation's number are the index of the entry in which it began. That entry
+ * keeps it until it ends. The other bits are of the entry's serial number, so an entry may give a
+ * number again after four million.
  *
  * If other contexts occupy all WAYS entries of a handle, its context gets generation 0. What is
  * allocated in it stays charged until it is freed or the process ends.
@@ -27,7 +31,7 @@ struct handle {
 struct table {
 	struct vgpu_fork_wiped wiped;
 	struct vgpu_lock lock;
-	uint32_t generations, serials; /* the highest numbers given so far */
+	uint32_t serials; /* the highest number given so far */
 	struct handle handles[HANDLES];
 };
 
@@ -134,8 +138,8 @@ bool vgpu_generation_begin(CUcontext context, uint64_t driver_id, uint32_t seria
 	if (handle && handle->meaning && is_same(handle, driver_id, serial)) {
 		place->context = generation_of(handle);
 	} else if (handle) {
-		table->generations += 1 + (table->generations == UINT32_MAX);
-		place->context = table->generations;
+		place->context =
+		    (table->serials + 1) << HANDLE_BITS | (uint32_t)(handle - table->handles);
 		*replaced = handle->meaning ? generation_of(handle) : 0;
 		write_down(table, handle, context, *place, driver_id);
 		begins = true;
@@ -171,32 +175,29 @@ void vgpu_generation_ended(uint32_t generation)
 	vgpu_unlock(&table->lock);
 }
 
-static bool any(struct table *table, uint32_t generation, int gpu)
-{
-	bool found = false;
-
-	for (int i = 0; i < HANDLES && !found; i++) {
-		uint64_t meaning = table->handles[i].meaning;
-
-		found = meaning &&
-			(generation ? meaning >> 32 == generation : (int)(uint32_t)meaning == gpu);
-	}
-	vgpu_unlock(&table->lock);
-	return found;
-}
-
 bool vgpu_generation_is_current(uint32_t generation)
 {
-	struct table *table = generation ? enter() : NULL;
+	const struct table *table = generation ? get_table() : NULL;
+	uint64_t meaning;
 
-	return !table || any(table, generation, 0);
+	if (!table)
+		return true;
+	meaning = __atomic_load_n(&table->handles[generation % HANDLES].meaning, __ATOMIC_ACQUIRE);
+	return meaning >> 32 == generation;
 }
 
 bool vgpu_generation_any_on(int gpu)
 {
 	struct table *table = enter();
+	bool found = false;
 
-	return table && any(table, 0, gpu);
+	if (!table)
+		return false;
+	for (int i = 0; i < HANDLES && !found; i++)
+		found =
+		    table->handles[i].meaning && (int)(uint32_t)table->handles[i].meaning == gpu;
+	vgpu_unlock(&table->lock);
+	return found;
 }
 
 void vgpu_generation_join(CUcontext context, struct vgpu_place place)

@@ -1,9 +1,10 @@
-/* The GPU of the calling thread's current context. It is cached in thread-local storage, so that a
- * launch needs no driver call. Each hooked call that changes the current context clears the
- * cache. */
+/* The GPU and the generation of the calling thread's current context. They are cached in
+ * thread-local storage, so that a launch needs no driver call. Each hooked call that changes the
+ * current context clears the cache. */
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "vgpu/cuda_abi.h"
 
@@ -21,6 +22,9 @@ static inline int vgpu_current_gpu(void)
 {
 	return __builtin_expect(vgpu_current != 0, 1) ? vgpu_current - 1 : vgpu_current_find();
 }
+
+/* The current context's generation. 0: unknown. */
+uint32_t vgpu_current_generation(void);
 
 /* The number of open captures in the process, counted by the wrappers that begin and end
  * captures. */

@@ -1,7 +1,7 @@
 #include "compute/markers.h"
 
 #include "charge/generations.h"
-#include "charge/place.h"
+#include "compute/current.h"
 #include "loader/capture_mode.h"
 #include "loader/hooks.h"
 #include "os/lock.h"
@@ -51,35 +51,52 @@ static void give(struct event *event)
 	vgpu_unlock(&lock);
 }
 
-/* Make the entry hold an event of the context. False: the driver created none. */
-static bool prepare(struct event *event, uint32_t generation)
+/* Make the entry hold a new event of the current context. False: the driver created none. */
+static bool create(struct event *event, uint32_t generation)
 {
-	if (event->handle && event->generation == generation)
-		return true;
 	if (event->handle && vgpu_generation_is_current(event->generation))
 		(void)real_cuEventDestroy_v2(event->handle);
 	event->handle = NULL;
-	if (real_cuEventCreate(&event->handle, DISABLE_TIMING) != CUDA_SUCCESS)
-		return false;
 	event->generation = generation;
-	return true;
+	return real_cuEventCreate(&event->handle, DISABLE_TIMING) == CUDA_SUCCESS;
+}
+
+/* Record the entry's event, or a new one. */
+static bool record(struct event *event, uint32_t generation, CUstream stream)
+{
+	return ((event->handle && event->generation == generation) || create(event, generation)) &&
+	       real_cuEventRecord(event->handle, stream) == CUDA_SUCCESS;
+}
+
+/* Record a new event in a stream that refused the entry's. Green contexts and their primary context
+ * are of one generation, but their streams accept only their own events. */
+static bool record_new(struct event *event, uint32_t generation, CUstream stream)
+{
+	CUcontext context, popped;
+	struct vgpu_place place;
+	bool recorded;
+
+	if (real_cuStreamGetCtx(stream, &context) != CUDA_SUCCESS ||
+	    !vgpu_generation_known(context, &place) || place.context != generation ||
+	    real_cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+		return false;
+	recorded =
+	    create(event, generation) && real_cuEventRecord(event->handle, stream) == CUDA_SUCCESS;
+	(void)real_cuCtxPopCurrent_v2(&popped);
+	return recorded;
 }
 
 vgpu_event vgpu_event_record(CUstream stream)
 {
-	struct vgpu_place place;
-	struct event *event;
+	uint32_t generation = vgpu_current_generation();
+	struct event *event = generation ? take(generation) : NULL;
 	bool recorded;
 	int mode;
 
-	if (vgpu_place_current(&place) != CUDA_SUCCESS || !place.context)
-		return VGPU_EVENT_LOST;
-	event = take(place.context);
 	if (!event)
 		return VGPU_EVENT_LOST;
 	mode = vgpu_capture_mode_relax();
-	recorded = prepare(event, place.context) &&
-		   real_cuEventRecord(event->handle, stream) == CUDA_SUCCESS;
+	recorded = record(event, generation, stream) || record_new(event, generation, stream);
 	vgpu_capture_mode_restore(mode);
 	if (recorded)
 		return (vgpu_event)(event - events) + 1;

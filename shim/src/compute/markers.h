@@ -18,7 +18,7 @@ typedef uint64_t vgpu_event;
 /* Stands for an event that could not be recorded. */
 #define VGPU_EVENT_LOST UINT64_MAX
 
-/* Record an event in a stream of the current context. */
+/* Record an event in a stream of the current context, or of one of its green contexts. */
 vgpu_event vgpu_event_record(CUstream stream);
 
 /* True if the work before the event is done, or its context has ended. */

@@ -1,23 +1,13 @@
 /* Relaxed capture mode, for the library's own driver calls. Otherwise some of these calls would
- * invalidate a capture that a thread has begun in global mode. */
+ * invalidate a capture that a thread has begun in global mode. Until the process begins its first
+ * capture, the calls are made in the program's mode. */
 #pragma once
 
-#include "loader/hooks.h"
-
-enum { VGPU_CAPTURE_MODE_RELAXED = 2, VGPU_CAPTURE_MODE_UNKNOWN = -1 };
-
 /* Enter relaxed mode. Return the mode to pass to vgpu_capture_mode_restore. */
-static inline int vgpu_capture_mode_relax(void)
-{
-	int mode = VGPU_CAPTURE_MODE_RELAXED;
+int vgpu_capture_mode_relax(void);
 
-	return real_cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS
-		   ? mode
-		   : VGPU_CAPTURE_MODE_UNKNOWN;
-}
+void vgpu_capture_mode_restore(int mode);
 
-static inline void vgpu_capture_mode_restore(int mode)
-{
-	if (mode != VGPU_CAPTURE_MODE_UNKNOWN)
-		(void)real_cuThreadExchangeStreamCaptureMode(&mode);
-}
+/* Called before a capture begins. The first time it waits until no call is made in the program's
+ * mode, but at most about a second. */
+void vgpu_capture_begins(void);

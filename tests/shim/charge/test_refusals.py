@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.shim.clients import CUDA
 from tests.shim.conftest import GIB, MIB, Grants, Host, Limited, used
 from tests.shim.exact import EXACT
 
@@ -138,6 +139,21 @@ fail("cuMemFree_v2", 999)
 assert call("cuMemAlloc_v2", S(MIB + 512)) == (2, True)
 same({GIB + 2 * MIB})
 """)
+
+
+def test_allocations_of_2009_are_refused_under_a_limit(host: Host, grants: Grants) -> None:
+    calls = {
+        "cuMemAlloc": '"cuMemAlloc", U(MIB)',
+        "cuMemAllocPitch": '"cuMemAllocPitch", U(4096), U(16), 4, outs=2',
+        "cuArrayCreate": '"cuArrayCreate", ctypes.byref((U * 4)(64, 64, 0x20, 4))',
+        "cuArray3DCreate": '"cuArray3DCreate", ctypes.byref((U * 6)(64, 64, 0, 0x20, 4, 0))',
+    }
+    ask = f"must(d.cuMemAlloc(1024))\nprint(json.dumps(answers({calls})))\n"
+    said = host.python(BEGIN + ask, grants.make(GIB)).stdout
+    assert json.loads(said) == {call: [801, True] for call in calls}
+    unlimited = BEGIN.replace(EXACT, f"{CUDA}import json\n")
+    said = host.python(unlimited + ask).stdout
+    assert json.loads(said) == {call: [0, False] for call in calls}
 
 
 def test_before_init_the_drivers_own_error_is_returned(host: Host, grants: Grants) -> None:

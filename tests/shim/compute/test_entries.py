@@ -69,3 +69,10 @@ def test_what_takes_a_stream_waits_or_is_documented(
     region = str(grant / names.FILE_REGION)
     program = PROGRAM.format(region=region, offset=offset, names=[*waiting, "cuCtxSynchronize"])
     assert newest.python(program, grant).stdout.split() == ["cuCtxSynchronize"]
+
+
+def test_every_call_that_begins_a_capture_is_counted(build_dir: Path) -> None:
+    every = exports(build_dir / "lib/simgpu-14000/libcuda.so.1").values()
+    hooks = (ROOT / "shim/src/loader/hooks.def").read_text()
+    counted = re.findall(r"^CUDA_CAPTURE_HOOK\((\w+)", hooks, re.MULTILINE)
+    assert {STREAM.sub("", name) for name in every if "Begin" in name} == {*counted}
