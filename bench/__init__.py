@@ -6,6 +6,7 @@ __main__'s table has a function run(quick).
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,14 @@ class Result:
             self.at_most[name] = at_most
         if at_least is not None:
             self.at_least[name] = at_least
+
+    def most(self, name: str, value: float) -> None:
+        self.figures[name] = max(self.figures.get(name, value), value)
+
+    def row(self, *cells: str) -> None:
+        """Add a row, and print it at once, because some tables take a quarter of an hour."""
+        self.rows.append(cells)
+        sys.stderr.write(f"{'  '.join(cells)}\n")
 
     @property
     def met(self) -> bool:

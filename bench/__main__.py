@@ -58,10 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", choices=sorted(BENCHES))
     parser.add_argument("--quick", action="store_true", help="some minutes; checks no goal")
     parser.add_argument("--check", action="store_true", help="exit status 1 if a goal is missed")
+    parser.add_argument(
+        "--slices", action="store_true", help="core only: the pairs with other slices of the GPU"
+    )
     options = parser.parse_args(arguments)
     if options.quick and options.check:
         parser.error("--check: not allowed with --quick, which judges no goal")
-    result: Result = importlib.import_module(f"bench.{options.name}").run(options.quick)
+    if options.slices and (options.name != "core" or options.quick):
+        parser.error("--slices: only allowed with core, and not with --quick")
+    module = importlib.import_module(f"bench.{options.name}")
+    result: Result = module.run_other_slices() if options.slices else module.run(options.quick)
     summary = {
         "bench": options.name,
         "where": _where(),

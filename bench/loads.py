@@ -1,9 +1,7 @@
 """Runs containers of cuda-load on a simulated host by `python -m shim run`, and counts their work.
 
 A container's share is the work that the GPU did for it, as a percentage of what the same program
-gets without a limit and without other containers. The first seconds are left out. The added wait of
-a launch is the time since the launch before it, less the same time without a limit. Of a
-container's processes, the one with the longest waits counts.
+gets without a limit and without other containers. The first seconds are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import count, pairwise
@@ -25,14 +23,13 @@ from typing import Final
 
 import psutil
 
-from gpuslice.contract import lease_file
+from bench.native import output
+from gpuslice.contract.grant_file import Policy
 from simgpu import load_output
 from traces.host import BUILD, ROOT
 
 _SKIPPED_S: Final = 2
-_CYCLE_MS: Final = lease_file.CYCLE_NS / 1e6
 _ENDS_S: Final = 60
-_GRAPH_KERNELS: Final = 20
 _COPY_GIB_PER_S: Final = 5.0
 """The simulated speed of copies. It is so low that the processor can really copy as fast."""
 _HAS_CLUSTERS: Final = "capability_major = 9"
@@ -50,7 +47,7 @@ class Load:
     options: str = ""
     """More options of cuda-load: see its --help."""
     processes: int = 1
-    forced: bool = False
+    policy: Policy = Policy.FAIR
 
     @property
     def arguments(self) -> Sequence[str]:
@@ -60,37 +57,16 @@ class Load:
     def _kernel_us(self) -> float:
         return COPY_US if self.mode == "copy" else self.kernel_us
 
-    def ideal_added_us(self, quantile: float, alone: float) -> float:
-        """Return a launch's added wait if each cycle had one window of exactly the share. alone:
-        the percentage of the GPU's time that the program uses without a limit.
-
-        If a window has several launches, only the first of them waits for the window. A launch that
-        takes longer than one window waits for as many windows as it takes.
-        """
-        window_us = self.percent * 10 * _CYCLE_MS
-        closed_us = 1000 * _CYCLE_MS - window_us
-        launch_us = self._kernel_us * (_GRAPH_KERNELS if self.mode == "graph" else 1)
-        launches = window_us * alone / 100 / (launch_us * self.processes)
-        if launches < 1:
-            return closed_us / launches
-        return closed_us if 1 / launches > 1 - quantile else 0
-
 
 @dataclass(frozen=True)
 class MeasuredWork:
-    """The measured work of a container's processes. seconds: the work in each second, in percent of
-    the second. share: the same for the whole time. best_us, p50_us, p99_us: the time from one
-    launch to the next. best_us is the least mean of some launches in a row. step_p50_us and
-    step_p99_us: the times of steps; 0 without steps. Quantiles are those of the process with the
-    longest times."""
+    """The measured work of a container's processes. share: the work, in percent of the time.
+    best_us: the least mean of the time from one launch to the next, of some launches in a row.
+    step_p50_us: the median time of a step, of the process with the longest; 0 without steps."""
 
-    seconds: Sequence[float]
     share: float
     best_us: float
-    p50_us: float
-    p99_us: float
     step_p50_us: float
-    step_p99_us: float
 
 
 @dataclass(frozen=True)
@@ -112,26 +88,21 @@ class Started:
         return _together([file.read_text() for file in self.files], seconds)
 
 
-def _together(outputs: Sequence[str], seconds: int) -> MeasuredWork:
+def _together(texts: Sequence[str], seconds: int) -> MeasuredWork:
     """Add up the work of a container's processes. A line of output has the work since the line
-    before, which counts for the second in which the line was written."""
-    parts = [0.0] * seconds
+    before."""
     share = 0.0
-    for output in outputs:
-        lines = [(0.0, 0.0), *load_output.seconds(output)]
+    for text in texts:
+        lines = [(0.0, 0.0), *load_output.seconds(text)]
         kept = [
-            (int(to_s), to_s - from_s, percent)
+            (to_s - from_s, percent)
             for (from_s, _), (to_s, percent) in pairwise(lines)
             if _SKIPPED_S < int(to_s) <= _SKIPPED_S + seconds
         ]
-        for number, _, percent in kept:
-            parts[number - _SKIPPED_S - 1] += percent
-        share += sum(took * each for _, took, each in kept) / sum(took for _, took, _ in kept)
-    times = [each for output in outputs for each in load_output.between_launches(output)]
-    best, p50, p99 = zip(*times, strict=True)
-    steps = [each for output in outputs for each in load_output.steps(output)] or [(0, 0.0, 0.0)]
-    _, step_p50, step_p99 = zip(*steps, strict=True)
-    return MeasuredWork(parts, share, min(best), max(p50), max(p99), max(step_p50), max(step_p99))
+        share += sum(took * each for took, each in kept) / sum(took for took, _ in kept)
+    best = [each[0] for text in texts for each in load_output.between_launches(text)]
+    steps = [each[1] for text in texts for each in load_output.steps(text)]
+    return MeasuredWork(share, min(best), max(steps, default=0))
 
 
 class Host:
@@ -175,12 +146,17 @@ class Host:
             shutil.rmtree(left)
         return got
 
-    def alone(self, load: Load, seconds: int = 3, again: bool = False) -> MeasuredWork:
-        """Return the load's work alone and without a limit. again: do not use the last result."""
+    def alone(self, load: Load, seconds: int = 3) -> MeasuredWork:
+        """Return the load's work alone and without a limit."""
         key = (*load.arguments, load.processes)
-        if again or key not in self._alone:
+        if key not in self._alone:
             self._alone[key] = self.run([load], seconds, limited=False)[0]
         return self._alone[key]
+
+    def output(self, command: Sequence[str | Path], percent: int | None) -> str:
+        """Run a program that prints measurements. percent: its share, or None without a limit."""
+        limited = [] if percent is None else self._limited(percent, Policy.FAIR)
+        return output([*limited, *command], self._environment)
 
     def arbiters(self) -> Sequence[psutil.Process]:
         """Return the arbiter of each `shim run`. Only the first of them leases the GPU."""
@@ -206,18 +182,24 @@ class Host:
         files = [output / str(number) for number in range(load.processes)]
         command = f"{self._load} {seconds + 0.5} {' '.join(load.arguments)}"
         shell = ["/bin/sh", "-c", " & ".join(f"{command} >{file}" for file in files) + " & wait"]
-        environment = {
+        if limited:
+            shell = [*self._limited(load.percent, load.policy), *shell]
+        return Started(subprocess.Popen(shell, cwd=ROOT, env=self._environment), files)
+
+    @property
+    def _environment(self) -> Mapping[str, str]:
+        return {
             **os.environ,
             "SIMGPU_DIR": str(self._home),
             "LD_LIBRARY_PATH": str(BUILD / "lib" / "simgpu"),
             "TMPDIR": str(self._runs),
+            "PYTHONPATH": str(ROOT),
         }
-        if limited:
-            policy = "capped" if load.forced else "fair"
-            options = ["--memory", "8GiB", "--context-bytes", "300MiB", "--gpu", "0"]
-            options += ["--core", str(load.percent), "--core-policy", policy]
-            shell = [sys.executable, "-m", "shim", "run", *options, "--", *shell]
-        return Started(subprocess.Popen(shell, cwd=ROOT, env=environment), files)
+
+    def _limited(self, percent: int, policy: Policy) -> Sequence[str]:
+        options = ["--memory", "8GiB", "--context-bytes", "300MiB", "--gpu", "0"]
+        options += ["--core", str(percent), "--core-policy", policy]
+        return [sys.executable, "-m", "shim", "run", *options, "--"]
 
 
 @contextmanager

@@ -135,12 +135,7 @@ class Metrics:
         )
         self.busy = self._counter(
             "gpuslice_container_gpu_busy_seconds_total",
-            "Time in which the GPU did work of the container; only where launches are checked.",
-            *_CONTAINER,
-        )
-        self.turn_idle = self._counter(
-            "gpuslice_container_gpu_turn_idle_seconds_total",
-            "Time of the container's contended windows in which no work of it ran.",
+            "GPU time of the container's launches; only where launches are checked.",
             *_CONTAINER,
         )
         self.share = self._gauge(

@@ -35,8 +35,6 @@ class GpuStatus:
     gpu: grant_file.Gpu
     use: region_file.GpuUse
     work: region_file.Compute
-    turn_idle_ns: int
-    """The time of windows without any work of the container, since the arbiter began."""
 
     @property
     def used_bytes(self) -> int:
@@ -125,14 +123,11 @@ def status(directory: Path) -> Sequence[GpuStatus]:
     geometry = region_file.Geometry(len(grant.gpus))
     uses = _uses(path, geometry)
     records = _read(path, len(uses) * region_file.COMPUTE.size, geometry.compute_offset(0))
-    leases = _read(directory / names.FILE_LEASE, lease_file.FILE_BYTES)
     each = region_file.COMPUTE.size
-    statuses = []
-    for index, (gpu, use) in enumerate(zip(grant.gpus, uses, strict=True)):
-        work = region_file.compute(records[index * each : (index + 1) * each])
-        lease = lease_file.decode(leases, index)
-        statuses.append(GpuStatus(gpu, use, work, lease[1].idle_ns if lease else 0))
-    return statuses
+    return [
+        GpuStatus(gpu, use, region_file.compute(records[index * each : (index + 1) * each]))
+        for index, (gpu, use) in enumerate(zip(grant.gpus, uses, strict=True))
+    ]
 
 
 def _uses(path: Path, geometry: region_file.Geometry) -> Sequence[region_file.GpuUse]:

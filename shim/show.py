@@ -24,10 +24,9 @@ _DESCRIPTION: Final = (
     f"Print {ABOUT}. USED counts against the limit; MEASURED is the part of it that the driver"
     " holds beside what processes are charged, as NVML last showed it (0B too where it has no"
     " figure for them, as under MPS). CORE is the share of the GPU's time, and POLICY the policy"
-    " by which it is shared, as in `run --help`. BUSY is the time of finished work, THROTTLED the"
-    " time that launches waited for their window, summed over threads, IDLE the time of the"
-    " container's windows in which no work of it ran; they count only where launches are checked:"
-    " a container of the GPU has a limit of compute."
+    " by which it is shared, as in `run --help`. BUSY is the GPU time of its launches, THROTTLED"
+    " the time that launches waited, summed over threads; they count only where launches are"
+    " checked: a container of the GPU has a limit of compute."
 )
 _WINDOWS_S: Final = (1, 10)
 _SECOND_NS: Final = 1_000_000_000
@@ -50,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         _watch(options.directory)
         return 0
     entries = region.status(options.directory)
-    _print(entries, "BUSY", [_seconds(entry.work.busy_ns) for entry in entries])
+    _print(entries, "BUSY", [_seconds(entry.work.spent_ns) for entry in entries])
     for holder in region.holders(options.directory):
         label = f"process {holder.pid}" if holder.pid else "memory that several hold"
         held = "  ".join(map(size_text, holder.bytes))
@@ -79,7 +78,7 @@ def _shares(kept: Sequence[tuple[int, Sequence[GpuStatus]]], gpu: int) -> str:
     shares = []
     for window_s in _WINDOWS_S:
         before_ns, before = kept[max(-window_s - 1, -len(kept))]
-        busy_ns = max(now[gpu].work.busy_ns - before[gpu].work.busy_ns, 0)
+        busy_ns = max(now[gpu].work.spent_ns - before[gpu].work.spent_ns, 0)
         shares.append(f"{min(100 * busy_ns // max(now_ns - before_ns, 1), 100)}%")
     return "/".join(shares)
 
@@ -87,7 +86,7 @@ def _shares(kept: Sequence[tuple[int, Sequence[GpuStatus]]], gpu: int) -> str:
 def _print(entries: Sequence[GpuStatus], heading: str, busy: Sequence[str]) -> None:
     """Print the table. heading: the column heading of `busy`."""
     limits = ("GPU", "USED", "MEASURED", "LIMIT", "CORE", "POLICY")
-    headings = (*limits, heading, "THROTTLED", "IDLE", "REFUSED")
+    headings = (*limits, heading, "THROTTLED", "REFUSED")
     rows = [headings]
     for entry, busy_text in zip(entries, busy, strict=True):
         use, gpu = entry.use, entry.gpu
@@ -102,7 +101,6 @@ def _print(entries: Sequence[GpuStatus], heading: str, busy: Sequence[str]) -> N
                 gpu.policy,
                 busy_text,
                 _seconds(entry.work.throttled_ns),
-                _seconds(entry.turn_idle_ns),
                 f"{use.refused_count}{last}",
             )
         )

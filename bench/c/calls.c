@@ -3,6 +3,7 @@
  * call. NANOSECONDS is the best of many short passes, so that other work on the core matters less.
  *
  * usage: bench-calls PASSES CALLS_PER_PASS LIVE
+ * LIVE: the live allocations beside which allocations are measured. 0: only launches are measured.
  *
  * The program is linked with libcuda, and the caller may preload gpuslice's library. CALIBRATION is
  * the time of a loop between the passes. No library can affect it: it shows the machine's speed.
@@ -178,13 +179,15 @@ int main(int argc, char **argv)
 	CUcontext context;
 
 	state.live_count = argc > 3 ? strtoull(argv[3], NULL, 10) : 1000000;
-	state.live = calloc(state.live_count, sizeof(*state.live));
+	state.live = calloc(state.live_count + 1, sizeof(*state.live));
 	must(state.live ? cuInit(0) : CUDA_ERROR_OUT_OF_MEMORY, "cuInit");
 	must(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
 	must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
 	measure("launch", launch, passes, calls * 4);
 	measure("launch_checked", launch_checked, passes, calls * 4);
 	measure("set_attribute", set_attribute, passes, calls * 4);
+	if (!state.live_count)
+		return 0;
 	measure_memory("alloc_free", &plain, passes, calls);
 	measure_memory("async", &in_order, passes, calls);
 	return 0;

@@ -9,6 +9,11 @@ mapping) on the low word of the sequence number of the record that will be writt
 
 A record holds the current window, [start_ns, end_ns). It also holds the container's own part of
 each cycle, which is the window while the arbiter writes no records. Times are CLOCK_MONOTONIC.
+
+A record may hold a lane. Outside the window, launches are then admitted while the region's spent_ns
+is less than lane_base_ns + (now - lane_from_ns) * lane_ppm / 1e6.
+
+A container keeps its library, and thus its file's version. The arbiter writes both versions.
 """
 
 from __future__ import annotations
@@ -25,12 +30,16 @@ from gpuslice.contract.layout import Field, Struct, Write, whole
 
 MAGIC_BYTES: Final = b"gpslease"
 MAGIC: Final = int.from_bytes(MAGIC_BYTES, "little")
-VERSION: Final = 1
+VERSION: Final = 2
 CYCLE_NS: Final = 100_000_000
 """Length of the cycle that the containers of a GPU divide by their shares."""
 STALE_NS: Final = 500_000_000
 """Age at which a record becomes void. The container then uses its own part of each cycle."""
 WHOLE_PPM: Final = 1_000_000
+ALONE_US: Final = 20_000
+"""The most work in flight while no other container waits."""
+UNLIMITED_NS: Final = 2**64 - 1
+"""As lane_base_ns: any GPU time."""
 
 HEADER: Final = Struct(
     "vgpu_lease_header",
@@ -56,15 +65,19 @@ RECORD: Final = Struct(
         Field("uint64_t", "written_ns", "CLOCK_MONOTONIC; void after VGPU_LEASE_STALE_NS"),
         Field("uint64_t", "start_ns", "CLOCK_MONOTONIC; start and end 0: no window yet"),
         Field("uint64_t", "end_ns", "CLOCK_MONOTONIC"),
+        Field("uint64_t", "lane_base_ns", "GPU time allowed at lane_from_ns; all ones: any"),
+        Field("uint64_t", "lane_from_ns", "CLOCK_MONOTONIC; 0: no lane"),
+        Field("uint32_t", "lane_ppm", "growth of the allowed GPU time per time since lane_from_ns"),
+        Field("uint32_t", "in_flight_us", "most work that a stream may have in flight"),
         Field("uint32_t", "share_ppm", "length of the container's own part of each cycle"),
         Field("uint32_t", "offset_ppm", "start of the container's own part in the cycle"),
-        Field("uint32_t", "contended", "1: other containers wait, so keep little work in flight"),
-        Field("uint32_t", "reserved_pad", "zero"),
-        Field("uint64_t", "idle_ns", "time of contended windows without work of the container"),
-        Field("uint32_t", "reserved_checksum_pad", "zero"),
+        Field("uint32_t", "exclusive", "1: no other container submits work during the window"),
         Field("uint32_t", "checksum", "CRC-32 (IEEE) of the record before it"),
     ),
 )
+RECORD_1: Final = struct.Struct("<4Q4IQ4xI")
+"""A record of version 1: sequence, written_ns, start_ns, end_ns, share_ppm, offset_ppm, contended,
+zero, zero, checksum."""
 FILE_BYTES: Final = 4096
 _LAUNCHES_CHECKED_OFFSET: Final = HEADER.offset("launches_checked")
 
@@ -76,10 +89,13 @@ class Lease:
     written_ns: int
     start_ns: int = 0
     end_ns: int = 0
+    lane_base_ns: int = 0
+    lane_from_ns: int = 0
+    lane_ppm: int = 0
+    in_flight_us: int = ALONE_US
     share_ppm: int = WHOLE_PPM
     offset_ppm: int = 0
-    contended: bool = False
-    idle_ns: int = 0
+    exclusive: bool = True
 
 
 _in_order: Final = attrgetter(*(field.name for field in fields(Lease)))
@@ -98,10 +114,12 @@ def fresh(gpu_count: int, *, launches_checked: bool) -> bytes:
     return HEADER.pack(header).ljust(FILE_BYTES, b"\0")
 
 
-def is_readable(data: bytes) -> bool:
-    """Return whether the data is a whole lease file of this version."""
-    begins = struct.pack("<QI", MAGIC, VERSION)
-    return len(data) == FILE_BYTES and data.startswith(begins)
+def version(data: bytes) -> int:
+    """Return the version of a whole lease file: 1 or VERSION. 0: the data is no such file."""
+    if len(data) != FILE_BYTES or not data.startswith(MAGIC_BYTES):
+        return 0
+    version = int.from_bytes(data[8:12], "little")
+    return version if version in (1, VERSION) else 0
 
 
 def check_launches(launches_checked: bool) -> Write:
@@ -109,11 +127,16 @@ def check_launches(launches_checked: bool) -> Write:
     return Write(_LAUNCHES_CHECKED_OFFSET, struct.pack("<I", launches_checked))
 
 
-def update(gpu: int, sequence: int, lease: Lease) -> Sequence[Write]:
+def update(gpu: int, sequence: int, lease: Lease, version: int = VERSION) -> Sequence[Write]:
     """Return the writes for the GPU's next record. sequence: that of the last record, plus 1."""
-    body = RECORD.pack_in_order(sequence, *_in_order(lease), 0)[:-4]
+    if version == 1:
+        window = lease.written_ns, lease.start_ns, lease.end_ns
+        part = lease.share_ppm, lease.offset_ppm, int(lease.in_flight_us < ALONE_US), 0, 0
+        body = RECORD_1.pack(sequence, *window, *part, 0)[:-4]
+    else:
+        body = RECORD.pack_in_order(sequence, *_in_order(lease), 0)[:-4]
     record = body + binascii.crc32(body).to_bytes(4, "little")
-    base = record_offset(gpu, sequence)
+    base = record_offset(gpu, sequence, version)
     return (Write(base + 8, record[8:]), Write(base, record[:8]))
 
 
@@ -122,26 +145,38 @@ def launches_are_checked(data: bytes) -> bool:
     return data[_LAUNCHES_CHECKED_OFFSET : _LAUNCHES_CHECKED_OFFSET + 4] not in (b"", bytes(4))
 
 
-def record_offset(gpu: int, sequence: int) -> int:
+def record_offset(gpu: int, sequence: int, version: int = VERSION) -> int:
     """Return the byte offset in the file of the GPU's record with this sequence number."""
-    return HEADER.size + (2 * gpu + sequence % 2) * RECORD.size
+    return (
+        HEADER.size + (2 * gpu + sequence % 2) * (RECORD if version == VERSION else RECORD_1).size
+    )
 
 
 assert record_offset(names.MAX_GPUS, 0) <= FILE_BYTES, "the records of all GPUs fit the file"
 
 
+def sequence(data: bytes, gpu: int, version: int) -> int:
+    """Return the sequence number of the GPU's newest valid record. 0: no record is valid."""
+    size = record_offset(0, 1, version) - HEADER.size
+    pair = (record_offset(gpu, parity, version) for parity in (0, 1))
+    records = [data[at : at + size] for at in pair]
+    return max(
+        int.from_bytes(record[:8], "little")
+        if record[-4:] == binascii.crc32(record[:-4]).to_bytes(4, "little")
+        else 0
+        for record in records
+    )
+
+
 def decode(data: bytes, gpu: int) -> tuple[int, Lease] | None:
-    """Return sequence number and lease of the GPU's newest valid record; None if none is valid."""
-    valid = []
-    for parity in (0, 1):
-        at = record_offset(gpu, parity)
-        body = data[at : at + RECORD.size]
-        if body[-4:] != struct.pack("<I", binascii.crc32(body[:-4])):
-            continue
-        values = {name: whole(value) for name, value in RECORD.unpack(body).items()}
-        number = values.pop("sequence")
-        values.pop("checksum")
-        contended = bool(values.pop("contended"))
-        if number:
-            valid.append((number, Lease(contended=contended, **values)))
-    return max(valid, key=lambda each: each[0], default=None)
+    """Return sequence number and lease of the GPU's newest valid record; None if none is valid.
+    data: a file of this version."""
+    number = sequence(data, gpu, VERSION)
+    if not number:
+        return None
+    values = RECORD.unpack(data, record_offset(gpu, number))
+    exclusive = bool(values.pop("exclusive"))
+    rest = {
+        field.name: whole(values[field.name]) for field in fields(Lease) if field.name in values
+    }
+    return number, Lease(exclusive=exclusive, **rest)

@@ -88,10 +88,10 @@ COMPUTE: Final = Struct(
         Field("uint64_t", "launched_ns", "CLOCK_MONOTONIC of the latest launch, or attempt"),
         Field("uint64_t", "busy_until_ns", "CLOCK_MONOTONIC at which submitted work is done"),
         Field("uint64_t", "throttled_ns", "time that launches waited, summed over threads"),
-        Field("uint64_t", "throttled_count", "launches that waited"),
-        Field("uint64_t", "busy_ns", "time of finished work; if processes overlap, counted once"),
+        Field("uint64_t", "reserved_count", "written by older libraries, never read"),
+        Field("uint64_t", "spent_ns", "GPU time of submitted launches, by their kinds' costs"),
         Field("uint64_t", "unfinished_since_ns", "start of the latest work of over 1 s; 0: none"),
-        Field("uint64_t", "counted_ns", "CLOCK_MONOTONIC up to which work is in `busy_ns`"),
+        Field("uint64_t", "reserved_until", "written by older libraries, never read"),
         Field("uint64_t", "waiting_since_ns", "start of a call that waits for work; 0: none"),
     ),
 )
@@ -192,10 +192,8 @@ class Compute:
     launched_ns: int = 0
     busy_until_ns: int = 0
     throttled_ns: int = 0
-    throttled_count: int = 0
-    busy_ns: int = 0
+    spent_ns: int = 0
     unfinished_since_ns: int = 0
-    counted_ns: int = 0
     waiting_since_ns: int = 0
 
 

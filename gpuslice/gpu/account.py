@@ -28,8 +28,6 @@ class Use:
     work: region_file.Compute
     core_percent: int = 100
     """The container's share in percent; 0 and 100: no cap."""
-    turn_idle_ns: int = 0
-    """Unused time of the container's windows, summed since the arbiter started."""
     checked: bool = True
     """Whether the container's launches are checked. Otherwise the library does not count `work`."""
     policy: Policy = Policy.FAIR
@@ -97,7 +95,7 @@ class Account:
         the previous call's object if nothing has changed since."""
         gpus = self.gpus()
         geometry = region_file.Geometry(len(gpus))
-        lease = os.pread(self._lease, lease_file.record_offset(len(gpus), 0), 0)
+        lease = os.pread(self._lease, lease_file.HEADER.size, 0)
         checked = lease_file.launches_are_checked(lease)
         records = [
             os.pread(self._region, region_file.COMPUTE.size, geometry.compute_offset(index))
@@ -105,12 +103,10 @@ class Account:
         ]
         seen = (gpus, checked, records)
         if seen != self._compute_seen[0]:
-            uses = {}
-            for index, (gpu, record) in enumerate(zip(gpus, records, strict=True)):
-                newest = lease_file.decode(lease, index)
-                idle_ns = newest[1].idle_ns if newest else 0
-                work = region_file.compute(record)
-                uses[gpu.uuid] = Use(work, gpu.core_percent, idle_ns, checked, gpu.policy)
+            uses = {
+                gpu.uuid: Use(region_file.compute(record), gpu.core_percent, checked, gpu.policy)
+                for gpu, record in zip(gpus, records, strict=True)
+            }
             self._compute_seen = seen, uses
         return self._compute_seen[1]
 

@@ -84,7 +84,7 @@ def run(report: Report, stage: Live, where: Path) -> None:
     report.chapter("Limits of the method")
     report.text(
         "A library inside the process is no sandbox: docs/security.md. "
-        "A launch waits for its container's turn, up to 100 ms: docs/compute.md."
+        "A launch can wait for its container's turn, up to 100 ms: docs/compute.md."
     )
 
 

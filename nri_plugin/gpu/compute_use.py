@@ -1,7 +1,7 @@
 """Containers' use of each GPU's time: metrics, and a notice of long kernels.
 
-The input is the compute records of regions and the leases, which measuring.py reads, and NVML's
-utilization of processes. The library writes the records while it checks launches. The tenant can
+The input is the compute records of regions, which measuring.py reads, and NVML's utilization of
+processes. The library writes the records while it checks launches. The tenant can
 write them too. Therefore the time between two reads limits an increase. A container's first reading
 is only a baseline, because the container may have run before this agent started.
 """
@@ -77,9 +77,7 @@ class ComputeUse:
 
     def __init__(self, metrics: Metrics, notices: Notices) -> None:
         self._long_kernels = metrics.long_kernels
-        self._increases = [
-            _Series(each) for each in (metrics.throttled, metrics.busy, metrics.turn_idle)
-        ]
+        self._increases = [_Series(each) for each in (metrics.throttled, metrics.busy)]
         self._share = _Series(metrics.share)
         self._requested = _Series(metrics.requested)
         self._policies = _Series(metrics.policies)
@@ -153,22 +151,18 @@ class ComputeUse:
         _LOG.warning(Line(reason, **fields, key=hold.key, gpu=uuid, problem=_TEXT))
 
 
-def increase(before: Reading, now: Reading, uuid: str) -> tuple[float, float, float]:
-    """Return the seconds, between two readings, in which launches waited (summed over threads), in
-    which the GPU worked, and in which windows were idle."""
+def increase(before: Reading, now: Reading, uuid: str) -> tuple[float, float]:
+    """Return the seconds, between two readings, in which launches waited (summed over threads), and
+    in which the GPU worked."""
     elapsed_ns = now.at_ns - before.at_ns
     if elapsed_ns <= 0 or now.gpus is before.gpus or uuid not in before.gpus:
-        return 0.0, 0.0, 0.0
+        return 0.0, 0.0
     old, new = before.gpus[uuid], now.gpus[uuid]
     throttled_ns = new.work.throttled_ns - old.work.throttled_ns
-    busy_ns = new.work.busy_ns - old.work.busy_ns
-    idle_ns = new.turn_idle_ns - old.turn_idle_ns
-    if idle_ns < 0:  # a new arbiter counts from zero
-        idle_ns = new.turn_idle_ns
+    spent_ns = new.work.spent_ns - old.work.spent_ns
     return (
         min(max(throttled_ns, 0), elapsed_ns * _WAITING_THREADS_MAX) / _SECOND_NS,
-        min(max(busy_ns, 0), elapsed_ns) / _SECOND_NS,
-        min(idle_ns, elapsed_ns) / _SECOND_NS,
+        min(max(spent_ns, 0), elapsed_ns) / _SECOND_NS,
     )
 
 

@@ -22,7 +22,7 @@ from gpuslice.contract import grant_file, lease_file, names, region_file
 from gpuslice.contract.lease_file import Lease
 from gpuslice.ffi.libc import LIBC, ffi
 from shim import region
-from shim.arbiter.turns import Share
+from shim.arbiter.member import Share
 
 _SYS_FUTEX: Final = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _FUTEX_WAKE: Final = ffi.cast("int", 1)
@@ -50,19 +50,18 @@ class Container:
             lease = _open(directory / names.FILE_LEASE, os.O_RDWR)
             opened.callback(os.close, lease)
             data = os.pread(lease, lease_file.FILE_BYTES, 0)
-            if not lease_file.is_readable(data):
-                version = lease_file.VERSION
-                raise ValueError(
-                    f"{directory / names.FILE_LEASE}: not a lease file of version {version}"
-                )
+            self._version = lease_file.version(data)
+            if not self._version:
+                raise ValueError(f"{directory / names.FILE_LEASE}: not a lease file")
             self._lease = mmap.mmap(lease, lease_file.FILE_BYTES)
             self._region = _open(directory / names.FILE_REGION, os.O_RDONLY)
         self._words = ffi.from_buffer(self._lease)
         count = len(self.gpus)
-        leases = [lease_file.decode(data, gpu) for gpu in range(count)]
-        self._sequences = [each[0] if each else 0 for each in leases]
+        self._sequences = [lease_file.sequence(data, gpu, self._version) for gpu in range(count)]
         self._launches_checked: bool | None = None
         self.key = f"{directory.name}/{status.st_ino}"
+        self.lanes = self._version == lease_file.VERSION
+        """Whether the container's library, which may be older than the arbiter, knows lanes."""
         geometry = region_file.Geometry(count)
         self._activity_offsets = [geometry.compute_offset(gpu) for gpu in range(count)]
         self._activities = [(b"", region_file.Compute())] * count
@@ -99,7 +98,7 @@ class Container:
     def shares(self) -> Mapping[str, tuple[int, Share]]:
         """Return, for each GPU's UUID, the GPU's index in the grant and the container's share."""
         return {
-            gpu.uuid: (index, Share(gpu.core_percent, gpu.policy))
+            gpu.uuid: (index, Share(gpu.core_percent, gpu.policy, self.lanes))
             for index, gpu in enumerate(self.gpus)
         }
 
@@ -118,7 +117,7 @@ class Container:
     def write(self, gpu: int, lease: Lease) -> None:
         """Write the lease and wake the threads that wait for its change."""
         sequence = self._sequences[gpu] = self._sequences[gpu] + 1
-        for write in lease_file.update(gpu, sequence, lease):
+        for write in lease_file.update(gpu, sequence, lease, self._version):
             self._lease[write.offset : write.offset + len(write.data)] = write.data
         LIBC.syscall(_SYS_FUTEX, self._words + write.offset, _FUTEX_WAKE, _ALL, *_NONE)
 

@@ -6,16 +6,18 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from gpuslice.contract.lease_file import CYCLE_NS
 from gpuslice.contract.region_file import Compute
 from shim.arbiter.files import Container, directories
-from shim.arbiter.turns import IDLE_NS, Share, Turns
+from shim.arbiter.member import IDLE_NS, Share
+from shim.arbiter.turns import Turns
 
 _SCAN_NS: Final = CYCLE_NS // 2
 """The interval of checks for new or removed containers and changed grants."""
@@ -65,7 +67,11 @@ class Arbiter:
             if now_ns < self._due_ns.get(uuid, 0):
                 continue
             members = self._members[uuid]
-            seen = {key: _activity(*member, now_ns) for key, member in members.items()}
+            again_ns = turns.glance(now_ns, partial(_activity_of, members, now_ns))
+            if again_ns:
+                self._due_ns[uuid] = again_ns
+                continue
+            seen = {key: _activity_of(members, now_ns, key) for key in members}
             leases, self._due_ns[uuid] = turns.step(now_ns, seen)
             for key, lease in leases.items():
                 container, gpu = members[key]
@@ -144,7 +150,8 @@ class Arbiter:
             )
 
 
-def _activity(container: Container, gpu: int, now_ns: int) -> Compute:
+def _activity_of(members: Mapping[str, tuple[Container, int]], now_ns: int, key: str) -> Compute:
+    container, gpu = members[key]
     try:
         seen = container.activity(gpu)
         awaited = seen.busy_until_ns > now_ns or seen.waiting_since_ns

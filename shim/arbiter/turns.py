@@ -1,149 +1,127 @@
-"""Decides whose turn it is on one GPU, by deficit round robin with debt. Time is an argument.
+"""Gives turns on one GPU to containers that saturate it, and lanes to the others.
 
-One container at a time may submit work, in a window. The window's length is the container's share
-of a cycle of 100 ms. A turn ends when the submitted work is almost done, at most one cycle after
-the window. GPU time beyond the container's credit is debt, which makes its next windows shorter or
-fewer. A container without work gives up its turn, and the rest of the turn is divided among the
-others by their shares. If only one container has work, it gets the whole GPU, or its share if
-forced.
+Time is an argument.
+
+Containers that saturate the GPU take turns by deficit round robin with debt. A turn is a window in
+which no other of them submits work. Its length is the container's share of a cycle of 100 ms. A
+turn ends when the submitted work is almost done, at most one cycle after the window. Time beyond
+the container's credit is debt, which makes its next windows shorter or fewer. A container without
+work gives up its turn, and the others divide the rest by their shares. If only one container has
+work, it gets the whole GPU, or its share if forced.
+
+Intermittent containers (member.py) have lanes (lanes.py). One that lags behind its share gets turns
+too, in which those that saturate the GPU wait. A turn in which all others wait measures the
+utilization, from which a container's class follows.
 
 Invariants: while any container has work, at most one has an open window. While none has, all
-windows are open, so that the first launch need not wait. Over time a container uses its share of
-the cycles in which it has work, to within one launch and one window.
+windows are open, so that the first launch need not wait. Over time a container makes the progress
+that its share promises while others want the GPU, to within one launch and one window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
-from gpuslice.contract.grant_file import Policy, is_cap
-from gpuslice.contract.lease_file import CYCLE_NS, WHOLE_PPM, Lease
+from gpuslice.contract.grant_file import Policy
+from gpuslice.contract.lease_file import ALONE_US, CYCLE_NS, WHOLE_PPM, Lease
 from gpuslice.contract.region_file import Compute
+from shim.arbiter.lanes import IN_FLIGHT_US, Lanes
+from shim.arbiter.member import IDLE_NS, MS, Member, Share, parts_ppm, plausible
 
-_MS: Final = 1_000_000
-IDLE_NS: Final = 10 * _MS
-"""A container gives up its turn after this time without a launch and without work in flight."""
-_INACTIVE_AFTER_NS: Final = CYCLE_NS
-"""A container that has not tried to launch for this long has no work. A waiting launch is tried at
-least twice in this time."""
-_LOOK_NS: Final = 5 * _MS
+_LOOK_NS: Final = 5 * MS
 """The poll interval while several containers have work."""
-_ALONE_LOOK_NS: Final = 10 * _MS
-_IDLE_LOOK_NS: Final = 50 * _MS
-_RESTING_LOOK_NS: Final = 180 * _MS
-_RESTS_AFTER_NS: Final = 1_000 * _MS
-_RESTING_AHEAD_NS: Final = 400 * _MS
+_TURNS_LOOK_NS: Final = 10 * MS
+"""The same if none has a lane."""
+_LANE_LOOK_NS: Final = 1 * MS
+_ALONE_LOOK_NS: Final = 10 * MS
+_IDLE_LOOK_NS: Final = 50 * MS
+_RESTING_LOOK_NS: Final = 180 * MS
+_RESTS_AFTER_NS: Final = 1_000 * MS
+_RESTING_AHEAD_NS: Final = 400 * MS
 """While no container has work, leases are written less often. A lease's `written_ns` is then set
 this far ahead, so that the lease stays valid until the next one. If the arbiter ends, it still
 becomes void within a second."""
 _MIN_PAUSE_NS: Final = 100_000
 _DRAIN_LOOK_NS: Final = 200_000
-_ANNOUNCE_NS: Final = 2 * _MS
+_ANNOUNCE_NS: Final = 2 * MS
 """The next window is written this long before it begins, so that the GPU need not wait for a late
 arbiter."""
-_OVERLAP_NS: Final = 2 * _MS
+_OVERLAP_NS: Final = 2 * MS
 """If work lasts beyond its window, the next window begins this long before the work's predicted
 end. Otherwise the GPU would be idle if the work ended earlier than predicted."""
-_IN_FLIGHT_NS: Final = 3 * _MS
+_IN_FLIGHT_NS: Final = IN_FLIGHT_US * 1000
 """Work that ended less than this before its window's end counts as having used the whole window."""
-_COUNTED_NS: Final = 5 * _MS
-"""A thread that waits for work adds its duration in the region at most this long after its end."""
-_MIN_WINDOW_NS: Final = 2 * _MS
-_DEBT_MAX_NS: Final = 10_000 * _MS
+_MIN_WINDOW_NS: Final = 2 * MS
+_DEBT_MAX_NS: Final = 10_000 * MS
 _BEAT_NS: Final = 2 * CYCLE_NS
 """A lease is written again after this time, so that containers see that the arbiter runs."""
-_PREDICTED_MAX_NS: Final = 1_000 * _MS
-_UNCAPPED_MIN_PPM: Final = 50_000
+_ELAPSED_MAX_NS: Final = 20 * MS
+"""If the arbiter was late, at most this time counts for lags."""
+
+_TURN_OF_LAG_MAX_NS: Final = 30 * MS
+_MEASURE_NS: Final = 30 * MS
+_MEASURE_FIRST_NS: Final = 40 * MS
+_SUSPECT: Final = 0.85
+"""A container that uses less of its turn than this is measured again."""
+_OTHERS_MAX: Final = 50
+"""A sample is void if other lanes worked for more than this part of its time (a divisor)."""
+_SAMPLE_ALONE_NS: Final = 100 * MS
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A container's share of the GPU's time. A core_percent of 0 or 100 means no cap."""
+class Kind(Enum):
+    """Why a container has a turn."""
 
-    core_percent: int
-    policy: Policy = Policy.FAIR
-
-    @property
-    def forced(self) -> bool:
-        """Whether the share is a cap also while no other container uses the GPU."""
-        return self.policy is Policy.CAPPED
-
-    @property
-    def capped(self) -> bool:
-        return is_cap(self.core_percent)
+    CREDIT = "it saturates the GPU, and has credit"
+    LAG = "its lane did not suffice for its share"
+    MEASURE = "its utilization is unknown, or was measured long ago"
 
 
 @dataclass(slots=True)
-class _Member:
-    share: Share
-    part_ppm: int = 0
-    """The container's part of a cycle while all containers have work, in millionths."""
-    offset_ppm: int = 0
-    seen: Compute = field(default_factory=Compute)
-    credit_ns: int = 0
-    paid_until_ns: int = 0
-    """The time up to which credit has been added. Only used for a forced share."""
-    worked_ns: int = 0
-    """When the container last had work."""
-    idle_after_ns: int = -1
-    """The latest launch before the container gave up a turn. It has no work until a later one."""
-    charged_until_ns: int = 0
-    """The end of the container's latest turn. 0: there was none."""
-    turn_ns: int = 0
-    """The total length of the turns for which `settle` has not counted the idle time yet."""
-    busy_before_ns: int = 0
-    """The container's `seen.busy_ns` before these turns."""
-    idle_ns: int = 0
-    """The total time of the container's turns in which none of its work ran."""
-    lease: Lease = field(default_factory=lambda: Lease(0))
-
-    @property
-    def window_ns(self) -> int:
-        """Return the length of the container's part of a cycle."""
-        return CYCLE_NS * self.part_ppm // WHOLE_PPM
-
-    @property
-    def forced(self) -> bool:
-        return self.share.forced and self.share.capped
-
-    def settle(self, now_ns: int, after_ns: int) -> None:
-        """Count the idle time of the latest turns if they ended more than `after_ns` ago. The idle
-        time is at most the turns' length, whatever the tenant writes into its region."""
-        if now_ns > self.charged_until_ns + after_ns:
-            busy_ns = max(self.seen.busy_ns - self.busy_before_ns, 0)
-            self.idle_ns += max(self.turn_ns - busy_ns, 0)
-            self.turn_ns, self.busy_before_ns = 0, self.seen.busy_ns
-
-    def has_work(self, now_ns: int) -> bool:
-        seen = self.seen
-        return (
-            seen.launched_ns > self.idle_after_ns
-            and max(seen.launched_ns, seen.busy_until_ns) > now_ns - _INACTIVE_AFTER_NS
-        )
+class _Turn:
+    holder: Member
+    kind: Kind
+    drained_ns: int
+    """When the work of earlier turns ends."""
+    done_ns: int = 0
+    """The holder's `done_ns` at the turn's begin."""
+    others_ns: int = 0
+    """GPU time of other containers' lanes during the turn."""
 
 
 class Turns:
     """The turns on one GPU. Keys identify containers. The caller writes the returned leases."""
 
     def __init__(self) -> None:
-        self._members: dict[str, _Member] = {}
-        self._holder: str | None = None
-        self._order: list[str] = []
+        self._members: dict[str, Member] = {}
+        self._order: list[Member] = []
+        self._turn: _Turn | None = None
+        self._previous: Member | None = None
         self._free_ns = 0
         """When the latest turn ends."""
+        self._stepped_ns = 0
+        self._working: Sequence[Member] = ()
+        """The containers that have work, without those in the background."""
+        self._background: Sequence[Member] = ()
+        self._laned = False
+        """Whether a container that has work has a lane."""
+        self._alone: Member | None = None
+        """The container whose utilization is measured, because only it has work."""
+        self.lanes = Lanes()
 
     def set_shares(self, shares: Mapping[str, Share]) -> None:
         """Set the containers that share the GPU. New ones begin without credit or debt."""
         for key in self._members.keys() - shares.keys():
-            del self._members[key]
-            self._order.remove(key)
-            self._holder = None if self._holder == key else self._holder
+            member = self._members.pop(key)
+            self._order.remove(member)
+            if self._turn and self._turn.holder is member:
+                self._turn = None
         for key, share in shares.items():
             if key not in self._members:
-                self._members[key] = _Member(share)
-                self._order.append(key)
+                self._members[key] = Member(key, share)
+                self._order.append(self._members[key])
             self._members[key].share = share
         offset = 0
         for key, part in parts_ppm(shares).items():
@@ -153,14 +131,17 @@ class Turns:
 
     @property
     def launches_checked(self) -> bool:
-        """Whether any container of the GPU has a cap. If so, all launches are checked, even while
-        only one container has work: its work in flight must be known when another begins. If none
-        has a cap, the driver's own time slices divide the GPU."""
-        return any(member.share.capped for member in self._members.values())
+        """Whether any container of the GPU has a cap or a policy. If so, all launches are checked,
+        even while only one container has work: its work in flight must be known when another
+        begins. Otherwise the driver's own time slices divide the GPU."""
+        return any(
+            member.share.capped or member.share.policy in (Policy.TURNS, Policy.BACKGROUND)
+            for member in self._order
+        )
 
     def rests(self, now_ns: int) -> bool:
         """Return whether no container has had work for a second."""
-        worked_ns = max((member.worked_ns for member in self._members.values()), default=0)
+        worked_ns = max((member.worked_ns for member in self._order), default=0)
         return now_ns > worked_ns + _RESTS_AFTER_NS
 
     def step(self, now_ns: int, seen: Mapping[str, Compute]) -> tuple[Mapping[str, Lease], int]:
@@ -168,141 +149,261 @@ class Turns:
 
         seen: the containers' current activity. A container that is left out has none.
         """
-        working = []
-        for key in self._order:
-            member = self._members[key]
-            member.seen = _plausible(seen.get(key, Compute()), now_ns)
-            if key != self._holder:
-                member.settle(now_ns, CYCLE_NS)
-            if member.has_work(now_ns):
-                working.append(key)
-                if now_ns - member.worked_ns > CYCLE_NS:
-                    self._begin_work(member, now_ns)
-                member.worked_ns = now_ns
-        leases: dict[str, Lease] = {}
-        if self._holder is None:
-            leases_end_ns = max((m.lease.end_ns for m in self._members.values()), default=0)
-            if leases_end_ns > now_ns and len(working) > 1:
-                leases |= self._close(now_ns, self._order)
-        else:
-            again_ns = self._end_turn(now_ns, working)
-            if again_ns:
-                return self._beats(now_ns, leases), max(again_ns, now_ns + _MIN_PAUSE_NS)
+        elapsed_ns = min(now_ns - self._stepped_ns, _ELAPSED_MAX_NS) if self._stepped_ns else 0
+        self._stepped_ns = now_ns
+        self._observe(now_ns, elapsed_ns, seen)
+        turn = self._turn
+        holder, measuring = (turn.holder, turn.kind is Kind.MEASURE) if turn else (None, False)
+        others_ns = self.lanes.count(self._working, elapsed_ns, holder, measuring)
+        if turn:
+            turn.others_ns += others_ns
+        self._measure_alone(now_ns)
         self._pay_forced(now_ns)
-        again_ns = self._next_turn(now_ns, working, leases)
-        return self._beats(now_ns, leases), max(again_ns, now_ns + _MIN_PAUSE_NS)
+        if not turn and len(self._working) > 1:
+            self._close(now_ns, [m for m in self._order if not m.contended])
+        again_ns = self._end_turn(now_ns, turn) if turn else 0
+        again_ns = again_ns or self._next_turn(now_ns)
+        turn = self._turn
+        holder, measuring = (turn.holder, turn.kind is Kind.MEASURE) if turn else (None, False)
+        self.lanes.set(now_ns, self._working, holder, measuring)
+        if self._background:
+            self.lanes.set_background(now_ns, self._working, self._background)
+            look_ns = _LANE_LOOK_NS // 2 if self.lanes.background_open else _LANE_LOOK_NS
+            again_ns = min(again_ns, now_ns + look_ns)
+        return self._leases(now_ns), max(again_ns, now_ns + _MIN_PAUSE_NS)
 
-    def _begin_work(self, member: _Member, now_ns: int) -> None:
-        """Give one window's credit, less the debt, to a container that had no work for a cycle."""
-        member.credit_ns = min(member.credit_ns, 0) + member.window_ns
-        member.paid_until_ns = now_ns
+    def glance(self, now_ns: int, activity: Callable[[str], Compute]) -> int:
+        """Return when to call again if the turn goes on as it is, and no container has a lane. 0:
+        call `step`. A glance costs less than a step, because it reads one container's region."""
+        turn = self._turn
+        if not turn or turn.kind is not Kind.CREDIT or self._background or self._laned:
+            return 0
+        start_ns, planned_ns, _ = turn.holder.window
+        seen = plausible(activity(turn.holder.key), now_ns)
+        announced_ns = planned_ns - _ANNOUNCE_NS
+        idle_ns = max(start_ns, seen.busy_until_ns, seen.launched_ns) + IDLE_NS
+        if len(self._working) < 2 or now_ns >= min(announced_ns, idle_ns):
+            return 0
+        return min(announced_ns, now_ns + _TURNS_LOOK_NS)
 
-    def _end_turn(self, now_ns: int, working: Sequence[str]) -> int:
-        """End the turn of the holder, the container whose window is open. If the end of the turn is
-        not known yet, return when to call again."""
-        assert self._holder is not None
-        member = self._members[self._holder]
-        lease, busy_until_ns = member.lease, member.seen.busy_until_ns
-        last_ns = max(lease.start_ns, busy_until_ns, member.seen.launched_ns)
-        alone = working in ([], [self._holder])
+    def _observe(self, now_ns: int, elapsed_ns: int, seen: Mapping[str, Compute]) -> None:
+        working: list[Member] = []
+        background: list[Member] = []
+        for member in self._order:
+            member.observe(now_ns, elapsed_ns, seen.get(member.key, Compute()))
+            if not member.has_work(now_ns):
+                continue
+            (background if member.share.background else working).append(member)
+            if now_ns - member.worked_ns > CYCLE_NS:
+                # A container that had no work for a cycle begins with one window, less its debt.
+                member.credit_ns = min(member.credit_ns, 0) + member.window_ns
+                member.paid_until_ns, member.lag_ns = now_ns, 0
+            member.worked_ns = now_ns
+        self._working, self._background = working, background
+        self._laned = any(member.has_lane for member in working)
+
+    def _measure_alone(self, now_ns: int) -> None:
+        """Measure the utilization of a container while only it has work."""
+        only = self._working[0] if len(self._working) == 1 else None
+        if only is None or self._turn or only.forced or self.lanes.background_open:
+            self._alone = None
+        elif only is not self._alone:
+            self._alone = only
+            only.begin_sample()
+        elif only.utilization.sampled_ns(only.active_ns) > _SAMPLE_ALONE_NS:
+            only.end_sample(now_ns)
+            only.begin_sample()
+
+    def _wanting(self, now_ns: int, besides: Member | None = None) -> Sequence[tuple[Member, Kind]]:
+        """Return the containers that should have a turn for another reason than credit."""
+        working = self._working
+        saturated = any(not member.has_lane for member in working)
+        if len(working) < 2 and not any(member.forced for member in working):
+            return []
+        measured, lagging = [], []
+        for member in working:
+            usage = member.utilization
+            if member is besides or not member.share.laned:
+                continue
+            useful = (saturated or self.lanes.limited) and not member.forced
+            old = now_ns > usage.again_ns and (useful if member.has_lane else member.suspect)
+            if usage.unsure or old:
+                measured.append((member, Kind.MEASURE))
+            elif member.has_lane and saturated and self.lanes.lags(member, _ANNOUNCE_NS):
+                lagging.append((member, Kind.LAG))
+        return lagging + measured
+
+    def _end_turn(self, now_ns: int, turn: _Turn) -> int:
+        """End the turn. If the end is not known yet, return when to call again."""
+        member = turn.holder
+        start_ns, planned_ns, _ = member.window
+        busy_until_ns = member.seen.busy_until_ns
+        last_ns = max(start_ns, busy_until_ns, member.seen.launched_ns)
+        clean_ns = max(start_ns + _ANNOUNCE_NS, turn.drained_ns)
+        if turn.kind is not Kind.CREDIT and now_ns > clean_ns and not member.utilization.begun:
+            member.begin_sample()
+        alone = self._working in ([], [member])
+        waiting = [m for m in self._working if not m.has_lane and m is not member]
+        others = waiting or self._wanting(now_ns, member)
         overlap_ns = 0 if alone or member.forced else _OVERLAP_NS
         end_ns = now_ns
-        if now_ns < lease.end_ns:
+        if now_ns < planned_ns:
             if alone and not member.forced:
-                self._holder = None
+                self._turn = None
                 return 0
             if now_ns >= last_ns + IDLE_NS:
-                used_ns = last_ns - lease.start_ns
+                used_ns = last_ns - start_ns
                 member.credit_ns = min(member.credit_ns, used_ns)
                 member.idle_after_ns = member.seen.launched_ns
-            elif now_ns < lease.end_ns - _ANNOUNCE_NS:
-                return min(lease.end_ns - _ANNOUNCE_NS, now_ns + _LOOK_NS)
-            elif alone or busy_until_ns > lease.end_ns + _DRAIN_LOOK_NS:
-                return lease.end_ns
+            elif now_ns < planned_ns - _ANNOUNCE_NS:
+                return self._continue_turn(now_ns, turn)
+            elif alone or (others and busy_until_ns > planned_ns + _DRAIN_LOOK_NS):
+                return planned_ns
             else:
-                end_ns = lease.end_ns
-                used_ns = end_ns - lease.start_ns
-        elif busy_until_ns > now_ns + overlap_ns and now_ns < lease.end_ns + CYCLE_NS:
+                end_ns = planned_ns
+                used_ns = end_ns - start_ns
+        elif (
+            (others or member.forced)
+            and busy_until_ns > now_ns + overlap_ns
+            and now_ns < planned_ns + CYCLE_NS
+        ):
             due_ns = max(busy_until_ns - overlap_ns, now_ns + _DRAIN_LOOK_NS)
             return min(due_ns, now_ns + 5 * _DRAIN_LOOK_NS)
         else:
             # If the arbiter was late, the containers have used their own parts of the cycles since.
-            end_ns = min(now_ns, lease.end_ns + CYCLE_NS)
-            least_ns = max(lease.end_ns - _IN_FLIGHT_NS, lease.start_ns)
-            used_ns = max(least_ns, min(busy_until_ns, end_ns)) - lease.start_ns
-        self._charge(member, used_ns, end_ns)
-        self._order.remove(self._holder)
-        self._order.append(self._holder)
-        self._holder = None
-        self._free_ns = end_ns
+            end_ns = min(now_ns, planned_ns + CYCLE_NS)
+            least_ns = max(planned_ns - _IN_FLIGHT_NS, start_ns)
+            used_ns = max(least_ns, min(busy_until_ns, end_ns)) - start_ns
+        member.utilization.outlasted(now_ns, max(end_ns, busy_until_ns) - planned_ns)
+        self._finish(now_ns, turn, used_ns, end_ns)
         return 0
 
-    def _charge(self, holder: _Member, used_ns: int, end_ns: int) -> None:
-        """Deduct the turn from the holder's credit. While another container's earlier work still
-        ran, half of the time is deducted from that one's credit instead."""
-        start_ns = holder.lease.start_ns
-        for member in self._members.values():
+    def _continue_turn(self, now_ns: int, turn: _Turn) -> int:
+        """Return when to look again at a turn in its window. End the window of a container that
+        saturates the GPU early if another one lags."""
+        member = turn.holder
+        start_ns, planned_ns, _ = member.window
+        announced_ns = planned_ns - _ANNOUNCE_NS
+        if turn.kind is not Kind.CREDIT:
+            look_ns = _TURNS_LOOK_NS if member.utilization.begun else _LANE_LOOK_NS
+            return min(announced_ns, now_ns + look_ns)
+        if not self._laned:
+            return min(announced_ns, now_ns + _TURNS_LOOK_NS)
+        wanting = self._wanting(now_ns, member)
+        if now_ns > start_ns + _LOOK_NS and any(kind is Kind.LAG for _, kind in wanting):
+            member.window = (start_ns, now_ns + _ANNOUNCE_NS, IN_FLIGHT_US)
+            return now_ns + _ANNOUNCE_NS // 2
+        lags_ns = now_ns + int(self.lanes.lags_in_ns(self._working)) - _ANNOUNCE_NS
+        return max(min(announced_ns, now_ns + _LOOK_NS, lags_ns), now_ns + _DRAIN_LOOK_NS)
+
+    def _finish(self, now_ns: int, turn: _Turn, used_ns: int, end_ns: int) -> None:
+        """Charge the turn to its holder, and add it to the sample of the holder's utilization."""
+        member = turn.holder
+        if not member.has_lane:
+            self._charge(turn, used_ns, end_ns)
+        if turn.kind is Kind.CREDIT:
+            gpu_ns = member.done_ns - turn.done_ns
+            member.suspect = gpu_ns < _SUSPECT * (used_ns - turn.others_ns)
+        elif turn.others_ns * _OTHERS_MAX > used_ns:
+            member.utilization.cancel()
+        else:
+            member.end_sample(now_ns)
+        if turn.kind is Kind.LAG:
+            self.lanes.turn_ended(member, now_ns)
+        self._order.remove(member)
+        self._order.append(member)
+        self._previous, self._turn, self._free_ns = member, None, end_ns
+
+    def _charge(self, turn: _Turn, used_ns: int, end_ns: int) -> None:
+        """Deduct the turn from the holder's credit, without the time of lanes. While another
+        container's earlier work still ran, half of the time is deducted from that one's credit
+        instead."""
+        holder = turn.holder
+        start_ns = holder.window[0]
+        for member in self._order:
             overlap_ns = min(member.seen.busy_until_ns, end_ns) - max(
                 start_ns, member.charged_until_ns
             )
-            if member is not holder and member.charged_until_ns and overlap_ns > 0:
+            if (
+                member is not holder
+                and not member.has_lane
+                and member.charged_until_ns
+                and overlap_ns > 0
+            ):
                 used_ns -= overlap_ns // 2
                 self._pay(member, overlap_ns // 2)
                 member.charged_until_ns = end_ns
+        used_ns = max(used_ns - turn.others_ns, used_ns // 5)
+        if turn.kind is Kind.MEASURE:  # measuring makes no debt
+            used_ns = min(used_ns, max(holder.credit_ns, 0))
         self._pay(holder, used_ns)
         holder.charged_until_ns = end_ns
-        holder.turn_ns += end_ns - start_ns
 
     @staticmethod
-    def _pay(member: _Member, used_ns: int) -> None:
+    def _pay(member: Member, used_ns: int) -> None:
         member.credit_ns = max(member.credit_ns - used_ns, -_DEBT_MAX_NS)
 
-    def _next_turn(self, now_ns: int, working: Sequence[str], leases: dict[str, Lease]) -> int:
-        """Choose the container that gets the next turn, or let all launch if none has work."""
-        order = [key for key in self._order if key in working]
-        if not order:
-            return self._open(now_ns, self._order, leases)
-        if len(order) == 1 and not self._members[order[0]].forced:
-            others = [key for key in self._order if key != order[0]]
-            leases.update(self._close(now_ns, others))
-            return self._open(now_ns, order, leases)
-        key = self._with_credit(order) or self._after_round(order)
-        if key is None:
-            return self._first_credit_ns(now_ns, order)
-        member = self._members[key]
-        member.settle(now_ns, _COUNTED_NS)
-        start_ns = max(now_ns, self._free_ns)
-        leases.update(self._close(start_ns, [each for each in self._order if each != key]))
-        leases[key] = self._grant(key, now_ns, (start_ns, start_ns + member.credit_ns), True)
-        self._holder = key
-        return min(member.lease.end_ns - _ANNOUNCE_NS, start_ns + _LOOK_NS)
+    def _next_turn(self, now_ns: int) -> int:
+        """Choose the container that gets the next turn, or let all launch if none has work. Return
+        when to call again."""
+        working = self._working
+        if not working:
+            return self._open(now_ns, [m for m in self._order if not m.share.background])
+        if len(working) == 1 and not working[0].forced:
+            self._close(now_ns, [m for m in self._order if m is not working[0]])
+            return self._open(now_ns, working)
+        saturating = [m for m in self._order if m in working and not m.has_lane]
+        chosen = self._choose(now_ns, saturating)
+        if chosen is None:
+            look_ns = _LANE_LOOK_NS if self.lanes.limited else _LOOK_NS
+            return min(now_ns + look_ns, self._first_credit_ns(now_ns, saturating))
+        member, kind, length_ns = chosen
+        start_ns = now_ns if member is self._previous else max(now_ns, self._free_ns)
+        self._close(start_ns, [m for m in self._order if m is not member])
+        member.window = (start_ns, start_ns + length_ns, IN_FLIGHT_US)
+        drained_ns = max(
+            (m.seen.busy_until_ns for m in working if m is not member and not m.has_lane), default=0
+        )
+        self._turn = _Turn(member, kind, drained_ns, member.done_ns)
+        look_ns = _ANNOUNCE_NS + _DRAIN_LOOK_NS if member.has_lane else _LOOK_NS
+        return min(member.window[1] - _ANNOUNCE_NS, start_ns + look_ns)
 
-    def _with_credit(self, order: Sequence[str]) -> str | None:
-        for key in order:
-            member = self._members[key]
-            least_ns = member.window_ns if member.forced else _MIN_WINDOW_NS
+    def _choose(self, now_ns: int, saturating: Sequence[Member]) -> tuple[Member, Kind, int] | None:
+        for member, kind in self._wanting(now_ns):
+            if kind is Kind.LAG:
+                length_ns = min(self.lanes.turn_ns(member), _TURN_OF_LAG_MAX_NS)
+                return member, kind, max(length_ns, _MIN_WINDOW_NS)
+            unsure = member.utilization.unsure
+            return member, kind, _MEASURE_FIRST_NS if unsure else _MEASURE_NS
+        found = self._with_credit(saturating) or self._after_round(saturating)
+        return (found, Kind.CREDIT, found.credit_ns) if found else None
+
+    @staticmethod
+    def _with_credit(saturating: Sequence[Member]) -> Member | None:
+        for member in saturating:
+            least_ns = member.window_ns * 4 // 5 if member.forced else _MIN_WINDOW_NS
             if member.credit_ns >= min(least_ns, member.window_ns):
-                return key
+                return member
         return None
 
-    def _after_round(self, order: Sequence[str]) -> str | None:
+    def _after_round(self, saturating: Sequence[Member]) -> Member | None:
         """Add rounds of credit until a container whose share is not forced may have a turn, and
-        return the container's key. Return None if all shares are forced."""
-        free = [self._members[key] for key in order if not self._members[key].forced]
+        return it. Return None if all shares are forced."""
+        free = [member for member in saturating if not member.forced]
         if not free:
             return None
-        total_ppm = sum(self._members[key].part_ppm for key in order)
+        total_ppm = sum(member.part_ppm for member in saturating)
         rounds = min(
             -((member.credit_ns - _MIN_WINDOW_NS) // (CYCLE_NS * member.part_ppm // total_ppm))
             for member in free
         )
         for member in free:
             member.credit_ns += max(rounds, 1) * CYCLE_NS * member.part_ppm // total_ppm
-        return self._with_credit(order)
+        return self._with_credit(saturating)
 
     def _pay_forced(self, now_ns: int) -> None:
         """Add a forced share's credit for the time that has passed, up to two windows."""
-        for member in self._members.values():
+        for member in self._order:
             if not member.forced:
                 continue
             passed_ns = now_ns - (member.paid_until_ns or now_ns)
@@ -310,79 +411,53 @@ class Turns:
             member.credit_ns = min(credit_ns, 2 * member.window_ns)
             member.paid_until_ns = now_ns
 
-    def _first_credit_ns(self, now_ns: int, order: Sequence[str]) -> int:
+    @staticmethod
+    def _first_credit_ns(now_ns: int, saturating: Sequence[Member]) -> int:
         waits = [
             (member.window_ns - member.credit_ns) * WHOLE_PPM // member.part_ppm
-            for member in (self._members[key] for key in order)
+            for member in saturating
         ]
-        return now_ns + min(*waits, _IDLE_LOOK_NS)
+        return now_ns + min(*waits, _IDLE_LOOK_NS, _IDLE_LOOK_NS)
 
-    def _open(self, now_ns: int, keys: Sequence[str], leases: dict[str, Lease]) -> int:
+    def _open(self, now_ns: int, members: Sequence[Member]) -> int:
         """Open windows for these containers, because no other one has work. Containers with forced
         shares still wait for their turns."""
         ahead_ns, look_ns = 0, _IDLE_LOOK_NS
         if self.rests(now_ns):
             ahead_ns, look_ns = _RESTING_AHEAD_NS, _RESTING_LOOK_NS
-        for key in keys:
-            member = self._members[key]
+        for member in members:
             if not member.forced:
                 renewed_ns = now_ns + max(CYCLE_NS, look_ns)
-                if member.lease.end_ns <= renewed_ns or member.lease.contended:
-                    window = (now_ns, now_ns + 3 * CYCLE_NS + ahead_ns)
-                    leases[key] = self._grant(key, now_ns + ahead_ns, window, False)
-                member.credit_ns = min(member.credit_ns, 0) if len(keys) > 1 else 0
-        if len(self._members) == 1:
+                if member.window[1] <= renewed_ns or member.contended:
+                    member.window = (now_ns, now_ns + 3 * CYCLE_NS + ahead_ns, ALONE_US)
+                member.credit_ns = min(member.credit_ns, 0) if len(members) > 1 else 0
+        if len(self._order) == 1:
             return now_ns + CYCLE_NS
-        return now_ns + (_ALONE_LOOK_NS if len(keys) == 1 else look_ns)
+        return now_ns + (_ALONE_LOOK_NS if len(members) == 1 else look_ns)
 
-    def _grant(self, key: str, written_ns: int, window: tuple[int, int], contended: bool) -> Lease:
-        """Return a new lease. window: the begin and the end of its window, in nanoseconds."""
-        member = self._members[key]
-        part = (member.part_ppm, member.offset_ppm)
-        member.lease = Lease(written_ns, *window, *part, contended, member.idle_ns)
-        return member.lease
+    @staticmethod
+    def _close(at_ns: int, members: Sequence[Member]) -> None:
+        """End these containers' windows at `at_ns`, unless they end before."""
+        for member in members:
+            start_ns, end_ns, _ = member.window
+            if end_ns > at_ns:
+                member.window = (min(start_ns, at_ns), at_ns, IN_FLIGHT_US)
 
-    def _close(self, now_ns: int, keys: Sequence[str]) -> dict[str, Lease]:
-        """End these containers' windows at `now_ns`, unless they end before."""
-        leases: dict[str, Lease] = {}
-        for key in keys:
-            if self._members[key].lease.end_ns > now_ns:
-                leases[key] = self._grant(key, now_ns, (now_ns, now_ns), True)
+    def _leases(self, now_ns: int) -> Mapping[str, Lease]:
+        """Return the leases that have changed, or that are old: their readers must see that the
+        arbiter runs."""
+        leases = {}
+        ahead_ns = _RESTING_AHEAD_NS if self.rests(now_ns) else 0
+        lanes = [m for m in (*self._working, *self._background) if m.lane[1]]
+        holder = self._turn.holder if self._turn else None
+        only = holder or (self._working[0] if len(self._working) == 1 else None)
+        for member in self._order:
+            exclusive = member is only and lanes in ([], [member])
+            content = member.window, member.lane, member.part_ppm, member.offset_ppm, exclusive
+            if content != member.written or now_ns >= member.written_ns + _BEAT_NS:
+                (start_ns, end_ns, in_flight_us), lane, part_ppm, offset_ppm, _ = content
+                member.written, member.written_ns = content, now_ns + ahead_ns
+                window = member.written_ns, start_ns, end_ns
+                part = part_ppm, offset_ppm
+                leases[member.key] = Lease(*window, *lane, in_flight_us, *part, exclusive)
         return leases
-
-    def _beats(self, now_ns: int, leases: dict[str, Lease]) -> dict[str, Lease]:
-        """Renew old leases, so that their readers see that the arbiter runs."""
-        for key, member in self._members.items():
-            lease = member.lease
-            if key not in leases and now_ns >= lease.written_ns + _BEAT_NS:
-                window = (lease.start_ns, lease.end_ns)
-                leases[key] = self._grant(key, now_ns, window, lease.contended)
-        return leases
-
-
-def _plausible(seen: Compute, now_ns: int) -> Compute:
-    """Correct the predicted end of a container's work. A killed process leaves its prediction in
-    the region, so predictions are limited; a running process soon writes a new one. If a program
-    still waits for work after its predicted end, the work is assumed to continue."""
-    busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MAX_NS)
-    if now_ns - _PREDICTED_MAX_NS < seen.waiting_since_ns and busy_until_ns < now_ns:
-        busy_until_ns = now_ns + _ANNOUNCE_NS + 2 * _DRAIN_LOOK_NS
-    return (
-        seen if busy_until_ns == seen.busy_until_ns else replace(seen, busy_until_ns=busy_until_ns)
-    )
-
-
-def parts_ppm(shares: Mapping[str, Share]) -> Mapping[str, int]:
-    """Divide a cycle among containers, in millionths. A container with a cap gets its percentage.
-    The others get equal parts of the rest, at least 5 percent each. If the sum exceeds a cycle, all
-    parts are scaled down."""
-    uncapped = sum(not share.capped for share in shares.values())
-    rest = WHOLE_PPM - sum(share.core_percent * 10_000 for share in shares.values() if share.capped)
-    each = max(rest // uncapped, _UNCAPPED_MIN_PPM) if uncapped else 0
-    parts = {
-        key: share.core_percent * 10_000 if share.capped else each for key, share in shares.items()
-    }
-    total = sum(parts.values())
-    if total > WHOLE_PPM:
-        parts = {key: part * WHOLE_PPM // total for key, part in parts.items()}
-    return parts

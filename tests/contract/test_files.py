@@ -35,7 +35,8 @@ gpus = st.builds(
 )
 grants = st.builds(Grant, longs, st.lists(gpus, min_size=1, max_size=16).map(tuple))
 parts = st.integers(0, lease_file.WHOLE_PPM)
-leases = st.builds(Lease, longs, longs, longs, parts, parts, st.booleans())
+words = st.integers(0, 2**32 - 1)
+leases = st.builds(Lease, *[longs] * 5, words, words, parts, parts, st.booleans())
 
 A = Gpu("GPU-a", 1, 2, 3)
 GRANT, LEASE = Grant(1, (A,)), Lease(1)
@@ -200,6 +201,16 @@ def test_a_writer_killed_anywhere_leaves_the_old_lease_or_the_new(
     before = apply(lease_file.fresh(1, launches_checked=True), lease_file.update(0, 1, old))
     left = torn(before, lease_file.update(0, 2, new), data)
     assert lease_file.decode(left, 0) in ((1, old), (2, new))
+
+
+@pytest.mark.parametrize(("in_flight_us", "contended"), [(3_000, 1), (20_000, 0)])
+def test_a_lease_for_an_older_library_has_its_layout(in_flight_us: int, contended: int) -> None:
+    lease = Lease(1, 2, 3, 4, 5, 6, in_flight_us, 7, 8)
+    data = apply(lease_file.fresh(2, launches_checked=True), lease_file.update(1, 9, lease, 1))
+    record = data[64 + 3 * 64 :][:64]
+    assert struct.unpack("<4Q4I", record[:48]) == (9, 1, 2, 3, 7, 8, contended, 0)
+    assert record[48:60] == bytes(12)
+    assert lease_file.sequence(data, 1, 1) == 9 and lease_file.sequence(data, 0, 1) == 0
 
 
 def test_launches_checked_is_one_aligned_word() -> None:

@@ -129,7 +129,7 @@ def test_a_long_kernel_is_reported(lab: Lab) -> None:
     counted = "gpuslice_long_kernel_containers_total"
     before = sample(lab, counted)
     with granted(lab, core=30) as container:
-        assert container.exec([LOAD, "1", "1500000", "--step", "1"]).code == 0
+        assert container.exec([LOAD, "3", "1500000", "--step", "1"]).code == 0
         lab.wait_until(lambda: sample(lab, counted) == before + 1, "the kernel to be counted")
         assert said(lab, names.EVENT_LIMIT_NOT_ENFORCEABLE, container)
 
@@ -152,7 +152,6 @@ def figures_agree(lab: Lab, pod: str, share: float) -> None:
     lab.wait_until(agree, f"a share of {share} by the library and by NVML")
     assert read("request_ratio") == share
     assert read("throttled_seconds_total") > 1
-    assert read("turn_idle_seconds_total") < read("busy_seconds_total") / 4
 
 
 def test_a_share_is_forced_if_the_operator_configures_it(lab: Lab) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.contract import grant_file, lease_file, names, region_file
+from gpuslice.contract import grant_file, names, region_file
 from gpuslice.contract.grant_file import Policy
 from shim import region
 from tests.shim.clients import CUDA, NVML
@@ -180,9 +180,9 @@ def test_show_prints_what_is_used(shim: Shim, gpu_host: Host, grants: Grants) ->
     with gpu_host.serving(program, directory) as running:
         rows = [line.split() for line in shim("show", directory).stdout.splitlines()]
     limits = ["GPU", "USED", "MEASURED", "LIMIT", "CORE", "POLICY"]
-    unused = ["100%", "fair", "0.0s", "0.0s", "0.0s"]
+    unused = ["100%", "fair", "0.0s", "0.0s"]
     assert rows == [
-        [*limits, "BUSY", "THROTTLED", "IDLE", "REFUSED"],
+        [*limits, "BUSY", "THROTTLED", "REFUSED"],
         [GPUS[0][0], "302MiB", "0B", "1GiB", *unused, "1,", "last", "1GiB"],
         [GPUS[1][0], "0B", "0B", "512MiB", *unused, "0"],
         ["slot", "0:", "process", str(running.pid) + ":", "302MiB", "0B"],
@@ -205,9 +205,9 @@ def test_show_distinguishes_exited_processes(shim: Shim, gpu_host: Host, grants:
     )
 
 
-def worked(directory: Path, busy_ns: int) -> None:
+def worked(directory: Path, spent_ns: int) -> None:
     work = region_file.COMPUTE.pack(
-        asdict(region_file.Compute(busy_ns=busy_ns, throttled_ns=2_040_000_000))
+        asdict(region_file.Compute(spent_ns=spent_ns, throttled_ns=2_040_000_000))
     )
     patch(directory / names.FILE_REGION, region_file.Geometry(1).compute_offset(0), work)
 
@@ -217,14 +217,12 @@ def forced(tmp_path: Path) -> Path:
     """A grant of 30 percent of a GPU's time as a cap."""
     region.create(tmp_path, [grant_file.Gpu(GPUS[0][0], 11156 * MIB, 30, 0, policy=Policy.CAPPED)])
     worked(tmp_path, 1_000_000_000)
-    for write in lease_file.update(0, 1, lease_file.Lease(1, idle_ns=320_000_000)):
-        patch(tmp_path / names.FILE_LEASE, write.offset, write.data)
     return tmp_path
 
 
 def test_show_prints_the_use_of_compute(shim: Shim, forced: Path) -> None:
     row = shim("show", forced).stdout.splitlines()[1].split()
-    assert row[3:] == ["10.89GiB", "30%", "capped", "1.0s", "2.0s", "0.3s", "0"]
+    assert row[3:] == ["10.89GiB", "30%", "capped", "1.0s", "2.0s", "0"]
 
 
 def test_show_watches_until_it_is_interrupted(forced: Path) -> None:
@@ -233,11 +231,11 @@ def test_show_watches_until_it_is_interrupted(forced: Path) -> None:
         assert running.stdout is not None
         assert running.stdout.readline().split()[6] == "1s/10s"
         row = running.stdout.readline()
-        assert row.split()[6:] == ["0%/0%", "2.0s", "0.3s", "0"]
+        assert row.split()[6:] == ["0%/0%", "2.0s", "0"]
         assert len(row) <= 120
         worked(forced, 3_600_000_000_000)
         for busy in ("100%/100%", "0%/100%"):
-            while running.stdout.readline().split()[6:] != [busy, "2.0s", "0.3s", "0"]:
+            while running.stdout.readline().split()[6:] != [busy, "2.0s", "0"]:
                 assert running.poll() is None
         running.send_signal(signal.SIGINT)
         running.stdout.read()

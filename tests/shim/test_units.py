@@ -19,7 +19,10 @@ pytestmark = pytest.mark.sim
 _CLAIMS = ["claims threads", "claims full", "claims fork", "claims shared"]
 _SEEDED = [f"ledger {what} {seed}" for what in ("oracle", "blocks") for seed in range(8)]
 _LEDGER = ["ledger threads", "ledger fork"]
-_LAUNCH = [f"launch {what}" for what in ("lost", "locked", "two-gpus", "reused", "waited")]
+_LAUNCH = [
+    *("launch lost", "launch locked", "launch two-gpus", "launch reused", "launch samples"),
+    *("launch lead", "launch kinds", "launch streams", "launch lane", "launch future"),
+]
 _MARKERS = [f"markers {what}" for what in ("current", "green", "modes", "destroyed")]
 _RUNS = [*_CLAIMS, *_SEEDED, *_LEDGER, *_LAUNCH, *_MARKERS, "counter 8 50000", "entries"]
 _SANITIZED = [*_CLAIMS, "ledger oracle 1", "ledger blocks 1", *_LEDGER]

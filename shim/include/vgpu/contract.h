@@ -18,7 +18,7 @@
 #define VGPU_FILE_REGION "region"
 #define VGPU_FILE_LEASE "lease"
 #define VGPU_NOTE_OWNER "gpuslice"
-#define VGPU_CONTRACT "grant 1, region 5, lease 1"
+#define VGPU_CONTRACT "grant 1, region 5, lease 2"
 #define VGPU_MAX_GPUS 16
 #define VGPU_ENVIRONMENT_MAX_GPUS 32
 #define VGPU_MAX_SLOTS 512
@@ -35,7 +35,7 @@
 #define VGPU_GRANT_CORE_TURNS 4
 #define VGPU_GRANT_CORE_BACKGROUND 8
 #define VGPU_LEASE_MAGIC 0x657361656c737067
-#define VGPU_LEASE_VERSION 1
+#define VGPU_LEASE_VERSION 2
 #define VGPU_LEASE_FILE_BYTES 4096
 #define VGPU_LEASE_CYCLE_NS 100000000
 #define VGPU_LEASE_STALE_NS 500000000
@@ -100,15 +100,16 @@ struct vgpu_lease_record {
 	uint64_t written_ns; /* CLOCK_MONOTONIC; void after VGPU_LEASE_STALE_NS */
 	uint64_t start_ns; /* CLOCK_MONOTONIC; start and end 0: no window yet */
 	uint64_t end_ns; /* CLOCK_MONOTONIC */
+	uint64_t lane_base_ns; /* GPU time allowed at lane_from_ns; all ones: any */
+	uint64_t lane_from_ns; /* CLOCK_MONOTONIC; 0: no lane */
+	uint32_t lane_ppm; /* growth of the allowed GPU time per time since lane_from_ns */
+	uint32_t in_flight_us; /* most work that a stream may have in flight */
 	uint32_t share_ppm; /* length of the container's own part of each cycle */
 	uint32_t offset_ppm; /* start of the container's own part in the cycle */
-	uint32_t contended; /* 1: other containers wait, so keep little work in flight */
-	uint32_t reserved_pad; /* zero */
-	uint64_t idle_ns; /* time of contended windows without work of the container */
-	uint32_t reserved_checksum_pad; /* zero */
+	uint32_t exclusive; /* 1: no other container submits work during the window */
 	uint32_t checksum; /* CRC-32 (IEEE) of the record before it */
 };
-_Static_assert(sizeof(struct vgpu_lease_record) == 64, "vgpu_lease_record");
+_Static_assert(sizeof(struct vgpu_lease_record) == 72, "vgpu_lease_record");
 
 /* The file's creator writes it once. A process that attaches checks every field. */
 struct vgpu_region_header {
@@ -173,10 +174,10 @@ struct vgpu_region_compute {
 	uint64_t launched_ns; /* CLOCK_MONOTONIC of the latest launch, or attempt */
 	uint64_t busy_until_ns; /* CLOCK_MONOTONIC at which submitted work is done */
 	uint64_t throttled_ns; /* time that launches waited, summed over threads */
-	uint64_t throttled_count; /* launches that waited */
-	uint64_t busy_ns; /* time of finished work; if processes overlap, counted once */
+	uint64_t reserved_count; /* written by older libraries, never read */
+	uint64_t spent_ns; /* GPU time of submitted launches, by their kinds' costs */
 	uint64_t unfinished_since_ns; /* start of the latest work of over 1 s; 0: none */
-	uint64_t counted_ns; /* CLOCK_MONOTONIC up to which work is in `busy_ns` */
+	uint64_t reserved_until; /* written by older libraries, never read */
 	uint64_t waiting_since_ns; /* start of a call that waits for work; 0: none */
 };
 _Static_assert(sizeof(struct vgpu_region_compute) == 64, "vgpu_region_compute");

@@ -62,10 +62,6 @@ enum vgpu_result vgpu_peek(struct vgpu_error *error);
  * limits are from the environment and no list of UUIDs is set. */
 int vgpu_gpu_of_uuid(const uint8_t uuid[16], int number);
 
-/* True if the limits are from the environment. Its variables number the GPUs, whereas a grant names
- * UUIDs. */
-bool vgpu_limits_are_numbered(void);
-
 /* Values in place of a GPU's index. VGPU_GPU_UNMANAGED: no limit applies to the process or to this
  * GPU. VGPU_GPU_NOT_GRANTED: the container may not use the GPU. */
 enum { VGPU_GPU_UNMANAGED = -2, VGPU_GPU_NOT_GRANTED = -1 };

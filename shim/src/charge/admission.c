@@ -1,10 +1,5 @@
 #include "charge/admission.h"
 
-#include <stdbool.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "ledger/ledger.h"
 #include "loader/capture_mode.h"
 #include "loader/hooks.h"
@@ -17,7 +12,7 @@
  * 100 GB in thousands of mappings. */
 #define TEARDOWN_NS    UINT64_C(30000000000)
 #define STILL_NS       UINT64_C(5000000000) /* longest wait without growth of free memory */
-#define FIRST_PAUSE_NS 1000000		    /* doubled each time, up to 64 times as long */
+#define FIRST_PAUSE_NS UINT64_C(1000000)    /* doubled each time, up to 64 times as long */
 #define MAX_DOUBLINGS  6
 
 bool (*vgpu_reclaim)(int gpu);
@@ -67,7 +62,6 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, struct vgpu
 	/* For each GPU, the exit for which a call has already waited in full. No later call waits
 	 * for the same exit. */
 	static uint64_t done_ns[VGPU_ENVIRONMENT_MAX_GPUS];
-	struct timespec pause = {.tv_nsec = FIRST_PAUSE_NS << teardown->pauses};
 	int gpu = reservation->place.gpu;
 	uint64_t exit_ns, now_ns;
 
@@ -86,9 +80,8 @@ bool vgpu_await_teardown(const struct vgpu_reservation *reservation, struct vgpu
 		__atomic_store_n(&done_ns[gpu], exit_ns, __ATOMIC_RELAXED);
 		return false;
 	}
-	if (teardown->pauses < MAX_DOUBLINGS)
-		teardown->pauses++;
-	syscall(SYS_nanosleep, &pause, NULL);
+	vgpu_pause(FIRST_PAUSE_NS << teardown->pauses);
+	teardown->pauses += teardown->pauses < MAX_DOUBLINGS;
 	return true;
 }
 
@@ -107,8 +100,8 @@ void vgpu_refund_removed(const struct vgpu_charge *charge)
 		vgpu_refund(charge->gpu, charge->bytes);
 }
 
-CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgpu_kind kind,
-			    uint64_t key, uint32_t hold)
+CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key,
+		     uint32_t hold)
 {
 	struct vgpu_charge charge = {reservation->bytes, reservation->place.gpu,
 				     reservation->place.context, hold};
@@ -124,11 +117,6 @@ CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgp
 	return put == VGPU_LEDGER_NO_MEMORY ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key)
-{
-	return vgpu_commit_shared(reservation, kind, key, 0);
-}
-
 void vgpu_share(enum vgpu_kind kind, uint64_t key, uint64_t handle_key)
 {
 	struct vgpu_charge charge, replaced;
@@ -141,19 +129,14 @@ void vgpu_share(enum vgpu_kind kind, uint64_t key, uint64_t handle_key)
 	(void)vgpu_ledger_put(kind, key, charge, &replaced);
 }
 
-CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before_bytes,
-		     uint64_t after_bytes)
+CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t bytes)
 {
-	int gpu = reservation->place.gpu;
-	uint64_t charged_bytes = before_bytes + reservation->bytes;
 	struct vgpu_reservation excess;
 
-	if (gpu < 0 || charged_bytes == after_bytes)
-		return CUDA_SUCCESS;
-	if (charged_bytes > after_bytes)
-		vgpu_refund(gpu, charged_bytes - after_bytes);
-	else
-		return vgpu_reserve_at(reservation->place, after_bytes - charged_bytes, &excess);
+	if (bytes > reservation->bytes)
+		return vgpu_reserve_at(reservation->place, bytes - reservation->bytes, &excess);
+	if (bytes < reservation->bytes)
+		vgpu_refund(reservation->place.gpu, reservation->bytes - bytes);
 	return CUDA_SUCCESS;
 }
 

@@ -61,12 +61,9 @@ void vgpu_cancel(const struct vgpu_reservation *reservation);
 
 /* Enter the charge for what the driver allocated in the ledger, under `key`. On
  * CUDA_ERROR_OUT_OF_MEMORY the ledger has no space. The caller then frees the memory with the
- * driver, and cancels. */
-CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key);
-
-/* Like vgpu_commit. If `hold` is not 0, that shared slot has the charge (shared.h). */
-CUresult vgpu_commit_shared(const struct vgpu_reservation *reservation, enum vgpu_kind kind,
-			    uint64_t key, uint32_t hold);
+ * driver, and cancels. If `hold` is not 0, that shared slot has the charge (shared.h). */
+CUresult vgpu_commit(const struct vgpu_reservation *reservation, enum vgpu_kind kind, uint64_t key,
+		     uint32_t hold);
 
 /* Refund a charge that has been removed from the ledger. */
 void vgpu_refund_removed(const struct vgpu_charge *charge);
@@ -74,12 +71,10 @@ void vgpu_refund_removed(const struct vgpu_charge *charge);
 /* Move the charge of `key` to a shared slot, which other processes find by `handle_key`. */
 void vgpu_share(enum vgpu_kind kind, uint64_t key, uint64_t handle_key);
 
-/* Replace the reservation by the amount that the driver reports after the call. before_bytes were
- * charged before the reservation, and after_bytes must be charged in total now. On
+/* Charge `bytes` in place of the reservation, on a granted GPU, after the driver's call. On
  * CUDA_ERROR_OUT_OF_MEMORY the excess over the reservation does not fit, and nothing has changed.
  * The caller then undoes the call with the driver, and cancels. */
-CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t before_bytes,
-		     uint64_t after_bytes);
+CUresult vgpu_settle(const struct vgpu_reservation *reservation, uint64_t bytes);
 
 /* Refund everything that was allocated in the context, after the driver has destroyed it. */
 void vgpu_forget_context(uint32_t context);

@@ -89,10 +89,6 @@ uint32_t vgpu_take_mappings(uint64_t address, uint64_t bytes);
 uint32_t vgpu_take_bindings(uint64_t multicast, CUdevice device, uint64_t offset, uint64_t bytes);
 uint32_t vgpu_take_tiles_of_array(uint64_t array);
 extern bool vgpu_any_view;
-static inline uint32_t vgpu_take_handle(uint64_t handle)
-{
-	return vgpu_take_claim(VGPU_CLAIM_HANDLE, handle);
-}
 static inline uint32_t vgpu_take_view(uint64_t key)
 {
 	return __atomic_load_n(&vgpu_any_view, __ATOMIC_RELAXED)

@@ -33,7 +33,7 @@ static void charge(struct vgpu_place place, struct vgpu_reservation *reservation
 		met.bytes = reservation->bytes;
 	else if (place.gpu < 0 || vgpu_charge(place.gpu, bytes) != VGPU_OK)
 		return;
-	(void)vgpu_commit(&met, VGPU_KIND_CONTEXT, place.context);
+	(void)vgpu_commit(&met, VGPU_KIND_CONTEXT, place.context, 0);
 }
 
 void vgpu_context_first_used(CUcontext context, uint32_t serial, struct vgpu_place *place,

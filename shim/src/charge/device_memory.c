@@ -92,12 +92,12 @@ static CUresult keep_own(struct vgpu_reservation *reservation, uint64_t address,
 			 uint64_t size_bytes)
 {
 	uint64_t blocks = block_of(address + size_bytes - 1) - block_of(address) + 1;
-	CUresult result = vgpu_settle(reservation, 0, blocks * block_bytes());
+	CUresult result = vgpu_settle(reservation, blocks * block_bytes());
 
 	if (result != CUDA_SUCCESS)
 		return result;
 	reservation->bytes = blocks * block_bytes();
-	return vgpu_commit(reservation, VGPU_KIND_MEMORY, address);
+	return vgpu_commit(reservation, VGPU_KIND_MEMORY, address, 0);
 }
 
 /* Keep an allocation that was made without a reservation, in a block that is new to the process. */
@@ -132,7 +132,7 @@ CUresult vgpu_keep_memory(struct vgpu_reservation *reservation, uint64_t address
 	case VGPU_BLOCK_NEW:
 		if (replaced.gpu >= 0)
 			vgpu_refund(replaced.gpu, block_bytes());
-		return reserved ? vgpu_settle(reservation, 0, block_bytes())
+		return reserved ? vgpu_settle(reservation, block_bytes())
 				: keep_at_the_edge(reservation, address, size_bytes);
 	case VGPU_BLOCK_NO_MEMORY:
 		break;

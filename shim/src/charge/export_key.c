@@ -17,28 +17,17 @@
 #define KEY_BITS      (KEY_MULTICAST - 1)
 #define FDINFO_BYTES  4096
 
-static uint64_t mixed(uint64_t hash, uint64_t word)
-{
-	hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-	return hash ^ hash >> 29;
-}
-
-static uint64_t marked(uint64_t hash, bool multicast)
-{
-	return (hash & KEY_BITS) | KEY_MARK | (multicast ? KEY_MULTICAST : 0);
-}
-
 /* The key is a hash of the process's pid and start time, a count and the clock. The clock
  * distinguishes equal pids of different PID namespaces. */
 uint64_t vgpu_export_key_new(bool multicast)
 {
 	static uint64_t count;
 	const struct vgpu_process *process = vgpu_process();
-	uint64_t hash = mixed(vgpu_now_ns(), (uint64_t)syscall(SYS_getpid));
+	const uint64_t words[] = {vgpu_now_ns(), (uint64_t)syscall(SYS_getpid),
+				  process ? process->self.start_ticks : 0,
+				  __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED)};
 
-	if (process)
-		hash = mixed(hash, process->self.start_ticks ^ process->self.pid_namespace << 32);
-	return marked(mixed(hash, __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED)), multicast);
+	return vgpu_export_key_of(words, sizeof(words), multicast);
 }
 
 uint64_t vgpu_export_key_of(const void *bytes, uint64_t count, bool multicast)
@@ -46,9 +35,11 @@ uint64_t vgpu_export_key_of(const void *bytes, uint64_t count, bool multicast)
 	const unsigned char *at = bytes;
 	uint64_t hash = UINT64_C(0xcbf29ce484222325);
 
-	for (uint64_t i = 0; i < count; i++)
-		hash = mixed(hash, at[i]);
-	return marked(hash, multicast);
+	for (uint64_t i = 0; i < count; i++) {
+		hash = (hash ^ at[i]) * UINT64_C(0x9e3779b97f4a7c15);
+		hash ^= hash >> 29;
+	}
+	return (hash & KEY_BITS) | KEY_MARK | (multicast ? KEY_MULTICAST : 0);
 }
 
 bool vgpu_export_key_is_multicast(uint64_t key)

@@ -27,11 +27,6 @@ static struct table *get_table(void)
 	return vgpu_fork_wiped_pages(&pages, sizeof(struct table));
 }
 
-int vgpu_meter_gpu(const struct vgpu_meter *meter)
-{
-	return __atomic_load_n(&meter->gpu, __ATOMIC_RELAXED);
-}
-
 struct vgpu_meter *vgpu_meter_next(uint32_t *at)
 {
 	struct table *t = __atomic_load_n(&pages, __ATOMIC_ACQUIRE) ? get_table() : NULL;

@@ -42,6 +42,11 @@ static inline uint32_t vgpu_meter_state(const struct vgpu_meter *meter)
 	return __atomic_load_n(&meter->state, __ATOMIC_ACQUIRE);
 }
 
+static inline int vgpu_meter_gpu(const struct vgpu_meter *meter)
+{
+	return __atomic_load_n(&meter->gpu, __ATOMIC_RELAXED);
+}
+
 static inline bool vgpu_meter_is(const struct vgpu_meter *meter, uint64_t pool,
 				 enum vgpu_meter_state state)
 {
@@ -66,8 +71,6 @@ bool vgpu_meter_take_float(const struct vgpu_meter *meter);
 void vgpu_meter_drop_float(int gpu);
 /* The meter of the graph memory of a GPU, or NULL. */
 struct vgpu_meter *vgpu_meter_graphs(int gpu);
-
-int vgpu_meter_gpu(const struct vgpu_meter *meter);
 
 /* Iterate over the meters that may be in use. Set *at to 0 first. NULL: there are no more. */
 struct vgpu_meter *vgpu_meter_next(uint32_t *at);

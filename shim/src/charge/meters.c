@@ -1,10 +1,6 @@
 /* See meters.h. meter_table.c has the table. */
 #include "charge/meters.h"
 
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "charge/device_memory.h"
 #include "charge/meter_table.h"
 #include "ledger/executable_graphs.h"
@@ -309,7 +305,6 @@ static bool any_pending(int gpu)
  * other threads' calls, whose end may return reserved chunks. */
 static bool reserve_at_last(struct vgpu_growth *growth, uint64_t bytes)
 {
-	const struct timespec pause = {.tv_nsec = PAUSE_NS};
 	int gpu = growth->reservation.place.gpu;
 
 	if (!vgpu_may_ever_fit(gpu, bytes))
@@ -317,7 +312,7 @@ static bool reserve_at_last(struct vgpu_growth *growth, uint64_t bytes)
 	if (vgpu_meters_trim(gpu) && reserve_growth(growth, bytes))
 		return true;
 	for (int pauses = 0; pauses < MAX_PAUSES && any_pending(gpu); pauses++) {
-		syscall(SYS_nanosleep, &pause, NULL);
+		vgpu_pause(PAUSE_NS);
 		if (reserve_growth(growth, bytes))
 			return true;
 	}
@@ -446,8 +441,6 @@ bool vgpu_meters_trim(int gpu)
 	bool gained = false;
 	uint32_t at = 0;
 
-	if (!__atomic_load_n(&live, __ATOMIC_RELAXED))
-		return false;
 	while ((meter = vgpu_meter_next(&at)))
 		if (vgpu_meter_gpu(meter) == gpu &&
 		    __atomic_load_n(&meter->held_bytes, __ATOMIC_RELAXED))

@@ -5,6 +5,7 @@
 #include "charge/enforcement.h"
 #include "charge/generations.h"
 #include "loader/hooks.h"
+#include "region/directory.h"
 #include "vgpu/region.h"
 
 enum { CACHED_DEVICES = 64, POINTER_DEVICE_ORDINAL = 9 };
@@ -70,7 +71,7 @@ void vgpu_register_devices(void)
 {
 	int count = 0;
 
-	if (!vgpu_limits_are_numbered())
+	if (!vgpu_directory_environment())
 		return;
 	(void)real_cuDeviceGetCount(&count);
 	for (CUdevice device = 0; device < count; device++)

@@ -22,8 +22,9 @@
 
 struct vgpu_launch {
 	int gpu;  /* negative: the launch is not checked */
-	int slot; /* the marker to record after the launch, or VGPU_NO_MARKER */
+	int slot; /* the marker to record around the launch, or VGPU_NO_MARKER */
 	CUstream stream;
+	uint64_t event, begun_ns; /* the marker's; when its first event was recorded */
 };
 
 void vgpu_launch_wait(struct vgpu_launch *launch, CUstream stream, uint64_t handle, uint64_t size);
@@ -44,13 +45,11 @@ static inline void vgpu_launch_end(struct vgpu_launch *launch)
 		vgpu_launch_mark(launch);
 }
 
-/* Call it before the program waits for the stream, or for all streams of the current context. Pass
- * the result to vgpu_launches_wait_ended. During the driver's wait perhaps no thread polls markers.
- * So if the awaited launch is the first of its kind, poll here for its end, to learn its cost, for
- * at most a second. */
-uint64_t vgpu_launches_wait_begins(CUstream stream, bool all);
+/* Call it before the program waits for the GPU. Pass the result to vgpu_launches_wait_ended. */
+uint64_t vgpu_launches_wait_begins(void);
 
-/* Call it after the wait. `done`: all work for which the program waited is done. */
+/* Call it after the wait for the stream, or for all streams of the current context. `done`: all
+ * work for which the program waited is done. */
 void vgpu_launches_wait_ended(uint64_t since_ns, CUstream stream, bool all, bool done);
 
 /* Call it when a query of the program has found work unfinished. */

@@ -1,6 +1,6 @@
 /*
- * When a container may submit work to a GPU: in the window of its lease, or in its own part of each
- * cycle.
+ * When a container may submit work to a GPU: in the window of its lease and in its lane, or in its
+ * own part of each cycle.
  *
  * These functions read no clock and do not call the driver. The arbiter writes leases
  * (gpuslice/contract/lease_file.py). If the arbiter stops, each container uses its own part of
@@ -16,18 +16,21 @@
 
 struct vgpu_lease {
 	uint64_t sequence; /* the record's sequence number; 0: none was ever written */
-	uint64_t written_ns, start_ns, end_ns;
-	uint32_t share_ppm, offset_ppm;
-	bool contended;
+	uint64_t written_ns, start_ns, end_ns, lane_base_ns, lane_from_ns;
+	uint32_t lane_ppm, in_flight_us, share_ppm, offset_ppm;
+	bool exclusive;
 };
 
 /* Whether work may be submitted at a given time, and until when this does not change. */
 struct vgpu_turn {
 	bool open;
-	bool contended;	   /* other containers wait, so little work may be in flight */
-	bool own;	   /* no lease applies; the window is the own part of the cycle */
-	uint64_t start_ns; /* begin of the own part; 0 under a lease */
-	uint64_t until_ns; /* end of the window; if it is not open: when to look again */
+	bool exclusive;	       /* no other container submits work in the window */
+	bool own;	       /* no lease applies; the window is the own part of the cycle */
+	uint64_t start_ns;     /* begin of the window; 0: it was always open */
+	uint64_t until_ns;     /* end of the window; if it is not open: when to look again */
+	uint64_t in_flight_ns; /* most work that a stream may have in flight */
+	uint64_t allowed_ns;   /* the lane: GPU time that may be spent by now, outside of windows */
+	uint32_t lane_ppm;     /* growth of allowed_ns; 0: none */
 };
 
 /* Read the newest valid record of the pair. False: no record is valid, and `*lease` is

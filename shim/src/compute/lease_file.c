@@ -76,7 +76,7 @@ static void find(void)
 		decide(&no);
 		return;
 	}
-	if (!vgpu_limits_are_numbered())
+	if (!vgpu_directory_environment())
 		mapping = map();
 	if (mapping)
 		decide(&((const volatile struct vgpu_lease_header *)mapping)->launches_checked);
@@ -125,13 +125,6 @@ void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease)
 	lease->share_ppm =
 	    percent % 100 ? percent * (VGPU_LEASE_WHOLE_PPM / 100) : VGPU_LEASE_WHOLE_PPM;
 	lease->offset_ppm = offset_ppm(lease->share_ppm);
-}
-
-void vgpu_pause(uint64_t pause_ns)
-{
-	struct timespec pause = {0, (long)pause_ns};
-
-	syscall(SYS_nanosleep, &pause, NULL);
 }
 
 void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t now_ns, uint64_t until_ns)

@@ -20,6 +20,3 @@ void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease);
 
 /* Sleep until `until_ns`, or until the arbiter writes a newer lease. May end early. */
 void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t now_ns, uint64_t until_ns);
-
-/* Sleep for `pause_ns`, which must be less than a second. */
-void vgpu_pause(uint64_t pause_ns);

@@ -2,14 +2,15 @@
 
 #include "charge/generations.h"
 #include "compute/current.h"
+#include "compute/submitted_work.h"
 #include "loader/capture_mode.h"
 #include "loader/hooks.h"
 #include "os/lock.h"
 
-enum { EVENTS = 256, DISABLE_TIMING = 2 };
+enum { EVENTS = 256, DEFAULT = 0 };
 
 struct event {
-	CUevent handle; /* NULL: no event was created for this entry yet */
+	CUevent from, to; /* NULL: no events were created for this entry yet */
 	uint32_t generation;
 	bool used;
 };
@@ -30,11 +31,11 @@ static struct event *take(uint32_t generation)
 
 		if (event->used)
 			continue;
-		if (event->handle && event->generation == generation) {
+		if (event->to && event->generation == generation) {
 			found = event;
 			break;
 		}
-		if (!found || (found->handle && !event->handle))
+		if (!found || (found->to && !event->to))
 			found = event;
 	}
 	if (found)
@@ -51,21 +52,25 @@ static void give(struct event *event)
 	vgpu_unlock(&lock);
 }
 
-/* Make the entry hold a new event of the current context. False: the driver created none. */
+/* Make the entry hold new events of the current context. False: the driver created none. */
 static bool create(struct event *event, uint32_t generation)
 {
-	if (event->handle && vgpu_generation_is_current(event->generation))
-		(void)real_cuEventDestroy_v2(event->handle);
-	event->handle = NULL;
+	if (event->from && vgpu_generation_is_current(event->generation)) {
+		(void)real_cuEventDestroy_v2(event->from);
+		if (event->to)
+			(void)real_cuEventDestroy_v2(event->to);
+	}
+	event->from = event->to = NULL;
 	event->generation = generation;
-	return real_cuEventCreate(&event->handle, DISABLE_TIMING) == CUDA_SUCCESS;
+	return real_cuEventCreate(&event->from, DEFAULT) == CUDA_SUCCESS &&
+	       real_cuEventCreate(&event->to, DEFAULT) == CUDA_SUCCESS;
 }
 
-/* Record the entry's event, or a new one. */
+/* Record the entry's first event, or a new one. */
 static bool record(struct event *event, uint32_t generation, CUstream stream)
 {
-	return ((event->handle && event->generation == generation) || create(event, generation)) &&
-	       real_cuEventRecord(event->handle, stream) == CUDA_SUCCESS;
+	return ((event->to && event->generation == generation) || create(event, generation)) &&
+	       real_cuEventRecord(event->from, stream) == CUDA_SUCCESS;
 }
 
 /* Record a new event in a stream that refused the entry's. Green contexts and their primary context
@@ -81,12 +86,12 @@ static bool record_new(struct event *event, uint32_t generation, CUstream stream
 	    real_cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
 		return false;
 	recorded =
-	    create(event, generation) && real_cuEventRecord(event->handle, stream) == CUDA_SUCCESS;
+	    create(event, generation) && real_cuEventRecord(event->from, stream) == CUDA_SUCCESS;
 	(void)real_cuCtxPopCurrent_v2(&popped);
 	return recorded;
 }
 
-vgpu_event vgpu_event_record(CUstream stream)
+vgpu_event vgpu_event_begin(CUstream stream)
 {
 	uint32_t generation = vgpu_current_generation();
 	struct event *event = generation ? take(generation) : NULL;
@@ -104,16 +109,38 @@ vgpu_event vgpu_event_record(CUstream stream)
 	return VGPU_EVENT_LOST;
 }
 
-bool vgpu_event_is_reached(vgpu_event number)
+vgpu_event vgpu_event_end(vgpu_event number, CUstream stream)
 {
-	const struct event *event = &events[number - 1];
 	CUresult result;
 	int mode;
 
+	if (number == VGPU_EVENT_LOST)
+		return VGPU_EVENT_LOST;
+	mode = vgpu_capture_mode_relax();
+	result = real_cuEventRecord(events[number - 1].to, stream);
+	vgpu_capture_mode_restore(mode);
+	if (result == CUDA_SUCCESS)
+		return number;
+	give(&events[number - 1]);
+	return VGPU_EVENT_LOST;
+}
+
+bool vgpu_event_is_reached(vgpu_event number, uint64_t *took_ns)
+{
+	const struct event *event = &events[number - 1];
+	float took_ms = -1;
+	CUresult result;
+	int mode;
+
+	*took_ns = VGPU_UNTIMED;
 	if (!vgpu_generation_is_current(event->generation))
 		return true;
 	mode = vgpu_capture_mode_relax();
-	result = real_cuEventQuery(event->handle);
+	result = real_cuEventQuery(event->to);
+	if (result == CUDA_SUCCESS &&
+	    real_cuEventElapsedTime(&took_ms, event->from, event->to) == CUDA_SUCCESS &&
+	    took_ms >= 0)
+		*took_ns = (uint64_t)((double)took_ms * 1e6);
 	vgpu_capture_mode_restore(mode);
 	return result != CUDA_ERROR_NOT_READY;
 }

@@ -1,15 +1,19 @@
 #include "compute/submitted_work.h"
 
-#define MARK_NS	       UINT64_C(1000000) /* record a marker after this much predicted work */
-#define POLL_NS	       UINT64_C(200000)	 /* shortest interval of polls while a launch waits */
-#define POLL_MAX_NS    UINT64_C(1000000)
-#define PROBE_POLL_NS  UINT64_C(20000) /* interval of polls for the end of a kind's first launch */
-#define AHEAD_NS       UINT64_C(3000000)  /* most work in flight while other containers wait */
-#define AHEAD_ALONE_NS UINT64_C(20000000) /* most work in flight while no other container waits */
-#define OVERDUE_NS     UINT64_C(500000)	  /* overdue work is predicted to take this much longer */
-#define UNKNOWN_NS     20000		  /* assumed cost of a launch of an unknown kind */
-#define COST_MAX_NS    UINT64_C(4000000000)
-#define REMARK_NS      UINT64_C(50000000) /* longest time between two markers */
+#define MARK_NS	      UINT64_C(1000000) /* a marker after this much predicted work of a stream */
+#define REMARK_NS     UINT64_C(5000000) /* or after this time */
+#define POLL_NS	      UINT64_C(200000)	/* shortest interval of polls while a launch waits */
+#define POLL_MAX_NS   UINT64_C(1000000) /* and while none waits */
+#define PROBE_POLL_NS UINT64_C(20000)	/* and while it waits for the first launch of a kind */
+#define PROBE_MAX_NS  UINT64_C(5000000) /* longest such wait */
+#define OVERDUE_NS    UINT64_C(500000)	/* overdue work is predicted to take this much longer */
+#define UNKNOWN_NS    20000		/* assumed cost of a launch of an unknown kind */
+#define COST_MAX_NS   UINT64_C(1000000000)
+#define LANE_LOOK_NS  UINT64_C(20000000) /* longest pause until the lane is looked at again */
+#define WHOLE_NS      UINT64_C(20000000) /* in flight while no other container waits */
+#define SETTLED_NS    UINT64_C(5000000)	 /* other containers' work has ended so long after */
+#define LEAD_MAX_NS   UINT64_C(20000)	 /* the window's begin */
+#define LONG_NS	      UINT64_C(1000000000)
 
 /* Work that is overdue by this much may depend on later launches of this process. So a launch that
  * has waited for this time too is submitted whenever the window is open. */
@@ -20,9 +24,30 @@
 /* Limit of the debt from work that ran beyond the container's own windows. */
 #define OVERRUN_MAX_NS ENDLESS_NS
 
+enum {
+	COST_SETS = 512,
+	COST_WAYS = 8,
+	MISSING = 3, /* samples after the first of which the least counts */
+	UNMARKED_MAX = 256,
+	RELEARN = 4, /* a sample of more than this many times the cost is high */
+	HIGH_SAMPLES = 3,
+	STRETCH_ONE = 1024,
+	STRETCH_USED = 1536,
+	STRETCH_MAX = 16 * STRETCH_ONE,
+};
+
+/* The costs by kind: tag << 32 | cost << 2 | missing samples. A kind's set and tag are parts of one
+ * hash. Read and written without a lock. */
+static uint64_t costs[COST_SETS][COST_WAYS] __attribute__((aligned(64)));
+
 static uint64_t later(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
+}
+
+static uint64_t earlier(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
 }
 
 static uint64_t beyond(uint64_t a, uint64_t b)
@@ -30,78 +55,124 @@ static uint64_t beyond(uint64_t a, uint64_t b)
 	return a > b ? a - b : 0;
 }
 
-uint8_t vgpu_work_kind(uint64_t handle, uint64_t size)
+static uint64_t *entry_of(uint16_t kind)
 {
+	return &costs[kind / COST_WAYS][kind % COST_WAYS];
+}
+
+static uint64_t entry(uint16_t kind)
+{
+	return __atomic_load_n(entry_of(kind), __ATOMIC_RELAXED);
+}
+
+static void set_entry(uint16_t kind, uint64_t tag, uint64_t cost_ns, uint64_t missing)
+{
+	__atomic_store_n(entry_of(kind), tag << 32 | cost_ns << 2 | missing, __ATOMIC_RELAXED);
+}
+
+uint16_t vgpu_work_kind(uint64_t handle, uint64_t size)
+{
+	static uint32_t victim;
 	uint64_t magnitude = size ? 64 - (uint64_t)__builtin_clzll(size) : 0;
+	uint64_t hash = ((handle >> 3) * 64 + magnitude) * UINT64_C(0x9e3779b97f4a7c15);
+	uint16_t first = (uint16_t)(hash >> 55) * COST_WAYS, kind;
+	uint64_t tag = (hash >> 23 & UINT32_MAX) | 1, found;
 
-	return (uint8_t)(((handle >> 3) * 64 + magnitude) * UINT64_C(0x9e3779b97f4a7c15) >> 56);
-}
-
-const struct vgpu_marker *vgpu_work_oldest(const struct vgpu_submitted_work *work)
-{
-	return work->count ? &work->markers[work->first] : NULL;
-}
-
-static uint32_t cost_of(const struct vgpu_submitted_work *work, uint8_t kind)
-{
-	return work->cost_ns[kind] ? work->cost_ns[kind] : UNKNOWN_NS;
-}
-
-static uint64_t predicted_ns(const struct vgpu_submitted_work *work,
-			     const struct vgpu_marker *marker)
-{
-	uint64_t work_ns = 0;
-
-	for (uint32_t i = 0; i < marker->kind_count; i++)
-		work_ns += (uint64_t)marker->launches[i] * cost_of(work, marker->kinds[i]);
-	return work_ns;
-}
-
-static uint64_t due_ns(const struct vgpu_submitted_work *work, const struct vgpu_marker *oldest)
-{
-	return later(work->finished_ns, oldest->from_ns) + predicted_ns(work, oldest);
-}
-
-/* Predict the end of all submitted work. A marker's work begins after the previous marker's, but
- * not before its submission. */
-static void predict(struct vgpu_submitted_work *work)
-{
-	uint64_t at_ns = work->finished_ns;
-
-	for (uint32_t i = 0; i < work->count; i++) {
-		const struct vgpu_marker *marker =
-		    &work->markers[(work->first + i) % VGPU_WORK_MARKERS];
-
-		at_ns = later(at_ns, marker->from_ns) + predicted_ns(work, marker);
+	for (kind = first; kind < first + COST_WAYS; kind++) {
+		found = entry(kind) >> 32;
+		if (found == tag)
+			return kind;
+		if (!found)
+			break;
 	}
-	if (work->open.kind_count)
-		at_ns = later(at_ns, work->open.from_ns) + predicted_ns(work, &work->open);
-	work->free_ns = at_ns;
+	if (kind == first + COST_WAYS)
+		kind = (uint16_t)(first +
+				  __atomic_fetch_add(&victim, 1, __ATOMIC_RELAXED) % COST_WAYS);
+	set_entry(kind, tag, 0, 0);
+	return kind;
 }
 
-static uint64_t overdue_ns(const struct vgpu_submitted_work *work, uint64_t now_ns)
+uint32_t vgpu_work_cost_ns(uint16_t kind)
 {
-	const struct vgpu_marker *oldest = vgpu_work_oldest(work);
+	uint32_t value = (uint32_t)entry(kind);
 
-	return oldest ? beyond(now_ns, due_ns(work, oldest)) : 0;
+	return value & 3 ? 0 : value >> 2;
 }
 
-uint64_t vgpu_work_free_ns(const struct vgpu_submitted_work *work, uint64_t now_ns)
+static uint32_t cost_of(uint16_t kind)
 {
-	uint64_t late_ns = overdue_ns(work, now_ns);
+	uint32_t cost_ns = (uint32_t)entry(kind) >> 2;
 
-	return work->free_ns + late_ns + (late_ns ? OVERDUE_NS : 0);
+	return cost_ns ? cost_ns : UNKNOWN_NS;
 }
 
-/* When to poll the marker again: well before its predicted end, which may be wrong. */
-static uint64_t poll_ns(const struct vgpu_submitted_work *work, const struct vgpu_marker *oldest,
-			uint64_t now_ns)
+static bool is_unknown(uint16_t kind)
 {
-	uint64_t pause_ns = beyond(due_ns(work, oldest), now_ns) / 4;
+	return (uint32_t)entry(kind) < 4;
+}
 
-	return now_ns + (pause_ns < POLL_NS	  ? POLL_NS
-			 : pause_ns > POLL_MAX_NS ? POLL_MAX_NS
-						  : pause_ns);
+/* A launch of the marker's kind took `took_ns`. A neighbour's time slice can only lengthen that. So
+ * beside others the cost only falls, unless several samples in a row are far higher: then the
+ * launches have other arguments, and the samples begin anew. */
+static void learn(struct vgpu_submitted_work *work, const struct vgpu_marker *marker,
+		  uint64_t took_ns, bool alone)
+{
+	uint64_t value = entry(marker->kind), cost_ns = (uint32_t)value >> 2, missing = value & 3;
+	bool high = cost_ns && !missing && took_ns > cost_ns * (alone ? 2 : RELEARN);
+
+	if (value >> 32 != marker->tag)
+		return;
+	if (high && work->high_kind != marker->kind)
+		work->high_samples = 0;
+	if (high || work->high_kind == marker->kind)
+		work->high_samples = high ? work->high_samples + 1 : 0;
+	work->high_kind = high ? marker->kind : work->high_kind;
+	took_ns = earlier(later(took_ns, 1), COST_MAX_NS);
+	if (!cost_ns || (high && (alone || work->high_samples >= HIGH_SAMPLES)))
+		set_entry(marker->kind, marker->tag, took_ns, MISSING);
+	else if (missing)
+		set_entry(marker->kind, marker->tag, earlier(cost_ns, took_ns), missing - 1);
+	else if (took_ns < cost_ns * 7 / 8 || alone)
+		set_entry(marker->kind, marker->tag,
+			  took_ns < cost_ns ? (cost_ns + 3 * took_ns + 3) / 4
+					    : (cost_ns + took_ns + 1) / 2,
+			  0);
+}
+
+/* How long work of this cost will take. Time slices of other containers lengthen it. */
+static uint64_t stretched_ns(const struct vgpu_submitted_work *work, uint64_t cost_ns)
+{
+	return work->stretch < STRETCH_USED ? cost_ns : cost_ns * work->stretch / STRETCH_ONE;
+}
+
+static struct vgpu_work_stream *find(struct vgpu_submitted_work *work, uint64_t stream)
+{
+	for (int i = 0; i < VGPU_WORK_STREAMS; i++)
+		if (work->streams[i].stream == stream)
+			return &work->streams[i];
+	return NULL;
+}
+
+static struct vgpu_work_stream *find_or_make(struct vgpu_submitted_work *work, uint64_t stream)
+{
+	struct vgpu_work_stream *found = find(work, stream), *first = work->streams;
+
+	if (found)
+		return found;
+	for (int i = 1; i < VGPU_WORK_STREAMS; i++)
+		if (work->streams[i].free_ns < first->free_ns)
+			first = &work->streams[i];
+	*first = (struct vgpu_work_stream){.stream = stream};
+	return first;
+}
+
+uint64_t vgpu_work_free_ns(const struct vgpu_submitted_work *work)
+{
+	uint64_t free_ns = 0;
+
+	for (int i = 0; i < VGPU_WORK_STREAMS; i++)
+		free_ns = later(free_ns, work->streams[i].free_ns);
+	return free_ns;
 }
 
 /* True if the own window is open: the container's own part of the cycle. If work ran beyond an own
@@ -113,219 +184,311 @@ static bool own_window_is_open(struct vgpu_submitted_work *work, const struct vg
 
 	if (work->own_end_ns && turn->until_ns > work->own_end_ns) {
 		uint64_t windows = (turn->until_ns - work->own_end_ns) / VGPU_LEASE_CYCLE_NS;
-		uint64_t free_ns = vgpu_work_free_ns(work, now_ns);
+		uint64_t end_ns = earlier(vgpu_work_free_ns(work), turn->start_ns);
 
-		work->overrun_ns =
-		    beyond(work->overrun_ns, windows * window_ns) +
-		    beyond(free_ns < turn->start_ns ? free_ns : turn->start_ns, work->own_end_ns);
-		if (work->overrun_ns > OVERRUN_MAX_NS)
-			work->overrun_ns = OVERRUN_MAX_NS;
+		work->overrun_ns = earlier(beyond(work->overrun_ns, windows * window_ns) +
+					       beyond(end_ns, work->own_end_ns),
+					   OVERRUN_MAX_NS);
 	}
 	work->own_end_ns = turn->until_ns;
-	*again_ns = turn->start_ns + work->overrun_ns;
-	if (work->overrun_ns >= window_ns)
-		*again_ns = turn->start_ns + VGPU_LEASE_CYCLE_NS;
+	*again_ns = turn->start_ns +
+		    (work->overrun_ns < window_ns ? work->overrun_ns : VGPU_LEASE_CYCLE_NS);
 	return now_ns >= *again_ns;
 }
 
-static bool is_stuck(uint64_t late_ns, uint64_t waited_ns)
+/* True if the stream's oldest work is so late that the launch no longer waits for it. */
+static bool is_stuck(const struct vgpu_submitted_work *work, uint64_t now_ns,
+		     const struct vgpu_waiting_launch *waiting)
 {
-	return late_ns > ENDLESS_NS || (late_ns > STUCK_NS && waited_ns > STUCK_NS);
+	uint64_t late_ns = 0;
+
+	for (int i = 0; i < VGPU_WORK_MARKERS; i++)
+		if (work->markers[i].from_ns && work->markers[i].stream == waiting->stream)
+			late_ns = later(late_ns, beyond(now_ns, work->markers[i].due_ns));
+	return late_ns > ENDLESS_NS ||
+	       (late_ns > STUCK_NS && now_ns > waiting->since_ns + STUCK_NS);
 }
 
-static bool is_first(const struct vgpu_submitted_work *work, uint8_t kind)
+/* True if the launch's kind is unknown, and on its stream runs another launch of an unknown kind:
+ * the cost of both would be unknown. A persistent kernel must not block other kinds for long. */
+static bool waits_for_probe(const struct vgpu_submitted_work *work, uint64_t now_ns,
+			    const struct vgpu_waiting_launch *waiting)
 {
-	return work->cost_ns[kind] == 0;
-}
+	bool long_ago = now_ns > waiting->since_ns + PROBE_MAX_NS;
 
-bool vgpu_work_admits(struct vgpu_submitted_work *work, const struct vgpu_turn *turn,
-		      uint64_t now_ns, const struct vgpu_waiting_launch *waiting,
-		      uint64_t *again_ns)
-{
-	const struct vgpu_marker *oldest = vgpu_work_oldest(work);
-	uint64_t free_ns = vgpu_work_free_ns(work, now_ns);
-	uint64_t ahead_ns = turn->contended ? AHEAD_NS : AHEAD_ALONE_NS;
-	bool opens = true;
-
-	*again_ns = oldest ? poll_ns(work, oldest, now_ns) : turn->until_ns;
-	if (!turn->open)
-		return false;
-	if (!turn->own || !turn->contended)
-		work->own_end_ns = work->overrun_ns = 0; /* the arbiter accounts for leased time */
-	else
-		opens = own_window_is_open(work, turn, now_ns, again_ns);
-	if (is_stuck(overdue_ns(work, now_ns), beyond(now_ns, waiting->since_ns)))
-		return true;
-	if (!opens)
-		return false;
-	if (oldest && (oldest->probes || is_first(work, waiting->kind))) {
-		*again_ns = now_ns + PROBE_POLL_NS;
-		return false;
-	}
-	if (free_ns >= turn->until_ns || work->count == VGPU_WORK_MARKERS)
-		return false;
-	if (free_ns <= now_ns + ahead_ns)
-		return true;
-	if (!oldest)
-		*again_ns = now_ns + POLL_NS;
+	for (int i = 0; i < VGPU_WORK_MARKERS && work->probes && is_unknown(waiting->kind); i++)
+		if (work->markers[i].probes && work->markers[i].stream == waiting->stream &&
+		    (!long_ago || work->markers[i].kind == waiting->kind))
+			return now_ns <= waiting->since_ns + STUCK_NS;
 	return false;
 }
 
-/* Make the open marker the newest one. Return its slot. */
-static int push(struct vgpu_submitted_work *work, uint64_t now_ns)
+/* When the lane allows more than the container has spent. */
+static uint64_t lane_again_ns(const struct vgpu_turn *turn, uint64_t now_ns, uint64_t spent_ns)
 {
-	uint32_t slot = (work->first + work->count) % VGPU_WORK_MARKERS;
+	uint64_t lacks_ns = earlier(beyond(spent_ns, turn->allowed_ns), LANE_LOOK_NS) + 1;
 
-	work->markers[slot] = work->open;
-	work->count++;
-	work->open = (struct vgpu_marker){0};
-	work->marked_ns = now_ns;
-	return (int)slot;
+	return now_ns + earlier(lacks_ns * VGPU_LEASE_WHOLE_PPM / turn->lane_ppm + 1, LANE_LOOK_NS);
 }
 
-static void end_open(struct vgpu_submitted_work *work, uint64_t work_ns, uint64_t end_ns)
+bool vgpu_work_admits(struct vgpu_submitted_work *work, const struct vgpu_turn *turn,
+		      uint64_t now_ns, uint64_t spent_ns, const struct vgpu_waiting_launch *waiting,
+		      uint64_t *again_ns)
 {
-	work->busy_ns += work_ns;
-	work->finished_ns = later(work->finished_ns, end_ns);
-	work->open = (struct vgpu_marker){0};
-}
+	const struct vgpu_work_stream *stream = find(work, waiting->stream);
+	uint64_t free_ns = stream ? stream->free_ns : 0;
+	bool fits = free_ns <= now_ns + turn->in_flight_ns;
+	bool lane = spent_ns < turn->allowed_ns, opens = turn->open;
 
-static void enter(struct vgpu_marker *open, uint64_t now_ns, uint8_t kind, uint64_t stream)
-{
-	uint32_t i = 0;
-
-	if (!open->kind_count) {
-		open->from_ns = now_ns;
-		open->stream = stream;
-	}
-	if (open->stream != stream)
-		open->stream = VGPU_STREAMS;
-	while (i < open->kind_count && open->kinds[i] != kind)
-		i++;
-	if (i == VGPU_WORK_KINDS)
-		return; /* the marker has no place for the kind, but measures its time */
-	if (i == open->kind_count)
-		open->kinds[open->kind_count++] = kind;
-	open->launches[i]++;
-}
-
-void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t now_ns, uint8_t kind, uint64_t stream)
-{
-	/* The work of the open marker ended long ago, and the GPU was idle since: end the marker at
-	 * that time. */
-	if (!work->count && work->open.kind_count && now_ns > work->free_ns + MARK_NS)
-		end_open(work, predicted_ns(work, &work->open), work->free_ns);
-	enter(&work->open, now_ns, kind, stream);
-	work->open.probes |= is_first(work, kind);
-	work->free_ns = later(work->free_ns, now_ns) + cost_of(work, kind);
-}
-
-int vgpu_work_submitted(struct vgpu_submitted_work *work, uint64_t now_ns, uint8_t kind,
-			uint64_t stream)
-{
-	const struct vgpu_marker *open = &work->open;
-
-	vgpu_work_add(work, now_ns, kind, stream);
-	if (work->count == VGPU_WORK_MARKERS)
-		return VGPU_NO_MARKER;
-	if (!open->probes && open->kind_count < VGPU_WORK_KINDS &&
-	    now_ns < work->marked_ns + REMARK_NS && predicted_ns(work, open) < MARK_NS)
-		return VGPU_NO_MARKER;
-	return push(work, now_ns);
-}
-
-void vgpu_work_marked(struct vgpu_submitted_work *work, int slot, uint64_t event)
-{
-	__atomic_store_n(&work->markers[slot].event, event, __ATOMIC_RELEASE);
-}
-
-int vgpu_work_paused(struct vgpu_submitted_work *work, const struct vgpu_turn *turn,
-		     uint64_t now_ns)
-{
-	bool last = !turn->open || vgpu_work_free_ns(work, now_ns) >= turn->until_ns;
-
-	if (!work->open.kind_count || (work->count && !last) || work->count == VGPU_WORK_MARKERS)
-		return VGPU_NO_MARKER;
-	return push(work, now_ns);
-}
-
-void vgpu_work_polled(struct vgpu_submitted_work *work, uint64_t now_ns)
-{
-	work->polled_ns = now_ns;
-}
-
-/* The marker's launches took `measured_ns`. Correct the cost estimates of their kinds. */
-static void update_costs(struct vgpu_submitted_work *work, const struct vgpu_marker *marker,
-			 uint64_t measured_ns)
-{
-	double ratio = (double)measured_ns / (double)predicted_ns(work, marker);
-
-	for (uint32_t i = 0; i < marker->kind_count; i++) {
-		uint32_t *cost_ns = &work->cost_ns[marker->kinds[i]];
-		double new_ns = ratio * cost_of(work, marker->kinds[i]);
-
-		if (*cost_ns)
-			new_ns = (new_ns + *cost_ns) / 2;
-		/* atomic, because launch.c reads it without the lock */
-		__atomic_store_n(cost_ns,
-				 new_ns < 1		? 1
-				 : new_ns > COST_MAX_NS ? (uint32_t)COST_MAX_NS
-							: (uint32_t)new_ns,
-				 __ATOMIC_RELAXED);
-	}
-}
-
-void vgpu_work_synchronized(struct vgpu_submitted_work *work, uint64_t now_ns, uint64_t stream)
-{
-	const struct vgpu_marker *open = &work->open;
-	uint64_t from_ns;
-
-	if (work->count || !open->kind_count || (stream != VGPU_STREAMS && open->stream != stream))
-		return;
-	from_ns = later(work->finished_ns, open->from_ns);
-	update_costs(work, open, now_ns - from_ns);
-	end_open(work, now_ns - from_ns, now_ns);
-	work->free_ns = now_ns;
-}
-
-static void end_oldest(struct vgpu_submitted_work *work, uint64_t from_ns, uint64_t end_ns)
-{
-	work->busy_ns += end_ns - from_ns;
-	work->finished_ns = end_ns;
-	work->first = (work->first + 1) % VGPU_WORK_MARKERS;
-	work->count--;
-	predict(work);
-}
-
-bool vgpu_work_lost(struct vgpu_submitted_work *work, uint64_t now_ns)
-{
-	const struct vgpu_marker *oldest = vgpu_work_oldest(work);
-	uint64_t from_ns = later(work->finished_ns, oldest->from_ns);
-	uint64_t end_ns = due_ns(work, oldest);
-
-	if (end_ns > now_ns)
+	if (spent_ns - work->spent_ns != work->others_ns)
+		work->beside_ns = now_ns;
+	work->others_ns = spent_ns - work->spent_ns;
+	*again_ns = turn->until_ns;
+	if (!turn->own || turn->in_flight_ns >= WHOLE_NS)
+		work->own_end_ns = work->overrun_ns = 0; /* the arbiter accounts for leased time */
+	else if (turn->open)
+		opens = own_window_is_open(work, turn, now_ns, again_ns);
+	if ((opens || lane) && waits_for_probe(work, now_ns, waiting)) {
+		*again_ns = now_ns + PROBE_POLL_NS;
 		return false;
-	/* Assume a cost for each unknown kind. Otherwise each launch of such a kind would wait like
-	 * a first one, because without events no cost is measured. */
-	for (uint32_t i = 0; i < oldest->kind_count; i++)
-		if (is_first(work, oldest->kinds[i]))
-			__atomic_store_n(&work->cost_ns[oldest->kinds[i]], UNKNOWN_NS,
-					 __ATOMIC_RELAXED);
-	end_oldest(work, from_ns, end_ns);
+	}
+	if (fits && ((opens && free_ns < turn->until_ns) || lane))
+		return true;
+	if ((turn->open || lane) && is_stuck(work, now_ns, waiting))
+		return true;
+	if (!fits && (opens || lane))
+		*again_ns = now_ns + earlier(later(free_ns - turn->in_flight_ns - now_ns, POLL_NS),
+					     POLL_MAX_NS);
+	else if (work->count) /* the arbiter must know when work ends */
+		*again_ns =
+		    earlier(*again_ns, now_ns + later(beyond(work->due_ns, now_ns) / 4, POLL_NS));
+	if (!lane && turn->lane_ppm)
+		*again_ns = earlier(*again_ns, lane_again_ns(turn, now_ns, spent_ns));
+	return false;
+}
+
+/* Note the earliest end and the number of markers. */
+static void count_markers(struct vgpu_submitted_work *work)
+{
+	work->due_ns = UINT64_MAX;
+	work->count = work->probes = 0;
+	for (int i = 0; i < VGPU_WORK_MARKERS; i++) {
+		if (!work->markers[i].from_ns)
+			continue;
+		work->due_ns = earlier(work->due_ns, work->markers[i].due_ns);
+		work->count++;
+		work->probes += work->markers[i].probes;
+	}
+}
+
+static void enter(struct vgpu_submitted_work *work, struct vgpu_work_stream *stream,
+		  uint64_t from_ns, uint64_t cost_ns, uint32_t count)
+{
+	if (stream->free_ns <= from_ns)
+		stream->busy_from_ns = from_ns;
+	stream->free_ns = later(stream->free_ns, from_ns) + stretched_ns(work, cost_ns);
+	stream->work_ns += cost_ns;
+	stream->unmarked += count;
+	work->spent_ns += cost_ns;
+}
+
+void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t from_ns, uint64_t stream,
+		   const uint16_t *kinds, uint32_t count)
+{
+	uint64_t cost_ns = 0;
+
+	for (uint32_t i = 0; i < count; i++)
+		cost_ns += cost_of(kinds[i]);
+	enter(work, find_or_make(work, stream), from_ns, cost_ns, count);
+}
+
+static int free_slot(const struct vgpu_submitted_work *work)
+{
+	int slot = 0;
+
+	while (slot < VGPU_WORK_MARKERS && work->markers[slot].from_ns)
+		slot++;
+	return slot < VGPU_WORK_MARKERS ? slot : VGPU_NO_MARKER;
+}
+
+int vgpu_work_submitted(struct vgpu_submitted_work *work, const struct vgpu_turn *turn,
+			uint64_t now_ns, const struct vgpu_waiting_launch *launch)
+{
+	struct vgpu_work_stream *stream = find_or_make(work, launch->stream);
+	uint32_t cost_ns = cost_of(launch->kind);
+	bool idle = stream->free_ns <= now_ns;
+	bool alone = turn->exclusive && now_ns >= work->beside_ns + SETTLED_NS;
+	int slot;
+
+	if (alone)
+		work->stretch = STRETCH_ONE;
+	alone &= now_ns >= turn->start_ns + SETTLED_NS;
+	enter(work, stream, now_ns, cost_ns, 1);
+	if (vgpu_work_cost_ns(launch->kind) && stream->unmarked < UNMARKED_MAX &&
+	    stream->work_ns < stream->mark_at_ns && now_ns < stream->marked_ns + REMARK_NS)
+		return VGPU_NO_MARKER;
+	slot = free_slot(work);
+	if (slot < 0)
+		return VGPU_NO_MARKER;
+	work->markers[slot] = (struct vgpu_marker){
+	    .from_ns = now_ns,
+	    .due_ns = stream->free_ns,
+	    .polled_ns = now_ns,
+	    .stream = launch->stream,
+	    .work_ns = stream->work_ns,
+	    .busy_from_ns = stream->busy_from_ns,
+	    .alone_from_ns = alone ? later(turn->start_ns, 1) : 0,
+	    .tag = (uint32_t)(entry(launch->kind) >> 32),
+	    .charged_ns = cost_ns,
+	    .kind = launch->kind,
+	    .idle = idle,
+	    .probes = is_unknown(launch->kind),
+	};
+	/* The distance varies, so that no rhythm of the program hides a kind. */
+	stream->mark_at_ns = stream->work_ns + (MARK_NS / 2 + (++work->marks * 0x9e3779b9u >> 12)) *
+						   STRETCH_ONE / later(work->stretch, STRETCH_ONE);
+	stream->unmarked = 0;
+	stream->marked_ns = now_ns;
+	count_markers(work);
+	return slot;
+}
+
+void vgpu_work_marked(struct vgpu_submitted_work *work, int slot, uint64_t event, uint64_t lead_ns)
+{
+	struct vgpu_marker *marker = &work->markers[slot];
+
+	if (marker->idle)
+		marker->lead_ns = (uint32_t)earlier(lead_ns, LEAD_MAX_NS);
+	__atomic_store_n(&marker->event, event, __ATOMIC_RELEASE);
+}
+
+bool vgpu_work_poll_is_due(const struct vgpu_submitted_work *work, uint64_t now_ns, bool waits)
+{
+	uint64_t pause_ns = !waits ? POLL_MAX_NS : work->probes ? PROBE_POLL_NS : POLL_NS;
+
+	/* The prediction may be too late, so look a few times before. */
+	pause_ns = later(pause_ns, beyond(work->due_ns, work->polled_ns) / 4);
+	return work->count && now_ns >= work->polled_ns + pause_ns;
+}
+
+int vgpu_work_pollable(struct vgpu_submitted_work *work, uint64_t now_ns)
+{
+	int found = VGPU_NO_MARKER;
+
+	work->polled_ns = now_ns;
+	for (int i = 0; i < VGPU_WORK_MARKERS; i++) {
+		const struct vgpu_marker *marker = &work->markers[i];
+
+		if (__atomic_load_n(&marker->event, __ATOMIC_ACQUIRE) &&
+		    marker->polled_ns < now_ns &&
+		    (found < 0 || marker->work_ns < work->markers[found].work_ns))
+			found = i;
+	}
+	return found;
+}
+
+void vgpu_work_polled(struct vgpu_submitted_work *work, int slot, uint64_t now_ns)
+{
+	const struct vgpu_marker *marker = &work->markers[slot];
+	struct vgpu_work_stream *stream = find(work, marker->stream);
+
+	if (now_ns > marker->from_ns + LONG_NS)
+		work->unfinished_since_ns = marker->from_ns;
+	if (stream && now_ns > marker->due_ns)
+		stream->free_ns =
+		    later(stream->free_ns,
+			  now_ns + OVERDUE_NS +
+			      stretched_ns(work, beyond(stream->work_ns, marker->work_ns)));
+	for (int i = 0; i < VGPU_WORK_MARKERS; i++)
+		if (work->markers[i].stream == marker->stream)
+			work->markers[i].polled_ns = now_ns;
+}
+
+/* Correct the stretch after a marker's launch that ended at `end_ns`. */
+static void measure_stretch(struct vgpu_submitted_work *work, const struct vgpu_work_stream *stream,
+			    const struct vgpu_marker *marker, uint64_t end_ns)
+{
+	uint64_t cost_ns = beyond(marker->work_ns, stream->ended_work_ns), stretch;
+
+	if (!stream->ended_ns || !cost_ns || marker->busy_from_ns >= stream->ended_ns)
+		return;
+	stretch = beyond(end_ns, stream->ended_ns) * STRETCH_ONE / cost_ns;
+	stretch = later(earlier(stretch, STRETCH_MAX), STRETCH_ONE);
+	work->stretch = (uint32_t)((3 * later(work->stretch, STRETCH_ONE) + stretch) / 4);
+}
+
+/* A predicted end, corrected after `ended`, the stream's oldest marker, has ended: it comes after
+ * all work up to `work_ns` of the stream. */
+static uint64_t corrected_ns(const struct vgpu_submitted_work *work, uint64_t predicted_ns,
+			     const struct vgpu_marker *ended, uint64_t now_ns, uint64_t work_ns)
+{
+	uint64_t left_ns = stretched_ns(work, beyond(work_ns, ended->work_ns));
+
+	return earlier(later(predicted_ns, ended->polled_ns + left_ns), now_ns + left_ns);
+}
+
+static void end_marker(struct vgpu_submitted_work *work, struct vgpu_marker *marker,
+		       uint64_t now_ns)
+{
+	struct vgpu_work_stream *stream = find(work, marker->stream);
+	uint64_t end_ns = earlier(later(marker->due_ns, marker->polled_ns), now_ns);
+
+	if (marker->polled_ns == marker->from_ns) /* it may have ended before it was due */
+		end_ns -= (end_ns - marker->from_ns) / 8;
+	if (stream) {
+		measure_stretch(work, stream, marker, end_ns);
+		stream->ended_ns = end_ns;
+		stream->ended_work_ns = marker->work_ns;
+		stream->free_ns =
+		    corrected_ns(work, stream->free_ns, marker, now_ns, stream->work_ns);
+	}
+	for (int i = 0; i < VGPU_WORK_MARKERS; i++) {
+		struct vgpu_marker *later_one = &work->markers[i];
+
+		if (later_one->from_ns && later_one->stream == marker->stream)
+			later_one->due_ns = corrected_ns(work, later_one->due_ns, marker, now_ns,
+							 later_one->work_ns);
+	}
+	*marker = (struct vgpu_marker){0};
+	count_markers(work);
+}
+
+bool vgpu_work_lost(struct vgpu_submitted_work *work, int slot, uint64_t now_ns)
+{
+	struct vgpu_marker *marker = &work->markers[slot];
+	uint64_t value = entry(marker->kind);
+
+	if (now_ns < marker->due_ns)
+		return false;
+	/* No sample will come, so use the cost that there is, or an assumed one. */
+	if (value >> 32 == marker->tag)
+		set_entry(marker->kind, marker->tag, cost_of(marker->kind), 0);
+	end_marker(work, marker, now_ns);
 	return true;
 }
 
-void vgpu_work_finished(struct vgpu_submitted_work *work, uint64_t now_ns, bool exactly)
+void vgpu_work_finished(struct vgpu_submitted_work *work, int slot, const struct vgpu_turn *turn,
+			uint64_t now_ns, uint64_t took_ns)
 {
-	const struct vgpu_marker *marker = &work->markers[work->first];
-	uint64_t from_ns = later(work->finished_ns, marker->from_ns);
-	uint64_t least_ns = later(work->polled_ns, from_ns);
-	uint64_t end_ns = from_ns + predicted_ns(work, marker);
+	struct vgpu_marker *marker = &work->markers[slot];
+	bool alone = turn->exclusive && later(turn->start_ns, 1) == marker->alone_from_ns &&
+		     work->beside_ns < marker->from_ns;
 
-	if (exactly || marker->probes || end_ns > now_ns)
-		end_ns = now_ns;
-	else if (end_ns < least_ns)
-		end_ns = least_ns;
-	update_costs(work, marker, end_ns - from_ns);
-	end_oldest(work, from_ns, end_ns);
+	if (took_ns != VGPU_UNTIMED) {
+		if (alone) /* beside others the first event perhaps waited too */
+			took_ns = beyond(took_ns, marker->lead_ns);
+		learn(work, marker, took_ns, alone);
+		if (took_ns > LONG_NS)
+			work->unfinished_since_ns = marker->from_ns;
+		if (marker->probes)
+			work->spent_ns += beyond(took_ns, marker->charged_ns);
+	}
+	end_marker(work, marker, now_ns);
+}
+
+void vgpu_work_ended(struct vgpu_submitted_work *work, uint64_t now_ns, uint64_t stream, bool all)
+{
+	for (int i = 0; i < VGPU_WORK_STREAMS; i++)
+		if (all || work->streams[i].stream == stream)
+			work->streams[i].free_ns = earlier(work->streams[i].free_ns, now_ns);
 }

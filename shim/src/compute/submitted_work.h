@@ -1,13 +1,15 @@
 /*
- * The work that one process has submitted to one GPU: predicts its end, and decides what may
- * follow.
+ * The work that one process has submitted to one GPU: predicts its end, learns what launches cost,
+ * and decides what may follow.
  *
  * Time is an argument. These functions call no driver and take no lock: the caller guards the
- * state. A launch's duration is unknown in advance, so its cost is estimated. After about a
- * millisecond of work the caller records a marker (an event). A marker's work is the launches since
- * the previous marker. When the work is done, its measured duration corrects the launches' costs.
- * Costs only limit the work in flight and predict its end. They do not change the shares, which the
- * windows determine.
+ * state. Work in flight is counted for each stream, because streams run at the same time.
+ *
+ * A launch's duration is unknown in advance, so each kind of launch has a cost, which is learned. A
+ * marker is a pair of timed events around one launch. The time between them is GPU time without the
+ * gaps before the launch. The last launch of each millisecond of predicted work of a stream has a
+ * marker, and so have the first launches of a kind. Costs predict ends, limit the work in flight
+ * and count the GPU time. The windows do not depend on them.
  */
 #pragma once
 
@@ -18,93 +20,110 @@
 
 enum {
 	VGPU_WORK_MARKERS = 32,
-	VGPU_WORK_COSTS = 256,
-	VGPU_WORK_KINDS = 4, /* kinds of launches per marker */
+	VGPU_WORK_STREAMS = 8,
 	VGPU_NO_MARKER = -1,
 };
 
-#define VGPU_STREAMS UINT64_MAX
+/* As took_ns: the events had no time. */
+#define VGPU_UNTIMED UINT64_MAX
 
 struct vgpu_marker {
-	uint64_t event;	     /* the event that the caller recorded; 0: not yet */
-	uint64_t from_ns;    /* when the marker's first launch was submitted */
-	uint64_t stream;     /* the launches' stream; VGPU_STREAMS: several streams */
-	uint32_t kind_count; /* 0: no launches */
-	uint32_t launches[VGPU_WORK_KINDS];
-	uint8_t kinds[VGPU_WORK_KINDS];
-	bool probes; /* the marker has the first launch of a kind */
+	uint64_t event;		/* the events that the caller recorded; 0: not yet */
+	uint64_t from_ns;	/* when its launch was submitted; 0: the marker is not in use */
+	uint64_t due_ns;	/* the launch's predicted end */
+	uint64_t polled_ns;	/* when a poll last found it unfinished, or from_ns */
+	uint64_t stream;	/* the launch's stream */
+	uint64_t work_ns;	/* the stream's `work_ns` with the launch */
+	uint64_t busy_from_ns;	/* the stream's */
+	uint64_t alone_from_ns; /* begin of the exclusive window; 0: others may run */
+	uint32_t tag;		/* of the launch's kind */
+	uint32_t charged_ns;	/* what was added to `spent_ns` for the launch */
+	uint32_t lead_ns;	/* CPU time between the events while the GPU was idle */
+	uint16_t kind;
+	bool idle;   /* the stream was idle before the launch */
+	bool probes; /* the launch's cost was unknown */
+};
+
+/* A stream that does not fit takes the place of the one whose work ends first. */
+struct vgpu_work_stream {
+	uint64_t stream;
+	uint64_t free_ns;	/* predicted end of its work */
+	uint64_t busy_from_ns;	/* since when it has had work without a pause */
+	uint64_t work_ns;	/* total cost of its launches */
+	uint64_t mark_at_ns;	/* `work_ns` at which the next marker is due */
+	uint64_t marked_ns;	/* when the newest marker was made */
+	uint64_t ended_ns;	/* end of the latest finished marker's launch; 0: none */
+	uint64_t ended_work_ns; /* `work_ns` of that marker */
+	uint32_t unmarked;	/* launches since the newest marker */
 };
 
 struct vgpu_submitted_work {
-	uint64_t free_ns;	 /* predicted end of all submitted work */
-	uint64_t finished_ns;	 /* end of the latest finished marker's work */
-	uint64_t polled_ns;	 /* when a poll last found the oldest marker unfinished */
-	uint64_t marked_ns;	 /* when the newest marker was made */
-	uint64_t busy_ns;	 /* total measured duration of finished work */
-	uint64_t own_end_ns;	 /* end of the last own window that was used */
-	uint64_t overrun_ns;	 /* work beyond own windows, which delays later own windows */
-	struct vgpu_marker open; /* launches since the newest marker */
-	uint32_t first, count;
+	uint64_t spent_ns;	      /* total cost of all launches */
+	uint64_t others_ns;	      /* GPU time that the container's other processes spent */
+	uint64_t beside_ns;	      /* when that last grew */
+	uint64_t due_ns;	      /* earliest predicted end of a marker's launch */
+	uint64_t polled_ns;	      /* when markers were last polled */
+	uint64_t unfinished_since_ns; /* start of the latest work that took over a second */
+	uint64_t own_end_ns;	      /* end of the last own window that was used */
+	uint64_t overrun_ns;	      /* work beyond own windows, which delays later own windows */
+	uint32_t stretch;	      /* elapsed time of busy streams per cost, in 1,024ths */
+	uint32_t count, probes;	      /* markers in use, and those of unknown kinds */
+	uint32_t marks;		      /* markers made so far */
+	uint32_t high_samples;	      /* far above the cost, in a row */
+	uint16_t high_kind;	      /* the kind of the latest of them */
+	struct vgpu_work_stream streams[VGPU_WORK_STREAMS];
 	struct vgpu_marker markers[VGPU_WORK_MARKERS];
-	uint32_t cost_ns[VGPU_WORK_COSTS]; /* cost of a launch by kind; 0: unknown */
 };
 
 /* A number for the kind of a launch. Launches of one function or executable graph, or copies of one
  * size, are of one kind: they cost about the same. */
-uint8_t vgpu_work_kind(uint64_t handle, uint64_t size);
+uint16_t vgpu_work_kind(uint64_t handle, uint64_t size);
 
-/* A launch that waits: its kind, and since when it waits. */
+/* The cost of a kind. 0: it still needs samples, so its launches must be checked. */
+uint32_t vgpu_work_cost_ns(uint16_t kind);
+
+/* A launch to check: its kind and stream, and since when it waits. */
 struct vgpu_waiting_launch {
-	uint8_t kind;
-	uint64_t since_ns;
+	uint16_t kind;
+	uint64_t stream, since_ns;
 };
 
 /* Whether the launch may be submitted. True: submit it now, and call vgpu_work_submitted. False:
- * try again at `*again_ns`, or when a marker is done or the lease changes. */
+ * try again at `*again_ns`, or when a marker is done or the lease changes. spent_ns: the
+ * container's. */
 bool vgpu_work_admits(struct vgpu_submitted_work *work, const struct vgpu_turn *turn,
-		      uint64_t now_ns, const struct vgpu_waiting_launch *waiting,
+		      uint64_t now_ns, uint64_t spent_ns, const struct vgpu_waiting_launch *waiting,
 		      uint64_t *again_ns);
 
-/* Enter a launch that is about to be submitted. Return the slot of the marker to record after the
- * launch, or VGPU_NO_MARKER. */
-int vgpu_work_submitted(struct vgpu_submitted_work *work, uint64_t now_ns, uint8_t kind,
-			uint64_t stream);
-/* Set the marker's event. The caller needs no lock, because no marker without an event is
- * polled. */
-void vgpu_work_marked(struct vgpu_submitted_work *work, int slot, uint64_t event);
+/* Enter a launch that is about to be submitted. Return the slot of its marker, whose events to
+ * record around the launch, or VGPU_NO_MARKER. */
+int vgpu_work_submitted(struct vgpu_submitted_work *work, const struct vgpu_turn *turn,
+			uint64_t now_ns, const struct vgpu_waiting_launch *launch);
 
-/* Enter a launch that was submitted earlier without a check. */
-void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t now_ns, uint8_t kind,
-		   uint64_t stream);
+/* Set the marker's events. The caller needs no lock, because no marker without events is polled.
+ * lead_ns: the CPU time between the first event and the end of the launch's call. */
+void vgpu_work_marked(struct vgpu_submitted_work *work, int slot, uint64_t event, uint64_t lead_ns);
 
-/* Call it when a launch was not admitted. If a marker is needed to observe the end of the launches
- * since the newest marker, return its slot, to be recorded after them. Otherwise return
- * VGPU_NO_MARKER. */
-int vgpu_work_paused(struct vgpu_submitted_work *work, const struct vgpu_turn *turn,
-		     uint64_t now_ns);
+/* Enter launches that were submitted to the stream without a check, since `from_ns`. */
+void vgpu_work_add(struct vgpu_submitted_work *work, uint64_t from_ns, uint64_t stream,
+		   const uint16_t *kinds, uint32_t count);
 
-/* The oldest unfinished marker, or NULL. */
-const struct vgpu_marker *vgpu_work_oldest(const struct vgpu_submitted_work *work);
+/* Whether to poll markers now. waits: a launch waits. */
+bool vgpu_work_poll_is_due(const struct vgpu_submitted_work *work, uint64_t now_ns, bool waits);
 
-/* The marker's event. 0: not recorded yet. */
-static inline uint64_t vgpu_work_event(const struct vgpu_marker *marker)
-{
-	return __atomic_load_n(&marker->event, __ATOMIC_ACQUIRE);
-}
+/* The slot of the next marker to poll in the round of polls that began at `now_ns`, or
+ * VGPU_NO_MARKER. Report the result to one of the three functions below. */
+int vgpu_work_pollable(struct vgpu_submitted_work *work, uint64_t now_ns);
 
-/* Note that a poll found the oldest marker's work unfinished, or finished. `exactly`: the work
- * ended just now, and not at some time since the last poll. */
-void vgpu_work_polled(struct vgpu_submitted_work *work, uint64_t now_ns);
-void vgpu_work_finished(struct vgpu_submitted_work *work, uint64_t now_ns, bool exactly);
+void vgpu_work_polled(struct vgpu_submitted_work *work, int slot, uint64_t now_ns);
+void vgpu_work_finished(struct vgpu_submitted_work *work, int slot, const struct vgpu_turn *turn,
+			uint64_t now_ns, uint64_t took_ns);
+/* The marker's events could not be recorded, so it ends at its predicted time. False: that time is
+ * still to come. */
+bool vgpu_work_lost(struct vgpu_submitted_work *work, int slot, uint64_t now_ns);
 
-/* End the oldest marker, whose event could not be recorded, at the predicted end of its work.
- * False: that time is still to come. */
-bool vgpu_work_lost(struct vgpu_submitted_work *work, uint64_t now_ns);
+/* Note that the work of the stream, or of all streams, has ended. */
+void vgpu_work_ended(struct vgpu_submitted_work *work, uint64_t now_ns, uint64_t stream, bool all);
 
-/* End the open marker, because a call of the program has just waited for all work of the stream
- * (VGPU_STREAMS: of all streams). First report finished markers to vgpu_work_finished. Launches
- * that another thread has submitted to the stream since are assumed to be done too. */
-void vgpu_work_synchronized(struct vgpu_submitted_work *work, uint64_t now_ns, uint64_t stream);
-
-/* The predicted end of all submitted work. It is later where work is overdue at `now_ns`. */
-uint64_t vgpu_work_free_ns(const struct vgpu_submitted_work *work, uint64_t now_ns);
+/* The predicted end of all submitted work. */
+uint64_t vgpu_work_free_ns(const struct vgpu_submitted_work *work);

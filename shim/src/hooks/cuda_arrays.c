@@ -118,7 +118,7 @@ static CUresult keep(const struct vgpu_reservation *reservation, CUresult result
 	if (result == CUDA_SUCCESS) {
 		result = reservation->place.gpu >= 0 && !reservation->bytes
 			     ? CUDA_ERROR_OUT_OF_MEMORY
-			     : vgpu_commit(reservation, kind, key);
+			     : vgpu_commit(reservation, kind, key, 0);
 		if (result == CUDA_SUCCESS)
 			*out = made;
 		if (result == CUDA_SUCCESS || undo(key) != CUDA_SUCCESS)

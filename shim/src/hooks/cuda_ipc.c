@@ -80,8 +80,8 @@ static CUresult write_down(const struct vgpu_reservation *ours, bool reserved, C
 		if (!opening && !reserved && !hold)
 			result = CUDA_ERROR_NOT_READY;
 		else if (opening < ADDRESS_STEP)
-			result = vgpu_commit_shared(opening ? &later : ours, VGPU_KIND_IPC,
-						    dptr + opening, hold);
+			result = vgpu_commit(opening ? &later : ours, VGPU_KIND_IPC, dptr + opening,
+					     hold);
 		vgpu_unlock(&numbering);
 	}
 	if (opening || result != CUDA_SUCCESS)

@@ -29,7 +29,7 @@ struct request {
 	CUdeviceptr *address;
 	size_t size_bytes;
 	CUmemoryPool pool;
-	CUstream stream;
+	CUstream stream, own; /* own: vgpu_own_stream */
 	bool named;
 };
 
@@ -40,15 +40,6 @@ static CUresult take(const struct request *request, CUdeviceptr *address)
 						request->pool, request->stream)
 		   : as_cuMemAllocAsync(request->twin, address, request->size_bytes,
 					request->stream);
-}
-
-/* The stream that the call means (vgpu_own_stream). */
-static CUstream own_stream(const struct request *request)
-{
-	bool per_thread = request->twin == VGPU_ID_cuMemAllocAsync_ptsz ||
-			  request->twin == VGPU_ID_cuMemAllocFromPoolAsync_ptsz;
-
-	return vgpu_own_stream(request->stream, per_thread);
 }
 
 /* Free without a stream, because no work has used the memory yet. */
@@ -68,7 +59,7 @@ static CUresult allocate(struct vgpu_meter *meter, const struct request *request
 
 	if (!meter)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	result = vgpu_growth_begin(meter, request->size_bytes, own_stream(request), &growth);
+	result = vgpu_growth_begin(meter, request->size_bytes, request->own, &growth);
 	if (result != CUDA_SUCCESS)
 		return result;
 	VGPU_CALL_RESERVED(result, &growth.reservation, take(request, &given));
@@ -96,7 +87,11 @@ CUresult on_cuMemAllocAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t s
 			    CUstream stream)
 {
 	const struct request request = {
-	    .twin = real, .address = dptr, .size_bytes = size_bytes, .stream = stream};
+	    .twin = real,
+	    .address = dptr,
+	    .size_bytes = size_bytes,
+	    .stream = stream,
+	    .own = vgpu_own_stream(stream, real == VGPU_ID_cuMemAllocAsync_ptsz)};
 	struct vgpu_place place = {.gpu = VGPU_GPU_UNMANAGED};
 	CUresult result = CUDA_SUCCESS;
 
@@ -124,12 +119,14 @@ static CUresult place_of_pool(CUmemoryPool pool, CUstream stream, struct vgpu_pl
 CUresult on_cuMemAllocFromPoolAsync(enum vgpu_function real, CUdeviceptr *dptr, size_t size_bytes,
 				    CUmemoryPool pool, CUstream stream)
 {
-	const struct request request = {.twin = real,
-					.address = dptr,
-					.size_bytes = size_bytes,
-					.pool = pool,
-					.stream = stream,
-					.named = true};
+	const struct request request = {
+	    .twin = real,
+	    .address = dptr,
+	    .size_bytes = size_bytes,
+	    .pool = pool,
+	    .stream = stream,
+	    .own = vgpu_own_stream(stream, real == VGPU_ID_cuMemAllocFromPoolAsync_ptsz),
+	    .named = true};
 	struct vgpu_meter *meter = vgpu_meter_find(pool);
 	struct vgpu_place place = {.gpu = VGPU_GPU_UNMANAGED};
 	CUresult result = CUDA_SUCCESS;
@@ -214,7 +211,7 @@ static CUresult charge_import(CUdeviceptr dptr)
 		result = vgpu_reserve_at(place, vgpu_whole_blocks(place.gpu, size_bytes), &needs);
 	if (result != CUDA_SUCCESS)
 		return result;
-	result = vgpu_commit(&needs, VGPU_KIND_MEMORY, dptr);
+	result = vgpu_commit(&needs, VGPU_KIND_MEMORY, dptr, 0);
 	if (result != CUDA_SUCCESS)
 		vgpu_cancel(&needs);
 	return result;

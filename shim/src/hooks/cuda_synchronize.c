@@ -31,6 +31,9 @@ RELEASING(cuEventQuery, (CUevent event), (event), event)
 /* The stream of value 0 has a handle too. */
 #define HANDLE_OF(own) ((own) ? (const void *)(own) : (const void *)&after)
 
+/* Matches no stream. */
+#define VGPU_NO_STREAM ((CUstream) & cuEventSynchronize)
+
 /* Finish a call that waited for work: the work ended just now. */
 static CUresult waited(CUresult result, uint64_t since_ns, CUstream stream, bool all,
 		       const void *handle)
@@ -39,20 +42,18 @@ static CUresult waited(CUresult result, uint64_t since_ns, CUstream stream, bool
 	return after(result, handle);
 }
 
-/* The event's stream is unknown, so `unknown` matches no stream. Only markers show which work has
- * ended. */
+/* The event's stream is unknown. Only markers show which work has ended. */
 CUresult cuEventSynchronize(CUevent event)
 {
-	CUstream unknown = (CUstream)&cuEventSynchronize;
-	uint64_t since_ns = vgpu_launches_wait_begins(unknown, false);
+	uint64_t since_ns = vgpu_launches_wait_begins();
 	CUresult result = real_cuEventSynchronize(event);
 
-	return waited(result, since_ns, unknown, false, event);
+	return waited(result, since_ns, VGPU_NO_STREAM, false, event);
 }
 
 CUresult cuCtxSynchronize(void)
 {
-	uint64_t since_ns = vgpu_launches_wait_begins(NULL, true);
+	uint64_t since_ns = vgpu_launches_wait_begins();
 	CUresult result = real_cuCtxSynchronize();
 
 	return waited(result, since_ns, NULL, true, &waited);
@@ -60,16 +61,19 @@ CUresult cuCtxSynchronize(void)
 
 CUresult cuCtxSynchronize_v2(CUcontext context)
 {
-	uint64_t since_ns = vgpu_launches_wait_begins(NULL, context == NULL);
+	uint64_t since_ns = vgpu_launches_wait_begins();
 	CUresult result = real_cuCtxSynchronize_v2(context);
+	CUcontext current = NULL;
 
-	return waited(result, since_ns, NULL, context == NULL, &waited);
+	if (context && since_ns)
+		(void)real_cuCtxGetCurrent(&current);
+	return waited(result, since_ns, VGPU_NO_STREAM, context == current, &waited);
 }
 
 CUresult on_cuStreamSynchronize(enum vgpu_function real, CUstream stream)
 {
 	CUstream own = vgpu_own_stream(stream, real == VGPU_ID_cuStreamSynchronize_ptsz);
-	uint64_t since_ns = vgpu_launches_wait_begins(own, false);
+	uint64_t since_ns = vgpu_launches_wait_begins();
 	CUresult result = as_cuStreamSynchronize(real, stream);
 
 	return waited(result, since_ns, own, false, HANDLE_OF(own));

@@ -5,29 +5,26 @@
  * charged until the array ends.
  */
 #include "charge/claims.h"
+#include "charge/export_key.h"
 #include "charge/place.h"
 #include "loader/hooks.h"
 
 enum { SUBRESOURCE_MIPTAIL = 1 };
-
-static uint64_t mixed(uint64_t hash, uint64_t word)
-{
-	hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-	return hash ^ hash >> 29;
-}
 
 /* The key of a part: a hash of its description. In a miptail's description padding follows the
  * layer, and must not change the key. */
 static uint64_t key_of(const CUarrayMapInfo *info)
 {
 	bool tail = info->subresource_type == SUBRESOURCE_MIPTAIL;
-	uint64_t first = info->subresource[0];
-	uint64_t hash = mixed(info->resource, (uint64_t)info->subresource_type);
+	const uint64_t *part = info->subresource;
+	const uint64_t words[] = {info->resource,
+				  (uint64_t)info->subresource_type,
+				  tail ? (uint32_t)part[0] : part[0],
+				  part[1],
+				  part[2],
+				  tail ? 0 : part[3]};
 
-	hash = mixed(hash, tail ? first & UINT32_MAX : first);
-	for (int i = 1; i < (tail ? 3 : 4); i++)
-		hash = mixed(hash, info->subresource[i]);
-	return hash;
+	return vgpu_export_key_of(words, sizeof(words), false);
 }
 
 /* Map or unmap one part per driver call, so that each part has its own claim. */

@@ -74,7 +74,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size_bytes,
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	uint32_t claims = vgpu_take_handle(handle);
+	uint32_t claims = vgpu_take_claim(VGPU_CLAIM_HANDLE, handle);
 	CUresult result = real_cuMemRelease(handle);
 
 	vgpu_settle_claims(claims, result);

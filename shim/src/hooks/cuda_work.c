@@ -42,7 +42,8 @@
 		CUresult result;                                                                   \
                                                                                                    \
 		vgpu_launch_begin(&launch, own, (uint64_t)(uintptr_t)&on_##symbol, size);          \
-		since_ns = vgpu_launches_wait_begins(own, false);                                  \
+		since_ns = vgpu_launches_wait_begins();                                            \
+		launch.begun_ns = UINT64_MAX; /* the call takes as long as the copy */             \
 		result = as_##symbol(real, VGPU_BARE args);                                        \
 		vgpu_launch_end(&launch);                                                          \
 		vgpu_launches_wait_ended(since_ns, own, false, result == CUDA_SUCCESS);            \

@@ -1,11 +1,7 @@
 #include "loader/capture_mode.h"
 
-#include <stdint.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "loader/hooks.h"
+#include "os/process_start.h"
 
 enum { RELAXED = 2, UNKNOWN = -1, UNCHANGED = -2, PAUSE_NS = 100000, LONGEST_NS = 1000000000 };
 
@@ -35,15 +31,11 @@ void vgpu_capture_mode_restore(int mode)
 
 void vgpu_capture_begins(void)
 {
-	static const struct timespec pause = {0, PAUSE_NS};
-
 	if (__atomic_load_n(&state, __ATOMIC_ACQUIRE) == ALL_RELAXED)
 		return;
 	__atomic_store_n(&state, HAS_BEGUN, __ATOMIC_SEQ_CST);
-	for (int i = 0; i < LONGEST_NS / PAUSE_NS; i++) {
-		if (!__atomic_load_n(&unchanged_count, __ATOMIC_SEQ_CST))
-			break;
-		syscall(SYS_nanosleep, &pause, NULL);
-	}
+	for (int i = 0;
+	     i < LONGEST_NS / PAUSE_NS && __atomic_load_n(&unchanged_count, __ATOMIC_SEQ_CST); i++)
+		vgpu_pause(PAUSE_NS);
 	__atomic_store_n(&state, ALL_RELAXED, __ATOMIC_RELEASE);
 }

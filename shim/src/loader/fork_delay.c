@@ -1,11 +1,8 @@
 #include "loader/fork_delay.h"
 
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "os/process_start.h"
 
 #define PAUSE_NS  50000
 #define PAUSES	  20000
@@ -23,12 +20,10 @@ static __thread bool
 
 static bool await(const uint32_t *count, uint32_t wanted)
 {
-	const struct timespec pause = {.tv_nsec = PAUSE_NS};
-
 	for (int i = 0; i < PAUSES; i++) {
 		if (__atomic_load_n(count, __ATOMIC_SEQ_CST) == wanted)
 			return true;
-		syscall(SYS_nanosleep, &pause, NULL);
+		vgpu_pause(PAUSE_NS);
 	}
 	return false;
 }

@@ -1,7 +1,6 @@
 /* Files by raw system calls; see file.h. */
 #include "os/file.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -43,11 +42,6 @@ void *vgpu_map_file(int fd, uint64_t offset_bytes, uint64_t bytes, int protectio
 	long at = syscall(SYS_mmap, NULL, bytes, protection, MAP_SHARED, fd, offset_bytes);
 
 	return at == -1 ? NULL : (void *)at;
-}
-
-bool vgpu_is_shortage(int os_errno)
-{
-	return os_errno == EMFILE || os_errno == ENFILE || os_errno == ENOMEM;
 }
 
 long vgpu_read_some(const char *path, char *into, uint64_t capacity)

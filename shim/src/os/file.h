@@ -25,8 +25,5 @@ int vgpu_open(const char *path, int flags);
 /* Map shared, at an address that the kernel chooses. Undo with munmap. NULL: see errno. */
 void *vgpu_map_file(int fd, uint64_t offset_bytes, uint64_t bytes, int protection);
 
-/* True if the error is a lack of descriptors or memory, and not a fault of the file. */
-bool vgpu_is_shortage(int os_errno);
-
 /* Read up to `capacity` bytes from the file's start, and return the count. -1: not readable. */
 long vgpu_read_some(const char *path, char *into, uint64_t capacity);

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SPINS_PER_YIELD	 64
@@ -43,7 +42,6 @@ bool vgpu_trylock(struct vgpu_lock *lock)
 
 bool vgpu_lock_wait(struct vgpu_lock *lock)
 {
-	const struct timespec pause = {.tv_nsec = PAUSE_NS};
 	uint32_t pauses = 0;
 
 	if (__atomic_load_n(&lock->holder_tid, __ATOMIC_RELAXED) == vgpu_thread_id())
@@ -58,9 +56,7 @@ bool vgpu_lock_wait(struct vgpu_lock *lock)
 		else if (vgpu_locks_held && pauses++ == MAX_PAUSES)
 			return false;
 		else
-			syscall(
-			    SYS_nanosleep, &pause,
-			    NULL); /* because sched_yield lets no thread of lower priority run */
+			vgpu_pause(PAUSE_NS); /* sched_yield lets no thread of lower priority run */
 	}
 	return true;
 }

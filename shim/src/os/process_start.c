@@ -1,10 +1,5 @@
 #include "os/process_start.h"
 
-#include <stdbool.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
 struct vgpu_process_start *vgpu_process_start_page;
 __thread struct vgpu_thread vgpu_thread;
 

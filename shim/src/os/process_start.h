@@ -9,6 +9,9 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "os/fork_wiped.h"
 
@@ -31,6 +34,15 @@ extern struct vgpu_process_start *vgpu_process_start_page;
 extern __thread struct vgpu_thread vgpu_thread;
 
 uint64_t vgpu_now_ns(void); /* CLOCK_MONOTONIC */
+
+/* Sleep for less than a second. The wrapper of libc could be interposed. */
+static inline void vgpu_pause(uint64_t pause_ns)
+{
+	const struct timespec pause = {.tv_nsec = (long)pause_ns};
+
+	syscall(SYS_nanosleep, &pause, NULL);
+}
+
 struct vgpu_process_start *vgpu_process_start_record(void);
 uint32_t vgpu_thread_begin(void);
 

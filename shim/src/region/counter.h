@@ -76,11 +76,5 @@ uint64_t vgpu_counter_drop(const struct vgpu_view *view, int gpu, const struct v
 
 uint64_t vgpu_counter_used_bytes(const struct vgpu_view *view, int gpu);
 
-/* How much of the slot's charge is a float. */
-static inline uint64_t *vgpu_view_float(const struct vgpu_view *view, uint32_t slot, int gpu)
-{
-	return &vgpu_view_slot_gpu(view, slot, gpu)->float_bytes;
-}
-
 /* The slot's charge, without an operation that is in the counter but not yet in the slot. */
 uint64_t vgpu_counter_charged_bytes(const struct vgpu_view *view, int gpu, uint32_t slot);

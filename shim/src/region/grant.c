@@ -137,8 +137,10 @@ static enum vgpu_result map(const char *path, const char **mapping, int *os_errn
 	int fd = vgpu_open(path, O_RDONLY);
 
 	*os_errno = fd < 0 ? errno : 0;
-	if (fd < 0)
-		return vgpu_is_shortage(*os_errno) ? VGPU_SYSTEM : VGPU_GRANT_MISSING;
+	if (fd < 0) /* a lack of descriptors or memory is no fault of the file */
+		return *os_errno == EMFILE || *os_errno == ENFILE || *os_errno == ENOMEM
+			   ? VGPU_SYSTEM
+			   : VGPU_GRANT_MISSING;
 	if (!vgpu_file_of(fd, &file) || !file.regular || file.bytes != VGPU_GRANT_FILE_BYTES)
 		result = VGPU_GRANT_INVALID;
 	else
@@ -254,9 +256,7 @@ int vgpu_grant_find(const uint8_t uuid[16])
 {
 	int found = -1;
 
-	if (!__atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE))
-		return -1;
-	if (!vgpu_lock(&grant.lock))
+	if (!__atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE) || !vgpu_lock(&grant.lock))
 		return -1;
 	for (int gpu = 0; gpu < grant.gpu_count && found < 0; gpu++)
 		if (!memcmp(grant.uuids[gpu], uuid, 16))
@@ -265,17 +265,11 @@ int vgpu_grant_find(const uint8_t uuid[16])
 	return found;
 }
 
-static bool known(int gpu)
-{
-	return __atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE) && gpu >= 0 &&
-	       gpu < grant.gpu_count;
-}
-
 const struct vgpu_grant_limits *vgpu_grant_limits(int gpu)
 {
 	static const struct vgpu_grant_limits nothing;
 
-	if (!known(gpu))
+	if (!__atomic_load_n(&grant.loaded, __ATOMIC_ACQUIRE) || gpu < 0 || gpu >= grant.gpu_count)
 		return &nothing;
 	refresh();
 	return &grant.limits[gpu];

@@ -20,8 +20,8 @@ static bool name_holder(const struct vgpu_process *process, int gpu, uint32_t nu
 	const struct vgpu_region_slot *slot = vgpu_view_slot(&process->view, number);
 	uint64_t generation = vgpu_slot_generation(slot);
 	struct vgpu_identity identity = vgpu_slots_holder(slot);
-	uint64_t float_bytes =
-	    __atomic_load_n(vgpu_view_float(&process->view, number, gpu), __ATOMIC_RELAXED);
+	uint64_t float_bytes = __atomic_load_n(
+	    &vgpu_view_slot_gpu(&process->view, number, gpu)->float_bytes, __ATOMIC_RELAXED);
 
 	if (vgpu_slot_state(slot) != VGPU_SLOT_LIVE)
 		return false;

@@ -64,7 +64,8 @@ void vgpu_close(const struct vgpu_slots *slots)
  */
 static void state_float(const struct vgpu_process *process, int gpu)
 {
-	uint64_t *stated = vgpu_view_float(&process->view, process->owner.slot, gpu);
+	uint64_t *stated =
+	    &vgpu_view_slot_gpu(&process->view, process->owner.slot, gpu)->float_bytes;
 	uint64_t bytes = __atomic_load_n(&process->gpus[gpu].float_bytes, __ATOMIC_ACQUIRE);
 
 	if (__builtin_expect(__atomic_load_n(stated, __ATOMIC_RELAXED) != bytes, 0) &&

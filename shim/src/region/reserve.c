@@ -4,11 +4,6 @@
  * A change of a charge holds the GPU's lock, and uses the slot that attach.c took. Before a refusal
  * or a report, exited processes are searched for.
  */
-#include <stdbool.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
 #include "region/directory.h"
 #include "region/grant.h"
 #include "region/mapping.h"
@@ -65,13 +60,12 @@ static void reap_for_report(struct vgpu_process *process)
 static void reap_since_now(struct vgpu_process *process)
 {
 	uint64_t since_ns = vgpu_now_ns();
-	struct timespec pause = {.tv_nsec = REAP_PAUSE_NS};
 
 	for (int pauses = 0; pauses < REAP_PAUSES && !reap(process, VGPU_SEARCH_THOROUGH);
 	     pauses++) {
 		if (__atomic_load_n(&process->reaped_ns, __ATOMIC_ACQUIRE) >= since_ns)
 			return;
-		syscall(SYS_nanosleep, &pause, NULL);
+		vgpu_pause(REAP_PAUSE_NS);
 	}
 }
 
@@ -87,11 +81,6 @@ uint64_t vgpu_last_exit_ns(int gpu)
 	last_ns =
 	    __atomic_load_n(&vgpu_view_gpu(&process->view, gpu)->last_drop_ns, __ATOMIC_RELAXED);
 	return header->created_ns > last_ns ? header->created_ns : last_ns;
-}
-
-bool vgpu_limits_are_numbered(void)
-{
-	return vgpu_directory_environment() != NULL;
 }
 
 int vgpu_gpu_of_uuid(const uint8_t uuid[16], int number)

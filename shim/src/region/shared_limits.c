@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "region/directory.h"
@@ -23,12 +22,11 @@ _Static_assert(VGPU_ENVIRONMENT_MAX_GPUS >= VGPU_MAX_GPUS, "a grant's GPUs fit")
 static bool lock_limits(int fd)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_start = (off_t)VGPU_LOCK_LIMITS, .l_len = 1};
-	struct timespec pause = {.tv_nsec = LOCK_PAUSE_NS};
 
 	for (int pauses = 0; pauses < LOCK_PAUSES; pauses++) {
 		if (syscall(SYS_fcntl, fd, F_OFD_SETLK, &lock) == 0)
 			return true;
-		syscall(SYS_nanosleep, &pause, NULL);
+		vgpu_pause(LOCK_PAUSE_NS);
 	}
 	return false;
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -45,7 +44,7 @@ class Node:
         return self.metrics.registry.get_sample_value(f"gpuslice_container_gpu_{name}", found)
 
     def increases(self, container: str = "c1") -> tuple[float | None, ...]:
-        counted = ("throttled", "busy", "turn_idle")
+        counted = ("throttled", "busy")
         return tuple(self.of(container, f"{name}_seconds_total") for name in counted)
 
     def shares(self, container: str = "c1") -> tuple[float | None, ...]:
@@ -62,13 +61,13 @@ def node() -> Node:
 
 
 def test_what_containers_did_since_the_agent_began(node: Node) -> None:
-    node.read(10, c1=Compute(throttled_ns=9 * S, busy_ns=9 * S), c2=Compute())
-    assert node.increases() == (0, 0, 0), "it may have run before the agent"
+    node.read(10, c1=Compute(throttled_ns=9 * S, spent_ns=9 * S), c2=Compute())
+    assert node.increases() == (0, 0), "it may have run before the agent"
     assert node.shares() == NEVER
-    work = Compute(throttled_ns=11 * S, busy_ns=9 * S + S // 2)
-    node.read(12, c1=Use(work, turn_idle_ns=S // 10), c2=Compute(throttled_ns=S, busy_ns=S))
-    assert node.increases() == (2, 0.5, 0.1)
-    assert node.increases("c2") == (1, 1, 0)
+    work = Compute(throttled_ns=11 * S, spent_ns=9 * S + S // 2)
+    node.read(12, c1=work, c2=Compute(throttled_ns=S, spent_ns=S))
+    assert node.increases() == (2, 0.5)
+    assert node.increases("c2") == (1, 1)
     assert (node.shares(), node.shares("c2")) == ((0.25, 0.25), (0.5, 0.5))
 
 
@@ -76,7 +75,7 @@ def test_shares_of_the_last_second_and_of_the_last_ten(node: Node) -> None:
     """A container uses 30 percent for 20 seconds, then nothing for 4. Readings come late."""
     for second in range(25):
         node.read(
-            100 + second + second % 3 / 100, c1=Compute(busy_ns=min(second, 20) * 3 * S // 10)
+            100 + second + second % 3 / 100, c1=Compute(spent_ns=min(second, 20) * 3 * S // 10)
         )
         if second == 20:
             assert node.shares() == pytest.approx((0.3, 0.3), abs=0.01)
@@ -94,21 +93,21 @@ def test_a_request_is_what_the_grant_has(node: Node, percent: int, ratio: float 
 
 def test_without_checked_launches_no_share_is_measured(node: Node) -> None:
     node.read(10, c1=Compute())
-    node.read(11, c1=Compute(busy_ns=S))
+    node.read(11, c1=Compute(spent_ns=S))
     assert node.shares() == (1, 1)
-    node.read(12, c1=Use(Compute(busy_ns=S), checked=False))
-    assert (node.shares(), node.increases()) == (NEVER, (0, 1, 0))
+    node.read(12, c1=Use(Compute(spent_ns=S), checked=False))
+    assert (node.shares(), node.increases()) == (NEVER, (0, 1))
 
 
 def test_the_series_of_a_removed_container_are_removed(node: Node) -> None:
     node.read(10, c1=Use(Compute(), 30), c2=Compute())
-    node.read(11, c1=Use(Compute(busy_ns=S, throttled_ns=S), 30), c2=Compute())
+    node.read(11, c1=Use(Compute(spent_ns=S, throttled_ns=S), 30), c2=Compute())
     node.use.utilization(node.holds, {GPU: {7: 90}}, {"c1": {7}})
     assert node.of("c1", "nvml_utilization_ratio") == 0.9
     del node.holds[0]
     node.read(12, c2=Compute())
-    assert node.increases() == node.increases("gone") == (None, None, None)
-    assert node.increases("c2") == (0, 0, 0)
+    assert node.increases() == node.increases("gone") == (None, None)
+    assert node.increases("c2") == (0, 0)
     node.holds.clear()
     node.read(13)
     node.use.utilization((), {}, {})
@@ -116,52 +115,39 @@ def test_the_series_of_a_removed_container_are_removed(node: Node) -> None:
     assert families and not any(family.samples for family in families)
     node.holds.append(hold("c1"))
     node.read(14, c1=Compute(throttled_ns=90 * S))
-    assert node.increases() == (0, 0, 0), "another container's file"
+    assert node.increases() == (0, 0), "another container's file"
 
 
 def test_a_reading_that_failed_is_made_up_for(node: Node) -> None:
     node.read(10, c1=Compute())
     node.read(11)
-    node.read(12, c1=Compute(throttled_ns=S, busy_ns=S))
-    assert (node.increases(), node.shares()) == ((1, 1, 0), (0.5, 0.5))
+    node.read(12, c1=Compute(throttled_ns=S, spent_ns=S))
+    assert (node.increases(), node.shares()) == ((1, 1), (0.5, 0.5))
     node.read(13)
-    assert (node.increases(), node.shares()) == ((1, 1, 0), (0.5, 0.5))
-
-
-@pytest.mark.parametrize(
-    ("counts", "idle_s"),
-    [((0, S // 10, 3600 * S, S // 2), 1.6), ((5 * S, 6 * S, S // 2, S), 2), ((5 * S, 5 * S), 0)],
-    ids=["more than time", "another arbiter", "none"],
-)
-def test_turns_are_idle_for_the_time_at_most(
-    node: Node, counts: Sequence[int], idle_s: float
-) -> None:
-    for second, idle_ns in enumerate(counts):
-        node.read(second, c1=Use(Compute(), turn_idle_ns=idle_ns))
-    assert node.increases() == (0, 0, idle_s)
+    assert (node.increases(), node.shares()) == ((1, 1), (0.5, 0.5))
 
 
 def test_containers_that_share_a_grant_have_one_series(node: Node) -> None:
     shared = replace(hold("c1"), key="shared", container_key="d/p")
     node.holds = [shared, replace(shared, container_id="c2")]
     node.read(10, shared=Compute(unfinished_since_ns=8 * S))
-    assert node.increases("") == (0, 0, 0)
+    assert node.increases("") == (0, 0)
     assert node.long_kernels == 1
 
 
 @pytest.mark.parametrize(
     ("after", "expected"),
     [
-        (Compute(throttled_ns=2**64 - 1, busy_ns=2**64 - 1), (4096, 1, 0)),
-        (Compute(), (0, 0, 0)),
-        (Compute(throttled_ns=100 * S, busy_ns=100 * S), (0, 0, 0)),
+        (Compute(throttled_ns=2**64 - 1, spent_ns=2**64 - 1), (4096, 1)),
+        (Compute(), (0, 0)),
+        (Compute(throttled_ns=100 * S, spent_ns=100 * S), (0, 0)),
     ],
     ids=["too much", "less than before", "the same"],
 )
 def test_a_tenant_may_write_anything(
-    node: Node, after: Compute, expected: tuple[float, float, float]
+    node: Node, after: Compute, expected: tuple[float, float]
 ) -> None:
-    node.read(10, c1=Compute(throttled_ns=100 * S, busy_ns=100 * S))
+    node.read(10, c1=Compute(throttled_ns=100 * S, spent_ns=100 * S))
     for _ in range(2):
         node.read(11, c1=after)
         assert node.increases() == expected

@@ -297,7 +297,7 @@ async def test_unused_gpus_are_measured_less_often(node: Node) -> None:
 
     assert await pauses_s({}, {}) == [1, 3]
     assert await pauses_s({11: 5}, {}) == [1, 3]
-    node.works("c1", Compute(busy_ns=1))
+    node.works("c1", Compute(spent_ns=1))
     assert await pauses_s({}, {}) == [1, 3]
     node.add("c2")
     assert await pauses_s({}) == [1]

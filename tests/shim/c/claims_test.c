@@ -59,7 +59,7 @@ static int forget_handle(uint64_t handle)
 	uint32_t claim;
 	int count = 0;
 
-	for (; (claim = vgpu_take_handle(handle)); count++)
+	for (; (claim = vgpu_take_claim(VGPU_CLAIM_HANDLE, handle)); count++)
 		vgpu_settle_claims(claim, CUDA_SUCCESS);
 	return count;
 }

@@ -2,7 +2,8 @@
  * Tests of the check before launches: launch.c and submitted_work.c with a clock, events and a
  * lease that the test controls. Exits 0 if all tests pass.
  *
- *	vgpu-launch-test lost | locked | two-gpus | reused | waited
+ *	vgpu-launch-test lost | locked | two-gpus | reused | samples | lead | kinds | streams |
+ *			 lane | future
  */
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,6 +15,12 @@ enum { KERNEL = 0x1000, OTHER_KERNEL = 0x2000 };
 
 static uint64_t now_ns = 1000000000;
 static vgpu_event next_event = 1;
+static uint32_t pairs;	 /* recorded */
+static uint64_t took_ns; /* the time between the events of each pair */
+static uint64_t call_ns; /* CPU time of a launch */
+static struct vgpu_lease lease_now = {.share_ppm = VGPU_LEASE_WHOLE_PPM};
+static const struct vgpu_lease exclusive = {
+    .sequence = 1, .start_ns = 1, .end_ns = INT64_MAX, .in_flight_us = 20000, .exclusive = true};
 static bool reached;
 static void (*during_query)(void);
 
@@ -43,11 +50,6 @@ uint64_t vgpu_now_ns(void)
 	return now_ns;
 }
 
-void vgpu_pause(uint64_t pause_ns)
-{
-	now_ns += pause_ns;
-}
-
 void vgpu_lease_file_find(void)
 {
 }
@@ -55,7 +57,8 @@ void vgpu_lease_file_find(void)
 void vgpu_lease_refresh(int gpu, struct vgpu_lease *lease)
 {
 	(void)gpu;
-	lease->share_ppm = VGPU_LEASE_WHOLE_PPM;
+	*lease = lease_now;
+	lease->written_ns = lease->written_ns ? lease->written_ns : now_ns;
 }
 
 void vgpu_lease_wait(int gpu, const struct vgpu_lease *lease, uint64_t from_ns, uint64_t until_ns)
@@ -74,18 +77,26 @@ bool vgpu_is_captured_on(CUstream stream)
 	return stream != NULL;
 }
 
-vgpu_event vgpu_event_record(CUstream stream)
+vgpu_event vgpu_event_begin(CUstream stream)
 {
 	(void)stream;
+	pairs++;
 	return next_event;
 }
 
-bool vgpu_event_is_reached(vgpu_event event)
+vgpu_event vgpu_event_end(vgpu_event event, CUstream stream)
+{
+	(void)stream;
+	return event;
+}
+
+bool vgpu_event_is_reached(vgpu_event event, uint64_t *took)
 {
 	void (*call)(void) = during_query;
 	bool result = reached;
 
 	(void)event;
+	*took = took_ns;
 	during_query = NULL;
 	if (call)
 		call();
@@ -97,18 +108,25 @@ void vgpu_event_release(vgpu_event event)
 	(void)event;
 }
 
-static void launch_on(int gpu, uint64_t kernel)
+static void launch_in(int gpu, uint64_t stream, uint64_t kernel)
 {
 	struct vgpu_launch launch;
 
 	vgpu_current = gpu + 1;
-	vgpu_launch_begin(&launch, NULL, kernel, 1);
+	vgpu_launch_begin(&launch, (CUstream)(uintptr_t)stream, kernel, 1);
+	now_ns += call_ns;
 	vgpu_launch_end(&launch);
 }
 
-static uint32_t cost_ns(int gpu)
+static void launch_on(int gpu, uint64_t kernel)
 {
-	return gpus[gpu].work.cost_ns[vgpu_work_kind(KERNEL, 1)];
+	launch_in(gpu, 0, kernel);
+}
+
+/* 0: samples are missing. */
+static uint32_t cost_ns(uint64_t kernel)
+{
+	return vgpu_work_cost_ns(vgpu_work_kind(kernel, 1));
 }
 
 /* Let `work_ns` pass. Then the events of all submitted work are done. */
@@ -116,11 +134,21 @@ static void finish(int gpu, uint64_t work_ns)
 {
 	now_ns += work_ns;
 	reached = true;
-	poll_markers(&gpus[gpu], VGPU_WORK_MARKERS, true);
+	poll_markers(&gpus[gpu], now_ns);
 	reached = false;
 }
 
-/* If a marker's event cannot be recorded, the marker ends at its predicted time, not earlier. */
+/* Launch and finish until each launch of the kernel is known to take `each_ns`. */
+static void teach(int gpu, uint64_t kernel, uint64_t each_ns)
+{
+	took_ns = each_ns + call_ns;
+	while (!cost_ns(kernel)) {
+		launch_on(gpu, kernel);
+		finish(gpu, each_ns + 1000000);
+	}
+}
+
+/* If a marker's events cannot be recorded, the marker ends at its predicted time, not earlier. */
 static void test_lost(void)
 {
 	next_event = VGPU_EVENT_LOST;
@@ -128,7 +156,7 @@ static void test_lost(void)
 	finish(0, 1000);
 	MUST(gpus[0].work.count == 1);
 	finish(0, 1000000);
-	MUST(gpus[0].work.count == 0 && cost_ns(0) == 20000);
+	MUST(gpus[0].work.count == 0 && cost_ns(KERNEL) == 20000);
 }
 
 /* A marker is recorded even while another thread holds the lock. */
@@ -141,43 +169,34 @@ static void test_locked(void)
 	vgpu_launch_end(&launch);
 	vgpu_unlock(&gpus[0].lock);
 	finish(0, 70000);
-	MUST(gpus[0].work.count == 0 && cost_ns(0) == 70000);
-}
-
-static uint32_t entered(int gpu)
-{
-	const struct vgpu_submitted_work *work = &gpus[gpu].work;
-	uint32_t launches = work->open.launches[0];
-
-	for (uint32_t i = 0; i < work->count; i++)
-		launches += work->markers[(work->first + i) % VGPU_WORK_MARKERS].launches[0];
-	return launches;
+	MUST(gpus[0].work.count == 0);
 }
 
 /* If a thread alternates between GPUs, every launch is counted on its GPU. */
 static void test_two_gpus(void)
 {
-	enum { LAUNCHES = 40, AT_ONCE = 4 };
+	enum { LAUNCHES = 40, AT_ONCE = 4, EACH_NS = 1000 };
 
-	for (int gpu = 0; gpu < 2; gpu++) {
-		launch_on(gpu, KERNEL);
-		finish(gpu, 1000);
-	}
+	for (int gpu = 0; gpu < 2; gpu++)
+		teach(gpu, KERNEL, EACH_NS);
+	for (int gpu = 0; gpu < 2; gpu++)
+		gpus[gpu].work.spent_ns = 0;
 	for (int i = 0; i < LAUNCHES; i++)
 		launch_on(i / AT_ONCE % 2, KERNEL);
-	MUST(entered(0) == LAUNCHES / 2);
+	MUST(gpus[0].work.spent_ns == LAUNCHES / 2 * EACH_NS);
 	launch_on(0, KERNEL);
-	MUST(entered(1) == LAUNCHES / 2);
+	MUST(gpus[1].work.spent_ns == LAUNCHES / 2 * EACH_NS);
 }
 
-/* As another thread: find that the marker is done, and use its event for a later launch. */
+/* As another thread: find that the marker is done, and use its events for a later launch. */
 static void reuse(void)
 {
 	finish(0, 1000);
 	launch_on(0, OTHER_KERNEL);
 }
 
-/* An event is reused while it is queried. The query must not end the marker that now uses it. */
+/* Events are reused while they are queried. The query must not end the marker that now uses
+ * them. */
 static void test_reused(void)
 {
 	launch_on(0, KERNEL);
@@ -186,33 +205,159 @@ static void test_reused(void)
 	MUST(gpus[0].work.count == 1);
 }
 
-/* When a call has waited for the GPU, the time of the wait is divided among all markers. */
-static void test_waited(void)
+/* Launch until a marker is made, and let its launch take `work_ns`. */
+static void sample(uint64_t work_ns)
 {
-	enum { COST_NS = 50000, ROUNDS = 10, LAUNCHES = 107 };
-	uint64_t since_ns;
+	took_ns = work_ns;
+	while (!gpus[0].work.count)
+		launch_on(0, KERNEL);
+	finish(0, 1000);
+}
 
-	launch_on(0, KERNEL);
-	finish(0, COST_NS);
-	for (int round = 0; round < ROUNDS; round++) {
-		for (int i = 0; i < LAUNCHES; i++)
-			launch_on(0, KERNEL);
-		MUST(gpus[0].work.count > 2);
-		since_ns = vgpu_launches_wait_begins(NULL, false);
-		now_ns += LAUNCHES * COST_NS;
-		reached = true;
-		vgpu_launches_wait_ended(since_ns, NULL, false, true);
-		reached = false;
-		MUST(gpus[0].work.count == 0 && cost_ns(0) > COST_NS * 9 / 10 &&
-		     cost_ns(0) < COST_NS * 11 / 10);
+/* The least of four samples counts, and again after one of a very different time. Then the cost
+ * follows the samples of exclusive time, and beside others it only falls. The time of the poll does
+ * not matter. */
+static void test_samples(void)
+{
+	static const uint64_t first_ns[] = {400000, 100000, 300000, 200000};
+
+	lease_now = exclusive;
+	for (int i = 0; i < 4; i++)
+		sample(first_ns[i]);
+	MUST(cost_ns(KERNEL) == 100000 && gpus[0].work.spent_ns == 400000 + 400000 + 2 * 100000);
+	sample(180000);
+	MUST(cost_ns(KERNEL) == 140000);
+	sample(1000000);
+	for (int i = 0; i < 3; i++)
+		sample(200000);
+	MUST(cost_ns(KERNEL) == 200000);
+	lease_now.exclusive = false;
+	sample(600000);
+	sample(190000);
+	MUST(cost_ns(KERNEL) == 200000);
+	sample(100000);
+	MUST(cost_ns(KERNEL) == 125000);
+	for (int i = 0; i < 3; i++)
+		sample(900000);
+	for (int i = 0; i < 3; i++)
+		sample(800000);
+	MUST(cost_ns(KERNEL) == 800000);
+}
+
+/* On an idle GPU the time between the events has the CPU time of the launch in it. */
+static void test_lead(void)
+{
+	enum { EACH_NS = 30000, PAUSE_NS = 1000000 };
+
+	lease_now = exclusive;
+	call_ns = 4000;
+	teach(0, KERNEL, EACH_NS);
+	MUST(cost_ns(KERNEL) == EACH_NS);
+	call_ns = 1000000; /* the thread did not run meanwhile */
+	teach(0, OTHER_KERNEL, EACH_NS);
+	MUST(cost_ns(OTHER_KERNEL) == EACH_NS + 1000000 - 20000);
+}
+
+/* Markers are as rare with many kinds of launches as with one: about one for each millisecond of
+ * work. Each kind has its own cost. */
+static void test_kinds(void)
+{
+	enum { KINDS = 150, ROUNDS = 20, BASE_NS = 5000 };
+	uint64_t spent_ns;
+
+	for (uint64_t kind = 1; kind <= KINDS; kind++)
+		teach(0, KERNEL * kind * kind, BASE_NS + 100 * kind);
+	for (uint64_t kind = 1; kind <= KINDS; kind++)
+		MUST(cost_ns(KERNEL * kind * kind) == BASE_NS + 100 * kind);
+	pairs = 0;
+	spent_ns = gpus[0].work.spent_ns;
+	for (uint64_t i = 0; i < ROUNDS * KINDS; i++) {
+		took_ns = BASE_NS + 100 * (i % KINDS + 1);
+		launch_on(0, KERNEL * (i % KINDS + 1) * (i % KINDS + 1));
+		finish(0, 40000);
 	}
+	spent_ns = gpus[0].work.spent_ns - spent_ns;
+	MUST(pairs >= spent_ns / 1500000 && pairs <= spent_ns / 750000);
+}
+
+/* What another stream has in flight delays no launch. */
+static void test_streams(void)
+{
+	enum { LONG_KERNEL_NS = 60000000, SHORT_NS = 12000, GAP_NS = 40000 };
+	uint64_t began_ns;
+	int launches = 0;
+
+	teach(0, KERNEL, SHORT_NS);
+	teach(0, OTHER_KERNEL, LONG_KERNEL_NS);
+	began_ns = now_ns;
+	launch_in(0, 16, OTHER_KERNEL);
+	while (now_ns < began_ns + LONG_KERNEL_NS) {
+		launch_on(0, KERNEL);
+		launches++;
+		now_ns += GAP_NS;
+	}
+	MUST(launches >= LONG_KERNEL_NS / GAP_NS * 9 / 10);
+}
+
+/* A lane admits a launch while the container has spent less than is allowed, and little work is in
+ * flight. */
+static void test_lane(void)
+{
+	enum { MS = 1000000 };
+	struct vgpu_lease lane = {.sequence = 1, .lane_ppm = 250000, .in_flight_us = 2000};
+	struct vgpu_waiting_launch launch = {.kind = vgpu_work_kind(KERNEL, 1)};
+	struct vgpu_submitted_work work = {0};
+	struct vgpu_turn turn;
+	uint64_t again_ns;
+
+	launch.since_ns = lane.written_ns = lane.lane_from_ns = now_ns;
+	lane.lane_base_ns = 10 * MS;
+	turn = vgpu_lease_turn(&lane, now_ns + 4 * MS);
+	MUST(!turn.open && turn.allowed_ns == 11 * MS);
+	MUST(vgpu_work_admits(&work, &turn, now_ns + 4 * MS, 11 * MS - 1, &launch, &again_ns));
+	MUST(!vgpu_work_admits(&work, &turn, now_ns + 4 * MS, 11 * MS, &launch, &again_ns));
+	MUST(!vgpu_work_admits(&work, &turn, now_ns + 4 * MS, 12 * MS - 1, &launch, &again_ns));
+	MUST(again_ns >= now_ns + 8 * MS && again_ns < now_ns + 8 * MS + 100);
+	turn = vgpu_lease_turn(&lane, again_ns);
+	MUST(vgpu_work_admits(&work, &turn, again_ns, 12 * MS - 1, &launch, &again_ns));
+	MUST(!vgpu_work_admits(&work, &turn, now_ns, 90 * MS, &launch, &again_ns));
+	MUST(again_ns == now_ns + 20 * MS);
+	work.streams[0].free_ns = now_ns + 2 * MS + 1;
+	MUST(!vgpu_work_admits(&work, &turn, now_ns, 0, &launch, &again_ns));
+	lane.lane_base_ns = UINT64_MAX;
+	turn = vgpu_lease_turn(&lane, now_ns + 400 * MS);
+	MUST(vgpu_work_admits(&work, &turn, now_ns + 400 * MS, 1ull << 62, &launch, &again_ns));
+	lane.lane_from_ns = now_ns + 1;
+	MUST(!vgpu_lease_turn(&lane, now_ns).allowed_ns);
+	lane.lane_from_ns = now_ns;
+	MUST(!vgpu_lease_turn(&lane, now_ns + VGPU_LEASE_STALE_NS + 1).allowed_ns);
+}
+
+/* A lease from more than a second ahead is of another clock, and void. */
+static void test_future(void)
+{
+	struct vgpu_lease lease = {.sequence = 1, .share_ppm = VGPU_LEASE_WHOLE_PPM};
+
+	lease.written_ns = now_ns + 1000000000;
+	MUST(!vgpu_lease_turn(&lease, now_ns).own);
+	lease.written_ns++;
+	MUST(vgpu_lease_turn(&lease, now_ns).own && vgpu_lease_turn(&lease, now_ns).open);
 }
 
 int main(int argc, char **argv)
 {
 	static const struct test tests[] = {
-	    {"lost", test_lost},     {"locked", test_locked}, {"two-gpus", test_two_gpus},
-	    {"reused", test_reused}, {"waited", test_waited}, {0},
+	    {"lost", test_lost},
+	    {"locked", test_locked},
+	    {"two-gpus", test_two_gpus},
+	    {"reused", test_reused},
+	    {"samples", test_samples},
+	    {"lead", test_lead},
+	    {"kinds", test_kinds},
+	    {"streams", test_streams},
+	    {"lane", test_lane},
+	    {"future", test_future},
+	    {0},
 	};
 
 	return run_test(tests, argc, argv);

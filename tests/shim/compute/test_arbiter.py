@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -167,17 +168,31 @@ def test_a_container_that_overwrote_its_header_is_served(tmp_path: Path) -> None
     assert lease(directory).share_ppm > 0
 
 
-def test_a_work_counter_that_jumps_and_falls_is_no_idle_time(tmp_path: Path) -> None:
-    """A tenant writes false values into its counter. Its idle time is at most its windows' time."""
-    one, other = (make(tmp_path / name, 50, forced=False) for name in "ab")
+def of_version_1(directory: Path) -> None:
+    """Make the lease file that of an older library."""
+    lease = bytearray((directory / names.FILE_LEASE).read_bytes())
+    struct.pack_into("<I", lease, lease_file.HEADER.offset("version"), 1)
+    (directory / names.FILE_LEASE).write_bytes(lease)
+
+
+def test_a_container_of_an_older_library_is_served(tmp_path: Path) -> None:
+    """Its records have their old layout and no lane."""
+    new, old = (make(tmp_path / name, 50, forced=False) for name in ("new", "old"))
+    of_version_1(old)
     steps = Steps(tmp_path)
-    begun_ns = steps.now_ns
-    for busy_ns in (2**64 - 1, 0, 2**63, 0):
-        for _ in range(30):
-            write(one, busy_ns=busy_ns, launched_ns=steps.now_ns)
-            write(other, launched_ns=steps.now_ns)
-            steps.run(10)
-    assert 0 < lease(one).idle_ns <= (steps.now_ns - begun_ns) * 0.6
+    for each in (new, old):
+        write(each, launched_ns=steps.now_ns, spent_ns=7)
+    steps.run(30)
+    lanes = {
+        at.name: (held.lanes, held.activity(0).spent_ns)
+        for at, held in steps.arbiter._containers.items()
+    }
+    assert lanes == {"new": (True, 7), "old": (False, 7)}
+    data = (old / names.FILE_LEASE).read_bytes()
+    sequence = lease_file.sequence(data, 0, 1)
+    record = lease_file.RECORD_1.unpack_from(data, lease_file.record_offset(0, sequence, 1))
+    assert record[0] == sequence > 0
+    assert record[4] == 500_000
 
 
 def test_of_two_arbiters_one_waits_and_takes_over(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ PROGRAMS = {
 busy(function, MS, streams[0])
 ok(driver.cuStreamSynchronize(streams[0]))
 before = work()
-assert before.busy_ns >= MS
+assert before.spent_ns >= MS * 9 // 10
 capture("RELAXED")
 for _ in range(2000):
     busy(function, MS, streams[1])
@@ -41,7 +41,7 @@ graph = captured(2000)
 assert work() == before, (before, work())
 ok(driver.cuGraphLaunch(ok(driver.cuGraphInstantiate(graph, 0)), streams[0]))
 ok(driver.cuStreamSynchronize(streams[0]))
-assert work().busy_ns - before.busy_ns >= 2000 * MS, work()
+assert work().spent_ns - before.spent_ns >= 1900 * MS, work()
 """,
     "meanwhile": """
 capture("GLOBAL")
@@ -56,7 +56,7 @@ thread.start()
 thread.join()
 busy(function, MS, streams[1])
 captured(2)
-assert work().busy_ns >= 140 * MS, work()
+assert work().spent_ns >= 140 * MS, work()
 """,
     "own default stream": """
 memory = ok(driver.cuMemAlloc(MIB))
@@ -68,10 +68,10 @@ def launch_and_fill():
 for submit in (launch, launch_and_fill):
     submit()  # only the first launch of each kind is followed by an event
     ok(driver.cuStreamSynchronize(0))
-    before_ns = work().busy_ns
+    before_ns = work().spent_ns
     submit()
     ok(driver.cuStreamSynchronize(0))
-    assert work().busy_ns - before_ns >= MS // 4, (before_ns, work())
+    assert work().spent_ns - before_ns >= MS // 4, (before_ns, work())
 """,
 }
 

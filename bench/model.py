@@ -1,6 +1,6 @@
 """Runs the real arbiter and the real limiter with a model of a GPU, in virtual time.
 
-compute_model.c states the assumptions about a GPU. The same arguments give the same result.
+c/compute_model.c states the assumptions about a GPU. The same arguments give the same result.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from cffi import FFI
 
 from gpuslice.contract import lease_file, region_file
 from gpuslice.contract.grant_file import Policy
-from shim.arbiter.turns import Share, Turns, parts_ppm
-from tests.support import ROOT
+from shim.arbiter.member import Share, parts_ppm
+from shim.arbiter.turns import Turns
+from traces.host import BUILD, ROOT
 
-_LIBRARY: Final = ROOT / "build/dev/lib/tests/libcompute-model.so"
+_LIBRARY: Final = BUILD / "lib/tests/libcompute-model.so"
 _START_NS: Final = 1_000_000_000_000
-_LAUNCH_NS: Final = 2000
+_STEPS: Final = 20_000
 
 _ffi: Final = FFI()
-_ffi.cdef((ROOT / "tests/shim/c/compute_model.h").read_text())
+_ffi.cdef((ROOT / "bench/c/compute_model.h").read_text())
 
 
 def _library() -> Any:
@@ -32,28 +33,46 @@ def _library() -> Any:
 
 @dataclass(frozen=True)
 class Program:
-    """A process that launches forever. kernels_us: its kernels' durations, which it repeats."""
+    """A process. Its thread repeats its kernels with CPU time between them. After each step of
+    `launches` launches it waits for the GPU, and then uses the CPU for `step_gap_us`.
+
+    beside: kernels of further streams; a thread for each launches them back to back.
+    """
 
     kernels_us: Sequence[float] = (50,)
     waits_each: bool = False
+    gap_us: float = 0
+    launches: int = 0
+    """0: the thread never waits."""
+    step_gap_us: float = 0
+    beside: Sequence[Sequence[float]] = ()
 
 
 @dataclass(frozen=True)
 class Container:
     core_percent: int
     programs: Sequence[Program] = (Program(),)
-    forced: bool = False
+    policy: Policy = Policy.FAIR
 
 
 @dataclass(frozen=True)
 class Outcome:
     """Percentages of the GPU's time: each container's over the whole run (`share`) and in each
-    second (`windows`), the idle time, and the idle time by the arbiter's count (`turns_idle`)."""
+    second (`windows`), as the library counted it (`counted`), and the idle time. Of each
+    container's first program: steps (of programs that never wait: launches) per second, and the
+    durations of steps."""
 
     share: Mapping[str, float]
     windows: Mapping[str, Sequence[float]]
+    counted: Mapping[str, float]
     idle: float
-    turns_idle: float
+    rate: Mapping[str, float]
+    p50_us: Mapping[str, float]
+    p99_us: Mapping[str, float]
+
+    @property
+    def gpu(self) -> Mapping[str, float]:
+        return self.share
 
     def error(self, wanted: Mapping[str, float]) -> float:
         return max(abs(self.share[key] - wanted[key]) for key in wanted)
@@ -67,6 +86,7 @@ class Model:
     containers: Mapping[str, Container]
     limited: bool = True
     slice_us: int = 2000
+    switch_us: int = 0
     wake_us: int = 100
     arbiter_late_us: int = 300
     arbiter: bool = True
@@ -75,7 +95,7 @@ class Model:
     def __post_init__(self) -> None:
         self._random = random.Random(1)
         self._c = _library()
-        times_ns = self.slice_us * 1000, _LAUNCH_NS, self.wake_us * 1000
+        times_ns = self.slice_us * 1000, self.switch_us * 1000, self.wake_us * 1000
         options = _ffi.new("struct model_options *", (*times_ns, self.limited))
         self._model = _ffi.gc(self._c.model_new(options, _START_NS), self._c.model_free)
         self.now_ns = self._arbiter_ns = _START_NS
@@ -93,9 +113,7 @@ class Model:
         for key, container in containers.items():
             self.numbers[key] = len(self.numbers)
             self.programs[key] = [self._add(key, each) for each in container.programs]
-            self.shares[key] = Share(
-                container.core_percent, Policy.CAPPED if container.forced else Policy.FAIR
-            )
+            self.shares[key] = Share(container.core_percent, container.policy)
         self._share()
 
     def change(self, percents: Mapping[str, int]) -> None:
@@ -109,9 +127,13 @@ class Model:
             self._c.model_check_launches(self._model, number, self.turns.launches_checked)
 
     def _add(self, key: str, program: Program) -> int:
-        kernels = [int(us * 1000) for us in program.kernels_us]
-        container = self._model, self.numbers[key]
-        return int(self._c.model_add(*container, kernels, len(kernels), program.waits_each))
+        launches = 1 if program.waits_each else program.launches
+        times_us = program.gap_us, program.step_gap_us
+        first = _thread(program.kernels_us, launches, *times_us)
+        process = int(self._c.model_add(self._model, self.numbers[key], first))
+        for kernels_us in program.beside:
+            self._c.model_add_thread(self._model, process, _thread(kernels_us, 1))
+        return process
 
     def _write(self, leases: Mapping[str, lease_file.Lease]) -> None:
         for key, lease in leases.items():
@@ -126,15 +148,15 @@ class Model:
         """Write each container's own part of the cycle into its lease, as the arbiter does."""
         offset = 0
         for key, part in parts_ppm(self.shares).items():
-            self._write({key: lease_file.Lease(1, 0, 0, part, offset)})
+            self._write({key: lease_file.Lease(1, share_ppm=part, offset_ppm=offset)})
             offset += part
 
     def _seen(self) -> Mapping[str, region_file.Compute]:
         seen = {}
         for key, number in self.numbers.items():
-            out = _ffi.new("uint64_t[3]")
+            out = _ffi.new("uint64_t[8]")
             self._c.model_sample(self._model, number, out)
-            seen[key] = region_file.Compute(out[0], out[1], busy_ns=out[2])
+            seen[key] = region_file.compute(_ffi.buffer(out)[:])
         return seen
 
     def run(self, seconds: float) -> None:
@@ -154,14 +176,26 @@ class Model:
     def kill(self, key: str) -> None:
         self._c.model_kill(self._model, self.numbers[key])
 
-    def _read(self, program: int) -> tuple[int, int]:
-        """Return the program's work and the GPU's idle time."""
-        out = _ffi.new("uint64_t[2]")
+    def _read(self, program: int) -> Sequence[int]:
+        """Return the program's GPU time, the GPU's idle time, and the program's launches and
+        steps."""
+        out = _ffi.new("uint64_t[4]")
         self._c.model_read(self._model, program, out)
-        return out[0], out[1]
+        return list(out)
 
     def done_ns(self, key: str) -> int:
         return sum(self._read(each)[0] for each in self.programs[key])
+
+    def done(self, key: str) -> int:
+        """Return the steps of the container's first program, or its launches if it never waits."""
+        _, _, launches, steps = self._read(self.programs[key][0])
+        return steps or launches
+
+    def _steps_us(self, key: str, count: int) -> Sequence[int]:
+        """Return the sorted durations of the latest steps of the container's first program."""
+        out = _ffi.new(f"uint32_t[{_STEPS}]")
+        found = self._c.model_steps(self._model, self.programs[key][0], out, min(count, _STEPS))
+        return sorted(out[0:found]) if found else [0]
 
     def share_of(self, key: str, seconds: float) -> float:
         """Run for the seconds. Return the container's part of the GPU's time, in percent."""
@@ -169,32 +203,43 @@ class Model:
         self.run(seconds)
         return (self.done_ns(key) - before_ns) / seconds / 1e7
 
-    def _idle_ns(self) -> tuple[int, int]:
-        """Return the GPU's idle time, and the arbiter's count of it."""
-        return self._read(0)[1], sum(each.idle_ns for each in self.turns._members.values())
-
     def measure(self, seconds: int = 10, settle_s: float = 1.0) -> Outcome:
         """Run for `settle_s`, then measure for `seconds`. Return the outcome of the latter."""
         self.run(settle_s)
-        idle_ns = self._idle_ns()
-        marks: dict[str, list[int]] = {key: [self.done_ns(key)] for key in self.containers}
+        keys = tuple(self.containers)
+        before = {key: self.done(key) for key in keys}
+        counted = {key: each.spent_ns for key, each in self._seen().items()}
+        idle_ns = self._read(0)[1]
+        marks: dict[str, list[int]] = {key: [self.done_ns(key)] for key in keys}
         for _ in range(seconds):
             self.run(1)
-            for key in self.containers:
+            for key in keys:
                 marks[key].append(self.done_ns(key))
-        idle, turns_idle = (
-            (after - before) / seconds / 1e7
-            for before, after in zip(idle_ns, self._idle_ns(), strict=True)
-        )
+        seen = self._seen()
+        done = {key: self.done(key) - before[key] for key in keys}
+        steps = {key: self._steps_us(key, done[key]) for key in keys}
         return Outcome(
-            {key: (each[-1] - each[0]) / seconds / 1e7 for key, each in marks.items()},
-            {key: [(b - a) / 1e7 for a, b in pairwise(each)] for key, each in marks.items()},
-            idle,
-            turns_idle,
+            share={key: (each[-1] - each[0]) / seconds / 1e7 for key, each in marks.items()},
+            windows={
+                key: [(b - a) / 1e7 for a, b in pairwise(each)] for key, each in marks.items()
+            },
+            counted={key: (seen[key].spent_ns - counted[key]) / seconds / 1e7 for key in keys},
+            idle=(self._read(0)[1] - idle_ns) / seconds / 1e7,
+            rate={key: done[key] / seconds for key in keys},
+            p50_us={key: steps[key][len(steps[key]) // 2] for key in keys},
+            p99_us={key: steps[key][len(steps[key]) * 99 // 100] for key in keys},
         )
 
 
-def alone(program: Program, seconds: int = 2) -> float:
-    """Return the percent of the GPU's time that the program gets alone and without a limit."""
-    model = Model({"a": Container(100, (program,))}, limited=False)
-    return model.measure(seconds, 0.1).share["a"]
+def _thread(
+    kernels_us: Sequence[float], launches: int, gap_us: float = 0, step_gap_us: float = 0
+) -> Any:
+    kernels_ns = [int(us * 1000) for us in kernels_us]
+    gaps_ns = int(gap_us * 1000), int(step_gap_us * 1000)
+    return _ffi.new("struct model_thread *", (kernels_ns, len(kernels_ns), launches, *gaps_ns))
+
+
+def alone(program: Program, seconds: int = 2, slice_us: int = 2000) -> Outcome:
+    """Return the outcome of the program `a` alone and without a limit."""
+    model = Model({"a": Container(100, (program,))}, limited=False, slice_us=slice_us)
+    return model.measure(seconds, 0.1)

@@ -1,0 +1,278 @@
+"""A container on one GPU as the arbiter sees it: its share, its work, and its utilization.
+
+The utilization is the GPU time of the container's work, divided by the time in which the container
+is active, while it has the GPU for itself. A program that fills the GPU has about 1. A program that
+launches slower than the GPU works has less. It is measured in windows in which no other container
+submits work. Time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from gpuslice.contract.grant_file import Policy, is_cap
+from gpuslice.contract.lease_file import ALONE_US, CYCLE_NS, WHOLE_PPM
+from gpuslice.contract.region_file import Compute
+
+MS: Final = 1_000_000
+IDLE_NS: Final = 10 * MS
+"""A container is active until this time after its work ends. Then it gives up its turn."""
+_ATTEMPTS_NS: Final = 25 * MS
+"""A launch that waits is tried at least once in this time."""
+_INACTIVE_AFTER_NS: Final = CYCLE_NS
+"""A container that has not tried to launch for this long has no work."""
+_PREDICTED_MAX_NS: Final = 1_000 * MS
+_WAITED_NS: Final = 2_400_000
+"""If a program waits for overdue work, the work is assumed to take this much longer."""
+_UNCAPPED_MIN_PPM: Final = 50_000
+
+_INTERMITTENT: Final = 0.92
+"""A container whose utilization is below this in two samples is intermittent."""
+_SATURATES: Final = 0.96
+"""An intermittent container whose utilization reaches this saturates the GPU."""
+_SAMPLE_MIN_NS: Final = 18 * MS
+"""Shorter ones are added up."""
+_WEIGHT: Final = 0.4
+"""Of the latest sample in the utilization."""
+_AGREES: Final = 0.08
+_MEASURE_EVERY_NS: Final = 4_000 * MS
+_MEASURE_SOON_NS: Final = 1_000 * MS
+"""If two samples differ, the next one is taken sooner."""
+_LONG_NS: Final = 6 * MS
+_LONG_KERNELS_NS: Final = 5_000 * MS
+"""A container whose work outlasts its window by _LONG_NS is not intermittent for this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A container's share of the GPU's time. A core_percent of 0 or 100 means no cap.
+    lanes: whether the container's library knows lanes."""
+
+    core_percent: int
+    policy: Policy = Policy.FAIR
+    lanes: bool = True
+
+    @property
+    def capped(self) -> bool:
+        return is_cap(self.core_percent)
+
+    @property
+    def forced(self) -> bool:
+        return self.policy is Policy.CAPPED and self.capped
+
+    @property
+    def laned(self) -> bool:
+        """Whether the container gets a lane if it is intermittent."""
+        return self.lanes and self.policy is not Policy.TURNS
+
+    @property
+    def background(self) -> bool:
+        return self.policy is Policy.BACKGROUND and self.lanes
+
+
+@dataclass(slots=True)
+class Utilization:
+    """The utilization, from samples. gpu_ns and active_ns are totals, whose differences count."""
+
+    value: float | None = None
+    intermittent: bool = False
+    again_ns: int = 0
+    """When to measure again."""
+    _below: bool = False
+    _long_ns: int = -(10**10)
+    _mark: tuple[int, int] | None = None
+    _gpu_ns: int = 0
+    _active_ns: int = 0
+
+    @property
+    def unsure(self) -> bool:
+        """Whether one more sample decides if the container is intermittent."""
+        return self.value is None or (self._below and not self.intermittent)
+
+    @property
+    def begun(self) -> bool:
+        return self._mark is not None
+
+    def sampled_ns(self, active_ns: int) -> int:
+        """Return the active time since `begin`."""
+        return active_ns - self._mark[1] if self._mark else 0
+
+    def cancel(self) -> None:
+        self._mark = None
+
+    def begin(self, gpu_ns: int, active_ns: int) -> None:
+        """Begin a sample, with the totals so far."""
+        self._mark = gpu_ns, active_ns
+
+    def end(self, now_ns: int, gpu_ns: int, active_ns: int) -> bool:
+        """Take a sample of the work since `begin`. Return whether the class changed."""
+        assert self._mark is not None
+        self._gpu_ns += gpu_ns - self._mark[0]
+        self._active_ns += active_ns - self._mark[1]
+        self._mark = None
+        if self._active_ns < _SAMPLE_MIN_NS:
+            return False
+        sample = min(max(self._gpu_ns / self._active_ns, 0.001), 1.5)
+        self._gpu_ns = self._active_ns = 0
+        before = self.value or sample
+        agrees = self.value is not None and abs(sample - before) < _AGREES * before
+        self.value = before + _WEIGHT * (sample - before)
+        self.again_ns = now_ns + (_MEASURE_EVERY_NS if agrees else _MEASURE_SOON_NS)
+        was, before = self.intermittent, self._below
+        self._below = sample < _INTERMITTENT
+        self.intermittent = (
+            (was or (before and self._below))
+            and self.value < (_SATURATES if was else _INTERMITTENT)
+            and now_ns > self._long_ns + _LONG_KERNELS_NS
+        )
+        return self.intermittent is not was
+
+    def skip(self, now_ns: int) -> None:
+        """Take no sample, because the launches are too long. Such a container saturates the GPU,
+        unless it has been measured."""
+        self._mark = None
+        self.value = self.value or 1
+        self._below = False
+        self.again_ns = now_ns + _MEASURE_EVERY_NS
+
+    def outlasted(self, now_ns: int, by_ns: int) -> None:
+        """Note that work outlasted its window."""
+        if by_ns > _LONG_NS:
+            self._long_ns = now_ns
+
+
+@dataclass(slots=True)
+class Member:
+    """A container that shares the GPU. key: identifies it. Times are in nanoseconds."""
+
+    key: str
+    share: Share
+    part_ppm: int = 0
+    """The container's part of a cycle while all containers have work, in millionths."""
+    offset_ppm: int = 0
+    seen: Compute = field(default_factory=Compute)
+    active_ns: int = 0
+    """Total time in which the container was active."""
+    spent_step_ns: int = 0
+    """GPU time of the work that was submitted since the step before."""
+    active_step_ns: int = 0
+    worked_ns: int = 0
+    """When the container last had work."""
+    idle_after_ns: int = -1
+    """The latest launch before the container gave up a turn. It has no work until a later one."""
+    utilization: Utilization = field(default_factory=Utilization)
+    has_lane: bool = False
+    """Whether the container submits work at any time, and not only in turns."""
+    suspect: bool = False
+    """Whether the container has a turn, and left the GPU idle in the latest one."""
+    credit_ns: int = 0
+    """Time that a container without a lane may use in its next turns."""
+    paid_until_ns: int = 0
+    """The time up to which credit has been added. Only used for a forced share."""
+    charged_until_ns: int = 0
+    """The end of the container's latest turn. 0: there was none."""
+    lag_ns: float = 0
+    """By how much a container with a lane is behind its share, in the time that it takes alone."""
+    beside_ns: int = 0
+    """Active time in the lane beside turns of others, since the container's own latest turn."""
+    beside_done_ns: float = 0
+    """Progress in that time."""
+    slow_since_ns: int = 0
+    """Since when the lane is closed beside turns of others, which delay its launches. 0: it is
+    open."""
+    disturbed_ns: float = 0
+    """By how much background work has delayed the container, less what is tolerable."""
+    window: tuple[int, int, int] = (0, 0, ALONE_US)
+    """Begin and end of the window, and the most work in flight in microseconds."""
+    lane: tuple[int, int, int] = (0, 0, 0)
+    """The lane's base, begin and rate (gpuslice/contract/lease_file.py). Zeros: no lane."""
+    written: tuple[object, ...] = ()
+    """The content of the lease that was written last."""
+    written_ns: int = 0
+
+    @property
+    def window_ns(self) -> int:
+        """Return the length of the container's part of a cycle."""
+        return CYCLE_NS * self.part_ppm // WHOLE_PPM
+
+    @property
+    def forced(self) -> bool:
+        return self.share.forced
+
+    @property
+    def contended(self) -> bool:
+        return self.window[2] < ALONE_US
+
+    @property
+    def done_ns(self) -> int:
+        """GPU time of the work that is done, as of the latest step."""
+        return self.seen.spent_ns - self._ahead_ns
+
+    _ahead_ns: int = 0
+
+    def alone_ns(self, spent_ns: int) -> float:
+        """Return the time that the container alone takes for this GPU time."""
+        return spent_ns / (self.utilization.value or 1)
+
+    def observe(self, now_ns: int, elapsed_ns: int, seen: Compute) -> None:
+        """Note what the container's region shows. elapsed_ns: time since the step before."""
+        self.spent_step_ns = max(seen.spent_ns - self.seen.spent_ns, 0)
+        self.seen = seen = plausible(seen, now_ns)
+        share = self.share
+        self.has_lane = share.background or (share.laned and self.utilization.intermittent)
+        self._ahead_ns = max(seen.busy_until_ns - now_ns, 0)
+        attempts_ns = IDLE_NS if self.lane[1] or not self.has_lane else _ATTEMPTS_NS
+        active = now_ns < max(seen.launched_ns + attempts_ns, seen.busy_until_ns + IDLE_NS)
+        self.active_step_ns = elapsed_ns if active else 0
+        self.active_ns += self.active_step_ns
+
+    def has_work(self, now_ns: int) -> bool:
+        seen = self.seen
+        return (
+            seen.launched_ns > self.idle_after_ns
+            and max(seen.launched_ns, seen.busy_until_ns) > now_ns - _INACTIVE_AFTER_NS
+        )
+
+    def begin_sample(self) -> None:
+        if self._ahead_ns <= _LONG_NS:
+            self.utilization.begin(self.done_ns, self.active_ns)
+
+    def end_sample(self, now_ns: int) -> None:
+        usage = self.utilization
+        if not usage.begun:
+            return
+        if self._ahead_ns > _LONG_NS:
+            usage.skip(now_ns)
+        elif usage.end(now_ns, self.done_ns, self.active_ns):
+            self.credit_ns = min(self.credit_ns, 0)
+            self.lag_ns, self.slow_since_ns = 0, 0
+
+
+def plausible(seen: Compute, now_ns: int) -> Compute:
+    """Correct the predicted end of a container's work. A killed process leaves its prediction in
+    the region, so predictions are limited; a running process soon writes a new one. If a program
+    still waits for work after its predicted end, the work is assumed to continue."""
+    busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MAX_NS)
+    if now_ns - _PREDICTED_MAX_NS < seen.waiting_since_ns and busy_until_ns < now_ns:
+        busy_until_ns = now_ns + _WAITED_NS
+    return (
+        seen if busy_until_ns == seen.busy_until_ns else replace(seen, busy_until_ns=busy_until_ns)
+    )
+
+
+def parts_ppm(shares: Mapping[str, Share]) -> Mapping[str, int]:
+    """Divide a cycle among containers, in millionths. A container with a cap gets its percentage.
+    The others get equal parts of the rest, at least 5 percent each. If the sum exceeds a cycle, all
+    parts are scaled down."""
+    uncapped = sum(not share.capped for share in shares.values())
+    rest = WHOLE_PPM - sum(share.core_percent * 10_000 for share in shares.values() if share.capped)
+    each = max(rest // uncapped, _UNCAPPED_MIN_PPM) if uncapped else 0
+    parts = {
+        key: share.core_percent * 10_000 if share.capped else each for key, share in shares.items()
+    }
+    total = sum(parts.values())
+    if total > WHOLE_PPM:
+        parts = {key: part * WHOLE_PPM // total for key, part in parts.items()}
+    return parts

@@ -1,0 +1,109 @@
+"""What containers get with and without lanes and by their policies, in virtual time: the real
+arbiter and limiter around a modelled GPU. `python -m bench core` has many more pairs."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.model import Container, Model, Outcome, Program, alone
+from gpuslice.contract.grant_file import Policy
+from tests.shim.compute.test_lanes import AWAITED, DECODE, GEMM
+
+BURSTS = Program((1000,), gap_us=5, launches=50, step_gap_us=20_000)
+EACH_5_MS = Program((5000,), waits_each=True, step_gap_us=5000)
+SECONDS = 4
+
+
+def beside(
+    program: Program,
+    other: Program,
+    percent: int = 30,
+    of_a: Policy = Policy.FAIR,
+    of_b: Policy = Policy.FAIR,
+) -> Outcome:
+    containers = {
+        "a": Container(percent, (program,), of_a),
+        "b": Container(100 - percent, (other,), of_b),
+    }
+    return Model(containers).measure(SECONDS, 2)
+
+
+def progress(outcome: Outcome, key: str, program: Program) -> float:
+    """Return the part of its rate alone that the program reaches."""
+    return outcome.rate[key] / alone(program).rate["a"]
+
+
+def slowness(outcome: Outcome, key: str, program: Program) -> float:
+    """Return the median step as a multiple of that alone."""
+    return outcome.p50_us[key] / alone(program).p50_us["a"]
+
+
+def test_programs_that_leave_the_gpu_idle_do_not_wait_for_each_other() -> None:
+    outcome = beside(DECODE, DECODE)
+    assert all(progress(outcome, key, DECODE) >= 0.97 for key in "ab")
+
+
+@pytest.mark.parametrize("percent", [10, 30, 90])
+def test_an_intermittent_program_and_one_that_fills_the_gpu(percent: int) -> None:
+    outcome = beside(DECODE, GEMM, percent)
+    got = progress(outcome, "a", DECODE), progress(outcome, "b", GEMM)
+    assert got[0] >= percent / 100 - 0.02 and got[1] >= 0.98 - percent / 100
+    assert sum(got) >= 1.15
+    assert slowness(outcome, "a", DECODE) <= 1.5 * max(1, 31 / percent)
+
+
+@pytest.mark.parametrize("percent", [10, 30, 70])
+def test_a_program_that_waits_for_each_launch_gets_turns(percent: int) -> None:
+    """The GPU's own time slices would let it do a twentieth of what it does alone."""
+    outcome = beside(AWAITED, GEMM, percent)
+    assert progress(outcome, "a", AWAITED) >= percent / 100 - 0.02
+    assert progress(outcome, "b", GEMM) >= 0.98 - percent / 100
+    assert slowness(outcome, "a", AWAITED) <= 2 * max(1, 50 / percent)
+
+
+def test_turns_are_exclusive_windows() -> None:
+    outcome = beside(DECODE, GEMM, 30, Policy.TURNS)
+    assert progress(outcome, "a", DECODE) == pytest.approx(0.3, abs=0.03)
+    assert outcome.share["b"] == pytest.approx(70, abs=3)
+    assert outcome.p99_us["a"] >= 60_000
+
+
+@pytest.mark.parametrize(
+    "program", [DECODE, AWAITED, EACH_5_MS, GEMM], ids=["decode", "awaited", "5 ms", "gemm"]
+)
+def test_a_capped_container_gets_its_share_of_gpu_time(program: Program) -> None:
+    outcome = Model({"a": Container(20, (program,), Policy.CAPPED)}).measure(SECONDS, 2)
+    assert outcome.share["a"] == pytest.approx(20, abs=1.5)
+
+
+def test_capped_containers_beside_each_other() -> None:
+    containers = {
+        "a": Container(20, (DECODE,), Policy.CAPPED),
+        "b": Container(50, (GEMM,), Policy.CAPPED),
+    }
+    outcome = Model(containers).measure(SECONDS, 2)
+    assert outcome.error({"a": 20, "b": 50}) <= 3.5
+
+
+@pytest.mark.parametrize(
+    ("program", "kept", "slower", "of_rest"),
+    [
+        (BURSTS, 0.94, 1.2, 0.8),
+        (DECODE, 0.9, 1.3, 0.2),
+        (AWAITED, 0.9, 1.3, 0),
+        (GEMM, 0.99, 1.05, 0),
+    ],
+    ids=["bursts", "decode", "awaited", "gemm"],
+)
+def test_background_work_uses_what_others_leave(
+    program: Program, kept: float, slower: float, of_rest: float
+) -> None:
+    outcome = beside(program, GEMM, 50, of_b=Policy.BACKGROUND)
+    assert progress(outcome, "a", program) >= kept
+    assert slowness(outcome, "a", program) <= slower
+    assert outcome.share["b"] >= of_rest * (100 - outcome.share["a"])
+
+
+def test_background_work_alone_has_the_gpu() -> None:
+    outcome = Model({"a": Container(30, (GEMM,), Policy.BACKGROUND)}).measure(2, 1)
+    assert outcome.share["a"] >= 95
