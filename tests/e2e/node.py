@@ -174,8 +174,10 @@ def _cgroups(name: str) -> Iterator[str]:
 _OF_PODS: Final = (
     *("/var/lib/kubelet/pods/", "/var/lib/cni/", "/var/log/"),
     *("/run/containerd/", "/run/netns/", "/var/lib/kubelet/device-plugins/kubelet"),
+    "/dev/termination-log",
 )
-"""Directories of the kubelet and of containerd, which change with every pod."""
+"""Directories of the kubelet and of containerd, which change with every pod, and the file on which
+they mount a pod's message if the pod has the node's /dev."""
 _SYSTEM: Final = f"--namespace={names.NAMESPACE}"
 
 
