@@ -79,11 +79,11 @@ class Lanes:
         """Add the time since the step before to the lags. holder: whose turn it is. measuring: this
         turn is not counted. Return the GPU time of lanes other than the holder's."""
         self._total_ppm = sum(member.part_ppm for member in working) or 1
-        if not any(member.has_lane for member in working):
+        lanes = [member for member in working if member.has_lane]
+        if not lanes:
             self.group_lag_ns = self._worst_ns = 0
             self.limited = False
             return 0
-        lanes = [member for member in working if member.has_lane]
         group = [member for member in working if not member.has_lane]
         turn = holder is not None and not holder.has_lane and not measuring
         for member in lanes:
@@ -94,7 +94,7 @@ class Lanes:
                 member.beside_ns += member.active_step_ns
                 member.beside_done_ns += done_ns
         spent_ns = sum(member.spent_step_ns for member in lanes)
-        if not group or not lanes:
+        if not group:
             self.group_lag_ns = 0
         elif not measuring and (turn or not all(member.forced for member in group)):
             promised = elapsed_ns * max(sum(map(self.fair, group)) - _GROUP_MARGIN, 0)

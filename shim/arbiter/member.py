@@ -120,10 +120,10 @@ class Utilization:
         agrees = self.value is not None and abs(sample - before) < _AGREES * before
         self.value = before + _WEIGHT * (sample - before)
         self.again_ns = now_ns + (_MEASURE_EVERY_NS if agrees else _MEASURE_SOON_NS)
-        was, before = self.intermittent, self._below
+        was, was_below = self.intermittent, self._below
         self._below = sample < _INTERMITTENT
         self.intermittent = (
-            (was or (before and self._below))
+            (was or (was_below and self._below))
             and self.value < (_SATURATES if was else _INTERMITTENT)
             and now_ns > self._long_ns + _LONG_KERNELS_NS
         )
@@ -191,6 +191,8 @@ class Member:
     written: tuple[object, ...] = ()
     """The content of the lease that was written last."""
     written_ns: int = 0
+    _ahead_ns: int = 0
+    """The predicted time until the submitted work is done, as of the latest step."""
 
     @property
     def window_ns(self) -> int:
@@ -209,8 +211,6 @@ class Member:
     def done_ns(self) -> int:
         """GPU time of the work that is done, as of the latest step."""
         return self.seen.spent_ns - self._ahead_ns
-
-    _ahead_ns: int = 0
 
     def alone_ns(self, spent_ns: int) -> float:
         """Return the time that the container alone takes for this GPU time."""

@@ -66,8 +66,8 @@ _MEASURE_NS: Final = 30 * MS
 _MEASURE_FIRST_NS: Final = 40 * MS
 _SUSPECT: Final = 0.85
 """A container that uses less of its turn than this is measured again."""
-_OTHERS_MAX: Final = 50
-"""A sample is void if other lanes worked for more than this part of its time (a divisor)."""
+_OTHERS_MAX: Final = 0.02
+"""A sample is void if other lanes worked for more than this part of its time."""
 _SAMPLE_ALONE_NS: Final = 100 * MS
 
 
@@ -153,8 +153,7 @@ class Turns:
         self._stepped_ns = now_ns
         self._observe(now_ns, elapsed_ns, seen)
         turn = self._turn
-        holder, measuring = (turn.holder, turn.kind is Kind.MEASURE) if turn else (None, False)
-        others_ns = self.lanes.count(self._working, elapsed_ns, holder, measuring)
+        others_ns = self.lanes.count(self._working, elapsed_ns, *self._held())
         if turn:
             turn.others_ns += others_ns
         self._measure_alone(now_ns)
@@ -163,14 +162,17 @@ class Turns:
             self._close(now_ns, [m for m in self._order if not m.contended])
         again_ns = self._end_turn(now_ns, turn) if turn else 0
         again_ns = again_ns or self._next_turn(now_ns)
-        turn = self._turn
-        holder, measuring = (turn.holder, turn.kind is Kind.MEASURE) if turn else (None, False)
-        self.lanes.set(now_ns, self._working, holder, measuring)
+        self.lanes.set(now_ns, self._working, *self._held())
         if self._background:
             self.lanes.set_background(now_ns, self._working, self._background)
             look_ns = _LANE_LOOK_NS // 2 if self.lanes.background_open else _LANE_LOOK_NS
             again_ns = min(again_ns, now_ns + look_ns)
         return self._leases(now_ns), max(again_ns, now_ns + _MIN_PAUSE_NS)
+
+    def _held(self) -> tuple[Member | None, bool]:
+        """Return whose turn it is, and whether the turn measures the utilization."""
+        turn = self._turn
+        return (turn.holder, turn.kind is Kind.MEASURE) if turn else (None, False)
 
     def glance(self, now_ns: int, activity: Callable[[str], Compute]) -> int:
         """Return when to call again if the turn goes on as it is, and no container has a lane. 0:
@@ -206,6 +208,8 @@ class Turns:
         """Measure the utilization of a container while only it has work."""
         only = self._working[0] if len(self._working) == 1 else None
         if only is None or self._turn or only.forced or self.lanes.background_open:
+            if self._alone:
+                self._alone.utilization.cancel()  # others have begun to work
             self._alone = None
         elif only is not self._alone:
             self._alone = only
@@ -304,7 +308,7 @@ class Turns:
         if turn.kind is Kind.CREDIT:
             gpu_ns = member.done_ns - turn.done_ns
             member.suspect = gpu_ns < _SUSPECT * (used_ns - turn.others_ns)
-        elif turn.others_ns * _OTHERS_MAX > used_ns:
+        elif turn.others_ns > _OTHERS_MAX * used_ns:
             member.utilization.cancel()
         else:
             member.end_sample(now_ns)
@@ -417,7 +421,7 @@ class Turns:
             (member.window_ns - member.credit_ns) * WHOLE_PPM // member.part_ppm
             for member in saturating
         ]
-        return now_ns + min(*waits, _IDLE_LOOK_NS, _IDLE_LOOK_NS)
+        return now_ns + min([*waits, _IDLE_LOOK_NS])
 
     def _open(self, now_ns: int, members: Sequence[Member]) -> int:
         """Open windows for these containers, because no other one has work. Containers with forced

@@ -122,11 +122,12 @@ static void learn(struct vgpu_submitted_work *work, const struct vgpu_marker *ma
 
 	if (value >> 32 != marker->tag)
 		return;
-	if (high && work->high_kind != marker->kind)
-		work->high_samples = 0;
-	if (high || work->high_kind == marker->kind)
+	if (work->high_kind != marker->kind && high)
+		work->high_samples = 1;
+	else if (work->high_kind == marker->kind)
 		work->high_samples = high ? work->high_samples + 1 : 0;
-	work->high_kind = high ? marker->kind : work->high_kind;
+	if (high)
+		work->high_kind = marker->kind;
 	took_ns = earlier(later(took_ns, 1), COST_MAX_NS);
 	if (!cost_ns || (high && (alone || work->high_samples >= HIGH_SAMPLES)))
 		set_entry(marker->kind, marker->tag, took_ns, MISSING);

@@ -9,16 +9,15 @@ from dataclasses import replace
 import pytest
 
 from bench.model import Container, Model, Outcome, Program, alone
+from bench.virtual import PROGRAMS
 from gpuslice.contract.grant_file import Policy
 from gpuslice.contract.lease_file import UNLIMITED_NS, Lease
 
 MS = 1_000_000
-KERNELS_US = (5, 8, 20, 6, 14, 12, 20, 9, 5, 18, 7, 16, 20, 11, 10)
-DECODE = Program(KERNELS_US, gap_us=35, launches=300, step_gap_us=600)
+DECODE, GEMM = PROGRAMS["decode"], PROGRAMS["1.4 ms"]
+AWAITED = PROGRAMS["each 45 us awaited"]
 MANY_KINDS = Program(range(3, 153), gap_us=60, launches=300, step_gap_us=600)
 SPARSE = Program((5,), gap_us=198, launches=50)
-AWAITED = Program((45,), waits_each=True, step_gap_us=38)
-GEMM = Program((1400,), gap_us=5, launches=4)
 
 
 class Leased(Model):

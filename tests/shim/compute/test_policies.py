@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 
 from bench.model import Container, Model, Outcome, Program, alone
+from bench.virtual import PROGRAMS
 from gpuslice.contract.grant_file import Policy
 from tests.shim.compute.test_lanes import AWAITED, DECODE, GEMM
 
-BURSTS = Program((1000,), gap_us=5, launches=50, step_gap_us=20_000)
-EACH_5_MS = Program((5000,), waits_each=True, step_gap_us=5000)
+BURSTS, EACH_5_MS = PROGRAMS["bursts, pauses of 20 ms"], PROGRAMS["each 5 ms awaited"]
 SECONDS = 4
 
 
