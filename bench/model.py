@@ -37,6 +37,7 @@ class Program:
     `launches` launches it waits for the GPU, and then uses the CPU for `step_gap_us`.
 
     beside: kernels of further streams; a thread for each launches them back to back.
+    first_launches: before that, the first kernel is launched so often, and takes `first_us`.
     """
 
     kernels_us: Sequence[float] = (50,)
@@ -46,6 +47,8 @@ class Program:
     """0: the thread never waits."""
     step_gap_us: float = 0
     beside: Sequence[Sequence[float]] = ()
+    first_us: float = 0
+    first_launches: int = 0
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ class Model:
         launches = 1 if program.waits_each else program.launches
         times_us = program.gap_us, program.step_gap_us
         first = _thread(program.kernels_us, launches, *times_us)
+        first.first_ns, first.first_launches = int(program.first_us * 1000), program.first_launches
         process = int(self._c.model_add(self._model, self.numbers[key], first))
         for kernels_us in program.beside:
             self._c.model_add_thread(self._model, process, _thread(kernels_us, 1))

@@ -53,6 +53,8 @@ _GPU_BOUND: Final = 0.97
 _INTERMITTENT: Final = 0.85
 """The steps of programs that use less than this of the GPU alone are judged too."""
 _SETTLE_S: Final = 1.5
+SWITCH_US: Final = 150
+"""What the GPU takes to change between contexts. An H100 took 0.15 to 0.2 ms."""
 AT_MOST: Final = {
     "gpu_bound_error_most_points": 1.5,
     "below_floor_most_points": 0.0,
@@ -133,7 +135,7 @@ def measured(case: Case, seconds: int, limited: bool = True) -> Got:
         str(number): Container(entry.percent, (PROGRAMS[entry.program],), entry.policy)
         for number, entry in enumerate(case.entries)
     }
-    model = Model(containers, limited=limited, slice_us=case.slice_us)
+    model = Model(containers, limited=limited, slice_us=case.slice_us, switch_us=SWITCH_US)
     outcome = model.measure(seconds, _SETTLE_S)
     each = list(zip(containers, case.alone, strict=True))
     return Got(

@@ -314,13 +314,21 @@ static bool is_checked(const struct model *model, const struct process *process)
 	return model->options.limited && !model->container[process->container].unchecked;
 }
 
+static bool is_first(const struct thread *thread)
+{
+	return thread->submitted < thread->does.first_launches;
+}
+
 static void submit(struct model *model, struct process *process, struct thread *thread)
 {
 	uint64_t item = thread->submitted % RING;
 
 	thread->item_ns[item] = thread->does.kernel_ns[thread->next_kernel];
 	thread->begin_ns[item] = 0;
-	thread->next_kernel = (thread->next_kernel + 1) % thread->does.kernel_count;
+	if (is_first(thread))
+		thread->item_ns[item] = thread->does.first_ns;
+	else
+		thread->next_kernel = (thread->next_kernel + 1) % thread->does.kernel_count;
 	if (!thread_has_work(thread))
 		thread->left_ns = thread->item_ns[item];
 	thread->submitted++;
@@ -378,6 +386,7 @@ static void end_step(struct model *model, struct process *process, struct thread
 	if (is_checked(model, process)) {
 		struct vgpu_region_compute *record = &model->container[process->container].record;
 
+		record->waiting_since_ns = 0;
 		poll_markers(model, process);
 		vgpu_work_ended(&process->work, model->now_ns, thread->stream, false);
 		vgpu_publish(&process->published, record, &process->work, 0);
@@ -413,10 +422,14 @@ static void run(struct model *model, struct process *process, struct thread *thr
 	thread->throttled = false;
 	thread->wake_ns =
 	    model->now_ns + LAUNCH_NS + gap_ns - gap_ns / 5 + jitter(model, gap_ns * 2 / 5 + 1);
-	if (thread->does.launches && ++thread->in_step == thread->does.launches) {
+	if (thread->does.launches && !is_first(thread) &&
+	    ++thread->in_step == thread->does.launches) {
 		thread->waits = true;
 		thread->waits_from_ns = model->now_ns;
 		thread->wake_ns = NEVER;
+		if (is_checked(model, process))
+			model->container[process->container].record.waiting_since_ns =
+			    model->now_ns;
 	}
 }
 

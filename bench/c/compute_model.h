@@ -5,11 +5,14 @@ struct model_options {
 };
 
 /* A thread repeats: launch these kernels with CPU time between them; after `launches` launches (0:
- * never) wait for them and use the CPU for `step_gap_ns`. */
+ * never) wait for them and use the CPU for `step_gap_ns`. Before that: launch the first kernel
+ * `first_launches` times, when it takes `first_ns`. */
 struct model_thread {
 	uint64_t kernel_ns[160];
 	uint32_t kernel_count, launches;
 	uint64_t gap_ns, step_gap_ns;
+	uint64_t first_ns;
+	uint32_t first_launches;
 };
 
 struct model;

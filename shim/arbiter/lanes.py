@@ -6,7 +6,8 @@ promises, less its progress. The containers that saturate the GPU have one lag t
 
 While no lag is large, all lanes are open. If a lag is, the lanes of the other containers are
 limited to their shares of GPU time, and to less if the lag grows. If a container lags although the
-others are limited, it wants a turn (turns.py).
+others are limited, it wants a turn (turns.py). If lanes delay each other so much that all of them
+together do less than one container alone, their containers take turns for a while.
 """
 
 from __future__ import annotations
@@ -29,12 +30,18 @@ _LAG_MAX_NS: Final = 40 * MS
 _GROUP_LAG_MAX_NS: Final = 80 * MS
 """More than a single one's: a container that lacks CPU time lags for ever, and must not take the
 time of those that saturate the GPU."""
+_SWITCHING_SAMPLE_NS: Final = 100 * MS
+_SWITCHING_WEIGHT: Final = 0.3
+_SWITCHING_MAX: Final = 0.2
+"""Of the time of a sample. If more is lost, the program itself pauses."""
+_BESIDE_MIN: Final = 0.005
+"""If lanes use less of a sample's time, it says nothing about them."""
 _GROUP_MARGIN: Final = 0.005
 """Hand-overs take about this part of the time of the containers that saturate the GPU."""
-_OPEN_MARGIN: Final = 0.012
+_OPEN_MARGIN: Final = 0.004
 """A container whose lane is open gets turns if it is behind its share by this part of the time.
 While a lane is open, the GPU does more in all than in a turn."""
-_CLOSED_PART: Final = 1.02
+_CLOSED_PART: Final = 1.03
 """A container whose lane is closed lives on its turns, at whose begin the work of others ends."""
 _TURNS_NS: Final = 20 * MS
 """A lagging container's turns begin about this far apart."""
@@ -42,10 +49,17 @@ _LAG_OF_TURN_MIN_NS: Final = 1 * MS
 _LAG_OF_TURN_MAX_NS: Final = 15 * MS
 _SLOW: Final = 0.5
 """A lane is slow if its container has less than this part of its progress alone."""
-_SLOW_RETRY_NS: Final = 1_000 * MS
-_SLOW_SAMPLE_NS: Final = 5 * MS
-_BURST_NS: Final = 4 * MS
+_SLOW_SAMPLE_NS: Final = 30 * MS
+_RETRY_NS: Final = 1_000 * MS
+_RETRY_MAX_NS: Final = 8_000 * MS
+"""A lane that did not work is tried again after a pause, which doubles up to this."""
+_LANE_MIN_NS: Final = 3 * MS
+"""A limited lane opens for this much work at a time (submitted_work.c)."""
+_BURST_NS: Final = 6 * MS
 """The most GPU time that a limited lane saves up."""
+_CROWD: Final = 0.95
+"""Containers whose lanes together make less progress than this take turns instead."""
+_CROWD_SAMPLE_NS: Final = 50 * MS
 _DEBT_NS: Final = 20 * MS
 _UNDISTURBED: Final = 0.91
 """Work in the background leaves the others this part of their progress."""
@@ -62,6 +76,8 @@ class Lanes:
         self.limited = False
         """Whether a container lags."""
         self._worst_ns = 0.0
+        self._switching = _Switching()
+        self._crowd_ns, self._crowd_done_ns = 0, 0.0
         self.background_open = False
         self._total_ppm = 1
 
@@ -74,7 +90,12 @@ class Lanes:
         return fair * _CLOSED_PART if member.slow_since_ns else fair - min(_OPEN_MARGIN, fair / 9)
 
     def count(
-        self, working: Sequence[Member], elapsed_ns: int, holder: Member | None, measuring: bool
+        self,
+        now_ns: int,
+        working: Sequence[Member],
+        elapsed_ns: int,
+        holder: Member | None,
+        measuring: bool,
     ) -> int:
         """Add the time since the step before to the lags. holder: whose turn it is. measuring: this
         turn is not counted. Return the GPU time of lanes other than the holder's."""
@@ -90,15 +111,19 @@ class Lanes:
             done_ns = member.alone_ns(member.spent_step_ns)
             lag_ns = member.lag_ns + member.active_step_ns * self._promised(member) - done_ns
             member.lag_ns = min(max(lag_ns, _LAG_MIN_NS), _LAG_MAX_NS)
-            if turn and member.lane[1]:
-                member.beside_ns += member.active_step_ns
-                member.beside_done_ns += done_ns
+            if turn and _left_ns(member, now_ns) > _LANE_MIN_NS + MS:
+                self._try_lane(member, now_ns, done_ns)
         spent_ns = sum(member.spent_step_ns for member in lanes)
         if not group:
             self.group_lag_ns = 0
+            if len(lanes) > 1:
+                self._look_for_crowd(now_ns, lanes, elapsed_ns)
         elif not measuring and (turn or not all(member.forced for member in group)):
             promised = elapsed_ns * max(sum(map(self.fair, group)) - _GROUP_MARGIN, 0)
-            lag_ns = self.group_lag_ns + promised - (elapsed_ns - spent_ns if turn else 0)
+            lag_ns = self.group_lag_ns + promised
+            if turn and holder is not None:
+                self._switching.count(elapsed_ns, spent_ns, holder.alone_ns(holder.spent_step_ns))
+                lag_ns -= elapsed_ns - spent_ns * (1 + self._switching.ratio)
             self.group_lag_ns = min(max(lag_ns, _LAG_MIN_NS), _GROUP_LAG_MAX_NS)
         # A container whose lane is closed catches up in its turns.
         lags = [m.lag_ns - (self._lag_of_turn_ns(m) if m.slow_since_ns else 0) for m in lanes]
@@ -127,17 +152,45 @@ class Lanes:
             default=_LAG_MAX_NS,
         )
 
+    def lags_much(self, member: Member) -> bool:
+        """Return whether the container lags so much that its utilization may be wrong."""
+        return self.limited and member.lag_ns >= _SEVERE_NS
+
     def turn_ns(self, member: Member) -> int:
         """Return how long a turn the container needs to catch up."""
         return int(member.lag_ns / max(1 - self.fair(member), 0.01))
 
+    def _look_for_crowd(self, now_ns: int, lanes: Sequence[Member], elapsed_ns: int) -> None:
+        """Let containers take turns for a while if one of them lags, and their lanes delay each
+        other so much that all together make less progress than one alone."""
+        if self.limited:
+            self._crowd_ns += elapsed_ns
+            self._crowd_done_ns += sum(member.alone_ns(member.spent_step_ns) for member in lanes)
+        if self._crowd_ns < _CROWD_SAMPLE_NS:
+            return
+        if self._crowd_done_ns < _CROWD * self._crowd_ns:
+            pause_ns = _longer(max(member.crowd_pause_ns for member in lanes))
+            for member in lanes:
+                member.crowd_pause_ns, member.crowd_until_ns = pause_ns, now_ns + pause_ns
+                member.credit_ns, member.lag_ns = 0, 0
+        self._crowd_ns, self._crowd_done_ns = 0, 0
+
+    @staticmethod
+    def _try_lane(member: Member, now_ns: int, done_ns: float) -> None:
+        """Decide whether the lane beside turns of others is too slow to be used."""
+        member.beside_ns += member.active_step_ns
+        member.beside_done_ns += done_ns
+        if member.beside_ns < _SLOW_SAMPLE_NS:
+            return
+        slow = member.beside_done_ns < _SLOW * member.beside_ns
+        member.slow_pause_ns = _longer(member.slow_pause_ns) if slow else 0
+        member.slow_since_ns = now_ns if slow else 0
+        member.beside_ns, member.beside_done_ns = 0, 0
+
     def turn_ended(self, member: Member, now_ns: int) -> None:
-        """Decide after a turn whether the lane beside turns of others is too slow to be used."""
-        if member.slow_since_ns and now_ns > member.slow_since_ns + _SLOW_RETRY_NS:
+        """Try the lane again after a turn, if it was slow long ago."""
+        if member.slow_since_ns and now_ns > member.slow_since_ns + member.slow_pause_ns:
             member.slow_since_ns, member.lag_ns = 0, 0
-        elif not member.slow_since_ns and member.beside_ns > _SLOW_SAMPLE_NS:
-            slow = member.beside_done_ns < _SLOW * member.beside_ns
-            member.slow_since_ns = now_ns if slow else 0
         member.beside_ns, member.beside_done_ns = 0, 0
 
     def set(
@@ -188,6 +241,38 @@ class Lanes:
         disturbed_ns = member.disturbed_ns + promised_ns - member.alone_ns(member.spent_step_ns)
         member.disturbed_ns = min(max(disturbed_ns, 0), _DISTURBED_MAX_NS)
         return pauses or member.disturbed_ns <= (_PAUSE_NS if self.background_open else 0)
+
+
+class _Switching:
+    """What lanes cost the containers that saturate the GPU, beside the time of the lanes' work: the
+    GPU takes 0.15 to 0.2 ms to change between contexts."""
+
+    def __init__(self) -> None:
+        self.ratio = 0.0
+        """That time, divided by the GPU time of the lanes' work."""
+        self._elapsed_ns, self._beside_ns, self._lost_ns = 0, 0, 0.0
+
+    def count(self, elapsed_ns: int, beside_ns: int, holder_ns: float) -> None:
+        """Add a step of a turn: its time, the GPU time of lanes, and the progress of the holder."""
+        self._elapsed_ns += elapsed_ns
+        self._beside_ns += beside_ns
+        self._lost_ns += elapsed_ns - beside_ns - holder_ns
+        if self._elapsed_ns < _SWITCHING_SAMPLE_NS:
+            return
+        if self._beside_ns > _BESIDE_MIN * self._elapsed_ns:
+            lost_ns = min(max(self._lost_ns, 0), _SWITCHING_MAX * self._elapsed_ns)
+            self.ratio += _SWITCHING_WEIGHT * (lost_ns / self._beside_ns - self.ratio)
+        self._elapsed_ns, self._beside_ns, self._lost_ns = 0, 0, 0.0
+
+
+def _longer(pause_ns: int) -> int:
+    return min(max(2 * pause_ns, _RETRY_NS), _RETRY_MAX_NS)
+
+
+def _left_ns(member: Member, now_ns: int) -> int:
+    """Return how much more work the lane allows."""
+    base_ns, from_ns, ppm = member.lane
+    return base_ns + (now_ns - from_ns) * ppm // WHOLE_PPM - member.seen.spent_ns
 
 
 def _limit(member: Member, now_ns: int, ppm: int, in_turn: bool) -> None:

@@ -24,11 +24,12 @@ _ATTEMPTS_NS: Final = 25 * MS
 _INACTIVE_AFTER_NS: Final = CYCLE_NS
 """A container that has not tried to launch for this long has no work."""
 _PREDICTED_MAX_NS: Final = 1_000 * MS
+_OVERDUE_NS: Final = 300_000
 _WAITED_NS: Final = 2_400_000
-"""If a program waits for overdue work, the work is assumed to take this much longer."""
+"""If a program waits for work that is overdue, the work is assumed to take this much longer."""
 _UNCAPPED_MIN_PPM: Final = 50_000
 
-_INTERMITTENT: Final = 0.92
+_INTERMITTENT: Final = 0.9
 """A container whose utilization is below this in two samples is intermittent."""
 _SATURATES: Final = 0.96
 """An intermittent container whose utilization reaches this saturates the GPU."""
@@ -38,8 +39,10 @@ _WEIGHT: Final = 0.4
 """Of the latest sample in the utilization."""
 _AGREES: Final = 0.08
 _MEASURE_EVERY_NS: Final = 4_000 * MS
-_MEASURE_SOON_NS: Final = 1_000 * MS
-"""If two samples differ, the next one is taken sooner."""
+_MEASURE_SOON_NS: Final = 250 * MS
+"""If two samples differ, the next one is taken sooner. The interval doubles while they differ."""
+_MEASURE_DIFFERING_NS: Final = 1_000 * MS
+"""The longest such interval."""
 _LONG_NS: Final = 6 * MS
 _LONG_KERNELS_NS: Final = 5_000 * MS
 """A container whose work outlasts its window by _LONG_NS is not intermittent for this time."""
@@ -80,6 +83,14 @@ class Utilization:
     intermittent: bool = False
     again_ns: int = 0
     """When to measure again."""
+    doubted_ns: int = 0
+    """When to measure again if the container lags much."""
+    not_before_ns: int = 0
+    """The earliest time of the next measurement, after a void one."""
+    _latest: float = 0
+    """The latest sample."""
+    _pause_ns: int = _MEASURE_SOON_NS
+    """The time until the next sample if this one differs."""
     _below: bool = False
     _long_ns: int = -(10**10)
     _mark: tuple[int, int] | None = None
@@ -99,8 +110,9 @@ class Utilization:
         """Return the active time since `begin`."""
         return active_ns - self._mark[1] if self._mark else 0
 
-    def cancel(self) -> None:
+    def cancel(self, not_before_ns: int = 0) -> None:
         self._mark = None
+        self.not_before_ns = not_before_ns
 
     def begin(self, gpu_ns: int, active_ns: int) -> None:
         """Begin a sample, with the totals so far."""
@@ -114,12 +126,17 @@ class Utilization:
         self._mark = None
         if self._active_ns < _SAMPLE_MIN_NS:
             return False
+        self.doubted_ns = now_ns + _MEASURE_DIFFERING_NS
         sample = min(max(self._gpu_ns / self._active_ns, 0.001), 1.5)
         self._gpu_ns = self._active_ns = 0
-        before = self.value or sample
-        agrees = self.value is not None and abs(sample - before) < _AGREES * before
-        self.value = before + _WEIGHT * (sample - before)
-        self.again_ns = now_ns + (_MEASURE_EVERY_NS if agrees else _MEASURE_SOON_NS)
+        before, latest, self._latest = self.value or sample, self._latest, sample
+        stays, moved = _agree(sample, self.value or 0), _agree(sample, latest)
+        # Two samples that agree replace an older value: the program has begun another phase.
+        jumps = moved and not stays
+        self.value = (latest + sample) / 2 if jumps else before + _WEIGHT * (sample - before)
+        self.again_ns = now_ns + (_MEASURE_EVERY_NS if stays or moved else self._pause_ns)
+        longer_ns = min(2 * self._pause_ns, _MEASURE_DIFFERING_NS)
+        self._pause_ns = _MEASURE_SOON_NS if stays or moved else longer_ns
         was, was_below = self.intermittent, self._below
         self._below = sample < _INTERMITTENT
         self.intermittent = (
@@ -167,6 +184,8 @@ class Member:
     """Whether the container submits work at any time, and not only in turns."""
     suspect: bool = False
     """Whether the container has a turn, and left the GPU idle in the latest one."""
+    doubted: bool = False
+    """Whether it left the GPU idle for much of that turn."""
     credit_ns: int = 0
     """Time that a container without a lane may use in its next turns."""
     paid_until_ns: int = 0
@@ -182,6 +201,12 @@ class Member:
     slow_since_ns: int = 0
     """Since when the lane is closed beside turns of others, which delay its launches. 0: it is
     open."""
+    slow_pause_ns: int = 0
+    """How long it stays closed."""
+    crowd_until_ns: int = 0
+    """Until when the container takes turns, because lanes delay it and the others too much."""
+    crowd_pause_ns: int = 0
+    """How long these turns last."""
     disturbed_ns: float = 0
     """By how much background work has delayed the container, less what is tolerable."""
     window: tuple[int, int, int] = (0, 0, ALONE_US)
@@ -221,7 +246,9 @@ class Member:
         self.spent_step_ns = max(seen.spent_ns - self.seen.spent_ns, 0)
         self.seen = seen = plausible(seen, now_ns)
         share = self.share
-        self.has_lane = share.background or (share.laned and self.utilization.intermittent)
+        crowded = now_ns < self.crowd_until_ns
+        lane = share.laned and self.utilization.intermittent and not crowded
+        self.has_lane = share.background or lane
         self._ahead_ns = max(seen.busy_until_ns - now_ns, 0)
         attempts_ns = IDLE_NS if self.lane[1] or not self.has_lane else _ATTEMPTS_NS
         active = now_ns < max(seen.launched_ns + attempts_ns, seen.busy_until_ns + IDLE_NS)
@@ -250,12 +277,18 @@ class Member:
             self.lag_ns, self.slow_since_ns = 0, 0
 
 
+def _agree(sample: float, value: float) -> bool:
+    return abs(sample - value) < _AGREES * value
+
+
 def plausible(seen: Compute, now_ns: int) -> Compute:
     """Correct the predicted end of a container's work. A killed process leaves its prediction in
     the region, so predictions are limited; a running process soon writes a new one. If a program
     still waits for work after its predicted end, the work is assumed to continue."""
     busy_until_ns = min(seen.busy_until_ns, seen.launched_ns + _PREDICTED_MAX_NS)
-    if now_ns - _PREDICTED_MAX_NS < seen.waiting_since_ns and busy_until_ns < now_ns:
+    since_ns = seen.waiting_since_ns
+    overdue = max(busy_until_ns, since_ns) + _OVERDUE_NS < now_ns
+    if overdue and now_ns - _PREDICTED_MAX_NS < since_ns:
         busy_until_ns = now_ns + _WAITED_NS
     return (
         seen if busy_until_ns == seen.busy_until_ns else replace(seen, busy_until_ns=busy_until_ns)

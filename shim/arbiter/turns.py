@@ -61,13 +61,21 @@ _BEAT_NS: Final = 2 * CYCLE_NS
 _ELAPSED_MAX_NS: Final = 20 * MS
 """If the arbiter was late, at most this time counts for lags."""
 
-_TURN_OF_LAG_MAX_NS: Final = 30 * MS
+_TURN_OF_LAG_MAX_NS: Final = 50 * MS
 _MEASURE_NS: Final = 30 * MS
 _MEASURE_FIRST_NS: Final = 40 * MS
 _SUSPECT: Final = 0.85
 """A container that uses less of its turn than this is measured again."""
+_DOUBTED: Final = 0.5
+"""One that uses less than this is measured soon."""
+_DOUBTED_NS: Final = 20 * MS
+"""Shorter turns say little, because work is in flight at their ends."""
 _OTHERS_MAX: Final = 0.02
 """A sample is void if other lanes worked for more than this part of its time."""
+_TOLERATED_NS: Final = 1 * MS
+"""Or if earlier work of others lasted this long into it."""
+_VOID_PAUSE_NS: Final = 100 * MS
+"""The pause after a void sample. Measuring again and again would take others' time."""
 _SAMPLE_ALONE_NS: Final = 100 * MS
 
 
@@ -89,6 +97,10 @@ class _Turn:
     """The holder's `done_ns` at the turn's begin."""
     others_ns: int = 0
     """GPU time of other containers' lanes during the turn."""
+    sampled_ns: int = 0
+    """When the sample of the holder's utilization began."""
+    unsampled_ns: int = 0
+    """GPU time of other containers' lanes before that."""
 
 
 class Turns:
@@ -153,7 +165,7 @@ class Turns:
         self._stepped_ns = now_ns
         self._observe(now_ns, elapsed_ns, seen)
         turn = self._turn
-        others_ns = self.lanes.count(self._working, elapsed_ns, *self._held())
+        others_ns = self.lanes.count(now_ns, self._working, elapsed_ns, *self._held())
         if turn:
             turn.others_ns += others_ns
         self._measure_alone(now_ns)
@@ -230,8 +242,10 @@ class Turns:
             if member is besides or not member.share.laned:
                 continue
             useful = (saturated or self.lanes.limited) and not member.forced
-            old = now_ns > usage.again_ns and (useful if member.has_lane else member.suspect)
-            if usage.unsure or old:
+            doubted = self.lanes.lags_much(member) if member.has_lane else member.doubted
+            old = now_ns > (usage.doubted_ns if doubted else usage.again_ns)
+            needed = usage.unsure or (old and (useful if member.has_lane else member.suspect))
+            if needed and now_ns > usage.not_before_ns:
                 measured.append((member, Kind.MEASURE))
             elif member.has_lane and saturated and self.lanes.lags(member, _ANNOUNCE_NS):
                 lagging.append((member, Kind.LAG))
@@ -246,6 +260,7 @@ class Turns:
         clean_ns = max(start_ns + _ANNOUNCE_NS, turn.drained_ns)
         if turn.kind is not Kind.CREDIT and now_ns > clean_ns and not member.utilization.begun:
             member.begin_sample()
+            turn.sampled_ns, turn.unsampled_ns = now_ns, turn.others_ns
         alone = self._working in ([], [member])
         waiting = [m for m in self._working if not m.has_lane and m is not member]
         others = waiting or self._wanting(now_ns, member)
@@ -268,6 +283,7 @@ class Turns:
                 used_ns = end_ns - start_ns
         elif (
             (others or member.forced)
+            and not member.has_lane
             and busy_until_ns > now_ns + overlap_ns
             and now_ns < planned_ns + CYCLE_NS
         ):
@@ -308,8 +324,11 @@ class Turns:
         if turn.kind is Kind.CREDIT:
             gpu_ns = member.done_ns - turn.done_ns
             member.suspect = gpu_ns < _SUSPECT * (used_ns - turn.others_ns)
-        elif turn.others_ns > _OTHERS_MAX * used_ns:
-            member.utilization.cancel()
+            waited = [m for m in self._working if not m.has_lane]
+            clean = used_ns > _DOUBTED_NS and not _ran(waited, member, member.window[0])
+            member.doubted = clean and gpu_ns < _DOUBTED * (used_ns - turn.others_ns)
+        elif self._is_void(turn, used_ns):
+            member.utilization.cancel(now_ns + _VOID_PAUSE_NS)
         else:
             member.end_sample(now_ns)
         if turn.kind is Kind.LAG:
@@ -317,6 +336,13 @@ class Turns:
         self._order.remove(member)
         self._order.append(member)
         self._previous, self._turn, self._free_ns = member, None, end_ns
+
+    def _is_void(self, turn: _Turn, used_ns: int) -> bool:
+        """Return whether others worked during the sample."""
+        others_ns = turn.others_ns - turn.unsampled_ns
+        return others_ns > _OTHERS_MAX * used_ns or _ran(
+            self._working, turn.holder, turn.sampled_ns
+        )
 
     def _charge(self, turn: _Turn, used_ns: int, end_ns: int) -> None:
         """Deduct the turn from the holder's credit, without the time of lanes. While another
@@ -465,3 +491,9 @@ class Turns:
                 part = part_ppm, offset_ppm
                 leases[member.key] = Lease(*window, *lane, in_flight_us, *part, exclusive)
         return leases
+
+
+def _ran(members: Sequence[Member], besides: Member, since_ns: int) -> bool:
+    """Return whether work of one of these containers lasted until after `since_ns`."""
+    late_ns = since_ns + _TOLERATED_NS
+    return any(member is not besides and member.seen.busy_until_ns > late_ns for member in members)

@@ -10,6 +10,7 @@
 #define UNKNOWN_NS    20000		/* assumed cost of a launch of an unknown kind */
 #define COST_MAX_NS   UINT64_C(1000000000)
 #define LANE_LOOK_NS  UINT64_C(20000000) /* longest pause until the lane is looked at again */
+#define LANE_MIN_NS   UINT64_C(3000000)	 /* a limited lane opens for so much work at a time */
 #define WHOLE_NS      UINT64_C(20000000) /* in flight while no other container waits */
 #define SETTLED_NS    UINT64_C(5000000)	 /* other containers' work has ended so long after */
 #define LEAD_MAX_NS   UINT64_C(20000)	 /* the window's begin */
@@ -239,8 +240,11 @@ bool vgpu_work_admits(struct vgpu_submitted_work *work, const struct vgpu_turn *
 	const struct vgpu_work_stream *stream = find(work, waiting->stream);
 	uint64_t free_ns = stream ? stream->free_ns : 0;
 	bool fits = free_ns <= now_ns + turn->in_flight_ns;
-	bool lane = spent_ns < turn->allowed_ns, opens = turn->open;
+	/* Each launch between pauses would make the GPU change contexts, which takes 0.2 ms. */
+	uint64_t lane_ns = spent_ns + (work->lane_waits ? LANE_MIN_NS : 0);
+	bool lane = lane_ns < turn->allowed_ns, opens = turn->open;
 
+	work->lane_waits = !lane;
 	if (spent_ns - work->spent_ns != work->others_ns)
 		work->beside_ns = now_ns;
 	work->others_ns = spent_ns - work->spent_ns;
@@ -264,7 +268,7 @@ bool vgpu_work_admits(struct vgpu_submitted_work *work, const struct vgpu_turn *
 		*again_ns =
 		    earlier(*again_ns, now_ns + later(beyond(work->due_ns, now_ns) / 4, POLL_NS));
 	if (!lane && turn->lane_ppm)
-		*again_ns = earlier(*again_ns, lane_again_ns(turn, now_ns, spent_ns));
+		*again_ns = earlier(*again_ns, lane_again_ns(turn, now_ns, lane_ns));
 	return false;
 }
 

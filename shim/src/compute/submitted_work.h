@@ -71,6 +71,7 @@ struct vgpu_submitted_work {
 	uint32_t marks;		      /* markers made so far */
 	uint32_t high_samples;	      /* far above the cost, in a row */
 	uint16_t high_kind;	      /* the kind of the latest of them */
+	bool lane_waits;	      /* the limited lane is closed until it allows enough */
 	struct vgpu_work_stream streams[VGPU_WORK_STREAMS];
 	struct vgpu_marker markers[VGPU_WORK_MARKERS];
 };

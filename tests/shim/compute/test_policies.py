@@ -3,6 +3,8 @@ arbiter and limiter around a modelled GPU. `python -m bench core` has many more 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bench.model import Container, Model, Outcome, Program, alone
@@ -107,3 +109,33 @@ def test_background_work_uses_what_others_leave(
 def test_background_work_alone_has_the_gpu() -> None:
     outcome = Model({"a": Container(30, (GEMM,), Policy.BACKGROUND)}).measure(2, 1)
     assert outcome.share["a"] >= 95
+
+
+SWITCH_US = 150
+
+
+def of_pair(a: Program, b: Program, percent: int) -> Model:
+    """A GPU that takes time to change between contexts, with `a` at this share and `b` at the
+    rest."""
+    shares = {"a": Container(percent, (a,)), "b": Container(100 - percent, (b,))}
+    return Model(shares, switch_us=SWITCH_US)
+
+
+def test_a_program_that_fills_the_gpu_keeps_its_share_though_lanes_cost_time() -> None:
+    outcome = of_pair(DECODE, GEMM, 30).measure(5, 1.5)
+    assert progress(outcome, "b", GEMM) >= 0.66
+    assert progress(outcome, "a", DECODE) >= 0.5
+
+
+def test_programs_whose_lanes_delay_each_other_take_turns() -> None:
+    outcome = of_pair(AWAITED, AWAITED, 30).measure(5, 1.5)
+    assert progress(outcome, "a", AWAITED) >= 0.27
+    assert progress(outcome, "b", AWAITED) >= 0.66
+
+
+def test_a_program_that_begins_to_use_less_soon_needs_less() -> None:
+    """Its utilization was measured while it filled the GPU. It must not seem to lag for long."""
+    model = of_pair(DECODE, replace(DECODE, first_us=1_000, first_launches=800), 30)
+    outcome = model.measure(2, 3)
+    assert progress(outcome, "a", DECODE) >= 0.9
+    assert progress(outcome, "b", DECODE) >= 0.9

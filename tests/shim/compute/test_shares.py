@@ -85,8 +85,11 @@ THREE = {
 def test_containers_get_what_they_requested(shares: Sequence[int], programs: str) -> None:
     wanted = dict(zip("abc", shares, strict=False))
     each = zip(wanted.items(), (PAIRS | THREE)[programs], strict=True)
-    outcome = measured({key: Container(percent, started) for (key, percent), started in each})
-    assert outcome.error(wanted) <= 2
+    containers = {key: Container(percent, started) for (key, percent), started in each}
+    # Which of them saturate the GPU is known after some seconds.
+    outcome = Model(containers).measure(settle_s=4)
+    # Each of four processes predicts only its own work, so their utilization is less exact.
+    assert outcome.error(wanted) <= (4 if programs == "four-big" else 2)
     assert outcome.idle <= 2
 
 
