@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from gpuslice.contract import names
 from gpuslice.kube.client import METADATA_ONLY, Kube
-from gpuslice.kube.fields import Json
+from gpuslice.kube.fields import Json, at
 from gpuslice.kube.reflector import Reflector
+from scheduler.core.reservations import Nomination
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Sampling
 from scheduler.decisions.state import State
@@ -27,6 +28,7 @@ from scheduler.kubernetes.leases import agent_lease, scheduler_lease
 PODS: Final = "/api/v1/pods"
 NODES: Final = "/api/v1/nodes"
 DEVICES: Final = f"/apis/{names.DEVICE_API_VERSION}/{names.DEVICE_PLURAL}"
+BUDGETS: Final = "/apis/policy/v1/poddisruptionbudgets"
 LEASES: Final = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases"
 
 _UNFINISHED: Final = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -61,6 +63,7 @@ class Cache:
 
         nodes = _Objects(translate.node, state.observe_node, state.remove_node)
         devices = _Objects(translate.device, state.observe_device, state.remove_device)
+        budgets = _Objects(translate.budget, state.budgets.observe, state.budgets.remove)
         leases = _Leases(observe_lease, state.remove_lease, observe_scheduler)
         pods = _Pods(
             state,
@@ -71,6 +74,7 @@ class Cache:
         self._reflectors: Final[Mapping[str, Reflector]] = {
             "nodes": Reflector(kube, NODES, nodes, only=METADATA_ONLY, **shared),
             "devices": Reflector(kube, DEVICES, devices, **shared),
+            "poddisruptionbudgets": Reflector(kube, BUDGETS, budgets, **shared),
             "leases": Reflector(kube, LEASES, leases, **shared),
             "pods": Reflector(kube, PODS, pods, query=_UNFINISHED, **shared),
         }
@@ -204,14 +208,27 @@ class _Pods:
         if before == mark:
             return uid
         self._marks[uid] = mark
-        if mark == translate.UNBOUND:
-            if requests.was_refused(raw):
-                # Another process refused the pod, so the pod is not queued here yet.
-                self._retries.restore(requests.pending(raw, self._state.dialects))
-            return uid
-        self._leave_queues(uid)
-        self._state.observe_pod(translate.pod(raw))
+        facts = translate.pod(raw)
+        if facts.node:
+            self._leave_queues(uid)
+            self._state.observe_pod(facts)
+        elif facts.terminating:
+            self._state.reservations.forget(uid)
+        else:
+            self._observe_unbound(raw, is_new=before is None)
         return uid
+
+    def _observe_unbound(self, raw: Json, is_new: bool) -> None:
+        # If another process refused the pod, the pod is not queued here yet.
+        is_refused = is_new and requests.was_refused(raw)
+        if is_new and not is_refused and not at(raw, "status").get("nominatedNodeName"):
+            return
+        pod, nomination = requests.pending(raw, self._state.dialects), None
+        if is_refused:
+            self._retries.restore(pod)
+        if pod.nominated and pod.request and self._retries.serves(pod):
+            nomination = Nomination(pod.nominated, pod.request, pod.priority)
+        self._state.reservations.nominate(pod.uid, nomination)
 
     def deleted(self, raw: Json) -> None:
         self._forget(translate.uid(raw))
@@ -226,7 +243,7 @@ class _Pods:
     def _forget(self, uid: str) -> None:
         self._marks.pop(uid, None)
         self._leave_queues(uid)
-        self._state.reservations.end(uid)
+        self._state.reservations.forget(uid)
         self._state.remove_pod(uid)
 
     def _leave_queues(self, uid: str) -> None:

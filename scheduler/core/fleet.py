@@ -8,10 +8,10 @@ if negative or if the GPU is unusable. Only `scheduler.decisions.state` changes 
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final
@@ -35,8 +35,6 @@ MAX_BYTES: Final = 2**48
 MIN_BYTES: Final = WHOLE_PERCENT
 """The memory of the smallest accepted GPU: one percent of it is one byte."""
 NO_GROUP: Final = -1
-NO_CORE: Final = -1
-"""The value of `core_percent` in `Allocations` for a share that requests no core."""
 IN_USE: Final = 0.5
 FULL: Final = 0.4
 """Weights in the binpack score of a GPU that is in use (IN_USE) and of its fullness (FULL)."""
@@ -107,9 +105,6 @@ _PER_NODE: Final[Mapping[str, tuple[Any, int]]] = {
     "freed_version": (np.int64, 0),
     "added": (np.int64, 0),
 }
-_DERIVED: Final = (
-    *("free_bytes", "free_core", "takes_uncapped", "is_open", "fullness", "packing"),
-)
 _HELD: Final = {
     "used": ("used_bytes", "used_core", "uncapped_shares"),
     "reserved": ("reserved_bytes", "reserved_core", "reserved_uncapped"),
@@ -267,6 +262,18 @@ class Fleet:
             return bool(self.takes_uncapped[index])
         return amount.core_percent <= int(self.free_core[index])
 
+    @contextmanager
+    def vacated(self, row: int, amounts: Sequence[GpuAmount]) -> Iterator[None]:
+        """Subtract the amounts from what pods hold of the node's GPUs, until the exit. The enclosed
+        code must not await."""
+        for each in amounts:
+            self.take(row, each, -1)
+        try:
+            yield
+        finally:
+            for each in amounts:
+                self.take(row, each)
+
     def selected(
         self, selector: Sequence[Requirement], column: Callable[[str], NDArray[Any]]
     ) -> Bools:
@@ -279,31 +286,6 @@ class Fleet:
                 listed = np.array([_hash(each) for each in sorted(line.values or ())], np.uint64)
                 matched &= np.isin(column("uuid"), listed, invert=line.negated)
         return matched
-
-    def without(
-        self,
-        rows: Rows,
-        slots: Rows,
-        memory_bytes: NDArray[np.int64],
-        core_percent: NDArray[np.int32],
-    ) -> Fleet:
-        """Return a copy without reservations and without these allocations. Each argument has one
-        value per allocation. It shares the other columns, so use it before this fleet changes."""
-        made = copy.copy(self)
-        for name in _HELD["reserved"]:
-            setattr(made, name, np.zeros_like(getattr(self, name)))
-        amounts = (memory_bytes, np.maximum(core_percent, 0), core_percent == NO_CORE)
-        for name, amount in zip(_HELD["used"], amounts, strict=True):
-            left = getattr(self, name).copy(order="F")
-            # A GPU may have several of the allocations: `subtract.at` subtracts for each occurrence
-            # of an index. It needs one index per GPU, hence the flat view of the column.
-            flat = left.reshape(-1, order="F")
-            np.subtract.at(flat, slots * len(left) + rows, amount.astype(left.dtype))
-            setattr(made, name, left)
-        for name in _DERIVED:
-            setattr(made, name, np.zeros_like(getattr(self, name)))
-        made._derive(...)
-        return made
 
     def _changed(self) -> int:
         self.changes += 1

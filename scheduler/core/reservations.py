@@ -1,14 +1,18 @@
 """Reservations of GPU capacity for pods that hold nothing yet. See docs/adr/0030.
 
-Reservations are counted in the fleet's columns `reserved_*`, so later placements avoid them. A
-reservation ends when its pod is bound or filtered again, at its deadline, or when its node changes
-so that it no longer fits. Reservations make no pod unschedulable: if a pod fits nowhere, `lifted`
-removes them temporarily for another try.
+Reservations are counted in the fleet's columns `reserved_*`, so a pod of equal or lower priority
+cannot get that capacity. `lifted` removes them temporarily for a pod of higher priority. A
+reservation ends when its pod is bound, filtered again or gone, at its deadline, or when its node
+changes so that it no longer fits. Of the reservations of a node, those of higher priority stay.
+
+A nomination reserves GPUs of its node that are free, or that become free once the leaving pods are
+gone. These are reserved while the leaving pods still hold them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -16,19 +20,32 @@ from enum import Enum
 import numpy as np
 
 from scheduler.core.fleet import Fleet, GpuAmount, Rows
-from scheduler.core.place import Placement
+from scheduler.core.place import Placement, place
 from scheduler.core.request import Request
 
 
 class Kind(Enum):
     """Why the capacity is reserved, and for how many seconds at most."""
 
-    RANKED = 2.0
-    """`prioritize` ranked the node first. kube-scheduler sends the next pod's `filter` before this
-    pod's `bind`, and would choose the same GPU for both. 2 s exceed the time from prioritize to
-    bind unless another plugin delays the pod."""
-    NOMINATED = 30.0
+    RANKED = 600.0
+    """`prioritize` ranked the node first, so kube-scheduler binds the pod there, once the pod's
+    volumes and other conditions are ready. kube-scheduler waits as long for volumes."""
+    SAMPLED = 30.0
     """The pod was requeued with this node nominated. 30 s exceed kube-scheduler's backoff."""
+    NOMINATED = math.inf
+    """The pod has a `Nomination`, which has a deadline of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """A node that kube-scheduler keeps for a pod. victims: UIDs of pods of the node that it deletes
+    for this pod."""
+
+    node: str
+    request: Request
+    priority: int
+    victims: Collection[str] = ()
+    deadline_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,99 +54,195 @@ class Reservation:
     request: Request
     placement: Placement
     kind: Kind
+    priority: int
     deadline_s: float
-    taken: Sequence[GpuAmount]
+    taken: Sequence[GpuAmount] = ()
+
+    @property
+    def node(self) -> str:
+        return self.placement.node
 
 
 class Reservations:
-    """All reservations, by owner, which is the pod's UID. Times are of the caller's clock."""
+    """All reservations, by owner, which is the pod's UID. Times are of the caller's clock. leaving:
+    returns what the leaving pods of a node hold; among these are the victims of `victims_on`."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, leaving: Callable[[str], Sequence[GpuAmount]]) -> None:
         self._fleet = fleet
+        self._leaving = leaving
         self._by_owner: dict[str, Reservation] = {}
+        self._nominations: dict[str, Nomination] = {}
 
     def __len__(self) -> int:
         return len(self._by_owner)
 
     def add(
-        self, owner: str, request: Request, placement: Placement, kind: Kind, now_s: float
+        self,
+        owner: str,
+        request: Request,
+        placement: Placement,
+        kind: Kind,
+        priority: int,
+        now_s: float,
     ) -> None:
         """Add a reservation, and end the owner's earlier one. `place` must have found the placement
-        in the current fleet."""
+        in the current fleet, or while reservations of lower priority were lifted."""
         self.end(owner)
-        self._enter(Reservation(owner, request, placement, kind, now_s + kind.value, ()))
+        added = Reservation(owner, request, placement, kind, priority, now_s + kind.value)
+        if not self._enter(added):
+            with self.changing(placement.node) as there:
+                there.append(added)
 
     def placement(self, owner: str, request: Request, node: str) -> Placement | None:
-        """Return the placement reserved for this owner, request and node, or None."""
-        reservation = self._by_owner.get(owner)
-        if reservation is None or reservation.request != request:
+        """Return the free GPUs reserved for this owner, request and node, or None."""
+        found = self._by_owner.get(owner)
+        if found is None or found.kind is Kind.NOMINATED or found.request != request:
             return None
-        return reservation.placement if reservation.placement.node == node else None
+        return found.placement if found.node == node else None
 
-    def nominated_node(self, owner: str) -> str:
-        """Return the node nominated for the owner, on which GPUs are reserved; "" for none."""
-        reservation = self._by_owner.get(owner)
-        if reservation is None or reservation.kind is not Kind.NOMINATED:
-            return ""
-        return reservation.placement.node
+    def sampled_node(self, owner: str) -> str:
+        """Return the node of the owner's reservation of kind SAMPLED; "" for none."""
+        found = self._by_owner.get(owner)
+        return "" if found is None or found.kind is not Kind.SAMPLED else found.node
 
     def end(self, owner: str) -> Placement | None:
-        """End the owner's reservation and return its placement, or None."""
-        reservation = self._by_owner.pop(owner, None)
-        if reservation is None:
+        """End the owner's reservation and return its placement, or None. Its nomination stays, and
+        `restore` or the next change of the node reserves GPUs for it again."""
+        found = self._by_owner.get(owner)
+        if found is None:
             return None
-        self._count(reservation, -1)
-        return reservation.placement
+        self._leave(found)
+        self._fleet.note_freed(self._fleet.row_of(found.node))
+        return found.placement
 
     def end_overdue(self, now_s: float) -> None:
-        for owner in [o for o, each in self._by_owner.items() if each.deadline_s <= now_s]:
+        """End the reservations whose deadline has passed, with their nominations."""
+        timed: Iterable[tuple[str, Reservation | Nomination]]
+        timed = (*self._by_owner.items(), *self._nominations.items())
+        for owner in {owner for owner, each in timed if each.deadline_s <= now_s}:
+            self.forget(owner)
+
+    def forget(self, owner: str) -> None:
+        """End the owner's reservation and nomination."""
+        self.nominate(owner, None)
+        self.end(owner)
+
+    # --- nominations
+
+    def nominate(self, owner: str, nomination: Nomination | None) -> None:
+        """Replace the owner's nomination. GPUs are reserved unless the owner has a reservation. If
+        kube-scheduler nominates another node than the one ranked first, it will bind there."""
+        before = self._nominations.pop(owner, None)
+        found = self._by_owner.get(owner)
+        if found is not None and found.kind is Kind.NOMINATED:
             self.end(owner)
+        if nomination is None:
+            return
+        if before is not None and before.node == nomination.node and not nomination.victims:
+            nomination = replace(nomination, victims=before.victims)
+        if found is not None and found.kind is Kind.RANKED and found.node != nomination.node:
+            nomination = replace(nomination, deadline_s=found.deadline_s)
+            self.end(owner)
+        self._nominations[owner] = nomination
+        self.restore(owner)
+
+    def restore(self, owner: str) -> None:
+        """Reserve GPUs again for the owner's nomination, unless the owner has a reservation."""
+        nomination = self._nominations.get(owner)
+        if nomination is not None and owner not in self._by_owner:
+            with self.changing(nomination.node):
+                pass
+
+    def victims_on(self, node: str) -> Iterator[str]:
+        """Yield the UIDs of pods that kube-scheduler deletes for pods nominated to the node."""
+        for _, each in self._nominated_on(node):
+            yield from each.victims
+
+    def nominated_nodes(self) -> Collection[str]:
+        return {each.node for each in self._nominations.values()}
+
+    # --- changes of the fleet
 
     @contextmanager
-    def changing(self, node: str) -> Iterator[None]:
-        """Enclose a change of the node. Afterwards, end its reservations that no longer fit."""
-        there = [each for each in self._by_owner.values() if each.placement.node == node]
-        for each in there:
-            self.end(each.owner)
-        try:
-            yield
-        finally:
-            for each in there:
-                self._enter(each)
-
-    @contextmanager
-    def lifted(self, among: Rows) -> Iterator[Rows]:
-        """Remove all reservations from the fleet until the exit. Yield which of the rows `among`
-        have reservations. The enclosed code must not await, nor change the fleet."""
-        there = list(self._by_owner.values())
-        rows = np.unique(self._fleet.rows_of([each.placement.node for each in there]))
+    def lifted(self, among: Rows, priority: int, owners: Collection[str] = ()) -> Iterator[Rows]:
+        """Remove the reservations of lower priority and those of `owners` from the fleet until the
+        exit. Yield which of the rows `among` have such reservations. The enclosed code must not
+        await, nor change the fleet."""
+        there = [
+            each
+            for each in self._by_owner.values()
+            if each.priority < priority or each.owner in owners
+        ]
         for each in there:
             self._count(each, -1)
         try:
-            yield among[np.isin(among, rows)]
+            nodes = {each.node for each in there}
+            yield among[np.isin(among, self._fleet.rows_of(nodes))] if there else among[:0]
         finally:
             for each in there:
                 self._count(each, 1)
 
-    def _enter(self, reservation: Reservation) -> None:
-        """Add the reservation, if it still fits beside those added before it."""
-        fleet, placement = self._fleet, reservation.placement
-        row = fleet.row_of(placement.node)
+    @contextmanager
+    def changing(self, node: str) -> Iterator[list[Reservation]]:
+        """Enclose a change of the node. Yield its reservations, to which the caller may add. At the
+        exit, enter these by priority where they still fit, and reserve GPUs for nominations. Of
+        equal ones the oldest is first."""
+        there = [each for each in self._by_owner.values() if each.node == node]
+        for each in there:
+            self._leave(each)
+        try:
+            yield there
+        finally:
+            has_ended = False
+            waiting: list[tuple[str, Reservation | Nomination]]
+            waiting = [*((each.owner, each) for each in there), *self._nominated_on(node)]
+            for owner, one in sorted(waiting, key=lambda pair: -pair[1].priority):
+                if isinstance(one, Reservation):
+                    has_ended |= not self._enter(one)
+                elif owner not in self._by_owner:
+                    self._enter_nomination(owner, one)
+            if has_ended:
+                self._fleet.note_freed(self._fleet.row_of(node))
+
+    def _nominated_on(self, node: str) -> list[tuple[str, Nomination]]:
+        return [(owner, each) for owner, each in self._nominations.items() if each.node == node]
+
+    def _enter_nomination(self, owner: str, nomination: Nomination) -> None:
+        fleet, row = self._fleet, self._fleet.row_of(nomination.node)
         if fleet.blocked_by[row]:
             return
-        taken = []
-        for peak in placement.peaks:
-            slot = fleet.slot_of(row, peak.uuid, peak.minor)
-            if slot is None:
-                return
-            taken.append(GpuAmount(slot, peak.memory_bytes, peak.core_percent))
-            if not fleet.fits(row, taken[-1]):
-                return
+        found = place(fleet, nomination.request, row)
+        if not isinstance(found, Placement):
+            with fleet.vacated(row, self._leaving(nomination.node)):
+                found = place(fleet, nomination.request, row)
+        if isinstance(found, Placement):
+            terms = (Kind.NOMINATED, nomination.priority, math.inf)
+            self._enter(Reservation(owner, nomination.request, found, *terms))
+
+    def _enter(self, reservation: Reservation) -> bool:
+        """Add the reservation, if it still fits beside those added before it."""
+        fleet, row, taken = self._fleet, self._fleet.row_of(reservation.node), list[GpuAmount]()
+        if fleet.blocked_by[row]:
+            return False
+        is_nominated = reservation.kind is Kind.NOMINATED
+        with fleet.vacated(row, self._leaving(reservation.node) if is_nominated else ()):
+            for peak in reservation.placement.peaks:
+                slot = fleet.slot_of(row, peak.uuid, peak.minor)
+                if slot is None:
+                    return False
+                taken.append(GpuAmount(slot, peak.memory_bytes, peak.core_percent))
+                if not fleet.fits(row, taken[-1]):
+                    return False
         entered = replace(reservation, taken=tuple(taken))
         self._by_owner[entered.owner] = entered
         self._count(entered, 1)
+        return True
+
+    def _leave(self, reservation: Reservation) -> None:
+        del self._by_owner[reservation.owner]
+        self._count(reservation, -1)
 
     def _count(self, reservation: Reservation, sign: int) -> None:
-        row = self._fleet.row_of(reservation.placement.node)
+        row = self._fleet.row_of(reservation.node)
         for each in reservation.taken:
             self._fleet.reserve(row, each, sign)

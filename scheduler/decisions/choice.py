@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.core.fit import why_not
-from scheduler.core.place import Placement, place
+from scheduler.core.place import Placement
 from scheduler.core.request import Policy, Request
 from scheduler.decisions.state import State
 from scheduler.kubernetes import binding
@@ -59,7 +59,7 @@ def choose(
         return Undetermined()
     if assumed is not None:
         return Choice(pending.request, assumed.placement, assumed.annotations, pending.version)
-    placement = _place(state, uid, pending.request, node, policy)
+    placement = _place(state, pending, pending.request, node, policy)
     if isinstance(placement, Answer):
         return placement
     gpus = state.fleet.gpus[state.fleet.row_of(node)]
@@ -73,21 +73,14 @@ def bound_to(node: str | None, wanted: str) -> Answer:
 
 
 def _place(
-    state: State, uid: str, request: Request, node: str, policy: Policy
+    state: State, pending: Pending, request: Request, node: str, policy: Policy
 ) -> Placement | Answer:
     """Return GPUs reserved for the pod on this node, else unreserved ones, else GPUs reserved for
-    other pods, else the answer that none fit."""
-    reserved = state.reservations.placement(uid, request, node)
+    pods of lower priority, else the answer that none fit."""
+    reserved = state.reservations.placement(pending.uid, request, node)
     if reserved is not None:
         return reserved
-    rows = state.fleet.rows_of([node])
-    row = int(rows[0])
-    placement = place(state.fleet, request, row, policy)
+    placement = state.place(pending, request, node, policy)
     if isinstance(placement, Placement):
         return placement
-    with state.reservations.lifted(rows) as lifted:
-        if len(lifted):
-            placement = place(state.fleet, request, row, policy)
-        if isinstance(placement, Placement):
-            return placement
-        return Answer(f"node {node}: {why_not(state.fleet, request, row)}")
+    return Answer(f"node {node}: {why_not(state.fleet, request, state.fleet.row_of(node))}")

@@ -10,7 +10,7 @@ search. `verbs` and `cache` add and remove pods. `requeuer` calls `work`, and re
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Final
@@ -89,8 +89,12 @@ class Unschedulable:
 
     def restore(self, pending: Pending) -> None:
         """Add a pod that was refused before this process started."""
-        if pending.request is not None and pending.profile in self._profiles:
+        if pending.request is not None and self.serves(pending):
             self._enter(pending.request, _Pod(pending, None, 0, 0))
+
+    def serves(self, pending: Pending) -> bool:
+        """Return whether the pod has one of the profiles."""
+        return pending.profile in self._profiles
 
     def remove(self, uid: str) -> None:
         """Remove a pod that is being scheduled again, is bound or is gone."""
@@ -124,7 +128,8 @@ class Unschedulable:
             if len(due) == MAX_DUE or is_over():
                 break
             pod = self._pod(uid)
-            if len(self._fitting(self._entries[self._shape_of[uid]].request, self._ready[uid])):
+            request = self._entries[self._shape_of[uid]].request
+            if len(self._fitting(request, self._ready[uid], {uid: pod})):
                 due.append(pod.pending)
             del self._ready[uid]
             pod.since = self._state.fleet.changes
@@ -159,14 +164,15 @@ class Unschedulable:
         if now_s - entry.stale_since_s < TIMEOUT_S or len(self._ready) >= _MAX_READY:
             return
         rows = rows[np.argsort(came[rows])][: max_rows(entry.request)]
-        if self._make_ready(entry, self._fitting(entry.request, rows)):
+        if self._make_ready(entry, self._fitting(entry.request, rows, entry.pods)):
             entry.seen, entry.stale_since_s = int(came[rows[-1]]), None
 
-    def _fitting(self, request: Request, rows: Rows) -> Rows:
-        """Return rows that fit now or would fit without reservations, which may lapse unused."""
+    def _fitting(self, request: Request, rows: Rows, pods: Mapping[str, _Pod]) -> Rows:
+        """Return rows that fit now, or without the reservations that one of the pods overrides."""
         fleet = self._state.fleet
         fits = rows[feasible(fleet, request, rows)]
-        with self._state.reservations.lifted(rows) as again:
+        priority = max(pod.pending.priority for pod in pods.values())
+        with self._state.reservations.lifted(rows, priority, pods) as again:
             return np.union1d(fits, again[feasible(fleet, request, again)]) if len(again) else fits
 
     def _make_ready(self, entry: _Entry, fits: Rows) -> bool:

@@ -89,7 +89,7 @@ class Sampling:
         _drop_oldest(self._pods, _MAX_PODS)
         if pod.requeued_at == pending.requeued_at:
             return  # kube-scheduler has not received the last write yet
-        node = reservations.nominated_node(uid)
+        node = reservations.sampled_node(uid)
         if node and node == pending.nominated:
             pod.refused.add(node)
             reservations.end(uid)
@@ -112,7 +112,7 @@ class Sampling:
         """Undo the nomination of a pod that could not be requeued."""
         if uid in self._pods:
             self._pods[uid].requeued_at = None
-        if self._state.reservations.nominated_node(uid):
+        if self._state.reservations.sampled_node(uid):
             self._state.reservations.end(uid)
 
     def _nominate(self, pending: Pending, request: Request, rows: Rows, policy: Policy) -> str:
@@ -132,7 +132,7 @@ class Sampling:
         placed = place(fleet, request, int(row), policy)
         if not isinstance(placed, Placement):
             return ""
-        state.reserve(pending.uid, request, placed, Kind.NOMINATED)
+        state.reserve(pending, request, placed, Kind.SAMPLED)
         return placed.node
 
 

@@ -9,23 +9,23 @@ identified by UID. Only one thread may use the state. Callers must not change `f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from gpuslice.contract import names, quantity
-from scheduler.core.allocations import Allocations
 from scheduler.core.fleet import NO_ROW, Fleet, Gpu, GpuAmount
-from scheduler.core.place import Placement
+from scheduler.core.place import Placement, place
 from scheduler.core.reasons import Reason
-from scheduler.core.request import WHOLE_PERCENT, Request
-from scheduler.core.reservations import Kind, Reservations
+from scheduler.core.request import WHOLE_PERCENT, Policy, Request
+from scheduler.core.reservations import Kind, Nomination, Reservations
 from scheduler.decisions.agents import Agents
+from scheduler.decisions.budgets import Budgets
 from scheduler.dialects.table import DEFAULT, Enabled
 from scheduler.kubernetes.facts import (
     DeviceFacts,
-    Held,
     HeldGpu,
     Holder,
     LeaseFacts,
@@ -35,7 +35,11 @@ from scheduler.kubernetes.facts import (
     Unreadable,
     some_of,
 )
+from scheduler.kubernetes.requests import Pending
 
+UNCONFIRMED_S: Final = 30.0
+"""The longest time between the answer to a preemption and the nomination. It can be long while the
+API server is busy."""
 _SHOWN: Final = 3
 """The most UUIDs that a problem's text lists."""
 
@@ -48,17 +52,6 @@ class Assumed(NamedTuple):
     deadline_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Holding:
-    """What a bound or assumed pod holds on its node."""
-
-    node: str
-    pod_key: str
-    held: Held
-    problem: str = ""
-    assumed: Assumed | None = None
-
-
 class State:
     """See the module. Times are of the caller's monotonic clock. dialects: those that are on."""
 
@@ -69,15 +62,19 @@ class State:
     ) -> None:
         self.dialects = dialects
         self.fleet = Fleet()
-        self.reservations = Reservations(self.fleet)
+        self.reservations = Reservations(self.fleet, lambda node: self.amounts(self.leaving(node)))
+        self.budgets = Budgets()
         self.agents = Agents(expired_after_s)
         self._nodes: dict[str, NodeFacts] = {}
         self._devices: dict[str, DeviceFacts] = {}
-        self._holdings: dict[str, _Holding] = {}
+        self._pods: dict[str, PodFacts] = {}
+        """The bound and assumed pods."""
         self._on_node: dict[str, dict[str, None]] = {}
-        self.allocations = Allocations()
+        self.allocations: dict[str, Sequence[GpuAmount]] = {}
+        """What each bound or assumed pod holds of existing GPUs."""
         self._vanished: dict[str, str] = {}
-        self._assumed: dict[str, None] = {}
+        self._assumed: dict[str, Assumed] = {}
+        self._terminating: set[str] = set()
         self._now_s = 0.0
         """The time of the last `tick`."""
 
@@ -95,7 +92,7 @@ class State:
             with self.reservations.changing(name):
                 self.fleet.remove(name)
             for uid in self._on_node.get(name, ()):
-                self.allocations.pop(uid)
+                self.allocations.pop(uid, None)
                 self._vanished.pop(uid, None)
 
     def observe_device(self, facts: DeviceFacts) -> None:
@@ -134,24 +131,26 @@ class State:
         if facts.finished:
             self.remove_pod(facts.uid)
         elif facts.node:
-            pod_key = f"{facts.namespace}/{facts.name}"
-            self._hold(facts.uid, _Holding(facts.node, pod_key, facts.held, facts.problem))
+            self.reservations.nominate(facts.uid, None)
+            self._hold(facts)
 
     def remove_pod(self, uid: str) -> None:
         """Remove a Pod that is gone or has finished."""
-        holding = self._holdings.pop(uid, None)
-        if holding is None:
+        facts = self._pods.pop(uid, None)
+        if facts is None:
             return
-        row = self.fleet.row_of(holding.node)
-        for taken in self.allocations.pop(uid):
-            self.fleet.take(row, taken, -1)
+        row = self.fleet.row_of(facts.node)
+        with self.reservations.changing(facts.node):
+            for taken in self.allocations.pop(uid, ()):
+                self.fleet.take(row, taken, -1)
         self.fleet.note_freed(row)
         self._vanished.pop(uid, None)
         self._assumed.pop(uid, None)
-        there = self._on_node[holding.node]
+        self._terminating.discard(uid)
+        there = self._on_node[facts.node]
         del there[uid]
         if not there:
-            del self._on_node[holding.node]
+            del self._on_node[facts.node]
 
     def assume(self, uid: str, assumed: Assumed, pod_key: str = "") -> None:
         """Make the pod hold the placement before its binding. The pod must not be bound yet.
@@ -160,41 +159,83 @@ class State:
         """
         node, peaks = assumed.placement.node, assumed.placement.peaks
         held = tuple(HeldGpu(p.uuid, p.minor, p.memory_bytes, p.core_percent) for p in peaks)
-        self._hold(uid, _Holding(node, pod_key, held, "", assumed))
+        namespace, _, name = pod_key.partition("/")
+        self._hold(PodFacts(uid, namespace, name, node, False, held), assumed)
 
     def forget(self, uid: str) -> None:
         """End the assumption after a failed binding, unless the pod was observed as bound."""
         if uid in self._assumed:
             self.remove_pod(uid)
+            self.reservations.restore(uid)
 
     def overdue(self, now_s: float) -> Sequence[str]:
         """Return the UIDs of assumed pods whose deadline has passed. Read these pods from the API
         server. They keep their GPUs, because the binding may have succeeded."""
-        pending = ((uid, self.assumed(uid)) for uid in self._assumed)
-        return [uid for uid, assumed in pending if assumed and assumed.deadline_s <= now_s]
+        return [uid for uid, each in self._assumed.items() if each.deadline_s <= now_s]
 
-    def reserve(self, uid: str, request: Request, placement: Placement, kind: Kind) -> None:
+    def place(
+        self, pending: Pending, request: Request, node: str, policy: Policy
+    ) -> Placement | Reason:
+        """Choose GPUs of the node for the pod: unreserved ones, else also those that are reserved
+        for pods of lower priority, or for the pod's nomination."""
+        rows = self.fleet.rows_of((node,))
+        placement = place(self.fleet, request, int(rows[0]), policy)
+        if isinstance(placement, Placement):
+            return placement
+        with self.reservations.lifted(rows, pending.priority, (pending.uid,)) as lifted:
+            return place(self.fleet, request, int(rows[0]), policy) if len(lifted) else placement
+
+    def reserve(self, pending: Pending, request: Request, placement: Placement, kind: Kind) -> None:
         """Reserve the placement for the pod, which kube-scheduler is expected to bind there."""
-        self.reservations.add(uid, request, placement, kind, self._now_s)
+        uid, priority = pending.uid, pending.priority
+        self.reservations.add(uid, request, placement, kind, priority, self._now_s)
+
+    def expect(self, uid: str, nomination: Nomination) -> None:
+        """Reserve GPUs of the node that kube-scheduler is expected to nominate. This ends unless a
+        watch reports the nomination in time."""
+        expected = replace(nomination, deadline_s=self._now_s + UNCONFIRMED_S)
+        self.reservations.nominate(uid, expected)
 
     def node_of(self, uid: str) -> str | None:
         """Return the node of a bound or assumed pod, else None."""
-        holding = self._holdings.get(uid)
-        return None if holding is None else holding.node
+        facts = self._pods.get(uid)
+        return None if facts is None else facts.node
 
     def assumed(self, uid: str) -> Assumed | None:
         """Return what is assumed for the pod, or None. A repeated bind sends the same Binding."""
-        holding = self._holdings.get(uid)
-        return None if holding is None else holding.assumed
+        return self._assumed.get(uid)
+
+    def facts_of(self, uid: str) -> PodFacts | None:
+        """Return the facts of a bound or assumed pod, else None."""
+        return self._pods.get(uid)
+
+    def amounts(self, uids: Iterable[str]) -> Sequence[GpuAmount]:
+        """Return what these pods hold of their nodes' GPUs."""
+        return [amount for uid in uids for amount in self.allocations.get(uid, ())]
+
+    def pods_on(self, node: str) -> Iterable[str]:
+        """Return the UIDs of the pods that are bound to the node or assumed there."""
+        return self._on_node.get(node, {}).keys()
+
+    def leaving(self, node: str) -> Sequence[str]:
+        """Return the node's pods that terminate, or that kube-scheduler is about to delete."""
+        victims = {*self.reservations.victims_on(node)}
+        there = self.pods_on(node)
+        return [uid for uid in there if uid in self._terminating or uid in victims]
+
+    def nodes_left(self) -> AbstractSet[str]:
+        """Return the nodes that may have leaving pods."""
+        terminating = {self._pods[uid].node for uid in self._terminating}
+        return terminating.union(self.reservations.nominated_nodes())
 
     def is_bound(self, uid: str) -> bool:
         """Return whether the pod was observed as bound and has not finished."""
-        return uid in self._holdings and uid not in self._assumed
+        return uid in self._pods and uid not in self._assumed
 
     def keep_pods(self, uids: Iterable[str]) -> None:
         """Remove the pods that a new list lacks. Assumed pods stay, because they may be newer than
         the list. uids: those in the list."""
-        for uid in self._holdings.keys() - self._assumed.keys() - set(uids):
+        for uid in self._pods.keys() - self._assumed.keys() - set(uids):
             self.remove_pod(uid)
 
     # --- reporting
@@ -206,22 +247,20 @@ class State:
 
     def holders(self, node: str) -> Sequence[Holder]:
         """Return what each pod holds of each of the node's GPUs, ordered by the pods' names."""
-        gpus, holdings = self.fleet.gpus[self.fleet.row_of(node)], self._holdings
+        gpus, pods = self.fleet.gpus[self.fleet.row_of(node)], self._pods
         holders = [
-            Holder(uid, holdings[uid].pod_key, gpus[each.slot].uuid, each, uid in self._assumed)
+            Holder(uid, pods[uid].key, gpus[each.slot].uuid, each, uid in self._assumed)
             for uid in self._on_node.get(node, ())
-            for each in self.allocations.amounts(uid)
+            for each in self.allocations.get(uid, ())
         ]
         return sorted(holders, key=lambda each: (each.pod_key, each.uid))
 
     def problems(self) -> Sequence[Problem]:
         """Return all current problems, ordered by node."""
         problems = self._overfull()
-        for uid, holding in self._holdings.items():
-            texts = (holding.problem, self._vanished.get(uid, ""))
-            problems += [
-                Problem(holding.node, holding.pod_key, text, uid) for text in texts if text
-            ]
+        for uid, facts in self._pods.items():
+            texts = (facts.problem, self._vanished.get(uid, ""))
+            problems += [Problem(facts.node, facts.key, text, uid) for text in texts if text]
         for name, device in self._devices.items():
             problems += [Problem(name, "", text) for text in device.problems]
             if node := self._nodes.get(name):
@@ -246,48 +285,51 @@ class State:
 
     # --- internals
 
-    def _hold(self, uid: str, holding: _Holding) -> None:
-        had = self._holdings.get(uid)
-        if had is not None and had.node == holding.node and had.held == holding.held:
-            # The pod holds the same as before. Only its state changes, from assumed to bound.
-            self._holdings[uid] = holding
+    def _hold(self, facts: PodFacts, assumed: Assumed | None = None) -> None:
+        uid, had = facts.uid, self._pods.get(facts.uid)
+        if had is not None and had.node == facts.node and had.held == facts.held:
+            # The pod holds the same as before. It may be bound now, or have begun to terminate.
+            self._pods[uid] = facts
             self._assumed.pop(uid, None)
         else:
             self.remove_pod(uid)
-            self._holdings[uid] = holding
-            self._on_node.setdefault(holding.node, {})[uid] = None
-            self._take(uid, holding)
-        if holding.assumed is not None:
-            self._assumed[uid] = None
+            self._pods[uid] = facts
+            self._on_node.setdefault(facts.node, {})[uid] = None
+            self._take(facts, assumed)
+        if assumed is not None:
+            self._assumed[uid] = assumed
+        if facts.terminating and uid not in self._terminating:
+            with self.reservations.changing(facts.node):
+                self._terminating.add(uid)
 
-    def _take(self, uid: str, holding: _Holding) -> None:
-        """Add the holding to the fleet, and end the pod's reservation. If the holding is not the
-        reserved placement, other reservations on the node end where they no longer fit."""
-        reserved = self.reservations.end(uid)
-        if holding.assumed and reserved is holding.assumed.placement:
-            self._enter(uid)
+    def _take(self, facts: PodFacts, assumed: Assumed | None) -> None:
+        """Add what the pod holds to the fleet, and end its reservation. If the pod does not hold
+        the reserved placement, other reservations on the node end where they no longer fit."""
+        reserved = self.reservations.end(facts.uid)
+        if assumed and reserved is assumed.placement:
+            self._enter(facts.uid)
             return
-        with self.reservations.changing(holding.node):
-            self._enter(uid)
+        with self.reservations.changing(facts.node):
+            self._enter(facts.uid)
 
     def _enter(self, uid: str) -> None:
         """Add to the fleet what the pod holds of the node's existing GPUs."""
-        holding = self._holdings[uid]
-        row = self.fleet.row_of(holding.node)
-        self.allocations.pop(uid)
+        held = self._pods[uid].held
+        row = self.fleet.row_of(self._pods[uid].node)
+        self.allocations.pop(uid, None)
         self._vanished.pop(uid, None)
         if row == NO_ROW:
             return
-        if isinstance(holding.held, Unreadable):
-            most_of = holding.held.most_of
+        if isinstance(held, Unreadable):
+            most_of = held.most_of
             taken = [GpuAmount(slot, *most_of(c)) for slot, c in enumerate(self.fleet.gpus[row])]
         else:
-            taken, lost = self._resolve(row, holding.held)
+            taken, lost = self._resolve(row, held)
             if lost:
                 self._vanished[uid] = f"holds a GPU that its node does not have: {', '.join(lost)}"
         for each in taken:
             self.fleet.take(row, each)
-        self.allocations.put(uid, row, taken)
+        self.allocations[uid] = taken
 
     def _resolve(self, row: int, held: Iterable[HeldGpu]) -> tuple[list[GpuAmount], list[str]]:
         """Return the amounts held of existing GPUs, and the names of missing GPUs."""

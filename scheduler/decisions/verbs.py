@@ -8,21 +8,20 @@ every pod over all nodes. kube-scheduler calls `preempt` before it deletes pods 
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import compress
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import orjson
 
 from scheduler.core.fit import feasible, fit, texts
 from scheduler.core.fleet import Rows
-from scheduler.core.place import Placement, place
+from scheduler.core.place import Placement
 from scheduler.core.reasons import UNRESOLVABLE
 from scheduler.core.request import Policy, Request
-from scheduler.core.reservations import Kind
+from scheduler.core.reservations import Kind, Nomination
 from scheduler.core.score import best, levels, score
-from scheduler.decisions.eviction import Eviction
+from scheduler.decisions.preemption import Preemption
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Sampling
 from scheduler.decisions.state import State
@@ -31,6 +30,8 @@ from scheduler.kubernetes.requests import Pending
 
 MAX_NODES: Final = 32
 """The most nodes that `filter` returns, except for a pod with preferences."""
+_PART: Final = 500
+"""How many nodes of a preemption are ranked before the event loop may run."""
 _MAX_RECENT: Final = 8192
 """The most pods stored between filter and bind. There are few, unless bind waits for volumes."""
 _BEST: Final = 10
@@ -76,10 +77,12 @@ class Verbs:
         node = self._own_node(pending, pending.request, names)
         if node:
             return _accepted([node])
-        # 4. Evaluate each node. If none fits, evaluate again without reservations of other pods.
+        # 4. Evaluate each node. If none fits, evaluate again without reservations of pods of lower
+        # priority.
         rows = self._state.fleet.rows_of(names)
         self._sampling.observe(pending, rows)
-        fitting = self._fitting(pending.request, rows)
+        fitting = self._fitting(pending, pending.request, rows)
+        self._state.reservations.restore(pending.uid)
         # 5. Refuse the pod, and queue it for a retry.
         if not len(fitting):
             self._retries.refuse(pending, pending.request, self._sampling.accepted(pending, rows))
@@ -104,26 +107,45 @@ class Verbs:
         return _priorities(names, levels(scores, _BEST).tolist())
 
     def preempt(self, body: bytes) -> Iterator[bytes]:
-        """Yield an ExtenderPreemptionResult in parts: the nodes on which the pod fits once their
-        victims are gone, with these victims. Some parts are empty. Each takes a short time, and the
-        caller may let the event loop run in between. Raise ArgumentsError."""
+        """Yield b"" several times, and then an ExtenderPreemptionResult: the best node on which the
+        pod fits once its victims are gone, with these victims. For a pod without a share yield all
+        nodes and victims unchanged. Each step takes a short time, and the caller may let the event
+        loop run in between. Raise ArgumentsError."""
         pending, listed = self._reader.preemption(body)
-        eviction = Eviction(self._state.fleet, self._state.allocations)
-        parts: deque[Mapping[str, Victims]] = deque()
+        offered: dict[str, Victims] = {}
         for victims in listed:
-            parts.append(victims)
-            eviction.add({node: each.uids for node, each in victims.items()})
+            offered.update(victims)
             yield b""
-        names = [node for victims in parts for node in victims]
-        enough = self._enough(pending, names, eviction)
-        yield b'{"NodeNameToMetaVictims":{'
-        between = b""
-        while parts:
-            kept = {node: each.received for node, each in parts.popleft().items() if node in enough}
-            if kept:
-                yield between + orjson.dumps(kept)[1:-1]
-                between = b","
-        yield b"}}"
+        kept = yield from self._preempt(pending, offered)
+        yield orjson.dumps({"NodeNameToMetaVictims": kept})
+
+    def _preempt(
+        self, pending: Pending, offered: Mapping[str, Victims]
+    ) -> Generator[bytes, None, Mapping[str, Any]]:
+        """Return the victims by node. If GPUs are already held for the pod, only their node counts.
+        No pod is evicted for a pod that is refused, or that is requeued with another node."""
+        if pending.refusal or self._state.reservations.sampled_node(pending.uid):
+            return {}
+        if pending.request is None:
+            return {node: victims.received for node, victims in offered.items()}
+        held = self._state.node_of(pending.uid)
+        if held is not None:
+            is_kept = self._kept(pending.uid, offered)
+            return {held: offered[held].received} if is_kept else {}
+        search = Preemption(self._state, pending.uid, pending.request, pending.priority)
+        left = iter(offered.items())
+        while part := dict(islice(left, _PART)):
+            search.offer(part)
+            yield b""
+        best = yield from search.best()
+        if best is None:
+            return {}
+        terms = (best.node, pending.request, pending.priority, best.uids)
+        self._state.expect(pending.uid, Nomination(*terms))
+        if best.offered:
+            return {best.node: offered[best.node].received}
+        pods = [{"UID": uid} for uid in best.uids]
+        return {best.node: {"Pods": pods, "NumPDBViolations": best.rank[0]}}
 
     def pending_pod(self, uid: str) -> Pending | None:
         """Return the pod as last sent with a verb; None if it was never sent or is dropped."""
@@ -137,30 +159,15 @@ class Verbs:
         """Reserve GPUs on the node: later pods are then ranked as if this pod were bound there."""
         if self._state.node_of(pending.uid) is not None:
             return
-        fleet = self._state.fleet
-        placement = place(fleet, request, fleet.row_of(node), self.policy(pending))
+        placement = self._state.place(pending, request, node, self.policy(pending))
         if isinstance(placement, Placement):
-            self._state.reserve(pending.uid, request, placement, Kind.RANKED)
+            self._state.reserve(pending, request, placement, Kind.RANKED)
 
     def _store(self, pending: Pending) -> None:
         self._recent.pop(pending.uid, None)
         self._recent[pending.uid] = pending
         if len(self._recent) > _MAX_RECENT:
             del self._recent[next(iter(self._recent))]
-
-    def _enough(self, pending: Pending, names: Sequence[str], eviction: Eviction) -> Container[str]:
-        """Return the named nodes on which the pod fits after the eviction. It fits on none if it is
-        refused or has a nominated node. If GPUs are already held for it, only their node counts."""
-        if pending.refusal or self._state.reservations.nominated_node(pending.uid):
-            return ()
-        if pending.request is None:
-            return frozenset(names)
-        node = self._state.node_of(pending.uid)
-        if node is not None:
-            return (node,) if self._kept(pending.uid, names) else ()
-        fleet = eviction.remaining()
-        fits = feasible(fleet, pending.request, fleet.rows_of(names))
-        return frozenset(compress(names, fits.tolist()))
 
     def _kept(self, uid: str, names: Container[str]) -> bool:
         """Return whether GPUs are held for the pod on one of these nodes, because its Binding was
@@ -177,22 +184,22 @@ class Verbs:
         state = self._state
         if self._kept(pending.uid, names):
             return state.node_of(pending.uid) or ""
-        nominated = state.reservations.nominated_node(pending.uid)
+        nominated = state.reservations.sampled_node(pending.uid)
         if len(names) == 1 or (nominated and nominated in names):
             node = nominated or names[0]
             reserved = state.reservations.placement(pending.uid, request, node)
             if reserved is not None:
-                state.reserve(pending.uid, request, reserved, Kind.RANKED)
+                state.reserve(pending, request, reserved, Kind.RANKED)
                 return node
         if not nominated:
             state.reservations.end(pending.uid)
         return ""
 
-    def _fitting(self, request: Request, rows: Rows) -> Rows:
+    def _fitting(self, pending: Pending, request: Request, rows: Rows) -> Rows:
         fleet, reservations = self._state.fleet, self._state.reservations
         fitting = rows[feasible(fleet, request, rows)]
         if not len(fitting):
-            with reservations.lifted(rows) as again:
+            with reservations.lifted(rows, pending.priority) as again:
                 fitting = again[feasible(fleet, request, again)]
         return fitting
 

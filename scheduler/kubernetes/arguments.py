@@ -54,6 +54,11 @@ class Victims:
     uids: Sequence[str]
     received: Json
 
+    @property
+    def violations(self) -> int:
+        """Return how many of the pods violate a PodDisruptionBudget."""
+        return int(self.received.get("NumPDBViolations") or 0)
+
 
 class Reader:
     """Parses calls, and caches the last pod by its bytes. enabled: the dialects that are on."""

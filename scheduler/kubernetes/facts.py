@@ -7,12 +7,12 @@ itself creates Problem and Holder, which are reports for people.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler.core.fleet import Gpu, GpuAmount
-from scheduler.core.request import WHOLE_PERCENT, Request
+from scheduler.core.request import WHOLE_PERCENT, Request, Requirement
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,9 @@ Held = Sequence[HeldGpu] | Unreadable
 @dataclass(frozen=True, slots=True)
 class PodFacts:
     """A pod. node: "" until it is bound. finished: whether it Succeeded or Failed. A finished pod
-    holds nothing, but one that is being deleted holds its GPUs until it is gone. problem: the error
-    in its annotations, for people; "" for none."""
+    holds nothing, but one that is being deleted (`terminating`) holds its GPUs until it is gone.
+    problem: the error in its annotations, for people; "" for none. labels: empty for a pod that
+    holds nothing."""
 
     uid: str
     namespace: str
@@ -63,6 +64,29 @@ class PodFacts:
     finished: bool
     held: Held
     problem: str = ""
+    priority: int = 0
+    terminating: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetFacts:
+    """A PodDisruptionBudget. name: NAMESPACE/NAME. selector: empty if it selects no pod. allowed:
+    how many more pods may be evicted. disrupted: names of pods whose eviction is counted."""
+
+    name: str
+    selector: Sequence[Requirement]
+    allowed: int
+    disrupted: AbstractSet[str] = frozenset()
+
+    def covers(self, pod: PodFacts) -> bool:
+        """Return whether the eviction of this pod of the namespace would count."""
+        matches = self.selector and all(each.matches(pod.labels) for each in self.selector)
+        return bool(matches) and pod.name not in self.disrupted
 
 
 @dataclass(frozen=True, slots=True)

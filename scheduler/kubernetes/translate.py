@@ -12,16 +12,46 @@ from typing import Final
 
 from gpuslice.contract import allocation, grants, names, quantity
 from gpuslice.contract.dialects import KOORDINATOR
-from gpuslice.kube.fields import Json, at, objects, texts
+from gpuslice.kube.fields import NOTHING, Json, at, objects, texts
 from scheduler.core.fleet import MAX_BYTES, MIN_BYTES, Gpu
-from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Phase, Request
+from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Phase, Request, Requirement
 from scheduler.dialects.reading import RequestError
 from scheduler.dialects.table import READERS
 from scheduler.kubernetes import requests
-from scheduler.kubernetes.facts import DeviceFacts, Held, HeldGpu, NodeFacts, PodFacts, Unreadable
+from scheduler.kubernetes.facts import (
+    BudgetFacts,
+    DeviceFacts,
+    Held,
+    HeldGpu,
+    NodeFacts,
+    PodFacts,
+    Unreadable,
+)
 
-UNBOUND: Final = 0
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
+
+# --- PodDisruptionBudgets ------------------------------------------------------------------------
+
+_NEGATED: Final = {"In": False, "NotIn": True, "Exists": False, "DoesNotExist": True}
+
+
+def budget(raw: Json) -> BudgetFacts:
+    """Read the PodDisruptionBudget. The API server has validated it."""
+    metadata, status = at(raw, "metadata"), at(raw, "status")
+    selector = at(at(raw, "spec"), "selector")
+    labels = texts(selector, "matchLabels").items()
+    lines = [Requirement(key, frozenset((value,))) for key, value in labels]
+    for each in objects(selector, "matchExpressions"):
+        values = frozenset(each.get("values") or ())
+        negated = _NEGATED[each["operator"]]
+        lines.append(Requirement(each["key"], values or None, negated))
+    return BudgetFacts(
+        name=f"{metadata.get('namespace')}/{metadata.get('name')}",
+        selector=tuple(lines),
+        allowed=int(status.get("disruptionsAllowed") or 0),
+        disrupted=frozenset(at(status, "disruptedPods")),
+    )
+
 
 # --- what a pod holds ----------------------------------------------------------------------------
 
@@ -40,6 +70,9 @@ def pod(raw: Json) -> PodFacts:
         finished=finished,
         held=held,
         problem=problem,
+        priority=priority if isinstance(priority := spec.get("priority"), int) else 0,
+        terminating=is_deleting(raw),
+        labels=texts(metadata, "labels") if held else NOTHING,
     )
 
 
@@ -47,15 +80,19 @@ def uid(raw: Json) -> str:
     return str(at(raw, "metadata").get("uid", ""))
 
 
+def is_deleting(raw: Json) -> bool:
+    return "deletionTimestamp" in at(raw, "metadata")
+
+
 def mark(raw: Json) -> int:
-    """Return a hash of the fields that `pod` reads, or UNBOUND for a pod without a node. Fields
-    that cannot change, such as what containers request, are not hashed."""
-    node = at(raw, "spec").get("nodeName")
+    """Return a hash of the fields that `pod` reads, and for a pod without a node of those that make
+    a nomination. Fields that cannot change, such as what containers request, are not hashed."""
+    node, status = at(raw, "spec").get("nodeName"), at(raw, "status")
     if not node:
-        return UNBOUND
+        return hash((str(status.get("nominatedNodeName")), is_deleting(raw)))
     metadata = at(raw, "metadata")
     written = (frozenset(texts(metadata, key).items()) for key in ("labels", "annotations"))
-    return hash((node, at(raw, "status").get("phase") in _FINISHED, *written)) or 1
+    return hash((node, status.get("phase") in _FINISHED, is_deleting(raw), *written))
 
 
 def _held(raw: Json) -> tuple[Held, str]:

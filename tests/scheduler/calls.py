@@ -57,12 +57,14 @@ def binding(pod: Mapping[str, Any], node_name: str) -> bytes:
     return dumps({**{key: metadata[of] for key, of in fields.items()}, "Node": node_name})
 
 
-def pod(uid: str = "u-1", *containers: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
+def pod(
+    uid: str = "u-1", *containers: Mapping[str, Any], priority: int = 0, **fields: Any
+) -> dict[str, Any]:
     """Return a pod with resourceVersion 1. By default, its container requests half a GPU."""
     asking = containers or (objects.container("main", core=50, ratio=50),)
     made = objects.pod(*asking, uid=uid, **fields)
     made["metadata"]["resourceVersion"] = "1"
-    made["spec"]["schedulerName"] = "gpuslice-scheduler"
+    made["spec"] |= {"schedulerName": "gpuslice-scheduler", "priority": priority}
     return made
 
 
@@ -105,11 +107,24 @@ def bind(on: State, raw: Mapping[str, Any], name: str) -> None:
     on.observe_pod(translate({**raw, "metadata": metadata, "spec": spec}))
 
 
-def hold(on: State, uid: str, name: str, minor: int, percent: int) -> None:
-    """Let the watch report a pod that is bound to the node and holds this percentage of the GPU."""
+def hold(
+    on: State,
+    uid: str,
+    name: str,
+    minor: int,
+    percent: int,
+    priority: int = 0,
+    ends: bool = False,
+    labels: Mapping[str, str] | None = None,
+) -> None:
+    """Let the watch report a pod that is bound to the node and holds this percentage of the GPU.
+    ends: whether the pod terminates."""
     entry = (f"GPU-{name}-{minor}", minor, objects.resources(core=percent, ratio=percent))
     annotations = {words.ANNOTATION_DEVICE_ALLOCATED: objects.allocated(entry)}
-    on.observe_pod(translate(pod(uid, node=name, annotations=annotations)))
+    raw = pod(uid, node=name, annotations=annotations, priority=priority, labels=labels)
+    if ends:
+        raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    on.observe_pod(translate(raw))
 
 
 # --- answers

@@ -14,11 +14,11 @@ import pytest
 from aiohttp import web
 
 from gpuslice.contract import names
-from scheduler.cache import DEVICES, LEASES, NODES, PODS, Cache, _Leases
+from scheduler.cache import BUDGETS, DEVICES, LEASES, NODES, PODS, Cache, _Leases
 from scheduler.core.reasons import Reason
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
-from scheduler.kubernetes.facts import SchedulerLease
+from scheduler.kubernetes.facts import PodFacts, SchedulerLease
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.scheduler import objects
 from tests.scheduler.objects import RENEWED_S, allocated, container, lease, pod
@@ -43,6 +43,7 @@ class Server:
             DEVICES: [objects.device("n1", objects.gpu("GPU-a", 0))],
             LEASES: [lease("n1")],
             PODS: list(pods),
+            BUDGETS: [],
         }
         self.watches: dict[str, list[list[dict[str, Any]] | int]] = {}
         self.versions: list[str] = []
@@ -115,6 +116,27 @@ async def test_restored_pods_leave_the_queue_when_they_are_bound_or_deleted() ->
         await cache.wait_synced()
         await until_async(lambda: state.is_bound("b"))
         assert len(queue) == 1
+
+
+async def test_a_nomination_reserves_until_it_is_withdrawn_or_the_pod_is_deleted() -> None:
+    nominated, gone, deleted, other = (refused(uid) for uid in ("a", "a", "b", "other"))
+    for raw in (nominated, deleted, other):
+        raw["status"]["nominatedNodeName"] = "n1"
+    other["spec"]["schedulerName"] = "default-scheduler"
+    ending = {**deleted, "metadata": {**deleted["metadata"], "deletionTimestamp": "now"}}
+    server, state = Server(nominated, deleted, other), State()
+    budget = {"metadata": {"namespace": "default", "name": "b"}, "spec": {}}
+    server.objects[BUDGETS] = [{**budget, "spec": {"selector": {"matchLabels": {"x": "y"}}}}]
+    async with running(server, state) as (cache, _):
+        await cache.wait_synced()
+        pods = cache._reflectors["pods"].sink
+        await until_async(lambda: len(state.reservations) == 2)
+        ours = PodFacts("u", "default", "u", "n1", False, (), labels={"x": "y"})
+        assert state.budgets.violating([ours]) == {"u"}
+        pods.observed(gone)
+        assert len(state.reservations) == 1
+        pods.observed(ending)
+        assert not len(state.reservations)
 
 
 async def test_a_broken_watch_of_leases_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.reservations import Nomination
 from scheduler.decisions import requeue
 from scheduler.decisions.requeue import MAX_DUE, TIMEOUT_S, Unschedulable
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes.leases import agent_lease
-from scheduler.kubernetes.requests import pending
+from scheduler.kubernetes.requests import pending, request
 from tests.scheduler import calls, objects
 from tests.scheduler.calls import add_node, arguments, bind, filtered, names
 
@@ -94,12 +95,21 @@ def test_a_pod_that_kube_scheduler_has_retried_is_not_requeued(refusing: Refusin
     assert refusing.overdue(after_s=100.0) == []
 
 
-def test_capacity_that_is_only_reserved_for_another_pod_is_free(refusing: Refusing) -> None:
-    """A pod may use capacity that is reserved for another pod, so it is requeued at once."""
+def test_a_pod_waits_for_the_end_of_a_reservation_of_its_priority(refusing: Refusing) -> None:
+    refusing.ask("high", priority=1000)
     refusing.free()
-    other = arguments(calls.pod("expected", WHOLE), names(1))
-    refusing.verbs.filter(other)
-    refusing.verbs.prioritize(other)
+    refusing.verbs.filter(arguments(calls.pod("expected", WHOLE), names(1)))
+    assert refusing.overdue() == ["high"]
+    refusing.queue.remove("high")
+    refusing.state.reservations.end("expected")
+    assert refusing.overdue() == ["waits"]
+
+
+def test_a_nominated_pod_is_requeued_for_its_own_gpu(refusing: Refusing) -> None:
+    asked = request(calls.pod("waits", WHOLE))
+    assert asked is not None
+    refusing.state.reservations.nominate("waits", Nomination("n0", asked, 0))
+    refusing.free()
     assert refusing.overdue() == ["waits"]
 
 

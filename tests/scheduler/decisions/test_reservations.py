@@ -1,4 +1,4 @@
-"""Reservations lower a node's score for other pods, but no pod is refused because of them."""
+"""A chosen GPU is reserved until the bind call. Only a pod of higher priority gets it before."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from scheduler.core.reservations import Kind
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.arguments import BindingArguments
+from scheduler.kubernetes.leases import agent_lease
 from tests.scheduler import calls, objects
 from tests.scheduler.lease_guards import ManualLeaseGuard
 
@@ -42,14 +43,25 @@ class Scene:
             self.state, _AcceptingClient(), ManualLeaseGuard(), self.verbs, lambda: 0.0
         )
 
-    def named(self, uid: str, among: Sequence[str] = BOTH, of: dict[str, Any] = WHOLE) -> list[str]:
-        found = calls.filtered(self.verbs, calls.pod(uid, of), among)["NodeNames"]
+    def named(
+        self, uid: str, among: Sequence[str] = BOTH, of: dict[str, Any] = WHOLE, priority: int = 0
+    ) -> list[str]:
+        raw = calls.pod(uid, of, priority=priority)
+        found = calls.filtered(self.verbs, raw, among)["NodeNames"]
         assert isinstance(found, list)
         return found
 
     def ranked(self, uid: str, among: Sequence[str] = BOTH, of: dict[str, Any] = WHOLE) -> None:
         """Rank as kube-scheduler does: filter, then prioritize of the returned nodes."""
         self.verbs.prioritize(calls.arguments(calls.pod(uid, of), self.named(uid, among, of)))
+
+    def pass_time(self, now_s: float) -> None:
+        """Let time pass while the agents renew their Leases."""
+        for name in BOTH:
+            facts = agent_lease(objects.lease(name, int(now_s)))
+            assert facts is not None
+            self.state.observe_lease(facts, now_s)
+        self.state.tick(now_s)
 
     def bind(self, uid: str, node: str) -> str:
         wanted = BindingArguments("default", f"pod-{uid}", uid, node)
@@ -97,17 +109,36 @@ def test_the_node_of_the_best_score_is_reserved() -> None:
     assert scene.reserved == (0, 30)
 
 
-def test_a_reservation_refuses_no_pod_and_stays(scene: Scene) -> None:
-    scene.ranked("b", ["n1"])
-    assert scene.named("c") == BOTH
-    assert (scene.used, scene.reserved) == ((0, 0), (100, 100))
+def test_a_gpu_is_reserved_for_ten_minutes_and_then_handed_over(scene: Scene) -> None:
+    """kube-scheduler binds the pod `a` only when its volume exists, here at the node n0."""
+    for now_s in (0.0, 2.0, 30.0, 599.0):
+        scene.pass_time(now_s)
+        assert scene.named("b", ["n0"]) == []
+        assert scene.bind("b", "n0") == "node n0: no GPU with enough free memory and core at once"
+    scene.pass_time(Kind.RANKED.value)
+    assert scene.named("b", ["n0"]) == ["n0"]
+    assert scene.bind("a", "n0").startswith("node n0: ")
+    assert [scene.bind("b", "n0"), scene.used] == ["", (100, 0)]
+
+
+def test_the_pod_gets_its_gpu_after_a_long_wait(scene: Scene) -> None:
+    scene.pass_time(30.0)
+    assert scene.named("b", ["n0"]) == []
+    assert [scene.bind("a", "n0"), scene.used] == ["", (100, 0)]
+
+
+def test_a_pod_of_higher_priority_takes_a_reserved_gpu(scene: Scene) -> None:
+    assert scene.named("high", priority=1) == ["n1"], "unreserved GPUs come first"
+    assert scene.named("higher", ["n0"], priority=1) == ["n0"]
+    assert scene.bind("a", "n0").startswith("node n0: ")
+    assert [scene.bind("higher", "n0"), scene.used] == ["", (100, 0)]
 
 
 def test_a_pod_that_fits_nowhere_takes_no_reservation_from_others(scene: Scene) -> None:
-    """Neither retries of a pod that never fits nor a simulated preemption end reservations."""
+    """Neither retries of a pod that never fits nor another's preemption end reservations."""
     for _ in range(3):
-        assert scene.named("big", of=objects.container("main", gpu=1600)) == []
-    assert list(calls.preempted(scene.verbs, calls.pod("high", WHOLE), {"n0": []})) == ["n0"]
+        assert scene.named("big", of=objects.container("main", gpu=1600), priority=9) == []
+    assert calls.preempted(scene.verbs, calls.pod("equal", WHOLE), {"n0": ["x"]}) == {}
     assert scene.named("b") == ["n1"]
     assert [scene.bind("b", "n1"), scene.bind("a", "n0")] == ["", ""]
 
@@ -116,8 +147,8 @@ def test_a_bind_without_a_reservation_ends_those_that_no_longer_fit() -> None:
     scene = Scene()
     for uid in ("a", "b", "c"):
         scene.ranked(uid, ["n0"], SMALL)
-    scene.named("late", of=SMALL)
-    scene.state.reservations.end("late")
+    late = calls.arguments(calls.pod("late", SMALL, priority=1), BOTH)
+    scene.verbs._store(scene.verbs._reader.arguments(late)[0])
     assert scene.bind("late", "n0") == ""
     assert (scene.used, scene.reserved) == ((30, 0), (60, 0))
 
@@ -145,14 +176,14 @@ ENDS: dict[str, Callable[[Scene], object]] = {
     "its node is gone": lambda scene: scene.state.remove_node("n0"),
     "its node's GPUs are gone": lambda scene: scene.state.remove_device("n0"),
     "its node's agent is gone": lambda scene: scene.state.remove_lease("n0"),
-    "some seconds pass": lambda scene: scene.state.tick(Kind.RANKED.value),
+    "ten minutes pass": lambda scene: scene.pass_time(Kind.RANKED.value),
     "the pod is bound elsewhere": lambda scene: scene.bind("a", "n1"),
 }
 
 
 @pytest.mark.parametrize("why", ENDS)
 def test_a_reservation_ends_when(scene: Scene, why: str) -> None:
-    scene.state.tick(Kind.RANKED.value / 2)
+    scene.pass_time(Kind.RANKED.value / 2)
     assert scene.reserved == (100, 0)
     ENDS[why](scene)
     assert not len(scene.state.reservations)

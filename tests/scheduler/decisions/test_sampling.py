@@ -50,7 +50,7 @@ class Scene:
         return nominated
 
     def reserved(self, uid: str = "a") -> str:
-        return self.state.reservations.nominated_node(uid)
+        return self.state.reservations.sampled_node(uid)
 
 
 @pytest.fixture
@@ -95,10 +95,12 @@ def test_a_write_that_failed_is_due_again_and_no_pod_is_evicted_before(scene: Sc
     victims = {"n0": ["on-n0"]}
     scene.ask()
     requeued = scene.missed.pop()
-    assert calls.preempted(scene.verbs, calls.pod("a", BIG), victims) == {}
+    assert calls.preempted(scene.verbs, calls.pod("a", BIG, priority=1), victims) == {}
     scene.sampling.failed("a")
     assert scene.reserved() == ""
-    assert calls.preempted(scene.verbs, calls.pod("a", BIG), victims) == calls.metas(victims)
+    assert calls.preempted(scene.verbs, calls.pod("a", BIG, priority=1), victims) == calls.metas(
+        victims
+    )
     scene.ask()
     assert scene.due() == [requeued.nominated]
 

@@ -130,6 +130,7 @@ def test_gpus_that_are_held_for_the_pod_already_are_what_it_gets() -> None:
     assert filtered(verbs, raw, names(2)) == {"NodeNames": ["n1"]}
     assert scored(verbs, raw, names(2)) == {"n0": 0, "n1": 10}
     assert filtered(verbs, calls.pod("u-2", WHOLE), names(2)) == {"NodeNames": ["n0"]}
+    state.reservations.end("u-2")
     assert filtered(verbs, raw, ["n0"]) == {"NodeNames": ["n0"]}
     state.remove_lease("n1")
     assert filtered(verbs, raw, names(2)) == {"NodeNames": ["n0"]}
@@ -149,14 +150,14 @@ def full() -> State:
     state = calls.state()
     for minor in range(2):
         for percent, name in ((60, "n0"), (40, "n0"), (100, "n1")):
-            hold(state, f"{percent}-{minor}", name, minor, percent)
+            hold(state, f"{percent}-{minor}", name, minor, percent, priority=10 * (percent == 60))
     return state
 
 
 def preempted(
     state: State, victims: Mapping[str, Sequence[str]], container: Mapping[str, Any] = HALF
 ) -> Any:
-    return calls.preempted(Verbs(state), calls.pod("high", container), victims)
+    return calls.preempted(Verbs(state), calls.pod("high", container, priority=9), victims)
 
 
 BOTH_40, A_100 = {"n0": ["40-0", "40-1"]}, {"n1": ["100-0"]}
@@ -175,7 +176,7 @@ def test_victims_are_preempted_where_the_pod_fits_without_them() -> None:
 
 
 def test_the_answer_to_preempt_has_the_format_of_go() -> None:
-    body = calls.preemption(calls.pod("high", HALF), A_100)
+    body = calls.preemption(calls.pod("high", HALF, priority=9), A_100)
     assert b"".join(Verbs(full()).preempt(body)) == (
         b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"100-0"}],"NumPDBViolations":0}}}'
     )

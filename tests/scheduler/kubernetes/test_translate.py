@@ -125,9 +125,21 @@ def test_an_allocation_on_a_pod_that_is_not_bound_is_nothing() -> None:
 def test_a_bound_pods_mark_changes_with_what_it_holds() -> None:
     pods = [bound({}), pod(HALF, node="n2"), bound({}, phase="Failed"), bound({ALLOCATED: "{"})]
     marks = [translate.mark(raw) for raw in [*pods, bound({}, labels={"a": "b"})]]
-    assert len({translate.UNBOUND, *marks}) == 1 + len(marks)
+    ending, waiting = bound({}), pod(HALF)
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    marks += [translate.mark(raw) for raw in (ending, waiting)]
+    assert len({*marks}) == len(marks)
     assert translate.mark(bound({})) == marks[0]
-    assert translate.mark(pod(HALF)) == translate.UNBOUND
+
+
+def test_a_waiting_pods_mark_changes_with_its_nomination_and_deletion() -> None:
+    waiting, refused, nominated, deleted = (pod(HALF) for _ in range(4))
+    refused["status"]["conditions"] = [{"type": "PodScheduled"}]
+    nominated["status"]["nominatedNodeName"] = "n1"
+    deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    marks = [translate.mark(raw) for raw in (waiting, nominated, deleted)]
+    assert len({*marks}) == len(marks)
+    assert translate.mark(refused) == marks[0]
 
 
 @pytest.mark.parametrize(
