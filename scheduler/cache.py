@@ -21,6 +21,7 @@ from scheduler.core.reservations import Nomination
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Sampling
 from scheduler.decisions.state import State
+from scheduler.decisions.unserved import Unserved
 from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.facts import LeaseFacts, SchedulerLease
 from scheduler.kubernetes.leases import agent_lease, scheduler_lease
@@ -51,6 +52,7 @@ class Cache:
         wall: Callable[[], float] = time.time,
         retries: Unschedulable | None = None,
         sampling: Sampling | None = None,
+        unserved: Unserved | None = None,
         observe_scheduler: Callable[[SchedulerLease | None], None] = lambda lease: None,
     ) -> None:
         self._kube = kube
@@ -69,6 +71,7 @@ class Cache:
             state,
             Unschedulable(state) if retries is None else retries,
             Sampling(state) if sampling is None else sampling,
+            Unserved((), clock) if unserved is None else unserved,
         )
         shared: dict[str, Any] = {"clock": clock, "jitter": jitter}
         self._reflectors: Final[Mapping[str, Reflector]] = {
@@ -196,8 +199,11 @@ class _Leases(_Objects):
 class _Pods:
     """Passes pods to State. marks: by UID, the `translate.mark` of the pod when last observed."""
 
-    def __init__(self, state: State, retries: Unschedulable, sampling: Sampling) -> None:
+    def __init__(
+        self, state: State, retries: Unschedulable, sampling: Sampling, unserved: Unserved
+    ) -> None:
         self._state = state
+        self._unserved = unserved
         self._retries = retries
         self._sampling = sampling
         self._marks: dict[str, int] = {}
@@ -205,6 +211,8 @@ class _Pods:
     def observed(self, raw: Json) -> str:
         uid, mark = translate.uid(raw), translate.mark(raw)
         before = self._marks.get(uid)
+        if not at(raw, "spec").get("nodeName"):
+            self._unserved.observe(uid, raw)
         if before == mark:
             return uid
         self._marks[uid] = mark
@@ -247,5 +255,6 @@ class _Pods:
         self._state.remove_pod(uid)
 
     def _leave_queues(self, uid: str) -> None:
+        self._unserved.remove(uid)
         self._retries.remove(uid)
         self._sampling.remove(uid)

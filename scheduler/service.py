@@ -25,6 +25,7 @@ from scheduler.core.request import Policy
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Requeue, Sampling
 from scheduler.decisions.state import State
+from scheduler.decisions.unserved import Unserved
 from scheduler.decisions.verbs import Verbs
 from scheduler.endpoint import Address, Endpoint
 from scheduler.events import Events
@@ -86,8 +87,9 @@ class _Service:
         _LOG.info(Line("scheduler started", hostname=hostname))
         self._settings = settings
         self._state, metrics = State(dialects=on), Metrics()
-        served = {each.scheduler_name for each in DIALECTS if each.name in on}
-        retries = Unschedulable(self._state, {*(served - {""}), *settings.policies})
+        served = {d.scheduler_name for d in DIALECTS if d.name in on}.union(settings.policies)
+        retries = Unschedulable(self._state, served)
+        self._unserved = Unserved(sorted(served), boot_clock)
         metrics.waiting.set_function(retries.__len__)
         self._missed: asyncio.Queue[Requeue] = asyncio.Queue()
         sampling = Sampling(self._state, self._missed.put_nowait)
@@ -100,6 +102,7 @@ class _Service:
             boot_clock,
             retries=retries,
             sampling=sampling,
+            unserved=self._unserved,
             observe_scheduler=guard.observe,
         )
         verbs = Verbs(self._state, settings.policies, retries, sampling)
@@ -162,7 +165,7 @@ class _Service:
         """Write Events, in the process that may bind or in that of a second installation."""
         if self._leadership.may_write():
             await self._events.notices(self._binder.take_notices())
-            await self._events.problems(self._state.problems())
+            await self._events.problems((*self._state.problems(), *self._unserved.problems()))
         elif self._leadership.second_installation:
             status = self._leadership.status
             _LOG.warning(Line("second installation", status=status))

@@ -19,19 +19,19 @@ class Dialect:
     """One system's names.
 
     name: the dialect's name in the scheduler's option --dialects. switch: the chart value that
-    turns the dialect on. scheduler_name: the schedulerName of its pods, or "" if admission sets
-    ours. resources, annotations: the keys of requests. container_annotation: prefix and suffixes
-    around a container's name in an annotation's key. hints: annotations that only refine a request.
+    turns the dialect on. scheduler_name: the schedulerName that its pods may name. resources,
+    annotations: the keys of requests. container_annotation: prefix and suffixes around a
+    container's name in an annotation's key. hints: annotations that only refine a request.
     node_resources: resources that the agent reports in the node's status. webhook_environment:
-    variables that the system's webhooks or users set on pods. environment: variables that our agent
-    sets in containers with a share, in addition to its own. written_annotations: annotations that
-    our scheduler writes in addition to its own. own_scheduler: label values and image names that
-    identify pods of the system's own scheduler.
+    variables that the system's webhooks or users set on pods, each as NAME or NAME=VALUE.
+    environment: variables that our agent sets in containers with a share, in addition to its own.
+    written_annotations: annotations that our scheduler writes in addition to its own.
+    own_scheduler: label values and image names that identify pods of the system's own scheduler.
     """
 
     name: str
     switch: str
-    scheduler_name: str = ""
+    scheduler_name: str
     resources: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
     container_annotation: tuple[str, tuple[str, ...]] = ("", ())
@@ -100,6 +100,7 @@ VOLCANO_VGPU_MEMORY: Final = "volcano.sh/vgpu-memory"
 """The value is in MiB."""
 VOLCANO_VGPU_PERCENT: Final = "volcano.sh/vgpu-memory-percentage"
 VOLCANO_VGPU_CORES: Final = "volcano.sh/vgpu-cores"
+VOLCANO_MODE: Final = "volcano.sh/vgpu-mode"
 VOLCANO_INDEX: Final = "volcano.sh/gpu-index"
 VOLCANO_TIME: Final = "volcano.sh/predicate-time"
 """The value is in nanoseconds since the epoch."""
@@ -118,6 +119,7 @@ VOLCANO: Final = Dialect(
         VOLCANO_VGPU_PERCENT,
         VOLCANO_VGPU_CORES,
     ),
+    hints=(VOLCANO_MODE,),
     node_resources=(VOLCANO_MEMORY, VOLCANO_NUMBER),
     webhook_environment=(names.ENV_VISIBLE_DEVICES, VOLCANO_ALLOCATED, VOLCANO_TOTAL),
     environment=(VOLCANO_ALLOCATED, VOLCANO_TOTAL),
@@ -128,6 +130,8 @@ VOLCANO: Final = Dialect(
 # --- HAMi ----------------------------------------------------------------------------------------
 
 HAMI_GPU: Final = names.RESOURCE_NVIDIA_GPU
+HAMI_VGPU: Final = "nvidia.com/vgpu"
+"""The usual other name of HAMI_GPU, which is a setting of HAMi's chart."""
 HAMI_MEMORY: Final = "nvidia.com/gpumem"
 """The value is in MiB."""
 HAMI_MEMORY_PERCENT: Final = "nvidia.com/gpumem-percentage"
@@ -139,12 +143,18 @@ HAMI_USE_UUID: Final = "nvidia.com/use-gpuuuid"
 HAMI_NO_USE_UUID: Final = "nvidia.com/nouse-gpuuuid"
 HAMI_NODE_POLICY: Final = "hami.io/node-scheduler-policy"
 HAMI_GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
+HAMI_NUMA_BIND: Final = "nvidia.com/numa-bind"
+HAMI_MODE: Final = "nvidia.com/vgpu-mode"
+HAMI_UNREAD: Final = ("hami.io/device-scoring-weights", "hami.io/numa-alignment")
+"""Annotations of HAMi that gpuslice does not follow. An Event says so."""
 HAMI_TASK_PRIORITY: Final = "CUDA_TASK_PRIORITY"
+HAMI_CORE_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"
 
 HAMI: Final = Dialect(
     name="hami",
     switch="dialects.hami.enabled",
-    resources=(HAMI_GPU, HAMI_MEMORY, HAMI_MEMORY_PERCENT, HAMI_CORES, HAMI_PRIORITY),
+    scheduler_name="hami-scheduler",
+    resources=(HAMI_GPU, HAMI_VGPU, HAMI_MEMORY, HAMI_MEMORY_PERCENT, HAMI_CORES, HAMI_PRIORITY),
     hints=(
         HAMI_USE_TYPE,
         HAMI_NO_USE_TYPE,
@@ -152,12 +162,20 @@ HAMI: Final = Dialect(
         HAMI_NO_USE_UUID,
         HAMI_NODE_POLICY,
         HAMI_GPU_POLICY,
+        HAMI_NUMA_BIND,
+        HAMI_MODE,
     ),
-    webhook_environment=(HAMI_TASK_PRIORITY,),
+    webhook_environment=(
+        *(names.ENV_VISIBLE_DEVICES, HAMI_TASK_PRIORITY),
+        *(f"{HAMI_CORE_POLICY}={value}" for value in ("default", "force")),
+    ),
     own_scheduler=("hami-scheduler",),
 )
 
 DIALECTS: Final = (KOORDINATOR, KAI, VOLCANO, HAMI)
+
+SCHEDULER_NAMES: Final = ("koord-scheduler", *(each.scheduler_name for each in DIALECTS))
+"""All schedulerNames that gpuslice can serve."""
 
 NODE_RESOURCES: Final = tuple(name for dialect in DIALECTS for name in dialect.node_resources)
 """The resources of all dialects. A node reports those of the dialects that are turned on."""

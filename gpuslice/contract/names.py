@@ -34,6 +34,7 @@ DEPRECATED_RESOURCES: Final = {
 RESOURCE_NVIDIA_GPU: Final = "nvidia.com/gpu"
 """Whole NVIDIA GPUs. The node's device plugin allocates them: NVIDIA's plugin, or the agent where
 it runs with --whole-gpus."""
+RESOURCE_ALIBABA_MEMORY: Final = "aliyun.com/gpu-mem"
 RESOURCES_WHOLE: Final = (RESOURCE_NVIDIA_GPU, "amd.com/gpu", "dcu.com/gpu")
 """Whole GPUs. A device plugin allocates them; our scheduler does not."""
 RESOURCES_KOORDINATOR_ONLY: Final = (

@@ -118,20 +118,22 @@ def _compute_policy(pod: Pod, *keys: str) -> Policy | None:
     return None
 
 
-def is_uncapped(pod: Pod, uuid: str, minor: int) -> bool:
-    """Whether the pod's allocation of the GPU names no compute."""
+def is_uncapped(pod: Pod, uuid: str, minor: int, core_percent: int) -> bool:
+    """Whether a container with this percentage of the GPU requested no compute."""
     try:
         entries = _entries(pod)
     except Refused:
         return False
     return any(
-        entry.id in (None, uuid) and entry.minor == minor and _is_uncapped(entry)
+        entry.id in (None, uuid) and entry.minor == minor and _is_uncapped(entry, core_percent)
         for entry in entries
     )
 
 
-def _is_uncapped(entry: allocation.DeviceEntry) -> bool:
-    return names.RESOURCE_CORE not in entry.resources
+def _is_uncapped(entry: allocation.DeviceEntry, core_percent: int) -> bool:
+    """An allocation may name no compute. 100 percent of an allocation of less is only a limit."""
+    allocated = entry.resources.get(names.RESOURCE_CORE)
+    return allocated is None or core_percent == 100 > allocated
 
 
 def _entries(pod: Pod) -> Sequence[allocation.DeviceEntry]:
@@ -206,7 +208,7 @@ def _resolve(
         if any(share.uuid == gpu.uuid for share in shares):
             raise refused(Reason.GPU_TWICE, where=where, uuid=gpu.uuid)
         memory, core = _memory(where, entry, gpu), _core(where, entry)
-        shares.append(Share(gpu.uuid, gpu.minor, memory, core, _is_uncapped(entry)))
+        shares.append(Share(gpu.uuid, gpu.minor, memory, core, _is_uncapped(entry, core)))
     return tuple(shares)
 
 
@@ -251,20 +253,20 @@ def _shares(name: str, listed: Sequence[grants.GpuGrant], pool: Sequence[Share])
     next container starts. The ledger checks the containers that run at the same time.
     """
     by_uuid = {share.uuid: share for share in pool}
+    shares = []
     for index, gpu in enumerate(listed):
         where = f"containers.{name}[{index}]"
         share = by_uuid.get(gpu.id)
         if share is None or share.minor != gpu.minor:
             gpu_text = f"{gpu.id} as minor {gpu.minor}"
             raise refused(Reason.GRANT_NOT_ALLOCATED, where=where, gpu=gpu_text)
+        uncapped = share.uncapped or gpu.core_percent == 100 > share.core_percent
         for what, value, allowed in (
             ("memory", gpu.memory_bytes, share.memory_bytes),
-            ("core", gpu.core_percent, share.core_percent),
+            ("core", 0 if uncapped else gpu.core_percent, share.core_percent),
         ):
             if value > allowed:
                 fields = {"what": what, "value": value, "allowed": allowed}
                 raise refused(Reason.GRANT_OVER_ALLOCATION, where=where, uuid=gpu.id, **fields)
-    return tuple(
-        Share(gpu.id, gpu.minor, gpu.memory_bytes, gpu.core_percent, by_uuid[gpu.id].uncapped)
-        for gpu in listed
-    )
+        shares.append(Share(gpu.id, gpu.minor, gpu.memory_bytes, gpu.core_percent, uncapped))
+    return tuple(shares)

@@ -73,7 +73,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A container's part of one GPU, as in its grant file. uncapped: the pod requested no compute.
+    """A container's part of one GPU, as in its grant file. uncapped: it requested no compute.
     Then core_percent is 100, but the ledger counts no compute."""
 
     uuid: str
@@ -116,8 +116,8 @@ class ClaimSource(Protocol):
         """Return the container's claim. None: its pod has none. gpus: the node's GPUs. Raises
         Refused if the claim cannot be fulfilled, for example GPU_UNKNOWN for another node's GPU."""
 
-    def is_uncapped(self, pod: Pod, uuid: str, minor: int) -> bool:
-        """Whether the pod claims memory of the GPU, but no compute."""
+    def is_uncapped(self, pod: Pod, uuid: str, minor: int, core_percent: int) -> bool:
+        """Whether a container with this percentage of the GPU claims memory, but no compute."""
 
 
 class Device(NamedTuple):

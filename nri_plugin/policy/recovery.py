@@ -140,7 +140,7 @@ def _shares(pod: Pod, grant: grant_file.Grant, claims: ClaimSource) -> Sequence[
             gpu.minor,
             gpu.limit_bytes,
             gpu.core_percent,
-            claims.is_uncapped(pod, gpu.uuid, gpu.minor),
+            claims.is_uncapped(pod, gpu.uuid, gpu.minor, gpu.core_percent),
         )
         for gpu in grant.gpus
     ]

@@ -16,7 +16,7 @@ from scheduler.core.request import WHOLE_PERCENT, ContainerRequest, Policy, Requ
 @dataclass(slots=True)
 class Slot:
     """A GPU during the search. held_bytes[t], held_core[t]: what the pod's containers hold of it at
-    moment t of the pod's life. capped: whether these shares request core; None without any."""
+    moment t of the pod's life. uncapped: whether one of these shares requests no core."""
 
     index: int
     groups: tuple[int, int, int]
@@ -29,25 +29,26 @@ class Slot:
     takes_uncapped: bool
     is_open: bool
     fullness: float
-    capped: bool | None = None
+    uncapped: bool = False
     containers: list[int] = field(default_factory=list)
 
     def fits(self, container: ContainerRequest, moments: Sequence[int]) -> bool:
-        size, core = container.bytes_of(self.total_bytes), container.core_percent
-        if self.capped is not None and self.capped != (core is not None):
-            return False
-        if core is None and not self.takes_uncapped:
+        size, core = container.bytes_of(self.total_bytes), container.core_percent or 0
+        uncapped, held_core = container.core_percent is None, max(self.held_core)
+        # As between pods, a share that requests no core leaves at most 99 percent to the others.
+        most_core = self.free_core - (uncapped or self.uncapped)
+        if uncapped and (not self.takes_uncapped or 0 < held_core > most_core):
             return False
         for moment in moments:
             if self.held_bytes[moment] + size > self.free_bytes:
                 return False
-            if core is not None and self.held_core[moment] + core > self.free_core:
+            if core and self.held_core[moment] + core > most_core:
                 return False
         return True
 
     def add(self, number: int, container: ContainerRequest, moments: Sequence[int]) -> None:
         self.containers.append(number)
-        self.capped = container.core_percent is not None
+        self.uncapped |= container.core_percent is None
         size, core = container.bytes_of(self.total_bytes), container.core_percent or 0
         for moment in moments:
             self.held_bytes[moment] += size

@@ -7,8 +7,8 @@ NVLink group if possible, else from one PCIe root, else from one NUMA node. Of s
 the smallest sufficient one is taken. Containers are placed one by one, the largest first. If this
 fails on a node where `fit` found a placement, that placement is used, whatever its rank.
 
-Either all of a pod's shares of one GPU request core, or none does, because the allocation
-annotation has at most one core limit per GPU and pod.
+If some of a pod's shares of one GPU request core and others do not, the pod has two peaks of the
+GPU, because the allocation has at most one core limit per GPU and pod.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Share:
 class Peak:
     """The most that a pod's containers hold of one GPU at any moment. It is allocated all the time.
     memory_percent: the requested part of the GPU, rounded down, at most 100. core_percent: None if
-    no share of the pod on this GPU requests core."""
+    no share of the pod on this GPU requests core. If some request core and others do not, a second
+    peak of 0 bytes without core stands for the others."""
 
     uuid: str
     minor: int
@@ -156,8 +157,10 @@ def _placement(fleet: Fleet, request: Request, row: int, slots: Sequence[Slot]) 
     for slot in slots:
         if slot.containers:
             gpu, size, percent = gpus[slot.index], max(slot.held_bytes), _percent(request, slot)
-            core = max(slot.held_core) if slot.capped else None
+            core = max(slot.held_core) or None
             peaks.append(Peak(gpu.uuid, gpu.minor, size, percent, core))
+            if core and slot.uncapped:
+                peaks.append(Peak(gpu.uuid, gpu.minor, 0, 0, None))
     return Placement(fleet.names[row], tuple(shares), tuple(peaks))
 
 

@@ -7,7 +7,6 @@ node. The pass is not exhaustive: it may miss a combination that fits. Shapes: s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,6 @@ from numpy.typing import NDArray
 from scheduler.core.columns import Columns
 from scheduler.core.fleet import Bools, Fleet, Rows
 from scheduler.core.request import ContainerRequest, Policy, Request, largest_first
-
-_UNSET: Final = -1
 
 
 def together(fleet: Fleet, request: Request, rows: Rows) -> Bools:
@@ -59,9 +56,9 @@ def _passes(fleet: Fleet, request: Request, rows: Rows) -> Iterator[_Pass]:
 
 
 class _Pass:
-    """One try on one part of each node. held_bytes, held_core: [moments, G, R]. peak_bytes: [G, R],
-    the maximum of held_bytes. capped: [G, R], whether the pod's shares of the GPU request core; -1
-    if it has none. chosen: for each container a list of its GPUs, each [R]; undefined for a node
+    """One try on one part of each node. held_bytes, held_core: [moments, G, R]. peak_bytes,
+    peak_core: [G, R], their maximum. uncapped: [G, R], whether one of the pod's shares of the GPU
+    requests no core. chosen: for each container a list of its GPUs, each [R]; undefined for a node
     where not all containers are placed."""
 
     def __init__(self, columns: Columns, part: Bools | None) -> None:
@@ -70,12 +67,13 @@ class _Pass:
         self._part = part
         self._total = columns.gpu("total_bytes")
         self._free_bytes = columns.gpu("free_bytes")
-        self._free_core = columns.gpu("free_core")
+        self._free_core = columns.gpu("free_core").astype(np.int64)
         moments = self._request.moment_count
         self._held_bytes = np.zeros((moments, *self._total.shape), np.int64)
         self._held_core = np.zeros((moments, *self._total.shape), np.int64)
         self._peak_bytes = np.zeros(self._total.shape, np.int64)
-        self._capped = np.full(self._total.shape, _UNSET, np.int8)
+        self._peak_core = np.zeros(self._total.shape, np.int64)
+        self._uncapped = np.zeros(self._total.shape, np.bool_)
         self.chosen: dict[int, list[NDArray[np.intp]]] = {}
 
     def all_placed(self, order: Sequence[int]) -> Bools:
@@ -90,15 +88,18 @@ class _Pass:
         moments = self._request.moments[number]
         taken = self.chosen[number] = []
         size = np.broadcast_to(self._columns.needed(container), self._total.shape)
-        capped, core = int(container.core_percent is not None), container.core_percent or 0
+        uncapped, core = container.core_percent is None, container.core_percent or 0
         fitting = self._columns.fitting(container)
-        fitting &= (self._capped == _UNSET) | (self._capped == capped)
+        # As between pods, a share that requests no core leaves at most 99 percent to the others.
+        most_core = self._free_core - (self._uncapped | uncapped)
+        if uncapped:
+            fitting &= (self._peak_core == 0) | (self._peak_core <= most_core)
         if self._part is not None:
             fitting &= self._part
         for moment in moments:
             fitting &= self._held_bytes[moment] + size <= self._free_bytes
-            if capped:
-                fitting &= self._held_core[moment] + core <= self._free_core
+            if not uncapped:
+                fitting &= self._held_core[moment] + core <= most_core
         left = self._free_bytes - self._peak_bytes
         if self._request.policy is Policy.FIRST:
             left = np.zeros_like(left)
@@ -110,7 +111,8 @@ class _Pass:
             here = fitting[chosen, nodes]
             every &= here
             gpus, on = chosen[here], nodes[here]
-            self._put(gpus, on, size, core, capped, moments)
+            self._uncapped[gpus, on] |= uncapped
+            self._put(gpus, on, size, core, moments)
             fitting[gpus, on] = False
         return every
 
@@ -120,13 +122,13 @@ class _Pass:
         nodes: NDArray[np.intp],
         size: NDArray[np.int64],
         core: int,
-        capped: int,
         moments: tuple[int, ...],
     ) -> None:
-        self._capped[gpus, nodes] = capped
-        peak = self._peak_bytes[gpus, nodes]
+        here = gpus, nodes
         for moment in moments:
-            self._held_bytes[moment][gpus, nodes] += size[gpus, nodes]
-            self._held_core[moment][gpus, nodes] += core
-            np.maximum(peak, self._held_bytes[moment][gpus, nodes], out=peak)
-        self._peak_bytes[gpus, nodes] = peak
+            for held, peak, amount in (
+                (self._held_bytes[moment], self._peak_bytes, size[here]),
+                (self._held_core[moment], self._peak_core, core),
+            ):
+                held[here] += amount
+                peak[here] = np.maximum(peak[here], held[here])

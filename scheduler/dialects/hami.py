@@ -2,7 +2,7 @@
 
 HAMi reduces or ignores an amount that it cannot use, and the container may then run without a
 limit. This reader refuses such an amount. `nvidia.com/gpu` alone requests whole GPUs. Source: HAMi
-pkg/device/nvidia/device.go and pkg/scheduler/webhook.go.
+pkg/device/nvidia/device.go, pkg/scheduler/webhook.go and pkg/util (policies).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from scheduler.core.request import (
     ContainerRequest,
     Policy,
     Requirement,
+    Scope,
     ratio_of_percent,
 )
 from scheduler.dialects.reading import (
@@ -25,6 +26,7 @@ from scheduler.dialects.reading import (
     MIB,
     MIB_BYTES,
     PERCENT,
+    POLICIES,
     Bound,
     Container,
     Json,
@@ -33,22 +35,32 @@ from scheduler.dialects.reading import (
     Reading,
     RequestError,
     annotation,
+    check_mode,
     invalid,
-    policy,
 )
 
 _GPU: Final = dialects.HAMI_GPU
+_VGPU: Final = dialects.HAMI_VGPU
 _MEMORY: Final = dialects.HAMI_MEMORY
 _PERCENT: Final = dialects.HAMI_MEMORY_PERCENT
 _CORES: Final = dialects.HAMI_CORES
 _PRIORITY: Final = dialects.HAMI_PRIORITY
 _BOUNDS: Final[Mapping[str, Bound]] = {
     _GPU: GPUS,
+    _VGPU: GPUS,
     _MEMORY: MIB,
     _PERCENT: PERCENT,
     _CORES: PERCENT,
     _PRIORITY: Bound(1, "0 or 1"),
 }
+_PREFERENCES: Final = ("numa", "topology-aware")
+"""Policies of GPUs that gpuslice follows always: it prefers GPUs that are near to each other."""
+_POLICIES: Final = (
+    f"a list of {', '.join((*POLICIES, *_PREFERENCES))}; instead of mutex request"
+    f" {_CORES}: {WHOLE_PERCENT}"
+)
+_TRUE: Final = frozenset(("1", "t", "T", "true", "True", "TRUE"))
+_FALSE: Final = frozenset(("0", "f", "F", "false", "False", "FALSE"))
 _VENDOR: Final = "nvidia-"
 """The prefix of models' names in HAMi, where it is in upper case."""
 _MAX_NAMED: Final = 63 - len("compute.")
@@ -63,17 +75,20 @@ def read(pod: PodFields) -> Reading | None:
         # HAMi reads the limit. The API server requires request and limit to be equal.
         written = {**container.requests, **container.limits}
         amounts = container.amounts(written, _BOUNDS)
-        if amounts:
-            requests.append(_container_request(container, amounts, written))
+        if not amounts:
+            continue
+        requests.append(_container_request(container, amounts, written))
         key = f"{names.ANNOTATION_COMPUTE_PREFIX}{container.name}"
-        if _PRIORITY in amounts and key not in pod.annotations:
-            if len(container.name) > _MAX_NAMED:
-                notices.append(
-                    f"{container.field(_PRIORITY)}: 1 has no effect: the container's name has more"
-                    f" than {_MAX_NAMED} characters; use {annotation(names.ANNOTATION_COMPUTE)}"
-                )
-            else:
-                written_policies[key] = grant_file.Policy.BACKGROUND.value
+        setting, compute_policy = _compute_policy(container, amounts)
+        if compute_policy is None or key in pod.annotations:
+            continue
+        if len(container.name) > _MAX_NAMED:
+            notices.append(
+                f"{container.field(setting)} has no effect: the container's name has more than"
+                f" {_MAX_NAMED} characters; use {annotation(names.ANNOTATION_COMPUTE)}"
+            )
+        else:
+            written_policies[key] = compute_policy.value
     if not requests:
         return None
     for container in pod.containers:
@@ -83,6 +98,7 @@ def read(pod: PodFields) -> Reading | None:
                 " every GPU of its node"
             )
             raise invalid(container.field("securityContext.privileged"), "true", must_be)
+    check_mode(pod.annotations, dialects.HAMI_MODE)
     of_nodes = _policy(pod.annotations, dialects.HAMI_NODE_POLICY)
     of_gpus = _policy(pod.annotations, dialects.HAMI_GPU_POLICY)
     if of_nodes and of_gpus and of_nodes is not of_gpus:
@@ -90,15 +106,28 @@ def read(pod: PodFields) -> Reading | None:
             f"{annotation(dialects.HAMI_NODE_POLICY)}: {of_nodes.value} has no effect:"
             f" {dialects.HAMI_GPU_POLICY}, {of_gpus.value}, ranks nodes and GPUs"
         )
-    selector = tuple(_selector(pod.annotations))
+    unread = [key for key in dialects.HAMI_UNREAD if key in pod.annotations]
+    notices += [f"{annotation(key)} has no effect in gpuslice" for key in unread]
     return Reading(
         requests,
         of_gpus or of_nodes,
-        selector,
+        tuple(_selector(pod.annotations)),
+        _scope(pod.annotations, requests),
         foreign=FOREIGN - {_GPU},
         notices=notices,
         outputs=lambda placement, gpus, now_ns: Outputs(annotations=written_policies),
     )
+
+
+def _compute_policy(
+    container: Container, amounts: Mapping[str, int]
+) -> tuple[str, grant_file.Policy | None]:
+    """Return the setting of HAMi's that decides the container's compute policy, and the policy."""
+    if _PRIORITY in amounts:
+        return f"{_PRIORITY}: 1", grant_file.Policy.BACKGROUND
+    if container.core_policy == "force":
+        return f"env {dialects.HAMI_CORE_POLICY}: force", grant_file.Policy.CAPPED
+    return "", None
 
 
 def _container_request(
@@ -108,9 +137,13 @@ def _container_request(
         others = ", ".join(dialects.HAMI.resources[:-1])
         must_be = f"absent without one of {others}"
         raise invalid(container.field(_PRIORITY), written[_PRIORITY], must_be)
-    if _GPU in written and _GPU not in amounts:
-        raise invalid(container.field(_GPU), written[_GPU], GPUS.allowed)
-    gpus, core = amounts.get(_GPU, 1), amounts.get(_CORES)
+    if _GPU in amounts and _VGPU in amounts:
+        raise invalid(container.field(_VGPU), written[_VGPU], f"absent beside {_GPU}")
+    gpus = amounts.get(_GPU) or amounts.get(_VGPU)
+    for name in (_GPU, _VGPU):
+        if name in written and gpus is None:
+            raise invalid(container.field(name), written[name], GPUS.allowed)
+    gpus, core = gpus or 1, amounts.get(_CORES)
     if _MEMORY in amounts:
         return container.request(gpus, core, amounts[_MEMORY] * MIB_BYTES)
     ratio = ratio_of_percent(amounts.get(_PERCENT, WHOLE_PERCENT))
@@ -120,8 +153,21 @@ def _container_request(
 
 
 def _policy(annotations: Mapping[str, str], key: str) -> Policy | None:
-    """Return the annotation's policy. An empty annotation counts as absent, as in HAMi."""
-    return policy(annotations, key) if annotations.get(key) else None
+    """Return the first policy of the list that ranks by use. An empty annotation counts as absent,
+    as in HAMi."""
+    text = annotations.get(key)
+    chosen = [each.strip() for each in text.split(",")] if text else []
+    if not {*chosen} <= {*POLICIES, *_PREFERENCES}:
+        raise invalid(annotation(key), repr(text), _POLICIES)
+    return next((POLICIES[each] for each in chosen if each in POLICIES), None)
+
+
+def _scope(annotations: Mapping[str, str], requests: Sequence[ContainerRequest]) -> Scope:
+    text = annotations.get(dialects.HAMI_NUMA_BIND, "false")
+    if text not in _TRUE | _FALSE:
+        raise invalid(annotation(dialects.HAMI_NUMA_BIND), repr(text), "true or false")
+    has_several = any(requested.gpus > 1 for requested in requests)
+    return Scope.NUMA_NODE if has_several and text in _TRUE else Scope.NODE
 
 
 def _selector(annotations: Mapping[str, str]) -> Iterator[Requirement]:

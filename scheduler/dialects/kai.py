@@ -31,6 +31,7 @@ from gpuslice.contract.dialects import (
     KAI_PORTION,
     KAI_PORTION_OLD,
     KAI_RECEIVED_TYPE,
+    SCHEDULER_NAMES,
 )
 from scheduler.core.fleet import MAX_BYTES, Gpu
 from scheduler.core.place import Placement
@@ -48,6 +49,7 @@ from scheduler.dialects.reading import (
     invalid,
 )
 
+_SUFFIXES: Final = (KAI_MEMORY_REQUEST, KAI_MEMORY_LIMIT)
 _MIN_FRACTION: Final = "0.000001"
 """The smallest fraction. A smaller one could be less than a byte of a GPU."""
 _WHOLE_NUMBER: Final = re.compile(r"[0-9]+")
@@ -72,14 +74,18 @@ _DEVICES: Final = "fraction count annotation value must be a positive integer gr
 
 
 def read(pod: PodFields) -> Reading | None:
-    """Read KAI's annotations, which count only in a pod with KAI's schedulerName. `nvidia.com/gpu`
-    without them is no request of a share, because a device plugin allocates whole GPUs."""
-    if pod.scheduler_name != KAI.scheduler_name:
+    """Read KAI's annotations. `nvidia.com/gpu` without them is no request of a share, because a
+    device plugin allocates whole GPUs. Annotations that request nothing are refused, as by KAI, in
+    pods with KAI's schedulerName only."""
+    if pod.scheduler_name not in SCHEDULER_NAMES:
         return None
     written = pod.annotations
     by_container = sorted(key for key in written if key.startswith(KAI_CONTAINER_PREFIX))
     mps = written.get(KAI_MPS) == "true"
     keys = [key for key in (KAI_FRACTION, KAI_MEMORY) if key in written] + by_container
+    is_request = any(key not in by_container or key.endswith(_SUFFIXES) for key in keys)
+    if pod.scheduler_name != KAI.scheduler_name and not is_request:
+        return None
     _refuse_combinations(pod, keys, by_container, mps)
     if not keys:
         return None

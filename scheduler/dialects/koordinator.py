@@ -44,7 +44,7 @@ _SHOWN_CHARS: Final = 40
 _MAX_CHARACTERS: Final = 16384
 """The most characters of a hint: each of its requirements is compared with every kind of GPU."""
 
-_OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu")
+_OF_GPUS: Final = ("koordinator.sh/gpu", "kubernetes.io/gpu", "aliyun.com/gpu-")
 
 _ALLOWED: Final = (
     f"{_GPU} alone, or one of {_MEMORY} and {_RATIO}, optionally with {_CORE} and {_SHARED}"
@@ -57,6 +57,8 @@ def correct_name(resource: str) -> str:
     translates old names before it schedules, but the stock kube-scheduler does not."""
     if resource in RESOURCES or not resource.lower().startswith(_OF_GPUS):
         return ""
+    if resource == names.RESOURCE_ALIBABA_MEMORY:
+        return f"{_MEMORY}, in bytes"
     new = names.DEPRECATED_RESOURCES.get(resource)
     return f"one of {', '.join(sorted(RESOURCES))}" if new is None else new
 

@@ -59,7 +59,8 @@ def annotation(key: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Container:
     """A container as its pod describes it. order: see ContainerRequest. limits, requests:
-    quantities by resource name, as written. privileged: from its securityContext."""
+    quantities by resource name, as written. privileged: from its securityContext. core_policy: its
+    variable dialects.HAMI_CORE_POLICY, or ""."""
 
     name: str
     phase: Phase
@@ -67,6 +68,7 @@ class Container:
     limits: Json
     requests: Json
     privileged: bool = False
+    core_policy: str = ""
 
     def request(
         self,
@@ -95,17 +97,19 @@ class Container:
         amounts = {name: self.amount(name, written.get(name)) for name in bounds}
         for name, bound in bounds.items():
             # These resources count MiB, without a unit. A value like 8Gi was meant as bytes.
-            in_bytes = bound is MIB and str(written.get(name)).endswith("i")
-            if amounts[name] > bound.most or in_bytes:
+            in_bytes = "MiB" in bound.allowed and str(written.get(name)).endswith("i")
+            if amounts[name] > bound.most or 0 < amounts[name] < bound.least or in_bytes:
                 raise invalid(self.field(name), written[name], bound.allowed)
         return {name: requested for name, requested in amounts.items() if requested}
 
 
 class Bound(NamedTuple):
-    """most: the largest amount of a resource. allowed: the error's text on the allowed amounts."""
+    """most, least: the largest and the smallest amount of a resource, besides 0. allowed: the
+    error's text on the allowed amounts."""
 
     most: int
     allowed: str
+    least: int = 1
 
 
 MIB_BYTES: Final = 1 << 20
@@ -126,6 +130,14 @@ def policy(annotations: Mapping[str, str], key: str = names.ANNOTATION_POLICY) -
     if text not in POLICIES:
         raise invalid(annotation(key), repr(text), f"one of {', '.join(POLICIES)}")
     return POLICIES[text]
+
+
+def check_mode(annotations: Mapping[str, str], key: str) -> None:
+    """Refuse another mode of sharing than the library's, such as mig or mps."""
+    text = annotations.get(key, names.ISOLATION_PROVIDER)
+    if text != names.ISOLATION_PROVIDER:
+        must_be = f"{names.ISOLATION_PROVIDER}, as gpuslice shares GPUs without MIG and MPS"
+        raise invalid(annotation(key), repr(text), must_be)
 
 
 @dataclass(frozen=True, slots=True)

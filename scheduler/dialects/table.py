@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from gpuslice.contract import dialects as known
 from gpuslice.contract import grant_file, names, quantity
 from gpuslice.contract.dialects import DIALECTS, HAMI, KAI, KOORDINATOR, VOLCANO, Dialect
 from scheduler.dialects import hami, kai, koordinator, volcano
@@ -109,9 +110,8 @@ def _unread(used: Dialect, pod: PodFields, readers: Iterable[Dialect]) -> Iterat
 
 
 def _counts(dialect: Dialect, pod: PodFields) -> bool:
-    """Return whether the pod's scheduler is one for which the dialect's annotations count."""
-    own = dialect.scheduler_name if dialect.annotations else ""
-    return not own or pod.scheduler_name == own
+    """Return whether the dialect's keys count. Annotations' names are general."""
+    return not dialect.annotations or pod.scheduler_name in known.SCHEDULER_NAMES
 
 
 def _is_on(dialect: Dialect, enabled: Enabled) -> bool:

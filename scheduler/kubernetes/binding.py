@@ -27,15 +27,15 @@ _NONE: Final = Outputs()
 def annotations_of(placement: Placement, outputs: Outputs = _NONE) -> Mapping[str, str]:
     """Return all annotations of the Binding. outputs: what the pod's dialect adds.
 
-    If the pod did not request core, the grant's core is 100, and the allocation omits the key to
-    show that the pod holds no core of the GPU.
+    If a container requests no core, its grant's core is 100. The allocation then has less than 100
+    percent of core, or omits the key if no container of the pod holds core of the GPU.
     """
     granted: dict[str, list[grants.GpuGrant]] = {}
     for share in placement.shares:
         core = 100 if share.core_percent is None else share.core_percent
         gpu = grants.GpuGrant(share.uuid, share.minor, share.memory_bytes, core)
         granted.setdefault(share.container, []).append(gpu)
-    entries = tuple(_entry(peak) for peak in placement.peaks)
+    entries = tuple(_entry(peak) for peak in placement.peaks if peak.memory_bytes)
     return {
         **outputs.annotations,
         names.ANNOTATION_DEVICE_ALLOCATED: allocation.encode(

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from gpuslice.contract import names, quantity
-from gpuslice.contract.dialects import Dialect
+from gpuslice.contract.dialects import HAMI_CORE_POLICY, Dialect
 from gpuslice.kube.fields import Json, at, objects, texts
 from scheduler.core.request import Phase, Request
 from scheduler.dialects import table
@@ -113,7 +113,9 @@ def _fields(pod: Json) -> PodFields:
         resources = at(raw, "resources")
         limits, requests = at(resources, "limits"), at(resources, "requests")
         privileged = at(raw, "securityContext").get("privileged") is True
-        containers.append(Container(name, phase, order, limits, requests, privileged))
+        env = [each for each in objects(raw, "env") if each.get("name") == HAMI_CORE_POLICY]
+        core_policy = str(env[-1].get("value") or "") if env else ""
+        containers.append(Container(name, phase, order, limits, requests, privileged, core_policy))
     return PodFields(
         str(spec.get("schedulerName", "")),
         texts(metadata, "annotations"),

@@ -154,34 +154,36 @@ def _held_gpu(entry: allocation.DeviceEntry) -> HeldGpu:
 def _held_by_containers(
     raw: Json, granted: grants.Grants, allocated: Sequence[allocation.DeviceEntry]
 ) -> Sequence[HeldGpu]:
-    """Return the most that containers hold of each GPU at the same time. If the allocation omits
-    core, the pod holds no core, and the grants' core is only a limit."""
-    uncapped = {e.id for e in allocated if names.RESOURCE_CORE not in e.resources}
-    shares_of: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
+    """Return the most that containers hold of each GPU at the same time. If the allocation has less
+    than 100 percent of core, or none, a grant of 100 percent is only a limit."""
+    most_core = {e.id: e.resources.get(names.RESOURCE_CORE, 0) for e in allocated}
+    shares_of: dict[tuple[str, int], list[tuple[str, int, int | None]]] = {}
     for name, gpus in granted.items():
         for gpu in gpus:
-            share = (name, min(gpu.memory_bytes, MAX_BYTES), gpu.core_percent)
+            is_limit = gpu.core_percent == WHOLE_PERCENT > most_core.get(gpu.id, WHOLE_PERCENT)
+            core = None if is_limit else gpu.core_percent
+            share = (name, min(gpu.memory_bytes, MAX_BYTES), core)
             shares_of.setdefault((gpu.id, gpu.minor), []).append(share)
     amounts = []
     for (uuid, minor), shares in sorted(shares_of.items(), key=lambda each: each[0][1]):
-        _, size, core = shares[0]
+        _, size, held_core = shares[0]
         if len(shares) > 1:
-            size, core = _peak(raw, shares)
-        amounts.append(HeldGpu(uuid, minor, size, None if uuid in uncapped else core))
+            size, held_core = _peak(raw, shares)
+        amounts.append(HeldGpu(uuid, minor, size, held_core))
+        if held_core is not None and any(core is None for _, _, core in shares):
+            amounts.append(HeldGpu(uuid, minor, 0, None))
     return tuple(amounts)
 
 
-def _peak(raw: Json, shares: Sequence[tuple[str, int, int]]) -> tuple[int, int]:
+def _peak(raw: Json, shares: Sequence[tuple[str, int, int | None]]) -> tuple[int, int | None]:
     """Return the bytes and core that the pod holds of one GPU. shares: for each container with a
-    share of that GPU, the name, the bytes and the core."""
+    share of that GPU, the name, the bytes and the core, None for a container that holds none."""
     phases = {name: (phase, order) for name, phase, order, _ in requests.container_phases(raw)}
     containers = []
     for name, size, core in shares:
         phase, order = phases.get(name, (Phase.MAIN, 0))
         containers.append(ContainerRequest(name, phase, order, 1, core, size))
-    peak_bytes, peak_core = Request(containers).peak_of(MAX_BYTES)
-    assert peak_core is not None  # each share specifies its core
-    return peak_bytes, peak_core
+    return Request(containers).peak_of(MAX_BYTES)
 
 
 # --- nodes and inventory -------------------------------------------------------------------------

@@ -94,7 +94,7 @@ def _check_references(rendered: list[Json]) -> None:
 _SWITCHES: Final = ("scheduler", "agent", "distributor", "admission")
 _POLICIES: Final[Mapping[str, set[str]]] = {
     "": {"allocations", "requests", "environment", "resource-names"},
-    "scheduler": {"dialects", "scheduler-names", "writer"},
+    "scheduler": {"dialects", "quotas", "scheduler-names", "writer"},
 }
 
 

@@ -45,7 +45,7 @@ def test_resources_of_other_dialects_are_left_to_the_extender() -> None:
     assert others > {HAMI_GPU} and not others & RESOURCES
     assert ignored() == [others - {HAMI_GPU}]
     assert ignored("--set=dialects.volcano.enabled=true") == [others - {HAMI_GPU}] * 2
-    assert ignored("--set=dialects.hami.enabled=true") == [others]
+    assert ignored("--set=dialects.hami.enabled=true") == [others] * 2
 
 
 def test_the_extender_is_required_for_every_pod_and_gets_node_names() -> None:

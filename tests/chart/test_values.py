@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 import pytest
 import yaml
 
 from gpuslice.contract.dialects import DIALECTS
-from tests.chart.rendering import Json, command, everything, keys, objects, one, pod
+from tests.chart.rendering import (
+    EVERYTHING,
+    Json,
+    command,
+    everything,
+    keys,
+    objects,
+    one,
+    pod,
+    with_hooks,
+)
+from tests.support import ROOT, table_below
 from tools import chart
 
 pytestmark = pytest.mark.cluster
@@ -120,6 +132,28 @@ def test_images_come_from_the_registry_of_the_values() -> None:
     }
 
 
+def test_the_document_lists_each_image() -> None:
+    """The list is for clusters without access to the internet. It includes the hooks' images."""
+    text = yaml.safe_dump_all(with_hooks(f"--values={EVERYTHING}", "--set=images.registry="))
+    images = set(re.findall(r"image: ['\"]?([^:@'\"\s]+)", text))
+    table = table_below((ROOT / "docs" / "install.md").read_text(), "image | tag | used by")
+    assert images == {name.strip("`") for name, *_ in table}
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_admission_sets_the_scheduler_of_hamis_pods_where_it_can(version: str) -> None:
+    api = f"admissionregistration.k8s.io/{version}"
+    kinds = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+
+    def found(*options: str) -> set[tuple[str, str]]:
+        rendered = objects(SWITCHES["hami"], *options)
+        return {(e["kind"], e["apiVersion"]) for e in rendered if e["kind"] in kinds}
+
+    served = f"--api-versions={api}/MutatingAdmissionPolicy"
+    assert found(served) == {(kind, api) for kind in kinds}
+    assert found() == set()
+
+
 def test_a_changed_configuration_restarts_the_scheduler() -> None:
     def checksum(values: Json) -> str:
         spec = one(objects(values), "Deployment", "gpuslice-scheduler")["spec"]
@@ -138,12 +172,12 @@ SWITCHES: Final[dict[str, Json]] = {
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_dialect_that_is_on_is_served(name: str) -> None:
-    """Each dialect except HAMi's adds a schedulerName to gpuslice's own."""
+    """Each dialect adds its schedulerName to gpuslice's own."""
     (dialect,) = (each for each in DIALECTS if each.name == name)
     rendered = objects(SWITCHES[name])
     config = one(rendered, "ConfigMap", "gpuslice-kube-scheduler")["data"]["kube-scheduler.yaml"]
     served = {each["schedulerName"] for each in yaml.safe_load(config)["profiles"]}
-    assert served == {"gpuslice-scheduler", dialect.scheduler_name} - {""}
+    assert served == {"gpuslice-scheduler", dialect.scheduler_name}
     option = f"--dialects=koordinator,{name}"
     assert option in command(rendered, "Deployment", "gpuslice-scheduler", 1)
     assert option in command(rendered, "DaemonSet", "gpuslice-agent")
@@ -166,7 +200,7 @@ def test_admission_can_be_decided_by_the_operator(action: str, suffix: str) -> N
         if each["kind"] == "ValidatingAdmissionPolicyBinding"
     }
     assert bindings == {
-        **{f"gpuslice-{name}{suffix}": [action] for name in _OF_TENANTS},
+        **{f"gpuslice-{name}{suffix}": [action] for name in (*_OF_TENANTS, "quotas")},
         **{f"gpuslice-{name}": ["Deny"] for name in ("agents", "writer")},
         "gpuslice-resource-names": ["Warn"],
     }

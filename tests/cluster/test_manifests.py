@@ -55,7 +55,7 @@ def test_policies_on_tenants_warn_until_the_scheduler_is_available() -> None:
         for each in found
         if each["metadata"]["labels"].get(names.LABEL_ADMISSION) == names.ADMISSION_AUTO
     }
-    assert auto == set(PROBES)
+    assert auto == {*PROBES, "gpuslice-quotas"}
     assert {e["metadata"]["name"]: e["spec"]["validationActions"] for e in found} == {
         **{name: ["Audit"] for name in auto},
         **{f"{name}-warn": ["Warn"] for name in auto},

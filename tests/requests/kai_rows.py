@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tests.requests.pods import Json, asking, container, of_kai
+from tests.requests.pods import Json, asking, container, of_kai, pod
 from tests.requests.row import Row, annotated
 
 POLICY: Final = "gpuslice-kai"
@@ -65,6 +65,7 @@ UNKNOWN: Final = [
     )
 ]
 REFUSED: Final = [
+    Row(pod(annotations={"gpu-fraction": "all"}), _NUMBER, POLICY),
     *(_refused(_WHOLE, HALF, whole=name) for name in ("main", "second", "first")),
     _refused(_WHOLE, HALF, asking({"nvidia.com/gpu": 0})),
     _refused(_WHOLE, {"gpu-fraction": "2", "gpu-memory": "x"}, whole="main"),

@@ -106,6 +106,8 @@ REFUSED: Final = [
     _named({**HALF, "kubernetes.io/gpu-memory": 0}, "kubernetes.io/gpu-memory", MEM),
     _named({"kubernetes.io/gpu": "1500m"}, "kubernetes.io/gpu", G),
     MISSPELT,
+    _named({"aliyun.com/gpu-mem": 4}, "aliyun.com/gpu-mem", f"{MEM}, in bytes"),
+    _named({"aliyun.com/gpu-count": 1}, "aliyun.com/gpu-count"),
     _named({"kubernetes.io/Gpu.shared": 1}, "kubernetes.io/Gpu.shared"),
     CORE_ALONE,
     _shares({SHARED: 2}, f"{SHARED}=2"),
@@ -176,7 +178,7 @@ GRANTED: Final = [
             hint('{"requiredTopologyScope": "Socket", "requiredTopologyScope": "Node"}'),
             {names.ANNOTATION_ALLOCATE_HINT: "{}"},
             {names.ANNOTATION_COMPUTE: "capped"},
-            {dialects.KAI_FRACTION: "all", dialects.KAI_MEMORY: "16Gi", "mps": "true"},
+            {dialects.KAI_MPS: "true", dialects.HAMI_MODE: "mig"},
         )
     ),
     Row(

@@ -93,11 +93,15 @@ def workloads(raw: Json) -> dict[str, tuple[str, Json]]:
         "Job": ("batch/v1", _job(raw)),
         "CronJob": ("batch/v1", {"schedule": "@daily", "jobTemplate": {"spec": _job(raw)}}),
         "ReplicationController": ("v1", {"selector": _SELECTED, "template": template}),
+        "PodTemplate": ("v1", {}),
     }
     return {
         kind: (
             f"/{'api' if version == 'v1' else 'apis'}/{version}/namespaces/default/{kind.lower()}s",
-            {"apiVersion": version, "kind": kind, "metadata": {"name": "w"}, "spec": spec},
+            {
+                **{"apiVersion": version, "kind": kind, "metadata": {"name": "w"}},
+                **({"spec": spec} if spec else {"template": template}),
+            },
         )
         for kind, (version, spec) in made.items()
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from gpuslice.contract import dialects
+from gpuslice.contract import dialects, names
 from gpuslice.contract.dialects import HAMI, VOLCANO
 from tests.requests import kai_rows, koordinator_rows
 from tests.requests.koordinator_rows import CORE, MEM, RATIO, G, granted
@@ -17,12 +17,17 @@ from tests.requests.pods import HALF, Json, asking, container, of_kai, of_volcan
 from tests.requests.row import Row, annotated, invalid, wrong
 
 MEMORY, NUMBER, VNUMBER, VMEMORY, VPERCENT, VCORES = VOLCANO.resources
-GPU, GPUMEM, PERCENT, CORES, PRIORITY = HAMI.resources
+GPU, VGPU, GPUMEM, PERCENT, CORES, PRIORITY = HAMI.resources
 
 _PRIVILEGED: Final[Json] = {"securityContext": {"privileged": True}}
 _MIB: Final = "1 to 268435456 MiB, a number without a unit"
+_VGPU_MIB: Final = "128 to 268435456 MiB, a number without a unit; gpuslice has no memory factor"
+_MODE: Final = "hami-core, as gpuslice shares GPUs without MIG and MPS"
 _LIST: Final = "names, separated by commas"
-_POLICIES: Final = "one of binpack, spread"
+_POLICIES: Final = (
+    "a list of binpack, spread, numa, topology-aware; instead of mutex request"
+    " nvidia.com/gpucores: 100"
+)
 _NONE: Final = "1 to 16 in a container with"
 _USED: Final = f"used with {VNUMBER}; set {VNUMBER}: 1"
 
@@ -59,7 +64,9 @@ _BOTH: Final = "can not define true in both gpu sharing and gpu number"
 VOLCANOS_REFUSED: Final = [
     _volcano({NUMBER: 17}, NUMBER, "1 to 16"),
     _volcano({MEMORY: "8Gi"}, MEMORY, _MIB),
-    _volcano({VNUMBER: 1, VMEMORY: "64Mi"}, VMEMORY, _MIB),
+    _volcano({VNUMBER: 1, VMEMORY: "64Mi"}, VMEMORY, _VGPU_MIB),
+    _volcano({VMEMORY: "4"}, VMEMORY, _VGPU_MIB),
+    _volcano({VNUMBER: 1, VMEMORY: 127, VPERCENT: 50}, VMEMORY, _VGPU_MIB),
     _volcano({MEMORY: "9223372036854775807"}, MEMORY, _MIB),
     _volcano({VNUMBER: 17}, VNUMBER, "1 to 16"),
     _volcano({VNUMBER: 1, VPERCENT: 101}, VPERCENT, "1 to 100"),
@@ -68,8 +75,16 @@ VOLCANOS_REFUSED: Final = [
     _volcano({VNUMBER: 0, VPERCENT: 10}, VNUMBER, f"{_NONE} {VPERCENT}"),
     _volcano({VPERCENT: 50, VCORES: 10}, VPERCENT, _USED),
     _volcano({VCORES: 10}, VCORES, _USED, container(), name="second"),
+    *(
+        Row(
+            of_volcano(asking({VNUMBER: 1}), annotations={dialects.VOLCANO_MODE: text}),
+            annotated(dialects.VOLCANO_MODE, repr(text), _MODE),
+            "gpuslice-volcano",
+        )
+        for text in ("mig", "mps")
+    ),
     _kinds(MEMORY, NUMBER, _BOTH, asking({NUMBER: 1}), asking({MEMORY: 1024}, "first", init=True)),
-    _kinds(MEMORY, VMEMORY, _APART, asking({MEMORY: 1}), asking({VMEMORY: 1}, "second")),
+    _kinds(MEMORY, VMEMORY, _APART, asking({MEMORY: 1}), asking({VMEMORY: 128}, "second")),
     _kinds(NUMBER, VNUMBER, _APART, asking({NUMBER: 1, VNUMBER: 1, VCORES: 1})),
 ]
 
@@ -84,7 +99,7 @@ VOLCANOS: Final = [
         ({VNUMBER: 1, VCORES: 0, MEMORY: 0}, "1"),
         ({VNUMBER: 1, VMEMORY: 3000, VPERCENT: 50}, "1/2"),
         ({VNUMBER: 2, VPERCENT: "33", VCORES: 100}, "2 x 100% core, 33/100"),
-        ({VNUMBER: 2, VPERCENT: 100, VCORES: 100, VMEMORY: 3}, "2 x 100% core, 1"),
+        ({VNUMBER: 2, VPERCENT: 100, VCORES: 100, VMEMORY: 128}, "2 x 100% core, 1"),
         ({MEMORY: 0, VCORES: "0"}, ""),
         ({}, ""),
     )
@@ -106,7 +121,7 @@ _NOT_PRIVILEGED: Final = (
     "false in a pod that requests a share of a GPU, as a privileged container can use every GPU of"
     " its node"
 )
-_AMOUNTS: Final = f"absent without one of {', '.join((GPU, GPUMEM, PERCENT, CORES))}"
+_AMOUNTS: Final = f"absent without one of {', '.join((GPU, VGPU, GPUMEM, PERCENT, CORES))}"
 HAMIS_REFUSED: Final = [
     _hami({GPU: 17}, GPU, "1 to 16"),
     _hami({GPU: 17, CORES: 101}, GPU, "1 to 16", **_PRIVILEGED),
@@ -114,6 +129,8 @@ HAMIS_REFUSED: Final = [
     _hami({GPU: 1, PERCENT: 101, GPUMEM: 1}, PERCENT, "1 to 100"),
     _hami({GPU: 1, CORES: 101}, CORES, "1 to 100"),
     _hami({GPU: 0, GPUMEM: 3000}, GPU, "1 to 16"),
+    _hami({VGPU: 0, CORES: 30}, VGPU, "1 to 16"),
+    _hami({GPU: 1, VGPU: 1}, VGPU, "absent beside nvidia.com/gpu"),
     _hami({GPU: 1, PRIORITY: 2}, PRIORITY, "0 or 1"),
     _hami({PRIORITY: 1}, PRIORITY, _AMOUNTS),
     _hami({CORES: 200}, CORES, "1 to 100", container(), name="first", init=True),
@@ -130,7 +147,12 @@ HAMIS_REFUSED: Final = [
             "gpuslice-hami",
         )
         for key, text, must_be in (
-            (dialects.HAMI_GPU_POLICY, "numa", _POLICIES),
+            *(
+                (dialects.HAMI_GPU_POLICY, text, _POLICIES)
+                for text in ("mutex", "binpack,mutex", "spread,", "Spread")
+            ),
+            *((dialects.HAMI_MODE, text, _MODE) for text in ("mig", "mps", "")),
+            *((dialects.HAMI_NUMA_BIND, text, "true or false") for text in ("yes", "")),
             (dialects.HAMI_NODE_POLICY, "Spread", _POLICIES),
             (dialects.HAMI_USE_TYPE, "", _LIST),
             (dialects.HAMI_NO_USE_TYPE, " , ", _LIST),
@@ -147,6 +169,28 @@ HAMIS: Final = [
     granted({GPU: 1, PERCENT: 100}, "100% core, 1"),
     granted({GPU: 1, PERCENT: 0, GPUMEM: 0, CORES: 0}, "100% core, 1"),
     granted({GPUMEM: 3000}, "3000 MiB"),
+    granted({VGPU: 2, GPUMEM: 3000, CORES: 30}, "2 x 30% core, 3000 MiB"),
+    granted({VGPU: 1}, "100% core, 1"),
+    *(
+        Row(pod(asking({GPU: 2, GPUMEM: 3000}), annotations={key: text}), "main: 2 x 3000 MiB")
+        for key, text in (
+            (dialects.HAMI_GPU_POLICY, "binpack, numa"),
+            (dialects.HAMI_GPU_POLICY, "topology-aware"),
+            (dialects.HAMI_MODE, "hami-core"),
+            (dialects.HAMI_NUMA_BIND, "true"),
+            (dialects.HAMI_NUMA_BIND, "F"),
+            *((key, "any") for key in dialects.HAMI_UNREAD),
+        )
+    ),
+    Row(pod(asking({GPUMEM: 3000}), scheduler=HAMI.scheduler_name), "main: 3000 MiB"),
+    *(
+        Row(pod(asking({GPUMEM: 3000}, env=[{"name": name, "value": value}])), "main: 3000 MiB")
+        for name, value in (
+            (names.ENV_VISIBLE_DEVICES, "all"),
+            (dialects.HAMI_CORE_POLICY, "force"),
+            (dialects.HAMI_CORE_POLICY, "default"),
+        )
+    ),
     granted({PERCENT: 25, PRIORITY: 0}, "1/4"),
     granted({CORES: 10}, "10% core, 1"),
     granted({GPU: 16, GPUMEM: 1 << 28}, "16 x 268435456 MiB"),
@@ -213,12 +257,22 @@ SEVERAL_REFUSED: Final = [
         *("huawei.com/npu-core", 1, _KOORDINATOR_ONLY),
         pod(asking({GPUMEM: 1, "huawei.com/npu-core": 1})),
     ),
+    _two(
+        "metadata.annotations[gpu-memory]",
+        _MAIN,
+        pod(asking(HALF), annotations={"gpu-memory": "1"}),
+    ),
     Row(_many(HALF, 33), _TOO_MANY, "gpuslice-dialects"),
     Row(_many({GPU: 1}, 33), _TOO_MANY, "gpuslice-dialects"),
 ]
 SEVERAL: Final = [
     Row(pod(asking({MEMORY: 1024})), "main: 1024 MiB"),
     Row(of_kai({}, whole="main"), "main: 100% core, 1"),
+    *(
+        Row(pod(scheduler=name, annotations={"gpu-fraction": "0.5"}), "main: 1/2")
+        for name in dialects.SCHEDULER_NAMES[1:]
+    ),
+    Row(pod(annotations={"mps": "true", "gpu-fraction-num-devices": "2"}), ""),
     Row(
         _many(HALF, 32),
         "; ".join(f"c{n}{f' (main {n})' if n else ''}: 50% core, 1/2" for n in range(32)),

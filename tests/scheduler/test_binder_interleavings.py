@@ -25,6 +25,7 @@ from scheduler.cache import _Pods
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Sampling
 from scheduler.decisions.state import State
+from scheduler.decisions.unserved import Unserved
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import translate
 from scheduler.kubernetes.arguments import BindingArguments
@@ -54,7 +55,7 @@ class Store:
         self.bound_to: dict[str, str] = {}
         self.views: dict[str, list[Pod]] = {}
         """The earlier versions of each pod, by name."""
-        self._watch = _Pods(state, Unschedulable(state), Sampling(state))
+        self._watch = _Pods(state, Unschedulable(state), Sampling(state), Unserved((), float))
         self._version = 0
 
     async def get(self, path: str, *, timeout_s: float = 0) -> Any:

@@ -18,6 +18,7 @@ from scheduler.cache import BUDGETS, DEVICES, LEASES, NODES, PODS, Cache, _Lease
 from scheduler.core.reasons import Reason
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.state import State
+from scheduler.decisions.unserved import AFTER_S, Unserved
 from scheduler.kubernetes.facts import PodFacts, SchedulerLease
 from tests.kube.api_server import client_of, event, lines, listed, refuse, stream
 from tests.scheduler import objects
@@ -71,10 +72,11 @@ async def running(
     state: State | None = None,
     wall: Callable[[], float] = lambda: RENEWED_S,
     queue: Unschedulable | None = None,
+    unserved: Unserved | None = None,
 ) -> Any:
     state = state or State()
     async with client_of(server.answer) as kube:
-        cache = Cache(kube, state, lambda: 0.0, lambda: 0.0, wall, queue)
+        cache = Cache(kube, state, lambda: 0.0, lambda: 0.0, wall, queue, unserved=unserved)
         task = asyncio.create_task(cache.run())
         try:
             yield cache, state
@@ -137,6 +139,19 @@ async def test_a_nomination_reserves_until_it_is_withdrawn_or_the_pod_is_deleted
         assert len(state.reservations) == 1
         pods.observed(ending)
         assert not len(state.reservations)
+
+
+async def test_unserved_pods_are_forgotten_when_they_are_bound_or_deleted() -> None:
+    server, times = Server(*(pod(ASKS, uid=uid) for uid in "abc")), iter([0.0] * 3 + [AFTER_S])
+    for each in server.objects[PODS]:
+        each["spec"]["schedulerName"] = "other"
+    unserved = Unserved((), lambda: next(times))
+    server.watches[PODS] = [
+        [event("DELETED", pod(uid="a"), "11"), event("MODIFIED", bound("b"), "12")]
+    ]
+    async with running(server, unserved=unserved) as (_, state):
+        await until_async(lambda: state.is_bound("b"))
+        assert [each.uid for each in unserved.problems()] == ["c"]
 
 
 async def test_a_broken_watch_of_leases_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

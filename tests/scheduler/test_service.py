@@ -20,13 +20,17 @@ from tests.virtual_time import now
 
 class Server(test_cache.Server):
     """Answers without HTTP. Its objects never change. holder: of kube-scheduler's Lease. seen: the
-    name of each patched object, each Event's reason, and what each announced line begins with."""
+    name of each patched object, each Event's reason, with the pod of a problem, and what each
+    announced line begins with."""
 
     problem = ""
 
     def __init__(self, holder: str) -> None:
         self.seen: set[str] = set()
-        super().__init__(*map(test_cache.refused, "ab"), calls.pod("unclear", node="n1"))
+        unserved = calls.pod("unserved")
+        unserved["spec"]["schedulerName"] = "hami-scheduler"
+        unclear = calls.pod("unclear", node="n1")
+        super().__init__(*map(test_cache.refused, "ab"), unclear, unserved)
         lease = objects.lease("n1")
         lease["metadata"]["name"] = names.LEASE_KUBE_SCHEDULER
         lease["spec"] |= {"holderIdentity": holder, "leaseDurationSeconds": 3600}
@@ -42,6 +46,8 @@ class Server(test_cache.Server):
     async def patch(self, path: str, body: dict[str, Any], **_: object) -> Any:
         name = body.get("reason", path.removesuffix("/status").rpartition("/")[2])
         self.seen.add(name)
+        if name == events.POD_PROBLEM:
+            self.seen.add(body["regarding"]["name"])
         if name == "pod-a":
             raise KubeError(404, "NotFound", "")
         return {**body, "metadata": {"name": name}}
@@ -58,6 +64,7 @@ def loop_factory() -> type[virtual_time.Loop]:
 
 
 OURS = {"serving", "pod-a", "pod-b", "policy", "policy-warn", events.POD_PROBLEM}
+OURS |= {"pod-unclear", "pod-unserved"}
 SEEN = {"a": OURS, "b": {events.SECOND_INSTALLATION}}
 
 
@@ -75,7 +82,7 @@ async def test_the_leases_holder_writes(holder: str, monkeypatch: pytest.MonkeyP
     pages = address if holder == "a" else None
     settings = service.Settings(listen=address, http=pages, report_s=27.0)
     running = asyncio.create_task(service.run(settings, server, leaving, server.announce))
-    for _ in range(10):
+    for _ in range(20):
         await asyncio.sleep(5)
         guard.record_call()
     leaving.set()

@@ -27,6 +27,7 @@ from tests.cluster.admission.random_pods import RANDOM
 from tests.cluster.server import Answer, Json, Server
 from tests.requests import kai_rows
 from tests.requests.koordinator_rows import CORE, MISSPELT, OF_AN_INIT, RATIO, SHARED
+from tests.requests.object_rows import OBJECTS, ObjectRow
 from tests.requests.pods import (
     HALF,
     asking,
@@ -76,9 +77,10 @@ def all_on(installed: ControlPlane, server: Server) -> Iterator[None]:
         wrong = tried(server, volcano({"name": names.ENV_MEMORY_LIMIT, "value": "1"}))
         return (
             all(tried(server, row.pod).policy == policy for policy, row in FIRST.items())
+            and all(tried(server, row.raw, row.path).policy == row.policy for row in OBJECTS)
             and all(tried(server, made()).done for made in (kai, volcano, hami, koordinator))
             and wrong.policy == "gpuslice-environment"
-            and "volcano in a pod" in tried(server, volcano(scheduler=STOCK)).text
+            and "volcano or hami-scheduler in a pod" in tried(server, volcano(scheduler=STOCK)).text
             and scheduler_of(tried(server, unnamed(asking({GPU: 1})))) == names.SCHEDULER_NAME
         )
 
@@ -132,8 +134,10 @@ def test_pods_of_other_schedulers_are_not_judged(server: Server) -> None:
         elsewhere = {**raw, "spec": {**raw["spec"], "schedulerName": "other"}}
         assert scheduler_of(tried(server, elsewhere)) == "other"
     assert tried(server, pod(container(), scheduler=STOCK, annotations={"mps": "true"})).done
-    raw = pod(container(), annotations={"gpu-memory": "16Gi", "gpu-fraction": "all"})
-    assert tried(server, raw).done
+    for name in (STOCK, "other"):
+        annotations = {"gpu-memory": "16Gi", "gpu-fraction": "all"}
+        raw = pod(container(), scheduler=name, annotations=annotations)
+        assert scheduler_of(tried(server, raw)) == name
 
 
 def test_a_request_is_judged_where_it_changes(server: Server) -> None:
@@ -150,6 +154,45 @@ def test_a_request_is_judged_where_it_changes(server: Server) -> None:
         ):
             annotated = {"metadata": {"annotations": {key: value}}}
             assert server.patch(path, annotated).policy == policy
+
+
+@pytest.mark.parametrize("row", OBJECTS, ids=lambda row: row.says[:60] or "accepted")
+def test_other_objects_are_refused_or_admitted(server: Server, row: ObjectRow) -> None:
+    answer = tried(server, row.raw, row.path)
+    assert (answer.policy, answer.text if row.says else "") == (row.policy, row.says), answer.body
+    assert answer.done == (not row.says)
+
+
+def test_a_quota_that_has_such_a_limit_already_can_be_changed(server: Server) -> None:
+    """Another resource may be changed, but no further limit of a share may be added."""
+    path, raw = next((row.path, row.raw) for row in OBJECTS if not row.says)
+    with server.made(path, raw) as quota:
+        assert server.patch(quota, {"spec": {"hard": {"limits.cpu": "1"}}}).done
+        more = {"spec": {"hard": {f"limits.{dialects.HAMI_MEMORY}": "1"}}}
+        assert server.patch(quota, more).policy == "gpuslice-quotas"
+
+
+def test_the_share_of_a_bound_pod_does_not_change(installed: ControlPlane, server: Server) -> None:
+    """The API server itself refuses other amounts in a pod's resources."""
+    raw = of_kai(kai_rows.HALF)
+    with server.made(PODS, raw) as path, Server(installed, "scheduler") as scheduler:
+
+        def annotated(**changed: str | None) -> Answer:
+            return server.patch(path, {"metadata": {"annotations": changed}})
+
+        assert annotated(**{"gpu-fraction": "0.25"}).done
+        assert scheduler.ask("POST", f"{path}/binding", binding("p", "n", {})).done
+        for value in ("0.75", None):
+            assert annotated(**{"gpu-fraction": value}).text == (
+                "metadata.annotations[gpu-fraction]: forbidden to change in a bound pod, which"
+                " keeps its share; create a new pod"
+            )
+        assert annotated(note="any").done
+    with server.made(PODS, koordinator()) as path:
+        more = {"name": "main", "resources": {"limits": {RATIO: 60}, "requests": {RATIO: 60}}}
+        for where in (path, f"{path}/resize"):
+            answer = server.patch(where, {"spec": {"containers": [more]}})
+            assert (answer.done, answer.policy) == (False, ""), answer.body
 
 
 # --- cost
@@ -232,8 +275,8 @@ def test_without_the_mutation_pods_and_templates_must_name_the_scheduler(
 ) -> None:
     refused = (
         "schedulerName: invalid value 'default-scheduler': must be gpuslice-scheduler or"
-        " kai-scheduler or volcano in a pod that requests a share of a GPU; default-scheduler would"
-        " start it without a GPU"
+        " kai-scheduler or volcano or hami-scheduler in a pod that requests a share of a GPU;"
+        " default-scheduler would start it without a GPU"
     )
     raw = unnamed(asking({GPU: 1}))
     path, workload = workloads(pod(asking({GPU: 1}), scheduler=STOCK))["Job"]
@@ -255,15 +298,18 @@ def test_without_the_mutation_pods_and_templates_must_name_the_scheduler(
 def test_what_their_webhooks_set_is_permitted_on_their_pods(server: Server) -> None:
     for dialect, made in ((KAI, kai), (VOLCANO, volcano), (HAMI, hami)):
         for name in dialect.webhook_environment:
-            for value in ({"value": "0"}, {"valueFrom": _FROM_MAP}):
-                assert tried(server, made({"name": name, **value})).done, (dialect.name, name)
+            name, _, only = name.partition("=")
+            for value in ({"value": only or "0"}, {"valueFrom": _FROM_MAP}):
+                done = tried(server, made({"name": name, **value})).done
+                assert done == (not only or "value" in value), (dialect.name, name)
 
 
 @pytest.mark.parametrize(
     ("made", "name"),
     [
         (koordinator, names.ENV_VISIBLE_DEVICES),
-        (hami, names.ENV_VISIBLE_DEVICES),
+        (hami, dialects.HAMI_CORE_POLICY),
+        (kai, dialects.HAMI_CORE_POLICY),
         (kai, dialects.HAMI_TASK_PRIORITY),
         (kai, names.ENV_MEMORY_LIMIT),
         (volcano, "LD_AUDIT"),

@@ -104,7 +104,7 @@ class Claims:
         share = Share(UUID, 0, 5 << 30, 20)
         return Claim([share], allocated=[share]) if container_name == "main" else Claim()
 
-    def is_uncapped(self, pod: Pod, uuid: str, minor: int) -> bool:
+    def is_uncapped(self, pod: Pod, uuid: str, minor: int, core_percent: int) -> bool:
         return False
 
 

@@ -102,6 +102,14 @@ def test_without_grants_the_pods_containers_share_one_directory() -> None:
     assert adjusted(pod([entry(memory=7, ratio=50)])).shares[0].memory_bytes == 7
 
 
+def test_a_grant_of_100_percent_beside_one_of_less_holds_no_compute() -> None:
+    of = pod([HALF], main=[grant(A, GIB, 100)], sidecar=[grant(A, GIB, 50)])
+    assert adjusted(of).shares == (Share(A.uuid, 0, GIB, 100, uncapped=True),)
+    assert adjusted(of, replace(MAIN, id="other", name="sidecar")).shares == (
+        Share(A.uuid, 0, GIB, 50),
+    )
+
+
 def test_the_environment_counts_gpus_as_the_driver_does() -> None:
     decision = adjusted(pod([HALF, OTHER], main=[grant(B, 2 * GIB, 7), grant(A, GIB, 5)]))
     assert [share.uuid for share in decision.shares] == [B.uuid, A.uuid]

@@ -37,6 +37,11 @@ def test_what_is_in_force_outranks_the_annotation() -> None:
     assert (found.users, found.holds, found.strays) == ({"c1": {"c1"}}, [], [])
 
 
+def test_100_percent_in_force_of_an_allocation_of_less_holds_no_compute() -> None:
+    for core, uncapped in ((100, True), (40, False)):
+        assert annotation_claims.is_uncapped(MAIN.pod, A.uuid, 0, core) is uncapped
+
+
 def test_without_files_the_hold_is_that_of_the_annotation() -> None:
     for lost, parts in ((MAIN, {A.uuid: Part(300, 40)}), (UNREADABLE, {})):
         found = look(lost, in_force=False)

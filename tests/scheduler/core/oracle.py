@@ -83,14 +83,20 @@ def holds(
         here = [containers[number] for number in alive if number in on]
         size = max(size, sum(size_of(container, gpu) for container in here))
         core = max(core, sum(container.core_percent or 0 for container in here))
-    return size, None if containers[on[0]].core_percent is None else core
+    return size, core or None
+
+
+def is_mixed(containers: Sequence[ContainerRequest], on: Sequence[int]) -> bool:
+    """Return whether some of these containers request core, and others do not."""
+    return len({containers[number].core_percent is None for number in on}) > 1
 
 
 def fits_together(held: Held, containers: Sequence[ContainerRequest], on: Sequence[int]) -> bool:
-    """Return whether the containers fit on the GPU together. Either all request core, or none."""
-    if len({containers[number].core_percent is None for number in on}) > 1:
-        return False
+    """Return whether the containers fit on the GPU together. In a mixed pod, the containers without
+    core leave 99 percent to the others."""
     size, core = holds(containers, on, held.gpu)
+    if is_mixed(containers, on) and not (held.has_core(None) and held.has_core((core or 0) + 1)):
+        return False
     return held.has_memory(size) and held.has_core(core)
 
 

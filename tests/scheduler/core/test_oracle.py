@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scheduler.core.fit import feasible, fit
-from scheduler.core.place import Placement, place
+from scheduler.core.place import Peak, Placement, place
 from scheduler.core.reasons import Reason
 from scheduler.core.request import Policy, Request
 from scheduler.core.score import score
@@ -28,11 +28,16 @@ def check_placement(
         for container in request.containers
     ]
     assert oracle.is_allowed(node, request, chosen), (node, request, found)
+    mixed = [peak for peak in found.peaks if not peak.memory_bytes]
     for peak in found.peaks:
+        if peak in mixed:
+            continue
         gpu = node.gpus[slots[peak.uuid]].gpu
         on = [number for number, gpus in enumerate(chosen) if slots[peak.uuid] in gpus]
         held = oracle.holds(request.containers, on, gpu)
         assert (peak.memory_bytes, peak.core_percent) == held
+        is_mixed = Peak(peak.uuid, peak.minor, 0, 0, None) in mixed
+        assert is_mixed == oracle.is_mixed(request.containers, on)
         assert peak.memory_bytes * 100 // gpu.total_bytes <= peak.memory_percent <= 100
     assert [peak.minor for peak in found.peaks] == sorted(peak.minor for peak in found.peaks)
     if len(request.containers) == 1 and request.containers[0].gpus == 1 and request.scope == 1:

@@ -136,6 +136,35 @@ def test_a_partitioned_node_takes_one_whole_gpu_per_pod(
 
 
 @pytest.mark.parametrize(
+    ("held", "containers", "found"),
+    [
+        ((), (share("a", 40, 50), share("b", 20)), 2),
+        ((), (share("b", 40), share("a", 20, 99)), 2),
+        ((), (share("a", 40, 100), share("b", 20)), 0),
+        ((), (share("b", 40), share("a", 20, 100)), 0),
+        ([(10, 49)], (share("a", 40, 50), share("b", 20)), 2),
+        ([(10, 50)], (share("a", 40, 50), share("b", 20)), 0),
+        ([(10, None)], (share("a", 40, 50), share("b", 20)), 2),
+        ([(10, 100)], (share("a", 40), share("b", 20)), 0),
+        ([(10, 99), (10, None)], (share("a", 40), share("b", 20)), 1),
+        ((), (share("a", 40, 50), share("b", 20, phase=Phase.INIT)), 2),
+    ],
+)
+def test_containers_with_and_without_core_share_a_gpu_as_two_pods_do(
+    held: list[tuple[int, int | None]], containers: tuple[ContainerRequest, ...], found: int
+) -> None:
+    """found: the number of peaks. 0: the pod does not fit on the node's only GPU."""
+    node, request = fleet(held), several(*containers)
+    got = minors(node, request)
+    if not found:
+        assert isinstance(got, Reason)
+        return
+    assert got == {each.name: [0] for each in containers}
+    peaks = placed(node, request).peaks
+    assert [*peaks[1:]] == [Peak("GPU-0", 0, 0, 0, None)] * (found - 1)
+
+
+@pytest.mark.parametrize(
     ("held", "policy", "containers", "found"),
     [
         # The fullness of a GPU includes the containers that are placed before.
@@ -143,7 +172,7 @@ def test_a_partitioned_node_takes_one_whole_gpu_per_pod(
         ((100, 850), Policy.BINPACK, (share("a", 20), share("b", 10)), [0, 1]),
         ((0, 104), Policy.SPREAD, (share("a", 10), share("b", 10)), [0, 0]),
         # The larger share of memory and core comes first.
-        ((0, 0), Policy.FIRST, (share("a", 50), share("b", 50, 1)), [1, 0]),
+        ((0, 0), Policy.FIRST, (share("a", 52), share("b", 49, 10)), [1, 0]),
         # The policy's choice for b would leave no GPU for a.
         ((450, 0), Policy.SPREAD, (share("a", 60, 1), share("b", 50, 50)), [1, 0]),
     ],

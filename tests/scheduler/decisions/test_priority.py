@@ -18,6 +18,7 @@ from scheduler.decisions.choice import Choice, choose
 from scheduler.decisions.requeue import Unschedulable
 from scheduler.decisions.sampling import Sampling
 from scheduler.decisions.state import Assumed, State
+from scheduler.decisions.unserved import Unserved
 from scheduler.decisions.verbs import Verbs
 from scheduler.kubernetes import translate
 from tests.scheduler import calls, objects
@@ -46,7 +47,8 @@ class World:
         """Start an extender, which lists the pods."""
         self.state = calls.state(len(NODES), gpus=2)
         self.retries = Unschedulable(self.state)
-        self.watch = _Pods(self.state, self.retries, Sampling(self.state))
+        unserved = Unserved((), lambda: self.now_s)
+        self.watch = _Pods(self.state, self.retries, Sampling(self.state), unserved)
         self.verbs = Verbs(self.state, retries=self.retries)
         self.state.tick(self.now_s)
         self.watch.listed({self.watch.observed(pod) for pod in self.pods.values()})

@@ -81,6 +81,64 @@ def test_one_policy_ranks_nodes_and_gpus() -> None:
     ]
 
 
+def test_a_list_of_policies_has_one_that_ranks() -> None:
+    for text, policy in (
+        ("numa, spread,binpack", Policy.SPREAD),
+        ("topology-aware", None),
+        (" binpack ", Policy.BINPACK),
+    ):
+        assert reading({GPU_POLICY: text}).policy is policy
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "scope"),
+    [
+        ("true", 2, Scope.NUMA_NODE),
+        ("1", 2, Scope.NUMA_NODE),
+        ("false", 2, Scope.NODE),
+        ("true", 1, Scope.NODE),  # a GPU of an unknown NUMA node would not fit
+    ],
+)
+def test_gpus_are_bound_to_one_numa_node(text: str, gpus: int, scope: Scope) -> None:
+    raw = pod(asking({GPU: gpus}), annotations={"nvidia.com/numa-bind": text})
+    found = requests.request(raw, frozenset({"hami"}))
+    assert found is not None and found.scope is scope
+
+
+def test_annotations_that_are_not_followed_get_a_notice() -> None:
+    keys = "hami.io/device-scoring-weights", "hami.io/numa-alignment"
+    assert reading(dict.fromkeys(keys, "any")).notices == [
+        f"metadata.annotations[{key}] has no effect in gpuslice" for key in keys
+    ]
+
+
+def test_another_dialects_mode_gets_a_notice() -> None:
+    raw = pod(asking({"koordinator.sh/gpu": 50}), annotations={"nvidia.com/vgpu-mode": "mig"})
+    assert requests.pending(raw).notices == [
+        "metadata.annotations[nvidia.com/vgpu-mode] has no effect: only the dialect hami reads it,"
+        " and the pod requests shares in the dialect koordinator"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "annotated", "priority", "written"),
+    [
+        ("force", {}, 0, {"gpuslice.io/compute.main": "capped"}),
+        ("default", {}, 0, {}),
+        ("force", {}, 1, {"gpuslice.io/compute.main": "background"}),
+        ("force", {"gpuslice.io/compute.main": "fair"}, 0, {}),
+        (None, {}, 0, {}),
+    ],
+)
+def test_a_forced_core_policy_is_the_capped_policy(
+    value: object, annotated: dict[str, str], priority: int, written: dict[str, str]
+) -> None:
+    env = [{"name": "A"}, {"name": "GPU_CORE_UTILIZATION_POLICY", "value": value}]
+    raw = pod(asking({GPU: 1, PRIORITY: priority}, env=env), annotations=annotated)
+    found = requests.pending(raw, frozenset({"hami"}))
+    assert found.outputs(Placement("", (), ()), (), 0).annotations == written
+
+
 def test_a_low_priority_is_the_background_policy() -> None:
     """The annotation of the container precedes its priority."""
     key = "gpuslice.io/compute.main"

@@ -28,7 +28,7 @@ from tests.support import ROOT
 
 Gi = objects.Gi
 EIGHTHS = "toy.example/eighths"
-TOY = Dialect("toy", "dialects.toy.enabled", annotations=(EIGHTHS,))
+TOY = Dialect("toy", "dialects.toy.enabled", "toy", annotations=(EIGHTHS,))
 ON = frozenset({"koordinator", "toy"})
 NOTICE = "an eighth is little"
 KEY = f"metadata.annotations[{EIGHTHS}]"
@@ -173,7 +173,7 @@ def test_a_hint_of_another_dialect_is_reported(dialect: str, key: str, of: str) 
 
 LONG = "x" * 250_000
 LONG_LABEL = json.dumps({"gpu": {"selector": {"matchLabels": {LONG[:9000]: 1}}}})
-CHOICES = "binpack, spread"
+CHOICES = "nvidia.com/gpucores: 100"
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,14 @@ def test_a_bound_pod_holds(what: str) -> None:
     assert held(bound(annotations)) == ((expected,), "")
 
 
+def test_a_container_without_core_beside_one_with_core_holds_none() -> None:
+    """A grant of 100 percent of an allocation of less is only a limit."""
+    core = allocation("GPU-a", 0, resources(core=50, memory=600))
+    annotations = core | granted(main=[("GPU-a", 0, 400, 50)], other=[("GPU-a", 0, 200, 100)])
+    found = HeldGpu("GPU-a", 0, 600, 50), HeldGpu("GPU-a", 0, 0, None)
+    assert held(bound(annotations, HALF, container("other", ratio=5))) == (found, "")
+
+
 def test_of_two_annotations_the_one_that_can_be_read_counts() -> None:
     found, problem = held(bound({**allocation("GPU-a", 0, KIB), GRANTS: "{}"}))
     assert found == (HeldGpu("GPU-a", 0, 1024, None),)

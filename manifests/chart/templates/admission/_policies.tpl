@@ -24,8 +24,8 @@ spec:
       - apiGroups: ["", apps, batch]
         apiVersions: [v1]
         operations: [CREATE, UPDATE]
-        resources: [replicationcontrollers, deployments, replicasets, statefulsets, daemonsets,
-          jobs, cronjobs]
+        resources: [podtemplates, replicationcontrollers, deployments, replicasets, statefulsets,
+          daemonsets, jobs, cronjobs]
 {{- end }}
 
 {{/* A policy's binding. Arguments: those of metadata, action, and optionally further matchResources.
@@ -69,7 +69,7 @@ beside the chart's action. Deny with Audit is valid, Deny with Warn is not. */}}
 {{/* The names of all policies on tenants' objects and of their bindings, including dialects that are off. */}}
 {{- define "gpuslice.tenantPolicies" -}}
 {{- $names := list -}}
-{{- range list "allocations" "dialects" "environment" "hami" "kai" "requests" "scheduler-names"
+{{- range list "allocations" "dialects" "environment" "hami" "kai" "quotas" "requests" "scheduler-names"
   "volcano" -}}
 {{- $names = concat $names (list (printf "gpuslice-%s" .) (printf "gpuslice-%s-warn" .)) -}}
 {{- end -}}
@@ -79,6 +79,7 @@ beside the chart's action. Deny with Audit is valid, Deny with Warn is not. */}}
 {{/* CEL: the pod, or the pod's template in a workload. Argument: object or oldObject. */}}
 {{- define "gpuslice.template" -}}
 request.kind.kind == 'Pod' ? dyn({{ . }})
+: request.kind.kind == 'PodTemplate' ? dyn({{ . }}).?template.orValue({})
 : request.kind.kind == 'CronJob' ? dyn({{ . }}).spec.jobTemplate.spec.?template.orValue({})
 : dyn({{ . }}).spec.?template.orValue({})
 {{- end }}
@@ -109,8 +110,7 @@ oldObject == null ? dyn({})
 {{- end }}
 
 {{/* CEL: whether a pod or template requests a share. Arguments: its variable, the dialects, and whether
-earlier names of resources count. If a dialect has its own scheduler, its annotations request a share
-only in that scheduler's pods. */}}
+earlier names of resources count. Annotations request nothing of default-scheduler. */}}
 {{- define "gpuslice.requestsShare" -}}
 {{- $pod := index . 0 -}}
 {{- $resources := list -}}
@@ -123,8 +123,8 @@ only in that scheduler's pods. */}}
 {{- range $dialect.containerAnnotation.suffixes -}}
 {{- $keys = append $keys (printf "k.startsWith('%s') && k.endsWith('%s')" $dialect.containerAnnotation.prefix .) -}}
 {{- end -}}
-{{- $own := printf "%s.?spec.?schedulerName.orValue('') == '%s'\n&& " $pod $dialect.schedulerName -}}
-{{- $by = append $by (printf "%s%s.?metadata.?annotations.orValue({}).exists(k, %s)" (empty $dialect.schedulerName | ternary "" $own) $pod (join "\n|| " $keys)) -}}
+{{- $own := printf "!(%s.?spec.?schedulerName.orValue('') in ['', 'default-scheduler'])\n&& " $pod -}}
+{{- $by = append $by (printf "%s%s.?metadata.?annotations.orValue({}).exists(k, %s)" $own $pod (join "\n|| " $keys)) -}}
 {{- end -}}
 {{- end -}}
 {{- with $resources -}}
@@ -156,7 +156,7 @@ the name. It is misspelt, or an old name that Koordinator's scheduler rewrites. 
 {{- define "gpuslice.misnamed" -}}
 variables.containers.map(c, ['limits', 'requests'].map(kind,
 c.?resources[?kind].orValue({}).filter(n, (n.lowerAscii().startsWith('koordinator.sh/gpu')
-|| n.lowerAscii().startsWith('kubernetes.io/gpu')) && !(n in ['koordinator.sh/gpu',
+|| n.lowerAscii().startsWith('kubernetes.io/gpu') || n.startsWith('aliyun.com/gpu-')) && !(n in ['koordinator.sh/gpu',
 'koordinator.sh/gpu-core', 'koordinator.sh/gpu-memory', 'koordinator.sh/gpu-memory-ratio',
 'koordinator.sh/gpu.shared']))
 .map(n, ['container ' + c.name + ': resource name: invalid value ' + n, n]))
@@ -184,9 +184,12 @@ c.?resources[?kind].orValue({}).filter(n, (n.lowerAscii().startsWith('koordinato
 {{- toJson $found -}}
 {{- end }}
 
-{{/* Whether the cluster has MutatingAdmissionPolicies, to set the schedulerName of HAMi's pods. */}}
+{{/* The version of the cluster's MutatingAdmissionPolicies, which set the schedulerName of HAMi's pods.
+Empty without them. Kubernetes 1.34 and 1.35 have v1beta1 where an administrator turned it on. */}}
 {{- define "gpuslice.mutates" -}}
-{{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy" }}true{{ end -}}
+{{- $group := "admissionregistration.k8s.io" -}}
+{{- if .Capabilities.APIVersions.Has (print $group "/v1/MutatingAdmissionPolicy") }}v1
+{{- else if .Capabilities.APIVersions.Has (print $group "/v1beta1/MutatingAdmissionPolicy") }}v1beta1{{ end -}}
 {{- end }}
 
 {{/* A part of matchConstraints: it excludes the objects that HAMi's own webhook ignores. */}}
