@@ -38,6 +38,8 @@ class Readiness:
         self.node: Sequence[str] = ("the node has not been inspected yet",)
         self.cluster: str | None = None
         """Why the agent does not write its API objects. None: it writes them."""
+        self.kubernetes: str | None = None
+        """Why the API server's version is not supported."""
         self.device_plugin: str | None = None
         """Why the node belongs to another device plugin. None: the node is ours."""
         self.unusable: Mapping[str, str] = {}
@@ -60,7 +62,8 @@ class Readiness:
     @property
     def problems(self) -> Sequence[str]:
         """Return all reasons why the agent is not ready. Empty: the agent is ready."""
-        problems = (self.hang, self.session, *self.node, self.cluster, self.device_plugin)
+        cluster = (self.kubernetes, self.cluster, self.device_plugin)
+        problems = (self.hang, self.session, *self.node, *cluster)
         return [problem for problem in problems if problem is not None]
 
     @property

@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import uvloop
@@ -98,6 +98,43 @@ def _add_flags(command: ArgumentParser, environment: Mapping[str, str]) -> None:
         shown = f"{text} (default: {default})" if default else text
         command.add_argument(flag, default=written, help=shown, **more)
 
+    _add_addresses(add)
+    add(
+        "--policy",
+        "",
+        f"Policy for pods of this schedulerName without the annotation {names.ANNOTATION_POLICY}:"
+        " binpack (the default), spread or first. Repeatable; in the environment separated by"
+        " blanks.",
+        metavar="NAME=POLICY",
+        dest="policies",
+        type=policies,
+        action=_Merge,
+    )
+    add(
+        "--dialects",
+        KOORDINATOR.name,
+        "Dialects in which pods may request shares, separated by commas:"
+        f" {', '.join(each.name for each in DIALECTS)}. A pod in another one is refused.",
+        metavar="NAMES",
+        type=dialects,
+    )
+    add(
+        "--kube-scheduler-version",
+        "",
+        "Version of kube-scheduler, such as v1.36.3. The log and /readyz say if the API server does"
+        " not support it.",
+        metavar="VERSION",
+    )
+    add("--log-format", Format.LOGFMT.value, "Format of log lines: logfmt or json.", type=Format)
+    command.add_argument(
+        "--verbose",
+        action="store_true",
+        default=environment.get(variable("--verbose"), "").lower() in ("1", "true"),
+        help="Log routine operations too.",
+    )
+
+
+def _add_addresses(add: Callable[..., None]) -> None:
     add(
         "--kubeconfig",
         "",
@@ -120,30 +157,11 @@ def _add_flags(command: ArgumentParser, environment: Mapping[str, str]) -> None:
         type=address_or_off,
     )
     add(
-        "--policy",
-        "",
-        f"Policy for pods of this schedulerName without the annotation {names.ANNOTATION_POLICY}:"
-        " binpack (the default), spread or first. Repeatable; in the environment separated by"
-        " blanks.",
-        metavar="NAME=POLICY",
-        dest="policies",
-        type=policies,
-        action=_Merge,
-    )
-    add(
-        "--dialects",
-        KOORDINATOR.name,
-        "Dialects in which pods may request shares, separated by commas:"
-        f" {', '.join(each.name for each in DIALECTS)}. A pod in another one is refused.",
-        metavar="NAMES",
-        type=dialects,
-    )
-    add("--log-format", Format.LOGFMT.value, "Format of log lines: logfmt or json.", type=Format)
-    command.add_argument(
-        "--verbose",
-        action="store_true",
-        default=environment.get(variable("--verbose"), "").lower() in ("1", "true"),
-        help="Log routine operations too.",
+        "--kube-scheduler",
+        "127.0.0.1:10259",
+        "Address of kube-scheduler's own pages, for /livez/kube-scheduler.",
+        metavar="HOST:PORT",
+        type=address,
     )
 
 

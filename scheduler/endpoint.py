@@ -1,4 +1,4 @@
-"""The HTTP endpoint for probes, Prometheus and people: GET /livez, /readyz, /metrics, /debug/fleet.
+"""The HTTP endpoint for probes, Prometheus and people.
 
 It runs on the main event loop, so an answer of /livez shows that the loop runs. It changes nothing
 and needs no authentication. /debug/fleet shows pod names and allocations, so it accepts connections
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
+import aiohttp
 import orjson
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -30,7 +31,9 @@ Address = tuple[str, int]
 
 _LOG: Final = logging.getLogger(__name__)
 
-PAGES: Final = ("/livez", "/readyz", "/metrics", "/debug/fleet")
+PAGES: Final = ("/livez", "/livez/kube-scheduler", "/readyz", "/metrics", "/debug/fleet")
+KUBE_SCHEDULER: Final = "127.0.0.1", 10259
+_KUBE_SCHEDULER: Final = aiohttp.ClientTimeout(total=4.0)
 LEAVE_S: Final = 1.0
 _RETRY_S: Final = 5.0
 _FRESH_S: Final = 1.0
@@ -52,15 +55,22 @@ class Source(Protocol):
 
 
 class Endpoint:
-    """The HTTP pages. status: returns `Leadership.status`."""
+    """The HTTP pages. status: returns the last lines of /readyz. kube_scheduler: the address of
+    kube-scheduler's own pages."""
 
     def __init__(
-        self, state: State, source: Source, metrics: Metrics, status: Callable[[], str]
+        self,
+        state: State,
+        source: Source,
+        metrics: Metrics,
+        status: Callable[[], str],
+        kube_scheduler: Address = KUBE_SCHEDULER,
     ) -> None:
         self._state = state
         self._source = source
         self._metrics = metrics
         self._status = status
+        self._kube_scheduler = f"https://{host_port(*kube_scheduler)}/healthz"  # 1.30 has no /livez
         self._listed: dict[str, int] = {}
         self._refreshed_s = float("-inf")
         self._fleet_lock = asyncio.Lock()
@@ -72,6 +82,7 @@ class Endpoint:
         without the endpoint. served: called with the address once it is served."""
         app = web.Application()
         app.router.add_get("/livez", self._livez)
+        app.router.add_get("/livez/kube-scheduler", self._livez_of_kube_scheduler)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics_page)
         app.router.add_get("/debug/fleet", self._fleet)
@@ -99,6 +110,16 @@ class Endpoint:
 
     async def _livez(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
+
+    async def _livez_of_kube_scheduler(self, request: web.Request) -> web.Response:
+        """Answer 200 if kube-scheduler does. Its certificate is self-signed."""
+        url, timeout = self._kube_scheduler, _KUBE_SCHEDULER
+        try:
+            async with aiohttp.request("GET", url, ssl=False, timeout=timeout) as answer:
+                text, is_live = f"status {answer.status}", answer.status == 200
+        except (aiohttp.ClientError, TimeoutError) as error:
+            text, is_live = f"{type(error).__name__} {error}".rstrip(), False
+        return web.Response(text=f"kube-scheduler: {text}\n", status=200 if is_live else 503)
 
     async def _readyz(self, request: web.Request) -> web.Response:
         problems = self.problems

@@ -32,8 +32,8 @@ _MARGIN_S: Final = 0.5
 """A margin for clocks of two hosts, whose rates may differ by 3 percent."""
 TIMEOUT_S: Final = 2.5
 """How long a verb waits for the start of a term. kube-scheduler waits for the verb meanwhile."""
-_CALLS_S: Final = 15.0
-"""A longer pause ends a series of calls, because kube-scheduler retries within 10 s."""
+_CALLS_S: Final = 65.0
+"""A longer pause ends a series of calls, because kube-scheduler retries within 60 s."""
 _FAILOVER_S: Final = 20.0
 
 

@@ -27,12 +27,13 @@ from scheduler.decisions.sampling import Requeue, Sampling
 from scheduler.decisions.state import State
 from scheduler.decisions.unserved import Unserved
 from scheduler.decisions.verbs import Verbs
-from scheduler.endpoint import Address, Endpoint
+from scheduler.endpoint import KUBE_SCHEDULER, Address, Endpoint
 from scheduler.events import Events
 from scheduler.extender import Extender
 from scheduler.leadership import Leadership, boot_clock
 from scheduler.metrics import Metrics
 from scheduler.requeuer import Requeuer
+from scheduler.version_skew import VersionSkew
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ class Settings:
     policies: Mapping[str, Policy] = field(default_factory=dict)
     """The policy by schedulerName, for pods that specify none. Without one, binpack is used."""
     dialects: frozenset[str] = frozenset({KOORDINATOR.name})
+    kube_scheduler: Address = KUBE_SCHEDULER
+    kube_scheduler_version: str = ""
     log_format: Format = Format.LOGFMT
     verbose: bool = False
 
@@ -63,6 +66,8 @@ class Settings:
     """The interval at which Bindings of unknown outcome are checked."""
     report_s: float = 20.0
     """The interval at which Events are written."""
+    versions_s: float = 60.0
+    """The interval at which kube-scheduler's version is compared with the API server's."""
     leave_s: float = 20.0
     """The time limit for pending work at shutdown."""
 
@@ -109,7 +114,10 @@ class _Service:
         self._requeuer = Requeuer(retries, sampling, kube, metrics, boot_clock)
         self._binder = Binder(self._state, kube, guard, verbs, boot_clock)
         self._events = Events(kube.post, metrics, boot_clock, hostname)
-        self._endpoint = Endpoint(self._state, self._cache, metrics, lambda: guard.status)
+        self._skew = VersionSkew(kube, settings.kube_scheduler_version)
+        self._endpoint = Endpoint(
+            self._state, self._cache, metrics, lambda: self._status, settings.kube_scheduler
+        )
         self._extender = Extender(verbs, self._binder, guard, lambda: self._cache.synced, metrics)
         self._admission = Admission(kube, self._is_ready, metrics)
 
@@ -144,12 +152,18 @@ class _Service:
             "report": _every(settings.report_s, self._report),
             "ready": _ready(self._cache, announce),
             "admission": self._admission.run(),
+            "versions": _every(settings.versions_s, self._skew.check),
         }
         if settings.http is not None:
             work["endpoint"] = self._endpoint.run(
                 settings.http, lambda address: announce(f"serving: http://{address}")
             )
         return work
+
+    @property
+    def _status(self) -> str:
+        """The last lines of /readyz."""
+        return "\n".join(filter(None, (self._skew.problem, self._leadership.status)))
 
     def _is_ready(self) -> bool:
         """Return whether this process can bind a pod that requests a share."""

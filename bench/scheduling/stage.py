@@ -74,18 +74,19 @@ async def fill(kube: Kube, size: fleets.Size) -> None:
     begun_s = time.monotonic()
     node_names = size.shape.node_names()
     bodies = (
-        _bound_pod(number, node_names[node], gpu_uuid(node, minor), minor, percent)
+        bound_pod(f"p{number}", node_names[node], gpu_uuid(node, minor), minor, percent)
         for number, (node, minor, percent) in enumerate(fleets.held(size))
     )
     await post_all(kube, f"/api/v1/namespaces/{namespace}/pods", bodies)
     say(f"{size.pods:,} pods are there ({time.monotonic() - begun_s:.0f} s)")
 
 
-def _bound_pod(number: int, node: str, uuid: str, minor: int, percent: int) -> Json:
+def bound_pod(name: str, node: str, uuid: str, minor: int, percent: int) -> Json:
+    """Return a pod that holds a part of a GPU of the node."""
     size_bytes = fleets.GPU_BYTES * percent // 100
     share = Share("main-0", uuid, minor, size_bytes, percent)
     peak = Peak(uuid, minor, size_bytes, percent, percent)
-    body = asking_pod(f"p{number}", (percent,))
+    body = asking_pod(name, (percent,))
     body["metadata"]["annotations"] = dict(
         binding.annotations_of(Placement(node, (share,), (peak,)))
     )

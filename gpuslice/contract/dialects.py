@@ -120,7 +120,10 @@ VOLCANO: Final = Dialect(
         VOLCANO_VGPU_CORES,
     ),
     hints=(VOLCANO_MODE,),
-    node_resources=(VOLCANO_MEMORY, VOLCANO_NUMBER),
+    node_resources=(
+        *(VOLCANO_MEMORY, VOLCANO_NUMBER),
+        *(VOLCANO_VGPU_NUMBER, VOLCANO_VGPU_MEMORY, VOLCANO_VGPU_PERCENT, VOLCANO_VGPU_CORES),
+    ),
     webhook_environment=(names.ENV_VISIBLE_DEVICES, VOLCANO_ALLOCATED, VOLCANO_TOTAL),
     environment=(VOLCANO_ALLOCATED, VOLCANO_TOTAL),
     written_annotations=(VOLCANO_INDEX, VOLCANO_TIME),
@@ -170,6 +173,8 @@ HAMI: Final = Dialect(
         *(f"{HAMI_CORE_POLICY}={value}" for value in ("default", "force")),
     ),
     own_scheduler=("hami-scheduler",),
+    # HAMI_GPU is not reported: other schedulers would place pods with whole GPUs by it.
+    node_resources=(HAMI_MEMORY, HAMI_MEMORY_PERCENT, HAMI_CORES),
 )
 
 DIALECTS: Final = (KOORDINATOR, KAI, VOLCANO, HAMI)

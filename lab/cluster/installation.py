@@ -44,12 +44,13 @@ class Installation(Running):
         options: Sequence[str] = (),
         hostname: str = "",
     ) -> None:
-        self._arguments = arguments
-        self._options = options
         self.name = name
         self._hostname = hostname
         self._plane = plane
-        self._port, self._http_port = free_port(), free_port()
+        self._port, self._http_port, secure_port = free_port(), free_port(), free_port()
+        self._arguments = (f"--kube-scheduler=127.0.0.1:{secure_port}", *arguments)
+        skip = "--authentication-skip-lookup=true"
+        self._options = (f"--secure-port={secure_port}", skip, *options)
         self._module = module
         self._kubeconfig = plane.kubeconfig("scheduler")
         self.config = plane.directory / f"{name}.kube-scheduler.yaml"

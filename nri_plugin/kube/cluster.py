@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,7 @@ from gpuslice.contract import names
 from gpuslice.kube import access
 from gpuslice.kube.access import Access, AccessError
 from gpuslice.kube.client import Kube
+from gpuslice.kube.errors import KubeError
 from gpuslice.kube.fields import Json
 from gpuslice.kube.log_lines import Line
 from gpuslice.kube.reflector import UNLISTED, Reflector
@@ -27,6 +29,8 @@ from nri_plugin.kube.verification import Verification
 from nri_plugin.policy import kube_objects, totals
 from nri_plugin.policy.bound_pods import BoundPods
 from nri_plugin.policy.gpu_modes import GpuModes
+from nri_plugin.protocol import runtimes
+from nri_plugin.readiness import Readiness
 from nri_plugin.supervision import supervised
 
 _LOG: Final = logging.getLogger(__name__)
@@ -34,6 +38,12 @@ _LOG: Final = logging.getLogger(__name__)
 _PODS: Final = "/api/v1/pods"
 _AGAIN_S: Final = 10.0
 _LOOK_S: Final = 0.5
+_VERSION_S: Final = 60.0
+OLDEST: Final = (1, 30, 0)
+TOO_OLD: Final = (
+    "Kubernetes {} is not supported: must be 1.30 or newer, because older ones lack the"
+    " ValidatingAdmissionPolicy v1 that keeps users from forging grants"
+)
 _PAGE: Final = 100
 """Pods per page of a list. Only one page is in memory at a time."""
 
@@ -100,6 +110,7 @@ class Cluster:
                 group.create_task(publisher.run(synced), name="inventory publisher")
                 group.create_task(heartbeat.run(), name="heartbeat")
                 group.create_task(self._observe(reflectors), name="observe")
+                group.create_task(check_version(kube, self._parts.readiness), name="version")
         except asyncio.CancelledError:
             await heartbeat.mark_stopped()
             raise
@@ -126,6 +137,17 @@ class Cluster:
         elif self._problem and not problem:
             _LOG.info(Line("API server reachable again"))
         self._problem = problem
+
+
+async def check_version(kube: Kube, readiness: Readiness) -> None:
+    """Record whether the API server's version is supported, until cancelled: it may be upgraded."""
+    while True:
+        with suppress(KubeError):
+            version = str((await kube.get("/version")).get("gitVersion"))
+            parsed = runtimes.parse(version)
+            is_old = parsed is not None and parsed < OLDEST
+            readiness.kubernetes = TOO_OLD.format(version) if is_old else None
+        await asyncio.sleep(_VERSION_S)
 
 
 @dataclass(frozen=True, slots=True)

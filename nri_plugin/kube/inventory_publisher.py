@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gpuslice.contract import names
+from gpuslice.contract.dialects import NODE_RESOURCES
 from gpuslice.kube.client import Kube
 from gpuslice.kube.errors import KubeError
 from gpuslice.kube.fields import Json
@@ -45,7 +46,7 @@ CONTEST_WRITES: Final = 5
 to zero, reverts fewer."""
 CONTEST_S: Final = 600.0
 """The period in which reverted writes are counted, and the agent's pause after a contest."""
-_FIELDS: Final = re.compile(r"f:devices|f:(koordinator|volcano)\.sh/gpu")
+_FIELDS: Final = re.compile(rf"f:(devices|{'|'.join(map(re.escape, NODE_RESOURCES))})\b")
 
 
 class InventoryPublisher:

@@ -84,7 +84,7 @@ def node(raw: Json) -> NodeFacts:
         plugin_gpus={
             key: text
             for key, text in texts(status, "allocatable").items()
-            if key.startswith(_PLUGIN_GPUS) and text != "0"
+            if key.startswith(_PLUGIN_GPUS) and key not in NODE_RESOURCES and text != "0"
         },
         operator=names.LABEL_DEPLOY_DEVICE_PLUGIN in texts(metadata, "labels"),
         written={

@@ -26,6 +26,7 @@ GONE: Final = "NVML does not list it"
 """The problem of a GPU that no longer exists."""
 
 _MIB_SHIFT: Final = 20
+_IN_MIB: Final = (dialects.VOLCANO_MEMORY, dialects.VOLCANO_VGPU_MEMORY, dialects.HAMI_MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,10 @@ def totals(
 ) -> Mapping[str, int]:
     """Return the totals of the reported resources. requested: the sums of the pods' requests."""
     counted = [entry.gpu for entry in listed if entry.offered or entry.gpu.uuid in granted]
+    mib = sum(gpu.memory_bytes >> _MIB_SHIFT for gpu in counted)
     parts = {
         names.RESOURCE_MEMORY: sum(gpu.memory_bytes for gpu in counted),
-        dialects.VOLCANO_MEMORY: sum(gpu.memory_bytes >> _MIB_SHIFT for gpu in counted),
+        **dict.fromkeys(_IN_MIB, mib),
         dialects.VOLCANO_NUMBER: len(counted),
     }
     percent = PERCENT * len(counted)

@@ -7,7 +7,6 @@ number that differs between nodes.
 from __future__ import annotations
 
 from enum import IntEnum, unique
-from typing import Final
 
 
 @unique
@@ -46,15 +45,3 @@ class Reason(IntEnum):
     SCOPE = 18, "too few GPUs with free capacity within the required topology scope"
     TOGETHER = 19, "GPUs have too little free capacity for all containers together"
     LEASES_LOST = 20, "the GPU scheduler cannot watch the Leases of GPU node agents"
-
-
-UNRESOLVABLE: Final = frozenset(
-    {
-        Reason.NOT_ISOLATING,
-        Reason.PARTITIONED,
-        Reason.TOO_FEW_GPUS,
-        Reason.NO_GPU_SELECTED,
-        Reason.GPU_TOO_SMALL,
-    }
-)
-"""Reasons that no eviction removes, so kube-scheduler need not try preemption on such a node."""

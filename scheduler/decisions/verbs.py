@@ -17,7 +17,6 @@ import orjson
 from scheduler.core.fit import feasible, fit, texts
 from scheduler.core.fleet import Rows
 from scheduler.core.place import Placement
-from scheduler.core.reasons import UNRESOLVABLE
 from scheduler.core.request import Policy, Request
 from scheduler.core.reservations import Kind, Nomination
 from scheduler.core.score import best, levels, score
@@ -87,7 +86,7 @@ class Verbs:
         if not len(fitting):
             self._retries.refuse(pending, pending.request, self._sampling.accepted(pending, rows))
             self._sampling.refuse(pending, pending.request, rows, self.policy(pending))
-            return self._refusal(pending.request, names, rows)
+            return self._refusal(pending, pending.request, names, rows)
         # 6. Return the best nodes, or all that fit if the pod has preferences.
         return _accepted(self._nodes(pending, pending.request, fitting))
 
@@ -214,20 +213,18 @@ class Verbs:
             self._reserve(pending, request, node_names[0])
         return node_names
 
-    def _refusal(self, request: Request, names: Sequence[str], rows: Rows) -> bytes:
+    def _refusal(
+        self, pending: Pending, request: Request, names: Sequence[str], rows: Rows
+    ) -> bytes:
+        """Refuse the nodes as unresolvable: the totals of these nodes have room, so kube-scheduler
+        finds no victims there, and would report that as an error. Of the nominated node it would
+        conclude that the pod may preempt again, although victims may be terminating there."""
         fleet = self._state.fleet
         _, reasons = fit(fleet, request, rows)
         text_by_reason = texts(fleet, request, rows, reasons)
-        failed: dict[str, str] = {}
-        unresolvable: dict[str, str] = {}
-        for name, reason in zip(names, reasons.tolist(), strict=True):
-            there = unresolvable if reason in UNRESOLVABLE else failed
-            there[name] = text_by_reason[reason]
-        answer = {
-            "NodeNames": [],
-            "FailedNodes": failed,
-            "FailedAndUnresolvableNodes": unresolvable,
-        }
+        refused = {n: text_by_reason[r] for n, r in zip(names, reasons.tolist(), strict=True)}
+        nominated = {n: refused.pop(n) for n in (pending.nominated,) if n in refused}
+        answer = {"NodeNames": [], "FailedNodes": nominated, "FailedAndUnresolvableNodes": refused}
         return orjson.dumps(answer)
 
 

@@ -35,6 +35,10 @@ and blocks the event loop for other pods."""
 _MAX_CHARACTERS: Final = 16384
 """The most characters of a cached input. The whole cache then takes at most a few megabytes."""
 
+MAX_ANNOTATIONS: Final = 256 << 10
+"""The most bytes of a pod's annotations. The API server does not check them at a Binding. A bound
+pod with more would run, and the kubelet could not report its status."""
+
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _AFFINITIES: Final = ("nodeAffinity", "podAffinity", "podAntiAffinity")
 
@@ -221,8 +225,10 @@ def pending(pod: Json, enabled: Enabled = DEFAULT) -> Pending:
     parsed, refusal = None, ""
     try:
         parsed = read(pod, enabled)
+        if parsed:
+            _refuse_large(texts(metadata, "annotations"), parsed.request)
     except RequestError as error:
-        refusal = str(error)
+        parsed, refusal = None, str(error)
     return Pending(
         uid=str(metadata.get("uid", "")),
         version=str(metadata.get("resourceVersion", "")),
@@ -239,6 +245,15 @@ def pending(pod: Json, enabled: Enabled = DEFAULT) -> Pending:
         outputs=parsed.outputs if parsed else no_outputs,
         notices=parsed.notices if parsed else (),
     )
+
+
+def _refuse_large(annotations: Mapping[str, str], request: Request) -> None:
+    """Refuse annotations that leave no room for those of the Binding."""
+    size = sum(len(key) + len(text.encode(errors="replace")) for key, text in annotations.items())
+    most = MAX_ANNOTATIONS - 2048 - 384 * sum(each.gpus for each in request.containers)
+    if size > most:
+        must_be = f"at most {most} bytes, because the pod's GPUs are added to its annotations"
+        raise invalid("metadata.annotations", f"of {size} bytes", must_be)
 
 
 def was_refused(pod: Json) -> bool:

@@ -14,6 +14,7 @@ import yaml
 
 from gpuslice.contract import names
 from nri_plugin import command_line
+from scheduler import endpoint
 from tests.chart.rendering import (
     EVERYTHING,
     Json,
@@ -169,6 +170,19 @@ def test_the_network_policy_covers_the_schedulers_pods_and_the_ports_of_their_me
     containers = template["spec"]["containers"]
     ports = {port["containerPort"] for each in containers for port in each["ports"]}
     assert {each["port"] for each in rule["ports"]} == ports
+
+
+def test_kube_scheduler_is_restarted_if_it_or_the_extender_hangs() -> None:
+    """Each is restarted after at least 60 s. The probe waits longer than the extender does."""
+    kube_scheduler, extender = pod(everything(), "Deployment", names.SCHEDULER_NAME)["containers"]
+    (port,) = extender["ports"]
+    probe = kube_scheduler["livenessProbe"]
+    assert probe["httpGet"]["path"] in endpoint.PAGES and probe["timeoutSeconds"] > 4
+    assert probe["httpGet"]["port"] == port["containerPort"]
+    assert extender["livenessProbe"]["httpGet"] == {"path": "/livez", "port": port["name"]}
+    assert ("127.0.0.1", kube_scheduler["ports"][0]["containerPort"]) == endpoint.KUBE_SCHEDULER
+    assert "--secure-port=10259" in kube_scheduler["command"]
+    assert kube_scheduler["command"][-1] == "-v=4", "extraArgs come last"
 
 
 # --- the agent's pods

@@ -61,6 +61,13 @@ def test_every_node_is_a_candidate_for_preemption() -> None:
     assert arguments("DefaultPreemption") == [{"minCandidateNodesPercentage": 100}]
 
 
+@pytest.mark.parametrize(("version", "most_s"), [("v1.32.9", 10), ("v1.33.0-gke.1", 60)])
+def test_the_backoff_is_long_only_where_an_idle_kube_scheduler_ends_it(
+    version: str, most_s: int
+) -> None:
+    assert configuration(f"--kube-version={version}")["podMaxBackoffSeconds"] == most_s
+
+
 def test_packing_outranks_stock_scores_and_what_the_pod_prefers_outranks_packing() -> None:
     """Plugins score 0 to 100. kube-scheduler multiplies an extender's score of 0 to 10 by 10."""
     whole = configuration()

@@ -47,6 +47,7 @@ REFUSED: Final = {
         "at '/agent/resources/limits/memory': '1 GB' does not match pattern"
     ),
     f"{_POOL}.strict=true": ("at '/agent/nodePools/0/agent': missing property 'nodeSelector'"),
+    "commonLabels.helm\\.sh/chart=a": "invalid propertyName 'helm.sh/chart'",
     "monitoring.podMonitor.enabled=true": (
         "agent.http.address: invalid value 127.0.0.1: must be reachable by Prometheus"
     ),
@@ -112,8 +113,9 @@ def _differences(root: Json, schema: Json, values: Any, path: str = "") -> list[
 )
 def test_kube_scheduler_is_of_the_clusters_version(version: str, tag: str) -> None:
     rendered = objects({}, f"--kube-version={version}")
-    first = pod(rendered, "Deployment", "gpuslice-scheduler")["containers"][0]
+    first, extender = pod(rendered, "Deployment", "gpuslice-scheduler")["containers"]
     assert first["image"] == f"registry.k8s.io/kube-scheduler:{tag}"
+    assert f"--kube-scheduler-version={tag}" in extender["command"]
     has_quota = ("ResourceQuota", "gpuslice-critical-pods") in keys(rendered)
     assert has_quota == ("gke" in version)
 
@@ -130,6 +132,33 @@ def test_images_come_from_the_registry_of_the_values() -> None:
         "registry.example/team/gpuslice-scheduler:0.1.1",
         "registry.k8s.io/kube-scheduler:v1.36.3",
     }
+    digest = f"sha256:{'1' * 64}"
+    pinned = objects({"images": {"kubeScheduler": {"tag": "v1.36.1", "digest": digest}}})
+    first, extender = pod(pinned, "Deployment", "gpuslice-scheduler")["containers"]
+    assert first["image"] == f"registry.k8s.io/kube-scheduler@{digest}"
+    assert "--kube-scheduler-version=v1.36.1" in extender["command"]
+
+
+def test_the_common_labels_are_on_every_object_and_pod() -> None:
+    for each in everything():
+        template = each.get("spec", {}).get("template", {"metadata": each["metadata"]})
+        for metadata in (each["metadata"], template["metadata"]):
+            assert metadata["labels"]["example.com/cost-center"] == "ml", each["metadata"]["name"]
+
+
+def test_prometheus_reads_kube_schedulers_metrics_too() -> None:
+    """The agent's address matters only where the agent is scraped."""
+    monitor = {"enabled": True, "components": ["scheduler"]}
+    rendered = objects({"monitoring": {"podMonitor": monitor}})
+    spec = one(rendered, "PodMonitor", "gpuslice")["spec"]
+    assert spec["selector"]["matchExpressions"][0]["values"] == ["gpuslice-scheduler"]
+    endpoints = {each["port"]: each.get("scheme") for each in spec["podMetricsEndpoints"]}
+    assert endpoints == {"http": None, "kube-scheduler": "https"}
+    option = "--authorization-always-allow-paths=/healthz,/livez,/readyz,/metrics"
+    assert option in command(rendered, "Deployment", "gpuslice-scheduler")
+    assert option not in command(objects(), "Deployment", "gpuslice-scheduler")
+    (both,) = one(everything(), "PodMonitor", "gpuslice")["spec"]["selector"]["matchExpressions"]
+    assert both["values"] == ["gpuslice-agent", "gpuslice-scheduler"]
 
 
 def test_the_document_lists_each_image() -> None:

@@ -32,6 +32,8 @@ def test_each_flag_has_a_default_and_a_variable_and_outranks_it(served: list[Set
     variables = {
         "LISTEN": "127.0.0.1:65535",
         "HTTP": "off",
+        "KUBE_SCHEDULER": "[::1]:10260",
+        "KUBE_SCHEDULER_VERSION": "v1.36.3",
         "POLICY": "koord-scheduler=spread gpuslice-scheduler=binpack",
         "LOG_FORMAT": "json",
         "VERBOSE": "true",
@@ -52,6 +54,8 @@ def test_each_flag_has_a_default_and_a_variable_and_outranks_it(served: list[Set
         listen=("127.0.0.1", 65535),
         http=None,
         policies={"koord-scheduler": Policy.SPREAD, "gpuslice-scheduler": Policy.BINPACK},
+        kube_scheduler=("::1", 10260),
+        kube_scheduler_version="v1.36.3",
         log_format=Format.JSON,
         verbose=True,
     )
@@ -91,6 +95,6 @@ def test_help_has_an_example_of_every_command() -> None:
     assert commands.run().exit_code == 2, "a command is required"
     text = commands.run("--help").stdout
     assert "Serve kube-scheduler until SIGTERM." in text
-    assert commands.run("serve", "--help").stdout.count("(default: ") == 4
+    assert commands.run("serve", "--help").stdout.count("(default: ") == 5
     for name in ("serve", "simulate", "uninstall"):
         assert f"python -m scheduler {name}" in text

@@ -6,10 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from gpuslice.contract import names
 from scheduler import endpoint as pages
@@ -18,6 +21,7 @@ from scheduler.decisions.state import State
 from scheduler.endpoint import PAGES, Address, Endpoint, is_local
 from scheduler.kubernetes import translate
 from scheduler.metrics import Metrics
+from tests.kube import api_server
 from tests.scheduler.objects import Gi, container, device, gpu, node, pod
 
 
@@ -42,9 +46,13 @@ Get = Callable[[str], Coroutine[Any, Any, tuple[int, str]]]
 
 @asynccontextmanager
 async def serving(
-    cache: Cache | None = None, state: State | None = None, address: Address = ("127.0.0.1", 0)
+    cache: Cache | None = None,
+    state: State | None = None,
+    address: Address = ("127.0.0.1", 0),
+    kube_scheduler: Address = pages.KUBE_SCHEDULER,
 ) -> AsyncIterator[Get]:
-    endpoint = Endpoint(state or State(), cache or Cache(), Metrics(), lambda: "on standby")
+    status = lambda: "on standby"  # noqa: E731
+    endpoint = Endpoint(state or State(), cache or Cache(), Metrics(), status, kube_scheduler)
     served: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(endpoint.run(address, served.set_result))
     async with asyncio.timeout(30), aiohttp.ClientSession() as session:
@@ -83,6 +91,30 @@ async def test_the_probes_give_the_reasons_and_an_unknown_page_the_existing_ones
         assert status == 503 and "pods: no message from the API server for 999 s" in text
         assert (await get("/livez"))[0] == 200
         assert "gpuslice_scheduler_ready 0.0" in (await get("/metrics"))[1]
+
+
+async def test_kube_scheduler_is_live_while_its_own_probe_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its certificate is self-signed. One that hangs accepts connections, but does not answer."""
+    monkeypatch.setattr(pages, "_KUBE_SCHEDULER", aiohttp.ClientTimeout(total=20.0))
+    _, context = api_server.certificate_for(tmp_path, "127.0.0.1")
+    probe = {"status": 200, "wait_s": 0.0}
+
+    async def healthz(request: web.Request) -> web.Response:
+        await asyncio.sleep(probe["wait_s"])
+        return web.Response(status=int(probe["status"]) if request.path == "/healthz" else 404)
+
+    async with api_server.serving(healthz, context) as access:
+        url = urlsplit(access.server)
+        async with serving(kube_scheduler=(str(url.hostname), int(url.port or 0))) as get:
+            assert await get("/livez/kube-scheduler") == (200, "kube-scheduler: status 200\n")
+            probe["status"] = 500
+            assert await get("/livez/kube-scheduler") == (503, "kube-scheduler: status 500\n")
+            probe["wait_s"] = 3600.0
+            monkeypatch.setattr(pages, "_KUBE_SCHEDULER", aiohttp.ClientTimeout(total=0.1))
+            assert await get("/livez/kube-scheduler") == (503, "kube-scheduler: TimeoutError\n")
+            assert await get("/livez") == (200, "ok\n")
 
 
 async def test_the_numbers_are_the_states_of_a_second_ago(monkeypatch: pytest.MonkeyPatch) -> None:

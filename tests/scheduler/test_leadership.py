@@ -186,9 +186,9 @@ async def test_calls_beside_another_holder_are_of_a_second_installation(scene: S
 
     assert not await is_reported(4), "a failover takes as long"
     assert await is_reported(1)
-    assert await is_reported(2, called=False), "kube-scheduler may pause for 15 s"
+    assert await is_reported(12, called=False), "kube-scheduler may pause for 60 s"
     assert await is_reported(1)
-    assert not await is_reported(3, called=False), "kube-scheduler does not call any more"
+    assert not await is_reported(14, called=False), "kube-scheduler does not call any more"
 
 
 def test_the_lease_is_read_tolerantly() -> None:

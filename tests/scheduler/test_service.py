@@ -43,6 +43,9 @@ class Server(test_cache.Server):
         yield ()
         await asyncio.Event().wait()
 
+    async def get(self, path: str, **_: object) -> Any:
+        return {"gitVersion": "v1.36.3"}
+
     async def patch(self, path: str, body: dict[str, Any], **_: object) -> Any:
         name = body.get("reason", path.removesuffix("/status").rpartition("/")[2])
         self.seen.add(name)
@@ -69,8 +72,10 @@ SEEN = {"a": OURS, "b": {events.SECOND_INSTALLATION}}
 
 
 @pytest.mark.parametrize("holder", SEEN)
-async def test_the_leases_holder_writes(holder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another pod's process reports that kube-scheduler calls it."""
+async def test_the_leases_holder_writes(
+    holder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another pod's process reports that kube-scheduler calls it. Each reports the version skew."""
     server: Any = Server(f"{holder}_1")
     wall, leaving = lambda: objects.RENEWED_S, asyncio.Event()
     guard = leadership.Leadership("a", now, wall)
@@ -80,7 +85,9 @@ async def test_the_leases_holder_writes(holder: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(service, "gc", mock.Mock())
     address = ("127.0.0.1", 0)
     pages = address if holder == "a" else None
-    settings = service.Settings(listen=address, http=pages, report_s=27.0)
+    settings = service.Settings(
+        listen=address, http=pages, kube_scheduler_version="v1.34.0", report_s=27.0, versions_s=9.0
+    )
     running = asyncio.create_task(service.run(settings, server, leaving, server.announce))
     for _ in range(20):
         await asyncio.sleep(5)
@@ -88,3 +95,4 @@ async def test_the_leases_holder_writes(holder: str, monkeypatch: pytest.MonkeyP
     leaving.set()
     await running
     assert (server.seen, guard.leaving) == ({"extender", "ready", *SEEN[holder]}, True)
+    assert "must be the minor version of the API server, v1.36.3, or one below it" in caplog.text

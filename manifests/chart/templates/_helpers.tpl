@@ -7,6 +7,20 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Labels of a pod. Arguments: the root, and the name of the component. */}}
+{{- define "gpuslice.podLabels" -}}
+{{- $root := first . -}}
+app.kubernetes.io/part-of: gpuslice
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/name: {{ last . }}
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* An object's metadata. A namespace may be added below it. Arguments: root, name, and optionally
@@ -97,9 +111,7 @@ spec:
   backoffLimit: {{ .retries | default 0 }}
   template:
     metadata:
-      labels:
-        app.kubernetes.io/part-of: gpuslice
-        app.kubernetes.io/name: {{ .label | default .name }}
+      labels: {{- include "gpuslice.podLabels" (list .root (.label | default .name)) | nindent 8 }}
     spec: {{- include "gpuslice.commandPod" . | nindent 6 }}
 {{- end }}
 
@@ -175,11 +187,11 @@ kube-scheduler must not be newer than the API server, and at most one minor vers
 {{- if ne .Release.Namespace "gpuslice-system" }}
 {{- fail (printf "namespace: invalid value %s: must be gpuslice-system, which the policies and the programs name; use --namespace gpuslice-system" .Release.Namespace) }}
 {{- end }}
-{{- if and .Values.monitoring.podMonitor.enabled .Values.agent.enabled }}
+{{- if and .Values.monitoring.podMonitor.enabled .Values.agent.enabled (has "agent" .Values.monitoring.podMonitor.components) }}
 {{- range $pool := .Values.agent.nodePools | default (list dict) }}
 {{- $address := dig "agent" "http" "address" $.Values.agent.http.address $pool }}
 {{- if hasPrefix "127." $address }}
-{{- fail (printf "agent.http.address: invalid value %s: must be reachable by Prometheus while monitoring.podMonitor.enabled is true; use 0.0.0.0" $address) }}
+{{- fail (printf "agent.http.address: invalid value %s: must be reachable by Prometheus while monitoring.podMonitor.components has agent; use 0.0.0.0" $address) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -241,6 +253,10 @@ runtimeClassName: {{ . }}
 {{- include "gpuslice.nodes" (list . 0) }}
 {{- with .affinity }}
 affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .topologySpreadConstraints }}
+topologySpreadConstraints:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 terminationGracePeriodSeconds: {{ .terminationGracePeriodSeconds }}

@@ -101,7 +101,7 @@ def test_the_device_has_the_reason_and_the_time_of_a_gpu_that_is_not_offered() -
 
 def test_the_gpus_of_another_device_plugin() -> None:
     theirs = {"nvidia.com/gpu": "8", "nvidia.com/gpu.shared": "32", "nvidia.com/mig-1g.10gb": "7"}
-    others = {"nvidia.com/mig-2g.20gb": "0", "nvidia.com/hostdev": "2", "koordinator.sh/gpu": "100"}
+    others = {"nvidia.com/mig-2g.20gb": "0", "nvidia.com/hostdev": "2", "nvidia.com/gpumem": "9"}
     read = kube_objects.node({"status": {"allocatable": theirs | others}})
     assert read.plugin_gpus == theirs and not read.operator and not read.isolates
     label = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "true"}}}

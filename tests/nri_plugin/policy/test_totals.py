@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Final
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.contract import names
-from gpuslice.contract.dialects import NODE_RESOURCES, VOLCANO, VOLCANO_MEMORY, VOLCANO_NUMBER
+from gpuslice.contract.dialects import HAMI, NODE_RESOURCES, VOLCANO, VOLCANO_NUMBER
 from nri_plugin.policy import ledger
 from nri_plugin.policy.gpu_modes import Mode
 from nri_plugin.policy.ledger import Hold
@@ -21,7 +22,7 @@ from tests.nri_plugin.policy.plan_scene import entry
 from tests.support import GIB
 
 UUIDS = st.sampled_from([f"GPU-{n}" for n in range(5)])
-
+_IN_MIB: Final = ("volcano.sh/gpu-memory", "volcano.sh/vgpu-memory", "nvidia.com/gpumem")
 
 gpus = st.dictionaries(UUIDS, st.just(0) | st.integers(1, 80), max_size=5).map(
     lambda found: [
@@ -63,7 +64,7 @@ def test_the_gpus_of_the_device_and_their_totals(
     counted = [size for uuid, size in sizes.items() if uuid in granted | offered]
     expected = dict.fromkeys(NODE_RESOURCES, 100 * len(counted)) | {
         names.RESOURCE_MEMORY: sum(counted),
-        VOLCANO_MEMORY: sum(size >> 20 for size in counted),
+        **dict.fromkeys(_IN_MIB, sum(size >> 20 for size in counted)),
         VOLCANO_NUMBER: len(counted),
     }
     assert totals(listed, granted, requested, NODE_RESOURCES) == {
@@ -71,12 +72,20 @@ def test_the_gpus_of_the_device_and_their_totals(
     }
 
 
-def test_the_totals_of_volcanos_guide() -> None:
+def test_the_totals_of_volcanos_guide_and_of_hami() -> None:
     """The total is the sum of each GPU's whole MiB. Volcano multiplies the first GPU's size."""
     sizes = [11178 << 20] * 7 + [(11178 << 20) + 4095]
     listed = [Entry(Gpu(f"GPU-{n}", n, size), healthy=True) for n, size in enumerate(sizes)]
     found = totals(listed, frozenset(), {}, VOLCANO.node_resources)
-    assert found == {"volcano.sh/gpu-memory": 89424, "volcano.sh/gpu-number": 8}
+    assert found == {
+        **{"volcano.sh/gpu-memory": 89424, "volcano.sh/gpu-number": 8},
+        **{"volcano.sh/vgpu-memory": 89424, "volcano.sh/vgpu-number": 800},
+        **{"volcano.sh/vgpu-memory-percentage": 800, "volcano.sh/vgpu-cores": 800},
+    }
+    assert totals(listed, frozenset(), {}, HAMI.node_resources) == {
+        **{"nvidia.com/gpumem": 89424, "nvidia.com/gpumem-percentage": 800},
+        "nvidia.com/gpucores": 800,
+    }
 
 
 def test_a_removed_gpu_takes_no_place_in_the_list() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.core.fit import MAX_CELLS, fit, max_rows, texts
 from scheduler.core.fleet import MAX_BYTES, Fleet, Gpu
-from scheduler.core.reasons import UNRESOLVABLE, Reason
+from scheduler.core.reasons import Reason
 from scheduler.core.request import ContainerRequest, Request, Requirement
 from tests.scheduler.core.one_node import add, fleet
 
@@ -159,5 +159,3 @@ def test_only_gpus_of_the_selector_are_near() -> None:
 def test_every_reason_has_a_text_of_its_own() -> None:
     assert len({reason.text for reason in Reason}) == len(Reason)
     assert not any(character.isdigit() for reason in Reason for character in reason.text)
-    assert Reason.GPU_TOO_SMALL in UNRESOLVABLE
-    assert not {Reason.MEMORY, Reason.FITS} & UNRESOLVABLE

@@ -11,7 +11,7 @@ import pytest
 
 from gpuslice.contract import names as words
 from scheduler.core.fit import feasible
-from scheduler.core.reasons import UNRESOLVABLE, Reason
+from scheduler.core.reasons import Reason
 from scheduler.core.request import Policy
 from scheduler.core.score import best, score
 from scheduler.decisions.state import Assumed, State
@@ -75,6 +75,7 @@ def test_all_nodes_are_named_for_a_pod_with_preferences(spec: dict[str, Any], na
 
 
 def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> None:
+    """All are unresolvable, except the node where victims of the pod may be terminating."""
     state = calls.state(nodes=4, gpus=1)
     for name in ("n0", "n1"):
         bind(state, calls.pod(f"on-{name}"), name)
@@ -83,13 +84,19 @@ def test_where_none_fits_each_node_has_its_reason_and_equal_ones_one_text() -> N
     raw = calls.pod("u-1", objects.container("main", memory="20Gi", core=10))
     raw["metadata"]["labels"] = {words.LABEL_ISOLATION_PROVIDER: "hami-core"}
     memory = f"{Reason.MEMORY.text} (largest free slice 12 GiB of the 20 GiB requested)"
-    unresolvable = {"n2": Reason.GPU_TOO_SMALL, "n3": Reason.NOT_ISOLATING}
-    assert filtered(Verbs(state), raw, [*names(4), "n4"]) == {
-        "NodeNames": [],
-        "FailedNodes": {"n0": memory, "n1": memory, "n4": Reason.NODE_UNKNOWN.text},
-        "FailedAndUnresolvableNodes": {name: why.text for name, why in unresolvable.items()},
+    texts = {
+        **dict.fromkeys(("n0", "n1"), memory),
+        "n2": Reason.GPU_TOO_SMALL.text,
+        "n3": Reason.NOT_ISOLATING.text,
+        "n4": Reason.NODE_UNKNOWN.text,
     }
-    assert set(unresolvable.values()) <= UNRESOLVABLE
+    for nominated in ({}, {"n1": memory}, {"elsewhere": ""}):
+        raw["status"] = {"nominatedNodeName": "".join(nominated)}
+        assert filtered(Verbs(state), raw, [*names(4), "n4"]) == {
+            "NodeNames": [],
+            "FailedNodes": {name: nominated[name] for name in nominated if name in texts},
+            "FailedAndUnresolvableNodes": {n: texts[n] for n in texts if n not in nominated},
+        }
 
 
 def test_a_request_that_is_refused_is_unresolvable_on_every_node_without_a_percent_sign() -> None:

@@ -90,7 +90,7 @@ async def test_a_dialect_is_a_table_and_a_reader(at: Scene) -> None:
     off = f"{KEY}: must be absent, as the dialect toy is off; set dialects.toy.enabled to true"
     assert requests.pending(eighths()).refusal == off
     assert at.state.fleet.free_bytes[at.state.fleet.row_of("n0"), 0] == 0
-    (said,) = at.ask(eighths("u-8"))["FailedNodes"].values()
+    (said,) = at.ask(eighths("u-8"))["FailedAndUnresolvableNodes"].values()
     assert said.endswith("(largest free slice 0 of the 12.5 percent requested)")
     first = at.server.bindings[0]["metadata"]["annotations"]
     assert (first["toy.example/at"], first["toy.example/total"]) == ("1001", str(24 * Gi))
