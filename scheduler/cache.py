@@ -210,17 +210,16 @@ class _Pods:
 
     def observed(self, raw: Json) -> str:
         uid, mark = translate.uid(raw), translate.mark(raw)
-        before = self._marks.get(uid)
-        if not at(raw, "spec").get("nodeName"):
+        before, is_bound = self._marks.get(uid), bool(at(raw, "spec").get("nodeName"))
+        if not is_bound:
             self._unserved.observe(uid, raw)
         if before == mark:
             return uid
         self._marks[uid] = mark
-        facts = translate.pod(raw)
-        if facts.node:
+        if is_bound:
             self._leave_queues(uid)
-            self._state.observe_pod(facts)
-        elif facts.terminating:
+            self._state.observe_pod(translate.pod(raw))
+        elif translate.is_deleting(raw):
             self._state.reservations.forget(uid)
         else:
             self._observe_unbound(raw, is_new=before is None)
