@@ -26,7 +26,11 @@ _DEFINED: Final = (
     ("GRANT_", grant_file, ("MAGIC", "VERSION", "COPY_STRIDE", "FILE_BYTES", "CHECKSUM_OFFSET")),
     ("GRANT_", grant_file, ("UUID_CHARS", "FLAG_MANAGED_FREE", "FLAG_CORE_FORCED")),
     ("GRANT_", grant_file, ("FLAG_CORE_TURNS", "FLAG_CORE_BACKGROUND")),
-    ("LEASE_", lease_file, ("MAGIC", "VERSION", "FILE_BYTES", "CYCLE_NS", "STALE_NS", "WHOLE_PPM")),
+    (
+        "LEASE_",
+        lease_file,
+        ("MAGIC", "VERSION", "FILE_BYTES", "LANE_MIN_NS", "CYCLE_NS", "STALE_NS", "WHOLE_PPM"),
+    ),
     ("REGION_", region_file, ("MAGIC", "VERSION")),
     ("", region_file, ("ENVIRONMENT_ID", "LOCK_LIVE", "LOCK_LIMITS", "ANCHOR", "ANCHOR_BYTES")),
     ("", region_file, ("TAG_SLOT_SHIFT", "TAG_DROP", "GPU_NEW", "GPU_NAMED", "GPU_LIMITED")),

@@ -31,6 +31,8 @@ from gpuslice.contract.layout import Field, Struct, Write, whole
 MAGIC_BYTES: Final = b"gpslease"
 MAGIC: Final = int.from_bytes(MAGIC_BYTES, "little")
 VERSION: Final = 2
+LANE_MIN_NS: Final = 3_000_000
+"""A limited lane that has closed opens again for this much work."""
 CYCLE_NS: Final = 100_000_000
 """Length of the cycle that the containers of a GPU divide by their shares."""
 STALE_NS: Final = 500_000_000

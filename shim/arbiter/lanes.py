@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpuslice.contract.grant_file import Policy
-from gpuslice.contract.lease_file import UNLIMITED_NS, WHOLE_PPM
+from gpuslice.contract.lease_file import LANE_MIN_NS, UNLIMITED_NS, WHOLE_PPM
 from shim.arbiter.member import MS, Member
 
 IN_FLIGHT_US: Final = 3_000
@@ -53,8 +53,6 @@ _SLOW_SAMPLE_NS: Final = 30 * MS
 _RETRY_NS: Final = 1_000 * MS
 _RETRY_MAX_NS: Final = 8_000 * MS
 """A lane that did not work is tried again after a pause, which doubles up to this."""
-_LANE_MIN_NS: Final = 3 * MS
-"""A limited lane opens for this much work at a time (submitted_work.c)."""
 _BURST_NS: Final = 6 * MS
 """The most GPU time that a limited lane saves up."""
 _CROWD: Final = 0.95
@@ -111,7 +109,7 @@ class Lanes:
             done_ns = member.alone_ns(member.spent_step_ns)
             lag_ns = member.lag_ns + member.active_step_ns * self._promised(member) - done_ns
             member.lag_ns = min(max(lag_ns, _LAG_MIN_NS), _LAG_MAX_NS)
-            if turn and _left_ns(member, now_ns) > _LANE_MIN_NS + MS:
+            if turn and _left_ns(member, now_ns) > LANE_MIN_NS + MS:
                 self._try_lane(member, now_ns, done_ns)
         spent_ns = sum(member.spent_step_ns for member in lanes)
         if not group:

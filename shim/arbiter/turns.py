@@ -322,11 +322,11 @@ class Turns:
         if not member.has_lane:
             self._charge(turn, used_ns, end_ns)
         if turn.kind is Kind.CREDIT:
-            gpu_ns = member.done_ns - turn.done_ns
-            member.suspect = gpu_ns < _SUSPECT * (used_ns - turn.others_ns)
+            gpu_ns, own_ns = member.done_ns - turn.done_ns, used_ns - turn.others_ns
+            member.suspect = gpu_ns < _SUSPECT * own_ns
             waited = [m for m in self._working if not m.has_lane]
             clean = used_ns > _DOUBTED_NS and not _ran(waited, member, member.window[0])
-            member.doubted = clean and gpu_ns < _DOUBTED * (used_ns - turn.others_ns)
+            member.doubted = clean and gpu_ns < _DOUBTED * own_ns
         elif self._is_void(turn, used_ns):
             member.utilization.cancel(now_ns + _VOID_PAUSE_NS)
         else:

@@ -10,7 +10,6 @@
 #define UNKNOWN_NS    20000		/* assumed cost of a launch of an unknown kind */
 #define COST_MAX_NS   UINT64_C(1000000000)
 #define LANE_LOOK_NS  UINT64_C(20000000) /* longest pause until the lane is looked at again */
-#define LANE_MIN_NS   UINT64_C(3000000)	 /* a limited lane opens for so much work at a time */
 #define WHOLE_NS      UINT64_C(20000000) /* in flight while no other container waits */
 #define SETTLED_NS    UINT64_C(5000000)	 /* other containers' work has ended so long after */
 #define LEAD_MAX_NS   UINT64_C(20000)	 /* the window's begin */
@@ -241,7 +240,7 @@ bool vgpu_work_admits(struct vgpu_submitted_work *work, const struct vgpu_turn *
 	uint64_t free_ns = stream ? stream->free_ns : 0;
 	bool fits = free_ns <= now_ns + turn->in_flight_ns;
 	/* Each launch between pauses would make the GPU change contexts, which takes 0.2 ms. */
-	uint64_t lane_ns = spent_ns + (work->lane_waits ? LANE_MIN_NS : 0);
+	uint64_t lane_ns = spent_ns + (work->lane_waits ? VGPU_LEASE_LANE_MIN_NS : 0);
 	bool lane = lane_ns < turn->allowed_ns, opens = turn->open;
 
 	work->lane_waits = !lane;
