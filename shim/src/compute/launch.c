@@ -287,6 +287,8 @@ void vgpu_launches_wait_ended(uint64_t since_ns, CUstream stream, bool all, bool
 	if (!done)
 		return;
 	now_ns = vgpu_now_ns();
+	if (now_ns > since_ns + SPARE_NS && !spare.count)
+		spare.gpu_after = 0; /* the last check is too long ago */
 	poll_markers(of, now_ns);
 	if (!vgpu_lock(&of->lock))
 		return;

@@ -46,8 +46,9 @@ def unfinished_since_ns(grant: Path) -> int:
         ["launch_for(1300)", "ok(driver.cuStreamSynchronize(stream))"],
         ["launch_for(60_000)", "query()"],
         ["launch_for(1)", "wait_for_the_event()", "launch_for(1300)", "wait_for_the_event()"],
+        ["for ms in [0] * 9 + [1300, 1300]: launch_for(ms); wait_for_the_event()"],
     ],
-    ids=["context", "stream", "queries", "after the wait"],
+    ids=["context", "stream", "queries", "after the wait", "after short ones of its kind"],
 )
 def test_a_kernel_that_is_only_waited_for(host: Host, grant: Path, lines: list[str]) -> None:
     began_ns = time.monotonic_ns()
