@@ -386,9 +386,10 @@ static void end_step(struct model *model, struct process *process, struct thread
 	if (is_checked(model, process)) {
 		struct vgpu_region_compute *record = &model->container[process->container].record;
 
-		record->waiting_since_ns = 0;
 		poll_markers(model, process);
-		vgpu_work_ended(&process->work, model->now_ns, thread->stream, false);
+		vgpu_work_ended(&process->work, record->waiting_since_ns, model->now_ns,
+				thread->stream, false);
+		record->waiting_since_ns = 0;
 		vgpu_publish(&process->published, record, &process->work, 0);
 	}
 	thread->step_us[thread->steps++ % STEPS] =

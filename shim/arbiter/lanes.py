@@ -6,8 +6,9 @@ promises, less its progress. The containers that saturate the GPU have one lag t
 
 While no lag is large, all lanes are open. If a lag is, the lanes of the other containers are
 limited to their shares of GPU time, and to less if the lag grows. If a container lags although the
-others are limited, it wants a turn (turns.py). If lanes delay each other so much that all of them
-together do less than one container alone, their containers take turns for a while.
+others are limited, it wants a turn (turns.py), in which lanes that do not lag are closed. If lanes
+delay each other so much that all of them together do less than one container alone, their
+containers take turns for a while.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _GROUP_LAG_MAX_NS: Final = 80 * MS
 time of those that saturate the GPU."""
 _SWITCHING_SAMPLE_NS: Final = 100 * MS
 _SWITCHING_WEIGHT: Final = 0.3
-_SWITCHING_MAX: Final = 0.2
+_SWITCHING_MAX: Final = 0.4
 """Of the time of a sample. If more is lost, the program itself pauses."""
 _BESIDE_MIN: Final = 0.005
 """If lanes use less of a sample's time, it says nothing about them."""
@@ -61,8 +62,10 @@ _CROWD_SAMPLE_NS: Final = 50 * MS
 _DEBT_NS: Final = 20 * MS
 _UNDISTURBED: Final = 0.91
 """Work in the background leaves the others this part of their progress."""
+_DISTURBED_MIN_NS: Final = -5 * MS
+"""Programs submit work in bursts, and then wait for it."""
 _DISTURBED_MAX_NS: Final = 20 * MS
-_PAUSE_NS: Final = 1 * MS
+PAUSE_NS: Final = 1 * MS
 """Work in the background begins when the others have been idle for this long."""
 
 
@@ -121,13 +124,17 @@ class Lanes:
             lag_ns = self.group_lag_ns + promised
             if turn and holder is not None:
                 self._switching.count(elapsed_ns, spent_ns, holder.alone_ns(holder.spent_step_ns))
-                lag_ns -= elapsed_ns - spent_ns * (1 + self._switching.ratio)
+                lag_ns -= elapsed_ns - self.cost_ns(spent_ns)
             self.group_lag_ns = min(max(lag_ns, _LAG_MIN_NS), _GROUP_LAG_MAX_NS)
         # A container whose lane is closed catches up in its turns.
         lags = [m.lag_ns - (self._lag_of_turn_ns(m) if m.slow_since_ns else 0) for m in lanes]
         self._worst_ns = max(*lags, self.group_lag_ns)
         self.limited = self._worst_ns > (0 if self.limited else _DEPRIVED_NS)
         return spent_ns - (holder.spent_step_ns if holder is not None and holder.has_lane else 0)
+
+    def cost_ns(self, spent_ns: int) -> float:
+        """Return what lanes' work of this GPU time costs the container whose turn it is."""
+        return spent_ns * (1 + self._switching.ratio)
 
     def lags(self, member: Member, ahead_ns: int) -> bool:
         """Return whether the container should have a turn in `ahead_ns`."""
@@ -180,7 +187,10 @@ class Lanes:
         member.beside_done_ns += done_ns
         if member.beside_ns < _SLOW_SAMPLE_NS:
             return
-        slow = member.beside_done_ns < _SLOW * member.beside_ns
+        progress = member.beside_done_ns / member.beside_ns
+        slow = progress < _SLOW
+        if slow and progress > _SLOW / 2 and member.beside_ns < 2 * _SLOW_SAMPLE_NS:
+            return  # the sample may have few launches
         member.slow_pause_ns = _longer(member.slow_pause_ns) if slow else 0
         member.slow_since_ns = now_ns if slow else 0
         member.beside_ns, member.beside_done_ns = 0, 0
@@ -189,7 +199,6 @@ class Lanes:
         """Try the lane again after a turn, if it was slow long ago."""
         if member.slow_since_ns and now_ns > member.slow_since_ns + member.slow_pause_ns:
             member.slow_since_ns, member.lag_ns = 0, 0
-        member.beside_ns, member.beside_done_ns = 0, 0
 
     def set(
         self, now_ns: int, working: Sequence[Member], holder: Member | None, measuring: bool
@@ -198,8 +207,9 @@ class Lanes:
         turn = holder is not None and not holder.has_lane
         exclusive = measuring or (holder is not None and holder.share.policy is Policy.TURNS)
         for member in working:
-            closed = (exclusive or (turn and member.slow_since_ns)) and member is not holder
-            if not member.has_lane or closed:
+            gives_way = holder is not None and holder.has_lane and member.lag_ns <= 0
+            closed = exclusive or gives_way or (turn and member.slow_since_ns)
+            if not member.has_lane or (closed and member is not holder):
                 member.lane = (0, 0, 0)
                 continue
             rate = 1.0
@@ -229,16 +239,16 @@ class Lanes:
                 member.lane = (UNLIMITED_NS, now_ns, 0)
 
     def _tolerates(self, member: Member, now_ns: int) -> bool:
-        pauses = now_ns > max(member.seen.launched_ns, member.seen.busy_until_ns) + _PAUSE_NS
         usage = member.utilization
-        if not pauses and (usage.unsure or now_ns > usage.again_ns):
-            return False  # its utilization is measured first
-        if not member.has_lane:
-            return pauses
+        if member.paused_ns(now_ns) > PAUSE_NS:
+            member.disturbed_ns = min(member.disturbed_ns, 0)
+            return True
+        if not member.has_lane or usage.unsure or now_ns > usage.again_ns:
+            return False  # the utilization is measured first
         promised_ns = member.active_step_ns * _UNDISTURBED
         disturbed_ns = member.disturbed_ns + promised_ns - member.alone_ns(member.spent_step_ns)
-        member.disturbed_ns = min(max(disturbed_ns, 0), _DISTURBED_MAX_NS)
-        return pauses or member.disturbed_ns <= (_PAUSE_NS if self.background_open else 0)
+        member.disturbed_ns = min(max(disturbed_ns, _DISTURBED_MIN_NS), _DISTURBED_MAX_NS)
+        return member.disturbed_ns <= (PAUSE_NS if self.background_open else 0)
 
 
 class _Switching:

@@ -152,7 +152,7 @@ class Utilization:
         self._mark = None
         self.value = self.value or 1
         self._below = False
-        self.again_ns = now_ns + _MEASURE_EVERY_NS
+        self.again_ns = self.doubted_ns = now_ns + _MEASURE_EVERY_NS
 
     def outlasted(self, now_ns: int, by_ns: int) -> None:
         """Note that work outlasted its window."""
@@ -192,10 +192,12 @@ class Member:
     """The time up to which credit has been added. Only used for a forced share."""
     charged_until_ns: int = 0
     """The end of the container's latest turn. 0: there was none."""
+    charged_done_ns: int = 0
+    """The container's `done_ns` then."""
     lag_ns: float = 0
     """By how much a container with a lane is behind its share, in the time that it takes alone."""
     beside_ns: int = 0
-    """Active time in the lane beside turns of others, since the container's own latest turn."""
+    """Active time in the lane beside turns of others, in the present sample."""
     beside_done_ns: float = 0
     """Progress in that time."""
     slow_since_ns: int = 0
@@ -266,13 +268,16 @@ class Member:
         if self._ahead_ns <= _LONG_NS:
             self.utilization.begin(self.done_ns, self.active_ns)
 
-    def end_sample(self, now_ns: int) -> None:
+    def paused_ns(self, now_ns: int) -> int:
+        return min(max(now_ns - max(self.seen.launched_ns, self.seen.busy_until_ns), 0), IDLE_NS)
+
+    def end_sample(self, now_ns: int, paused_ns: int = 0) -> None:
         usage = self.utilization
         if not usage.begun:
             return
         if self._ahead_ns > _LONG_NS:
             usage.skip(now_ns)
-        elif usage.end(now_ns, self.done_ns, self.active_ns):
+        elif usage.end(now_ns, self.done_ns, self.active_ns - paused_ns):
             self.credit_ns = min(self.credit_ns, 0)
             self.lag_ns, self.slow_since_ns = 0, 0
 

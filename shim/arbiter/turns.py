@@ -26,9 +26,10 @@ from enum import Enum
 from typing import Final
 
 from gpuslice.contract.grant_file import Policy
-from gpuslice.contract.lease_file import ALONE_US, CYCLE_NS, WHOLE_PPM, Lease
+from gpuslice.contract.lease_file import ALONE_US, CYCLE_NS, Lease
 from gpuslice.contract.region_file import Compute
-from shim.arbiter.lanes import IN_FLIGHT_US, Lanes
+from shim.arbiter import credit
+from shim.arbiter.lanes import IN_FLIGHT_US, PAUSE_NS, Lanes
 from shim.arbiter.member import IDLE_NS, MS, Member, Share, parts_ppm, plausible
 
 _LOOK_NS: Final = 5 * MS
@@ -54,8 +55,6 @@ _OVERLAP_NS: Final = 2 * MS
 end. Otherwise the GPU would be idle if the work ended earlier than predicted."""
 _IN_FLIGHT_NS: Final = IN_FLIGHT_US * 1000
 """Work that ended less than this before its window's end counts as having used the whole window."""
-_MIN_WINDOW_NS: Final = 2 * MS
-_DEBT_MAX_NS: Final = 10_000 * MS
 _BEAT_NS: Final = 2 * CYCLE_NS
 """A lease is written again after this time, so that containers see that the arbiter runs."""
 _ELAPSED_MAX_NS: Final = 20 * MS
@@ -169,7 +168,7 @@ class Turns:
         if turn:
             turn.others_ns += others_ns
         self._measure_alone(now_ns)
-        self._pay_forced(now_ns)
+        credit.add_forced(self._order, now_ns)
         if not turn and len(self._working) > 1:
             self._close(now_ns, [m for m in self._order if not m.contended])
         again_ns = self._end_turn(now_ns, turn) if turn else 0
@@ -218,17 +217,20 @@ class Turns:
 
     def _measure_alone(self, now_ns: int) -> None:
         """Measure the utilization of a container while only it has work."""
-        only = self._working[0] if len(self._working) == 1 else None
-        if only is None or self._turn or only.forced or self.lanes.background_open:
-            if self._alone:
-                self._alone.utilization.cancel()  # others have begun to work
-            self._alone = None
-        elif only is not self._alone:
-            self._alone = only
+        only = self._working[0] if len(self._working) == 1 and not self._turn else None
+        if only and (only.forced or self.lanes.background_open):
+            paused_ns = only.paused_ns(now_ns)
+            if self._alone is only and paused_ns > PAUSE_NS:  # so the background has begun to work
+                only.end_sample(now_ns, paused_ns)
+            only = None
+        if self._alone and self._alone is not only:
+            self._alone.utilization.cancel()  # others have begun to work
+        if only and only is not self._alone:
             only.begin_sample()
-        elif only.utilization.sampled_ns(only.active_ns) > _SAMPLE_ALONE_NS:
+        elif only and only.utilization.sampled_ns(only.active_ns) > _SAMPLE_ALONE_NS:
             only.end_sample(now_ns)
             only.begin_sample()
+        self._alone = only
 
     def _wanting(self, now_ns: int, besides: Member | None = None) -> Sequence[tuple[Member, Kind]]:
         """Return the containers that should have a turn for another reason than credit."""
@@ -258,7 +260,8 @@ class Turns:
         busy_until_ns = member.seen.busy_until_ns
         last_ns = max(start_ns, busy_until_ns, member.seen.launched_ns)
         clean_ns = max(start_ns + _ANNOUNCE_NS, turn.drained_ns)
-        if turn.kind is not Kind.CREDIT and now_ns > clean_ns and not member.utilization.begun:
+        begins = clean_ns < now_ns < planned_ns and not member.utilization.begun
+        if turn.kind is not Kind.CREDIT and begins:
             member.begin_sample()
             turn.sampled_ns, turn.unsampled_ns = now_ns, turn.others_ns
         alone = self._working in ([], [member])
@@ -320,13 +323,17 @@ class Turns:
         """Charge the turn to its holder, and add it to the sample of the holder's utilization."""
         member = turn.holder
         if not member.has_lane:
-            self._charge(turn, used_ns, end_ns)
+            beside_ns = int(self.lanes.cost_ns(turn.others_ns))
+            measures = turn.kind is Kind.MEASURE
+            credit.charge(self._order, member, used_ns, end_ns, beside_ns, measures)
         if turn.kind is Kind.CREDIT:
             gpu_ns, own_ns = member.done_ns - turn.done_ns, used_ns - turn.others_ns
             member.suspect = gpu_ns < _SUSPECT * own_ns
             waited = [m for m in self._working if not m.has_lane]
             clean = used_ns > _DOUBTED_NS and not _ran(waited, member, member.window[0])
             member.doubted = clean and gpu_ns < _DOUBTED * own_ns
+        elif turn.kind is Kind.MEASURE and not member.utilization.begun:
+            member.utilization.skip(now_ns)
         elif self._is_void(turn, used_ns):
             member.utilization.cancel(now_ns + _VOID_PAUSE_NS)
         else:
@@ -344,35 +351,6 @@ class Turns:
             self._working, turn.holder, turn.sampled_ns
         )
 
-    def _charge(self, turn: _Turn, used_ns: int, end_ns: int) -> None:
-        """Deduct the turn from the holder's credit, without the time of lanes. While another
-        container's earlier work still ran, half of the time is deducted from that one's credit
-        instead."""
-        holder = turn.holder
-        start_ns = holder.window[0]
-        for member in self._order:
-            overlap_ns = min(member.seen.busy_until_ns, end_ns) - max(
-                start_ns, member.charged_until_ns
-            )
-            if (
-                member is not holder
-                and not member.has_lane
-                and member.charged_until_ns
-                and overlap_ns > 0
-            ):
-                used_ns -= overlap_ns // 2
-                self._pay(member, overlap_ns // 2)
-                member.charged_until_ns = end_ns
-        used_ns = max(used_ns - turn.others_ns, used_ns // 5)
-        if turn.kind is Kind.MEASURE:  # measuring makes no debt
-            used_ns = min(used_ns, max(holder.credit_ns, 0))
-        self._pay(holder, used_ns)
-        holder.charged_until_ns = end_ns
-
-    @staticmethod
-    def _pay(member: Member, used_ns: int) -> None:
-        member.credit_ns = max(member.credit_ns - used_ns, -_DEBT_MAX_NS)
-
     def _next_turn(self, now_ns: int) -> int:
         """Choose the container that gets the next turn, or let all launch if none has work. Return
         when to call again."""
@@ -386,7 +364,7 @@ class Turns:
         chosen = self._choose(now_ns, saturating)
         if chosen is None:
             look_ns = _LANE_LOOK_NS if self.lanes.limited else _LOOK_NS
-            return min(now_ns + look_ns, self._first_credit_ns(now_ns, saturating))
+            return now_ns + credit.until_forced_ns(saturating, look_ns)
         member, kind, length_ns = chosen
         start_ns = now_ns if member is self._previous else max(now_ns, self._free_ns)
         self._close(start_ns, [m for m in self._order if m is not member])
@@ -402,52 +380,11 @@ class Turns:
         for member, kind in self._wanting(now_ns):
             if kind is Kind.LAG:
                 length_ns = min(self.lanes.turn_ns(member), _TURN_OF_LAG_MAX_NS)
-                return member, kind, max(length_ns, _MIN_WINDOW_NS)
+                return member, kind, max(length_ns, credit.MIN_WINDOW_NS)
             unsure = member.utilization.unsure
             return member, kind, _MEASURE_FIRST_NS if unsure else _MEASURE_NS
-        found = self._with_credit(saturating) or self._after_round(saturating)
+        found = credit.first_with_credit(saturating)
         return (found, Kind.CREDIT, found.credit_ns) if found else None
-
-    @staticmethod
-    def _with_credit(saturating: Sequence[Member]) -> Member | None:
-        for member in saturating:
-            least_ns = member.window_ns * 4 // 5 if member.forced else _MIN_WINDOW_NS
-            if member.credit_ns >= min(least_ns, member.window_ns):
-                return member
-        return None
-
-    def _after_round(self, saturating: Sequence[Member]) -> Member | None:
-        """Add rounds of credit until a container whose share is not forced may have a turn, and
-        return it. Return None if all shares are forced."""
-        free = [member for member in saturating if not member.forced]
-        if not free:
-            return None
-        total_ppm = sum(member.part_ppm for member in saturating)
-        rounds = min(
-            -((member.credit_ns - _MIN_WINDOW_NS) // (CYCLE_NS * member.part_ppm // total_ppm))
-            for member in free
-        )
-        for member in free:
-            member.credit_ns += max(rounds, 1) * CYCLE_NS * member.part_ppm // total_ppm
-        return self._with_credit(saturating)
-
-    def _pay_forced(self, now_ns: int) -> None:
-        """Add a forced share's credit for the time that has passed, up to two windows."""
-        for member in self._order:
-            if not member.forced:
-                continue
-            passed_ns = now_ns - (member.paid_until_ns or now_ns)
-            credit_ns = member.credit_ns + passed_ns * member.part_ppm // WHOLE_PPM
-            member.credit_ns = min(credit_ns, 2 * member.window_ns)
-            member.paid_until_ns = now_ns
-
-    @staticmethod
-    def _first_credit_ns(now_ns: int, saturating: Sequence[Member]) -> int:
-        waits = [
-            (member.window_ns - member.credit_ns) * WHOLE_PPM // member.part_ppm
-            for member in saturating
-        ]
-        return now_ns + min([*waits, _IDLE_LOOK_NS])
 
     def _open(self, now_ns: int, members: Sequence[Member]) -> int:
         """Open windows for these containers, because no other one has work. Containers with forced

@@ -292,7 +292,7 @@ void vgpu_launches_wait_ended(uint64_t since_ns, CUstream stream, bool all, bool
 	poll_markers(of, now_ns);
 	if (!vgpu_lock(&of->lock))
 		return;
-	vgpu_work_ended(&of->work, now_ns, number_of(stream), all);
+	vgpu_work_ended(&of->work, since_ns, now_ns, number_of(stream), all);
 	vgpu_publish(&of->published, record, &of->work, 0);
 	vgpu_unlock(&of->lock);
 }

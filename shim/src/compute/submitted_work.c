@@ -490,9 +490,13 @@ void vgpu_work_finished(struct vgpu_submitted_work *work, int slot, const struct
 	end_marker(work, marker, now_ns);
 }
 
-void vgpu_work_ended(struct vgpu_submitted_work *work, uint64_t now_ns, uint64_t stream, bool all)
+void vgpu_work_ended(struct vgpu_submitted_work *work, uint64_t since_ns, uint64_t now_ns,
+		     uint64_t stream, bool all)
 {
-	for (int i = 0; i < VGPU_WORK_STREAMS; i++)
-		if (all || work->streams[i].stream == stream)
-			work->streams[i].free_ns = earlier(work->streams[i].free_ns, now_ns);
+	for (int i = 0; i < VGPU_WORK_STREAMS; i++) {
+		struct vgpu_work_stream *ended = &work->streams[i];
+
+		if ((all || ended->stream == stream) && ended->free_ns > since_ns)
+			ended->free_ns = now_ns;
+	}
 }

@@ -123,8 +123,10 @@ void vgpu_work_finished(struct vgpu_submitted_work *work, int slot, const struct
  * still to come. */
 bool vgpu_work_lost(struct vgpu_submitted_work *work, int slot, uint64_t now_ns);
 
-/* Note that the work of the stream, or of all streams, has ended. */
-void vgpu_work_ended(struct vgpu_submitted_work *work, uint64_t now_ns, uint64_t stream, bool all);
+/* The program has waited since `since_ns` for the work of the stream, or of all streams. If the
+ * work was predicted to end later than that, it has ended now. */
+void vgpu_work_ended(struct vgpu_submitted_work *work, uint64_t since_ns, uint64_t now_ns,
+		     uint64_t stream, bool all);
 
 /* The predicted end of all submitted work. */
 uint64_t vgpu_work_free_ns(const struct vgpu_submitted_work *work);

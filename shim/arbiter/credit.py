@@ -1,0 +1,93 @@
+"""Credit: the GPU time that a container without a lane may use in its next turns.
+
+Each round adds a container's part of a cycle. A capped container gets credit as time passes
+instead. A turn costs what the container used of it. Time is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gpuslice.contract.lease_file import CYCLE_NS, WHOLE_PPM
+from shim.arbiter.member import MS, Member
+
+MIN_WINDOW_NS: Final = 2 * MS
+_DEBT_MAX_NS: Final = 10_000 * MS
+
+
+def charge(
+    members: Sequence[Member],
+    holder: Member,
+    used_ns: int,
+    end_ns: int,
+    beside_ns: int,
+    measures: bool,
+) -> None:
+    """Deduct a turn that ends at `end_ns` from the holder's credit. While another container's
+    earlier work still ran, half of the time is deducted from that one's credit instead.
+
+    beside_ns: what lanes took of the turn. measures: it measured the utilization, which makes no
+    debt.
+    """
+    for member in members:
+        begun_ns = max(holder.window[0], member.charged_until_ns)
+        overlap_ns = min(member.seen.busy_until_ns, end_ns) - begun_ns
+        took_turn = member is not holder and not member.has_lane and member.charged_until_ns
+        if took_turn and overlap_ns > 0:
+            used_ns -= overlap_ns // 2
+            _pay(member, overlap_ns // 2)
+            member.charged_until_ns = end_ns
+    used_ns = max(used_ns - beside_ns, used_ns // 5)
+    if holder.forced and beside_ns:  # a cap is one of GPU time, whatever the lanes cost
+        used_ns = max(holder.done_ns - holder.charged_done_ns, used_ns // 5)
+    _pay(holder, min(used_ns, max(holder.credit_ns, 0)) if measures else used_ns)
+    holder.charged_until_ns, holder.charged_done_ns = end_ns, holder.done_ns
+
+
+def _pay(member: Member, used_ns: int) -> None:
+    member.credit_ns = max(member.credit_ns - used_ns, -_DEBT_MAX_NS)
+
+
+def add_forced(members: Sequence[Member], now_ns: int) -> None:
+    """Add a forced share's credit for the time that has passed, up to two windows."""
+    for member in members:
+        if not member.forced:
+            continue
+        passed_ns = now_ns - (member.paid_until_ns or now_ns)
+        credit_ns = member.credit_ns + passed_ns * member.part_ppm // WHOLE_PPM
+        member.credit_ns = min(credit_ns, 2 * member.window_ns)
+        member.paid_until_ns = now_ns
+
+
+def first_with_credit(members: Sequence[Member]) -> Member | None:
+    """Return the first of these containers that has credit for a turn. If none has, add rounds of
+    credit until one whose share is not forced has it. Return None if all shares are forced."""
+    found = _first(members)
+    free = [member for member in members if not member.forced]
+    if found or not free:
+        return found
+    total_ppm = sum(member.part_ppm for member in members)
+    rounds = min(
+        -((member.credit_ns - MIN_WINDOW_NS) // (CYCLE_NS * member.part_ppm // total_ppm))
+        for member in free
+    )
+    for member in free:
+        member.credit_ns += max(rounds, 1) * CYCLE_NS * member.part_ppm // total_ppm
+    return _first(members)
+
+
+def _first(members: Sequence[Member]) -> Member | None:
+    for member in members:
+        least_ns = member.window_ns * 4 // 5 if member.forced else MIN_WINDOW_NS
+        if member.credit_ns >= min(least_ns, member.window_ns):
+            return member
+    return None
+
+
+def until_forced_ns(members: Sequence[Member], longest_ns: int) -> int:
+    """Return in what time the first of these forced shares has credit for a whole window."""
+    waits = [
+        (member.window_ns - member.credit_ns) * WHOLE_PPM // member.part_ppm for member in members
+    ]
+    return min([*waits, longest_ns])
