@@ -12,10 +12,11 @@ gone. These are reserved while the leaving pods still hold them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
 
 import numpy as np
 
@@ -63,6 +64,33 @@ class Reservation:
         return self.placement.node
 
 
+_T = TypeVar("_T", Nomination, Reservation)
+
+
+class _Owned(dict[str, _T]):
+    """Values by owner, and those of each node. A call of `preempt` reads the latter of each node,
+    while there may be as many as pods that wait for a volume. Change it by `put` and `take` only.
+    """
+
+    def __init__(self) -> None:
+        self.on: dict[str, dict[str, _T]] = {}
+
+    def put(self, owner: str, value: _T) -> None:
+        self[owner] = self.on.setdefault(value.node, {})[owner] = value
+
+    def take(self, owner: str) -> _T | None:
+        value = self.pop(owner, None)
+        if value is not None:
+            del self.on[value.node][owner]
+            if not self.on[value.node]:
+                del self.on[value.node]
+        return value
+
+    def of(self, node: str) -> list[tuple[str, _T]]:
+        """Return the owners and values of the node, the oldest first."""
+        return list(self.on.get(node, {}).items())
+
+
 class Reservations:
     """All reservations, by owner, which is the pod's UID. Times are of the caller's clock. leaving:
     returns what the leaving pods of a node hold; among these are the victims of `victims_on`."""
@@ -70,8 +98,8 @@ class Reservations:
     def __init__(self, fleet: Fleet, leaving: Callable[[str], Sequence[GpuAmount]]) -> None:
         self._fleet = fleet
         self._leaving = leaving
-        self._by_owner: dict[str, Reservation] = {}
-        self._nominations: dict[str, Nomination] = {}
+        self._by_owner = _Owned[Reservation]()
+        self._nominations = _Owned[Nomination]()
 
     def __len__(self) -> int:
         return len(self._by_owner)
@@ -116,10 +144,11 @@ class Reservations:
         return found.placement
 
     def end_overdue(self, now_s: float) -> None:
-        """End the reservations whose deadline has passed, with their nominations."""
-        timed: Iterable[tuple[str, Reservation | Nomination]]
-        timed = (*self._by_owner.items(), *self._nominations.items())
-        for owner in {owner for owner, each in timed if each.deadline_s <= now_s}:
+        """End the nominations and reservations whose deadline has passed, the latter with their
+        nominations."""
+        for owner in [o for o, each in self._nominations.items() if each.deadline_s <= now_s]:
+            self.nominate(owner, None)
+        for owner in [o for o, each in self._by_owner.items() if each.deadline_s <= now_s]:
             self.forget(owner)
 
     def forget(self, owner: str) -> None:
@@ -132,18 +161,20 @@ class Reservations:
     def nominate(self, owner: str, nomination: Nomination | None) -> None:
         """Replace the owner's nomination. GPUs are reserved unless the owner has a reservation. If
         kube-scheduler nominates another node than the one ranked first, it will bind there."""
-        before = self._nominations.pop(owner, None)
+        before = self._nominations.take(owner)
         found = self._by_owner.get(owner)
         if found is not None and found.kind is Kind.NOMINATED:
             self.end(owner)
         if nomination is None:
             return
-        if before is not None and before.node == nomination.node and not nomination.victims:
-            nomination = replace(nomination, victims=before.victims)
+        if before is not None and before.node == nomination.node:
+            deadline_s = max(before.deadline_s, nomination.deadline_s)
+            victims = nomination.victims or before.victims
+            nomination = replace(nomination, victims=victims, deadline_s=deadline_s)
         if found is not None and found.kind is Kind.RANKED and found.node != nomination.node:
             nomination = replace(nomination, deadline_s=found.deadline_s)
             self.end(owner)
-        self._nominations[owner] = nomination
+        self._nominations.put(owner, nomination)
         self.restore(owner)
 
     def restore(self, owner: str) -> None:
@@ -155,22 +186,27 @@ class Reservations:
 
     def victims_on(self, node: str) -> Iterator[str]:
         """Yield the UIDs of pods that kube-scheduler deletes for pods nominated to the node."""
-        for _, each in self._nominated_on(node):
+        for _, each in self._nominations.of(node):
             yield from each.victims
 
     def nominated_nodes(self) -> Collection[str]:
-        return {each.node for each in self._nominations.values()}
+        return self._nominations.on.keys()
 
     # --- changes of the fleet
 
     @contextmanager
     def lifted(self, among: Rows, priority: int, owners: Collection[str] = ()) -> Iterator[Rows]:
-        """Remove the reservations of lower priority and those of `owners` from the fleet until the
-        exit. Yield which of the rows `among` have such reservations. The enclosed code must not
-        await, nor change the fleet."""
+        """Remove the reservations of lower priority and those of `owners`, at least from the rows
+        `among`, until the exit. Yield which of these rows have such reservations. The enclosed code
+        must not await, nor change the fleet."""
+        there_on = self._by_owner.on
+        if len(among) < len(there_on):
+            names = (self._fleet.names[row] for row in among.tolist())
+            there_on = {name: there_on.get(name, {}) for name in names}
         there = [
             each
-            for each in self._by_owner.values()
+            for owned in there_on.values()
+            for each in owned.values()
             if each.priority < priority or each.owner in owners
         ]
         for each in there:
@@ -187,7 +223,7 @@ class Reservations:
         """Enclose a change of the node. Yield its reservations, to which the caller may add. At the
         exit, enter these by priority where they still fit, and reserve GPUs for nominations. Of
         equal ones the oldest is first."""
-        there = [each for each in self._by_owner.values() if each.node == node]
+        there = [each for _, each in self._by_owner.of(node)]
         for each in there:
             self._leave(each)
         try:
@@ -195,7 +231,7 @@ class Reservations:
         finally:
             has_ended = False
             waiting: list[tuple[str, Reservation | Nomination]]
-            waiting = [*((each.owner, each) for each in there), *self._nominated_on(node)]
+            waiting = [*((each.owner, each) for each in there), *self._nominations.of(node)]
             for owner, one in sorted(waiting, key=lambda pair: -pair[1].priority):
                 if isinstance(one, Reservation):
                     has_ended |= not self._enter(one)
@@ -203,9 +239,6 @@ class Reservations:
                     self._enter_nomination(owner, one)
             if has_ended:
                 self._fleet.note_freed(self._fleet.row_of(node))
-
-    def _nominated_on(self, node: str) -> list[tuple[str, Nomination]]:
-        return [(owner, each) for owner, each in self._nominations.items() if each.node == node]
 
     def _enter_nomination(self, owner: str, nomination: Nomination) -> None:
         fleet, row = self._fleet, self._fleet.row_of(nomination.node)
@@ -234,12 +267,12 @@ class Reservations:
                 if not fleet.fits(row, taken[-1]):
                     return False
         entered = replace(reservation, taken=tuple(taken))
-        self._by_owner[entered.owner] = entered
+        self._by_owner.put(entered.owner, entered)
         self._count(entered, 1)
         return True
 
     def _leave(self, reservation: Reservation) -> None:
-        del self._by_owner[reservation.owner]
+        self._by_owner.take(reservation.owner)
         self._count(reservation, -1)
 
     def _count(self, reservation: Reservation, sign: int) -> None:

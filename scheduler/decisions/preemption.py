@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 from scheduler.core.fleet import GpuAmount
@@ -65,6 +66,7 @@ class Preemption:
         self._uid = uid
         self._request = request
         self._priority = priority
+        self._peak_of = cache(request.peak_of)
         self._left = state.nodes_left()
         self._offered: dict[str, Victims] = {}
         self._ranks: dict[str, Rank] = {}
@@ -122,8 +124,9 @@ class Preemption:
 
     def _victim(self, uid: str) -> PodFacts | None:
         """Return the facts of a pod that may be evicted, else None."""
-        facts = self._state.facts_of(uid) if self._state.is_bound(uid) else None
-        return facts if facts and facts.priority < self._priority else None
+        facts = self._state.facts_of(uid)
+        is_lower = facts is not None and facts.priority < self._priority
+        return facts if is_lower and self._state.is_bound(uid) else None
 
     def _fits(self, row: int, without: Collection[str]) -> bool:
         with self._state.fleet.vacated(row, self._state.amounts(without)):
@@ -154,7 +157,7 @@ class Preemption:
         group = _GROUPS.get(request.scope)
         parts: dict[int, list[tuple[Rank, Sequence[str]]]] = {}
         for slot, gpu in enumerate(fleet.gpus[row]):
-            peak, room = request.peak_of(gpu.total_bytes), self._room(row, slot)
+            peak, room = self._peak_of(gpu.total_bytes), self._room(row, slot)
             victims = self._reprieve(room, held.get(slot, []), *peak) if selected[slot] else None
             if victims is not None:
                 part = int(getattr(fleet, group)[row, slot]) if group else 0

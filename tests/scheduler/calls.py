@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from gpuslice.contract import names as words
@@ -38,14 +39,22 @@ def arguments(pod: Mapping[str, Any], names: Sequence[str]) -> bytes:
     return dumps({"Pod": pod, "Nodes": None, "NodeNames": list(names)})
 
 
-def preemption(pod: Mapping[str, Any], victims: Mapping[str, Sequence[str]]) -> bytes:
-    """Return ExtenderPreemptionArgs. victims: the UIDs of the pods to evict, by node."""
-    return dumps({"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": metas(victims)})
+def preemption(
+    pod: Mapping[str, Any],
+    victims: Mapping[str, Sequence[str]],
+    violations: Mapping[str, int] | None = None,
+) -> bytes:
+    """Return ExtenderPreemptionArgs. victims: the UIDs of the pods to evict, by node. violations:
+    how many of them violate a PodDisruptionBudget."""
+    offered = metas(victims, violations or {})
+    return dumps({"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": offered})
 
 
-def metas(victims: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def metas(
+    victims: Mapping[str, Sequence[str]], violations: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, Any]:
     return {
-        node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}
+        node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations.get(node, 0)}
         for node, uids in victims.items()
     }
 
@@ -135,9 +144,13 @@ def filtered(verbs: Verbs, raw: Mapping[str, Any], among: Sequence[str]) -> dict
 
 
 def preempted(
-    verbs: Verbs, raw: Mapping[str, Any], victims: Mapping[str, Sequence[str]]
+    verbs: Verbs,
+    raw: Mapping[str, Any],
+    victims: Mapping[str, Sequence[str]],
+    violations: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    found = loads(b"".join(verbs.preempt(preemption(raw, victims))))["NodeNameToMetaVictims"]
+    answer = loads(b"".join(verbs.preempt(preemption(raw, victims, violations))))
+    found = answer["NodeNameToMetaVictims"]
     assert isinstance(found, dict)
     return found
 

@@ -9,9 +9,10 @@ from typing import Any, Final
 import pytest
 
 from gpuslice.contract.names import ANNOTATION_ALLOCATE_HINT
-from scheduler.decisions.state import State
+from scheduler.core.reservations import Nomination
+from scheduler.decisions.state import UNCONFIRMED_S, State
 from scheduler.decisions.verbs import Verbs
-from scheduler.kubernetes import translate
+from scheduler.kubernetes import requests, translate
 from tests.scheduler import calls, objects
 from tests.scheduler.calls import hold
 
@@ -168,6 +169,49 @@ def test_gpus_of_one_scope_are_freed() -> None:
     raw["metadata"]["annotations"] = {ANNOTATION_ALLOCATE_HINT: json.dumps(hint)}
     found = calls.preempted(Verbs(state), raw, {"n0": ["0"]})
     assert {each["UID"] for each in found["n0"]["Pods"]} == {"0", "1"}
+
+
+@pytest.mark.parametrize("node, other", [("n0", "n1"), ("n1", "n0")])
+def test_the_gpu_is_kept_on_the_node_that_kube_scheduler_nominates(node: str, other: str) -> None:
+    """The answer names node n0, where the victim has the lower priority."""
+    full = [(name, 1, 100, HIGH) for name in ("n0", "n1")]
+    state = _state(("n0", 0, 100, 1), ("n1", 0, 100, 2), *full, nodes=2)
+    offered = {"n0": ["0"], "n1": ["1"]}
+    assert _victims(state, offered, gpu=50) == {"n0": {"0"}}
+    raw = calls.pod("high", objects.container("main", gpu=50), priority=HIGH)
+    asked = requests.request(raw)
+    assert asked is not None
+    state.reservations.nominate("high", Nomination(node, asked, HIGH))
+    for uid in "01":
+        state.remove_pod(uid)
+    verbs, late = Verbs(state), calls.pod("late", objects.container("main", gpu=60), priority=HIGH)
+    assert calls.filtered(verbs, late, ["n0", "n1"])["NodeNames"] == [other]
+    assert calls.filtered(verbs, raw, [node])["NodeNames"] == [node]
+
+
+def test_a_nomination_lasts_when_its_pod_preempts_again_on_the_node() -> None:
+    """The pod's status does not change then, so no watch confirms the nomination."""
+    state = _state(*QUARTERS)
+    asked = requests.request(calls.pod("high", objects.container("main", gpu=100)))
+    assert asked is not None
+    state.reservations.nominate("high", Nomination("n0", asked, HIGH))
+    assert _victims(state, {"n0": ["0"]}, gpu=100) == {"n0": {"0", "2", "4", "6"}}
+    state.reservations.end_overdue(UNCONFIRMED_S)
+    assert state.reservations.nominated_nodes() == {"n0"}
+
+
+def test_the_search_takes_no_time_for_reservations_of_other_nodes() -> None:
+    """No eviction helps on any node. A pod that waits for a volume holds a GPU of each."""
+    nodes = calls.names(40)
+    held = [(node, minor, 60, HIGH) for node in nodes for minor in range(2)]
+    state = _state(*held, nodes=len(nodes))
+    verbs = Verbs(state)
+    for node in nodes:
+        small = calls.pod(f"small-{node}", objects.container("main", gpu=10), priority=1)
+        assert calls.filtered(verbs, small, [node])["NodeNames"] == [node]
+    before = state.fleet.changes
+    assert _victims(state, {node: ["cpu"] for node in nodes}, gpu=50) == {}
+    assert state.fleet.changes - before <= 4 * len(nodes)
 
 
 def test_a_newcomer_does_not_get_the_gpu_of_a_victim() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from gpuslice.kube.errors import KubeError
 from scheduler.binder import Binder
-from scheduler.core.reservations import Kind
+from scheduler.core.reservations import Kind, Nomination
 from scheduler.decisions.verbs import Verbs
-from scheduler.kubernetes import translate
+from scheduler.kubernetes import requests, translate
 from scheduler.kubernetes.arguments import BindingArguments
 from scheduler.kubernetes.leases import agent_lease
 from tests.scheduler import calls, objects
@@ -54,6 +54,12 @@ class Scene:
     def ranked(self, uid: str, among: Sequence[str] = BOTH, of: dict[str, Any] = WHOLE) -> None:
         """Rank as kube-scheduler does: filter, then prioritize of the returned nodes."""
         self.verbs.prioritize(calls.arguments(calls.pod(uid, of), self.named(uid, among, of)))
+
+    def nominate(self, uid: str, node: str) -> None:
+        """Let the watch report the nomination of a pod that requests a whole GPU."""
+        asked = requests.request(calls.pod(uid, WHOLE))
+        assert asked is not None
+        self.state.reservations.nominate(uid, Nomination(node, asked, 0))
 
     def pass_time(self, now_s: float) -> None:
         """Let time pass while the agents renew their Leases."""
@@ -125,6 +131,26 @@ def test_the_pod_gets_its_gpu_after_a_long_wait(scene: Scene) -> None:
     scene.pass_time(30.0)
     assert scene.named("b", ["n0"]) == []
     assert [scene.bind("a", "n0"), scene.used] == ["", (100, 0)]
+
+
+def test_the_reservation_follows_the_node_that_kube_scheduler_nominates(scene: Scene) -> None:
+    """Of nodes with equal scores kube-scheduler may choose another one than the extender."""
+    scene.nominate("a", "n1")
+    assert scene.reserved == (0, 100)
+    scene.pass_time(599.0)
+    assert [scene.named("b"), scene.named("c", ["n1"])] == [["n0"], []]
+    scene.pass_time(Kind.RANKED.value)
+    assert scene.named("c", ["n1"]) == ["n1"]
+
+
+def test_ten_minutes_begin_again_with_the_pods_next_try(scene: Scene) -> None:
+    scene.nominate("a", "n1")
+    scene.pass_time(500.0)
+    assert scene.named("a", ["n1"]) == ["n1"]
+    scene.pass_time(500.0 + 599.0)
+    assert scene.reserved == (0, 100)
+    scene.pass_time(500.0 + 600.0)
+    assert scene.reserved == (0, 0)
 
 
 def test_a_pod_of_higher_priority_takes_a_reserved_gpu(scene: Scene) -> None:
