@@ -102,20 +102,29 @@ def leader(first: Installation, second: Installation) -> tuple[Installation, Ins
 
 
 def keeps(replica: Installation, container: str) -> bool:
-    """Return whether the kubelet would let this container of the Deployment run. Send the chart's
-    liveness probe of the container to the replica, and again at once if it fails. Return False if
-    it fails `failureThreshold` times."""
-    pod = named("Deployment", names.SCHEDULER_NAME)["spec"]["template"]["spec"]
-    (only,) = (each for each in pod["containers"] if each["name"] == container)
-    probe, numbers = only["livenessProbe"], {p["name"]: p["containerPort"] for p in only["ports"]}
+    """Return whether the kubelet would let this container of the Deployment run. Probe the
+    replica, and again at once if it fails. Return False if it fails `failureThreshold` times."""
+    return any(probed(replica, container) for _ in range(_probe(container)["failureThreshold"]))
+
+
+def probed(replica: Installation, container: str) -> bool:
+    """Send the chart's liveness probe of the container to the replica. Return whether it passes."""
+    probe = _probe(container)
     asked = {"host": "127.0.0.1", "scheme": "HTTP", **probe["httpGet"]}
     served = Settings().http
     assert served is not None and asked["scheme"] == "HTTP"
-    port = {served[1]: replica.pages[1]}[numbers.get(asked["port"], asked["port"])]
-    return any(
-        _answers(asked["host"], port, asked["path"], probe.get("timeoutSeconds", 1))
-        for _ in range(probe["failureThreshold"])
-    )
+    port = {served[1]: replica.pages[1]}[probe["ports"].get(asked["port"], asked["port"])]
+    return _answers(asked["host"], port, asked["path"], probe.get("timeoutSeconds", 1))
+
+
+def _probe(container: str) -> Json:
+    """Return the container's liveness probe, with its ports' numbers by name."""
+    pod = named("Deployment", names.SCHEDULER_NAME)["spec"]["template"]["spec"]
+    (only,) = (each for each in pod["containers"] if each["name"] == container)
+    return {
+        **only["livenessProbe"],
+        "ports": {p["name"]: p["containerPort"] for p in only["ports"]},
+    }
 
 
 def _answers(host: str, port: int, path: str, timeout_s: float) -> bool:

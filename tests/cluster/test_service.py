@@ -21,7 +21,7 @@ from lab.cluster.fleet_objects import Shape
 from lab.cluster.installation import Installation
 from scheduler.events import NODE_PROBLEM, POD_PROBLEM, SECOND_INSTALLATION
 from tests.cluster.admission import scheduler_lease
-from tests.cluster.running import Pods, keeps, leader, replica, running
+from tests.cluster.running import Pods, keeps, leader, probed, replica, running
 from tests.requests.pods import Json, asking, binding, pod
 from tests.support import run, until
 
@@ -267,6 +267,26 @@ def test_a_leader_whose_extender_does_not_start_stops_leading(
         holder.restart_exited()
         until(lambda: keeps(holder, "kube-scheduler"), "it may run again")
         assert other.binds
+
+
+def test_a_halted_kube_scheduler_is_restarted_and_the_other_replica_binds(
+    plane: ControlPlane, pods: _Pods
+) -> None:
+    """Its extender answers the chart's probe, and fails it. The test restarts it as the kubelet
+    does after the last probe."""
+    with replica(plane, "a") as first, replica(plane, "b") as second:
+        pods.create_bound()
+        holder, other = leader(first, second)
+        with holder.kube_scheduler.frozen():
+            pods.create_bound()
+            until(partial(attrgetter("binds"), other), "the other one binds")
+            assert not probed(holder, "kube-scheduler")
+            assert keeps(holder, "extender") and keeps(other, "kube-scheduler")
+            holder.kube_scheduler.kill()
+        holder.restart_exited()
+        until(lambda: keeps(holder, "kube-scheduler"), "it may run again")
+        assert other.binds and not holder.binds
+        pods.create_bound(10)
 
 
 def test_a_second_installation_binds_nothing_and_reports_it(
